@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An intrusive, circular, doubly linked list. An unlinked node points to itself.
+ */
+#ifndef DAEMON_BASE_LIST_H
+#define DAEMON_BASE_LIST_H
+
+#include "daemon/base/util.h"
+
+struct list {
+        struct list *prev, *next;
+};
+
+static inline void list_init(struct list *l)
+{
+        l->prev = l->next = l;
+}
+static inline bool list_empty(const struct list *l)
+{
+        return l->next == l;
+}
+static inline void list_append(struct list *head, struct list *node)
+{
+        node->prev = head->prev;
+        node->next = head;
+        head->prev->next = node;
+        head->prev = node;
+}
+static inline void list_remove(struct list *node)
+{
+        node->prev->next = node->next;
+        node->next->prev = node->prev;
+        list_init(node);
+}
+
+#define list_each(pos, head) for (struct list *pos = (head)->next; pos != (head); pos = pos->next)
+/* The current node may be removed. */
+#define list_each_safe(pos, head)                                                                                      \
+        for (struct list *pos = (head)->next, *pos##_next = pos->next; pos != (head);                                  \
+             pos = pos##_next, pos##_next = pos->next)
+
+#endif

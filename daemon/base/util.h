@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Small things that every module uses: invariants, cleanup locals, sizes, lists.
+ */
+#ifndef DAEMON_BASE_UTIL_H
+#define DAEMON_BASE_UTIL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define KiB (UINT64_C(1) << 10)
+#define MiB (UINT64_C(1) << 20)
+#define GiB (UINT64_C(1) << 30)
+
+#define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+#define container_of(p, type, member) ((type *)(void *)((char *)(p)-offsetof(type, member)))
+
+/* An invariant, checked in release builds too. */
+#define require(cond)                                                                                                  \
+        do {                                                                                                           \
+                if (__builtin_expect(!(cond), 0)) {                                                                    \
+                        fprintf(stderr, "streamerd: %s:%d: broken invariant: %s\n", __FILE__, __LINE__, #cond);        \
+                        abort();                                                                                       \
+                }                                                                                                      \
+        } while (0)
+
+static inline uint64_t round_up(uint64_t n, uint64_t to)
+{
+        return (n + to - 1) / to * to;
+}
+static inline uint64_t round_down(uint64_t n, uint64_t to)
+{
+        return n / to * to;
+}
+
+static inline uint64_t now_ns(void)
+{
+        struct timespec ts;
+        clock_gettime(CLOCK_MONOTONIC, &ts);
+        return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
+}
+
+static inline void free_p(void *p)
+{
+        free(*(void **)p);
+}
+static inline void close_p(const int *fd)
+{
+        if (*fd >= 0)
+                close(*fd);
+}
+static inline int take_fd(int *fd)
+{
+        int r = *fd;
+        *fd = -1;
+        return r;
+}
+#define cleanup_free __attribute__((cleanup(free_p)))
+#define cleanup_close __attribute__((cleanup(close_p)))
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The daemon's settings: flags over environment over file. Each key is described in
+ * config/streamerd.yaml. A wrong one is refused with file, line and key.
+ */
+#ifndef DAEMON_CONFIG_CONFIG_H
+#define DAEMON_CONFIG_CONFIG_H
+
+#include "daemon/base/error.h"
+#include "daemon/base/log.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CONFIG_DEFAULT_PATH "/etc/streamerd/streamerd.yaml"
+#define CONFIG_DEFAULT_SOCKET "/run/streamerd/streamerd.sock"
+
+enum config_pages { CONFIG_PAGES_AUTO, CONFIG_PAGES_HUGETLB, CONFIG_PAGES_THP, CONFIG_PAGES_4K };
+
+struct config_device {
+        char *name;              /* "host"; later "cuda:0", "cuda:GPU-<uuid>", "cuda:all" */
+        uint64_t budget;         /* bytes; 0: by percent */
+        unsigned budget_percent; /* of the device's memory; default 90 where no budget is given */
+        enum config_pages pages; /* host */
+};
+
+struct config_limits {
+        uint64_t connections;         /* 8192 */
+        uint64_t connections_per_uid; /* 4096; root and the daemon's own uid are exempt */
+        uint64_t leases_per_client;   /* 4096: one connection's */
+        uint64_t loads;               /* 64 running or waiting */
+        uint64_t requests_per_client; /* 64 unanswered */
+        uint64_t output_per_client;   /* 4 MiB of unsent replies; then its requests wait */
+        uint64_t fds_in_flight;       /* 4096 in all */
+        uint64_t fds_per_client;      /* 256 in flight */
+        uint64_t frame_timeout_ns;    /* 10 s: half a frame for longer ends the connection */
+        uint64_t failed_kept;         /* 64 failed loads stay visible */
+};
+
+struct config {
+        char *path; /* of the file that was read; NULL if none */
+        char *socket;
+        char **roots;
+        size_t n_roots;
+        struct config_device *devices;
+        size_t n_devices;
+        struct {
+                unsigned concurrency;  /* 16: blocks in flight for one load */
+                uint64_t block_size;   /* 8 MiB; a multiple of 1 MiB */
+                uint64_t memory_limit; /* of the staging ring; 0 = default: concurrency x block_size */
+                uint64_t stall_ns;     /* 30 s without a byte: the load is quarantined */
+        } io;
+        struct config_limits limits;
+        struct {
+                enum log_level level;
+        } log;
+};
+
+enum config_action { CONFIG_RUN, CONFIG_EXIT }; /* --help, --version, --check-config print and exit */
+
+/* From argv, environ and the file. 0 with *action, else STREAMER_EINVAL (usage, exit 2) with the
+ * text to print. Notes for the log (e.g. RUNAI_STREAMER_MEMORY_LIMIT=-1 means the default ring) are
+ * collected in notes, one a line. */
+int config_load(struct config *config, int argc, char **argv, enum config_action *action, char *notes,
+                size_t notes_size, struct error *error);
+void config_deinit(struct config *config);
+
+/* "8GiB", "512MiB", "4096": 0 or -1 (syntax, overflow). */
+int config_parse_size(const char *text, uint64_t *bytes);
+int config_parse_duration(const char *text, uint64_t *ns); /* "30s", "5m", "250ms" */
+
+/* For the fuzz target: parse YAML text of this length as a file named `name`. */
+int config_parse_yaml(struct config *config, const char *name, const char *text, size_t len, struct error *error);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The plan of a load: parsed headers and a device's layout rules in; segments, placed tensors and
+ * blocks out. Pure.
+ *
+ *   tensor   where it lies in its file and where it goes (segment, offset)
+ *   extent   a run of neighbouring tensors whose file bytes land contiguously in a segment
+ *   block    what is read at once: a run of file bytes, cut at leaf or tensor boundaries, at most
+ *            block_size long. `in_place`: lies inside one extent whose segment offset is congruent
+ *            to its file offset modulo the layout's page, so that O_DIRECT can land there; else the
+ *            block goes through a staging slot and is copied piece by piece.
+ *
+ * A leaf is PLAN_LEAF bytes of a tensor counted from its start (the last one shorter).
+ */
+#ifndef DAEMON_MODEL_PLAN_H
+#define DAEMON_MODEL_PLAN_H
+
+#include "daemon/model/safetensors.h"
+
+#include <stdbool.h>
+
+#define PLAN_LEAF (UINT64_C(1) << 20)
+#define PLAN_MAX_SEGMENTS 64u
+
+struct plan_layout {
+        uint64_t page;  /* 4096: extents keep file and segment offsets congruent modulo it; 0: no in-place reads */
+        uint64_t align; /* every tensor at a multiple of this at least (256 on CUDA, 1 on the host), and of
+                           its own element's size */
+        uint64_t granularity; /* segment sizes are multiples of this (2 MiB) */
+        uint64_t max_segment; /* target size at which a new segment is begun (between tensors; a larger tensor
+                                 has a segment of its own); 0: one segment. Raised where more than
+                                 PLAN_MAX_SEGMENTS would come of it */
+};
+
+struct plan_file {
+        const struct st_header *header;
+        const unsigned char *skip; /* bitmap over header->tensors: 1 = not part of the model; NULL: none */
+};
+
+struct plan_tensor {
+        uint32_t file;
+        uint32_t index;    /* in the file's header */
+        uint64_t file_off; /* absolute offset in the file */
+        uint64_t bytes;
+        uint64_t offset; /* in the segment */
+        uint32_t segment;
+        uint32_t extent; /* number, counted over the whole plan */
+        uint64_t leaf;   /* number of its first leaf, counted over the whole plan */
+};
+
+struct plan_block {
+        uint64_t file_off;
+        uint32_t len;
+        uint32_t file;
+        uint32_t tensor; /* the first tensor with bytes in the block (empty tensors are in no block) */
+        bool in_place;
+        uint64_t skip;   /* bytes of that tensor before the block: a multiple of PLAN_LEAF */
+        uint64_t offset; /* in_place: where file_off lands in the segment */
+        uint32_t segment;
+};
+
+struct plan {
+        struct plan_tensor *tensors; /* by file, then (begin, end) */
+        size_t n_tensors;
+        struct plan_block *blocks; /* in reading order */
+        size_t n_blocks;
+        uint64_t segments[PLAN_MAX_SEGMENTS]; /* sizes */
+        size_t n_segments;
+        size_t n_extents;
+        uint64_t n_leaves;
+        uint64_t bytes;        /* of tensor data */
+        uint64_t copied_bytes; /* of them, through slots */
+};
+
+struct plan_error {
+        char text[400];
+};
+
+/* 0, or -1 with *error (overflow, a tensor name in two files, no memory). block_size is a multiple
+ * of PLAN_LEAF. Empty tensors get the segment and offset of the running position. */
+int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, const struct plan_layout *layout,
+              uint64_t block_size, struct plan_error *error);
+void plan_deinit(struct plan *plan);
+
+/* The pieces of a block, in file order: whole leaves of tensors. */
+struct plan_piece {
+        uint32_t tensor;
+        uint32_t segment;
+        uint64_t leaf;     /* number of the piece's leaf over the whole plan */
+        uint64_t in_block; /* offset in the block */
+        uint64_t offset;   /* in the segment */
+        uint64_t len;      /* at most PLAN_LEAF */
+};
+struct plan_cursor {
+        uint32_t tensor;
+        uint64_t skip;
+        uint64_t done;
+};
+void plan_pieces_begin(const struct plan_block *block, struct plan_cursor *cursor);
+bool plan_pieces_next(const struct plan *plan, const struct plan_block *block, struct plan_cursor *cursor,
+                      struct plan_piece *piece);
+
+/* Tensor indexes in byte order of names (n_tensors entries, malloc'd; the caller frees), or NULL on
+ * ENOMEM. Fast where files already list names in order. Duplicate names over files are refused by
+ * plan_make, so the order is total. */
+uint32_t *plan_sort_names(const struct plan *plan, const struct plan_file *files);
+
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a source (a URI) to the ordered list of objects that make a model. All calls here may block
+ * on a file system and belong into a work lane (base/work).
+ *
+ * Local sources: a safetensors file; a folder (index: weight_map per tensor; else model.safetensors;
+ * else *.safetensors in byte order of names, without consolidated* and adapter_model where others
+ * are there; original/ is never entered); a snapshot folder of the HF cache, whose files are
+ * relative links into ../../blobs.
+ *
+ * The daemon opens only below its roots: each root is opened once at start; paths are resolved with
+ * openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS) relative to the root that is the path's longest
+ * prefix, O_NONBLOCK so that a FIFO or device is refused without waiting on it.
+ */
+#ifndef DAEMON_SOURCE_SOURCE_H
+#define DAEMON_SOURCE_SOURCE_H
+
+#include "daemon/base/error.h"
+#include "daemon/io/object.h"
+#include "daemon/model/safetensors.h"
+
+struct source_roots; /* immutable once made; shared by threads */
+
+/* Opens each root directory. A root that is missing or no directory is an error that names it. */
+int source_roots_new(struct source_roots **roots, const char *const *paths, size_t n, struct error *error);
+struct source_roots *source_roots_free(struct source_roots *roots);
+
+/* Canonical text of a source: file:// removed (percent-decoded), "." and "//" and trailing slashes
+ * collapsed, ".." refused, relative paths refused (clients make them absolute). malloc'd. */
+int source_canonical(const char *source, char **out, struct error *error);
+
+/* Default model name: the last component without ".safetensors"; for a path inside an HF cache
+ * (models--org--name/snapshots/REV) "org/name". malloc'd. */
+char *source_default_name(const char *canonical);
+
+/* A key for base/work's lanes: the mount that holds the path, found in /proc/self/mountinfo by the
+ * longest prefix without touching the file system. */
+uint64_t source_lane(const char *canonical);
+
+struct source_set {
+        struct object *objects;
+        size_t n_objects;
+        struct st_index index; /* where has_index: objects are its files, in the order of index.files */
+        char *index_text;
+        bool has_index;
+        struct object_version index_version; /* of the index file */
+        char *index_path;
+};
+
+struct source_opts {
+        bool want_sha256; /* find the published digests: SHA256SUMS beside the files, or a blob's name;
+                             STREAMER_EFAILED where a file has none */
+};
+
+/* STREAMER_ENOENT (nothing there, no safetensors in the folder), STREAMER_EPERM (outside the roots,
+ * not readable), STREAMER_EFAILED (not a regular file, I/O, a bad index, a directory loop). */
+int source_open(const struct source_roots *roots, const char *canonical, const struct source_opts *opts,
+                struct source_set *set, struct error *error);
+void source_set_deinit(struct source_set *set); /* accepts a zeroed set */
+
+/* The same files in the same versions? (joins, aliases, "already resident") */
+struct source_identity {
+        unsigned char digest[16]; /* over every object's version, in order, and the index's */
+};
+void source_identity(const struct source_set *set, struct source_identity *out);
+
+/* All objects and the index file: unchanged since they were opened? */
+int source_check(const struct source_set *set, struct error *error);
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Messages to bytes and back. Every message is one msgpack map.
+ *   request  {verb, id, field...}            unknown fields are refused
+ *   reply    {id, ok: true, field...}        unknown fields are ignored
+ *            {id, ok: false, code, text}     code: a wire code of codes.h
+ *   event    {event, field...}               no id
+ *
+ * Input is hostile: codec_check() walks the bytes first, so that msgpack-c never sees a length
+ * that lies, a depth over CODEC_DEPTH or trailing bytes.
+ */
+#ifndef PROTO_CODEC_H
+#define PROTO_CODEC_H
+
+#include "proto/messages.h"
+
+#include <msgpack.h>
+
+#define CODEC_DEPTH 12
+
+/* 0 if `data` is exactly one well-formed msgpack value, else -1 with *why. */
+int codec_check(const void *data, size_t len, const char **why);
+
+/* 0, or a STREAMER_E* with a text (what is wrong: verb, field, type) and, as far as it could be
+ * read, out->id and out->verb (VERB_COUNT if not). On success the caller calls request_deinit(). */
+int request_decode(struct request *out, const void *data, size_t len, char *text, size_t text_size);
+void request_deinit(struct request *request);
+
+/* Appends the request as one msgpack map; absent fields are left out. 0 or STREAMER_ENOMEM. */
+int request_encode(const struct request *request, msgpack_sbuffer *out);
+
+/* ---- writing replies and events ---- */
+
+/* Counts no keys itself: maps are opened with their size, as msgpack wants it. Memory failure is
+ * kept and asked once, at the end. */
+struct writer {
+        msgpack_sbuffer buf;
+        msgpack_packer pk;
+        bool failed;
+};
+void writer_init(struct writer *w);
+void writer_deinit(struct writer *w);
+void writer_map(struct writer *w, size_t pairs);
+void writer_array(struct writer *w, size_t n);
+void writer_key(struct writer *w, const char *key);
+void writer_str(struct writer *w, const char *s); /* NULL: nil */
+void writer_strn(struct writer *w, const char *s, size_t len);
+void writer_bin(struct writer *w, const void *data, size_t len);
+void writer_u64(struct writer *w, uint64_t v);
+void writer_i64(struct writer *w, int64_t v);
+void writer_bool(struct writer *w, bool v);
+void writer_hex(struct writer *w, const unsigned char *data, size_t len); /* as lower-case text */
+#define writer_kstr(w, k, v) (writer_key((w), (k)), writer_str((w), (v)))
+#define writer_ku64(w, k, v) (writer_key((w), (k)), writer_u64((w), (v)))
+#define writer_kbool(w, k, v) (writer_key((w), (k)), writer_bool((w), (v)))
+/* {id, ok: true} with room for `pairs` more */
+void writer_reply(struct writer *w, uint64_t id, size_t pairs);
+void writer_error(struct writer *w, uint64_t id, int code, const char *text);
+
+/* ---- reading replies and events (the client) ---- */
+
+/* A decoded message; look-ups answer NULL/false for a missing field or a wrong type. */
+struct message {
+        msgpack_unpacked unpacked;
+        void *memory; /* the bytes it refers to; freed with it if set */
+};
+/* Takes a copy of the bytes. 0, STREAMER_EPROTO or STREAMER_ENOMEM. */
+int message_decode(struct message *out, const void *data, size_t len);
+void message_deinit(struct message *m);
+const msgpack_object *object_get(const msgpack_object *map, const char *key);
+bool object_u64(const msgpack_object *map, const char *key, uint64_t *out);
+bool object_bool(const msgpack_object *map, const char *key, bool *out);
+bool object_str(const msgpack_object *map, const char *key, const char **s, size_t *len);
+bool object_str_eq(const msgpack_object *map, const char *key, const char *want);
+
+#endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The manifest: the table of a model's tensors as one flat, versioned, little-endian block, built
+ * once for a model and device in a memfd that clients map. A client checks the header and the
+ * bounds of the sections once (O(1)) and each record as it is used, and looks names up by binary
+ * search, so that an attach costs the same for 100 tensors and for 100,000.
+ *
+ *   header | segments | records, sorted by name in byte order | shapes | strings
+ *
+ * Two fields are filled in after the table is built, by the daemon only: a record's digest (before
+ * its index enters the arrival log) and the header's digest (before the model is ready).
+ *
+ * The arrival log is a second memfd: a header, then record indexes in order of arrival. `count` is
+ * stored with release order after the index it covers.
+ */
+#ifndef PROTO_MANIFEST_H
+#define PROTO_MANIFEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MANIFEST_MAGIC "strmman1"
+#define MANIFEST_VERSION 1u
+#define MANIFEST_MAX_SEGMENTS 64u
+#define MANIFEST_MAX_SIZE (UINT64_C(1) << 30)
+#define ARRIVAL_MAGIC "strmarr1"
+
+struct manifest_header {
+        char magic[8];
+        uint32_t version;
+        uint32_t header_size; /* bytes of this struct */
+        uint64_t size;        /* bytes of the whole table */
+        uint64_t generation;
+        uint64_t data_bytes; /* sum of the tensors' bytes */
+        uint64_t segments_off;
+        uint64_t records_off;
+        uint64_t n_records;
+        uint64_t metadata_off; /* n_metadata x struct manifest_pair */
+        uint64_t shapes_off;
+        uint64_t n_shapes; /* uint64_t each */
+        uint64_t strings_off;
+        uint64_t strings_len;
+        uint32_t n_segments;
+        uint32_t record_size;
+        uint32_t n_metadata;
+        uint32_t reserved;
+        unsigned char digest[16]; /* model digest; zero until ready */
+};
+
+struct manifest_segment {
+        uint64_t size;
+        uint64_t reserved;
+};
+
+struct manifest_record {
+        uint64_t name_off; /* in strings; NUL-terminated there */
+        uint32_t name_len;
+        uint32_t dtype;     /* enum dtype */
+        uint64_t shape_off; /* index into shapes */
+        uint32_t rank;
+        uint32_t segment;
+        uint64_t offset; /* in the segment */
+        uint64_t bytes;
+        unsigned char digest[16];
+};
+
+struct manifest_pair {
+        uint64_t key_off, value_off; /* in strings, NUL-terminated there */
+        uint32_t key_len, value_len;
+};
+
+struct arrival_header {
+        char magic[8];
+        uint64_t capacity;
+        uint64_t count; /* atomic */
+        uint64_t reserved;
+};
+
+/* safetensors dtypes: code and bits of an element; F4 and F6 shapes are logical. */
+#define DTYPES(X)                                                                                                      \
+        X(BOOL, 8)                                                                                                     \
+        X(U8, 8) X(I8, 8) X(F8_E5M2, 8) X(F8_E4M3, 8) X(F8_E8M0, 8) X(F8_E4M3FNUZ, 8) X(F8_E5M2FNUZ, 8) X(I16, 16)     \
+                X(U16, 16) X(F16, 16) X(BF16, 16) X(I32, 32) X(U32, 32) X(F32, 32) X(I64, 64) X(U64, 64) X(F64, 64)    \
+                        X(C64, 64) X(F4, 4) X(F6_E2M3, 6) X(F6_E3M2, 6)
+
+enum dtype {
+#define X(name, bits) DTYPE_##name,
+        DTYPES(X)
+#undef X
+                DTYPE_COUNT
+};
+
+const char *dtype_name(unsigned dtype);       /* NULL if unknown */
+unsigned dtype_bits(unsigned dtype);          /* 0 if unknown */
+int dtype_find(const char *name, size_t len); /* -1 if unknown */
+unsigned dtype_align(unsigned dtype);         /* bytes: the element's own size, at least 1 */
+
+/* Reading side (the client). All checks are here. A view borrows the mapping. */
+struct manifest_view {
+        const unsigned char *base;
+        const struct manifest_header *header;
+        const struct manifest_segment *segments;
+        const struct manifest_record *records;
+        const struct manifest_pair *metadata;
+        const uint64_t *shapes;
+        const char *strings;
+};
+
+/* 0, or -1 with *why set to a constant text. O(1). `size` is the mapping's size. */
+int manifest_open(struct manifest_view *view, const void *base, size_t size, const char **why);
+
+/* 0 if record i holds together: name, shape and bytes inside their sections, NUL at the name's end,
+ * known dtype, offset + bytes inside its segment; else -1 with *why. O(rank). */
+int manifest_check(const struct manifest_view *view, uint64_t i, const char **why);
+
+/* Index of the record with this name; -1 if none; -2 with *why if a record on the way is corrupt. */
+int64_t manifest_find(const struct manifest_view *view, const char *name, size_t len, const char **why);
+
+const char *manifest_metadata(const struct manifest_view *view, const char *key);
+
+/* Writing side (the daemon): sizes first, then fill into one block that the caller has mapped,
+ * zeroed, of manifest_size() bytes. */
+struct manifest_counts {
+        uint64_t n_records, n_shapes, strings_len; /* strings_len counts every NUL */
+        uint32_t n_segments, n_metadata;
+};
+/* 0 if the sum overflows or exceeds MANIFEST_MAX_SIZE. */
+uint64_t manifest_size(const struct manifest_counts *counts);
+/* Lays out the sections and fills the header; everything else is the caller's to fill. */
+struct manifest_header *manifest_init(void *base, const struct manifest_counts *counts);
+
+#endif

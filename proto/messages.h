@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The requests that a client may send, as one table of verbs and fields. From it follow the
+ * structs below, the decoder and encoder (codec.h), the library's JSON door (streamer_call) and
+ * the tables of docs/protocol.md.
+ *
+ * A field: F(type, name, required, limit). Types: STR (UTF-8, no NUL; limit = bytes), U64 (limit =
+ * largest value; 0 = any), BOOL, STRLIST (limit = number of strings, each at most 255 bytes).
+ */
+#ifndef PROTO_MESSAGES_H
+#define PROTO_MESSAGES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PROTOCOL_MIN 1u
+#define PROTOCOL_MAX 1u
+
+#define PROTO_NAME_MAX 1024 /* bytes of a model's name */
+#define PROTO_TEXT_MAX 8192 /* bytes of a source, a tensor's name, a path */
+
+enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
+
+#define FIELDS_hello(F)                                                                                                \
+        F(U64, min, true, 0)                                                                                           \
+        F(U64, max, true, 0)                                                                                           \
+        F(STR, client, false, 255)
+#define FIELDS_ping(F)
+#define FIELDS_version(F)
+#define FIELDS_load(F)                                                                                                 \
+        F(STR, source, true, PROTO_TEXT_MAX)                                                                           \
+        F(STR, name, false, PROTO_NAME_MAX)                                                                            \
+        F(STRLIST, devices, false, 64)                                                                                 \
+        F(STR, verify, false, 16)                                                                                      \
+        F(BOOL, dry_run, false, 0)                                                                                     \
+        F(BOOL, watch, false, 0)
+#define FIELDS_cancel(F) F(STR, model, true, PROTO_NAME_MAX)
+#define FIELDS_list(F)                                                                                                 \
+        F(STR, after, false, PROTO_NAME_MAX)                                                                           \
+        F(U64, limit, false, 0)
+#define FIELDS_show(F)                                                                                                 \
+        F(STR, model, true, PROTO_NAME_MAX)                                                                            \
+        F(BOOL, tensors, false, 0)                                                                                     \
+        F(U64, offset, false, 0)                                                                                       \
+        F(U64, limit, false, 0)
+#define FIELDS_status(F)
+#define FIELDS_ps(F)                                                                                                   \
+        F(U64, after, false, 0)                                                                                        \
+        F(U64, limit, false, 0)
+#define FIELDS_wait(F)                                                                                                 \
+        F(STR, model, true, PROTO_NAME_MAX)                                                                            \
+        F(U64, timeout_ms, false, 0)
+#define FIELDS_verify(F) F(STR, model, true, PROTO_NAME_MAX)
+#define FIELDS_unload(F)                                                                                               \
+        F(STR, model, true, PROTO_NAME_MAX)                                                                            \
+        F(BOOL, drain, false, 0)
+#define FIELDS_attach(F)                                                                                               \
+        F(STR, model, true, PROTO_NAME_MAX)                                                                            \
+        F(STR, device, false, 255)                                                                                     \
+        F(STR, digest, false, 32)                                                                                      \
+        F(U64, generation, false, 0)                                                                                   \
+        F(BOOL, ready, false, 0)
+#define FIELDS_detach(F) F(U64, lease, true, 0)
+#define FIELDS_subscribe(F)
+
+#define VERBS(V)                                                                                                       \
+        V(hello)                                                                                                       \
+        V(ping) V(version) V(load) V(cancel) V(list) V(show) V(status) V(ps) V(wait) V(verify) V(unload) V(attach)     \
+                V(detach) V(subscribe)
+
+enum verb {
+#define V(name) VERB_##name,
+        VERBS(V)
+#undef V
+                VERB_COUNT
+};
+
+struct strlist {
+        const char **v;
+        size_t n;
+};
+
+#define FIELD_CTYPE_STR const char * /* NULL if absent */
+#define FIELD_CTYPE_U64 uint64_t     /* 0 if absent */
+#define FIELD_CTYPE_BOOL bool
+#define FIELD_CTYPE_STRLIST struct strlist
+#define F(type, name, required, limit) FIELD_CTYPE_##type name;
+#define V(verb)                                                                                                        \
+        struct req_##verb {                                                                                            \
+                FIELDS_##verb(F) char unused_;                                                                         \
+        };
+VERBS(V)
+#undef V
+#undef F
+
+/* One request. Strings are NUL-terminated and owned by the request once decoded. */
+struct request {
+        enum verb verb;
+        uint64_t id;
+        union {
+#define V(name) struct req_##name name;
+                VERBS(V)
+#undef V
+        } u;
+        void *memory; /* of the decoder */
+};
+
+struct field_desc {
+        const char *name;
+        enum field_type type;
+        bool required;
+        uint64_t limit;
+        size_t offset; /* in the union's member */
+};
+
+struct verb_desc {
+        const char *name;
+        enum verb verb;
+        const struct field_desc *fields;
+        size_t n_fields;
+};
+
+const struct verb_desc *verb_desc(enum verb verb);
+const struct verb_desc *verb_find(const char *name, size_t len); /* NULL if unknown */
+
+#endif
