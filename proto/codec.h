@@ -21,6 +21,13 @@
 /* 0 if `data` is exactly one well-formed msgpack value, else -1 with *why. */
 int codec_check(const void *data, size_t len, const char **why);
 
+/* As codec_check, and at most max_values values in all: an unpacked value takes 24 bytes where a
+ * packed one takes 1. */
+int codec_check_limited(const void *data, size_t len, size_t max_values, const char **why);
+
+/* Strict UTF-8: no overlong forms, no surrogates. */
+bool codec_utf8(const char *s, size_t len);
+
 /* 0, or a STREAMER_E* with a text (what is wrong: verb, field, type) and, as far as it could be
  * read, out->id and out->verb (VERB_COUNT if not). On success the caller calls request_deinit(). */
 int request_decode(struct request *out, const void *data, size_t len, char *text, size_t text_size);

@@ -5,7 +5,7 @@
  * bounds of the sections once (O(1)) and each record as it is used, and looks names up by binary
  * search, so that an attach costs the same for 100 tensors and for 100,000.
  *
- *   header | segments | records, sorted by name in byte order | shapes | strings
+ *   header | segments | records, sorted by name in byte order | metadata | shapes | strings
  *
  * Two fields are filled in after the table is built, by the daemon only: a record's digest (before
  * its index enters the arrival log) and the header's digest (before the model is ready).
@@ -78,11 +78,15 @@ struct arrival_header {
 };
 
 /* safetensors dtypes: code and bits of an element; F4 and F6 shapes are logical. */
-#define DTYPES(X)                                                                                                      \
-        X(BOOL, 8)                                                                                                     \
-        X(U8, 8) X(I8, 8) X(F8_E5M2, 8) X(F8_E4M3, 8) X(F8_E8M0, 8) X(F8_E4M3FNUZ, 8) X(F8_E5M2FNUZ, 8) X(I16, 16)     \
-                X(U16, 16) X(F16, 16) X(BF16, 16) X(I32, 32) X(U32, 32) X(F32, 32) X(I64, 64) X(U64, 64) X(F64, 64)    \
-                        X(C64, 64) X(F4, 4) X(F6_E2M3, 6) X(F6_E3M2, 6)
+// clang-format off
+#define DTYPES(X) \
+        X(BOOL, 8) X(U8, 8) X(I8, 8) \
+        X(F8_E5M2, 8) X(F8_E4M3, 8) X(F8_E8M0, 8) X(F8_E4M3FNUZ, 8) X(F8_E5M2FNUZ, 8) \
+        X(I16, 16) X(U16, 16) X(F16, 16) X(BF16, 16) \
+        X(I32, 32) X(U32, 32) X(F32, 32) \
+        X(I64, 64) X(U64, 64) X(F64, 64) X(C64, 64) \
+        X(F4, 4) X(F6_E2M3, 6) X(F6_E3M2, 6)
+// clang-format on
 
 enum dtype {
 #define X(name, bits) DTYPE_##name,

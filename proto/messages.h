@@ -4,7 +4,7 @@
  * structs below, the decoder and encoder (codec.h), the library's JSON door (streamer_call) and
  * the tables of docs/protocol.md.
  *
- * A field: F(type, name, required, limit). Types: STR (UTF-8, no NUL; limit = bytes), U64 (limit =
+ * A field: F(verb, type, name, required, limit). Types: STR (UTF-8, no NUL; limit = bytes), U64 (limit =
  * largest value; 0 = any), BOOL, STRLIST (limit = number of strings, each at most 255 bytes).
  */
 #ifndef PROTO_MESSAGES_H
@@ -22,52 +22,56 @@
 
 enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
 
-#define FIELDS_hello(F)                                                                                                \
-        F(U64, min, true, 0)                                                                                           \
-        F(U64, max, true, 0)                                                                                           \
-        F(STR, client, false, 255)
+// clang-format off
+#define FIELDS_hello(F) \
+        F(hello, U64, min, true, 0) \
+        F(hello, U64, max, true, 0) \
+        F(hello, STR, client, false, 255)
 #define FIELDS_ping(F)
 #define FIELDS_version(F)
-#define FIELDS_load(F)                                                                                                 \
-        F(STR, source, true, PROTO_TEXT_MAX)                                                                           \
-        F(STR, name, false, PROTO_NAME_MAX)                                                                            \
-        F(STRLIST, devices, false, 64)                                                                                 \
-        F(STR, verify, false, 16)                                                                                      \
-        F(BOOL, dry_run, false, 0)                                                                                     \
-        F(BOOL, watch, false, 0)
-#define FIELDS_cancel(F) F(STR, model, true, PROTO_NAME_MAX)
-#define FIELDS_list(F)                                                                                                 \
-        F(STR, after, false, PROTO_NAME_MAX)                                                                           \
-        F(U64, limit, false, 0)
-#define FIELDS_show(F)                                                                                                 \
-        F(STR, model, true, PROTO_NAME_MAX)                                                                            \
-        F(BOOL, tensors, false, 0)                                                                                     \
-        F(U64, offset, false, 0)                                                                                       \
-        F(U64, limit, false, 0)
+#define FIELDS_load(F) \
+        F(load, STR, source, true, PROTO_TEXT_MAX) \
+        F(load, STR, name, false, PROTO_NAME_MAX) \
+        F(load, STRLIST, devices, false, 64) \
+        F(load, STR, verify, false, 16) \
+        F(load, BOOL, dry_run, false, 0) \
+        F(load, BOOL, watch, false, 0)
+#define FIELDS_cancel(F) \
+        F(cancel, STR, model, true, PROTO_NAME_MAX)
+#define FIELDS_list(F) \
+        F(list, STR, after, false, PROTO_NAME_MAX) \
+        F(list, U64, limit, false, 0)
+#define FIELDS_show(F) \
+        F(show, STR, model, true, PROTO_NAME_MAX) \
+        F(show, BOOL, tensors, false, 0) \
+        F(show, U64, offset, false, 0) \
+        F(show, U64, limit, false, 0)
 #define FIELDS_status(F)
-#define FIELDS_ps(F)                                                                                                   \
-        F(U64, after, false, 0)                                                                                        \
-        F(U64, limit, false, 0)
-#define FIELDS_wait(F)                                                                                                 \
-        F(STR, model, true, PROTO_NAME_MAX)                                                                            \
-        F(U64, timeout_ms, false, 0)
-#define FIELDS_verify(F) F(STR, model, true, PROTO_NAME_MAX)
-#define FIELDS_unload(F)                                                                                               \
-        F(STR, model, true, PROTO_NAME_MAX)                                                                            \
-        F(BOOL, drain, false, 0)
-#define FIELDS_attach(F)                                                                                               \
-        F(STR, model, true, PROTO_NAME_MAX)                                                                            \
-        F(STR, device, false, 255)                                                                                     \
-        F(STR, digest, false, 32)                                                                                      \
-        F(U64, generation, false, 0)                                                                                   \
-        F(BOOL, ready, false, 0)
-#define FIELDS_detach(F) F(U64, lease, true, 0)
+#define FIELDS_ps(F) \
+        F(ps, U64, after, false, 0) \
+        F(ps, U64, limit, false, 0)
+#define FIELDS_wait(F) \
+        F(wait, STR, model, true, PROTO_NAME_MAX) \
+        F(wait, U64, timeout_ms, false, 0)
+#define FIELDS_verify(F) \
+        F(verify, STR, model, true, PROTO_NAME_MAX)
+#define FIELDS_unload(F) \
+        F(unload, STR, model, true, PROTO_NAME_MAX) \
+        F(unload, BOOL, drain, false, 0)
+#define FIELDS_attach(F) \
+        F(attach, STR, model, true, PROTO_NAME_MAX) \
+        F(attach, STR, device, false, 255) \
+        F(attach, STR, digest, false, 32) \
+        F(attach, U64, generation, false, 0) \
+        F(attach, BOOL, ready, false, 0)
+#define FIELDS_detach(F) \
+        F(detach, U64, lease, true, 0)
 #define FIELDS_subscribe(F)
 
-#define VERBS(V)                                                                                                       \
-        V(hello)                                                                                                       \
-        V(ping) V(version) V(load) V(cancel) V(list) V(show) V(status) V(ps) V(wait) V(verify) V(unload) V(attach)     \
-                V(detach) V(subscribe)
+#define VERBS(V) \
+        V(hello) V(ping) V(version) V(load) V(cancel) V(list) V(show) V(status) V(ps) V(wait) V(verify) V(unload) \
+        V(attach) V(detach) V(subscribe)
+// clang-format on
 
 enum verb {
 #define V(name) VERB_##name,
@@ -85,7 +89,7 @@ struct strlist {
 #define FIELD_CTYPE_U64 uint64_t     /* 0 if absent */
 #define FIELD_CTYPE_BOOL bool
 #define FIELD_CTYPE_STRLIST struct strlist
-#define F(type, name, required, limit) FIELD_CTYPE_##type name;
+#define F(verb, type, name, required, limit) FIELD_CTYPE_##type name;
 #define V(verb)                                                                                                        \
         struct req_##verb {                                                                                            \
                 FIELDS_##verb(F) char unused_;                                                                         \

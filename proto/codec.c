@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * msgpack, guarded. Bytes from the other side are walked before msgpack-c sees them: it allocates
+ * by declared lengths, so each must first be shown to lie inside the frame. After that a message is
+ * a tree that look-ups read, and a reply is written straight into a buffer.
+ */
+#include "proto/codec.h"
+#include "proto/codes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the walk over untrusted bytes ---- */
+
+enum tag_kind { TAG_INVALID, TAG_PLAIN, TAG_ARRAY, TAG_MAP };
+
+/* What follows a tag of 0xc0..0xdf: a big-endian number of `length` bytes, then that many bytes (or
+ * children) and `fixed` more. */
+static const struct tag {
+        unsigned char kind, length, fixed;
+} tags[32] = {
+        // clang-format off
+        {TAG_PLAIN, 0, 0}, {TAG_INVALID, 0, 0},                                       /* c0 nil, c1 unused */
+        {TAG_PLAIN, 0, 0}, {TAG_PLAIN, 0, 0},                                         /* c2 false, c3 true */
+        {TAG_PLAIN, 1, 0}, {TAG_PLAIN, 2, 0}, {TAG_PLAIN, 4, 0},                      /* c4 bin */
+        {TAG_PLAIN, 1, 1}, {TAG_PLAIN, 2, 1}, {TAG_PLAIN, 4, 1},                      /* c7 ext */
+        {TAG_PLAIN, 0, 4}, {TAG_PLAIN, 0, 8},                                         /* ca float */
+        {TAG_PLAIN, 0, 1}, {TAG_PLAIN, 0, 2}, {TAG_PLAIN, 0, 4}, {TAG_PLAIN, 0, 8},   /* cc unsigned */
+        {TAG_PLAIN, 0, 1}, {TAG_PLAIN, 0, 2}, {TAG_PLAIN, 0, 4}, {TAG_PLAIN, 0, 8},   /* d0 signed */
+        {TAG_PLAIN, 0, 2}, {TAG_PLAIN, 0, 3}, {TAG_PLAIN, 0, 5}, {TAG_PLAIN, 0, 9}, {TAG_PLAIN, 0, 17}, /* d4 fixext */
+        {TAG_PLAIN, 1, 0}, {TAG_PLAIN, 2, 0}, {TAG_PLAIN, 4, 0},                      /* d9 str */
+        {TAG_ARRAY, 2, 0}, {TAG_ARRAY, 4, 0}, {TAG_MAP, 2, 0}, {TAG_MAP, 4, 0},       /* dc array, de map */
+        // clang-format on
+};
+
+struct walk {
+        const unsigned char *p, *end;
+};
+
+static uint64_t left(const struct walk *w)
+{
+        return (uint64_t)(w->end - w->p);
+}
+
+/* Steps over one value's own bytes; *children is how many values follow inside it, and *container
+ * whether it opens a level. A text names the fault. */
+static const char *step(struct walk *w, uint64_t *children, bool *container)
+{
+        unsigned char b = *w->p++;
+        struct tag tag = {TAG_PLAIN, 0, 0};
+        uint64_t n = 0;
+        if (b >= 0x80 && b <= 0x8f)
+                tag.kind = TAG_MAP, n = b & 0x0f;
+        else if (b >= 0x90 && b <= 0x9f)
+                tag.kind = TAG_ARRAY, n = b & 0x0f;
+        else if (b >= 0xa0 && b <= 0xbf)
+                n = b & 0x1f;
+        else if (b >= 0xc0 && b <= 0xdf)
+                tag = tags[b - 0xc0];
+        if (tag.kind == TAG_INVALID)
+                return "an invalid tag";
+        if (left(w) < tag.length)
+                return "a value is cut short";
+        for (unsigned i = 0; i < tag.length; i++)
+                n = n << 8 | *w->p++;
+
+        *container = tag.kind != TAG_PLAIN;
+        *children = tag.kind == TAG_MAP ? 2 * n : tag.kind == TAG_ARRAY ? n : 0;
+        uint64_t payload = *container ? 0 : n + tag.fixed;
+        if (payload > left(w) || *children > left(w)) /* a child takes a byte at least */
+                return "a length reaches behind the end";
+        w->p += payload;
+        return NULL;
+}
+
+static const char *walk_all(struct walk *w, size_t max_values)
+{
+        uint64_t open[CODEC_DEPTH + 1] = {1}; /* values still to come, level by level */
+        size_t depth = 0;
+        for (size_t n = 0;; n++) {
+                while (open[depth] == 0) {
+                        if (depth-- == 0)
+                                return w->p == w->end ? NULL : "trailing bytes";
+                }
+                if (w->p == w->end)
+                        return "a value is cut short";
+                if (n == max_values)
+                        return "too many values";
+                uint64_t children;
+                bool container;
+                const char *fault = step(w, &children, &container);
+                if (fault)
+                        return fault;
+                open[depth]--;
+                if (!container)
+                        continue;
+                if (++depth > CODEC_DEPTH)
+                        return "too deep";
+                open[depth] = children;
+        }
+}
+
+int codec_check_limited(const void *data, size_t len, size_t max_values, const char **why)
+{
+        struct walk w = {data, (const unsigned char *)data + len};
+        const char *fault = walk_all(&w, max_values);
+        if (!fault)
+                return 0;
+        *why = fault;
+        return -1;
+}
+
+int codec_check(const void *data, size_t len, const char **why)
+{
+        return codec_check_limited(data, len, SIZE_MAX, why);
+}
+
+/* Bytes of the character at s, 0 if it is none. */
+static size_t utf8_char(const unsigned char *s, size_t len)
+{
+        unsigned char b = s[0];
+        if (b < 0x80)
+                return 1;
+        size_t n = b >= 0xf0 ? 4 : b >= 0xe0 ? 3 : 2;
+        if (b < 0xc2 || b > 0xf4 || len < n)
+                return 0;
+        for (size_t i = 1; i < n; i++)
+                if ((s[i] & 0xc0) != 0x80)
+                        return 0;
+        bool overlong = (b == 0xe0 && s[1] < 0xa0) || (b == 0xf0 && s[1] < 0x90);
+        bool surrogate = b == 0xed && s[1] > 0x9f;
+        bool beyond = b == 0xf4 && s[1] > 0x8f;
+        return overlong || surrogate || beyond ? 0 : n;
+}
+
+bool codec_utf8(const char *s, size_t len)
+{
+        for (size_t i = 0; i < len;) {
+                size_t n = utf8_char((const unsigned char *)s + i, len - i);
+                if (n == 0)
+                        return false;
+                i += n;
+        }
+        return true;
+}
+
+/* ---- writing ---- */
+
+void writer_init(struct writer *w)
+{
+        msgpack_sbuffer_init(&w->buf);
+        msgpack_packer_init(&w->pk, &w->buf, msgpack_sbuffer_write);
+        w->failed = false;
+}
+
+void writer_deinit(struct writer *w)
+{
+        msgpack_sbuffer_destroy(&w->buf);
+}
+
+static void note(struct writer *w, int rc)
+{
+        if (rc != 0)
+                w->failed = true;
+}
+
+void writer_map(struct writer *w, size_t pairs)
+{
+        note(w, msgpack_pack_map(&w->pk, pairs));
+}
+
+void writer_array(struct writer *w, size_t n)
+{
+        note(w, msgpack_pack_array(&w->pk, n));
+}
+
+void writer_key(struct writer *w, const char *key)
+{
+        writer_strn(w, key, strlen(key));
+}
+
+void writer_str(struct writer *w, const char *s)
+{
+        if (s)
+                writer_strn(w, s, strlen(s));
+        else
+                note(w, msgpack_pack_nil(&w->pk));
+}
+
+void writer_strn(struct writer *w, const char *s, size_t len)
+{
+        note(w, msgpack_pack_str_with_body(&w->pk, s, len));
+}
+
+void writer_bin(struct writer *w, const void *data, size_t len)
+{
+        note(w, msgpack_pack_bin_with_body(&w->pk, data, len));
+}
+
+void writer_u64(struct writer *w, uint64_t v)
+{
+        note(w, msgpack_pack_uint64(&w->pk, v));
+}
+
+void writer_i64(struct writer *w, int64_t v)
+{
+        note(w, msgpack_pack_int64(&w->pk, v));
+}
+
+void writer_bool(struct writer *w, bool v)
+{
+        note(w, v ? msgpack_pack_true(&w->pk) : msgpack_pack_false(&w->pk));
+}
+
+void writer_hex(struct writer *w, const unsigned char *data, size_t len)
+{
+        static const char digits[] = "0123456789abcdef";
+        note(w, msgpack_pack_str(&w->pk, 2 * len));
+        for (size_t i = 0; i < len; i++) {
+                char pair[2] = {digits[data[i] >> 4], digits[data[i] & 15]};
+                note(w, msgpack_pack_str_body(&w->pk, pair, 2));
+        }
+}
+
+void writer_reply(struct writer *w, uint64_t id, size_t pairs)
+{
+        writer_map(w, pairs + 2);
+        writer_ku64(w, "id", id);
+        writer_kbool(w, "ok", true);
+}
+
+void writer_error(struct writer *w, uint64_t id, int code, const char *text)
+{
+        writer_map(w, 4);
+        writer_ku64(w, "id", id);
+        writer_kbool(w, "ok", false);
+        writer_kstr(w, "code", code_wire(code));
+        writer_kstr(w, "text", text);
+}
+
+/* ---- reading ---- */
+
+int message_decode(struct message *out, const void *data, size_t len)
+{
+        const char *why;
+        *out = (struct message){0};
+        if (codec_check(data, len, &why) < 0)
+                return STREAMER_EPROTO;
+        out->memory = malloc(len);
+        if (!out->memory)
+                return STREAMER_ENOMEM;
+        memcpy(out->memory, data, len);
+        msgpack_unpacked_init(&out->unpacked);
+        size_t off = 0;
+        msgpack_unpack_return rc = msgpack_unpack_next(&out->unpacked, out->memory, len, &off);
+        if (rc == MSGPACK_UNPACK_SUCCESS && out->unpacked.data.type == MSGPACK_OBJECT_MAP)
+                return 0;
+        message_deinit(out);
+        return rc == MSGPACK_UNPACK_NOMEM_ERROR ? STREAMER_ENOMEM : STREAMER_EPROTO;
+}
+
+void message_deinit(struct message *m)
+{
+        msgpack_unpacked_destroy(&m->unpacked);
+        free(m->memory);
+        *m = (struct message){0};
+}
+
+const msgpack_object *object_get(const msgpack_object *map, const char *key)
+{
+        if (map->type != MSGPACK_OBJECT_MAP)
+                return NULL;
+        size_t len = strlen(key);
+        for (uint32_t i = 0; i < map->via.map.size; i++) {
+                const msgpack_object_kv *kv = &map->via.map.ptr[i];
+                if (kv->key.type == MSGPACK_OBJECT_STR && kv->key.via.str.size == len &&
+                    memcmp(kv->key.via.str.ptr, key, len) == 0)
+                        return &kv->val;
+        }
+        return NULL;
+}
+
+bool object_u64(const msgpack_object *map, const char *key, uint64_t *out)
+{
+        const msgpack_object *o = object_get(map, key);
+        if (!o || o->type != MSGPACK_OBJECT_POSITIVE_INTEGER)
+                return false;
+        *out = o->via.u64;
+        return true;
+}
+
+bool object_bool(const msgpack_object *map, const char *key, bool *out)
+{
+        const msgpack_object *o = object_get(map, key);
+        if (!o || o->type != MSGPACK_OBJECT_BOOLEAN)
+                return false;
+        *out = o->via.boolean;
+        return true;
+}
+
+bool object_str(const msgpack_object *map, const char *key, const char **s, size_t *len)
+{
+        const msgpack_object *o = object_get(map, key);
+        if (!o || o->type != MSGPACK_OBJECT_STR)
+                return false;
+        *s = o->via.str.ptr;
+        *len = o->via.str.size;
+        return true;
+}
+
+bool object_str_eq(const msgpack_object *map, const char *key, const char *want)
+{
+        const char *s;
+        size_t len;
+        return object_str(map, key, &s, &len) && len == strlen(want) && memcmp(s, want, len) == 0;
+}
