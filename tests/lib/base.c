@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Failing, folders, files, time: see base.h.
+ */
+#include "tests/lib/base.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+void (*fail_hook)(const char *text);
+
+static _Noreturn void fail_with(const char *text)
+{
+        if (fail_hook)
+                fail_hook(text);
+        fprintf(stderr, "%s\n", text);
+        exit(1);
+}
+
+void fail(const char *format, ...)
+{
+        char text[4096];
+        va_list args;
+
+        va_start(args, format);
+        vsnprintf(text, sizeof(text), format, args);
+        va_end(args);
+        fail_with(text);
+}
+
+void fail_errno(const char *format, ...)
+{
+        int err = errno;
+        char text[4096];
+        va_list args;
+
+        va_start(args, format);
+        vsnprintf(text, sizeof(text), format, args);
+        va_end(args);
+        fail("%s: %s", text, strerror(err));
+}
+
+void *must_alloc(size_t size)
+{
+        void *p = calloc(1, size ? size : 1);
+
+        if (!p)
+                fail("out of memory: %zu bytes", size);
+        return p;
+}
+
+void *must_realloc(void *p, size_t size)
+{
+        void *r = realloc(p, size ? size : 1);
+
+        if (!r)
+                fail("out of memory: %zu bytes", size);
+        return r;
+}
+
+char *format_text(const char *format, ...)
+{
+        char *text = NULL;
+        va_list args;
+
+        va_start(args, format);
+        int n = vasprintf(&text, format, args);
+        va_end(args);
+        if (n < 0)
+                fail("out of memory");
+        return text;
+}
+
+/* ---- folders and files ---- */
+
+void folder_make(char path[PATH_SIZE], const char *prefix)
+{
+        const char *base = getenv("TMPDIR");
+
+        snprintf(path, PATH_SIZE, "%s/%s-XXXXXX", base && *base ? base : "/var/tmp", prefix);
+        if (!mkdtemp(path))
+                fail_errno("mkdtemp %s", path);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+        (void)st, (void)type, (void)ftw;
+        return remove(path) && errno != ENOENT ? -1 : 0;
+}
+
+void folder_remove(const char *path)
+{
+        /* FTW_MOUNT: never into a file system that a test has left mounted. */
+        nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+}
+
+void file_write(const char *path, const void *data, size_t size)
+{
+        int fd = must(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+        const char *p = data;
+
+        while (size > 0) {
+                ssize_t n = must(write(fd, p, size));
+                p += n;
+                size -= (size_t)n;
+        }
+        must(close(fd));
+}
+
+char *file_read(const char *path, size_t *size)
+{
+        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
+        size_t used = 0, cap = 4096;
+        char *text = must_realloc(NULL, cap + 1);
+
+        /* To the end, not to st_size: files of /proc have none. */
+        for (;;) {
+                ssize_t n = must(read(fd, text + used, cap - used));
+                if (n == 0)
+                        break;
+                used += (size_t)n;
+                if (used == cap) {
+                        cap *= 2;
+                        text = must_realloc(text, cap + 1);
+                }
+        }
+        close(fd);
+        text[used] = '\0';
+        if (size)
+                *size = used;
+        return text;
+}
+
+uint64_t file_size(const char *path)
+{
+        struct stat st;
+
+        must(stat(path, &st));
+        return (uint64_t)st.st_size;
+}
+
+/* ---- time ---- */
+
+uint64_t clock_ns(void)
+{
+        struct timespec ts;
+
+        clock_gettime(CLOCK_MONOTONIC, &ts);
+        return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
+}
+
+bool eventually(bool (*ask)(void *arg), void *arg, int timeout_ms)
+{
+        uint64_t deadline = clock_ns() + (uint64_t)timeout_ms * 1000000;
+
+        while (!ask(arg)) {
+                if (clock_ns() > deadline)
+                        return false;
+                poll(NULL, 0, 2);
+        }
+        return true;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What every helper of the tests stands on: failing, temporary folders, small files, time.
+ *
+ * Helpers never return an error: a test that cannot set its stage has failed. fail() ends the
+ * program with a message, or hands the message to whoever set fail_hook (the Check suites do).
+ */
+#ifndef TESTS_LIB_BASE_H
+#define TESTS_LIB_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PATH_SIZE 4096
+
+extern void (*fail_hook)(const char *text); /* does not return */
+_Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+_Noreturn void fail_errno(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Evaluates to x; fails where x is negative. */
+#define must(x)                                                                                                        \
+        __extension__({                                                                                                \
+                __typeof__(x) must_ = (x);                                                                             \
+                if (must_ < 0)                                                                                         \
+                        fail_errno("%s:%d: %s", __FILE__, __LINE__, #x);                                               \
+                must_;                                                                                                 \
+        })
+
+void *must_alloc(size_t size);                                                    /* zeroed */
+void *must_realloc(void *p, size_t size);                                         /* not zeroed */
+char *format_text(const char *format, ...) __attribute__((format(printf, 1, 2))); /* the caller frees */
+
+/* ---- folders and files ---- */
+
+/* A fresh folder below $TMPDIR, else /var/tmp (not /tmp, which may be a tmpfs without O_DIRECT). */
+void folder_make(char path[PATH_SIZE], const char *prefix);
+void folder_remove(const char *path); /* with all that is in it; a missing one is fine */
+
+void file_write(const char *path, const void *data, size_t size);
+char *file_read(const char *path, size_t *size); /* NUL-terminated; the caller frees */
+uint64_t file_size(const char *path);
+
+/* ---- time ---- */
+
+uint64_t clock_ns(void);
+
+/* Asks again until the answer is yes; false after timeout_ms. For states that the daemon reaches by
+ * itself and tells nobody (a lease whose process died). */
+bool eventually(bool (*ask)(void *arg), void *arg, int timeout_ms);
+
+#endif

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Starting, stopping and killing a daemon: see daemon.h.
+ */
+#include "tests/lib/daemon.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FLAGS_MAX 64
+#define START_MS 20000
+#define STOP_MS 15000
+
+const char *build_path(const char *program)
+{
+        const char *build = getenv("STREAMERD_BUILD");
+
+        return format_text("%s/%s", build && *build ? build : "build", program);
+}
+
+void daemon_init(struct daemon *d, const char *folder)
+{
+        *d = (struct daemon){.pidfd = -1, .notify = -1};
+        snprintf(d->folder, sizeof(d->folder), "%s", folder);
+        mkdir(folder, 0755);
+        if ((size_t)snprintf(d->socket, sizeof(d->socket), "%s/s", folder) >=
+            sizeof(((struct sockaddr_un *)0)->sun_path))
+                fail("%s: too long for a socket", folder);
+        snprintf(d->log, sizeof(d->log), "%s/log", folder);
+}
+
+static _Noreturn void fail_with_log(const struct daemon *d, const char *what)
+{
+        char *log = file_read(d->log, NULL);
+
+        fail("the daemon %s; its log:\n%s", what, log);
+}
+
+/* ---- start ---- */
+
+/* Abstract: there is nothing to remove. */
+static int notify_socket(char name[108])
+{
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        static unsigned number;
+
+        int n = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "streamerd-test/%d/%u", (int)getpid(),
+                         number++);
+        snprintf(name, 108, "@%s", address.sun_path + 1);
+        int fd = must(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+        must(bind(fd, (struct sockaddr *)&address,
+                  (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)));
+        return fd;
+}
+
+static _Noreturn void exec_daemon(const struct daemon *d, const char *notify, const char *const *flags)
+{
+        const char *argv[FLAGS_MAX] = {build_path("streamerd"), "--socket", d->socket};
+        size_t n = 3;
+
+        while (*flags && n < FLAGS_MAX - 1)
+                argv[n++] = *flags++;
+        int log = must(open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+        must(dup2(log, STDOUT_FILENO));
+        must(dup2(log, STDERR_FILENO));
+        signal(SIGPIPE, SIG_DFL);
+        setenv("NOTIFY_SOCKET", notify, 1);
+        unsetenv("STREAMERD_SOCKET");
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        execv(argv[0], (char *const *)(uintptr_t)argv);
+        dprintf(STDERR_FILENO, "%s: %s\n", argv[0], strerror(errno));
+        _exit(127);
+}
+
+static void spawn(struct daemon *d, const char *const *flags)
+{
+        char notify[108];
+
+        d->notify = notify_socket(notify);
+        d->pid = must(fork());
+        if (d->pid == 0)
+                exec_daemon(d, notify, flags);
+        d->pidfd = must((int)syscall(SYS_pidfd_open, d->pid, 0));
+}
+
+static void reap(struct daemon *d)
+{
+        close(d->pidfd);
+        close(d->notify);
+        d->pid = 0;
+        d->pidfd = d->notify = -1;
+}
+
+static bool read_ready(int notify)
+{
+        char text[4096];
+        ssize_t n = must(recv(notify, text, sizeof(text) - 1, 0));
+
+        text[n] = '\0';
+        return strncmp(text, "READY=1", 7) == 0 || strstr(text, "\nREADY=1");
+}
+
+void daemon_start(struct daemon *d, const char *const *flags)
+{
+        spawn(d, flags);
+        struct pollfd fds[] = {{.fd = d->notify, .events = POLLIN}, {.fd = d->pidfd, .events = POLLIN}};
+        uint64_t deadline = clock_ns() + (uint64_t)START_MS * 1000000;
+
+        while (clock_ns() < deadline) {
+                must(poll(fds, 2, START_MS));
+                if (fds[0].revents && read_ready(d->notify))
+                        return;
+                if (!fds[0].revents && fds[1].revents)
+                        fail_with_log(d, "ended while starting");
+        }
+        fail_with_log(d, "did not become ready");
+}
+
+void daemon_start_simple(struct daemon *d, const char *folder, const char *root, const char *budget)
+{
+        char *device = format_text("host=%s", budget);
+
+        daemon_init(d, folder);
+        daemon_start(d, (const char *const[]){"--device", device, "--root", root, NULL});
+        free(device);
+}
+
+int daemon_run(struct daemon *d, const char *const *flags)
+{
+        spawn(d, flags);
+        return daemon_wait(d, START_MS);
+}
+
+/* ---- end ---- */
+
+void daemon_terminate(struct daemon *d)
+{
+        must(kill(d->pid, SIGTERM));
+}
+
+int daemon_wait(struct daemon *d, int timeout_ms)
+{
+        struct pollfd fd = {.fd = d->pidfd, .events = POLLIN};
+        int status;
+
+        if (must(poll(&fd, 1, timeout_ms)) == 0)
+                fail_with_log(d, "did not end in time");
+        if (waitpid(d->pid, &status, 0) != d->pid)
+                fail_errno("waitpid");
+        reap(d);
+        return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int daemon_stop(struct daemon *d)
+{
+        daemon_terminate(d);
+        return daemon_wait(d, STOP_MS);
+}
+
+void daemon_kill(struct daemon *d)
+{
+        if (d->pid == 0)
+                return;
+        kill(d->pid, SIGKILL);
+        waitpid(d->pid, NULL, 0);
+        reap(d);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A real daemon ($STREAMERD_BUILD/streamerd, default build/) in a folder of its own.
+ *
+ * Readiness is the daemon's own READY=1 on a NOTIFY_SOCKET of ours. It dies with the process that
+ * started it, so a test that crashes leaves none behind. What it prints goes to FOLDER/log, and is
+ * part of the message when it does not start or end as it should.
+ */
+#ifndef TESTS_LIB_DAEMON_H
+#define TESTS_LIB_DAEMON_H
+
+#include "tests/lib/base.h"
+
+#include <sys/types.h>
+
+struct daemon {
+        pid_t pid; /* 0 when it does not run */
+        int pidfd;
+        int notify;
+        char folder[PATH_SIZE]; /* socket and log */
+        char socket[PATH_SIZE];
+        char log[PATH_SIZE];
+};
+
+/* Where it listens and logs, without starting it: d->socket may then be used in flags. */
+void daemon_init(struct daemon *d, const char *folder);
+
+/* Starts it with `--socket d->socket` and these flags (NULL-terminated), and waits until ready. */
+void daemon_start(struct daemon *d, const char *const *flags);
+/* daemon_init + daemon_start with a host device of `budget` and one root. */
+void daemon_start_simple(struct daemon *d, const char *folder, const char *root, const char *budget);
+/* As daemon_start, but expects it to end by itself: its exit status. */
+int daemon_run(struct daemon *d, const char *const *flags);
+
+/* SIGTERM, then its exit status (128 + signal where one ended it); fails after 15 s. */
+int daemon_stop(struct daemon *d);
+/* SIGTERM without waiting; daemon_wait() collects the exit status. */
+void daemon_terminate(struct daemon *d);
+int daemon_wait(struct daemon *d, int timeout_ms);
+void daemon_kill(struct daemon *d); /* SIGKILL; forgives a dead one */
+
+/* A program of the build folder; never freed. */
+const char *build_path(const char *program);
+
+#endif

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kernel's own figures: see storage.h.
+ */
+#include "tests/lib/storage.h"
+#include "tests/lib/base.h"
+#include "tests/lib/undo.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HUGE_PAGE (UINT64_C(2) << 20)
+#define OVERCOMMIT "/proc/sys/vm/nr_overcommit_hugepages"
+
+/* The number after `key` at the start of a line of /proc/PID/file; 0 if there is none. */
+static uint64_t proc_number(pid_t pid, const char *file, const char *key)
+{
+        char *path = format_text("/proc/%d/%s", (int)pid, file);
+        char *text = file_read(path, NULL);
+        uint64_t value = 0;
+
+        for (char *line = text; line && *line;) {
+                if (strncmp(line, key, strlen(key)) == 0)
+                        value = strtoull(line + strlen(key), NULL, 10);
+                line = strchr(line, '\n');
+                if (line)
+                        line++;
+        }
+        free(text);
+        free(path);
+        return value;
+}
+
+/* ---- storage ---- */
+
+uint64_t process_read_bytes(pid_t pid)
+{
+        return proc_number(pid, "io", "read_bytes:");
+}
+
+uint64_t disk_read_bytes(const char *path)
+{
+        struct stat st;
+        unsigned long long sectors = 0;
+
+        must(stat(path, &st));
+        char *stat_path = format_text("/sys/dev/block/%u:%u/stat", major(st.st_dev), minor(st.st_dev));
+        FILE *f = fopen(stat_path, "re");
+        if (f) {
+                if (fscanf(f, "%*u %*u %llu", &sectors) != 1)
+                        sectors = 0;
+                fclose(f);
+        }
+        free(stat_path);
+        return sectors * 512;
+}
+
+uint64_t file_cached_bytes(const char *path)
+{
+        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
+        uint64_t size = file_size(path), page = (uint64_t)sysconf(_SC_PAGESIZE), cached = 0;
+        size_t pages = (size_t)((size + page - 1) / page);
+        unsigned char *in_core = must_alloc(pages);
+        void *map = size ? mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
+
+        if (map == MAP_FAILED || (map && mincore(map, size, in_core)))
+                fail_errno("mincore %s", path);
+        for (size_t i = 0; i < pages; i++)
+                cached += in_core[i] & 1 ? page : 0;
+        if (map)
+                munmap(map, size);
+        free(in_core);
+        close(fd);
+        return cached;
+}
+
+void file_uncache(const char *path)
+{
+        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
+
+        must(fsync(fd));
+        must(-posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED));
+        close(fd);
+}
+
+void file_cache(const char *path)
+{
+        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
+        size_t size = (size_t)8 << 20;
+        void *buf = must_alloc(size);
+
+        while (must(read(fd, buf, size)) > 0)
+                ;
+        free(buf);
+        close(fd);
+}
+
+/* ---- processes ---- */
+
+uint64_t process_memory(pid_t pid)
+{
+        return (proc_number(pid, "smaps_rollup", "Pss_Anon:") + proc_number(pid, "smaps_rollup", "Pss_File:")) * 1024;
+}
+
+uint64_t process_cpu_ns(pid_t pid)
+{
+        clockid_t clock;
+        struct timespec ts;
+
+        if (clock_getcpuclockid(pid, &clock) || clock_gettime(clock, &ts))
+                fail("no processor time of process %d", (int)pid);
+        return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
+}
+
+unsigned process_fds(pid_t pid)
+{
+        char *path = format_text("/proc/%d/fd", (int)pid);
+        DIR *dir = opendir(path);
+        unsigned n = 0;
+
+        if (!dir)
+                fail_errno("%s", path);
+        for (struct dirent *e; (e = readdir(dir));)
+                n += e->d_name[0] != '.';
+        closedir(dir);
+        free(path);
+        return n;
+}
+
+unsigned process_threads(pid_t pid)
+{
+        return (unsigned)proc_number(pid, "status", "Threads:");
+}
+
+/* ---- huge pages ---- */
+
+bool hugepages_allow(uint64_t bytes)
+{
+        char *before = file_read(OVERCOMMIT, NULL);
+        char *now = format_text("%llu", (unsigned long long)((bytes + HUGE_PAGE - 1) / HUGE_PAGE));
+        int fd = open(OVERCOMMIT, O_WRONLY | O_CLOEXEC);
+        bool ok = fd >= 0;
+
+        if (ok) {
+                undo_setting(OVERCOMMIT, before);
+                ok = write(fd, now, strlen(now)) == (ssize_t)strlen(now);
+                close(fd);
+        }
+        free(now);
+        free(before);
+        return ok;
+}

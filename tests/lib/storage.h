@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the kernel counts: bytes read from storage, cached pages of a file, a process's memory,
+ * descriptors, threads and processor time; and the pool of huge pages.
+ */
+#ifndef TESTS_LIB_STORAGE_H
+#define TESTS_LIB_STORAGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Bytes that the process made the storage layer read (/proc/PID/io read_bytes). */
+uint64_t process_read_bytes(pid_t pid);
+/* Bytes read from the disk that holds `path`, by anyone; 0 where the kernel does not say. */
+uint64_t disk_read_bytes(const char *path);
+
+uint64_t file_cached_bytes(const char *path);
+void file_uncache(const char *path); /* writes it back and drops its pages */
+void file_cache(const char *path);   /* reads it all through the page cache */
+
+/* Pss of anonymous and file pages; memory that is shared on purpose (memfds) does not count. */
+uint64_t process_memory(pid_t pid);
+uint64_t process_cpu_ns(pid_t pid); /* user and system */
+unsigned process_fds(pid_t pid);
+unsigned process_threads(pid_t pid);
+
+/* Lets the system hand out `bytes` of 2 MiB pages on demand; false where that is not allowed. What
+ * was set before is put back when the program ends (undo.h). */
+bool hugepages_allow(uint64_t bytes);
+
+#endif

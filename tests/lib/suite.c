@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The main() of a program of Check suites: see suite.h.
+ */
+#include "tests/lib/suite.h"
+#include "tests/lib/undo.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char folder[PATH_SIZE];
+static Suite *suite;
+
+const char *suite_folder(void)
+{
+        return folder;
+}
+
+char *suite_path(const char *format, ...)
+{
+        char name[PATH_SIZE];
+        va_list args;
+
+        va_start(args, format);
+        vsnprintf(name, sizeof(name), format, args);
+        va_end(args);
+        return format_text("%s/%s", folder, name);
+}
+
+bool suite_short(void)
+{
+        const char *word = getenv("STREAMERD_TEST_SHORT");
+
+        return word && *word && strcmp(word, "0") != 0;
+}
+
+void skip(const char *name, const char *reason)
+{
+        printf("SKIP: %s: %s\n", name, reason);
+        fflush(stdout);
+}
+
+static void fail_check(const char *text)
+{
+        ck_abort_msg("%s", text);
+}
+
+void suite_begin(const char *name)
+{
+        folder_make(folder, "streamerd-test");
+        undo_folder(folder);
+        signal(SIGPIPE, SIG_IGN);
+        fail_hook = fail_check;
+        suite = suite_create(name);
+}
+
+TCase *suite_group(const char *name, void (*setup)(void), void (*teardown)(void), int timeout)
+{
+        TCase *group = tcase_create(name);
+
+        if (setup || teardown)
+                tcase_add_unchecked_fixture(group, setup, teardown);
+        tcase_set_timeout(group, timeout);
+        suite_add_tcase(suite, group);
+        return group;
+}
+
+int suite_run(void)
+{
+        SRunner *runner = srunner_create(suite);
+
+        srunner_run_all(runner, CK_NORMAL);
+        int failed = srunner_ntests_failed(runner);
+        srunner_free(runner);
+        return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
