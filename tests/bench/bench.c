@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * `make bench`: all rows, a table, build/bench.json. Exits 0 also where a target is missed: it
+ * measures, it does not judge. What a program that is killed would leave behind (14 GiB of files,
+ * the huge-page setting) is undone by another process (undo.h).
+ */
+#include "tests/bench/bench.h"
+#include "tests/lib/storage.h"
+#include "tests/lib/undo.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HUGE_BYTES (18 * GIB) /* a segment of 8 GiB, a map of 4 GiB, two rings, fio's buffers */
+
+static uint64_t setting(const char *name, uint64_t otherwise, uint64_t most)
+{
+        const char *text = getenv(name);
+        uint64_t n = text ? strtoull(text, NULL, 10) : 0;
+
+        if (n == 0)
+                n = otherwise;
+        return n < most ? n : most;
+}
+
+static const char *only(int argc, char **argv)
+{
+        return argc == 2 ? argv[1] : NULL;
+}
+
+int main(int argc, char **argv)
+{
+        static const struct {
+                const char *name;
+                void (*run)(const struct bench *b);
+        } groups[] = {
+                {"rates", rows_rates}, {"tensors", rows_tensors}, {"memory", rows_memory}, {"attach", rows_attach}};
+        const char *dir = getenv("BENCH_DIR");
+        struct bench b = {.self = "/proc/self/exe"};
+
+        if (argc == 4 && strcmp(argv[1], "--attach") == 0)
+                return attach_child(argv[2], argv[3]);
+        signal(SIGPIPE, SIG_IGN);
+        b.rounds = (unsigned)setting("BENCH_ROUNDS", 5, ROUNDS_MAX);
+        b.shrink = setting("BENCH_SHRINK", 1, 1024);
+        if (dir)
+                setenv("TMPDIR", dir, 1);
+        folder_make(b.folder, "streamerd-bench");
+        undo_folder(b.folder);
+        b.hugetlb = hugepages_allow(HUGE_BYTES);
+        report_note("pages: %s", b.hugetlb ? "hugetlb and 4 KiB" : "transparent huge and 4 KiB");
+        for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)
+                if (!only(argc, argv) || strcmp(only(argc, argv), groups[i].name) == 0)
+                        groups[i].run(&b);
+        report_print();
+        report_write(build_path("bench.json"));
+        undo_now();
+        return 0;
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The bench: measures every promise of speed and memory in figures, beside what the machine itself
+ * can do at that time. Ceilings and loads are interleaved, so that a slow moment of the machine
+ * falls on both; a row's value is made of medians.
+ *
+ *   BENCH_DIR     where the files go: about 14 GiB (/var/tmp)
+ *   BENCH_ROUNDS  rounds of each measurement (5)
+ *   BENCH_SHRINK  divides all sizes: for a try of the bench itself (1)
+ */
+#ifndef TESTS_BENCH_BENCH_H
+#define TESTS_BENCH_BENCH_H
+
+#include "tests/lib/base.h"
+#include "tests/lib/daemon.h"
+#include "tests/lib/model.h"
+
+#include "streamer/client.h"
+
+#define GIB (UINT64_C(1) << 30)
+#define MIB (UINT64_C(1) << 20)
+#define BLOCK ((size_t)8 << 20)
+#define ROUNDS_MAX 15
+
+struct bench {
+        char folder[PATH_SIZE];
+        unsigned rounds;
+        uint64_t shrink;
+        bool hugetlb; /* the system hands out huge pages */
+        const char *self;
+};
+
+/* ---- the table ---- */
+
+enum better { HIGHER, LOWER };
+
+/* A row; `ceiling` 0 where the target is absolute. */
+void report_row(const char *name, double value, const char *unit, double ceiling, enum better better, double target);
+/* A row that could not be measured, and why. */
+void report_missing(const char *name, const char *unit, double target, const char *why);
+void report_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void report_print(void);
+void report_write(const char *path);
+
+double median(const double *values, size_t n); /* at most ROUNDS_MAX or ATTACHES_MAX values */
+
+/* ---- what the machine can do: GiB/s ---- */
+
+double ceiling_fio(const struct bench *b, const char *path);
+const char *ceiling_fio_command(const struct bench *b, const char *path);
+/* Two threads pread the whole cached file in blocks into a map that is already there. */
+double ceiling_preads(const struct bench *b, const char *path);
+/* Makes the machine's host give us the memory that the next run needs, then frees it. */
+void ceiling_touch(const struct bench *b, uint64_t bytes);
+
+/* ---- one load ---- */
+
+struct load_figures {
+        double seconds, gib_per_s, cpu_s_per_gib, storage_ratio;
+        uint64_t memory; /* the most that was seen; only where it was sampled */
+};
+
+struct bench_daemon {
+        struct daemon d;
+        streamer_client *client;
+        const char *pages;
+        uint64_t ring; /* bytes of the ring that count as the process's own pages */
+};
+void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages);
+void bench_daemon_stop(struct bench_daemon *bd);
+
+/* Loads `path` as model "m" and unloads it again; `sample` looks at the daemon's memory all along. */
+void bench_load(struct bench_daemon *bd, const char *path, const struct model *m, bool sample, struct load_figures *f);
+void bench_load_keep(struct bench_daemon *bd, const char *path, const char *name);
+void bench_unload(struct bench_daemon *bd, const char *name);
+
+/* Writes a model below the bench's folder, cold; the path is never freed. */
+const char *bench_file(const struct bench *b, const struct model *m, const char *name);
+
+/* ---- groups of rows ---- */
+
+void rows_rates(const struct bench *b);   /* the large file: cold, warm, processor, storage */
+void rows_tensors(const struct bench *b); /* many tensors against one */
+void rows_memory(const struct bench *b);
+void rows_attach(const struct bench *b);
+int attach_child(const char *socket, const char *model); /* the process that is measured */
+
+#endif

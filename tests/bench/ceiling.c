@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the machine can do without a daemon: the disk by fio, the page cache by two threads.
+ */
+#include "tests/bench/bench.h"
+#include "tests/lib/storage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define HUGE_PAGE (UINT64_C(2) << 20)
+
+/* ---- the disk ---- */
+
+const char *ceiling_fio_command(const struct bench *b, const char *path)
+{
+        return format_text("fio --name=cold --filename=%s --readonly --rw=read --bs=8m --ioengine=io_uring --direct=1 "
+                           "--iodepth=16 %s --output-format=json",
+                           path, b->hugetlb ? "--mem=mmaphuge --hugepage-size=2m" : "--mem=mmap");
+}
+
+double ceiling_fio(const struct bench *b, const char *path)
+{
+        file_uncache(path);
+        FILE *f = popen(ceiling_fio_command(b, path), "re");
+        json_error_t error;
+        json_t *root = f ? json_loadf(f, JSON_DISABLE_EOF_CHECK, &error) : NULL;
+        json_t *job = json_array_get(json_object_get(root, "jobs"), 0);
+        json_t *rate = json_object_get(json_object_get(job, "read"), "bw_bytes");
+        double r = json_number_value(rate) / (double)GIB;
+
+        if (!f || pclose(f) != 0 || r <= 0)
+                fail("fio failed: %s", ceiling_fio_command(b, path));
+        json_decref(root);
+        return r;
+}
+
+/* ---- memory ---- */
+
+static void *map_pages(const struct bench *b, uint64_t bytes)
+{
+        int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (b->hugetlb ? MAP_HUGETLB : 0);
+        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+
+        if (p == MAP_FAILED)
+                fail_errno("mmap of %llu bytes", (unsigned long long)bytes);
+        if (!b->hugetlb)
+                madvise(p, bytes, MADV_HUGEPAGE);
+        if (madvise(p, bytes, MADV_POPULATE_WRITE))
+                fail_errno("no %llu bytes of memory", (unsigned long long)bytes);
+        return p;
+}
+
+static uint64_t whole_pages(uint64_t bytes)
+{
+        return (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+}
+
+void ceiling_touch(const struct bench *b, uint64_t bytes)
+{
+        bytes = whole_pages(bytes);
+        munmap(map_pages(b, bytes), bytes);
+}
+
+/* ---- the page cache ---- */
+
+struct shared_read {
+        int fd;
+        unsigned char *to;
+        uint64_t size;
+        atomic_uint_fast64_t next;
+};
+
+static void *read_blocks(void *arg)
+{
+        struct shared_read *s = arg;
+
+        for (;;) {
+                uint64_t at = atomic_fetch_add(&s->next, BLOCK);
+                if (at >= s->size)
+                        return NULL;
+                size_t len = s->size - at < BLOCK ? (size_t)(s->size - at) : BLOCK;
+                if (pread(s->fd, s->to + at, len, (off_t)at) != (ssize_t)len)
+                        fail("short read");
+        }
+}
+
+double ceiling_preads(const struct bench *b, const char *path)
+{
+        struct shared_read s = {.fd = must(open(path, O_RDONLY | O_CLOEXEC)), .size = file_size(path)};
+        pthread_t threads[2];
+
+        s.to = map_pages(b, whole_pages(s.size));
+        uint64_t begin = clock_ns();
+        for (int i = 0; i < 2; i++)
+                if (pthread_create(&threads[i], NULL, read_blocks, &s))
+                        fail("no thread");
+        for (int i = 0; i < 2; i++)
+                pthread_join(threads[i], NULL);
+        double seconds = (double)(clock_ns() - begin) / 1e9;
+        munmap(s.to, whole_pages(s.size));
+        close(s.fd);
+        return (double)s.size / (double)GIB / seconds;
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One daemon and one load, timed as a client sees it: from the request to ready.
+ */
+#include "tests/bench/bench.h"
+#include "tests/lib/storage.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void must_do(struct bench_daemon *bd, int r, const char *what)
+{
+        if (r)
+                fail("%s: %s: %s", what, streamer_strerror(r), streamer_last_error(bd->client));
+}
+
+/* ---- the daemon ---- */
+
+/* A ring of huge pages is not among the pages that smaps counts as anonymous. */
+static uint64_t ring_bytes(struct bench_daemon *bd)
+{
+        char *text = NULL;
+
+        must_do(bd, streamer_call(bd->client, "status", NULL, &text), "status");
+        json_t *status = json_loads(text, 0, NULL), *ring = json_object_get(status, "ring");
+        const char *kind = json_string_value(json_object_get(ring, "page_kind"));
+        uint64_t bytes = (uint64_t)json_integer_value(json_object_get(ring, "bytes"));
+
+        report_note("daemon with %s segments: ring of %llu MiB in %s pages", bd->pages,
+                    (unsigned long long)(bytes / MIB), kind ? kind : "?");
+        if (kind && strcmp(kind, "hugetlb") == 0)
+                bytes = 0;
+        json_decref(status);
+        free(text);
+        return bytes;
+}
+
+void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages)
+{
+        char *folder = format_text("%s/d-%s", b->folder, pages),
+             *config = format_text("%s/c-%s.yaml", b->folder, pages);
+        char *text = format_text("devices:\n  - device: host\n    budget: 16GiB\n    pages: %s\n", pages);
+
+        *bd = (struct bench_daemon){.pages = pages};
+        file_write(config, text, strlen(text));
+        daemon_init(&bd->d, folder);
+        daemon_start(&bd->d, (const char *const[]){"--config", config, "--root", b->folder, NULL});
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = bd->d.socket};
+        must_do(bd, streamer_connect(&opts, &bd->client), "connect");
+        bd->ring = ring_bytes(bd);
+        free(text);
+        free(config);
+        free(folder);
+}
+
+void bench_daemon_stop(struct bench_daemon *bd)
+{
+        streamer_close(bd->client);
+        if (daemon_stop(&bd->d) != 0)
+                fail("the daemon did not end well");
+        folder_remove(bd->d.folder);
+}
+
+/* ---- loads ---- */
+
+static uint64_t memory_now(const struct bench_daemon *bd)
+{
+        uint64_t all = process_memory(bd->d.pid);
+
+        return all > bd->ring ? all - bd->ring : 0;
+}
+
+/* Waits for the end of a load; with `peak`, looks at the daemon's memory every few milliseconds. */
+static void wait_ready(struct bench_daemon *bd, streamer_op *op, uint64_t *peak)
+{
+        int r;
+
+        do {
+                r = streamer_op_wait(op, peak ? 5 : -1, NULL);
+                uint64_t now = peak ? memory_now(bd) : 0;
+                if (peak && now > *peak)
+                        *peak = now;
+        } while (r == STREAMER_ETIMEOUT);
+        must_do(bd, r, "load");
+}
+
+static void load(struct bench_daemon *bd, const char *path, const char *name, uint64_t *peak)
+{
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = path, .name = name};
+        streamer_op *op;
+
+        must_do(bd, streamer_load(bd->client, &opts, &op), "load");
+        wait_ready(bd, op, peak);
+        streamer_op_free(op);
+}
+
+static bool is_gone(void *arg)
+{
+        struct bench_daemon *bd = arg;
+        char *text = NULL;
+
+        must_do(bd, streamer_call(bd->client, "status", NULL, &text), "status");
+        json_t *status = json_loads(text, 0, NULL);
+        json_t *device = json_array_get(json_object_get(status, "devices"), 0);
+        bool gone = json_integer_value(json_object_get(device, "used")) == 0;
+        json_decref(status);
+        free(text);
+        return gone;
+}
+
+void bench_load_keep(struct bench_daemon *bd, const char *path, const char *name)
+{
+        load(bd, path, name, NULL);
+}
+
+/* Freeing goes on after the reply: the next run must not share the machine with it. */
+void bench_unload(struct bench_daemon *bd, const char *name)
+{
+        must_do(bd, streamer_unload(bd->client, name, 0), "unload");
+        if (!eventually(is_gone, bd, 20000))
+                fail("the memory of an unloaded model was not freed");
+}
+
+void bench_load(struct bench_daemon *bd, const char *path, const struct model *m, bool sample, struct load_figures *f)
+{
+        double gib = (double)m->bytes / (double)GIB;
+        uint64_t cpu = process_cpu_ns(bd->d.pid), storage = process_read_bytes(bd->d.pid), begin = clock_ns();
+
+        *f = (struct load_figures){0};
+        load(bd, path, "m", sample ? &f->memory : NULL);
+        f->seconds = (double)(clock_ns() - begin) / 1e9;
+        f->gib_per_s = gib / f->seconds;
+        f->cpu_s_per_gib = (double)(process_cpu_ns(bd->d.pid) - cpu) / 1e9 / gib;
+        f->storage_ratio = (double)(process_read_bytes(bd->d.pid) - storage) / (double)m->bytes;
+        bench_unload(bd, "m");
+}
+
+const char *bench_file(const struct bench *b, const struct model *m, const char *name)
+{
+        const char *path = format_text("%s/%s.safetensors", b->folder, name);
+
+        model_write(m, path);
+        file_uncache(path);
+        report_note("%s: %zu tensors, %.3f GiB, data at offset %llu, which is %llu modulo 512", path, m->n,
+                    (double)m->bytes / (double)GIB, (unsigned long long)model_data_offset(m),
+                    (unsigned long long)(model_data_offset(m) % 512));
+        return path;
+}
