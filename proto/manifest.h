@@ -10,8 +10,8 @@
  * Two fields are filled in after the table is built, by the daemon only: a record's digest (before
  * its index enters the arrival log) and the header's digest (before the model is ready).
  *
- * The arrival log is a second memfd: a header, then record indexes in order of arrival. `count` is
- * stored with release order after the index it covers.
+ * The arrival log is a second memfd: a header, then `capacity` record indexes, uint32_t each, in
+ * order of arrival. `count` is stored with release order after the indexes it covers.
  */
 #ifndef PROTO_MANIFEST_H
 #define PROTO_MANIFEST_H

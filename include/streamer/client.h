@@ -117,6 +117,8 @@ STREAMER_API size_t streamer_model_list_count(const streamer_model_list *list);
 STREAMER_API int streamer_model_list_get(const streamer_model_list *list, size_t i, streamer_model *model);
 STREAMER_API void streamer_model_list_free(streamer_model_list *list);
 
+#define STREAMER_LOAD_DETACH 1u /* send no progress: the operation only knows the model's name */
+
 typedef struct streamer_load_opts {
         size_t struct_size;
         const char *source;         /* required: path, file://, or org/name[@rev] in the HF cache */
@@ -124,6 +126,7 @@ typedef struct streamer_load_opts {
         const char *const *devices; /* NULL: the daemon's only device */
         size_t n_devices;
         const char *verify; /* NULL or "none", or "sha256" */
+        unsigned flags;
 } streamer_load_opts;
 
 /* Asks the daemon to load. Returns when the request is accepted; the load survives this client.
@@ -146,6 +149,9 @@ typedef struct streamer_progress {
  * streamer_last_error), STREAMER_ETIMEOUT while it goes on. timeout_ms 0 only looks, -1 waits
  * without limit. `progress` may be NULL; it is filled in each of these cases. */
 STREAMER_API int streamer_op_wait(streamer_op *op, int timeout_ms, streamer_progress *progress);
+
+/* The name that the model has in the daemon. Borrowed from the operation. */
+STREAMER_API const char *streamer_op_model(const streamer_op *op);
 STREAMER_API void streamer_op_free(streamer_op *op);
 
 #define STREAMER_UNLOAD_DRAIN 1u /* refuse new attaches, free with the last lease, return at once */

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attach: one request, one reply with descriptors, a few mmaps. The lease is linked to its client in
+ * the moment its reply is read, since events for it may follow in the same packet. If anything in
+ * the reply does not hold together, what was mapped is undone and the lease given back.
+ */
+#include "client/attach.h"
+
+#include "client/lease.h"
+#include "client/util.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+static const struct handle_kind *const kinds[] = {&handle_kind_memfd};
+
+static const struct handle_kind *find_kind(const char *name, size_t len)
+{
+        for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+                if (strlen(kinds[i]->name) == len && memcmp(kinds[i]->name, name, len) == 0)
+                        return kinds[i];
+        return NULL;
+}
+
+/* ---- the reply ---- */
+
+static int bad_reply(const struct streamer_lease *lease, const char *what)
+{
+        return fail(lease->client, STREAMER_EPROTO, "attach: the daemon's reply has no valid %s", what);
+}
+
+/* A field {fd, size}: the descriptor itself and the size. */
+static bool get_fd(const struct call *call, const msgpack_object *holder, int *fd, uint64_t *size)
+{
+        uint64_t i;
+        *fd = -1;
+        if (!holder || !object_u64(holder, "size", size))
+                return false;
+        if (!object_u64(holder, "fd", &i))
+                return true; /* the kind may not need one */
+        if (i >= call->n_fds)
+                return false;
+        *fd = call->fds[i];
+        return true;
+}
+
+static int map_manifest(struct streamer_lease *lease, const struct call *call, const msgpack_object *reply)
+{
+        int fd;
+        uint64_t size;
+        const char *why;
+        if (!get_fd(call, object_get(reply, "manifest"), &fd, &size) || size > MANIFEST_MAX_SIZE)
+                return bad_reply(lease, "manifest");
+        int rc = map_fd(&lease->manifest_map, fd, size, 0, PROT_READ, MAP_SHARED, "manifest", lease->client->serial);
+        if (rc != 0)
+                return rc;
+        lease->manifest_size = (size_t)size;
+        if (manifest_open(&lease->manifest, lease->manifest_map, (size_t)size, &why) < 0)
+                return fail(lease->client, STREAMER_ECORRUPT, "manifest: %s", why);
+        return 0;
+}
+
+static int map_arrival(struct streamer_lease *lease, const struct call *call, const msgpack_object *reply)
+{
+        int fd;
+        void *map;
+        uint64_t size, records = lease->manifest.header->n_records;
+        const msgpack_object *o = object_get(reply, "arrival");
+        if (!o)
+                return lease->state == LEASE_LOADING ? bad_reply(lease, "arrival log") : 0;
+        if (!get_fd(call, o, &fd, &size) || size < sizeof(*lease->arrival) || size > MANIFEST_MAX_SIZE)
+                return bad_reply(lease, "arrival log");
+        int rc = map_fd(&map, fd, size, 0, PROT_READ, MAP_SHARED, "arrival log", lease->client->serial);
+        if (rc != 0)
+                return rc;
+        lease->arrival = map;
+        lease->arrival_size = (size_t)size;
+        if (memcmp(lease->arrival->magic, ARRIVAL_MAGIC, sizeof(lease->arrival->magic)) != 0 ||
+            lease->arrival->capacity != records || (size - sizeof(*lease->arrival)) / sizeof(uint32_t) < records)
+                return fail(lease->client, STREAMER_ECORRUPT, "arrival log: it does not fit the manifest");
+        lease->arrived = calloc(records / 8 + 1, 1);
+        return lease->arrived ? 0 : fail(lease->client, STREAMER_ENOMEM, "attach: no memory");
+}
+
+static int map_segment(struct streamer_lease *lease, const struct call *call, const msgpack_object *o)
+{
+        const char *name;
+        size_t len;
+        struct mapping *mapping = &lease->segments[lease->n_segments];
+        struct handle handle = {.fd = -1};
+        if (!object_str(o, "kind", &name, &len) || !get_fd(call, o, &handle.fd, &handle.size))
+                return bad_reply(lease, "segment");
+        const struct handle_kind *kind = find_kind(name, len);
+        if (!kind)
+                return fail(lease->client, STREAMER_EUNSUPPORTED,
+                            "attach: this library cannot map handles of kind '%.*s'", len < 40 ? (int)len : 40, name);
+        object_u64(o, "offset", &handle.offset);
+        object_str(o, "uuid", &handle.uuid, &handle.uuid_len);
+        const msgpack_object *bytes = object_get(o, "handle");
+        if (bytes && bytes->type == MSGPACK_OBJECT_BIN) {
+                handle.bytes = bytes->via.bin.ptr;
+                handle.n_bytes = bytes->via.bin.size;
+        }
+        int rc = kind->map(mapping, &handle, lease->writable, lease->client->serial);
+        if (rc != 0)
+                return rc;
+        if (mapping->size < lease->manifest.segments[lease->n_segments].size) {
+                kind->unmap(mapping);
+                return fail(lease->client, STREAMER_ECORRUPT, "attach: a segment is smaller than the manifest says");
+        }
+        lease->device_kind = kind->device_kind;
+        lease->n_segments++;
+        return 0;
+}
+
+static int map_segments(struct streamer_lease *lease, const struct call *call, const msgpack_object *reply)
+{
+        const msgpack_object *segments = object_get(reply, "segments");
+        if (!segments || segments->type != MSGPACK_OBJECT_ARRAY)
+                return bad_reply(lease, "list of segments");
+        if (segments->via.array.size != lease->manifest.header->n_segments)
+                return fail(lease->client, STREAMER_ECORRUPT, "attach: the manifest has other segments than the reply");
+        for (uint32_t i = 0; i < segments->via.array.size; i++) {
+                int rc = map_segment(lease, call, &segments->via.array.ptr[i]);
+                if (rc != 0)
+                        return rc;
+        }
+        return 0;
+}
+
+static int map_all(struct streamer_lease *lease, const struct call *call)
+{
+        const msgpack_object *reply = &call->reply.unpacked.data;
+        if (lease->id == 0 || !object_u64(reply, "generation", &lease->generation))
+                return bad_reply(lease, "lease");
+        /* A model without bytes has no segment to tell the kind of its device. */
+        lease->device_kind = object_str_eq(reply, "device_kind", "cuda") ? "cuda" : "host";
+        int rc = map_manifest(lease, call, reply);
+        if (rc == 0)
+                rc = map_arrival(lease, call, reply);
+        if (rc == 0)
+                rc = map_segments(lease, call, reply);
+        return rc;
+}
+
+/* Lock held, while the reply is dispatched. */
+static void accept_lease(struct call *call, const msgpack_object *reply)
+{
+        struct streamer_lease *lease = call->arg;
+        uint64_t id;
+        if (!object_u64(reply, "lease", &id))
+                return;
+        lease_link(lease, id);
+        lease_update(lease, reply);
+}
+
+/* ---- the call ---- */
+
+static int64_t attach_deadline(const struct streamer_client *client, const streamer_attach_opts *o)
+{
+        return o->timeout_ms == 0 ? channel_deadline(client) : deadline_in_ms(o->timeout_ms);
+}
+
+static int attach(struct streamer_lease *lease, const char *model, const streamer_attach_opts *o)
+{
+        struct call call = {.accept = accept_lease, .arg = lease};
+        struct request request = {.verb = VERB_attach,
+                                  .u.attach = {.model = model,
+                                               .device = o->device,
+                                               .digest = o->digest,
+                                               .generation = o->generation,
+                                               .ready = (o->flags & STREAMER_ATTACH_READY) != 0}};
+        lease->writable = (o->flags & STREAMER_ATTACH_PRIVATE) != 0;
+        int rc = channel_call(lease->client, &request, &call, attach_deadline(lease->client, o));
+        if (rc != 0)
+                return rc;
+        rc = map_all(lease, &call);
+        call_deinit(&call);
+        atomic_store(&lease->complete, lease->arrival == NULL);
+        return rc;
+}
+
+int streamer_attach(streamer_client *client, const char *model, const streamer_attach_opts *opts,
+                    streamer_lease **lease)
+{
+        streamer_attach_opts o;
+        int rc = channel_check(client);
+        if (rc != 0)
+                return rc;
+        if (!model || !lease || !options_copy(&o, sizeof(o), opts))
+                return fail(client, STREAMER_EINVAL, "attach: an argument is missing, or an option is not known");
+        if (o.flags & ~(STREAMER_ATTACH_READY | STREAMER_ATTACH_PRIVATE))
+                return fail(client, STREAMER_EINVAL, "attach: unknown flags 0x%x", o.flags);
+        struct streamer_lease *l = calloc(1, sizeof(*l));
+        if (!l)
+                return fail(client, STREAMER_ENOMEM, "attach: no memory");
+        l->client = channel_ref(client);
+        atomic_init(&l->refs, 1);
+        rc = attach(l, model, &o);
+        if (rc != 0) {
+                lease_unref(l, false);
+                return rc;
+        }
+        *lease = l;
+        return 0;
+}

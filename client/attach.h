@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kinds of handles: how a segment that the daemon hands out becomes an address in this process.
+ * Each kind is a constant table in a file of its own, listed in attach.c.
+ */
+#ifndef CLIENT_ATTACH_H
+#define CLIENT_ATTACH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* One segment of an attach reply. */
+struct handle {
+        int fd; /* borrowed; -1 where the kind has none */
+        const void *bytes;
+        size_t n_bytes;
+        uint64_t size;   /* of the segment */
+        uint64_t offset; /* of the segment in what the handle names */
+        const char *uuid;
+        size_t uuid_len;
+};
+
+struct mapping {
+        const struct handle_kind *kind; /* NULL: not mapped */
+        const void *data;
+        uint64_t size;
+        void *map; /* the kind's own */
+        size_t map_size;
+};
+
+struct handle_kind {
+        const char *name;        /* on the wire */
+        const char *device_kind; /* "host", "cuda" */
+        int dl_device_type;      /* DLPack's number of the device */
+        /* 0 or STREAMER_E* with the text kept under `serial`. `writable` asks for a private copy. */
+        int (*map)(struct mapping *mapping, const struct handle *handle, bool writable, uint64_t serial);
+        void (*unmap)(struct mapping *mapping);
+};
+
+extern const struct handle_kind handle_kind_memfd;
+
+/* Maps `size` bytes of a descriptor, which must be that large; *map is NULL for 0 bytes. */
+int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int flags, const char *what, uint64_t serial);
+
+#endif

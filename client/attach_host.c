@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Handles of the host device: memfds, mapped read-only and shared, or copy-on-write where the
+ * application asked for memory of its own. Nothing is populated: a page is mapped when it is first
+ * read, so that an attach costs the same for every size. A descriptor that is smaller than the
+ * daemon says would fault under the application's hands later; it is refused here.
+ */
+#include "client/attach.h"
+#include "client/fault.h"
+#include "streamer/client.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#define DL_CPU 1
+
+int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int flags, const char *what, uint64_t serial)
+{
+        struct stat st;
+        uint64_t end;
+        *map = NULL;
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return fault_set(serial, STREAMER_EPROTO, "%s: the daemon sent no descriptor for it", what);
+        if (__builtin_add_overflow(size, offset, &end) || end > (uint64_t)st.st_size)
+                return fault_set(serial, STREAMER_ECORRUPT,
+                                 "%s: %" PRIu64 " bytes were announced, %" PRIu64 " are there", what, size,
+                                 (uint64_t)st.st_size);
+        if (size == 0)
+                return 0;
+        void *p = mmap(NULL, (size_t)size, prot, flags, fd, (off_t)offset);
+        if (p == MAP_FAILED)
+                return fault_set(serial, STREAMER_EOS, "%s: cannot map %" PRIu64 " bytes: %s", what, size,
+                                 strerror(errno));
+        *map = p;
+        return 0;
+}
+
+static int memfd_map(struct mapping *mapping, const struct handle *handle, bool writable, uint64_t serial)
+{
+        int prot = PROT_READ | (writable ? PROT_WRITE : 0);
+        int rc = map_fd(&mapping->map, handle->fd, handle->size, handle->offset, prot,
+                        writable ? MAP_PRIVATE : MAP_SHARED, "segment", serial);
+        if (rc != 0)
+                return rc;
+        mapping->kind = &handle_kind_memfd;
+        mapping->data = mapping->map;
+        mapping->size = handle->size;
+        mapping->map_size = (size_t)handle->size;
+        return 0;
+}
+
+static void memfd_unmap(struct mapping *mapping)
+{
+        if (mapping->map)
+                munmap(mapping->map, mapping->map_size);
+        *mapping = (struct mapping){0};
+}
+
+const struct handle_kind handle_kind_memfd = {
+        .name = "memfd",
+        .device_kind = "host",
+        .dl_device_type = DL_CPU,
+        .map = memfd_map,
+        .unmap = memfd_unmap,
+};

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A request is appended to the output buffer and sent without blocking; then its thread waits for
+ * the reply:
+ *
+ *   done? > leave      nobody reads? > read the socket, dispatch, wake all      else > sleep
+ *
+ * What the socket does not take stays in the buffer and goes out with the next look at it, so a
+ * timeout never leaves half a frame behind. The connection dies of the end of the stream, of bytes
+ * that make no sense, and of streamer_close(); all who wait are told why.
+ */
+#include "client/channel.h"
+
+#include "client/util.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define OUT_MAX (2u * FRAME_MAX)             /* of unsent requests; a daemon that takes none is stuck */
+#define OUT_RETRY_NS (20 * INT64_C(1000000)) /* while another thread sits in poll() for input alone */
+
+bool channel_forked(const struct streamer_client *c)
+{
+        return c->pid != getpid();
+}
+
+int channel_check(const struct streamer_client *c)
+{
+        return channel_forked(c) ? fail(c, STREAMER_EFORK, "the client belongs to the parent process") : 0;
+}
+
+int64_t channel_deadline(const struct streamer_client *c)
+{
+        return deadline_in_ms(c->timeout_ms);
+}
+
+/* ---- lifecycle ---- */
+
+struct streamer_client *channel_new_consume_fd(int fd, uint64_t serial)
+{
+        struct streamer_client *c = calloc(1, sizeof(*c));
+        if (!c) {
+                close(fd);
+                return NULL;
+        }
+        pthread_condattr_t attr;
+        pthread_condattr_init(&attr);
+        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+        pthread_cond_init(&c->changed, &attr);
+        pthread_condattr_destroy(&attr);
+        pthread_mutex_init(&c->lock, NULL);
+        atomic_init(&c->refs, 1);
+        c->serial = serial;
+        c->pid = getpid();
+        c->fd = fd;
+        c->events_end = &c->events;
+        frame_reader_init(&c->in);
+        msgpack_sbuffer_init(&c->out);
+        return c;
+}
+
+struct streamer_client *channel_ref(struct streamer_client *c)
+{
+        atomic_fetch_add(&c->refs, 1);
+        return c;
+}
+
+static void close_fds(int *fds, size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                if (fds[i] >= 0)
+                        close(fds[i]);
+}
+
+void channel_unref(struct streamer_client *c)
+{
+        if (atomic_fetch_sub(&c->refs, 1) != 1)
+                return;
+        while (c->events) {
+                struct event *e = c->events;
+                c->events = e->next;
+                message_deinit(&e->message);
+                free(e);
+        }
+        close_fds(c->fds, c->n_fds);
+        if (c->fd >= 0)
+                close(c->fd);
+        frame_reader_deinit(&c->in);
+        msgpack_sbuffer_destroy(&c->out);
+        pthread_cond_destroy(&c->changed);
+        pthread_mutex_destroy(&c->lock);
+        free(c->dead_text);
+        free(c);
+}
+
+void channel_die(struct streamer_client *c, int code, const char *text)
+{
+        if (c->dead)
+                return;
+        c->dead = code;
+        c->dead_text = strdup(text);
+        pthread_cond_broadcast(&c->changed);
+}
+
+void channel_close(struct streamer_client *c)
+{
+        /* The parent still uses the connection: a shutdown would end it there. */
+        if (channel_forked(c)) {
+                channel_unref(c);
+                return;
+        }
+        pthread_mutex_lock(&c->lock);
+        channel_die(c, STREAMER_EUNREACHABLE, "the connection was closed");
+        shutdown(c->fd, SHUT_RDWR); /* ends the poll() of a thread that waits for a lease */
+        while (c->pumping)
+                pthread_cond_wait(&c->changed, &c->lock);
+        close(c->fd);
+        c->fd = -1;
+        pthread_mutex_unlock(&c->lock);
+        channel_unref(c);
+}
+
+/* ---- output ---- */
+
+static void flush(struct streamer_client *c)
+{
+        while (c->out.size > 0 && !c->dead) {
+                ssize_t n = send(c->fd, c->out.data, c->out.size, MSG_DONTWAIT | MSG_NOSIGNAL);
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n < 0) {
+                        if (errno != EAGAIN && errno != EWOULDBLOCK)
+                                channel_die(c, STREAMER_EUNREACHABLE, "the daemon closed the connection");
+                        return;
+                }
+                memmove(c->out.data, c->out.data + n, c->out.size - (size_t)n);
+                c->out.size -= (size_t)n;
+        }
+}
+
+static int append(struct streamer_client *c, const void *body, size_t len)
+{
+        unsigned char header[FRAME_HEADER];
+        if (c->dead)
+                return fail(c, c->dead, "%s", c->dead_text ? c->dead_text : "the connection is gone");
+        if (len > FRAME_MAX)
+                return fail(c, STREAMER_EINVAL, "the request is too long: %zu bytes", len);
+        if (c->out.size + FRAME_HEADER + len > OUT_MAX)
+                return fail(c, STREAMER_ETIMEOUT, "the daemon takes no more requests: too many are unanswered");
+        size_t before = c->out.size;
+        frame_put_header(header, len);
+        if (msgpack_sbuffer_write(&c->out, (const char *)header, sizeof(header)) == 0 &&
+            msgpack_sbuffer_write(&c->out, body, len) == 0) {
+                flush(c);
+                return 0;
+        }
+        c->out.size = before;
+        return fail(c, STREAMER_ENOMEM, "no memory for a request");
+}
+
+void channel_post(struct streamer_client *c, struct request *request)
+{
+        msgpack_sbuffer body;
+        msgpack_sbuffer_init(&body);
+        request->id = ++c->last_id;
+        if (!c->dead && request_encode(request, &body) == 0)
+                append(c, body.data, body.size);
+        msgpack_sbuffer_destroy(&body);
+}
+
+/* ---- input ---- */
+
+static int poll_ms(int64_t deadline)
+{
+        if (deadline == NEVER)
+                return -1;
+        int64_t left = deadline - now_ns();
+        if (left <= 0)
+                return 0;
+        int64_t ms = (left + 999999) / 1000000;
+        return ms > INT32_MAX ? INT32_MAX : (int)ms;
+}
+
+static void take_frames(struct streamer_client *c)
+{
+        const void *data;
+        size_t len;
+        int rc;
+        while (!c->dead && (rc = frame_reader_next(&c->in, &data, &len)) != 0) {
+                struct message message;
+                if (rc < 0) {
+                        channel_die(c, STREAMER_EPROTO, "the daemon sent a frame of a forbidden length");
+                        return;
+                }
+                rc = message_decode(&message, data, len);
+                if (rc != 0) {
+                        channel_die(c, rc, "the daemon sent a message that cannot be read");
+                        return;
+                }
+                channel_dispatch(c, &message);
+        }
+        /* Descriptors come with the first byte of their frame: a whole frame has claimed its own. */
+        if (!c->dead && c->n_fds > 0 && !frame_reader_partial(&c->in))
+                channel_die(c, STREAMER_EPROTO, "the daemon sent descriptors that belong to no reply");
+}
+
+static void received(struct streamer_client *c, ssize_t n, int error)
+{
+        if (n > 0) {
+                frame_reader_added(&c->in, (size_t)n);
+                take_frames(c);
+        } else if (n == 0) {
+                channel_die(c, STREAMER_EUNREACHABLE, "the daemon closed the connection");
+        } else if (error == EMSGSIZE) {
+                channel_die(c, STREAMER_EOS, "descriptors were lost: too many files are open");
+        } else if (error != EINTR && error != EAGAIN) {
+                channel_die(c, STREAMER_EUNREACHABLE, "the connection to the daemon broke");
+        }
+}
+
+/* Lock held; given up while the socket is waited for. */
+static void pump(struct streamer_client *c, int64_t deadline)
+{
+        struct pollfd p = {.fd = c->fd, .events = (short)(POLLIN | (c->out.size > 0 ? POLLOUT : 0))};
+        size_t room;
+        void *space = frame_reader_space(&c->in, &room);
+        if (!space) {
+                channel_die(c, STREAMER_ENOMEM, "no memory for a reply");
+                return;
+        }
+        c->pumping = true;
+        pthread_mutex_unlock(&c->lock);
+
+        ssize_t n = -1;
+        int error = EAGAIN;
+        int ready = poll(&p, 1, poll_ms(deadline));
+        if (ready > 0 && (p.revents & (POLLIN | POLLHUP | POLLERR))) {
+                n = frame_recv_fds(c->fd, space, room, c->fds, &c->n_fds, FRAME_FDS_MAX);
+                error = errno;
+        }
+
+        pthread_mutex_lock(&c->lock);
+        c->pumping = false;
+        received(c, n, error);
+        flush(c);
+        pthread_cond_broadcast(&c->changed);
+}
+
+static void sleep_until(struct streamer_client *c, int64_t deadline)
+{
+        if (c->out.size > 0) {
+                int64_t retry = now_ns() + OUT_RETRY_NS;
+                deadline = deadline < retry ? deadline : retry;
+        }
+        if (deadline == NEVER) {
+                pthread_cond_wait(&c->changed, &c->lock);
+        } else {
+                struct timespec ts = {deadline / 1000000000, deadline % 1000000000};
+                pthread_cond_timedwait(&c->changed, &c->lock, &ts);
+        }
+        flush(c);
+}
+
+int channel_wait(struct streamer_client *c, bool (*done)(const void *arg), const void *arg, int64_t deadline)
+{
+        bool looked = false;
+        while (!done(arg)) {
+                if (c->dead)
+                        return fail(c, c->dead, "%s", c->dead_text ? c->dead_text : "the connection is gone");
+                if (looked && deadline != NEVER && now_ns() >= deadline)
+                        return STREAMER_ETIMEOUT;
+                if (c->pumping)
+                        sleep_until(c, deadline);
+                else
+                        pump(c, deadline);
+                looked = true;
+        }
+        return 0;
+}
+
+/* ---- calls ---- */
+
+void call_deinit(struct call *call)
+{
+        close_fds(call->fds, call->n_fds);
+        call->n_fds = 0;
+        message_deinit(&call->reply);
+}
+
+static bool call_done(const void *arg)
+{
+        return ((const struct call *)arg)->done;
+}
+
+static void unlink_call(struct streamer_client *c, const struct call *call)
+{
+        struct call **at = &c->calls;
+        while (*at && *at != call)
+                at = &(*at)->next;
+        if (*at)
+                *at = call->next;
+}
+
+static int outcome(struct streamer_client *c, struct call *call)
+{
+        const msgpack_object *reply = &call->reply.unpacked.data;
+        const char *code = "", *text = "";
+        size_t code_len = 0, text_len = 0;
+        bool ok;
+        if (!object_bool(reply, "ok", &ok)) {
+                call_deinit(call);
+                return fail(c, STREAMER_EPROTO, "the daemon sent a reply without an outcome");
+        }
+        if (ok)
+                return 0;
+        object_str(reply, "code", &code, &code_len);
+        object_str(reply, "text", &text, &text_len);
+        int rc = code_from_wire(code, code_len);
+        if (text_len == 0)
+                fail(c, rc, "%s", code_text(rc));
+        else
+                fail(c, rc, "%.*s", (int)text_len, text);
+        call_deinit(call);
+        return rc;
+}
+
+uint64_t channel_next_id(struct streamer_client *c)
+{
+        pthread_mutex_lock(&c->lock);
+        uint64_t id = ++c->last_id;
+        pthread_mutex_unlock(&c->lock);
+        return id;
+}
+
+int channel_exchange(struct streamer_client *c, const void *body, size_t len, struct call *call, int64_t deadline)
+{
+        pthread_mutex_lock(&c->lock);
+        int rc = append(c, body, len);
+        if (rc == 0) {
+                call->next = c->calls;
+                c->calls = call;
+                rc = channel_wait(c, call_done, call, deadline);
+                if (rc == STREAMER_ETIMEOUT)
+                        fail(c, rc, "no reply in time");
+                unlink_call(c, call);
+        }
+        pthread_mutex_unlock(&c->lock);
+        return rc == 0 ? outcome(c, call) : rc;
+}
+
+int channel_call(struct streamer_client *c, struct request *request, struct call *call, int64_t deadline)
+{
+        msgpack_sbuffer body;
+        msgpack_sbuffer_init(&body);
+        call->id = request->id = channel_next_id(c);
+        int rc = request_encode(request, &body);
+        if (rc != 0)
+                fail(c, rc, "no memory for a request");
+        else
+                rc = channel_exchange(c, body.data, body.size, call, deadline);
+        msgpack_sbuffer_destroy(&body);
+        return rc;
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Connecting: the socket, then "hello" with the range of protocol versions that this library
+ * speaks. A connect that fails leaves its text under serial 0, as there is no client to ask.
+ */
+#include "client/channel.h"
+#include "client/util.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define DEFAULT_SOCKET "/run/streamerd/streamerd.sock"
+#define DEFAULT_TIMEOUT_MS 10000
+
+uint32_t streamer_abi_version(void)
+{
+        return STREAMER_ABI_VERSION;
+}
+
+const char *streamer_strerror(int err)
+{
+        return code_text(err);
+}
+
+const char *streamer_last_error(const streamer_client *client)
+{
+        return fault_text(client ? client->serial : 0);
+}
+
+int streamer_fd(const streamer_client *client)
+{
+        return channel_check(client) == 0 ? client->fd : STREAMER_EFORK;
+}
+
+/* ---- connect ---- */
+
+static int connect_error(int error, const char *path)
+{
+        if (error == EACCES || error == EPERM)
+                return fault_set(0, STREAMER_EPERM, "cannot connect: %s (%s)", strerror(error), path);
+        if (error == EAGAIN || error == EINPROGRESS)
+                return fault_set(0, STREAMER_ETIMEOUT, "cannot connect: the daemon does not accept in time (%s)", path);
+        return fault_set(0, STREAMER_EUNREACHABLE, "cannot connect: %s (%s)", strerror(error), path);
+}
+
+/* connect() on a Unix socket waits for room in the daemon's backlog, as long as a send may take. */
+static int limit_connect(int fd, int timeout_ms)
+{
+        struct timeval tv = {.tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000};
+        return timeout_ms < 0 ? 0 : setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
+}
+
+static int open_socket(const char *path, int timeout_ms, int *out)
+{
+        struct sockaddr_un addr = {.sun_family = AF_UNIX};
+        size_t len = strlen(path);
+        if (len == 0 || len >= sizeof(addr.sun_path))
+                return fault_set(0, STREAMER_EINVAL, "the socket's path must have 1 to %zu bytes (%s)",
+                                 sizeof(addr.sun_path) - 1, path);
+        memcpy(addr.sun_path, path, len);
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+                return fault_set(0, STREAMER_EOS, "cannot make a socket: %s", strerror(errno));
+        int rc = limit_connect(fd, timeout_ms);
+        while (rc == 0 && (rc = connect(fd, (struct sockaddr *)&addr, sizeof(addr))) < 0 && errno == EINTR)
+                rc = 0;
+        if (rc < 0) {
+                rc = connect_error(errno, path);
+                close(fd);
+                return rc;
+        }
+        *out = fd;
+        return 0;
+}
+
+static const char *socket_path(const streamer_connect_opts *o)
+{
+        const char *env = getenv("STREAMERD_SOCKET");
+        if (o->socket)
+                return o->socket;
+        return env && env[0] ? env : DEFAULT_SOCKET;
+}
+
+static int hello(streamer_client *c)
+{
+        struct call call = {0};
+        struct request request = {.verb = VERB_hello,
+                                  .u.hello = {.min = PROTOCOL_MIN,
+                                              .max = PROTOCOL_MAX,
+                                              .client = "libstreamer-client " STREAMERD_VERSION}};
+        int rc = channel_call(c, &request, &call, channel_deadline(c));
+        if (rc != 0)
+                return fault_set(0, rc, "cannot connect: %s", fault_text(c->serial));
+        uint64_t protocol = 0;
+        object_u64(&call.reply.unpacked.data, "protocol", &protocol);
+        call_deinit(&call);
+        if (protocol < PROTOCOL_MIN || protocol > PROTOCOL_MAX)
+                return fault_set(0, STREAMER_EPROTO, "cannot connect: the daemon speaks protocol %" PRIu64 " alone",
+                                 protocol);
+        return 0;
+}
+
+static uint64_t next_serial(void)
+{
+        static atomic_ullong serial;
+        return atomic_fetch_add(&serial, 1) + 1;
+}
+
+int streamer_connect(const streamer_connect_opts *opts, streamer_client **client)
+{
+        int fd = -1;
+        streamer_connect_opts o;
+        if (!client || !options_copy(&o, sizeof(o), opts))
+                return fault_set(0, STREAMER_EINVAL, "connect: an argument is missing, or an option is not known");
+        int timeout_ms = o.timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : o.timeout_ms;
+        int rc = open_socket(socket_path(&o), timeout_ms, &fd);
+        if (rc != 0)
+                return rc;
+        streamer_client *c = channel_new_consume_fd(fd, next_serial());
+        if (!c)
+                return fault_set(0, STREAMER_ENOMEM, "no memory for a client");
+        c->timeout_ms = timeout_ms;
+        c->timeout_given = o.timeout_ms != 0;
+        rc = hello(c);
+        if (rc != 0) {
+                channel_close(c);
+                return rc;
+        }
+        *client = c;
+        return 0;
+}
+
+void streamer_close(streamer_client *client)
+{
+        if (client)
+                channel_close(client);
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where a message goes. A reply belongs to the call with its id; one that nobody waits for any more
+ * is dropped, but not what it brought: descriptors are closed and a lease is given back. An event
+ * belongs to its operation or lease; the rest is for streamer_event_next() once the client has
+ * subscribed, up to a limit.
+ */
+#include "client/channel.h"
+
+#include "client/lease.h"
+#include "client/op.h"
+#include "client/util.h"
+
+#include <unistd.h>
+
+/* ---- descriptors ---- */
+
+static void count_fd(const msgpack_object *holder, uint64_t *n)
+{
+        uint64_t fd;
+        if (holder && object_u64(holder, "fd", &fd) && fd >= *n)
+                *n = fd < UINT64_MAX ? fd + 1 : fd;
+}
+
+/* How many descriptors a reply refers to: they are numbered from 0 within their frame. */
+static uint64_t fds_of(const msgpack_object *reply)
+{
+        uint64_t n = 0;
+        const msgpack_object *segments = object_get(reply, "segments");
+        if (!segments || segments->type != MSGPACK_OBJECT_ARRAY)
+                return 0; /* only an attach brings any */
+        count_fd(object_get(reply, "manifest"), &n);
+        count_fd(object_get(reply, "arrival"), &n);
+        for (uint32_t i = 0; i < segments->via.array.size; i++)
+                count_fd(&segments->via.array.ptr[i], &n);
+        return n;
+}
+
+/* Moves the first n descriptors that arrived to the call, or closes them where there is none. */
+static void claim_fds(struct streamer_client *c, struct call *call, size_t n)
+{
+        for (size_t i = 0; i < n; i++) {
+                if (call)
+                        call->fds[call->n_fds++] = c->fds[i];
+                else
+                        close(c->fds[i]);
+        }
+        c->n_fds -= n;
+        memmove(c->fds, c->fds + n, c->n_fds * sizeof(c->fds[0]));
+}
+
+/* ---- replies ---- */
+
+static struct call *call_of(struct streamer_client *c, uint64_t id)
+{
+        for (struct call *call = c->calls; call; call = call->next)
+                if (call->id == id && !call->done)
+                        return call;
+        return NULL;
+}
+
+static void give_back(struct streamer_client *c, const msgpack_object *reply)
+{
+        struct request detach = {.verb = VERB_detach};
+        if (object_u64(reply, "lease", &detach.u.detach.lease))
+                channel_post(c, &detach);
+}
+
+static void take_reply(struct streamer_client *c, struct message *message, uint64_t id)
+{
+        const msgpack_object *reply = &message->unpacked.data;
+        struct call *call = call_of(c, id);
+        uint64_t n = fds_of(reply);
+        if (n > c->n_fds) {
+                channel_die(c, STREAMER_EPROTO, "the daemon named descriptors that did not come");
+                message_deinit(message);
+                return;
+        }
+        claim_fds(c, call, (size_t)n);
+        if (!call) {
+                give_back(c, reply);
+                message_deinit(message);
+                return;
+        }
+        bool ok;
+        if (call->accept && object_bool(reply, "ok", &ok) && ok)
+                call->accept(call, reply);
+        call->reply = *message;
+        call->done = true;
+}
+
+/* ---- events ---- */
+
+static void queue_event(struct streamer_client *c, struct message *message)
+{
+        struct event *e = NULL;
+        /* After a loss nothing is queued until the reader has caught up, so that "lost" stands where
+         * the gap is. */
+        if (c->subscribed && c->events_lost == 0 && c->n_events < EVENTS_MAX)
+                e = malloc(sizeof(*e));
+        if (!e) {
+                c->events_lost += c->subscribed;
+                message_deinit(message);
+                return;
+        }
+        *e = (struct event){.message = *message};
+        *c->events_end = e;
+        c->events_end = &e->next;
+        c->n_events++;
+}
+
+static void take_event(struct streamer_client *c, struct message *message)
+{
+        const msgpack_object *event = &message->unpacked.data;
+        if (object_str_eq(event, "event", "op")) {
+                op_event(c, event);
+                message_deinit(message);
+        } else if (object_str_eq(event, "event", "lease")) {
+                lease_event(c, event);
+                message_deinit(message);
+        } else {
+                queue_event(c, message);
+        }
+}
+
+void channel_dispatch(struct streamer_client *c, struct message *message)
+{
+        uint64_t id;
+        const msgpack_object *map = &message->unpacked.data;
+        if (object_get(map, "event")) {
+                take_event(c, message);
+        } else if (object_u64(map, "id", &id)) {
+                take_reply(c, message, id);
+        } else {
+                channel_die(c, STREAMER_EPROTO, "the daemon sent neither a reply nor an event");
+                message_deinit(message);
+        }
+}
