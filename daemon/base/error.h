@@ -9,6 +9,8 @@
 
 #include "proto/codes.h"
 
+#include <stddef.h>
+
 struct error {
         int code;        /* 0, or STREAMER_E* */
         char text[1000]; /* "what: why (where)", one line of printable UTF-8 */
@@ -20,5 +22,9 @@ int error_set(struct error *error, int code, const char *format, ...) __attribut
 /* As error_set, ending with ": strerror(errno_value)". */
 int error_errno(struct error *error, int code, int errno_value, const char *format, ...)
         __attribute__((format(printf, 4, 5)));
+
+/* Makes text one line of printable UTF-8: control characters, line separators and bytes that are no
+ * UTF-8 become \xNN; what does not fit is cut at a whole character and ends with "...". */
+void error_escape(char *out, size_t size, const char *text);
 
 #endif

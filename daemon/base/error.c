@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Texts of failures hold names that others chose: paths, tensor names, values from a file. They end
+ * on terminals, in the journal and in replies, so nothing leaves here that is not one printable
+ * line.
+ */
+#include "daemon/base/error.h"
+
+#include "daemon/base/util.h"
+#include "proto/codec.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+/* Longer than any text that is kept, so that cutting is left to error_escape(). */
+#define FORMAT_SIZE 2048
+
+/* ---- escaping ---- */
+
+/* Bytes of the character at s, 0 if it is no UTF-8. */
+static size_t character(const char *s)
+{
+        unsigned char lead = (unsigned char)*s;
+        size_t n = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+        return strnlen(s, n) == n && codec_utf8(s, n) ? n : 0;
+}
+
+/* C0 and DEL; C1 (U+0080 to U+009F), which terminals obey as well; U+2028 and U+2029 break lines;
+ * U+202A to U+202E and U+2066 to U+2069 turn the direction of what follows. */
+static bool printable(const char *s, size_t n)
+{
+        const unsigned char *c = (const unsigned char *)s;
+        if (n == 1)
+                return c[0] >= 0x20 && c[0] != 0x7f;
+        if (n == 2)
+                return c[0] != 0xc2 || c[1] >= 0xa0;
+        if (n == 3 && c[0] == 0xe2 && c[1] == 0x80)
+                return c[2] < 0xa8 || c[2] > 0xae;
+        if (n == 3 && c[0] == 0xe2 && c[1] == 0x81)
+                return c[2] < 0xa6 || c[2] > 0xa9;
+        return true;
+}
+
+/* One character of the result; the number of bytes taken from s. */
+static size_t escape_one(char out[8], const char *s)
+{
+        size_t n = character(s);
+        if (n > 0 && printable(s, n)) {
+                memcpy(out, s, n);
+                out[n] = '\0';
+                return n;
+        }
+        snprintf(out, 8, "\\x%02x", (unsigned)(unsigned char)*s);
+        return 1;
+}
+
+void error_escape(char *out, size_t size, const char *text)
+{
+        static const char dots[] = "...";
+        size_t len = 0, cut = 0; /* cut: the longest whole part that leaves room for the dots */
+        require(size >= sizeof(dots));
+        while (*text != '\0') {
+                char one[8];
+                text += escape_one(one, text);
+                size_t n = strlen(one);
+                if (len + n >= size) {
+                        memcpy(out + cut, dots, sizeof(dots));
+                        return;
+                }
+                memcpy(out + len, one, n);
+                len += n;
+                if (len + sizeof(dots) <= size)
+                        cut = len;
+        }
+        out[len] = '\0';
+}
+
+/* ---- setting ---- */
+
+int error_set(struct error *error, int code, const char *format, ...)
+{
+        require(code < 0);
+        if (error == NULL)
+                return code;
+        /* Formatted aside: the arguments may hold the text that is being replaced. */
+        char text[FORMAT_SIZE];
+        va_list args;
+        va_start(args, format);
+        vsnprintf(text, sizeof(text), format, args);
+        va_end(args);
+        error->code = code;
+        error_escape(error->text, sizeof(error->text), text);
+        return code;
+}
+
+int error_errno(struct error *error, int code, int errno_value, const char *format, ...)
+{
+        char text[FORMAT_SIZE];
+        va_list args;
+        va_start(args, format);
+        vsnprintf(text, sizeof(text), format, args);
+        va_end(args);
+        return error_set(error, code, "%s: %s", text, strerrordesc_np(errno_value) ?: "unknown error");
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/base/fd.h"
+
+#include "daemon/base/util.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+static int text_map(struct text *text, size_t size, const char *name, struct error *error)
+{
+        size_t mapped = round_up(size + 1, 4096);
+        void *map = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (map == MAP_FAILED)
+                return error_errno(error, STREAMER_ENOMEM, errno, "memory for %s", name);
+        *text = (struct text){.data = map, .size = size, .mapped = mapped};
+        return 0;
+}
+
+static int text_fill(struct text *text, int fd, const char *name, struct error *error)
+{
+        size_t done = 0;
+        while (done < text->size) {
+                ssize_t n = pread(fd, text->data + done, text->size - done, (off_t)done);
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n < 0)
+                        return error_errno(error, STREAMER_EFAILED, errno, "read of %s", name);
+                if (n == 0)
+                        return error_set(error, STREAMER_EFAILED, "%s: became shorter while it was read", name);
+                done += (size_t)n;
+        }
+        return 0;
+}
+
+int text_read_fd(struct text *text, int fd, uint64_t max, const char *name, struct error *error)
+{
+        struct stat st;
+        *text = (struct text){0};
+        if (fstat(fd, &st) < 0)
+                return error_errno(error, STREAMER_EFAILED, errno, "%s", name);
+        if (!S_ISREG(st.st_mode))
+                return error_set(error, STREAMER_EFAILED, "%s: not a regular file", name);
+        if ((uint64_t)st.st_size > max)
+                return error_set(error, STREAMER_EFAILED, "%s: %" PRIu64 " bytes, more than the %" PRIu64 " allowed",
+                                 name, (uint64_t)st.st_size, max);
+        int r = text_map(text, (size_t)st.st_size, name, error);
+        if (r == 0)
+                r = text_fill(text, fd, name, error);
+        if (r < 0)
+                text_deinit(text);
+        return r;
+}
+
+void text_deinit(struct text *text)
+{
+        if (text->data != NULL)
+                munmap(text->data, text->mapped);
+        *text = (struct text){0};
+}
