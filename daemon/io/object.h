@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct object_version {
         uint64_t dev, ino, size;
@@ -35,6 +36,13 @@ void object_deinit(struct object *object); /* accepts a zeroed object */
 
 /* STREAMER_EFAILED if the file is not what it was when opened (which field changed). */
 int object_check_version(const struct object *object, struct error *error);
+
+/* ---- versions of files that are not objects ---- */
+
+/* Refuses what is not a regular file. */
+int object_version_read(int fd, const char *path, struct object_version *version, struct error *error);
+int object_version_check(int fd, const char *path, const struct object_version *opened, struct error *error);
 bool object_version_equal(const struct object_version *a, const struct object_version *b);
+const char *object_kind(mode_t mode); /* "a FIFO" */
 
 #endif

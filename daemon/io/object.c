@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening a file for reading, twice, and noticing that it changed.
+ *
+ * The twin is opened through /proc/self/fd, not by path: it is the same file whatever has become of
+ * the name. A file that is replaced by rename or removed while it is read keeps its inode here, and
+ * its ctime tells.
+ */
+#include "daemon/io/object.h"
+
+#include "daemon/base/util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define ALIGN_MIN 512u
+#define ALIGN_MAX 4096u
+
+/* ---- versions ---- */
+
+static uint64_t ns_of(struct timespec ts)
+{
+        return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
+}
+
+int object_version_read(int fd, const char *path, struct object_version *version, struct error *error)
+{
+        struct stat st;
+        if (fstat(fd, &st) < 0)
+                return error_errno(error, STREAMER_EFAILED, errno, "%s", path);
+        if (!S_ISREG(st.st_mode))
+                return error_set(error, STREAMER_EFAILED, "%s: %s, not a regular file", path, object_kind(st.st_mode));
+        *version = (struct object_version){
+                .dev = st.st_dev,
+                .ino = st.st_ino,
+                .size = (uint64_t)st.st_size,
+                .mtime_ns = ns_of(st.st_mtim),
+                .ctime_ns = ns_of(st.st_ctim),
+        };
+        return 0;
+}
+
+const char *object_kind(mode_t mode)
+{
+        switch (mode & S_IFMT) {
+        case S_IFREG:
+                return "a regular file";
+        case S_IFDIR:
+                return "a folder";
+        case S_IFIFO:
+                return "a FIFO";
+        case S_IFSOCK:
+                return "a socket";
+        case S_IFCHR:
+                return "a character device";
+        case S_IFBLK:
+                return "a block device";
+        case S_IFLNK:
+                return "a link";
+        default:
+                return "of an unknown kind";
+        }
+}
+
+bool object_version_equal(const struct object_version *a, const struct object_version *b)
+{
+        return a->dev == b->dev && a->ino == b->ino && a->size == b->size && a->mtime_ns == b->mtime_ns &&
+               a->ctime_ns == b->ctime_ns;
+}
+
+int object_version_check(int fd, const char *path, const struct object_version *opened, struct error *error)
+{
+        struct object_version now;
+        int r = object_version_read(fd, path, &now, error);
+        if (r < 0 || object_version_equal(&now, opened))
+                return r;
+        if (now.size != opened->size)
+                return error_set(error, STREAMER_EFAILED,
+                                 "%s: changed while it was read: its size was %" PRIu64 " and is %" PRIu64, path,
+                                 opened->size, now.size);
+        const char *field = now.mtime_ns != opened->mtime_ns   ? "mtime (it was written to)"
+                            : now.ctime_ns != opened->ctime_ns ? "ctime (renamed, linked, or its mode changed)"
+                                                               : "inode";
+        return error_set(error, STREAMER_EFAILED, "%s: changed while it was read: another %s", path, field);
+}
+
+/* ---- objects ---- */
+
+/* 0 where O_DIRECT is refused, or asks for more than readers give. The kernel's answer is raised to
+ * a sector: some file systems say that any memory address will do, and their devices disagree. */
+static uint32_t direct_alignment(int fd)
+{
+#ifdef STATX_DIOALIGN
+        struct statx stx;
+        if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &stx) == 0 && (stx.stx_mask & STATX_DIOALIGN) != 0) {
+                uint32_t memory = stx.stx_dio_mem_align, offset = stx.stx_dio_offset_align;
+                uint32_t align = memory > offset ? memory : offset;
+                if (memory == 0 || offset == 0 || align > ALIGN_MAX)
+                        return 0;
+                return align < ALIGN_MIN ? ALIGN_MIN : align;
+        }
+#endif
+        (void)fd;
+        return ALIGN_MAX;
+}
+
+static int open_direct(int fd)
+{
+        char name[64];
+        snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+        return open(name, O_RDONLY | O_DIRECT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+}
+
+/* Reading through the page cache serves where there is no direct way, so only what would fail every
+ * further open is an error. */
+static int find_direct(struct object *object, struct error *error)
+{
+        object->direct_align = direct_alignment(object->fd);
+        if (object->direct_align == 0)
+                return 0;
+        object->direct = open_direct(object->fd);
+        if (object->direct < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+                return error_errno(error, STREAMER_ELIMIT, errno, "%s", object->path);
+        return 0;
+}
+
+int object_init_consume_fd(struct object *object, int fd, const char *path, struct error *error)
+{
+        *object = (struct object){.path = strdup(path), .fd = fd, .direct = -1};
+        if (object->path == NULL) {
+                close(fd);
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        }
+        int r = object_version_read(fd, path, &object->version, error);
+        if (r == 0)
+                r = find_direct(object, error);
+        if (r < 0) {
+                object_deinit(object);
+                return r;
+        }
+        posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+        return 0;
+}
+
+void object_deinit(struct object *object)
+{
+        if (object->path != NULL) {
+                close_p(&object->fd);
+                close_p(&object->direct);
+                free(object->path);
+        }
+        *object = (struct object){.fd = -1, .direct = -1};
+}
+
+int object_check_version(const struct object *object, struct error *error)
+{
+        return object_version_check(object->fd, object->path, &object->version, error);
+}
