@@ -53,7 +53,7 @@ static double attach_once(const struct bench *b, const struct bench_daemon *bd, 
         close(ends[0]);
         must(waitpid(pid, &status, 0));
         if (status)
-                fail("attach failed in a child");
+                die("attach failed in a child");
         return (double)strtoull(text, NULL, 10) / 1000;
 }
 

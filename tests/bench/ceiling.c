@@ -38,7 +38,7 @@ double ceiling_fio(const struct bench *b, const char *path)
         double r = json_number_value(rate) / (double)GIB;
 
         if (!f || pclose(f) != 0 || r <= 0)
-                fail("fio failed: %s", ceiling_fio_command(b, path));
+                die("fio failed: %s", ceiling_fio_command(b, path));
         json_decref(root);
         return r;
 }
@@ -51,11 +51,11 @@ static void *map_pages(const struct bench *b, uint64_t bytes)
         void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
 
         if (p == MAP_FAILED)
-                fail_errno("mmap of %llu bytes", (unsigned long long)bytes);
+                die_errno("mmap of %llu bytes", (unsigned long long)bytes);
         if (!b->hugetlb)
                 madvise(p, bytes, MADV_HUGEPAGE);
         if (madvise(p, bytes, MADV_POPULATE_WRITE))
-                fail_errno("no %llu bytes of memory", (unsigned long long)bytes);
+                die_errno("no %llu bytes of memory", (unsigned long long)bytes);
         return p;
 }
 
@@ -89,7 +89,7 @@ static void *read_blocks(void *arg)
                         return NULL;
                 size_t len = s->size - at < BLOCK ? (size_t)(s->size - at) : BLOCK;
                 if (pread(s->fd, s->to + at, len, (off_t)at) != (ssize_t)len)
-                        fail("short read");
+                        die("short read");
         }
 }
 
@@ -102,7 +102,7 @@ double ceiling_preads(const struct bench *b, const char *path)
         uint64_t begin = clock_ns();
         for (int i = 0; i < 2; i++)
                 if (pthread_create(&threads[i], NULL, read_blocks, &s))
-                        fail("no thread");
+                        die("no thread");
         for (int i = 0; i < 2; i++)
                 pthread_join(threads[i], NULL);
         double seconds = (double)(clock_ns() - begin) / 1e9;

@@ -13,7 +13,7 @@
 static void must_do(struct bench_daemon *bd, int r, const char *what)
 {
         if (r)
-                fail("%s: %s: %s", what, streamer_strerror(r), streamer_last_error(bd->client));
+                die("%s: %s: %s", what, streamer_strerror(r), streamer_last_error(bd->client));
 }
 
 /* ---- the daemon ---- */
@@ -59,7 +59,7 @@ void bench_daemon_stop(struct bench_daemon *bd)
 {
         streamer_close(bd->client);
         if (daemon_stop(&bd->d) != 0)
-                fail("the daemon did not end well");
+                die("the daemon did not end well");
         folder_remove(bd->d.folder);
 }
 
@@ -120,7 +120,7 @@ void bench_unload(struct bench_daemon *bd, const char *name)
 {
         must_do(bd, streamer_unload(bd->client, name, 0), "unload");
         if (!eventually(is_gone, bd, 20000))
-                fail("the memory of an unloaded model was not freed");
+                die("the memory of an unloaded model was not freed");
 }
 
 void bench_load(struct bench_daemon *bd, const char *path, const struct model *m, bool sample, struct load_figures *f)

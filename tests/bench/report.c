@@ -50,7 +50,7 @@ static bool reached(const struct row *r)
 static void add(struct row row)
 {
         if (n_rows == ROWS_MAX)
-                fail("too many rows");
+                die("too many rows");
         rows[n_rows++] = row;
 }
 
@@ -116,7 +116,7 @@ void report_write(const char *path)
         for (size_t i = 0; i < n_rows; i++)
                 json_array_append_new(list, row_json(&rows[i]));
         if (json_dump_file(list, path, JSON_INDENT(2) | JSON_REAL_PRECISION(6)))
-                fail("%s cannot be written", path);
+                die("%s cannot be written", path);
         json_decref(list);
         printf("\nwritten: %s\n", path);
 }

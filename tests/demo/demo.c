@@ -102,11 +102,11 @@ static size_t compare(const streamer_lease *lease, const char *path)
         for (size_t i = 0; i < m->n; at += m->tensors[i++].bytes) {
                 streamer_tensor t;
                 if (streamer_tensor_find(lease, m->tensors[i].name, &t) || t.bytes != m->tensors[i].bytes)
-                        fail("tensor %s is not there", m->tensors[i].name);
+                        die("tensor %s is not there", m->tensors[i].name);
                 equal += equals_file(fd, at, t.data, t.bytes, buf);
         }
         if (equal != m->n)
-                fail("%zu of %zu tensors differ from the file", m->n - equal, m->n);
+                die("%zu of %zu tensors differ from the file", m->n - equal, m->n);
         free(buf);
         close(fd);
         model_free(m);
@@ -124,7 +124,7 @@ static int attach(const char *socket, const char *model, const char *path)
         uint64_t begin = clock_ns();
         if (streamer_connect(&opts, &client) || streamer_attach(client, model, NULL, &lease) ||
             streamer_tensor_count(lease, &n) || streamer_tensor_get(lease, n - 1, &t))
-                fail("attach: %s", streamer_last_error(client));
+                die("attach: %s", streamer_last_error(client));
         (void)*(const volatile unsigned char *)t.data;
         uint64_t ns = clock_ns() - begin;
         size_t equal = compare(lease, path);
@@ -144,11 +144,11 @@ static int read_again(const char *path)
         unsigned char *to = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
         if (to == MAP_FAILED)
-                fail_errno("mmap");
+                die_errno("mmap");
         while (at < size) {
                 ssize_t n = must(pread(fd, to + at, CHUNK, (off_t)at));
                 if (n == 0)
-                        fail("%s: too short", path);
+                        die("%s: too short", path);
                 at += (uint64_t)n;
         }
         printf("re-read   process %d reads the file itself: %.2f s and %.0f MiB of memory of its own\n", (int)getpid(),

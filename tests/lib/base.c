@@ -16,17 +16,17 @@
 #include <time.h>
 #include <unistd.h>
 
-void (*fail_hook)(const char *text);
+void (*die_hook)(const char *text);
 
-static _Noreturn void fail_with(const char *text)
+static _Noreturn void die_with(const char *text)
 {
-        if (fail_hook)
-                fail_hook(text);
+        if (die_hook)
+                die_hook(text);
         fprintf(stderr, "%s\n", text);
         exit(1);
 }
 
-void fail(const char *format, ...)
+void die(const char *format, ...)
 {
         char text[4096];
         va_list args;
@@ -34,10 +34,10 @@ void fail(const char *format, ...)
         va_start(args, format);
         vsnprintf(text, sizeof(text), format, args);
         va_end(args);
-        fail_with(text);
+        die_with(text);
 }
 
-void fail_errno(const char *format, ...)
+void die_errno(const char *format, ...)
 {
         int err = errno;
         char text[4096];
@@ -46,7 +46,7 @@ void fail_errno(const char *format, ...)
         va_start(args, format);
         vsnprintf(text, sizeof(text), format, args);
         va_end(args);
-        fail("%s: %s", text, strerror(err));
+        die("%s: %s", text, strerror(err));
 }
 
 void *must_alloc(size_t size)
@@ -54,7 +54,7 @@ void *must_alloc(size_t size)
         void *p = calloc(1, size ? size : 1);
 
         if (!p)
-                fail("out of memory: %zu bytes", size);
+                die("out of memory: %zu bytes", size);
         return p;
 }
 
@@ -63,7 +63,7 @@ void *must_realloc(void *p, size_t size)
         void *r = realloc(p, size ? size : 1);
 
         if (!r)
-                fail("out of memory: %zu bytes", size);
+                die("out of memory: %zu bytes", size);
         return r;
 }
 
@@ -76,7 +76,7 @@ char *format_text(const char *format, ...)
         int n = vasprintf(&text, format, args);
         va_end(args);
         if (n < 0)
-                fail("out of memory");
+                die("out of memory");
         return text;
 }
 
@@ -88,7 +88,7 @@ void folder_make(char path[PATH_SIZE], const char *prefix)
 
         snprintf(path, PATH_SIZE, "%s/%s-XXXXXX", base && *base ? base : "/var/tmp", prefix);
         if (!mkdtemp(path))
-                fail_errno("mkdtemp %s", path);
+                die_errno("mkdtemp %s", path);
 }
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)

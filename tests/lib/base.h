@@ -2,8 +2,8 @@
  *
  * What every helper of the tests stands on: failing, temporary folders, small files, time.
  *
- * Helpers never return an error: a test that cannot set its stage has failed. fail() ends the
- * program with a message, or hands the message to whoever set fail_hook (the Check suites do).
+ * Helpers never return an error: a test that cannot set its stage has failed. die() ends the
+ * program with a message, or hands the message to whoever set die_hook (the Check suites do).
  */
 #ifndef TESTS_LIB_BASE_H
 #define TESTS_LIB_BASE_H
@@ -14,16 +14,16 @@
 
 #define PATH_SIZE 4096
 
-extern void (*fail_hook)(const char *text); /* does not return */
-_Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
-_Noreturn void fail_errno(const char *format, ...) __attribute__((format(printf, 1, 2)));
+extern void (*die_hook)(const char *text); /* does not return */
+_Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
+_Noreturn void die_errno(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Evaluates to x; fails where x is negative. */
 #define must(x)                                                                                                        \
         __extension__({                                                                                                \
                 __typeof__(x) must_ = (x);                                                                             \
                 if (must_ < 0)                                                                                         \
-                        fail_errno("%s:%d: %s", __FILE__, __LINE__, #x);                                               \
+                        die_errno("%s:%d: %s", __FILE__, __LINE__, #x);                                                \
                 must_;                                                                                                 \
         })
 

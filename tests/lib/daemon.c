@@ -37,15 +37,15 @@ void daemon_init(struct daemon *d, const char *folder)
         mkdir(folder, 0755);
         if ((size_t)snprintf(d->socket, sizeof(d->socket), "%s/s", folder) >=
             sizeof(((struct sockaddr_un *)0)->sun_path))
-                fail("%s: too long for a socket", folder);
+                die("%s: too long for a socket", folder);
         snprintf(d->log, sizeof(d->log), "%s/log", folder);
 }
 
-static _Noreturn void fail_with_log(const struct daemon *d, const char *what)
+static _Noreturn void die_with_log(const struct daemon *d, const char *what)
 {
         char *log = file_read(d->log, NULL);
 
-        fail("the daemon %s; its log:\n%s", what, log);
+        die("the daemon %s; its log:\n%s", what, log);
 }
 
 /* ---- start ---- */
@@ -123,9 +123,9 @@ void daemon_start(struct daemon *d, const char *const *flags)
                 if (fds[0].revents && read_ready(d->notify))
                         return;
                 if (!fds[0].revents && fds[1].revents)
-                        fail_with_log(d, "ended while starting");
+                        die_with_log(d, "ended while starting");
         }
-        fail_with_log(d, "did not become ready");
+        die_with_log(d, "did not become ready");
 }
 
 void daemon_start_simple(struct daemon *d, const char *folder, const char *root, const char *budget)
@@ -156,9 +156,9 @@ int daemon_wait(struct daemon *d, int timeout_ms)
         int status;
 
         if (must(poll(&fd, 1, timeout_ms)) == 0)
-                fail_with_log(d, "did not end in time");
+                die_with_log(d, "did not end in time");
         if (waitpid(d->pid, &status, 0) != d->pid)
-                fail_errno("waitpid");
+                die_errno("waitpid");
         reap(d);
         return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

@@ -254,7 +254,7 @@ void hang_start(struct hang *h, const char *folder, const char *backing)
         mkdir(folder, 0755);
         snprintf(h->folder, sizeof(h->folder), "%s", folder);
         if ((size_t)snprintf(h->path, sizeof(h->path), "%s/" HANG_FILE, folder) >= sizeof(h->path))
-                fail("%s: too long", folder);
+                die("%s: too long", folder);
         must(unshare(CLONE_NEWNS));
         must(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL));
         char *options =
@@ -291,7 +291,7 @@ void hang_stop(struct hang *h)
 static void command(const struct hang *h, struct command c)
 {
         if (must(write(h->commands, &c, sizeof(c))) != sizeof(c))
-                fail("short write");
+                die("short write");
 }
 
 void hang_hold(struct hang *h, uint64_t from)
@@ -305,7 +305,7 @@ void hang_wait_held(struct hang *h)
         char byte;
 
         if (must(poll(&fd, 1, 20000)) == 0)
-                fail("no read was held");
+                die("no read was held");
         must(read(h->reports, &byte, 1));
 }
 

@@ -46,7 +46,7 @@ void model_add(struct model *m, const char *name, const char *dtype, const uint6
         uint64_t elements = 1;
 
         if (code < 0 || rank > MODEL_RANK_MAX)
-                fail("tensor %s: no such dtype or rank", name);
+                die("tensor %s: no such dtype or rank", name);
         if (m->n == m->cap) {
                 m->cap = m->cap ? m->cap * 2 : 16;
                 m->tensors = must_realloc(m->tensors, m->cap * sizeof(*m->tensors));
@@ -163,8 +163,8 @@ bool model_check(const struct model *m, size_t i, const void *data)
 
 void model_tensor_digest(const struct model *m, size_t i, unsigned char digest[16])
 {
-        unsigned char *leaf = must_alloc(LEAF);
         uint64_t bytes = m->tensors[i].bytes;
+        unsigned char *leaf = must_alloc(bytes < LEAF ? (size_t)bytes : LEAF);
         XXH3_state_t *state = XXH3_createState();
         XXH128_canonical_t canonical;
 

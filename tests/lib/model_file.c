@@ -35,7 +35,7 @@ static void output_open(struct output *out, const char *path)
                 out->fd = must(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
         out->buf = aligned_alloc(ALIGN, BUFFER);
         if (!out->buf)
-                fail("out of memory");
+                die("out of memory");
 }
 
 static void output_flush(struct output *out)
@@ -116,7 +116,7 @@ char *model_header(const struct model *m, size_t *size)
         FILE *f = open_memstream(&text, &len);
 
         if (!f)
-                fail("out of memory");
+                die("out of memory");
         fputc('{', f);
         if (m->metadata)
                 fprintf(f, "\"__metadata__\":%s%s", m->metadata, m->n ? "," : "");
@@ -228,7 +228,7 @@ static void put_index(const struct model *m, const char *folder, size_t n)
         FILE *f = fopen(path, "we");
 
         if (!f)
-                fail_errno("%s", path);
+                die_errno("%s", path);
         fprintf(f, "{\"metadata\":{\"total_size\":%llu},\"weight_map\":{", (unsigned long long)m->bytes);
         for (size_t i = 0; i < m->n; i++) {
                 fprintf(f, "%s", i ? "," : "");

@@ -72,7 +72,7 @@ uint64_t file_cached_bytes(const char *path)
         void *map = size ? mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
 
         if (map == MAP_FAILED || (map && mincore(map, size, in_core)))
-                fail_errno("mincore %s", path);
+                die_errno("mincore %s", path);
         for (size_t i = 0; i < pages; i++)
                 cached += in_core[i] & 1 ? page : 0;
         if (map)
@@ -116,7 +116,7 @@ uint64_t process_cpu_ns(pid_t pid)
         struct timespec ts;
 
         if (clock_getcpuclockid(pid, &clock) || clock_gettime(clock, &ts))
-                fail("no processor time of process %d", (int)pid);
+                die("no processor time of process %d", (int)pid);
         return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
 }
 
@@ -127,7 +127,7 @@ unsigned process_fds(pid_t pid)
         unsigned n = 0;
 
         if (!dir)
-                fail_errno("%s", path);
+                die_errno("%s", path);
         for (struct dirent *e; (e = readdir(dir));)
                 n += e->d_name[0] != '.';
         closedir(dir);

@@ -53,7 +53,7 @@ void suite_begin(const char *name)
         folder_make(folder, "streamerd-test");
         undo_folder(folder);
         signal(SIGPIPE, SIG_IGN);
-        fail_hook = fail_check;
+        die_hook = fail_check;
         suite = suite_create(name);
 }
 

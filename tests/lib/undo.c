@@ -81,7 +81,7 @@ static void send_task(const struct task *t)
         if (pipe_end < 0)
                 start();
         if (must(write(pipe_end, t, sizeof(*t))) != sizeof(*t))
-                fail("short write");
+                die("short write");
 }
 
 void undo_folder(const char *path)

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A daemon with a witness, and the calls of a client that may not fail: see stage.h.
+ */
+#include "tests/lib/stage.h"
+#include "tests/lib/storage.h"
+#include "tests/lib/suite.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define FLAGS_MAX 48
+#define WAIT_MS 20000
+
+struct daemon stage;
+struct model *stage_witness;
+static char root[PATH_SIZE];
+static unsigned stages;
+
+/* ---- the shared daemon ---- */
+
+const char *stage_root(void)
+{
+        return root;
+}
+
+char *stage_path(const char *format, ...)
+{
+        char name[PATH_SIZE];
+        va_list args;
+
+        va_start(args, format);
+        vsnprintf(name, sizeof(name), format, args);
+        va_end(args);
+        return format_text("%s/%s", root, name);
+}
+
+char *stage_write(const struct model *m, const char *file)
+{
+        char *path = stage_path("%s", file);
+
+        model_write(m, path);
+        return path;
+}
+
+void stage_begin(const char *const *flags)
+{
+        const char *all[FLAGS_MAX] = {"--root", root};
+        size_t n = 2;
+
+        snprintf(root, sizeof(root), "%s", suite_path("root-%u", stages));
+        mkdir(root, 0755);
+        for (; flags && *flags; flags++)
+                all[n++] = *flags;
+        if (n == 2) {
+                all[n++] = "--device";
+                all[n++] = "host=256MiB";
+        }
+        daemon_init(&stage, suite_path("d-%u", stages++));
+        daemon_start(&stage, all);
+        stage_witness = model_mixed(4711, 1 << 20);
+        streamer_client *c = client_open(&stage);
+        client_load(c, stage_write(stage_witness, "witness.safetensors"), "witness");
+        streamer_close(c);
+}
+
+void stage_still_serves(void)
+{
+        streamer_client *c = client_open(&stage);
+
+        client_equals(c, "witness", stage_witness);
+        client_wait_leases(c, 0);
+        streamer_close(c);
+}
+
+void stage_end(void)
+{
+        stage_still_serves();
+        int status = daemon_stop(&stage);
+        if (status) {
+                char *log = file_read(stage.log, NULL);
+                die("the daemon ended with %d; its log:\n%s", status, log);
+        }
+        stage_witness = model_free(stage_witness);
+}
+
+/* ---- clients ---- */
+
+streamer_client *client_open(const struct daemon *d)
+{
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = d->socket, .timeout_ms = WAIT_MS};
+        streamer_client *c = NULL;
+        int r = streamer_connect(&opts, &c);
+
+        if (r)
+                die("connect: %s: %s", streamer_strerror(r), streamer_last_error(NULL));
+        return c;
+}
+
+void client_ok(const streamer_client *c, int r, const char *what)
+{
+        if (r)
+                die("%s: %s: %s", what, streamer_strerror(r), streamer_last_error(c));
+}
+
+streamer_op *client_load_begin(streamer_client *c, const char *source, const char *name)
+{
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source, .name = name};
+        streamer_op *op = NULL;
+
+        client_ok(c, streamer_load(c, &opts, &op), source);
+        return op;
+}
+
+int client_load_result(streamer_client *c, const char *source, const char *name, char text[1024])
+{
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source, .name = name};
+        streamer_op *op = NULL;
+        int r = streamer_load(c, &opts, &op);
+
+        if (r == 0)
+                r = streamer_op_wait(op, WAIT_MS, NULL);
+        snprintf(text, 1024, "%s", streamer_last_error(c));
+        streamer_op_free(op);
+        return r;
+}
+
+void client_load(streamer_client *c, const char *source, const char *name)
+{
+        char text[1024];
+        int r = client_load_result(c, source, name, text);
+
+        if (r)
+                die("load %s: %s: %s", source, streamer_strerror(r), text);
+}
+
+void client_load_fails(streamer_client *c, const char *source, const char *name, int code, const char *part)
+{
+        char text[1024];
+        int r = client_load_result(c, source, name, text);
+
+        if (r != code)
+                die("load %s: \"%s\" (%s) instead of \"%s\"", source, streamer_strerror(r), text,
+                    streamer_strerror(code));
+        if (part && !strstr(text, part))
+                die("load %s: \"%s\" does not say \"%s\"", source, text, part);
+}
+
+void client_unload(streamer_client *c, const char *name)
+{
+        client_ok(c, streamer_unload(c, name, 0), name);
+}
+
+streamer_lease *client_attach(streamer_client *c, const char *name)
+{
+        streamer_lease *lease = NULL;
+
+        client_ok(c, streamer_attach(c, name, NULL, &lease), name);
+        return lease;
+}
+
+/* ---- comparing ---- */
+
+static void tensor_equals(const streamer_tensor *t, const struct model *m, size_t i)
+{
+        const struct model_tensor *want = &m->tensors[i];
+        unsigned char digest[16];
+
+        model_tensor_digest(m, i, digest);
+        if (strcmp(t->name, want->name) != 0 || strcmp(t->dtype, want->dtype) != 0 || t->rank != want->rank)
+                die("tensor %s: a wrong name, dtype or rank", want->name);
+        for (uint32_t d = 0; d < t->rank; d++)
+                if (t->shape[d] != want->shape[d])
+                        die("tensor %s: a wrong shape", want->name);
+        if (t->bytes != want->bytes || !t->data != !t->bytes)
+                die("tensor %s: a wrong size", want->name);
+        if (t->bytes && !model_check(m, i, t->data))
+                die("tensor %s: wrong contents", want->name);
+        if (memcmp(t->digest, digest, 16) != 0)
+                die("tensor %s: a wrong digest", want->name);
+}
+
+void lease_equals(streamer_lease *lease, const struct model *m)
+{
+        size_t n = 0;
+
+        if (streamer_tensor_count(lease, &n) || n != m->n)
+                die("%zu tensors instead of %zu", n, m->n);
+        for (size_t i = 0; i < m->n; i++) {
+                streamer_tensor t;
+                int r = streamer_tensor_find(lease, m->tensors[i].name, &t);
+                if (r)
+                        die("tensor %s: %s", m->tensors[i].name, streamer_strerror(r));
+                tensor_equals(&t, m, i);
+        }
+}
+
+void client_equals(streamer_client *c, const char *name, const struct model *m)
+{
+        streamer_lease *lease = client_attach(c, name);
+        char digest[33];
+
+        lease_equals(lease, m);
+        model_digest(m, digest);
+        if (strcmp(streamer_digest(lease), digest) != 0)
+                die("%s: digest %s instead of %s", name, streamer_digest(lease), digest);
+        streamer_detach(lease);
+}
+
+/* ---- asking ---- */
+
+json_t *client_call(streamer_client *c, const char *verb, const char *args)
+{
+        char *text = NULL;
+        json_error_t error;
+
+        client_ok(c, streamer_call(c, verb, args, &text), verb);
+        json_t *reply = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+        if (!reply)
+                die("%s: the reply is no JSON: %s", verb, error.text);
+        free(text);
+        return reply;
+}
+
+int client_call_code(streamer_client *c, const char *verb, const char *args)
+{
+        return streamer_call(c, verb, args, NULL);
+}
+
+uint64_t client_leases(streamer_client *c)
+{
+        json_t *reply = client_call(c, "ps", NULL);
+        uint64_t n = json_array_size(json_object_get(reply, "leases"));
+
+        json_decref(reply);
+        return n;
+}
+
+uint64_t client_used(streamer_client *c)
+{
+        json_t *reply = client_call(c, "status", NULL);
+        json_t *device = json_array_get(json_object_get(reply, "devices"), 0);
+        uint64_t used = (uint64_t)json_integer_value(json_object_get(device, "used"));
+
+        json_decref(reply);
+        return used;
+}
+
+const char *client_state(streamer_client *c, const char *name)
+{
+        static char state[32];
+        streamer_model_list *list = NULL;
+        streamer_model m;
+
+        client_ok(c, streamer_list(c, &list), "list");
+        state[0] = '\0';
+        for (size_t i = 0; streamer_model_list_get(list, i, &m) == 0; i++)
+                if (strcmp(m.name, name) == 0)
+                        snprintf(state, sizeof(state), "%s", m.state);
+        streamer_model_list_free(list);
+        return state;
+}
+
+struct question {
+        streamer_client *c;
+        uint64_t want, have;
+};
+
+static bool leases_are(void *arg)
+{
+        struct question *q = arg;
+
+        q->have = client_leases(q->c);
+        return q->have == q->want;
+}
+
+static bool used_is(void *arg)
+{
+        struct question *q = arg;
+
+        q->have = client_used(q->c);
+        return q->have == q->want;
+}
+
+void client_wait_leases(streamer_client *c, uint64_t leases)
+{
+        struct question q = {.c = c, .want = leases};
+
+        if (!eventually(leases_are, &q, WAIT_MS))
+                die("%llu leases instead of %llu", (unsigned long long)q.have, (unsigned long long)leases);
+}
+
+void client_wait_used(streamer_client *c, uint64_t used)
+{
+        struct question q = {.c = c, .want = used};
+
+        if (!eventually(used_is, &q, WAIT_MS))
+                die("%llu bytes used instead of %llu", (unsigned long long)q.have, (unsigned long long)used);
+}

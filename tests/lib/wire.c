@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Frames by hand: see wire.h.
+ */
+#include "tests/lib/wire.h"
+
+#include "proto/frame.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define WAIT_MS 20000
+
+void wire_open(struct wire *w, const struct daemon *d)
+{
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+        *w = (struct wire){.fd = must(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0))};
+        memcpy(address.sun_path, d->socket, strlen(d->socket) + 1);
+        must(connect(w->fd, (struct sockaddr *)&address, sizeof(address)));
+}
+
+static void forget_reply(struct wire *w)
+{
+        if (w->has_reply)
+                message_deinit(&w->reply);
+        w->has_reply = false;
+}
+
+void wire_close(struct wire *w)
+{
+        forget_reply(w);
+        close(w->fd);
+}
+
+bool wire_send(struct wire *w, const void *data, size_t size)
+{
+        const char *p = data;
+
+        while (size > 0) {
+                ssize_t n = send(w->fd, p, size, MSG_NOSIGNAL);
+                if (n < 0 && (errno == EPIPE || errno == ECONNRESET))
+                        return false;
+                if (n < 0)
+                        die_errno("send");
+                p += n;
+                size -= (size_t)n;
+        }
+        return true;
+}
+
+bool wire_frame(struct wire *w, const void *body, size_t size)
+{
+        unsigned char *frame = must_alloc(FRAME_HEADER + size);
+
+        frame_put_header(frame, size);
+        memcpy(frame + FRAME_HEADER, body, size);
+        bool sent = wire_send(w, frame, FRAME_HEADER + size);
+        free(frame);
+        return sent;
+}
+
+bool wire_request(struct wire *w, const struct request *request)
+{
+        msgpack_sbuffer buf;
+
+        msgpack_sbuffer_init(&buf);
+        if (request_encode(request, &buf))
+                die("request_encode");
+        bool sent = wire_frame(w, buf.data, buf.size);
+        msgpack_sbuffer_destroy(&buf);
+        return sent;
+}
+
+bool wire_verb(struct wire *w, const char *verb, uint64_t id, const char *key, const char *value)
+{
+        struct writer writer;
+
+        writer_init(&writer);
+        writer_map(&writer, key ? 3 : 2);
+        writer_kstr(&writer, "verb", verb);
+        writer_ku64(&writer, "id", id);
+        if (key)
+                writer_kstr(&writer, key, value);
+        bool sent = wire_frame(w, writer.buf.data, writer.buf.size);
+        writer_deinit(&writer);
+        return sent;
+}
+
+void wire_hello(struct wire *w)
+{
+        struct request hello = {.verb = VERB_hello, .id = 1, .u.hello = {.min = PROTOCOL_MIN, .max = PROTOCOL_MAX}};
+        bool ok;
+
+        if (!wire_request(w, &hello) || !wire_read(w) || !object_bool(&w->reply.unpacked.data, "ok", &ok) || !ok)
+                die("hello was refused");
+}
+
+/* False at the end of the stream. */
+static bool read_exactly(struct wire *w, unsigned char *to, size_t size)
+{
+        int fds[FRAME_FDS_MAX];
+        size_t n_fds = 0;
+
+        while (size > 0) {
+                struct pollfd fd = {.fd = w->fd, .events = POLLIN};
+                if (must(poll(&fd, 1, WAIT_MS)) == 0)
+                        die("the daemon does not answer");
+                ssize_t n = frame_recv_fds(w->fd, to, size, fds, &n_fds, FRAME_FDS_MAX);
+                if (n == 0 || (n < 0 && errno == ECONNRESET))
+                        return false;
+                if (n < 0)
+                        die_errno("recv");
+                to += n;
+                size -= (size_t)n;
+        }
+        while (n_fds > 0)
+                close(fds[--n_fds]);
+        return true;
+}
+
+bool wire_read(struct wire *w)
+{
+        unsigned char header[FRAME_HEADER];
+
+        forget_reply(w);
+        if (!read_exactly(w, header, sizeof(header)))
+                return false;
+        size_t len = (size_t)header[0] << 24 | (size_t)header[1] << 16 | (size_t)header[2] << 8 | header[3];
+        unsigned char *body = must_alloc(len);
+        if (len == 0 || len > FRAME_MAX)
+                die("a frame of %zu bytes", len);
+        if (read_exactly(w, body, len)) {
+                if (message_decode(&w->reply, body, len))
+                        die("a reply that is no message");
+                w->has_reply = true;
+        }
+        free(body);
+        return w->has_reply;
+}
+
+bool wire_read_code(struct wire *w, const char *code)
+{
+        const char *event;
+        size_t len;
+
+        do {
+                if (!wire_read(w))
+                        return false;
+        } while (object_str(&w->reply.unpacked.data, "event", &event, &len));
+        return object_str_eq(&w->reply.unpacked.data, "code", code);
+}
+
+bool wire_ends(struct wire *w)
+{
+        while (wire_read(w))
+                ;
+        return true;
+}
