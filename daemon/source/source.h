@@ -10,12 +10,15 @@
  *
  * The daemon opens only below its roots: each root is opened once at start; paths are resolved with
  * openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS) relative to the root that is the path's longest
- * prefix, O_NONBLOCK so that a FIFO or device is refused without waiting on it.
+ * prefix. What is there is looked at before it is opened, so that a FIFO or device is refused
+ * without waiting on it and without its driver being called. Absolute links are refused even where
+ * they lead back inside the root.
  */
 #ifndef DAEMON_SOURCE_SOURCE_H
 #define DAEMON_SOURCE_SOURCE_H
 
 #include "daemon/base/error.h"
+#include "daemon/base/fd.h"
 #include "daemon/io/object.h"
 #include "daemon/model/safetensors.h"
 
@@ -29,8 +32,9 @@ struct source_roots *source_roots_free(struct source_roots *roots);
  * collapsed, ".." refused, relative paths refused (clients make them absolute). malloc'd. */
 int source_canonical(const char *source, char **out, struct error *error);
 
-/* Default model name: the last component without ".safetensors"; for a path inside an HF cache
- * (models--org--name/snapshots/REV) "org/name". malloc'd. */
+/* Default model name: the last component without ".safetensors"; for a snapshot folder of an HF
+ * cache (models--org--name/snapshots/REV) "org/name", and for what lies in it "org/name/FILE", so
+ * that two files of one repository are not two versions of one model. malloc'd. */
 char *source_default_name(const char *canonical);
 
 /* A key for base/work's lanes: the mount that holds the path, found in /proc/self/mountinfo by the
@@ -41,16 +45,20 @@ struct source_set {
         struct object *objects;
         size_t n_objects;
         struct st_index index; /* where has_index: objects are its files, in the order of index.files */
-        char *index_text;
+        struct text index_text;
         bool has_index;
         struct object_version index_version; /* of the index file */
         char *index_path;
+        int index_fd; /* where index_path */
 };
 
 struct source_opts {
         bool want_sha256; /* find the published digests: SHA256SUMS beside the files, or a blob's name;
-                             STREAMER_EFAILED where a file has none */
+                             STREAMER_EFAILED where a file has none, or two that differ */
 };
+
+/* Files of one model. Each takes two descriptors. */
+#define SOURCE_FILES_MAX 4096
 
 /* STREAMER_ENOENT (nothing there, no safetensors in the folder), STREAMER_EPERM (outside the roots,
  * not readable), STREAMER_EFAILED (not a regular file, I/O, a bad index, a directory loop). */

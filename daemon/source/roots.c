@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening in two steps. openat2() with O_PATH resolves the name below the root and yields the thing
+ * itself, unopened; once fstat() has shown it to be a regular file it is opened through /proc/self/fd.
+ * So a FIFO is not waited on, a device's driver is not called, and nothing can be exchanged between
+ * the look and the opening.
+ */
+#include "daemon/source/roots.h"
+
+#include "daemon/base/util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+/* openat2 gives up where a folder above the file was moved meanwhile, since ".." might have led
+ * outside. Whoever keeps moving folders gets an error, not a thread of the daemon. */
+#define RESOLVE_TRIES 64
+
+struct root {
+        char *path;
+        size_t len; /* 0 for "/", so that the rest of every path begins with its slash */
+        int fd;
+};
+
+struct source_roots {
+        size_t n;
+        struct root roots[];
+};
+
+/* ---- roots ---- */
+
+static int root_init(struct root *root, const char *path, struct error *error)
+{
+        int r = source_canonical(path, &root->path, error);
+        if (r < 0)
+                return r;
+        root->len = strcmp(root->path, "/") == 0 ? 0 : strlen(root->path);
+        root->fd = open(root->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        if (root->fd < 0)
+                return error_errno(error, STREAMER_EFAILED, errno, "root %s", root->path);
+        return 0;
+}
+
+int source_roots_new(struct source_roots **roots, const char *const *paths, size_t n, struct error *error)
+{
+        struct source_roots *made = calloc(1, sizeof(*made) + n * sizeof(made->roots[0]));
+        if (made == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        for (size_t i = 0; i < n; i++)
+                made->roots[i].fd = -1;
+        made->n = n;
+        for (size_t i = 0; i < n; i++) {
+                int r = root_init(&made->roots[i], paths[i], error);
+                if (r < 0) {
+                        source_roots_free(made);
+                        return r;
+                }
+        }
+        *roots = made;
+        return 0;
+}
+
+struct source_roots *source_roots_free(struct source_roots *roots)
+{
+        for (size_t i = 0; roots != NULL && i < roots->n; i++) {
+                close_p(&roots->roots[i].fd);
+                free(roots->roots[i].path);
+        }
+        free(roots);
+        return NULL;
+}
+
+/* The longest that is a prefix of the path by whole components: /models holds /models and
+ * /models/x, not /models-old. */
+static const struct root *roots_find(const struct source_roots *roots, const char *path)
+{
+        const struct root *best = NULL;
+        for (size_t i = 0; i < roots->n; i++) {
+                const struct root *root = &roots->roots[i];
+                bool holds = strncmp(path, root->path, root->len) == 0 &&
+                             (path[root->len] == '/' || path[root->len] == '\0');
+                if (holds && (best == NULL || root->len > best->len))
+                        best = root;
+        }
+        return best;
+}
+
+/* ---- places ---- */
+
+static int place_check(struct place *place, struct error *error)
+{
+        if (place->below != NULL && place->shown != NULL)
+                return 0;
+        place_deinit(place);
+        return error_set(error, STREAMER_ENOMEM, "no memory");
+}
+
+int place_init(struct place *place, const struct source_roots *roots, const char *canonical, struct error *error)
+{
+        const struct root *root = roots_find(roots, canonical);
+        *place = (struct place){0};
+        if (root == NULL)
+                return error_set(error, STREAMER_EPERM,
+                                 "%s: outside the roots: the daemon opens files below its configured roots only",
+                                 canonical);
+        const char *rest = canonical + root->len;
+        while (*rest == '/')
+                rest++;
+        *place = (struct place){root->fd, strdup(*rest != '\0' ? rest : "."), strdup(canonical)};
+        return place_check(place, error);
+}
+
+static char *join(const char *folder, const char *name)
+{
+        char *path = NULL;
+        const char *slash = folder[strlen(folder) - 1] == '/' ? "" : "/";
+        return asprintf(&path, "%s%s%s", folder, slash, name) < 0 ? NULL : path;
+}
+
+int place_init_child(struct place *place, const struct place *folder, const char *name, struct error *error)
+{
+        char *below = strcmp(folder->below, ".") == 0 ? strdup(name) : join(folder->below, name);
+        *place = (struct place){folder->root, below, join(folder->shown, name)};
+        return place_check(place, error);
+}
+
+static char *parent(const char *path, const char *top)
+{
+        const char *slash = strrchr(path, '/');
+        return slash == NULL || slash == path ? strdup(top) : strndup(path, (size_t)(slash - path));
+}
+
+int place_init_parent(struct place *place, const struct place *child, struct error *error)
+{
+        *place = (struct place){child->root, parent(child->below, "."), parent(child->shown, "/")};
+        return place_check(place, error);
+}
+
+void place_deinit(struct place *place)
+{
+        free(place->below);
+        free(place->shown);
+        *place = (struct place){0};
+}
+
+/* ---- opening ---- */
+
+static int open_failed(int errno_value, const char *shown, struct error *error)
+{
+        switch (errno_value) {
+        case ENOENT:
+        case ENOTDIR:
+        case ENAMETOOLONG:
+                return error_errno(error, STREAMER_ENOENT, errno_value, "%s", shown);
+        case EXDEV:
+                return error_set(error, STREAMER_EPERM,
+                                 "%s: outside the roots: a link leads out of its root, or is absolute (absolute links "
+                                 "are refused wherever they lead)",
+                                 shown);
+        case ELOOP:
+                return error_set(error, STREAMER_EFAILED, "%s: a loop of links, or too many of them", shown);
+        case EAGAIN:
+                return error_set(error, STREAMER_EFAILED,
+                                 "%s: its folders keep being moved, or a process holds a lease on it", shown);
+        case EACCES:
+        case EPERM:
+                return error_errno(error, STREAMER_EPERM, errno_value, "%s", shown);
+        case EMFILE:
+        case ENFILE:
+                return error_errno(error, STREAMER_ELIMIT, errno_value, "%s", shown);
+        default:
+                return error_errno(error, STREAMER_EFAILED, errno_value, "%s", shown);
+        }
+}
+
+/* A descriptor of what the name leads to, or -1 with errno. */
+static int resolve(const struct place *place)
+{
+        struct open_how how = {
+                .flags = O_PATH | O_CLOEXEC,
+                .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS,
+        };
+        for (int tries = 0;; tries++) {
+                int fd = (int)syscall(SYS_openat2, place->root, place->below, &how, sizeof(how));
+                if (fd >= 0 || (errno != EAGAIN && errno != EINTR) || tries == RESOLVE_TRIES)
+                        return fd;
+        }
+}
+
+int place_find(const struct place *place, int *path_fd, mode_t *mode, struct error *error)
+{
+        struct stat st;
+        cleanup_close int fd = resolve(place);
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return open_failed(errno, place->shown, error);
+        *mode = st.st_mode;
+        *path_fd = take_fd(&fd);
+        return 0;
+}
+
+int place_open_file(const struct place *place, int *fd, struct error *error)
+{
+        cleanup_close int path_fd = -1;
+        mode_t mode;
+        int r = place_find(place, &path_fd, &mode, error);
+        if (r < 0)
+                return r;
+        if (!S_ISREG(mode))
+                return error_set(error, STREAMER_EFAILED, "%s: %s, not a regular file", place->shown,
+                                 object_kind(mode));
+        char name[64];
+        snprintf(name, sizeof(name), "/proc/self/fd/%d", path_fd);
+        *fd = open(name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+        return *fd < 0 ? open_failed(errno, place->shown, error) : 0;
+}
+
+int place_open_folder(const struct place *place, int path_fd, int *fd, struct error *error)
+{
+        *fd = openat(path_fd, ".", O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC);
+        return *fd < 0 ? open_failed(errno, place->shown, error) : 0;
+}
