@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/base/hash.h"
+
+#include <endian.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <xxh_x86dispatch.h> /* the library's own choice of SSE2, AVX2 or AVX-512 at run time */
+#else
+#include <xxhash.h>
+#endif
+
+_Static_assert(sizeof(XXH128_canonical_t) == DIGEST_SIZE, "canonical form of XXH128");
+
+static void canonical(XXH128_hash_t hash, unsigned char digest[DIGEST_SIZE])
+{
+        XXH128_canonical_t c;
+        XXH128_canonicalFromHash(&c, hash);
+        memcpy(digest, c.digest, DIGEST_SIZE);
+}
+
+void hash_bytes(const void *data, size_t len, unsigned char digest[DIGEST_SIZE])
+{
+        canonical(XXH3_128bits(data, len), digest);
+}
+
+struct hash *hash_new(void)
+{
+        XXH3_state_t *state = XXH3_createState();
+        if (state != NULL)
+                XXH3_128bits_reset(state);
+        return (struct hash *)state;
+}
+
+struct hash *hash_free(struct hash *hash)
+{
+        XXH3_freeState((XXH3_state_t *)hash);
+        return NULL;
+}
+
+void hash_reset(struct hash *hash)
+{
+        XXH3_128bits_reset((XXH3_state_t *)hash);
+}
+
+void hash_update(struct hash *hash, const void *data, size_t len)
+{
+        XXH3_128bits_update((XXH3_state_t *)hash, data, len);
+}
+
+void hash_final(const struct hash *hash, unsigned char digest[DIGEST_SIZE])
+{
+        canonical(XXH3_128bits_digest((const XXH3_state_t *)hash), digest);
+}
+
+static void update_u64(struct hash *hash, uint64_t v)
+{
+        v = htole64(v);
+        hash_update(hash, &v, sizeof(v));
+}
+
+void hash_model_tensor(struct hash *hash, const char *name, size_t name_len, const char *dtype, const uint64_t *shape,
+                       uint32_t rank, const unsigned char digest[DIGEST_SIZE])
+{
+        update_u64(hash, name_len);
+        hash_update(hash, name, name_len);
+        update_u64(hash, strlen(dtype));
+        hash_update(hash, dtype, strlen(dtype));
+        update_u64(hash, rank);
+        for (uint32_t i = 0; i < rank; i++)
+                update_u64(hash, shape[i]);
+        hash_update(hash, digest, DIGEST_SIZE);
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Content identity: XXH3-128 in its canonical (big-endian) form.
+ *
+ *   leaf    1 MiB of a tensor counted from its start, the last one shorter
+ *   tensor  over its leaves' digests in order (an empty tensor: over nothing)
+ *   model   over all tensors in byte order of names, see hash_model_tensor()
+ *
+ * So a digest depends neither on block size nor on sharding nor on a device's layout. It finds
+ * damage and mix-ups, not malice.
+ */
+#ifndef DAEMON_BASE_HASH_H
+#define DAEMON_BASE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define DIGEST_SIZE 16
+
+/* One-shot; uses the widest vectors the CPU has. */
+void hash_bytes(const void *data, size_t len, unsigned char digest[DIGEST_SIZE]);
+
+/* A running hash over several pieces. */
+struct hash;
+struct hash *hash_new(void); /* NULL on ENOMEM */
+struct hash *hash_free(struct hash *hash);
+void hash_reset(struct hash *hash);
+void hash_update(struct hash *hash, const void *data, size_t len);
+void hash_final(const struct hash *hash, unsigned char digest[DIGEST_SIZE]);
+
+/* One tensor of a model digest: u64 length of name, name, u64 length of dtype, dtype code, u64 rank,
+ * u64 dimensions, 16 bytes of tensor digest; integers little-endian. */
+void hash_model_tensor(struct hash *hash, const char *name, size_t name_len, const char *dtype, const uint64_t *shape,
+                       uint32_t rank, const unsigned char digest[DIGEST_SIZE]);
+
+#endif

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/base/work.h"
+
+#include "daemon/base/list.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Lanes in use at once. With more file systems than this, some share a lane. */
+#define LANES 64
+
+struct work_lane {
+        struct list link; /* in pool->turn while it has queued or running work */
+        uint64_t key;
+        struct work *head, **tail;
+        unsigned running;
+};
+
+struct work_pool {
+        struct wake *wake;
+        char name[16];
+        pthread_mutex_t mutex;
+        pthread_cond_t work, ended;
+        struct work_lane lanes[LANES];
+        struct list turn; /* of lanes in use; rotated, so that each gets its turn */
+        pthread_t *threads;
+        unsigned max_threads, per_lane, n_threads, idle, alive, queued;
+        bool stopping;
+};
+
+static bool lane_unused(const struct work_lane *lane)
+{
+        return lane->running == 0 && lane->head == NULL;
+}
+
+static struct work_lane *lane_get(struct work_pool *pool, uint64_t key)
+{
+        struct work_lane *unused = NULL;
+        for (size_t i = 0; i < LANES; i++) {
+                struct work_lane *lane = &pool->lanes[i];
+                if (!lane_unused(lane) && lane->key == key)
+                        return lane;
+                if (lane_unused(lane))
+                        unused = lane;
+        }
+        if (unused == NULL)
+                return &pool->lanes[key % LANES];
+        unused->key = key;
+        unused->tail = &unused->head;
+        list_append(&pool->turn, &unused->link);
+        return unused;
+}
+
+/* The next work of a lane that has room, or NULL. The lane goes to the end of the turn. */
+static struct work *pool_take(struct work_pool *pool)
+{
+        list_each (pos, &pool->turn) {
+                struct work_lane *lane = container_of(pos, struct work_lane, link);
+                if (lane->head == NULL || lane->running >= pool->per_lane)
+                        continue;
+                struct work *work = lane->head;
+                lane->head = work->next;
+                if (lane->head == NULL)
+                        lane->tail = &lane->head;
+                lane->running++;
+                list_remove(&lane->link);
+                list_append(&pool->turn, &lane->link);
+                pool->queued--;
+                return work;
+        }
+        return NULL;
+}
+
+static void lane_put(struct work_lane *lane)
+{
+        lane->running--;
+        if (lane_unused(lane))
+                list_remove(&lane->link);
+}
+
+static void *pool_thread(void *arg)
+{
+        struct work_pool *pool = arg;
+        pthread_setname_np(pthread_self(), pool->name);
+        pthread_mutex_lock(&pool->mutex);
+        for (;;) {
+                struct work *work = pool_take(pool);
+                if (work != NULL) {
+                        bool run = !pool->stopping;
+                        pthread_mutex_unlock(&pool->mutex);
+                        if (run)
+                                work->run(work);
+                        pthread_mutex_lock(&pool->mutex);
+                        /* A lane that was full may have more. */
+                        if (work->lane->head != NULL)
+                                pthread_cond_signal(&pool->work);
+                        lane_put(work->lane);
+                        wake_post(pool->wake, &work->item);
+                        continue;
+                }
+                if (pool->stopping)
+                        break;
+                pool->idle++;
+                pthread_cond_wait(&pool->work, &pool->mutex);
+                pool->idle--;
+        }
+        pool->alive--;
+        pthread_cond_broadcast(&pool->ended);
+        pthread_mutex_unlock(&pool->mutex);
+        return NULL;
+}
+
+struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned max_threads, unsigned per_lane)
+{
+        struct work_pool *pool = calloc(1, sizeof(*pool));
+        if (pool == NULL)
+                return NULL;
+        pool->threads = calloc(max_threads, sizeof(*pool->threads));
+        if (pool->threads == NULL) {
+                free(pool);
+                return NULL;
+        }
+        pool->wake = wake;
+        snprintf(pool->name, sizeof(pool->name), "%s", name);
+        pool->max_threads = max_threads;
+        pool->per_lane = per_lane;
+        pthread_mutex_init(&pool->mutex, NULL);
+        pthread_condattr_t attr;
+        pthread_condattr_init(&attr);
+        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+        pthread_cond_init(&pool->work, NULL);
+        pthread_cond_init(&pool->ended, &attr);
+        pthread_condattr_destroy(&attr);
+        list_init(&pool->turn);
+        return pool;
+}
+
+static void work_done(struct wake_item *item)
+{
+        struct work *work = container_of(item, struct work, item);
+        work->done(work);
+}
+
+/* An idle thread may have been promised to earlier work, so idle ones are counted against all that
+ * is queued. A thread that cannot be started is no failure as long as there is another. */
+static void pool_grow(struct work_pool *pool)
+{
+        if (pool->idle >= pool->queued || pool->n_threads == pool->max_threads)
+                return;
+        if (pthread_create(&pool->threads[pool->n_threads], NULL, pool_thread, pool) != 0) {
+                require(pool->n_threads > 0);
+                return;
+        }
+        pool->n_threads++;
+        pool->alive++;
+}
+
+void work_submit(struct work_pool *pool, uint64_t key, struct work *work, void (*run)(struct work *),
+                 void (*done)(struct work *))
+{
+        work->item.fn = work_done;
+        work->run = run;
+        work->done = done;
+        work->next = NULL;
+        work->pool = pool;
+        pthread_mutex_lock(&pool->mutex);
+        require(!pool->stopping);
+        struct work_lane *lane = lane_get(pool, key);
+        work->lane = lane;
+        *lane->tail = work;
+        lane->tail = &work->next;
+        pool->queued++;
+        pool_grow(pool);
+        pthread_cond_signal(&pool->work);
+        pthread_mutex_unlock(&pool->mutex);
+}
+
+bool work_pool_stop(struct work_pool *pool, uint64_t deadline_ns)
+{
+        struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
+                                 .tv_nsec = (long)(deadline_ns % 1000000000u)};
+        pthread_mutex_lock(&pool->mutex);
+        pool->stopping = true;
+        pthread_cond_broadcast(&pool->work);
+        while (pool->alive > 0 && pthread_cond_timedwait(&pool->ended, &pool->mutex, &until) == 0)
+                ;
+        bool all = pool->alive == 0;
+        pthread_mutex_unlock(&pool->mutex);
+        for (unsigned i = 0; all && i < pool->n_threads; i++)
+                pthread_join(pool->threads[i], NULL);
+        if (all)
+                pool->n_threads = 0;
+        return all;
+}
+
+struct work_pool *work_pool_free(struct work_pool *pool)
+{
+        if (pool != NULL) {
+                require(pool->n_threads == 0);
+                pthread_cond_destroy(&pool->work);
+                pthread_cond_destroy(&pool->ended);
+                pthread_mutex_destroy(&pool->mutex);
+                free(pool->threads);
+                free(pool);
+        }
+        return NULL;
+}

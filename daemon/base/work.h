@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A bounded pool for everything that may block: open, stat, parse, manifests, allocation. Work is
+ * queued in lanes, one for each file system or store; a lane holds at most `per_lane` threads, so
+ * that a file system that hangs keeps its own work waiting and nobody else's.
+ *
+ *   submitted (lane's queue) > running (a pool thread) > done (the loop, through wake)
+ *
+ * Threads are started when work finds none idle, up to the cap, and stay. A pool of one thread is a
+ * device's own thread.
+ */
+#ifndef DAEMON_BASE_WORK_H
+#define DAEMON_BASE_WORK_H
+
+#include "daemon/base/wake.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define WORK_LANE_CPU 0 /* no file system */
+
+struct work_pool;
+
+struct work {
+        struct wake_item item;
+        void (*run)(struct work *work);  /* on a pool thread */
+        void (*done)(struct work *work); /* on the loop */
+        struct work *next;
+        struct work_lane *lane;
+        struct work_pool *pool;
+};
+
+/* NULL on ENOMEM. `name` is the threads' name (15 bytes at most). */
+struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned max_threads, unsigned per_lane);
+
+/* Refuses nothing: queues are bounded by those who submit. The work is the pool's until done() is
+ * called, which happens exactly once; while the pool is being stopped run() is skipped for what is
+ * still queued. Not to be called once the pool was stopped. */
+void work_submit(struct work_pool *pool, uint64_t lane, struct work *work, void (*run)(struct work *),
+                 void (*done)(struct work *));
+
+/* Stops taking work up. Waits for running work until `deadline_ns` (monotonic). True if every
+ * thread ended: then the pool may be freed; else threads are stuck in the kernel and the process
+ * must end without them. */
+bool work_pool_stop(struct work_pool *pool, uint64_t deadline_ns);
+struct work_pool *work_pool_free(struct work_pool *pool);
+
+#endif

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A device: who owns weight memory. The daemon knows devices only through this vtable.
+ *
+ * A segment is one allocation. Threads: alloc and release run on the device's own thread
+ * (device->thread) and nowhere else; prepare and put on reader threads; read on any worker. The
+ * byte budget belongs to the loop thread.
+ *
+ * A device whose segments have `base` takes reads in place; others take them through staging slots
+ * and put().
+ */
+#ifndef DAEMON_DEVICE_DEVICE_H
+#define DAEMON_DEVICE_DEVICE_H
+
+#include "daemon/base/error.h"
+#include "daemon/base/work.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct device;
+
+enum page_kind { PAGES_HUGETLB, PAGES_THP, PAGES_4K, PAGES_DEVICE };
+const char *page_kind_name(enum page_kind kind);
+
+/* How tensors are laid out on this device (see daemon/model/plan.h). */
+struct device_layout {
+        uint64_t page, align, granularity, max_segment;
+};
+
+struct segment {
+        struct device *device;
+        uint64_t size;
+        unsigned char *base; /* host address, NULL where the host cannot write there */
+        int fd;              /* where the handle is a descriptor, else -1 */
+        enum page_kind pages;
+};
+
+/* What a client needs to map a segment. */
+struct handle {
+        const char *kind; /* "memfd" */
+        int fd;           /* borrowed from the segment; -1 where bytes are used */
+        unsigned char bytes[64];
+        size_t n_bytes;
+};
+
+struct device_ops {
+        const char *kind; /* "host" */
+        int (*alloc)(struct device *device, uint64_t size, struct segment *segment, struct error *error);
+        void (*release)(struct segment *segment);
+        /* Before bytes land in [offset, offset + len): memory that is missing is found here, where
+         * its absence is an error, not a signal. */
+        int (*prepare)(struct segment *segment, uint64_t offset, uint64_t len, struct error *error);
+        /* Copies from host memory; complete on return. */
+        int (*put)(struct segment *segment, uint64_t offset, const void *from, uint64_t len, struct error *error);
+        /* Copies back to host memory. */
+        int (*read)(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error);
+        void (*handle)(const struct segment *segment, struct handle *handle);
+        void (*free)(struct device *device);
+};
+
+struct device {
+        const struct device_ops *ops;
+        char name[64]; /* "host" */
+        char uuid[64]; /* of the device; for the host its machine's boot */
+        int index;
+        struct device_layout layout;
+        enum page_kind pages; /* what a new segment is expected to get */
+        struct work_pool *thread;
+        uint64_t budget, used; /* bytes; used counts what is being allocated and freed, too */
+};
+
+struct device *device_free(struct device *device); /* the thread must have been stopped */
+
+/* ---- host ---- */
+
+enum host_pages { HOST_PAGES_AUTO, HOST_PAGES_HUGETLB, HOST_PAGES_THP, HOST_PAGES_4K };
+
+/* Memory of this machine in sealed memfds. AUTO takes hugetlb where the system grants it, else
+ * transparent huge pages, else 4 KiB pages; a named kind is taken or fails. */
+int host_device_new(struct device **device, uint64_t budget, enum host_pages pages, struct wake *wake,
+                    struct error *error);
+
+/* A memfd for tables: sealed against growing and shrinking, and against writing except through the
+ * map that is returned. */
+int host_table_new(const char *name, uint64_t size, int *fd, void **map, struct error *error);
+
+#endif

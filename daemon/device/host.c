@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The host device: segments are memfds that clients map read-only.
+ *
+ * Sealing. A segment is mapped writable once, here, and then sealed against growing, shrinking,
+ * more seals and future writing, before anyone else can see it: F_SEAL_FUTURE_WRITE leaves the map
+ * made before it writable and refuses every later one. So a client that attaches during the load
+ * can still only read.
+ *
+ * Pages. The page size of the destination decides the speed of a load more than anything else:
+ *   hugetlb   reserved at mmap time, so that a lack of pages shows here and not as a signal
+ *   thp       the kernel's shmem_enabled must allow it on advice
+ *   4k        allocated block by block by the reader threads, ahead of each read (host_prepare)
+ * Nothing is touched here: reader threads fault pages in as they fill them, in parallel.
+ *
+ * A memfd is never used for a second model: a client may have kept its map.
+ */
+#include "daemon/device/device.h"
+
+#include "daemon/base/log.h"
+#include "daemon/base/util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/memfd.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8U /* Linux 6.3 */
+#endif
+
+#define HUGE_PAGE (2 * MiB)
+#define SEALS (F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
+
+struct host_device {
+        struct device device;
+        enum host_pages want;
+        bool thp_allowed;
+        bool told; /* that AUTO got something less than hugetlb */
+};
+
+/* ---- memfds ---- */
+
+static int memfd_new(const char *name, unsigned flags)
+{
+        int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL | flags);
+        if (fd < 0 && errno == EINVAL)
+                fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+        return fd;
+}
+
+/* A sealed memfd of `size` bytes with the only writable map it will ever have. -1 with errno. */
+static int sealed_new(const char *name, unsigned flags, uint64_t size, void **map)
+{
+        cleanup_close int fd = memfd_new(name, flags);
+        if (fd < 0)
+                return -1;
+        if (ftruncate(fd, (off_t)size) < 0)
+                return -1;
+        void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (base == MAP_FAILED)
+                return -1;
+        if (fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
+                int e = errno;
+                munmap(base, size);
+                errno = e;
+                return -1;
+        }
+        *map = base;
+        return take_fd(&fd);
+}
+
+int host_table_new(const char *name, uint64_t size, int *fd, void **map, struct error *error)
+{
+        cleanup_close int memfd = sealed_new(name, 0, size, map);
+        if (memfd < 0)
+                return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", size);
+        /* Its pages now, so that a machine without memory says so here. */
+        if (fallocate(memfd, 0, 0, (off_t)size) < 0) {
+                int e = errno;
+                munmap(*map, size);
+                return error_errno(error, STREAMER_ENOMEM, e, "table of %" PRIu64 " bytes", size);
+        }
+        *fd = take_fd(&memfd);
+        return 0;
+}
+
+/* ---- pages ---- */
+
+/* Does the kernel give huge pages to shared memory that asks for them? */
+static bool thp_allowed(void)
+{
+        char text[128] = "";
+        FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "re");
+        if (f == NULL)
+                return false;
+        bool read_one = fgets(text, sizeof(text), f) != NULL;
+        fclose(f);
+        return read_one && (strstr(text, "[advise]") || strstr(text, "[always]") || strstr(text, "[within_size]") ||
+                            strstr(text, "[force]"));
+}
+
+static int try_hugetlb(uint64_t size, struct segment *segment)
+{
+        void *base;
+        int fd = sealed_new("streamerd-segment", MFD_HUGETLB | MFD_HUGE_2MB, size, &base);
+        if (fd < 0)
+                return -1;
+        segment->fd = fd;
+        segment->base = base;
+        segment->pages = PAGES_HUGETLB;
+        return 0;
+}
+
+/* Pages of shared memory are taken as they are touched, and a machine that runs out kills somebody:
+ * so ask first what is there. */
+static int memory_available(uint64_t size, struct error *error)
+{
+        FILE *f = fopen("/proc/meminfo", "re");
+        char line[128];
+        uint64_t kib = UINT64_MAX;
+        while (f != NULL && fgets(line, sizeof(line), f) != NULL)
+                if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+                        break;
+        if (f != NULL)
+                fclose(f);
+        if (kib != UINT64_MAX && size > kib * KiB)
+                return error_set(error, STREAMER_ENOMEM,
+                                 "host: %" PRIu64 " bytes needed, %" PRIu64 " available on this machine", size,
+                                 kib * KiB);
+        return 0;
+}
+
+static int try_shmem(uint64_t size, bool thp, struct segment *segment, struct error *error)
+{
+        int r = memory_available(size, error);
+        if (r < 0)
+                return r;
+        void *base;
+        cleanup_close int fd = sealed_new("streamerd-segment", 0, size, &base);
+        if (fd < 0)
+                return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", size);
+        if (thp && madvise(base, size, MADV_HUGEPAGE) < 0) {
+                int e = errno;
+                munmap(base, size);
+                return error_errno(error, STREAMER_EUNSUPPORTED, e, "host: transparent huge pages");
+        }
+        segment->fd = take_fd(&fd);
+        segment->base = base;
+        segment->pages = thp ? PAGES_THP : PAGES_4K;
+        return 0;
+}
+
+static void tell_fallback(struct host_device *host, int errno_value)
+{
+        if (host->told)
+                return;
+        host->told = true;
+        log_warn("host: no hugetlb pages (%s), segments use %s pages; vm.nr_overcommit_hugepages grants them",
+                 strerror(errno_value), host->thp_allowed ? "transparent huge" : "4 KiB");
+}
+
+static int host_alloc(struct device *device, uint64_t size, struct segment *segment, struct error *error)
+{
+        struct host_device *host = container_of(device, struct host_device, device);
+        *segment = (struct segment){.device = device, .size = size, .fd = -1};
+        require(size > 0 && size % HUGE_PAGE == 0);
+        if (host->want == HOST_PAGES_AUTO || host->want == HOST_PAGES_HUGETLB) {
+                if (try_hugetlb(size, segment) == 0)
+                        return 0;
+                if (host->want == HOST_PAGES_HUGETLB)
+                        return error_errno(error, STREAMER_ENOMEM, errno,
+                                           "host: %" PRIu64 " bytes of hugetlb pages (vm.nr_overcommit_hugepages)",
+                                           size);
+                tell_fallback(host, errno);
+        }
+        bool thp = host->want == HOST_PAGES_THP || (host->want == HOST_PAGES_AUTO && host->thp_allowed);
+        return try_shmem(size, thp, segment, error);
+}
+
+static void host_release(struct segment *segment)
+{
+        if (segment->base != NULL)
+                munmap(segment->base, segment->size);
+        if (segment->fd >= 0)
+                close(segment->fd);
+        segment->base = NULL;
+        segment->fd = -1;
+}
+
+static int host_prepare(struct segment *segment, uint64_t offset, uint64_t len, struct error *error)
+{
+        if (segment->pages != PAGES_4K)
+                return 0;
+        uint64_t from = round_down(offset, 4096), to = round_up(offset + len, 4096);
+        int r;
+        do
+                r = fallocate(segment->fd, 0, (off_t)from, (off_t)(to - from));
+        while (r < 0 && errno == EINTR);
+        if (r < 0)
+                return error_errno(error, STREAMER_ENOMEM, errno, "host: memory for %" PRIu64 " bytes", len);
+        return 0;
+}
+
+static int host_put(struct segment *segment, uint64_t offset, const void *from, uint64_t len, struct error *error)
+{
+        require(offset <= segment->size && len <= segment->size - offset);
+        int r = host_prepare(segment, offset, len, error);
+        if (r == 0)
+                memcpy(segment->base + offset, from, len);
+        return r;
+}
+
+static int host_read(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error)
+{
+        (void)error;
+        require(offset <= segment->size && len <= segment->size - offset);
+        memcpy(to, segment->base + offset, len);
+        return 0;
+}
+
+static void host_handle(const struct segment *segment, struct handle *handle)
+{
+        *handle = (struct handle){.kind = "memfd", .fd = segment->fd};
+}
+
+static void host_free(struct device *device)
+{
+        free(container_of(device, struct host_device, device));
+}
+
+static const struct device_ops host_ops = {
+        .kind = "host",
+        .alloc = host_alloc,
+        .release = host_release,
+        .prepare = host_prepare,
+        .put = host_put,
+        .read = host_read,
+        .handle = host_handle,
+        .free = host_free,
+};
+
+/* What AUTO will get as things stand; each allocation asks again. */
+static enum page_kind expected_pages(const struct host_device *host)
+{
+        struct segment probe = {.fd = -1, .size = HUGE_PAGE};
+        switch (host->want) {
+        case HOST_PAGES_HUGETLB:
+                return PAGES_HUGETLB;
+        case HOST_PAGES_THP:
+                return PAGES_THP;
+        case HOST_PAGES_4K:
+                return PAGES_4K;
+        case HOST_PAGES_AUTO:
+                break;
+        }
+        if (try_hugetlb(HUGE_PAGE, &probe) == 0) {
+                host_release(&probe);
+                return PAGES_HUGETLB;
+        }
+        return host->thp_allowed ? PAGES_THP : PAGES_4K;
+}
+
+static void read_boot_id(char *out, size_t size)
+{
+        snprintf(out, size, "host");
+        FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+        if (f == NULL)
+                return;
+        char line[64];
+        if (fgets(line, sizeof(line), f) != NULL) {
+                line[strcspn(line, "\n")] = '\0';
+                snprintf(out, size, "%s", line);
+        }
+        fclose(f);
+}
+
+int host_device_new(struct device **device, uint64_t budget, enum host_pages pages, struct wake *wake,
+                    struct error *error)
+{
+        struct host_device *host = calloc(1, sizeof(*host));
+        if (host == NULL)
+                return error_set(error, STREAMER_ENOMEM, "host: no memory");
+        host->want = pages;
+        host->thp_allowed = thp_allowed();
+        if (pages == HOST_PAGES_THP && !host->thp_allowed) {
+                free(host);
+                return error_set(error, STREAMER_EUNSUPPORTED,
+                                 "host: transparent huge pages for shared memory are off "
+                                 "(/sys/kernel/mm/transparent_hugepage/shmem_enabled)");
+        }
+        struct device *d = &host->device;
+        d->ops = &host_ops;
+        snprintf(d->name, sizeof(d->name), "host");
+        read_boot_id(d->uuid, sizeof(d->uuid));
+        d->layout = (struct device_layout){.page = 4096, .align = 1, .granularity = HUGE_PAGE, .max_segment = 0};
+        d->budget = budget;
+        d->pages = expected_pages(host);
+        d->thread = work_pool_new(wake, "device-host", 1, 1);
+        if (d->thread == NULL) {
+                free(host);
+                return error_set(error, STREAMER_ENOMEM, "host: no memory");
+        }
+        *device = d;
+        return 0;
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/io/reader.h"
+
+#include "daemon/base/log.h"
+#include "daemon/io/reader_pread.h"
+
+#include <string.h>
+
+/* Threads: twice a load's share, so that one load at full concurrency leaves as many free; those
+ * that hang are replaced until there are this many times the base. */
+#define THREADS_PER_CONCURRENCY 2u
+#define THREADS_CAP 3u
+
+/* ---- taking turns ---- */
+
+static unsigned half_of(unsigned n)
+{
+        return n < 2 ? 1 : n / 2;
+}
+
+static bool may_take(const struct reader *reader, const struct read_job *job)
+{
+        if (job->stopped || job->next == job->plan->n_blocks)
+                return false;
+        if (job->in_flight >= reader->opts.concurrency)
+                return false;
+        unsigned others = reader->busy - (job->in_flight - job->stalled);
+        unsigned usable = reader->alive - reader->stuck;
+        if (job->in_flight - job->stalled >= half_of(usable > others ? usable - others : 0))
+                return false;
+        if (job->plan->blocks[job->next].in_place)
+                return true;
+        return reader->staging.n_free > 0 && job->slots < half_of(reader->staging.n_free + job->slots);
+}
+
+static bool try_take(struct reader *reader, struct ticket *ticket)
+{
+        list_each (pos, &reader->jobs) {
+                struct read_job *job = container_of(pos, struct read_job, link);
+                if (!may_take(reader, job))
+                        continue;
+                ticket->job = job;
+                ticket->block = &job->plan->blocks[job->next++];
+                ticket->slot = ticket->block->in_place ? NULL : staging_get(&reader->staging);
+                job->slots += ticket->slot != NULL;
+                job->in_flight++;
+                reader->busy++;
+                list_remove(&job->link);
+                list_append(&reader->jobs, &job->link);
+                return true;
+        }
+        return false;
+}
+
+bool reader_take(struct reader *reader, struct ticket *ticket)
+{
+        pthread_mutex_lock(&reader->mutex);
+        bool taken = false;
+        /* More threads than the base are left from a time when some hung. */
+        while (!reader->stopping && reader->alive - reader->stuck <= reader->base_threads &&
+               !(taken = try_take(reader, ticket)))
+                pthread_cond_wait(&reader->work, &reader->mutex);
+        pthread_mutex_unlock(&reader->mutex);
+        return taken;
+}
+
+/* The last ticket home ends the job, by way of the loop. */
+static void job_settle(struct reader *reader, struct read_job *job)
+{
+        bool done = job->stopped || job->next == job->plan->n_blocks;
+        if (!done || job->in_flight > 0 || job->over)
+                return;
+        job->over = true;
+        list_remove(&job->link);
+        wake_post(reader->wake, &job->item);
+        pthread_cond_broadcast(&reader->work); /* the others' shares have grown */
+}
+
+void reader_give(struct reader *reader, struct ticket *ticket, const struct error *error)
+{
+        struct read_job *job = ticket->job;
+        pthread_mutex_lock(&reader->mutex);
+        if (error != NULL && !job->failed) {
+                job->failed = job->stopped = true;
+                job->error = *error;
+        }
+        if (ticket->slot != NULL) {
+                staging_put(&reader->staging, ticket->slot);
+                job->slots--;
+        }
+        job->in_flight--;
+        reader->busy--;
+        bool others = job->link.next != job->link.prev || ticket->slot != NULL;
+        job_settle(reader, job);
+        /* This thread takes the next block itself; what it freed may let another one in. */
+        if (others)
+                pthread_cond_signal(&reader->work);
+        pthread_mutex_unlock(&reader->mutex);
+}
+
+/* ---- jobs ---- */
+
+static void job_ended(struct wake_item *item)
+{
+        struct read_job *job = container_of(item, struct read_job, item);
+        job->ended(job);
+}
+
+void reader_start(struct reader *reader, struct read_job *job)
+{
+        job->next = 0;
+        job->in_flight = job->slots = job->stalled = 0;
+        job->stopped = job->over = job->failed = false;
+        job->item.fn = job_ended;
+        pthread_mutex_lock(&reader->mutex);
+        list_append(&reader->jobs, &job->link);
+        job_settle(reader, job); /* a model without bytes */
+        pthread_cond_broadcast(&reader->work);
+        pthread_mutex_unlock(&reader->mutex);
+}
+
+void reader_stop(struct reader *reader, struct read_job *job)
+{
+        pthread_mutex_lock(&reader->mutex);
+        if (!job->over) {
+                job->stopped = true;
+                job_settle(reader, job);
+        }
+        pthread_mutex_unlock(&reader->mutex);
+}
+
+/* ---- pieces ---- */
+
+void reader_hash_begin(const struct ticket *ticket, struct hash_cursor *cursor)
+{
+        plan_pieces_begin(ticket->block, &cursor->pieces);
+        cursor->have_piece = plan_pieces_next(ticket->job->plan, ticket->block, &cursor->pieces, &cursor->piece);
+}
+
+void reader_hash(const struct ticket *ticket, struct hash_cursor *cursor, const unsigned char *data, uint64_t have)
+{
+        const struct read_job *job = ticket->job;
+        while (cursor->have_piece && cursor->piece.in_block + cursor->piece.len <= have) {
+                hash_bytes(data + cursor->piece.in_block, cursor->piece.len, job->leaves[cursor->piece.leaf]);
+                cursor->have_piece = plan_pieces_next(job->plan, ticket->block, &cursor->pieces, &cursor->piece);
+        }
+}
+
+int reader_put(const struct ticket *ticket, const unsigned char *data, struct error *error)
+{
+        const struct read_job *job = ticket->job;
+        struct plan_cursor cursor;
+        struct plan_piece piece, run = {0};
+        plan_pieces_begin(ticket->block, &cursor);
+        for (bool more = true; more;) {
+                more = plan_pieces_next(job->plan, ticket->block, &cursor, &piece);
+                if (more && run.len > 0 && piece.segment == run.segment && piece.offset == run.offset + run.len &&
+                    piece.in_block == run.in_block + run.len) {
+                        run.len += piece.len;
+                        continue;
+                }
+                if (run.len > 0) {
+                        struct segment *segment = &job->segments[run.segment];
+                        int r = segment->device->ops->put(segment, run.offset, data + run.in_block, run.len, error);
+                        if (r < 0)
+                                return r;
+                }
+                run = piece;
+        }
+        return 0;
+}
+
+/* ---- threads ---- */
+
+static void grow(struct reader *reader)
+{
+        unsigned cap = reader->base_threads * THREADS_CAP;
+        while (!reader->stopping && reader->alive - reader->stuck < reader->base_threads && reader->alive < cap) {
+                if (!reader_pread_start(reader))
+                        break;
+                reader->alive++;
+        }
+}
+
+void reader_watch(struct reader *reader)
+{
+        pthread_mutex_lock(&reader->mutex);
+        unsigned before = reader->stuck;
+        reader_pread_watch(reader, now_ns());
+        grow(reader);
+        unsigned stuck = reader->stuck, alive = reader->alive;
+        if (stuck != before)
+                pthread_cond_broadcast(&reader->work);
+        pthread_mutex_unlock(&reader->mutex);
+        if (stuck > before)
+                log_warn("reader: %u of %u threads hang in reads of storage that does not answer", stuck, alive);
+}
+
+bool reader_job_stalled(struct reader *reader, const struct read_job *job)
+{
+        pthread_mutex_lock(&reader->mutex);
+        bool stalled = job->stalled > 0;
+        pthread_mutex_unlock(&reader->mutex);
+        return stalled;
+}
+
+int reader_init(struct reader *reader, const struct reader_opts *opts, struct wake *wake, struct error *error)
+{
+        *reader = (struct reader){.opts = *opts, .wake = wake};
+        int r = staging_init(&reader->staging, opts->memory_limit, opts->block_size, error);
+        if (r < 0)
+                return r;
+        pthread_condattr_t attr;
+        pthread_condattr_init(&attr);
+        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+        pthread_mutex_init(&reader->mutex, NULL);
+        pthread_cond_init(&reader->work, NULL);
+        pthread_cond_init(&reader->ended, &attr);
+        pthread_condattr_destroy(&attr);
+        list_init(&reader->jobs);
+        list_init(&reader->threads);
+        reader->base_threads = opts->concurrency * THREADS_PER_CONCURRENCY;
+        pthread_mutex_lock(&reader->mutex);
+        grow(reader);
+        unsigned alive = reader->alive;
+        pthread_mutex_unlock(&reader->mutex);
+        if (alive == 0)
+                return error_set(error, STREAMER_ENOMEM, "reader: no thread could be started");
+        return 0;
+}
+
+bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
+{
+        struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
+                                 .tv_nsec = (long)(deadline_ns % 1000000000u)};
+        pthread_mutex_lock(&reader->mutex);
+        reader->stopping = true;
+        pthread_cond_broadcast(&reader->work);
+        while (reader->alive > 0 && pthread_cond_timedwait(&reader->ended, &reader->mutex, &until) == 0)
+                ;
+        bool all = reader->alive == 0;
+        pthread_mutex_unlock(&reader->mutex);
+        if (!all)
+                return false;
+        reader_pread_join(reader);
+        pthread_cond_destroy(&reader->work);
+        pthread_cond_destroy(&reader->ended);
+        pthread_mutex_destroy(&reader->mutex);
+        staging_deinit(&reader->staging);
+        return true;
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The block reader: moves the blocks of any number of loads from objects into segments, with many
+ * in flight. This is the shared part: whose block is next, who holds a slot, when a load's reading
+ * has ended. What fills a block is an engine (reader_pread).
+ *
+ *   waiting > taken (ticket) > filled and hashed > [copied to the device] > landed
+ *
+ * Fairness. Loads take turns. A load holds at most `concurrency` tickets, and at most half of what
+ * the others leave free (threads, and slots where it needs them): so whoever comes next finds a
+ * thread and a slot at once, and a load whose storage hangs cannot take the rest.
+ */
+#ifndef DAEMON_IO_READER_H
+#define DAEMON_IO_READER_H
+
+#include "daemon/base/hash.h"
+#include "daemon/base/list.h"
+#include "daemon/base/wake.h"
+#include "daemon/device/device.h"
+#include "daemon/io/object.h"
+#include "daemon/io/staging.h"
+#include "daemon/model/plan.h"
+
+#include <pthread.h>
+
+/* One load's reading; embedded by the load, which owns everything it points to until ended(). */
+struct read_job {
+        const struct plan *plan;
+        const struct object *objects;         /* by plan_block.file */
+        struct segment *segments;             /* by plan_block.segment */
+        unsigned char (*leaves)[DIGEST_SIZE]; /* plan->n_leaves; filled */
+
+        /* On a reader thread: the block's bytes are in their segment and its leaves are hashed. */
+        void (*landed)(struct read_job *job, const struct plan_block *block);
+        /* On the loop, once: nothing of the job is in flight any more. `failed` says how it went. */
+        void (*ended)(struct read_job *job);
+
+        bool failed;        /* settled before ended() */
+        struct error error; /* of the first failure */
+
+        /* private to the reader, under its lock */
+        struct list link;
+        struct wake_item item;
+        size_t next;
+        unsigned in_flight, slots, stalled;
+        bool stopped, over;
+};
+
+struct reader_opts {
+        unsigned concurrency;
+        uint64_t block_size, memory_limit, stall_ns;
+};
+
+struct reader {
+        struct reader_opts opts;
+        struct wake *wake;
+        pthread_mutex_t mutex;
+        pthread_cond_t work, ended;
+        struct list jobs; /* in turn */
+        struct staging staging;
+        struct list threads;
+        unsigned base_threads, alive, busy, stuck;
+        bool stopping;
+};
+
+/* A block that a thread has taken. */
+struct ticket {
+        struct read_job *job;
+        const struct plan_block *block;
+        unsigned char *slot; /* NULL where the block lands in place */
+};
+
+int reader_init(struct reader *reader, const struct reader_opts *opts, struct wake *wake, struct error *error);
+/* True if every thread has ended and the reader is gone; false: some are stuck in the kernel, and
+ * the process must end without them. */
+bool reader_deinit(struct reader *reader, uint64_t deadline_ns);
+
+void reader_start(struct reader *reader, struct read_job *job);
+/* No new blocks; what is in flight comes home, then ended(). May be called at any time before. */
+void reader_stop(struct reader *reader, struct read_job *job);
+
+/* On the loop, about once a second: counts threads that have moved no byte for stall_ns out and
+ * replaces them up to a cap. True if this job has such threads. */
+void reader_watch(struct reader *reader);
+bool reader_job_stalled(struct reader *reader, const struct read_job *job);
+
+/* ---- for engines ---- */
+
+/* Waits for a ticket; false when the thread shall end. */
+bool reader_take(struct reader *reader, struct ticket *ticket);
+/* Gives it back: error NULL when it landed. */
+void reader_give(struct reader *reader, struct ticket *ticket, const struct error *error);
+
+/* Hashes the pieces of a block whose end is at most `have` bytes into it, from memory at `data`
+ * (where the block begins), continuing at the cursor. */
+struct hash_cursor {
+        struct plan_cursor pieces;
+        struct plan_piece piece;
+        bool have_piece;
+};
+void reader_hash_begin(const struct ticket *ticket, struct hash_cursor *cursor);
+void reader_hash(const struct ticket *ticket, struct hash_cursor *cursor, const unsigned char *data, uint64_t have);
+
+/* Copies the pieces of a slot's block to their segments, neighbours in one go. */
+int reader_put(const struct ticket *ticket, const unsigned char *data, struct error *error);
+
+#endif

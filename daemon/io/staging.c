@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/io/staging.h"
+
+#include "daemon/base/util.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define HUGE_PAGE (2 * MiB)
+
+static void *map_ring(uint64_t bytes, enum page_kind *pages)
+{
+        int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+        void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags | MAP_HUGETLB, -1, 0);
+        if (base != MAP_FAILED) {
+                *pages = PAGES_HUGETLB;
+                return base;
+        }
+        base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+        if (base == MAP_FAILED)
+                return NULL;
+        *pages = madvise(base, bytes, MADV_HUGEPAGE) == 0 ? PAGES_THP : PAGES_4K;
+        return base;
+}
+
+int staging_init(struct staging *staging, uint64_t memory_limit, uint64_t block_size, struct error *error)
+{
+        uint64_t n = memory_limit / block_size;
+        if (n == 0)
+                n = 1;
+        *staging = (struct staging){.stride = block_size + 2 * STAGING_EDGE, .n_slots = (unsigned)n};
+        staging->bytes = round_up(n * staging->stride, HUGE_PAGE);
+        staging->free = calloc(n, sizeof(*staging->free));
+        if (staging->free != NULL)
+                staging->base = map_ring(staging->bytes, &staging->pages);
+        if (staging->base == NULL) {
+                free(staging->free);
+                staging->free = NULL;
+                return error_set(error, STREAMER_ENOMEM, "staging ring of %" PRIu64 " bytes: %s", staging->bytes,
+                                 strerror(errno));
+        }
+        /* The page faults happen here and never again. */
+        memset(staging->base, 0, staging->bytes);
+        for (unsigned i = 0; i < n; i++)
+                staging->free[i] = (unsigned)n - 1 - i;
+        staging->n_free = (unsigned)n;
+        return 0;
+}
+
+void staging_deinit(struct staging *staging)
+{
+        if (staging->base != NULL)
+                munmap(staging->base, staging->bytes);
+        free(staging->free);
+        *staging = (struct staging){0};
+}
+
+unsigned char *staging_get(struct staging *staging)
+{
+        if (staging->n_free == 0)
+                return NULL;
+        return staging->base + staging->free[--staging->n_free] * staging->stride;
+}
+
+void staging_put(struct staging *staging, unsigned char *slot)
+{
+        require(staging->n_free < staging->n_slots);
+        staging->free[staging->n_free++] = (unsigned)((uint64_t)(slot - staging->base) / staging->stride);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The staging ring: a fixed set of equal slots in one allocation, on huge pages where the system
+ * grants them, touched once at start. Its size is the daemon's whole buffer memory, whatever the
+ * size of the models. Slots are handed out under the reader's lock.
+ */
+#ifndef DAEMON_IO_STAGING_H
+#define DAEMON_IO_STAGING_H
+
+#include "daemon/device/device.h"
+
+#define STAGING_EDGE UINT64_C(4096) /* room before and after a block for O_DIRECT's alignment */
+
+struct staging {
+        unsigned char *base;
+        uint64_t bytes; /* mapped */
+        uint64_t stride;
+        unsigned n_slots, n_free;
+        unsigned *free; /* a stack: the slot used last is the one still in a CPU's cache */
+        enum page_kind pages;
+};
+
+/* At least one slot, whatever the limit says. */
+int staging_init(struct staging *staging, uint64_t memory_limit, uint64_t block_size, struct error *error);
+void staging_deinit(struct staging *staging);
+
+/* NULL if none is free. The slot has block_size + 2 x STAGING_EDGE bytes, page-aligned. */
+unsigned char *staging_get(struct staging *staging);
+void staging_put(struct staging *staging, unsigned char *slot);
+
+#endif

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One load: from a source to a generation that serves.
+ *
+ *   opening > planning > allocating > reading > checking > ended (ready, failed, cancelled)
+ *      \-> ended: resident already, or joined to the load that is under way
+ *
+ * All transitions happen on the loop; the steps run elsewhere and come back by wake:
+ *
+ *   opening     lane of the file system   open the source's files
+ *   planning    the same                  read and parse headers, plan, make the books
+ *   allocating  the device's thread       segments
+ *   reading     reader threads            blocks; beside it a worker builds the manifest, and with
+ *                                         SHA-256 others check each file that is whole
+ *   checking    lane of the file system   is the source what it was? the model digest
+ *
+ * Ended is not gone. A load ends, for those who watch it, the moment its outcome is known; what is
+ * still in flight (a read that hangs, a step in a worker) keeps the object, the generation's pin and
+ * so its memory until it comes home.
+ *
+ * A load belongs to nobody: it survives the client that asked for it, and only cancel ends it.
+ */
+#ifndef DAEMON_LOAD_LOAD_H
+#define DAEMON_LOAD_LOAD_H
+
+#include "daemon/io/reader.h"
+#include "daemon/load/publish.h"
+#include "daemon/load/sha.h"
+#include "daemon/resident/resident.h"
+
+enum load_state {
+        LOAD_OPENING,
+        LOAD_PLANNING,
+        LOAD_ALLOCATING,
+        LOAD_READING,
+        LOAD_CHECKING,
+        LOAD_READY,
+        LOAD_FAILED,
+        LOAD_CANCELLED,
+};
+/* The words of the protocol: "resolving", "loading", "ready", "failed", "cancelled". */
+const char *load_state_name(enum load_state state);
+bool load_ended(enum load_state state);
+
+struct load_request {
+        const char *source;
+        const char *name;   /* NULL: from the source */
+        const char *device; /* NULL: the only one */
+        bool sha256, dry_run;
+        const struct caller *caller;
+};
+
+/* What a dry run answers. */
+struct load_estimate {
+        uint64_t files, tensors, bytes, needed, unused, budget, segments, blocks, copied;
+        bool fits, resident;
+};
+
+struct load;
+
+/* Somebody waits for the end; embedded, removed with load_unwatch() or by the end itself. */
+struct load_watch {
+        struct list link;
+        struct load *load; /* changes where a load joins another */
+        void (*ended)(struct load_watch *watch, struct load *load);
+};
+
+struct load_progress {
+        enum load_state state;
+        uint64_t generation, bytes, total, tensors, tensors_total, elapsed_ns;
+        bool stalled;
+};
+
+struct sha_step {
+        struct work work;
+        struct wake_item item;
+        struct load *load;
+        size_t file;
+        struct error error;
+};
+
+struct load {
+        struct list link;
+        struct loads *loads;
+        enum load_state state;
+        struct error error;
+        char *name, *source;
+        struct device *device;
+        struct caller caller;
+        bool sha256, dry_run;
+        uint64_t lane;
+        struct load_estimate estimate;
+
+        struct generation *generation; /* NULL for a dry run */
+        bool shared;                   /* the generation is another load's: resident already */
+        struct list watchers;
+        uint64_t started_ns, ended_ns;
+
+        struct resolved resolved;
+        struct publish publish;
+        struct read_job job;
+        struct sha *sha;
+        struct sha_step *sha_steps;
+        size_t files_checked;
+        bool has_books, read, built, reading;
+
+        struct work step, build; /* what is in flight; `pending` counts them, the reading, sha steps */
+        struct error step_error, build_error;
+        unsigned pending;
+        struct wake_item arrived;
+        bool arrived_posted; /* atomic */
+};
+
+struct loads {
+        struct list all;
+        unsigned n_running, max_running;
+        struct resident *resident;
+        const struct source_roots *roots;
+        struct reader *reader;
+        struct work_pool *pool;
+        uint64_t block_size;
+        /* Tensors of this generation have arrived, or its tables are there now. */
+        void (*arrived)(struct loads *loads, struct generation *generation);
+        void *context;
+};
+
+void loads_init(struct loads *loads);
+bool loads_empty(const struct loads *loads);
+void loads_cancel_all(struct loads *loads);
+
+/* Starts a load, or answers the one that is under way for the same name and source. *out is the
+ * loads'; it has not ended when this returns. STREAMER_EINVAL, _ELIMIT, _ENOMEM. */
+int loads_begin(struct loads *loads, const struct load_request *request, struct load **out, struct error *error);
+
+/* The newest that has not ended and goes by this name; NULL if none. */
+struct load *loads_find(struct loads *loads, const char *name);
+void load_cancel(struct load *load);
+
+void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struct load_watch *, struct load *));
+void load_unwatch(struct load_watch *watch);
+void load_progress(struct load *load, struct load_progress *progress);
+
+#endif

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/load/resolve.h"
+
+#include "daemon/base/util.h"
+#include "daemon/io/reader_pread.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/fsuid.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+/* One read brings the whole header of an ordinary checkpoint. */
+#define FIRST_READ (64 * KiB)
+
+/* ---- on the caller's behalf ---- */
+
+/* glibc's wrappers change every thread of the process; the raw calls change this one alone. */
+static int caller_assume(const struct caller *caller, struct error *error)
+{
+        if (geteuid() != 0 || caller->uid == 0)
+                return 0;
+        if (syscall(SYS_setgroups, caller->n_groups, caller->groups) < 0)
+                return error_errno(error, STREAMER_EPERM, errno, "groups of uid %u", (unsigned)caller->uid);
+        syscall(SYS_setfsgid, caller->gid);
+        syscall(SYS_setfsuid, caller->uid);
+        if ((uid_t)syscall(SYS_setfsuid, -1) != caller->uid)
+                return error_set(error, STREAMER_EPERM, "could not open files as uid %u", (unsigned)caller->uid);
+        return 0;
+}
+
+static void caller_drop(const struct caller *caller)
+{
+        if (geteuid() != 0 || caller->uid == 0)
+                return;
+        syscall(SYS_setfsuid, 0);
+        syscall(SYS_setfsgid, getegid());
+        require(syscall(SYS_setgroups, 0, NULL) == 0);
+        require(syscall(SYS_setfsuid, -1) == 0);
+}
+
+int resolve_open(struct resolved *resolved, const struct source_roots *roots, const char *canonical,
+                 const struct caller *caller, bool want_sha256, struct error *error)
+{
+        struct source_opts opts = {.want_sha256 = want_sha256};
+        *resolved = (struct resolved){0};
+        int r = caller_assume(caller, error);
+        if (r == 0)
+                r = source_open(roots, canonical, &opts, &resolved->set, error);
+        caller_drop(caller);
+        return r;
+}
+
+/* ---- headers ---- */
+
+static int text_grow(struct header_text *text, uint64_t size, struct error *error)
+{
+        size = round_up(size, 4096);
+        void *map = text->map == NULL ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                                      : mremap(text->map, text->size, size, MREMAP_MAYMOVE);
+        if (map == MAP_FAILED)
+                return error_errno(error, STREAMER_ENOMEM, errno, "header of %" PRIu64 " bytes", size);
+        text->map = map;
+        text->size = size;
+        return 0;
+}
+
+static int bad_file(const struct object *object, const struct st_error *st, struct error *error)
+{
+        int code = st->rule == ST_NO_MEMORY ? STREAMER_ENOMEM : STREAMER_EFAILED;
+        return error_set(error, code, "%s (%s)", st->text, object->path);
+}
+
+static int read_header(const struct object *object, struct header_text *text, uint64_t *n, struct error *error)
+{
+        uint64_t size = object->version.size;
+        uint64_t first = size < FIRST_READ ? size : FIRST_READ;
+        struct st_error st;
+        int r = text_grow(text, FIRST_READ, error);
+        if (r == 0 && first > 0)
+                r = pread_range(object, 0, first, text->map, error);
+        if (r < 0)
+                return r;
+        if (st_parse_prefix(text->map, size, n, &st) < 0)
+                return bad_file(object, &st, error);
+        uint64_t whole = ST_PREFIX + *n;
+        if (whole <= first)
+                return 0;
+        r = text_grow(text, whole, error);
+        return r < 0 ? r : pread_range(object, first, whole - first, text->map + first, error);
+}
+
+/* ---- which tensors of a file belong to the model ---- */
+
+/* Marks the tensors of file i that the index takes from elsewhere; counts those it takes from here. */
+static int apply_index(struct resolved *resolved, size_t i, size_t *taken, struct error *error)
+{
+        const struct st_header *header = &resolved->headers[i];
+        const struct st_index *index = &resolved->set.index;
+        unsigned char *skip = calloc(1, header->n_tensors / 8 + 1);
+        if (skip == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        resolved->skips[i] = skip;
+        for (size_t t = 0; t < header->n_tensors; t++) {
+                const struct st_tensor *tensor = &header->tensors[t];
+                const struct st_index_entry *entry = st_index_find(index, st_name(header, tensor), tensor->name_len);
+                if (entry != NULL && entry->file == i)
+                        ++*taken;
+                else
+                        skip[t / 8] |= (unsigned char)(1u << (t % 8));
+        }
+        return 0;
+}
+
+static bool header_has(const struct st_header *header, const char *name, size_t len)
+{
+        for (size_t t = 0; t < header->n_tensors; t++)
+                if (header->tensors[t].name_len == len && memcmp(st_name(header, &header->tensors[t]), name, len) == 0)
+                        return true;
+        return false;
+}
+
+/* The index promises a tensor that its file does not have: say which. */
+static int missing_tensor(const struct resolved *resolved, struct error *error)
+{
+        const struct st_index *index = &resolved->set.index;
+        for (size_t e = 0; e < index->n_entries; e++) {
+                const struct st_index_entry *entry = &index->entries[e];
+                if (!header_has(&resolved->headers[entry->file], index->text + entry->name, entry->name_len))
+                        return error_set(error, STREAMER_EFAILED, "tensor '%s' is in the index but not in %s (%s)",
+                                         index->text + entry->name, st_index_file(index, entry->file),
+                                         resolved->set.index_path);
+        }
+        return error_set(error, STREAMER_EFAILED, "the index and its files do not agree (%s)",
+                         resolved->set.index_path);
+}
+
+/* ---- all of it ---- */
+
+static int allocate(struct resolved *resolved, struct error *error)
+{
+        size_t n = resolved->set.n_objects;
+        resolved->texts = calloc(n, sizeof(*resolved->texts));
+        resolved->headers = calloc(n, sizeof(*resolved->headers));
+        resolved->skips = calloc(n, sizeof(*resolved->skips));
+        resolved->files = calloc(n, sizeof(*resolved->files));
+        if (resolved->texts == NULL || resolved->headers == NULL || resolved->skips == NULL || resolved->files == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        return 0;
+}
+
+static int parse_file(struct resolved *resolved, size_t i, resolve_header_fn header, void *context, struct error *error)
+{
+        const struct object *object = &resolved->set.objects[i];
+        struct header_text *text = &resolved->texts[i];
+        uint64_t n;
+        struct st_error st;
+        int r = read_header(object, text, &n, error);
+        if (r == 0 && header != NULL)
+                r = header(context, i, text->map, ST_PREFIX + n, error);
+        if (r < 0)
+                return r;
+        if (st_parse(&resolved->headers[i], (char *)text->map + ST_PREFIX, n, object->version.size, &st) < 0)
+                return bad_file(object, &st, error);
+        return 0;
+}
+
+int resolve_plan(struct resolved *resolved, const struct device_layout *layout, uint64_t block_size,
+                 resolve_header_fn header, void *context, struct error *error)
+{
+        struct source_set *set = &resolved->set;
+        size_t taken = 0;
+        int r = allocate(resolved, error);
+        for (size_t i = 0; r == 0 && i < set->n_objects; i++) {
+                r = parse_file(resolved, i, header, context, error);
+                if (r == 0 && set->has_index)
+                        r = apply_index(resolved, i, &taken, error);
+                resolved->files[i] = (struct plan_file){&resolved->headers[i], resolved->skips[i]};
+        }
+        if (r < 0)
+                return r;
+        if (set->has_index && taken != set->index.n_entries)
+                return missing_tensor(resolved, error);
+        struct plan_layout rules = {layout->page, layout->align, layout->granularity, layout->max_segment};
+        struct plan_error why;
+        if (plan_make(&resolved->plan, resolved->files, set->n_objects, &rules, block_size, &why) < 0)
+                return error_set(error, STREAMER_EFAILED, "%s", why.text);
+        resolved->planned = true;
+        return 0;
+}
+
+void resolve_deinit(struct resolved *resolved)
+{
+        if (resolved->planned)
+                plan_deinit(&resolved->plan);
+        for (size_t i = 0; i < resolved->set.n_objects; i++) {
+                if (resolved->headers != NULL)
+                        st_header_deinit(&resolved->headers[i]);
+                if (resolved->texts != NULL && resolved->texts[i].map != NULL)
+                        munmap(resolved->texts[i].map, resolved->texts[i].size);
+                if (resolved->skips != NULL)
+                        free(resolved->skips[i]);
+        }
+        free(resolved->texts);
+        free(resolved->headers);
+        free(resolved->skips);
+        free(resolved->files);
+        source_set_deinit(&resolved->set);
+        *resolved = (struct resolved){0};
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The blocking front of a load: open the source, read and parse its headers, plan. Runs in the work
+ * lane of the source's file system and touches nothing of the daemon's state.
+ */
+#ifndef DAEMON_LOAD_RESOLVE_H
+#define DAEMON_LOAD_RESOLVE_H
+
+#include "daemon/device/device.h"
+#include "daemon/model/plan.h"
+#include "daemon/source/source.h"
+
+#include <sys/types.h>
+
+#define CALLER_GROUPS 128
+
+/* On whose behalf files are opened. Where the daemon is root, it opens them as this user. */
+struct caller {
+        uid_t uid;
+        gid_t gid;
+        gid_t groups[CALLER_GROUPS];
+        size_t n_groups;
+};
+
+struct header_text {
+        unsigned char *map; /* the file's first bytes, page-aligned */
+        uint64_t size;      /* mapped */
+};
+
+struct resolved {
+        struct source_set set;
+        struct header_text *texts;
+        struct st_header *headers;
+        unsigned char **skips;   /* bitmaps of tensors that the index does not take from a file */
+        struct plan_file *files; /* headers and skips, for the planner */
+        struct plan plan;
+        bool planned;
+};
+
+/* Opens the source's files as the caller. */
+int resolve_open(struct resolved *resolved, const struct source_roots *roots, const char *canonical,
+                 const struct caller *caller, bool want_sha256, struct error *error);
+
+/* Called with each header's raw bytes (8 + n of them) before they are parsed, which changes them. */
+typedef int (*resolve_header_fn)(void *context, size_t file, const void *data, size_t len, struct error *error);
+
+int resolve_plan(struct resolved *resolved, const struct device_layout *layout, uint64_t block_size,
+                 resolve_header_fn header, void *context, struct error *error);
+
+void resolve_deinit(struct resolved *resolved); /* accepts a zeroed one */
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * SHA-256 of whole files against published digests, over the bytes that really landed: the header
+ * as it was read, then the tensors read back from their segments. (The file is not read a second
+ * time: it could be another one by then. Only stale tensors, which the model does not use and which
+ * have not landed, are.)
+ */
+#ifndef DAEMON_LOAD_SHA_H
+#define DAEMON_LOAD_SHA_H
+
+#include "daemon/load/resolve.h"
+
+struct sha; /* the running digests of a source's files */
+
+struct sha *sha_new(size_t n_files); /* NULL on ENOMEM */
+struct sha *sha_free(struct sha *sha);
+
+/* A resolve_header_fn; context is the struct sha. */
+int sha_header(void *context, size_t file, const void *data, size_t len, struct error *error);
+
+/* On a worker, once for each file, when all its bytes have landed. STREAMER_EFAILED where the digest
+ * differs. */
+int sha_check_file(struct sha *sha, const struct resolved *resolved, const struct segment *segments, size_t file,
+                   struct error *error);
+
+#endif

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/load/verify.h"
+
+#include "daemon/model/plan.h"
+
+#include <string.h>
+
+#define LANE_VERIFY 1
+
+/* 1: as it was; 0: differs; negative: could not be read. */
+static int tensor_intact(struct verify *verify, const struct manifest_record *r, unsigned char *buffer,
+                         struct hash *hash, unsigned char digest[DIGEST_SIZE])
+{
+        const struct segment *segment = &verify->generation->segments[r->segment];
+        unsigned char leaf[DIGEST_SIZE];
+        hash_reset(hash);
+        for (uint64_t done = 0; done < r->bytes;) {
+                uint64_t n = r->bytes - done < PLAN_LEAF ? r->bytes - done : PLAN_LEAF;
+                const unsigned char *data = buffer;
+                if (segment->base != NULL)
+                        data = segment->base + r->offset + done;
+                else if (segment->device->ops->read(segment, r->offset + done, buffer, n, &verify->error) < 0)
+                        return -1;
+                hash_bytes(data, n, leaf);
+                hash_update(hash, leaf, sizeof(leaf));
+                done += n;
+        }
+        hash_final(hash, digest);
+        return memcmp(digest, r->digest, DIGEST_SIZE) == 0;
+}
+
+static void check_tensors(struct verify *verify, unsigned char *buffer, struct hash *hash, struct hash *model)
+{
+        const struct generation *g = verify->generation;
+        const unsigned char *base = g->manifest.map;
+        const struct manifest_header *header = g->manifest.map;
+        const struct manifest_record *records = (const void *)(base + header->records_off);
+        const uint64_t *shapes = (const void *)(base + header->shapes_off);
+        const char *strings = (const char *)base + header->strings_off;
+        for (uint64_t i = 0; i < header->n_records && !__atomic_load_n(&verify->stop, __ATOMIC_RELAXED); i++) {
+                const struct manifest_record *r = &records[i];
+                unsigned char digest[DIGEST_SIZE];
+                int intact = tensor_intact(verify, r, buffer, hash, digest);
+                if (intact < 0)
+                        return;
+                if (intact == 0) {
+                        error_set(&verify->error, STREAMER_EFAILED,
+                                  "tensor '%s': resident bytes differ from those that were loaded",
+                                  strings + r->name_off);
+                        return;
+                }
+                hash_model_tensor(model, strings + r->name_off, r->name_len, dtype_name(r->dtype),
+                                  shapes + r->shape_off, r->rank, digest);
+                verify->tensors++;
+                verify->bytes += r->bytes;
+        }
+}
+
+static void verify_run(struct work *work)
+{
+        struct verify *verify = container_of(work, struct verify, work);
+        cleanup_free unsigned char *buffer = malloc(PLAN_LEAF);
+        struct hash *hash = hash_new(), *model = hash_new();
+        if (buffer == NULL || hash == NULL || model == NULL) {
+                error_set(&verify->error, STREAMER_ENOMEM, "no memory to verify");
+        } else {
+                check_tensors(verify, buffer, hash, model);
+                unsigned char digest[DIGEST_SIZE];
+                hash_final(model, digest);
+                if (verify->error.code == 0 && __atomic_load_n(&verify->stop, __ATOMIC_RELAXED))
+                        error_set(&verify->error, STREAMER_ECANCELED, "verify stopped: the daemon ends");
+                else if (verify->error.code == 0 && memcmp(digest, verify->generation->digest, DIGEST_SIZE) != 0)
+                        error_set(&verify->error, STREAMER_EFAILED, "the model's digest differs");
+        }
+        hash_free(hash);
+        hash_free(model);
+}
+
+static void verify_done(struct work *work)
+{
+        struct verify *verify = container_of(work, struct verify, work);
+        struct generation *generation = verify->generation;
+        verify->done(verify);
+        generation_unpin(generation);
+}
+
+void verify_start(struct verify *verify, struct work_pool *pool, struct generation *generation,
+                  void (*done)(struct verify *))
+{
+        *verify = (struct verify){.generation = generation, .done = done};
+        generation_pin(generation);
+        work_submit(pool, LANE_VERIFY, &verify->work, verify_run, verify_done);
+}
+
+void verify_stop(struct verify *verify)
+{
+        __atomic_store_n(&verify->stop, true, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * streamerd: puts the parts together, runs the loop, takes them apart.
+ *
+ * The end. SIGTERM or SIGINT closes the server; the loop goes on until connections, loads and models
+ * are gone, clients that do not read are cut off after a grace, and whatever hangs in the kernel
+ * after the deadline is left to the end of the process.
+ */
+#include "daemon/base/log.h"
+#include "daemon/base/notify.h"
+#include "daemon/config/config.h"
+#include "daemon/serve/server.h"
+
+#include <inttypes.h>
+#include <malloc.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <uv.h>
+
+#define WORKERS 16
+#define WORKERS_PER_LANE 4
+#define FLUSH_GRACE_NS (UINT64_C(2) * 1000000000) /* for clients to read what is queued */
+#define END_NS (UINT64_C(8) * 1000000000)         /* for everything */
+
+struct daemon {
+        struct config config;
+        uv_loop_t loop;
+        uv_signal_t sigterm, sigint;
+        uv_timer_t ending;
+        struct wake *wake;
+        struct device **devices;
+        size_t n_devices;
+        struct source_roots *roots;
+        struct work_pool *pool;
+        struct reader reader;
+        struct resident resident;
+        struct loads loads;
+        struct server server;
+        uint64_t closing_since;
+};
+
+/* ---- set-up ---- */
+
+static void set_limits(void)
+{
+        /* Freed tables go back to the system at once, whatever thread they came from. */
+        mallopt(M_MMAP_THRESHOLD, 128 * 1024);
+        mallopt(M_TRIM_THRESHOLD, 128 * 1024);
+        mallopt(M_ARENA_MAX, 2);
+        struct rlimit files;
+        if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+                files.rlim_cur = files.rlim_max;
+                setrlimit(RLIMIT_NOFILE, &files);
+        }
+        signal(SIGPIPE, SIG_IGN);
+}
+
+static uint64_t budget_of(const struct config_device *device)
+{
+        if (device->budget > 0)
+                return device->budget;
+        uint64_t total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+        return total / 100 * device->budget_percent;
+}
+
+static enum host_pages pages_of(enum config_pages pages)
+{
+        static const enum host_pages map[] = {[CONFIG_PAGES_AUTO] = HOST_PAGES_AUTO,
+                                              [CONFIG_PAGES_HUGETLB] = HOST_PAGES_HUGETLB,
+                                              [CONFIG_PAGES_THP] = HOST_PAGES_THP,
+                                              [CONFIG_PAGES_4K] = HOST_PAGES_4K};
+        return map[pages];
+}
+
+static int make_devices(struct daemon *d, struct error *error)
+{
+        d->devices = calloc(d->config.n_devices, sizeof(*d->devices));
+        if (d->devices == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        for (size_t i = 0; i < d->config.n_devices; i++) {
+                const struct config_device *c = &d->config.devices[i];
+                int r = host_device_new(&d->devices[i], budget_of(c), pages_of(c->pages), d->wake, error);
+                if (r < 0)
+                        return r;
+                d->n_devices++;
+                log_info("device %s: budget %" PRIu64 " bytes, %s pages", d->devices[i]->name, d->devices[i]->budget,
+                         page_kind_name(d->devices[i]->pages));
+        }
+        return 0;
+}
+
+static int make_reader(struct daemon *d, struct error *error)
+{
+        const struct config *c = &d->config;
+        struct reader_opts opts = {.concurrency = c->io.concurrency,
+                                   .block_size = c->io.block_size,
+                                   .memory_limit = c->io.memory_limit,
+                                   .stall_ns = c->io.stall_ns};
+        if (opts.memory_limit == 0)
+                opts.memory_limit = opts.concurrency * opts.block_size;
+        int r = reader_init(&d->reader, &opts, d->wake, error);
+        if (r == 0)
+                log_info("ring: %u slots of %" PRIu64 " bytes on %s pages, %u reader threads",
+                         d->reader.staging.n_slots, opts.block_size, page_kind_name(d->reader.staging.pages),
+                         d->reader.base_threads);
+        return r;
+}
+
+static struct server_limits limits_of(const struct config_limits *l)
+{
+        return (struct server_limits){
+                .connections = l->connections,
+                .connections_per_uid = l->connections_per_uid,
+                .leases_per_client = l->leases_per_client,
+                .requests_per_client = l->requests_per_client,
+                .fds_in_flight = l->fds_in_flight,
+                .fds_per_client = l->fds_per_client,
+                .conn = {.output = l->output_per_client, .frame_timeout_ns = l->frame_timeout_ns},
+        };
+}
+
+static int make_parts(struct daemon *d, struct error *error)
+{
+        const struct config *c = &d->config;
+        int r = source_roots_new(&d->roots, (const char *const *)c->roots, c->n_roots, error);
+        if (r == 0)
+                r = make_devices(d, error);
+        if (r == 0)
+                r = make_reader(d, error);
+        if (r < 0)
+                return r;
+        d->pool = work_pool_new(d->wake, "worker", WORKERS, WORKERS_PER_LANE);
+        if (d->pool == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        resident_init(&d->resident, d->devices, d->n_devices, c->limits.failed_kept);
+        loads_init(&d->loads);
+        d->loads.max_running = (unsigned)c->limits.loads;
+        d->loads.resident = &d->resident;
+        d->loads.roots = d->roots;
+        d->loads.reader = &d->reader;
+        d->loads.pool = d->pool;
+        d->loads.block_size = c->io.block_size;
+        d->server.limits = limits_of(&c->limits);
+        d->server.resident = &d->resident;
+        d->server.loads = &d->loads;
+        d->server.reader = &d->reader;
+        d->server.pool = d->pool;
+        d->server.wake = d->wake;
+        return server_init(&d->server, &d->loop, c->socket, error);
+}
+
+/* ---- the end ---- */
+
+static void cut_off(struct daemon *d)
+{
+        list_each_safe (pos, &d->server.conns)
+                conn_close(container_of(pos, struct conn, link), false);
+}
+
+static void on_ending(uv_timer_t *timer)
+{
+        struct daemon *d = timer->data;
+        uint64_t since = now_ns() - d->closing_since;
+        if (since > FLUSH_GRACE_NS)
+                cut_off(d);
+        if (server_closed(&d->server))
+                server_release(&d->server);
+        bool gone = server_closed(&d->server) && loads_empty(&d->loads) && resident_empty(&d->resident);
+        if (gone || since > END_NS)
+                uv_stop(&d->loop);
+}
+
+static void on_signal(uv_signal_t *handle, int signum)
+{
+        struct daemon *d = handle->data;
+        if (d->closing_since != 0)
+                return;
+        log_info("%s: ending", strsignal(signum));
+        notify_stopping();
+        d->closing_since = now_ns();
+        server_close(&d->server);
+        uv_timer_start(&d->ending, on_ending, 0, 5);
+}
+
+/* Threads first: what they still post is called here, on the loop's thread. False: some hang. */
+static bool stop_threads(struct daemon *d)
+{
+        uint64_t deadline = now_ns() + UINT64_C(1000000000);
+        bool all = loads_empty(&d->loads) && resident_empty(&d->resident);
+        all = reader_deinit(&d->reader, deadline) && all;
+        all = work_pool_stop(d->pool, deadline) && all;
+        for (size_t i = 0; i < d->n_devices; i++)
+                all = work_pool_stop(d->devices[i]->thread, deadline) && all;
+        return all;
+}
+
+static void close_handle(uv_handle_t *handle, void *arg)
+{
+        (void)arg;
+        if (!uv_is_closing(handle))
+                uv_close(handle, NULL);
+}
+
+static void take_apart(struct daemon *d)
+{
+        server_deinit(&d->server);
+        uv_walk(&d->loop, close_handle, NULL);
+        uv_run(&d->loop, UV_RUN_DEFAULT);
+        require(uv_loop_close(&d->loop) == 0);
+        resident_deinit(&d->resident);
+        work_pool_free(d->pool);
+        for (size_t i = 0; i < d->n_devices; i++)
+                device_free(d->devices[i]);
+        free(d->devices);
+        source_roots_free(d->roots);
+        wake_free(d->wake);
+        config_deinit(&d->config);
+}
+
+/* ---- main ---- */
+
+static int start(struct daemon *d, struct error *error)
+{
+        if (uv_loop_init(&d->loop) != 0 || (d->wake = wake_new(&d->loop)) == NULL)
+                return error_set(error, STREAMER_EOS, "the event loop could not be set up");
+        int r = make_parts(d, error);
+        if (r < 0)
+                return r;
+        uv_timer_init(&d->loop, &d->ending);
+        uv_signal_init(&d->loop, &d->sigterm);
+        uv_signal_init(&d->loop, &d->sigint);
+        d->ending.data = d->sigterm.data = d->sigint.data = d;
+        uv_signal_start(&d->sigterm, on_signal, SIGTERM);
+        uv_signal_start(&d->sigint, on_signal, SIGINT);
+        log_info("streamerd %s serves %s", STREAMERD_VERSION, d->config.socket);
+        notify_ready();
+        return 0;
+}
+
+static void log_notes(char *notes)
+{
+        for (char *line = strtok(notes, "\n"); line != NULL; line = strtok(NULL, "\n"))
+                log_info("%s", line);
+}
+
+int main(int argc, char **argv)
+{
+        static struct daemon d;
+        static char notes[4096];
+        struct error error = {0};
+        enum config_action action;
+        set_limits();
+        if (config_load(&d.config, argc, argv, &action, notes, sizeof(notes), &error) < 0) {
+                fprintf(stderr, "streamerd: %s\n", error.text);
+                return code_exit(error.code);
+        }
+        if (action == CONFIG_EXIT) {
+                config_deinit(&d.config);
+                return 0;
+        }
+        log_init(d.config.log.level);
+        log_notes(notes);
+        if (start(&d, &error) < 0) {
+                log_error("%s", error.text);
+                return code_exit(error.code);
+        }
+        uv_run(&d.loop, UV_RUN_DEFAULT);
+        if (!stop_threads(&d)) {
+                log_warn("some reads hang in the kernel: ending without them");
+                _exit(0);
+        }
+        take_apart(&d);
+        return 0;
+}

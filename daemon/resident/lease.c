@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/resident/lease.h"
+
+void leases_init(struct leases *leases)
+{
+        *leases = (struct leases){0};
+        list_init(&leases->processes);
+}
+
+static struct process *find(struct leases *leases, pid_t pid)
+{
+        list_each (pos, &leases->processes) {
+                struct process *p = container_of(pos, struct process, link);
+                /* A pid is not given to another process while its pidfd has not told of the exit. */
+                if (p->pid == pid && !p->exited)
+                        return p;
+        }
+        return NULL;
+}
+
+struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_t uid, int pidfd)
+{
+        cleanup_close int fd = pidfd;
+        struct process *process = find(leases, pid);
+        if (process != NULL)
+                return process;
+        process = calloc(1, sizeof(*process));
+        if (process == NULL)
+                return NULL;
+        process->leases = leases;
+        process->pid = pid;
+        process->uid = uid;
+        process->pidfd = take_fd(&fd);
+        list_init(&process->held);
+        list_append(&leases->processes, &process->link);
+        if (leases->watch(process) < 0) {
+                process_settle(process);
+                return NULL;
+        }
+        return process;
+}
+
+void process_settle(struct process *process)
+{
+        if (!list_empty(&process->held))
+                return;
+        process->leases->unwatch(process);
+        list_remove(&process->link);
+        close(process->pidfd);
+        free(process);
+}
+
+struct lease *lease_new(struct leases *leases, struct process *process, struct generation *generation, void *owner)
+{
+        struct lease *lease = calloc(1, sizeof(*lease));
+        if (lease == NULL)
+                return NULL;
+        lease->id = ++leases->last_id;
+        lease->generation = generation;
+        lease->process = process;
+        lease->owner = owner;
+        lease->since_ns = now_ns();
+        list_init(&lease->in_owner);
+        list_append(&generation->leases, &lease->in_generation);
+        list_append(&process->held, &lease->in_process);
+        generation->n_leases++;
+        leases->n++;
+        return lease;
+}
+
+void lease_end(struct leases *leases, struct lease *lease)
+{
+        struct generation *generation = lease->generation;
+        struct process *process = lease->process;
+        list_remove(&lease->in_generation);
+        list_remove(&lease->in_process);
+        list_remove(&lease->in_owner);
+        free(lease);
+        leases->n--;
+        generation->n_leases--;
+        process_settle(process);
+        generation_settle(generation);
+}
+
+void lease_abandon(struct leases *leases, struct lease *lease)
+{
+        list_remove(&lease->in_owner);
+        lease->owner = NULL;
+        if (lease->process->exited)
+                lease_end(leases, lease);
+}
+
+void process_exited(struct process *process)
+{
+        struct leases *leases = process->leases;
+        process->exited = true;
+        /* The last lease_end() frees the process: walk by a count taken before. */
+        size_t n = 0;
+        list_each (pos, &process->held)
+                n++;
+        struct list *pos = process->held.next;
+        while (n-- > 0) {
+                struct lease *lease = container_of(pos, struct lease, in_process);
+                pos = pos->next;
+                if (lease->owner == NULL)
+                        lease_end(leases, lease);
+        }
+}

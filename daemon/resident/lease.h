@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A lease: one attach by one client. It ends by detach, or when its connection is closed and its
+ * process has exited: memory that a live process may have mapped is never freed or reused. In
+ * between it is an orphan, which `ps` shows.
+ *
+ *   held --- detach ------------------------------> ended
+ *     \-- connection closed --> orphan -- exit --/
+ */
+#ifndef DAEMON_RESIDENT_LEASE_H
+#define DAEMON_RESIDENT_LEASE_H
+
+#include "daemon/resident/resident.h"
+
+#include <sys/types.h>
+
+/* A process that holds leases; one for each, whatever the number of its connections. */
+struct process {
+        struct list link; /* in leases->processes */
+        struct leases *leases;
+        pid_t pid;
+        uid_t uid;
+        int pidfd; /* readable when the process has exited */
+        bool exited;
+        struct list held; /* of leases */
+        void *watch;      /* the server's poll handle */
+};
+
+struct lease {
+        struct list in_generation, in_process, in_owner;
+        uint64_t id;
+        struct generation *generation;
+        struct process *process;
+        void *owner; /* the session; NULL: orphan */
+        uint64_t since_ns;
+        uint64_t told;         /* arrivals its client knows of */
+        bool following, dirty; /* the model was loading at attach; something to tell */
+};
+
+struct leases {
+        struct list processes;
+        uint64_t last_id;
+        size_t n;
+        /* A process holds its first lease / its last one is gone: begin and end watching its pidfd. */
+        int (*watch)(struct process *process);
+        void (*unwatch)(struct process *process);
+};
+
+void leases_init(struct leases *leases);
+
+/* Takes over pidfd: for a pid already known it is closed. NULL on ENOMEM (pidfd is closed). */
+struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_t uid, int pidfd);
+
+/* NULL on ENOMEM. `process` may have come without any lease yet; it goes with its last. */
+struct lease *lease_new(struct leases *leases, struct process *process, struct generation *generation, void *owner);
+void lease_end(struct leases *leases, struct lease *lease);
+
+/* The connection is gone: the lease lives on as an orphan if its process does. */
+void lease_abandon(struct leases *leases, struct lease *lease);
+/* The process is gone: its orphans end; leases of connections that others keep open end with those. */
+void process_exited(struct process *process);
+/* Frees a process that holds nothing. */
+void process_settle(struct process *process);
+
+#endif

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/resident/resident.h"
+
+#include "daemon/base/log.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+
+const char *generation_state_name(enum generation_state state)
+{
+        static const char *const names[] = {
+                [GENERATION_LOADING] = "loading",
+                [GENERATION_READY] = "ready",
+                [GENERATION_DRAINING] = "draining",
+                [GENERATION_FAILED] = "failed",
+        };
+        return names[state];
+}
+
+/* ---- resident ---- */
+
+void resident_init(struct resident *resident, struct device **devices, size_t n_devices, uint64_t failed_kept)
+{
+        *resident = (struct resident){.devices = devices, .n_devices = n_devices, .failed_kept = failed_kept};
+        list_init(&resident->generations);
+}
+
+void resident_deinit(struct resident *resident)
+{
+        require(resident_empty(resident));
+}
+
+bool resident_empty(const struct resident *resident)
+{
+        return list_empty(&resident->generations);
+}
+
+struct device *resident_device(struct resident *resident, const char *name, struct error *error)
+{
+        if (name == NULL && resident->n_devices == 1)
+                return resident->devices[0];
+        if (name == NULL) {
+                error_set(error, STREAMER_EINVAL, "device: the daemon has %zu devices, name one", resident->n_devices);
+                return NULL;
+        }
+        for (size_t i = 0; i < resident->n_devices; i++)
+                if (strcmp(resident->devices[i]->name, name) == 0 || strcmp(resident->devices[i]->uuid, name) == 0)
+                        return resident->devices[i];
+        error_set(error, STREAMER_EINVAL, "device: %s: no such device", name);
+        return NULL;
+}
+
+/* ---- look-ups ---- */
+
+bool generation_has_name(const struct generation *generation, const char *name)
+{
+        list_each (pos, &generation->names)
+                if (strcmp(container_of(pos, struct model_name, link)->text, name) == 0)
+                        return true;
+        return false;
+}
+
+const char *generation_name(const struct generation *generation)
+{
+        if (list_empty(&generation->names))
+                return generation->last_name;
+        return container_of(generation->names.next, struct model_name, link)->text;
+}
+
+/* The newest generation of this name in this state. */
+static struct generation *find(struct resident *resident, const char *name, enum generation_state state)
+{
+        struct generation *found = NULL;
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->state != state)
+                        continue;
+                if (generation_has_name(g, name) || (state == GENERATION_DRAINING && strcmp(g->last_name, name) == 0))
+                        found = g;
+        }
+        return found;
+}
+
+struct generation *resident_ready(struct resident *resident, const char *name)
+{
+        return find(resident, name, GENERATION_READY);
+}
+
+struct generation *resident_loading(struct resident *resident, const char *name)
+{
+        return find(resident, name, GENERATION_LOADING);
+}
+
+struct generation *resident_failed(struct resident *resident, const char *name)
+{
+        return find(resident, name, GENERATION_FAILED);
+}
+
+struct generation *resident_any(struct resident *resident, const char *name)
+{
+        static const enum generation_state order[] = {GENERATION_READY, GENERATION_LOADING, GENERATION_FAILED,
+                                                      GENERATION_DRAINING};
+        for (size_t i = 0; i < ARRAY_SIZE(order); i++) {
+                struct generation *g = find(resident, name, order[i]);
+                if (g != NULL)
+                        return g;
+        }
+        return NULL;
+}
+
+struct generation *resident_same(struct resident *resident, const struct source_identity *identity,
+                                 const struct device *device, const struct generation *except)
+{
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g != except && g->has_identity && g->device == device &&
+                    (g->state == GENERATION_READY || g->state == GENERATION_LOADING) &&
+                    memcmp(&g->identity, identity, sizeof(*identity)) == 0)
+                        return g;
+        }
+        return NULL;
+}
+
+/* ---- life ---- */
+
+void generation_changed(struct generation *generation)
+{
+        struct resident *resident = generation->resident;
+        if (resident->changed != NULL)
+                resident->changed(resident, generation);
+}
+
+int generation_add_name(struct generation *generation, const char *name)
+{
+        struct model_name *n = malloc(sizeof(*n) + strlen(name) + 1);
+        if (n == NULL)
+                return STREAMER_ENOMEM;
+        strcpy(n->text, name);
+        list_append(&generation->names, &n->link);
+        return 0;
+}
+
+static struct generation *generation_free(struct generation *generation)
+{
+        list_each_safe (pos, &generation->names) {
+                list_remove(pos);
+                free(container_of(pos, struct model_name, link));
+        }
+        list_remove(&generation->link);
+        free(generation->source);
+        free(generation->last_name);
+        free(generation);
+        return NULL;
+}
+
+struct generation *generation_new(struct resident *resident, const char *name, const char *source,
+                                  struct device *device)
+{
+        struct generation *g = calloc(1, sizeof(*g));
+        if (g == NULL)
+                return NULL;
+        g->resident = resident;
+        g->device = device;
+        g->manifest.fd = g->arrival.fd = -1;
+        g->pins = 1;
+        g->started_ns = now_ns();
+        list_init(&g->link);
+        list_init(&g->names);
+        list_init(&g->leases);
+        g->source = strdup(source);
+        g->last_name = strdup(name);
+        if (g->source == NULL || g->last_name == NULL || generation_add_name(g, name) < 0)
+                return generation_free(g);
+        list_append(&resident->generations, &g->link);
+        return g;
+}
+
+void generation_assign_number(struct generation *generation)
+{
+        generation->number = ++generation->resident->last_number;
+}
+
+/* "name 1234 bytes, ..." for the error of a load that does not fit. */
+static void holders(const struct resident *resident, const struct device *device, char *text, size_t size)
+{
+        size_t used = 0;
+        text[0] = '\0';
+        list_each (pos, &resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (g->device != device || g->charged == 0)
+                        continue;
+                int n = snprintf(text + used, size - used, "%s%s %" PRIu64 " (%s%s)", used > 0 ? ", " : "",
+                                 generation_name(g), g->charged, generation_state_name(g->state),
+                                 g->n_leases > 0 ? ", leased" : "");
+                if (n < 0 || (size_t)n >= size - used)
+                        break;
+                used += (size_t)n;
+        }
+}
+
+int generation_charge(struct generation *generation, uint64_t bytes, struct error *error)
+{
+        struct device *device = generation->device;
+        uint64_t unused = device->budget > device->used ? device->budget - device->used : 0;
+        if (bytes > unused) {
+                char who[600];
+                holders(generation->resident, device, who, sizeof(who));
+                return error_set(error, STREAMER_ENOMEM,
+                                 "does not fit: %" PRIu64 " bytes needed, %" PRIu64 " of %" PRIu64 " free (%s: %s)",
+                                 bytes, unused, device->budget, device->name,
+                                 who[0] != '\0' ? who : "nothing resident");
+        }
+        device->used += bytes;
+        generation->charged += bytes;
+        generation_changed(generation);
+        return 0;
+}
+
+static void table_drop(struct table *table)
+{
+        if (table->fd < 0)
+                return;
+        munmap(table->map, table->size);
+        close(table->fd);
+        *table = (struct table){.fd = -1};
+}
+
+static void release_run(struct work *work)
+{
+        struct generation *g = container_of(work, struct generation, work);
+        for (unsigned i = 0; i < g->n_segments; i++)
+                g->device->ops->release(&g->segments[i]);
+        table_drop(&g->manifest);
+        table_drop(&g->arrival);
+}
+
+static void release_done(struct work *work)
+{
+        struct generation *g = container_of(work, struct generation, work);
+        g->releasing = false;
+        g->n_segments = 0;
+        g->device->used -= g->charged;
+        g->charged = 0;
+        log_debug("%s: generation %" PRIu64 " gave its memory back", generation_name(g), g->number);
+        generation_changed(g);
+        generation_settle(g);
+}
+
+static bool holds_memory(const struct generation *g)
+{
+        return g->n_segments > 0 || g->charged > 0 || g->manifest.fd >= 0 || g->arrival.fd >= 0;
+}
+
+void generation_settle(struct generation *generation)
+{
+        if (generation->state == GENERATION_LOADING || generation->state == GENERATION_READY)
+                return;
+        if (generation->n_leases > 0 || generation->pins > 0 || generation->releasing)
+                return;
+        if (holds_memory(generation)) {
+                generation->releasing = true;
+                work_submit(generation->device->thread, WORK_LANE_CPU, &generation->work, release_run, release_done);
+                return;
+        }
+        if (list_empty(&generation->names))
+                generation_free(generation);
+}
+
+void generation_pin(struct generation *generation)
+{
+        generation->pins++;
+}
+
+void generation_unpin(struct generation *generation)
+{
+        require(generation->pins > 0);
+        generation->pins--;
+        generation_settle(generation);
+}
+
+/* Without notice or settling. */
+static void remove_name(struct generation *generation, const char *name)
+{
+        list_each_safe (pos, &generation->names) {
+                struct model_name *n = container_of(pos, struct model_name, link);
+                if (strcmp(n->text, name) != 0)
+                        continue;
+                list_remove(&n->link);
+                char *last = strdup(n->text);
+                if (last != NULL) {
+                        free(generation->last_name);
+                        generation->last_name = last;
+                }
+                free(n);
+        }
+}
+
+void generation_drop_name(struct generation *generation, const char *name)
+{
+        remove_name(generation, name);
+        if (!list_empty(&generation->names))
+                return;
+        if (generation->state == GENERATION_READY)
+                generation->state = GENERATION_DRAINING;
+        generation_changed(generation);
+        generation_settle(generation);
+}
+
+void generation_take_over(struct generation *generation, const char *name)
+{
+        list_each_safe (pos, &generation->resident->generations) {
+                struct generation *other = container_of(pos, struct generation, link);
+                if (other != generation && generation_has_name(other, name) &&
+                    (other->state == GENERATION_READY || other->state == GENERATION_FAILED))
+                        generation_drop_name(other, name);
+        }
+}
+
+/* A name that a newer generation serves already stays there: this one came too late for it. */
+static void yield_to_newer(struct generation *generation)
+{
+        list_each_safe (pos, &generation->names) {
+                const char *name = container_of(pos, struct model_name, link)->text;
+                struct generation *other = resident_ready(generation->resident, name);
+                if (other != NULL && other->number > generation->number)
+                        remove_name(generation, name);
+        }
+}
+
+void generation_ready(struct generation *generation)
+{
+        require(generation->state == GENERATION_LOADING);
+        yield_to_newer(generation);
+        generation->state = list_empty(&generation->names) ? GENERATION_DRAINING : GENERATION_READY;
+        list_each (pos, &generation->names)
+                generation_take_over(generation, container_of(pos, struct model_name, link)->text);
+        generation_changed(generation);
+        generation_settle(generation);
+}
+
+/* Only so many failures stay listed. */
+static void forget_failures(struct resident *resident)
+{
+        uint64_t n = 0;
+        list_each (pos, &resident->generations)
+                n += container_of(pos, struct generation, link)->state == GENERATION_FAILED;
+        list_each_safe (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (n <= resident->failed_kept)
+                        return;
+                if (g->state != GENERATION_FAILED)
+                        continue;
+                n--;
+                while (!list_empty(&g->names))
+                        remove_name(g, generation_name(g));
+                generation_settle(g);
+        }
+}
+
+void generation_fail(struct generation *generation, const struct error *error)
+{
+        require(generation->state == GENERATION_LOADING);
+        struct resident *resident = generation->resident;
+        list_each (pos, &generation->names) {
+                const char *name = container_of(pos, struct model_name, link)->text;
+                struct generation *before = resident_failed(resident, name);
+                if (before != NULL)
+                        generation_drop_name(before, name);
+        }
+        generation->state = GENERATION_FAILED;
+        generation->error = *error;
+        generation_changed(generation);
+        generation_settle(generation);
+        forget_failures(resident);
+}
+
+void generation_discard(struct generation *generation)
+{
+        require(generation->state == GENERATION_LOADING && !holds_memory(generation));
+        generation->state = GENERATION_FAILED;
+        while (!list_empty(&generation->names))
+                remove_name(generation, generation_name(generation));
+        generation_settle(generation);
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is resident: models by name and generation, their memory, and who holds it. Belongs to the
+ * loop thread.
+ *
+ *   loading > ready > draining > (gone)
+ *      \                 ^
+ *       > failed         +-- the last name was taken away: unload, or a newer generation serves
+ *
+ * Drop is not release. A generation that is dropped (draining, failed) keeps its memory until the
+ * last lease and the last pin are gone; then the device's thread frees it, and only then does the
+ * budget get its bytes back. A failed generation stays listed, without memory, until it is unloaded,
+ * replaced, or pushed out by later failures.
+ *
+ * A name leads to at most one generation that serves and one that loads. Two names may lead to one
+ * generation (aliases).
+ */
+#ifndef DAEMON_RESIDENT_RESIDENT_H
+#define DAEMON_RESIDENT_RESIDENT_H
+
+#include "daemon/base/hash.h"
+#include "daemon/base/list.h"
+#include "daemon/device/device.h"
+#include "daemon/source/source.h"
+#include "proto/manifest.h"
+
+#define GENERATION_SEGMENTS MANIFEST_MAX_SEGMENTS
+
+enum generation_state {
+        GENERATION_LOADING,
+        GENERATION_READY,
+        GENERATION_DRAINING,
+        GENERATION_FAILED,
+};
+const char *generation_state_name(enum generation_state state);
+
+struct model_name {
+        struct list link; /* in generation->names */
+        char text[];
+};
+
+/* A memfd and the daemon's own writable map of it. */
+struct table {
+        int fd; /* -1: none */
+        void *map;
+        uint64_t size;
+};
+
+struct generation {
+        struct list link; /* in resident->generations, oldest first */
+        struct resident *resident;
+        uint64_t number; /* 0 until it is known to be new */
+        enum generation_state state;
+        struct list names;
+        char *last_name; /* for display, when the names are gone */
+        char *source;    /* canonical */
+        struct source_identity identity;
+        bool has_identity, verified; /* verified: files matched published SHA-256 digests */
+
+        struct device *device;
+        struct segment segments[GENERATION_SEGMENTS];
+        unsigned n_segments;
+        uint64_t charged; /* bytes taken from the device's budget */
+        struct table manifest, arrival;
+
+        uint64_t data_bytes, n_tensors;
+        unsigned char digest[DIGEST_SIZE];
+        uint64_t started_ns, load_ns;
+        struct error error; /* failed */
+
+        struct list leases;
+        unsigned n_leases;
+        unsigned pins; /* work that may touch the memory: the load, a verify */
+        bool releasing;
+        struct work work; /* the release */
+};
+
+struct resident {
+        struct list generations;
+        struct device **devices;
+        size_t n_devices;
+        uint64_t last_number;
+        uint64_t failed_kept;
+        /* Any change that somebody may wait for; called at most once a change, never by a query. */
+        void (*changed)(struct resident *resident, struct generation *generation);
+        void *context;
+};
+
+void resident_init(struct resident *resident, struct device **devices, size_t n_devices, uint64_t failed_kept);
+void resident_deinit(struct resident *resident); /* every generation must be gone */
+bool resident_empty(const struct resident *resident);
+
+/* NULL name: the only device. NULL with *error if there is none such, or more than one. */
+struct device *resident_device(struct resident *resident, const char *name, struct error *error);
+
+/* ---- look-ups; NULL if none ---- */
+
+struct generation *resident_ready(struct resident *resident, const char *name);
+struct generation *resident_loading(struct resident *resident, const char *name); /* the newest */
+struct generation *resident_failed(struct resident *resident, const char *name);
+/* Serving, else loading, else failed, else draining. */
+struct generation *resident_any(struct resident *resident, const char *name);
+/* Ready or loading, on this device, from exactly these files. */
+struct generation *resident_same(struct resident *resident, const struct source_identity *identity,
+                                 const struct device *device, const struct generation *except);
+
+bool generation_has_name(const struct generation *generation, const char *name);
+const char *generation_name(const struct generation *generation); /* the first, or the last it had */
+
+/* ---- life ---- */
+
+/* NULL on ENOMEM. It is loading, has one name and one pin (the load's). */
+struct generation *generation_new(struct resident *resident, const char *name, const char *source,
+                                  struct device *device);
+void generation_assign_number(struct generation *generation);
+
+/* Takes `bytes` from the device's budget, or STREAMER_ENOMEM with figures and holders. */
+int generation_charge(struct generation *generation, uint64_t bytes, struct error *error);
+
+/* It serves from now on; whoever served under its names before drains. */
+void generation_ready(struct generation *generation);
+/* Takes `name` from every other generation that serves or has failed under it. */
+void generation_take_over(struct generation *generation, const char *name);
+void generation_fail(struct generation *generation, const struct error *error);
+/* Not needed after all (it was resident already): goes without a trace. */
+void generation_discard(struct generation *generation);
+
+/* Something about it changed that its own calls do not tell of (a name came to it). */
+void generation_changed(struct generation *generation);
+
+int generation_add_name(struct generation *generation, const char *name); /* STREAMER_ENOMEM */
+/* Takes a name away; the last one gone, the generation drains, or goes if it had failed. */
+void generation_drop_name(struct generation *generation, const char *name);
+
+void generation_pin(struct generation *generation);
+void generation_unpin(struct generation *generation);
+/* After a lease or a pin ended: frees what nobody holds. May free the generation. */
+void generation_settle(struct generation *generation);
+
+#endif

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attach, detach, and what a lease is told while its model loads.
+ *
+ * An attach is answered when there is something to hand out: tables and segments. Which generation
+ * it gets: the one that serves; else the one that loads; with a generation or a digest asked for,
+ * that one and no other.
+ */
+#include "daemon/serve/reply.h"
+#include "daemon/serve/session.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+/* ---- which generation ---- */
+
+enum choice { CHOICE_NOW, CHOICE_WAIT, CHOICE_ERROR };
+
+static bool digest_is(const struct generation *g, const char *hex)
+{
+        char text[2 * DIGEST_SIZE + 1];
+        for (size_t i = 0; i < DIGEST_SIZE; i++)
+                snprintf(text + 2 * i, 3, "%02x", g->digest[i]);
+        return strcasecmp(text, hex) == 0;
+}
+
+static struct generation *by_number(struct resident *resident, const char *name, uint64_t number)
+{
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->number == number && generation_has_name(g, name))
+                        return g;
+        }
+        return NULL;
+}
+
+static enum choice not_there(struct resident *resident, const struct req_attach *req, struct error *error)
+{
+        struct generation *failed = resident_failed(resident, req->model);
+        if (failed != NULL)
+                error_set(error, failed->error.code, "%s: %s", req->model, failed->error.text);
+        else
+                error_set(error, STREAMER_ENOENT, "%s: no such model", req->model);
+        return CHOICE_ERROR;
+}
+
+static enum choice choose_digest(struct resident *resident, const struct req_attach *req, struct generation **out,
+                                 struct error *error)
+{
+        struct generation *ready = resident_ready(resident, req->model);
+        if (ready != NULL && digest_is(ready, req->digest)) {
+                *out = ready;
+                return CHOICE_NOW;
+        }
+        if (resident_loading(resident, req->model) != NULL)
+                return CHOICE_WAIT;
+        if (ready == NULL)
+                return not_there(resident, req, error);
+        error_set(error, STREAMER_EDIGEST, "%s: its digest is not %s", req->model, req->digest);
+        return CHOICE_ERROR;
+}
+
+static enum choice choose(struct resident *resident, const struct req_attach *req, struct generation **out,
+                          struct error *error)
+{
+        if (req->digest != NULL)
+                return choose_digest(resident, req, out, error);
+        struct generation *g;
+        if (req->generation != 0) {
+                g = by_number(resident, req->model, req->generation);
+                if (g == NULL) {
+                        error_set(error, STREAMER_ENOENT, "%s: no generation %" PRIu64, req->model, req->generation);
+                        return CHOICE_ERROR;
+                }
+        } else {
+                g = resident_ready(resident, req->model);
+                if (g == NULL)
+                        g = resident_loading(resident, req->model);
+        }
+        if (g == NULL || g->state == GENERATION_FAILED)
+                return not_there(resident, req, error);
+        *out = g;
+        if (g->state == GENERATION_READY)
+                return CHOICE_NOW;
+        return g->manifest.fd >= 0 && !req->ready ? CHOICE_NOW : CHOICE_WAIT;
+}
+
+/* ---- the client's process ---- */
+
+static int process_fd(const struct conn *conn)
+{
+        int fd = -1;
+        socklen_t len = sizeof(fd);
+        if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERPIDFD, &fd, &len) == 0)
+                return fd;
+        if (conn->pid <= 0) {
+                errno = ESRCH;
+                return -1;
+        }
+        return (int)syscall(SYS_pidfd_open, conn->pid, 0);
+}
+
+static struct process *client_process(struct session *session, struct error *error)
+{
+        int fd = process_fd(session->conn);
+        if (fd < 0) {
+                error_errno(error, STREAMER_EUNSUPPORTED, errno, "the client's process cannot be watched");
+                return NULL;
+        }
+        struct process *process =
+                leases_process_consume_fd(&session->server->leases, session->conn->pid, session->conn->caller.uid, fd);
+        if (process == NULL)
+                error_set(error, STREAMER_ENOMEM, "no memory");
+        return process;
+}
+
+/* ---- limits ---- */
+
+static unsigned fds_in_flight(struct server *server)
+{
+        unsigned n = 0;
+        list_each (pos, &server->conns) {
+                struct conn *conn = container_of(pos, struct conn, link);
+                if (conn->fds_sent > 0)
+                        n += conn_fds_in_flight(conn);
+        }
+        return n;
+}
+
+static int check_limits(struct session *session, unsigned n_fds, struct error *error)
+{
+        struct server *server = session->server;
+        if (session->n_leases >= server->limits.leases_per_client)
+                return error_set(error, STREAMER_ELIMIT, "attach: this connection holds %" PRIu64 " leases",
+                                 session->n_leases);
+        if (session->conn->fds_sent > 0 && conn_fds_in_flight(session->conn) + n_fds > server->limits.fds_per_client)
+                return error_set(error, STREAMER_ELIMIT, "attach: this client does not take its descriptors");
+        if (fds_in_flight(server) + n_fds > server->limits.fds_in_flight)
+                return error_set(error, STREAMER_ELIMIT, "attach: too many descriptors are on their way to clients");
+        return 0;
+}
+
+/* ---- the reply ---- */
+
+static uint64_t arrived_count(const struct generation *g)
+{
+        const struct arrival_header *log = g->arrival.map;
+        return log == NULL ? 0 : __atomic_load_n(&log->count, __ATOMIC_ACQUIRE);
+}
+
+static void write_fd(struct writer *w, const char *key, size_t fd, uint64_t size)
+{
+        writer_key(w, key);
+        writer_map(w, 2);
+        writer_ku64(w, "fd", fd);
+        writer_ku64(w, "size", size);
+}
+
+static void write_segments(struct writer *w, const struct generation *g, size_t first_fd, int *fds, size_t *n_fds)
+{
+        writer_key(w, "segments");
+        writer_array(w, g->n_segments);
+        for (unsigned i = 0; i < g->n_segments; i++) {
+                struct handle handle;
+                g->device->ops->handle(&g->segments[i], &handle);
+                writer_map(w, 7);
+                writer_kstr(w, "kind", handle.kind);
+                if (handle.fd >= 0) {
+                        writer_ku64(w, "fd", first_fd + i);
+                        fds[(*n_fds)++] = handle.fd;
+                } else {
+                        writer_key(w, "handle");
+                        writer_bin(w, handle.bytes, handle.n_bytes);
+                }
+                writer_ku64(w, "size", g->segments[i].size);
+                writer_ku64(w, "offset", 0);
+                writer_kstr(w, "uuid", g->device->uuid);
+                writer_ku64(w, "generation", g->number);
+                reply_digest(w, "digest", g);
+        }
+}
+
+static void send_attach(struct session *session, uint64_t id, const struct lease *lease, const char *model)
+{
+        const struct generation *g = lease->generation;
+        int fds[FRAME_FDS_MAX];
+        size_t n = 0;
+        struct writer w;
+        conn_writer(&w);
+        writer_reply(&w, id, lease->following ? 13 : 12);
+        writer_ku64(&w, "lease", lease->id);
+        writer_kstr(&w, "model", model);
+        writer_ku64(&w, "generation", g->number);
+        reply_digest(&w, "digest", g);
+        writer_kstr(&w, "state", generation_state_name(g->state));
+        writer_kstr(&w, "device", g->device->name);
+        writer_kstr(&w, "device_kind", g->device->ops->kind);
+        writer_kstr(&w, "device_uuid", g->device->uuid);
+        writer_ku64(&w, "bytes", g->data_bytes);
+        write_fd(&w, "manifest", n, g->manifest.size);
+        fds[n++] = g->manifest.fd;
+        if (lease->following) {
+                write_fd(&w, "arrival", n, g->arrival.size);
+                fds[n++] = g->arrival.fd;
+        }
+        writer_ku64(&w, "arrived", lease->told);
+        write_segments(&w, g, n, fds, &n);
+        conn_send(session->conn, &w, fds, n);
+}
+
+static int lease_begin(struct session *session, struct generation *g, const struct request *request,
+                       struct error *error)
+{
+        int r = check_limits(session, g->n_segments + 2, error);
+        if (r < 0)
+                return r;
+        struct process *process = client_process(session, error);
+        if (process == NULL)
+                return error->code;
+        struct lease *lease = lease_new(&session->server->leases, process, g, session);
+        if (lease == NULL) {
+                process_settle(process);
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        }
+        list_append(&session->leases, &lease->in_owner);
+        session->n_leases++;
+        lease->following = g->state == GENERATION_LOADING;
+        lease->told = lease->following ? arrived_count(g) : g->n_tensors;
+        send_attach(session, request->id, lease, request->u.attach.model);
+        return 0;
+}
+
+bool session_attach(struct session *session, const struct request *request)
+{
+        const struct req_attach *req = &request->u.attach;
+        struct error error = {0};
+        struct generation *g = NULL;
+        enum choice choice = choose(session->server->resident, req, &g, &error);
+        if (choice == CHOICE_WAIT)
+                return false;
+        if (choice == CHOICE_NOW && req->device != NULL && strcmp(g->device->name, req->device) != 0 &&
+            strcmp(g->device->uuid, req->device) != 0) {
+                error_set(&error, STREAMER_ENOENT, "%s: not on device %s", req->model, req->device);
+                choice = CHOICE_ERROR;
+        }
+        if (choice == CHOICE_ERROR || lease_begin(session, g, request, &error) < 0)
+                session_error(session, request->id, &error);
+        return true;
+}
+
+/* ---- afterwards ---- */
+
+void session_detach(struct session *session, const struct request *request)
+{
+        list_each (pos, &session->leases) {
+                struct lease *lease = container_of(pos, struct lease, in_owner);
+                if (lease->id != request->u.detach.lease)
+                        continue;
+                session->n_leases--;
+                lease_end(&session->server->leases, lease);
+                session_ok(session, request->id);
+                return;
+        }
+        struct error error;
+        error_set(&error, STREAMER_ENOENT, "lease %" PRIu64 ": not held by this connection", request->u.detach.lease);
+        session_error(session, request->id, &error);
+}
+
+void session_tell_lease(struct session *session, struct lease *lease)
+{
+        const struct generation *g = lease->generation;
+        uint64_t count = arrived_count(g);
+        bool ended = g->state != GENERATION_LOADING, failed = g->state == GENERATION_FAILED;
+        if (!lease->following || (!ended && count == lease->told))
+                return;
+        lease->dirty = !conn_writable(session->conn);
+        if (lease->dirty)
+                return;
+        lease->told = count;
+        lease->following = !ended;
+        struct writer w;
+        conn_writer(&w);
+        writer_map(&w, failed ? 7 : 5);
+        writer_kstr(&w, "event", "lease");
+        writer_ku64(&w, "lease", lease->id);
+        writer_ku64(&w, "arrived", count);
+        writer_kstr(&w, "state", !ended ? "loading" : failed ? "failed" : "ready");
+        reply_digest(&w, "digest", g);
+        if (failed) {
+                writer_kstr(&w, "code", code_wire(g->error.code));
+                writer_kstr(&w, "text", g->error.text);
+        }
+        conn_send(session->conn, &w, NULL, 0);
+}
+
+void session_abandon_leases(struct session *session)
+{
+        while (!list_empty(&session->leases))
+                lease_abandon(&session->server->leases, container_of(session->leases.next, struct lease, in_owner));
+        session->n_leases = 0;
+}

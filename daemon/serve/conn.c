@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/conn.h"
+
+#include "daemon/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+/* Bytes read in one turn of the loop, so that a flood on one connection leaves the others theirs. */
+#define READ_TURN (256 * KiB)
+
+struct out_frame {
+        struct list link;
+        size_t len, done, n_fds;
+        int fds[FRAME_FDS_MAX];
+        unsigned char data[];
+};
+
+static void on_poll(uv_poll_t *poll, int status, int events);
+static void conn_process(struct conn *conn);
+
+/* ---- closing ---- */
+
+static void out_frame_free(struct out_frame *frame)
+{
+        list_remove(&frame->link);
+        for (size_t i = 0; i < frame->n_fds; i++)
+                close(frame->fds[i]);
+        free(frame);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+        struct conn *conn = handle->data;
+        conn->ops->closed(conn);
+        list_each_safe (pos, &conn->out)
+                out_frame_free(container_of(pos, struct out_frame, link));
+        frame_reader_deinit(&conn->in);
+        close(conn->fd);
+        free(conn);
+}
+
+static void conn_end(struct conn *conn)
+{
+        if (uv_is_closing((uv_handle_t *)&conn->poll))
+                return;
+        conn->closing = conn->broken = true;
+        uv_poll_stop(&conn->poll);
+        uv_close((uv_handle_t *)&conn->poll, on_closed);
+}
+
+void conn_close(struct conn *conn, bool flush)
+{
+        conn->closing = true;
+        if (!flush || list_empty(&conn->out))
+                conn_end(conn);
+}
+
+/* ---- polling ---- */
+
+static void update_poll(struct conn *conn)
+{
+        int events = UV_DISCONNECT;
+        if (!conn->paused && !conn->held && !conn->closing)
+                events |= UV_READABLE;
+        if (!list_empty(&conn->out))
+                events |= UV_WRITABLE;
+        if (conn->broken || events == conn->events)
+                return;
+        conn->events = events;
+        if (uv_poll_start(&conn->poll, events, on_poll) != 0)
+                conn_end(conn);
+}
+
+/* ---- output ---- */
+
+static bool fatal_send_error(int errno_value)
+{
+        /* Too many descriptors in flight: they will be received, or the client goes. */
+        return errno_value != EAGAIN && errno_value != EINTR && errno_value != ETOOMANYREFS && errno_value != ENOBUFS;
+}
+
+static void sent_fds(struct conn *conn, size_t n)
+{
+        conn->fds_sent += (unsigned)n;
+}
+
+static void flush(struct conn *conn)
+{
+        while (!list_empty(&conn->out)) {
+                struct out_frame *f = container_of(conn->out.next, struct out_frame, link);
+                ssize_t n = frame_send_fds(conn->fd, f->data + f->done, f->len - f->done, f->fds, f->n_fds);
+                if (n < 0 && fatal_send_error(errno)) {
+                        conn_end(conn);
+                        return;
+                }
+                if (n < 0)
+                        break;
+                sent_fds(conn, f->n_fds);
+                for (size_t i = 0; i < f->n_fds; i++)
+                        close(f->fds[i]);
+                f->n_fds = 0;
+                f->done += (size_t)n;
+                conn->out_bytes -= (size_t)n;
+                if (f->done < f->len)
+                        break;
+                out_frame_free(f);
+        }
+        if (conn->closing && list_empty(&conn->out)) {
+                conn_end(conn);
+                return;
+        }
+        if (conn->paused && conn->out_bytes < conn->limits->output / 2) {
+                conn->paused = false;
+                conn_process(conn);
+        }
+        if (!conn->closing && conn->out_bytes < conn->limits->output / 2)
+                conn->ops->drained(conn);
+        update_poll(conn);
+}
+
+static bool queue(struct conn *conn, const unsigned char *data, size_t len, const int *fds, size_t n_fds)
+{
+        struct out_frame *f = malloc(sizeof(*f) + len);
+        if (f == NULL)
+                return false;
+        f->len = len;
+        f->done = f->n_fds = 0;
+        memcpy(f->data, data, len);
+        list_append(&conn->out, &f->link);
+        conn->out_bytes += len;
+        for (size_t i = 0; i < n_fds; i++) {
+                f->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
+                if (f->fds[i] < 0)
+                        return false;
+                f->n_fds++;
+        }
+        return true;
+}
+
+/* Sends at once where nothing waits; queues the rest. */
+static bool send_bytes(struct conn *conn, const unsigned char *data, size_t len, const int *fds, size_t n_fds)
+{
+        ssize_t n = -1;
+        if (list_empty(&conn->out)) {
+                n = frame_send_fds(conn->fd, data, len, fds, n_fds);
+                if (n < 0 && fatal_send_error(errno))
+                        return false;
+        }
+        if (n >= 0) {
+                sent_fds(conn, n_fds);
+                n_fds = 0;
+        }
+        size_t done = n > 0 ? (size_t)n : 0;
+        return done == len || queue(conn, data + done, len - done, fds, n_fds);
+}
+
+void conn_writer(struct writer *writer)
+{
+        static const char room[FRAME_HEADER];
+        writer_init(writer);
+        if (msgpack_sbuffer_write(&writer->buf, room, sizeof(room)) != 0)
+                writer->failed = true;
+}
+
+void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t n_fds)
+{
+        unsigned char *data = (unsigned char *)writer->buf.data;
+        size_t len = writer->buf.size;
+        bool ok = !writer->failed && len > FRAME_HEADER && len - FRAME_HEADER <= FRAME_MAX && n_fds <= FRAME_FDS_MAX;
+        if (!conn->broken) {
+                if (ok) {
+                        frame_put_header(data, len - FRAME_HEADER);
+                        ok = send_bytes(conn, data, len, fds, n_fds);
+                }
+                if (!ok)
+                        conn_end(conn);
+                else if (conn->out_bytes > conn->limits->output)
+                        conn->paused = true;
+                update_poll(conn);
+        }
+        writer_deinit(writer);
+}
+
+bool conn_writable(const struct conn *conn)
+{
+        return !conn->closing && conn->out_bytes < conn->limits->output / 2;
+}
+
+unsigned conn_fds_in_flight(struct conn *conn)
+{
+        int unread = 1;
+        if (conn->fds_sent > 0 && ioctl(conn->fd, SIOCOUTQ, &unread) == 0 && unread == 0)
+                conn->fds_sent = 0;
+        return conn->fds_sent;
+}
+
+/* ---- input ---- */
+
+static void break_framing(struct conn *conn, const char *why)
+{
+        struct writer w;
+        conn_writer(&w);
+        writer_error(&w, 0, STREAMER_EPROTO, why);
+        conn_send(conn, &w, NULL, 0);
+        conn_close(conn, true);
+}
+
+/* Frames that are whole, as long as the session takes them. */
+static void conn_process(struct conn *conn)
+{
+        if (conn->in_frame) /* a frame's own reply unpaused us: its caller goes on */
+                return;
+        conn->in_frame = true;
+        while (!conn->paused && !conn->held && !conn->closing) {
+                const void *data;
+                size_t len;
+                int r = frame_reader_next(&conn->in, &data, &len);
+                if (r < 0) {
+                        char why[96];
+                        snprintf(why, sizeof(why), "frame: length %zu is not between 1 and %u", len, FRAME_MAX);
+                        break_framing(conn, why);
+                }
+                if (r <= 0)
+                        break;
+                conn->waiting_since = 0;
+                conn->ops->frame(conn, data, len);
+        }
+        conn->in_frame = false;
+        if (!frame_reader_partial(&conn->in))
+                conn->waiting_since = 0;
+        else if (conn->waiting_since == 0)
+                conn->waiting_since = now_ns();
+}
+
+static void on_readable(struct conn *conn)
+{
+        for (size_t got = 0; got < READ_TURN && !conn->paused && !conn->held && !conn->closing;) {
+                size_t size;
+                void *space = frame_reader_space(&conn->in, &size);
+                if (space == NULL) {
+                        conn_end(conn);
+                        return;
+                }
+                ssize_t n = recv(conn->fd, space, size, 0);
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n < 0 && errno == EAGAIN)
+                        break;
+                if (n <= 0) {
+                        conn_end(conn);
+                        return;
+                }
+                frame_reader_added(&conn->in, (size_t)n);
+                got += (size_t)n;
+                conn_process(conn);
+                if ((size_t)n < size)
+                        break;
+        }
+        update_poll(conn);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+        struct conn *conn = poll->data;
+        if (status < 0) {
+                conn_end(conn);
+                return;
+        }
+        if (events & UV_WRITABLE)
+                flush(conn);
+        if ((events & UV_READABLE) && !conn->closing)
+                on_readable(conn);
+        else if ((events & UV_DISCONNECT) && !conn->broken)
+                conn_end(conn);
+}
+
+void conn_hold(struct conn *conn, bool hold)
+{
+        if (conn->held == hold)
+                return;
+        conn->held = hold;
+        if (!hold && !conn->closing)
+                conn_process(conn);
+        update_poll(conn);
+}
+
+void conn_tick(struct conn *conn, uint64_t now)
+{
+        if (!list_empty(&conn->out) && !conn->broken)
+                flush(conn); /* what the kernel refused for too many descriptors */
+        if (conn->closing || conn->paused || conn->held || conn->waiting_since == 0)
+                return;
+        if (now > conn->waiting_since && now - conn->waiting_since > conn->limits->frame_timeout_ns)
+                break_framing(conn, "frame: the rest of it did not come in time");
+}
+
+/* ---- life ---- */
+
+static void read_caller(struct conn *conn)
+{
+        struct ucred cred = {.uid = (uid_t)-1, .gid = (gid_t)-1};
+        socklen_t len = sizeof(cred);
+        getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
+        conn->pid = cred.pid;
+        conn->caller.uid = cred.uid;
+        conn->caller.gid = cred.gid;
+        len = sizeof(conn->caller.groups);
+        /* Someone in more groups than fit is taken to be in none beside the first. */
+        if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERGROUPS, conn->caller.groups, &len) == 0)
+                conn->caller.n_groups = len / sizeof(gid_t);
+}
+
+struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits)
+{
+        struct conn *conn = calloc(1, sizeof(*conn));
+        if (conn == NULL || uv_poll_init(loop, &conn->poll, fd) != 0) {
+                free(conn);
+                close(fd);
+                return NULL;
+        }
+        conn->fd = fd;
+        conn->ops = ops;
+        conn->limits = limits;
+        conn->poll.data = conn;
+        conn->waiting_since = now_ns(); /* for the first frame */
+        list_init(&conn->link);
+        list_init(&conn->out);
+        frame_reader_init(&conn->in);
+        read_caller(conn);
+        update_poll(conn);
+        return conn;
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ps: who holds what. The loop takes a snapshot, a worker adds each process's command name from
+ * /proc, the loop answers.
+ */
+#include "daemon/serve/session.h"
+
+#include <string.h>
+
+#define PS_PAGE 200
+
+struct ps_row {
+        uint64_t id, generation, bytes, since_ns;
+        pid_t pid;
+        uid_t uid;
+        bool orphan;
+        char comm[32];
+        char *model;
+};
+
+struct ps {
+        struct work work;
+        struct deferred *deferred;
+        struct ps_row *rows;
+        size_t n;
+        bool more;
+};
+
+static void ps_free(struct ps *ps)
+{
+        for (size_t i = 0; i < ps->n; i++)
+                free(ps->rows[i].model);
+        free(ps->rows);
+        free(ps);
+}
+
+static int by_id(const void *a, const void *b)
+{
+        const struct ps_row *x = a, *y = b;
+        return (x->id > y->id) - (x->id < y->id);
+}
+
+static size_t collect(const struct server *server, uint64_t after, struct ps_row *rows)
+{
+        size_t n = 0;
+        list_each (pos, &server->resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                list_each (link, &g->leases) {
+                        const struct lease *lease = container_of(link, struct lease, in_generation);
+                        if (lease->id <= after)
+                                continue;
+                        rows[n++] = (struct ps_row){.id = lease->id,
+                                                    .generation = g->number,
+                                                    .bytes = g->data_bytes,
+                                                    .since_ns = lease->since_ns,
+                                                    .pid = lease->process->pid,
+                                                    .uid = lease->process->uid,
+                                                    .orphan = lease->owner == NULL,
+                                                    .model = (char *)generation_name(g)};
+                }
+        }
+        return n;
+}
+
+static struct ps *ps_new(const struct server *server, const struct req_ps *req)
+{
+        struct ps *ps = calloc(1, sizeof(*ps));
+        if (ps == NULL)
+                return NULL;
+        ps->rows = calloc(server->leases.n + 1, sizeof(*ps->rows));
+        if (ps->rows == NULL) {
+                free(ps);
+                return NULL;
+        }
+        size_t n = collect(server, req->after, ps->rows);
+        size_t page = req->limit > 0 && req->limit < PS_PAGE ? (size_t)req->limit : PS_PAGE;
+        qsort(ps->rows, n, sizeof(*ps->rows), by_id);
+        ps->more = n > page;
+        ps->n = n > page ? page : n;
+        for (size_t i = 0; i < ps->n; i++)
+                ps->rows[i].model = strdup(ps->rows[i].model);
+        return ps;
+}
+
+static void read_comm(struct ps_row *row)
+{
+        char path[64];
+        snprintf(path, sizeof(path), "/proc/%d/comm", (int)row->pid);
+        FILE *f = fopen(path, "re");
+        if (f == NULL)
+                return;
+        if (fgets(row->comm, sizeof(row->comm), f) == NULL)
+                row->comm[0] = '\0';
+        row->comm[strcspn(row->comm, "\n")] = '\0';
+        /* A process names itself as it likes; replies are UTF-8. */
+        for (char *p = row->comm; *p != '\0'; p++)
+                if (*p < ' ' || *p > '~')
+                        *p = '?';
+        fclose(f);
+}
+
+static void ps_run(struct work *work)
+{
+        struct ps *ps = container_of(work, struct ps, work);
+        for (size_t i = 0; i < ps->n; i++)
+                read_comm(&ps->rows[i]);
+}
+
+static void write_row(struct writer *w, const struct ps_row *row, uint64_t now)
+{
+        writer_map(w, 9);
+        writer_ku64(w, "id", row->id);
+        writer_kstr(w, "model", row->model != NULL ? row->model : "");
+        writer_ku64(w, "generation", row->generation);
+        writer_ku64(w, "pid", (uint64_t)row->pid);
+        writer_ku64(w, "uid", row->uid);
+        writer_kstr(w, "comm", row->comm);
+        writer_ku64(w, "bytes", row->bytes);
+        writer_ku64(w, "age_ns", now - row->since_ns);
+        writer_kbool(w, "orphan", row->orphan);
+}
+
+static void ps_done(struct work *work)
+{
+        struct ps *ps = container_of(work, struct ps, work);
+        struct deferred *deferred = ps->deferred;
+        if (deferred->session != NULL) {
+                struct writer w;
+                conn_writer(&w);
+                writer_reply(&w, deferred->request.id, ps->more ? 2 : 1);
+                writer_key(&w, "leases");
+                writer_array(&w, ps->n);
+                uint64_t now = now_ns();
+                for (size_t i = 0; i < ps->n; i++)
+                        write_row(&w, &ps->rows[i], now);
+                if (ps->more)
+                        writer_ku64(&w, "next", ps->rows[ps->n - 1].id);
+                conn_send(deferred->session->conn, &w, NULL, 0);
+        }
+        ps_free(ps);
+        deferred_free(deferred);
+}
+
+void session_ps(struct session *session, struct request *request)
+{
+        struct ps *ps = ps_new(session->server, &request->u.ps);
+        struct deferred *deferred = deferred_new(session, request);
+        if (ps == NULL || deferred == NULL) {
+                struct error error;
+                error_set(&error, STREAMER_ENOMEM, "no memory");
+                if (deferred != NULL) {
+                        session_error(session, deferred->request.id, &error);
+                        deferred_free(deferred);
+                }
+                if (ps != NULL)
+                        ps_free(ps);
+                return;
+        }
+        ps->deferred = deferred;
+        deferred->ps = ps;
+        work_submit(session->server->pool, WORK_LANE_CPU, &ps->work, ps_run, ps_done);
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/reply.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Models in one reply: each is at most a name, a source and an error, far below 1 MiB in all. */
+#define LIST_PAGE 64
+/* Bytes of tensor records in one reply. */
+#define SHOW_PAGE (FRAME_MAX - 64 * 1024)
+
+void reply_digest(struct writer *writer, const char *key, const struct generation *generation)
+{
+        writer_key(writer, key);
+        bool known = generation->state == GENERATION_READY || generation->state == GENERATION_DRAINING;
+        if (known)
+                writer_hex(writer, generation->digest, DIGEST_SIZE);
+        else
+                writer_str(writer, "");
+}
+
+/* ---- models ---- */
+
+static enum page_kind pages_of(const struct generation *g)
+{
+        bool allocated = g->state == GENERATION_READY || g->state == GENERATION_DRAINING;
+        return allocated && g->n_segments > 0 && !g->releasing ? g->segments[0].pages : g->device->pages;
+}
+
+static void write_devices(struct writer *w, const struct generation *g)
+{
+        writer_key(w, "devices");
+        writer_array(w, 1);
+        writer_map(w, 3);
+        writer_kstr(w, "device", g->device->name);
+        writer_ku64(w, "bytes", g->charged);
+        writer_kstr(w, "page_kind", page_kind_name(pages_of(g)));
+}
+
+void reply_model(struct writer *w, const struct generation *g, const char *name)
+{
+        bool failed = g->state == GENERATION_FAILED;
+        writer_map(w, failed ? 12 : 11);
+        writer_kstr(w, "name", name);
+        writer_ku64(w, "generation", g->number);
+        reply_digest(w, "digest", g);
+        writer_kstr(w, "source", g->source);
+        writer_kstr(w, "state", generation_state_name(g->state));
+        writer_ku64(w, "bytes", g->data_bytes);
+        writer_ku64(w, "tensors", g->n_tensors);
+        write_devices(w, g);
+        writer_ku64(w, "leases", g->n_leases);
+        writer_kbool(w, "pinned", false);
+        writer_ku64(w, "load_ns", g->state == GENERATION_LOADING ? 0 : g->load_ns);
+        if (failed)
+                writer_kstr(w, "error", g->error.text);
+}
+
+/* ---- list ---- */
+
+struct entry {
+        const char *name;
+        const struct generation *generation;
+};
+
+static int by_name(const void *a, const void *b)
+{
+        const struct entry *x = a, *y = b;
+        int r = strcmp(x->name, y->name);
+        if (r != 0)
+                return r;
+        return (x->generation->number > y->generation->number) - (x->generation->number < y->generation->number);
+}
+
+static size_t count_entries(const struct resident *resident)
+{
+        size_t n = 0;
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                n += list_empty(&g->names);
+                list_each (name, &g->names)
+                        n++;
+        }
+        return n;
+}
+
+/* Every name of every generation that comes after `after`, sorted. */
+static size_t collect(const struct resident *resident, const char *after, struct entry *entries)
+{
+        size_t n = 0;
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (list_empty(&g->names) && (after == NULL || strcmp(g->last_name, after) > 0))
+                        entries[n++] = (struct entry){g->last_name, g};
+                list_each (link, &g->names) {
+                        const char *name = container_of(link, struct model_name, link)->text;
+                        if (after == NULL || strcmp(name, after) > 0)
+                                entries[n++] = (struct entry){name, g};
+                }
+        }
+        qsort(entries, n, sizeof(*entries), by_name);
+        return n;
+}
+
+void reply_list(struct writer *w, const struct server *server, const struct request *request)
+{
+        const struct req_list *req = &request->u.list;
+        cleanup_free struct entry *entries = calloc(count_entries(server->resident) + 1, sizeof(*entries));
+        if (entries == NULL) {
+                writer_error(w, request->id, STREAMER_ENOMEM, "no memory");
+                return;
+        }
+        size_t n = collect(server->resident, req->after, entries);
+        size_t page = req->limit > 0 && req->limit < LIST_PAGE ? (size_t)req->limit : LIST_PAGE;
+        size_t end = n < page ? n : page;
+        while (end > 0 && end < n && strcmp(entries[end].name, entries[end - 1].name) == 0)
+                end++; /* the generations of one name stay together: `after` is a name */
+        writer_reply(w, request->id, end < n ? 2 : 1);
+        writer_key(w, "models");
+        writer_array(w, end);
+        for (size_t i = 0; i < end; i++)
+                reply_model(w, entries[i].generation, entries[i].name);
+        if (end < n)
+                writer_kstr(w, "next", entries[end - 1].name);
+}
+
+/* ---- show ---- */
+
+static uint64_t record_size(const struct manifest_record *r)
+{
+        return r->name_len + UINT64_C(9) * r->rank + 160;
+}
+
+/* While loading, digests are other threads' to write. */
+static void write_record(struct writer *w, const unsigned char *base, const struct manifest_header *header,
+                         const struct manifest_record *r, bool loading)
+{
+        const uint64_t *shapes = (const void *)(base + header->shapes_off);
+        writer_map(w, 7);
+        writer_key(w, "name");
+        writer_strn(w, (const char *)base + header->strings_off + r->name_off, r->name_len);
+        writer_kstr(w, "dtype", dtype_name(r->dtype));
+        writer_key(w, "shape");
+        writer_array(w, r->rank);
+        for (uint32_t i = 0; i < r->rank; i++)
+                writer_u64(w, shapes[r->shape_off + i]);
+        writer_ku64(w, "bytes", r->bytes);
+        writer_ku64(w, "segment", r->segment);
+        writer_ku64(w, "offset", r->offset);
+        writer_key(w, "digest");
+        if (loading)
+                writer_str(w, "");
+        else
+                writer_hex(w, r->digest, DIGEST_SIZE);
+}
+
+static int write_tensors(struct writer *w, const struct generation *g, const struct request *request,
+                         struct error *error)
+{
+        const struct req_show *req = &request->u.show;
+        const unsigned char *base = g->manifest.map;
+        const struct manifest_header *header = g->manifest.map;
+        const struct manifest_record *records = (const void *)(base + header->records_off);
+        uint64_t from = req->offset < header->n_records ? req->offset : header->n_records, end = from, size = 0;
+        while (end < header->n_records && (req->limit == 0 || end - from < req->limit)) {
+                size += record_size(&records[end]);
+                if (size > SHOW_PAGE)
+                        break;
+                end++;
+        }
+        bool more = end < header->n_records;
+        if (more && end == from)
+                return error_set(error, STREAMER_EUNSUPPORTED, "tensor %" PRIu64 ": its name does not fit a reply",
+                                 from);
+        writer_reply(w, request->id, more ? 3 : 2);
+        writer_key(w, "models");
+        writer_array(w, 1);
+        reply_model(w, g, req->model);
+        writer_key(w, "tensor_list");
+        writer_array(w, end - from);
+        for (uint64_t i = from; i < end; i++)
+                write_record(w, base, header, &records[i], g->state == GENERATION_LOADING);
+        if (more)
+                writer_ku64(w, "next", end);
+        return 0;
+}
+
+int reply_show(struct writer *w, const struct generation *g, const struct request *request, struct error *error)
+{
+        if (request->u.show.tensors) {
+                if (g->manifest.fd < 0 || g->releasing)
+                        return error_set(error, STREAMER_EFAILED, "its tensors are not known (%s)",
+                                         generation_state_name(g->state));
+                return write_tensors(w, g, request, error);
+        }
+        writer_reply(w, request->id, 1);
+        writer_key(w, "models");
+        writer_array(w, 1);
+        reply_model(w, g, request->u.show.model);
+        return 0;
+}
+
+/* ---- status ---- */
+
+static void write_device(struct writer *w, const struct device *d)
+{
+        writer_map(w, 6);
+        writer_kstr(w, "device", d->name);
+        writer_kstr(w, "uuid", d->uuid);
+        writer_ku64(w, "budget", d->budget);
+        writer_ku64(w, "used", d->used);
+        writer_ku64(w, "free", d->budget > d->used ? d->budget - d->used : 0);
+        writer_kstr(w, "page_kind", page_kind_name(d->pages));
+}
+
+static void write_load(struct writer *w, struct load *load)
+{
+        struct load_progress p;
+        load_progress(load, &p);
+        writer_map(w, 9);
+        writer_kstr(w, "model", load->name);
+        writer_ku64(w, "generation", p.generation);
+        writer_kstr(w, "state", load_state_name(p.state));
+        writer_ku64(w, "bytes", p.bytes);
+        writer_ku64(w, "total", p.total);
+        writer_ku64(w, "tensors", p.tensors);
+        writer_ku64(w, "tensors_total", p.tensors_total);
+        writer_ku64(w, "elapsed_ns", p.elapsed_ns);
+        writer_kbool(w, "stalled", p.stalled);
+}
+
+static void write_loads(struct writer *w, const struct loads *loads)
+{
+        size_t n = 0;
+        list_each (pos, &loads->all)
+                n += !load_ended(container_of(pos, struct load, link)->state);
+        writer_key(w, "loads");
+        writer_array(w, n);
+        list_each (pos, &loads->all) {
+                struct load *load = container_of(pos, struct load, link);
+                if (!load_ended(load->state))
+                        write_load(w, load);
+        }
+}
+
+void reply_status(struct writer *w, const struct server *server, uint64_t id)
+{
+        const struct staging *staging = &server->reader->staging;
+        writer_reply(w, id, 6);
+        writer_kstr(w, "version", STREAMERD_VERSION);
+        writer_ku64(w, "protocol", PROTOCOL_MAX);
+        writer_ku64(w, "uptime_ns", now_ns() - server->started_ns);
+        writer_key(w, "devices");
+        writer_array(w, server->resident->n_devices);
+        for (size_t i = 0; i < server->resident->n_devices; i++)
+                write_device(w, server->resident->devices[i]);
+        writer_key(w, "ring");
+        writer_map(w, 3);
+        writer_ku64(w, "bytes", staging->bytes);
+        writer_kstr(w, "page_kind", page_kind_name(staging->pages));
+        writer_ku64(w, "threads", server->reader->base_threads);
+        write_loads(w, server->loads);
+}
+
+void reply_estimate(struct writer *w, const struct load *load, uint64_t id)
+{
+        const struct load_estimate *e = &load->estimate;
+        writer_reply(w, id, 14);
+        writer_kstr(w, "model", load->name);
+        writer_kstr(w, "source", load->source);
+        writer_kstr(w, "device", load->device->name);
+        writer_ku64(w, "files", e->files);
+        writer_ku64(w, "tensors", e->tensors);
+        writer_ku64(w, "bytes", e->bytes);
+        writer_ku64(w, "needed", e->needed);
+        writer_ku64(w, "free", e->unused);
+        writer_ku64(w, "budget", e->budget);
+        writer_kbool(w, "fits", e->fits);
+        writer_ku64(w, "segments", e->segments);
+        writer_ku64(w, "blocks", e->blocks);
+        writer_ku64(w, "copied_bytes", e->copied);
+        writer_kbool(w, "resident", e->resident);
+}

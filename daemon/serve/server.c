@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/server.h"
+
+#include "daemon/base/log.h"
+#include "daemon/serve/session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#define BACKLOG 4096
+#define PROGRESS_MS 100
+/* Connections taken in one turn of the loop. */
+#define ACCEPT_TURN 64
+
+/* ---- users ---- */
+
+static struct user *find_user(const struct server *server, uid_t uid)
+{
+        list_each (pos, &server->users) {
+                struct user *user = container_of(pos, struct user, link);
+                if (user->uid == uid)
+                        return user;
+        }
+        return NULL;
+}
+
+uint64_t server_user_conns(const struct server *server, uid_t uid)
+{
+        const struct user *user = find_user(server, uid);
+        return user != NULL ? user->n_conns : 0;
+}
+
+void server_count_user(struct server *server, uid_t uid, int by)
+{
+        struct user *user = find_user(server, uid);
+        if (user == NULL && by > 0) {
+                user = calloc(1, sizeof(*user));
+                if (user == NULL)
+                        return;
+                user->uid = uid;
+                list_append(&server->users, &user->link);
+        }
+        if (user == NULL)
+                return;
+        user->n_conns += (uint64_t)(int64_t)by;
+        if (user->n_conns == 0) {
+                list_remove(&user->link);
+                free(user);
+        }
+}
+
+/* ---- the socket ---- */
+
+static int socket_address(const char *path, struct sockaddr_un *address, struct error *error)
+{
+        *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+        if (strlen(path) >= sizeof(address->sun_path))
+                return error_set(error, STREAMER_EINVAL, "socket: longer than %zu bytes (%s)",
+                                 sizeof(address->sun_path) - 1, path);
+        strcpy(address->sun_path, path);
+        return 0;
+}
+
+/* A socket file that nobody serves any more is removed; one that is served stays. */
+static int remove_stale(const struct sockaddr_un *address, struct error *error)
+{
+        struct stat st;
+        if (lstat(address->sun_path, &st) < 0)
+                return 0;
+        if (!S_ISSOCK(st.st_mode))
+                return error_set(error, STREAMER_EFAILED, "socket: something else is there (%s)", address->sun_path);
+        cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0)
+                return error_errno(error, STREAMER_EOS, errno, "socket");
+        if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 || errno == EAGAIN)
+                return error_set(error, STREAMER_EBUSY, "socket: another daemon serves it (%s)", address->sun_path);
+        if (errno != ECONNREFUSED && errno != ENOENT)
+                return error_errno(error, STREAMER_EOS, errno, "socket: %s", address->sun_path);
+        unlink(address->sun_path);
+        return 0;
+}
+
+/* Two daemons that start at once take turns here, by a lock on the socket's folder. */
+static int lock_folder(const char *path)
+{
+        char folder[sizeof(((struct sockaddr_un *)0)->sun_path)] = ".";
+        const char *slash = strrchr(path, '/');
+        if (slash != NULL)
+                snprintf(folder, sizeof(folder), "%.*s", slash == path ? 1 : (int)(slash - path), path);
+        int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd >= 0)
+                flock(fd, LOCK_EX);
+        return fd;
+}
+
+static int bind_socket(struct server *server, const char *path, struct error *error)
+{
+        struct sockaddr_un address;
+        int r = socket_address(path, &address, error);
+        if (r < 0)
+                return r;
+        cleanup_close int lock = lock_folder(path);
+        if (lock < 0)
+                return error_errno(error, STREAMER_EOS, errno, "socket: its folder (%s)", path);
+        r = remove_stale(&address, error);
+        if (r < 0)
+                return r;
+        cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0)
+                return error_errno(error, STREAMER_EOS, errno, "socket");
+        mode_t mask = umask(0117); /* 0660 from the first moment */
+        r = bind(fd, (struct sockaddr *)&address, sizeof(address));
+        int e = errno;
+        umask(mask);
+        struct stat st;
+        if (r < 0 || lstat(path, &st) < 0 || listen(fd, BACKLOG) < 0)
+                return error_errno(error, STREAMER_EOS, r < 0 ? e : errno, "socket: %s", path);
+        server->socket_dev = st.st_dev;
+        server->socket_ino = st.st_ino;
+        server->socket_gid = st.st_gid;
+        server->listener = take_fd(&fd);
+        return 0;
+}
+
+static void remove_own_socket(struct server *server)
+{
+        struct stat st;
+        if (lstat(server->path, &st) == 0 && st.st_dev == server->socket_dev && st.st_ino == server->socket_ino)
+                unlink(server->path);
+}
+
+/* ---- accepting ---- */
+
+static void on_accept(uv_poll_t *poll, int status, int events);
+
+static void pause_accepting(struct server *server, bool pause)
+{
+        if (server->full == pause || server->closing)
+                return;
+        server->full = pause;
+        if (pause)
+                log_warn("connections: %" PRIu64 " are open, the next wait", server->n_conns);
+        if (pause)
+                uv_poll_stop(&server->accept_poll);
+        else
+                uv_poll_start(&server->accept_poll, UV_READABLE, on_accept);
+}
+
+static void on_accept(uv_poll_t *poll, int status, int events)
+{
+        struct server *server = poll->data;
+        (void)events;
+        for (int i = 0; status == 0 && i < ACCEPT_TURN; i++) {
+                if (server->n_conns >= server->limits.connections) {
+                        pause_accepting(server, true);
+                        return;
+                }
+                int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+                if (fd >= 0) {
+                        session_new(server, fd);
+                        continue;
+                }
+                /* Out of descriptors: go on when some were closed. */
+                if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+                        pause_accepting(server, true);
+                if (errno != EINTR && errno != ECONNABORTED)
+                        return;
+        }
+}
+
+/* ---- timers ---- */
+
+static void on_second(uv_timer_t *timer)
+{
+        struct server *server = timer->data;
+        reader_watch(server->reader);
+        sessions_tick(server, now_ns());
+        if (server->n_conns < server->limits.connections)
+                pause_accepting(server, false);
+}
+
+static void on_progress(uv_timer_t *timer)
+{
+        sessions_progress(timer->data);
+}
+
+/* ---- processes that hold leases ---- */
+
+struct watch {
+        uv_poll_t poll;
+        struct process *process;
+};
+
+static void watch_closed(uv_handle_t *handle)
+{
+        free(container_of(handle, struct watch, poll));
+}
+
+static void on_exit_of(uv_poll_t *poll, int status, int events)
+{
+        struct watch *watch = container_of(poll, struct watch, poll);
+        (void)status;
+        (void)events;
+        uv_poll_stop(poll); /* it stays readable */
+        process_exited(watch->process);
+}
+
+static int watch_process(struct process *process)
+{
+        struct server *server = container_of(process->leases, struct server, leases);
+        struct watch *watch = calloc(1, sizeof(*watch));
+        if (watch == NULL || uv_poll_init(server->loop, &watch->poll, process->pidfd) != 0) {
+                free(watch);
+                return STREAMER_ENOMEM;
+        }
+        watch->process = process;
+        process->watch = watch;
+        return uv_poll_start(&watch->poll, UV_READABLE, on_exit_of) == 0 ? 0 : STREAMER_ENOMEM;
+}
+
+static void unwatch_process(struct process *process)
+{
+        struct watch *watch = process->watch;
+        if (watch != NULL)
+                uv_close((uv_handle_t *)&watch->poll, watch_closed);
+        process->watch = NULL;
+}
+
+/* ---- life ---- */
+
+static void on_changed(struct resident *resident, struct generation *generation)
+{
+        sessions_changed(resident->context, generation);
+}
+
+static void on_arrived(struct loads *loads, struct generation *generation)
+{
+        sessions_arrived(loads->context, generation);
+}
+
+static int start_handles(struct server *server, struct error *error)
+{
+        if (uv_poll_init(server->loop, &server->accept_poll, server->listener) != 0)
+                return error_set(error, STREAMER_EOS, "socket: cannot be polled");
+        server->accept_poll.data = server;
+        server->listening = true;
+        uv_timer_init(server->loop, &server->second);
+        uv_timer_init(server->loop, &server->progress);
+        server->second.data = server->progress.data = server;
+        server->timers = true;
+        uv_timer_start(&server->second, on_second, 1000, 1000);
+        uv_timer_start(&server->progress, on_progress, PROGRESS_MS, PROGRESS_MS);
+        return uv_poll_start(&server->accept_poll, UV_READABLE, on_accept) == 0
+                       ? 0
+                       : error_set(error, STREAMER_EOS, "socket: cannot be polled");
+}
+
+int server_init(struct server *server, uv_loop_t *loop, const char *path, struct error *error)
+{
+        server->loop = loop;
+        server->listener = -1;
+        server->started_ns = now_ns();
+        list_init(&server->conns);
+        list_init(&server->waiting);
+        list_init(&server->users);
+        leases_init(&server->leases);
+        server->leases.watch = watch_process;
+        server->leases.unwatch = unwatch_process;
+        server->resident->context = server->loads->context = server;
+        server->resident->changed = on_changed;
+        server->loads->arrived = on_arrived;
+        server->path = strdup(path);
+        if (server->path == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        int r = bind_socket(server, path, error);
+        return r < 0 ? r : start_handles(server, error);
+}
+
+void server_close(struct server *server)
+{
+        if (server->closing)
+                return;
+        server->closing = true;
+        if (server->listener >= 0)
+                remove_own_socket(server);
+        if (server->listening)
+                uv_close((uv_handle_t *)&server->accept_poll, NULL);
+        if (server->timers) {
+                uv_close((uv_handle_t *)&server->second, NULL);
+                uv_close((uv_handle_t *)&server->progress, NULL);
+        }
+        loads_cancel_all(server->loads);
+        sessions_shutdown(server);
+}
+
+/* Leases of processes that live on end with the daemon: their memory is theirs by their own maps. */
+static void end_orphans(struct server *server)
+{
+        list_each_safe (pos, &server->leases.processes) {
+                struct process *process = container_of(pos, struct process, link);
+                process_exited(process);
+        }
+}
+
+static void drop_models(struct server *server)
+{
+        list_each_safe (pos, &server->resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->state != GENERATION_LOADING && !list_empty(&g->names))
+                        generation_drop_name(g, generation_name(g));
+        }
+}
+
+bool server_closed(const struct server *server)
+{
+        return server->closing && list_empty(&server->conns);
+}
+
+void server_release(struct server *server)
+{
+        end_orphans(server);
+        drop_models(server);
+}
+
+void server_deinit(struct server *server)
+{
+        if (server->listener >= 0)
+                close(server->listener);
+        free(server->path);
+}

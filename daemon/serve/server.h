@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The server: the listening socket, its connections, the timers, and the daemon's parts that the
+ * sessions act on. Everything here runs on the loop thread.
+ *
+ * Ending: no new connections, clients are told, loads are cancelled, queued output goes out, then
+ * connections and the socket are closed; what residents hold is freed. server_closed() says when
+ * nothing of it is left on the loop.
+ */
+#ifndef DAEMON_SERVE_SERVER_H
+#define DAEMON_SERVE_SERVER_H
+
+#include "daemon/load/load.h"
+#include "daemon/load/verify.h"
+#include "daemon/resident/lease.h"
+#include "daemon/serve/conn.h"
+
+struct server_limits {
+        uint64_t connections, connections_per_uid, leases_per_client, requests_per_client;
+        uint64_t fds_in_flight, fds_per_client;
+        struct conn_limits conn;
+};
+
+/* Connections of one user. */
+struct user {
+        struct list link;
+        uid_t uid;
+        uint64_t n_conns;
+};
+
+struct server {
+        uv_loop_t *loop;
+        struct server_limits limits;
+        struct resident *resident;
+        struct loads *loads;
+        struct leases leases;
+        struct reader *reader;
+        struct work_pool *pool;
+        uint64_t started_ns;
+        uint64_t last_op;
+
+        int listener;
+        char *path;
+        dev_t socket_dev;
+        ino_t socket_ino;
+        gid_t socket_gid;
+        uv_poll_t accept_poll;
+        uv_timer_t second, progress;           /* housekeeping; progress of watched loads */
+        bool listening, timers, closing, full; /* full: accepting is paused */
+
+        struct list conns;   /* of struct conn */
+        struct list waiting; /* of struct deferred: requests that a change may answer */
+        struct wake *wake;
+        struct wake_item answer; /* posted: `waiting` is to be looked through */
+        bool answer_posted;
+        uint64_t n_ops;
+        struct list users;
+        uint64_t n_conns;
+};
+
+/* Binds and listens. A socket that another daemon serves is STREAMER_EBUSY; a stale one is replaced. */
+int server_init(struct server *server, uv_loop_t *loop, const char *path, struct error *error);
+/* Begins the end. */
+void server_close(struct server *server);
+/* No connection is left. */
+bool server_closed(const struct server *server);
+/* Then, until the resident is empty: ends leases and drops models, as far as they can be by now. */
+void server_release(struct server *server);
+void server_deinit(struct server *server);
+
+void server_count_user(struct server *server, uid_t uid, int by);
+uint64_t server_user_conns(const struct server *server, uid_t uid);
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What one client says and is told: requests by verb, deferred answers, watched loads, leases,
+ * events.
+ *
+ *   new > hello said > ... > closed
+ *
+ * Answers that must wait (attach or wait on a model that is not there yet, verify, a dry run) are
+ * kept as struct deferred, counted against the client; at the limit its connection is not read.
+ * Events never queue: what a client has not been told yet is a flag or a counter, and is sampled
+ * when its connection can take it.
+ */
+#ifndef DAEMON_SERVE_SESSION_H
+#define DAEMON_SERVE_SESSION_H
+
+#include "daemon/serve/server.h"
+
+struct session {
+        struct server *server;
+        struct conn *conn;
+        bool greeted, subscribed;
+        uint64_t events_lost;
+        struct list ops;      /* of struct op */
+        struct list leases;   /* of struct lease, by in_owner */
+        struct list deferred; /* of struct deferred, by in_session */
+        uint64_t n_leases, n_deferred;
+};
+
+/* A load that this client watches. */
+struct op {
+        struct list link;
+        struct session *session;
+        struct load_watch watch;
+        uint64_t id;
+        uint64_t told_bytes;
+        char *model;
+};
+
+/* A request that is answered later: by a change (attach, wait), a load's end (a dry run) or a
+ * worker (verify, ps). The last two outlive their session. */
+struct deferred {
+        struct list in_session, in_server; /* in_server: attach and wait only */
+        struct session *session;           /* NULL: the client is gone */
+        struct request request;
+        uint64_t deadline_ns;    /* 0: none */
+        struct load_watch watch; /* a dry run */
+        struct verify verify;
+        struct ps *ps;
+};
+
+/* Takes the request over. NULL on ENOMEM: the request was answered with that, and is gone. */
+struct deferred *deferred_new(struct session *session, struct request *request);
+/* Answered, or not to be answered any more. */
+void deferred_free(struct deferred *deferred);
+
+void session_error(struct session *session, uint64_t id, const struct error *error);
+void session_ok(struct session *session, uint64_t id);
+
+/* Takes the connection in; closes it on ENOMEM. */
+void session_new(struct server *server, int fd);
+
+/* ---- verbs with files of their own ---- */
+
+/* Answers attach now, or false: it must wait for a change. */
+bool session_attach(struct session *session, const struct request *request);
+void session_detach(struct session *session, const struct request *request);
+void session_ps(struct session *session, struct request *request);
+/* Tells a lease that follows how far its model is; keeps it for later where the client is slow. */
+void session_tell_lease(struct session *session, struct lease *lease);
+/* The connection is gone. */
+void session_abandon_leases(struct session *session);
+
+/* ---- the server's side ---- */
+
+/* A change of this generation: answers deferred requests, tells subscribers. */
+void sessions_changed(struct server *server, struct generation *generation);
+/* Its tensors have arrived: tells leases that follow. */
+void sessions_arrived(struct server *server, struct generation *generation);
+/* Progress of watched loads, ten times a second; deadlines. */
+void sessions_progress(struct server *server);
+void sessions_tick(struct server *server, uint64_t now);
+/* The daemon ends: tells everybody and closes. */
+void sessions_shutdown(struct server *server);
+
+#endif
