@@ -26,6 +26,11 @@ const char *streamer_strerror(int err)
         return code_text(err);
 }
 
+int streamer_exit_code(int err)
+{
+        return code_exit(err);
+}
+
 const char *streamer_last_error(const streamer_client *client)
 {
         return fault_text(client ? client->serial : 0);

@@ -74,6 +74,10 @@ STREAMER_API uint32_t streamer_abi_version(void);
 /* A constant text for an outcome; never NULL. */
 STREAMER_API const char *streamer_strerror(int err);
 
+/* The exit code by which a command should tell an outcome: 0, or as streamerctl has it (see
+ * docs/errors.md). */
+STREAMER_API int streamer_exit_code(int err);
+
 /* ---- connection -------------------------------------------------------------------------------- */
 
 typedef struct streamer_connect_opts {

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Verbs that change models: load, cancel, unload; and the two that wait for them: wait, verify.
+ */
+#include "client/streamerctl/ctl.h"
+#include "client/streamerctl/output.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOOK_MS 200
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signal_number)
+{
+        (void)signal_number;
+        interrupted = 1;
+}
+
+/* ---- load ---- */
+
+/* A bare number is a GPU's. */
+static char *device_name(const char *given)
+{
+        size_t size = strlen(given) + sizeof("cuda:");
+        bool bare = given[0] && given[strspn(given, "0123456789")] == 0;
+        char *name = malloc(size);
+        if (!name)
+                abort();
+        snprintf(name, size, "%s%s", bare ? "cuda:" : "", given);
+        return name;
+}
+
+static void print_loaded(const struct ctl *ctl, const streamer_progress *p)
+{
+        char size[HUMAN_MAX], rate[HUMAN_MAX];
+        if (ctl->format == FORMAT_JSON) {
+                cleanup_json json_t *json =
+                        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "model", p->model, "state", "ready", "generation",
+                                  (json_int_t)p->generation, "bytes", (json_int_t)p->bytes, "tensors",
+                                  (json_int_t)p->tensors, "elapsed_ns", (json_int_t)p->elapsed_ns);
+                ctl_print_json(json);
+                return;
+        }
+        put_escaped(stdout, p->model);
+        printf("  generation %" PRIu64 "  %s in %.2f s (%s)\n", p->generation, human_size(size, p->bytes),
+               (double)p->elapsed_ns / 1e9, human_rate(rate, p->bytes, p->elapsed_ns));
+}
+
+static int watch(const struct ctl *ctl, streamer_op *op)
+{
+        int rc;
+        struct progress bar;
+        streamer_progress p = {.struct_size = sizeof(p)};
+        progress_init(&bar, ctl->quiet || ctl->no_progress);
+        while ((rc = streamer_op_wait(op, LOOK_MS, &p)) == STREAMER_ETIMEOUT && !interrupted)
+                progress_show(&bar, &p);
+        progress_clear(&bar);
+        if (rc == STREAMER_ETIMEOUT) {
+                fputs("streamerctl: ", stderr);
+                put_escaped(stderr, p.model);
+                fputs(": interrupted: the load goes on ('streamerctl cancel' ends it)\n", stderr);
+                return EXIT_INTERRUPTED;
+        }
+        if (rc != 0)
+                return ctl_fail(ctl, rc, streamer_op_model(op));
+        print_loaded(ctl, &p);
+        return 0;
+}
+
+static void print_detached(const struct ctl *ctl, const char *model)
+{
+        if (ctl->format == FORMAT_JSON) {
+                cleanup_json json_t *json = json_pack("{s:s}", "model", model);
+                ctl_print_json(json);
+        } else {
+                put_escaped(stdout, model);
+                putchar('\n');
+        }
+}
+
+static int load(const struct ctl *ctl, const char *const *devices)
+{
+        streamer_op *op;
+        streamer_load_opts opts = {
+                .struct_size = sizeof(opts),
+                .source = ctl->args[0],
+                .name = ctl->name,
+                .devices = devices,
+                .n_devices = ctl->n_devices,
+                .verify = ctl->verify,
+                .flags = ctl->detach ? STREAMER_LOAD_DETACH : 0,
+        };
+        /* From here on the daemon may have the load, and an interrupt must say so. */
+        struct sigaction action = {.sa_handler = on_interrupt};
+        if (!ctl->detach)
+                sigaction(SIGINT, &action, NULL);
+        int rc = streamer_load(ctl->client, &opts, &op);
+        if (rc != 0)
+                return ctl_fail(ctl, rc, ctl->name ? ctl->name : ctl->args[0]);
+        if (ctl->detach)
+                print_detached(ctl, streamer_op_model(op));
+        else
+                rc = watch(ctl, op);
+        streamer_op_free(op);
+        return rc;
+}
+
+static void print_plan(const json_t *plan)
+{
+        char bytes[HUMAN_MAX], needed[HUMAN_MAX], free_bytes[HUMAN_MAX], budget[HUMAN_MAX], copied[HUMAN_MAX];
+        put_escaped(stdout, json_str(plan, "model"));
+        printf("  %" PRIu64 " tensors in %" PRIu64 " files, %s\n", json_u64(plan, "tensors"), json_u64(plan, "files"),
+               human_size(bytes, json_u64(plan, "bytes")));
+        printf("  device   %s: needs %s, %s free of %s\n", json_str(plan, "device"),
+               human_size(needed, json_u64(plan, "needed")), human_size(free_bytes, json_u64(plan, "free")),
+               human_size(budget, json_u64(plan, "budget")));
+        printf("  reading  %" PRIu64 " blocks into %" PRIu64 " segments, %s copied\n", json_u64(plan, "blocks"),
+               json_u64(plan, "segments"), human_size(copied, json_u64(plan, "copied_bytes")));
+        if (json_is_true(json_object_get(plan, "resident")))
+                puts("  it is resident already");
+        else
+                puts(json_is_true(json_object_get(plan, "fits")) ? "  it fits" : "  it does not fit");
+}
+
+static int dry_run(struct ctl *ctl, const char *const *devices)
+{
+        cleanup_json json_t *reply = NULL;
+        json_t *list = json_array();
+        for (size_t i = 0; i < ctl->n_devices; i++)
+                json_array_append_new(list, json_string(devices[i]));
+        json_t *args = json_pack("{s:s, s:b, s:o, s:s*, s:s*}", "source", ctl->args[0], "dry_run", 1, "devices", list,
+                                 "name", ctl->name, "verify", ctl->verify);
+        if (!args)
+                return usage_error(ctl, "load: an argument is not valid UTF-8");
+        int rc = ctl_call(ctl, "load", args, ctl->name ? ctl->name : ctl->args[0], &reply);
+        if (rc != 0)
+                return rc;
+        if (ctl->format == FORMAT_JSON)
+                ctl_print_json(reply);
+        else
+                print_plan(reply);
+        return 0;
+}
+
+int verb_load(struct ctl *ctl)
+{
+        char *devices[DEVICES_MAX];
+        for (size_t i = 0; i < ctl->n_devices; i++)
+                devices[i] = device_name(ctl->devices[i]);
+        int rc = ctl->dry_run ? dry_run(ctl, (const char *const *)devices) : load(ctl, (const char *const *)devices);
+        for (size_t i = 0; i < ctl->n_devices; i++)
+                free(devices[i]);
+        return rc;
+}
+
+/* ---- the others: a call about one model ---- */
+
+/* The reply as JSON, or the model's name with a word about it: the caller prints the rest. */
+static int call_model(struct ctl *ctl, const char *verb, json_t *args, json_t **reply)
+{
+        const char *model = ctl->args[0];
+        if (!args || json_object_set_new(args, "model", json_string(model)) < 0) {
+                json_decref(args);
+                return usage_error(ctl, "%s: the model's name is not valid UTF-8", verb);
+        }
+        int rc = ctl_call(ctl, verb, args, model, reply);
+        if (rc == 0 && ctl->format == FORMAT_JSON)
+                ctl_print_json(*reply);
+        else if (rc == 0)
+                put_escaped(stdout, model);
+        return rc;
+}
+
+int verb_cancel(struct ctl *ctl)
+{
+        cleanup_json json_t *reply = NULL;
+        int rc = call_model(ctl, "cancel", json_object(), &reply);
+        if (rc == 0 && ctl->format != FORMAT_JSON)
+                puts("  cancelled");
+        return rc;
+}
+
+int verb_unload(struct ctl *ctl)
+{
+        cleanup_json json_t *reply = NULL;
+        int rc = call_model(ctl, "unload", json_pack("{s:b}", "drain", ctl->drain), &reply);
+        if (rc == 0 && ctl->format != FORMAT_JSON)
+                printf("  %s\n", json_str(reply, "state"));
+        return rc;
+}
+
+int verb_wait(struct ctl *ctl)
+{
+        cleanup_json json_t *reply = NULL;
+        json_t *args = json_object();
+        /* On the wire 0 means no limit: who asks for none gets the shortest. */
+        if (ctl->timeout_ms >= 0)
+                json_object_set_new(args, "timeout_ms", json_integer(ctl->timeout_ms > 0 ? ctl->timeout_ms : 1));
+        int rc = call_model(ctl, "wait", args, &reply);
+        if (rc == 0 && ctl->format != FORMAT_JSON)
+                printf("  %s  generation %" PRIu64 "\n", json_str(reply, "state"), json_u64(reply, "generation"));
+        return rc;
+}
+
+int verb_verify(struct ctl *ctl)
+{
+        char size[HUMAN_MAX];
+        cleanup_json json_t *reply = NULL;
+        int rc = call_model(ctl, "verify", json_object(), &reply);
+        if (rc == 0 && ctl->format != FORMAT_JSON)
+                printf("  ok  %" PRIu64 " tensors, %s  %s\n", json_u64(reply, "tensors"),
+                       human_size(size, json_u64(reply, "bytes")), json_str(reply, "digest"));
+        return rc;
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Verbs that stream: a tensor's bytes, and events.
+ */
+#include "client/streamerctl/ctl.h"
+#include "client/streamerctl/output.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define WRITE_MAX ((size_t)1 << 26)
+
+static int output_error(void)
+{
+        fprintf(stderr, "streamerctl: cannot write to standard output: %s\n", strerror(errno));
+        return 1;
+}
+
+/* ---- cat ---- */
+
+static int write_all(const char *data, uint64_t n)
+{
+        while (n > 0) {
+                ssize_t done = write(STDOUT_FILENO, data, n < WRITE_MAX ? (size_t)n : WRITE_MAX);
+                if (done < 0 && errno == EINTR)
+                        continue;
+                if (done < 0)
+                        return output_error();
+                data += done;
+                n -= (uint64_t)done;
+        }
+        return 0;
+}
+
+static int cat(const struct ctl *ctl, const streamer_lease *lease)
+{
+        streamer_tensor tensor;
+        int rc = streamer_tensor_find(lease, ctl->args[1], &tensor);
+        if (rc != 0)
+                return ctl_fail(ctl, rc, ctl->args[0]);
+        if (strcmp(tensor.device_kind, "host") != 0) {
+                fputs("streamerctl: cat: the tensor is in a GPU's memory, which streamerctl cannot read\n", stderr);
+                return streamer_exit_code(STREAMER_EUNSUPPORTED);
+        }
+        return write_all(tensor.data, tensor.bytes);
+}
+
+int verb_cat(struct ctl *ctl)
+{
+        streamer_lease *lease;
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = STREAMER_ATTACH_READY};
+        int rc = streamer_attach(ctl->client, ctl->args[0], &opts, &lease);
+        if (rc != 0)
+                return ctl_fail(ctl, rc, ctl->args[0]);
+        rc = cat(ctl, lease);
+        streamer_detach(lease);
+        return rc;
+}
+
+/* ---- events ---- */
+
+int verb_events(struct ctl *ctl)
+{
+        cleanup_json json_t *reply = NULL;
+        char *event;
+        int rc = ctl_call(ctl, "subscribe", NULL, NULL, &reply);
+        if (rc != 0)
+                return rc;
+        while ((rc = streamer_event_next(ctl->client, -1, &event)) == 0) {
+                puts(event);
+                free(event);
+                /* Whoever reads must not wait for a buffer to fill; nor do we go on for nobody. */
+                if (fflush(stdout) != 0)
+                        return 1;
+        }
+        return ctl_fail(ctl, rc, NULL);
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The command line: flags may stand before or after the verb and its arguments; a verb's own flags
+ * only after it; "--" ends them. What is not known is refused with a hint.
+ */
+#include "client/streamerctl/ctl.h"
+#include "client/streamerctl/output.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct verb *verb_by_name(const char *name)
+{
+        for (const struct verb *v = verbs; v->name; v++)
+                if (strcmp(v->name, name) == 0)
+                        return v;
+        return NULL;
+}
+
+int usage_error(const struct ctl *ctl, const char *format, ...)
+{
+        char text[1024];
+        va_list ap;
+        va_start(ap, format);
+        vsnprintf(text, sizeof(text), format, ap);
+        va_end(ap);
+        fputs("streamerctl: ", stderr);
+        put_escaped(stderr, text);
+        if (ctl->verb)
+                fprintf(stderr, " ('streamerctl help %s' tells more)\n", ctl->verb->name);
+        else
+                fputs(" ('streamerctl help' lists all)\n", stderr);
+        return EXIT_USAGE;
+}
+
+/* ---- hints ---- */
+
+/* How many characters must be changed, added or removed; words over 31 characters are far apart. */
+static size_t distance(const char *a, const char *b)
+{
+        size_t la = strlen(a), lb = strlen(b), row[32];
+        if (la > 31 || lb > 31)
+                return 99;
+        for (size_t j = 0; j <= lb; j++)
+                row[j] = j;
+        for (size_t i = 1; i <= la; i++) {
+                size_t corner = row[0];
+                row[0] = i;
+                for (size_t j = 1; j <= lb; j++) {
+                        size_t best = corner + (a[i - 1] != b[j - 1]);
+                        corner = row[j];
+                        if (row[j] + 1 < best)
+                                best = row[j] + 1;
+                        if (row[j - 1] + 1 < best)
+                                best = row[j - 1] + 1;
+                        row[j] = best;
+                }
+        }
+        return row[lb];
+}
+
+static int unknown_verb(const struct ctl *ctl, const char *word)
+{
+        for (const struct verb *v = verbs; v->name; v++)
+                if (distance(word, v->name) <= 2)
+                        return usage_error(ctl, "unknown verb '%.100s': did you mean '%s'?", word, v->name);
+        return usage_error(ctl, "unknown verb '%.100s'", word);
+}
+
+static const char *nearest_flag(const struct flag *flags, const char *word)
+{
+        for (const struct flag *f = flags; f && f->name; f++)
+                if (distance(word, f->name) <= 2)
+                        return f->name;
+        return NULL;
+}
+
+static int unknown_flag(const struct ctl *ctl, const char *word)
+{
+        const char *near = ctl->verb ? nearest_flag(ctl->verb->flags, word) : NULL;
+        if (!near)
+                near = nearest_flag(global_flags, word);
+        if (near)
+                return usage_error(ctl, "unknown flag '%.100s': did you mean '%s'?", word, near);
+        return usage_error(ctl, "unknown flag '%.100s'", word);
+}
+
+/* ---- values ---- */
+
+static int set_format(struct ctl *ctl, const char *value)
+{
+        static const char *const names[] = {"table", "wide", "json"};
+        for (size_t i = 0; i < 3; i++) {
+                if (strcmp(value, names[i]) == 0) {
+                        ctl->format = (enum format)i;
+                        return 0;
+                }
+        }
+        return usage_error(ctl, "unknown format '%.100s': it is table, wide or json", value);
+}
+
+static int set_seconds(struct ctl *ctl, const char *value)
+{
+        char *end;
+        errno = 0;
+        double seconds = strtod(value, &end);
+        bool sane = seconds >= 0 && seconds <= 2e6; /* false for NaN too */
+        if (errno || end == value || *end || !sane)
+                return usage_error(ctl, "'%.100s' is no number of seconds", value);
+        ctl->timeout_ms = (int)(seconds * 1000 + 0.999);
+        return 0;
+}
+
+static int add_device(struct ctl *ctl, const char *value)
+{
+        if (ctl->n_devices == DEVICES_MAX)
+                return usage_error(ctl, "too many devices: at most %d", DEVICES_MAX);
+        ctl->devices[ctl->n_devices++] = value;
+        return 0;
+}
+
+static int set_flag(struct ctl *ctl, const struct flag *f, const char *value)
+{
+        void *to = (char *)ctl + f->offset;
+        switch (f->type) {
+        case FLAG_BOOL:
+                *(bool *)to = true;
+                return 0;
+        case FLAG_STR:
+                *(const char **)to = value;
+                return 0;
+        case FLAG_JSON:
+                ctl->format = FORMAT_JSON;
+                return 0;
+        case FLAG_FORMAT:
+                return set_format(ctl, value);
+        case FLAG_SECONDS:
+                return set_seconds(ctl, value);
+        case FLAG_DEVICE:
+                return add_device(ctl, value);
+        }
+        return 0;
+}
+
+/* ---- parsing ---- */
+
+/* "--name", "--name=value", "-o", "-ovalue": the value that is part of the word, or NULL. */
+static bool matches(const char *word, const char *name, const char **value)
+{
+        size_t len = strlen(name);
+        if (strncmp(word, name, len) != 0)
+                return false;
+        bool is_long = name[1] == '-';
+        *value = word[len] == 0 ? NULL : word + len + is_long;
+        return word[len] == 0 || !is_long || word[len] == '=';
+}
+
+static const struct flag *find_in(const struct flag *flags, const char *word, const char **value)
+{
+        for (const struct flag *f = flags; f && f->name; f++)
+                if (matches(word, f->name, value) || (f->alias && matches(word, f->alias, value)))
+                        return f;
+        return NULL;
+}
+
+static int parse_flag(struct ctl *ctl, char **argv, int argc, int *i)
+{
+        const char *value = NULL, *word = argv[*i];
+        const struct flag *f = find_in(global_flags, word, &value);
+        if (!f && ctl->verb)
+                f = find_in(ctl->verb->flags, word, &value);
+        if (!f)
+                return unknown_flag(ctl, word);
+        if (!f->value && value)
+                return usage_error(ctl, "%s takes no value", f->name);
+        if (f->value && !value) {
+                if (*i + 1 >= argc)
+                        return usage_error(ctl, "%s needs a value: %s", f->name, f->value);
+                value = argv[++*i];
+        }
+        return set_flag(ctl, f, value);
+}
+
+static int check_args(const struct ctl *ctl)
+{
+        const struct verb *v = ctl->verb;
+        if (ctl->help || ctl->version)
+                return 0;
+        if (!v)
+                return usage_error(ctl, "a verb is missing");
+        if (ctl->n_args < v->min_args)
+                return usage_error(ctl, "%s: an argument is missing: %s", v->name, v->args);
+        if (ctl->n_args > v->max_args)
+                return usage_error(ctl, "%s: one argument too many: '%.100s'", v->name, ctl->args[v->max_args]);
+        if (v->raw && ctl->format == FORMAT_JSON)
+                return usage_error(ctl, "%s: writes bytes, not JSON", v->name);
+        return 0;
+}
+
+int flags_parse(struct ctl *ctl, int argc, char **argv)
+{
+        bool flags_over = false;
+        for (int i = 1; i < argc; i++) {
+                int rc = 0;
+                if (!flags_over && strcmp(argv[i], "--") == 0)
+                        flags_over = true;
+                else if (!flags_over && argv[i][0] == '-' && argv[i][1])
+                        rc = parse_flag(ctl, argv, argc, &i);
+                else if (ctl->verb)
+                        ctl->args[ctl->n_args++] = argv[i];
+                else if (!(ctl->verb = verb_by_name(argv[i])))
+                        rc = unknown_verb(ctl, argv[i]);
+                if (rc != 0)
+                        return rc;
+        }
+        return check_args(ctl);
+}
+
+/* ---- help ---- */
+
+static void print_flags(const struct flag *flags)
+{
+        for (const struct flag *f = flags; f && f->name; f++) {
+                char left[64];
+                snprintf(left, sizeof(left), "%s%s%s%s%s", f->alias ? f->alias : "", f->alias ? ", " : "", f->name,
+                         f->value ? " " : "", f->value ? f->value : "");
+                printf("  %-24s %s\n", left, f->help);
+        }
+}
+
+void help_print(const struct verb *verb)
+{
+        if (verb) {
+                printf("Usage: streamerctl %s%s%s%s\n\n%s\n", verb->name, verb->args[0] ? " " : "", verb->args,
+                       verb->flags ? " [FLAGS]" : "", verb->summary);
+                if (verb->flags)
+                        printf("\nFlags:\n");
+                print_flags(verb->flags);
+        } else {
+                printf("Usage: streamerctl [FLAGS] VERB [ARGUMENTS]\n\nVerbs:\n");
+                for (const struct verb *v = verbs; v->name; v++) {
+                        char left[64];
+                        snprintf(left, sizeof(left), "%s %s", v->name, v->args);
+                        printf("  %-24s %s\n", left, v->summary);
+                }
+        }
+        printf("\nFlags of every verb:\n");
+        print_flags(global_flags);
+        printf("\nExit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 daemon unreachable, 5 timeout, 6 in use,\n"
+               "7 insufficient memory, 8 permission denied.\n");
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names come from files and other users: before they reach a terminal, whatever could move its
+ * cursor is escaped. Widths are counted in characters, not bytes.
+ */
+#include "client/streamerctl/output.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- figures ---- */
+
+char *human_size(char out[HUMAN_MAX], uint64_t bytes)
+{
+        static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+        double v = (double)bytes;
+        size_t unit = 0;
+        for (; v >= 1024 && unit < 6; unit++)
+                v /= 1024;
+        if (unit == 0)
+                snprintf(out, HUMAN_MAX, "%" PRIu64 " B", bytes);
+        else
+                snprintf(out, HUMAN_MAX, "%.1f %s", v, units[unit]);
+        return out;
+}
+
+char *human_rate(char out[HUMAN_MAX], uint64_t bytes, uint64_t ns)
+{
+        double per_second = ns == 0 ? 0 : (double)bytes * 1e9 / (double)ns;
+        human_size(out, per_second < 1e18 ? (uint64_t)per_second : 0);
+        strcat(out, "/s"); /* a size is at most 11 characters */
+        return out;
+}
+
+char *human_time(char out[HUMAN_MAX], uint64_t ns)
+{
+        uint64_t s = ns / 1000000000;
+        if (ns < 1000000)
+                snprintf(out, HUMAN_MAX, "%.1f us", (double)ns / 1e3);
+        else if (s == 0)
+                snprintf(out, HUMAN_MAX, "%.1f ms", (double)ns / 1e6);
+        else if (s < 60)
+                snprintf(out, HUMAN_MAX, "%.2f s", (double)ns / 1e9);
+        else if (s < 3600)
+                snprintf(out, HUMAN_MAX, "%" PRIu64 "m%" PRIu64 "s", s / 60, s % 60);
+        else if (s < 86400)
+                snprintf(out, HUMAN_MAX, "%" PRIu64 "h%" PRIu64 "m", s / 3600, s / 60 % 60);
+        else
+                snprintf(out, HUMAN_MAX, "%" PRIu64 "d%" PRIu64 "h", s / 86400, s / 3600 % 24);
+        return out;
+}
+
+/* ---- names ---- */
+
+/* Bytes of the printable character at s; 0 if it must be escaped. */
+static size_t printable(const unsigned char *s)
+{
+        if (s[0] < 0x80)
+                return s[0] >= 0x20 && s[0] != 0x7f;
+        size_t n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+        if (s[0] < 0xc2 || s[0] > 0xf4 || (s[0] == 0xc2 && s[1] < 0xa0)) /* U+0080..9F are controls */
+                return 0;
+        for (size_t i = 1; i < n; i++)
+                if ((s[i] & 0xc0) != 0x80)
+                        return 0;
+        return n;
+}
+
+char *escape(const char *s)
+{
+        char *out = malloc(4 * strlen(s) + 1), *p = out;
+        if (!out)
+                abort();
+        while (*s) {
+                size_t n = printable((const unsigned char *)s);
+                if (n == 0) {
+                        p += sprintf(p, "\\x%02x", (unsigned char)*s++);
+                        continue;
+                }
+                memcpy(p, s, n);
+                p += n;
+                s += n;
+        }
+        *p = 0;
+        return out;
+}
+
+void put_escaped(FILE *f, const char *s)
+{
+        char *safe = escape(s);
+        fputs(safe, f);
+        free(safe);
+}
+
+static int width(const char *s)
+{
+        int n = 0;
+        for (; *s; s++)
+                n += ((unsigned char)*s & 0xc0) != 0x80;
+        return n;
+}
+
+/* ---- tables ---- */
+
+void table_init(struct table *t, const char *const *titles, size_t n_columns)
+{
+        *t = (struct table){.n_columns = n_columns, .titles = titles};
+}
+
+void table_add(struct table *t, const char *cell)
+{
+        if (t->n_cells == t->cap) {
+                t->cap = t->cap == 0 ? 64 : 2 * t->cap;
+                t->cells = realloc(t->cells, t->cap * sizeof(*t->cells));
+                if (!t->cells)
+                        abort();
+        }
+        t->cells[t->n_cells++] = escape(cell);
+}
+
+void table_addf(struct table *t, const char *format, ...)
+{
+        char cell[256];
+        va_list ap;
+        va_start(ap, format);
+        vsnprintf(cell, sizeof(cell), format, ap);
+        va_end(ap);
+        table_add(t, cell);
+}
+
+static void print_cell(const char *cell, int to, bool right, bool last)
+{
+        int pad = to - width(cell);
+        if (right)
+                printf("%*s%s", pad, "", cell);
+        else
+                printf("%s%*s", cell, last ? 0 : pad, "");
+        fputs(last ? "\n" : "  ", stdout);
+}
+
+void table_print_deinit(struct table *t)
+{
+        int *widths = calloc(t->n_columns, sizeof(*widths));
+        if (!widths)
+                abort();
+        for (size_t i = 0; i < t->n_columns; i++)
+                widths[i] = width(t->titles[i] + (t->titles[i][0] == '>'));
+        for (size_t i = 0; i < t->n_cells; i++)
+                if (width(t->cells[i]) > widths[i % t->n_columns])
+                        widths[i % t->n_columns] = width(t->cells[i]);
+
+        for (size_t i = 0; i < t->n_columns; i++) {
+                bool right = t->titles[i][0] == '>';
+                print_cell(t->titles[i] + right, widths[i], right, i + 1 == t->n_columns);
+        }
+        for (size_t i = 0; i < t->n_cells; i++) {
+                size_t column = i % t->n_columns;
+                print_cell(t->cells[i], widths[column], t->titles[column][0] == '>', column + 1 == t->n_columns);
+                free(t->cells[i]);
+        }
+        free(t->cells);
+        free(widths);
+}

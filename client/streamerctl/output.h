@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Text for people: sizes, durations, names made safe for a terminal, aligned columns, progress.
+ */
+#ifndef STREAMERCTL_OUTPUT_H
+#define STREAMERCTL_OUTPUT_H
+
+#include "streamer/client.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define HUMAN_MAX 32
+
+/* "3.9 GiB"; "12 B". Returns out. */
+char *human_size(char out[HUMAN_MAX], uint64_t bytes);
+char *human_rate(char out[HUMAN_MAX], uint64_t bytes, uint64_t ns); /* "2.8 GiB/s" */
+char *human_time(char out[HUMAN_MAX], uint64_t ns);                 /* "1.42 s", "3m12s", "2d4h" */
+
+/* A copy in which control characters and bytes that are not UTF-8 are \xNN. malloc'd. */
+char *escape(const char *s);
+void put_escaped(FILE *f, const char *s);
+
+/* A table: cells are copied, escaped; columns whose title begins with '>' are right-aligned. */
+struct table {
+        size_t n_columns;
+        const char *const *titles;
+        char **cells;
+        size_t n_cells, cap;
+};
+void table_init(struct table *t, const char *const *titles, size_t n_columns);
+void table_add(struct table *t, const char *cell);
+void table_addf(struct table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void table_print_deinit(struct table *t); /* nothing but the titles if there are no rows */
+
+/* Progress of a load on standard error: a bar that is redrawn on a terminal, else a line a second. */
+struct progress {
+        bool silent, terminal, drawn;
+        uint64_t last_ns, first_ns, first_bytes;
+};
+void progress_init(struct progress *p, bool silent);
+void progress_show(struct progress *p, const streamer_progress *now);
+void progress_clear(struct progress *p); /* takes the bar away before other text */
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Progress of a load. The rate is the average since bytes began to arrive, which is also what the
+ * time to go is reckoned from.
+ */
+#include "client/streamerctl/output.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BAR 30
+#define LINE_NS UINT64_C(1000000000)
+
+static uint64_t now_ns(void)
+{
+        struct timespec ts;
+        clock_gettime(CLOCK_MONOTONIC, &ts);
+        return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
+}
+
+void progress_init(struct progress *p, bool silent)
+{
+        *p = (struct progress){.silent = silent, .terminal = isatty(STDERR_FILENO), .last_ns = now_ns()};
+}
+
+static void figures(const struct progress *p, const streamer_progress *now, uint64_t at)
+{
+        char done[HUMAN_MAX], total[HUMAN_MAX], rate[HUMAN_MAX], left[HUMAN_MAX];
+        uint64_t bytes = now->bytes - p->first_bytes, ns = at - p->first_ns;
+        fprintf(stderr, "%s of %s", human_size(done, now->bytes), human_size(total, now->total));
+        if (bytes == 0 || ns == 0)
+                return;
+        double to_go = (double)(now->total - now->bytes) * (double)ns / (double)bytes;
+        fprintf(stderr, "  %s", human_rate(rate, bytes, ns));
+        if (to_go < 1e17)
+                fprintf(stderr, "  %s to go", human_time(left, (uint64_t)to_go));
+}
+
+static void draw_bar(const struct progress *p, const streamer_progress *now, uint64_t at)
+{
+        char bar[BAR + 1];
+        size_t full = now->total == 0 ? 0 : (size_t)((double)now->bytes / (double)now->total * BAR);
+        memset(bar, ' ', BAR);
+        memset(bar, '=', full < BAR ? full : BAR);
+        bar[BAR] = 0;
+        fputs("\r\033[K", stderr);
+        put_escaped(stderr, now->model);
+        fprintf(stderr, " [%s] ", bar);
+        figures(p, now, at);
+}
+
+static void draw_line(const struct progress *p, const streamer_progress *now, uint64_t at)
+{
+        put_escaped(stderr, now->model);
+        fputs(": ", stderr);
+        figures(p, now, at);
+        fputc('\n', stderr);
+}
+
+void progress_show(struct progress *p, const streamer_progress *now)
+{
+        uint64_t at = now_ns();
+        if (p->silent || now->total == 0 || now->bytes > now->total)
+                return;
+        if (p->first_ns == 0) {
+                p->first_ns = at;
+                p->first_bytes = now->bytes;
+        }
+        if (!p->terminal && at - p->last_ns < LINE_NS)
+                return;
+        p->last_ns = at;
+        if (p->terminal)
+                draw_bar(p, now, at);
+        else
+                draw_line(p, now, at);
+        p->drawn = true;
+}
+
+void progress_clear(struct progress *p)
+{
+        if (p->drawn && p->terminal)
+                fputs("\r\033[K", stderr);
+        p->drawn = false;
+}
