@@ -20,8 +20,8 @@ enum config_pages { CONFIG_PAGES_AUTO, CONFIG_PAGES_HUGETLB, CONFIG_PAGES_THP, C
 
 struct config_device {
         char *name;              /* "host"; later "cuda:0", "cuda:GPU-<uuid>", "cuda:all" */
-        uint64_t budget;         /* bytes; 0: by percent */
-        unsigned budget_percent; /* of the device's memory; default 90 where no budget is given */
+        uint64_t budget;         /* bytes; 0 where it is a percentage of a device that is not the host */
+        unsigned budget_percent; /* of the device's memory, 90 where no budget is given; else 0 */
         enum config_pages pages; /* host */
 };
 
@@ -46,7 +46,7 @@ struct config {
         struct config_device *devices;
         size_t n_devices;
         struct {
-                unsigned concurrency;  /* 16: blocks in flight for one load */
+                uint64_t concurrency;  /* 16: blocks in flight for one load */
                 uint64_t block_size;   /* 8 MiB; a multiple of 1 MiB */
                 uint64_t memory_limit; /* of the staging ring; 0 = default: concurrency x block_size */
                 uint64_t stall_ns;     /* 30 s without a byte: the load is quarantined */
@@ -59,18 +59,25 @@ struct config {
 
 enum config_action { CONFIG_RUN, CONFIG_EXIT }; /* --help, --version, --check-config print and exit */
 
-/* From argv, environ and the file. 0 with *action, else STREAMER_EINVAL (usage, exit 2) with the
- * text to print. Notes for the log (e.g. RUNAI_STREAMER_MEMORY_LIMIT=-1 means the default ring) are
- * collected in notes, one a line. */
+/* From argv, environ and the file. 0 with *action, else STREAMER_EINVAL (usage, exit 2) or another
+ * STREAMER_E* with the text to print. Notes for the log (e.g. RUNAI_STREAMER_MEMORY_LIMIT=-1 means
+ * the default ring) are collected in notes, one a line. */
 int config_load(struct config *config, int argc, char **argv, enum config_action *action, char *notes,
                 size_t notes_size, struct error *error);
-void config_deinit(struct config *config);
+void config_deinit(struct config *config); /* accepts a zeroed one */
+
+/* What --help prints. */
+extern const char config_usage[];
+
+/* ---- parts, for config_load and the tests ---- */
+
+void config_init(struct config *config); /* the defaults */
 
 /* "8GiB", "512MiB", "4096": 0 or -1 (syntax, overflow). */
 int config_parse_size(const char *text, uint64_t *bytes);
 int config_parse_duration(const char *text, uint64_t *ns); /* "30s", "5m", "250ms" */
 
-/* For the fuzz target: parse YAML text of this length as a file named `name`. */
+/* YAML text of this length, as a file of this name, into a config that has its defaults. */
 int config_parse_yaml(struct config *config, const char *name, const char *text, size_t len, struct error *error);
 
 #endif

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/config/setting.h"
+
+#include "daemon/base/util.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/un.h>
+
+#define SECOND UINT64_C(1000000000)
+#define HOUR (3600 * SECOND)
+#define FIELD(name) offsetof(struct config, name)
+#define RUNAI "RUNAI_STREAMER_"
+
+/* A lower limit of 128 descriptors: one attach carries up to 66. Of 1 MiB of output: one reply. */
+// clang-format off
+const struct setting settings[] = {
+        /* key                          flag            environment             kind              field                              from    to         multiple of */
+        {"socket",                      "socket",       "STREAMERD_SOCKET",     SETTING_PATH,     FIELD(socket),                     0,      0,         1},
+        {"io.concurrency",              "concurrency",  RUNAI "CONCURRENCY",    SETTING_COUNT,    FIELD(io.concurrency),             1,      1024,      1},
+        {"io.block_size",               "block-size",   RUNAI "CHUNK_BYTESIZE", SETTING_SIZE,     FIELD(io.block_size),              MiB,    GiB,       MiB},
+        {"io.memory_limit",             "memory-limit", RUNAI "MEMORY_LIMIT",   SETTING_SIZE,     FIELD(io.memory_limit),            0,      GiB << 10, 1},
+        {"io.stall",                    NULL,           NULL,                   SETTING_DURATION, FIELD(io.stall_ns),                SECOND, HOUR,      1},
+        {"limits.connections",          NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.connections),         1,      1000000,   1},
+        {"limits.connections_per_uid",  NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.connections_per_uid), 1,      1000000,   1},
+        {"limits.leases_per_client",    NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.leases_per_client),   1,      1000000,   1},
+        {"limits.loads",                NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.loads),               1,      4096,      1},
+        {"limits.requests_per_client",  NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.requests_per_client), 1,      4096,      1},
+        {"limits.output_per_client",    NULL,           NULL,                   SETTING_SIZE,     FIELD(limits.output_per_client),   MiB,    GiB,       1},
+        {"limits.fds_in_flight",        NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.fds_in_flight),       128,    1000000,   1},
+        {"limits.fds_per_client",       NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.fds_per_client),      128,    1000000,   1},
+        {"limits.frame_timeout",        NULL,           NULL,                   SETTING_DURATION, FIELD(limits.frame_timeout_ns),    SECOND / 10, HOUR, 1},
+        {"limits.failed_kept",          NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.failed_kept),         0,      65536,     1},
+        {"log.level",                   "log-level",    RUNAI "LOG_LEVEL",      SETTING_LEVEL,    FIELD(log.level),                  0,      0,         1},
+};
+// clang-format on
+const size_t n_settings = ARRAY_SIZE(settings);
+
+__attribute__((format(printf, 2, 3))) static int wrong(char why[SETTING_WHY], const char *format, ...)
+{
+        va_list args;
+        va_start(args, format);
+        vsnprintf(why, SETTING_WHY, format, args);
+        va_end(args);
+        return -1;
+}
+
+static int copy_text(char **field, const char *text, char why[SETTING_WHY])
+{
+        char *copy = strdup(text);
+        if (copy == NULL)
+                return wrong(why, "no memory");
+        free(*field);
+        *field = copy;
+        return 0;
+}
+
+/* ---- single values ---- */
+
+static int set_path(char **field, const char *text, char why[SETTING_WHY])
+{
+        if (text[0] != '/')
+                return wrong(why, "'%.80s' is not an absolute path", text);
+        if (strlen(text) >= sizeof(((struct sockaddr_un *)0)->sun_path))
+                return wrong(why, "longer than a socket's path may be (107 bytes)");
+        return copy_text(field, text, why);
+}
+
+static int set_level(enum log_level *field, const char *text, char why[SETTING_WHY])
+{
+        int level = log_level_parse(text);
+        if (level < 0)
+                return wrong(why, "'%.40s' is not error, warn, info or debug", text);
+        *field = (enum log_level)level;
+        return 0;
+}
+
+static int in_range(const struct setting *setting, uint64_t value, const char *text, char why[SETTING_WHY])
+{
+        if (value < setting->min || value > setting->max)
+                return wrong(why, "%.40s is not within %" PRIu64 " to %" PRIu64 "%s", text, setting->min, setting->max,
+                             setting->kind == SETTING_DURATION ? " ns" : "");
+        if (value % setting->multiple != 0)
+                return wrong(why, "%.40s is not a multiple of %" PRIu64, text, setting->multiple);
+        return 0;
+}
+
+static int set_number(const struct setting *setting, uint64_t *field, const char *text, char why[SETTING_WHY])
+{
+        uint64_t value = 0;
+        switch (setting->kind) {
+        case SETTING_SIZE:
+                if (config_parse_size(text, &value) < 0)
+                        return wrong(why, "'%.40s' is not a size (bytes, or with KiB, MiB, GiB, TiB)", text);
+                break;
+        case SETTING_DURATION:
+                if (config_parse_duration(text, &value) < 0)
+                        return wrong(why, "'%.40s' is not a duration (with ms, s, m or h)", text);
+                break;
+        default:
+                if (config_parse_size(text, &value) < 0 || strspn(text, "0123456789") != strlen(text))
+                        return wrong(why, "'%.40s' is not a number", text);
+        }
+        int r = in_range(setting, value, text, why);
+        if (r == 0)
+                *field = value;
+        return r;
+}
+
+int setting_set(const struct setting *setting, struct config *config, const char *text, char why[SETTING_WHY])
+{
+        void *field = (char *)config + setting->offset;
+        if (text[0] == '\0')
+                return wrong(why, "has no value");
+        if (setting->kind == SETTING_PATH)
+                return set_path(field, text, why);
+        if (setting->kind == SETTING_LEVEL)
+                return set_level(field, text, why);
+        return set_number(setting, field, text, why);
+}
+
+/* ---- roots ---- */
+
+int setting_add_root(struct config *config, const char *path, char why[SETTING_WHY])
+{
+        if (path[0] != '/')
+                return wrong(why, "'%.80s' is not an absolute path", path);
+        if (config->n_roots == SETTING_LIST_MAX)
+                return wrong(why, "more than %d roots", SETTING_LIST_MAX);
+        char **roots = reallocarray(config->roots, config->n_roots + 1, sizeof(*roots));
+        if (roots == NULL)
+                return wrong(why, "no memory");
+        config->roots = roots;
+        roots[config->n_roots] = NULL;
+        int r = copy_text(&roots[config->n_roots], path, why);
+        if (r == 0)
+                config->n_roots++;
+        return r;
+}
+
+void setting_clear_roots(struct config *config)
+{
+        for (size_t i = 0; i < config->n_roots; i++)
+                free(config->roots[i]);
+        free(config->roots);
+        config->roots = NULL;
+        config->n_roots = 0;
+}
+
+/* ---- devices ---- */
+
+static bool is_index(const char *text)
+{
+        size_t len = strlen(text);
+        return len >= 1 && len <= 3 && strspn(text, "0123456789") == len;
+}
+
+/* The grammar is whole although this build serves the host alone: a typing error and a device that
+ * is not there are told apart. */
+static int check_device(const char *name, char why[SETTING_WHY])
+{
+        bool cuda = strncmp(name, "cuda:", 5) == 0;
+        if (strcmp(name, "host") == 0)
+                return 0;
+        if (!cuda || !(is_index(name + 5) || strncmp(name + 5, "GPU-", 4) == 0 || strcmp(name + 5, "all") == 0))
+                return wrong(why, "'%.60s' is no device (host, cuda:N, cuda:GPU-UUID, cuda:all)", name);
+        return wrong(why, "%.60s: this build has no CUDA device", name);
+}
+
+static int parse_budget(struct config_device *device, const char *text, char why[SETTING_WHY])
+{
+        char digits[4] = "";
+        uint64_t percent;
+        size_t len = strlen(text);
+        if (len >= 2 && len <= sizeof(digits) && text[len - 1] == '%') {
+                memcpy(digits, text, len - 1);
+                if (config_parse_size(digits, &percent) < 0 || percent < 1 || percent > 100)
+                        return wrong(why, "'%.40s' is not within 1%% to 100%%", text);
+                device->budget_percent = (unsigned)percent;
+                return 0;
+        }
+        device->budget_percent = 0;
+        if (config_parse_size(text, &device->budget) < 0 || device->budget == 0)
+                return wrong(why, "'%.40s' is not a budget (a size such as 8GiB, or 90%%)", text);
+        return 0;
+}
+
+static int parse_pages(struct config_device *device, const char *text, char why[SETTING_WHY])
+{
+        static const char *const words[] = {
+                [CONFIG_PAGES_AUTO] = "auto",
+                [CONFIG_PAGES_HUGETLB] = "hugetlb",
+                [CONFIG_PAGES_THP] = "thp",
+                [CONFIG_PAGES_4K] = "4k",
+        };
+        for (size_t i = 0; i < ARRAY_SIZE(words); i++)
+                if (strcmp(text, words[i]) == 0) {
+                        device->pages = (enum config_pages)i;
+                        return 0;
+                }
+        return wrong(why, "pages: '%.40s' is not auto, hugetlb, thp or 4k", text);
+}
+
+static int append_device(struct config *config, struct config_device *device, char why[SETTING_WHY])
+{
+        for (size_t i = 0; i < config->n_devices; i++)
+                if (strcmp(config->devices[i].name, device->name) == 0)
+                        return wrong(why, "%.60s is listed twice", device->name);
+        if (config->n_devices == SETTING_LIST_MAX)
+                return wrong(why, "more than %d devices", SETTING_LIST_MAX);
+        struct config_device *devices = reallocarray(config->devices, config->n_devices + 1, sizeof(*devices));
+        if (devices == NULL)
+                return wrong(why, "no memory");
+        config->devices = devices;
+        devices[config->n_devices++] = *device;
+        return 0;
+}
+
+int setting_add_device_parts(struct config *config, const char *name, const char *budget, const char *pages,
+                             char why[SETTING_WHY])
+{
+        struct config_device device = {.budget_percent = 90};
+        if (name == NULL)
+                return wrong(why, "has no 'device'");
+        int r = check_device(name, why);
+        if (r == 0 && budget != NULL)
+                r = parse_budget(&device, budget, why);
+        if (r == 0 && pages != NULL)
+                r = parse_pages(&device, pages, why);
+        if (r == 0)
+                r = copy_text(&device.name, name, why);
+        if (r == 0)
+                r = append_device(config, &device, why);
+        if (r < 0)
+                free(device.name);
+        return r;
+}
+
+int setting_add_device(struct config *config, const char *text, char why[SETTING_WHY])
+{
+        cleanup_free char *name = strndup(text, strcspn(text, "="));
+        const char *equals = strchr(text, '=');
+        if (name == NULL)
+                return wrong(why, "no memory");
+        return setting_add_device_parts(config, name, equals != NULL ? equals + 1 : NULL, NULL, why);
+}
+
+void setting_clear_devices(struct config *config)
+{
+        for (size_t i = 0; i < config->n_devices; i++)
+                free(config->devices[i].name);
+        free(config->devices);
+        config->devices = NULL;
+        config->n_devices = 0;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The one table of settings that hold a single value. File, environment and flags all write through
+ * it, so that a value is checked alike wherever it comes from. The two lists, roots and devices, are
+ * beside it.
+ */
+#ifndef DAEMON_CONFIG_SETTING_H
+#define DAEMON_CONFIG_SETTING_H
+
+#include "daemon/config/config.h"
+
+#define SETTING_LIST_MAX 64
+#define SETTING_WHY 200
+
+enum setting_kind { SETTING_PATH, SETTING_COUNT, SETTING_SIZE, SETTING_DURATION, SETTING_LEVEL };
+
+struct setting {
+        const char *key;  /* "section.name", as in the file */
+        const char *flag; /* without "--"; NULL if none */
+        const char *env;  /* NULL if none */
+        enum setting_kind kind;
+        size_t offset; /* in struct config */
+        uint64_t min, max, multiple;
+};
+
+extern const struct setting settings[];
+extern const size_t n_settings;
+
+/* 0, or -1 with a phrase in why: what is wrong with the value. */
+int setting_set(const struct setting *setting, struct config *config, const char *text, char why[SETTING_WHY]);
+
+/* ---- lists ---- */
+
+int setting_add_root(struct config *config, const char *path, char why[SETTING_WHY]);
+void setting_clear_roots(struct config *config);
+
+/* "host", "host=8GiB", "host=90%". */
+int setting_add_device(struct config *config, const char *text, char why[SETTING_WHY]);
+/* Its parts, each NULL where it is not given. */
+int setting_add_device_parts(struct config *config, const char *device, const char *budget, const char *pages,
+                             char why[SETTING_WHY]);
+void setting_clear_devices(struct config *config);
+
+#endif
