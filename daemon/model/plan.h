@@ -77,7 +77,8 @@ struct plan_error {
 };
 
 /* 0, or -1 with *error (overflow, a tensor name in two files, no memory). block_size is a multiple
- * of PLAN_LEAF. Empty tensors get the segment and offset of the running position. */
+ * of PLAN_LEAF, below 4 GiB. Empty tensors get the running position, rounded up to their alignment;
+ * where no tensor has bytes there is no segment. */
 int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, const struct plan_layout *layout,
               uint64_t block_size, struct plan_error *error);
 void plan_deinit(struct plan *plan);

@@ -11,6 +11,8 @@
 #ifndef DAEMON_MODEL_SAFETENSORS_H
 #define DAEMON_MODEL_SAFETENSORS_H
 
+#include "daemon/model/names.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -37,7 +39,7 @@
         X(HOLE_OR_OVERLAP, "hole-or-overlap")                                                                          \
         X(FILE_SIZE, "file-size") /* 8 + n + last end != file size */                                                  \
         X(TOO_DEEP, "too-deep")   /* nesting of ignored values */                                                      \
-        X(TOO_MANY, "too-many")   /* fields of one ignored object, tensors */                                          \
+        X(TOO_MANY, "too-many")   /* keys of one object, pairs of metadata */                                          \
         X(NO_MEMORY, "no-memory")
 
 enum st_rule {
@@ -94,7 +96,7 @@ static inline const char *st_name(const struct st_header *h, const struct st_ten
 
 /* ---- model.safetensors.index.json ---- */
 
-/* weight_map: tensor name > file name, sorted by tensor name for st_index_find. */
+/* weight_map: tensor name > file name, in the file's order. */
 struct st_index_entry {
         uint32_t name, name_len; /* offsets in text */
         uint32_t file;           /* index into files */
@@ -105,9 +107,10 @@ struct st_index {
         size_t n_entries;
         uint32_t *files; /* offsets in text of the distinct file names, in byte order */
         size_t n_files;
+        struct nameset names; /* of the entries, for st_index_find */
 };
-/* As st_parse. A file name must be a plain name: not empty, no '/', no NUL, not "." or "..".
- * (Sub-folders: refused, as HF's own loaders write plain names.) */
+/* As st_parse; every other key of the file is ignored. A file name must be a plain name: not empty,
+ * no '/', no NUL, not "." or "..". (Sub-folders: refused, as HF's own loaders write plain names.) */
 int st_index_parse(struct st_index *index, char *text, size_t n, struct st_error *error);
 void st_index_deinit(struct st_index *index);
 const struct st_index_entry *st_index_find(const struct st_index *index, const char *name, size_t len); /* NULL */

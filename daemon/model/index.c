@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * model.safetensors.index.json: which file holds which tensor. The entries stay in the file's order;
+ * the set that finds repeated names is kept and answers st_index_find(). Neighbouring entries mostly
+ * name the same file, so a file's name is looked up only where it changes.
+ */
+#include "daemon/model/json.h"
+#include "daemon/model/rule.h"
+
+#include <string.h>
+
+#define ENTRIES_MAX ((size_t)2 << 20)
+#define FILES_MAX 65536u
+
+struct parser {
+        struct json json;
+        struct pages entries; /* struct st_index_entry */
+        struct pages files;   /* struct json_string: distinct, in order of appearance */
+        size_t n_entries, n_files;
+        struct nameset file_set;
+        struct json_string name; /* being read */
+        bool has_map, in_entry;
+};
+
+/* ---- files ---- */
+
+static struct name file_at(const void *owner, uint32_t i)
+{
+        const struct parser *p = owner;
+        const struct json_string *file = (const struct json_string *)p->files.p + i;
+        return (struct name){p->json.text + file->at, file->len};
+}
+
+/* A file beside the index, not a way to another folder. */
+static bool check_file(struct json *j, struct json_string file)
+{
+        const char *s = j->text + file.at;
+        if (file.len == 0)
+                return json_fail(j, ST_BAD_ENTRY, file.at - 1, "the file name is empty");
+        if (memchr(s, 0, file.len) != NULL)
+                return json_fail(j, ST_NUL_IN_NAME, file.at - 1, "the file name holds a NUL");
+        if (memchr(s, '/', file.len) != NULL || strcmp(s, ".") == 0 || strcmp(s, "..") == 0)
+                return json_fail(j, ST_BAD_ENTRY, file.at - 1, "the file name is not a plain name");
+        return true;
+}
+
+/* Makes room in the set for twice as many files and puts back those that there are. */
+static bool grow_file_set(struct parser *p)
+{
+        if (!nameset_begin(&p->file_set, 2 * p->n_files + 8))
+                return false;
+        for (uint32_t i = 0; i < p->n_files; i++)
+                nameset_add(&p->file_set, file_at, p, i);
+        return true;
+}
+
+static bool add_file(struct parser *p, struct json_string file, uint32_t *number)
+{
+        struct json *j = &p->json;
+        *number = nameset_find(&p->file_set, file_at, p, (struct name){j->text + file.at, file.len});
+        if (*number != NAMES_NONE)
+                return true;
+        if (p->n_files == FILES_MAX)
+                return json_fail(j, ST_TOO_MANY, file.at - 1, "more than %u files", FILES_MAX);
+        bool grow = (p->n_files & (p->n_files - 1)) == 0;
+        if (!pages_reserve(&p->files, (p->n_files + 1) * sizeof(file)) || (grow && !grow_file_set(p)))
+                return json_fail(j, ST_NO_MEMORY, file.at - 1, "no memory for %zu files", p->n_files + 1);
+        *number = (uint32_t)p->n_files++;
+        ((struct json_string *)p->files.p)[*number] = file;
+        nameset_add(&p->file_set, file_at, p, *number);
+        return true;
+}
+
+static bool file_number(struct parser *p, struct json_string file, uint32_t *number)
+{
+        if (p->n_entries > 0) {
+                *number = ((const struct st_index_entry *)p->entries.p)[p->n_entries - 1].file;
+                struct name last = file_at(p, *number);
+                if (last.len == file.len && memcmp(last.s, p->json.text + file.at, file.len) == 0)
+                        return true;
+        }
+        return check_file(&p->json, file) && add_file(p, file, number);
+}
+
+/* ---- weight_map ---- */
+
+static bool append_entry(struct parser *p, struct json_string name, uint32_t file)
+{
+        size_t n = p->n_entries;
+        if (n == ENTRIES_MAX)
+                return json_fail(&p->json, ST_TOO_MANY, name.at - 1, "more than %zu tensors", ENTRIES_MAX);
+        if (!pages_reserve(&p->entries, (n + 1) * sizeof(struct st_index_entry)))
+                return json_fail(&p->json, ST_NO_MEMORY, name.at - 1, "no memory for %zu tensors", n + 1);
+        ((struct st_index_entry *)p->entries.p)[n] = (struct st_index_entry){name.at, name.len, file};
+        p->n_entries++;
+        return true;
+}
+
+static bool parse_entry(struct parser *p)
+{
+        struct json *j = &p->json;
+        struct json_string file;
+        uint32_t number;
+        if (!json_key(j, &p->name))
+                return false;
+        p->in_entry = true;
+        if (memchr(j->text + p->name.at, 0, p->name.len) != NULL)
+                return json_fail(j, ST_NUL_IN_NAME, p->name.at - 1, "a tensor's name holds a NUL");
+        if (json_peek(j) != '"')
+                return json_fail(j, ST_BAD_ENTRY, j->at, "the file name is not a string");
+        if (!json_string(j, &file) || !file_number(p, file, &number) || !append_entry(p, p->name, number))
+                return false;
+        p->in_entry = false;
+        return true;
+}
+
+static bool parse_map(struct parser *p)
+{
+        struct json *j = &p->json;
+        p->has_map = true;
+        if (!json_open(j, '{'))
+                return json_fail(j, ST_BAD_ENTRY, j->at, "the weight_map is not an object");
+        for (size_t n = 0; json_more(j, '}', n); n++)
+                if (!parse_entry(p))
+                        return false;
+        return j->rule == ST_OK;
+}
+
+/* A second weight_map adds to the first, for as long as it takes to find that the key is repeated. */
+static bool parse_object(struct parser *p)
+{
+        struct json *j = &p->json;
+        struct json_string key;
+        if (!json_open(j, '{'))
+                return json_fail(j, ST_NOT_JSON, j->at, "the index does not begin with '{'");
+        size_t keys = json_keys_begin(j);
+        for (size_t n = 0; json_more(j, '}', n); n++)
+                if (!json_key(j, &key) || !json_keys_add(j, keys, key) ||
+                    !(JSON_IS(j, key, "weight_map") ? parse_map(p) : json_skip(j)))
+                        return false;
+        size_t end = j->at - 1;
+        if (!json_keys_end(j, keys) || !json_end(j))
+                return false;
+        return p->has_map || json_fail(j, ST_BAD_ENTRY, end, "weight_map is missing");
+}
+
+/* ---- the index ---- */
+
+static struct name entry_at(const void *owner, uint32_t i)
+{
+        const struct st_index *index = owner;
+        return (struct name){index->text + index->entries[i].name, index->entries[i].name_len};
+}
+
+/* The set of all names, which st_index_find() goes on to use. */
+static bool collect_names(struct parser *p, struct st_index *index)
+{
+        struct json *j = &p->json;
+        if (!nameset_begin(&index->names, index->n_entries))
+                return json_fail(j, ST_NO_MEMORY, j->at, "no memory for %zu names", index->n_entries);
+        for (uint32_t i = 0; i < index->n_entries; i++) {
+                if (nameset_add(&index->names, entry_at, index, i) == NAMES_NONE)
+                        continue;
+                char quoted[RULE_QUOTE];
+                rule_quote(quoted, entry_at(index, i));
+                return json_fail(j, ST_DUPLICATE_KEY, index->entries[i].name - 1, "the key '%s' is given twice",
+                                 quoted);
+        }
+        return true;
+}
+
+/* Files in byte order; entries follow with their numbers. */
+static bool order_files(struct parser *p, struct st_index *index)
+{
+        size_t n = p->n_files;
+        struct pages order = {0}, rank = {0};
+        if (!pages_reserve(&order, n * sizeof(uint32_t)) || !pages_reserve(&rank, n * sizeof(uint32_t)) ||
+            !names_sort(order.p, n, file_at, p)) {
+                pages_deinit(&order);
+                pages_deinit(&rank);
+                return json_fail(&p->json, ST_NO_MEMORY, p->json.at, "no memory for %zu files", n);
+        }
+        uint32_t *files = order.p, *ranks = rank.p;
+        for (uint32_t i = 0; i < n; i++) {
+                ranks[files[i]] = i;
+                files[i] = ((const struct json_string *)p->files.p)[files[i]].at;
+        }
+        for (size_t i = 0; i < index->n_entries; i++)
+                index->entries[i].file = ranks[index->entries[i].file];
+        index->files = pages_take(&order, n * sizeof(uint32_t));
+        index->n_files = n;
+        pages_deinit(&rank);
+        return true;
+}
+
+static void tell(const struct parser *p, struct st_error *error)
+{
+        struct name name = {0};
+        if (p->in_entry)
+                name = (struct name){p->json.text + p->name.at, p->name.len};
+        rule_tell(error, &p->json, 0, "tensor", name);
+}
+
+int st_index_parse(struct st_index *index, char *text, size_t n, struct st_error *error)
+{
+        *index = (struct st_index){0};
+        if (n > ST_HEADER_MAX) {
+                rule_refuse(error, ST_HEADER_TOO_LARGE, "the index is longer than 100,000,000 bytes");
+                return -1;
+        }
+        struct parser p = {0};
+        json_init(&p.json, text, n);
+        bool ok = parse_object(&p);
+        if (ok) {
+                index->text = text;
+                index->n_entries = p.n_entries;
+                index->entries = pages_take(&p.entries, p.n_entries * sizeof(struct st_index_entry));
+                ok = collect_names(&p, index) && order_files(&p, index);
+        }
+        if (!ok) {
+                tell(&p, error);
+                st_index_deinit(index);
+        }
+        json_deinit(&p.json);
+        pages_deinit(&p.entries);
+        pages_deinit(&p.files);
+        nameset_deinit(&p.file_set);
+        return ok ? 0 : -1;
+}
+
+void st_index_deinit(struct st_index *index)
+{
+        pages_drop(index->entries, index->n_entries * sizeof(struct st_index_entry));
+        pages_drop(index->files, index->n_files * sizeof(uint32_t));
+        nameset_deinit(&index->names);
+        *index = (struct st_index){0};
+}
+
+const struct st_index_entry *st_index_find(const struct st_index *index, const char *name, size_t len)
+{
+        uint32_t i = nameset_find(&index->names, entry_at, index, (struct name){name, len});
+        return i == NAMES_NONE ? NULL : &index->entries[i];
+}

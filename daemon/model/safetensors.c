@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The grammar of a header: one pass over the text fills the table of tensors, entry by entry; then
+ * the table as a whole is held against the rules: no name twice, the tensors in order of their
+ * bytes fill the data section without hole or overlap, and the section fills the file.
+ *
+ * The first broken rule ends the parse. Text positions are kept in 32 bits: a header is at most
+ * 100 MB.
+ */
+#include "daemon/model/json.h"
+#include "daemon/model/rule.h"
+#include "proto/manifest.h"
+
+#include <endian.h>
+#include <inttypes.h>
+#include <string.h>
+
+/* A file cannot hold more: an entry takes 50 bytes at least. */
+#define TENSORS_MAX ((size_t)2 << 20)
+#define METADATA_MAX ((size_t)1 << 20)
+
+_Static_assert(sizeof(struct st_tensor) == 32, "memory for a tensor is promised");
+
+struct parser {
+        struct json json;
+        struct pages tensors, metadata;
+        size_t n_tensors, n_metadata;
+        struct json_string entry; /* the name being read */
+        bool has_metadata;
+        bool in_entry;
+};
+
+/* The fields of one entry, until it is whole. */
+struct entry {
+        struct st_tensor tensor;
+        bool has_dtype, has_shape, has_offsets;
+        uint64_t elements;
+        size_t offsets_at;
+};
+
+/* ---- fields of an entry ---- */
+
+static bool parse_dtype(struct json *j, struct entry *e)
+{
+        struct json_string code;
+        if (json_peek(j) != '"')
+                return json_fail(j, ST_BAD_ENTRY, j->at, "the dtype is not a string");
+        size_t at = j->at;
+        if (!json_string(j, &code))
+                return false;
+        int dtype = dtype_find(j->text + code.at, code.len);
+        if (dtype < 0)
+                return json_fail(j, ST_UNKNOWN_DTYPE, at, "the dtype is none that is known");
+        e->tensor.dtype = (uint8_t)dtype;
+        return e->has_dtype = true;
+}
+
+/* Multiplied left to right, as everyone who reads the format does: an overflow counts even where a
+ * zero follows. */
+static bool parse_shape(struct json *j, struct entry *e)
+{
+        e->tensor.rank = 0;
+        e->elements = 1;
+        json_peek(j);
+        e->tensor.shape = (uint32_t)j->at;
+        if (!json_open(j, '['))
+                return json_fail(j, ST_BAD_ENTRY, j->at, "the shape is not an array");
+        for (; json_more(j, ']', e->tensor.rank); e->tensor.rank++) {
+                json_peek(j);
+                size_t at = j->at;
+                uint64_t dim;
+                if (!json_whole(j, ST_BAD_SHAPE, &dim))
+                        return false;
+                if (e->tensor.rank == ST_RANK_MAX)
+                        return json_fail(j, ST_BAD_SHAPE, at, "more than %u dimensions", ST_RANK_MAX);
+                if (__builtin_mul_overflow(e->elements, dim, &e->elements))
+                        return json_fail(j, ST_BAD_SHAPE, at, "the number of elements overflows");
+        }
+        return e->has_shape = j->rule == ST_OK;
+}
+
+static bool parse_offsets(struct json *j, struct entry *e)
+{
+        json_peek(j);
+        size_t n = 0, at = j->at;
+        uint64_t value[2];
+        if (!json_open(j, '['))
+                return json_fail(j, ST_BAD_ENTRY, j->at, "the data_offsets are not an array");
+        for (; json_more(j, ']', n); n++) {
+                if (n == 2)
+                        return json_fail(j, ST_BAD_OFFSETS, j->at, "more than two data_offsets");
+                if (!json_whole(j, ST_BAD_OFFSETS, &value[n]))
+                        return false;
+        }
+        if (j->rule != ST_OK)
+                return false;
+        if (n < 2)
+                return json_fail(j, ST_BAD_OFFSETS, at, "fewer than two data_offsets");
+        if (value[0] > value[1])
+                return json_fail(j, ST_BAD_OFFSETS, at, "the data_offsets end before they begin");
+        e->tensor.begin = value[0];
+        e->tensor.end = value[1];
+        e->offsets_at = at;
+        return e->has_offsets = true;
+}
+
+static bool parse_field(struct json *j, struct json_string key, struct entry *e)
+{
+        if (JSON_IS(j, key, "dtype"))
+                return parse_dtype(j, e);
+        if (JSON_IS(j, key, "shape"))
+                return parse_shape(j, e);
+        if (JSON_IS(j, key, "data_offsets"))
+                return parse_offsets(j, e);
+        return json_skip(j);
+}
+
+/* ---- an entry ---- */
+
+/* The shape makes up the bytes that the offsets span. */
+static bool check_size(struct json *j, const struct entry *e)
+{
+        uint64_t bits, span = e->tensor.end - e->tensor.begin;
+        if (__builtin_mul_overflow(e->elements, dtype_bits(e->tensor.dtype), &bits))
+                return json_fail(j, ST_BAD_SHAPE, e->tensor.shape, "the number of bits overflows");
+        if (bits % 8 != 0)
+                return json_fail(j, ST_NOT_WHOLE_BYTES, e->tensor.shape, "%" PRIu64 " bits are no whole bytes", bits);
+        if (bits / 8 != span)
+                return json_fail(j, ST_SIZE_MISMATCH, e->offsets_at,
+                                 "the data_offsets span %" PRIu64 " bytes, dtype and shape make %" PRIu64, span,
+                                 bits / 8);
+        return true;
+}
+
+static bool check_fields(struct json *j, size_t at, const struct entry *e)
+{
+        if (!e->has_dtype || !e->has_shape || !e->has_offsets)
+                return json_fail(j, ST_BAD_ENTRY, at, "%s is missing",
+                                 !e->has_dtype   ? "dtype"
+                                 : !e->has_shape ? "shape"
+                                                 : "data_offsets");
+        return check_size(j, e);
+}
+
+static bool append_tensor(struct parser *p, const struct st_tensor *tensor)
+{
+        size_t n = p->n_tensors;
+        if (n == TENSORS_MAX)
+                return json_fail(&p->json, ST_TOO_MANY, tensor->name - 1, "more than %zu tensors", TENSORS_MAX);
+        if (!pages_reserve(&p->tensors, (n + 1) * sizeof(*tensor)))
+                return json_fail(&p->json, ST_NO_MEMORY, tensor->name - 1, "no memory for %zu tensors", n + 1);
+        ((struct st_tensor *)p->tensors.p)[n] = *tensor;
+        p->n_tensors++;
+        return true;
+}
+
+static bool parse_entry(struct parser *p, struct json_string name)
+{
+        struct json *j = &p->json;
+        struct entry e = {.tensor = {.name = name.at, .name_len = name.len}};
+        if (memchr(j->text + name.at, 0, name.len) != NULL)
+                return json_fail(j, ST_NUL_IN_NAME, name.at - 1, "a tensor's name holds a NUL");
+        if (!json_open(j, '{'))
+                return json_fail(j, ST_BAD_ENTRY, j->at, "the entry is not an object");
+        size_t keys = json_keys_begin(j);
+        struct json_string key;
+        for (size_t n = 0; json_more(j, '}', n); n++)
+                if (!json_key(j, &key) || !json_keys_add(j, keys, key) || !parse_field(j, key, &e))
+                        break;
+        return json_keys_end(j, keys) && check_fields(j, j->at - 1, &e) && append_tensor(p, &e.tensor);
+}
+
+/* ---- __metadata__ ---- */
+
+static bool append_pair(struct parser *p, struct json_string key, struct json_string value)
+{
+        size_t n = p->n_metadata;
+        if (n == METADATA_MAX)
+                return json_fail(&p->json, ST_TOO_MANY, key.at - 1, "more than %zu keys of metadata", METADATA_MAX);
+        if (!pages_reserve(&p->metadata, (n + 1) * sizeof(struct st_pair)))
+                return json_fail(&p->json, ST_NO_MEMORY, key.at - 1, "no memory for %zu keys of metadata", n + 1);
+        ((struct st_pair *)p->metadata.p)[n] = (struct st_pair){key.at, key.len, value.at, value.len};
+        p->n_metadata++;
+        return true;
+}
+
+static bool parse_pair(struct parser *p)
+{
+        struct json *j = &p->json;
+        struct json_string key, value;
+        if (!json_key(j, &key))
+                return false;
+        if (memchr(j->text + key.at, 0, key.len) != NULL)
+                return json_fail(j, ST_NUL_IN_NAME, key.at - 1, "a key of the metadata holds a NUL");
+        if (json_peek(j) != '"')
+                return json_fail(j, ST_BAD_METADATA, j->at, "a value of the metadata is not a string");
+        return json_string(j, &value) && append_pair(p, key, value);
+}
+
+static bool parse_metadata(struct parser *p, struct json_string name)
+{
+        struct json *j = &p->json;
+        if (p->has_metadata)
+                return json_fail(j, ST_DUPLICATE_KEY, name.at - 1, "a key is given twice");
+        p->has_metadata = true;
+        if (!json_open(j, '{'))
+                return json_fail(j, ST_BAD_METADATA, j->at, "the metadata is not an object");
+        for (size_t n = 0; json_more(j, '}', n); n++)
+                if (!parse_pair(p))
+                        return false;
+        return j->rule == ST_OK && json_distinct(j, p->metadata.p, sizeof(struct st_pair), p->n_metadata);
+}
+
+/* ---- the header ---- */
+
+static bool parse_member(struct parser *p)
+{
+        if (!json_key(&p->json, &p->entry))
+                return false;
+        p->in_entry = true;
+        bool ok = JSON_IS(&p->json, p->entry, "__metadata__") ? parse_metadata(p, p->entry) : parse_entry(p, p->entry);
+        p->in_entry = !ok;
+        return ok;
+}
+
+static bool parse_object(struct parser *p)
+{
+        struct json *j = &p->json;
+        if (!json_open(j, '{'))
+                return json_fail(j, ST_NOT_JSON, j->at, "the header does not begin with '{'");
+        for (size_t n = 0; json_more(j, '}', n); n++)
+                if (!parse_member(p))
+                        return false;
+        return json_end(j) && json_distinct(j, p->tensors.p, sizeof(struct st_tensor), p->n_tensors);
+}
+
+/* ---- the table ---- */
+
+static bool in_order(const struct st_tensor *t, size_t n)
+{
+        for (size_t i = 1; i < n; i++)
+                if (t[i].begin < t[i - 1].begin || (t[i].begin == t[i - 1].begin && t[i].end < t[i - 1].end))
+                        return false;
+        return true;
+}
+
+/* Items in order of (begin, end): by begin, then each group of equal begins by end. */
+static void sort_items(const struct st_tensor *tensors, struct sort_item *items, struct sort_item *scratch, size_t n)
+{
+        for (uint32_t i = 0; i < n; i++)
+                items[i] = (struct sort_item){tensors[i].begin, i};
+        items_sort(items, scratch, n);
+        for (size_t i = 0, end; i < n; i = end) {
+                for (end = i + 1; end < n && items[end].key == items[i].key;)
+                        end++;
+                for (size_t k = i; end - i > 1 && k < end; k++)
+                        items[k].key = tensors[items[k].index].end;
+                items_sort(items + i, scratch, end - i);
+        }
+}
+
+/* Moves tensors[items[i].index] to i, along the cycles of the permutation, so that no second table
+ * is needed. */
+static void permute(struct st_tensor *tensors, struct sort_item *items, size_t n)
+{
+        for (uint32_t i = 0; i < n; i++) {
+                struct st_tensor first = tensors[i];
+                uint32_t to = i, from = items[i].index;
+                for (; from != i; from = items[from].index) {
+                        tensors[to] = tensors[from];
+                        items[to].index = to;
+                        to = from;
+                }
+                tensors[to] = first;
+                items[to].index = to;
+        }
+}
+
+static bool sort_tensors(struct parser *p)
+{
+        struct st_tensor *tensors = p->tensors.p;
+        size_t n = p->n_tensors;
+        if (in_order(tensors, n))
+                return true;
+        struct pages memory = {0};
+        if (!pages_reserve(&memory, 2 * n * sizeof(struct sort_item)))
+                return json_fail(&p->json, ST_NO_MEMORY, p->json.at, "no memory to sort %zu tensors", n);
+        struct sort_item *items = memory.p;
+        sort_items(tensors, items, items + n, n);
+        permute(tensors, items, n);
+        pages_deinit(&memory);
+        return true;
+}
+
+static bool check_cover(struct parser *p, uint64_t data_bytes)
+{
+        const struct st_tensor *t = p->tensors.p;
+        uint64_t end = 0;
+        for (size_t i = 0; i < p->n_tensors; end = t[i++].end) {
+                if (t[i].begin == end)
+                        continue;
+                p->entry = (struct json_string){t[i].name, t[i].name_len};
+                p->in_entry = true;
+                return json_fail(&p->json, ST_HOLE_OR_OVERLAP, t[i].name - 1,
+                                 "its bytes begin at %" PRIu64 ", %s the tensor before it ends at %" PRIu64, t[i].begin,
+                                 t[i].begin < end ? "but" : "a hole:", end);
+        }
+        if (end == data_bytes)
+                return true;
+        return json_fail(&p->json, ST_FILE_SIZE, p->json.size,
+                         "the tensors take %" PRIu64 " bytes, the file has %" PRIu64 " after its header", end,
+                         data_bytes);
+}
+
+/* ---- doors ---- */
+
+static int refuse(struct st_error *error, enum st_rule rule, const char *detail)
+{
+        rule_refuse(error, rule, detail);
+        return -1;
+}
+
+static int check_prefix(uint64_t n, uint64_t file_size, struct st_error *error)
+{
+        if (n > ST_HEADER_MAX)
+                return refuse(error, ST_HEADER_TOO_LARGE, "the header is longer than 100,000,000 bytes");
+        if (file_size < ST_PREFIX || n > file_size - ST_PREFIX)
+                return refuse(error, ST_HEADER_BEYOND_FILE, "the header is longer than the file");
+        return 0;
+}
+
+int st_parse_prefix(const unsigned char prefix[8], uint64_t file_size, uint64_t *n, struct st_error *error)
+{
+        if (file_size < ST_PREFIX)
+                return refuse(error, ST_FILE_TOO_SMALL, "the file has fewer than 8 bytes");
+        uint64_t raw;
+        memcpy(&raw, prefix, sizeof(raw));
+        *n = le64toh(raw);
+        return check_prefix(*n, file_size, error);
+}
+
+static void tell(const struct parser *p, struct st_error *error)
+{
+        const struct json *j = &p->json;
+        struct name name = {0};
+        if (p->in_entry)
+                name = (struct name){j->text + p->entry.at, p->entry.len};
+        rule_tell(error, j, ST_PREFIX, "tensor", name);
+}
+
+int st_parse(struct st_header *header, char *text, size_t n, uint64_t file_size, struct st_error *error)
+{
+        *header = (struct st_header){0};
+        if (check_prefix(n, file_size, error) < 0)
+                return -1;
+        struct parser p = {0};
+        json_init(&p.json, text, n);
+        bool ok = parse_object(&p) && sort_tensors(&p) && check_cover(&p, file_size - ST_PREFIX - n);
+        if (ok)
+                *header = (struct st_header){
+                        .text = text,
+                        .size = n,
+                        .data_start = ST_PREFIX + n,
+                        .tensors = pages_take(&p.tensors, p.n_tensors * sizeof(struct st_tensor)),
+                        .n_tensors = p.n_tensors,
+                        .metadata = pages_take(&p.metadata, p.n_metadata * sizeof(struct st_pair)),
+                        .n_metadata = p.n_metadata,
+                };
+        else
+                tell(&p, error);
+        json_deinit(&p.json);
+        pages_deinit(&p.tensors);
+        pages_deinit(&p.metadata);
+        return ok ? 0 : -1;
+}
+
+void st_header_deinit(struct st_header *header)
+{
+        pages_drop(header->tensors, header->n_tensors * sizeof(struct st_tensor));
+        pages_drop(header->metadata, header->n_metadata * sizeof(struct st_pair));
+        *header = (struct st_header){0};
+}
+
+/* The text was checked when it was parsed: numbers, commas and white space. */
+void st_shape(const struct st_header *header, const struct st_tensor *tensor, uint64_t *dims)
+{
+        const char *s = header->text + tensor->shape;
+        for (unsigned i = 0; i < tensor->rank; i++) {
+                while (*s < '0' || *s > '9')
+                        s++;
+                for (dims[i] = 0; *s >= '0' && *s <= '9'; s++)
+                        dims[i] = 10 * dims[i] + (uint64_t)(*s - '0');
+        }
+}
