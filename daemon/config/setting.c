@@ -18,7 +18,7 @@
 const struct setting settings[] = {
         /* key                          flag            environment             kind              field                              from    to         multiple of */
         {"socket",                      "socket",       "STREAMERD_SOCKET",     SETTING_PATH,     FIELD(socket),                     0,      0,         1},
-        {"io.concurrency",              "concurrency",  RUNAI "CONCURRENCY",    SETTING_COUNT,    FIELD(io.concurrency),             1,      1024,      1},
+        {"io.concurrency",              "concurrency",  RUNAI "CONCURRENCY",    SETTING_UNSIGNED, FIELD(io.concurrency),             1,      1024,      1},
         {"io.block_size",               "block-size",   RUNAI "CHUNK_BYTESIZE", SETTING_SIZE,     FIELD(io.block_size),              MiB,    GiB,       MiB},
         {"io.memory_limit",             "memory-limit", RUNAI "MEMORY_LIMIT",   SETTING_SIZE,     FIELD(io.memory_limit),            0,      GiB << 10, 1},
         {"io.stall",                    NULL,           NULL,                   SETTING_DURATION, FIELD(io.stall_ns),                SECOND, HOUR,      1},
@@ -86,38 +86,41 @@ static int in_range(const struct setting *setting, uint64_t value, const char *t
         return 0;
 }
 
-static int set_number(const struct setting *setting, uint64_t *field, const char *text, char why[SETTING_WHY])
+static int parse_number(const struct setting *setting, const char *text, uint64_t *value, char why[SETTING_WHY])
 {
-        uint64_t value = 0;
         switch (setting->kind) {
         case SETTING_SIZE:
-                if (config_parse_size(text, &value) < 0)
+                if (config_parse_size(text, value) < 0)
                         return wrong(why, "'%.40s' is not a size (bytes, or with KiB, MiB, GiB, TiB)", text);
                 break;
         case SETTING_DURATION:
-                if (config_parse_duration(text, &value) < 0)
+                if (config_parse_duration(text, value) < 0)
                         return wrong(why, "'%.40s' is not a duration (with ms, s, m or h)", text);
                 break;
         default:
-                if (config_parse_size(text, &value) < 0 || strspn(text, "0123456789") != strlen(text))
+                if (config_parse_size(text, value) < 0 || strspn(text, "0123456789") != strlen(text))
                         return wrong(why, "'%.40s' is not a number", text);
         }
-        int r = in_range(setting, value, text, why);
-        if (r == 0)
-                *field = value;
-        return r;
+        return in_range(setting, *value, text, why);
 }
 
 int setting_set(const struct setting *setting, struct config *config, const char *text, char why[SETTING_WHY])
 {
         void *field = (char *)config + setting->offset;
+        uint64_t value;
         if (text[0] == '\0')
                 return wrong(why, "has no value");
         if (setting->kind == SETTING_PATH)
                 return set_path(field, text, why);
         if (setting->kind == SETTING_LEVEL)
                 return set_level(field, text, why);
-        return set_number(setting, field, text, why);
+        if (parse_number(setting, text, &value, why) < 0)
+                return -1;
+        if (setting->kind == SETTING_UNSIGNED)
+                *(unsigned *)field = (unsigned)value; /* in range: the table's limits fit */
+        else
+                *(uint64_t *)field = value;
+        return 0;
 }
 
 /* ---- roots ---- */

@@ -12,7 +12,7 @@
 #define SETTING_LIST_MAX 64
 #define SETTING_WHY 200
 
-enum setting_kind { SETTING_PATH, SETTING_COUNT, SETTING_SIZE, SETTING_DURATION, SETTING_LEVEL };
+enum setting_kind { SETTING_PATH, SETTING_COUNT, SETTING_UNSIGNED, SETTING_SIZE, SETTING_DURATION, SETTING_LEVEL };
 
 struct setting {
         const char *key;  /* "section.name", as in the file */
