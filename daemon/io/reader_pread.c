@@ -36,13 +36,14 @@ struct target {
 
 static int cut_short(const struct object *object, uint64_t at, struct error *error)
 {
-        return error_set(error, STREAMER_EFAILED, "%s: file cut short: no data at offset %" PRIu64 " of %" PRIu64,
-                         object->path, at, object->version.size);
+        return error_set(error, STREAMER_EFAILED, "file cut short: no data at offset %" PRIu64 " of %" PRIu64 " (%s)",
+                         at, object->version.size, object->path);
 }
 
 static int failed(const struct object *object, uint64_t at, int errno_value, struct error *error)
 {
-        return error_errno(error, STREAMER_EFAILED, errno_value, "%s: read at offset %" PRIu64, object->path, at);
+        return error_set(error, STREAMER_EFAILED, "read at offset %" PRIu64 ": %s (%s)", at, strerror(errno_value),
+                         object->path);
 }
 
 static bool try_again(int errno_value)
