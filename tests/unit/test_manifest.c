@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The manifest: laid out, read back, and refused for every field that can be wrong. Each test works
+ * on a fresh table of three tensors in two segments.
+ */
+#include "proto/manifest.h"
+#include "tests/lib/suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALPHA, BETA, GAMMA, N };
+
+static unsigned char *base;
+static size_t size;
+static struct manifest_header *header;
+static struct manifest_segment *segments;
+static struct manifest_record *records;
+static struct manifest_pair *metadata;
+static uint64_t *shapes;
+static char *strings;
+
+static const struct manifest_counts counts = {
+        .n_records = N, .n_shapes = 4, .strings_len = 11 + 10, .n_segments = 2, .n_metadata = 1};
+
+static void set_pointers(void)
+{
+        segments = (void *)(base + header->segments_off);
+        records = (void *)(base + header->records_off);
+        metadata = (void *)(base + header->metadata_off);
+        shapes = (void *)(base + header->shapes_off);
+        strings = (char *)base + header->strings_off;
+}
+
+static void begin(void)
+{
+        size = (size_t)manifest_size(&counts);
+        base = must_alloc(size);
+        header = manifest_init(base, &counts);
+        set_pointers();
+        segments[0].size = 64;
+        segments[1].size = 4;
+        memcpy(strings, "a\0bb\0ccccc\0format\0pt", 21);
+        memcpy(shapes, (uint64_t[]){2, 3, 4, 0}, sizeof(uint64_t) * 4);
+        records[ALPHA] = (struct manifest_record){
+                .name_off = 0, .name_len = 1, .dtype = DTYPE_F32, .rank = 2, .offset = 8, .bytes = 24};
+        records[BETA] = (struct manifest_record){
+                .name_off = 2, .name_len = 2, .dtype = DTYPE_U8, .shape_off = 2, .rank = 1, .segment = 1, .bytes = 4};
+        records[GAMMA] = (struct manifest_record){
+                .name_off = 5, .name_len = 5, .dtype = DTYPE_BF16, .shape_off = 3, .rank = 1, .offset = 64};
+        metadata[0] = (struct manifest_pair){.key_off = 11, .key_len = 6, .value_off = 18, .value_len = 2};
+}
+
+static void end(void)
+{
+        free(base);
+}
+
+static bool opens(void)
+{
+        struct manifest_view view;
+        const char *why = NULL;
+        int rc = manifest_open(&view, base, size, &why);
+        ck_assert(rc == 0 || why != NULL);
+        return rc == 0;
+}
+
+static struct manifest_view view_of(void)
+{
+        struct manifest_view view;
+        const char *why;
+        ck_assert_int_eq(manifest_open(&view, base, size, &why), 0);
+        return view;
+}
+
+static bool holds(uint64_t i)
+{
+        struct manifest_view view = view_of();
+        const char *why = NULL;
+        int rc = manifest_check(&view, i, &why);
+        ck_assert(rc == 0 || why != NULL);
+        return rc == 0;
+}
+
+static int64_t find(const char *name)
+{
+        struct manifest_view view = view_of();
+        const char *why;
+        return manifest_find(&view, name, strlen(name), &why);
+}
+
+/* ---- as it should be ---- */
+
+START_TEST(a_table_is_read_as_it_was_laid_out)
+{
+        ck_assert(opens());
+        for (uint64_t i = 0; i < N; i++)
+                ck_assert(holds(i));
+        ck_assert(!holds(N));
+        struct manifest_view view = view_of();
+        ck_assert_str_eq(view.strings + view.records[GAMMA].name_off, "ccccc");
+        ck_assert_uint_eq(view.header->size, size);
+}
+END_TEST
+
+START_TEST(every_section_is_aligned)
+{
+        ck_assert_uint_eq(header->segments_off % 8, 0);
+        ck_assert_uint_eq(header->records_off % 8, 0);
+        ck_assert_uint_eq(header->metadata_off % 8, 0);
+        ck_assert_uint_eq(header->shapes_off % 8, 0);
+        ck_assert_uint_eq(header->strings_off % 8, 0);
+}
+END_TEST
+
+START_TEST(a_mapping_may_be_longer_than_the_table)
+{
+        base = must_realloc(base, size + 4096);
+        header = (void *)base;
+        size += 4096;
+        ck_assert(opens());
+}
+END_TEST
+
+START_TEST(names_are_found_by_binary_search)
+{
+        ck_assert_int_eq(find("a"), ALPHA);
+        ck_assert_int_eq(find("bb"), BETA);
+        ck_assert_int_eq(find("ccccc"), GAMMA);
+}
+END_TEST
+
+START_TEST(names_that_are_not_there_are_not_found)
+{
+        static const char *const names[] = {"", "A", "aa", "b", "bbb", "bc", "cccc", "cccccc", "z"};
+        for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+                ck_assert_int_eq(find(names[i]), -1);
+}
+END_TEST
+
+START_TEST(bytes_of_names_are_compared_unsigned)
+{
+        memcpy(strings + 5, "\xc3\xa4zzz", 5);
+        ck_assert_int_eq(find("\xc3\xa4zzz"), GAMMA);
+}
+END_TEST
+
+START_TEST(metadata_is_found_by_its_key)
+{
+        struct manifest_view view = view_of();
+        ck_assert_str_eq(manifest_metadata(&view, "format"), "pt");
+        ck_assert_ptr_null(manifest_metadata(&view, "forma"));
+        ck_assert_ptr_null(manifest_metadata(&view, ""));
+}
+END_TEST
+
+START_TEST(a_model_without_tensors_is_a_table_too)
+{
+        struct manifest_view view;
+        const char *why;
+        struct manifest_counts none = {0};
+        uint64_t n = manifest_size(&none);
+        void *empty = must_alloc((size_t)n);
+        manifest_init(empty, &none);
+        ck_assert_int_eq(manifest_open(&view, empty, (size_t)n, &why), 0);
+        ck_assert_int_eq(manifest_find(&view, "a", 1, &why), -1);
+        free(empty);
+}
+END_TEST
+
+START_TEST(empty_tensors_need_no_segment)
+{
+        struct manifest_counts one = {.n_records = 1, .n_shapes = 1, .strings_len = 2};
+        struct manifest_view view;
+        const char *why;
+        uint64_t n = manifest_size(&one);
+        unsigned char *p = must_alloc((size_t)n);
+        struct manifest_header *h = manifest_init(p, &one);
+        struct manifest_record *r = (void *)(p + h->records_off);
+        *r = (struct manifest_record){.name_len = 1, .dtype = DTYPE_F32, .rank = 1};
+        p[h->strings_off] = 'x';
+        ck_assert_int_eq(manifest_open(&view, p, (size_t)n, &why), 0);
+        ck_assert_int_eq(manifest_check(&view, 0, &why), 0);
+        r->segment = 1;
+        ck_assert_int_eq(manifest_check(&view, 0, &why), -1);
+        free(p);
+}
+END_TEST
+
+START_TEST(a_table_over_the_limit_has_no_size)
+{
+        struct manifest_counts c = counts;
+        c.n_records = MANIFEST_MAX_SIZE / sizeof(struct manifest_record);
+        ck_assert_uint_eq(manifest_size(&c), 0);
+        c.n_records = UINT64_MAX / 8;
+        ck_assert_uint_eq(manifest_size(&c), 0);
+        c = counts;
+        c.n_shapes = UINT64_MAX;
+        ck_assert_uint_eq(manifest_size(&c), 0);
+        c = counts;
+        c.strings_len = UINT64_MAX;
+        ck_assert_uint_eq(manifest_size(&c), 0);
+        c = counts;
+        c.n_segments = MANIFEST_MAX_SEGMENTS + 1;
+        ck_assert_uint_eq(manifest_size(&c), 0);
+}
+END_TEST
+
+/* ---- a header that is wrong ---- */
+
+#define REFUSED_WITH(field, value)                                                                                     \
+        do {                                                                                                           \
+                __typeof__(header->field) field_was = header->field;                                                   \
+                header->field = (__typeof__(header->field))(value);                                                    \
+                ck_assert_msg(!opens(), "%s = %s", #field, #value);                                                    \
+                header->field = field_was;                                                                             \
+                ck_assert(opens());                                                                                    \
+        } while (0)
+
+START_TEST(a_table_shorter_than_a_header_is_refused)
+{
+        size = sizeof(struct manifest_header) - 1;
+        ck_assert(!opens());
+        size = 0;
+        ck_assert(!opens());
+}
+END_TEST
+
+START_TEST(another_magic_or_version_is_refused)
+{
+        REFUSED_WITH(magic[0], 'x');
+        REFUSED_WITH(version, 0);
+        REFUSED_WITH(version, MANIFEST_VERSION + 1);
+}
+END_TEST
+
+START_TEST(other_struct_sizes_are_refused)
+{
+        REFUSED_WITH(header_size, sizeof(struct manifest_header) - 8);
+        REFUSED_WITH(header_size, UINT32_MAX);
+        REFUSED_WITH(record_size, 0);
+        REFUSED_WITH(record_size, sizeof(struct manifest_record) + 8);
+}
+END_TEST
+
+START_TEST(a_size_beyond_the_mapping_or_below_the_header_is_refused)
+{
+        REFUSED_WITH(size, size + 1);
+        REFUSED_WITH(size, UINT64_MAX);
+        REFUSED_WITH(size, 0);
+        REFUSED_WITH(size, sizeof(struct manifest_header) - 1);
+}
+END_TEST
+
+START_TEST(sections_outside_the_table_are_refused)
+{
+        REFUSED_WITH(segments_off, size);
+        REFUSED_WITH(segments_off, UINT64_MAX - 7);
+        REFUSED_WITH(records_off, size);
+        REFUSED_WITH(records_off, UINT64_MAX - 7);
+        REFUSED_WITH(metadata_off, UINT64_MAX - 7);
+        REFUSED_WITH(shapes_off, UINT64_MAX - 7);
+        REFUSED_WITH(strings_off, UINT64_MAX - 7);
+        REFUSED_WITH(strings_off, (size + 8) / 8 * 8);
+}
+END_TEST
+
+START_TEST(sections_that_lie_over_one_another_are_refused)
+{
+        REFUSED_WITH(segments_off, 0);
+        REFUSED_WITH(records_off, header->segments_off);
+        REFUSED_WITH(metadata_off, header->records_off);
+        REFUSED_WITH(shapes_off, header->records_off);
+        REFUSED_WITH(strings_off, header->shapes_off);
+}
+END_TEST
+
+START_TEST(sections_that_are_not_aligned_are_refused)
+{
+        REFUSED_WITH(segments_off, header->segments_off + 4);
+        REFUSED_WITH(records_off, header->records_off + 1);
+        REFUSED_WITH(metadata_off, header->metadata_off + 2);
+        REFUSED_WITH(shapes_off, header->shapes_off + 4);
+        REFUSED_WITH(strings_off, header->strings_off + 1);
+}
+END_TEST
+
+START_TEST(counts_that_reach_over_their_section_are_refused)
+{
+        REFUSED_WITH(n_records, N + 1);
+        REFUSED_WITH(n_records, UINT64_MAX);
+        REFUSED_WITH(n_records, UINT64_MAX / sizeof(struct manifest_record) + 2); /* wraps to a small sum */
+        REFUSED_WITH(n_shapes, 5);
+        REFUSED_WITH(n_shapes, UINT64_MAX);
+        REFUSED_WITH(strings_len, header->strings_len + 1);
+        REFUSED_WITH(strings_len, UINT64_MAX);
+        REFUSED_WITH(n_metadata, 2);
+        REFUSED_WITH(n_metadata, UINT32_MAX);
+        REFUSED_WITH(n_segments, 3);
+        REFUSED_WITH(n_segments, MANIFEST_MAX_SEGMENTS + 1);
+        REFUSED_WITH(n_segments, UINT32_MAX);
+}
+END_TEST
+
+/* ---- a record that is wrong ---- */
+
+#define CORRUPT_WITH(i, field, value)                                                                                  \
+        do {                                                                                                           \
+                __typeof__(records[i].field) field_was = records[i].field;                                             \
+                records[i].field = (__typeof__(records[i].field))(value);                                              \
+                ck_assert_msg(!holds(i), "%s = %s", #field, #value);                                                   \
+                records[i].field = field_was;                                                                          \
+                ck_assert(holds(i));                                                                                   \
+        } while (0)
+
+START_TEST(a_name_outside_the_strings_is_corrupt)
+{
+        CORRUPT_WITH(BETA, name_off, header->strings_len);
+        CORRUPT_WITH(BETA, name_off, UINT64_MAX);
+        CORRUPT_WITH(BETA, name_len, header->strings_len - 2);
+        CORRUPT_WITH(BETA, name_len, UINT32_MAX);
+}
+END_TEST
+
+START_TEST(a_name_must_end_at_its_nul_and_nowhere_before)
+{
+        CORRUPT_WITH(BETA, name_len, 1);
+        CORRUPT_WITH(BETA, name_len, 3);
+}
+END_TEST
+
+START_TEST(an_unknown_dtype_is_corrupt)
+{
+        CORRUPT_WITH(ALPHA, dtype, DTYPE_COUNT);
+        CORRUPT_WITH(ALPHA, dtype, UINT32_MAX);
+}
+END_TEST
+
+START_TEST(a_shape_outside_its_section_is_corrupt)
+{
+        CORRUPT_WITH(ALPHA, shape_off, 3);
+        CORRUPT_WITH(ALPHA, shape_off, UINT64_MAX);
+        CORRUPT_WITH(ALPHA, rank, 5);
+        CORRUPT_WITH(ALPHA, rank, UINT32_MAX);
+}
+END_TEST
+
+START_TEST(a_shape_must_make_up_the_bytes)
+{
+        CORRUPT_WITH(ALPHA, bytes, 20);
+        CORRUPT_WITH(ALPHA, bytes, 0);
+        CORRUPT_WITH(ALPHA, rank, 1);
+        CORRUPT_WITH(ALPHA, dtype, DTYPE_F16);
+        CORRUPT_WITH(GAMMA, bytes, 2);
+}
+END_TEST
+
+START_TEST(a_shape_that_overflows_is_corrupt_even_before_a_zero)
+{
+        shapes[0] = UINT64_C(1) << 63;
+        shapes[1] = 2;
+        records[ALPHA].bytes = 0; /* which is what 2^64 elements wrap to */
+        ck_assert(!holds(ALPHA));
+}
+END_TEST
+
+START_TEST(a_zero_before_large_dimensions_is_an_empty_tensor)
+{
+        shapes[0] = 0;
+        shapes[1] = UINT64_C(1) << 63;
+        records[ALPHA].bytes = 0;
+        ck_assert(holds(ALPHA));
+}
+END_TEST
+
+START_TEST(packed_elements_must_fill_whole_bytes)
+{
+        records[BETA].dtype = DTYPE_F4;
+        records[BETA].bytes = 2;
+        ck_assert(holds(BETA));
+        shapes[2] = 5;
+        ck_assert(!holds(BETA));
+}
+END_TEST
+
+START_TEST(a_record_outside_its_segment_is_corrupt)
+{
+        CORRUPT_WITH(ALPHA, segment, 2);
+        CORRUPT_WITH(ALPHA, segment, UINT32_MAX);
+        CORRUPT_WITH(ALPHA, segment, 1);
+        CORRUPT_WITH(ALPHA, offset, 41);
+        CORRUPT_WITH(ALPHA, offset, UINT64_MAX);
+        CORRUPT_WITH(GAMMA, offset, 65);
+}
+END_TEST
+
+START_TEST(a_search_stops_at_a_corrupt_name)
+{
+        records[BETA].name_off = UINT64_MAX;
+        ck_assert_int_eq(find("a"), -2);
+}
+END_TEST
+
+START_TEST(corrupt_metadata_is_not_there)
+{
+        struct manifest_view view = view_of();
+        metadata[0].value_off = header->strings_len;
+        ck_assert_ptr_null(manifest_metadata(&view, "format"));
+        metadata[0].value_off = 18;
+        metadata[0].value_len = 3;
+        ck_assert_ptr_null(manifest_metadata(&view, "format"));
+        metadata[0].value_len = 2;
+        metadata[0].key_off = UINT64_MAX - 2;
+        ck_assert_ptr_null(manifest_metadata(&view, "format"));
+}
+END_TEST
+
+static TCase *group(const char *name)
+{
+        TCase *tests = suite_group(name, NULL, NULL, 10);
+        tcase_add_checked_fixture(tests, begin, end);
+        return tests;
+}
+
+int main(void)
+{
+        suite_begin("manifest");
+        TCase *good = group("as it should be");
+        tcase_add_test(good, a_table_is_read_as_it_was_laid_out);
+        tcase_add_test(good, every_section_is_aligned);
+        tcase_add_test(good, a_mapping_may_be_longer_than_the_table);
+        tcase_add_test(good, names_are_found_by_binary_search);
+        tcase_add_test(good, names_that_are_not_there_are_not_found);
+        tcase_add_test(good, bytes_of_names_are_compared_unsigned);
+        tcase_add_test(good, metadata_is_found_by_its_key);
+        tcase_add_test(good, a_model_without_tensors_is_a_table_too);
+        tcase_add_test(good, empty_tensors_need_no_segment);
+        tcase_add_test(good, a_table_over_the_limit_has_no_size);
+        TCase *head = group("a wrong header");
+        tcase_add_test(head, a_table_shorter_than_a_header_is_refused);
+        tcase_add_test(head, another_magic_or_version_is_refused);
+        tcase_add_test(head, other_struct_sizes_are_refused);
+        tcase_add_test(head, a_size_beyond_the_mapping_or_below_the_header_is_refused);
+        tcase_add_test(head, sections_outside_the_table_are_refused);
+        tcase_add_test(head, sections_that_lie_over_one_another_are_refused);
+        tcase_add_test(head, sections_that_are_not_aligned_are_refused);
+        tcase_add_test(head, counts_that_reach_over_their_section_are_refused);
+        TCase *record = group("a wrong record");
+        tcase_add_test(record, a_name_outside_the_strings_is_corrupt);
+        tcase_add_test(record, a_name_must_end_at_its_nul_and_nowhere_before);
+        tcase_add_test(record, an_unknown_dtype_is_corrupt);
+        tcase_add_test(record, a_shape_outside_its_section_is_corrupt);
+        tcase_add_test(record, a_shape_must_make_up_the_bytes);
+        tcase_add_test(record, a_shape_that_overflows_is_corrupt_even_before_a_zero);
+        tcase_add_test(record, a_zero_before_large_dimensions_is_an_empty_tensor);
+        tcase_add_test(record, packed_elements_must_fill_whole_bytes);
+        tcase_add_test(record, a_record_outside_its_segment_is_corrupt);
+        tcase_add_test(record, a_search_stops_at_a_corrupt_name);
+        tcase_add_test(record, corrupt_metadata_is_not_there);
+        return suite_run();
+}
