@@ -143,9 +143,12 @@ static int blob_digest(struct object *object, struct error *error)
 
 int sums_find(const struct place *folder, struct object *objects, size_t n, struct error *error)
 {
-        int r = read_sums(folder, objects, n, error);
-        if (r < 0 && r != STREAMER_ENOENT)
+        struct error no_list = {0}; /* without the list, blobs may still tell: no failure of the caller's */
+        int r = read_sums(folder, objects, n, &no_list);
+        if (r < 0 && r != STREAMER_ENOENT) {
+                *error = no_list;
                 return r;
+        }
         for (size_t i = 0; i < n; i++) {
                 r = blob_digest(&objects[i], error);
                 if (r < 0)

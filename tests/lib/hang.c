@@ -142,6 +142,18 @@ static void hold_or_answer(struct server *s, const struct held *r)
                 _exit(1);
 }
 
+/* A held read ends when its process is killed, as on any network file system worth its name. */
+static void interrupt_held(struct server *s, uint64_t unique)
+{
+        for (size_t i = 0; i < s->n_held; i++) {
+                if (s->held[i].unique != unique)
+                        continue;
+                reply(s, unique, EINTR, NULL, 0);
+                s->held[i] = s->held[--s->n_held];
+                return;
+        }
+}
+
 static void handle_request(struct server *s)
 {
         const struct fuse_in_header *in = (const void *)s->request;
@@ -177,9 +189,13 @@ static void handle_request(struct server *s)
         case FUSE_FLUSH:
                 reply(s, in->unique, 0, NULL, 0);
                 return;
+        case FUSE_INTERRUPT: {
+                const struct fuse_interrupt_in *interrupt = body;
+                interrupt_held(s, interrupt->unique);
+                return;
+        }
         case FUSE_FORGET:
         case FUSE_BATCH_FORGET:
-        case FUSE_INTERRUPT: /* a held read ends when it is let go */
                 return;
         default:
                 reply(s, in->unique, ENOSYS, NULL, 0);

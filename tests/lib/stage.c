@@ -76,6 +76,20 @@ void stage_still_serves(void)
         streamer_close(c);
 }
 
+uint64_t stage_memory(void)
+{
+        streamer_client *c = client_open(&stage);
+        json_t *reply = client_call(c, "status", NULL), *ring = json_object_get(reply, "ring");
+        uint64_t all = process_memory(stage.pid), bytes = (uint64_t)json_integer_value(json_object_get(ring, "bytes"));
+
+        /* hugetlb pages are not among those that were counted */
+        if (strcmp(json_string_value(json_object_get(ring, "page_kind")), "hugetlb") == 0)
+                bytes = 0;
+        json_decref(reply);
+        streamer_close(c);
+        return all > bytes ? all - bytes : 0;
+}
+
 void stage_end(void)
 {
         stage_still_serves();

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files that are no models, and sources that are none: each is refused by name of the rule, and
+ * the daemon goes on as if nothing had been asked.
+ */
+#include "tests/lib/stage.h"
+#include "tests/lib/storage.h"
+#include "tests/lib/suite.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static streamer_client *client;
+
+static void begin(void)
+{
+        stage_begin(NULL);
+}
+
+static void connect_client(void)
+{
+        client = client_open(&stage);
+}
+
+/* After every test. */
+static void check_stage(void)
+{
+        ck_assert_str_eq(client_state(client, "bad"), "failed");
+        client_unload(client, "bad");
+        streamer_close(client);
+        stage_still_serves();
+}
+
+static void refused(const char *path, int code, const char *text)
+{
+        client_load_fails(client, path, "bad", code, text);
+}
+
+/* ---- headers: one rule each ---- */
+
+#define T(name, dtype, shape, begin, end)                                                                              \
+        "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
+
+// clang-format off
+static const struct {
+        const char *rule, *header;
+        uint64_t data;
+} headers[] = {
+        {"not-utf8", "{" T("a\xff", "U8", "[4]", "0", "4") "}", 4},
+        {"not-json", "{" T("a", "U8", "[4]", "0", "4"), 4},
+        {"not-json", "[]", 0},
+        {"not-json", "{} x", 0},
+        {"not-json", "", 0},
+        {"duplicate-key", "{" T("a", "U8", "[4]", "0", "4") "," T("a", "U8", "[4]", "4", "8") "}", 8},
+        {"duplicate-key", "{" T("a", "U8", "[4]", "0", "4") "," T("\\u0061", "U8", "[4]", "4", "8") "}", 8},
+        {"nul-in-name", "{" T("a\\u0000", "U8", "[4]", "0", "4") "}", 4},
+        {"bad-metadata", "{\"__metadata__\":{\"a\":1}}", 0},
+        {"bad-metadata", "{\"__metadata__\":[]}", 0},
+        {"bad-entry", "{\"a\":7}", 0},
+        {"bad-entry", "{\"a\":{\"dtype\":\"U8\",\"shape\":[4]}}", 4},
+        {"unknown-dtype", "{" T("a", "U9", "[4]", "0", "4") "}", 4},
+        {"bad-shape", "{" T("a", "U8", "[-4]", "0", "4") "}", 4},
+        {"bad-shape", "{" T("a", "U8", "[4.0]", "0", "4") "}", 4},
+        {"bad-shape", "{" T("a", "U8", "[4294967296,4294967296,4294967296]", "0", "4") "}", 4},
+        {"bad-offsets", "{" T("a", "U8", "[4]", "4", "0") "}", 4},
+        {"bad-offsets", "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,2,4]}}", 4},
+        {"size-mismatch", "{" T("a", "U16", "[4]", "0", "4") "}", 4},
+        {"not-whole-bytes", "{" T("a", "F4", "[3]", "0", "2") "}", 2},
+        {"hole-or-overlap", "{" T("a", "U8", "[4]", "0", "4") "," T("b", "U8", "[4]", "5", "9") "}", 9},
+        {"hole-or-overlap", "{" T("a", "U8", "[4]", "0", "4") "," T("b", "U8", "[4]", "3", "7") "}", 7},
+        {"hole-or-overlap", "{" T("a", "U8", "[4]", "1", "5") "}", 5},
+        {"file-size", "{" T("a", "U8", "[4]", "0", "4") "}", 3},
+        {"file-size", "{" T("a", "U8", "[4]", "0", "4") "}", 5},
+};
+// clang-format on
+
+START_TEST(a_header_that_breaks_a_rule_is_refused_by_its_name)
+{
+        const char *header = headers[_i].header;
+        char *path = stage_path("header-%d.safetensors", _i);
+
+        model_write_raw(path, header, strlen(header), headers[_i].data);
+        refused(path, STREAMER_EFAILED, headers[_i].rule);
+}
+END_TEST
+
+START_TEST(a_file_shorter_than_its_length_field)
+{
+        char *path = stage_path("short.safetensors");
+
+        file_write(path, "1234567", 7);
+        refused(path, STREAMER_EFAILED, "file-too-small");
+}
+END_TEST
+
+START_TEST(an_empty_file)
+{
+        char *path = stage_path("empty.safetensors");
+
+        file_write(path, "", 0);
+        refused(path, STREAMER_EFAILED, "file-too-small");
+}
+END_TEST
+
+START_TEST(a_header_length_over_100_million)
+{
+        char *path = stage_path("large-header.safetensors");
+
+        file_write(path, "\x01\xe1\xf5\x05\0\0\0\0{}", 10);
+        must(truncate(path, 200000000));
+        refused(path, STREAMER_EFAILED, "header-too-large");
+}
+END_TEST
+
+START_TEST(a_header_length_beyond_the_file)
+{
+        char *path = stage_path("beyond.safetensors");
+
+        file_write(path, "\x00\x01\0\0\0\0\0\0{}", 10);
+        refused(path, STREAMER_EFAILED, "header-beyond-file");
+}
+END_TEST
+
+START_TEST(a_file_cut_short)
+{
+        struct model *m = model_mixed(1, 1 << 20);
+        char *path = stage_write(m, "cut.safetensors");
+
+        must(truncate(path, (off_t)file_size(path) - 1));
+        refused(path, STREAMER_EFAILED, "file-size");
+}
+END_TEST
+
+START_TEST(a_hostile_header_of_100_million_bytes_costs_neither_memory_nor_the_others_time)
+{
+        uint64_t before = stage_memory();
+        size_t size = 99999990, at = 1;
+        char *header = must_alloc(size), *path = stage_path("hostile.safetensors");
+
+        memset(header, ' ', size);
+        header[0] = '{';
+        for (unsigned i = 0; at + 100 < size; i++)
+                at += (size_t)snprintf(header + at, 100, "%s\"%u\":{}", i ? "," : "", i);
+        header[size - 1] = '}';
+        model_write_raw(path, header, size, 0);
+        streamer_op *op = client_load_begin(client, path, "bad");
+        client_equals(client, "witness", stage_witness);
+        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_EFAILED);
+        ck_assert_uint_lt(stage_memory(), before + (16 << 20));
+        unlink(path);
+}
+END_TEST
+
+/* ---- things that are no files ---- */
+
+START_TEST(a_fifo_is_refused_without_waiting_for_a_writer)
+{
+        char *path = stage_path("fifo.safetensors");
+
+        must(mkfifo(path, 0600));
+        refused(path, STREAMER_EFAILED, "FIFO");
+        unlink(path);
+}
+END_TEST
+
+START_TEST(a_device_is_refused)
+{
+        char *path = stage_path("device.safetensors"), text[1024];
+
+        /* Not allowed to whoever is not root: then a link to one must do. */
+        if (mknod(path, S_IFCHR | 0600, makedev(1, 5)))
+                must(symlink("/dev/zero", path));
+        client_load_result(client, path, "bad", text);
+        ck_assert_msg(strstr(text, "device") || strstr(text, "root"), "%s", text);
+        unlink(path);
+}
+END_TEST
+
+START_TEST(a_socket_is_refused)
+{
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        int fd = must(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        char *path = stage_path("s");
+
+        memcpy(address.sun_path, path, strlen(path) + 1);
+        must(bind(fd, (struct sockaddr *)&address, sizeof(address)));
+        refused(path, STREAMER_EFAILED, "socket");
+        close(fd);
+        unlink(path);
+}
+END_TEST
+
+START_TEST(a_folder_without_safetensors)
+{
+        char *path = stage_path("folder");
+
+        must(mkdir(path, 0755));
+        file_write(stage_path("folder/README.md"), "# no model", 10);
+        refused(path, STREAMER_ENOENT, "safetensors");
+}
+END_TEST
+
+START_TEST(a_loop_of_links)
+{
+        char *path = stage_path("loop.safetensors");
+
+        must(symlink("loop.safetensors", path));
+        refused(path, STREAMER_EFAILED, "loop");
+}
+END_TEST
+
+START_TEST(nothing_at_all)
+{
+        refused(stage_path("nothing.safetensors"), STREAMER_ENOENT, "nothing.safetensors");
+}
+END_TEST
+
+START_TEST(an_index_that_names_a_missing_file)
+{
+        struct model *m = model_mixed(2, 1 << 18);
+        char *path = stage_path("missing-shard");
+
+        model_write_sharded(m, path, 2, false);
+        must(unlink(stage_path("missing-shard/model-00002-of-00002.safetensors")));
+        refused(path, STREAMER_EFAILED, "model-00002-of-00002");
+}
+END_TEST
+
+START_TEST(an_index_that_names_a_tensor_its_file_does_not_have)
+{
+        static const char index[] = "{\"weight_map\":{\"ghost\":\"model.safetensors\"}}";
+        struct model *m = model_mixed(3, 1 << 18);
+
+        must(mkdir(stage_path("ghost"), 0755));
+        stage_write(m, "ghost/model.safetensors");
+        file_write(stage_path("ghost/model.safetensors.index.json"), index, strlen(index));
+        refused(stage_path("ghost"), STREAMER_EFAILED, "ghost");
+}
+END_TEST
+
+START_TEST(an_index_that_leads_out_of_its_folder)
+{
+        static const char index[] = "{\"weight_map\":{\"a\":\"../witness.safetensors\"}}";
+
+        must(mkdir(stage_path("climb"), 0755));
+        file_write(stage_path("climb/model.safetensors.index.json"), index, strlen(index));
+        refused(stage_path("climb"), STREAMER_EFAILED, NULL);
+}
+END_TEST
+
+/* ---- outside the roots ---- */
+
+static char *outside(void)
+{
+        char *path = suite_path("outside.safetensors");
+        struct model *m = model_mixed(4, 1 << 16);
+
+        model_write(m, path);
+        return path;
+}
+
+START_TEST(a_path_outside_the_roots)
+{
+        refused(outside(), STREAMER_EPERM, "root");
+}
+END_TEST
+
+START_TEST(a_path_outside_is_not_told_from_one_that_is_not_there)
+{
+        char there[1024], not_there[1024];
+
+        client_load_result(client, outside(), "bad", there);
+        client_load_result(client, suite_path("nothing.safetensors"), "bad", not_there);
+        ck_assert_ptr_nonnull(strstr(there, ": "));
+        ck_assert_str_eq(strrchr(there, ':') ? strstr(there, "root") : "", strstr(not_there, "root"));
+}
+END_TEST
+
+START_TEST(a_path_that_climbs_out_by_dots)
+{
+        outside();
+        refused(stage_path("../outside.safetensors"), STREAMER_EPERM, NULL);
+}
+END_TEST
+
+START_TEST(a_relative_link_that_climbs_out)
+{
+        outside();
+        must(symlink("../outside.safetensors", stage_path("link-out.safetensors")));
+        refused(stage_path("link-out.safetensors"), STREAMER_EPERM, "root");
+}
+END_TEST
+
+START_TEST(an_absolute_link_even_where_it_leads_back_inside)
+{
+        must(symlink(stage_path("witness.safetensors"), stage_path("link-back.safetensors")));
+        refused(stage_path("link-back.safetensors"), STREAMER_EPERM, "link");
+}
+END_TEST
+
+START_TEST(a_root_is_a_whole_name_not_a_prefix)
+{
+        char *path = format_text("%s-too/m.safetensors", stage_root());
+        struct model *m = model_mixed(5, 1 << 16);
+
+        mkdir(format_text("%s-too", stage_root()), 0755);
+        model_write(m, path);
+        refused(path, STREAMER_EPERM, NULL);
+}
+END_TEST
+
+/* ---- too large ---- */
+
+START_TEST(a_model_larger_than_the_budget)
+{
+        struct model *m = model_new(6);
+        uint64_t bytes = UINT64_C(300) << 20;
+
+        model_add(m, "large", "U8", &bytes, 1);
+        refused(stage_write(m, "large.safetensors"), STREAMER_ENOMEM, NULL);
+        unlink(stage_path("large.safetensors"));
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("bad files");
+        TCase *files = suite_group("headers", begin, stage_end, 60);
+        tcase_add_checked_fixture(files, connect_client, check_stage);
+        tcase_add_loop_test(files, a_header_that_breaks_a_rule_is_refused_by_its_name, 0,
+                            (int)(sizeof(headers) / sizeof(headers[0])));
+        tcase_add_test(files, a_file_shorter_than_its_length_field);
+        tcase_add_test(files, an_empty_file);
+        tcase_add_test(files, a_header_length_over_100_million);
+        tcase_add_test(files, a_header_length_beyond_the_file);
+        tcase_add_test(files, a_file_cut_short);
+        if (!suite_short())
+                tcase_add_test(files, a_hostile_header_of_100_million_bytes_costs_neither_memory_nor_the_others_time);
+        TCase *things = suite_group("no files", begin, stage_end, 60);
+        tcase_add_checked_fixture(things, connect_client, check_stage);
+        tcase_add_test(things, a_fifo_is_refused_without_waiting_for_a_writer);
+        tcase_add_test(things, a_device_is_refused);
+        tcase_add_test(things, a_socket_is_refused);
+        tcase_add_test(things, a_folder_without_safetensors);
+        tcase_add_test(things, a_loop_of_links);
+        tcase_add_test(things, nothing_at_all);
+        tcase_add_test(things, an_index_that_names_a_missing_file);
+        tcase_add_test(things, an_index_that_names_a_tensor_its_file_does_not_have);
+        tcase_add_test(things, an_index_that_leads_out_of_its_folder);
+        TCase *roots = suite_group("outside the roots", begin, stage_end, 60);
+        tcase_add_checked_fixture(roots, connect_client, check_stage);
+        tcase_add_test(roots, a_path_outside_the_roots);
+        tcase_add_test(roots, a_path_outside_is_not_told_from_one_that_is_not_there);
+        tcase_add_test(roots, a_path_that_climbs_out_by_dots);
+        tcase_add_test(roots, a_relative_link_that_climbs_out);
+        tcase_add_test(roots, an_absolute_link_even_where_it_leads_back_inside);
+        tcase_add_test(roots, a_root_is_a_whole_name_not_a_prefix);
+        tcase_add_test(roots, a_model_larger_than_the_budget);
+        return suite_run();
+}

@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * streamerctl against a real daemon: what each verb prints, the JSON shapes, every exit code.
+ */
+#include "tests/lib/ctl.h"
+#include "tests/lib/hang.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/suite.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void begin(void)
+{
+        stage_begin(NULL);
+}
+
+/* Runs and checks the exit code; the error must be one line that begins with the program's name. */
+static struct ctl run(int code, const char *const *args)
+{
+        struct ctl r;
+
+        ctl_v(&r, stage.socket, args);
+        ck_assert_msg(r.code == code, "%s: exit %d instead of %d: %s", args[0], r.code, code, r.err);
+        if (code != 0) {
+                char *newline = strchr(r.err, '\n');
+                ck_assert_msg(strncmp(r.err, "streamerctl: ", 13) == 0, "%s", r.err);
+                ck_assert_msg(code == 2 || (newline && !newline[1]), "more than one line: %s", r.err);
+                ck_assert_str_eq(r.out, "");
+        }
+        return r;
+}
+#define RUN(code, ...) run((code), (const char *const[]){__VA_ARGS__, NULL})
+
+static json_t *run_json(const char *const *args)
+{
+        struct ctl r = run(0, args);
+        json_error_t error;
+        json_t *o = json_loads(r.out, JSON_REJECT_DUPLICATES, &error);
+
+        ck_assert_msg(o != NULL, "%s: %s: %s", args[0], error.text, r.out);
+        return o;
+}
+#define JSON(...) run_json((const char *const[]){__VA_ARGS__, NULL})
+
+/* An object must have these members, of these types. */
+#define UNPACK(o, ...)                                                                                                 \
+        do {                                                                                                           \
+                json_error_t unpack_error;                                                                             \
+                ck_assert_msg(json_unpack_ex((o), &unpack_error, 0, __VA_ARGS__) == 0, "%s: %s", unpack_error.text,    \
+                              json_dumps((o), JSON_COMPACT));                                                          \
+        } while (0)
+
+static struct model *load_one(const char *name, uint64_t seed)
+{
+        struct model *m = model_mixed(seed, 1 << 18);
+
+        model_set_metadata(m, "{\"format\":\"pt\"}");
+        RUN(0, "load", stage_write(m, "one.safetensors"), "--name", name);
+        return m;
+}
+
+/* ---- shapes ---- */
+
+static void check_model_object(json_t *o, const char *name, const struct model *m)
+{
+        const char *have_name, *digest, *source, *state, *device, *page_kind;
+        json_int_t generation, bytes, tensors, device_bytes, leases, load_ns;
+        json_t *devices, *pinned;
+        char want_digest[33];
+
+        UNPACK(o, "{s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:o, s:I, s:o, s:I}", "name", &have_name, "generation",
+               &generation, "digest", &digest, "source", &source, "state", &state, "bytes", &bytes, "tensors", &tensors,
+               "devices", &devices, "leases", &leases, "pinned", &pinned, "load_ns", &load_ns);
+        UNPACK(devices, "[{s:s, s:I, s:s}]", "device", &device, "bytes", &device_bytes, "page_kind", &page_kind);
+        model_digest(m, want_digest);
+        ck_assert_str_eq(have_name, name);
+        ck_assert_str_eq(digest, want_digest);
+        ck_assert_str_eq(state, "ready");
+        ck_assert_str_eq(device, "host");
+        ck_assert_int_gt(generation, 0);
+        ck_assert_int_eq(bytes, (json_int_t)m->bytes);
+        ck_assert_int_eq(tensors, (json_int_t)m->n);
+        ck_assert_int_ge(device_bytes, bytes);
+        ck_assert_int_eq(leases, 0);
+        ck_assert_int_gt(load_ns, 0);
+        ck_assert(json_is_boolean(pinned));
+}
+
+START_TEST(list_names_every_model_with_its_figures)
+{
+        struct model *m = load_one("one", 1);
+        json_t *models = json_object_get(JSON("list", "--json"), "models");
+
+        ck_assert_uint_eq(json_array_size(models), 2);
+        check_model_object(json_array_get(models, 0), "one", m);
+        check_model_object(json_array_get(models, 1), "witness", stage_witness);
+        struct ctl r = RUN(0, "list");
+        ck_assert_ptr_nonnull(strstr(r.out, "one"));
+        ck_assert_ptr_nonnull(strstr(r.out, "witness"));
+        RUN(0, "unload", "one");
+}
+END_TEST
+
+START_TEST(show_lists_the_tensors_in_byte_order_of_their_names)
+{
+        json_t *reply = JSON("show", "witness", "--tensors", "-o", "json");
+        json_t *list = json_object_get(reply, "tensor_list"), *t, *shape;
+        const char *last = "";
+        size_t i;
+
+        check_model_object(json_array_get(json_object_get(reply, "models"), 0), "witness", stage_witness);
+        ck_assert_uint_eq(json_array_size(list), stage_witness->n);
+        json_array_foreach(list, i, t)
+        {
+                const char *name, *dtype, *digest;
+                json_int_t bytes, segment, offset;
+                UNPACK(t, "{s:s, s:s, s:o, s:I, s:I, s:I, s:s}", "name", &name, "dtype", &dtype, "shape", &shape,
+                       "bytes", &bytes, "segment", &segment, "offset", &offset, "digest", &digest);
+                const struct model_tensor *want = &stage_witness->tensors[model_index(stage_witness, name)];
+                ck_assert_str_gt(name, last);
+                ck_assert_str_eq(dtype, want->dtype);
+                ck_assert_uint_eq(json_array_size(shape), want->rank);
+                ck_assert_int_eq(bytes, (json_int_t)want->bytes);
+                ck_assert_uint_eq(strlen(digest), 32);
+                last = name;
+        }
+        ck_assert(!json_object_get(JSON("--json", "show", "witness"), "tensor_list"));
+}
+END_TEST
+
+START_TEST(status_tells_of_devices_the_ring_and_loads)
+{
+        const char *version, *device, *uuid, *page_kind, *ring_kind;
+        json_int_t protocol, uptime, budget, used, unused, ring, threads;
+        json_t *loads;
+
+        UNPACK(JSON("status", "--json"), "{s:s, s:I, s:I, s:[{s:s, s:s, s:I, s:I, s:I, s:s}], s:{s:I, s:s, s:I}, s:o}",
+               "version", &version, "protocol", &protocol, "uptime_ns", &uptime, "devices", "device", &device, "uuid",
+               &uuid, "budget", &budget, "used", &used, "free", &unused, "page_kind", &page_kind, "ring", "bytes",
+               &ring, "page_kind", &ring_kind, "threads", &threads, "loads", &loads);
+        ck_assert_str_eq(device, "host");
+        ck_assert_int_eq(budget, 256 << 20);
+        ck_assert_int_eq(used + unused, budget);
+        ck_assert_int_gt(used, 0);
+        ck_assert_int_gt(uptime, 0);
+        ck_assert_uint_eq(json_array_size(loads), 0);
+        RUN(0, "status");
+}
+END_TEST
+
+START_TEST(ps_names_who_holds_what)
+{
+        streamer_client *c = client_open(&stage);
+        streamer_lease *lease = client_attach(c, "witness");
+        const char *model, *comm;
+        json_int_t id, generation, pid, uid, bytes, age;
+        json_t *orphan, *leases = json_object_get(JSON("ps", "--json"), "leases");
+
+        ck_assert_uint_eq(json_array_size(leases), 1);
+        UNPACK(json_array_get(leases, 0), "{s:I, s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:o}", "id", &id, "model", &model,
+               "generation", &generation, "pid", &pid, "uid", &uid, "comm", &comm, "bytes", &bytes, "age_ns", &age,
+               "orphan", &orphan);
+        ck_assert_str_eq(model, "witness");
+        ck_assert_int_eq(pid, getpid());
+        ck_assert_int_eq(uid, (json_int_t)getuid());
+        ck_assert_str_eq(comm, "test_cli");
+        ck_assert_int_ge(bytes, (json_int_t)stage_witness->bytes);
+        ck_assert(json_is_false(orphan));
+        streamer_detach(lease);
+        client_wait_leases(c, 0);
+        ck_assert_uint_eq(json_array_size(json_object_get(JSON("ps", "--json"), "leases")), 0);
+}
+END_TEST
+
+START_TEST(cat_writes_the_bytes_of_a_tensor_and_nothing_else)
+{
+        for (size_t i = 0; i < stage_witness->n; i++) {
+                const struct model_tensor *t = &stage_witness->tensors[i];
+                struct ctl r = RUN(0, "cat", "witness", t->name);
+                ck_assert_uint_eq(r.out_size, t->bytes);
+                ck_assert(model_check(stage_witness, i, r.out));
+                ck_assert_str_eq(r.err, "");
+        }
+        RUN(2, "cat", "witness", "step", "-o", "json");
+        RUN(3, "cat", "witness", "no such tensor");
+}
+END_TEST
+
+START_TEST(verify_rebuilds_the_digest_from_memory)
+{
+        char digest[33];
+
+        model_digest(stage_witness, digest);
+        ck_assert_str_eq(json_string_value(json_object_get(JSON("verify", "witness", "--json"), "digest")), digest);
+        ck_assert_ptr_nonnull(strstr(RUN(0, "verify", "witness").out, digest));
+}
+END_TEST
+
+START_TEST(load_tells_of_progress_on_standard_error_only)
+{
+        struct model *m = model_mixed(3, 1 << 18);
+        const char *path = stage_write(m, "progress.safetensors");
+
+        struct ctl loud = RUN(0, "load", path, "--name", "p");
+        ck_assert_ptr_nonnull(strstr(loud.out, "p"));
+        ck_assert_ptr_eq(strchr(loud.out, '\n'), loud.out + loud.out_size - 1);
+        RUN(0, "unload", "p");
+        struct ctl quiet = RUN(0, "-q", "load", path, "--name", "p");
+        ck_assert_str_eq(quiet.err, "");
+        RUN(0, "unload", "p");
+        struct ctl json = RUN(0, "--no-progress", "--json", "load", path, "--name", "p");
+        ck_assert_ptr_nonnull(json_loads(json.out, 0, NULL));
+        ck_assert_str_eq(json.err, "");
+        RUN(0, "unload", "p");
+}
+END_TEST
+
+START_TEST(load_detach_answers_with_the_name_and_wait_with_the_end)
+{
+        struct model *m = model_mixed(4, 1 << 18);
+
+        struct ctl r = RUN(0, "load", stage_write(m, "detached.safetensors"), "--detach");
+        ck_assert_str_eq(r.out, "detached\n");
+        RUN(0, "wait", "detached");
+        RUN(0, "unload", "detached");
+}
+END_TEST
+
+START_TEST(a_dry_run_says_what_a_load_would_take_and_loads_nothing)
+{
+        struct model *m = model_mixed(5, 1 << 18);
+        json_t *r = JSON("load", stage_write(m, "dry.safetensors"), "--dry-run", "--json");
+
+        ck_assert_int_eq(json_integer_value(json_object_get(r, "tensors")), (json_int_t)m->n);
+        ck_assert_int_eq(json_integer_value(json_object_get(r, "bytes")), (json_int_t)m->bytes);
+        ck_assert_int_ge(json_integer_value(json_object_get(r, "needed")), (json_int_t)m->bytes);
+        ck_assert(json_is_true(json_object_get(r, "fits")));
+        RUN(3, "show", "dry");
+}
+END_TEST
+
+START_TEST(names_may_hold_slashes_spaces_and_any_utf8)
+{
+        const char *name = "org/ein Modell \xc3\xa4\xe6\xa8\xa1";
+        struct model *m = load_one(name, 6);
+        json_t *models = json_object_get(JSON("show", name, "--json"), "models");
+
+        check_model_object(json_array_get(models, 0), name, m);
+        RUN(0, "unload", name);
+}
+END_TEST
+
+/* ---- exit codes ---- */
+
+START_TEST(exit_0_for_ping_version_and_help)
+{
+        RUN(0, "ping");
+        RUN(0, "version");
+        ck_assert_ptr_nonnull(strstr(RUN(0, "--help").out, "load"));
+        ck_assert_ptr_nonnull(strstr(RUN(0, "help", "load").out, "--verify"));
+}
+END_TEST
+
+START_TEST(exit_1_for_a_file_that_is_no_model)
+{
+        char *path = stage_path("bad.safetensors");
+
+        file_write(path, "hello, world", 12);
+        RUN(1, "load", path);
+        RUN(1, "wait", "bad");
+}
+END_TEST
+
+START_TEST(exit_2_for_wrong_usage)
+{
+        RUN(2, "lod");
+        RUN(2, "load");
+        RUN(2, "load", "a", "b");
+        RUN(2, "list", "--no-such-flag");
+        RUN(2, "list", "-o", "xml");
+        RUN(2, "load", "/x", "--verify", "md5");
+        RUN(2, "wait", "witness", "--timeout", "soon");
+}
+END_TEST
+
+START_TEST(exit_3_for_what_is_not_there)
+{
+        RUN(3, "show", "nobody");
+        RUN(3, "wait", "nobody");
+        RUN(3, "verify", "nobody");
+        RUN(3, "cancel", "nobody");
+        RUN(3, "unload", "nobody");
+        RUN(3, "cat", "nobody", "t");
+        RUN(3, "load", stage_path("missing.safetensors"));
+}
+END_TEST
+
+START_TEST(exit_4_without_a_daemon)
+{
+        struct ctl r;
+
+        ctl(&r, suite_path("no-socket"), "list", NULL);
+        ck_assert_int_eq(r.code, 4);
+        ck_assert_msg(strstr(r.err, "no-socket") != NULL, "%s", r.err);
+}
+END_TEST
+
+START_TEST(exit_6_for_a_model_in_use)
+{
+        streamer_client *c = client_open(&stage);
+        streamer_lease *lease = client_attach(c, "witness");
+
+        RUN(6, "unload", "witness");
+        streamer_detach(lease);
+}
+END_TEST
+
+START_TEST(exit_7_for_a_model_larger_than_the_budget)
+{
+        struct model *m = model_mixed(7, 1 << 20);
+        uint64_t bytes = UINT64_C(300) << 20;
+
+        model_add(m, "large", "U8", &bytes, 1);
+        RUN(7, "load", stage_write(m, "large.safetensors"));
+}
+END_TEST
+
+START_TEST(errors_name_the_model_or_the_source)
+{
+        ck_assert_ptr_nonnull(strstr(RUN(3, "show", "nobody").err, "nobody"));
+        ck_assert_ptr_nonnull(strstr(RUN(3, "load", stage_path("missing.safetensors")).err, "missing.safetensors"));
+}
+END_TEST
+
+/* ---- a load that is held ---- */
+
+static struct hang hang;
+
+static const char *begin_held(void)
+{
+        const char *why = hang_unavailable();
+        struct model *m = model_mixed(8, 4 << 20);
+
+        if (why)
+                return why;
+        model_write(m, suite_path("backing"));
+        hang_start(&hang, suite_path("hang"), suite_path("backing"));
+        daemon_init(&stage, suite_path("d-held"));
+        daemon_start(&stage, (const char *const[]){"--device", "host=64MiB", "--root", hang.folder, NULL});
+        hang_hold(&hang, 2 << 20);
+        return NULL;
+}
+
+START_TEST(exit_5_for_a_load_that_takes_longer_and_it_goes_on)
+{
+        const char *why = begin_held();
+
+        if (why)
+                SKIP(why);
+        RUN(0, "load", hang.path, "--name", "slow", "--detach");
+        hang_wait_held(&hang);
+        RUN(5, "wait", "slow", "--timeout", "0.1");
+        hang_release(&hang);
+        RUN(0, "wait", "slow");
+        ck_assert_int_eq(daemon_stop(&stage), 0);
+        hang_stop(&hang);
+}
+END_TEST
+
+START_TEST(ctrl_c_leaves_the_load_alone_and_cancel_ends_it)
+{
+        struct ctl_running running;
+        const char *why = begin_held();
+        struct ctl r;
+
+        if (why)
+                SKIP(why);
+        ctl_start(&running, stage.socket, (const char *const[]){"load", hang.path, "--name", "slow", NULL});
+        hang_wait_held(&hang);
+        kill(running.pid, SIGINT);
+        ctl_finish(&running, &r);
+        ck_assert_int_eq(r.code, 130);
+        json_t *loads = json_object_get(JSON("status", "--json"), "loads");
+        ck_assert_uint_eq(json_array_size(loads), 1);
+        RUN(0, "cancel", "slow");
+        RUN(1, "wait", "slow");
+        hang_release(&hang);
+        ck_assert_int_eq(daemon_stop(&stage), 0);
+        hang_stop(&hang);
+}
+END_TEST
+
+START_TEST(events_are_one_object_a_line)
+{
+        struct ctl_running running;
+        streamer_client *c = client_open(&stage);
+        struct model *m = model_mixed(9, 1 << 16);
+        const char *path = stage_write(m, "events.safetensors");
+        char text[4096];
+
+        ctl_start(&running, stage.socket, (const char *const[]){"events", NULL});
+        /* It says nothing when it has subscribed: load until it hears of one. */
+        struct pollfd fd = {.fd = running.out, .events = POLLIN};
+        do {
+                client_load(c, path, "e");
+                client_unload(c, "e");
+        } while (must(poll(&fd, 1, 20)) == 0);
+        ssize_t n = must(read(running.out, text, sizeof(text) - 1));
+        text[n] = '\0';
+        ck_assert_ptr_nonnull(strchr(text, '\n'));
+        *strchr(text, '\n') = '\0';
+        json_t *event = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        ck_assert_str_eq(json_string_value(json_object_get(event, "event")), "model");
+        ck_assert_str_eq(json_string_value(json_object_get(event, "model")), "e");
+        kill(running.pid, SIGTERM);
+        waitpid(running.pid, NULL, 0);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("streamerctl");
+        TCase *shapes = suite_group("shapes", begin, stage_end, 60);
+        tcase_add_test(shapes, list_names_every_model_with_its_figures);
+        tcase_add_test(shapes, show_lists_the_tensors_in_byte_order_of_their_names);
+        tcase_add_test(shapes, status_tells_of_devices_the_ring_and_loads);
+        tcase_add_test(shapes, ps_names_who_holds_what);
+        tcase_add_test(shapes, cat_writes_the_bytes_of_a_tensor_and_nothing_else);
+        tcase_add_test(shapes, verify_rebuilds_the_digest_from_memory);
+        tcase_add_test(shapes, load_tells_of_progress_on_standard_error_only);
+        tcase_add_test(shapes, load_detach_answers_with_the_name_and_wait_with_the_end);
+        tcase_add_test(shapes, a_dry_run_says_what_a_load_would_take_and_loads_nothing);
+        tcase_add_test(shapes, names_may_hold_slashes_spaces_and_any_utf8);
+        tcase_add_test(shapes, events_are_one_object_a_line);
+        TCase *codes = suite_group("exit codes", begin, stage_end, 60);
+        tcase_add_test(codes, exit_0_for_ping_version_and_help);
+        tcase_add_test(codes, exit_1_for_a_file_that_is_no_model);
+        tcase_add_test(codes, exit_2_for_wrong_usage);
+        tcase_add_test(codes, exit_3_for_what_is_not_there);
+        tcase_add_test(codes, exit_4_without_a_daemon);
+        tcase_add_test(codes, exit_6_for_a_model_in_use);
+        tcase_add_test(codes, exit_7_for_a_model_larger_than_the_budget);
+        tcase_add_test(codes, errors_name_the_model_or_the_source);
+        TCase *held = suite_group("a load that is held", NULL, NULL, 60);
+        tcase_add_test(held, exit_5_for_a_load_that_takes_longer_and_it_goes_on);
+        tcase_add_test(held, ctrl_c_leaves_the_load_alone_and_cancel_ends_it);
+        return suite_run();
+}
