@@ -1,66 +1,79 @@
-# streamerd. `make help` lists the targets.
+# SPDX-License-Identifier: Apache-2.0
 #
-#   BUILD=dir           build folder (build)
-#   SANITIZE=a,b        address,undefined or thread; its own build folder
-#   CC=clang-14         another compiler
-#   DEPS=0              never install packages
+# streamerd. `make help` lists the targets and variables.
+
+.DEFAULT_GOAL := all
+comma := ,
 
 SANITIZE ?=
 BUILD ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 DEPS ?= 1
 PREFIX ?= /usr/local
 DESTDIR ?=
-comma := ,
-
+FUZZ_SECONDS ?= 60
+SOAK_SECONDS ?= 300
 VERSION := 0.1.0
-PKGS_DAEMON := libuv msgpack libxxhash libcrypto yaml-0.1 libsystemd
-PKGS_CLIENT := msgpack jansson
-PKGS_TEST := check
 
-# Evaluated when used, after the packages are there.
+# Expanded when first used, which is after the packages are there, and kept.
+once = $(eval $(1) := $(2))$($(1))
 pkg = $(shell pkg-config $(1) $(2))
+MSGPACK = $(call once,MSGPACK,$(shell pkg-config --exists msgpack-c && echo msgpack-c || echo msgpack))
+PKGS_CLIENT = $(MSGPACK) jansson
+PKGS_DAEMON = libuv $(MSGPACK) libxxhash libcrypto yaml-0.1 libsystemd
+PKGS_TEST = check $(PKGS_DAEMON) jansson
+PKG_CFLAGS = $(call once,PKG_CFLAGS,$(call pkg,--cflags,$(PKGS_DAEMON) jansson))
+LIBS_DAEMON = $(call once,LIBS_DAEMON,$(call pkg,--libs,$(PKGS_DAEMON)))
+LIBS_CLIENT = $(call once,LIBS_CLIENT,$(call pkg,--libs,$(PKGS_CLIENT)))
+LIBS_TEST = $(call once,LIBS_TEST,$(call pkg,--libs,$(PKGS_TEST)))
+CLANG = $(call once,CLANG,$(shell for c in clang-14 clang-18 clang; do command -v $$c && break; done))
 
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wformat=2
 CFLAGS ?= -O2 -g
+SAN = $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 ALL_CFLAGS = -std=gnu11 $(WARN) $(CFLAGS) -pthread -I. -Iinclude -D_GNU_SOURCE -DSTREAMERD_VERSION='"$(VERSION)"' \
 	-fstack-protector-strong -ffunction-sections -fdata-sections $(SAN) $(PKG_CFLAGS)
 ALL_LDFLAGS = $(LDFLAGS) -pthread -Wl,--gc-sections -Wl,-z,relro,-z,now $(SAN)
-SAN = $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all)
-PKG_CFLAGS = $(call pkg,--cflags,$(PKGS_DAEMON) $(PKGS_CLIENT) $(PKGS_TEST))
-LIBS_DAEMON = $(call pkg,--libs,$(PKGS_DAEMON))
-LIBS_CLIENT = $(call pkg,--libs,$(PKGS_CLIENT))
-LIBS_TEST = $(call pkg,--libs,$(PKGS_TEST) $(PKGS_DAEMON) $(PKGS_CLIENT))
-
-PROTO_SRC := $(wildcard proto/*.c)
-DAEMON_SRC := $(wildcard daemon/*/*.c)
-CLIENT_SRC := $(wildcard client/*.c)
-CTL_SRC := $(wildcard client/streamerctl/*.c)
-TESTLIB_SRC := $(wildcard tests/lib/*.c)
-UNIT_SRC := $(wildcard tests/unit/test_*.c)
-INTEGRATION_SRC := $(wildcard tests/integration/test_*.c)
-FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
-BENCH_SRC := $(wildcard tests/bench/*.c)
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 pic = $(patsubst %.c,$(BUILD)/pic/%.o,$(1))
+programs = $(patsubst %.c,$(BUILD)/%,$(wildcard $(1)))
 
-PRODUCTS := $(BUILD)/streamerd $(BUILD)/streamerctl $(BUILD)/libstreamer-client.so.0 $(BUILD)/libstreamer-client.so \
-	$(BUILD)/libstreamer-client.a $(BUILD)/streamer-client.pc
+PROTO := $(wildcard proto/*.c)
+DAEMON := $(wildcard daemon/*/*.c)
+CLIENT := $(wildcard client/*.c)
+CTL := $(wildcard client/streamerctl/*.c)
+BENCH := $(wildcard tests/bench/*.c)
+TESTS := $(call programs,tests/unit/test_*.c tests/integration/test_*.c)
+REPLAYS := $(call programs,tests/fuzz/fuzz_*.c)
+FUZZERS := $(patsubst $(BUILD)/tests/fuzz/%,$(BUILD)/fuzz/%,$(REPLAYS))
+PRODUCTS := $(addprefix $(BUILD)/,streamerd streamerctl libstreamer-client.so.0 libstreamer-client.so \
+	libstreamer-client.a streamer-client.pc)
 
+## all          the daemon, streamerctl and the client library, in $(BUILD)
 all: $(PRODUCTS)
 
-$(BUILD)/obj/%.o: %.c Makefile
+# ---- packages: looked for once in a build folder, and again when the list changes
+$(BUILD)/deps-%: config/build-deps.sh
+	@mkdir -p $(@D)
+	@DEPS=$(DEPS) sh config/build-deps.sh $*
+	@touch $@
+
+# ---- objects
+$(BUILD)/obj/%.o: %.c Makefile | $(BUILD)/deps-build
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
-$(BUILD)/pic/%.o: %.c Makefile
+$(BUILD)/pic/%.o: %.c Makefile | $(BUILD)/deps-build
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
 
-$(BUILD)/libproto.a: $(call obj,$(PROTO_SRC))
-$(BUILD)/libdaemon.a: $(call obj,$(DAEMON_SRC))
-$(BUILD)/libtest.a: $(call obj,$(TESTLIB_SRC))
-$(BUILD)/libstreamer-client.a: $(call pic,$(PROTO_SRC) $(CLIENT_SRC))
+$(call obj,$(wildcard tests/*/*.c)): | $(BUILD)/deps-test
+
+# ---- products
+$(BUILD)/libproto.a: $(call obj,$(PROTO))
+$(BUILD)/libdaemon.a: $(call obj,$(DAEMON))
+$(BUILD)/libtest.a: $(call obj,$(wildcard tests/lib/*.c))
+$(BUILD)/libstreamer-client.a: $(call pic,$(PROTO) $(CLIENT))
 $(BUILD)/%.a:
 	@rm -f $@
 	$(AR) rcs $@ $^
@@ -68,36 +81,102 @@ $(BUILD)/%.a:
 $(BUILD)/streamerd: $(call obj,daemon/main.c) $(BUILD)/libdaemon.a $(BUILD)/libproto.a
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_DAEMON)
 
-$(BUILD)/libstreamer-client.so.0: $(call pic,$(PROTO_SRC) $(CLIENT_SRC)) client/libstreamer-client.map
-	$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libstreamer-client.so.0 -Wl,--version-script=client/libstreamer-client.map \
+$(BUILD)/streamerctl: $(call obj,$(CTL)) $(BUILD)/libstreamer-client.a
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_CLIENT)
+
+$(BUILD)/libstreamer-client.so.0: $(call pic,$(PROTO) $(CLIENT)) client/libstreamer-client.map
+	$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,$(@F) -Wl,--version-script=client/libstreamer-client.map \
 		$(if $(SANITIZE),,-Wl,-z,defs) -o $@ $(filter %.o,$^) $(LIBS_CLIENT)
 
 $(BUILD)/libstreamer-client.so: $(BUILD)/libstreamer-client.so.0
 	ln -sf $(notdir $<) $@
 
-$(BUILD)/streamerctl: $(call obj,$(CTL_SRC)) $(BUILD)/libstreamer-client.a
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_CLIENT)
-
-$(BUILD)/streamer-client.pc: Makefile
-	@mkdir -p $(@D)
+$(BUILD)/streamer-client.pc: Makefile | $(BUILD)/deps-build
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: streamer-client' \
 		'Description: attach to model weights that streamerd keeps resident' 'Version: $(VERSION)' \
-		'Libs: -L$${libdir} -lstreamer-client' 'Libs.private: -lmsgpackc -ljansson' 'Cflags: -I$${includedir}' >$@
+		'Requires.private: $(PKGS_CLIENT)' 'Libs: -L$${libdir} -lstreamer-client' 'Cflags: -I$${includedir}' >$@
 
 # ---- tests: one program a file
-TEST_ARCHIVES = $(BUILD)/libtest.a $(BUILD)/libdaemon.a $(BUILD)/libstreamer-client.a $(BUILD)/libproto.a
-UNIT := $(patsubst tests/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
-INTEGRATION := $(patsubst tests/%.c,$(BUILD)/tests/%,$(INTEGRATION_SRC))
+ARCHIVES = $(addprefix $(BUILD)/,libtest.a libdaemon.a libstreamer-client.a libproto.a)
+LINK_TEST = @mkdir -p $(@D) && set -x && $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(ARCHIVES) $(LIBS_TEST)
 
-$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_ARCHIVES)
+$(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(call obj,tests/fuzz/driver.c) $(ARCHIVES)
+	$(LINK_TEST)
+$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(ARCHIVES)
+	$(LINK_TEST)
+$(BUILD)/bench: $(call obj,$(BENCH)) $(ARCHIVES) | $(BUILD)/deps-bench
+	$(LINK_TEST)
+
+## tests        builds the test programs
+tests: all $(TESTS) $(REPLAYS)
+
+# Sanitizer builds run the short set, and get more time for it.
+export STREAMERD_BUILD = $(BUILD)
+export STREAMERD_TEST_SHORT ?= $(if $(SANITIZE),1,0)
+export CK_TIMEOUT_MULTIPLIER ?= $(if $(SANITIZE),10,1)
+export FUZZ_SECONDS SOAK_SECONDS CI
+
+## check        all tests: unit, integration, the fuzz corpora, layers; ONLY=name runs the programs of that name
+check: tests layers
+	@tests/check.sh $(if $(ONLY),$(foreach t,$(TESTS) $(REPLAYS),$(if $(findstring $(ONLY),$(t)),$(t))),$(TESTS) $(REPLAYS))
+
+## soak         a daemon under random load for SOAK_SECONDS
+soak: all $(BUILD)/tests/soak/soak
+	@$(BUILD)/tests/soak/soak
+
+## fuzz         libFuzzer on each target for FUZZ_SECONDS; FUZZ_SEED=n repeats
+fuzz: | $(BUILD)/deps-fuzz
+	@+$(MAKE) --no-print-directory BUILD=$(BUILD)/fuzz-objects fuzz-run CC=$(CLANG) SANITIZE=address,undefined,fuzzer-no-link
+
+fuzz-run: $(FUZZERS)
+	@tests/fuzz.sh $(FUZZERS)
+
+$(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(ARCHIVES)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $< $(TEST_ARCHIVES) $(LIBS_TEST)
+	$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(ARCHIVES) $(LIBS_TEST)
 
-tests: $(UNIT) $(INTEGRATION)
+## bench        measures every row of the table into $(BUILD)/bench.json
+bench: all $(BUILD)/bench
+	@$(BUILD)/bench
 
+## demo         loads a model once and uses it from several processes
+demo: all $(call programs,tests/demo/*.c)
+	@BUILD=$(BUILD) tests/demo/run
+
+## layers       who may include whom
+layers:
+	@tests/layers.sh
+
+## lint         formatting, and both compilers without a warning
+lint: | $(BUILD)/deps-lint
+	@tests/lint.sh
+	@+$(MAKE) --no-print-directory BUILD=$(BUILD)/lint-gcc CC=gcc CFLAGS='$(CFLAGS) -Werror' objects
+	@+$(MAKE) --no-print-directory BUILD=$(BUILD)/lint-clang CC=$(CLANG) CFLAGS='$(CFLAGS) -Werror' objects
+
+objects: $(call obj,$(PROTO) $(DAEMON) $(CLIENT) $(CTL) daemon/main.c $(wildcard tests/*/*.c))
+
+## install      to $(DESTDIR)$(PREFIX)
+install: all
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig include/streamer share/doc/streamerd)
+	install $(BUILD)/streamerd $(BUILD)/streamerctl $(DESTDIR)$(PREFIX)/bin
+	install $(BUILD)/libstreamer-client.so.0 $(DESTDIR)$(PREFIX)/lib
+	ln -sf libstreamer-client.so.0 $(DESTDIR)$(PREFIX)/lib/libstreamer-client.so
+	install -m 644 $(BUILD)/libstreamer-client.a $(DESTDIR)$(PREFIX)/lib
+	install -m 644 $(BUILD)/streamer-client.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	install -m 644 include/streamer/client.h $(DESTDIR)$(PREFIX)/include/streamer
+	install -m 644 config/streamerd.yaml LICENSE $(DESTDIR)$(PREFIX)/share/doc/streamerd
+
+## clean        removes every build folder
 clean:
 	rm -rf build build-*
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all tests clean
+## help         this
+help:
+	@sed -n 's/^## //p' Makefile
+	@echo
+	@echo 'Variables: BUILD=dir CC=compiler CFLAGS=flags SANITIZE=address,undefined|thread DEPS=0 (install nothing)'
+	@echo '           PREFIX=/usr/local DESTDIR= FUZZ_SECONDS=60 SOAK_SECONDS=300 CI=true (a skipped test fails)'
+
+-include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
+.PHONY: all tests check soak fuzz fuzz-run bench demo layers lint objects install clean help
 .SECONDARY:

@@ -1,0 +1,108 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# build-deps.sh SET...: names the packages that are missing for each set (build, test, bench, fuzz,
+# lint) and installs them through apt; where nothing is missing it only looks. DEPS=0 never installs.
+# What is needed is asked for as a library or a command; packages are looked up only for what is
+# missing, the first name that this system's apt knows: names differ between Debian and Ubuntu.
+set -eu
+
+# probe                     packages, one of
+table() {
+        case $1 in
+        build) echo "
+file:/usr/include/stdio.h   libc6-dev
+command:pkg-config          pkg-config pkgconf
+library:libuv               libuv1-dev
+library:msgpack,msgpack-c   libmsgpack-c-dev libmsgpack-dev
+library:libxxhash           libxxhash-dev
+library:libcrypto           libssl-dev
+library:yaml-0.1            libyaml-dev
+library:libsystemd          libsystemd-dev
+library:jansson             libjansson-dev" ;;
+        test) echo "
+library:check               check" ;;
+        bench) echo "
+command:fio                 fio" ;;
+        fuzz) echo "
+command:clang-14,clang-18,clang                clang-14 clang-18 clang
+archive:fuzzer              libclang-rt-14-dev libclang-rt-18-dev" ;;
+        lint) echo "
+command:clang-14,clang-18,clang                clang-14 clang-18 clang
+command:clang-format-14     clang-format-14" ;;
+        *)
+                echo "build-deps.sh: unknown set '$1'" >&2
+                exit 2
+                ;;
+        esac
+}
+
+# Any of the alternatives, which commas separate.
+there() {
+        kind=${1%%:*}
+        for name in $(echo "${1#*:}" | tr , ' '); do
+                case $kind in
+                file) [ -e "$name" ] && return ;;
+                command) command -v "$name" >/dev/null && return ;;
+                library) pkg-config --exists "$name" 2>/dev/null && return ;;
+                archive) ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt."$name"-*.a >/dev/null 2>&1 && return ;;
+                esac
+        done
+        return 1
+}
+
+missing() {
+        for set_name in "$@"; do
+                table "$set_name" | while read -r probe packages; do
+                        [ -z "$probe" ] || there "$probe" || echo "$packages"
+                done
+        done
+}
+
+known() {
+        apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'
+}
+
+# One package for each line of alternatives.
+choose() {
+        while read -r packages; do
+                for package in $packages; do
+                        if known "$package"; then
+                                echo "$package"
+                                continue 2
+                        fi
+                done
+                echo "${packages%% *}"
+        done
+}
+
+absent=$(missing "$@")
+[ -n "$absent" ] || exit 0
+
+list=$(echo "$absent" | sed 's/ / or /g' | paste -sd, | sed 's/,/, /g')
+if [ "${DEPS:-1}" = 0 ]; then
+        echo "missing packages: $list (DEPS=0: not installed)" >&2
+        exit 1
+fi
+if ! command -v apt-get >/dev/null; then
+        echo "missing packages, by their Debian names: $list" >&2
+        exit 1
+fi
+as_root=
+if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null || {
+                echo "missing packages: $list (install them as root)" >&2
+                exit 1
+        }
+        as_root=sudo
+fi
+echo "missing packages: $list; installing them" >&2
+$as_root apt-get -qq update
+# shellcheck disable=SC2046 # one word for each package
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install \
+        $(echo "$absent" | choose) >/dev/null
+absent=$(missing "$@")
+[ -z "$absent" ] || {
+        echo "still missing after installation: $absent" >&2
+        exit 1
+}

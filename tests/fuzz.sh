@@ -1,0 +1,29 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# fuzz.sh PROGRAM...: fuzzes each for FUZZ_SECONDS, from its corpus and into a folder of its own, and
+# prints seed, executions and coverage. What was found is left beside the program.
+set -u
+
+seconds=${FUZZ_SECONDS:-60}
+seed=${FUZZ_SEED:-$((RANDOM * 32768 + RANDOM + 1))}
+status=0
+
+for program in "$@"; do
+        name=${program##*/fuzz_}
+        found=$program-found
+        log=$program.log
+        mkdir -p "$found"
+        "$program" -max_total_time="$seconds" -seed="$seed" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+                -artifact_prefix="$program-" "$found" "tests/fuzz/corpus/$name" >"$log" 2>&1
+        result=$?
+        executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+        coverage=$(grep -o 'cov: [0-9]* ft: [0-9]* corp: [0-9]*' "$log" | tail -1)
+        echo "$name: ${executions:-0} executions in $seconds s, ${coverage:-no coverage}, seed $seed"
+        if [ "$result" -ne 0 ]; then
+                echo "FAILED: $program: exit status $result"
+                tail -30 "$log"
+                status=1
+        fi
+done
+exit $status
