@@ -348,7 +348,7 @@ static const char *begin_held(void)
         if (why)
                 return why;
         model_write(m, suite_path("backing"));
-        hang_start(&hang, suite_path("hang"), suite_path("backing"));
+        hang_start(&hang, suite_path("hang"), "m.safetensors", suite_path("backing"));
         daemon_init(&stage, suite_path("d-held"));
         daemon_start(&stage, (const char *const[]){"--device", "host=64MiB", "--root", hang.folder, NULL});
         hang_hold(&hang, 2 << 20);

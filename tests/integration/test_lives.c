@@ -373,7 +373,7 @@ START_TEST(sigterm_during_a_load_that_hangs_ends_in_time)
                 SKIP(why);
         model = model_mixed(61, 4 << 20);
         model_write(model, suite_path("backing"));
-        hang_start(&hang, suite_path("hang"), suite_path("backing"));
+        hang_start(&hang, suite_path("hang"), "m.safetensors", suite_path("backing"));
         daemon_start_simple(&d, suite_path("d-hang"), hang.folder, "64MiB");
         hang_hold(&hang, 1 << 20);
         streamer_client *c = client_open(&d);

@@ -96,7 +96,7 @@ static void hang_one_megabyte(struct hang *h)
         char *data = must_alloc(1 << 20);
 
         file_write(suite_path("backing"), data, 1 << 20);
-        hang_start(h, suite_path("hang"), suite_path("backing"));
+        hang_start(h, suite_path("hang"), "m.safetensors", suite_path("backing"));
         free(data);
 }
 

@@ -36,6 +36,7 @@ struct held {
 };
 
 struct server {
+        const char *name; /* of the file */
         int fuse, backing, commands, reports;
         uint64_t hold_from, fail_from;
         struct held held[HELD_MAX];
@@ -94,7 +95,7 @@ static void answer_lookup(const struct server *s, const struct fuse_in_header *i
 {
         struct fuse_entry_out out = {.nodeid = FILE_NODE};
 
-        if (in->nodeid != FUSE_ROOT_ID || strcmp(name, HANG_FILE) != 0) {
+        if (in->nodeid != FUSE_ROOT_ID || strcmp(name, s->name) != 0) {
                 reply(s, in->unique, ENOENT, NULL, 0);
                 return;
         }
@@ -113,11 +114,12 @@ static void answer_getattr(const struct server *s, const struct fuse_in_header *
 /* The one entry. */
 static void answer_readdir(const struct server *s, const struct fuse_in_header *in, const struct fuse_read_in *range)
 {
-        const struct fuse_dirent entry = {.ino = FILE_NODE, .off = 1, .namelen = strlen(HANG_FILE), .type = DT_REG};
-        unsigned char out[FUSE_DIRENT_ALIGN(FUSE_NAME_OFFSET + sizeof(HANG_FILE))] = {0};
+        size_t len = strlen(s->name);
+        const struct fuse_dirent entry = {.ino = FILE_NODE, .off = 1, .namelen = (uint32_t)len, .type = DT_REG};
+        unsigned char out[FUSE_DIRENT_ALIGN(FUSE_NAME_OFFSET + 256)] = {0};
 
         memcpy(out, &entry, FUSE_NAME_OFFSET);
-        memcpy(out + FUSE_NAME_OFFSET, HANG_FILE, strlen(HANG_FILE));
+        memcpy(out + FUSE_NAME_OFFSET, s->name, len);
         reply(s, in->unique, 0, out, range->offset == 0 ? FUSE_DIRENT_SIZE(&entry) : 0);
 }
 
@@ -261,15 +263,17 @@ const char *hang_unavailable(void)
         return status ? "no mount namespace here" : NULL;
 }
 
-void hang_start(struct hang *h, const char *folder, const char *backing)
+void hang_start(struct hang *h, const char *folder, const char *name, const char *backing)
 {
         int commands[2], reports[2];
-        struct server s = {.fuse = must(open("/dev/fuse", O_RDWR | O_CLOEXEC)),
+        struct server s = {.name = h->name,
+                           .fuse = must(open("/dev/fuse", O_RDWR | O_CLOEXEC)),
                            .backing = must(open(backing, O_RDONLY | O_CLOEXEC))};
 
         mkdir(folder, 0755);
         snprintf(h->folder, sizeof(h->folder), "%s", folder);
-        if ((size_t)snprintf(h->path, sizeof(h->path), "%s/" HANG_FILE, folder) >= sizeof(h->path))
+        snprintf(h->name, sizeof(h->name), "%s", name);
+        if ((size_t)snprintf(h->path, sizeof(h->path), "%s/%s", folder, name) >= sizeof(h->path))
                 die("%s: too long", folder);
         must(unshare(CLONE_NEWNS));
         must(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL));
