@@ -52,6 +52,6 @@ for program in "$@"; do
                 failures+=("$program: exit status $status")
         fi
 done
-printf '%s\n' "${failures[@]/#/FAILED: }"
+[ ${#failures[@]} -eq 0 ] || printf 'FAILED: %s\n' "${failures[@]}"
 echo "$passed passed, $failed failed, $skipped skipped in $# programs"
 [ ${#failures[@]} -eq 0 ]

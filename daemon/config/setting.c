@@ -76,13 +76,35 @@ static int set_level(enum log_level *field, const char *text, char why[SETTING_W
         return 0;
 }
 
+/* A limit as one would write it: the largest unit that divides it. */
+static const char *written(const struct setting *setting, uint64_t value, char out[24])
+{
+        static const struct {
+                enum setting_kind kind;
+                uint64_t factor;
+                const char *unit;
+        } units[] = {
+                {SETTING_SIZE, GiB << 10, "TiB"}, {SETTING_SIZE, GiB, "GiB"},
+                {SETTING_SIZE, MiB, "MiB"},       {SETTING_DURATION, HOUR, "h"},
+                {SETTING_DURATION, SECOND, "s"},  {SETTING_DURATION, SECOND / 1000, "ms"},
+        };
+        for (size_t i = 0; i < ARRAY_SIZE(units); i++)
+                if (units[i].kind == setting->kind && value > 0 && value % units[i].factor == 0) {
+                        snprintf(out, 24, "%" PRIu64 "%s", value / units[i].factor, units[i].unit);
+                        return out;
+                }
+        snprintf(out, 24, "%" PRIu64, value);
+        return out;
+}
+
 static int in_range(const struct setting *setting, uint64_t value, const char *text, char why[SETTING_WHY])
 {
+        char from[24], to[24];
         if (value < setting->min || value > setting->max)
-                return wrong(why, "%.40s is not within %" PRIu64 " to %" PRIu64 "%s", text, setting->min, setting->max,
-                             setting->kind == SETTING_DURATION ? " ns" : "");
+                return wrong(why, "%.40s is not within %s to %s", text, written(setting, setting->min, from),
+                             written(setting, setting->max, to));
         if (value % setting->multiple != 0)
-                return wrong(why, "%.40s is not a multiple of %" PRIu64, text, setting->multiple);
+                return wrong(why, "%.40s is not a multiple of %s", text, written(setting, setting->multiple, from));
         return 0;
 }
 

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What leaves the daemon as text: failures, log lines, small files read whole.
+ */
+#include "tests/lib/suite.h"
+
+#include "daemon/base/error.h"
+#include "daemon/base/fd.h"
+#include "daemon/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- error_set, error_errno ---- */
+
+START_TEST(a_failure_holds_its_code_and_text)
+{
+        struct error error = {0};
+        ck_assert_int_eq(error_set(&error, STREAMER_ENOENT, "%s: %d", "what", 7), STREAMER_ENOENT);
+        ck_assert_int_eq(error.code, STREAMER_ENOENT);
+        ck_assert_str_eq(error.text, "what: 7");
+}
+END_TEST
+
+START_TEST(a_failure_that_nobody_asks_about_still_has_a_code)
+{
+        ck_assert_int_eq(error_set(NULL, STREAMER_EBUSY, "text"), STREAMER_EBUSY);
+        ck_assert_int_eq(error_errno(NULL, STREAMER_EPERM, EACCES, "text"), STREAMER_EPERM);
+}
+END_TEST
+
+START_TEST(a_text_may_be_built_from_the_one_it_replaces)
+{
+        struct error error = {0};
+        error_set(&error, STREAMER_EFAILED, "inner");
+        error_set(&error, STREAMER_EFAILED, "outer: %s", error.text);
+        ck_assert_str_eq(error.text, "outer: inner");
+}
+END_TEST
+
+START_TEST(the_systems_reason_comes_last)
+{
+        struct error error = {0};
+        error_errno(&error, STREAMER_ENOENT, ENOENT, "open of %s", "x");
+        ck_assert_str_eq(error.text, "open of x: No such file or directory");
+}
+END_TEST
+
+START_TEST(a_long_text_is_cut_with_dots)
+{
+        struct error error = {0};
+        char *path = must_alloc(5000);
+        memset(path, 'x', 4999);
+        error_set(&error, STREAMER_EFAILED, "%s", path);
+        ck_assert_uint_eq(strlen(error.text), sizeof(error.text) - 1);
+        ck_assert_str_eq(error.text + sizeof(error.text) - 4, "...");
+        free(path);
+}
+END_TEST
+
+/* ---- error_escape ---- */
+
+static const struct {
+        const char *in, *out;
+} escapes[] = {
+        {"", ""},
+        {"plain /path with spaces \\ and 'quotes'", "plain /path with spaces \\ and 'quotes'"},
+        {"\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80", "\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80"},
+        {"a\nb\tc\x1b[2Jd\x7f", "a\\x0ab\\x09c\\x1b[2Jd\\x7f"},
+        {"c1 \xc2\x9b!", "c1 \\xc2\\x9b!"},
+        {"no-break \xc2\xa0 space", "no-break \xc2\xa0 space"},
+        {"line \xe2\x80\xa8 separator", "line \\xe2\\x80\\xa8 separator"},
+        {"turned \xe2\x80\xae and \xe2\x81\xa6", "turned \\xe2\\x80\\xae and \\xe2\\x81\\xa6"},
+        {"bad \xff \x80 \xc3", "bad \\xff \\x80 \\xc3"},
+        {"overlong \xc0\xaf", "overlong \\xc0\\xaf"},
+        {"surrogate \xed\xa0\x80", "surrogate \\xed\\xa0\\x80"},
+        {"cut \xe4\xb8", "cut \\xe4\\xb8"},
+};
+
+START_TEST(text_becomes_one_printable_line)
+{
+        char out[200];
+        error_escape(out, sizeof(out), escapes[_i].in);
+        ck_assert_str_eq(out, escapes[_i].out);
+}
+END_TEST
+
+START_TEST(text_that_just_fits_is_not_cut)
+{
+        char out[8];
+        error_escape(out, sizeof(out), "1234567");
+        ck_assert_str_eq(out, "1234567");
+        error_escape(out, sizeof(out), "12345678");
+        ck_assert_str_eq(out, "1234...");
+}
+END_TEST
+
+START_TEST(a_cut_leaves_characters_whole)
+{
+        char out[8];
+        error_escape(out, sizeof(out), "123\xc3\xa9 and more");
+        ck_assert_str_eq(out, "123...");
+        error_escape(out, sizeof(out),
+                     "1234567890"
+                     "\xc3");
+        ck_assert_str_eq(out, "1234...");
+        error_escape(out, sizeof(out), "12\n345");
+        ck_assert_str_eq(out, "12...");
+}
+END_TEST
+
+/* ---- log ---- */
+
+/* What is written to standard error while say() runs. */
+static char *captured(void (*say)(void))
+{
+        char *path = suite_path("stderr-%d", (int)getpid());
+        int saved = must(dup(STDERR_FILENO)), fd = must(open(path, O_RDWR | O_CREAT | O_TRUNC, 0600));
+        must(dup2(fd, STDERR_FILENO));
+        say();
+        must(dup2(saved, STDERR_FILENO));
+        close(saved);
+        close(fd);
+        return file_read(path, NULL);
+}
+
+static void say_each_level(void)
+{
+        log_init(LOG_LEVEL_WARN);
+        log_error("one %d", 1);
+        log_warn("two");
+        log_info("three");
+        log_debug("four");
+}
+
+START_TEST(a_line_has_time_level_and_text)
+{
+        char *text = captured(say_each_level), level[8], message[16];
+        int y, mo, d, h, mi, s, ms;
+        ck_assert_int_eq(sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ %7[^:]: %15[^\n]", &y, &mo, &d, &h, &mi, &s, &ms,
+                                level, message),
+                         9);
+        ck_assert_str_eq(level, "error");
+        ck_assert_str_eq(message, "one 1");
+}
+END_TEST
+
+START_TEST(what_is_below_the_level_is_not_written)
+{
+        char *text = captured(say_each_level);
+        ck_assert_ptr_nonnull(strstr(text, " warn: two\n"));
+        ck_assert_ptr_null(strstr(text, "three"));
+        ck_assert_ptr_null(strstr(text, "four"));
+}
+END_TEST
+
+static void say_two_lines(void)
+{
+        log_init(LOG_LEVEL_INFO);
+        log_info("a name\nerror: forged");
+}
+
+START_TEST(a_name_cannot_forge_a_line)
+{
+        char *text = captured(say_two_lines);
+        ck_assert_ptr_nonnull(strstr(text, "a name\\x0aerror: forged\n"));
+        ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
+}
+END_TEST
+
+/* Standard error claims to be the journal's stream, and is. */
+static void say_to_journal(void)
+{
+        struct stat st;
+        must(fstat(STDERR_FILENO, &st));
+        char *name = format_text("%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+        setenv("JOURNAL_STREAM", name, 1);
+        free(name);
+        log_init(LOG_LEVEL_DEBUG);
+        log_error("a");
+        log_debug("b");
+}
+
+START_TEST(the_journal_gets_priorities)
+{
+        ck_assert_str_eq(captured(say_to_journal), "<3>a\n<7>b\n");
+}
+END_TEST
+
+static void say_to_other_stream(void)
+{
+        setenv("JOURNAL_STREAM", "1:1", 1);
+        log_init(LOG_LEVEL_INFO);
+        log_info("a");
+}
+
+START_TEST(an_inherited_journal_variable_is_not_believed)
+{
+        ck_assert_ptr_nonnull(strstr(captured(say_to_other_stream), "Z info: a\n"));
+}
+END_TEST
+
+START_TEST(levels_are_read_in_any_case)
+{
+        ck_assert_int_eq(log_level_parse("ERROR"), LOG_LEVEL_ERROR);
+        ck_assert_int_eq(log_level_parse("warn"), LOG_LEVEL_WARN);
+        ck_assert_int_eq(log_level_parse("Warning"), LOG_LEVEL_WARN);
+        ck_assert_int_eq(log_level_parse("info"), LOG_LEVEL_INFO);
+        ck_assert_int_eq(log_level_parse("debug"), LOG_LEVEL_DEBUG);
+        ck_assert_int_eq(log_level_parse("loud"), -1);
+        ck_assert_int_eq(log_level_parse(""), -1);
+}
+END_TEST
+
+/* ---- text_read_fd ---- */
+
+static int read_text(const char *path, uint64_t max, struct text *text, struct error *error)
+{
+        int fd = must(open(path, O_RDONLY));
+        int r = text_read_fd(text, fd, max, path, error);
+        close(fd);
+        return r;
+}
+
+START_TEST(a_file_is_read_whole_and_terminated)
+{
+        /* Sizes around a page, where the terminator needs one more. */
+        static const size_t sizes[] = {0, 1, 4095, 4096, 4097};
+        struct text text;
+        struct error error;
+        char *path = suite_path("text"), *data = must_alloc(8192);
+        memset(data, 'x', 8192);
+        file_write(path, data, sizes[_i]);
+        ck_assert_int_eq(read_text(path, 4097, &text, &error), 0);
+        ck_assert_uint_eq(text.size, sizes[_i]);
+        ck_assert_mem_eq(text.data, data, text.size);
+        ck_assert_int_eq(text.data[text.size], '\0');
+        text_deinit(&text);
+        ck_assert_ptr_null(text.data);
+        text_deinit(&text);
+        free(data);
+}
+END_TEST
+
+START_TEST(a_file_over_its_limit_is_not_read)
+{
+        struct text text;
+        struct error error;
+        char *path = suite_path("large");
+        file_write(path, "12345", 5);
+        ck_assert_int_eq(read_text(path, 4, &text, &error), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(error.text, "5 bytes, more than the 4 allowed"));
+        ck_assert_ptr_null(text.data);
+}
+END_TEST
+
+START_TEST(a_folder_is_no_text)
+{
+        struct text text;
+        struct error error;
+        ck_assert_int_eq(read_text(suite_folder(), 100, &text, &error), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(error.text, "not a regular file"));
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("error");
+        TCase *set = suite_group("set", NULL, NULL, 10);
+        tcase_add_test(set, a_failure_holds_its_code_and_text);
+        tcase_add_test(set, a_failure_that_nobody_asks_about_still_has_a_code);
+        tcase_add_test(set, a_text_may_be_built_from_the_one_it_replaces);
+        tcase_add_test(set, the_systems_reason_comes_last);
+        tcase_add_test(set, a_long_text_is_cut_with_dots);
+        TCase *escape = suite_group("escape", NULL, NULL, 10);
+        tcase_add_loop_test(escape, text_becomes_one_printable_line, 0, (int)(sizeof(escapes) / sizeof(escapes[0])));
+        tcase_add_test(escape, text_that_just_fits_is_not_cut);
+        tcase_add_test(escape, a_cut_leaves_characters_whole);
+        TCase *log = suite_group("log", NULL, NULL, 10);
+        tcase_add_test(log, a_line_has_time_level_and_text);
+        tcase_add_test(log, what_is_below_the_level_is_not_written);
+        tcase_add_test(log, a_name_cannot_forge_a_line);
+        tcase_add_test(log, the_journal_gets_priorities);
+        tcase_add_test(log, an_inherited_journal_variable_is_not_believed);
+        tcase_add_test(log, levels_are_read_in_any_case);
+        TCase *text = suite_group("text", NULL, NULL, 10);
+        tcase_add_loop_test(text, a_file_is_read_whole_and_terminated, 0, 5);
+        tcase_add_test(text, a_file_over_its_limit_is_not_read);
+        tcase_add_test(text, a_folder_is_no_text);
+        return suite_run();
+}
