@@ -351,8 +351,6 @@ START_TEST(with_sha256_nothing_of_a_file_is_handed_out_before_it_matches)
 {
         bool seen[N] = {false};
 
-        if (hang_unavailable())
-                SKIP(hang_unavailable());
         streamer_op *op = load_blob(true);
         streamer_lease *lease = attach_and_get_nothing();
         hang_release(&hang);
@@ -369,8 +367,6 @@ START_TEST(with_sha256_nothing_of_a_file_that_does_not_match_is_handed_out)
 {
         streamer_tensor t;
 
-        if (hang_unavailable())
-                SKIP(hang_unavailable());
         streamer_op *op = load_blob(false);
         streamer_lease *lease = attach_and_get_nothing();
         hang_release(&hang);
@@ -494,13 +490,18 @@ START_TEST(what_has_not_landed_reads_as_nothing_else_than_busy_from_many_leases)
 }
 END_TEST
 
+START_TEST(files_that_change_while_they_load)
+{
+        SKIP(hang_unavailable());
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("changes");
-        const char *why = hang_unavailable();
-        if (why) {
-                skip("changes", why);
-                return EXIT_SUCCESS;
+        if (hang_unavailable()) {
+                tcase_add_test(suite_group("skipped", NULL, NULL, 60), files_that_change_while_they_load);
+                return suite_run();
         }
         TCase *arrival = suite_group("arrival", NULL, NULL, 60);
         tcase_add_checked_fixture(arrival, begin, end);

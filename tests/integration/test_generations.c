@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names and versions: the same version again, a second name, a new version in the old one's place.
+ */
+#include "tests/lib/stage.h"
+#include "tests/lib/storage.h"
+#include "tests/lib/suite.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static streamer_client *client;
+static uint64_t empty; /* of the device, with the witness alone */
+
+static void begin(void)
+{
+        stage_begin((const char *const[]){"--device", "host=64MiB", NULL});
+}
+
+static void connect_client(void)
+{
+        client = client_open(&stage);
+        empty = client_used(client);
+}
+
+static void check_stage(void)
+{
+        client_wait_used(client, empty);
+        streamer_close(client);
+        stage_still_serves();
+}
+
+/* The one that serves: what drains is listed under the name it had. */
+static streamer_model find(const char *name)
+{
+        static streamer_model_list *list;
+        streamer_model m;
+
+        streamer_model_list_free(list);
+        client_ok(client, streamer_list(client, &list), "list");
+        for (size_t i = 0; streamer_model_list_get(list, i, &m) == 0; i++)
+                if (strcmp(m.name, name) == 0 && strcmp(m.state, "ready") == 0)
+                        return m;
+        die("%s is not listed", name);
+}
+
+static uint64_t generation(const char *name)
+{
+        return find(name).generation;
+}
+
+START_TEST(the_same_version_again_is_answered_at_once)
+{
+        struct model *m = model_mixed(1, 8 << 20);
+        const char *path = stage_write(m, "same.safetensors");
+
+        client_load(client, path, "m");
+        uint64_t number = generation("m"), used = client_used(client), load_ns = find("m").load_ns;
+        file_uncache(path);
+        uint64_t read = process_read_bytes(stage.pid);
+        client_load(client, path, "m");
+        ck_assert_uint_eq(generation("m"), number);
+        ck_assert_uint_eq(client_used(client), used);
+        ck_assert_uint_eq(find("m").load_ns, load_ns);
+        ck_assert_uint_lt(process_read_bytes(stage.pid) - read, 1 << 20);
+        client_unload(client, "m");
+}
+END_TEST
+
+START_TEST(a_second_name_is_an_alias_and_no_second_copy)
+{
+        struct model *m = model_mixed(2, 8 << 20);
+        const char *path = stage_write(m, "alias.safetensors");
+
+        client_load(client, path, "one");
+        uint64_t used = client_used(client);
+        client_load(client, path, "two");
+        ck_assert_uint_eq(client_used(client), used);
+        ck_assert_uint_eq(generation("one"), generation("two"));
+        client_unload(client, "one");
+        ck_assert_str_eq(client_state(client, "one"), "");
+        client_equals(client, "two", m);
+        ck_assert_uint_eq(client_used(client), used);
+        client_unload(client, "two");
+}
+END_TEST
+
+START_TEST(a_changed_file_is_a_new_generation)
+{
+        struct model *old = model_mixed(3, 8 << 20), *new = model_mixed(4, 8 << 20);
+        const char *path = stage_write(old, "changed.safetensors");
+
+        client_load(client, path, "m");
+        uint64_t number = generation("m"), used = client_used(client);
+        streamer_lease *lease = client_attach(client, "m");
+        stage_write(new, "changed.safetensors");
+        client_load(client, path, "m");
+        ck_assert_uint_gt(generation("m"), number);
+        client_equals(client, "m", new);
+        lease_equals(lease, old);
+        ck_assert_uint_eq(streamer_generation(lease), number);
+        streamer_detach(lease);
+        client_wait_used(client, used);
+        client_unload(client, "m");
+}
+END_TEST
+
+START_TEST(another_source_under_the_same_name_is_a_new_generation)
+{
+        struct model *a = model_mixed(5, 4 << 20), *b = model_mixed(6, 4 << 20);
+
+        client_load(client, stage_write(a, "a.safetensors"), "m");
+        client_load(client, stage_write(b, "b.safetensors"), "m");
+        client_equals(client, "m", b);
+        ck_assert_str_eq(find("m").source, stage_path("b.safetensors"));
+        client_unload(client, "m");
+}
+END_TEST
+
+START_TEST(what_does_not_fit_beside_the_old_one_leaves_it)
+{
+        struct model *a = model_mixed(7, 30 << 20), *b = model_mixed(8, 40 << 20);
+
+        client_load(client, stage_write(a, "a.safetensors"), "m");
+        client_load_fails(client, stage_write(b, "b.safetensors"), "m", STREAMER_ENOMEM, NULL);
+        client_equals(client, "m", a);
+        client_unload(client, "m");
+        client_wait_used(client, empty);
+        client_load(client, stage_path("b.safetensors"), "m");
+        client_equals(client, "m", b);
+        client_unload(client, "m");
+}
+END_TEST
+
+START_TEST(a_bad_new_version_leaves_the_old_one)
+{
+        struct model *m = model_mixed(9, 4 << 20);
+
+        client_load(client, stage_write(m, "good.safetensors"), "m");
+        uint64_t number = generation("m");
+        file_write(stage_path("bad.safetensors"), "no model at all", 15);
+        client_load_fails(client, stage_path("bad.safetensors"), "m", STREAMER_EFAILED, NULL);
+        client_equals(client, "m", m);
+        streamer_lease *lease = client_attach(client, "m");
+        ck_assert_uint_eq(streamer_generation(lease), number);
+        streamer_detach(lease);
+        client_unload(client, "m");
+        if (*client_state(client, "m"))
+                client_unload(client, "m");
+}
+END_TEST
+
+START_TEST(attach_may_insist_on_a_digest)
+{
+        char digest[33];
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .digest = digest};
+        streamer_lease *lease = NULL;
+
+        model_digest(stage_witness, digest);
+        client_ok(client, streamer_attach(client, "witness", &opts, &lease), "attach");
+        streamer_detach(lease);
+        digest[31] = digest[31] == '0' ? '1' : '0';
+        lease = NULL;
+        ck_assert_int_eq(streamer_attach(client, "witness", &opts, &lease), STREAMER_EDIGEST);
+        ck_assert_ptr_null(lease);
+}
+END_TEST
+
+START_TEST(attach_may_insist_on_a_generation)
+{
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .generation = generation("witness")};
+        streamer_lease *lease = NULL;
+
+        client_ok(client, streamer_attach(client, "witness", &opts, &lease), "attach");
+        streamer_detach(lease);
+        opts.generation += 1000;
+        ck_assert_int_ne(streamer_attach(client, "witness", &opts, &lease), 0);
+}
+END_TEST
+
+START_TEST(two_models_of_equal_headers_and_other_weights_differ_in_their_digest)
+{
+        struct model *a = model_mixed(10, 1 << 20), *b = model_mixed(11, 1 << 20);
+        char first[64];
+
+        client_load(client, stage_write(a, "a.safetensors"), "a");
+        client_load(client, stage_write(b, "b.safetensors"), "b");
+        snprintf(first, sizeof(first), "%s", find("a").digest);
+        ck_assert_str_ne(first, find("b").digest);
+        client_unload(client, "a");
+        client_unload(client, "b");
+}
+END_TEST
+
+START_TEST(a_private_attach_is_writable_and_nobody_else_sees_it)
+{
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = STREAMER_ATTACH_PRIVATE};
+        streamer_lease *lease = NULL;
+        streamer_tensor t;
+
+        client_ok(client, streamer_attach(client, "witness", &opts, &lease), "attach");
+        client_ok(client, streamer_tensor_find(lease, "head.weight", &t), "find");
+        memset((void *)(uintptr_t)t.data, 0x55, t.bytes);
+        client_equals(client, "witness", stage_witness);
+        streamer_detach(lease);
+}
+END_TEST
+
+START_TEST(metadata_of_the_checkpoint_is_handed_on)
+{
+        struct model *m = model_mixed(12, 1 << 16);
+
+        model_set_metadata(m, "{\"format\":\"pt\",\"note\":\"a \\\"quoted\\\" word\"}");
+        client_load(client, stage_write(m, "meta.safetensors"), "meta");
+        streamer_lease *lease = client_attach(client, "meta");
+        ck_assert_str_eq(streamer_metadata(lease, "format"), "pt");
+        ck_assert_str_eq(streamer_metadata(lease, "note"), "a \"quoted\" word");
+        streamer_detach(lease);
+        client_unload(client, "meta");
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("generations");
+        TCase *names = suite_group("names and versions", begin, stage_end, 60);
+        tcase_add_checked_fixture(names, connect_client, check_stage);
+        tcase_add_test(names, the_same_version_again_is_answered_at_once);
+        tcase_add_test(names, a_second_name_is_an_alias_and_no_second_copy);
+        tcase_add_test(names, a_changed_file_is_a_new_generation);
+        tcase_add_test(names, another_source_under_the_same_name_is_a_new_generation);
+        tcase_add_test(names, what_does_not_fit_beside_the_old_one_leaves_it);
+        tcase_add_test(names, a_bad_new_version_leaves_the_old_one);
+        TCase *attach = suite_group("attach", begin, stage_end, 60);
+        tcase_add_checked_fixture(attach, connect_client, check_stage);
+        tcase_add_test(attach, attach_may_insist_on_a_digest);
+        tcase_add_test(attach, attach_may_insist_on_a_generation);
+        tcase_add_test(attach, two_models_of_equal_headers_and_other_weights_differ_in_their_digest);
+        tcase_add_test(attach, a_private_attach_is_writable_and_nobody_else_sees_it);
+        tcase_add_test(attach, metadata_of_the_checkpoint_is_handed_on);
+        return suite_run();
+}

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory and storage: every kind of page, the smallest ring, what a cold load leaves in the page
+ * cache, what many loads leave behind.
+ */
+#include "tests/lib/stage.h"
+#include "tests/lib/storage.h"
+#include "tests/lib/suite.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+static streamer_client *client;
+
+static void begin(void)
+{
+        stage_begin(NULL);
+}
+
+static void connect_client(void)
+{
+        client = client_open(&stage);
+}
+
+static void check_stage(void)
+{
+        streamer_close(client);
+        stage_still_serves();
+}
+
+/* ---- kinds of pages ---- */
+
+static const char *page_kind_of(const char *name)
+{
+        json_t *reply = client_call(client, "show", format_text("{\"model\":\"%s\"}", name));
+        json_t *model = json_array_get(json_object_get(reply, "models"), 0);
+        json_t *device = json_array_get(json_object_get(model, "devices"), 0);
+
+        return json_string_value(json_object_get(device, "page_kind"));
+}
+
+/* A daemon for one test, whose segments are of this kind. */
+static void load_on(const char *pages)
+{
+        char *config = suite_path("%s.yaml", pages);
+        char *text = format_text("devices:\n  - device: host\n    budget: 128MiB\n    pages: %s\n", pages);
+        struct model *m = model_mixed(1, 20 << 20), *odd = model_mixed(2, 20 << 20);
+
+        file_write(config, text, strlen(text));
+        stage_begin((const char *const[]){"--config", config, NULL});
+        client = client_open(&stage);
+        model_place_data(odd, 8, 5);
+        client_load(client, stage_write(m, "even.safetensors"), "even");
+        client_load(client, stage_write(odd, "odd.safetensors"), "odd");
+        client_equals(client, "even", m);
+        client_equals(client, "odd", odd);
+        ck_assert_str_eq(page_kind_of("even"), pages);
+        ck_assert_str_eq(page_kind_of("odd"), pages);
+        ck_assert_int_eq(client_call_code(client, "verify", "{\"model\":\"odd\"}"), 0);
+        client_unload(client, "even");
+        client_unload(client, "odd");
+        streamer_close(client);
+        stage_end();
+}
+
+START_TEST(segments_of_4_kib_pages)
+{
+        load_on("4k");
+}
+END_TEST
+
+START_TEST(segments_of_transparent_huge_pages)
+{
+        char *allowed = file_read("/sys/kernel/mm/transparent_hugepage/shmem_enabled", NULL);
+
+        if (strstr(allowed, "[never]") || strstr(allowed, "[deny]"))
+                SKIP("transparent huge pages are off for shared memory (shmem_enabled)");
+        load_on("thp");
+}
+END_TEST
+
+static bool have_hugetlb;
+
+START_TEST(segments_of_hugetlb_pages)
+{
+        if (!have_hugetlb)
+                SKIP("vm.nr_overcommit_hugepages cannot be set");
+        load_on("hugetlb");
+}
+END_TEST
+
+/* ---- the ring ---- */
+
+START_TEST(a_ring_of_one_slot_suffices)
+{
+        struct model *m = model_mixed(3, 20 << 20), *odd = model_mixed(4, 20 << 20);
+
+        stage_begin((const char *const[]){"--device", "host=128MiB", "--block-size", "1MiB", "--memory-limit", "1MiB",
+                                          NULL});
+        client = client_open(&stage);
+        json_t *ring = json_object_get(client_call(client, "status", NULL), "ring");
+        ck_assert_int_le(json_integer_value(json_object_get(ring, "bytes")), 2 * (json_int_t)MIB);
+        model_place_data(odd, 8, 1);
+        /* Both at once: they must share the slot, and neither may starve. */
+        streamer_op *a = client_load_begin(client, stage_write(odd, "odd.safetensors"), "odd");
+        streamer_op *b = client_load_begin(client, stage_write(m, "even.safetensors"), "even");
+        client_ok(client, streamer_op_wait(a, 20000, NULL), "odd");
+        client_ok(client, streamer_op_wait(b, 20000, NULL), "even");
+        client_equals(client, "odd", odd);
+        client_equals(client, "even", m);
+        streamer_op_free(a);
+        streamer_op_free(b);
+        streamer_close(client);
+        stage_end();
+}
+END_TEST
+
+START_TEST(one_reader_suffices)
+{
+        struct model *m = model_mixed(5, 20 << 20);
+
+        stage_begin((const char *const[]){"--device", "host=128MiB", "--concurrency", "1", NULL});
+        client = client_open(&stage);
+        client_load(client, stage_write(m, "m.safetensors"), "m");
+        client_equals(client, "m", m);
+        streamer_close(client);
+        stage_end();
+}
+END_TEST
+
+/* ---- storage ---- */
+
+START_TEST(a_cold_load_reads_each_byte_once_and_leaves_the_cache_alone)
+{
+        struct model *m = model_mixed(6, 64 * MIB);
+        const char *path = stage_write(m, "cold.safetensors");
+
+        model_place_data(m, 8, (uint64_t)_i);
+        stage_write(m, "cold.safetensors");
+        file_uncache(path);
+        uint64_t before = process_read_bytes(stage.pid);
+        client_load(client, path, "cold");
+        uint64_t read = process_read_bytes(stage.pid) - before;
+        if (read < m->bytes / 2) {
+                client_unload(client, "cold");
+                SKIP("this file system does not count what is read");
+        }
+        ck_assert_uint_le(read, m->bytes / 100 * 101);
+        ck_assert_uint_le(file_cached_bytes(path), m->bytes / 100);
+        client_unload(client, "cold");
+}
+END_TEST
+
+START_TEST(a_warm_load_reads_nothing_from_storage)
+{
+        struct model *m = model_mixed(7, 32 * MIB);
+        const char *path = stage_write(m, "warm.safetensors");
+
+        file_cache(path);
+        uint64_t before = process_read_bytes(stage.pid);
+        client_load(client, path, "warm");
+        ck_assert_uint_le(process_read_bytes(stage.pid) - before, MIB);
+        client_equals(client, "warm", m);
+        client_unload(client, "warm");
+}
+END_TEST
+
+START_TEST(a_half_cached_file_is_loaded_right)
+{
+        struct model *m = model_mixed(8, 32 * MIB);
+        const char *path = stage_write(m, "half.safetensors");
+        char *buf = must_alloc(4096);
+
+        file_uncache(path);
+        /* Every third MiB is in the cache. */
+        FILE *f = fopen(path, "r");
+        setbuf(f, NULL);
+        for (long at = 0; at < 32 << 20; at += 3 << 20) {
+                must(fseek(f, at, SEEK_SET));
+                ck_assert_uint_eq(fread(buf, 1, 4096, f), 4096);
+        }
+        fclose(f);
+        client_load(client, path, "half");
+        client_equals(client, "half", m);
+        client_unload(client, "half");
+}
+END_TEST
+
+/* What somebody has just written and nobody has synced is in the cache alone. */
+START_TEST(bytes_that_are_not_on_disk_yet_are_loaded_right)
+{
+        struct model *m = model_mixed(9, 8 * MIB);
+        const char *path = stage_write(m, "on-disk.safetensors");
+        size_t size;
+        char *data = file_read(path, &size);
+
+        file_write(stage_path("dirty.safetensors"), data, size);
+        client_load(client, stage_path("dirty.safetensors"), "dirty");
+        client_equals(client, "dirty", m);
+        client_unload(client, "dirty");
+}
+END_TEST
+
+/* ---- what stays behind ---- */
+
+START_TEST(many_loads_leave_no_memory_descriptor_or_thread_behind)
+{
+        struct model *m = model_mixed(10, 4 * MIB);
+        const char *path = stage_write(m, "again.safetensors");
+        uint64_t used = client_used(client), memory = 0;
+        unsigned fds = 0, threads = 0;
+
+        for (int i = 0; i < 60; i++) {
+                client_load(client, path, "again");
+                streamer_detach(client_attach(client, "again"));
+                client_unload(client, "again");
+                client_load_fails(client, stage_path("missing.safetensors"), "missing", STREAMER_ENOENT, NULL);
+                client_wait_used(client, used);
+                if (i == 20) {
+                        memory = stage_memory();
+                        fds = process_fds(stage.pid);
+                        threads = process_threads(stage.pid);
+                }
+        }
+        client_unload(client, "missing");
+        ck_assert_uint_le(process_fds(stage.pid), fds);
+        ck_assert_uint_le(process_threads(stage.pid), threads);
+        ck_assert_uint_le(stage_memory(), memory + MIB);
+}
+END_TEST
+
+START_TEST(the_daemons_own_memory_does_not_grow_with_the_model)
+{
+        struct model *small = model_mixed(11, 4 * MIB), *large = model_mixed(12, 160 * MIB);
+
+        client_load(client, stage_write(small, "small.safetensors"), "small");
+        uint64_t before = stage_memory();
+        client_load(client, stage_write(large, "large.safetensors"), "large");
+        ck_assert_uint_le(stage_memory(), before + 4 * MIB);
+        client_unload(client, "small");
+        client_unload(client, "large");
+        unlink(stage_path("large.safetensors"));
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("memory and storage");
+        have_hugetlb = hugepages_allow(512 * MIB);
+        TCase *pages = suite_group("pages and the ring", NULL, NULL, 60);
+        tcase_add_test(pages, segments_of_4_kib_pages);
+        tcase_add_test(pages, segments_of_transparent_huge_pages);
+        tcase_add_test(pages, segments_of_hugetlb_pages);
+        tcase_add_test(pages, a_ring_of_one_slot_suffices);
+        tcase_add_test(pages, one_reader_suffices);
+        TCase *storage = suite_group("storage", begin, stage_end, 60);
+        tcase_add_checked_fixture(storage, connect_client, check_stage);
+        tcase_add_loop_test(storage, a_cold_load_reads_each_byte_once_and_leaves_the_cache_alone, 0, 2);
+        tcase_add_test(storage, a_warm_load_reads_nothing_from_storage);
+        tcase_add_test(storage, a_half_cached_file_is_loaded_right);
+        tcase_add_test(storage, bytes_that_are_not_on_disk_yet_are_loaded_right);
+        if (!suite_short()) {
+                tcase_add_test(storage, many_loads_leave_no_memory_descriptor_or_thread_behind);
+                tcase_add_test(storage, the_daemons_own_memory_does_not_grow_with_the_model);
+        }
+        return suite_run();
+}
