@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loop, gates, a device that obeys, planned files: see core.h.
+ */
+#include "tests/lib/core.h"
+
+#include "daemon/base/log.h"
+#include "daemon/base/util.h"
+
+#include <dirent.h>
+#include <string.h>
+
+/* ---- the loop ---- */
+
+uv_loop_t core_loop;
+struct wake *core_wake;
+const struct caller core_caller;
+
+void core_begin(void)
+{
+        log_init(LOG_LEVEL_ERROR);
+        must(uv_loop_init(&core_loop));
+        core_wake = wake_new(&core_loop);
+        ck_assert_ptr_nonnull(core_wake);
+}
+
+void core_end(void)
+{
+        wake_close(core_wake);
+        while (uv_run(&core_loop, UV_RUN_NOWAIT) != 0)
+                ;
+        ck_assert_int_eq(uv_loop_close(&core_loop), 0);
+        core_wake = wake_free(core_wake);
+}
+
+void core_settle(void)
+{
+        /* An item may post another one: a few turns reach those that are on their way. */
+        for (int i = 0; i < 8; i++)
+                uv_run(&core_loop, UV_RUN_NOWAIT);
+}
+
+TCase *core_group(const char *name, void (*setup)(void), void (*teardown)(void))
+{
+        TCase *group = suite_group(name, NULL, NULL, 60);
+        tcase_add_checked_fixture(group, core_begin, core_end);
+        if (setup != NULL || teardown != NULL)
+                tcase_add_checked_fixture(group, setup, teardown);
+        return group;
+}
+
+/* ---- gates ---- */
+
+void gate_init(struct gate *gate, bool open)
+{
+        *gate = (struct gate){.open = open};
+        pthread_mutex_init(&gate->mutex, NULL);
+        pthread_cond_init(&gate->changed, NULL);
+}
+
+void gate_pass(struct gate *gate)
+{
+        pthread_mutex_lock(&gate->mutex);
+        gate->come++;
+        pthread_cond_broadcast(&gate->changed);
+        while (!gate->open && gate->passes == 0)
+                pthread_cond_wait(&gate->changed, &gate->mutex);
+        gate->passes -= !gate->open;
+        pthread_mutex_unlock(&gate->mutex);
+}
+
+void gate_await(struct gate *gate, unsigned n)
+{
+        pthread_mutex_lock(&gate->mutex);
+        while (gate->come < n)
+                pthread_cond_wait(&gate->changed, &gate->mutex);
+        pthread_mutex_unlock(&gate->mutex);
+}
+
+unsigned gate_come(struct gate *gate)
+{
+        pthread_mutex_lock(&gate->mutex);
+        unsigned come = gate->come;
+        pthread_mutex_unlock(&gate->mutex);
+        return come;
+}
+
+void gate_let(struct gate *gate, unsigned n)
+{
+        pthread_mutex_lock(&gate->mutex);
+        gate->passes += n;
+        pthread_cond_broadcast(&gate->changed);
+        pthread_mutex_unlock(&gate->mutex);
+}
+
+void gate_open(struct gate *gate)
+{
+        pthread_mutex_lock(&gate->mutex);
+        gate->open = true;
+        pthread_cond_broadcast(&gate->changed);
+        pthread_mutex_unlock(&gate->mutex);
+}
+
+static void held_run(struct work *work)
+{
+        struct held_work *held = container_of(work, struct held_work, work);
+        held->ran = true;
+        gate_pass(held->gate);
+}
+
+static void held_done(struct work *work)
+{
+        container_of(work, struct held_work, work)->done = true;
+}
+
+void held_work_submit(struct held_work *held, struct work_pool *pool, uint64_t lane, struct gate *gate)
+{
+        *held = (struct held_work){.gate = gate};
+        work_submit(pool, lane, &held->work, held_run, held_done);
+}
+
+/* ---- threads ---- */
+
+/* How many there are, and how many of them sleep. */
+static unsigned count_threads(const char *name, unsigned *asleep)
+{
+        DIR *dir = opendir("/proc/self/task");
+        unsigned n = 0;
+        ck_assert_ptr_nonnull(dir);
+        *asleep = 0;
+        for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+                char *path = format_text("/proc/self/task/%s/stat", e->d_name);
+                char comm[32], state = '?';
+                FILE *f = e->d_name[0] != '.' ? fopen(path, "re") : NULL;
+                if (f != NULL && fscanf(f, "%*d (%31[^)]) %c", comm, &state) == 2 && strcmp(comm, name) == 0) {
+                        n++;
+                        *asleep += state == 'S';
+                }
+                if (f != NULL)
+                        fclose(f);
+                free(path);
+        }
+        closedir(dir);
+        return n;
+}
+
+unsigned threads_named(const char *name)
+{
+        unsigned asleep;
+        return count_threads(name, &asleep);
+}
+
+struct sleepers {
+        const char *name;
+        unsigned n;
+};
+
+static bool all_asleep(void *arg)
+{
+        const struct sleepers *s = arg;
+        unsigned asleep;
+        return count_threads(s->name, &asleep) == s->n && asleep == s->n;
+}
+
+void threads_await_asleep(const char *name, unsigned n)
+{
+        struct sleepers s = {name, n};
+        ck_assert_msg(eventually(all_asleep, &s, 20000), "not %u threads '%s' asleep", n, name);
+}
+
+/* ---- a device ---- */
+
+static struct fake_device *fake_of(const struct device *device)
+{
+        return container_of(device, struct fake_device, device);
+}
+
+unsigned char *fake_memory(const struct segment *segment)
+{
+        return fake_of(segment->device)->memory[segment->fd];
+}
+
+static int fake_alloc(struct device *device, uint64_t size, struct segment *segment, struct error *error)
+{
+        struct fake_device *fake = fake_of(device);
+        gate_pass(&fake->alloc);
+        *segment = (struct segment){.device = device, .size = size, .fd = -1, .pages = PAGES_DEVICE};
+        unsigned n = __atomic_add_fetch(&fake->allocs, 1, __ATOMIC_SEQ_CST);
+        if (n == fake->fail_alloc) {
+                __atomic_sub_fetch(&fake->allocs, 1, __ATOMIC_SEQ_CST);
+                return error_set(error, STREAMER_ENOMEM, "%s: segment %u fails", device->name, n);
+        }
+        int i = 0;
+        while (fake->memory[i] != NULL)
+                i++;
+        unsigned char *memory = aligned_alloc(4096, size);
+        if (memory == NULL)
+                return error_set(error, STREAMER_ENOMEM, "%s: no memory", device->name);
+        memset(memory, FAKE_POISON, size);
+        fake->memory[i] = memory;
+        fake->sizes[i] = size;
+        segment->fd = i;
+        segment->base = fake->hidden ? NULL : memory;
+        return 0;
+}
+
+static void fake_release(struct segment *segment)
+{
+        struct fake_device *fake = fake_of(segment->device);
+        gate_pass(&fake->release);
+        if (segment->fd < 0)
+                return;
+        free(fake->memory[segment->fd]);
+        fake->memory[segment->fd] = NULL;
+        segment->fd = -1;
+        segment->base = NULL;
+        __atomic_add_fetch(&fake->freed, 1, __ATOMIC_SEQ_CST);
+}
+
+static int fake_prepare(struct segment *segment, uint64_t offset, uint64_t len, struct error *error)
+{
+        struct fake_device *fake = fake_of(segment->device);
+        unsigned n = __atomic_add_fetch(&fake->prepares, 1, __ATOMIC_SEQ_CST);
+        gate_pass(&fake->prepare);
+        if (n == fake->fail_prepare)
+                return error_set(error, STREAMER_ENOMEM, "%s: no memory at %llu", segment->device->name,
+                                 (unsigned long long)offset);
+        require(offset <= segment->size && len <= segment->size - offset);
+        return 0;
+}
+
+static int fake_put(struct segment *segment, uint64_t offset, const void *from, uint64_t len, struct error *error)
+{
+        (void)error;
+        gate_pass(&fake_of(segment->device)->put);
+        require(offset <= segment->size && len <= segment->size - offset);
+        memcpy(fake_memory(segment) + offset, from, len);
+        return 0;
+}
+
+static int fake_read(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error)
+{
+        (void)error;
+        require(offset <= segment->size && len <= segment->size - offset);
+        memcpy(to, fake_memory(segment) + offset, len);
+        return 0;
+}
+
+static void fake_handle(const struct segment *segment, struct handle *handle)
+{
+        (void)segment;
+        *handle = (struct handle){.kind = "fake", .fd = -1};
+}
+
+static void fake_free(struct device *device)
+{
+        (void)device;
+}
+
+static const struct device_ops fake_ops = {
+        .kind = "fake",
+        .alloc = fake_alloc,
+        .release = fake_release,
+        .prepare = fake_prepare,
+        .put = fake_put,
+        .read = fake_read,
+        .handle = fake_handle,
+        .free = fake_free,
+};
+
+void fake_device_init(struct fake_device *fake, const char *name, uint64_t budget, bool hidden)
+{
+        *fake = (struct fake_device){.hidden = hidden, .device = {.ops = &fake_ops, .budget = budget}};
+        struct gate *gates[] = {&fake->alloc, &fake->release, &fake->prepare, &fake->put};
+        for (size_t i = 0; i < ARRAY_SIZE(gates); i++)
+                gate_init(gates[i], true);
+        struct device *d = &fake->device;
+        snprintf(d->name, sizeof(d->name), "%s", name);
+        snprintf(d->uuid, sizeof(d->uuid), "uuid-of-%s", name);
+        d->pages = PAGES_DEVICE;
+        d->layout = hidden ? (struct device_layout){.page = 0, .align = 256, .granularity = 2 * MiB}
+                           : (struct device_layout){.page = 4096, .align = 1, .granularity = 2 * MiB};
+        d->thread = work_pool_new(core_wake, "fake-device", 1, 1);
+        ck_assert_ptr_nonnull(d->thread);
+}
+
+void fake_device_deinit(struct fake_device *fake)
+{
+        ck_assert(work_pool_stop(fake->device.thread, now_ns() + 20 * UINT64_C(1000000000)));
+        ck_assert_uint_eq(fake->allocs, fake->freed);
+        device_free(&fake->device);
+}
+
+/* ---- files ---- */
+
+const struct source_roots *core_roots(void)
+{
+        static struct source_roots *roots;
+        struct error error = {0};
+        if (roots == NULL && source_roots_new(&roots, (const char *const[]){suite_folder()}, 1, &error) < 0)
+                die("%s", error.text);
+        return roots;
+}
+
+char *core_write(const struct model *model, const char *name)
+{
+        char *path = suite_path("%s", name);
+        model_write(model, path);
+        return path;
+}
+
+void core_resolve(struct resolved *resolved, const char *path, const struct device_layout *layout, uint64_t block_size)
+{
+        struct error error = {0};
+        int r = resolve_open(resolved, core_roots(), path, &core_caller, false, &error);
+        if (r == 0)
+                r = resolve_plan(resolved, layout, block_size, NULL, NULL, &error);
+        ck_assert_msg(r == 0, "%s: %s", path, error.text);
+}
+
+size_t core_tensor(const struct resolved *resolved, const struct model *model, size_t i)
+{
+        const struct plan_tensor *t = &resolved->plan.tensors[i];
+        const struct st_header *header = &resolved->headers[t->file];
+        return model_index(model, st_name(header, &header->tensors[t->index]));
+}

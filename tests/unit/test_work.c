@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The pool for work that may block: lanes that do not keep one another waiting, order within a
+ * lane, threads up to a cap, results on the loop, and an end that never hangs.
+ */
+#include "tests/lib/core.h"
+
+#include "daemon/base/util.h"
+
+#include <string.h>
+
+#define SECOND UINT64_C(1000000000)
+#define THREADS "t-work"
+
+static struct work_pool *pool;
+static struct gate gate;
+
+static void begin(void)
+{
+        gate_init(&gate, false);
+}
+
+static void pool_begin(unsigned threads, unsigned per_lane)
+{
+        pool = work_pool_new(core_wake, THREADS, threads, per_lane);
+        ck_assert_ptr_nonnull(pool);
+}
+
+static void end(void)
+{
+        gate_open(&gate);
+        ck_assert(work_pool_stop(pool, now_ns() + 20 * SECOND));
+        pool = work_pool_free(pool);
+}
+
+static bool all_done(const struct held_work *held, size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                if (!held[i].done)
+                        return false;
+        return true;
+}
+
+/* ---- work that says when it ran, and where ---- */
+
+struct note {
+        struct work work;
+        char name;
+        pthread_t ran_on, done_on;
+        bool ran, done;
+};
+
+static pthread_mutex_t order_mutex = PTHREAD_MUTEX_INITIALIZER;
+static char order[256]; /* names of notes as they ran */
+
+static void note_run(struct work *work)
+{
+        struct note *note = container_of(work, struct note, work);
+        pthread_mutex_lock(&order_mutex);
+        order[strlen(order)] = note->name;
+        pthread_mutex_unlock(&order_mutex);
+        note->ran_on = pthread_self();
+        note->ran = true;
+}
+
+static void note_done(struct work *work)
+{
+        struct note *note = container_of(work, struct note, work);
+        note->done_on = pthread_self();
+        note->done = true;
+}
+
+static void note_submit(struct note *note, uint64_t lane, char name)
+{
+        *note = (struct note){.name = name};
+        work_submit(pool, lane, &note->work, note_run, note_done);
+}
+
+/* ---- results ---- */
+
+START_TEST(work_runs_on_a_thread_and_is_done_on_the_loop)
+{
+        struct note note;
+        pool_begin(1, 1);
+        note_submit(&note, 1, 'a');
+        core_until(note.done);
+        ck_assert(note.ran);
+        ck_assert(!pthread_equal(note.ran_on, pthread_self()));
+        ck_assert(pthread_equal(note.done_on, pthread_self()));
+}
+END_TEST
+
+START_TEST(nothing_is_done_before_the_loop_turns)
+{
+        struct note note;
+        struct held_work after;
+        pool_begin(1, 1);
+        note_submit(&note, 1, 'a');
+        held_work_submit(&after, pool, 1, &gate);
+        gate_await(&gate, 1); /* the one thread has left the first behind */
+        ck_assert(!note.done);
+        core_until(note.done);
+        gate_open(&gate);
+        core_until(after.done);
+}
+END_TEST
+
+static struct note again;
+static unsigned rounds;
+
+static void again_done(struct work *work)
+{
+        if (++rounds < 100)
+                work_submit(pool, 1, work, note_run, again_done);
+}
+
+START_TEST(work_that_is_done_may_be_submitted_again_at_once)
+{
+        pool_begin(2, 1);
+        again.name = 'a';
+        work_submit(pool, 1, &again.work, note_run, again_done);
+        core_until(rounds == 100);
+        ck_assert_uint_eq(strlen(order), 100);
+}
+END_TEST
+
+/* ---- lanes ---- */
+
+START_TEST(work_of_a_lane_of_one_runs_in_the_order_it_came)
+{
+        struct note notes[26];
+        pool_begin(4, 1);
+        for (size_t i = 0; i < ARRAY_SIZE(notes); i++)
+                note_submit(&notes[i], 9, (char)('a' + i));
+        core_until(notes[25].done);
+        ck_assert_str_eq(order, "abcdefghijklmnopqrstuvwxyz");
+}
+END_TEST
+
+START_TEST(a_lane_that_blocks_keeps_only_its_own_work_waiting)
+{
+        struct held_work blocked[3];
+        struct note other;
+        pool_begin(3, 2);
+        for (size_t i = 0; i < ARRAY_SIZE(blocked); i++)
+                held_work_submit(&blocked[i], pool, 7, &gate);
+        gate_await(&gate, 2);
+        note_submit(&other, 8, 'o');
+        core_until(other.done);
+        ck_assert(!blocked[0].done && !blocked[1].done);
+        ck_assert_uint_eq(gate_come(&gate), 2);
+        gate_open(&gate);
+        core_until(all_done(blocked, 3));
+        ck_assert(blocked[2].ran);
+}
+END_TEST
+
+START_TEST(a_lane_has_no_more_threads_than_it_may)
+{
+        struct held_work held[6];
+        struct note other;
+        pool_begin(6, 2);
+        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+                held_work_submit(&held[i], pool, 7, &gate);
+        gate_await(&gate, 2);
+        note_submit(&other, 8, 'o');
+        core_until(other.done);
+        threads_await_asleep(THREADS, threads_named(THREADS));
+        ck_assert_uint_eq(gate_come(&gate), 2);
+        gate_let(&gate, 1);
+        gate_await(&gate, 3);
+        gate_open(&gate);
+        core_until(all_done(held, 6));
+}
+END_TEST
+
+START_TEST(lanes_take_turns)
+{
+        struct held_work first;
+        struct note notes[4];
+        pool_begin(1, 1);
+        held_work_submit(&first, pool, 1, &gate);
+        gate_await(&gate, 1);
+        note_submit(&notes[0], 2, 'a');
+        note_submit(&notes[1], 2, 'b');
+        note_submit(&notes[2], 2, 'c');
+        note_submit(&notes[3], 3, 'X');
+        gate_open(&gate);
+        core_until(notes[2].done && notes[3].done);
+        ck_assert_str_eq(order, "aXbc");
+}
+END_TEST
+
+START_TEST(more_lanes_than_the_table_holds_share_some)
+{
+        struct held_work held[200];
+        pool_begin(4, 1);
+        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+                held_work_submit(&held[i], pool, i * 1000003, &gate);
+        gate_await(&gate, 4);
+        gate_open(&gate);
+        core_until(all_done(held, ARRAY_SIZE(held)));
+}
+END_TEST
+
+/* ---- threads ---- */
+
+START_TEST(a_pool_without_work_has_no_thread)
+{
+        pool_begin(4, 4);
+        ck_assert_uint_eq(threads_named(THREADS), 0);
+}
+END_TEST
+
+START_TEST(threads_grow_to_the_cap_and_no_further)
+{
+        struct held_work held[8];
+        pool_begin(3, 8);
+        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+                held_work_submit(&held[i], pool, i, &gate);
+        gate_await(&gate, 3);
+        threads_await_asleep(THREADS, 3);
+        ck_assert_uint_eq(gate_come(&gate), 3);
+        gate_open(&gate);
+        core_until(all_done(held, ARRAY_SIZE(held)));
+        ck_assert_uint_eq(threads_named(THREADS), 3);
+}
+END_TEST
+
+START_TEST(a_thread_that_is_idle_is_used_again)
+{
+        struct note note;
+        pool_begin(4, 4);
+        for (int i = 0; i < 3; i++) {
+                note_submit(&note, 1, 'a');
+                core_until(note.done);
+                threads_await_asleep(THREADS, 1);
+        }
+        ck_assert_uint_eq(threads_named(THREADS), 1);
+}
+END_TEST
+
+START_TEST(two_submissions_that_find_one_idle_thread_both_run)
+{
+        struct note first;
+        struct held_work held[2];
+        pool_begin(4, 4);
+        note_submit(&first, 1, 'a');
+        core_until(first.done);
+        threads_await_asleep(THREADS, 1);
+        held_work_submit(&held[0], pool, 1, &gate);
+        held_work_submit(&held[1], pool, 1, &gate);
+        gate_await(&gate, 2);
+        gate_open(&gate);
+        core_until(all_done(held, 2));
+}
+END_TEST
+
+/* ---- the end ---- */
+
+START_TEST(a_pool_that_never_ran_stops_at_once)
+{
+        pool_begin(4, 4);
+        ck_assert(work_pool_stop(pool, 0));
+}
+END_TEST
+
+START_TEST(stopping_ends_idle_threads)
+{
+        struct note note;
+        pool_begin(4, 4);
+        note_submit(&note, 1, 'a');
+        core_until(note.done);
+        ck_assert(work_pool_stop(pool, now_ns() + 20 * SECOND));
+        ck_assert_uint_eq(threads_named(THREADS), 0);
+}
+END_TEST
+
+START_TEST(work_that_hangs_makes_stop_give_up_at_its_deadline)
+{
+        struct held_work stuck;
+        pool_begin(1, 1);
+        held_work_submit(&stuck, pool, 1, &gate);
+        gate_await(&gate, 1);
+        uint64_t deadline = now_ns() + SECOND / 50;
+        ck_assert(!work_pool_stop(pool, deadline));
+        ck_assert_uint_ge(now_ns(), deadline);
+        gate_open(&gate);
+        core_until(stuck.done);
+}
+END_TEST
+
+START_TEST(what_is_queued_when_the_pool_stops_is_not_run_but_done)
+{
+        struct held_work held[4];
+        pool_begin(1, 1);
+        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+                held_work_submit(&held[i], pool, i / 2, &gate);
+        gate_await(&gate, 1);
+        ck_assert(!work_pool_stop(pool, now_ns()));
+        gate_open(&gate);
+        ck_assert(work_pool_stop(pool, now_ns() + 20 * SECOND));
+        core_until(all_done(held, ARRAY_SIZE(held)));
+        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+                ck_assert_msg(held[i].ran == (i == 0), "work %zu", i);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("work");
+        TCase *results = core_group("results", begin, end);
+        tcase_add_test(results, work_runs_on_a_thread_and_is_done_on_the_loop);
+        tcase_add_test(results, nothing_is_done_before_the_loop_turns);
+        tcase_add_test(results, work_that_is_done_may_be_submitted_again_at_once);
+        TCase *lanes = core_group("lanes", begin, end);
+        tcase_add_test(lanes, work_of_a_lane_of_one_runs_in_the_order_it_came);
+        tcase_add_test(lanes, a_lane_that_blocks_keeps_only_its_own_work_waiting);
+        tcase_add_test(lanes, a_lane_has_no_more_threads_than_it_may);
+        tcase_add_test(lanes, lanes_take_turns);
+        tcase_add_test(lanes, more_lanes_than_the_table_holds_share_some);
+        TCase *threads = core_group("threads", begin, end);
+        tcase_add_test(threads, a_pool_without_work_has_no_thread);
+        tcase_add_test(threads, threads_grow_to_the_cap_and_no_further);
+        tcase_add_test(threads, a_thread_that_is_idle_is_used_again);
+        tcase_add_test(threads, two_submissions_that_find_one_idle_thread_both_run);
+        TCase *ends = core_group("the end", begin, end);
+        tcase_add_test(ends, a_pool_that_never_ran_stops_at_once);
+        tcase_add_test(ends, stopping_ends_idle_threads);
+        tcase_add_test(ends, work_that_hangs_makes_stop_give_up_at_its_deadline);
+        tcase_add_test(ends, what_is_queued_when_the_pool_stops_is_not_run_but_done);
+        return suite_run();
+}
