@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Real memfds with a real manifest, built by hand so that each field can be made wrong.
+ */
+#include "tests/lib/fake_model.h"
+
+#include <check.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { FD_MANIFEST, FD_SEGMENT, FD_ARRIVAL };
+
+#define N 3
+#define ARRIVAL_SIZE (sizeof(struct arrival_header) + N * sizeof(uint32_t))
+
+static void *make(int *fd, size_t size)
+{
+        *fd = must(memfd_create("test", MFD_CLOEXEC));
+        must(ftruncate(*fd, (off_t)size));
+        void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+        if (p == MAP_FAILED)
+                die_errno("mmap");
+        return p;
+}
+
+static void make_manifest(struct fake_model *m)
+{
+        struct manifest_counts counts = {
+                .n_records = N, .n_shapes = 3, .strings_len = 16, .n_segments = 1, .n_metadata = 1};
+        unsigned char *base = make(&m->fds[FD_MANIFEST], (size_t)manifest_size(&counts));
+        m->manifest = manifest_init(base, &counts);
+        m->records = (void *)(base + m->manifest->records_off);
+        m->records[0] = (struct manifest_record){.name_len = 1, .dtype = DTYPE_U8, .rank = 1, .bytes = 4};
+        m->records[1] = (struct manifest_record){
+                .name_off = 2, .name_len = 1, .dtype = DTYPE_U8, .shape_off = 1, .rank = 1, .offset = 16, .bytes = 8};
+        m->records[2] = (struct manifest_record){
+                .name_off = 4, .name_len = 1, .dtype = DTYPE_U8, .shape_off = 2, .rank = 1, .offset = 24};
+        *(struct manifest_segment *)(void *)(base + m->manifest->segments_off) =
+                (struct manifest_segment){.size = FAKE_SEGMENT};
+        *(struct manifest_pair *)(void *)(base + m->manifest->metadata_off) =
+                (struct manifest_pair){.key_off = 6, .key_len = 6, .value_off = 13, .value_len = 2};
+        memcpy(base + m->manifest->shapes_off, (uint64_t[]){4, 8, 0}, 24);
+        memcpy(base + m->manifest->strings_off, "a\0b\0e\0format\0pt", 16);
+}
+
+void fake_model_init(struct fake_model *m)
+{
+        *m = (struct fake_model){
+                .kind = "memfd", .state = "ready", .segment_size = FAKE_SEGMENT, .n_segments = 1, .n_fds = 3};
+        make_manifest(m);
+        m->segment = make(&m->fds[FD_SEGMENT], FAKE_SEGMENT);
+        memcpy(m->segment, "AAAA", 4);
+        memcpy(m->segment + 16, "BBBBBBBB", 8);
+        m->arrival = make(&m->fds[FD_ARRIVAL], ARRIVAL_SIZE);
+        memcpy(m->arrival->magic, ARRIVAL_MAGIC, sizeof(m->arrival->magic));
+        m->arrival->capacity = N;
+}
+
+void fake_model_arrive(struct fake_model *m, uint32_t i)
+{
+        ((uint32_t *)(void *)(m->arrival + 1))[m->arrival->count] = i;
+        __atomic_store_n(&m->arrival->count, m->arrival->count + 1, __ATOMIC_RELEASE);
+}
+
+/* ---- messages ---- */
+
+static void put_fd(struct fake *f, const char *key, uint64_t fd, uint64_t size)
+{
+        writer_key(&f->message, key);
+        writer_map(&f->message, 2);
+        writer_ku64(&f->message, "fd", fd);
+        writer_ku64(&f->message, "size", size);
+}
+
+static void put_segments(struct fake *f, const struct fake_model *m)
+{
+        writer_key(&f->message, "segments");
+        writer_array(&f->message, m->n_segments);
+        for (uint64_t i = 0; i < m->n_segments; i++) {
+                writer_map(&f->message, 4);
+                writer_kstr(&f->message, "kind", m->kind);
+                writer_ku64(&f->message, "fd", FD_SEGMENT);
+                writer_ku64(&f->message, "size", m->segment_size);
+                writer_ku64(&f->message, "offset", 0);
+        }
+}
+
+void fake_model_attach(struct fake *f, const struct fake_model *m, uint64_t id)
+{
+        fake_reply_to(f, id, 7 + m->loading);
+        writer_ku64(&f->message, "lease", FAKE_LEASE);
+        writer_kstr(&f->message, "model", "m");
+        writer_ku64(&f->message, "generation", FAKE_GENERATION);
+        writer_kstr(&f->message, "digest", m->loading ? "" : FAKE_DIGEST);
+        writer_kstr(&f->message, "state", m->loading ? "loading" : m->state);
+        put_fd(f, "manifest", FD_MANIFEST, m->manifest->size);
+        if (m->loading)
+                put_fd(f, "arrival", FD_ARRIVAL, ARRIVAL_SIZE);
+        put_segments(f, m);
+        fake_done(f);
+        fake_send(f, m->fds, m->loading ? m->n_fds : FD_SEGMENT + 1);
+}
+
+void fake_model_detach(struct fake *f)
+{
+        fake_expect(f, VERB_detach);
+        ck_assert_uint_eq(f->request.u.detach.lease, FAKE_LEASE);
+        fake_ok(f);
+}
+
+void fake_model_ready(struct fake *f)
+{
+        fake_event(f, "lease", 3);
+        writer_ku64(&f->message, "lease", FAKE_LEASE);
+        writer_kstr(&f->message, "state", "ready");
+        writer_kstr(&f->message, "digest", FAKE_DIGEST);
+        fake_done(f);
+        fake_send(f, NULL, 0);
+}
+
+void fake_model_failed(struct fake *f, const char *code, const char *text)
+{
+        fake_event(f, "lease", 4);
+        writer_ku64(&f->message, "lease", FAKE_LEASE);
+        writer_kstr(&f->message, "state", "failed");
+        writer_kstr(&f->message, "code", code);
+        writer_kstr(&f->message, "text", text);
+        fake_done(f);
+        fake_send(f, NULL, 0);
+}

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The library's connection, against a scripted daemon: connecting, timeouts, threads, forks; and
+ * what it does when the daemon talks nonsense or goes away.
+ */
+#include "streamer/client.h"
+#include "tests/lib/fake.h"
+#include "tests/lib/suite.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct fake fake;
+
+static int open_with(int timeout_ms, streamer_client **c)
+{
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = fake.socket, .timeout_ms = timeout_ms};
+        return streamer_connect(&opts, c);
+}
+
+static streamer_client *open_client(void (*script)(struct fake *f))
+{
+        streamer_client *c;
+        fake_start(&fake, script);
+        ck_assert_int_eq(open_with(10000, &c), 0);
+        return c;
+}
+
+static void finish(streamer_client *c)
+{
+        streamer_close(c);
+        fake_finish(&fake);
+}
+
+#define CALL_GIVES(c, verb, args, want)                                                                                \
+        do {                                                                                                           \
+                char *call_reply;                                                                                      \
+                ck_assert_int_eq(streamer_call((c), (verb), (args), &call_reply), 0);                                  \
+                ck_assert_str_eq(call_reply, (want));                                                                  \
+                free(call_reply);                                                                                      \
+        } while (0)
+
+#define CALL_FAILS(c, verb, args, code, text)                                                                          \
+        do {                                                                                                           \
+                ck_assert_int_eq(streamer_call((c), (verb), (args), NULL), (code));                                    \
+                ck_assert_str_eq(streamer_last_error(c), (text));                                                      \
+        } while (0)
+
+/* ---- connect ---- */
+
+START_TEST(without_a_daemon_connect_says_where_it_looked)
+{
+        streamer_client *c;
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = "/nowhere/sock"};
+        ck_assert_int_eq(streamer_connect(&opts, &c), STREAMER_EUNREACHABLE);
+        ck_assert_str_eq(streamer_last_error(NULL), "cannot connect: No such file or directory (/nowhere/sock)");
+}
+END_TEST
+
+START_TEST(the_environment_names_the_socket_where_the_caller_does_not)
+{
+        streamer_client *c;
+        setenv("STREAMERD_SOCKET", "/elsewhere/sock", 1);
+        ck_assert_int_eq(streamer_connect(NULL, &c), STREAMER_EUNREACHABLE);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(NULL), "(/elsewhere/sock)"));
+}
+END_TEST
+
+START_TEST(a_path_that_is_too_long_is_refused)
+{
+        streamer_client *c;
+        char path[200];
+        memset(path, 'x', sizeof(path));
+        path[199] = 0;
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = path};
+        ck_assert_int_eq(streamer_connect(&opts, &c), STREAMER_EINVAL);
+}
+END_TEST
+
+static void refuse_hello(struct fake *f)
+{
+        fake_accept(f);
+        fake_expect(f, VERB_hello);
+        fake_error(f, STREAMER_ELIMIT, "connections: 8 are open");
+        ck_assert(fake_ends(f));
+}
+
+START_TEST(a_refused_hello_is_the_outcome_of_connect)
+{
+        streamer_client *c;
+        fake_start(&fake, refuse_hello);
+        ck_assert_int_eq(open_with(10000, &c), STREAMER_ELIMIT);
+        ck_assert_str_eq(streamer_last_error(NULL), "cannot connect: connections: 8 are open");
+        fake_finish(&fake);
+}
+END_TEST
+
+static void speak_another_protocol(struct fake *f)
+{
+        fake_accept(f);
+        fake_expect(f, VERB_hello);
+        fake_reply(f, 1);
+        writer_ku64(&f->message, "protocol", PROTOCOL_MAX + 1);
+        fake_done(f);
+        fake_send(f, NULL, 0);
+}
+
+START_TEST(another_protocol_is_refused)
+{
+        streamer_client *c;
+        fake_start(&fake, speak_another_protocol);
+        ck_assert_int_eq(open_with(10000, &c), STREAMER_EPROTO);
+        fake_finish(&fake);
+}
+END_TEST
+
+static void say_nothing(struct fake *f)
+{
+        fake_accept(f);
+        fake_pause(f);
+}
+
+START_TEST(a_silent_daemon_is_given_up_in_time)
+{
+        streamer_client *c;
+        fake_start(&fake, say_nothing);
+        ck_assert_int_eq(open_with(20, &c), STREAMER_ETIMEOUT);
+        fake_go(&fake);
+        fake_finish(&fake);
+}
+END_TEST
+
+static void greet(struct fake *f)
+{
+        fake_hello(f);
+        ck_assert(fake_ends(f));
+}
+
+START_TEST(options_of_older_and_newer_callers_are_read_as_far_as_they_are_known)
+{
+        streamer_client *c;
+        struct {
+                streamer_connect_opts opts;
+                uint64_t later;
+        } newer = {.opts = {.struct_size = sizeof(newer)}};
+        fake_start(&fake, greet);
+        newer.opts.socket = fake.socket;
+        newer.later = 1;
+        ck_assert_int_eq(streamer_connect(&newer.opts, &c), STREAMER_EINVAL);
+        newer.later = 0;
+        ck_assert_int_eq(streamer_connect(&newer.opts, &c), 0);
+        finish(c);
+        newer.opts.struct_size = 0;
+        ck_assert_int_eq(streamer_connect(&newer.opts, &c), STREAMER_EINVAL);
+}
+END_TEST
+
+/* ---- time and threads ---- */
+
+static void answer_late(struct fake *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_status);
+        uint64_t late = f->request.id;
+        fake_expect(f, VERB_version);
+        fake_reply_to(f, late, 1);
+        writer_kstr(&f->message, "version", "late");
+        fake_done(f);
+        fake_reply(f, 1);
+        writer_kstr(&f->message, "version", "right");
+        fake_done(f);
+        fake_send(f, NULL, 0);
+}
+
+START_TEST(a_reply_that_comes_too_late_is_dropped)
+{
+        streamer_client *c;
+        fake_start(&fake, answer_late);
+        ck_assert_int_eq(open_with(500, &c), 0);
+        CALL_FAILS(c, "status", NULL, STREAMER_ETIMEOUT, "no reply in time");
+        CALL_GIVES(c, "version", NULL, "{\"version\":\"right\"}");
+        finish(c);
+}
+END_TEST
+
+static void answer_in_reverse(struct fake *f)
+{
+        uint64_t ids[8];
+        char name[8][PROTO_NAME_MAX + 1];
+        fake_hello(f);
+        for (size_t i = 0; i < 8; i++) {
+                fake_expect(f, VERB_verify);
+                ids[i] = f->request.id;
+                strcpy(name[i], f->request.u.verify.model);
+        }
+        for (size_t i = 8; i-- > 0;) {
+                fake_reply_to(f, ids[i], 1);
+                writer_kstr(&f->message, "model", name[i]);
+                fake_done(f);
+                fake_send(f, NULL, 0);
+        }
+}
+
+struct caller {
+        streamer_client *c;
+        int number;
+};
+
+static void *call_verify(void *arg)
+{
+        struct caller *caller = arg;
+        char *args = format_text("{\"model\":\"m%d\"}", caller->number);
+        CALL_GIVES(caller->c, "verify", args, args);
+        free(args);
+        return NULL;
+}
+
+START_TEST(threads_get_each_its_own_reply)
+{
+        pthread_t threads[8];
+        struct caller callers[8];
+        streamer_client *c = open_client(answer_in_reverse);
+        for (int i = 0; i < 8; i++) {
+                callers[i] = (struct caller){c, i};
+                ck_assert_int_eq(pthread_create(&threads[i], NULL, call_verify, &callers[i]), 0);
+        }
+        for (int i = 0; i < 8; i++)
+                pthread_join(threads[i], NULL);
+        finish(c);
+}
+END_TEST
+
+static void *read_error(void *c)
+{
+        ck_assert_str_eq(streamer_last_error(c), "");
+        return NULL;
+}
+
+START_TEST(the_text_of_an_error_belongs_to_the_thread_that_failed)
+{
+        pthread_t thread;
+        streamer_client *c = open_client(greet);
+        CALL_FAILS(c, "lod", NULL, STREAMER_EINVAL, "unknown verb 'lod'");
+        ck_assert_int_eq(pthread_create(&thread, NULL, read_error, c), 0);
+        pthread_join(thread, NULL);
+        finish(c);
+}
+END_TEST
+
+static void answer_pings(struct fake *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_ping);
+        fake_ok(f);
+        ck_assert(fake_ends(f));
+}
+
+START_TEST(in_a_forked_child_calls_fail_and_the_parent_goes_on)
+{
+        int status;
+        streamer_client *c = open_client(answer_pings);
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                bool good = streamer_call(c, "ping", NULL, NULL) == STREAMER_EFORK &&
+                            streamer_fd(c) == STREAMER_EFORK && streamer_last_error(c)[0] != 0;
+                streamer_close(c);
+                _exit(good ? 0 : 1);
+        }
+        ck_assert_int_eq(must(waitpid(pid, &status, 0)), pid);
+        ck_assert_int_eq(status, 0);
+        CALL_GIVES(c, "ping", NULL, "{}");
+        finish(c);
+}
+END_TEST
+
+/* ---- the daemon goes, or talks nonsense ---- */
+
+static void leave(struct fake *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_ping);
+        fake_close(f);
+}
+
+START_TEST(when_the_daemon_goes_calls_say_so_and_the_descriptor_hangs_up)
+{
+        streamer_client *c = open_client(leave);
+        CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE, "the daemon closed the connection");
+        CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE, "the daemon closed the connection");
+        struct pollfd p = {.fd = streamer_fd(c)};
+        ck_assert_int_eq(must(poll(&p, 1, 0)), 1);
+        ck_assert(p.revents & POLLHUP);
+        finish(c);
+}
+END_TEST
+
+static const char *nonsense;
+static size_t nonsense_size;
+
+static void talk_nonsense(struct fake *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_ping);
+        fake_raw(f, nonsense, nonsense_size);
+}
+
+#define NONSENSE(bytes, code_, text)                                                                                   \
+        do {                                                                                                           \
+                nonsense = (bytes);                                                                                    \
+                nonsense_size = sizeof(bytes) - 1;                                                                     \
+                streamer_client *c = open_client(talk_nonsense);                                                       \
+                CALL_FAILS(c, "ping", NULL, code_, text);                                                              \
+                finish(c);                                                                                             \
+        } while (0)
+
+START_TEST(nonsense_ends_the_connection)
+{
+        NONSENSE("\0\0\0\0", STREAMER_EPROTO, "the daemon sent a frame of a forbidden length");
+        NONSENSE("\xff\xff\xff\xff", STREAMER_EPROTO, "the daemon sent a frame of a forbidden length");
+        NONSENSE("\0\0\0\1\xc1", STREAMER_EPROTO, "the daemon sent a message that cannot be read");
+        NONSENSE("\0\0\0\1\x07", STREAMER_EPROTO, "the daemon sent a message that cannot be read");
+        NONSENSE("\0\0\0\1\x80", STREAMER_EPROTO, "the daemon sent neither a reply nor an event");
+}
+END_TEST
+
+static void send_stray_descriptors(struct fake *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_ping);
+        fake_reply(f, 0);
+        fake_done(f);
+        fake_send(f, &f->listener, 1);
+        ck_assert(fake_ends(f));
+}
+
+START_TEST(descriptors_that_no_reply_asks_for_end_the_connection)
+{
+        streamer_client *c = open_client(send_stray_descriptors);
+        CALL_GIVES(c, "ping", NULL, "{}");
+        CALL_FAILS(c, "ping", NULL, STREAMER_EPROTO, "the daemon sent descriptors that belong to no reply");
+        finish(c);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("client");
+        TCase *connect = suite_group("connect", NULL, NULL, 20);
+        tcase_add_test(connect, without_a_daemon_connect_says_where_it_looked);
+        tcase_add_test(connect, the_environment_names_the_socket_where_the_caller_does_not);
+        tcase_add_test(connect, a_path_that_is_too_long_is_refused);
+        tcase_add_test(connect, a_refused_hello_is_the_outcome_of_connect);
+        tcase_add_test(connect, another_protocol_is_refused);
+        tcase_add_test(connect, a_silent_daemon_is_given_up_in_time);
+        tcase_add_test(connect, options_of_older_and_newer_callers_are_read_as_far_as_they_are_known);
+        TCase *threads = suite_group("time and threads", NULL, NULL, 20);
+        tcase_add_test(threads, a_reply_that_comes_too_late_is_dropped);
+        tcase_add_test(threads, threads_get_each_its_own_reply);
+        tcase_add_test(threads, the_text_of_an_error_belongs_to_the_thread_that_failed);
+        tcase_add_test(threads, in_a_forked_child_calls_fail_and_the_parent_goes_on);
+        TCase *bad = suite_group("a daemon that goes or talks nonsense", NULL, NULL, 20);
+        tcase_add_test(bad, when_the_daemon_goes_calls_say_so_and_the_descriptor_hangs_up);
+        tcase_add_test(bad, nonsense_ends_the_connection);
+        tcase_add_test(bad, descriptors_that_no_reply_asks_for_end_the_connection);
+        return suite_run();
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attach to a model that still loads, and replies that do not hold together, against a scripted
+ * daemon.
+ */
+#include "streamer/client.h"
+#include "tests/lib/fake_model.h"
+#include "tests/lib/suite.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct fake fake;
+static struct fake_model m;
+static streamer_client *client;
+
+static void begin(void)
+{
+        fake_model_init(&m);
+}
+
+static void serve(struct fake *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_attach);
+        ck_assert_str_eq(f->request.u.attach.model, "m");
+        fake_model_attach(f, &m, f->request.id);
+        fake_model_detach(f);
+}
+
+static void connect_to(void (*script)(struct fake *f))
+{
+        fake_start(&fake, script);
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = fake.socket};
+        ck_assert_int_eq(streamer_connect(&opts, &client), 0);
+}
+
+static streamer_lease *attach(void (*script)(struct fake *f), unsigned flags)
+{
+        streamer_lease *lease;
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = flags};
+        connect_to(script);
+        int rc = streamer_attach(client, "m", &opts, &lease);
+        ck_assert_msg(rc == 0, "%s", streamer_last_error(client));
+        return lease;
+}
+
+static void finish(streamer_lease *lease)
+{
+        streamer_detach(lease);
+        fake_finish(&fake);
+        streamer_close(client);
+}
+
+/* ---- while it loads ---- */
+
+static void serve_and_see_it_closed(struct fake *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_attach);
+        fake_model_attach(f, &m, f->request.id);
+        ck_assert(fake_ends(f));
+}
+
+static void serve_loading(struct fake *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_attach);
+        fake_model_attach(f, &m, f->request.id);
+        fake_pause(f);
+        fake_model_arrive(&m, 0);
+        fake_model_arrive(&m, 2);
+        fake_model_ready(f);
+        fake_model_detach(f);
+}
+
+START_TEST(tensors_are_handed_out_as_they_arrive)
+{
+        streamer_tensor t;
+        m.loading = true;
+        fake_model_arrive(&m, 1);
+        streamer_lease *lease = attach(serve_loading, 0);
+        ck_assert_str_eq(streamer_digest(lease), "");
+        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), STREAMER_EBUSY);
+        ck_assert_int_eq(streamer_tensor_find(lease, "b", &t), 0);
+        ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), 0);
+        ck_assert_str_eq(t.name, "b");
+        ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_ETIMEOUT);
+        fake_go(&fake);
+        ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), 0);
+        ck_assert_str_eq(t.name, "a");
+        ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), 0);
+        ck_assert_str_eq(t.name, "e");
+        ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), STREAMER_EEND);
+        ck_assert_str_eq(streamer_digest(lease), FAKE_DIGEST);
+        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
+        finish(lease);
+}
+END_TEST
+
+static void serve_failing(struct fake *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_attach);
+        fake_model_attach(f, &m, f->request.id);
+        fake_model_failed(f, "failed", "the file changed");
+        fake_model_detach(f);
+}
+
+START_TEST(a_load_that_fails_late_is_told_after_the_last_tensor_too)
+{
+        streamer_tensor t;
+        m.loading = true;
+        fake_model_arrive(&m, 0);
+        fake_model_arrive(&m, 1);
+        fake_model_arrive(&m, 2);
+        streamer_lease *lease = attach(serve_failing, 0);
+        int rc;
+        while ((rc = streamer_tensor_next(lease, -1, &t)) == 0)
+                ;
+        ck_assert_int_eq(rc, STREAMER_EFAILED);
+        ck_assert_str_eq(streamer_last_error(client), "the file changed");
+        ck_assert_str_eq(streamer_digest(lease), "");
+        finish(lease);
+}
+END_TEST
+
+START_TEST(a_daemon_that_goes_while_it_loads_is_told_after_what_arrived)
+{
+        streamer_tensor t;
+        m.loading = true;
+        fake_model_arrive(&m, 1);
+        streamer_lease *lease = attach(serve_and_see_it_closed, 0);
+        streamer_close(client);
+        fake_finish(&fake);
+        ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), 0);
+        ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), STREAMER_EUNREACHABLE);
+        streamer_detach(lease);
+}
+END_TEST
+
+START_TEST(an_arrival_log_that_does_not_hold_together_is_corrupt)
+{
+        streamer_tensor t;
+        m.loading = true;
+        fake_model_arrive(&m, 3);
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_ECORRUPT);
+        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), STREAMER_ECORRUPT);
+        __atomic_store_n(&m.arrival->count, 4, __ATOMIC_RELEASE);
+        ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_ECORRUPT);
+        finish(lease);
+}
+END_TEST
+
+/* ---- a reply that is wrong ---- */
+
+/* The attach fails, and the lease is given back. */
+static void attach_fails(int code, const char *text)
+{
+        streamer_lease *lease;
+        connect_to(serve);
+        ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), code);
+        ck_assert_str_eq(streamer_last_error(client), text);
+        fake_finish(&fake);
+        streamer_close(client);
+}
+
+START_TEST(an_unknown_kind_of_handle_is_named)
+{
+        m.kind = "carrier-pigeon";
+        attach_fails(STREAMER_EUNSUPPORTED, "attach: this library cannot map handles of kind 'carrier-pigeon'");
+}
+END_TEST
+
+START_TEST(a_segment_smaller_than_announced_is_corrupt)
+{
+        m.segment_size = FAKE_SEGMENT + 4096;
+        attach_fails(STREAMER_ECORRUPT, "segment: 8192 bytes were announced, 4096 are there");
+}
+END_TEST
+
+START_TEST(a_segment_smaller_than_the_manifest_says_is_corrupt)
+{
+        m.segment_size = 64;
+        attach_fails(STREAMER_ECORRUPT, "attach: a segment is smaller than the manifest says");
+}
+END_TEST
+
+START_TEST(other_segments_than_the_manifests_are_corrupt)
+{
+        m.n_segments = 2;
+        attach_fails(STREAMER_ECORRUPT, "attach: the manifest has other segments than the reply");
+}
+END_TEST
+
+START_TEST(a_manifest_that_does_not_hold_together_is_corrupt)
+{
+        m.manifest->version = 99;
+        attach_fails(STREAMER_ECORRUPT, "manifest: unknown version of the manifest");
+}
+END_TEST
+
+START_TEST(an_arrival_log_of_another_model_is_corrupt)
+{
+        m.loading = true;
+        m.arrival->capacity = 2;
+        attach_fails(STREAMER_ECORRUPT, "arrival log: it does not fit the manifest");
+}
+END_TEST
+
+START_TEST(a_corrupt_record_is_an_error_and_never_a_pointer)
+{
+        streamer_tensor t;
+        m.records[1].offset = UINT64_MAX;
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
+        ck_assert_int_eq(streamer_tensor_get(lease, 1, &t), STREAMER_ECORRUPT);
+        ck_assert_str_eq(streamer_last_error(client), "tensor 1: a record lies outside its segment");
+        finish(lease);
+}
+END_TEST
+
+START_TEST(descriptors_that_did_not_come_end_the_connection)
+{
+        streamer_lease *lease;
+        m.loading = true;
+        m.n_fds = 2;
+        connect_to(serve_and_see_it_closed);
+        ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), STREAMER_EPROTO);
+        streamer_close(client);
+        fake_finish(&fake);
+}
+END_TEST
+
+static void serve_late(struct fake *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_attach);
+        uint64_t late = f->request.id;
+        fake_expect(f, VERB_ping);
+        uint64_t ping = f->request.id;
+        fake_model_attach(f, &m, late);
+        fake_model_detach(f);
+        fake_reply_to(f, ping, 0);
+        fake_done(f);
+        fake_send(f, NULL, 0);
+}
+
+static int lowest_free(void)
+{
+        int fd = must(open("/dev/null", O_RDONLY));
+        close(fd);
+        return fd;
+}
+
+START_TEST(an_attach_that_comes_too_late_is_given_back)
+{
+        streamer_lease *lease;
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .timeout_ms = 1};
+        connect_to(serve_late);
+        ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT);
+        int before = lowest_free();
+        ck_assert_int_eq(streamer_call(client, "ping", NULL, NULL), 0);
+        ck_assert_int_eq(lowest_free(), before);
+        fake_finish(&fake);
+        streamer_close(client);
+}
+END_TEST
+
+static TCase *group(const char *name)
+{
+        TCase *tests = suite_group(name, NULL, NULL, 20);
+        tcase_add_checked_fixture(tests, begin, NULL);
+        return tests;
+}
+
+int main(void)
+{
+        suite_begin("client: arrival");
+        TCase *loading = group("while it loads");
+        tcase_add_test(loading, tensors_are_handed_out_as_they_arrive);
+        tcase_add_test(loading, a_load_that_fails_late_is_told_after_the_last_tensor_too);
+        tcase_add_test(loading, a_daemon_that_goes_while_it_loads_is_told_after_what_arrived);
+        tcase_add_test(loading, an_arrival_log_that_does_not_hold_together_is_corrupt);
+        TCase *wrong = group("a wrong reply");
+        tcase_add_test(wrong, an_unknown_kind_of_handle_is_named);
+        tcase_add_test(wrong, a_segment_smaller_than_announced_is_corrupt);
+        tcase_add_test(wrong, a_segment_smaller_than_the_manifest_says_is_corrupt);
+        tcase_add_test(wrong, other_segments_than_the_manifests_are_corrupt);
+        tcase_add_test(wrong, a_manifest_that_does_not_hold_together_is_corrupt);
+        tcase_add_test(wrong, an_arrival_log_of_another_model_is_corrupt);
+        tcase_add_test(wrong, a_corrupt_record_is_an_error_and_never_a_pointer);
+        tcase_add_test(wrong, descriptors_that_did_not_come_end_the_connection);
+        tcase_add_test(wrong, an_attach_that_comes_too_late_is_given_back);
+        return suite_run();
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attach to a model that is ready, against a scripted daemon: tensors in place, what a lease tells,
+ * what it outlives.
+ */
+#include "streamer/client.h"
+#include "tests/lib/fake_model.h"
+#include "tests/lib/suite.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct fake fake;
+static struct fake_model m;
+static streamer_client *client;
+
+static void begin(void)
+{
+        fake_model_init(&m);
+}
+
+static void serve(struct fake *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_attach);
+        ck_assert_str_eq(f->request.u.attach.model, "m");
+        fake_model_attach(f, &m, f->request.id);
+        fake_model_detach(f);
+}
+
+static void connect_to(void (*script)(struct fake *f))
+{
+        fake_start(&fake, script);
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = fake.socket};
+        ck_assert_int_eq(streamer_connect(&opts, &client), 0);
+}
+
+static streamer_lease *attach(void (*script)(struct fake *f), unsigned flags)
+{
+        streamer_lease *lease;
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = flags};
+        connect_to(script);
+        int rc = streamer_attach(client, "m", &opts, &lease);
+        ck_assert_msg(rc == 0, "%s", streamer_last_error(client));
+        return lease;
+}
+
+static void finish(streamer_lease *lease)
+{
+        streamer_detach(lease);
+        fake_finish(&fake);
+        streamer_close(client);
+}
+
+/* ---- a ready model ---- */
+
+START_TEST(tensors_are_read_in_place)
+{
+        size_t n;
+        streamer_tensor t;
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_tensor_count(lease, &n), 0);
+        ck_assert_uint_eq(n, 3);
+        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
+        ck_assert_str_eq(t.name, "a");
+        ck_assert_str_eq(t.dtype, "U8");
+        ck_assert_str_eq(t.device_kind, "host");
+        ck_assert_uint_eq(t.rank, 1);
+        ck_assert_uint_eq(t.shape[0], 4);
+        ck_assert_mem_eq(t.data, "AAAA", 4);
+        ck_assert_int_eq(streamer_tensor_find(lease, "b", &t), 0);
+        ck_assert_uint_eq(t.offset, 16);
+        ck_assert_mem_eq(t.data, "BBBBBBBB", 8);
+        m.segment[16] = 'X'; /* the same memory, no copy */
+        ck_assert_int_eq(*(const char *)t.data, 'X');
+        finish(lease);
+}
+END_TEST
+
+START_TEST(an_empty_tensor_has_no_address)
+{
+        streamer_tensor t;
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_tensor_find(lease, "e", &t), 0);
+        ck_assert_uint_eq(t.bytes, 0);
+        ck_assert_ptr_null(t.data);
+        finish(lease);
+}
+END_TEST
+
+START_TEST(what_is_not_there_is_not_found)
+{
+        streamer_tensor t;
+        const void *data;
+        uint64_t size;
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_tensor_find(lease, "c", &t), STREAMER_ENOENT);
+        ck_assert_str_eq(streamer_last_error(client), "there is no tensor 'c'");
+        ck_assert_int_eq(streamer_tensor_get(lease, 3, &t), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_segment_get(lease, 1, &data, &size), STREAMER_ENOENT);
+        ck_assert_ptr_null(streamer_metadata(lease, "x"));
+        finish(lease);
+}
+END_TEST
+
+START_TEST(a_lease_tells_of_its_model)
+{
+        const void *data;
+        uint64_t size;
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_str_eq(streamer_digest(lease), FAKE_DIGEST);
+        ck_assert_uint_eq(streamer_generation(lease), 42);
+        ck_assert_str_eq(streamer_metadata(lease, "format"), "pt");
+        ck_assert_uint_eq(streamer_segment_count(lease), 1);
+        ck_assert_int_eq(streamer_segment_get(lease, 0, &data, &size), 0);
+        ck_assert_uint_eq(size, FAKE_SEGMENT);
+        ck_assert_mem_eq(data, "AAAA", 4);
+        finish(lease);
+}
+END_TEST
+
+START_TEST(next_gives_each_tensor_once_in_order_of_names)
+{
+        streamer_tensor t;
+        streamer_lease *lease = attach(serve, 0);
+        for (int i = 0; i < 3; i++) {
+                ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), 0);
+                ck_assert_int_eq(t.name[0], "abe"[i]);
+        }
+        ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_EEND);
+        ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_EEND);
+        finish(lease);
+}
+END_TEST
+
+START_TEST(a_draining_model_is_whole)
+{
+        streamer_tensor t;
+        m.state = "draining";
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_tensor_get(lease, 1, &t), 0);
+        finish(lease);
+}
+END_TEST
+
+START_TEST(a_private_attach_may_be_written_and_changes_nothing)
+{
+        streamer_tensor t;
+        streamer_lease *lease = attach(serve, STREAMER_ATTACH_PRIVATE);
+        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
+        *(char *)(uintptr_t)t.data = 'Z';
+        ck_assert_int_eq(m.segment[0], 'A');
+        finish(lease);
+}
+END_TEST
+
+START_TEST(a_shared_attach_cannot_be_written)
+{
+        streamer_tensor t;
+        int zeros = must(open("/dev/zero", O_RDONLY | O_CLOEXEC));
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
+        ck_assert_int_eq(read(zeros, (void *)(uintptr_t)t.data, 1), -1);
+        ck_assert_int_eq(errno, EFAULT);
+        ck_assert_int_eq(m.segment[0], 'A');
+        close(zeros);
+        finish(lease);
+}
+END_TEST
+
+static void serve_and_see_it_closed(struct fake *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_attach);
+        fake_model_attach(f, &m, f->request.id);
+        ck_assert(fake_ends(f));
+}
+
+START_TEST(a_lease_outlives_its_client)
+{
+        streamer_tensor t;
+        streamer_lease *lease = attach(serve_and_see_it_closed, 0);
+        streamer_close(client);
+        fake_finish(&fake);
+        ck_assert_int_eq(streamer_tensor_get(lease, 1, &t), 0);
+        ck_assert_mem_eq(t.data, "BBBBBBBB", 8);
+        ck_assert_str_eq(streamer_digest(lease), FAKE_DIGEST);
+        streamer_detach(lease);
+}
+END_TEST
+
+START_TEST(in_a_forked_child_the_memory_stays_readable_and_calls_fail)
+{
+        int status;
+        streamer_tensor t, u;
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                bool good = memcmp(t.data, "AAAA", 4) == 0 && streamer_tensor_get(lease, 0, &u) == STREAMER_EFORK &&
+                            streamer_segment_count(lease) == 0;
+                streamer_detach(lease);
+                _exit(good ? 0 : 1);
+        }
+        must(waitpid(pid, &status, 0));
+        ck_assert_int_eq(status, 0);
+        ck_assert_int_eq(streamer_tensor_get(lease, 0, &u), 0);
+        finish(lease);
+}
+END_TEST
+
+/* ---- DLPack ---- */
+
+struct dl { /* the ABI of DLPack 0.8, as a consumer sees it */
+        void *data;
+        int32_t device_type, device_id, ndim;
+        uint8_t code, bits;
+        uint16_t lanes;
+        int64_t *shape, *strides;
+        uint64_t byte_offset;
+        void *manager_ctx;
+        void (*deleter)(struct dl *self);
+};
+
+START_TEST(a_capsule_keeps_the_segment_and_the_lease)
+{
+        void *capsule;
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_segment_dlpack(lease, 1, &capsule), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_segment_dlpack(lease, 0, &capsule), 0);
+        streamer_detach(lease);
+        struct dl *d = capsule;
+        ck_assert_int_eq(d->device_type, 1);
+        ck_assert_int_eq(d->ndim, 1);
+        ck_assert_int_eq(d->code, 1);
+        ck_assert_int_eq(d->bits, 8);
+        ck_assert_int_eq(d->lanes, 1);
+        ck_assert_int_eq(d->shape[0], FAKE_SEGMENT);
+        ck_assert_ptr_null(d->strides);
+        ck_assert_mem_eq((char *)d->data + d->byte_offset, "AAAA", 4);
+        d->deleter(d); /* only now does the daemon hear of the end: the script waits for it */
+        fake_finish(&fake);
+        streamer_close(client);
+}
+END_TEST
+
+static TCase *group(const char *name)
+{
+        TCase *tests = suite_group(name, NULL, NULL, 20);
+        tcase_add_checked_fixture(tests, begin, NULL);
+        return tests;
+}
+
+int main(void)
+{
+        suite_begin("client: attach");
+        TCase *ready = group("a ready model");
+        tcase_add_test(ready, tensors_are_read_in_place);
+        tcase_add_test(ready, an_empty_tensor_has_no_address);
+        tcase_add_test(ready, what_is_not_there_is_not_found);
+        tcase_add_test(ready, a_lease_tells_of_its_model);
+        tcase_add_test(ready, next_gives_each_tensor_once_in_order_of_names);
+        tcase_add_test(ready, a_draining_model_is_whole);
+        tcase_add_test(ready, a_private_attach_may_be_written_and_changes_nothing);
+        tcase_add_test(ready, a_shared_attach_cannot_be_written);
+        tcase_add_test(ready, a_lease_outlives_its_client);
+        tcase_add_test(ready, in_a_forked_child_the_memory_stays_readable_and_calls_fail);
+        tcase_add_test(ready, a_capsule_keeps_the_segment_and_the_lease);
+        return suite_run();
+}
