@@ -108,7 +108,7 @@ static bool parse_entry(struct parser *p)
                 return json_fail(j, ST_NUL_IN_NAME, p->name.at - 1, "a tensor's name holds a NUL");
         if (json_peek(j) != '"')
                 return json_fail(j, ST_BAD_ENTRY, j->at, "the file name is not a string");
-        if (!json_string(j, &file) || !file_number(p, file, &number) || !append_entry(p, p->name, number))
+        if (!json_take_string(j, &file) || !file_number(p, file, &number) || !append_entry(p, p->name, number))
                 return false;
         p->in_entry = false;
         return true;

@@ -200,7 +200,7 @@ static bool foreign_run(struct json *j, size_t *end)
         return true;
 }
 
-bool json_string(struct json *j, struct json_string *string)
+bool json_take_string(struct json *j, struct json_string *string)
 {
         if (json_peek(j) != '"')
                 return json_unexpected(j, "a string");
@@ -225,7 +225,7 @@ bool json_string(struct json *j, struct json_string *string)
 
 bool json_key(struct json *j, struct json_string *key)
 {
-        if (!json_string(j, key))
+        if (!json_take_string(j, key))
                 return false;
         if (json_peek(j) != ':')
                 return json_unexpected(j, "':'");

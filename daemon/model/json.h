@@ -59,7 +59,7 @@ bool json_open(struct json *j, char bracket);
 /* Whether another item follows, past its comma, after n items; steps over the closing bracket if not. */
 bool json_more(struct json *j, char bracket, size_t n);
 
-bool json_string(struct json *j, struct json_string *string);
+bool json_take_string(struct json *j, struct json_string *string);
 bool json_key(struct json *j, struct json_string *key); /* with its colon */
 /* A whole number that fits 64 bits; anything else breaks `rule`. */
 bool json_whole(struct json *j, enum st_rule rule, uint64_t *value);

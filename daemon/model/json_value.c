@@ -167,7 +167,7 @@ bool json_skip(struct json *j)
         case '[':
                 return skip_nested(j, c);
         case '"':
-                return json_string(j, &string);
+                return json_take_string(j, &string);
         case 't':
                 return skip_word(j, "true");
         case 'f':

@@ -25,9 +25,9 @@ struct parser {
         struct json json;
         struct pages tensors, metadata;
         size_t n_tensors, n_metadata;
-        struct json_string entry; /* the name being read */
+        struct json_string entry; /* the tensor that a fault is about */
+        bool in_entry;            /* there is one */
         bool has_metadata;
-        bool in_entry;
 };
 
 /* The fields of one entry, until it is whole. */
@@ -46,7 +46,7 @@ static bool parse_dtype(struct json *j, struct entry *e)
         if (json_peek(j) != '"')
                 return json_fail(j, ST_BAD_ENTRY, j->at, "the dtype is not a string");
         size_t at = j->at;
-        if (!json_string(j, &code))
+        if (!json_take_string(j, &code))
                 return false;
         int dtype = dtype_find(j->text + code.at, code.len);
         if (dtype < 0)
@@ -194,14 +194,14 @@ static bool parse_pair(struct parser *p)
                 return json_fail(j, ST_NUL_IN_NAME, key.at - 1, "a key of the metadata holds a NUL");
         if (json_peek(j) != '"')
                 return json_fail(j, ST_BAD_METADATA, j->at, "a value of the metadata is not a string");
-        return json_string(j, &value) && append_pair(p, key, value);
+        return json_take_string(j, &value) && append_pair(p, key, value);
 }
 
 static bool parse_metadata(struct parser *p, struct json_string name)
 {
         struct json *j = &p->json;
         if (p->has_metadata)
-                return json_fail(j, ST_DUPLICATE_KEY, name.at - 1, "a key is given twice");
+                return json_fail(j, ST_DUPLICATE_KEY, name.at - 1, "the key '__metadata__' is given twice");
         p->has_metadata = true;
         if (!json_open(j, '{'))
                 return json_fail(j, ST_BAD_METADATA, j->at, "the metadata is not an object");
@@ -215,12 +215,17 @@ static bool parse_metadata(struct parser *p, struct json_string name)
 
 static bool parse_member(struct parser *p)
 {
-        if (!json_key(&p->json, &p->entry))
+        struct json_string key;
+        if (!json_key(&p->json, &key))
                 return false;
-        p->in_entry = true;
-        bool ok = JSON_IS(&p->json, p->entry, "__metadata__") ? parse_metadata(p, p->entry) : parse_entry(p, p->entry);
-        p->in_entry = !ok;
-        return ok;
+        if (JSON_IS(&p->json, key, "__metadata__"))
+                return parse_metadata(p, key);
+        p->entry = key;
+        p->in_entry = true; /* and stays so where it fails */
+        if (!parse_entry(p, key))
+                return false;
+        p->in_entry = false;
+        return true;
 }
 
 static bool parse_object(struct parser *p)
