@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a source's text means by itself.
+ */
+#include "tests/lib/suite.h"
+
+#include "daemon/source/source.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LOOP(group, test, table) tcase_add_loop_test(group, test, 0, (int)(sizeof(table) / sizeof((table)[0])))
+
+/* ---- canonical form ---- */
+
+static const struct {
+        const char *source, *canonical;
+} canonicals[] = {
+        {"/models/x", "/models/x"},
+        {"/", "/"},
+        {"///", "/"},
+        {"/a//b/./c///", "/a/b/c"},
+        {"/./.", "/"},
+        {"/a/..b/.c/...", "/a/..b/.c/..."},
+        {"file:///models/x", "/models/x"},
+        {"file://localhost/models/x", "/models/x"},
+        {"file:///a%20b%2Fc%C3%A9", "/a b/c\xc3\xa9"},
+        {"/a%20b", "/a%20b"},
+        {"/odd://name", "/odd:/name"},
+};
+
+START_TEST(a_source_has_one_canonical_form)
+{
+        char *out;
+        struct error error;
+        ck_assert_int_eq(source_canonical(canonicals[_i].source, &out, &error), 0);
+        ck_assert_str_eq(out, canonicals[_i].canonical);
+        free(out);
+}
+END_TEST
+
+static const struct {
+        const char *source;
+        int code;
+        const char *what;
+} refused_texts[] = {
+        {"", STREAMER_EINVAL, "not an absolute path"},
+        {"models/x", STREAMER_EINVAL, "not an absolute path"},
+        {"~/x", STREAMER_EINVAL, "not an absolute path"},
+        {"org/name", STREAMER_EINVAL, "not an absolute path"},
+        {"file://host/x", STREAMER_EINVAL, "not an absolute path"},
+        {"/a/../b", STREAMER_EINVAL, "'..'"},
+        {"/..", STREAMER_EINVAL, "'..'"},
+        {"file:///a/%2e%2E/b", STREAMER_EINVAL, "'..'"},
+        {"file:///a%00b", STREAMER_EINVAL, "%-escape"},
+        {"file:///a%2", STREAMER_EINVAL, "%-escape"},
+        {"file:///a%", STREAMER_EINVAL, "%-escape"},
+        {"file:///a%zz", STREAMER_EINVAL, "%-escape"},
+        {"file:///a%ff", STREAMER_EINVAL, "UTF-8"},
+        {"s3://bucket/key", STREAMER_EUNSUPPORTED, "local files only"},
+        {"https://host/x", STREAMER_EUNSUPPORTED, "local files only"},
+};
+
+START_TEST(a_text_that_is_no_local_path_is_refused)
+{
+        char *out = NULL;
+        struct error error;
+        ck_assert_int_eq(source_canonical(refused_texts[_i].source, &out, &error), refused_texts[_i].code);
+        ck_assert_msg(strstr(error.text, refused_texts[_i].what) != NULL, "%s", error.text);
+        ck_assert_ptr_null(out);
+}
+END_TEST
+
+START_TEST(a_path_of_any_length_is_survived)
+{
+        char *out = NULL, *path = must_alloc(100000);
+        struct error error;
+        memset(path, '/', 99999);
+        for (size_t i = 1; i < 99999; i += 2)
+                path[i] = 'x';
+        ck_assert_int_eq(source_canonical(path, &out, &error), STREAMER_EINVAL);
+        free(path);
+}
+END_TEST
+
+static const struct {
+        const char *canonical, *name;
+} names[] = {
+        {"/models/llama", "llama"},
+        {"/models/llama.safetensors", "llama"},
+        {"/models/.safetensors", ".safetensors"},
+        {"/", "model"},
+        {"/hub/models--org--name/snapshots/abc", "org/name"},
+        {"/hub/models--gpt2/snapshots/abc", "gpt2"},
+        {"/hub/models--org--name/snapshots/abc/model.safetensors", "org/name/model"},
+        {"/hub/models--org--name/snapshots/abc/unet/model.safetensors", "org/name/unet/model"},
+        {"/hub/models--org--name", "models--org--name"},
+        {"/hub/models--org--name/refs/main", "main"},
+};
+
+START_TEST(a_model_is_named_after_its_source)
+{
+        char *name = source_default_name(names[_i].canonical);
+        ck_assert_str_eq(name, names[_i].name);
+        free(name);
+}
+END_TEST
+
+START_TEST(paths_of_one_mount_share_a_lane)
+{
+        ck_assert_uint_eq(source_lane("/proc/self"), source_lane("/proc/no/such/path"));
+        ck_assert_uint_ne(source_lane("/proc/self"), source_lane("/"));
+        ck_assert_uint_eq(source_lane("/procession"), source_lane("/"));
+        ck_assert_uint_ne(source_lane("/"), 0);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("uri");
+        TCase *text = suite_group("text", NULL, NULL, 10);
+        LOOP(text, a_source_has_one_canonical_form, canonicals);
+        LOOP(text, a_text_that_is_no_local_path_is_refused, refused_texts);
+        tcase_add_test(text, a_path_of_any_length_is_survived);
+        LOOP(text, a_model_is_named_after_its_source, names);
+        tcase_add_test(text, paths_of_one_mount_share_a_lane);
+        return suite_run();
+}
