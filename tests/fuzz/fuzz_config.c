@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A settings file of any bytes: what is accepted keeps to the limits of the table, what is refused
+ * says why, and neither leaves anything behind.
+ */
+#include "daemon/config/setting.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void must_hold(bool condition)
+{
+        if (!condition)
+                abort();
+}
+
+static void check_setting(const struct setting *setting, const struct config *config)
+{
+        const void *field = (const char *)config + setting->offset;
+        uint64_t value;
+        switch (setting->kind) {
+        case SETTING_PATH:
+                must_hold(config->socket == NULL || config->socket[0] == '/');
+                return;
+        case SETTING_LEVEL:
+                must_hold(config->log.level <= LOG_LEVEL_DEBUG);
+                return;
+        case SETTING_UNSIGNED:
+                value = *(const unsigned *)field;
+                break;
+        default:
+                value = *(const uint64_t *)field;
+        }
+        must_hold(value >= setting->min && value <= setting->max && value % setting->multiple == 0);
+}
+
+static void check_accepted(const struct config *config)
+{
+        for (size_t i = 0; i < n_settings; i++)
+                check_setting(&settings[i], config);
+        must_hold(config->n_roots <= SETTING_LIST_MAX && config->n_devices <= SETTING_LIST_MAX);
+        for (size_t i = 0; i < config->n_roots; i++)
+                must_hold(config->roots[i][0] == '/');
+        for (size_t i = 0; i < config->n_devices; i++) {
+                const struct config_device *device = &config->devices[i];
+                must_hold(strcmp(device->name, "host") == 0);
+                must_hold((device->budget == 0) != (device->budget_percent == 0));
+                must_hold(device->budget_percent <= 100);
+        }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+        struct config config;
+        struct error error = {0};
+        config_init(&config);
+        if (config_parse_yaml(&config, "fuzz.yaml", (const char *)data, size, &error) == 0)
+                check_accepted(&config);
+        else
+                must_hold(error.code < 0 && strncmp(error.text, "fuzz.yaml:", strlen("fuzz.yaml:")) == 0);
+        config_deinit(&config);
+        return 0;
+}

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Settings: their units, and the file with all that it may not hold.
+ */
+#include "tests/lib/suite.h"
+
+#include "daemon/base/util.h"
+#include "daemon/config/setting.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOOP(group, test, table) tcase_add_loop_test(group, test, 0, (int)ARRAY_SIZE(table))
+
+/* ---- units ---- */
+
+static const struct {
+        const char *text;
+        uint64_t value;
+} sizes[] = {
+        {"0", 0},
+        {"4096", 4096},
+        {"1KiB", 1024},
+        {"512MiB", 512 * MiB},
+        {"8GiB", 8 * GiB},
+        {"16777215TiB", UINT64_C(16777215) << 40},
+        {"18446744073709551615", UINT64_MAX},
+};
+
+START_TEST(a_size_is_bytes_or_has_a_binary_unit)
+{
+        uint64_t bytes;
+        ck_assert_int_eq(config_parse_size(sizes[_i].text, &bytes), 0);
+        ck_assert_uint_eq(bytes, sizes[_i].value);
+}
+END_TEST
+
+static const char *const bad_sizes[] = {"",      "-1",   "+1",     " 1",   "1 ",         "1 GiB",
+                                        "1GB",   "1gib", "1.5GiB", "0x10", "GiB",        "18446744073709551616",
+                                        "1GiBs", "1e3",  "1K",     "\t1",  "16777216TiB"};
+
+START_TEST(a_size_that_could_mean_two_things_is_none)
+{
+        uint64_t bytes;
+        ck_assert_int_eq(config_parse_size(bad_sizes[_i], &bytes), -1);
+}
+END_TEST
+
+START_TEST(a_duration_has_a_unit)
+{
+        uint64_t ns;
+        ck_assert_int_eq(config_parse_duration("250ms", &ns), 0);
+        ck_assert_uint_eq(ns, UINT64_C(250000000));
+        ck_assert_int_eq(config_parse_duration("30s", &ns), 0);
+        ck_assert_uint_eq(ns, UINT64_C(30000000000));
+        ck_assert_int_eq(config_parse_duration("5m", &ns), 0);
+        ck_assert_uint_eq(ns, UINT64_C(300000000000));
+        ck_assert_int_eq(config_parse_duration("1h", &ns), 0);
+        ck_assert_uint_eq(ns, UINT64_C(3600000000000));
+        ck_assert_int_eq(config_parse_duration("30", &ns), -1);
+        ck_assert_int_eq(config_parse_duration("5124096h", &ns), -1);
+        ck_assert_int_eq(config_parse_duration("", &ns), -1);
+}
+END_TEST
+
+/* ---- the file ---- */
+
+static struct config config;
+static struct error error;
+
+static void begin(void)
+{
+        config_init(&config);
+}
+
+static void end(void)
+{
+        config_deinit(&config);
+}
+
+static int parse(const char *yaml)
+{
+        return config_parse_yaml(&config, "f.yaml", yaml, strlen(yaml), &error);
+}
+
+static void assert_parses(const char *yaml)
+{
+        ck_assert_msg(parse(yaml) == 0, "%s", error.text);
+}
+
+START_TEST(every_key_is_read)
+{
+        assert_parses("socket: /s\n"
+                      "roots: [/a, \"/b c\"]\n"
+                      "devices:\n"
+                      "  - {device: host, budget: 8GiB, pages: thp}\n"
+                      "io: {concurrency: 4, block_size: 2MiB, memory_limit: 64MiB, stall: 5s}\n"
+                      "limits:\n"
+                      "  connections: 1\n  connections_per_uid: 2\n  leases_per_client: 3\n  loads: 4\n"
+                      "  requests_per_client: 5\n  output_per_client: 6MiB\n  fds_in_flight: 700\n"
+                      "  fds_per_client: 800\n  frame_timeout: 9s\n  failed_kept: 0\n"
+                      "log: {level: debug}\n");
+        ck_assert_str_eq(config.socket, "/s");
+        ck_assert_uint_eq(config.n_roots, 2);
+        ck_assert_str_eq(config.roots[1], "/b c");
+        ck_assert_uint_eq(config.n_devices, 1);
+        ck_assert_str_eq(config.devices[0].name, "host");
+        ck_assert_uint_eq(config.devices[0].budget, 8 * GiB);
+        ck_assert_uint_eq(config.devices[0].budget_percent, 0);
+        ck_assert_int_eq(config.devices[0].pages, CONFIG_PAGES_THP);
+        ck_assert_uint_eq(config.io.concurrency, 4);
+        ck_assert_uint_eq(config.io.block_size, 2 * MiB);
+        ck_assert_uint_eq(config.io.memory_limit, 64 * MiB);
+        ck_assert_uint_eq(config.io.stall_ns, UINT64_C(5000000000));
+        const struct config_limits want = {1, 2, 3, 4, 5, 6 * MiB, 700, 800, UINT64_C(9000000000), 0};
+        ck_assert_mem_eq(&config.limits, &want, sizeof(want));
+        ck_assert_int_eq(config.log.level, LOG_LEVEL_DEBUG);
+}
+END_TEST
+
+static const char *const empty_files[] = {"", "\n", "# only a comment\n", "---\n", "--- {}\n...\n", "{}"};
+
+START_TEST(an_empty_file_changes_nothing)
+{
+        struct config defaults;
+        config_init(&defaults);
+        assert_parses(empty_files[_i]);
+        ck_assert_mem_eq(&config, &defaults, sizeof(config));
+}
+END_TEST
+
+static const struct {
+        const char *device, *name;
+        uint64_t budget;
+        unsigned percent;
+} devices[] = {
+        {"host", "host", 0, 90},
+        {"host=4096", "host", 4096, 0},
+        {"host=1TiB", "host", GiB << 10, 0},
+        {"host=50%", "host", 0, 50},
+        {"host=100%", "host", 0, 100},
+        {"{device: host}", "host", 0, 90},
+        {"{budget: 1%, device: host}", "host", 0, 1},
+};
+
+START_TEST(a_device_is_a_word_or_a_mapping)
+{
+        char *yaml = format_text("devices: [%s]", devices[_i].device);
+        assert_parses(yaml);
+        ck_assert_str_eq(config.devices[0].name, devices[_i].name);
+        ck_assert_uint_eq(config.devices[0].budget, devices[_i].budget);
+        ck_assert_uint_eq(config.devices[0].budget_percent, devices[_i].percent);
+        ck_assert_int_eq(config.devices[0].pages, CONFIG_PAGES_AUTO);
+        free(yaml);
+}
+END_TEST
+
+static const struct {
+        const char *yaml, *what;
+} bad_files[] = {
+        /* keys */
+        {"colour: red", "f.yaml:1: colour: unknown key"},
+        {"\n\nio:\n  speed: 9", "f.yaml:4: io.speed: unknown key"},
+        {"io.concurrency: 4", "f.yaml:1: io.concurrency: unknown key"},
+        {"i: {concurrency: 4}", "f.yaml:1: i: unknown key"},
+        {"'': 1", "f.yaml:1: unknown key"},
+        {"? [a]\n: b", "f.yaml:1: a key must be a word"},
+        {"io: {[a]: b}", "f.yaml:1: io: a key must be a word"},
+        {"access: {}", "f.yaml:1: access: unknown key"},
+        {"preload: []", "f.yaml:1: preload: unknown key"},
+        {"s3: {}", "f.yaml:1: s3: unknown key"},
+        {"http: {}", "f.yaml:1: http: unknown key"},
+        {"metrics: {}", "f.yaml:1: metrics: unknown key"},
+        {"host_cache: {}", "f.yaml:1: host_cache: unknown key"},
+        {"socket: /a\nsocket: /b", "f.yaml:2: socket: given twice"},
+        {"io: {stall: 2s}\nlog: {}\nio: {}", "f.yaml:3: io: given twice"},
+        {"io:\n  stall: 2s\n  stall: 2s", "f.yaml:3: io.stall: given twice"},
+        {"roots: []\nroots: []", "f.yaml:2: roots: given twice"},
+        /* shapes */
+        {"just a word", "f.yaml:1: must be a mapping of keys"},
+        {"[1, 2]", "f.yaml:1: must be a mapping of keys"},
+        {"socket: [a]", "f.yaml:1: socket: takes a single value"},
+        {"socket: {a: b}", "f.yaml:1: socket: takes a single value"},
+        {"io: 4", "f.yaml:1: io: takes keys of its own"},
+        {"io: [a]", "f.yaml:1: io: takes keys of its own"},
+        {"io: {stall: {a: b}}", "f.yaml:1: io.stall: takes a single value"},
+        {"roots: /a", "f.yaml:1: roots: takes a list"},
+        {"roots: {a: b}", "f.yaml:1: roots: takes a list"},
+        {"roots: [[/a]]", "f.yaml:1: roots: a root is a path"},
+        {"devices: host", "f.yaml:1: devices: takes a list"},
+        {"devices: [[host]]", "f.yaml:1: devices: a device is a word"},
+        {"devices: [{device: [host]}]", "f.yaml:1: devices.device: takes a single value"},
+        /* YAML's own features that make a file mean something else than it shows */
+        {"socket: &a /s", "f.yaml:1: socket: anchors are not supported"},
+        {"roots: &a [/s]", "f.yaml:1: roots: anchors are not supported"},
+        {"&a io: {}", "f.yaml:1: anchors are not supported"},
+        {"io: &a {}", "f.yaml:1: io: anchors are not supported"},
+        {"socket: *a", "f.yaml:1: socket: aliases are not supported"},
+        {"socket: !!str /s", "f.yaml:1: socket: tags are not supported"},
+        {"io: !x {}", "f.yaml:1: io: tags are not supported"},
+        {"--- {}\n--- {}", "f.yaml:2: more than one document"},
+        {"---\n---\n", "f.yaml:2: more than one document"},
+        {"socket: \"a\\0b\"", "f.yaml:1: socket: a NUL byte"},
+        {"socket: /b: c", "f.yaml:1: not YAML"},
+        {"socket: \"/s", "not YAML"},
+        {"io: {stall: 2s", "not YAML"},
+        {"\xff", "not YAML"},
+        /* values */
+        {"socket:", "f.yaml:1: socket: has no value"},
+        {"socket: ''", "f.yaml:1: socket: has no value"},
+        {"socket: relative", "f.yaml:1: socket: 'relative' is not an absolute path"},
+        {"roots: [relative]", "f.yaml:1: roots: 'relative' is not an absolute path"},
+        {"roots: ['']", "f.yaml:1: roots: '' is not an absolute path"},
+        {"io: {concurrency: 0}", "f.yaml:1: io.concurrency: 0 is not within 1 to 1024"},
+        {"io: {concurrency: 1025}", "f.yaml:1: io.concurrency: 1025 is not within 1 to 1024"},
+        {"io: {concurrency: 1KiB}", "f.yaml:1: io.concurrency: '1KiB' is not a number"},
+        {"io: {concurrency: -1}", "f.yaml:1: io.concurrency: '-1' is not a number"},
+        {"io: {concurrency: 99999999999999999999}", "is not a number"},
+        {"io: {block_size: 0}", "f.yaml:1: io.block_size: 0 is not within 1MiB to 1GiB"},
+        {"io: {block_size: 2GiB}", "f.yaml:1: io.block_size: 2GiB is not within 1MiB to 1GiB"},
+        {"io: {block_size: 1048577}", "f.yaml:1: io.block_size: 1048577 is not a multiple of 1MiB"},
+        {"io: {block_size: 8MB}", "f.yaml:1: io.block_size: '8MB' is not a size"},
+        {"io: {memory_limit: -1}", "f.yaml:1: io.memory_limit: '-1' is not a size"},
+        {"io: {stall: 30}", "f.yaml:1: io.stall: '30' is not a duration"},
+        {"io: {stall: 999ms}", "f.yaml:1: io.stall: 999ms is not within 1s to 1h"},
+        {"limits: {connections: 0}", "f.yaml:1: limits.connections: 0 is not within 1 to 1000000"},
+        {"limits: {fds_per_client: 66}", "f.yaml:1: limits.fds_per_client: 66 is not within 128 to 1000000"},
+        {"limits: {output_per_client: 1}", "f.yaml:1: limits.output_per_client: 1 is not within 1MiB to 1GiB"},
+        {"log: {level: loud}", "f.yaml:1: log.level: 'loud' is not error, warn, info or debug"},
+        /* devices */
+        {"devices: ['']", "f.yaml:1: devices: '' is no device"},
+        {"devices: [gpu]", "f.yaml:1: devices: 'gpu' is no device"},
+        {"devices: [hosts]", "f.yaml:1: devices: 'hosts' is no device"},
+        {"devices: ['cuda:']", "f.yaml:1: devices: 'cuda:' is no device"},
+        {"devices: ['cuda:x']", "f.yaml:1: devices: 'cuda:x' is no device"},
+        {"devices: ['cuda:0']", "f.yaml:1: devices: cuda:0: this build has no CUDA device"},
+        {"devices: ['cuda:all=90%']", "f.yaml:1: devices: cuda:all: this build has no CUDA device"},
+        {"devices: ['cuda:GPU-12ab']", "f.yaml:1: devices: cuda:GPU-12ab: this build has no CUDA device"},
+        {"devices: [host=]", "f.yaml:1: devices: '' is not a budget"},
+        {"devices: [host=0]", "f.yaml:1: devices: '0' is not a budget"},
+        {"devices: [host=0%]", "f.yaml:1: devices: '0%' is not within 1% to 100%"},
+        {"devices: [host=101%]", "f.yaml:1: devices: '101%' is not within 1% to 100%"},
+        {"devices: [host=1MiB%]", "f.yaml:1: devices: '1MiB%' is not a budget"},
+        {"devices: [host=%]", "f.yaml:1: devices: '%' is not a budget"},
+        {"devices: [host, host]", "f.yaml:1: devices: host is listed twice"},
+        {"devices: [{budget: 1GiB}]", "f.yaml:1: devices: has no 'device'"},
+        {"devices: [{device: host, pages: 2m}]", "f.yaml:1: devices: pages: '2m' is not auto, hugetlb, thp or 4k"},
+        {"devices: [{device: host, colour: red}]", "f.yaml:1: devices.colour: unknown key"},
+        {"devices: [{device: host, device: host}]", "f.yaml:1: devices.device: given twice"},
+};
+
+START_TEST(a_wrong_file_is_refused_by_file_line_and_key)
+{
+        ck_assert_int_eq(parse(bad_files[_i].yaml), STREAMER_EINVAL);
+        ck_assert_msg(strstr(error.text, bad_files[_i].what) != NULL, "%s", error.text);
+}
+END_TEST
+
+START_TEST(a_key_of_any_length_is_unknown)
+{
+        char *yaml = must_alloc(5010);
+        memset(yaml, 'k', 5000);
+        ck_assert_int_eq(parse(strcat(yaml, ": 1")), STREAMER_EINVAL);
+        free(yaml);
+}
+END_TEST
+
+START_TEST(depth_is_bounded_by_the_grammar)
+{
+        char *yaml = must_alloc(100001);
+        memset(yaml, '[', 100000);
+        ck_assert_int_eq(parse(yaml), STREAMER_EINVAL);
+        free(yaml);
+}
+END_TEST
+
+START_TEST(a_list_is_bounded)
+{
+        char *yaml = must_alloc(1000);
+        strcpy(yaml, "roots: [");
+        for (int i = 0; i <= SETTING_LIST_MAX; i++)
+                strcat(yaml, "/a,");
+        ck_assert_int_eq(parse(strcat(yaml, "]")), STREAMER_EINVAL);
+        ck_assert_ptr_nonnull(strstr(error.text, "more than 64 roots"));
+        free(yaml);
+}
+END_TEST
+
+START_TEST(the_documented_file_shows_the_defaults)
+{
+        struct config documented;
+        size_t size;
+        char *yaml = file_read("config/streamerd.yaml", &size);
+        config_init(&documented);
+        ck_assert_int_eq(config_parse_yaml(&documented, "streamerd.yaml", yaml, size, &error), 0);
+        ck_assert_mem_eq(&documented.io, &config.io, sizeof(config.io));
+        ck_assert_mem_eq(&documented.limits, &config.limits, sizeof(config.limits));
+        ck_assert_int_eq(documented.log.level, config.log.level);
+        ck_assert_str_eq(documented.socket, CONFIG_DEFAULT_SOCKET);
+        ck_assert_uint_eq(documented.devices[0].budget_percent, 90);
+        config_deinit(&documented);
+        free(yaml);
+}
+END_TEST
+
+START_TEST(the_documented_file_has_every_key)
+{
+        char *yaml = file_read("config/streamerd.yaml", NULL);
+        for (size_t i = 0; i < n_settings; i++) {
+                const char *dot = strchr(settings[i].key, '.');
+                char *line = format_text("\n%s%s: ", dot != NULL ? "  " : "", dot != NULL ? dot + 1 : settings[i].key);
+                ck_assert_msg(strstr(yaml, line) != NULL, "%s is not documented", settings[i].key);
+                free(line);
+        }
+        free(yaml);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("config");
+        TCase *unit = suite_group("units", NULL, NULL, 10);
+        LOOP(unit, a_size_is_bytes_or_has_a_binary_unit, sizes);
+        LOOP(unit, a_size_that_could_mean_two_things_is_none, bad_sizes);
+        tcase_add_test(unit, a_duration_has_a_unit);
+        TCase *file = suite_group("file", NULL, NULL, 10);
+        tcase_add_checked_fixture(file, begin, end);
+        tcase_add_test(file, every_key_is_read);
+        LOOP(file, an_empty_file_changes_nothing, empty_files);
+        LOOP(file, a_device_is_a_word_or_a_mapping, devices);
+        LOOP(file, a_wrong_file_is_refused_by_file_line_and_key, bad_files);
+        tcase_add_test(file, a_key_of_any_length_is_unknown);
+        tcase_add_test(file, depth_is_bounded_by_the_grammar);
+        tcase_add_test(file, a_list_is_bounded);
+        tcase_add_test(file, the_documented_file_shows_the_defaults);
+        tcase_add_test(file, the_documented_file_has_every_key);
+        return suite_run();
+}
