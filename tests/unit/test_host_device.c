@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The host device: memory of each kind of page, sealed so that whoever gets its descriptor can only
+ * read, and found to be missing where that is an error and not a signal.
+ *
+ * What this machine does not grant is skipped by name: hugetlb pages, transparent huge pages of
+ * shared memory.
+ */
+#include "tests/lib/core.h"
+
+#include "daemon/base/util.h"
+#include "tests/lib/storage.h"
+#include "tests/lib/undo.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <linux/memfd.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#define SEGMENT (4 * MiB)
+#define SHMEM_ENABLED "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+
+/* Kinds of pages as loop tests count them. */
+static const enum host_pages kinds[] = {HOST_PAGES_4K, HOST_PAGES_THP, HOST_PAGES_HUGETLB};
+static const enum page_kind expected[] = {PAGES_4K, PAGES_THP, PAGES_HUGETLB};
+
+static struct device *device;
+static struct segment segment;
+
+/* What the kernel puts in brackets is what holds. */
+static void thp_allow(void)
+{
+        char *text = file_read(SHMEM_ENABLED, NULL), *word = strchr(text, '[');
+        int fd = open(SHMEM_ENABLED, O_WRONLY | O_CLOEXEC);
+        if (word != NULL && strncmp(word, "[never]", 7) == 0 && fd >= 0) {
+                undo_setting(SHMEM_ENABLED, "never");
+                must(write(fd, "advise", 6));
+        }
+        if (fd >= 0)
+                close(fd);
+        free(text);
+}
+
+/* NULL, or why there is no device of this kind here. */
+static const char *device_begin(enum host_pages pages)
+{
+        struct error error = {0};
+        if (pages == HOST_PAGES_HUGETLB && !hugepages_allow(64 * MiB))
+                return "the pool of hugetlb pages cannot be set";
+        if (pages == HOST_PAGES_THP)
+                thp_allow();
+        if (host_device_new(&device, 64 * MiB, pages, core_wake, &error) < 0)
+                return pages == HOST_PAGES_THP ? "no transparent huge pages for shared memory" : "no host device";
+        if (device->ops->alloc(device, SEGMENT, &segment, &error) < 0)
+                return "no hugetlb pages are granted";
+        return NULL;
+}
+
+static void end(void)
+{
+        if (device == NULL)
+                return;
+        if (segment.device != NULL)
+                device->ops->release(&segment);
+        ck_assert(work_pool_stop(device->thread, now_ns()));
+        device = device_free(device);
+}
+
+#define BEGIN(pages)                                                                                                   \
+        do {                                                                                                           \
+                const char *why_not = device_begin(pages);                                                             \
+                if (why_not != NULL)                                                                                   \
+                        SKIP(why_not);                                                                                 \
+        } while (0)
+
+static int handed_out(void)
+{
+        struct handle handle;
+        device->ops->handle(&segment, &handle);
+        ck_assert_str_eq(handle.kind, "memfd");
+        ck_assert_uint_eq(handle.n_bytes, 0);
+        return handle.fd;
+}
+
+/* ---- memory ---- */
+
+START_TEST(a_segment_is_zeroed_memory_of_its_kind)
+{
+        BEGIN(kinds[_i]);
+        ck_assert_int_eq((int)segment.pages, (int)expected[_i]);
+        ck_assert_int_eq((int)device->pages, (int)expected[_i]);
+        ck_assert_uint_eq(segment.size, SEGMENT);
+        struct stat st;
+        must(fstat(segment.fd, &st));
+        ck_assert_uint_eq((uint64_t)st.st_size, SEGMENT);
+        for (size_t i = 0; i < SEGMENT; i += 4096)
+                ck_assert_uint_eq(segment.base[i], 0);
+}
+END_TEST
+
+START_TEST(what_is_put_can_be_read_back_and_is_what_clients_see)
+{
+        struct error error = {0};
+        char out[8] = "";
+        BEGIN(kinds[_i]);
+        ck_assert_int_eq(device->ops->put(&segment, SEGMENT - 7, "weights", 7, &error), 0);
+        ck_assert_int_eq(device->ops->read(&segment, SEGMENT - 7, out, 7, &error), 0);
+        ck_assert_str_eq(out, "weights");
+        const char *map = mmap(NULL, SEGMENT, PROT_READ, MAP_SHARED, handed_out(), 0);
+        ck_assert_ptr_ne(map, MAP_FAILED);
+        ck_assert_mem_eq(map + SEGMENT - 7, "weights", 7);
+        must(munmap((void *)(uintptr_t)map, SEGMENT));
+}
+END_TEST
+
+START_TEST(preparing_takes_the_memory_of_4k_pages)
+{
+        struct error error = {0};
+        struct stat st;
+        BEGIN(HOST_PAGES_4K);
+        must(fstat(segment.fd, &st));
+        ck_assert_int_eq(st.st_blocks, 0);
+        ck_assert_int_eq(device->ops->prepare(&segment, 4095, 2, &error), 0);
+        must(fstat(segment.fd, &st));
+        ck_assert_int_eq(st.st_blocks * 512, 2 * 4096);
+        ck_assert_int_eq(device->ops->prepare(&segment, SEGMENT - 1, 1, &error), 0);
+        must(fstat(segment.fd, &st));
+        ck_assert_int_eq(st.st_blocks * 512, 3 * 4096);
+}
+END_TEST
+
+START_TEST(preparing_changes_no_byte)
+{
+        struct error error = {0};
+        BEGIN(kinds[_i]);
+        memset(segment.base, 0x5a, SEGMENT);
+        ck_assert_int_eq(device->ops->prepare(&segment, 0, SEGMENT, &error), 0);
+        for (size_t i = 0; i < SEGMENT; i += 1021)
+                ck_assert_uint_eq(segment.base[i], 0x5a);
+}
+END_TEST
+
+START_TEST(releasing_gives_map_and_descriptor_back)
+{
+        BEGIN(HOST_PAGES_4K);
+        unsigned before = process_fds(getpid());
+        device->ops->release(&segment);
+        ck_assert_uint_eq(process_fds(getpid()), before - 1);
+        ck_assert_int_eq(segment.fd, -1);
+        ck_assert_ptr_null(segment.base);
+}
+END_TEST
+
+/* ---- what a client can do with the descriptor ---- */
+
+START_TEST(a_client_may_map_it_to_read_or_privately)
+{
+        BEGIN(kinds[_i]);
+        char *shared = mmap(NULL, SEGMENT, PROT_READ, MAP_SHARED, handed_out(), 0);
+        char *private = mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE, MAP_PRIVATE, handed_out(), 0);
+        ck_assert_ptr_ne(shared, MAP_FAILED);
+        ck_assert_ptr_ne(private, MAP_FAILED);
+        private[0] = 'x';
+        ck_assert_int_eq(segment.base[0], 0);
+        ck_assert_int_eq(shared[0], 0);
+        must(munmap(shared, SEGMENT));
+        must(munmap(private, SEGMENT));
+}
+END_TEST
+
+START_TEST(a_client_cannot_map_it_to_write)
+{
+        BEGIN(kinds[_i]);
+        ck_assert_ptr_eq(mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE, MAP_SHARED, handed_out(), 0), MAP_FAILED);
+        ck_assert_int_eq(errno, EPERM);
+        char *map = mmap(NULL, SEGMENT, PROT_READ, MAP_SHARED, handed_out(), 0);
+        ck_assert_ptr_ne(map, MAP_FAILED);
+        ck_assert_int_lt(mprotect(map, SEGMENT, PROT_READ | PROT_WRITE), 0);
+        ck_assert_int_eq(errno, EACCES);
+        must(munmap(map, SEGMENT));
+}
+END_TEST
+
+START_TEST(a_client_cannot_write_or_resize_it)
+{
+        BEGIN(kinds[_i]);
+        int fd = handed_out();
+        ck_assert_int_lt(pwrite(fd, "x", 1, 0), 0);
+        ck_assert_int_lt(ftruncate(fd, 0), 0);
+        ck_assert_int_lt(ftruncate(fd, 2 * SEGMENT), 0);
+        ck_assert_int_lt(fallocate(fd, 0, 0, 2 * SEGMENT), 0);
+        ck_assert_int_eq(segment.base[0], 0);
+}
+END_TEST
+
+START_TEST(a_client_cannot_take_pages_out_of_it)
+{
+        BEGIN(kinds[_i]);
+        int fd = handed_out();
+        segment.base[0] = 'x';
+        ck_assert_int_lt(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, SEGMENT), 0);
+        ck_assert_int_lt(fallocate(fd, FALLOC_FL_ZERO_RANGE, 0, SEGMENT), 0);
+        char *map = mmap(NULL, SEGMENT, PROT_READ, MAP_SHARED, fd, 0);
+        ck_assert_ptr_ne(map, MAP_FAILED);
+        ck_assert_int_lt(madvise(map, SEGMENT, MADV_REMOVE), 0);
+        madvise(map, SEGMENT, MADV_DONTNEED); /* drops the client's own view alone */
+        ck_assert_int_eq(segment.base[0], 'x');
+        ck_assert_int_eq(map[0], 'x');
+        must(munmap(map, SEGMENT));
+}
+END_TEST
+
+START_TEST(a_client_cannot_add_seals)
+{
+        BEGIN(kinds[_i]);
+        ck_assert_int_lt(fcntl(handed_out(), F_ADD_SEALS, F_SEAL_WRITE), 0);
+        ck_assert_int_eq(errno, EPERM);
+}
+END_TEST
+
+START_TEST(opening_it_anew_gives_no_more_rights)
+{
+        BEGIN(kinds[_i]);
+        char *name = format_text("/proc/self/fd/%d", handed_out());
+        int fd = must(open(name, O_RDWR | O_CLOEXEC));
+        ck_assert_int_lt(pwrite(fd, "x", 1, 0), 0);
+        ck_assert_ptr_eq(mmap(NULL, SEGMENT, PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+        ck_assert_int_lt(open(name, O_RDWR | O_TRUNC | O_CLOEXEC), 0);
+        ck_assert_int_eq(segment.base[0], 0);
+        close(fd);
+        free(name);
+}
+END_TEST
+
+START_TEST(the_daemons_own_map_stays_writable)
+{
+        BEGIN(kinds[_i]);
+        memset(segment.base, 1, SEGMENT);
+        ck_assert_int_eq(segment.base[SEGMENT - 1], 1);
+}
+END_TEST
+
+/* ---- kinds that are not there ---- */
+
+/* Bytes that the system would hand out as hugetlb pages now, at most. */
+static uint64_t hugetlb_limit(void)
+{
+        char *over = file_read("/proc/sys/vm/nr_overcommit_hugepages", NULL);
+        char *total = file_read("/proc/sys/vm/nr_hugepages", NULL);
+        uint64_t pages = strtoull(over, NULL, 10) + strtoull(total, NULL, 10);
+        free(over);
+        free(total);
+        return pages * 2 * MiB;
+}
+
+START_TEST(auto_takes_smaller_pages_where_hugetlb_is_not_granted)
+{
+        struct error error = {0};
+        ck_assert_int_eq(host_device_new(&device, GiB, HOST_PAGES_AUTO, core_wake, &error), 0);
+        uint64_t size = hugetlb_limit() + 2 * MiB;
+        ck_assert_msg(device->ops->alloc(device, size, &segment, &error) == 0, "%s", error.text);
+        ck_assert_int_ne((int)segment.pages, (int)PAGES_HUGETLB);
+        ck_assert_ptr_nonnull(segment.base);
+}
+END_TEST
+
+START_TEST(auto_takes_hugetlb_where_it_is_granted)
+{
+        struct error error = {0};
+        if (!hugepages_allow(64 * MiB))
+                SKIP("the pool of hugetlb pages cannot be set");
+        ck_assert_int_eq(host_device_new(&device, GiB, HOST_PAGES_AUTO, core_wake, &error), 0);
+        ck_assert_int_eq((int)device->pages, (int)PAGES_HUGETLB);
+        ck_assert_int_eq(device->ops->alloc(device, 2 * MiB, &segment, &error), 0);
+        ck_assert_int_eq((int)segment.pages, (int)PAGES_HUGETLB);
+}
+END_TEST
+
+START_TEST(hugetlb_by_name_fails_where_it_is_not_granted)
+{
+        struct error error = {0};
+        ck_assert_int_eq(host_device_new(&device, GiB, HOST_PAGES_HUGETLB, core_wake, &error), 0);
+        struct segment refused;
+        int r = device->ops->alloc(device, hugetlb_limit() + 2 * MiB, &refused, &error);
+        ck_assert_int_eq(r, STREAMER_ENOMEM);
+        ck_assert_ptr_nonnull(strstr(error.text, "hugetlb"));
+        ck_assert_ptr_nonnull(strstr(error.text, "vm.nr_overcommit_hugepages"));
+        ck_assert_int_eq(refused.fd, -1);
+}
+END_TEST
+
+START_TEST(thp_by_name_fails_where_the_kernel_gives_none)
+{
+        struct error error = {0};
+        char *text = file_read(SHMEM_ENABLED, NULL);
+        bool off = strstr(text, "[never]") != NULL || strstr(text, "[deny]") != NULL;
+        free(text);
+        if (!off)
+                SKIP("transparent huge pages for shared memory are on");
+        ck_assert_int_eq(host_device_new(&device, GiB, HOST_PAGES_THP, core_wake, &error), STREAMER_EUNSUPPORTED);
+        ck_assert_ptr_nonnull(strstr(error.text, "shmem_enabled"));
+        ck_assert_ptr_null(device);
+}
+END_TEST
+
+START_TEST(memory_that_the_machine_does_not_have_is_an_error)
+{
+        struct error error = {0};
+        struct segment refused;
+        BEGIN(HOST_PAGES_4K);
+        ck_assert_int_eq(device->ops->alloc(device, 1024 * 1024 * GiB, &refused, &error), STREAMER_ENOMEM);
+        ck_assert_ptr_nonnull(strstr(error.text, "available on this machine"));
+        ck_assert_int_eq(refused.fd, -1);
+        ck_assert_ptr_null(refused.base);
+}
+END_TEST
+
+/* ---- tables ---- */
+
+START_TEST(a_table_is_written_here_and_read_there)
+{
+        struct error error = {0};
+        int fd;
+        void *map;
+        ck_assert_int_eq(host_table_new("table", 5000, &fd, &map, &error), 0);
+        memcpy(map, "digests", 7);
+        char *theirs = mmap(NULL, 5000, PROT_READ, MAP_SHARED, fd, 0);
+        ck_assert_ptr_ne(theirs, MAP_FAILED);
+        ck_assert_mem_eq(theirs, "digests", 7);
+        ck_assert_ptr_eq(mmap(NULL, 5000, PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+        ck_assert_int_lt(pwrite(fd, "x", 1, 0), 0);
+        ck_assert_int_lt(ftruncate(fd, 0), 0);
+        ck_assert_int_lt(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), 0);
+        struct stat st;
+        must(fstat(fd, &st));
+        ck_assert_int_eq(st.st_blocks * 512, 8192); /* no page is left to be found later */
+        munmap(theirs, 5000);
+        munmap(map, 5000);
+        close(fd);
+}
+END_TEST
+
+START_TEST(a_table_that_is_too_large_is_an_error)
+{
+        struct error error = {0};
+        int fd = -1;
+        void *map;
+        unsigned before = process_fds(getpid());
+        ck_assert_int_eq(host_table_new("table", UINT64_C(1) << 60, &fd, &map, &error), STREAMER_ENOMEM);
+        ck_assert_ptr_nonnull(strstr(error.text, "table of"));
+        ck_assert_uint_eq(process_fds(getpid()), before);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("host device");
+        int n = (int)ARRAY_SIZE(kinds);
+        /* First, while nobody has let the system grant more. */
+        TCase *missing = core_group("kinds that are not there", NULL, end);
+        tcase_add_test(missing, thp_by_name_fails_where_the_kernel_gives_none);
+        tcase_add_test(missing, hugetlb_by_name_fails_where_it_is_not_granted);
+        tcase_add_test(missing, auto_takes_smaller_pages_where_hugetlb_is_not_granted);
+        tcase_add_test(missing, auto_takes_hugetlb_where_it_is_granted);
+        tcase_add_test(missing, memory_that_the_machine_does_not_have_is_an_error);
+        TCase *memory = core_group("memory", NULL, end);
+        tcase_add_loop_test(memory, a_segment_is_zeroed_memory_of_its_kind, 0, n);
+        tcase_add_loop_test(memory, what_is_put_can_be_read_back_and_is_what_clients_see, 0, n);
+        tcase_add_test(memory, preparing_takes_the_memory_of_4k_pages);
+        tcase_add_loop_test(memory, preparing_changes_no_byte, 0, n);
+        tcase_add_test(memory, releasing_gives_map_and_descriptor_back);
+        TCase *seals = core_group("what a client can do with the descriptor", NULL, end);
+        tcase_add_loop_test(seals, a_client_may_map_it_to_read_or_privately, 0, n);
+        tcase_add_loop_test(seals, a_client_cannot_map_it_to_write, 0, n);
+        tcase_add_loop_test(seals, a_client_cannot_write_or_resize_it, 0, n);
+        tcase_add_loop_test(seals, a_client_cannot_take_pages_out_of_it, 0, n);
+        tcase_add_loop_test(seals, a_client_cannot_add_seals, 0, n);
+        tcase_add_loop_test(seals, opening_it_anew_gives_no_more_rights, 0, n);
+        tcase_add_loop_test(seals, the_daemons_own_map_stays_writable, 0, n);
+        TCase *tables = core_group("tables", NULL, NULL);
+        tcase_add_test(tables, a_table_is_written_here_and_read_there);
+        tcase_add_test(tables, a_table_that_is_too_large_is_an_error);
+        return suite_run();
+}

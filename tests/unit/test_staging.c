@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The staging ring: as many slots as the limit holds, handed out last in, first out.
+ */
+#include "daemon/base/util.h"
+#include "daemon/io/staging.h"
+#include "tests/lib/suite.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#define BLOCK (2 * MiB)
+#define SLOT (BLOCK + 2 * STAGING_EDGE)
+
+static struct staging ring;
+
+static void begin(uint64_t limit)
+{
+        struct error error = {0};
+        ck_assert_msg(staging_init(&ring, limit, BLOCK, &error) == 0, "%s", error.text);
+}
+
+static void end(void)
+{
+        staging_deinit(&ring);
+}
+
+START_TEST(there_are_as_many_slots_as_blocks_in_the_limit)
+{
+        begin(5 * BLOCK + BLOCK / 2);
+        ck_assert_uint_eq(ring.n_slots, 5);
+        for (unsigned i = 0; i < 5; i++)
+                ck_assert_ptr_nonnull(staging_get(&ring));
+        ck_assert_ptr_null(staging_get(&ring));
+}
+END_TEST
+
+START_TEST(the_smallest_ring_has_one_slot)
+{
+        begin(1);
+        unsigned char *slot = staging_get(&ring);
+        ck_assert_ptr_nonnull(slot);
+        ck_assert_ptr_null(staging_get(&ring));
+        staging_put(&ring, slot);
+        ck_assert_ptr_eq(staging_get(&ring), slot);
+}
+END_TEST
+
+START_TEST(the_slot_used_last_is_used_next)
+{
+        begin(3 * BLOCK);
+        unsigned char *a = staging_get(&ring), *b = staging_get(&ring), *c = staging_get(&ring);
+        staging_put(&ring, b);
+        staging_put(&ring, a);
+        staging_put(&ring, c);
+        ck_assert_ptr_eq(staging_get(&ring), c);
+        ck_assert_ptr_eq(staging_get(&ring), a);
+        ck_assert_ptr_eq(staging_get(&ring), b);
+}
+END_TEST
+
+START_TEST(slots_are_aligned_to_pages_and_lie_apart)
+{
+        unsigned char *slots[4];
+        begin(4 * BLOCK);
+        for (size_t i = 0; i < 4; i++) {
+                slots[i] = staging_get(&ring);
+                ck_assert_uint_eq((uintptr_t)slots[i] % 4096, 0);
+                ck_assert(slots[i] >= ring.base && slots[i] + SLOT <= ring.base + ring.bytes);
+                memset(slots[i], (int)i + 1, SLOT);
+        }
+        for (size_t i = 0; i < 4; i++)
+                for (size_t at = 0; at < SLOT; at += 4095)
+                        ck_assert_uint_eq(slots[i][at], i + 1);
+}
+END_TEST
+
+START_TEST(the_ring_is_in_memory_from_the_start)
+{
+        begin(2 * BLOCK);
+        size_t pages = ring.bytes / 4096;
+        unsigned char *in_core = must_alloc(pages);
+        must(mincore(ring.base, ring.bytes, in_core));
+        for (size_t i = 0; i < pages; i++)
+                ck_assert_uint_eq(in_core[i] & 1, 1);
+        free(in_core);
+}
+END_TEST
+
+START_TEST(a_ring_that_does_not_fit_is_an_error)
+{
+        struct error error = {0};
+        ck_assert_int_eq(staging_init(&ring, UINT64_C(1) << 50, GiB, &error), STREAMER_ENOMEM);
+        ck_assert_ptr_nonnull(strstr(error.text, "staging ring of"));
+        ck_assert_ptr_null(ring.base);
+}
+END_TEST
+
+START_TEST(giving_back_nothing_is_fine)
+{
+        staging_deinit(&ring);
+        begin(BLOCK);
+        staging_deinit(&ring);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("staging");
+        TCase *slots = suite_group("slots", NULL, NULL, 30);
+        tcase_add_checked_fixture(slots, NULL, end);
+        tcase_add_test(slots, there_are_as_many_slots_as_blocks_in_the_limit);
+        tcase_add_test(slots, the_smallest_ring_has_one_slot);
+        tcase_add_test(slots, the_slot_used_last_is_used_next);
+        tcase_add_test(slots, slots_are_aligned_to_pages_and_lie_apart);
+        tcase_add_test(slots, the_ring_is_in_memory_from_the_start);
+        tcase_add_test(slots, a_ring_that_does_not_fit_is_an_error);
+        tcase_add_test(slots, giving_back_nothing_is_fine);
+        return suite_run();
+}
