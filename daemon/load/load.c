@@ -46,6 +46,12 @@ static void take_apart(struct work *work)
         free(load->sha_steps);
 }
 
+/* Where the time of a load goes. */
+static void log_stage(const struct load *load, const char *stage)
+{
+        log_debug("%s: %s after %.3f ms", load->name, stage, (double)(now_ns() - load->started_ns) / 1e6);
+}
+
 /* Something came home. False if the load has ended meanwhile: then there is nothing to go on with. */
 static bool step_home(struct load *load)
 {
@@ -90,6 +96,7 @@ static void maybe_check(struct load *load)
         if (!load->read || !load->built || load->files_checked < files)
                 return;
         load->state = LOAD_CHECKING;
+        log_stage(load, "read");
         step_start(load, load->loads->pool, load->lane, check_run, check_done);
 }
 
@@ -185,6 +192,7 @@ static void build_done(struct work *work)
         if (!step_home(load) || step_failed(load, &load->build_error))
                 return;
         load->built = true;
+        log_stage(load, "tabled");
         tell_arrived(load);
         maybe_check(load);
 }
@@ -192,6 +200,7 @@ static void build_done(struct work *work)
 static void start_reading(struct load *load)
 {
         load->state = LOAD_READING;
+        log_stage(load, "allocated");
         load->pending += 2;
         load->reading = true;
         load->job = (struct read_job){.plan = &load->resolved.plan,
@@ -305,6 +314,7 @@ static void plan_done(struct work *work)
         if (step_failed(load, &error))
                 return;
         load->state = LOAD_ALLOCATING;
+        log_stage(load, "planned");
         step_start(load, g->device->thread, WORK_LANE_CPU, alloc_run, alloc_done);
 }
 
@@ -378,6 +388,7 @@ static void open_done(struct work *work)
         if (load->generation != NULL)
                 generation_assign_number(load->generation);
         load->state = LOAD_PLANNING;
+        log_stage(load, "opened");
         step_start(load, load->loads->pool, load->lane, plan_run, plan_done);
 }
 
