@@ -115,6 +115,15 @@ START_TEST(tensors_come_in_order_of_their_bytes)
 }
 END_TEST
 
+START_TEST(an_empty_tensor_comes_before_its_neighbour)
+{
+        accept(text_of("{'a':{" BYTE "},'empty':{'dtype':'U8','shape':[0],'data_offsets':[0,0]}}"), 1);
+        check_tensor(0, "empty", 0, 0);
+        check_tensor(1, "a", 0, 1);
+        done();
+}
+END_TEST
+
 START_TEST(many_tensors_in_any_order)
 {
         enum { N = 20011 };
@@ -205,6 +214,7 @@ int main(void)
         tcase_add_test(good, every_dtype);
         tcase_add_test(good, shapes_are_read_back);
         tcase_add_test(good, tensors_come_in_order_of_their_bytes);
+        tcase_add_test(good, an_empty_tensor_comes_before_its_neighbour);
         tcase_add_test(good, many_tensors_in_any_order);
         tcase_add_test(good, names_are_unescaped);
         tcase_add_test(good, metadata_is_kept);
