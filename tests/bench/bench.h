@@ -51,7 +51,7 @@ const char *ceiling_fio_command(const struct bench *b, const char *path);
 /* Two threads pread the whole cached file in blocks into a map that is already there. */
 double ceiling_preads(const struct bench *b, const char *path);
 /* Makes the machine's host give us the memory that the next run needs, then frees it. */
-void ceiling_touch(const struct bench *b, uint64_t bytes);
+void ceiling_touch(uint64_t bytes);
 
 /* ---- one load ---- */
 

@@ -45,17 +45,19 @@ double ceiling_fio(const struct bench *b, const char *path)
 
 /* ---- memory ---- */
 
-static void *map_pages(const struct bench *b, uint64_t bytes)
+static void *map_pages(bool hugetlb, uint64_t bytes)
 {
-        int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (b->hugetlb ? MAP_HUGETLB : 0);
+        int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (hugetlb ? MAP_HUGETLB : 0);
         void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
 
         if (p == MAP_FAILED)
                 die_errno("mmap of %llu bytes", (unsigned long long)bytes);
-        if (!b->hugetlb)
+        if (!hugetlb)
                 madvise(p, bytes, MADV_HUGEPAGE);
         if (madvise(p, bytes, MADV_POPULATE_WRITE))
-                die_errno("no %llu bytes of memory", (unsigned long long)bytes);
+                die("no %llu bytes of memory in %s pages%s", (unsigned long long)bytes,
+                    hugetlb ? "hugetlb" : "ordinary",
+                    hugetlb ? " (did somebody else change vm.nr_overcommit_hugepages?)" : "");
         return p;
 }
 
@@ -64,10 +66,10 @@ static uint64_t whole_pages(uint64_t bytes)
         return (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
 }
 
-void ceiling_touch(const struct bench *b, uint64_t bytes)
+void ceiling_touch(uint64_t bytes)
 {
         bytes = whole_pages(bytes);
-        munmap(map_pages(b, bytes), bytes);
+        munmap(map_pages(false, bytes), bytes);
 }
 
 /* ---- the page cache ---- */
@@ -98,7 +100,7 @@ double ceiling_preads(const struct bench *b, const char *path)
         struct shared_read s = {.fd = must(open(path, O_RDONLY | O_CLOEXEC)), .size = file_size(path)};
         pthread_t threads[2];
 
-        s.to = map_pages(b, whole_pages(s.size));
+        s.to = map_pages(b->hugetlb, whole_pages(s.size));
         uint64_t begin = clock_ns();
         for (int i = 0; i < 2; i++)
                 if (pthread_create(&threads[i], NULL, read_blocks, &s))

@@ -27,10 +27,10 @@ struct rates {
         double cpu[ROUNDS_MAX], storage[ROUNDS_MAX];
 };
 
-static void one_load(const struct bench *b, struct bench_daemon *bd, const char *path, const struct model *m, bool warm,
+static void one_load(struct bench_daemon *bd, const char *path, const struct model *m, bool warm,
                      struct load_figures *f)
 {
-        ceiling_touch(b, m->bytes);
+        ceiling_touch(m->bytes);
         if (warm)
                 file_cache(path);
         else
@@ -45,12 +45,12 @@ static void round_of_rates(const struct bench *b, struct bench_daemon *huge, str
 
         r->fio[i] = ceiling_fio(b, path);
         if (huge) {
-                one_load(b, huge, path, m, false, &f);
+                one_load(huge, path, m, false, &f);
                 r->cold_hugetlb[i] = f.gib_per_s;
                 r->cpu[i] = f.cpu_s_per_gib;
                 r->storage[i] = f.storage_ratio;
         }
-        one_load(b, small, path, m, false, &f);
+        one_load(small, path, m, false, &f);
         r->cold_4k[i] = f.gib_per_s;
         if (!huge) {
                 r->cpu[i] = f.cpu_s_per_gib;
@@ -59,10 +59,10 @@ static void round_of_rates(const struct bench *b, struct bench_daemon *huge, str
         file_cache(path);
         r->preads[i] = ceiling_preads(b, path);
         if (huge) {
-                one_load(b, huge, path, m, true, &f);
+                one_load(huge, path, m, true, &f);
                 r->warm_hugetlb[i] = f.gib_per_s;
         }
-        one_load(b, small, path, m, true, &f);
+        one_load(small, path, m, true, &f);
         r->warm_4k[i] = f.gib_per_s;
         report_note("round %u: fio %.2f, cold %.2f (4 KiB pages %.2f), two preads %.2f, warm %.2f (%.2f) GiB/s; %.3f "
                     "CPU-s/GiB",
@@ -129,9 +129,9 @@ void rows_tensors(const struct bench *b)
 
         bench_daemon_start(&bd, b, b->hugetlb ? "hugetlb" : "thp");
         for (unsigned i = 0; i < b->rounds; i++) {
-                one_load(b, &bd, one_path, one, false, &f);
+                one_load(&bd, one_path, one, false, &f);
                 one_rate[i] = f.gib_per_s;
-                one_load(b, &bd, many_path, many, false, &f);
+                one_load(&bd, many_path, many, false, &f);
                 many_rate[i] = f.gib_per_s;
                 report_note("round %u: one tensor %.2f, 50,000 tensors %.2f GiB/s", i + 1, one_rate[i], many_rate[i]);
         }

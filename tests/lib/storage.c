@@ -144,17 +144,20 @@ unsigned process_threads(pid_t pid)
 
 bool hugepages_allow(uint64_t bytes)
 {
-        char *before = file_read(OVERCOMMIT, NULL);
-        char *now = format_text("%llu", (unsigned long long)((bytes + HUGE_PAGE - 1) / HUGE_PAGE));
+        uint64_t pages = (bytes + HUGE_PAGE - 1) / HUGE_PAGE;
+        char *before = file_read(OVERCOMMIT, NULL), *now;
         int fd = open(OVERCOMMIT, O_WRONLY | O_CLOEXEC);
         bool ok = fd >= 0;
 
-        if (ok) {
+        /* Never less than somebody else relies on. */
+        if (ok && strtoull(before, NULL, 10) < pages) {
+                now = format_text("%llu", (unsigned long long)pages);
                 undo_setting(OVERCOMMIT, before);
                 ok = write(fd, now, strlen(now)) == (ssize_t)strlen(now);
-                close(fd);
+                free(now);
         }
-        free(now);
+        if (fd >= 0)
+                close(fd);
         free(before);
         return ok;
 }
