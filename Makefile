@@ -10,6 +10,7 @@ BUILD ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 DEPS ?= 1
 PREFIX ?= /usr/local
 DESTDIR ?=
+CUDA_HOME ?= /usr/local/cuda
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 300
 VERSION := 0.1.0
@@ -66,6 +67,9 @@ $(BUILD)/obj/%.o: %.c Makefile | $(BUILD)/deps-build
 $(BUILD)/pic/%.o: %.c Makefile | $(BUILD)/deps-build
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
+
+# Our declarations of CUDA are compared with a toolkit's headers where there is one; nothing else needs it.
+$(call obj,daemon/device/cuda_check.c): ALL_CFLAGS += $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include))
 
 $(call obj,$(wildcard tests/*/*.c)): | $(BUILD)/deps-test
 

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * CUDA as far as the daemon uses it: our own declarations, and a table of entry points that is filled
+ * when the daemon starts. So one binary runs on hosts with CUDA 12, with CUDA 13, and with neither.
+ *
+ * Only entry points whose ABI is the same in 12 and 13 stand here: attributes instead of
+ * cudaDeviceProp, _v2 names where the toolkit's headers mean them. The batched copy, which is not
+ * the same, hides behind cuda_copy_batch(). Where a toolkit is installed, cuda_check.c compares every
+ * line below with its headers.
+ *
+ * Errors of the runtime and of the driver have the same numbers. Names of enum values are CUDA's
+ * with our spelling.
+ */
+#ifndef DAEMON_DEVICE_CUDA_API_H
+#define DAEMON_DEVICE_CUDA_API_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- values ---- */
+
+enum cuda_error { /* cudaError_t; any other number may come, too */
+                  CUDA_OK = 0,
+                  CUDA_INVALID_VALUE = 1,
+                  CUDA_OUT_OF_MEMORY = 2,
+                  CUDA_NOT_INITIALIZED = 3,
+                  CUDA_STUB_LIBRARY = 34,
+                  CUDA_INSUFFICIENT_DRIVER = 35,
+                  CUDA_NO_DEVICE = 100,
+                  CUDA_INVALID_DEVICE = 101,
+                  CUDA_INVALID_CONTEXT = 201, /* also: a handle opened in the process that exported it */
+                  CUDA_NOT_READY = 600,       /* an event that has not fired: no failure */
+                  CUDA_ILLEGAL_ADDRESS = 700, /* sticky, as are its neighbours: the context is lost */
+                  CUDA_ALREADY_REGISTERED = 712,
+                  CUDA_NOT_PERMITTED = 800,
+                  CUDA_NOT_SUPPORTED = 801,
+                  CUDA_SYSTEM_NOT_READY = 802,
+                  CUDA_MPS_CONNECTION_FAILED = 805,
+                  CUDA_UNKNOWN = 999,
+};
+
+enum cu_result { /* CUresult */
+                 CU_OK = 0,
+};
+
+enum cuda_copy_kind { CUDA_COPY_HOST_TO_DEVICE = 1, CUDA_COPY_DEVICE_TO_HOST = 2 };
+
+enum cuda_attribute { /* cudaDeviceAttr; CUdevice_attribute has the same numbers */
+                      CUDA_ATTR_INTEGRATED = 18,
+                      CUDA_ATTR_PCI_BUS_ID = 33,
+                      CUDA_ATTR_PCI_DEVICE_ID = 34,
+                      CUDA_ATTR_PCI_DOMAIN_ID = 50,
+                      CUDA_ATTR_CAPABILITY_MAJOR = 75,
+                      CUDA_ATTR_CAPABILITY_MINOR = 76,
+                      CUDA_ATTR_HOST_REGISTER = 99,
+                      CUDA_ATTR_IPC_EVENT = 125,
+                      CUDA_ATTR_HOST_NUMA_ID = 134, /* asked of the runtime of 12.2 and newer; older: invalid value */
+};
+
+enum cu_attribute { /* those that only the driver answers */
+                    CU_ATTR_VMM_SUPPORTED = 102,
+                    CU_ATTR_POSIX_FD_SUPPORTED = 103,
+};
+
+#define CUDA_STREAM_NON_BLOCKING 0x01u
+#define CUDA_EVENT_DISABLE_TIMING 0x02u
+#define CUDA_HOST_REGISTER_PORTABLE 0x01u
+#define CUDA_IPC_LAZY_PEER_ACCESS 0x01u
+#define CUDA_HANDLE_SIZE 64
+
+enum cu_allocation_type { CU_ALLOCATION_PINNED = 1 };
+enum cu_handle_type { CU_HANDLE_POSIX_FD = 1 };
+enum cu_location_type { CU_LOCATION_DEVICE = 1 };
+enum cu_access { CU_ACCESS_READ = 1, CU_ACCESS_READ_WRITE = 3 };
+enum cu_granularity { CU_GRANULARITY_MINIMUM = 0, CU_GRANULARITY_RECOMMENDED = 1 };
+
+/* ---- types ---- */
+
+struct CUstream_st; /* cudaStream_t points to it, in CUDA's headers as here */
+struct CUevent_st;
+
+struct cuda_ipc_handle {
+        char bytes[CUDA_HANDLE_SIZE];
+};
+
+typedef int cu_device;
+typedef unsigned long long cu_pointer;
+typedef unsigned long long cu_allocation;
+
+struct cu_uuid {
+        char bytes[16];
+};
+
+struct cu_location {
+        enum cu_location_type type;
+        int id;
+};
+
+struct cu_allocation_prop {
+        enum cu_allocation_type type;
+        enum cu_handle_type handle_types;
+        struct cu_location location;
+        void *win32;
+        struct {
+                unsigned char compression, rdma;
+                unsigned short usage;
+                unsigned char reserved[4];
+        } flags;
+};
+
+struct cu_access_desc {
+        struct cu_location location;
+        enum cu_access flags;
+};
+
+struct cuda_location {
+        int type, id;
+};
+
+#define CUDA_BATCH_STREAM_ORDER 1 /* the source is read in the order of the stream */
+struct cuda_batch_attributes {    /* cudaMemcpyAttributes of 12.8 and newer */
+        int order;
+        struct cuda_location from, to; /* hints for managed memory */
+        unsigned flags;
+};
+
+/* ---- entry points: X(name, result, arguments) ---- */
+
+// clang-format off
+#define CUDA_RUNTIME_CALLS(X) \
+        X(cudaGetDeviceCount, enum cuda_error, (int *count)) \
+        X(cudaSetDevice, enum cuda_error, (int device)) /* creates its context, 12 and newer */ \
+        X(cudaGetDevice, enum cuda_error, (int *device)) \
+        X(cudaDeviceReset, enum cuda_error, (void)) \
+        X(cudaDeviceGetAttribute, enum cuda_error, (int *value, enum cuda_attribute attribute, int device)) \
+        X(cudaDeviceGetPCIBusId, enum cuda_error, (char *id, int size, int device)) \
+        X(cudaDriverGetVersion, enum cuda_error, (int *version)) /* 1000 x major + 10 x minor */ \
+        X(cudaRuntimeGetVersion, enum cuda_error, (int *version)) \
+        X(cudaGetLastError, enum cuda_error, (void)) \
+        X(cudaGetErrorName, const char *, (enum cuda_error error)) \
+        X(cudaGetErrorString, const char *, (enum cuda_error error)) \
+        X(cudaMemGetInfo, enum cuda_error, (size_t *available, size_t *total)) \
+        X(cudaMalloc, enum cuda_error, (void **pointer, size_t size)) \
+        X(cudaFree, enum cuda_error, (void *pointer)) \
+        X(cudaMemcpy, enum cuda_error, (void *to, const void *from, size_t size, enum cuda_copy_kind kind)) \
+        X(cudaMemcpyAsync, enum cuda_error, \
+          (void *to, const void *from, size_t size, enum cuda_copy_kind kind, struct CUstream_st *stream)) \
+        X(cudaIpcGetMemHandle, enum cuda_error, (struct cuda_ipc_handle *handle, void *pointer)) \
+        X(cudaIpcOpenMemHandle, enum cuda_error, (void **pointer, struct cuda_ipc_handle handle, unsigned flags)) \
+        X(cudaIpcCloseMemHandle, enum cuda_error, (void *pointer)) \
+        X(cudaHostRegister, enum cuda_error, (void *pointer, size_t size, unsigned flags)) \
+        X(cudaHostUnregister, enum cuda_error, (void *pointer)) \
+        X(cudaStreamCreateWithFlags, enum cuda_error, (struct CUstream_st **stream, unsigned flags)) \
+        X(cudaStreamSynchronize, enum cuda_error, (struct CUstream_st *stream)) \
+        X(cudaStreamDestroy, enum cuda_error, (struct CUstream_st *stream)) \
+        X(cudaEventCreateWithFlags, enum cuda_error, (struct CUevent_st **event, unsigned flags)) \
+        X(cudaEventRecord, enum cuda_error, (struct CUevent_st *event, struct CUstream_st *stream)) \
+        X(cudaEventQuery, enum cuda_error, (struct CUevent_st *event)) \
+        X(cudaEventSynchronize, enum cuda_error, (struct CUevent_st *event)) \
+        X(cudaEventDestroy, enum cuda_error, (struct CUevent_st *event))
+
+#define CUDA_DRIVER_CALLS(X) \
+        X(cuInit, enum cu_result, (unsigned flags)) \
+        X(cuDeviceGet, enum cu_result, (cu_device *device, int ordinal)) \
+        X(cuDeviceGetAttribute, enum cu_result, (int *value, enum cu_attribute attribute, cu_device device)) \
+        X(cuDeviceGetName, enum cu_result, (char *name, int size, cu_device device)) \
+        X(cuDeviceGetUuid_v2, enum cu_result, (struct cu_uuid *uuid, cu_device device)) \
+        X(cuGetErrorName, enum cu_result, (enum cu_result error, const char **name)) \
+        X(cuGetErrorString, enum cu_result, (enum cu_result error, const char **text)) \
+        X(cuMemGetAllocationGranularity, enum cu_result, \
+          (size_t *granularity, const struct cu_allocation_prop *prop, enum cu_granularity option)) \
+        X(cuMemCreate, enum cu_result, \
+          (cu_allocation *allocation, size_t size, const struct cu_allocation_prop *prop, unsigned long long flags)) \
+        X(cuMemRelease, enum cu_result, (cu_allocation allocation)) \
+        X(cuMemAddressReserve, enum cu_result, \
+          (cu_pointer *pointer, size_t size, size_t alignment, cu_pointer hint, unsigned long long flags)) \
+        X(cuMemAddressFree, enum cu_result, (cu_pointer pointer, size_t size)) \
+        X(cuMemMap, enum cu_result, \
+          (cu_pointer pointer, size_t size, size_t offset, cu_allocation allocation, unsigned long long flags)) \
+        X(cuMemUnmap, enum cu_result, (cu_pointer pointer, size_t size)) \
+        X(cuMemSetAccess, enum cu_result, \
+          (cu_pointer pointer, size_t size, const struct cu_access_desc *access, size_t n)) \
+        X(cuMemExportToShareableHandle, enum cu_result, \
+          (void *handle, cu_allocation allocation, enum cu_handle_type type, unsigned long long flags)) \
+        X(cuMemImportFromShareableHandle, enum cu_result, \
+          (cu_allocation *allocation, void *handle, enum cu_handle_type type))
+
+/* The arguments of cudaMemcpyBatchAsync, which 13 changed. */
+#define CUDA_BATCH_12 \
+        (void **to, void **from, size_t *sizes, size_t n, struct cuda_batch_attributes *attributes, size_t *first, \
+         size_t n_attributes, size_t *failed, struct CUstream_st *stream)
+#define CUDA_BATCH_13 \
+        (void *const *to, const void *const *from, const size_t *sizes, size_t n, \
+         struct cuda_batch_attributes *attributes, size_t *first, size_t n_attributes, struct CUstream_st *stream)
+// clang-format on
+
+struct cuda_api {
+#define X(name, result, arguments) result(*name) arguments;
+        CUDA_RUNTIME_CALLS(X)
+        CUDA_DRIVER_CALLS(X)
+#undef X
+        int runtime_version, driver_version; /* 13000: 13.0 */
+        int n_devices;                       /* at least one */
+        char library[256];                   /* the runtime that was opened */
+        void *runtime, *driver;              /* of dlopen */
+        void (*batch)(void);                 /* cudaMemcpyBatchAsync, see cuda_copy_batch() */
+};
+
+/* ---- lifecycle ---- */
+
+/* Opens `library`, or where it is NULL the first of libcudart.so.13 and .12 that finds a device; the
+ * driver library comes with it. 0, or -1 with the reason in `why`, one line for an operator.
+ * Creates no context: a GPU costs nothing yet. It may take a second where the driver is not loaded. */
+int cuda_api_open(const char *library, struct cuda_api **api, char *why, size_t size);
+struct cuda_api *cuda_api_close(struct cuda_api *api); /* accepts NULL, returns NULL */
+
+/* Why cudaGetDeviceCount() answered `error`: in words, after a look at `dev` (as "/dev"). */
+void cuda_api_explain(const struct cuda_api *api, enum cuda_error error, const char *dev, char *why, size_t size);
+
+/* ---- batched copies ---- */
+
+/* Whether cuda_copy_batch() may be called: runtime and driver of 12.8 and newer. */
+bool cuda_has_batch(const struct cuda_api *api);
+
+/* n copies in one call on a stream (not the default one), host to device. The host memory must stay as
+ * it is until the stream has passed. */
+enum cuda_error cuda_copy_batch(const struct cuda_api *api, void *const *to, const void *const *from,
+                                const size_t *sizes, size_t n, struct CUstream_st *stream);
+
+/* ---- names ---- */
+
+#define CUDA_UUID_TEXT 41 /* "GPU-" and 36 characters, NUL */
+
+/* As nvidia-smi prints it and CUDA_VISIBLE_DEVICES takes it. */
+void cuda_uuid_text(const struct cu_uuid *uuid, char text[CUDA_UUID_TEXT]);
+
+#endif
