@@ -132,7 +132,6 @@ static void show_model(const json_t *m)
         const json_t *d;
         show_line("name", json_str(m, "name"));
         show_line("state", json_str(m, "state"));
-        show_line("error", json_str(json_object_get(m, "error"), "text"));
         show_line("error", json_str(m, "error"));
         show_line("source", json_str(m, "source"));
         show_line("digest", json_str(m, "digest"));
@@ -238,7 +237,8 @@ static void status_loads(const json_t *loads)
         {
                 table_add(&t, json_str(l, "model"));
                 add_u64(&t, l, "generation");
-                table_add(&t, json_str(l, "state"));
+                table_addf(&t, "%s%s", json_str(l, "state"),
+                           json_is_true(json_object_get(l, "stalled")) ? ", stalled" : "");
                 add_size(&t, json_u64(l, "bytes"));
                 add_size(&t, json_u64(l, "total"));
                 table_addf(&t, "%" PRIu64 " of %" PRIu64, json_u64(l, "tensors"), json_u64(l, "tensors_total"));
