@@ -9,20 +9,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Some texts name their subject themselves, escaped as we would. */
+static bool names(const char *text, const char *subject)
+{
+        size_t len = strlen(subject);
+        return strncmp(text, subject, len) == 0 && text[len] == ':';
+}
+
 int ctl_fail(const struct ctl *ctl, int err, const char *subject)
 {
         const char *text = streamer_last_error(ctl->client);
         if (!text[0])
                 text = streamer_strerror(err);
-        fputs("streamerctl: ", stderr);
-        /* Some texts name their subject themselves. */
-        size_t len = subject ? strlen(subject) : 0;
-        if (len > 0 && !(strncmp(text, subject, len) == 0 && text[len] == ':')) {
-                put_escaped(stderr, subject);
-                fputs(": ", stderr);
-        }
-        put_escaped(stderr, text);
-        fputc('\n', stderr);
+        char *safe_text = escape(text), *safe_subject = escape(subject ? subject : "");
+        if (safe_subject[0] && !names(safe_text, safe_subject))
+                fprintf(stderr, "streamerctl: %s: %s\n", safe_subject, safe_text);
+        else
+                fprintf(stderr, "streamerctl: %s\n", safe_text);
+        free(safe_text);
+        free(safe_subject);
         return streamer_exit_code(err);
 }
 

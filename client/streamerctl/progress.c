@@ -10,7 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define BAR 30
+#define BAR 24
+#define NAME_MAX_BYTES 24
 #define LINE_NS UINT64_C(1000000000)
 
 static uint64_t now_ns(void)
@@ -38,6 +39,16 @@ static void figures(const struct progress *p, const streamer_progress *now, uint
                 fprintf(stderr, "  %s to go", human_time(left, (uint64_t)to_go));
 }
 
+/* The end of a long name is what tells it from others; a bar that wraps cannot be redrawn. */
+static void put_name(const char *name)
+{
+        size_t len = strlen(name), cut = len > NAME_MAX_BYTES ? len - NAME_MAX_BYTES : 0;
+        while (cut > 0 && ((unsigned char)name[cut] & 0xc0) == 0x80)
+                cut++;
+        fputs(cut > 0 ? "..." : "", stderr);
+        put_escaped(stderr, name + cut);
+}
+
 static void draw_bar(const struct progress *p, const streamer_progress *now, uint64_t at)
 {
         char bar[BAR + 1];
@@ -46,7 +57,7 @@ static void draw_bar(const struct progress *p, const streamer_progress *now, uin
         memset(bar, '=', full < BAR ? full : BAR);
         bar[BAR] = 0;
         fputs("\r\033[K", stderr);
-        put_escaped(stderr, now->model);
+        put_name(now->model);
         fprintf(stderr, " [%s] ", bar);
         figures(p, now, at);
 }
