@@ -183,19 +183,24 @@ static int open_driver(struct cuda_api *api, char *why, size_t size)
         return result == CU_OK ? 0 : -1;
 }
 
-static int open_both(const char *name, struct cuda_api **out, char *why, size_t size)
+/* A runtime that is missing, or newer than the driver likes, leaves hope for an older one; any other
+ * refusal would be the same there. */
+enum outcome { OPENED, TRY_OLDER, REFUSED };
+
+static enum outcome open_both(const char *name, struct cuda_api **out, char *why, size_t size)
 {
         struct cuda_api *api = calloc(1, sizeof(*api));
         if (api == NULL) {
                 add(why, size, "no memory");
-                return -1;
+                return REFUSED;
         }
-        if (open_runtime(api, name, why, size) < 0 || open_driver(api, why, size) < 0) {
-                cuda_api_close(api);
-                return -1;
+        if (open_runtime(api, name, why, size) == 0 && open_driver(api, why, size) == 0) {
+                *out = api;
+                return OPENED;
         }
-        *out = api;
-        return 0;
+        bool older = api->runtime == NULL || (api->driver_version > 0 && api->driver_version < api->runtime_version);
+        cuda_api_close(api);
+        return older ? TRY_OLDER : REFUSED;
 }
 
 int cuda_api_open(const char *library, struct cuda_api **api, char *why, size_t size)
@@ -203,14 +208,17 @@ int cuda_api_open(const char *library, struct cuda_api **api, char *why, size_t 
         static const char *const names[] = {"libcudart.so.13", "libcudart.so.12"};
         why[0] = '\0';
         if (library != NULL)
-                return open_both(library, api, why, size);
+                return open_both(library, api, why, size) == OPENED ? 0 : -1;
         for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
-                if (i > 0)
-                        add(why, size, "; ");
-                if (open_both(names[i], api, why, size) == 0) {
-                        why[0] = '\0';
+                char text[512] = "";
+                enum outcome outcome = open_both(names[i], api, text, sizeof(text));
+                if (outcome != TRY_OLDER)
+                        why[0] = '\0'; /* what came before was only missing */
+                if (outcome == OPENED)
                         return 0;
-                }
+                add(why, size, "%s%s", why[0] ? "; " : "", text);
+                if (outcome == REFUSED)
+                        break;
         }
         return -1;
 }
@@ -247,16 +255,4 @@ enum cuda_error cuda_copy_batch(const struct cuda_api *api, void *const *to, con
         /* 12 asks for writable arrays and does not write. */
         return ((batch_12 *)api->batch)((void **)(uintptr_t)to, (void **)(uintptr_t)from, (size_t *)(uintptr_t)sizes, n,
                                         &attributes, &first, 1, &failed, stream);
-}
-
-/* ---- names ---- */
-
-void cuda_uuid_text(const struct cu_uuid *uuid, char text[CUDA_UUID_TEXT])
-{
-        size_t used = (size_t)snprintf(text, CUDA_UUID_TEXT, "GPU-");
-        for (unsigned i = 0; i < sizeof(uuid->bytes); i++) {
-                bool dash = i == 4 || i == 6 || i == 8 || i == 10;
-                used += (size_t)snprintf(text + used, CUDA_UUID_TEXT - used, "%s%02x", dash ? "-" : "",
-                                         (unsigned)(unsigned char)uuid->bytes[i]);
-        }
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * CUDA as far as the daemon uses it: our own declarations, and a table of entry points that is filled
- * when the daemon starts. So one binary runs on hosts with CUDA 12, with CUDA 13, and with neither.
+ * CUDA as far as the daemon uses it: declarations of our own (the driver's are in proto/cuda.h) and a
+ * table of entry points that is filled when the daemon starts. So one binary runs on hosts with
+ * CUDA 12, with CUDA 13, and with neither.
  *
  * Only entry points whose ABI is the same in 12 and 13 stand here: attributes instead of
  * cudaDeviceProp, _v2 names where the toolkit's headers mean them. The batched copy, which is not
@@ -14,105 +15,58 @@
 #ifndef DAEMON_DEVICE_CUDA_API_H
 #define DAEMON_DEVICE_CUDA_API_H
 
+#include "proto/cuda.h"
+
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 /* ---- values ---- */
 
-enum cuda_error { /* cudaError_t; any other number may come, too */
-                  CUDA_OK = 0,
-                  CUDA_INVALID_VALUE = 1,
-                  CUDA_OUT_OF_MEMORY = 2,
-                  CUDA_NOT_INITIALIZED = 3,
-                  CUDA_STUB_LIBRARY = 34,
-                  CUDA_INSUFFICIENT_DRIVER = 35,
-                  CUDA_NO_DEVICE = 100,
-                  CUDA_INVALID_DEVICE = 101,
-                  CUDA_INVALID_CONTEXT = 201, /* also: a handle opened in the process that exported it */
-                  CUDA_NOT_READY = 600,       /* an event that has not fired: no failure */
-                  CUDA_ILLEGAL_ADDRESS = 700, /* sticky, as are its neighbours: the context is lost */
-                  CUDA_ALREADY_REGISTERED = 712,
-                  CUDA_NOT_PERMITTED = 800,
-                  CUDA_NOT_SUPPORTED = 801,
-                  CUDA_SYSTEM_NOT_READY = 802,
-                  CUDA_MPS_CONNECTION_FAILED = 805,
-                  CUDA_UNKNOWN = 999,
-};
-
-enum cu_result { /* CUresult */
-                 CU_OK = 0,
+/* cudaError_t; any other number may come, too */
+enum cuda_error {
+        CUDA_OK = 0,
+        CUDA_INVALID_VALUE = 1,
+        CUDA_OUT_OF_MEMORY = 2,
+        CUDA_NOT_INITIALIZED = 3,
+        CUDA_STUB_LIBRARY = 34,
+        CUDA_INSUFFICIENT_DRIVER = 35,
+        CUDA_NO_DEVICE = 100,
+        CUDA_INVALID_DEVICE = 101,
+        CUDA_INVALID_CONTEXT = 201, /* also: a handle opened in the process that exported it */
+        CUDA_NOT_READY = 600,       /* an event that has not fired: no failure */
+        CUDA_ILLEGAL_ADDRESS = 700, /* sticky, as are its neighbours: the context is lost */
+        CUDA_ALREADY_REGISTERED = 712,
+        CUDA_NOT_PERMITTED = 800,
+        CUDA_NOT_SUPPORTED = 801,
+        CUDA_SYSTEM_NOT_READY = 802,
+        CUDA_MPS_CONNECTION_FAILED = 805,
+        CUDA_UNKNOWN = 999,
 };
 
 enum cuda_copy_kind { CUDA_COPY_HOST_TO_DEVICE = 1, CUDA_COPY_DEVICE_TO_HOST = 2 };
 
-enum cuda_attribute { /* cudaDeviceAttr; CUdevice_attribute has the same numbers */
-                      CUDA_ATTR_INTEGRATED = 18,
-                      CUDA_ATTR_PCI_BUS_ID = 33,
-                      CUDA_ATTR_PCI_DEVICE_ID = 34,
-                      CUDA_ATTR_PCI_DOMAIN_ID = 50,
-                      CUDA_ATTR_CAPABILITY_MAJOR = 75,
-                      CUDA_ATTR_CAPABILITY_MINOR = 76,
-                      CUDA_ATTR_HOST_REGISTER = 99,
-                      CUDA_ATTR_IPC_EVENT = 125,
-                      CUDA_ATTR_HOST_NUMA_ID = 134, /* asked of the runtime of 12.2 and newer; older: invalid value */
-};
-
-enum cu_attribute { /* those that only the driver answers */
-                    CU_ATTR_VMM_SUPPORTED = 102,
-                    CU_ATTR_POSIX_FD_SUPPORTED = 103,
+/* cudaDeviceAttr; CUdevice_attribute has the same numbers */
+enum cuda_attribute {
+        CUDA_ATTR_INTEGRATED = 18,
+        CUDA_ATTR_PCI_BUS_ID = 33,
+        CUDA_ATTR_PCI_DEVICE_ID = 34,
+        CUDA_ATTR_PCI_DOMAIN_ID = 50,
+        CUDA_ATTR_CAPABILITY_MAJOR = 75,
+        CUDA_ATTR_CAPABILITY_MINOR = 76,
+        CUDA_ATTR_HOST_REGISTER = 99,
+        CUDA_ATTR_IPC_EVENT = 125,
+        CUDA_ATTR_HOST_NUMA_ID = 134, /* asked of the runtime of 12.2 and newer; older: invalid value */
 };
 
 #define CUDA_STREAM_NON_BLOCKING 0x01u
 #define CUDA_EVENT_DISABLE_TIMING 0x02u
 #define CUDA_HOST_REGISTER_PORTABLE 0x01u
 #define CUDA_IPC_LAZY_PEER_ACCESS 0x01u
-#define CUDA_HANDLE_SIZE 64
-
-enum cu_allocation_type { CU_ALLOCATION_PINNED = 1 };
-enum cu_handle_type { CU_HANDLE_POSIX_FD = 1 };
-enum cu_location_type { CU_LOCATION_DEVICE = 1 };
-enum cu_access { CU_ACCESS_READ = 1, CU_ACCESS_READ_WRITE = 3 };
-enum cu_granularity { CU_GRANULARITY_MINIMUM = 0, CU_GRANULARITY_RECOMMENDED = 1 };
 
 /* ---- types ---- */
 
 struct CUstream_st; /* cudaStream_t points to it, in CUDA's headers as here */
 struct CUevent_st;
-
-struct cuda_ipc_handle {
-        char bytes[CUDA_HANDLE_SIZE];
-};
-
-typedef int cu_device;
-typedef unsigned long long cu_pointer;
-typedef unsigned long long cu_allocation;
-
-struct cu_uuid {
-        char bytes[16];
-};
-
-struct cu_location {
-        enum cu_location_type type;
-        int id;
-};
-
-struct cu_allocation_prop {
-        enum cu_allocation_type type;
-        enum cu_handle_type handle_types;
-        struct cu_location location;
-        void *win32;
-        struct {
-                unsigned char compression, rdma;
-                unsigned short usage;
-                unsigned char reserved[4];
-        } flags;
-};
-
-struct cu_access_desc {
-        struct cu_location location;
-        enum cu_access flags;
-};
 
 struct cuda_location {
         int type, id;
@@ -160,32 +114,6 @@ struct cuda_batch_attributes {    /* cudaMemcpyAttributes of 12.8 and newer */
         X(cudaEventSynchronize, enum cuda_error, (struct CUevent_st *event)) \
         X(cudaEventDestroy, enum cuda_error, (struct CUevent_st *event))
 
-#define CUDA_DRIVER_CALLS(X) \
-        X(cuInit, enum cu_result, (unsigned flags)) \
-        X(cuDeviceGet, enum cu_result, (cu_device *device, int ordinal)) \
-        X(cuDeviceGetAttribute, enum cu_result, (int *value, enum cu_attribute attribute, cu_device device)) \
-        X(cuDeviceGetName, enum cu_result, (char *name, int size, cu_device device)) \
-        X(cuDeviceGetUuid_v2, enum cu_result, (struct cu_uuid *uuid, cu_device device)) \
-        X(cuGetErrorName, enum cu_result, (enum cu_result error, const char **name)) \
-        X(cuGetErrorString, enum cu_result, (enum cu_result error, const char **text)) \
-        X(cuMemGetAllocationGranularity, enum cu_result, \
-          (size_t *granularity, const struct cu_allocation_prop *prop, enum cu_granularity option)) \
-        X(cuMemCreate, enum cu_result, \
-          (cu_allocation *allocation, size_t size, const struct cu_allocation_prop *prop, unsigned long long flags)) \
-        X(cuMemRelease, enum cu_result, (cu_allocation allocation)) \
-        X(cuMemAddressReserve, enum cu_result, \
-          (cu_pointer *pointer, size_t size, size_t alignment, cu_pointer hint, unsigned long long flags)) \
-        X(cuMemAddressFree, enum cu_result, (cu_pointer pointer, size_t size)) \
-        X(cuMemMap, enum cu_result, \
-          (cu_pointer pointer, size_t size, size_t offset, cu_allocation allocation, unsigned long long flags)) \
-        X(cuMemUnmap, enum cu_result, (cu_pointer pointer, size_t size)) \
-        X(cuMemSetAccess, enum cu_result, \
-          (cu_pointer pointer, size_t size, const struct cu_access_desc *access, size_t n)) \
-        X(cuMemExportToShareableHandle, enum cu_result, \
-          (void *handle, cu_allocation allocation, enum cu_handle_type type, unsigned long long flags)) \
-        X(cuMemImportFromShareableHandle, enum cu_result, \
-          (cu_allocation *allocation, void *handle, enum cu_handle_type type))
-
 /* The arguments of cudaMemcpyBatchAsync, which 13 changed. */
 #define CUDA_BATCH_12 \
         (void **to, void **from, size_t *sizes, size_t n, struct cuda_batch_attributes *attributes, size_t *first, \
@@ -227,12 +155,5 @@ bool cuda_has_batch(const struct cuda_api *api);
  * it is until the stream has passed. */
 enum cuda_error cuda_copy_batch(const struct cuda_api *api, void *const *to, const void *const *from,
                                 const size_t *sizes, size_t n, struct CUstream_st *stream);
-
-/* ---- names ---- */
-
-#define CUDA_UUID_TEXT 41 /* "GPU-" and 36 characters, NUL */
-
-/* As nvidia-smi prints it and CUDA_VISIBLE_DEVICES takes it. */
-void cuda_uuid_text(const struct cu_uuid *uuid, char text[CUDA_UUID_TEXT]);
 
 #endif

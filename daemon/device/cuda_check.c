@@ -2,7 +2,7 @@
  *
  * Our declarations of CUDA against the toolkit's headers, where there are any; nothing here runs.
  *
- * Every line of the tables in cuda_api.h is expanded a second time with our type names replaced by the
+ * Every line of the tables in cuda_api.h and proto/cuda.h is expanded a second time with our type names replaced by the
  * toolkit's, and must then have the very type of the toolkit's declaration. The types that were
  * replaced are compared by size and by the place of each member, the values by number.
  */
@@ -33,9 +33,23 @@ VALUE(CUDA_NOT_SUPPORTED, cudaErrorNotSupported);
 VALUE(CUDA_SYSTEM_NOT_READY, cudaErrorSystemNotReady);
 VALUE(CUDA_MPS_CONNECTION_FAILED, cudaErrorMpsConnectionFailed);
 VALUE(CUDA_UNKNOWN, cudaErrorUnknown);
-VALUE(CUDA_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);
-VALUE(CUDA_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT);
 VALUE(CU_OK, CUDA_SUCCESS);
+VALUE(CU_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE);
+VALUE(CU_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);
+VALUE(CU_NOT_INITIALIZED, CUDA_ERROR_NOT_INITIALIZED);
+VALUE(CU_STUB_LIBRARY, CUDA_ERROR_STUB_LIBRARY);
+VALUE(CU_NO_DEVICE, CUDA_ERROR_NO_DEVICE);
+VALUE(CU_INVALID_DEVICE, CUDA_ERROR_INVALID_DEVICE);
+VALUE(CU_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT);
+VALUE(CU_MAP_FAILED, CUDA_ERROR_MAP_FAILED);
+VALUE(CU_ALREADY_MAPPED, CUDA_ERROR_ALREADY_MAPPED);
+VALUE(CU_PEER_UNSUPPORTED, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+VALUE(CU_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE);
+VALUE(CU_NOT_READY, CUDA_ERROR_NOT_READY);
+VALUE(CU_NOT_PERMITTED, CUDA_ERROR_NOT_PERMITTED);
+VALUE(CU_NOT_SUPPORTED, CUDA_ERROR_NOT_SUPPORTED);
+VALUE(CU_UNKNOWN, CUDA_ERROR_UNKNOWN);
+VALUE(CU_ATTR_INTEGRATED, CU_DEVICE_ATTRIBUTE_INTEGRATED);
 VALUE(CUDA_COPY_HOST_TO_DEVICE, cudaMemcpyHostToDevice);
 VALUE(CUDA_COPY_DEVICE_TO_HOST, cudaMemcpyDeviceToHost);
 VALUE(CUDA_ATTR_INTEGRATED, cudaDevAttrIntegrated);
@@ -51,7 +65,7 @@ VALUE(CUDA_STREAM_NON_BLOCKING, cudaStreamNonBlocking);
 VALUE(CUDA_EVENT_DISABLE_TIMING, cudaEventDisableTiming);
 VALUE(CUDA_HOST_REGISTER_PORTABLE, cudaHostRegisterPortable);
 VALUE(CUDA_IPC_LAZY_PEER_ACCESS, cudaIpcMemLazyEnablePeerAccess);
-VALUE(CUDA_IPC_LAZY_PEER_ACCESS, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+VALUE(CU_IPC_LAZY_PEER_ACCESS, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 VALUE(CU_ALLOCATION_PINNED, CU_MEM_ALLOCATION_TYPE_PINNED);
 VALUE(CU_HANDLE_POSIX_FD, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 VALUE(CU_LOCATION_DEVICE, CU_MEM_LOCATION_TYPE_DEVICE);
@@ -125,5 +139,8 @@ X(cudaMemcpyBatchAsync, enum cuda_error, CUDA_BATCH_13)
 #elif CUDART_VERSION >= 12080
 X(cudaMemcpyBatchAsync, enum cuda_error, CUDA_BATCH_12)
 #endif
+#undef cuda_ipc_handle
+#define cuda_ipc_handle CUipcMemHandle_st /* the driver's name for the same */
+CUDA_CLIENT_CALLS(X)
 
 #endif
