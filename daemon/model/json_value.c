@@ -98,10 +98,11 @@ bool json_keys_add(struct json *j, size_t begin, struct json_string key)
 
 bool json_keys_end(struct json *j, size_t begin)
 {
-        const struct json_string *keys = (const struct json_string *)j->keys.p + begin;
         size_t n = j->n_keys - begin;
         j->n_keys = begin;
-        return j->rule == ST_OK && json_distinct(j, keys, sizeof(*keys), n);
+        if (j->rule != ST_OK || n == 0)
+                return j->rule == ST_OK;
+        return json_distinct(j, (const struct json_string *)j->keys.p + begin, sizeof(struct json_string), n);
 }
 
 bool json_distinct(struct json *j, const void *strings, size_t stride, size_t n)
