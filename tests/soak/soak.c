@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * `make soak`: one daemon under the random load of several processes for SOAK_SECONDS. They load,
+ * attach, compare every byte, unload, cancel, replace files under the daemon's eyes, and some die
+ * with leases in their hands. Each answer must be one that the situation allows, each tensor must be
+ * whole and of the version that its lease names; and when all are gone the daemon must hold what it
+ * held before.
+ *
+ * SOAK_SEED repeats the choices, though not their timing.
+ */
+#include "tests/lib/stage.h"
+#include "tests/lib/storage.h"
+#include "tests/lib/suite.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define WORKERS 6
+#define MODELS 8
+#define HELD 4
+#define WAIT_MS 30000
+#define MEMORY_GROWTH (8u << 20)
+
+#define COUNTS(X)                                                                                                      \
+        X(loads)                                                                                                       \
+        X(ready)                                                                                                       \
+        X(refused) X(changed) X(cancelled) X(unloads) X(busy) X(attaches) X(tensors) X(lost) X(rewrites) X(deaths)
+
+struct counts {
+#define X(name) _Atomic uint64_t name;
+        COUNTS(X)
+#undef X
+        _Atomic uint64_t versions; /* the next seed of a model's contents */
+        _Atomic bool stop;
+};
+
+static struct counts *counts; /* shared by all processes */
+static uint64_t seed;
+
+/* ---- chance ---- */
+
+static uint64_t chance;
+
+static uint64_t random_below(uint64_t n)
+{
+        uint64_t z = (chance += UINT64_C(0x9e3779b97f4a7c15));
+        z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+        z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+        return (z ^ (z >> 31)) % n;
+}
+
+/* ---- models: each file tells its seed ---- */
+
+static struct model *model_of(uint64_t version)
+{
+        struct model *m = model_mixed(version, (64 + version * 97 % 4096) << 10);
+        char *json = format_text("{\"seed\":\"%ju\"}", (uintmax_t)version);
+        model_set_metadata(m, json);
+        free(json);
+        return m;
+}
+
+static void write_version(unsigned i)
+{
+        struct model *m = model_of(atomic_fetch_add(&counts->versions, 1));
+        char *path = stage_path("m%u.safetensors", i), *aside = stage_path("m%u.new-%d", i, (int)getpid());
+        model_write(m, aside);
+        must(rename(aside, path));
+        counts->rewrites++;
+        model_free(m);
+        free(aside);
+        free(path);
+}
+
+/* ---- a worker ---- */
+
+struct worker {
+        streamer_client *client;
+        streamer_lease *held[HELD];
+};
+
+static _Noreturn void worker_fail(const char *text)
+{
+        fprintf(stderr, "soak: seed %ju: %s\n", (uintmax_t)seed, text);
+        _exit(1);
+}
+
+static _Noreturn void unexpected(struct worker *w, const char *call, int r)
+{
+        die("%s: %s (%s)", call, streamer_strerror(r), streamer_last_error(w->client));
+}
+
+static void random_name(char name[16])
+{
+        snprintf(name, 16, "m%u", (unsigned)random_below(MODELS));
+}
+
+/* Of a source that may be replaced, a budget that may be full, and others who may cancel. */
+static void count_outcome(struct worker *w, int r)
+{
+        if (r == 0)
+                counts->ready++;
+        else if (r == STREAMER_ENOMEM || r == STREAMER_ELIMIT)
+                counts->refused++;
+        else if (r == STREAMER_ECANCELED)
+                counts->cancelled++;
+        else if (r == STREAMER_EFAILED && strstr(streamer_last_error(w->client), "changed while it was read"))
+                counts->changed++;
+        else
+                unexpected(w, "load", r);
+}
+
+static void do_load(struct worker *w)
+{
+        char name[16], *source;
+        streamer_op *op = NULL;
+        random_name(name);
+        source = stage_path("%s.safetensors", name);
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source};
+        int r = streamer_load(w->client, &opts, &op);
+        counts->loads++;
+        /* Sometimes nobody waits. */
+        if (r == 0 && random_below(4) != 0)
+                r = streamer_op_wait(op, WAIT_MS, NULL);
+        count_outcome(w, r);
+        streamer_op_free(op);
+        free(source);
+}
+
+static void do_unload(struct worker *w)
+{
+        char name[16];
+        random_name(name);
+        int r = streamer_unload(w->client, name, random_below(3) == 0 ? STREAMER_UNLOAD_DRAIN : 0);
+        if (r != 0 && r != STREAMER_EBUSY && r != STREAMER_ENOENT)
+                unexpected(w, "unload", r);
+        counts->unloads += r == 0;
+        counts->busy += r == STREAMER_EBUSY;
+}
+
+static void do_cancel(struct worker *w)
+{
+        char *args = format_text("{\"model\":\"m%u\"}", (unsigned)random_below(MODELS)), *reply = NULL;
+        int r = streamer_call(w->client, "cancel", args, &reply);
+        if (r != 0 && r != STREAMER_ENOENT && strstr(streamer_last_error(w->client), "is not loading") == NULL)
+                unexpected(w, "cancel", r);
+        free(reply);
+        free(args);
+}
+
+static void do_look(struct worker *w)
+{
+        static const char *const verbs[] = {"list", "status", "ps"};
+        const char *verb = verbs[random_below(3)];
+        char *reply = NULL;
+        int r = streamer_call(w->client, verb, NULL, &reply);
+        if (r != 0)
+                unexpected(w, verb, r);
+        free(reply);
+}
+
+/* Each tensor as it arrives, against the version that the lease's own metadata names. */
+static void check_lease(struct worker *w, streamer_lease *lease)
+{
+        const char *version = streamer_metadata(lease, "seed");
+        if (version == NULL)
+                die("a lease without the file's metadata");
+        struct model *m = model_of(strtoull(version, NULL, 10));
+        streamer_tensor t;
+        size_t n = 0;
+        int r;
+        while ((r = streamer_tensor_next(lease, WAIT_MS, &t)) == 0) {
+                size_t i = model_index(m, t.name);
+                if (i == m->n || t.bytes != m->tensors[i].bytes || !model_check(m, i, t.data))
+                        die("version %s: tensor %s is not what was written", version, t.name);
+                n++;
+        }
+        /* A load that ends early says so; what it handed out was whole all the same. */
+        if (r == STREAMER_EEND && n != m->n)
+                die("version %s: %zu of %zu tensors", version, n, m->n);
+        if (r == STREAMER_EFAILED || r == STREAMER_ECANCELED)
+                counts->lost++;
+        else if (r != STREAMER_EEND)
+                unexpected(w, "tensor_next", r);
+        counts->tensors += n;
+        model_free(m);
+}
+
+static void do_attach(struct worker *w)
+{
+        char name[16];
+        streamer_lease *lease = NULL;
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .timeout_ms = WAIT_MS};
+        random_name(name);
+        opts.flags = random_below(2) == 0 ? STREAMER_ATTACH_READY : 0;
+        int r = streamer_attach(w->client, name, &opts, &lease);
+        if (r == STREAMER_ENOENT || r == STREAMER_EFAILED || r == STREAMER_ECANCELED || r == STREAMER_ENOMEM)
+                return;
+        if (r != 0)
+                unexpected(w, "attach", r);
+        counts->attaches++;
+        check_lease(w, lease);
+        size_t slot = random_below(HELD);
+        streamer_detach(w->held[slot]);
+        w->held[slot] = lease;
+}
+
+static void do_detach(struct worker *w)
+{
+        size_t slot = random_below(HELD);
+        streamer_detach(w->held[slot]);
+        w->held[slot] = NULL;
+}
+
+static void do_step(struct worker *w)
+{
+        uint64_t dice = random_below(100);
+        if (dice < 30)
+                do_load(w);
+        else if (dice < 65)
+                do_attach(w);
+        else if (dice < 78)
+                do_unload(w);
+        else if (dice < 86)
+                do_detach(w);
+        else if (dice < 92)
+                do_look(w);
+        else if (dice < 96)
+                do_cancel(w);
+        else
+                write_version((unsigned)random_below(MODELS));
+}
+
+/* Some dozens of steps; then it leaves in good order, or not. */
+static _Noreturn void run_worker(uint64_t number)
+{
+        struct worker w = {0};
+        die_hook = worker_fail;
+        chance = seed * 1000003 + number;
+        w.client = client_open(&stage);
+        for (uint64_t steps = 20 + random_below(200); steps > 0 && !counts->stop; steps--)
+                do_step(&w);
+        if (random_below(2) == 0) {
+                counts->deaths++;
+                _exit(0);
+        }
+        for (size_t i = 0; i < HELD; i++)
+                streamer_detach(w.held[i]);
+        streamer_close(w.client);
+        _exit(0);
+}
+
+static void start_worker(void)
+{
+        static uint64_t number;
+        number++;
+        if (must(fork()) == 0)
+                run_worker(number);
+}
+
+/* ---- the whole ---- */
+
+static uint64_t setting(const char *name, uint64_t otherwise)
+{
+        const char *text = getenv(name);
+        uint64_t n = text != NULL ? strtoull(text, NULL, 10) : 0;
+        return n != 0 ? n : otherwise;
+}
+
+/* Workers end by themselves and are replaced, until the time is over; the last ones are waited for. */
+static void run_workers(uint64_t until)
+{
+        int status;
+        for (int i = 0; i < WORKERS; i++)
+                start_worker();
+        for (int running = WORKERS; running > 0;) {
+                must(wait(&status));
+                if (status != 0) {
+                        counts->stop = true;
+                        die("a worker failed: status %#x", (unsigned)status);
+                }
+                if (clock_ns() < until)
+                        start_worker();
+                else
+                        running--;
+        }
+}
+
+static void unload_all(streamer_client *c)
+{
+        for (unsigned i = 0; i < MODELS; i++) {
+                char name[16];
+                snprintf(name, sizeof(name), "m%u", i);
+                int r = streamer_unload(c, name, 0);
+                if (r != STREAMER_ENOENT)
+                        client_ok(c, r, "unload");
+        }
+}
+
+static bool descriptors_are_back(void *before)
+{
+        return process_fds(stage.pid) <= *(unsigned *)before;
+}
+
+static void print_counts(uint64_t seconds)
+{
+        printf("soak: seed %ju, %ju s", (uintmax_t)seed, (uintmax_t)seconds);
+#define X(name) printf(", " #name " %ju", (uintmax_t)counts->name);
+        COUNTS(X)
+#undef X
+        printf("\n");
+        fflush(stdout);
+}
+
+START_TEST(a_daemon_under_random_load_gives_all_back)
+{
+        uint64_t seconds = setting("SOAK_SECONDS", 60);
+        streamer_client *c = client_open(&stage);
+        uint64_t used = client_used(c);
+        unsigned fds = process_fds(stage.pid);
+        /* Twice the same, so that the second half has what the first has warmed up to compare with. */
+        uint64_t memory = 0;
+        for (int half = 0; half < 2; half++) {
+                run_workers(clock_ns() + seconds * 500000000);
+                client_wait_leases(c, 0);
+                unload_all(c);
+                client_wait_used(c, used);
+                ck_assert_msg(eventually(descriptors_are_back, &fds, WAIT_MS), "%u descriptors, of %u before",
+                              process_fds(stage.pid), fds);
+                if (half == 0)
+                        memory = process_memory(stage.pid);
+        }
+        print_counts(seconds);
+        ck_assert_uint_le(process_memory(stage.pid), memory + MEMORY_GROWTH);
+        streamer_close(c);
+        stage_still_serves();
+}
+END_TEST
+
+static void begin(void)
+{
+        counts = mmap(NULL, sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        counts->versions = 1;
+        /* Less than all models together: some loads find no room. */
+        stage_begin(
+                (const char *const[]){"--device", "host=24MiB", "--concurrency", "4", "--block-size", "1MiB", NULL});
+        for (unsigned i = 0; i < MODELS; i++)
+                write_version(i);
+}
+
+int main(void)
+{
+        seed = setting("SOAK_SEED", clock_ns() % 1000000007);
+        suite_begin("soak");
+        TCase *all = suite_group("all", begin, stage_end, (int)setting("SOAK_SECONDS", 60) + 120);
+        tcase_add_test(all, a_daemon_under_random_load_gives_all_back);
+        return suite_run();
+}
