@@ -60,6 +60,21 @@ bool reader_take(struct reader *reader, struct ticket *ticket)
         while (!reader->stopping && reader->alive - reader->stuck <= reader->base_threads &&
                !(taken = try_take(reader, ticket)))
                 pthread_cond_wait(&reader->work, &reader->mutex);
+        if (!taken) {
+                /* Counted here, so that two do not leave for one place too many; and what this one gave
+                 * back last may be another's to take. */
+                reader->alive--;
+                pthread_cond_broadcast(&reader->work);
+                pthread_cond_broadcast(&reader->ended);
+        }
+        pthread_mutex_unlock(&reader->mutex);
+        return taken;
+}
+
+bool reader_try(struct reader *reader, struct ticket *ticket)
+{
+        pthread_mutex_lock(&reader->mutex);
+        bool taken = !reader->stopping && try_take(reader, ticket);
         pthread_mutex_unlock(&reader->mutex);
         return taken;
 }

@@ -86,8 +86,10 @@ bool reader_job_stalled(struct reader *reader, const struct read_job *job);
 
 /* ---- for engines ---- */
 
-/* Waits for a ticket; false when the thread shall end. */
+/* Waits for a ticket; false when the thread shall end: it does not count any more. */
 bool reader_take(struct reader *reader, struct ticket *ticket);
+/* The same without waiting: false where there is none just now. */
+bool reader_try(struct reader *reader, struct ticket *ticket);
 /* Gives it back: error NULL when it landed. */
 void reader_give(struct reader *reader, struct ticket *ticket, const struct error *error);
 

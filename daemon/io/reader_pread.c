@@ -267,14 +267,12 @@ static void *pread_main(void *arg)
                 reader_give(reader, &ticket, r < 0 ? &error : NULL);
         }
         pthread_mutex_lock(&reader->mutex);
-        reader->alive--;
         if (!reader->stopping) { /* one too many: nobody waits for it */
                 list_remove(&self->link);
                 pthread_detach(pthread_self());
                 free(self->bounce);
                 free(self);
         }
-        pthread_cond_broadcast(&reader->ended);
         pthread_mutex_unlock(&reader->mutex);
         return NULL;
 }
