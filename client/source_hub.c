@@ -148,23 +148,26 @@ static int find_snapshot(const struct hub *hub, char **out)
         return source_resolve(path, out, hub->serial);
 }
 
+/* Cuts the id into the repository's folder and the revision; false if either is too long. */
+static bool split(struct hub *hub, const char *cache)
+{
+        const char *slash = strchr(hub->id, '/'), *at = strchr(slash, '@');
+        size_t name_len = at ? (size_t)(at - slash - 1) : strlen(slash + 1);
+        int n = snprintf(hub->repo, sizeof(hub->repo), "%s%smodels--%.*s--%.*s", cache,
+                         cache[strlen(cache) - 1] == '/' ? "" : "/", (int)(slash - hub->id), hub->id, (int)name_len,
+                         slash + 1);
+        int m = snprintf(hub->rev, sizeof(hub->rev), "%s", at ? at + 1 : "main");
+        return n >= 0 && (size_t)n < sizeof(hub->repo) && m >= 0 && (size_t)m < sizeof(hub->rev);
+}
+
 int source_hub(const char *id, char **out, uint64_t serial)
 {
         char cache[PATH_MAX];
-        cleanup_free struct hub *hub = calloc(1, sizeof(*hub));
-        if (!hub)
-                return fault_set(serial, STREAMER_ENOMEM, "no memory for a source");
-        hub->id = id;
-        hub->serial = serial;
+        struct hub hub = {.id = id, .serial = serial};
         if (!find_cache(cache, sizeof(cache)))
                 return fault_set(serial, STREAMER_ENOENT, "%s: neither HF_HOME nor HOME says where the cache is", id);
-        const char *slash = strchr(id, '/'), *at = strchr(slash, '@');
-        size_t name_len = at ? (size_t)(at - slash - 1) : strlen(slash + 1);
-        int n = snprintf(hub->repo, sizeof(hub->repo), "%s%smodels--%.*s--%.*s", cache,
-                         cache[strlen(cache) - 1] == '/' ? "" : "/", (int)(slash - id), id, (int)name_len, slash + 1);
-        int m = snprintf(hub->rev, sizeof(hub->rev), "%s", at ? at + 1 : "main");
-        if (n < 0 || (size_t)n >= sizeof(hub->repo) || m < 0 || (size_t)m >= sizeof(hub->rev) || !safe_rev(hub->rev))
+        if (!split(&hub, cache) || !safe_rev(hub.rev))
                 return fault_set(serial, STREAMER_EINVAL, "%.100s: the id's revision or the cache's path is not valid",
                                  id);
-        return find_snapshot(hub, out);
+        return find_snapshot(&hub, out);
 }

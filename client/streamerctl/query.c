@@ -194,7 +194,10 @@ int verb_show(struct ctl *ctl)
         int rc = ask(ctl, "show", args, ctl->args[0], &reply);
         if (rc != 0 || !reply)
                 return rc;
-        json_array_foreach(json_object_get(reply, "models"), i, m) show_model(m);
+        json_array_foreach(json_object_get(reply, "models"), i, m)
+        {
+                show_model(m);
+        }
         if (ctl->tensors) {
                 putchar('\n');
                 show_tensors(json_object_get(reply, "tensor_list"), ctl->format == FORMAT_WIDE);

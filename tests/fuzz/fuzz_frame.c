@@ -4,11 +4,9 @@
  * bodies, put together with their headers, must be the input again, up to where it was refused.
  */
 #include "proto/frame.h"
+#include "tests/fuzz/fuzz.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 struct feed {
         struct frame_reader reader;
@@ -25,9 +23,9 @@ static bool take_frames(struct feed *f)
         while ((rc = frame_reader_next(&f->reader, &body, &len)) == 1) {
                 unsigned char header[FRAME_HEADER];
                 frame_put_header(header, len);
-                if (len == 0 || len > FRAME_MAX || memcmp(f->input + f->checked, header, FRAME_HEADER) != 0 ||
-                    memcmp(f->input + f->checked + FRAME_HEADER, body, len) != 0)
-                        abort();
+                holds(len > 0 && len <= FRAME_MAX);
+                holds(memcmp(f->input + f->checked, header, FRAME_HEADER) == 0);
+                holds(memcmp(f->input + f->checked + FRAME_HEADER, body, len) == 0);
                 f->checked += FRAME_HEADER + len;
         }
         return rc == 0;
@@ -44,18 +42,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         while (good && fed < size - 1) {
                 size_t room, n = size - 1 - fed < piece ? size - 1 - fed : piece;
                 void *space = frame_reader_space(&f.reader, &room);
-                if (!space || room == 0)
-                        abort(); /* every whole frame was taken */
+                holds(space && room > 0); /* every whole frame was taken */
                 n = n < room ? n : room;
                 memcpy(space, f.input + fed, n);
                 frame_reader_added(&f.reader, n);
                 fed += n;
                 good = take_frames(&f);
         }
-        if (good && frame_reader_partial(&f.reader) != (f.checked < fed))
-                abort();
-        if (f.reader.cap > 4096 && f.reader.cap > 2 * fed)
-                abort(); /* memory follows what arrived, not what a header claims */
+        holds(!good || frame_reader_partial(&f.reader) == (f.checked < fed));
+        /* Memory follows what arrived, not what a header claims. */
+        holds(f.reader.cap <= 4096 || f.reader.cap <= 2 * fed);
         frame_reader_deinit(&f.reader);
         return 0;
 }

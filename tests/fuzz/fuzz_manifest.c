@@ -4,21 +4,18 @@
  * record that holds together must lie in its segment.
  */
 #include "proto/manifest.h"
+#include "tests/fuzz/fuzz.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define RECORDS_MAX 10000
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_record(const struct manifest_view *view, uint64_t i)
 {
         const char *why = NULL;
         const struct manifest_record *r = &view->records[i];
         if (manifest_check(view, i, &why) < 0) {
-                if (!why)
-                        abort();
+                holds(why);
                 return;
         }
         uint64_t dims = 0;
@@ -26,11 +23,9 @@ static void check_record(const struct manifest_view *view, uint64_t i)
                 dims += view->shapes[r->shape_off + k];
         volatile uint64_t keep = dims + strlen(view->strings + r->name_off); /* reads are the test */
         (void)keep;
-        if (r->bytes > 0 && view->segments[r->segment].size - r->bytes < r->offset)
-                abort();
+        holds(r->bytes == 0 || view->segments[r->segment].size - r->bytes >= r->offset);
         int64_t found = manifest_find(view, view->strings + r->name_off, r->name_len, &why);
-        if (found >= 0 && strcmp(view->strings + view->records[found].name_off, view->strings + r->name_off) != 0)
-                abort();
+        holds(found < 0 || strcmp(view->strings + view->records[found].name_off, view->strings + r->name_off) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -46,10 +41,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         check_record(&view, i);
                 manifest_find(&view, "weight", 6, &why);
                 const char *value = manifest_metadata(&view, "format");
-                if (value && strlen(value) > size)
-                        abort();
-        } else if (!why) {
-                abort();
+                holds(!value || strlen(value) < size);
+        } else {
+                holds(why);
         }
         free(copy);
         return 0;

@@ -6,17 +6,14 @@
  */
 #include "client/json.h"
 #include "proto/codec.h"
+#include "tests/fuzz/fuzz.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void encode(const struct request *request, msgpack_sbuffer *out)
 {
         msgpack_sbuffer_init(out);
-        if (request_encode(request, out) != 0)
-                abort();
+        holds(request_encode(request, out) == 0);
 }
 
 static void as_request(const uint8_t *data, size_t size)
@@ -26,16 +23,13 @@ static void as_request(const uint8_t *data, size_t size)
         msgpack_sbuffer once, twice;
         text[0] = 0;
         if (request_decode(&first, data, size, text, sizeof(text)) != 0) {
-                if (text[0] == 0 || !codec_utf8(text, strlen(text)))
-                        abort();
+                holds(text[0] != 0 && codec_utf8(text, strlen(text)));
                 return;
         }
         encode(&first, &once);
-        if (request_decode(&second, once.data, once.size, text, sizeof(text)) != 0)
-                abort();
+        holds(request_decode(&second, once.data, once.size, text, sizeof(text)) == 0);
         encode(&second, &twice);
-        if (once.size != twice.size || memcmp(once.data, twice.data, once.size) != 0)
-                abort();
+        holds(once.size == twice.size && memcmp(once.data, twice.data, once.size) == 0);
         msgpack_sbuffer_destroy(&once);
         msgpack_sbuffer_destroy(&twice);
         request_deinit(&first);
@@ -48,8 +42,7 @@ static void as_reply(const uint8_t *data, size_t size)
         struct message message;
         bool formed = codec_check(data, size, &why) == 0;
         int rc = message_decode(&message, data, size);
-        if (rc == 0 && !formed)
-                abort();
+        holds(rc != 0 || formed);
         if (rc != 0)
                 return;
         object_get(&message.unpacked.data, "segments");
@@ -68,8 +61,7 @@ static void as_value(const uint8_t *data, size_t size)
         memcpy(wrapped + 3, data, size);
         if (codec_check(wrapped, size + 3, &why) != 0)
                 return; /* one level too deep */
-        if (message_decode(&message, wrapped, size + 3) != 0)
-                abort();
+        holds(message_decode(&message, wrapped, size + 3) == 0);
         message_deinit(&message);
 }
 
