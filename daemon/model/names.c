@@ -6,7 +6,6 @@
  */
 #include "daemon/model/names.h"
 
-#include <endian.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -62,9 +61,9 @@ bool nameset_begin(struct nameset *set, size_t n)
                 return false;
         memset(set->slots.p, 0, capacity * sizeof(struct slot));
         set->mask = capacity - 1;
+        /* Early at boot there may be no random bytes yet: where we lie is a secret too. */
         if (set->key[0] == 0 && getrandom(set->key, sizeof(set->key), GRND_NONBLOCK) < 0)
-                set->key[0] = (uintptr_t)set ^ (uintptr_t)set->slots.p
-                                                       << 16; /* early at boot: where we lie is a secret too */
+                set->key[0] = (uintptr_t)set ^ (uintptr_t)set->slots.p << 16;
         return true;
 }
 

@@ -65,6 +65,7 @@ struct st_tensor {
         uint64_t begin, end; /* in the data section */
 };
 
+/* Keys hold no NUL, values may. */
 struct st_pair {
         uint32_t key, key_len, value, value_len; /* offsets in text, NUL-terminated there */
 };
