@@ -57,9 +57,10 @@ static double attach_once(const struct bench *b, const struct bench_daemon *bd, 
         return (double)strtoull(text, NULL, 10) / 1000;
 }
 
-static void row_attach(const struct bench *b, struct bench_daemon *bd, const char *name, size_t n, uint64_t bytes)
+static void row_attach(const struct bench *b, struct bench_daemon *bd, enum row row, size_t n, uint64_t bytes)
 {
         struct model *m = model_new(5);
+        const char *name = row_name(row);
         double us[ATTACHES];
 
         model_add_many(m, "model.layers.weight", n, bytes / n);
@@ -67,7 +68,7 @@ static void row_attach(const struct bench *b, struct bench_daemon *bd, const cha
         bench_load_keep(bd, path, name);
         for (size_t i = 0; i < ATTACHES; i++)
                 us[i] = attach_once(b, bd, name);
-        report_row(name, median(us, ATTACHES), "us", 0, LOWER, 300);
+        report_row(row, median(us, ATTACHES), 0);
         bench_unload(bd, name);
         unlink(path);
         model_free(m);
@@ -77,8 +78,8 @@ void rows_attach(const struct bench *b)
 {
         struct bench_daemon bd;
 
-        bench_daemon_start(&bd, b, b->hugetlb ? "hugetlb" : "thp");
-        row_attach(b, &bd, "attach_300", 300, GIB / b->shrink);
-        row_attach(b, &bd, "attach_100k", 100000, GIB / b->shrink);
+        bench_daemon_start(&bd, b, b->hugetlb ? "hugetlb" : "auto");
+        row_attach(b, &bd, ROW_attach_300, 300, GIB / b->shrink);
+        row_attach(b, &bd, ROW_attach_100k, 100000, GIB / b->shrink);
         bench_daemon_stop(&bd);
 }

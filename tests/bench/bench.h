@@ -22,6 +22,8 @@
 #define BLOCK ((size_t)8 << 20)
 #define ROUNDS_MAX 15
 
+#define HUGE_BYTES (18 * GIB) /* a segment of 8 GiB, a map of 4 GiB, two rings, fio's buffers */
+
 struct bench {
         char folder[PATH_SIZE];
         unsigned rounds;
@@ -34,15 +36,38 @@ struct bench {
 
 enum better { HIGHER, LOWER };
 
-/* A row; `ceiling` 0 where the target is absolute. */
-void report_row(const char *name, double value, const char *unit, double ceiling, enum better better, double target);
-/* A row that could not be measured, and why. */
-void report_missing(const char *name, const char *unit, double target, const char *why);
+// clang-format off
+/*        name                            unit          better  target */
+#define ROWS(X) \
+        X(cold_hugetlb_vs_fio,          "of ceiling", HIGHER, 0.95) \
+        X(cpu_s_per_gib,                "CPU-s/GiB",  LOWER,  0.2) \
+        X(warm_hugetlb_vs_2preads,      "of ceiling", HIGHER, 0.6) \
+        X(cold_4k,                      "GiB/s",      HIGHER, 0) \
+        X(warm_4k,                      "GiB/s",      HIGHER, 0) \
+        X(storage_bytes_per_model_byte, "bytes",      LOWER,  1.01) \
+        X(many_tensors_rate,            "of ceiling", HIGHER, 0.9) \
+        X(memory_1gib,                  "MiB",        LOWER,  32) \
+        X(memory_8gib,                  "MiB",        LOWER,  32) \
+        X(memory_100k_tensors,          "MiB",        LOWER,  64) \
+        X(attach_300,                   "us",         LOWER,  300) \
+        X(attach_100k,                  "us",         LOWER,  300)
+// clang-format on
+
+enum row {
+#define X(name, unit, better, target) ROW_##name,
+        ROWS(X)
+#undef X
+                ROW_COUNT
+};
+const char *row_name(enum row row);
+
+/* A row that no one fills in is written as not reached. `ceiling` 0: the target is absolute. */
+void report_row(enum row row, double value, double ceiling);
 void report_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void report_print(void);
 void report_write(const char *path);
 
-double median(const double *values, size_t n); /* at most ROUNDS_MAX or ATTACHES_MAX values */
+double median(const double *values, size_t n);
 
 /* ---- what the machine can do: GiB/s ---- */
 
@@ -68,6 +93,8 @@ struct bench_daemon {
 };
 void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages);
 void bench_daemon_stop(struct bench_daemon *bd);
+/* After a group that failed. */
+void bench_daemons_kill(void);
 
 /* Loads `path` as model "m" and unloads it again; `sample` looks at the daemon's memory all along. */
 void bench_load(struct bench_daemon *bd, const char *path, const struct model *m, bool sample, struct load_figures *f);

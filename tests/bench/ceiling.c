@@ -79,6 +79,7 @@ struct shared_read {
         unsigned char *to;
         uint64_t size;
         atomic_uint_fast64_t next;
+        atomic_bool failed; /* seen by the caller: only it may die */
 };
 
 static void *read_blocks(void *arg)
@@ -91,7 +92,7 @@ static void *read_blocks(void *arg)
                         return NULL;
                 size_t len = s->size - at < BLOCK ? (size_t)(s->size - at) : BLOCK;
                 if (pread(s->fd, s->to + at, len, (off_t)at) != (ssize_t)len)
-                        die("short read");
+                        atomic_store(&s->failed, true);
         }
 }
 
@@ -110,5 +111,7 @@ double ceiling_preads(const struct bench *b, const char *path)
         double seconds = (double)(clock_ns() - begin) / 1e9;
         munmap(s.to, whole_pages(s.size));
         close(s.fd);
+        if (atomic_load(&s.failed))
+                die_errno("%s: read", path);
         return (double)s.size / (double)GIB / seconds;
 }

@@ -18,6 +18,14 @@ static void must_do(struct bench_daemon *bd, int r, const char *what)
 
 /* ---- the daemon ---- */
 
+/* Copies: when a group is given up, what stood on its stack is gone. */
+static struct daemon running[2];
+
+static struct daemon *running_slot(pid_t pid)
+{
+        return running[0].pid == pid ? &running[0] : &running[1];
+}
+
 /* A ring of huge pages is not among the pages that smaps counts as anonymous. */
 static uint64_t ring_bytes(struct bench_daemon *bd)
 {
@@ -47,6 +55,7 @@ void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const ch
         file_write(config, text, strlen(text));
         daemon_init(&bd->d, folder);
         daemon_start(&bd->d, (const char *const[]){"--config", config, "--root", b->folder, NULL});
+        *running_slot(0) = bd->d;
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = bd->d.socket};
         must_do(bd, streamer_connect(&opts, &bd->client), "connect");
         bd->ring = ring_bytes(bd);
@@ -58,9 +67,16 @@ void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const ch
 void bench_daemon_stop(struct bench_daemon *bd)
 {
         streamer_close(bd->client);
+        running_slot(bd->d.pid)->pid = 0;
         if (daemon_stop(&bd->d) != 0)
                 die("the daemon did not end well");
         folder_remove(bd->d.folder);
+}
+
+void bench_daemons_kill(void)
+{
+        daemon_kill(&running[0]);
+        daemon_kill(&running[1]);
 }
 
 /* ---- loads ---- */

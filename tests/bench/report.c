@@ -10,16 +10,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROWS_MAX 64
-
-struct row {
-        const char *name, *unit, *why; /* why: it was not measured */
-        double value, ceiling, target;
+static const struct {
+        const char *name, *unit;
         enum better better;
+        double target;
+} promised[] = {
+#define X(name, unit, better, target) {#name, unit, better, target},
+        ROWS(X)
+#undef X
 };
 
-static struct row rows[ROWS_MAX];
-static size_t n_rows;
+static struct {
+        bool measured;
+        double value, ceiling;
+} rows[ROW_COUNT];
+
+const char *row_name(enum row row)
+{
+        return promised[row].name;
+}
 
 static int by_value(const void *a, const void *b)
 {
@@ -40,30 +49,18 @@ double median(const double *values, size_t n)
         return m;
 }
 
-static bool reached(const struct row *r)
+static bool reached(enum row row)
 {
-        if (r->why)
-                return false;
-        return r->better == HIGHER ? r->value >= r->target : r->value <= r->target;
+        double value = rows[row].value, target = promised[row].target;
+
+        return rows[row].measured && (promised[row].better == HIGHER ? value >= target : value <= target);
 }
 
-static void add(struct row row)
+void report_row(enum row row, double value, double ceiling)
 {
-        if (n_rows == ROWS_MAX)
-                die("too many rows");
-        rows[n_rows++] = row;
-}
-
-void report_row(const char *name, double value, const char *unit, double ceiling, enum better better, double target)
-{
-        add((struct row){
-                .name = name, .unit = unit, .value = value, .ceiling = ceiling, .target = target, .better = better});
-}
-
-void report_missing(const char *name, const char *unit, double target, const char *why)
-{
-        add((struct row){.name = name, .unit = unit, .target = target, .why = why});
-        report_note("%s was not measured: %s", name, why);
+        rows[row].measured = true;
+        rows[row].value = value;
+        rows[row].ceiling = ceiling;
 }
 
 void report_note(const char *format, ...)
@@ -77,35 +74,41 @@ void report_note(const char *format, ...)
         fflush(stdout);
 }
 
+static void print_number(double value, bool known)
+{
+        if (known)
+                printf("%12.3f ", value);
+        else
+                printf("%12s ", "-");
+}
+
 void report_print(void)
 {
         printf("\n%-32s %12s %12s %12s  %-12s %s\n", "row", "value", "ceiling", "target", "unit", "reached");
-        for (size_t i = 0; i < n_rows; i++) {
-                const struct row *r = &rows[i];
-                printf("%-32s ", r->name);
-                if (r->why)
-                        printf("%12s ", "-");
-                else
-                        printf("%12.3f ", r->value);
-                if (r->ceiling > 0)
-                        printf("%12.3f", r->ceiling);
-                else
-                        printf("%12s", "");
-                printf(" %s %9.3f  %-12s %s\n", r->better == HIGHER ? ">=" : "<=", r->target, r->unit,
-                       reached(r) ? "yes" : "no");
+        for (enum row i = 0; i < ROW_COUNT; i++) {
+                printf("%-32s ", promised[i].name);
+                print_number(rows[i].value, rows[i].measured);
+                print_number(rows[i].ceiling, rows[i].ceiling > 0);
+                printf("%s %9.3f  %-12s %s\n", promised[i].better == HIGHER ? ">=" : "<=", promised[i].target,
+                       promised[i].unit, reached(i) ? "yes" : "no");
         }
 }
 
-static json_t *row_json(const struct row *r)
+static json_t *number_or_null(double value, bool known)
+{
+        return known ? json_real(value) : json_null();
+}
+
+static json_t *row_json(enum row row)
 {
         json_t *o = json_object();
 
-        json_object_set_new(o, "name", json_string(r->name));
-        json_object_set_new(o, "value", r->why ? json_null() : json_real(r->value));
-        json_object_set_new(o, "unit", json_string(r->unit));
-        json_object_set_new(o, "ceiling", r->ceiling > 0 ? json_real(r->ceiling) : json_null());
-        json_object_set_new(o, "target", json_real(r->target));
-        json_object_set_new(o, "reached", json_boolean(reached(r)));
+        json_object_set_new(o, "name", json_string(promised[row].name));
+        json_object_set_new(o, "value", number_or_null(rows[row].value, rows[row].measured));
+        json_object_set_new(o, "unit", json_string(promised[row].unit));
+        json_object_set_new(o, "ceiling", number_or_null(rows[row].ceiling, rows[row].ceiling > 0));
+        json_object_set_new(o, "target", json_real(promised[row].target));
+        json_object_set_new(o, "reached", json_boolean(reached(row)));
         return o;
 }
 
@@ -113,8 +116,8 @@ void report_write(const char *path)
 {
         json_t *list = json_array();
 
-        for (size_t i = 0; i < n_rows; i++)
-                json_array_append_new(list, row_json(&rows[i]));
+        for (enum row i = 0; i < ROW_COUNT; i++)
+                json_array_append_new(list, row_json(i));
         if (json_dump_file(list, path, JSON_INDENT(2) | JSON_REAL_PRECISION(6)))
                 die("%s cannot be written", path);
         json_decref(list);

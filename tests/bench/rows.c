@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define NO_HUGETLB "vm.nr_overcommit_hugepages cannot be set here"
-
 /* n tensors of U8, `bytes` in all. */
 static struct model *even_model(uint64_t seed, size_t n, uint64_t bytes)
 {
@@ -43,6 +41,8 @@ static void round_of_rates(const struct bench *b, struct bench_daemon *huge, str
 {
         struct load_figures f;
 
+        if (b->hugetlb)
+                hugepages_allow(HUGE_BYTES); /* somebody else may have put back what he found */
         r->fio[i] = ceiling_fio(b, path);
         if (huge) {
                 one_load(huge, path, m, false, &f);
@@ -70,9 +70,9 @@ static void round_of_rates(const struct bench *b, struct bench_daemon *huge, str
                     r->warm_4k[i], r->cpu[i]);
 }
 
-static void report_ratio(const char *name, const double *values, double ceiling, unsigned n, double target)
+static void report_ratio(enum row row, const double *values, double ceiling, unsigned n)
 {
-        report_row(name, median(values, n) / ceiling, "of ceiling", ceiling, HIGHER, target);
+        report_row(row, median(values, n) / ceiling, ceiling);
 }
 
 static void report_rates(const struct bench *b, const struct rates *r)
@@ -81,17 +81,13 @@ static void report_rates(const struct bench *b, const struct rates *r)
         double fio = median(r->fio, n), preads = median(r->preads, n);
 
         if (b->hugetlb) {
-                report_ratio("cold_hugetlb_vs_fio", r->cold_hugetlb, fio, n, 0.95);
-                report_row("cpu_s_per_gib", median(r->cpu, n), "CPU-s/GiB", 0, LOWER, 0.2);
-                report_ratio("warm_hugetlb_vs_2preads", r->warm_hugetlb, preads, n, 0.6);
-        } else {
-                report_missing("cold_hugetlb_vs_fio", "of ceiling", 0.95, NO_HUGETLB);
-                report_row("cpu_s_per_gib", median(r->cpu, n), "CPU-s/GiB", 0, LOWER, 0.2);
-                report_missing("warm_hugetlb_vs_2preads", "of ceiling", 0.6, NO_HUGETLB);
+                report_ratio(ROW_cold_hugetlb_vs_fio, r->cold_hugetlb, fio, n);
+                report_ratio(ROW_warm_hugetlb_vs_2preads, r->warm_hugetlb, preads, n);
         }
-        report_row("cold_4k", median(r->cold_4k, n), "GiB/s", fio, HIGHER, 0);
-        report_row("warm_4k", median(r->warm_4k, n), "GiB/s", preads, HIGHER, 0);
-        report_row("storage_bytes_per_model_byte", median(r->storage, n), "bytes", 0, LOWER, 1.01);
+        report_row(ROW_cpu_s_per_gib, median(r->cpu, n), 0);
+        report_row(ROW_cold_4k, median(r->cold_4k, n), fio);
+        report_row(ROW_warm_4k, median(r->warm_4k, n), preads);
+        report_row(ROW_storage_bytes_per_model_byte, median(r->storage, n), 0);
 }
 
 void rows_rates(const struct bench *b)
@@ -127,7 +123,7 @@ void rows_tensors(const struct bench *b)
         struct bench_daemon bd;
         struct load_figures f;
 
-        bench_daemon_start(&bd, b, b->hugetlb ? "hugetlb" : "thp");
+        bench_daemon_start(&bd, b, b->hugetlb ? "hugetlb" : "auto");
         for (unsigned i = 0; i < b->rounds; i++) {
                 one_load(&bd, one_path, one, false, &f);
                 one_rate[i] = f.gib_per_s;
@@ -135,7 +131,7 @@ void rows_tensors(const struct bench *b)
                 many_rate[i] = f.gib_per_s;
                 report_note("round %u: one tensor %.2f, 50,000 tensors %.2f GiB/s", i + 1, one_rate[i], many_rate[i]);
         }
-        report_ratio("many_tensors_rate", many_rate, median(one_rate, b->rounds), b->rounds, 0.9);
+        report_ratio(ROW_many_tensors_rate, many_rate, median(one_rate, b->rounds), b->rounds);
         bench_daemon_stop(&bd);
         unlink(many_path);
         unlink(one_path);
@@ -146,16 +142,16 @@ void rows_tensors(const struct bench *b)
 /* ---- memory ---- */
 
 /* A fresh daemon each, so that no row sees what another left behind. */
-static void row_memory(const struct bench *b, const char *name, size_t n, uint64_t bytes, double target)
+static void row_memory(const struct bench *b, enum row row, size_t n, uint64_t bytes)
 {
         struct model *m = even_model(4, n, bytes);
-        const char *path = bench_file(b, m, name);
+        const char *path = bench_file(b, m, row_name(row));
         struct bench_daemon bd;
         struct load_figures f;
 
-        bench_daemon_start(&bd, b, b->hugetlb ? "hugetlb" : "thp");
+        bench_daemon_start(&bd, b, b->hugetlb ? "hugetlb" : "auto");
         bench_load(&bd, path, m, true, &f);
-        report_row(name, (double)f.memory / (double)MIB, "MiB", 0, LOWER, target);
+        report_row(row, (double)f.memory / (double)MIB, 0);
         bench_daemon_stop(&bd);
         unlink(path);
         model_free(m);
@@ -163,7 +159,7 @@ static void row_memory(const struct bench *b, const char *name, size_t n, uint64
 
 void rows_memory(const struct bench *b)
 {
-        row_memory(b, "memory_1gib", 300, GIB / b->shrink, 32);
-        row_memory(b, "memory_8gib", 300, 8 * GIB / b->shrink, 32);
-        row_memory(b, "memory_100k_tensors", 100000, GIB / b->shrink, 64);
+        row_memory(b, ROW_memory_1gib, 300, GIB / b->shrink);
+        row_memory(b, ROW_memory_8gib, 300, 8 * GIB / b->shrink);
+        row_memory(b, ROW_memory_100k_tensors, 100000, GIB / b->shrink);
 }
