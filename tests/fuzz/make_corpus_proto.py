@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the seeds of tests/fuzz/corpus/{frame,message,manifest}. Run by hand when the protocol changes."""
+
+import os
+import struct
+
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
+
+
+def put(folder, name, data):
+    os.makedirs(os.path.join(HERE, folder), exist_ok=True)
+    with open(os.path.join(HERE, folder, name), "wb") as f:
+        f.write(data)
+
+
+# ---- msgpack, as small as the seeds need it ----
+
+
+def text(s):
+    b = s.encode("utf-8", "surrogateescape")
+    return (bytes([0xA0 | len(b)]) if len(b) < 32 else struct.pack(">BH", 0xDA, len(b))) + b
+
+
+def number(n):
+    if n < 0:
+        return struct.pack(">Bq", 0xD3, n) if n < -32 else struct.pack("b", n)
+    return bytes([n]) if n < 128 else struct.pack(">BQ", 0xCF, n)
+
+
+def pack(o):
+    if o is None:
+        return b"\xc0"
+    if isinstance(o, bool):
+        return b"\xc3" if o else b"\xc2"
+    if isinstance(o, int):
+        return number(o)
+    if isinstance(o, float):
+        return struct.pack(">Bd", 0xCB, o)
+    if isinstance(o, str):
+        return text(o)
+    if isinstance(o, bytes):
+        return struct.pack(">BB", 0xC4, len(o)) + o
+    if isinstance(o, list):
+        head = bytes([0x90 | len(o)]) if len(o) < 16 else struct.pack(">BH", 0xDC, len(o))
+        return head + b"".join(map(pack, o))
+    head = bytes([0x80 | len(o)]) if len(o) < 16 else struct.pack(">BH", 0xDE, len(o))
+    return head + b"".join(pack(k) + pack(v) for k, v in o.items())
+
+
+def frame(body):
+    return struct.pack(">I", len(body)) + body
+
+
+# ---- frames: the first byte is the size of the pieces, less one ----
+
+FRAMES = {
+    "two-frames": b"\xff" + frame(b"first") + frame(b"second"),
+    "byte-by-byte": b"\x00" + frame(b"hello, world") + frame(b"x"),
+    "pieces-of-three": b"\x02" + frame(b"abcdefgh") * 3,
+    "length-zero": b"\x10" + frame(b"a") + b"\0\0\0\0rest",
+    "length-over-the-limit": b"\x10" + frame(b"a") + b"\0\x10\0\x01rest",
+    "length-at-the-limit-cut": b"\x10" + b"\0\x10\0\0rest",
+    "header-cut": b"\x05" + frame(b"abc") + b"\0\0",
+    "body-cut": b"\x05" + frame(b"abc") + b"\0\0\0\x09ab",
+    "longer-than-the-first-buffer": b"\xff" + frame(bytes(5000)) + frame(b"after"),
+    "largest-length-word": b"\x00" + b"\xff\xff\xff\xff",
+}
+for name, data in FRAMES.items():
+    put("frame", name, data)
+
+# ---- messages ----
+
+REQUESTS = {
+    "hello": {"min": 1, "max": 1, "client": "c"},
+    "load": {
+        "source": "/m/a.safetensors",
+        "name": "org/name",
+        "devices": ["cuda:0", "host"],
+        "verify": "sha256",
+        "dry_run": True,
+        "watch": False,
+    },
+    "list": {"after": "a", "limit": 10},
+    "show": {"model": "m", "tensors": True, "offset": 2**40, "limit": 5},
+    "ps": {"after": 2**64 - 1},
+    "wait": {"model": "m", "timeout_ms": 1000},
+    "unload": {"model": "m", "drain": True},
+    "attach": {"model": "m", "device": "host", "digest": "0" * 32, "generation": 3, "ready": True},
+    "detach": {"lease": 9},
+    "ping": {},
+}
+for verb, fields in REQUESTS.items():
+    put("message", "request-" + verb, pack({"verb": verb, "id": 7, **fields}))
+
+
+def cancel(model):
+    return pack({"verb": "cancel", "id": 1, "model": model})
+
+
+SEGMENT = {"kind": "memfd", "fd": 1, "size": 2**21, "offset": 0, "uuid": "u", "generation": 3, "digest": "d"}
+ATTACH = {"id": 2, "ok": True, "lease": 1, "model": "m", "generation": 3, "digest": "", "state": "loading"}
+ATTACH |= {"device": "host", "device_kind": "host", "bytes": 1, "manifest": {"fd": 0, "size": 4096}}
+ATTACH |= {"arrival": {"fd": 2, "size": 64}, "arrived": 0, "segments": [SEGMENT]}
+KINDS = {"id": 2, "ok": True, "a": -1, "b": -(2**40), "c": 2**63, "d": 1.5, "e": b"\0\xff", "f": None}
+KINDS |= {"g": [True, False, []], "h": {}}
+MESSAGES = {
+    "unknown-verb": pack({"verb": "lod\x1b", "id": 1}),
+    "unknown-field": pack({"verb": "ping", "id": 1, "x": None}),
+    "duplicate-field": b"\x83" + b"".join(map(pack, ["verb", "ping", "id", 1, "id", 2])),
+    "wrong-type": cancel(5),
+    "nul-in-a-string": cancel("a\0b"),
+    "not-utf8": cancel("\udcc3("),
+    "too-long": cancel("m" * 1025),
+    "too-many-devices": pack({"verb": "load", "id": 1, "source": "s", "devices": ["d"] * 65}),
+    "key-not-a-string": b"\x81\x01\x02",
+    "deep": b"\x91" * 13 + b"\x00",
+    "deep-enough": b"\x91" * 12 + b"\x00",
+    "length-lies": b"\x81\xa1k\xdb\xff\xff\xff\xffx",
+    "map-length-lies": b"\xdf\xff\xff\xff\xff",
+    "trailing-bytes": pack({"verb": "ping", "id": 1}) + b"\0",
+    "never-used-tag": b"\x81\xa1k\xc1",
+    "ext": b"\x81\xa1k\xc7\x04\x05abcd",
+    "reply-attach": pack(ATTACH),
+    "reply-error": pack({"id": 2, "ok": False, "code": "in-use", "text": "unload: two leases"}),
+    "reply-kinds": pack(KINDS),
+    "event": pack({"event": "op", "op": 1, "state": "ready", "bytes": 1}),
+}
+for name, data in MESSAGES.items():
+    put("message", name, data)
+
+# ---- manifests: a good one, and each field made wrong ----
+
+
+def manifest(recs, shapes, strings, segs, meta, **wrong):
+    h = {"version": 1, "header_size": 136, "generation": 1, "data_bytes": 0, "segments_off": 136}
+    h["records_off"] = 136 + 16 * len(segs)
+    h["metadata_off"] = h["records_off"] + 64 * len(recs)
+    h["shapes_off"] = h["metadata_off"] + 24 * len(meta)
+    h["strings_off"] = h["shapes_off"] + 8 * len(shapes)
+    h["size"] = h["strings_off"] + len(strings)
+    h.update(n_records=len(recs), n_shapes=len(shapes), strings_len=len(strings))
+    h.update(n_segments=len(segs), record_size=64, n_metadata=len(meta))
+    h.update(wrong)
+    longs = "size generation data_bytes segments_off records_off n_records metadata_off shapes_off n_shapes"
+    longs += " strings_off strings_len"
+    return b"".join(
+        [b"strmman1", struct.pack("<II", h["version"], h["header_size"])]
+        + [struct.pack("<Q", h[k]) for k in longs.split()]
+        + [struct.pack("<IIII", h["n_segments"], h["record_size"], h["n_metadata"], 0), bytes(16)]
+        + [struct.pack("<QQ", s, 0) for s in segs]
+        + [struct.pack("<QIIQIIQQ16s", *r, bytes(16)) for r in recs]
+        + [struct.pack("<QQII", *m) for m in meta]
+        + [struct.pack("<Q", d) for d in shapes]
+        + [strings]
+    )
+
+
+# name_off, name_len, dtype, shape_off, rank, segment, offset, bytes
+RECORDS = [(0, 1, 1, 0, 1, 0, 0, 4), (2, 6, 14, 1, 2, 0, 16, 24)]
+GOOD = {
+    "recs": RECORDS,
+    "shapes": [4, 2, 3],
+    "strings": b"a\0weight\0format\0pt\0",
+    "segs": [64],
+    "meta": [(9, 16, 6, 2)],
+}
+
+
+def second(name, record):
+    put("manifest", name, manifest(**{**GOOD, "recs": [RECORDS[0], record]}))
+
+
+put("manifest", "two-tensors", manifest(**GOOD))
+put("manifest", "empty", manifest([], [], b"", [], []))
+put("manifest", "cut", manifest(**GOOD)[:-10])
+put("manifest", "wrong-version", manifest(**GOOD, version=2))
+put("manifest", "shape-overflows", manifest(**{**GOOD, "shapes": [4, 2**63, 2]}))
+FIELDS = "size segments_off records_off n_records metadata_off shapes_off n_shapes strings_off strings_len"
+for field in FIELDS.split() + ["n_segments", "n_metadata"]:
+    put("manifest", "large-" + field, manifest(**GOOD, **{field: 0xFFFFFFF8}))
+for field in FIELDS.split():
+    put("manifest", "huge-" + field, manifest(**GOOD, **{field: 2**64 - 8}))
+second("name-outside", (100, 6, 14, 1, 2, 0, 16, 24))
+second("name-without-end", (2, 5, 14, 1, 2, 0, 16, 24))
+second("unknown-dtype", (2, 6, 99, 1, 2, 0, 16, 24))
+second("shape-outside", (2, 6, 14, 2, 2, 0, 16, 24))
+second("bytes-wrong", (2, 6, 14, 1, 2, 0, 16, 23))
+second("segment-outside", (2, 6, 14, 1, 2, 1, 16, 24))
+second("offset-outside", (2, 6, 14, 1, 2, 0, 41, 24))
+second("offset-wraps", (2, 6, 14, 1, 2, 0, 2**64 - 1, 24))
