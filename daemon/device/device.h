@@ -6,8 +6,9 @@
  * (device->thread) and nowhere else; prepare and put on reader threads; read on any worker. The
  * byte budget belongs to the loop thread.
  *
- * A device whose segments have `base` takes reads in place; others take them through staging slots
- * and put().
+ * A device whose segments have `base` takes reads in place; others take them through staging slots:
+ * by put(), which is complete on return, or where the device has copiers by copy(), which is complete
+ * when its event has fired. Until then the slot is the device's, and nobody may see the bytes.
  */
 #ifndef DAEMON_DEVICE_DEVICE_H
 #define DAEMON_DEVICE_DEVICE_H
@@ -35,6 +36,22 @@ struct segment {
         unsigned char *base; /* host address, NULL where the host cannot write there */
         int fd;              /* where the handle is a descriptor, else -1 */
         enum page_kind pages;
+        /* The device's own. */
+        uint64_t address, allocation;
+        unsigned char ipc[64];
+};
+
+/* Host memory, and where it goes. */
+struct device_span {
+        struct segment *segment;
+        uint64_t offset; /* in the segment */
+        const void *from;
+        uint64_t len;
+};
+
+/* What one reader thread copies with: used by that thread alone; the beginning of the device's own. */
+struct copier {
+        const struct device_ops *ops;
 };
 
 /* What a client needs to map a segment. */
@@ -54,6 +71,14 @@ struct device_ops {
         int (*prepare)(struct segment *segment, uint64_t offset, uint64_t len, struct error *error);
         /* Copies from host memory; complete on return. */
         int (*put)(struct segment *segment, uint64_t offset, const void *from, uint64_t len, struct error *error);
+        /* All of the following or none (NULL). copy() starts n copies and answers an event; copied()
+         * asks for it, or waits: 1 when all bytes are there, 0 not yet, else the failure. The event
+         * is gone unless the answer was 0. */
+        struct copier *(*copier_new)(struct device *device, struct error *error);
+        void (*copier_free)(struct copier *copier);
+        int (*copy)(struct copier *copier, const struct device_span *spans, size_t n, void **event,
+                    struct error *error);
+        int (*copied)(struct copier *copier, void *event, bool wait, struct error *error);
         /* Copies back to host memory. */
         int (*read)(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error);
         void (*handle)(const struct segment *segment, struct handle *handle);
@@ -67,6 +92,7 @@ struct device {
         int index;
         struct device_layout layout;
         enum page_kind pages; /* what a new segment is expected to get */
+        unsigned number;      /* among the daemon's devices */
         struct work_pool *thread;
         uint64_t budget, used; /* bytes; used counts what is being allocated and freed, too */
 };

@@ -2,7 +2,7 @@
 #include "daemon/io/reader_pread.h"
 
 #include "daemon/base/log.h"
-#include "daemon/io/reader.h"
+#include "daemon/io/flight.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -22,6 +22,7 @@ struct pread_thread {
         uint64_t moved_ns;     /* atomic: when a byte was last moved */
         bool stuck;            /* under the reader's lock */
         unsigned char *bounce; /* two pages */
+        struct flights flights;
 };
 
 /* Where bytes go, piece by piece, and how many of them are wanted: O_DIRECT may deliver a few more. */
@@ -193,6 +194,7 @@ static int fill_in_place(struct pread_thread *self, const struct ticket *ticket,
         return fill_buffered(self, ticket, to, error);
 }
 
+/* As flights_start() answers. */
 static int fill_slot(struct pread_thread *self, const struct ticket *ticket, struct error *error)
 {
         const struct plan_block *block = ticket->block;
@@ -201,8 +203,7 @@ static int fill_slot(struct pread_thread *self, const struct ticket *ticket, str
         unsigned char *data = ticket->slot + head;
         int r = -1;
         if (!range_cached(object, block->file_off, block->len)) {
-                uint64_t len = round_up(head + block->len, PAGE);
-                struct target t = {.iov = {{ticket->slot, len}},
+                struct target t = {.iov = {{ticket->slot, round_up(head + block->len, PAGE)}},
                                    .n = 1,
                                    .offset = block->file_off - head,
                                    .want = head + block->len};
@@ -214,7 +215,7 @@ static int fill_slot(struct pread_thread *self, const struct ticket *ticket, str
         }
         if (r < 0)
                 r = fill_buffered(self, ticket, data, error);
-        return r < 0 ? r : reader_put(ticket, data, error);
+        return r < 0 ? r : flights_start(&self->flights, ticket, data, error);
 }
 
 int pread_range(const struct object *object, uint64_t offset, uint64_t len, unsigned char *to, struct error *error)
@@ -250,22 +251,52 @@ static void set_job(struct pread_thread *self, struct read_job *job)
         pthread_mutex_unlock(&reader->mutex);
 }
 
+static void do_block(struct pread_thread *self, struct ticket *ticket)
+{
+        struct error error = {0};
+        __atomic_store_n(&self->moved_ns, now_ns(), __ATOMIC_RELAXED);
+        set_job(self, ticket->job);
+        int r = ticket->slot == NULL ? fill_in_place(self, ticket, &error) : fill_slot(self, ticket, &error);
+        if (r == 0)
+                ticket->job->landed(ticket->job, ticket->block);
+        set_job(self, NULL);
+        if (r <= 0)
+                reader_give(self->reader, ticket, r < 0 ? &error : NULL);
+}
+
+static void wait_for_copy(struct pread_thread *self)
+{
+        __atomic_store_n(&self->moved_ns, now_ns(), __ATOMIC_RELAXED);
+        set_job(self, self->flights.oldest_first[0].ticket.job);
+        flights_wait(&self->flights);
+        set_job(self, NULL);
+        flights_reap(&self->flights);
+}
+
+/* Takes what there is while its copies fly; waits for work only when none of them does. */
+static bool next_block(struct pread_thread *self, struct ticket *ticket)
+{
+        struct flights *flights = &self->flights;
+        for (;;) {
+                if (flights->n > 0)
+                        flights_reap(flights);
+                if (flights->n == 0)
+                        return reader_take(self->reader, ticket);
+                if (flights->n < FLIGHTS_MAX && reader_try(self->reader, ticket))
+                        return true;
+                wait_for_copy(self);
+        }
+}
+
 static void *pread_main(void *arg)
 {
         struct pread_thread *self = arg;
         struct reader *reader = self->reader;
         struct ticket ticket;
         pthread_setname_np(pthread_self(), "reader");
-        while (reader_take(reader, &ticket)) {
-                struct error error = {0};
-                __atomic_store_n(&self->moved_ns, now_ns(), __ATOMIC_RELAXED);
-                set_job(self, ticket.job);
-                int r = ticket.slot == NULL ? fill_in_place(self, &ticket, &error) : fill_slot(self, &ticket, &error);
-                if (r == 0)
-                        ticket.job->landed(ticket.job, ticket.block);
-                set_job(self, NULL);
-                reader_give(reader, &ticket, r < 0 ? &error : NULL);
-        }
+        while (next_block(self, &ticket))
+                do_block(self, &ticket);
+        flights_deinit(&self->flights);
         pthread_mutex_lock(&reader->mutex);
         if (!reader->stopping) { /* one too many: nobody waits for it */
                 list_remove(&self->link);
@@ -282,7 +313,7 @@ bool reader_pread_start(struct reader *reader)
         struct pread_thread *self = calloc(1, sizeof(*self));
         if (self == NULL)
                 return false;
-        self->reader = reader;
+        self->reader = self->flights.reader = reader;
         self->bounce = aligned_alloc(PAGE, 2 * PAGE);
         pthread_attr_t attr;
         pthread_attr_init(&attr);
