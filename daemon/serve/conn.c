@@ -21,7 +21,7 @@ struct out_frame {
 };
 
 static void on_poll(uv_poll_t *poll, int status, int events);
-static void conn_process(struct conn *conn);
+static void conn_resume(struct conn *conn);
 
 /* ---- closing ---- */
 
@@ -116,7 +116,7 @@ static void flush(struct conn *conn)
         }
         if (conn->paused && conn->out_bytes < conn->limits->output / 2) {
                 conn->paused = false;
-                conn_process(conn);
+                conn_resume(conn);
         }
         if (!conn->closing && conn->out_bytes < conn->limits->output / 2)
                 conn->ops->drained(conn);
@@ -237,6 +237,13 @@ static void conn_process(struct conn *conn)
                 conn->waiting_since = now_ns();
 }
 
+/* It is read again: a frame that it could not go on with has its time anew. */
+static void conn_resume(struct conn *conn)
+{
+        conn->waiting_since = 0;
+        conn_process(conn);
+}
+
 static void on_readable(struct conn *conn)
 {
         for (size_t got = 0; got < READ_TURN && !conn->paused && !conn->held && !conn->closing;) {
@@ -285,7 +292,7 @@ void conn_hold(struct conn *conn, bool hold)
                 return;
         conn->held = hold;
         if (!hold && !conn->closing)
-                conn_process(conn);
+                conn_resume(conn);
         update_poll(conn);
 }
 
