@@ -293,6 +293,7 @@ static void remove_name(struct generation *generation, const char *name)
                         generation->last_name = last;
                 }
                 free(n);
+                return; /* `name` may have been this one's own */
         }
 }
 

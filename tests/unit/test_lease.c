@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Leases end by detach, or when the connection is closed and the process has exited, in either
+ * order; a process is known once, however many connections and leases it has.
+ */
+#include "tests/lib/core.h"
+
+#include "daemon/base/util.h"
+#include "daemon/resident/lease.h"
+#include "tests/lib/storage.h"
+
+#include <sys/eventfd.h>
+
+static struct fake_device fake;
+static struct device *devices[1];
+static struct resident resident;
+static struct leases leases;
+static struct generation *model;
+static unsigned watched, unwatched;
+static bool refuse_watch;
+static unsigned fds_before;
+
+static int on_watch(struct process *process)
+{
+        (void)process;
+        watched++;
+        return refuse_watch ? STREAMER_ENOMEM : 0;
+}
+
+static void on_unwatch(struct process *process)
+{
+        (void)process;
+        unwatched++;
+}
+
+static struct generation *ready_model(const char *name)
+{
+        struct error error = {0};
+        struct generation *g = generation_new(&resident, name, "/models/x", &fake.device);
+        generation_assign_number(g);
+        ck_assert_int_eq(generation_charge(g, 2 * MiB, &error), 0);
+        ck_assert_int_eq(fake.device.ops->alloc(&fake.device, 2 * MiB, &g->segments[0], &error), 0);
+        g->n_segments = 1;
+        generation_ready(g);
+        generation_unpin(g);
+        return g;
+}
+
+static void begin(void)
+{
+        fake_device_init(&fake, "fake", 64 * MiB, false);
+        devices[0] = &fake.device;
+        resident_init(&resident, devices, 1, 2);
+        leases_init(&leases);
+        leases.watch = on_watch;
+        leases.unwatch = on_unwatch;
+        model = ready_model("m");
+        fds_before = process_fds(getpid());
+}
+
+/* Each test ends its leases; then nothing of any process is left, and the memory is free to go. */
+static void end(void)
+{
+        ck_assert_uint_eq(leases.n, 0);
+        ck_assert(list_empty(&leases.processes));
+        ck_assert_uint_eq(watched, unwatched);
+        ck_assert_uint_eq(process_fds(getpid()), fds_before);
+        if (!resident_empty(&resident))
+                generation_drop_name(model, "m");
+        core_until(resident_empty(&resident));
+        ck_assert_uint_eq(fake.device.used, 0);
+        fake_device_deinit(&fake);
+}
+
+/* An eventfd stands for the pidfd: nobody here waits on it. */
+static struct process *process_of(pid_t pid)
+{
+        return leases_process_consume_fd(&leases, pid, 1000, must(eventfd(0, EFD_CLOEXEC)));
+}
+
+static struct lease *lease_of(pid_t pid, void *owner)
+{
+        struct process *process = process_of(pid);
+        ck_assert_ptr_nonnull(process);
+        struct lease *lease = lease_new(&leases, process, model, owner);
+        ck_assert_ptr_nonnull(lease);
+        return lease;
+}
+
+static bool held(void)
+{
+        return model->n_leases > 0;
+}
+
+static int owner_a, owner_b; /* sessions */
+
+/* ---- how a lease ends ---- */
+
+START_TEST(a_lease_holds_its_model_until_it_is_detached)
+{
+        struct lease *lease = lease_of(100, &owner_a);
+        ck_assert(held());
+        ck_assert_uint_eq(leases.n, 1);
+        generation_drop_name(model, "m");
+        core_settle();
+        ck_assert_uint_eq(fake.freed, 0);
+        lease_end(&leases, lease);
+        core_until(resident_empty(&resident));
+        ck_assert_uint_eq(fake.freed, 1);
+}
+END_TEST
+
+START_TEST(a_closed_connection_alone_ends_no_lease)
+{
+        struct lease *lease = lease_of(100, &owner_a);
+        struct process *process = lease->process;
+        lease_abandon(&leases, lease);
+        ck_assert(held());
+        ck_assert_ptr_null(lease->owner);
+        generation_drop_name(model, "m");
+        core_settle();
+        ck_assert_uint_eq(fake.freed, 0); /* the process may have it mapped */
+        process_exited(process);
+        core_until(resident_empty(&resident));
+}
+END_TEST
+
+START_TEST(an_exit_alone_ends_no_lease_of_an_open_connection)
+{
+        struct lease *lease = lease_of(100, &owner_a);
+        process_exited(lease->process);
+        ck_assert(held());
+        lease_abandon(&leases, lease);
+        ck_assert(!held());
+}
+END_TEST
+
+START_TEST(exit_after_abandon_ends_all_orphans_of_the_process)
+{
+        struct lease *first = lease_of(100, &owner_a), *second = lease_of(100, &owner_a);
+        struct process *process = first->process;
+        lease_abandon(&leases, first);
+        lease_abandon(&leases, second);
+        ck_assert_uint_eq(leases.n, 2);
+        process_exited(process);
+        ck_assert_uint_eq(leases.n, 0);
+}
+END_TEST
+
+START_TEST(an_exit_ends_orphans_and_spares_what_a_connection_still_holds)
+{
+        struct lease *orphan = lease_of(100, &owner_a), *open = lease_of(100, &owner_b);
+        struct process *process = orphan->process;
+        ck_assert_ptr_eq(process, open->process);
+        lease_abandon(&leases, orphan);
+        process_exited(process);
+        ck_assert_uint_eq(leases.n, 1);
+        ck_assert_uint_eq(model->n_leases, 1);
+        lease_end(&leases, open);
+        ck_assert(!held());
+}
+END_TEST
+
+START_TEST(orphans_end_wherever_they_stand_among_the_held)
+{
+        struct lease *l[5];
+        for (size_t i = 0; i < 5; i++)
+                l[i] = lease_of(100, &owner_a);
+        struct process *process = l[0]->process;
+        lease_abandon(&leases, l[0]);
+        lease_abandon(&leases, l[2]);
+        lease_abandon(&leases, l[4]);
+        process_exited(process);
+        ck_assert_uint_eq(leases.n, 2);
+        lease_abandon(&leases, l[1]);
+        lease_end(&leases, l[3]);
+}
+END_TEST
+
+START_TEST(an_orphan_of_one_process_outlives_the_exit_of_another)
+{
+        struct lease *mine = lease_of(100, &owner_a), *other = lease_of(200, &owner_b);
+        struct process *process = mine->process;
+        lease_abandon(&leases, mine);
+        process_exited(other->process);
+        lease_abandon(&leases, other);
+        ck_assert_uint_eq(leases.n, 1);
+        process_exited(process);
+        ck_assert(!held());
+}
+END_TEST
+
+/* ---- processes ---- */
+
+START_TEST(connections_of_one_process_share_what_is_known_of_it)
+{
+        struct lease *a = lease_of(100, &owner_a), *b = lease_of(100, &owner_b);
+        ck_assert_ptr_eq(a->process, b->process);
+        ck_assert_uint_eq(watched, 1);
+        ck_assert_uint_eq(process_fds(getpid()), fds_before + 1); /* the second pidfd was closed */
+        lease_end(&leases, a);
+        ck_assert_uint_eq(unwatched, 0);
+        lease_end(&leases, b);
+        ck_assert_uint_eq(unwatched, 1);
+}
+END_TEST
+
+START_TEST(a_pid_that_came_back_is_another_process)
+{
+        struct lease *old = lease_of(100, &owner_a);
+        process_exited(old->process);
+        struct lease *new = lease_of(100, &owner_b);
+        ck_assert_ptr_ne(old->process, new->process);
+        struct process *process = new->process;
+        lease_abandon(&leases, new);
+        ck_assert_uint_eq(leases.n, 2);
+        lease_abandon(&leases, old);
+        ck_assert_uint_eq(leases.n, 1);
+        process_exited(process);
+}
+END_TEST
+
+START_TEST(a_process_that_got_no_lease_is_let_go)
+{
+        struct process *process = process_of(100);
+        ck_assert_uint_eq(watched, 1);
+        process_settle(process);
+        ck_assert_uint_eq(unwatched, 1);
+}
+END_TEST
+
+START_TEST(settling_a_process_that_holds_a_lease_is_nothing)
+{
+        struct lease *lease = lease_of(100, &owner_a);
+        process_settle(lease->process);
+        ck_assert_uint_eq(unwatched, 0);
+        lease_end(&leases, lease);
+}
+END_TEST
+
+START_TEST(a_process_that_cannot_be_watched_gets_no_lease)
+{
+        refuse_watch = true;
+        ck_assert_ptr_null(process_of(100));
+        ck_assert_uint_eq(process_fds(getpid()), fds_before);
+}
+END_TEST
+
+START_TEST(leases_are_numbered_and_dated)
+{
+        uint64_t before = now_ns();
+        struct lease *a = lease_of(100, &owner_a), *b = lease_of(200, &owner_a);
+        ck_assert_uint_lt(a->id, b->id);
+        ck_assert_uint_ge(a->since_ns, before);
+        uint64_t last = b->id;
+        lease_end(&leases, b);
+        b = lease_of(200, &owner_a);
+        ck_assert_uint_gt(b->id, last);
+        lease_end(&leases, a);
+        lease_end(&leases, b);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("lease");
+        TCase *ends = core_group("how a lease ends", begin, end);
+        tcase_add_test(ends, a_lease_holds_its_model_until_it_is_detached);
+        tcase_add_test(ends, a_closed_connection_alone_ends_no_lease);
+        tcase_add_test(ends, an_exit_alone_ends_no_lease_of_an_open_connection);
+        tcase_add_test(ends, exit_after_abandon_ends_all_orphans_of_the_process);
+        tcase_add_test(ends, an_exit_ends_orphans_and_spares_what_a_connection_still_holds);
+        tcase_add_test(ends, orphans_end_wherever_they_stand_among_the_held);
+        tcase_add_test(ends, an_orphan_of_one_process_outlives_the_exit_of_another);
+        TCase *processes = core_group("processes", begin, end);
+        tcase_add_test(processes, connections_of_one_process_share_what_is_known_of_it);
+        tcase_add_test(processes, a_pid_that_came_back_is_another_process);
+        tcase_add_test(processes, a_process_that_got_no_lease_is_let_go);
+        tcase_add_test(processes, settling_a_process_that_holds_a_lease_is_nothing);
+        tcase_add_test(processes, a_process_that_cannot_be_watched_gets_no_lease);
+        tcase_add_test(processes, leases_are_numbered_and_dated);
+        return suite_run();
+}
