@@ -2,10 +2,11 @@
  *
  * The engine for files: a thread takes a block and fills it by pread.
  *
- * Each block asks the page cache first, by 4 KiB RWF_NOWAIT probes of its first and last page on a
- * descriptor with POSIX_FADV_RANDOM (a larger probe, or one without the advice, starts read-ahead
- * of the whole file). On a hit it is read buffered, in pieces small enough to be hashed while they
- * are in the CPU's cache; else with O_DIRECT, so that a cold load leaves no page behind.
+ * Each block asks the page cache first: by cachestat(2), or where the kernel does not answer that by
+ * two 4 KiB RWF_NOWAIT probes on a descriptor with POSIX_FADV_RANDOM (a larger probe, or one without
+ * the advice, starts read-ahead of the whole file). If it is there it is read buffered, in pieces
+ * small enough to be hashed while they are in the CPU's cache; else with O_DIRECT, so that a cold
+ * load leaves no page behind.
  *
  * A block in place is read by one preadv: whole pages go to where they belong, the partial pages at
  * its edges through the thread's bounce pages, so that no byte of a neighbour is touched.
