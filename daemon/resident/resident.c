@@ -10,10 +10,8 @@
 const char *generation_state_name(enum generation_state state)
 {
         static const char *const names[] = {
-                [GENERATION_LOADING] = "loading",
-                [GENERATION_READY] = "ready",
-                [GENERATION_DRAINING] = "draining",
-                [GENERATION_FAILED] = "failed",
+                [GENERATION_LOADING] = "loading", [GENERATION_READY] = "ready", [GENERATION_DRAINING] = "draining",
+                [GENERATION_FAILED] = "failed",   [GENERATION_GONE] = "gone",
         };
         return names[state];
 }
@@ -95,6 +93,16 @@ struct generation *resident_loading(struct resident *resident, const char *name)
 struct generation *resident_failed(struct resident *resident, const char *name)
 {
         return find(resident, name, GENERATION_FAILED);
+}
+
+struct generation *resident_numbered(struct resident *resident, uint64_t number)
+{
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->number == number)
+                        return g;
+        }
+        return NULL;
 }
 
 struct generation *resident_any(struct resident *resident, const char *name)
@@ -243,7 +251,6 @@ static void release_done(struct work *work)
         g->device->used -= g->charged;
         g->charged = 0;
         log_debug("%s: generation %" PRIu64 " gave its memory back", generation_name(g), g->number);
-        generation_changed(g);
         generation_settle(g);
 }
 
@@ -263,8 +270,13 @@ void generation_settle(struct generation *generation)
                 work_submit(generation->device->thread, WORK_LANE_CPU, &generation->work, release_run, release_done);
                 return;
         }
-        if (list_empty(&generation->names))
-                generation_free(generation);
+        if (!list_empty(&generation->names))
+                return;
+        if (generation->state == GENERATION_DRAINING) {
+                generation->state = GENERATION_GONE;
+                generation_changed(generation);
+        }
+        generation_free(generation);
 }
 
 void generation_pin(struct generation *generation)

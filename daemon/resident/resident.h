@@ -3,7 +3,7 @@
  * What is resident: models by name and generation, their memory, and who holds it. Belongs to the
  * loop thread.
  *
- *   loading > ready > draining > (gone)
+ *   loading > ready > draining > gone
  *      \                 ^
  *       > failed         +-- the last name was taken away: unload, or a newer generation serves
  *
@@ -31,6 +31,7 @@ enum generation_state {
         GENERATION_READY,
         GENERATION_DRAINING,
         GENERATION_FAILED,
+        GENERATION_GONE, /* seen in its last change only */
 };
 const char *generation_state_name(enum generation_state state);
 
@@ -99,6 +100,7 @@ struct generation *resident_ready(struct resident *resident, const char *name);
 struct generation *resident_loading(struct resident *resident, const char *name); /* the newest */
 struct generation *resident_failed(struct resident *resident, const char *name);
 /* Serving, else loading, else failed, else draining. */
+struct generation *resident_numbered(struct resident *resident, uint64_t number);
 struct generation *resident_any(struct resident *resident, const char *name);
 /* Ready or loading, on this device, from exactly these files. */
 struct generation *resident_same(struct resident *resident, const struct source_identity *identity,

@@ -116,15 +116,31 @@ static bool try_wait(struct session *session, const struct request *request)
         return true;
 }
 
-static bool try_answer(struct session *session, const struct request *request)
+static bool try_gone(struct session *session, const struct request *request, uint64_t number)
 {
-        return request->verb == VERB_attach ? session_attach(session, request) : try_wait(session, request);
+        if (resident_numbered(session->server->resident, number) != NULL)
+                return false;
+        reply_state(session, request->id, request->u.unload.model, "gone", number);
+        return true;
+}
+
+/* `generation`: the one that an unload waits for. */
+static bool try_answer(struct session *session, const struct request *request, uint64_t generation)
+{
+        switch (request->verb) {
+        case VERB_attach:
+                return session_attach(session, request);
+        case VERB_unload:
+                return try_gone(session, request, generation);
+        default:
+                return try_wait(session, request);
+        }
 }
 
 /* Takes the request over. */
 static void answer_or_defer(struct session *session, struct request *request)
 {
-        if (try_answer(session, request)) {
+        if (try_answer(session, request, 0)) {
                 request_deinit(request);
                 return;
         }
@@ -142,7 +158,7 @@ static void answer_waiting(struct wake_item *item)
         server->answer_posted = false;
         list_each_safe (pos, &server->waiting) {
                 struct deferred *d = container_of(pos, struct deferred, in_server);
-                if (try_answer(d->session, &d->request))
+                if (try_answer(d->session, &d->request, d->generation))
                         deferred_free(d);
         }
 }
@@ -364,13 +380,12 @@ static void verify_ended(struct verify *verify)
         } else if (d->session != NULL) {
                 struct writer w;
                 conn_writer(&w);
-                writer_reply(&w, d->request.id, 6);
+                writer_reply(&w, d->request.id, 5);
                 writer_kstr(&w, "model", d->request.u.verify.model);
                 writer_ku64(&w, "generation", verify->generation->number);
                 reply_digest(&w, "digest", verify->generation);
                 writer_ku64(&w, "tensors", verify->tensors);
                 writer_ku64(&w, "bytes", verify->bytes);
-                writer_kbool(&w, "ok", true);
                 conn_send(d->session->conn, &w, NULL, 0);
         }
         deferred_free(d);
@@ -394,7 +409,8 @@ static void on_verify(struct session *session, struct request *request)
                 verify_start(&d->verify, session->server->pool, g, verify_ended);
 }
 
-static void on_unload(struct session *session, const struct request *request)
+/* Takes the request over. */
+static void on_unload(struct session *session, struct request *request)
 {
         const char *model = request->u.unload.model;
         struct resident *resident = session->server->resident;
@@ -410,12 +426,24 @@ static void on_unload(struct session *session, const struct request *request)
                           g->n_leases, g->n_leases == 1 ? "" : "s");
         if (error.code != 0) {
                 session_error(session, request->id, &error);
+                request_deinit(request);
                 return;
         }
         bool held = g->n_leases > 0;
+        bool last = g->state == GENERATION_READY && g->names.next == g->names.prev;
         uint64_t number = g->number;
         generation_drop_name(g, model);
-        reply_state(session, request->id, model, held ? "draining" : "gone", number);
+        if (held || request->u.unload.drain || !last || resident_numbered(resident, number) == NULL) {
+                reply_state(session, request->id, model, held ? "draining" : "gone", number);
+                request_deinit(request);
+                return;
+        }
+        /* Its memory is on its way back: whoever loads next shall find the room. */
+        struct deferred *d = deferred_new(session, request);
+        if (d == NULL)
+                return;
+        d->generation = number;
+        list_append(&session->server->waiting, &d->in_server);
 }
 
 /* ---- dispatch ---- */
@@ -465,6 +493,9 @@ static void dispatch(struct session *session, struct request *request)
         case VERB_ps:
                 session_ps(session, request);
                 return;
+        case VERB_unload:
+                on_unload(session, request);
+                return;
         case VERB_attach:
         case VERB_wait:
                 answer_or_defer(session, request);
@@ -489,9 +520,6 @@ static void dispatch(struct session *session, struct request *request)
                 break;
         case VERB_status:
                 on_status(session, request);
-                break;
-        case VERB_unload:
-                on_unload(session, request);
                 break;
         case VERB_detach:
                 session_detach(session, request);

@@ -36,13 +36,14 @@ struct op {
         char *model;
 };
 
-/* A request that is answered later: by a change (attach, wait), a load's end (a dry run) or a
+/* A request that is answered later: by a change (attach, wait, unload), a load's end (a dry run) or a
  * worker (verify, ps). The last two outlive their session. */
 struct deferred {
-        struct list in_session, in_server; /* in_server: attach and wait only */
+        struct list in_session, in_server; /* in_server: where a change answers it */
         struct session *session;           /* NULL: the client is gone */
         struct request request;
         uint64_t deadline_ns;    /* 0: none */
+        uint64_t generation;     /* whose end an unload waits for */
         struct load_watch watch; /* a dry run */
         struct verify verify;
         struct ps *ps;
