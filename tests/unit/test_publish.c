@@ -1,0 +1,530 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From landed blocks to tensors that clients can see: never before they are whole, never before the
+ * manifest is there, in the order in which they became whole, with the right digests.
+ *
+ * Blocks are landed here by hand, in any order and by several threads; what a client would see is
+ * read through the tables as a client reads them.
+ */
+#include "tests/lib/core.h"
+
+#include "daemon/base/util.h"
+#include "daemon/load/publish.h"
+
+#include <string.h>
+
+#define BLOCK (2 * MiB)
+
+static const struct device_layout layout = {.page = 4096, .align = 1, .granularity = 2 * MiB};
+
+static struct model *model;
+static struct resolved resolved;
+static struct publish publish;
+static unsigned char *images[8]; /* of the files */
+static const struct plan *plan;
+
+static void publish_open(const char *path, bool by_file)
+{
+        struct error error = {0};
+        core_resolve(&resolved, path, &layout, BLOCK);
+        plan = &resolved.plan;
+        for (size_t i = 0; i < resolved.set.n_objects; i++)
+                images[i] = (unsigned char *)file_read(resolved.set.objects[i].path, NULL);
+        ck_assert_int_eq(publish_init(&publish, &resolved, by_file, &error), 0);
+}
+
+static void build(void)
+{
+        struct error error = {0};
+        ck_assert_msg(publish_build(&publish, 42, plan->segments, &error) == 0, "%s", error.text);
+}
+
+static void end(void)
+{
+        publish_deinit(&publish);
+        for (size_t i = 0; i < resolved.set.n_objects; i++)
+                free(images[i]);
+        resolve_deinit(&resolved);
+        model = model_free(model);
+}
+
+/* What a reader thread does with a block. */
+static bool land(size_t block)
+{
+        const struct plan_block *b = &plan->blocks[block];
+        struct plan_cursor cursor;
+        struct plan_piece piece;
+        plan_pieces_begin(b, &cursor);
+        while (plan_pieces_next(plan, b, &cursor, &piece))
+                hash_bytes(images[b->file] + b->file_off + piece.in_block, piece.len, publish.leaves[piece.leaf]);
+        return publish_landed(&publish, b);
+}
+
+static struct manifest_view view_of(void)
+{
+        struct manifest_view view;
+        const char *why = "";
+        int r = manifest_open(&view, publish.manifest, publish.manifest_size, &why);
+        ck_assert_msg(r == 0, "%s", why);
+        return view;
+}
+
+static uint64_t visible(void)
+{
+        return __atomic_load_n(&publish.arrival->count, __ATOMIC_ACQUIRE);
+}
+
+static uint32_t arrival(uint64_t i)
+{
+        return ((const uint32_t *)(publish.arrival + 1))[i];
+}
+
+/* The model's own number of a record. */
+static size_t tensor_of(const struct manifest_view *view, uint64_t record)
+{
+        const char *why = "";
+        ck_assert_msg(manifest_check(view, record, &why) == 0, "%s", why);
+        size_t i = model_index(model, view->strings + view->records[record].name_off);
+        ck_assert_uint_lt(i, model->n);
+        return i;
+}
+
+static void digest_is_right(const struct manifest_view *view, uint64_t record)
+{
+        unsigned char want[DIGEST_SIZE];
+        model_tensor_digest(model, tensor_of(view, record), want);
+        ck_assert_mem_eq(view->records[record].digest, want, DIGEST_SIZE);
+}
+
+static bool arrived(const struct manifest_view *view, const char *name)
+{
+        for (uint64_t i = 0; i < visible(); i++)
+                if (strcmp(view->strings + view->records[arrival(i)].name_off, name) == 0)
+                        return true;
+        return false;
+}
+
+/* ---- models ---- */
+
+/* Tensors of less than a leaf, of several, of several blocks; many in one block; empty ones. */
+static void begin_mixed(void)
+{
+        model = model_new(11);
+        model_set_metadata(model, "{\"format\":\"pt\",\"note\":\"\\u00e4\"}");
+        model_add(model, "zeta", "U8", (uint64_t[]){5 * MiB + 3}, 1);
+        model_add(model, "alpha", "BF16", (uint64_t[]){4, 300, 2}, 3);
+        model_add(model, "empty", "F32", (uint64_t[]){0, 9}, 2);
+        model_add_many(model, "small", 600, 500);
+        model_add(model, "mid", "F32", (uint64_t[]){MiB}, 1);
+        model_add(model, "scalar", "F64", NULL, 0);
+        model_add(model, "last", "U8", (uint64_t[]){MiB + 1}, 1);
+}
+
+static void begin_one_file(void)
+{
+        begin_mixed();
+        publish_open(core_write(model, "one.safetensors"), false);
+}
+
+/* Three tensors, a block each. */
+static void begin_three_blocks(void)
+{
+        model = model_new(3);
+        model_add(model, "c", "U8", (uint64_t[]){BLOCK}, 1);
+        model_add(model, "a", "U8", (uint64_t[]){BLOCK}, 1);
+        model_add(model, "b", "U8", (uint64_t[]){BLOCK}, 1);
+        publish_open(core_write(model, "three.safetensors"), false);
+        ck_assert_uint_eq(plan->n_blocks, 3);
+}
+
+static void begin_by_file(void)
+{
+        begin_mixed();
+        char *folder = suite_path("by-file");
+        model_write_sharded(model, folder, 3, true);
+        publish_open(folder, true);
+        ck_assert_uint_eq(resolved.set.n_objects, 3);
+}
+
+/* ---- when ---- */
+
+START_TEST(nothing_is_visible_before_the_manifest_is_built)
+{
+        publish_begin(&publish);
+        for (size_t i = 0; i < plan->n_blocks; i++)
+                land(i);
+        ck_assert_uint_eq(publish_count(&publish), 0);
+        build();
+        ck_assert_uint_eq(publish_count(&publish), plan->n_tensors);
+        ck_assert_uint_eq(visible(), plan->n_tensors);
+}
+END_TEST
+
+START_TEST(nothing_is_visible_before_it_has_landed)
+{
+        build();
+        ck_assert_uint_eq(visible(), 0);
+        publish_begin(&publish);
+        struct manifest_view view = view_of();
+        ck_assert_uint_eq(visible(), 1);
+        ck_assert(arrived(&view, "empty"));
+}
+END_TEST
+
+START_TEST(a_tensor_of_several_blocks_waits_for_its_last)
+{
+        build();
+        struct manifest_view view = view_of();
+        size_t first = 0;
+        while (plan->blocks[first].skip == 0 && plan->blocks[first + 1].skip == 0)
+                first++;
+        ck_assert_uint_gt(plan->blocks[first + 1].skip, 0); /* a block that goes on with a tensor */
+        size_t of = plan->blocks[first + 1].tensor;
+        const char *name = model->tensors[core_tensor(&resolved, model, of)].name;
+        for (size_t i = 0; i < plan->n_blocks; i++)
+                if (i != first)
+                        land(i);
+        ck_assert(!arrived(&view, name));
+        ck_assert_uint_lt(visible(), plan->n_tensors - 1);
+        land(first);
+        ck_assert(arrived(&view, name));
+        ck_assert_uint_eq(visible(), plan->n_tensors - 1); /* publish_begin() brings the empty one */
+}
+END_TEST
+
+START_TEST(tensors_arrive_in_the_order_in_which_they_became_whole)
+{
+        build();
+        struct manifest_view view = view_of();
+        land(2);
+        land(0);
+        land(1);
+        const char *want[] = {"b", "c", "a"};
+        ck_assert_uint_eq(visible(), 3);
+        for (size_t i = 0; i < 3; i++)
+                ck_assert_str_eq(view.strings + view.records[arrival(i)].name_off, want[i]);
+}
+END_TEST
+
+START_TEST(the_order_is_the_same_where_the_manifest_came_late)
+{
+        land(1);
+        land(2);
+        build();
+        struct manifest_view view = view_of();
+        land(0);
+        const char *want[] = {"a", "b", "c"};
+        for (size_t i = 0; i < 3; i++)
+                ck_assert_str_eq(view.strings + view.records[arrival(i)].name_off, want[i]);
+}
+END_TEST
+
+START_TEST(the_last_block_of_a_file_says_so)
+{
+        ck_assert(!land(1));
+        ck_assert(!land(0));
+        ck_assert(land(2));
+        ck_assert_uint_eq(publish.bytes, 3 * BLOCK);
+}
+END_TEST
+
+/* ---- any order, several threads, a client that watches ---- */
+
+#define LANDERS 4
+
+struct race {
+        size_t *order;
+        size_t next;             /* atomic */
+        uint64_t *blocks;        /* of each tensor */
+        uint64_t started;        /* atomic: blocks whose bytes are there, so that landed() may have been called */
+        unsigned char *file_end; /* atomic, by file: how often landed() said that it is whole */
+};
+
+static void *lander(void *arg)
+{
+        struct race *race = arg;
+        for (size_t i; (i = __atomic_fetch_add(&race->next, 1, __ATOMIC_SEQ_CST)) < plan->n_blocks;) {
+                size_t b = race->order[i];
+                __atomic_or_fetch(&race->started, UINT64_C(1) << b, __ATOMIC_SEQ_CST);
+                if (land(b))
+                        __atomic_add_fetch(&race->file_end[plan->blocks[b].file], 1, __ATOMIC_SEQ_CST);
+        }
+        return NULL;
+}
+
+static void shuffle(size_t *order, size_t n, unsigned seed)
+{
+        for (size_t i = 0; i < n; i++)
+                order[i] = i;
+        for (size_t i = n; i > 1; i--) {
+                size_t k = (size_t)rand_r(&seed) % i, t = order[i - 1];
+                order[i - 1] = order[k];
+                order[k] = t;
+        }
+}
+
+/* The blocks that hold bytes of each of the model's tensors, a bit each. */
+static uint64_t *blocks_of_tensors(void)
+{
+        uint64_t *blocks = must_alloc(model->n * sizeof(*blocks));
+        ck_assert_uint_le(plan->n_blocks, 64);
+        for (size_t b = 0; b < plan->n_blocks; b++) {
+                struct plan_cursor cursor;
+                struct plan_piece piece;
+                plan_pieces_begin(&plan->blocks[b], &cursor);
+                while (plan_pieces_next(plan, &plan->blocks[b], &cursor, &piece))
+                        blocks[core_tensor(&resolved, model, piece.tensor)] |= UINT64_C(1) << b;
+        }
+        return blocks;
+}
+
+/* As a client follows the log: each tensor once, whole, with its digest. */
+static void follow(const struct race *race)
+{
+        struct manifest_view view = view_of();
+        unsigned char *seen = must_alloc(model->n);
+        for (uint64_t told = 0; told < plan->n_tensors;) {
+                for (uint64_t count = visible(); told < count; told++) {
+                        size_t i = tensor_of(&view, arrival(told));
+                        ck_assert_msg(!seen[i], "'%s' arrived twice", model->tensors[i].name);
+                        seen[i] = 1;
+                        uint64_t started = __atomic_load_n(&race->started, __ATOMIC_SEQ_CST);
+                        ck_assert_msg((race->blocks[i] & ~started) == 0, "'%s' is not whole", model->tensors[i].name);
+                        digest_is_right(&view, arrival(told));
+                }
+        }
+        free(seen);
+}
+
+START_TEST(in_any_order_no_tensor_is_seen_before_it_is_whole)
+{
+        struct race race = {.order = must_alloc(plan->n_blocks * sizeof(size_t)),
+                            .blocks = blocks_of_tensors(),
+                            .file_end = must_alloc(1)};
+        pthread_t threads[LANDERS];
+        shuffle(race.order, plan->n_blocks, (unsigned)_i);
+        if (_i % 2 == 0)
+                build();
+        publish_begin(&publish);
+        for (size_t i = 0; i < LANDERS; i++)
+                ck_assert_int_eq(pthread_create(&threads[i], NULL, lander, &race), 0);
+        if (_i % 2 == 1)
+                build();
+        follow(&race);
+        for (size_t i = 0; i < LANDERS; i++)
+                pthread_join(threads[i], NULL);
+        ck_assert_uint_eq(race.file_end[0], 1);
+        ck_assert_uint_eq(publish_count(&publish), plan->n_tensors);
+        ck_assert_uint_eq(publish.bytes, plan->bytes);
+        free(race.order);
+        free(race.blocks);
+        free(race.file_end);
+}
+END_TEST
+
+/* ---- by file ---- */
+
+static void land_file(size_t file)
+{
+        for (size_t i = 0; i < plan->n_blocks; i++)
+                if (plan->blocks[i].file == file)
+                        land(i);
+}
+
+static size_t tensors_in(size_t file)
+{
+        size_t n = 0;
+        for (size_t i = 0; i < plan->n_tensors; i++)
+                n += plan->tensors[i].file == file;
+        return n;
+}
+
+START_TEST(tensors_are_held_back_until_their_file_is_released)
+{
+        build();
+        publish_begin(&publish);
+        for (size_t i = 0; i < 3; i++)
+                land_file(i);
+        ck_assert_uint_eq(visible(), 0);
+        publish_file(&publish, 1);
+        ck_assert_uint_eq(visible(), tensors_in(1));
+        struct manifest_view view = view_of();
+        for (uint64_t i = 0; i < visible(); i++)
+                digest_is_right(&view, arrival(i));
+        publish_file(&publish, 0);
+        publish_file(&publish, 2);
+        ck_assert_uint_eq(visible(), plan->n_tensors);
+        for (uint64_t i = 0; i < visible(); i++)
+                digest_is_right(&view, arrival(i));
+}
+END_TEST
+
+START_TEST(a_file_released_before_the_manifest_is_seen_with_it)
+{
+        publish_begin(&publish);
+        land_file(2);
+        publish_file(&publish, 2);
+        ck_assert_uint_eq(publish_count(&publish), 0);
+        build();
+        ck_assert_uint_eq(visible(), tensors_in(2));
+}
+END_TEST
+
+START_TEST(each_file_is_whole_once_and_stale_tensors_do_not_count)
+{
+        unsigned whole[3] = {0};
+        publish_begin(&publish);
+        for (size_t i = 0; i < plan->n_blocks; i++)
+                whole[plan->blocks[i].file] += land(i);
+        for (size_t i = 0; i < 3; i++)
+                ck_assert_uint_eq(whole[i], 1);
+        ck_assert_uint_eq(plan->n_tensors, model->n);
+}
+END_TEST
+
+/* ---- the tables ---- */
+
+static void land_all(void)
+{
+        publish_begin(&publish);
+        for (size_t i = 0; i < plan->n_blocks; i++)
+                land(i);
+}
+
+START_TEST(the_manifest_is_one_that_clients_accept)
+{
+        build();
+        struct manifest_view view = view_of();
+        const char *why;
+        ck_assert_uint_eq(view.header->generation, 42);
+        ck_assert_uint_eq(view.header->data_bytes, model->bytes);
+        ck_assert_uint_eq(view.header->n_records, model->n);
+        ck_assert_uint_eq(view.header->n_segments, plan->n_segments);
+        for (size_t i = 0; i < model->n; i++) {
+                const struct model_tensor *t = &model->tensors[i];
+                int64_t at = manifest_find(&view, t->name, strlen(t->name), &why);
+                ck_assert_msg(at >= 0, "%s", t->name);
+                const struct manifest_record *r = &view.records[at];
+                ck_assert_uint_eq(tensor_of(&view, (uint64_t)at), i);
+                ck_assert_str_eq(dtype_name(r->dtype), t->dtype);
+                ck_assert_uint_eq(r->rank, t->rank);
+                ck_assert_mem_eq(view.shapes + r->shape_off, t->shape, t->rank * sizeof(uint64_t));
+                ck_assert_uint_eq(r->bytes, t->bytes);
+        }
+}
+END_TEST
+
+START_TEST(records_say_where_the_plan_has_put_the_tensors)
+{
+        build();
+        struct manifest_view view = view_of();
+        for (size_t i = 0; i < plan->n_tensors; i++) {
+                const char *why, *name = model->tensors[core_tensor(&resolved, model, i)].name;
+                const struct manifest_record *r = &view.records[manifest_find(&view, name, strlen(name), &why)];
+                ck_assert_uint_eq(r->segment, plan->tensors[i].segment);
+                ck_assert_uint_eq(r->offset, plan->tensors[i].offset);
+        }
+}
+END_TEST
+
+START_TEST(metadata_of_the_file_is_in_the_manifest)
+{
+        build();
+        struct manifest_view view = view_of();
+        ck_assert_str_eq(manifest_metadata(&view, "format"), "pt");
+        ck_assert_str_eq(manifest_metadata(&view, "note"), "\xc3\xa4");
+        ck_assert_ptr_null(manifest_metadata(&view, "other"));
+}
+END_TEST
+
+START_TEST(digests_are_what_others_compute)
+{
+        struct error error = {0};
+        unsigned char digest[DIGEST_SIZE];
+        char got[33], want[33];
+        build();
+        land_all();
+        struct manifest_view view = view_of();
+        for (uint64_t i = 0; i < view.header->n_records; i++)
+                digest_is_right(&view, i);
+        ck_assert_int_eq(publish_finish(&publish, digest, &error), 0);
+        for (size_t i = 0; i < DIGEST_SIZE; i++)
+                snprintf(got + 2 * i, 3, "%02x", digest[i]);
+        model_digest(model, want);
+        ck_assert_str_eq(got, want);
+        ck_assert_mem_eq(view.header->digest, digest, DIGEST_SIZE);
+}
+END_TEST
+
+START_TEST(sharding_changes_no_digest)
+{
+        struct error error = {0};
+        unsigned char digest[DIGEST_SIZE];
+        char got[33], want[33];
+        build();
+        land_all();
+        for (size_t i = 0; i < 3; i++)
+                publish_file(&publish, i);
+        ck_assert_int_eq(publish_finish(&publish, digest, &error), 0);
+        for (size_t i = 0; i < DIGEST_SIZE; i++)
+                snprintf(got + 2 * i, 3, "%02x", digest[i]);
+        model_digest(model, want);
+        ck_assert_str_eq(got, want);
+}
+END_TEST
+
+START_TEST(the_model_digest_is_not_there_before_the_end)
+{
+        static const unsigned char zero[DIGEST_SIZE];
+        build();
+        land_all();
+        struct manifest_view view = view_of();
+        ck_assert_mem_eq(view.header->digest, zero, DIGEST_SIZE);
+}
+END_TEST
+
+START_TEST(a_model_without_tensors_has_tables_too)
+{
+        struct error error = {0};
+        unsigned char digest[DIGEST_SIZE], want[DIGEST_SIZE];
+        model = model_new(1);
+        publish_open(core_write(model, "none.safetensors"), false);
+        publish_begin(&publish);
+        build();
+        struct manifest_view view = view_of();
+        ck_assert_uint_eq(view.header->n_records, 0);
+        ck_assert_uint_eq(visible(), 0);
+        ck_assert_int_eq(publish_finish(&publish, digest, &error), 0);
+        hash_bytes("", 0, want);
+        ck_assert_mem_eq(digest, want, DIGEST_SIZE);
+        end();
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("publish");
+        TCase *when = core_group("when", begin_one_file, end);
+        tcase_add_test(when, nothing_is_visible_before_the_manifest_is_built);
+        tcase_add_test(when, nothing_is_visible_before_it_has_landed);
+        tcase_add_test(when, a_tensor_of_several_blocks_waits_for_its_last);
+        tcase_add_loop_test(when, in_any_order_no_tensor_is_seen_before_it_is_whole, 0, suite_short() ? 4 : 24);
+        TCase *order = core_group("order", begin_three_blocks, end);
+        tcase_add_test(order, tensors_arrive_in_the_order_in_which_they_became_whole);
+        tcase_add_test(order, the_order_is_the_same_where_the_manifest_came_late);
+        tcase_add_test(order, the_last_block_of_a_file_says_so);
+        TCase *by_file = core_group("by file", begin_by_file, end);
+        tcase_add_test(by_file, tensors_are_held_back_until_their_file_is_released);
+        tcase_add_test(by_file, a_file_released_before_the_manifest_is_seen_with_it);
+        tcase_add_test(by_file, each_file_is_whole_once_and_stale_tensors_do_not_count);
+        tcase_add_test(by_file, sharding_changes_no_digest);
+        TCase *tables = core_group("tables", begin_one_file, end);
+        tcase_add_test(tables, the_manifest_is_one_that_clients_accept);
+        tcase_add_test(tables, records_say_where_the_plan_has_put_the_tensors);
+        tcase_add_test(tables, metadata_of_the_file_is_in_the_manifest);
+        tcase_add_test(tables, digests_are_what_others_compute);
+        tcase_add_test(tables, the_model_digest_is_not_there_before_the_end);
+        TCase *none = core_group("no tensors", NULL, NULL);
+        tcase_add_test(none, a_model_without_tensors_has_tables_too);
+        return suite_run();
+}
