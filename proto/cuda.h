@@ -94,6 +94,7 @@ struct cu_access_desc {
 #define CUDA_DRIVER_CALLS(X) \
         X(cuInit, enum cu_result, (unsigned flags)) \
         X(cuDeviceGet, enum cu_result, (cu_device *device, int ordinal)) \
+        X(cuDeviceTotalMem_v2, enum cu_result, (size_t *bytes, cu_device device)) /* needs no context */ \
         X(cuDeviceGetAttribute, enum cu_result, (int *value, enum cu_attribute attribute, cu_device device)) \
         X(cuDeviceGetName, enum cu_result, (char *name, int size, cu_device device)) \
         X(cuDeviceGetUuid_v2, enum cu_result, (struct cu_uuid *uuid, cu_device device)) \
