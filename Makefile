@@ -108,11 +108,25 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(call obj,tests/fuzz/driver.
 	$(LINK_TEST)
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(ARCHIVES)
 	$(LINK_TEST)
+
+# Stand-ins for CUDA, found by the names and sonames of the real libraries.
+FAKE := $(BUILD)/tests/fake
+FAKES := $(addprefix $(FAKE)/,libcuda.so.1 libcudart.so.13 libcudart.so.12)
+LINK_FAKE = @mkdir -p $(@D) && set -x && $(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -fPIC -shared -Wl,-soname,$(@F) -o $@ $(filter-out %.h,$^)
+
+$(FAKES): $(wildcard tests/lib/fake/*.h) proto/cuda.h daemon/device/cuda_api.h
+$(FAKE)/libcuda.so.1: $(addprefix tests/lib/fake/,cuda.c memory.c vmm.c world.c)
+	$(LINK_FAKE)
+$(FAKE)/libcudart.so.%: tests/lib/fake/cudart.c tests/lib/fake/stream.c $(FAKE)/libcuda.so.1
+	@mkdir -p $(@D)
+	@echo '$(@F) { global: cuda*; local: *; };' >$@.map
+	$(LINK_FAKE) -DFAKE_RUNTIME=$*090 -Wl,--version-script=$@.map -Wl,-rpath,'$$ORIGIN'
+
 $(BUILD)/bench: $(call obj,$(BENCH)) $(ARCHIVES) | $(BUILD)/deps-bench
 	$(LINK_TEST)
 
 ## tests        builds the test programs
-tests: all $(TESTS) $(REPLAYS)
+tests: all $(TESTS) $(REPLAYS) $(FAKES)
 
 # Sanitizer builds run the short set, and get more time for it.
 export STREAMERD_BUILD = $(BUILD)

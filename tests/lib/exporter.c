@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The child answers its parent over a socket pair: first the handle, then one byte for each byte
+ * that it is sent, having freed its memory. It ends when the parent closes the socket, or dies.
+ */
+#include "tests/lib/exporter.h"
+
+#include "daemon/device/cuda_api.h"
+#include "tests/lib/base.h"
+#include "tests/lib/fake/state.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+struct hello {
+        struct cuda_ipc_handle handle;
+        char uuid[CUDA_UUID_TEXT];
+};
+
+struct memory {
+        struct cuda_api *api;
+        void *pointer;
+        size_t size;
+        int fd;
+};
+
+unsigned char exporter_byte(int ordinal, size_t offset)
+{
+        return (unsigned char)(offset * 7 + offset / 4096 + (size_t)ordinal * 31 + 1);
+}
+
+/* ---- in the child ---- */
+
+/* What ends the test's process is the parent's affair. */
+static void give_up(const char *text)
+{
+        fprintf(stderr, "%s\n", text);
+        _exit(1);
+}
+
+static void check(int error, const char *call)
+{
+        if (error != 0)
+                die("exporter: %s: error %d", call, error);
+}
+#define CHECK(api, call, ...) check((int)(api)->call(__VA_ARGS__), #call)
+
+static void map_vmm(struct memory *m, int ordinal)
+{
+        struct cu_allocation_prop prop = {.type = CU_ALLOCATION_PINNED,
+                                          .handle_types = CU_HANDLE_POSIX_FD,
+                                          .location = {CU_LOCATION_DEVICE, ordinal}};
+        struct cu_access_desc access = {.location = prop.location, .flags = CU_ACCESS_READ_WRITE};
+        cu_allocation allocation;
+        cu_pointer pointer;
+        CHECK(m->api, cuMemCreate, &allocation, m->size, &prop, 0);
+        CHECK(m->api, cuMemExportToShareableHandle, &m->fd, allocation, CU_HANDLE_POSIX_FD, 0);
+        CHECK(m->api, cuMemAddressReserve, &pointer, m->size, 0, 0, 0);
+        CHECK(m->api, cuMemMap, pointer, m->size, 0, allocation, 0);
+        CHECK(m->api, cuMemSetAccess, pointer, m->size, &access, 1);
+        CHECK(m->api, cuMemRelease, allocation);
+        m->pointer = (void *)(uintptr_t)pointer;
+}
+
+static void fill(struct memory *m, int ordinal)
+{
+        unsigned char *bytes = must_alloc(m->size);
+        for (size_t i = 0; i < m->size; i++)
+                bytes[i] = exporter_byte(ordinal, i);
+        CHECK(m->api, cudaMemcpy, m->pointer, bytes, m->size, CUDA_COPY_HOST_TO_DEVICE);
+        free(bytes);
+}
+
+static void make(struct memory *m, int ordinal, bool vmm, struct hello *hello)
+{
+        char library[PATH_SIZE], why[1024];
+        cu_device device;
+        struct cu_uuid uuid;
+        fake_library("libcudart.so.13", library, sizeof(library));
+        if (cuda_api_open(library, &m->api, why, sizeof(why)) < 0)
+                die("exporter: %s", why);
+        CHECK(m->api, cudaSetDevice, ordinal);
+        CHECK(m->api, cuDeviceGet, &device, ordinal);
+        CHECK(m->api, cuDeviceGetUuid_v2, &uuid, device);
+        cuda_uuid_text(&uuid, hello->uuid);
+        if (vmm) {
+                map_vmm(m, ordinal);
+        } else {
+                CHECK(m->api, cudaMalloc, &m->pointer, m->size);
+                CHECK(m->api, cudaIpcGetMemHandle, &hello->handle, m->pointer);
+        }
+        fill(m, ordinal);
+}
+
+static void send_hello(int sock, const struct hello *hello, int fd)
+{
+        union {
+                char bytes[CMSG_SPACE(sizeof(int))];
+                struct cmsghdr align;
+        } control = {{0}};
+        struct iovec iov = {(void *)(uintptr_t)hello, sizeof(*hello)};
+        struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+        if (fd >= 0) {
+                m.msg_control = control.bytes;
+                m.msg_controllen = sizeof(control.bytes);
+                struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+                *c = (struct cmsghdr){
+                        .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+                memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+        }
+        must(sendmsg(sock, &m, 0));
+}
+
+static _Noreturn void serve(int sock, int ordinal, size_t size, bool vmm)
+{
+        struct memory memory = {.size = size, .fd = -1};
+        struct hello hello = {0};
+        char c;
+        make(&memory, ordinal, vmm, &hello);
+        send_hello(sock, &hello, memory.fd);
+        while (read(sock, &c, 1) == 1) {
+                CHECK(memory.api, cudaFree, memory.pointer);
+                must(write(sock, "", 1));
+        }
+        _exit(0);
+}
+
+/* ---- in the test ---- */
+
+static void receive_hello(struct exporter *e)
+{
+        struct hello hello;
+        union {
+                char bytes[CMSG_SPACE(sizeof(int))];
+                struct cmsghdr align;
+        } control;
+        struct iovec iov = {&hello, sizeof(hello)};
+        struct msghdr m = {
+                .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
+        if (recvmsg(e->socket, &m, MSG_WAITALL | MSG_CMSG_CLOEXEC) != sizeof(hello))
+                die("the exporter did not start");
+        e->handle = hello.handle;
+        memcpy(e->uuid, hello.uuid, sizeof(e->uuid));
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        if (c)
+                memcpy(&e->fd, CMSG_DATA(c), sizeof(e->fd));
+}
+
+void exporter_start(struct exporter *e, int ordinal, size_t size, bool vmm)
+{
+        int sockets[2];
+        *e = (struct exporter){.size = size, .fd = -1};
+        must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets));
+        e->pid = must(fork());
+        if (e->pid == 0) {
+                close(sockets[0]);
+                die_hook = give_up;
+                serve(sockets[1], ordinal, size, vmm);
+        }
+        close(sockets[1]);
+        e->socket = sockets[0];
+        receive_hello(e);
+}
+
+void exporter_free(struct exporter *e)
+{
+        char c;
+        must(write(e->socket, "", 1));
+        if (read(e->socket, &c, 1) != 1)
+                die("the exporter died");
+}
+
+void exporter_stop(struct exporter *e)
+{
+        close(e->socket);
+        waitpid(e->pid, NULL, 0);
+        if (e->fd >= 0)
+                close(e->fd);
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside the stand-in of the runtime: how a call begins and ends, and what cudart.c and stream.c want
+ * of each other.
+ */
+#ifndef TESTS_LIB_FAKE_RUNTIME_H
+#define TESTS_LIB_FAKE_RUNTIME_H
+
+#include "daemon/device/cuda_api.h"
+#include "tests/lib/fake/world.h"
+
+#define X(name, result, arguments) result name arguments;
+CUDA_RUNTIME_CALLS(X)
+#undef X
+
+/* Remembers a failure for cudaGetLastError(); an event that has not fired is none. */
+enum cuda_error runtime_result(int error);
+
+/* The GPU that calls without an object belong to, -1 if there is none; its context is made. */
+int runtime_gpu(void);
+int runtime_gpu_without_context(void);
+
+#define ENTER(name, gpu)                                                                                               \
+        int error = fake_enter(#name, gpu);                                                                            \
+        if (error)                                                                                                     \
+        return runtime_result(error)
+
+/* ---- streams ---- */
+
+void streams_finish(int gpu); /* all that was asked of a GPU, as cudaFree() waits for it */
+void streams_reset(int gpu);
+int streams_register(const void *pointer, size_t size);
+int streams_unregister(const void *pointer);
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The stand-ins for CUDA: libcudart.so.13, libcudart.so.12 and libcuda.so.1 in $(BUILD)/tests/fake.
+ * Device memory is ordinary shared memory, so tests read through device pointers. What they are
+ * told by the environment, before the first call of a process:
+ *
+ *   FAKECUDA_DEVICES=4         GPUs of the machine (1); CUDA_VISIBLE_DEVICES picks and orders them
+ *   FAKECUDA_MEM_MIB=64        memory of each GPU (1024)
+ *   FAKECUDA_OTHERS_MIB=16     of it, what other programs use (0)
+ *   FAKECUDA_EVENT_MS=5        from a record to its event (0); copies land with the event, not before
+ *   FAKECUDA_VERSION=12040     what the driver was made for (13000); 0: no driver
+ *   FAKECUDA_NAME=...          name of each GPU ("Stand-in GPU"; " MIG " in it means MIG)
+ *   FAKECUDA_INTEGRATED=1      the GPUs share the host's memory
+ *   FAKECUDA_VMM=0             no virtual memory management
+ *   FAKECUDA_FAIL=call:n:error[:gpu],...     the nth call answers error; n = 0: each call
+ *   FAKECUDA_STICKY=call:n:error[:gpu],...   from the nth call on, each call on its GPU does
+ *   FAKECUDA_REPORT=file       at the end of a process a line of what it still holds
+ *   FAKECUDA_STATE=file        struct fake_state, shared by all processes that name it
+ *
+ * A gpu is counted on the machine, whatever CUDA_VISIBLE_DEVICES says.
+ */
+#ifndef TESTS_LIB_FAKE_STATE_H
+#define TESTS_LIB_FAKE_STATE_H
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define FAKE_GPUS 16
+
+struct fake_state {
+        /* set by tests, at any time */
+        _Atomic uint32_t hold;              /* while it is set no event fires */
+        _Atomic uint32_t broken[FAKE_GPUS]; /* the error that each call on a GPU answers */
+        /* counted, over all processes */
+        _Atomic uint32_t contexts[FAKE_GPUS]; /* created so far */
+        _Atomic uint32_t pageable;            /* asynchronous copies from or to memory that is not registered */
+        _Atomic uint32_t opens;               /* of IPC handles: those that mapped */
+        _Atomic uint64_t copied[FAKE_GPUS];   /* bytes that landed on a GPU */
+};
+
+/* NULL if the file cannot be made. Mapped for the rest of the process. */
+static inline struct fake_state *fake_state_map(const char *path)
+{
+        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (fd < 0)
+                return NULL;
+        void *map = MAP_FAILED;
+        if (ftruncate(fd, sizeof(struct fake_state)) == 0)
+                map = mmap(NULL, sizeof(struct fake_state), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        close(fd);
+        return map == MAP_FAILED ? NULL : map;
+}
+
+/* Where `make` put a stand-in: "libcudart.so.13" and so on. */
+static inline void fake_library(const char *name, char *path, size_t size)
+{
+        const char *build = getenv("STREAMERD_BUILD");
+        snprintf(path, size, "%s/tests/fake/%s", build && *build ? build : "build", name);
+}
+
+static inline void fake_gpu_uuid(int gpu, char text[41])
+{
+        snprintf(text, 41, "GPU-fa4eda00-5eed-4000-8000-0000000000%02x", (unsigned)gpu & 0xff);
+}
+
+#endif

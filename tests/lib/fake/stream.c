@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What takes time: streams, events, asynchronous copies. Nothing happens by itself. A stream is a
+ * list of copies and marks; whoever asks for an event that is due carries out all that stands
+ * before its mark. So no byte is there before the event is seen to have fired, and a buffer that is
+ * filled again too early gives the wrong bytes, always.
+ *
+ *   copy copy [event a] copy [event b] copy
+ *                  ^ due: query(a) lands two copies; the third waits for b
+ */
+#include "tests/lib/fake/runtime.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct op { /* a copy, or a mark where `event` is set */
+        struct op *next;
+        struct CUevent_st *event; /* NULL: none, or destroyed meanwhile */
+        void *to;
+        const void *from;
+        size_t size;
+        bool mark, to_host;
+        uint64_t due;
+};
+
+struct CUstream_st {
+        struct CUstream_st *next;
+        struct op *first, **last;
+        int gpu;
+};
+
+struct CUevent_st {
+        struct CUevent_st *next;
+        struct op *mark; /* of the last record; NULL: none pending */
+        struct CUstream_st *stream;
+        int gpu;
+};
+
+struct host_range {
+        struct host_range *next;
+        const char *base;
+        size_t size;
+};
+
+static struct CUstream_st *streams;
+static struct CUevent_st *events;
+static struct host_range *pinned;
+
+/* ---- pinned memory ---- */
+
+static bool is_pinned(const void *pointer, size_t size)
+{
+        const char *p = pointer;
+        for (struct host_range *r = pinned; r; r = r->next)
+                if (p >= r->base && p < r->base + r->size && size <= r->size - (size_t)(p - r->base))
+                        return true;
+        return false;
+}
+
+int streams_register(const void *pointer, size_t size)
+{
+        const char *p = pointer;
+        int error = E_OK;
+        pthread_mutex_lock(&fake_lock);
+        for (struct host_range *r = pinned; r; r = r->next)
+                if (p < r->base + r->size && r->base < p + size)
+                        error = E_REGISTERED;
+        struct host_range *r = error ? NULL : calloc(1, sizeof(*r));
+        if (r) {
+                *r = (struct host_range){.next = pinned, .base = p, .size = size};
+                pinned = r;
+                fake_held()->registered++;
+        }
+        pthread_mutex_unlock(&fake_lock);
+        return error;
+}
+
+int streams_unregister(const void *pointer)
+{
+        pthread_mutex_lock(&fake_lock);
+        struct host_range **at = &pinned;
+        while (*at && (*at)->base != pointer)
+                at = &(*at)->next;
+        struct host_range *r = *at;
+        if (r) {
+                *at = r->next;
+                free(r);
+                fake_held()->registered--;
+        }
+        pthread_mutex_unlock(&fake_lock);
+        return r ? E_OK : E_NOT_REGISTERED;
+}
+
+/* ---- streams, under the lock ---- */
+
+static bool is_due(const struct op *op)
+{
+        return fake_state()->hold == 0 && fake_now() >= op->due;
+}
+
+static void carry_out(struct CUstream_st *s)
+{
+        struct op *op = s->first;
+        s->first = op->next;
+        if (!s->first)
+                s->last = &s->first;
+        if (op->mark && op->event)
+                op->event->mark = NULL;
+        if (!op->mark) {
+                memcpy(op->to, op->from, op->size);
+                if (!op->to_host)
+                        fake_state()->copied[s->gpu] += op->size;
+        }
+        free(op);
+}
+
+static bool finish(struct CUstream_st *s)
+{
+        while (s->first && is_due(s->first))
+                carry_out(s);
+        return s->first == NULL;
+}
+
+static int append(struct CUstream_st *s, struct op op)
+{
+        struct op *copy = malloc(sizeof(*copy));
+        if (!copy)
+                return E_MEMORY;
+        *copy = op;
+        copy->due = fake_now() + fake_settings()->event_ns;
+        *s->last = copy;
+        s->last = &copy->next;
+        if (copy->mark)
+                copy->event->mark = copy;
+        return E_OK;
+}
+
+/* True when the event has fired, and then all before it has happened. */
+static bool event_fired(struct CUevent_st *e)
+{
+        if (!e->mark)
+                return true;
+        if (!is_due(e->mark))
+                return false;
+        while (e->mark)
+                carry_out(e->stream);
+        return true;
+}
+
+static void remove_stream(struct CUstream_st *s)
+{
+        struct CUstream_st **at = &streams;
+        while (*at != s)
+                at = &(*at)->next;
+        *at = s->next;
+        fake_held()->streams--;
+        free(s);
+}
+
+static void remove_event(struct CUevent_st *e)
+{
+        struct CUevent_st **at = &events;
+        while (*at != e)
+                at = &(*at)->next;
+        *at = e->next;
+        if (e->mark)
+                e->mark->event = NULL;
+        fake_held()->events--;
+        free(e);
+}
+
+/* Lets go of the lock for a moment; for waits, which CUDA may make as long as it likes. */
+static void breathe(void)
+{
+        pthread_mutex_unlock(&fake_lock);
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+        pthread_mutex_lock(&fake_lock);
+}
+
+static bool gpu_idle(int gpu)
+{
+        bool idle = true;
+        for (struct CUstream_st *s = streams; s; s = s->next)
+                if (s->gpu == gpu)
+                        idle &= finish(s);
+        return idle;
+}
+
+void streams_finish(int gpu)
+{
+        pthread_mutex_lock(&fake_lock);
+        while (!gpu_idle(gpu))
+                breathe();
+        pthread_mutex_unlock(&fake_lock);
+}
+
+void streams_reset(int gpu)
+{
+        pthread_mutex_lock(&fake_lock);
+        for (struct CUstream_st *s = streams, *next; s; s = next) {
+                next = s->next;
+                if (s->gpu != gpu)
+                        continue;
+                while (s->first)
+                        carry_out(s);
+                remove_stream(s);
+        }
+        for (struct CUevent_st *e = events, *next; e; e = next) {
+                next = e->next;
+                if (e->gpu == gpu)
+                        remove_event(e);
+        }
+        pthread_mutex_unlock(&fake_lock);
+}
+
+/* ---- streams ---- */
+
+enum cuda_error cudaStreamCreateWithFlags(struct CUstream_st **stream, unsigned flags)
+{
+        int gpu = runtime_gpu();
+        ENTER(cudaStreamCreateWithFlags, gpu);
+        (void)flags;
+        struct CUstream_st *s = gpu < 0 ? NULL : calloc(1, sizeof(*s));
+        if (!s)
+                return runtime_result(gpu < 0 ? E_NO_DEVICE : E_MEMORY);
+        pthread_mutex_lock(&fake_lock);
+        *s = (struct CUstream_st){.next = streams, .last = &s->first, .gpu = gpu};
+        streams = s;
+        fake_held()->streams++;
+        pthread_mutex_unlock(&fake_lock);
+        *stream = s;
+        return CUDA_OK;
+}
+
+enum cuda_error cudaStreamSynchronize(struct CUstream_st *stream)
+{
+        if (!stream)
+                return runtime_result(E_HANDLE);
+        ENTER(cudaStreamSynchronize, stream->gpu);
+        pthread_mutex_lock(&fake_lock);
+        while (!finish(stream))
+                breathe();
+        pthread_mutex_unlock(&fake_lock);
+        return CUDA_OK;
+}
+
+/* CUDA lets the work go on and frees the stream after it; that is now. */
+enum cuda_error cudaStreamDestroy(struct CUstream_st *stream)
+{
+        if (!stream)
+                return runtime_result(E_HANDLE);
+        ENTER(cudaStreamDestroy, stream->gpu);
+        pthread_mutex_lock(&fake_lock);
+        while (stream->first)
+                carry_out(stream);
+        remove_stream(stream);
+        pthread_mutex_unlock(&fake_lock);
+        return CUDA_OK;
+}
+
+static int copy(void *to, const void *from, size_t size, bool to_host, struct CUstream_st *stream)
+{
+        const void *device = to_host ? from : to, *host = to_host ? to : from;
+        if (fake_where(device, size, NULL, NULL) < 0)
+                return E_VALUE;
+        pthread_mutex_lock(&fake_lock);
+        if (!is_pinned(host, size))
+                fake_state()->pageable++;
+        int error = append(stream, (struct op){.to = to, .from = from, .size = size, .to_host = to_host});
+        pthread_mutex_unlock(&fake_lock);
+        return error;
+}
+
+enum cuda_error cudaMemcpyAsync(void *to, const void *from, size_t size, enum cuda_copy_kind kind,
+                                struct CUstream_st *stream)
+{
+        if (!stream)
+                return runtime_result(E_HANDLE);
+        ENTER(cudaMemcpyAsync, stream->gpu);
+        return runtime_result(copy(to, from, size, kind == CUDA_COPY_DEVICE_TO_HOST, stream));
+}
+
+/* All or nothing here; CUDA promises neither. */
+static enum cuda_error batch(void *const *to, const void *const *from, const size_t *sizes, size_t n,
+                             const struct cuda_batch_attributes *attributes, struct CUstream_st *stream)
+{
+        if (!stream)
+                return runtime_result(E_HANDLE);
+        ENTER(cudaMemcpyBatchAsync, stream->gpu);
+        if (n == 0 || attributes->order != CUDA_BATCH_STREAM_ORDER)
+                return runtime_result(E_VALUE);
+        for (size_t i = 0; i < n; i++)
+                if (sizes[i] == 0 || fake_where(to[i], sizes[i], NULL, NULL) < 0)
+                        return runtime_result(E_VALUE);
+        for (size_t i = 0; i < n && error == E_OK; i++)
+                error = copy(to[i], from[i], sizes[i], false, stream);
+        return runtime_result(error);
+}
+
+#if FAKE_RUNTIME >= 13000
+enum cuda_error cudaMemcpyBatchAsync CUDA_BATCH_13
+{
+        return n_attributes == 1 && *first == 0 ? batch(to, from, sizes, n, attributes, stream)
+                                                : runtime_result(E_VALUE);
+}
+#else
+enum cuda_error cudaMemcpyBatchAsync CUDA_BATCH_12
+{
+        *failed = 0; /* a pointer that stands where 13 has the stream: whoever mixes the two up falls here */
+        return n_attributes == 1 && *first == 0 ? batch(to, (const void *const *)from, sizes, n, attributes, stream)
+                                                : runtime_result(E_VALUE);
+}
+#endif
+
+/* ---- events ---- */
+
+enum cuda_error cudaEventCreateWithFlags(struct CUevent_st **event, unsigned flags)
+{
+        int gpu = runtime_gpu();
+        ENTER(cudaEventCreateWithFlags, gpu);
+        (void)flags;
+        struct CUevent_st *e = gpu < 0 ? NULL : calloc(1, sizeof(*e));
+        if (!e)
+                return runtime_result(gpu < 0 ? E_NO_DEVICE : E_MEMORY);
+        pthread_mutex_lock(&fake_lock);
+        *e = (struct CUevent_st){.next = events, .gpu = gpu};
+        events = e;
+        fake_held()->events++;
+        pthread_mutex_unlock(&fake_lock);
+        *event = e;
+        return CUDA_OK;
+}
+
+enum cuda_error cudaEventRecord(struct CUevent_st *event, struct CUstream_st *stream)
+{
+        if (!event || !stream)
+                return runtime_result(E_HANDLE);
+        ENTER(cudaEventRecord, stream->gpu);
+        if (event->gpu != stream->gpu)
+                return runtime_result(E_HANDLE);
+        pthread_mutex_lock(&fake_lock);
+        if (event->mark) /* recorded anew: the old mark means nothing any more */
+                event->mark->event = NULL;
+        event->stream = stream;
+        error = append(stream, (struct op){.mark = true, .event = event});
+        pthread_mutex_unlock(&fake_lock);
+        return runtime_result(error);
+}
+
+enum cuda_error cudaEventQuery(struct CUevent_st *event)
+{
+        if (!event)
+                return runtime_result(E_HANDLE);
+        ENTER(cudaEventQuery, event->gpu);
+        pthread_mutex_lock(&fake_lock);
+        bool fired = event_fired(event);
+        pthread_mutex_unlock(&fake_lock);
+        return runtime_result(fired ? E_OK : E_NOT_READY);
+}
+
+enum cuda_error cudaEventSynchronize(struct CUevent_st *event)
+{
+        if (!event)
+                return runtime_result(E_HANDLE);
+        ENTER(cudaEventSynchronize, event->gpu);
+        pthread_mutex_lock(&fake_lock);
+        while (!event_fired(event))
+                breathe();
+        pthread_mutex_unlock(&fake_lock);
+        return CUDA_OK;
+}
+
+enum cuda_error cudaEventDestroy(struct CUevent_st *event)
+{
+        if (!event)
+                return runtime_result(E_HANDLE);
+        ENTER(cudaEventDestroy, event->gpu);
+        pthread_mutex_lock(&fake_lock);
+        remove_event(event);
+        pthread_mutex_unlock(&fake_lock);
+        return CUDA_OK;
+}
