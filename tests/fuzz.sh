@@ -17,7 +17,7 @@ for program in "$@"; do
         "$program" -max_total_time="$seconds" -seed="$seed" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
                 -artifact_prefix="$program-" "$found" "tests/fuzz/corpus/$name" >"$log" 2>&1
         result=$?
-        executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+        executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -1)
         coverage=$(grep -o 'cov: [0-9]* ft: [0-9]* corp: [0-9]*' "$log" | tail -1)
         echo "$name: ${executions:-0} executions in $seconds s, ${coverage:-no coverage}, seed $seed"
         if [ "$result" -ne 0 ]; then
