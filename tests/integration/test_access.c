@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who may do what: root all; members of the socket's group attach, load and look; nobody else
+ * anything. What a member loads is opened with the member's own rights. Only root can play others.
+ */
+#include "tests/lib/stage.h"
+#include "tests/lib/suite.h"
+
+#include <grp.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define USER 65534
+#define MEMBER_GROUP 0 /* the socket's: the daemon's own */
+#define OTHER_GROUP 65534
+
+static char *secret, *readable;
+
+static void begin(void)
+{
+        struct model *m = model_mixed(1, 1 << 18);
+
+        if (getuid() != 0)
+                return;
+        stage_begin(NULL);
+        must(chmod(suite_folder(), 0755));
+        secret = stage_write(m, "secret.safetensors");
+        readable = stage_write(model_mixed(2, 1 << 18), "readable.safetensors");
+        must(chmod(secret, 0600));
+}
+
+static void end(void)
+{
+        if (getuid() == 0)
+                stage_end();
+}
+
+/* The outcome of fn in a process of this group, none other, and no rights. */
+static int as(gid_t group, int (*fn)(void))
+{
+        int status;
+        pid_t pid = must(fork());
+
+        if (pid == 0) {
+                must(setgroups(0, NULL));
+                must(setresgid(group, group, group));
+                must(setresuid(USER, USER, USER));
+                _exit(-fn() & 0xff);
+        }
+        must(waitpid(pid, &status, 0));
+        ck_assert(WIFEXITED(status));
+        return -WEXITSTATUS(status);
+}
+
+#define ROOT_ONLY()                                                                                                    \
+        do {                                                                                                           \
+                if (getuid() != 0)                                                                                     \
+                        SKIP("only root can be somebody else");                                                        \
+        } while (0)
+
+static int do_connect(void)
+{
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = stage.socket};
+        streamer_client *c;
+
+        return streamer_connect(&opts, &c);
+}
+
+static int do_look(void)
+{
+        streamer_model_list *list;
+
+        return streamer_list(client_open(&stage), &list);
+}
+
+static int do_attach(void)
+{
+        client_equals(client_open(&stage), "witness", stage_witness);
+        return 0;
+}
+
+static int do_load_readable(void)
+{
+        char text[1024];
+
+        return client_load_result(client_open(&stage), readable, "readable", text);
+}
+
+static int do_load_secret(void)
+{
+        char text[1024];
+
+        return client_load_result(client_open(&stage), secret, "secret", text);
+}
+
+static int do_unload(void)
+{
+        return streamer_unload(client_open(&stage), "witness", 0);
+}
+
+static int do_cancel(void)
+{
+        return client_call_code(client_open(&stage), "cancel", "{\"model\":\"witness\"}");
+}
+
+START_TEST(others_do_not_get_in)
+{
+        ROOT_ONLY();
+        ck_assert_int_ne(as(OTHER_GROUP, do_connect), 0);
+}
+END_TEST
+
+START_TEST(members_attach_load_and_look)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(as(MEMBER_GROUP, do_look), 0);
+        ck_assert_int_eq(as(MEMBER_GROUP, do_attach), 0);
+        ck_assert_int_eq(as(MEMBER_GROUP, do_load_readable), 0);
+}
+END_TEST
+
+START_TEST(members_may_not_unload_or_cancel)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(as(MEMBER_GROUP, do_unload), STREAMER_EPERM);
+        ck_assert_int_eq(as(MEMBER_GROUP, do_cancel), STREAMER_EPERM);
+        stage_still_serves();
+}
+END_TEST
+
+START_TEST(a_file_that_the_caller_may_not_read_is_not_loaded_for_him)
+{
+        streamer_client *c;
+
+        ROOT_ONLY();
+        ck_assert_int_eq(as(MEMBER_GROUP, do_load_secret), STREAMER_EPERM);
+        c = client_open(&stage);
+        ck_assert_str_ne(client_state(c, "secret"), "ready");
+        client_load(c, secret, "secret");
+        client_unload(c, "secret");
+        streamer_close(c);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("access");
+        TCase *access = suite_group("roles", begin, end, 60);
+        tcase_add_test(access, others_do_not_get_in);
+        tcase_add_test(access, members_attach_load_and_look);
+        tcase_add_test(access, members_may_not_unload_or_cancel);
+        tcase_add_test(access, a_file_that_the_caller_may_not_read_is_not_loaded_for_him);
+        return suite_run();
+}
