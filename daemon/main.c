@@ -9,6 +9,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/notify.h"
 #include "daemon/config/config.h"
+#include "daemon/device/cuda.h"
 #include "daemon/serve/server.h"
 
 #include <inttypes.h>
@@ -20,6 +21,7 @@
 
 #define WORKERS 16
 #define WORKERS_PER_LANE 4
+#define DEVICES_MAX 64
 #define FLUSH_GRACE_NS (UINT64_C(2) * 1000000000) /* for clients to read what is queued */
 #define END_NS (UINT64_C(8) * 1000000000)         /* for everything */
 
@@ -29,7 +31,8 @@ struct daemon {
         uv_signal_t sigterm, sigint;
         uv_timer_t ending;
         struct wake *wake;
-        struct device **devices;
+        struct cuda *cuda; /* NULL: no CUDA device is configured */
+        struct device *devices[DEVICES_MAX];
         size_t n_devices;
         struct source_roots *roots;
         struct work_pool *pool;
@@ -73,21 +76,66 @@ static enum host_pages pages_of(enum config_pages pages)
         return map[pages];
 }
 
-static int make_devices(struct daemon *d, struct error *error)
+static int add_device(struct daemon *d, struct device *device, struct error *error)
 {
-        d->devices = calloc(d->config.n_devices, sizeof(*d->devices));
-        if (d->devices == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        for (size_t i = 0; i < d->config.n_devices; i++) {
-                const struct config_device *c = &d->config.devices[i];
-                int r = host_device_new(&d->devices[i], budget_of(c), pages_of(c->pages), d->wake, error);
+        for (size_t i = 0; i < d->n_devices; i++)
+                if (strcmp(d->devices[i]->uuid, device->uuid) == 0 && d->devices[i]->ops == device->ops) {
+                        error_set(error, STREAMER_EINVAL, "device %s is configured twice", device->name);
+                        device_free(device);
+                        return error->code;
+                }
+        require(d->n_devices < DEVICES_MAX);
+        device->number = (unsigned)d->n_devices;
+        d->devices[d->n_devices++] = device;
+        log_info("device %s: budget %" PRIu64 " bytes, %s pages (%s)", device->name, device->budget,
+                 page_kind_name(device->pages), device->uuid);
+        return 0;
+}
+
+static int add_cuda(struct daemon *d, const struct config_device *c, struct error *error)
+{
+        int ordinals[DEVICES_MAX];
+        struct cuda_opts opts = {.budget = c->budget,
+                                 .budget_percent = c->budget_percent,
+                                 .handles =
+                                         c->handles == CONFIG_HANDLES_VMM_FD ? CUDA_HANDLES_VMM_FD : CUDA_HANDLES_IPC,
+                                 .max_segment = d->config.cuda.segment_size};
+        const char *library = d->config.cuda.library;
+        if (library != NULL && library[0] == '\0')
+                library = NULL;
+        int r = d->cuda == NULL ? cuda_new(&d->cuda, library, error) : 0;
+        int n = r < 0 ? r : cuda_find(d->cuda, c->name, ordinals, (int)(DEVICES_MAX - d->n_devices), error);
+        for (int i = 0; i < n; i++) {
+                struct device *device;
+                r = cuda_device_new(&device, d->cuda, ordinals[i], &opts, d->wake, error);
+                if (r == 0)
+                        r = add_device(d, device, error);
                 if (r < 0)
                         return r;
-                d->n_devices++;
-                log_info("device %s: budget %" PRIu64 " bytes, %s pages", d->devices[i]->name, d->devices[i]->budget,
-                         page_kind_name(d->devices[i]->pages));
+        }
+        return n < 0 ? n : 0;
+}
+
+static int make_devices(struct daemon *d, struct error *error)
+{
+        for (size_t i = 0; i < d->config.n_devices; i++) {
+                const struct config_device *c = &d->config.devices[i];
+                struct device *device;
+                int r;
+                if (strcmp(c->name, "host") != 0)
+                        r = add_cuda(d, c, error);
+                else if ((r = host_device_new(&device, budget_of(c), pages_of(c->pages), d->wake, error)) == 0)
+                        r = add_device(d, device, error);
+                if (r < 0)
+                        return r;
         }
         return 0;
+}
+
+/* A device that copies wants two slots for each block in flight: one is filled, one is copied. */
+static uint64_t default_ring(const struct daemon *d)
+{
+        return (uint64_t)d->config.io.concurrency * d->config.io.block_size * (d->cuda != NULL ? 2 : 1);
 }
 
 static int make_reader(struct daemon *d, struct error *error)
@@ -98,13 +146,15 @@ static int make_reader(struct daemon *d, struct error *error)
                                    .memory_limit = c->io.memory_limit,
                                    .stall_ns = c->io.stall_ns};
         if (opts.memory_limit == 0)
-                opts.memory_limit = opts.concurrency * opts.block_size;
+                opts.memory_limit = default_ring(d);
         int r = reader_init(&d->reader, &opts, d->wake, error);
-        if (r == 0)
-                log_info("ring: %u slots of %" PRIu64 " bytes on %s pages, %u reader threads",
-                         d->reader.staging.n_slots, opts.block_size, page_kind_name(d->reader.staging.pages),
-                         d->reader.base_threads);
-        return r;
+        if (r < 0)
+                return r;
+        if (d->cuda != NULL)
+                cuda_set_ring(d->cuda, d->reader.staging.base, d->reader.staging.bytes);
+        log_info("ring: %u slots of %" PRIu64 " bytes on %s pages, %u reader threads", d->reader.staging.n_slots,
+                 opts.block_size, page_kind_name(d->reader.staging.pages), d->reader.base_threads);
+        return 0;
 }
 
 static struct server_limits limits_of(const struct config_limits *l)
@@ -212,7 +262,7 @@ static void take_apart(struct daemon *d)
         work_pool_free(d->pool);
         for (size_t i = 0; i < d->n_devices; i++)
                 device_free(d->devices[i]);
-        free(d->devices);
+        cuda_free(d->cuda);
         source_roots_free(d->roots);
         wake_free(d->wake);
         config_deinit(&d->config);

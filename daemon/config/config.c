@@ -57,6 +57,7 @@ void config_init(struct config *config)
 {
         *config = (struct config){
                 .io = {.concurrency = 16, .block_size = 8 * MiB, .stall_ns = 30 * UINT64_C(1000000000)},
+                .cuda = {.segment_size = 4 * GiB},
                 .limits =
                         {
                                 .connections = 8192,
@@ -79,6 +80,7 @@ void config_deinit(struct config *config)
         setting_clear_roots(config);
         setting_clear_devices(config);
         free(config->socket);
+        free(config->cuda.library);
         free(config->path);
         *config = (struct config){0};
 }

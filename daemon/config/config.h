@@ -18,11 +18,14 @@
 
 enum config_pages { CONFIG_PAGES_AUTO, CONFIG_PAGES_HUGETLB, CONFIG_PAGES_THP, CONFIG_PAGES_4K };
 
+enum config_handles { CONFIG_HANDLES_IPC, CONFIG_HANDLES_VMM_FD };
+
 struct config_device {
-        char *name;              /* "host"; later "cuda:0", "cuda:GPU-<uuid>", "cuda:all" */
-        uint64_t budget;         /* bytes; 0 where it is a percentage of a device that is not the host */
-        unsigned budget_percent; /* of the device's memory, 90 where no budget is given; else 0 */
-        enum config_pages pages; /* host */
+        char *name;                  /* "host", "cuda:0", "cuda:GPU-<uuid>", "cuda:all" */
+        uint64_t budget;             /* bytes; 0 where it is a percentage of a device that is not the host */
+        unsigned budget_percent;     /* of the device's memory, 90 where no budget is given; else 0 */
+        enum config_pages pages;     /* host */
+        enum config_handles handles; /* cuda */
 };
 
 struct config_limits {
@@ -52,6 +55,10 @@ struct config {
                 uint64_t stall_ns;     /* 30 s without a byte: the load is quarantined */
         } io;
         struct config_limits limits;
+        struct {
+                char *library;         /* of the CUDA runtime; NULL: libcudart.so.13, .12 */
+                uint64_t segment_size; /* 4 GiB: where a new segment is begun; a multiple of 2 MiB */
+        } cuda;
         struct {
                 enum log_level level;
         } log;

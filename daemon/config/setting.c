@@ -32,6 +32,8 @@ const struct setting settings[] = {
         {"limits.fds_per_client",       NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.fds_per_client),      128,    1000000,   1},
         {"limits.frame_timeout",        NULL,           NULL,                   SETTING_DURATION, FIELD(limits.frame_timeout_ns),    SECOND / 10, HOUR, 1},
         {"limits.failed_kept",          NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.failed_kept),         0,      65536,     1},
+        {"cuda.library",                NULL,           NULL,                   SETTING_FILE,     FIELD(cuda.library),               0,      0,         1},
+        {"cuda.segment_size",           NULL,           NULL,                   SETTING_SIZE,     FIELD(cuda.segment_size),          2 * MiB, GiB << 10, 2 * MiB},
         {"log.level",                   "log-level",    RUNAI "LOG_LEVEL",      SETTING_LEVEL,    FIELD(log.level),                  0,      0,         1},
 };
 // clang-format on
@@ -130,10 +132,12 @@ int setting_set(const struct setting *setting, struct config *config, const char
 {
         void *field = (char *)config + setting->offset;
         uint64_t value;
-        if (text[0] == '\0')
+        if (text[0] == '\0' && setting->kind != SETTING_FILE)
                 return wrong(why, "has no value");
         if (setting->kind == SETTING_PATH)
                 return set_path(field, text, why);
+        if (setting->kind == SETTING_FILE)
+                return copy_text(field, text, why);
         if (setting->kind == SETTING_LEVEL)
                 return set_level(field, text, why);
         if (parse_number(setting, text, &value, why) < 0)
@@ -181,16 +185,13 @@ static bool is_index(const char *text)
         return len >= 1 && len <= 3 && strspn(text, "0123456789") == len;
 }
 
-/* The grammar is whole although this build serves the host alone: a typing error and a device that
- * is not there are told apart. */
 static int check_device(const char *name, char why[SETTING_WHY])
 {
         bool cuda = strncmp(name, "cuda:", 5) == 0;
-        if (strcmp(name, "host") == 0)
+        if (strcmp(name, "host") == 0 || (cuda && is_index(name + 5)) || strncmp(name, "cuda:GPU-", 9) == 0 ||
+            strcmp(name, "cuda:all") == 0)
                 return 0;
-        if (!cuda || !(is_index(name + 5) || strncmp(name + 5, "GPU-", 4) == 0 || strcmp(name + 5, "all") == 0))
-                return wrong(why, "'%.60s' is no device (host, cuda:N, cuda:GPU-UUID, cuda:all)", name);
-        return wrong(why, "%.60s: this build has no CUDA device", name);
+        return wrong(why, "'%.60s' is no device (host, cuda:N, cuda:GPU-UUID, cuda:all)", name);
 }
 
 static int parse_budget(struct config_device *device, const char *text, char why[SETTING_WHY])
@@ -227,6 +228,14 @@ static int parse_pages(struct config_device *device, const char *text, char why[
         return wrong(why, "pages: '%.40s' is not auto, hugetlb, thp or 4k", text);
 }
 
+static int parse_handles(struct config_device *device, const char *text, char why[SETTING_WHY])
+{
+        device->handles = strcmp(text, "cuda-vmm-fd") == 0 ? CONFIG_HANDLES_VMM_FD : CONFIG_HANDLES_IPC;
+        if (device->handles == CONFIG_HANDLES_IPC && strcmp(text, "cuda-ipc") != 0)
+                return wrong(why, "handles: '%.40s' is not cuda-ipc or cuda-vmm-fd", text);
+        return 0;
+}
+
 static int append_device(struct config *config, struct config_device *device, char why[SETTING_WHY])
 {
         for (size_t i = 0; i < config->n_devices; i++)
@@ -243,7 +252,7 @@ static int append_device(struct config *config, struct config_device *device, ch
 }
 
 int setting_add_device_parts(struct config *config, const char *name, const char *budget, const char *pages,
-                             char why[SETTING_WHY])
+                             const char *handles, char why[SETTING_WHY])
 {
         struct config_device device = {.budget_percent = 90};
         if (name == NULL)
@@ -251,8 +260,11 @@ int setting_add_device_parts(struct config *config, const char *name, const char
         int r = check_device(name, why);
         if (r == 0 && budget != NULL)
                 r = parse_budget(&device, budget, why);
+        bool host = strcmp(name, "host") == 0;
         if (r == 0 && pages != NULL)
-                r = parse_pages(&device, pages, why);
+                r = host ? parse_pages(&device, pages, why) : wrong(why, "pages: of the host device only");
+        if (r == 0 && handles != NULL)
+                r = host ? wrong(why, "handles: of CUDA devices only") : parse_handles(&device, handles, why);
         if (r == 0)
                 r = copy_text(&device.name, name, why);
         if (r == 0)
@@ -268,7 +280,7 @@ int setting_add_device(struct config *config, const char *text, char why[SETTING
         const char *equals = strchr(text, '=');
         if (name == NULL)
                 return wrong(why, "no memory");
-        return setting_add_device_parts(config, name, equals != NULL ? equals + 1 : NULL, NULL, why);
+        return setting_add_device_parts(config, name, equals != NULL ? equals + 1 : NULL, NULL, NULL, why);
 }
 
 void setting_clear_devices(struct config *config)

@@ -12,7 +12,15 @@
 #define SETTING_LIST_MAX 64
 #define SETTING_WHY 200
 
-enum setting_kind { SETTING_PATH, SETTING_COUNT, SETTING_UNSIGNED, SETTING_SIZE, SETTING_DURATION, SETTING_LEVEL };
+enum setting_kind {
+        SETTING_PATH,
+        SETTING_FILE,
+        SETTING_COUNT,
+        SETTING_UNSIGNED,
+        SETTING_SIZE,
+        SETTING_DURATION,
+        SETTING_LEVEL
+};
 
 struct setting {
         const char *key;  /* "section.name", as in the file */
@@ -38,7 +46,7 @@ void setting_clear_roots(struct config *config);
 int setting_add_device(struct config *config, const char *text, char why[SETTING_WHY]);
 /* Its parts, each NULL where it is not given. */
 int setting_add_device_parts(struct config *config, const char *device, const char *budget, const char *pages,
-                             char why[SETTING_WHY]);
+                             const char *handles, char why[SETTING_WHY]);
 void setting_clear_devices(struct config *config);
 
 #endif

@@ -17,7 +17,7 @@
 
 #define KEY_SIZE 64
 #define KEYS_MAX 64 /* more than there are valid keys */
-#define DEVICE_PARTS 3
+#define DEVICE_PARTS 4
 
 struct reader {
         yaml_parser_t parser;
@@ -170,7 +170,7 @@ static int read_section(struct reader *r)
 /* { device: host, budget: 8GiB, pages: thp }: one value of it. */
 static int read_device_part(struct reader *r, char *parts[DEVICE_PARTS])
 {
-        static const char *const words[DEVICE_PARTS] = {"device", "budget", "pages"};
+        static const char *const words[DEVICE_PARTS] = {"device", "budget", "pages", "handles"};
         size_t i = 0;
         if (!at(r, YAML_SCALAR_EVENT))
                 return fail(r, "a key must be a word");
@@ -198,7 +198,7 @@ static int read_device_map(struct reader *r)
         while ((e = next(r)) == 0 && !at(r, YAML_MAPPING_END_EVENT) && (e = read_device_part(r, parts)) == 0)
                 ;
         snprintf(r->key, sizeof(r->key), "devices");
-        if (e == 0 && setting_add_device_parts(r->config, parts[0], parts[1], parts[2], why) < 0)
+        if (e == 0 && setting_add_device_parts(r->config, parts[0], parts[1], parts[2], parts[3], why) < 0)
                 e = fail(r, why);
         for (size_t i = 0; i < DEVICE_PARTS; i++)
                 free(parts[i]);
@@ -211,7 +211,7 @@ static int read_device(struct reader *r)
         if (at(r, YAML_MAPPING_START_EVENT))
                 return read_device_map(r);
         if (!at(r, YAML_SCALAR_EVENT))
-                return fail(r, "a device is a word such as host=8GiB, or { device, budget, pages }");
+                return fail(r, "a device is a word such as host=8GiB, or { device, budget, pages, handles }");
         return setting_add_device(r->config, scalar(r), why) < 0 ? fail(r, why) : 0;
 }
 
