@@ -98,7 +98,7 @@ $(BUILD)/libstreamer-client.so: $(BUILD)/libstreamer-client.so.0
 $(BUILD)/streamer-client.pc: Makefile | $(BUILD)/deps-build
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: streamer-client' \
 		'Description: attach to model weights that streamerd keeps resident' 'Version: $(VERSION)' \
-		'Requires.private: $(PKGS_CLIENT)' 'Libs: -L$${libdir} -lstreamer-client' 'Cflags: -I$${includedir}' >$@
+		'Libs: -L$${libdir} -lstreamer-client' 'Libs.private: $(strip $(LIBS_CLIENT))' 'Cflags: -I$${includedir}' >$@
 
 # ---- tests: one program a file
 ARCHIVES = $(addprefix $(BUILD)/,libtest.a libdaemon.a libstreamer-client.a libproto.a)
@@ -180,7 +180,7 @@ install: all
 	install $(BUILD)/libstreamer-client.so.0 $(DESTDIR)$(PREFIX)/lib
 	ln -sf libstreamer-client.so.0 $(DESTDIR)$(PREFIX)/lib/libstreamer-client.so
 	install -m 644 $(BUILD)/libstreamer-client.a $(DESTDIR)$(PREFIX)/lib
-	install -m 644 $(BUILD)/streamer-client.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(BUILD)/streamer-client.pc >$(DESTDIR)$(PREFIX)/lib/pkgconfig/streamer-client.pc
 	install -m 644 include/streamer/client.h $(DESTDIR)$(PREFIX)/include/streamer
 	install -m 644 config/streamerd.yaml LICENSE $(DESTDIR)$(PREFIX)/share/doc/streamerd
 
