@@ -52,6 +52,20 @@ static bool try_take(struct reader *reader, struct ticket *ticket)
         return false;
 }
 
+void reader_touch_ring(struct reader *reader)
+{
+        pthread_mutex_lock(&reader->mutex);
+        while (reader->untouched > 0 && !reader->stopping) {
+                unsigned char *slot = reader->staging.base + --reader->untouched * reader->staging.stride;
+                pthread_mutex_unlock(&reader->mutex);
+                staging_touch(&reader->staging, slot);
+                pthread_mutex_lock(&reader->mutex);
+                staging_put(&reader->staging, slot);
+                pthread_cond_signal(&reader->work);
+        }
+        pthread_mutex_unlock(&reader->mutex);
+}
+
 bool reader_take(struct reader *reader, struct ticket *ticket)
 {
         pthread_mutex_lock(&reader->mutex);
@@ -234,6 +248,8 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
         pthread_condattr_destroy(&attr);
         list_init(&reader->jobs);
         list_init(&reader->threads);
+        while (staging_get(&reader->staging) != NULL)
+                reader->untouched++;
         reader->base_threads = opts->concurrency * THREADS_PER_CONCURRENCY;
         pthread_mutex_lock(&reader->mutex);
         grow(reader);

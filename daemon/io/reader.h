@@ -58,6 +58,7 @@ struct reader {
         pthread_cond_t work, ended;
         struct list jobs; /* in turn */
         struct staging staging;
+        unsigned untouched; /* slots, taken from the ring until a thread has touched them */
         struct list threads;
         unsigned base_threads, alive, busy, stuck;
         bool stopping;
@@ -85,6 +86,10 @@ void reader_watch(struct reader *reader);
 bool reader_job_stalled(struct reader *reader, const struct read_job *job);
 
 /* ---- for engines ---- */
+
+/* The first thing of each thread: touches slots of the ring as long as there are any untouched, so
+ * that the daemon serves before its whole ring is in memory. */
+void reader_touch_ring(struct reader *reader);
 
 /* Waits for a ticket; false when the thread shall end: it does not count any more. */
 bool reader_take(struct reader *reader, struct ticket *ticket);

@@ -328,6 +328,7 @@ static void *pread_main(void *arg)
         struct reader *reader = self->reader;
         struct ticket ticket;
         pthread_setname_np(pthread_self(), "reader");
+        reader_touch_ring(reader);
         while (next_block(self, &ticket))
                 do_block(self, &ticket);
         flights_deinit(&self->flights);

@@ -41,8 +41,6 @@ int staging_init(struct staging *staging, uint64_t memory_limit, uint64_t block_
                 return error_set(error, STREAMER_ENOMEM, "staging ring of %" PRIu64 " bytes: %s", staging->bytes,
                                  strerror(errno));
         }
-        /* The page faults happen here and never again. */
-        memset(staging->base, 0, staging->bytes);
         for (unsigned i = 0; i < n; i++)
                 staging->free[i] = (unsigned)n - 1 - i;
         staging->n_free = (unsigned)n;
@@ -55,6 +53,11 @@ void staging_deinit(struct staging *staging)
                 munmap(staging->base, staging->bytes);
         free(staging->free);
         *staging = (struct staging){0};
+}
+
+void staging_touch(struct staging *staging, unsigned char *slot)
+{
+        memset(slot, 0, staging->stride);
 }
 
 unsigned char *staging_get(struct staging *staging)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The staging ring: a fixed set of equal slots in one allocation, on huge pages where the system
- * grants them, touched once at start. Its size is the daemon's whole buffer memory, whatever the
+ * grants them, touched once before it is used. Its size is the daemon's whole buffer memory, whatever the
  * size of the models. Slots are handed out under the reader's lock.
  */
 #ifndef DAEMON_IO_STAGING_H
@@ -23,6 +23,10 @@ struct staging {
 /* At least one slot, whatever the limit says. */
 int staging_init(struct staging *staging, uint64_t memory_limit, uint64_t block_size, struct error *error);
 void staging_deinit(struct staging *staging);
+
+/* Takes a slot's page faults, which may cost more than all that is read into it first. Any thread,
+ * for a slot that it holds. */
+void staging_touch(struct staging *staging, unsigned char *slot);
 
 /* NULL if none is free. The slot has block_size + 2 x STAGING_EDGE bytes, page-aligned. */
 unsigned char *staging_get(struct staging *staging);
