@@ -192,6 +192,8 @@ static int make_parts(struct daemon *d, struct error *error)
         d->loads.pool = d->pool;
         d->loads.block_size = c->io.block_size;
         d->server.limits = limits_of(&c->limits);
+        d->server.share_across_uids = c->cuda.across_uids;
+        d->server.trust_detach = c->cuda.trust_detach;
         d->server.resident = &d->resident;
         d->server.loads = &d->loads;
         d->server.reader = &d->reader;

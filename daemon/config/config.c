@@ -57,7 +57,7 @@ void config_init(struct config *config)
 {
         *config = (struct config){
                 .io = {.concurrency = 16, .block_size = 8 * MiB, .stall_ns = 30 * UINT64_C(1000000000)},
-                .cuda = {.segment_size = 4 * GiB},
+                .cuda = {.segment_size = 4 * GiB, .trust_detach = true},
                 .limits =
                         {
                                 .connections = 8192,

@@ -57,6 +57,8 @@ struct config {
         struct config_limits limits;
         struct {
                 char *library;         /* of the CUDA runtime; NULL: libcudart.so.13, .12 */
+                bool across_uids;      /* false: cuda-ipc handles of a model go to one user's processes */
+                bool trust_detach;     /* true: a client that says it has unmapped is believed */
                 uint64_t segment_size; /* 4 GiB: where a new segment is begun; a multiple of 2 MiB */
         } cuda;
         struct {

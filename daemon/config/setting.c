@@ -33,6 +33,8 @@ const struct setting settings[] = {
         {"limits.frame_timeout",        NULL,           NULL,                   SETTING_DURATION, FIELD(limits.frame_timeout_ns),    SECOND / 10, HOUR, 1},
         {"limits.failed_kept",          NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.failed_kept),         0,      65536,     1},
         {"cuda.library",                NULL,           NULL,                   SETTING_FILE,     FIELD(cuda.library),               0,      0,         1},
+        {"cuda.across_uids",            NULL,           NULL,                   SETTING_BOOL,     FIELD(cuda.across_uids),           0,      0,         1},
+        {"cuda.trust_detach",           NULL,           NULL,                   SETTING_BOOL,     FIELD(cuda.trust_detach),          0,      0,         1},
         {"cuda.segment_size",           NULL,           NULL,                   SETTING_SIZE,     FIELD(cuda.segment_size),          2 * MiB, GiB << 10, 2 * MiB},
         {"log.level",                   "log-level",    RUNAI "LOG_LEVEL",      SETTING_LEVEL,    FIELD(log.level),                  0,      0,         1},
 };
@@ -67,6 +69,14 @@ static int set_path(char **field, const char *text, char why[SETTING_WHY])
         if (strlen(text) >= sizeof(((struct sockaddr_un *)0)->sun_path))
                 return wrong(why, "longer than a socket's path may be (107 bytes)");
         return copy_text(field, text, why);
+}
+
+static int set_bool(bool *field, const char *text, char why[SETTING_WHY])
+{
+        *field = strcmp(text, "true") == 0;
+        if (!*field && strcmp(text, "false") != 0)
+                return wrong(why, "'%.40s' is not true or false", text);
+        return 0;
 }
 
 static int set_level(enum log_level *field, const char *text, char why[SETTING_WHY])
@@ -138,6 +148,8 @@ int setting_set(const struct setting *setting, struct config *config, const char
                 return set_path(field, text, why);
         if (setting->kind == SETTING_FILE)
                 return copy_text(field, text, why);
+        if (setting->kind == SETTING_BOOL)
+                return set_bool(field, text, why);
         if (setting->kind == SETTING_LEVEL)
                 return set_level(field, text, why);
         if (parse_number(setting, text, &value, why) < 0)

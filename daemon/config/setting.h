@@ -15,6 +15,7 @@
 enum setting_kind {
         SETTING_PATH,
         SETTING_FILE,
+        SETTING_BOOL,
         SETTING_COUNT,
         SETTING_UNSIGNED,
         SETTING_SIZE,

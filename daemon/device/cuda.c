@@ -565,6 +565,7 @@ int cuda_device_new(struct device **out, struct cuda *cuda, int ordinal, const s
         d->ordinal = device->index = ordinal;
         d->handles = opts->handles;
         device->ops = &cuda_ops;
+        device->caps = opts->handles == CUDA_HANDLES_IPC ? DEVICE_SHARED_WRITABLE : 0;
         device->pages = PAGES_DEVICE;
         device->layout = (struct device_layout){
                 .page = 0, .align = 256, .granularity = GRANULARITY, .max_segment = opts->max_segment};

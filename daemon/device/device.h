@@ -85,8 +85,16 @@ struct device_ops {
         void (*free)(struct device *device);
 };
 
+/* What a device's handles mean for those who get them. */
+enum device_caps {
+        /* A client can write to what it maps, and frees nothing by exiting late: so clients of one
+         * model must trust each other, and must be processes that can be watched. */
+        DEVICE_SHARED_WRITABLE = 1,
+};
+
 struct device {
         const struct device_ops *ops;
+        unsigned caps;
         char name[64]; /* "host" */
         char uuid[64]; /* of the device; for the host its machine's boot */
         int index;

@@ -24,6 +24,8 @@
 #include "daemon/source/source.h"
 #include "proto/manifest.h"
 
+#include <sys/types.h>
+
 #define GENERATION_SEGMENTS MANIFEST_MAX_SEGMENTS
 
 enum generation_state {
@@ -70,6 +72,8 @@ struct generation {
         struct error error; /* failed */
 
         struct list leases;
+        uid_t shared_by; /* DEVICE_SHARED_WRITABLE: whose processes have had it, where was_shared */
+        bool was_shared;
         unsigned n_leases;
         unsigned pins; /* work that may touch the memory: the load, a verify */
         bool releasing;

@@ -147,6 +147,27 @@ static int check_limits(struct session *session, unsigned n_fds, struct error *e
         return 0;
 }
 
+/* Legacy handles open in the daemon's PID namespace only and are writable in the client; whether the
+ * client still maps the memory shows in nothing but its life. */
+static int check_trust(struct session *session, struct generation *g, struct error *error)
+{
+        const struct conn *conn = session->conn;
+        if (!(g->device->caps & DEVICE_SHARED_WRITABLE))
+                return 0;
+        if (conn->pid <= 0)
+                return error_set(error, STREAMER_EUNSUPPORTED,
+                                 "attach: cuda-ipc does not reach another PID namespace; run both in one, or let the "
+                                 "device hand out cuda-vmm-fd (handles, in the daemon's settings)");
+        if (g->was_shared && g->shared_by != conn->caller.uid && !session->server->share_across_uids)
+                return error_set(error, STREAMER_EPERM,
+                                 "attach: processes of uid %u have had this memory, and could write to it "
+                                 "(cuda.across_uids allows it to others, cuda-vmm-fd needs no such trust)",
+                                 (unsigned)g->shared_by);
+        g->was_shared = true;
+        g->shared_by = conn->caller.uid;
+        return 0;
+}
+
 /* ---- the reply ---- */
 
 static uint64_t arrived_count(const struct generation *g)
@@ -219,6 +240,8 @@ static int lease_begin(struct session *session, struct generation *g, const stru
                        struct error *error)
 {
         int r = check_limits(session, g->n_segments + 2, error);
+        if (r == 0)
+                r = check_trust(session, g, error);
         if (r < 0)
                 return r;
         struct process *process = client_process(session, error);
@@ -264,7 +287,10 @@ void session_detach(struct session *session, const struct request *request)
                 if (lease->id != request->u.detach.lease)
                         continue;
                 session->n_leases--;
-                lease_end(&session->server->leases, lease);
+                if (session->server->trust_detach || !(lease->generation->device->caps & DEVICE_SHARED_WRITABLE))
+                        lease_end(&session->server->leases, lease);
+                else
+                        lease_abandon(&session->server->leases, lease);
                 session_ok(session, request->id);
                 return;
         }

@@ -31,6 +31,8 @@ struct user {
 struct server {
         uv_loop_t *loop;
         struct server_limits limits;
+        bool share_across_uids; /* writable handles may go to processes of several users */
+        bool trust_detach;      /* a detach ends a lease of writable handles; else the process's exit does */
         struct resident *resident;
         struct loads *loads;
         struct leases leases;
