@@ -89,7 +89,7 @@ struct bench_daemon {
         struct daemon d;
         streamer_client *client;
         const char *pages;
-        uint64_t ring; /* bytes of the ring that count as the process's own pages */
+        uint64_t ring; /* bytes */
 };
 void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages);
 void bench_daemon_stop(struct bench_daemon *bd);

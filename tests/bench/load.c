@@ -26,23 +26,19 @@ static struct daemon *running_slot(pid_t pid)
         return running[0].pid == pid ? &running[0] : &running[1];
 }
 
-/* A ring of huge pages is not among the pages that smaps counts as anonymous. */
-static uint64_t ring_bytes(struct bench_daemon *bd)
+static void ask_ring(struct bench_daemon *bd)
 {
         char *text = NULL;
 
         must_do(bd, streamer_call(bd->client, "status", NULL, &text), "status");
         json_t *status = json_loads(text, 0, NULL), *ring = json_object_get(status, "ring");
         const char *kind = json_string_value(json_object_get(ring, "page_kind"));
-        uint64_t bytes = (uint64_t)json_integer_value(json_object_get(ring, "bytes"));
 
+        bd->ring = (uint64_t)json_integer_value(json_object_get(ring, "bytes"));
         report_note("daemon with %s segments: ring of %llu MiB in %s pages", bd->pages,
-                    (unsigned long long)(bytes / MIB), kind ? kind : "?");
-        if (kind && strcmp(kind, "hugetlb") == 0)
-                bytes = 0;
+                    (unsigned long long)(bd->ring / MIB), kind ? kind : "?");
         json_decref(status);
         free(text);
-        return bytes;
 }
 
 void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages)
@@ -58,7 +54,7 @@ void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const ch
         *running_slot(0) = bd->d;
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = bd->d.socket};
         must_do(bd, streamer_connect(&opts, &bd->client), "connect");
-        bd->ring = ring_bytes(bd);
+        ask_ring(bd);
         free(text);
         free(config);
         free(folder);
@@ -83,9 +79,10 @@ void bench_daemons_kill(void)
 
 static uint64_t memory_now(const struct bench_daemon *bd)
 {
-        uint64_t all = process_memory(bd->d.pid);
+        /* In this order: the ring may grow in between. */
+        uint64_t ring = process_mapping_memory(bd->d.pid, bd->ring), all = process_memory(bd->d.pid);
 
-        return all > bd->ring ? all - bd->ring : 0;
+        return all - ring;
 }
 
 /* Waits for the end of a load; with `peak`, looks at the daemon's memory every few milliseconds. */

@@ -39,6 +39,7 @@ void daemon_init(struct daemon *d, const char *folder)
             sizeof(((struct sockaddr_un *)0)->sun_path))
                 die("%s: too long for a socket", folder);
         snprintf(d->log, sizeof(d->log), "%s/log", folder);
+        unlink(d->log); /* of an earlier daemon there */
 }
 
 static _Noreturn void die_with_log(const struct daemon *d, const char *what)

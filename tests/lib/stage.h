@@ -32,7 +32,8 @@ char *stage_write(const struct model *m, const char *file);
 /* The daemon answers, the witness is there byte for byte and nothing leaks from test to test. */
 void stage_still_serves(void);
 
-/* The daemon's own memory (process_memory), without its ring. */
+/* The daemon's own memory (process_memory), without its ring; 0 in a sanitizer build, whose shadow
+ * memory says nothing. */
 uint64_t stage_memory(void);
 
 /* ---- clients; each fails with the library's own text where something does not go well ---- */

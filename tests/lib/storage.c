@@ -110,6 +110,27 @@ uint64_t process_memory(pid_t pid)
         return (proc_number(pid, "smaps_rollup", "Pss_Anon:") + proc_number(pid, "smaps_rollup", "Pss_File:")) * 1024;
 }
 
+uint64_t process_mapping_memory(pid_t pid, uint64_t size)
+{
+        char *path = format_text("/proc/%d/smaps", (int)pid), line[512];
+        FILE *f = fopen(path, "re");
+        unsigned long long begin, end, kib;
+        bool wanted = false;
+        uint64_t sum = 0;
+
+        if (!f)
+                die_errno("%s", path);
+        while (fgets(line, sizeof(line), f)) {
+                if (sscanf(line, "%llx-%llx ", &begin, &end) == 2)
+                        wanted = end - begin == size;
+                else if (wanted && sscanf(line, "Anonymous: %llu", &kib) == 1)
+                        sum += kib * 1024;
+        }
+        fclose(f);
+        free(path);
+        return sum;
+}
+
 uint64_t process_cpu_ns(pid_t pid)
 {
         clockid_t clock;

@@ -21,6 +21,9 @@ void file_cache(const char *path);   /* reads it all through the page cache */
 
 /* Pss of anonymous and file pages; memory that is shared on purpose (memfds) does not count. */
 uint64_t process_memory(pid_t pid);
+/* The same of its mappings that are exactly this large, as far as they are in memory: a ring, say,
+ * which is to be subtracted. Huge pages of the pool (hugetlb) are in neither figure. */
+uint64_t process_mapping_memory(pid_t pid, uint64_t size);
 uint64_t process_cpu_ns(pid_t pid); /* user and system */
 unsigned process_fds(pid_t pid);
 unsigned process_threads(pid_t pid);
