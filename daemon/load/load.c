@@ -392,10 +392,24 @@ static void open_done(struct work *work)
         step_start(load, load->loads->pool, load->lane, plan_run, plan_done);
 }
 
+static void place_run(struct work *work)
+{
+        struct load *load = container_of(work, struct load, step);
+        load->lane = source_lane(load->source);
+}
+
+static void place_done(struct work *work)
+{
+        struct load *load = container_of(work, struct load, step);
+        if (step_home(load))
+                step_start(load, load->loads->pool, load->lane, open_run, open_done);
+}
+
+/* Which file system it is on is asked of the mount table first, and that is a file, too. */
 void load_open(struct load *load)
 {
         load->state = LOAD_OPENING;
-        step_start(load, load->loads->pool, load->lane, open_run, open_done);
+        step_start(load, load->loads->pool, WORK_LANE_CPU, place_run, place_done);
 }
 
 /* ---- the end ---- */

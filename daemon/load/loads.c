@@ -76,7 +76,6 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
         load->caller = *request->caller;
         load->sha256 = request->sha256;
         load->dry_run = request->dry_run;
-        load->lane = source_lane(source);
         load->started_ns = now_ns();
         bool ok = load->name != NULL && load->source != NULL;
         if (ok && !request->dry_run)
