@@ -184,9 +184,11 @@ int resolve_plan(struct resolved *resolved, const struct device_layout *layout, 
         if (set->has_index && taken != set->index.n_entries)
                 return missing_tensor(resolved, error);
         struct plan_layout rules = {layout->page, layout->align, layout->granularity, layout->max_segment};
-        struct plan_error why;
+        struct plan_error why = {.two_files = false};
         if (plan_make(&resolved->plan, resolved->files, set->n_objects, &rules, block_size, &why) < 0)
-                return error_set(error, STREAMER_EFAILED, "%s", why.text);
+                return why.two_files ? error_set(error, STREAMER_EFAILED, "%s (%s, %s)", why.text,
+                                                 set->objects[why.files[0]].path, set->objects[why.files[1]].path)
+                                     : error_set(error, STREAMER_EFAILED, "%s", why.text);
         resolved->planned = true;
         return 0;
 }

@@ -101,8 +101,10 @@ static int fail_twice(const struct named *named, uint32_t a, uint32_t b, struct 
 {
         char quoted[RULE_QUOTE];
         rule_quote(quoted, tensor_name(named, a));
-        snprintf(error->text, sizeof(error->text), "tensor '%s' is in two files (numbers %" PRIu32 " and %" PRIu32 ")",
-                 quoted, named->plan->tensors[a].file + 1, named->plan->tensors[b].file + 1);
+        error->two_files = true;
+        error->files[0] = named->plan->tensors[a].file;
+        error->files[1] = named->plan->tensors[b].file;
+        snprintf(error->text, sizeof(error->text), "tensor '%s' is in two files", quoted);
         return -1;
 }
 

@@ -74,6 +74,8 @@ struct plan {
 
 struct plan_error {
         char text[400];
+        bool two_files; /* the tensor is in both of these */
+        uint32_t files[2];
 };
 
 /* 0, or -1 with *error (overflow, a tensor name in two files, no memory). block_size is a multiple

@@ -247,7 +247,10 @@ START_TEST(a_name_in_two_files_is_refused)
                 files[i] = (struct plan_file){&made[i].header, made[i].skip};
         }
         ck_assert_int_eq(plan_make(&plan, files, 3, &host, BLOCK, &error), -1);
-        ck_assert_str_eq(error.text, "tensor 'a' is in two files (numbers 1 and 3)");
+        ck_assert_str_eq(error.text, "tensor 'a' is in two files");
+        ck_assert(error.two_files);
+        ck_assert_uint_eq(error.files[0], 0);
+        ck_assert_uint_eq(error.files[1], 2);
         ck_assert_ptr_null(plan.tensors);
 
         file_skip(&made[2], 0); /* but not where one of them is stale */
