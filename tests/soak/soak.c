@@ -309,10 +309,12 @@ static bool descriptors_are_back(void *before)
         return process_fds(stage.pid) <= *(unsigned *)before;
 }
 
-static void print_counts(uint64_t seconds)
+static void print_counts(uint64_t seconds, uint64_t half_way, uint64_t end)
 {
-        printf("soak: seed %ju, %ju s", (uintmax_t)seed, (uintmax_t)seconds);
-#define X(name) printf(", " #name " %ju", (uintmax_t)counts->name);
+        printf("soak: seed %ju, %ju s, memory %.1f MiB half way, %.1f MiB at the end\n", (uintmax_t)seed,
+               (uintmax_t)seconds, (double)half_way / (1 << 20), (double)end / (1 << 20));
+        printf("soak:");
+#define X(name) printf(" %ju " #name, (uintmax_t)counts->name);
         COUNTS(X)
 #undef X
         printf("\n");
@@ -337,8 +339,10 @@ START_TEST(a_daemon_under_random_load_gives_all_back)
                 if (half == 0)
                         memory = process_memory(stage.pid);
         }
-        print_counts(seconds);
-        ck_assert_uint_le(process_memory(stage.pid), memory + MEMORY_GROWTH);
+        print_counts(seconds, memory, process_memory(stage.pid));
+        /* A sanitizer keeps what is freed. */
+        if (!suite_short())
+                ck_assert_uint_le(process_memory(stage.pid), memory + MEMORY_GROWTH);
         streamer_close(c);
         stage_still_serves();
 }
