@@ -54,13 +54,38 @@ struct deferred *deferred_new(struct session *session, struct request *request);
 /* Answered, or not to be answered any more. */
 void deferred_free(struct deferred *deferred);
 
+/* The client is gone: what a worker still holds is freed when it comes home. */
+void deferred_orphan(struct deferred *deferred);
+/* A wake item: looks through all that wait for a change. */
+void deferred_answer(struct wake_item *item);
+void deferred_check_deadlines(struct server *server, uint64_t now);
+
+/* ---- answers ---- */
+
 void session_error(struct session *session, uint64_t id, const struct error *error);
 void session_ok(struct session *session, uint64_t id);
+void session_no_model(struct session *session, uint64_t id, const char *model);
+void session_reply_state(struct session *session, uint64_t id, const char *model, const char *state,
+                         uint64_t generation);
 
 /* Takes the connection in; closes it on ENOMEM. */
 void session_new(struct server *server, int fd);
 
-/* ---- verbs with files of their own ---- */
+/* ---- verbs: those that may be answered later take their request over ---- */
+
+void session_load(struct session *session, struct request *request);
+void session_cancel(struct session *session, const struct request *request);
+void op_tell(struct op *op, struct load *load);
+void op_free(struct op *op);
+
+void session_list(struct session *session, const struct request *request);
+void session_show(struct session *session, const struct request *request);
+void session_status(struct session *session, const struct request *request);
+void session_version(struct session *session, const struct request *request);
+void session_verify(struct session *session, struct request *request);
+void session_unload(struct session *session, struct request *request);
+/* attach, wait: now, or when a change lets it. */
+void session_defer(struct session *session, struct request *request);
 
 /* Answers attach now, or false: it must wait for a change. */
 bool session_attach(struct session *session, const struct request *request);

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests that are answered later, and wait, which is nothing else.
+ */
+#include "daemon/serve/session.h"
+
+/* ---- deferred answers ---- */
+
+struct deferred *deferred_new(struct session *session, struct request *request)
+{
+        struct deferred *d = calloc(1, sizeof(*d));
+        if (d == NULL) {
+                struct error error;
+                error_set(&error, STREAMER_ENOMEM, "no memory");
+                session_error(session, request->id, &error);
+                request_deinit(request);
+                return NULL;
+        }
+        d->session = session;
+        d->request = *request;
+        list_init(&d->in_server);
+        list_append(&session->deferred, &d->in_session);
+        session->n_deferred++;
+        conn_hold(session->conn, session->n_deferred >= session->server->limits.requests_per_client);
+        return d;
+}
+
+void deferred_free(struct deferred *d)
+{
+        struct session *session = d->session;
+        list_remove(&d->in_session);
+        list_remove(&d->in_server);
+        load_unwatch(&d->watch);
+        request_deinit(&d->request);
+        free(d);
+        if (session != NULL) {
+                session->n_deferred--;
+                conn_hold(session->conn, session->n_deferred >= session->server->limits.requests_per_client);
+        }
+}
+
+/* The client is gone: what a worker still holds is freed when it comes home. */
+void deferred_orphan(struct deferred *d)
+{
+        list_remove(&d->in_session);
+        d->session = NULL;
+        if (d->request.verb == VERB_verify)
+                verify_stop(&d->verify);
+        else if (d->request.verb != VERB_ps)
+                deferred_free(d);
+}
+
+/* ---- wait ---- */
+
+/* False: nothing to say yet. */
+static bool try_wait(struct session *session, const struct request *request)
+{
+        struct resident *resident = session->server->resident;
+        const char *model = request->u.wait.model;
+        struct generation *g = resident_ready(resident, model);
+        if (g != NULL) {
+                session_reply_state(session, request->id, model, "ready", g->number);
+                return true;
+        }
+        if (resident_loading(resident, model) != NULL)
+                return false;
+        g = resident_failed(resident, model);
+        if (g == NULL) {
+                session_no_model(session, request->id, model);
+                return true;
+        }
+        struct error error;
+        error_set(&error, g->error.code == STREAMER_ECANCELED ? STREAMER_ECANCELED : STREAMER_EFAILED, "%s: %s", model,
+                  g->error.text);
+        session_error(session, request->id, &error);
+        return true;
+}
+
+static bool try_gone(struct session *session, const struct request *request, uint64_t number)
+{
+        if (resident_numbered(session->server->resident, number) != NULL)
+                return false;
+        session_reply_state(session, request->id, request->u.unload.model, "gone", number);
+        return true;
+}
+
+/* `generation`: the one that an unload waits for. */
+static bool try_answer(struct session *session, const struct request *request, uint64_t generation)
+{
+        switch (request->verb) {
+        case VERB_attach:
+                return session_attach(session, request);
+        case VERB_unload:
+                return try_gone(session, request, generation);
+        default:
+                return try_wait(session, request);
+        }
+}
+
+/* Takes the request over. */
+void session_defer(struct session *session, struct request *request)
+{
+        if (try_answer(session, request, 0)) {
+                request_deinit(request);
+                return;
+        }
+        struct deferred *d = deferred_new(session, request);
+        if (d == NULL)
+                return;
+        if (d->request.verb == VERB_wait && d->request.u.wait.timeout_ms > 0)
+                d->deadline_ns = now_ns() + d->request.u.wait.timeout_ms * UINT64_C(1000000);
+        list_append(&session->server->waiting, &d->in_server);
+}
+
+void deferred_answer(struct wake_item *item)
+{
+        struct server *server = container_of(item, struct server, answer);
+        server->answer_posted = false;
+        list_each_safe (pos, &server->waiting) {
+                struct deferred *d = container_of(pos, struct deferred, in_server);
+                if (try_answer(d->session, &d->request, d->generation))
+                        deferred_free(d);
+        }
+}
+
+void deferred_check_deadlines(struct server *server, uint64_t now)
+{
+        list_each_safe (pos, &server->waiting) {
+                struct deferred *d = container_of(pos, struct deferred, in_server);
+                if (d->deadline_ns == 0 || now < d->deadline_ns)
+                        continue;
+                struct error error;
+                error_set(&error, STREAMER_ETIMEOUT, "%s: still loading", d->request.u.wait.model);
+                session_error(d->session, d->request.id, &error);
+                deferred_free(d);
+        }
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What happens in the daemon and sessions are told of: changes, arrivals, progress, the end.
+ */
+#include "daemon/serve/session.h"
+
+static void tell_subscriber(struct session *session, const struct generation *g)
+{
+        if (!conn_writable(session->conn)) {
+                session->events_lost++;
+                return;
+        }
+        bool failed = g->state == GENERATION_FAILED;
+        struct writer w;
+        conn_writer(&w);
+        writer_map(&w, failed ? 8 : 6);
+        writer_kstr(&w, "event", "model");
+        writer_kstr(&w, "model", generation_name(g));
+        writer_ku64(&w, "generation", g->number);
+        writer_kstr(&w, "state", generation_state_name(g->state));
+        writer_ku64(&w, "bytes", g->data_bytes);
+        writer_ku64(&w, "tensors", g->n_tensors);
+        if (failed) {
+                writer_kstr(&w, "code", code_wire(g->error.code));
+                writer_kstr(&w, "text", g->error.text);
+        }
+        conn_send(session->conn, &w, NULL, 0);
+}
+
+static void answer_soon(struct server *server)
+{
+        if (server->answer_posted || list_empty(&server->waiting))
+                return;
+        server->answer_posted = true;
+        wake_post(server->wake, &server->answer);
+}
+
+static void tell_leases(struct generation *generation)
+{
+        list_each (pos, &generation->leases) {
+                struct lease *lease = container_of(pos, struct lease, in_generation);
+                if (lease->owner != NULL)
+                        session_tell_lease(lease->owner, lease);
+        }
+}
+
+void sessions_changed(struct server *server, struct generation *generation)
+{
+        tell_leases(generation);
+        list_each (pos, &server->conns) {
+                struct session *session = container_of(pos, struct conn, link)->context;
+                if (session->subscribed && !session->conn->closing)
+                        tell_subscriber(session, generation);
+        }
+        answer_soon(server);
+}
+
+void sessions_arrived(struct server *server, struct generation *generation)
+{
+        tell_leases(generation);
+        answer_soon(server);
+}
+
+void sessions_progress(struct server *server)
+{
+        deferred_check_deadlines(server, now_ns());
+        if (server->n_ops == 0)
+                return;
+        list_each (pos, &server->conns) {
+                struct session *session = container_of(pos, struct conn, link)->context;
+                list_each (link, &session->ops) {
+                        struct op *op = container_of(link, struct op, link);
+                        if (op->watch.load != NULL && conn_writable(session->conn))
+                                op_tell(op, op->watch.load);
+                }
+        }
+}
+
+void sessions_tick(struct server *server, uint64_t now)
+{
+        list_each_safe (pos, &server->conns)
+                conn_tick(container_of(pos, struct conn, link), now);
+}
+
+void sessions_shutdown(struct server *server)
+{
+        list_each_safe (pos, &server->conns) {
+                struct conn *conn = container_of(pos, struct conn, link);
+                if (!conn->closing) {
+                        struct writer w;
+                        conn_writer(&w);
+                        writer_map(&w, 1);
+                        writer_kstr(&w, "event", "shutdown");
+                        conn_send(conn, &w, NULL, 0);
+                }
+                conn_close(conn, true);
+        }
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * load, cancel, and what the client that asked is told of a load until its end.
+ */
+#include "daemon/serve/session.h"
+
+#include "daemon/serve/reply.h"
+
+#include <string.h>
+
+void op_tell(struct op *op, struct load *load)
+{
+        struct load_progress p;
+        struct writer w;
+        load_progress(load, &p);
+        bool bad = p.state == LOAD_FAILED || p.state == LOAD_CANCELLED;
+        op->told_bytes = p.bytes;
+        conn_writer(&w);
+        writer_map(&w, bad ? 12 : 10);
+        writer_kstr(&w, "event", "op");
+        writer_ku64(&w, "op", op->id);
+        writer_kstr(&w, "model", op->model);
+        writer_ku64(&w, "generation", p.generation);
+        writer_kstr(&w, "state", load_state_name(p.state));
+        writer_ku64(&w, "bytes", p.bytes);
+        writer_ku64(&w, "total", p.total);
+        writer_ku64(&w, "tensors", p.tensors);
+        writer_ku64(&w, "tensors_total", p.tensors_total);
+        writer_ku64(&w, "elapsed_ns", p.elapsed_ns);
+        if (bad) {
+                writer_kstr(&w, "code", code_wire(load->error.code));
+                writer_kstr(&w, "text", load->error.text);
+        }
+        conn_send(op->session->conn, &w, NULL, 0);
+}
+
+void op_free(struct op *op)
+{
+        list_remove(&op->link);
+        load_unwatch(&op->watch);
+        op->session->server->n_ops--;
+        free(op->model);
+        free(op);
+}
+
+static void op_ended(struct load_watch *watch, struct load *load)
+{
+        struct op *op = container_of(watch, struct op, watch);
+        op_tell(op, load);
+        op_free(op);
+}
+
+static void dry_run_ended(struct load_watch *watch, struct load *load)
+{
+        struct deferred *d = container_of(watch, struct deferred, watch);
+        struct writer w;
+        if (load->state != LOAD_READY) {
+                session_error(d->session, d->request.id, &load->error);
+        } else {
+                conn_writer(&w);
+                reply_estimate(&w, load, d->request.id);
+                conn_send(d->session->conn, &w, NULL, 0);
+        }
+        deferred_free(d);
+}
+
+static void watch_op(struct session *session, struct load *load, uint64_t id)
+{
+        struct op *op = calloc(1, sizeof(*op));
+        char *model = strdup(load->name);
+        if (op == NULL || model == NULL) {
+                free(op);
+                free(model);
+                conn_close(session->conn, false); /* it would wait for ever */
+                return;
+        }
+        op->session = session;
+        op->id = id;
+        op->model = model;
+        list_append(&session->ops, &op->link);
+        session->server->n_ops++;
+        load_watch(load, &op->watch, op_ended);
+}
+
+static void reply_load(struct session *session, const struct request *request, struct load *load)
+{
+        uint64_t op = ++session->server->last_op;
+        struct writer w;
+        conn_writer(&w);
+        writer_reply(&w, request->id, 2);
+        writer_ku64(&w, "op", op);
+        writer_kstr(&w, "model", load->name);
+        conn_send(session->conn, &w, NULL, 0);
+        if (request->u.load.watch)
+                watch_op(session, load, op);
+}
+
+static int parse_load(const struct req_load *req, struct load_request *out, struct error *error)
+{
+        *out = (struct load_request){.source = req->source, .name = req->name, .dry_run = req->dry_run};
+        if (req->verify != NULL && strcmp(req->verify, "sha256") == 0)
+                out->sha256 = true;
+        else if (req->verify != NULL && strcmp(req->verify, "none") != 0)
+                return error_set(error, STREAMER_EINVAL, "load: verify: '%s' is neither none nor sha256", req->verify);
+        if (req->devices.n > 1)
+                return error_set(error, STREAMER_EUNSUPPORTED, "load: several devices at once are not supported");
+        if (req->devices.n == 1)
+                out->device = req->devices.v[0];
+        return 0;
+}
+
+void session_load(struct session *session, struct request *request)
+{
+        struct load_request load_request;
+        struct error error = {0};
+        struct load *load;
+        int r = parse_load(&request->u.load, &load_request, &error);
+        if (r == 0) {
+                load_request.caller = &session->conn->caller;
+                r = loads_begin(session->server->loads, &load_request, &load, &error);
+        }
+        if (r < 0) {
+                session_error(session, request->id, &error);
+        } else if (load_request.dry_run) {
+                struct deferred *d = deferred_new(session, request);
+                if (d != NULL)
+                        load_watch(load, &d->watch, dry_run_ended);
+                return;
+        } else {
+                reply_load(session, request, load);
+        }
+        request_deinit(request);
+}
+
+void session_cancel(struct session *session, const struct request *request)
+{
+        const char *model = request->u.cancel.model;
+        struct load *load = loads_find(session->server->loads, model);
+        if (load == NULL) {
+                struct error error;
+                bool known = resident_any(session->server->resident, model) != NULL;
+                error_set(&error, known ? STREAMER_EFAILED : STREAMER_ENOENT, "%s: %s", model,
+                          known ? "is not loading" : "no such model");
+                session_error(session, request->id, &error);
+                return;
+        }
+        load_cancel(load);
+        struct writer w;
+        conn_writer(&w);
+        writer_reply(&w, request->id, 1);
+        writer_kstr(&w, "model", model);
+        conn_send(session->conn, &w, NULL, 0);
+}
