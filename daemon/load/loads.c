@@ -176,7 +176,7 @@ void load_progress(struct load *load, struct load_progress *progress)
         if (load->state == LOAD_READY && g != NULL) {
                 progress->bytes = g->data_bytes;
                 progress->tensors = g->n_tensors;
-        } else if (load->state >= LOAD_READING && load->has_books) {
+        } else if (load->job.plan != NULL) { /* it has begun to read; before, a worker makes the books */
                 progress->bytes = __atomic_load_n(&load->publish.bytes, __ATOMIC_RELAXED);
                 progress->tensors = publish_count(&load->publish);
         }

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How loads end early: cancelled in each state, failed by memory, storage, files that change, and
+ * digests that do not match. Whatever is in flight comes home first; then nothing is left.
+ */
+#include "tests/lib/loading.h"
+
+#include "daemon/base/util.h"
+#include "tests/lib/hang.h"
+
+#include <fcntl.h>
+#include <openssl/sha.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Loop tests over states count from the first to the last that has not ended. */
+#define FIRST_STATE LOAD_OPENING
+#define STATES_END (LOAD_CHECKING + 1)
+
+/* ---- cancelling ---- */
+
+START_TEST(a_load_that_was_held_anywhere_goes_on)
+{
+        struct watched w;
+        load_start_held(&w, small_file("small.safetensors", 1), (enum load_state)_i);
+        ck_assert(!w.ended);
+        ck_assert_ptr_eq(loads_find(&loads, "m"), w.load);
+        ck_assert_ptr_null(resident_ready(&resident, "m"));
+        load_let_go();
+        core_until(w.ended);
+        serves_small(w.generation, 1);
+}
+END_TEST
+
+START_TEST(cancelling_ends_a_load_at_once_and_its_memory_follows)
+{
+        struct watched w;
+        load_start_held(&w, small_file("small.safetensors", 1), (enum load_state)_i);
+        load_cancel(w.load);
+        ck_assert(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
+        ck_assert_int_eq(w.error.code, STREAMER_ECANCELED);
+        ck_assert_ptr_null(loads_find(&loads, "m"));
+        ck_assert_ptr_nonnull(resident_failed(&resident, "m"));
+        ck_assert_uint_eq(loads.n_running, 0);
+        load_cancel(w.load); /* it has ended: nothing */
+        core_settle();
+        ck_assert_uint_eq(fake.device.used > 0, _i >= LOAD_ALLOCATING); /* what is in flight may write */
+        load_let_go();
+        core_until(loads_empty(&loads) && fake.device.used == 0);
+        ck_assert_uint_eq(fake.allocs, fake.freed);
+        ck_assert_ptr_null(resident_ready(&resident, "m"));
+}
+END_TEST
+
+START_TEST(a_name_can_be_loaded_again_while_the_cancelled_load_comes_home)
+{
+        struct watched first, second;
+        char *path = small_file("small.safetensors", 1);
+        load_start_held(&first, path, LOAD_READING);
+        load_cancel(first.load);
+        load_start(&second, path, "m");
+        ck_assert_ptr_ne(second.load, first.load);
+        core_settle();
+        load_let_go();
+        core_until(second.ended);
+        ck_assert_msg(second.state == LOAD_READY, "%s", second.error.text);
+        serves_small(second.generation, 1);
+        ck_assert_ptr_null(resident_failed(&resident, "m"));
+}
+END_TEST
+
+START_TEST(all_loads_are_cancelled_when_the_daemon_ends)
+{
+        struct watched w[3];
+        gate_init(&fake.prepare, false);
+        for (size_t i = 0; i < 3; i++) {
+                char *name = format_text("m%zu", i);
+                load_start(&w[i], small_file(name, i), name);
+                free(name);
+        }
+        core_until(w[0].load->state == LOAD_READING);
+        loads_cancel_all(&loads);
+        for (size_t i = 0; i < 3; i++)
+                ck_assert_int_eq((int)w[i].state, (int)LOAD_CANCELLED);
+        gate_open(&fake.prepare);
+        core_until(loads_empty(&loads));
+}
+END_TEST
+
+static struct hang hang;
+static const char *no_hang;
+
+/* The mount comes first: whatever is opened or started later sees it. */
+static void begin_hang(void)
+{
+        no_hang = hang_unavailable();
+        if (no_hang == NULL)
+                hang_start(&hang, suite_path("hang-%d", (int)getpid()), "f.safetensors",
+                           blocks_file("backing.safetensors", 4));
+        loading_begin();
+}
+
+static void end_hang(void)
+{
+        loading_end();
+        if (no_hang == NULL)
+                hang_stop(&hang);
+}
+
+START_TEST(a_load_whose_storage_hangs_can_be_cancelled)
+{
+        struct watched w;
+        if (no_hang != NULL)
+                SKIP(no_hang);
+        hang_hold(&hang, (uint64_t)_i);
+        load_start(&w, hang.path, "m");
+        core_until(w.load->state == (_i == 0 ? LOAD_PLANNING : LOAD_READING));
+        hang_wait_held(&hang);
+        load_cancel(w.load);
+        ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
+        core_settle();
+        ck_assert(!loads_empty(&loads));
+        hang_release(&hang);
+        core_until(loads_empty(&loads) && fake.device.used == 0);
+}
+END_TEST
+
+START_TEST(a_load_whose_storage_fails_says_so)
+{
+        struct watched w;
+        if (no_hang != NULL)
+                SKIP(no_hang);
+        hang_hold(&hang, 2 * BLOCK);
+        load_start(&w, hang.path, "m");
+        core_until(w.load->state == LOAD_READING);
+        hang_wait_held(&hang);
+        hang_fail(&hang);
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ck_assert_ptr_nonnull(strstr(w.error.text, "Input/output error"));
+}
+END_TEST
+
+/* ---- how it fails ---- */
+
+START_TEST(an_allocation_that_fails_gives_the_others_back)
+{
+        struct watched w;
+        fake.device.layout.max_segment = 2 * MiB;
+        fake.fail_alloc = (unsigned)_i;
+        load_start(&w, blocks_file("blocks.safetensors", 4), "m");
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ck_assert_int_eq(w.error.code, STREAMER_ENOMEM);
+        core_until(loads_empty(&loads) && fake.device.used == 0);
+        ck_assert_uint_eq(fake.freed, (unsigned)_i - 1);
+        ck_assert_str_eq(resident_failed(&resident, "m")->error.text, w.error.text);
+}
+END_TEST
+
+START_TEST(memory_that_is_missing_while_reading_fails_the_load)
+{
+        fake.fail_prepare = 3;
+        load_fails(blocks_file("blocks.safetensors", 6), "m", STREAMER_ENOMEM, "no memory at");
+        core_until(loads_empty(&loads) && fake.device.used == 0);
+}
+END_TEST
+
+START_TEST(a_model_over_the_budget_fails_with_figures)
+{
+        fake.device.budget = 4 * MiB;
+        load_fails(blocks_file("blocks.safetensors", 6), "m", STREAMER_ENOMEM, "12582912 bytes needed");
+        ck_assert_uint_eq(fake.allocs, 0);
+}
+END_TEST
+
+START_TEST(a_file_cut_short_while_it_is_read_fails_the_load)
+{
+        struct watched w;
+        char *path = blocks_file("blocks.safetensors", 6);
+        load_start_held(&w, path, LOAD_READING);
+        must(truncate(path, 4096));
+        load_let_go();
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ck_assert_ptr_nonnull(strstr(w.error.text, "cut short"));
+}
+END_TEST
+
+/* Touched, written to, or grown: before the check at the end nothing is known of it. */
+START_TEST(a_file_that_changes_while_it_is_read_is_never_ready)
+{
+        struct watched w;
+        char *path = small_file("small.safetensors", 1);
+        load_start_held(&w, path, LOAD_READING);
+        int fd = must(open(path, O_WRONLY | O_APPEND | O_CLOEXEC));
+        if (_i == 0)
+                must(futimens(fd, NULL));
+        else if (_i == 1)
+                must(fchmod(fd, 0600));
+        else
+                must(write(fd, "more", 4));
+        close(fd);
+        load_let_go();
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ck_assert_int_eq(w.error.code, STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(w.error.text, "changed while it was read"));
+        ck_assert_ptr_null(resident_ready(&resident, "m"));
+}
+END_TEST
+
+START_TEST(a_failed_load_can_be_tried_again)
+{
+        char *path = small_file("small.safetensors", 1);
+        fake.fail_alloc = 1;
+        load_fails(path, "m", STREAMER_ENOMEM, "fails");
+        fake.fail_alloc = 0;
+        serves_small(load_ready(path, "m"), 1);
+        ck_assert_ptr_null(resident_failed(&resident, "m"));
+}
+END_TEST
+
+/* ---- published digests ---- */
+
+/* SHA256SUMS beside the files, wrong for the file of this name. */
+static void publish_sums(const char *folder, const char *const *files, size_t n, const char *wrong)
+{
+        char *text = format_text("%s", "");
+        for (size_t i = 0; i < n; i++) {
+                unsigned char digest[32];
+                char hex[65];
+                size_t size;
+                char *path = format_text("%s/%s", folder, files[i]), *data = file_read(path, &size);
+                SHA256((const unsigned char *)data, size, digest);
+                digest[0] ^= wrong != NULL && strcmp(wrong, files[i]) == 0;
+                for (size_t k = 0; k < 32; k++)
+                        snprintf(hex + 2 * k, 3, "%02x", digest[k]);
+                char *more = format_text("%s%s  %s\n", text, hex, files[i]);
+                free(text);
+                free(data);
+                free(path);
+                text = more;
+        }
+        char *path = format_text("%s/SHA256SUMS", folder);
+        file_write(path, text, strlen(text));
+        free(path);
+        free(text);
+}
+
+static const char *const shards[] = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"};
+
+static char *published(const char *name, const char *wrong)
+{
+        struct model *m = small_model(3);
+        char *folder = suite_path("%s", name);
+        model_write_sharded(m, folder, 2, true);
+        publish_sums(folder, shards, 2, wrong);
+        model_free(m);
+        return folder;
+}
+
+START_TEST(files_that_match_are_verified)
+{
+        struct watched w;
+        load_start_sha256(&w, published("good", NULL), "m");
+        core_until(w.ended);
+        ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
+        ck_assert(w.generation->verified);
+        serves_small(w.generation, 3);
+}
+END_TEST
+
+START_TEST(of_files_that_do_not_match_nothing_is_published)
+{
+        struct watched w;
+        char *folder = suite_path("bad-%d", _i);
+        mkdir(folder, 0755);
+        struct model *m = small_model(3);
+        char *path = format_text("%s/only.safetensors", folder);
+        model_write(m, path);
+        publish_sums(folder, (const char *const[]){"only.safetensors"}, 1, "only.safetensors");
+        load_start_sha256(&w, path, "m");
+        struct generation *g = w.load->generation;
+        generation_pin(g); /* to look at what it left */
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ck_assert_ptr_nonnull(strstr(w.error.text, "SHA-256 differs"));
+        core_until(loads_empty(&loads));
+        if (g->arrival.fd >= 0)
+                ck_assert_uint_eq(((const struct arrival_header *)g->arrival.map)->count, 0);
+        generation_unpin(g);
+        model_free(m);
+        free(path);
+}
+END_TEST
+
+START_TEST(one_file_that_does_not_match_fails_the_model)
+{
+        struct watched w;
+        load_start_sha256(&w, published("half", shards[1]), "m");
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ck_assert_ptr_nonnull(strstr(w.error.text, shards[1]));
+}
+END_TEST
+
+START_TEST(a_file_without_a_published_digest_cannot_be_verified)
+{
+        struct watched w;
+        load_start_sha256(&w, small_file("unpublished.safetensors", 1), "m");
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+}
+END_TEST
+
+START_TEST(a_verified_model_without_bytes_is_ready)
+{
+        struct watched w;
+        struct model *m = model_new(1);
+        char *folder = suite_path("empty");
+        mkdir(folder, 0755);
+        model_add(m, "empty", "F32", (uint64_t[]){0}, 1);
+        char *path = format_text("%s/only.safetensors", folder);
+        model_write(m, path);
+        publish_sums(folder, (const char *const[]){"only.safetensors"}, 1, NULL);
+        load_start_sha256(&w, path, "m");
+        core_until(w.ended);
+        ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
+        serves(w.generation, m);
+        model_free(m);
+        free(path);
+}
+END_TEST
+
+/* What was not held against published digests does not pass for what must be. */
+START_TEST(an_unverified_model_does_not_serve_for_a_verified_one)
+{
+        struct watched w;
+        char *folder = published("again", NULL);
+        struct generation *plain = load_ready(folder, "m");
+        uint64_t number = plain->number;
+        load_start_sha256(&w, folder, "m");
+        core_until(w.ended);
+        ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
+        ck_assert_uint_ne(w.generation->number, number);
+        ck_assert(w.generation->verified);
+        struct generation *verified = w.generation;
+        ck_assert_ptr_eq(load_ready(folder, "m"), verified); /* the other way round it does */
+}
+END_TEST
+
+START_TEST(a_verified_load_does_not_join_an_unverified_one)
+{
+        struct watched a, b;
+        char *folder = published("beside", NULL);
+        load_start_held(&a, folder, LOAD_READING);
+        load_start_sha256(&b, folder, "m");
+        ck_assert_ptr_ne(a.load, b.load);
+        load_let_go();
+        core_until(a.ended && b.ended);
+        ck_assert_msg(b.state == LOAD_READY, "%s", b.error.text);
+        ck_assert(b.generation->verified);
+        ck_assert_ptr_eq(resident_ready(&resident, "m"), b.generation);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("load end");
+        TCase *cancel = core_group("cancelling", loading_begin, loading_end);
+        tcase_add_loop_test(cancel, a_load_that_was_held_anywhere_goes_on, FIRST_STATE, STATES_END);
+        tcase_add_loop_test(cancel, cancelling_ends_a_load_at_once_and_its_memory_follows, FIRST_STATE, STATES_END);
+        tcase_add_test(cancel, a_name_can_be_loaded_again_while_the_cancelled_load_comes_home);
+        tcase_add_test(cancel, all_loads_are_cancelled_when_the_daemon_ends);
+        TCase *hanging = core_group("storage that hangs", begin_hang, end_hang);
+        tcase_add_loop_test(hanging, a_load_whose_storage_hangs_can_be_cancelled, 0, 1); /* its header */
+        tcase_add_loop_test(hanging, a_load_whose_storage_hangs_can_be_cancelled, 2 * BLOCK,
+                            2 * BLOCK + 1); /* its data */
+        tcase_add_test(hanging, a_load_whose_storage_fails_says_so);
+        TCase *failing = core_group("how it fails", loading_begin, loading_end);
+        tcase_add_loop_test(failing, an_allocation_that_fails_gives_the_others_back, 1, 5);
+        tcase_add_test(failing, memory_that_is_missing_while_reading_fails_the_load);
+        tcase_add_test(failing, a_model_over_the_budget_fails_with_figures);
+        tcase_add_test(failing, a_file_cut_short_while_it_is_read_fails_the_load);
+        tcase_add_loop_test(failing, a_file_that_changes_while_it_is_read_is_never_ready, 0, 3);
+        tcase_add_test(failing, a_failed_load_can_be_tried_again);
+        TCase *sha = core_group("published digests", loading_begin, loading_end);
+        tcase_add_test(sha, files_that_match_are_verified);
+        tcase_add_test(sha, of_files_that_do_not_match_nothing_is_published);
+        tcase_add_test(sha, one_file_that_does_not_match_fails_the_model);
+        tcase_add_test(sha, a_file_without_a_published_digest_cannot_be_verified);
+        tcase_add_test(sha, a_verified_model_without_bytes_is_ready);
+        tcase_add_test(sha, an_unverified_model_does_not_serve_for_a_verified_one);
+        tcase_add_test(sha, a_verified_load_does_not_join_an_unverified_one);
+        return suite_run();
+}
