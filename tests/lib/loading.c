@@ -13,8 +13,8 @@
 
 struct fake_device fake;
 struct device *devices[2];
-struct reader reader;
-struct work_pool *pool;
+static struct reader reader;
+static struct work_pool *pool;
 struct resident resident;
 struct loads loads;
 struct gate lane_gate;

@@ -17,8 +17,6 @@
 
 extern struct fake_device fake; /* devices[0] at first */
 extern struct device *devices[2];
-extern struct reader reader;
-extern struct work_pool *pool;
 extern struct resident resident;
 extern struct loads loads;
 extern struct gate lane_gate;

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Readings of real files into a device that obeys: see reading.h.
+ */
+#include "tests/lib/reading.h"
+
+#include "daemon/base/util.h"
+#include "tests/lib/storage.h"
+
+#include <string.h>
+
+#define SECOND UINT64_C(1000000000)
+
+struct reader reader;
+static bool running;
+
+void reading_reader_begin(unsigned concurrency, uint64_t memory_limit)
+{
+        struct error error = {0};
+        struct reader_opts opts = {
+                .concurrency = concurrency, .block_size = BLOCK, .memory_limit = memory_limit, .stall_ns = 0};
+        ck_assert_msg(reader_init(&reader, &opts, core_wake, &error) == 0, "%s", error.text);
+        running = true;
+}
+
+void reading_reader_end(void)
+{
+        if (running)
+                ck_assert(reader_deinit(&reader, now_ns() + 20 * SECOND));
+        running = false;
+        ck_assert_uint_eq(threads_named("reader"), 0);
+}
+
+/* ---- a load's reading ---- */
+
+static void on_landed(struct read_job *job, const struct plan_block *block)
+{
+        struct reading *r = container_of(job, struct reading, job);
+        __atomic_add_fetch(&r->landed[block - r->resolved.plan.blocks], 1, __ATOMIC_SEQ_CST);
+        __atomic_add_fetch(&r->n_landed, 1, __ATOMIC_SEQ_CST);
+}
+
+static void on_ended(struct read_job *job)
+{
+        struct reading *r = container_of(job, struct reading, job);
+        ck_assert_msg(!r->ended, "ended twice");
+        r->ended = true;
+}
+
+void reading_plan(struct reading *r, const char *path, bool hidden)
+{
+        struct error error = {0};
+        *r = (struct reading){0};
+        fake_device_init(&r->device, "fake", 1024 * MiB, hidden);
+        core_resolve(&r->resolved, path, &r->device.device.layout, BLOCK);
+        const struct plan *plan = &r->resolved.plan;
+        for (size_t i = 0; i < plan->n_segments; i++)
+                ck_assert_int_eq(
+                        r->device.device.ops->alloc(&r->device.device, plan->segments[i], &r->segments[i], &error), 0);
+        r->landed = must_alloc(plan->n_blocks * sizeof(*r->landed));
+        r->job = (struct read_job){.plan = plan,
+                                   .objects = r->resolved.set.objects,
+                                   .segments = r->segments,
+                                   .leaves = must_alloc((plan->n_leaves + 1) * DIGEST_SIZE),
+                                   .landed = on_landed,
+                                   .ended = on_ended};
+}
+
+void reading_begin(struct reading *r, const char *path, bool hidden)
+{
+        reading_plan(r, path, hidden);
+        r->image = (unsigned char *)file_read(path, &r->image_size);
+}
+
+void reading_end(struct reading *r)
+{
+        for (size_t i = 0; i < r->resolved.plan.n_segments; i++)
+                r->device.device.ops->release(&r->segments[i]);
+        fake_device_deinit(&r->device);
+        resolve_deinit(&r->resolved);
+        free(r->job.leaves);
+        free(r->landed);
+        free(r->image);
+}
+
+/* What the segments should hold once these blocks have landed: poison everywhere else. */
+bool as_expected(const struct reading *r, const struct plan_block *blocks, size_t n)
+{
+        bool same = true;
+        for (size_t s = 0; s < r->resolved.plan.n_segments; s++) {
+                unsigned char *want = must_alloc(r->segments[s].size);
+                memset(want, FAKE_POISON, r->segments[s].size);
+                for (size_t i = 0; i < n; i++) {
+                        struct plan_cursor cursor;
+                        struct plan_piece p;
+                        plan_pieces_begin(&blocks[i], &cursor);
+                        while (plan_pieces_next(&r->resolved.plan, &blocks[i], &cursor, &p))
+                                if (p.segment == s)
+                                        memcpy(want + p.offset, r->image + blocks[i].file_off + p.in_block, p.len);
+                }
+                same = same && memcmp(want, fake_memory(&r->segments[s]), r->segments[s].size) == 0;
+                free(want);
+        }
+        return same;
+}
+
+bool leaves_right(const struct reading *r)
+{
+        const struct plan *plan = &r->resolved.plan;
+        for (size_t i = 0; i < plan->n_tensors; i++) {
+                const struct plan_tensor *t = &plan->tensors[i];
+                for (uint64_t at = 0; at < t->bytes; at += PLAN_LEAF) {
+                        unsigned char want[DIGEST_SIZE];
+                        hash_bytes(r->image + t->file_off + at, t->bytes - at < PLAN_LEAF ? t->bytes - at : PLAN_LEAF,
+                                   want);
+                        if (memcmp(want, r->job.leaves[t->leaf + at / PLAN_LEAF], DIGEST_SIZE) != 0)
+                                return false;
+                }
+        }
+        return true;
+}
+
+void read_all(struct reading *r)
+{
+        reader_start(&reader, &r->job);
+        core_until(r->ended);
+}
+
+void all_landed_once(const struct reading *r)
+{
+        for (size_t i = 0; i < r->resolved.plan.n_blocks; i++)
+                ck_assert_uint_eq(r->landed[i], 1);
+}
+
+/* ---- files ---- */
+
+/* Tensors of odd sizes, some of several blocks, one of many leaves; data at any offset. */
+char *odd_file(const char *name, uint64_t residue)
+{
+        struct model *m = model_new(residue + 1);
+        model_place_data(m, 4096, residue);
+        model_add(m, "a", "U8", (uint64_t[]){1}, 1);
+        model_add(m, "b", "U8", (uint64_t[]){4097}, 1);
+        model_add(m, "c", "U8", (uint64_t[]){5 * MiB + 123}, 1);
+        model_add(m, "d", "U8", (uint64_t[]){0, 3}, 2);
+        model_add_many(m, "e", 300, 77);
+        model_add(m, "f", "BF16", (uint64_t[]){3, MiB / 2 + 1}, 2);
+        model_add(m, "g", "U8", (uint64_t[]){2 * MiB}, 1);
+        model_add(m, "h", "U8", (uint64_t[]){13}, 1);
+        char *path = core_write(m, name);
+        model_free(m);
+        return path;
+}
+
+/* A file of n blocks, each a tensor, at a page boundary. */
+char *even_file(const char *name, size_t n)
+{
+        struct model *m = model_new(n);
+        model_place_data(m, 4096, 0);
+        model_add_many(m, name, n, BLOCK);
+        char *path = core_write(m, name);
+        model_free(m);
+        return path;
+}
+
+void cache_or_not(const char *path, bool cached)
+{
+        if (cached)
+                file_cache(path);
+        else
+                file_uncache(path);
+}

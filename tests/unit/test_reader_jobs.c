@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who reads when: how many blocks of a load are in flight, how loads share threads and slots with
+ * one that hangs, and threads that are counted out, replaced and counted back in.
+ */
+#include "tests/lib/reading.h"
+
+#include "daemon/base/util.h"
+
+#define SECOND UINT64_C(1000000000)
+
+/* ---- jobs ---- */
+
+START_TEST(a_job_without_blocks_ends_on_the_next_turn)
+{
+        struct reading r;
+        struct model *m = model_new(1);
+        model_add(m, "empty", "F32", (uint64_t[]){0}, 1);
+        char *path = core_write(m, "empty");
+        model_free(m);
+        reading_reader_begin(2, BLOCK);
+        reading_begin(&r, path, false);
+        ck_assert_uint_eq(r.resolved.plan.n_blocks, 0);
+        reader_start(&reader, &r.job);
+        ck_assert(!r.ended);
+        core_until(r.ended);
+        ck_assert(!r.job.failed);
+        reading_end(&r);
+}
+END_TEST
+
+START_TEST(concurrency_one_reads_one_block_at_a_time)
+{
+        struct reading r;
+        reading_reader_begin(1, 4 * BLOCK);
+        reading_begin(&r, even_file("even", 5), _i == 1);
+        struct gate *gate = _i == 1 ? &r.device.put : &r.device.prepare;
+        gate_init(gate, false);
+        reader_start(&reader, &r.job);
+        for (unsigned i = 1; i <= 5; i++) {
+                gate_await(gate, i);
+                threads_await_asleep("reader", threads_named("reader"));
+                ck_assert_uint_eq(gate_come(gate), i);
+                gate_let(gate, 1);
+        }
+        core_until(r.ended);
+        all_landed_once(&r);
+        reading_end(&r);
+}
+END_TEST
+
+START_TEST(a_job_has_no_more_blocks_in_flight_than_the_concurrency)
+{
+        struct reading r;
+        reading_reader_begin(3, 4 * BLOCK);
+        reading_begin(&r, even_file("even", 8), false);
+        gate_init(&r.device.prepare, false);
+        reader_start(&reader, &r.job);
+        gate_await(&r.device.prepare, 3);
+        threads_await_asleep("reader", threads_named("reader"));
+        ck_assert_uint_eq(gate_come(&r.device.prepare), 3);
+        gate_open(&r.device.prepare);
+        core_until(r.ended);
+        all_landed_once(&r);
+        reading_end(&r);
+}
+END_TEST
+
+START_TEST(a_ring_of_one_slot_serves_any_number_of_jobs)
+{
+        struct reading r[3];
+        reading_reader_begin(4, 1);
+        ck_assert_uint_eq(reader.staging.n_slots, 1);
+        for (size_t i = 0; i < 3; i++) {
+                reading_begin(&r[i], odd_file(i == 0 ? "one" : i == 1 ? "two" : "three", i), true);
+                reader_start(&reader, &r[i].job);
+        }
+        core_until(r[0].ended && r[1].ended && r[2].ended);
+        for (size_t i = 0; i < 3; i++) {
+                ck_assert(!r[i].job.failed);
+                ck_assert(as_expected(&r[i], r[i].resolved.plan.blocks, r[i].resolved.plan.n_blocks));
+                reading_end(&r[i]);
+        }
+}
+END_TEST
+
+START_TEST(stopping_lets_what_is_in_flight_come_home_and_takes_no_more)
+{
+        struct reading r;
+        reading_reader_begin(2, 4 * BLOCK);
+        reading_begin(&r, even_file("even", 8), false);
+        gate_init(&r.device.prepare, false);
+        reader_start(&reader, &r.job);
+        gate_await(&r.device.prepare, 2);
+        reader_stop(&reader, &r.job);
+        core_settle();
+        ck_assert(!r.ended);
+        gate_open(&r.device.prepare);
+        core_until(r.ended);
+        ck_assert(!r.job.failed);
+        ck_assert_uint_eq(r.n_landed, 2);
+        reading_end(&r);
+}
+END_TEST
+
+START_TEST(stopping_twice_or_after_the_end_is_nothing)
+{
+        struct reading r;
+        reading_reader_begin(2, 4 * BLOCK);
+        reading_begin(&r, even_file("even", 3), false);
+        reader_start(&reader, &r.job);
+        reader_stop(&reader, &r.job);
+        reader_stop(&reader, &r.job);
+        core_until(r.ended);
+        reader_stop(&reader, &r.job);
+        core_settle();
+        reading_end(&r);
+}
+END_TEST
+
+/* ---- one that hangs, and the others ---- */
+
+START_TEST(a_job_that_hangs_leaves_threads_to_the_next)
+{
+        struct reading hung, next;
+        reading_reader_begin(4, 8 * BLOCK);
+        reading_begin(&hung, even_file("hung", 20), false);
+        reading_begin(&next, even_file("next", 20), false);
+        gate_init(&hung.device.prepare, false);
+        reader_start(&reader, &hung.job);
+        gate_await(&hung.device.prepare, 4);
+        read_all(&next);
+        all_landed_once(&next);
+        ck_assert(!hung.ended);
+        gate_open(&hung.device.prepare);
+        core_until(hung.ended);
+        all_landed_once(&hung);
+        reading_end(&hung);
+        reading_end(&next);
+}
+END_TEST
+
+START_TEST(each_job_that_hangs_takes_half_of_what_is_left_so_that_one_more_is_served)
+{
+        struct reading hung[3], next;
+        unsigned share[] = {4, 2, 1};
+        reading_reader_begin(4, 8 * BLOCK);
+        for (size_t i = 0; i < 3; i++) {
+                reading_begin(&hung[i], even_file(i == 0 ? "h0" : i == 1 ? "h1" : "h2", 12), false);
+                gate_init(&hung[i].device.prepare, false);
+                reader_start(&reader, &hung[i].job);
+                gate_await(&hung[i].device.prepare, share[i]);
+                threads_await_asleep("reader", 8);
+                ck_assert_uint_eq(gate_come(&hung[i].device.prepare), share[i]);
+        }
+        reading_begin(&next, even_file("next", 12), false);
+        read_all(&next);
+        all_landed_once(&next);
+        reading_end(&next);
+        for (size_t i = 0; i < 3; i++) {
+                gate_open(&hung[i].device.prepare);
+                core_until(hung[i].ended);
+                reading_end(&hung[i]);
+        }
+}
+END_TEST
+
+START_TEST(a_job_that_hangs_leaves_slots_to_the_next)
+{
+        struct reading hung, next;
+        reading_reader_begin(4, 4 * BLOCK);
+        reading_begin(&hung, even_file("hung", 20), true);
+        reading_begin(&next, even_file("next", 20), true);
+        gate_init(&hung.device.put, false);
+        reader_start(&reader, &hung.job);
+        gate_await(&hung.device.put, 2);
+        threads_await_asleep("reader", 8);
+        ck_assert_uint_eq(gate_come(&hung.device.put), 2);
+        read_all(&next);
+        all_landed_once(&next);
+        gate_open(&hung.device.put);
+        core_until(hung.ended);
+        reading_end(&hung);
+        reading_end(&next);
+}
+END_TEST
+
+START_TEST(a_stalled_job_is_known_and_the_others_are_not_blamed)
+{
+        struct reading hung, fine;
+        reading_reader_begin(2, 4 * BLOCK);
+        reading_begin(&hung, even_file("hung", 4), false);
+        reading_begin(&fine, even_file("fine", 4), false);
+        gate_init(&hung.device.prepare, false);
+        reader_start(&reader, &hung.job);
+        gate_await(&hung.device.prepare, 2);
+        ck_assert(!reader_job_stalled(&reader, &hung.job));
+        read_all(&fine);
+        reader_watch(&reader);
+        ck_assert(reader_job_stalled(&reader, &hung.job));
+        ck_assert(!reader_job_stalled(&reader, &fine.job));
+        gate_open(&hung.device.prepare);
+        core_until(hung.ended);
+        ck_assert(!reader_job_stalled(&reader, &hung.job));
+        reading_end(&hung);
+        reading_end(&fine);
+}
+END_TEST
+
+START_TEST(threads_that_hang_are_replaced_up_to_the_cap)
+{
+        struct reading hung[5];
+        reading_reader_begin(1, 4 * BLOCK); /* base 2, cap 6 */
+        threads_await_asleep("reader", 2);
+        for (unsigned i = 0; i < 5; i++) {
+                char *name = format_text("h%u", i);
+                reading_begin(&hung[i], even_file(name, 2), false);
+                free(name);
+                gate_init(&hung[i].device.prepare, false);
+                reader_start(&reader, &hung[i].job);
+                gate_await(&hung[i].device.prepare, 1);
+                reader_watch(&reader);
+                unsigned want = i + 3 < 6 ? i + 3 : 6;
+                threads_await_asleep("reader", want);
+                ck_assert_uint_eq(reader.alive, want);
+                ck_assert_uint_eq(reader.stuck, i + 1);
+        }
+        for (size_t i = 0; i < 5; i++)
+                gate_open(&hung[i].device.prepare);
+        for (size_t i = 0; i < 5; i++) {
+                core_until(hung[i].ended);
+                all_landed_once(&hung[i]);
+                reading_end(&hung[i]);
+        }
+}
+END_TEST
+
+/* What was counted out comes home and finds its place taken: it goes, but its job must go on. */
+START_TEST(a_job_that_hung_goes_on_when_its_storage_answers)
+{
+        struct reading hung;
+        unsigned concurrency = (unsigned)_i;
+        reading_reader_begin(concurrency, 4 * BLOCK);
+        reading_begin(&hung, even_file("hung", 20), false);
+        gate_init(&hung.device.prepare, false);
+        reader_start(&reader, &hung.job);
+        gate_await(&hung.device.prepare, concurrency);
+        reader_watch(&reader);
+        threads_await_asleep("reader", 3 * concurrency);
+        gate_open(&hung.device.prepare);
+        core_until(hung.ended);
+        all_landed_once(&hung);
+        threads_await_asleep("reader", 2 * concurrency);
+        ck_assert_uint_eq(reader.stuck, 0);
+        ck_assert_uint_eq(reader.busy, 0);
+        reading_end(&hung);
+}
+END_TEST
+
+START_TEST(stopping_a_job_that_hangs_waits_for_its_threads)
+{
+        struct reading hung;
+        reading_reader_begin(2, 4 * BLOCK);
+        reading_begin(&hung, even_file("hung", 8), false);
+        gate_init(&hung.device.prepare, false);
+        reader_start(&reader, &hung.job);
+        gate_await(&hung.device.prepare, 2);
+        reader_watch(&reader);
+        reader_stop(&reader, &hung.job);
+        core_settle();
+        ck_assert(!hung.ended);
+        gate_open(&hung.device.prepare);
+        core_until(hung.ended);
+        ck_assert_uint_eq(hung.n_landed, 2);
+        reading_end(&hung);
+}
+END_TEST
+
+START_TEST(a_reader_whose_threads_hang_gives_up_at_its_deadline)
+{
+        struct reading hung;
+        reading_reader_begin(2, 4 * BLOCK);
+        reading_begin(&hung, even_file("hung", 8), false);
+        gate_init(&hung.device.prepare, false);
+        reader_start(&reader, &hung.job);
+        gate_await(&hung.device.prepare, 2);
+        reader_stop(&reader, &hung.job);
+        ck_assert(!reader_deinit(&reader, now_ns() + SECOND / 50));
+        gate_open(&hung.device.prepare);
+        core_until(hung.ended);
+        reading_reader_end();
+        reading_end(&hung);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("reader jobs");
+        TCase *jobs = core_group("jobs", NULL, reading_reader_end);
+        tcase_add_test(jobs, a_job_without_blocks_ends_on_the_next_turn);
+        tcase_add_loop_test(jobs, concurrency_one_reads_one_block_at_a_time, 0, 2);
+        tcase_add_test(jobs, a_job_has_no_more_blocks_in_flight_than_the_concurrency);
+        tcase_add_test(jobs, a_ring_of_one_slot_serves_any_number_of_jobs);
+        tcase_add_test(jobs, stopping_lets_what_is_in_flight_come_home_and_takes_no_more);
+        tcase_add_test(jobs, stopping_twice_or_after_the_end_is_nothing);
+        TCase *hanging = core_group("one that hangs", NULL, reading_reader_end);
+        tcase_add_test(hanging, a_job_that_hangs_leaves_threads_to_the_next);
+        tcase_add_test(hanging, each_job_that_hangs_takes_half_of_what_is_left_so_that_one_more_is_served);
+        tcase_add_test(hanging, a_job_that_hangs_leaves_slots_to_the_next);
+        tcase_add_test(hanging, a_stalled_job_is_known_and_the_others_are_not_blamed);
+        tcase_add_test(hanging, threads_that_hang_are_replaced_up_to_the_cap);
+        tcase_add_loop_test(hanging, a_job_that_hung_goes_on_when_its_storage_answers, 1, 5);
+        tcase_add_test(hanging, stopping_a_job_that_hangs_waits_for_its_threads);
+        tcase_add_test(hanging, a_reader_whose_threads_hang_gives_up_at_its_deadline);
+        return suite_run();
+}
