@@ -10,9 +10,10 @@
 #include "client/util.h"
 
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-static const struct handle_kind *const kinds[] = {&handle_kind_memfd};
+static const struct handle_kind *const kinds[] = {&handle_kind_memfd, &handle_kind_cuda_ipc, &handle_kind_cuda_vmm_fd};
 
 static const struct handle_kind *find_kind(const char *name, size_t len)
 {
@@ -82,12 +83,19 @@ static int map_arrival(struct streamer_lease *lease, const struct call *call, co
         return lease->arrived ? 0 : fail(lease->client, STREAMER_ENOMEM, "attach: no memory");
 }
 
+static pid_t daemon_pid(struct streamer_client *c)
+{
+        struct ucred cred;
+        socklen_t len = sizeof(cred);
+        return getsockopt(streamer_fd(c), SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 ? cred.pid : -1;
+}
+
 static int map_segment(struct streamer_lease *lease, const struct call *call, const msgpack_object *o)
 {
         const char *name;
         size_t len;
         struct mapping *mapping = &lease->segments[lease->n_segments];
-        struct handle handle = {.fd = -1};
+        struct handle handle = {.fd = -1, .daemon_pid = daemon_pid(lease->client)};
         if (!object_str(o, "kind", &name, &len) || !get_fd(call, o, &handle.fd, &handle.size))
                 return bad_reply(lease, "segment");
         const struct handle_kind *kind = find_kind(name, len);
@@ -109,6 +117,7 @@ static int map_segment(struct streamer_lease *lease, const struct call *call, co
                 return fail(lease->client, STREAMER_ECORRUPT, "attach: a segment is smaller than the manifest says");
         }
         lease->device_kind = kind->device_kind;
+        lease->device_index = mapping->device_index;
         lease->n_segments++;
         return 0;
 }

@@ -9,16 +9,18 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 /* One segment of an attach reply. */
 struct handle {
         int fd; /* borrowed; -1 where the kind has none */
         const void *bytes;
         size_t n_bytes;
-        uint64_t size;   /* of the segment */
-        uint64_t offset; /* of the segment in what the handle names */
-        const char *uuid;
+        uint64_t size;    /* of the segment */
+        uint64_t offset;  /* of the segment in what the handle names */
+        const char *uuid; /* of the device; NULL if the daemon did not say */
         size_t uuid_len;
+        pid_t daemon_pid; /* of who listens on the socket; 0: in another PID namespace, -1: unknown */
 };
 
 struct mapping {
@@ -27,6 +29,7 @@ struct mapping {
         uint64_t size;
         void *map; /* the kind's own */
         size_t map_size;
+        int device_index; /* this process's number of the device; 0 for the host */
 };
 
 struct handle_kind {
@@ -39,6 +42,8 @@ struct handle_kind {
 };
 
 extern const struct handle_kind handle_kind_memfd;
+extern const struct handle_kind handle_kind_cuda_ipc;
+extern const struct handle_kind handle_kind_cuda_vmm_fd;
 
 /* Maps `size` bytes of a descriptor, which must be that large; *map is NULL for 0 bytes. */
 int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int flags, const char *what, uint64_t serial);

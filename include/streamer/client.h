@@ -13,9 +13,9 @@
  *     by one thread, when no other uses it.
  *   - Handles are released in any order: a lease keeps what it needs of its client alive, and
  *     stays readable after streamer_close() and after the daemon's death.
- *   - The library prints nothing, installs no signal handler, keeps no global state, starts no
- *     thread. In a forked child every call answers STREAMER_EFORK; memory that was mapped stays
- *     readable there.
+ *   - The library prints nothing, installs no signal handler, starts no thread, and keeps no global
+ *     state but the GPU segments that are open, as CUDA has each once in a process. In a forked
+ *     child every call answers STREAMER_EFORK; host memory that was mapped stays readable there.
  *   - All strings are UTF-8 and NUL-terminated. All sizes and offsets are bytes.
  */
 #ifndef STREAMER_CLIENT_H

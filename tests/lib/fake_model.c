@@ -73,14 +73,24 @@ static void put_fd(struct fake *f, const char *key, uint64_t fd, uint64_t size)
         writer_ku64(&f->message, "size", size);
 }
 
+static void put_handle(struct fake *f, const struct fake_model *m)
+{
+        writer_key(&f->message, "handle");
+        writer_bin(&f->message, m->handle, 64);
+        writer_kstr(&f->message, "uuid", m->uuid);
+}
+
 static void put_segments(struct fake *f, const struct fake_model *m)
 {
         writer_key(&f->message, "segments");
         writer_array(&f->message, m->n_segments);
         for (uint64_t i = 0; i < m->n_segments; i++) {
-                writer_map(&f->message, 4);
+                writer_map(&f->message, m->handle ? 5 : 4);
                 writer_kstr(&f->message, "kind", m->kind);
-                writer_ku64(&f->message, "fd", FD_SEGMENT);
+                if (m->handle)
+                        put_handle(f, m);
+                else
+                        writer_ku64(&f->message, "fd", FD_SEGMENT);
                 writer_ku64(&f->message, "size", m->segment_size);
                 writer_ku64(&f->message, "offset", 0);
         }
@@ -99,7 +109,7 @@ void fake_model_attach(struct fake *f, const struct fake_model *m, uint64_t id)
                 put_fd(f, "arrival", FD_ARRIVAL, ARRIVAL_SIZE);
         put_segments(f, m);
         fake_done(f);
-        fake_send(f, m->fds, m->loading ? m->n_fds : FD_SEGMENT + 1);
+        fake_send(f, m->fds, m->loading ? m->n_fds : m->handle ? FD_SEGMENT : FD_SEGMENT + 1);
 }
 
 void fake_model_detach(struct fake *f)

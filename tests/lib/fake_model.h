@@ -28,7 +28,9 @@ struct fake_model {
         const char *kind, *state;
         bool loading;
         uint64_t segment_size, n_segments;
-        size_t n_fds; /* that go with it while it loads */
+        const void *handle; /* NULL, or the 64 bytes of a CUDA handle instead of a descriptor */
+        const char *uuid;   /* with them */
+        size_t n_fds;       /* that go with it while it loads */
 };
 
 void fake_model_init(struct fake_model *m);

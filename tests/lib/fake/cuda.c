@@ -193,13 +193,15 @@ enum cu_result cuCtxCreate_v2(struct CUctx_st **context, unsigned flags, cu_devi
         return cuCtxPushCurrent_v2(c);
 }
 
-/* The memory of the struct stays, so that a context that is used after its end is found out. */
+/* What it opened goes with it. The struct stays, so that a context that is used after its end is
+ * found out. */
 enum cu_result cuCtxDestroy_v2(struct CUctx_st *context)
 {
         ENTER(cuCtxDestroy_v2);
         if (context == fake_current())
                 fake_set_current(NULL);
         context->alive = false;
+        fake_ipc_reset(context->gpu);
         return CU_OK;
 }
 
@@ -255,7 +257,7 @@ enum cu_result cuIpcOpenMemHandle_v2(cu_pointer *pointer, struct cuda_ipc_handle
                 return RESULT(E_CONTEXT);
         if (flags != CU_IPC_LAZY_PEER_ACCESS)
                 return RESULT(E_VALUE);
-        error = fake_open(&handle, fake_current()->gpu, &p);
+        error = fake_ipc_open(&handle, fake_current()->gpu, &p);
         *pointer = (cu_pointer)(uintptr_t)p;
         return RESULT(error);
 }
@@ -265,7 +267,7 @@ enum cu_result cuIpcCloseMemHandle(cu_pointer pointer)
         ENTER(cuIpcCloseMemHandle);
         if (!fake_current())
                 return RESULT(E_CONTEXT);
-        return RESULT(fake_close((void *)(uintptr_t)pointer));
+        return RESULT(fake_ipc_close((void *)(uintptr_t)pointer));
 }
 
 enum cu_result cuMemGetAddressRange_v2(cu_pointer *base, size_t *size, cu_pointer pointer)

@@ -192,20 +192,20 @@ enum cuda_error cudaMemcpy(void *to, const void *from, size_t size, enum cuda_co
 enum cuda_error cudaIpcGetMemHandle(struct cuda_ipc_handle *handle, void *pointer)
 {
         ENTER(cudaIpcGetMemHandle, runtime_gpu());
-        return runtime_result(fake_export(pointer, handle));
+        return runtime_result(fake_ipc_export(pointer, handle));
 }
 
 enum cuda_error cudaIpcOpenMemHandle(void **pointer, struct cuda_ipc_handle handle, unsigned flags)
 {
         int gpu = runtime_gpu();
         ENTER(cudaIpcOpenMemHandle, gpu);
-        return runtime_result(flags == CUDA_IPC_LAZY_PEER_ACCESS ? fake_open(&handle, gpu, pointer) : E_VALUE);
+        return runtime_result(flags == CUDA_IPC_LAZY_PEER_ACCESS ? fake_ipc_open(&handle, gpu, pointer) : E_VALUE);
 }
 
 enum cuda_error cudaIpcCloseMemHandle(void *pointer)
 {
         ENTER(cudaIpcCloseMemHandle, runtime_gpu());
-        return runtime_result(fake_close(pointer));
+        return runtime_result(fake_ipc_close(pointer));
 }
 
 enum cuda_error cudaHostRegister(void *pointer, size_t size, unsigned flags)

@@ -153,20 +153,33 @@ int fake_free(void *pointer)
         return ours ? E_OK : E_VALUE;
 }
 
-void fake_memory_reset(int gpu)
+static void drop_all(int gpu, bool own)
 {
-        pthread_mutex_lock(&fake_lock);
         for (struct allocation *a = all, *next; a; a = next) {
                 next = a->next;
-                if (a->gpu != gpu)
+                if (a->gpu != gpu || (a->opens == 0) != own)
                         continue;
-                if (a->opens == 0)
+                if (own)
                         fake_held()->allocations--;
                 else
                         fake_held()->opened--;
                 drop(a);
         }
+}
+
+void fake_memory_reset(int gpu)
+{
+        pthread_mutex_lock(&fake_lock);
+        drop_all(gpu, true);
+        drop_all(gpu, false);
         used[gpu] = 0;
+        pthread_mutex_unlock(&fake_lock);
+}
+
+void fake_ipc_reset(int gpu)
+{
+        pthread_mutex_lock(&fake_lock);
+        drop_all(gpu, false);
         pthread_mutex_unlock(&fake_lock);
 }
 
@@ -189,7 +202,7 @@ int fake_where(const void *pointer, size_t size, void **base, size_t *whole)
 
 /* ---- handles ---- */
 
-int fake_export(const void *pointer, struct cuda_ipc_handle *handle)
+int fake_ipc_export(const void *pointer, struct cuda_ipc_handle *handle)
 {
         pthread_mutex_lock(&fake_lock);
         const struct allocation *a = find(pointer);
@@ -245,7 +258,7 @@ static int open_new(const struct wire *wire, void **pointer)
         return E_OK;
 }
 
-int fake_open(const struct cuda_ipc_handle *handle, int current_gpu, void **pointer)
+int fake_ipc_open(const struct cuda_ipc_handle *handle, int current_gpu, void **pointer)
 {
         struct wire wire;
         memcpy(&wire, handle->bytes, sizeof(wire));
@@ -271,7 +284,7 @@ int fake_open(const struct cuda_ipc_handle *handle, int current_gpu, void **poin
         return error;
 }
 
-int fake_close(void *pointer)
+int fake_ipc_close(void *pointer)
 {
         pthread_mutex_lock(&fake_lock);
         struct allocation *a = find(pointer);

@@ -84,12 +84,13 @@ void fake_set_current(struct CUctx_st *context);
 uint64_t fake_used(int gpu); /* by this process */
 int fake_alloc(int gpu, size_t size, void **pointer);
 int fake_free(void *pointer);
-int fake_export(const void *pointer, struct cuda_ipc_handle *handle);
-int fake_open(const struct cuda_ipc_handle *handle, int current_gpu, void **pointer);
-int fake_close(void *pointer);
+int fake_ipc_export(const void *pointer, struct cuda_ipc_handle *handle);
+int fake_ipc_open(const struct cuda_ipc_handle *handle, int current_gpu, void **pointer);
+int fake_ipc_close(void *pointer);
 /* The GPU of [pointer, pointer + size), -1 if it is not device memory. base and whole may be NULL. */
 int fake_where(const void *pointer, size_t size, void **base, size_t *whole);
 void fake_memory_reset(int gpu);
+void fake_ipc_reset(int gpu); /* what was opened there, by whatever context */
 
 /* A memfd that remembers its GPU in its name; -1 if the descriptor is none. */
 int fake_memfd(int gpu, uint64_t cookie, size_t size);

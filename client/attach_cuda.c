@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Handles of GPU memory.
+ *
+ *   cuda-ipc      64 bytes that open one allocation of the daemon's, whole. Opening takes the longer
+ *                 the larger it is, and a process has each allocation once; so segments that are open
+ *                 stand in a table and are counted, over leases and over clients.
+ *   cuda-vmm-fd   a descriptor, which is mapped for reading only. Mapping takes next to nothing and each
+ *                 lease has a mapping of its own.
+ *
+ * The table (with the driver and the lock of cuda_driver.c) is the library's only state that does
+ * not belong to a client, because CUDA keeps it per process, too.
+ *
+ * A child of fork() has none of it: CUDA ended there, and what the parent opened is left alone.
+ */
+#include "client/cuda_driver.h"
+
+#include "client/fault.h"
+#include "client/util.h"
+#include "streamer/client.h"
+
+#include <inttypes.h>
+#include <unistd.h>
+
+#define DL_CUDA 2
+
+/* A segment of this process: memory of the daemon's that is open, or mapped, on a GPU. */
+struct open_segment {
+        struct open_segment *next; /* in the table; cuda-ipc only */
+        struct cuda_context context;
+        pid_t pid;
+        unsigned refs;
+        struct cuda_ipc_handle handle;
+        cu_pointer base;
+        size_t size;
+        cu_allocation allocation;
+};
+
+static struct open_segment *table; /* under cuda_lock() */
+
+static int no_memory(uint64_t serial)
+{
+        return fault_set(serial, STREAMER_ENOMEM, "attach: no memory");
+}
+
+static int check_request(const struct handle *handle, bool writable, uint64_t serial)
+{
+        if (writable)
+                return fault_set(serial, STREAMER_EUNSUPPORTED,
+                                 "attach: a private copy of GPU memory is the application's to make");
+        if (!handle->uuid)
+                return fault_set(serial, STREAMER_EPROTO, "attach: the daemon does not say which GPU a segment is on");
+        return 0;
+}
+
+static void hand_over(struct mapping *mapping, const struct handle_kind *kind, struct open_segment *s,
+                      const struct handle *handle)
+{
+        *mapping = (struct mapping){.kind = kind,
+                                    .data = (const void *)(uintptr_t)(s->base + handle->offset),
+                                    .size = handle->size,
+                                    .map = s,
+                                    .map_size = s->size,
+                                    .device_index = s->context.ordinal};
+}
+
+static bool fits(const struct open_segment *s, const struct handle *handle)
+{
+        return handle->offset <= s->size && handle->size <= s->size - handle->offset;
+}
+
+static int too_small(const struct open_segment *s, const struct handle *handle, uint64_t serial)
+{
+        return fault_set(serial, STREAMER_ECORRUPT,
+                         "segment: %" PRIu64 " bytes at %" PRIu64 " were announced, %zu are there", handle->size,
+                         handle->offset, s->size);
+}
+
+/* ---- cuda-ipc ---- */
+
+/* Does CUDA still know it? An application may reset its device, or end the context that it was in. */
+static bool is_alive(const struct open_segment *s)
+{
+        cu_pointer base;
+        size_t size;
+        if (!cuda_enter(&s->context))
+                return false;
+        bool alive = s->context.driver->cuMemGetAddressRange_v2(&base, &size, s->base) == CU_OK && base == s->base;
+        cuda_leave(&s->context);
+        return alive;
+}
+
+static void unlink_segment(struct open_segment *s)
+{
+        struct open_segment **at = &table;
+        while (*at && *at != s)
+                at = &(*at)->next;
+        if (*at)
+                *at = s->next;
+}
+
+static struct open_segment *find(const struct handle *handle)
+{
+        for (struct open_segment *s = table, *next; s; s = next) {
+                next = s->next;
+                if (s->pid != getpid())
+                        unlink_segment(s); /* the parent's */
+                else if (memcmp(s->handle.bytes, handle->bytes, sizeof(s->handle.bytes)) == 0) {
+                        if (is_alive(s))
+                                return s;
+                        unlink_segment(s); /* its leases keep it, nobody gets it any more */
+                }
+        }
+        return NULL;
+}
+
+/* In its context: opens the memory and asks how large it is. */
+static int ipc_open(struct open_segment *s, const struct handle *handle, uint64_t serial)
+{
+        const struct cuda_driver *driver = s->context.driver;
+        enum cu_result result = driver->cuIpcOpenMemHandle_v2(&s->base, s->handle, CU_IPC_LAZY_PEER_ACCESS);
+        if (result != CU_OK)
+                return cuda_fault(&s->context, handle, "cuIpcOpenMemHandle", result, serial);
+        result = driver->cuMemGetAddressRange_v2(&s->base, &s->size, s->base);
+        int rc = 0;
+        if (result != CU_OK)
+                rc = cuda_fault(&s->context, handle, "cuMemGetAddressRange", result, serial);
+        else if (!fits(s, handle))
+                rc = too_small(s, handle, serial);
+        if (rc != 0)
+                driver->cuIpcCloseMemHandle(s->base);
+        return rc;
+}
+
+static int ipc_new(struct open_segment **out, const struct handle *handle, uint64_t serial)
+{
+        const struct cuda_driver *driver;
+        int rc = cuda_driver_get(&driver, handle, serial);
+        if (rc != 0)
+                return rc;
+        cleanup_free struct open_segment *s = calloc(1, sizeof(*s));
+        if (!s)
+                return no_memory(serial);
+        memcpy(s->handle.bytes, handle->bytes, sizeof(s->handle.bytes));
+        s->pid = getpid();
+        rc = cuda_context_init(&s->context, driver, handle, serial);
+        if (rc != 0)
+                return rc;
+        rc = ipc_open(s, handle, serial);
+        cuda_leave(&s->context);
+        if (rc != 0) {
+                cuda_context_deinit(&s->context);
+                return rc;
+        }
+        s->next = table;
+        table = s;
+        *out = s;
+        s = NULL;
+        return 0;
+}
+
+static int ipc_map(struct mapping *mapping, const struct handle *handle, bool writable, uint64_t serial)
+{
+        int rc = check_request(handle, writable, serial);
+        if (rc != 0)
+                return rc;
+        if (handle->n_bytes != CUDA_HANDLE_SIZE)
+                return fault_set(serial, STREAMER_EPROTO, "attach: a cuda-ipc handle of %zu bytes", handle->n_bytes);
+        cuda_lock();
+        struct open_segment *s = find(handle);
+        if (!s)
+                rc = ipc_new(&s, handle, serial);
+        else if (!fits(s, handle))
+                rc = too_small(s, handle, serial);
+        if (rc == 0) {
+                s->refs++;
+                hand_over(mapping, &handle_kind_cuda_ipc, s, handle);
+        }
+        cuda_unlock();
+        return rc;
+}
+
+static void ipc_unmap(struct mapping *mapping)
+{
+        struct open_segment *s = mapping->map;
+        *mapping = (struct mapping){0};
+        if (s->pid != getpid())
+                return;
+        cuda_lock();
+        bool last = --s->refs == 0;
+        if (last) {
+                unlink_segment(s);
+                if (cuda_enter(&s->context)) {
+                        s->context.driver->cuIpcCloseMemHandle(s->base);
+                        cuda_leave(&s->context);
+                }
+                cuda_context_deinit(&s->context);
+        }
+        cuda_unlock();
+        if (last)
+                free(s);
+}
+
+const struct handle_kind handle_kind_cuda_ipc = {
+        .name = "cuda-ipc",
+        .device_kind = "cuda",
+        .dl_device_type = DL_CUDA,
+        .map = ipc_map,
+        .unmap = ipc_unmap,
+};
+
+/* ---- cuda-vmm-fd ---- */
+
+/* Mappings are whole granules; the allocation is, too, or cuMemMap refuses. */
+static enum cu_result whole_granules(struct open_segment *s, const struct handle *handle)
+{
+        struct cu_allocation_prop prop = {.type = CU_ALLOCATION_PINNED,
+                                          .handle_types = CU_HANDLE_POSIX_FD,
+                                          .location = {CU_LOCATION_DEVICE, s->context.ordinal}};
+        size_t granule = 0, end;
+        enum cu_result result =
+                s->context.driver->cuMemGetAllocationGranularity(&granule, &prop, CU_GRANULARITY_MINIMUM);
+        if (result != CU_OK)
+                return result;
+        if (granule == 0 || __builtin_add_overflow(handle->size, handle->offset, &end) ||
+            __builtin_add_overflow(end, granule - 1, &end))
+                return CU_INVALID_VALUE;
+        s->size = end / granule * granule;
+        return CU_OK;
+}
+
+/* How far vmm_map_steps() came; the way back is the same in reverse. */
+enum vmm_step { VMM_NOTHING, VMM_IMPORTED, VMM_RESERVED, VMM_MAPPED };
+
+static void vmm_undo(struct open_segment *s, enum vmm_step reached)
+{
+        const struct cuda_driver *driver = s->context.driver;
+        if (reached >= VMM_MAPPED)
+                driver->cuMemUnmap(s->base, s->size);
+        if (reached >= VMM_RESERVED)
+                driver->cuMemAddressFree(s->base, s->size);
+        if (reached >= VMM_IMPORTED)
+                driver->cuMemRelease(s->allocation);
+}
+
+/* Returns 0 or CUDA's error with the call that made it; *reached is what has to be undone. */
+static enum cu_result vmm_map_steps(struct open_segment *s, const struct handle *handle, enum vmm_step *reached,
+                                    const char **call)
+{
+        const struct cuda_driver *driver = s->context.driver;
+        struct cu_access_desc access = {.location = {CU_LOCATION_DEVICE, s->context.ordinal}, .flags = CU_ACCESS_READ};
+        *call = "cuMemGetAllocationGranularity";
+        enum cu_result result = whole_granules(s, handle);
+        if (result != CU_OK)
+                return result;
+        *call = "cuMemImportFromShareableHandle";
+        result = driver->cuMemImportFromShareableHandle(&s->allocation, (void *)(intptr_t)handle->fd,
+                                                        CU_HANDLE_POSIX_FD);
+        if (result != CU_OK)
+                return result;
+        *reached = VMM_IMPORTED;
+        *call = "cuMemAddressReserve";
+        result = driver->cuMemAddressReserve(&s->base, s->size, 0, 0, 0);
+        if (result != CU_OK)
+                return result;
+        *reached = VMM_RESERVED;
+        *call = "cuMemMap";
+        result = driver->cuMemMap(s->base, s->size, 0, s->allocation, 0);
+        if (result != CU_OK)
+                return result;
+        *reached = VMM_MAPPED;
+        *call = "cuMemSetAccess";
+        return driver->cuMemSetAccess(s->base, s->size, &access, 1);
+}
+
+/* Lock held. */
+static int vmm_new(struct open_segment *s, const struct handle *handle, uint64_t serial)
+{
+        const struct cuda_driver *driver;
+        const char *call;
+        enum vmm_step reached = VMM_NOTHING;
+        int rc = cuda_driver_get(&driver, handle, serial);
+        if (rc == 0)
+                rc = cuda_context_init(&s->context, driver, handle, serial);
+        if (rc != 0)
+                return rc;
+        enum cu_result result = vmm_map_steps(s, handle, &reached, &call);
+        if (result != CU_OK) {
+                rc = cuda_fault(&s->context, handle, call, result, serial);
+                vmm_undo(s, reached);
+        }
+        cuda_leave(&s->context);
+        if (rc != 0)
+                cuda_context_deinit(&s->context);
+        return rc;
+}
+
+static int vmm_map(struct mapping *mapping, const struct handle *handle, bool writable, uint64_t serial)
+{
+        int rc = check_request(handle, writable, serial);
+        if (rc != 0)
+                return rc;
+        if (handle->fd < 0)
+                return fault_set(serial, STREAMER_EPROTO, "segment: the daemon sent no descriptor for it");
+        cleanup_free struct open_segment *s = calloc(1, sizeof(*s));
+        if (!s)
+                return no_memory(serial);
+        s->pid = getpid();
+        cuda_lock();
+        rc = vmm_new(s, handle, serial);
+        cuda_unlock();
+        if (rc != 0)
+                return rc;
+        hand_over(mapping, &handle_kind_cuda_vmm_fd, s, handle);
+        s = NULL;
+        return 0;
+}
+
+static void vmm_unmap(struct mapping *mapping)
+{
+        struct open_segment *s = mapping->map;
+        *mapping = (struct mapping){0};
+        if (s->pid != getpid())
+                return;
+        vmm_undo(s, VMM_MAPPED); /* mappings belong to the process, whatever became of the context */
+        cuda_context_deinit(&s->context);
+        free(s);
+}
+
+const struct handle_kind handle_kind_cuda_vmm_fd = {
+        .name = "cuda-vmm-fd",
+        .device_kind = "cuda",
+        .dl_device_type = DL_CUDA,
+        .map = vmm_map,
+        .unmap = vmm_unmap,
+};
