@@ -179,7 +179,7 @@ static int open_driver(struct cuda_api *api, char *why, size_t size)
                 return -1;
         enum cu_result result = api->cuInit(0);
         if (result != CU_OK)
-                add(why, size, "cuInit: error %d", (int)result);
+                add(why, size, "cuInit: %s (%d)", api->cudaGetErrorName((enum cuda_error)result), (int)result);
         return result == CU_OK ? 0 : -1;
 }
 

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening CUDA, and what an operator is told where it does not open.
+ */
+#include "daemon/device/cuda_api.h"
+#include "tests/lib/fake/state.h"
+#include "tests/lib/suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct cuda_api *api;
+static char why[1024];
+
+static int open_stand_in(const char *name)
+{
+        char path[PATH_SIZE];
+        fake_library(name, path, sizeof(path));
+        return cuda_api_open(path, &api, why, sizeof(why));
+}
+
+static void assert_told(const char *text, const char *part)
+{
+        ck_assert_msg(strstr(text, part) != NULL, "'%s' is not in: %s", part, text);
+        ck_assert_ptr_null(strchr(text, '\n'));
+}
+
+static void assert_off(const char *part)
+{
+        ck_assert_int_eq(open_stand_in("libcudart.so.13"), -1);
+        assert_told(why, part);
+}
+
+/* ---- on ---- */
+
+/* Loop: the runtime's major version. */
+START_TEST(a_runtime_of_either_version_opens)
+{
+        char name[32];
+        snprintf(name, sizeof(name), "libcudart.so.%d", _i);
+        setenv("FAKECUDA_DEVICES", "3", 1);
+        ck_assert_msg(open_stand_in(name) == 0, "%s", why);
+        ck_assert_int_eq(api->n_devices, 3);
+        ck_assert_int_eq(api->runtime_version / 1000, _i);
+        ck_assert_int_eq(api->driver_version, 13000);
+        assert_told(api->library, name);
+        cuda_api_close(api);
+}
+END_TEST
+
+START_TEST(to_open_it_makes_no_context)
+{
+        char *path = suite_path("state");
+        setenv("FAKECUDA_STATE", path, 1);
+        const struct fake_state *state = fake_state_map(path);
+        ck_assert_int_eq(open_stand_in("libcudart.so.13"), 0);
+        ck_assert_uint_eq(state->contexts[0], 0);
+        cuda_api_close(api);
+}
+END_TEST
+
+START_TEST(what_was_closed_opens_again)
+{
+        ck_assert_int_eq(open_stand_in("libcudart.so.13"), 0);
+        ck_assert_ptr_null(cuda_api_close(api));
+        ck_assert_int_eq(open_stand_in("libcudart.so.13"), 0);
+        ck_assert_ptr_null(cuda_api_close(api));
+        ck_assert_ptr_null(cuda_api_close(NULL));
+}
+END_TEST
+
+START_TEST(batches_need_a_driver_that_knows_them)
+{
+        ck_assert_int_eq(open_stand_in("libcudart.so.12"), 0);
+        ck_assert(cuda_has_batch(api));
+        api->driver_version = 12070;
+        ck_assert(!cuda_has_batch(api));
+        cuda_api_close(api);
+}
+END_TEST
+
+START_TEST(a_uuid_is_written_as_nvidia_smi_writes_it)
+{
+        struct cu_uuid uuid = {"\x01\x23\x45\x67\x89\xab\xcd\xef\xfe\xdc\xba\x98\x76\x54\x32\x10"};
+        char text[CUDA_UUID_TEXT];
+        cuda_uuid_text(&uuid, text);
+        ck_assert_str_eq(text, "GPU-01234567-89ab-cdef-fedc-ba9876543210");
+}
+END_TEST
+
+/* ---- by the usual names: in a process that was started with the folder of the libraries ---- */
+
+static char program[PATH_SIZE];
+
+/* What main() does where it is asked for a name: one line of what opened, or why nothing did. */
+static int print_opened(void)
+{
+        int rc = cuda_api_open(NULL, &api, why, sizeof(why));
+        printf("%s\n", rc == 0 ? api->library : why);
+        return 0;
+}
+
+static char *opened_in(const char *folder, const char *environment)
+{
+        static char line[2048];
+        char *command = format_text("%s LD_LIBRARY_PATH=%s %s print-opened", environment, folder, program);
+        FILE *f = popen(command, "re");
+        ck_assert_ptr_nonnull(f);
+        if (!fgets(line, sizeof(line), f))
+                line[0] = '\0';
+        ck_assert_int_eq(pclose(f), 0);
+        line[strcspn(line, "\n")] = '\0';
+        free(command);
+        return line;
+}
+
+static char *stand_ins(void)
+{
+        char path[PATH_SIZE];
+        fake_library("", path, sizeof(path));
+        return realpath(path, NULL);
+}
+
+START_TEST(the_newest_runtime_is_taken)
+{
+        ck_assert_str_eq(opened_in(stand_ins(), ""), "libcudart.so.13");
+}
+END_TEST
+
+START_TEST(an_older_runtime_is_taken_where_the_driver_is_too_old_for_the_newest)
+{
+        ck_assert_str_eq(opened_in(stand_ins(), "FAKECUDA_VERSION=12080"), "libcudart.so.12");
+}
+END_TEST
+
+START_TEST(without_a_library_all_names_are_told)
+{
+        /* Files that are no libraries, so that none of the system's is found. */
+        char *folder = suite_path("broken");
+        must(mkdir(folder, 0755));
+        file_write(suite_path("broken/libcudart.so.13"), "", 0);
+        file_write(suite_path("broken/libcudart.so.12"), "", 0);
+        const char *line = opened_in(folder, "");
+        assert_told(line, "libcudart.so.13: ");
+        assert_told(line, "; ");
+        assert_told(line, "libcudart.so.12: ");
+}
+END_TEST
+
+START_TEST(without_a_gpu_only_the_reason_is_told)
+{
+        const char *line = opened_in(stand_ins(), "FAKECUDA_DEVICES=0");
+        assert_told(line, "no GPU is visible");
+        ck_assert_ptr_null(strstr(line, "libcudart"));
+}
+END_TEST
+
+/* ---- off ---- */
+
+START_TEST(a_library_that_is_not_there_is_named)
+{
+        ck_assert_int_eq(cuda_api_open("/nowhere/libcudart.so.13", &api, why, sizeof(why)), -1);
+        assert_told(why, "/nowhere/libcudart.so.13: cannot open");
+}
+END_TEST
+
+START_TEST(a_library_that_is_another_is_told_apart)
+{
+        ck_assert_int_eq(open_stand_in("libcuda.so.1"), -1);
+        assert_told(why, "libcuda.so.1 has no cudaGetDeviceCount");
+}
+END_TEST
+
+START_TEST(a_machine_without_a_driver)
+{
+        setenv("FAKECUDA_VERSION", "0", 1);
+        assert_off("no NVIDIA driver");
+}
+END_TEST
+
+START_TEST(a_driver_that_is_too_old)
+{
+        setenv("FAKECUDA_VERSION", "12040", 1);
+        assert_off("too old: it is made for CUDA 12.4");
+}
+END_TEST
+
+START_TEST(the_stub_of_the_toolkit)
+{
+        setenv("FAKECUDA_FAIL", "cudaGetDeviceCount:1:34", 1);
+        assert_off("stub");
+}
+END_TEST
+
+START_TEST(no_gpu)
+{
+        setenv("CUDA_VISIBLE_DEVICES", "7", 1);
+        assert_off("CUDA_VISIBLE_DEVICES=7");
+}
+END_TEST
+
+START_TEST(another_error_has_its_name_and_number)
+{
+        setenv("FAKECUDA_FAIL", "cudaGetDeviceCount:1:801", 1);
+        assert_off("NOT_SUPPORTED (801)");
+}
+END_TEST
+
+START_TEST(a_driver_library_that_is_not_there)
+{
+        setenv("STREAMER_CUDA_LIBRARY", "/nowhere/libcuda.so.1", 1);
+        assert_off("/nowhere/libcuda.so.1");
+}
+END_TEST
+
+START_TEST(a_driver_that_does_not_start)
+{
+        setenv("FAKECUDA_FAIL", "cuInit:1:999", 1);
+        assert_off("cuInit: UNKNOWN (999)");
+}
+END_TEST
+
+static void device_file(const char *folder, const char *name, mode_t mode)
+{
+        char *path = format_text("%s/%s", folder, name);
+        file_write(path, "", 0);
+        must(chmod(path, mode));
+        free(path);
+}
+
+/* A device folder that another user may enter, with a file of that mode. */
+static char *device_folder(mode_t mode)
+{
+        char *folder = suite_path("dev-%o", (unsigned)mode);
+        must(chmod(suite_folder(), 0755));
+        must(mkdir(folder, 0755));
+        device_file(folder, "nvidia0", mode);
+        device_file(folder, "nvidiactl", mode);
+        device_file(folder, "sda", 0);
+        if (geteuid() == 0)
+                must(seteuid(65534));
+        return folder;
+}
+
+START_TEST(device_files_that_are_closed_to_this_user_come_before_every_other_reason)
+{
+        const char *folder = device_folder(0);
+        cuda_api_explain(&(struct cuda_api){.driver_version = 13000}, CUDA_NO_DEVICE, folder, why, sizeof(why));
+        assert_told(why, "no permission on ");
+        assert_told(why, "/dev-0/nvidia");
+        assert_told(why, "and 1 more");
+}
+END_TEST
+
+START_TEST(device_files_that_are_open_are_no_reason)
+{
+        const char *folder = device_folder(0666);
+        cuda_api_explain(&(struct cuda_api){.driver_version = 13000}, CUDA_NO_DEVICE, folder, why, sizeof(why));
+        assert_told(why, "no GPU is visible");
+}
+END_TEST
+
+static void add_off(void)
+{
+        TCase *t = suite_group("off", NULL, NULL, 30);
+        tcase_add_test(t, a_library_that_is_not_there_is_named);
+        tcase_add_test(t, a_library_that_is_another_is_told_apart);
+        tcase_add_test(t, a_machine_without_a_driver);
+        tcase_add_test(t, a_driver_that_is_too_old);
+        tcase_add_test(t, the_stub_of_the_toolkit);
+        tcase_add_test(t, no_gpu);
+        tcase_add_test(t, another_error_has_its_name_and_number);
+        tcase_add_test(t, a_driver_library_that_is_not_there);
+        tcase_add_test(t, a_driver_that_does_not_start);
+        tcase_add_test(t, device_files_that_are_closed_to_this_user_come_before_every_other_reason);
+        tcase_add_test(t, device_files_that_are_open_are_no_reason);
+}
+
+int main(int argc, char **argv)
+{
+        if (argc == 2 && strcmp(argv[1], "print-opened") == 0)
+                return print_opened();
+        if (!realpath(argv[0], program))
+                return 1;
+        suite_begin("opening CUDA");
+        TCase *t = suite_group("on", NULL, NULL, 30);
+        tcase_add_loop_test(t, a_runtime_of_either_version_opens, 12, 14);
+        tcase_add_test(t, to_open_it_makes_no_context);
+        tcase_add_test(t, what_was_closed_opens_again);
+        tcase_add_test(t, batches_need_a_driver_that_knows_them);
+        tcase_add_test(t, a_uuid_is_written_as_nvidia_smi_writes_it);
+        t = suite_group("by name", NULL, NULL, 30);
+        tcase_add_test(t, the_newest_runtime_is_taken);
+        tcase_add_test(t, an_older_runtime_is_taken_where_the_driver_is_too_old_for_the_newest);
+        tcase_add_test(t, without_a_library_all_names_are_told);
+        tcase_add_test(t, without_a_gpu_only_the_reason_is_told);
+        add_off();
+        return suite_run();
+}
