@@ -23,7 +23,7 @@
 #define WORKERS_PER_LANE 4
 #define DEVICES_MAX 64
 #define FLUSH_GRACE_NS (UINT64_C(2) * 1000000000) /* for clients to read what is queued */
-#define END_NS (UINT64_C(8) * 1000000000)         /* for everything */
+#define END_NS (UINT64_C(4) * 1000000000)         /* for everything that may hang */
 
 struct daemon {
         struct config config;
@@ -57,14 +57,6 @@ static void set_limits(void)
                 setrlimit(RLIMIT_NOFILE, &files);
         }
         signal(SIGPIPE, SIG_IGN);
-}
-
-static uint64_t budget_of(const struct config_device *device)
-{
-        if (device->budget > 0)
-                return device->budget;
-        uint64_t total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-        return total / 100 * device->budget_percent;
 }
 
 static enum host_pages pages_of(enum config_pages pages)
@@ -124,7 +116,7 @@ static int make_devices(struct daemon *d, struct error *error)
                 int r;
                 if (strcmp(c->name, "host") != 0)
                         r = add_cuda(d, c, error);
-                else if ((r = host_device_new(&device, budget_of(c), pages_of(c->pages), d->wake, error)) == 0)
+                else if ((r = host_device_new(&device, c->budget, pages_of(c->pages), d->wake, error)) == 0)
                         r = add_device(d, device, error);
                 if (r < 0)
                         return r;

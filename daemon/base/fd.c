@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -26,9 +27,9 @@ static int text_fill(struct text *text, int fd, const char *name, struct error *
                 if (n < 0 && errno == EINTR)
                         continue;
                 if (n < 0)
-                        return error_errno(error, STREAMER_EFAILED, errno, "read of %s", name);
+                        return error_set(error, STREAMER_EFAILED, "read: %s (%s)", strerror(errno), name);
                 if (n == 0)
-                        return error_set(error, STREAMER_EFAILED, "%s: became shorter while it was read", name);
+                        return error_set(error, STREAMER_EFAILED, "became shorter while it was read (%s)", name);
                 done += (size_t)n;
         }
         return 0;
@@ -39,12 +40,12 @@ int text_read_fd(struct text *text, int fd, uint64_t max, const char *name, stru
         struct stat st;
         *text = (struct text){0};
         if (fstat(fd, &st) < 0)
-                return error_errno(error, STREAMER_EFAILED, errno, "%s", name);
+                return error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno), name);
         if (!S_ISREG(st.st_mode))
-                return error_set(error, STREAMER_EFAILED, "%s: not a regular file", name);
+                return error_set(error, STREAMER_EFAILED, "not a regular file (%s)", name);
         if ((uint64_t)st.st_size > max)
-                return error_set(error, STREAMER_EFAILED, "%s: %" PRIu64 " bytes, more than the %" PRIu64 " allowed",
-                                 name, (uint64_t)st.st_size, max);
+                return error_set(error, STREAMER_EFAILED, "%" PRIu64 " bytes, more than the %" PRIu64 " allowed (%s)",
+                                 (uint64_t)st.st_size, max, name);
         int r = text_map(text, (size_t)st.st_size, name, error);
         if (r == 0)
                 r = text_fill(text, fd, name, error);

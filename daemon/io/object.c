@@ -30,9 +30,9 @@ int object_version_read(int fd, const char *path, struct object_version *version
 {
         struct stat st;
         if (fstat(fd, &st) < 0)
-                return error_errno(error, STREAMER_EFAILED, errno, "%s", path);
+                return error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno), path);
         if (!S_ISREG(st.st_mode))
-                return error_set(error, STREAMER_EFAILED, "%s: %s, not a regular file", path, object_kind(st.st_mode));
+                return error_set(error, STREAMER_EFAILED, "%s, not a regular file (%s)", object_kind(st.st_mode), path);
         *version = (struct object_version){
                 .dev = st.st_dev,
                 .ino = st.st_ino,
@@ -79,12 +79,12 @@ int object_version_check(int fd, const char *path, const struct object_version *
                 return r;
         if (now.size != opened->size)
                 return error_set(error, STREAMER_EFAILED,
-                                 "%s: changed while it was read: its size was %" PRIu64 " and is %" PRIu64, path,
-                                 opened->size, now.size);
+                                 "changed while it was read: its size was %" PRIu64 " and is %" PRIu64 " (%s)",
+                                 opened->size, now.size, path);
         const char *field = now.mtime_ns != opened->mtime_ns   ? "mtime (it was written to)"
                             : now.ctime_ns != opened->ctime_ns ? "ctime (renamed, linked, or its mode changed)"
                                                                : "inode";
-        return error_set(error, STREAMER_EFAILED, "%s: changed while it was read: another %s", path, field);
+        return error_set(error, STREAMER_EFAILED, "changed while it was read: another %s (%s)", field, path);
 }
 
 /* ---- objects ---- */
@@ -123,7 +123,7 @@ static int find_direct(struct object *object, struct error *error)
                 return 0;
         object->direct = open_direct(object->fd);
         if (object->direct < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
-                return error_errno(error, STREAMER_ELIMIT, errno, "%s", object->path);
+                return error_set(error, STREAMER_ELIMIT, "%s (%s)", strerror(errno), object->path);
         return 0;
 }
 

@@ -25,8 +25,8 @@ static bool is_candidate(const char *name)
 static int add(struct folder *folder, const char *name, const char *shown, struct error *error)
 {
         if (folder->n == SOURCE_FILES_MAX)
-                return error_set(error, STREAMER_EFAILED, "%s: more than %d safetensors files", shown,
-                                 SOURCE_FILES_MAX);
+                return error_set(error, STREAMER_EFAILED, "more than %d safetensors files (%s)", SOURCE_FILES_MAX,
+                                 shown);
         if ((folder->n & (folder->n - 1)) == 0) {
                 size_t cap = folder->n == 0 ? 1 : folder->n * 2;
                 char **names = reallocarray(folder->names, cap, sizeof(*names));
@@ -47,7 +47,7 @@ static int list(struct folder *folder, DIR *dir, const char *shown, struct error
                 errno = 0;
                 const struct dirent *entry = readdir(dir);
                 if (entry == NULL)
-                        return errno == 0 ? 0 : error_errno(error, STREAMER_EFAILED, errno, "%s", shown);
+                        return errno == 0 ? 0 : error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno), shown);
                 if (strcmp(entry->d_name, FOLDER_INDEX) == 0)
                         folder->has_index = true;
                 int r = is_candidate(entry->d_name) ? add(folder, entry->d_name, shown, error) : 0;
@@ -99,12 +99,12 @@ int folder_init_consume_fd(struct folder *folder, int fd, const char *shown, str
         DIR *dir = fdopendir(fd);
         if (dir == NULL) {
                 close(fd);
-                return error_errno(error, STREAMER_ENOMEM, errno, "%s", shown);
+                return error_set(error, STREAMER_ENOMEM, "%s (%s)", strerror(errno), shown);
         }
         int r = list(folder, dir, shown, error);
         closedir(dir);
         if (r == 0 && folder->n == 0 && !folder->has_index)
-                r = error_set(error, STREAMER_ENOENT, "%s: no safetensors files in this folder", shown);
+                r = error_set(error, STREAMER_ENOENT, "no safetensors files in this folder (%s)", shown);
         if (r < 0) {
                 folder_deinit(folder);
                 return r;

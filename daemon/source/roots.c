@@ -104,8 +104,8 @@ int place_init(struct place *place, const struct source_roots *roots, const char
         const struct root *root = roots_find(roots, canonical);
         *place = (struct place){0};
         if (root == NULL)
-                return error_set(error, STREAMER_EPERM,
-                                 "%s: outside the roots: the daemon opens files below its configured roots only",
+                return error_set(error, STREAMER_EFAILED,
+                                 "outside the roots: the daemon opens files below its configured roots only (%s)",
                                  canonical);
         const char *rest = canonical + root->len;
         while (*rest == '/')
@@ -155,25 +155,25 @@ static int open_failed(int errno_value, const char *shown, struct error *error)
         case ENOENT:
         case ENOTDIR:
         case ENAMETOOLONG:
-                return error_errno(error, STREAMER_ENOENT, errno_value, "%s", shown);
+                return error_set(error, STREAMER_ENOENT, "%s (%s)", strerror(errno_value), shown);
         case EXDEV:
-                return error_set(error, STREAMER_EPERM,
-                                 "%s: outside the roots: a link leads out of its root, or is absolute (absolute links "
-                                 "are refused wherever they lead)",
+                return error_set(error, STREAMER_EFAILED,
+                                 "outside the roots: a link leads out of its root, or is absolute, which is refused "
+                                 "wherever it leads (%s)",
                                  shown);
         case ELOOP:
-                return error_set(error, STREAMER_EFAILED, "%s: a loop of links, or too many of them", shown);
+                return error_set(error, STREAMER_EFAILED, "a loop of links, or too many of them (%s)", shown);
         case EAGAIN:
                 return error_set(error, STREAMER_EFAILED,
-                                 "%s: its folders keep being moved, or a process holds a lease on it", shown);
+                                 "its folders keep being moved, or a process holds a lease on it (%s)", shown);
         case EACCES:
         case EPERM:
-                return error_errno(error, STREAMER_EPERM, errno_value, "%s", shown);
+                return error_set(error, STREAMER_EPERM, "%s (%s)", strerror(errno_value), shown);
         case EMFILE:
         case ENFILE:
-                return error_errno(error, STREAMER_ELIMIT, errno_value, "%s", shown);
+                return error_set(error, STREAMER_ELIMIT, "%s (%s)", strerror(errno_value), shown);
         default:
-                return error_errno(error, STREAMER_EFAILED, errno_value, "%s", shown);
+                return error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno_value), shown);
         }
 }
 
@@ -210,8 +210,8 @@ int place_open_file(const struct place *place, int *fd, struct error *error)
         if (r < 0)
                 return r;
         if (!S_ISREG(mode))
-                return error_set(error, STREAMER_EFAILED, "%s: %s, not a regular file", place->shown,
-                                 object_kind(mode));
+                return error_set(error, STREAMER_EFAILED, "%s, not a regular file (%s)", object_kind(mode),
+                                 place->shown);
         char name[64];
         snprintf(name, sizeof(name), "/proc/self/fd/%d", path_fd);
         *fd = open(name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);

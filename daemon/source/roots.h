@@ -15,7 +15,7 @@ struct place {
         char *shown; /* the whole path, for messages */
 };
 
-/* STREAMER_EPERM where no root holds the path, which is decided by its text alone: whether the file
+/* STREAMER_EFAILED where no root holds the path, which is decided by its text alone: whether the file
  * exists is not told. */
 int place_init(struct place *place, const struct source_roots *roots, const char *canonical, struct error *error);
 int place_init_child(struct place *place, const struct place *folder, const char *name, struct error *error);

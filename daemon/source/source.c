@@ -43,8 +43,8 @@ static int set_add(struct source_set *set, const struct place *folder, const cha
         r = open_object(&set->objects[set->n_objects], &place, error);
         /* The folder or its index promises the file, so the source is there, and broken. */
         if (r == STREAMER_ENOENT)
-                r = error_set(error, STREAMER_EFAILED, "%s: %s, but cannot be found", place.shown,
-                              set->has_index ? "is named by the index" : "is listed in its folder");
+                r = error_set(error, STREAMER_EFAILED, "%s, but cannot be found (%s)",
+                              set->has_index ? "named by the index" : "listed in its folder", place.shown);
         if (r == 0)
                 set->n_objects++;
         place_deinit(&place);
@@ -67,10 +67,9 @@ static int read_index(struct source_set *set, const struct place *place, struct 
 {
         int r = place_open_file(place, &set->index_fd, error);
         if (r < 0)
-                return r == STREAMER_ENOENT
-                               ? error_set(error, STREAMER_EFAILED, "%s: is listed in its folder, but cannot be found",
-                                           place->shown)
-                               : r;
+                return r == STREAMER_ENOENT ? error_set(error, STREAMER_EFAILED,
+                                                        "listed in its folder, but cannot be found (%s)", place->shown)
+                                            : r;
         set->index_path = strdup(place->shown);
         if (set->index_path == NULL) {
                 close(set->index_fd);
@@ -88,10 +87,10 @@ static int parse_index(struct source_set *set, struct error *error)
                                  st.text, set->index_path);
         set->has_index = true;
         if (set->index.n_files == 0)
-                return error_set(error, STREAMER_EFAILED, "%s: names no file", set->index_path);
+                return error_set(error, STREAMER_EFAILED, "the index names no file (%s)", set->index_path);
         if (set->index.n_files > SOURCE_FILES_MAX)
-                return error_set(error, STREAMER_EFAILED, "%s: names more than %d files", set->index_path,
-                                 SOURCE_FILES_MAX);
+                return error_set(error, STREAMER_EFAILED, "the index names more than %d files (%s)", SOURCE_FILES_MAX,
+                                 set->index_path);
         return 0;
 }
 

@@ -60,8 +60,8 @@ struct source_opts {
 /* Files of one model. Each takes two descriptors. */
 #define SOURCE_FILES_MAX 4096
 
-/* STREAMER_ENOENT (nothing there, no safetensors in the folder), STREAMER_EPERM (outside the roots,
- * not readable), STREAMER_EFAILED (not a regular file, I/O, a bad index, a directory loop). */
+/* STREAMER_ENOENT (nothing there, no safetensors in the folder), STREAMER_EPERM (not readable),
+ * STREAMER_EFAILED (outside the roots, not a regular file, I/O, a bad index, a directory loop). */
 int source_open(const struct source_roots *roots, const char *canonical, const struct source_opts *opts,
                 struct source_set *set, struct error *error);
 void source_set_deinit(struct source_set *set); /* accepts a zeroed set */

@@ -45,8 +45,8 @@ static int publish(struct object *object, const char *hex, const char *by, struc
         for (size_t i = 0; i < sizeof(digest); i++)
                 digest[i] = (unsigned char)(nibble(hex[2 * i]) << 4 | nibble(hex[2 * i + 1]));
         if (object->has_sha256 && memcmp(object->sha256, digest, sizeof(digest)) != 0)
-                return error_set(error, STREAMER_EFAILED, "%s: two published digests that differ (%s)", object->path,
-                                 by);
+                return error_set(error, STREAMER_EFAILED, "two published digests that differ, one by %s (%s)", by,
+                                 object->path);
         memcpy(object->sha256, digest, sizeof(digest));
         object->has_sha256 = true;
         return 0;
@@ -66,7 +66,7 @@ static int compare_name(const void *name, const void *object)
 
 static int bad_line(const struct sums *sums, const char *what, struct error *error)
 {
-        return error_set(error, STREAMER_EFAILED, "%s:%u: %s", sums->path, sums->line, what);
+        return error_set(error, STREAMER_EFAILED, "%s (%s:%u)", what, sums->path, sums->line);
 }
 
 /* "digest  name" or "digest *name"; names of other folders and files are not ours. */
@@ -155,8 +155,8 @@ int sums_find(const struct place *folder, struct object *objects, size_t n, stru
                         return r;
                 if (!objects[i].has_sha256)
                         return error_set(error, STREAMER_EFAILED,
-                                         "%s: no published SHA-256: it is not listed in a " SUMS_NAME
-                                         " beside it and is no blob of an HF cache",
+                                         "no published SHA-256: not listed in a " SUMS_NAME
+                                         " beside it and no blob of an HF cache (%s)",
                                          objects[i].path);
         }
         return 0;

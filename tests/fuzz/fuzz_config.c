@@ -24,6 +24,9 @@ static void check_setting(const struct setting *setting, const struct config *co
         case SETTING_PATH:
                 must_hold(config->socket == NULL || config->socket[0] == '/');
                 return;
+        case SETTING_FILE:
+        case SETTING_BOOL:
+                return;
         case SETTING_LEVEL:
                 must_hold(config->log.level <= LOG_LEVEL_DEBUG);
                 return;
@@ -45,7 +48,7 @@ static void check_accepted(const struct config *config)
                 must_hold(config->roots[i][0] == '/');
         for (size_t i = 0; i < config->n_devices; i++) {
                 const struct config_device *device = &config->devices[i];
-                must_hold(strcmp(device->name, "host") == 0);
+                must_hold(strcmp(device->name, "host") == 0 || strncmp(device->name, "cuda:", 5) == 0);
                 must_hold((device->budget == 0) != (device->budget_percent == 0));
                 must_hold(device->budget_percent <= 100);
         }

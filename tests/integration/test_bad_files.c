@@ -268,7 +268,7 @@ static char *outside(void)
 
 START_TEST(a_path_outside_the_roots)
 {
-        refused(outside(), STREAMER_EPERM, "root");
+        refused(outside(), STREAMER_EFAILED, "root");
 }
 END_TEST
 
@@ -278,15 +278,17 @@ START_TEST(a_path_outside_is_not_told_from_one_that_is_not_there)
 
         client_load_result(client, outside(), "bad", there);
         client_load_result(client, suite_path("nothing.safetensors"), "bad", not_there);
-        ck_assert_ptr_nonnull(strstr(there, ": "));
-        ck_assert_str_eq(strrchr(there, ':') ? strstr(there, "root") : "", strstr(not_there, "root"));
+        ck_assert_ptr_nonnull(strstr(there, " (/"));
+        *strstr(there, " (/") = '\0'; /* where */
+        *strstr(not_there, " (/") = '\0';
+        ck_assert_str_eq(there, not_there);
 }
 END_TEST
 
 START_TEST(a_path_that_climbs_out_by_dots)
 {
         outside();
-        refused(stage_path("../outside.safetensors"), STREAMER_EPERM, NULL);
+        refused(stage_path("../outside.safetensors"), STREAMER_EFAILED, NULL);
 }
 END_TEST
 
@@ -294,14 +296,14 @@ START_TEST(a_relative_link_that_climbs_out)
 {
         outside();
         must(symlink("../outside.safetensors", stage_path("link-out.safetensors")));
-        refused(stage_path("link-out.safetensors"), STREAMER_EPERM, "root");
+        refused(stage_path("link-out.safetensors"), STREAMER_EFAILED, "root");
 }
 END_TEST
 
 START_TEST(an_absolute_link_even_where_it_leads_back_inside)
 {
         must(symlink(stage_path("witness.safetensors"), stage_path("link-back.safetensors")));
-        refused(stage_path("link-back.safetensors"), STREAMER_EPERM, "link");
+        refused(stage_path("link-back.safetensors"), STREAMER_EFAILED, "link");
 }
 END_TEST
 
@@ -312,7 +314,7 @@ START_TEST(a_root_is_a_whole_name_not_a_prefix)
 
         mkdir(format_text("%s-too", stage_root()), 0755);
         model_write(m, path);
-        refused(path, STREAMER_EPERM, NULL);
+        refused(path, STREAMER_EFAILED, NULL);
 }
 END_TEST
 

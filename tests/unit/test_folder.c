@@ -62,7 +62,7 @@ START_TEST(a_folder_that_is_named_like_a_file_fails_the_source)
 {
         make_file("root/a.safetensors", "x");
         make_folder("root/b.safetensors");
-        assert_refuses("root", STREAMER_EFAILED, "b.safetensors: a folder, not a regular file");
+        assert_refuses("root", STREAMER_EFAILED, "a folder, not a regular file (");
 }
 END_TEST
 
@@ -70,7 +70,7 @@ START_TEST(a_listed_file_that_cannot_be_found_fails_the_source)
 {
         make_file("root/a.safetensors", "x");
         make_link("gone", "root/model.safetensors");
-        assert_refuses("root", STREAMER_EFAILED, "model.safetensors: is listed in its folder, but cannot be found");
+        assert_refuses("root", STREAMER_EFAILED, "listed in its folder, but cannot be found (");
 }
 END_TEST
 
@@ -114,7 +114,7 @@ static const struct {
         {"{\"weight_map\":{\"t\":\"../outside/secret.safetensors\"}}", "model.safetensors.index.json"},
         {"{\"weight_map\":{\"t\":\"/etc/passwd\"}}", "model.safetensors.index.json"},
         {"{\"weight_map\":{}}", "names no file"},
-        {"{\"weight_map\":{\"t\":\"missing.safetensors\"}}", "is named by the index, but cannot be found"},
+        {"{\"weight_map\":{\"t\":\"missing.safetensors\"}}", "named by the index, but cannot be found ("},
 };
 
 START_TEST(a_bad_index_fails_the_source)
@@ -129,7 +129,7 @@ START_TEST(an_index_that_leads_nowhere_is_not_passed_over)
 {
         make_link("gone", INDEX);
         make_file("root/model.safetensors", "x");
-        assert_refuses("root", STREAMER_EFAILED, "index.json: is listed in its folder, but cannot be found");
+        assert_refuses("root", STREAMER_EFAILED, "listed in its folder, but cannot be found (");
 }
 END_TEST
 

@@ -25,10 +25,12 @@ END_TEST
 
 START_TEST(a_path_under_no_root_is_refused_whether_it_exists_or_not)
 {
-        assert_refuses("outside/secret.safetensors", STREAMER_EPERM, "outside the roots");
-        char *there = format_text("%s", error.text + strlen(at("outside/secret.safetensors")));
-        assert_refuses("outside/no-such-file", STREAMER_EPERM, "outside the roots");
-        ck_assert_str_eq(error.text + strlen(at("outside/no-such-file")), there);
+        assert_refuses("outside/secret.safetensors", STREAMER_EFAILED, "outside the roots");
+        char *there =
+                format_text("%.*s", (int)(strlen(error.text) - strlen(at("outside/secret.safetensors)"))), error.text);
+        assert_refuses("outside/no-such-file", STREAMER_EFAILED, "outside the roots");
+        error.text[strlen(error.text) - strlen(at("outside/no-such-file)"))] = '\0';
+        ck_assert_str_eq(error.text, there);
         free(there);
 }
 END_TEST
@@ -37,7 +39,7 @@ START_TEST(a_root_is_a_prefix_of_whole_components)
 {
         make_folder("root-2");
         make_file("root-2/m.safetensors", "x");
-        assert_refuses("root-2/m.safetensors", STREAMER_EPERM, "outside the roots");
+        assert_refuses("root-2/m.safetensors", STREAMER_EFAILED, "outside the roots");
 }
 END_TEST
 
@@ -52,7 +54,7 @@ START_TEST(the_longest_root_decides)
         const char *const both[] = {at("root"), at("root/inner")};
         roots = source_roots_free(roots);
         ck_assert_int_eq(source_roots_new(&roots, both, 2, &error), 0);
-        assert_refuses("root/inner/link", STREAMER_EPERM, "outside the roots");
+        assert_refuses("root/inner/link", STREAMER_EFAILED, "outside the roots");
 }
 END_TEST
 
@@ -111,8 +113,8 @@ START_TEST(a_link_out_of_the_root_is_refused)
 {
         make_link("../outside/secret.safetensors", "root/file");
         make_link("../outside", "root/folder");
-        assert_refuses("root/file", STREAMER_EPERM, "outside the roots");
-        assert_refuses("root/folder/secret.safetensors", STREAMER_EPERM, "outside the roots");
+        assert_refuses("root/file", STREAMER_EFAILED, "outside the roots");
+        assert_refuses("root/folder/secret.safetensors", STREAMER_EFAILED, "outside the roots");
         ck_assert_ptr_null(strstr(error.text, "secret "));
 }
 END_TEST
@@ -121,7 +123,7 @@ START_TEST(an_absolute_link_is_refused_even_into_the_root)
 {
         make_file("root/m.safetensors", "x");
         make_link(at("root/m.safetensors"), "root/link");
-        assert_refuses("root/link", STREAMER_EPERM, "absolute links");
+        assert_refuses("root/link", STREAMER_EFAILED, "or is absolute");
 }
 END_TEST
 
@@ -188,7 +190,7 @@ END_TEST
 
 START_TEST(nothing_there_is_not_found)
 {
-        assert_refuses("root/missing", STREAMER_ENOENT, "root/missing: No such file");
+        assert_refuses("root/missing", STREAMER_ENOENT, "No such file or directory (");
         make_file("root/file", "x");
         assert_refuses("root/file/below", STREAMER_ENOENT, "Not a directory");
 }
@@ -220,7 +222,7 @@ START_TEST(a_device_is_refused)
         static const struct source_opts opts = {0};
         open_roots("/dev");
         ck_assert_int_eq(source_open(roots, "/dev/null", &opts, &set, &error), STREAMER_EFAILED);
-        ck_assert_str_eq(error.text, "/dev/null: a character device, not a regular file");
+        ck_assert_str_eq(error.text, "a character device, not a regular file (/dev/null)");
 }
 END_TEST
 

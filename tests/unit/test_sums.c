@@ -33,7 +33,7 @@ START_TEST(a_snapshot_whose_blobs_lie_outside_the_root_is_refused)
 {
         make_cache(HASH);
         open_roots(at(SNAPSHOT));
-        assert_refuses(SNAPSHOT, STREAMER_EPERM, "outside the roots");
+        assert_refuses(SNAPSHOT, STREAMER_EFAILED, "outside the roots");
 }
 END_TEST
 
@@ -104,13 +104,13 @@ static const struct {
         {"", "no published SHA-256"},
         {HASH "  other.safetensors\n", "no published SHA-256"},
         {HASH "  model.safetensors \n", "no published SHA-256"},
-        {"#\n" HASH " model.safetensors\n", "SHA256SUMS:2: not 'digest  name'"},
-        {HASH "  \n", "SHA256SUMS:1: not 'digest  name'"},
-        {HASH, "SHA256SUMS:1: not 'digest  name'"},
-        {"012345  model.safetensors\n", "SHA256SUMS:1: not 'digest  name'"},
-        {"g" HASH "  model.safetensors\n", "SHA256SUMS:1: not 'digest  name'"},
-        {"SHA256 (model.safetensors) = " HASH "\n", "SHA256SUMS:1: not 'digest  name'"},
-        {"\\" HASH "  model.safetensors\n", "SHA256SUMS:1: escaped file names"},
+        {"#\n" HASH " model.safetensors\n", "SHA256SUMS:2)"},
+        {HASH "  \n", "SHA256SUMS:1)"},
+        {HASH, "not 'digest  name'"},
+        {"012345  model.safetensors\n", "not 'digest  name'"},
+        {"g" HASH "  model.safetensors\n", "not 'digest  name'"},
+        {"SHA256 (model.safetensors) = " HASH "\n", "not 'digest  name'"},
+        {"\\" HASH "  model.safetensors\n", "escaped file names are not supported ("},
         {HASH "  model.safetensors\n" OTHER "  model.safetensors\n", "two published digests that differ"},
 };
 
@@ -139,7 +139,7 @@ START_TEST(each_file_needs_its_digest)
         make_file("root/b.safetensors", "x");
         make_file("root/SHA256SUMS", HASH "  a.safetensors\n");
         ck_assert_int_eq(open_verified("root"), STREAMER_EFAILED);
-        ck_assert_ptr_nonnull(strstr(error.text, "root/b.safetensors: no published SHA-256"));
+        ck_assert_ptr_nonnull(strstr(error.text, "no published SHA-256"));
         make_file("root/SHA256SUMS", HASH "  a.safetensors\n" OTHER "  b.safetensors\n");
         assert_published("root");
         ck_assert_uint_eq(set.objects[1].sha256[0], 0xff);
