@@ -441,6 +441,7 @@ START_TEST(in_a_forked_child_nothing_of_the_parents_is_touched)
         }
         must(waitpid(pid, &status, 0));
         ck_assert_int_eq(status, 0);
+        ck_assert_uint_eq(state->after_fork, 0);
         assert_bytes(&mapping, 0);
         unmap(&mapping);
         assert_nothing_held(&app);

@@ -39,6 +39,7 @@ struct fake_state {
         /* counted, over all processes */
         _Atomic uint32_t contexts[FAKE_GPUS]; /* created so far */
         _Atomic uint32_t pageable;            /* asynchronous copies from or to memory that is not registered */
+        _Atomic uint32_t after_fork;          /* calls in a child of fork(), but for the start of the driver */
         _Atomic uint32_t opens;               /* of IPC handles: those that mapped */
         _Atomic uint64_t copied[FAKE_GPUS];   /* bytes that landed on a GPU */
 };

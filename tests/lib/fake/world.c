@@ -163,8 +163,11 @@ static int failure(const char *call, int gpu)
 int fake_enter(const char *call, int gpu)
 {
         pthread_once(&once, begin);
-        if (getpid() != owner)
+        if (getpid() != owner) {
+                if (strcmp(call, "cuInit") != 0)
+                        state->after_fork++;
                 return E_UNINITIALISED;
+        }
         pthread_mutex_lock(&fake_lock);
         int error = failure(call, gpu);
         pthread_mutex_unlock(&fake_lock);
