@@ -39,6 +39,8 @@ struct handle_kind {
         /* 0 or STREAMER_E* with the text kept under `serial`. `writable` asks for a private copy. */
         int (*map)(struct mapping *mapping, const struct handle *handle, bool writable, uint64_t serial);
         void (*unmap)(struct mapping *mapping);
+        /* Copies to host memory; the range is inside the mapping. NULL: `data` is host memory. */
+        int (*read)(const struct mapping *mapping, uint64_t offset, void *to, size_t size, uint64_t serial);
 };
 
 extern const struct handle_kind handle_kind_memfd;

@@ -76,6 +76,26 @@ static int too_small(const struct open_segment *s, const struct handle *handle, 
                          handle->offset, s->size);
 }
 
+static int read_back(const struct mapping *mapping, uint64_t offset, void *to, size_t size, uint64_t serial)
+{
+        const struct open_segment *s = mapping->map;
+        if (s->pid != getpid())
+                return fault_set(serial, STREAMER_EFORK, "read: a GPU's memory does not survive fork()");
+        cuda_lock();
+        bool entered = cuda_enter(&s->context);
+        enum cu_result e = CU_INVALID_CONTEXT;
+        if (entered) {
+                e = s->context.driver->cuMemcpyDtoH_v2(to, (cu_pointer)(uintptr_t)mapping->data + offset, size);
+                cuda_leave(&s->context);
+        }
+        cuda_unlock();
+        if (e == CU_OK)
+                return 0;
+        const char *name = NULL;
+        s->context.driver->cuGetErrorName(e, &name);
+        return fault_set(serial, STREAMER_EFAILED, "read: cuMemcpyDtoH: %s (%d)", name ? name : "error", (int)e);
+}
+
 /* ---- cuda-ipc ---- */
 
 /* Does CUDA still know it? An application may reset its device, or end the context that it was in. */
@@ -207,6 +227,7 @@ const struct handle_kind handle_kind_cuda_ipc = {
         .dl_device_type = DL_CUDA,
         .map = ipc_map,
         .unmap = ipc_unmap,
+        .read = read_back,
 };
 
 /* ---- cuda-vmm-fd ---- */
@@ -333,4 +354,5 @@ const struct handle_kind handle_kind_cuda_vmm_fd = {
         .dl_device_type = DL_CUDA,
         .map = vmm_map,
         .unmap = vmm_unmap,
+        .read = read_back,
 };

@@ -122,6 +122,24 @@ int streamer_tensor_find(const streamer_lease *lease, const char *name, streamer
         return streamer_tensor_get(lease, (size_t)i, tensor);
 }
 
+int streamer_tensor_read(const streamer_lease *lease, const streamer_tensor *tensor, uint64_t offset, void *to,
+                         size_t len)
+{
+        int rc = lease_check(lease);
+        if (rc != 0)
+                return rc;
+        if (offset > tensor->bytes || len > tensor->bytes - offset || tensor->segment >= lease->n_segments)
+                return fail(lease->client, STREAMER_EINVAL,
+                            "read: %zu bytes from offset %" PRIu64 " on are not in '%s'", len, offset, tensor->name);
+        if (len == 0)
+                return 0;
+        const struct mapping *m = &lease->segments[tensor->segment];
+        if (m->kind->read != NULL)
+                return m->kind->read(m, tensor->offset + offset, to, len, lease->client->serial);
+        memcpy(to, (const char *)m->data + tensor->offset + offset, len);
+        return 0;
+}
+
 /* ---- in order of arrival ---- */
 
 struct news {

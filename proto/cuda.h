@@ -138,6 +138,7 @@ struct cu_access_desc {
         X(cuIpcOpenMemHandle_v2, enum cu_result, \
           (cu_pointer *pointer, struct cuda_ipc_handle handle, unsigned flags)) \
         X(cuIpcCloseMemHandle, enum cu_result, (cu_pointer pointer)) \
+        X(cuMemcpyDtoH_v2, enum cu_result, (void *to, cu_pointer from, size_t size)) \
         X(cuMemGetAddressRange_v2, enum cu_result, (cu_pointer *base, size_t *size, cu_pointer pointer)) \
         X(cuMemGetAllocationGranularity, enum cu_result, \
           (size_t *granularity, const struct cu_allocation_prop *prop, enum cu_granularity option)) \

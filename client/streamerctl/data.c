@@ -35,17 +35,30 @@ static int write_all(const char *data, uint64_t n)
         return 0;
 }
 
+/* By way of host memory. */
+static int cat_device(const struct ctl *ctl, const streamer_lease *lease, const streamer_tensor *tensor)
+{
+        char *buffer = malloc(WRITE_MAX);
+        int rc = buffer != NULL ? 0 : ctl_fail(ctl, STREAMER_ENOMEM, ctl->args[0]);
+        for (uint64_t at = 0; rc == 0 && at < tensor->bytes;) {
+                size_t n = tensor->bytes - at < WRITE_MAX ? (size_t)(tensor->bytes - at) : WRITE_MAX;
+                rc = streamer_tensor_read(lease, tensor, at, buffer, n);
+                rc = rc != 0 ? ctl_fail(ctl, rc, ctl->args[0]) : write_all(buffer, n);
+                at += n;
+        }
+        free(buffer);
+        return rc;
+}
+
 static int cat(const struct ctl *ctl, const streamer_lease *lease)
 {
         streamer_tensor tensor;
         int rc = streamer_tensor_find(lease, ctl->args[1], &tensor);
         if (rc != 0)
                 return ctl_fail(ctl, rc, ctl->args[0]);
-        if (strcmp(tensor.device_kind, "host") != 0) {
-                fputs("streamerctl: cat: the tensor is in a GPU's memory, which streamerctl cannot read\n", stderr);
-                return streamer_exit_code(STREAMER_EUNSUPPORTED);
-        }
-        return write_all(tensor.data, tensor.bytes);
+        if (strcmp(tensor.device_kind, "host") == 0)
+                return write_all(tensor.data, tensor.bytes);
+        return cat_device(ctl, lease, &tensor);
 }
 
 int verb_cat(struct ctl *ctl)

@@ -213,6 +213,11 @@ STREAMER_API int streamer_tensor_count(const streamer_lease *lease, size_t *coun
 STREAMER_API int streamer_tensor_get(const streamer_lease *lease, size_t i, streamer_tensor *tensor);
 STREAMER_API int streamer_tensor_find(const streamer_lease *lease, const char *name, streamer_tensor *tensor);
 
+/* Copies `len` bytes of a tensor, from `offset` on, to host memory, whatever the device. STREAMER_EINVAL
+ * where they are not all inside it. The tensor is one that this lease handed out. */
+STREAMER_API int streamer_tensor_read(const streamer_lease *lease, const streamer_tensor *tensor, uint64_t offset,
+                                      void *to, size_t len);
+
 /* In order of arrival: each tensor once per lease. STREAMER_EEND after the last,
  * STREAMER_ETIMEOUT, STREAMER_EFAILED if the load failed late. */
 STREAMER_API int streamer_tensor_next(streamer_lease *lease, int timeout_ms, streamer_tensor *tensor);

@@ -714,6 +714,9 @@ START_TEST(an_attach_gives_device_pointers_and_says_where_they_are)
         ck_assert_str_eq(t.device_kind, "cuda");
         ck_assert_int_eq(t.device_index, 1);
         ck_assert_uint_eq(*(const unsigned char *)t.data, exporter_byte(0, 16));
+        unsigned char copied = 0;
+        ck_assert_int_eq(streamer_tensor_read(lease, &t, 1, &copied, 1), 0);
+        ck_assert_uint_eq(copied, exporter_byte(0, 17));
 
         ck_assert_int_eq(streamer_segment_dlpack(lease, 0, &capsule), 0);
         struct dl *dl = capsule;

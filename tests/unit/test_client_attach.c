@@ -80,6 +80,24 @@ START_TEST(tensors_are_read_in_place)
 }
 END_TEST
 
+START_TEST(parts_of_a_tensor_are_copied_out)
+{
+        streamer_tensor t;
+        char bytes[8] = "";
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_tensor_find(lease, "b", &t), 0);
+        m.segment[17] = 'x';
+        ck_assert_int_eq(streamer_tensor_read(lease, &t, 1, bytes, 3), 0);
+        ck_assert_mem_eq(bytes, "xBB", 4);
+        ck_assert_int_eq(streamer_tensor_read(lease, &t, 8, bytes, 0), 0);
+        ck_assert_int_eq(streamer_tensor_read(lease, &t, 1, bytes, 8), STREAMER_EINVAL);
+        ck_assert_int_eq(streamer_tensor_read(lease, &t, UINT64_MAX, bytes, 2), STREAMER_EINVAL);
+        ck_assert_str_eq(streamer_last_error(client),
+                         "read: 2 bytes from offset 18446744073709551615 on are not in 'b'");
+        finish(lease);
+}
+END_TEST
+
 START_TEST(an_empty_tensor_has_no_address)
 {
         streamer_tensor t;
@@ -259,6 +277,7 @@ int main(void)
         suite_begin("client: attach");
         TCase *ready = group("a ready model");
         tcase_add_test(ready, tensors_are_read_in_place);
+        tcase_add_test(ready, parts_of_a_tensor_are_copied_out);
         tcase_add_test(ready, an_empty_tensor_has_no_address);
         tcase_add_test(ready, what_is_not_there_is_not_found);
         tcase_add_test(ready, a_lease_tells_of_its_model);
