@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The daemon with GPUs, against the stand-ins of CUDA's libraries: what goes to a device, when it may
+ * be seen there, and what a failing device takes with it. It proves logic, no speed.
+ */
+#include "tests/lib/fake/state.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/suite.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+
+static struct fake_state *gpus;
+static streamer_client *client;
+
+/* Two GPUs of 64 MiB, the second with descriptors; budgets that are larger than one of them. */
+static void begin(void)
+{
+        int n = (int)getpid();
+        char library[512], driver[512], *config = suite_path("cuda-%d.yaml", n), *state = suite_path("gpus-%d", n);
+
+        fake_library("libcudart.so.13", library, sizeof(library));
+        fake_library("libcuda.so.1", driver, sizeof(driver));
+        setenv("FAKECUDA_DEVICES", "2", 1);
+        setenv("FAKECUDA_MEM_MIB", "64", 1);
+        setenv("FAKECUDA_STATE", state, 1);
+        setenv("STREAMER_CUDA_LIBRARY", driver, 1);
+        char *text = format_text("cuda: {library: '%s', segment_size: 8MiB}\n"
+                                 "devices:\n"
+                                 "  - {device: 'cuda:0', budget: 256MiB}\n"
+                                 "  - {device: 'cuda:1', budget: 256MiB, handles: cuda-vmm-fd}\n",
+                                 realpath(library, NULL));
+        file_write(config, text, strlen(text));
+        gpus = fake_state_map(state);
+        ck_assert_ptr_nonnull(gpus);
+
+        daemon_init(&stage, suite_path("d-%d", n));
+        daemon_start(&stage, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        client = client_open(&stage);
+}
+
+static void end(void)
+{
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&stage), 0);
+}
+
+static char *write_model(const struct model *m, const char *name)
+{
+        char *path = suite_path("%s", name);
+        model_write(m, path);
+        return path;
+}
+
+static int load_on(const char *path, const char *name, const char *device, streamer_op **op)
+{
+        streamer_load_opts opts = {
+                .struct_size = sizeof(opts), .source = path, .name = name, .devices = &device, .n_devices = 1};
+        return streamer_load(client, &opts, op);
+}
+
+/* Loads and waits: the outcome. */
+static int loaded(const char *path, const char *name, const char *device)
+{
+        streamer_op *op;
+        client_ok(client, load_on(path, name, device, &op), name);
+        int r = streamer_op_wait(op, 20000, NULL);
+        streamer_op_free(op);
+        return r;
+}
+
+/* ---- */
+
+static const char *const devices[] = {"cuda:0", "cuda:1"};
+
+START_TEST(a_model_lies_on_the_gpu_as_in_its_file)
+{
+        struct model *m = model_mixed(7, 20 << 20); /* several segments */
+        char *args = "{\"model\":\"m\"}";
+
+        ck_assert_int_eq(loaded(write_model(m, "m.safetensors"), "m", devices[_i]), 0);
+        client_equals(client, "m", m);
+        json_decref(client_call(client, "verify", args));
+        ck_assert_uint_eq(gpus->pageable, 0);
+        ck_assert_uint_ge(gpus->copied[_i], m->bytes);
+        client_unload(client, "m");
+        model_free(m);
+}
+END_TEST
+
+START_TEST(a_gpu_that_holds_nothing_has_no_context)
+{
+        struct model *m = model_mixed(8, 1 << 20);
+
+        ck_assert_uint_eq(gpus->contexts[0] + gpus->contexts[1], 0);
+        ck_assert_int_eq(loaded(write_model(m, "m.safetensors"), "m", "cuda:0"), 0);
+        ck_assert_uint_eq(gpus->contexts[0], 1);
+        ck_assert_uint_eq(gpus->contexts[1], 0);
+        client_unload(client, "m");
+        ck_assert_int_eq(loaded(suite_path("m.safetensors"), "m", "cuda:0"), 0);
+        client_equals(client, "m", m);
+        model_free(m);
+}
+END_TEST
+
+START_TEST(nothing_is_seen_before_its_copy_has_ended)
+{
+        struct model *m = model_mixed(9, 12 << 20);
+        streamer_progress p = {.struct_size = sizeof(p)};
+        streamer_op *op;
+        streamer_tensor t;
+
+        gpus->hold = 1;
+        client_ok(client, load_on(write_model(m, "m.safetensors"), "m", devices[_i], &op), "load");
+        streamer_lease *lease = client_attach(client, "m");
+        ck_assert_int_eq(streamer_op_wait(op, 300, &p), STREAMER_ETIMEOUT); /* read and hashed long since */
+        ck_assert_uint_eq(p.bytes, 0);
+        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), STREAMER_EBUSY);
+        gpus->hold = 0;
+        ck_assert_int_eq(streamer_op_wait(op, 20000, &p), 0);
+        lease_equals(lease, m);
+        streamer_detach(lease);
+        streamer_op_free(op);
+        model_free(m);
+}
+END_TEST
+
+START_TEST(a_gpu_without_room_refuses_with_figures)
+{
+        struct model *m = model_mixed(10, 80 << 20), *fits = model_mixed(11, 1 << 20);
+
+        ck_assert_int_eq(loaded(write_model(m, "m.safetensors"), "m", devices[_i]), STREAMER_ENOMEM);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "free on the device"));
+        ck_assert_int_eq(loaded(write_model(fits, "f.safetensors"), "f", devices[_i]), 0);
+        client_equals(client, "f", fits);
+        model_free(m);
+        model_free(fits);
+}
+END_TEST
+
+START_TEST(a_lost_context_takes_its_device_out_and_nothing_else)
+{
+        struct model *m = model_mixed(12, 4 << 20);
+        char *path = write_model(m, "m.safetensors");
+
+        ck_assert_int_eq(loaded(path, "before", "cuda:1"), 0);
+        gpus->broken[0] = 700;
+        ck_assert_int_eq(loaded(path, "m", "cuda:0"), STREAMER_EFAILED);
+        gpus->broken[0] = 0;
+        ck_assert_int_eq(loaded(path, "m", "cuda:0"), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "out of service"));
+        client_equals(client, "before", m);
+        ck_assert_int_eq(loaded(path, "after", "cuda:1"), 0);
+        model_free(m);
+}
+END_TEST
+
+START_TEST(memory_stays_until_a_killed_consumer_is_gone)
+{
+        struct model *m = model_mixed(13, 4 << 20);
+        int ready[2];
+
+        ck_assert_int_eq(loaded(write_model(m, "m.safetensors"), "m", devices[_i]), 0);
+        must(pipe(ready));
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                streamer_client *mine = client_open(&stage);
+                client_attach(mine, "m");
+                must((int)write(ready[1], "x", 1));
+                pause();
+                _exit(0);
+        }
+        char byte;
+        ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+        ck_assert_int_eq(streamer_unload(client, "m", 0), STREAMER_EBUSY);
+        client_ok(client, streamer_unload(client, "m", STREAMER_UNLOAD_DRAIN), "unload");
+        ck_assert_uint_gt(client_leases(client), 0);
+        must(kill(pid, SIGKILL));
+        must(waitpid(pid, NULL, 0));
+        client_wait_leases(client, 0);
+        model_free(m);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("GPUs");
+        TCase *group = suite_group("one daemon, two GPUs", NULL, NULL, 60);
+        tcase_add_checked_fixture(group, begin, end); /* a daemon and GPUs for each */
+        tcase_add_loop_test(group, a_model_lies_on_the_gpu_as_in_its_file, 0, 2);
+        tcase_add_test(group, a_gpu_that_holds_nothing_has_no_context);
+        tcase_add_loop_test(group, nothing_is_seen_before_its_copy_has_ended, 0, 2);
+        tcase_add_loop_test(group, a_gpu_without_room_refuses_with_figures, 0, 2);
+        tcase_add_test(group, a_lost_context_takes_its_device_out_and_nothing_else);
+        tcase_add_loop_test(group, memory_stays_until_a_killed_consumer_is_gone, 0, 2);
+        return suite_run();
+}
