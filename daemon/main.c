@@ -307,7 +307,7 @@ int main(int argc, char **argv)
         log_notes(notes);
         if (start(&d, &error) < 0) {
                 log_error("%s", error.text);
-                return code_exit(error.code);
+                return EXIT_FAILURE;
         }
         uv_run(&d.loop, UV_RUN_DEFAULT);
         if (!stop_threads(&d)) {
