@@ -2,6 +2,7 @@
 #include "daemon/load/publish.h"
 
 #include "daemon/base/util.h"
+#include "daemon/resident/resident.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -297,21 +298,18 @@ int publish_build(struct publish *publish, uint64_t generation, const uint64_t *
 
 int publish_finish(struct publish *publish, unsigned char digest[DIGEST_SIZE], struct error *error)
 {
-        struct manifest_header *header = publish->manifest;
-        const unsigned char *base = (const unsigned char *)header;
-        const struct manifest_record *records = (const void *)(base + header->records_off);
-        const uint64_t *shapes = (const void *)(base + header->shapes_off);
-        const char *strings = (const char *)base + header->strings_off;
+        const struct manifest_view m =
+                table_manifest(&(struct table){.map = publish->manifest, .size = publish->manifest_size});
         struct hash *hash = hash_new();
         if (hash == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        for (uint64_t i = 0; i < header->n_records; i++) {
-                const struct manifest_record *r = &records[i];
-                hash_model_tensor(hash, strings + r->name_off, r->name_len, dtype_name(r->dtype), shapes + r->shape_off,
-                                  r->rank, r->digest);
+        for (uint64_t i = 0; i < m.header->n_records; i++) {
+                const struct manifest_record *r = &m.records[i];
+                hash_model_tensor(hash, m.strings + r->name_off, r->name_len, dtype_name(r->dtype),
+                                  m.shapes + r->shape_off, r->rank, r->digest);
         }
         hash_final(hash, digest);
         hash_free(hash);
-        memcpy(header->digest, digest, DIGEST_SIZE);
+        memcpy(publish->manifest->digest, digest, DIGEST_SIZE);
         return 0;
 }

@@ -31,14 +31,9 @@ static int tensor_intact(struct verify *verify, const struct manifest_record *r,
 
 static void check_tensors(struct verify *verify, unsigned char *buffer, struct hash *hash, struct hash *model)
 {
-        const struct generation *g = verify->generation;
-        const unsigned char *base = g->manifest.map;
-        const struct manifest_header *header = g->manifest.map;
-        const struct manifest_record *records = (const void *)(base + header->records_off);
-        const uint64_t *shapes = (const void *)(base + header->shapes_off);
-        const char *strings = (const char *)base + header->strings_off;
-        for (uint64_t i = 0; i < header->n_records && !__atomic_load_n(&verify->stop, __ATOMIC_RELAXED); i++) {
-                const struct manifest_record *r = &records[i];
+        const struct manifest_view m = table_manifest(&verify->generation->manifest);
+        for (uint64_t i = 0; i < m.header->n_records && !__atomic_load_n(&verify->stop, __ATOMIC_RELAXED); i++) {
+                const struct manifest_record *r = &m.records[i];
                 unsigned char digest[DIGEST_SIZE];
                 int intact = tensor_intact(verify, r, buffer, hash, digest);
                 if (intact < 0)
@@ -46,11 +41,11 @@ static void check_tensors(struct verify *verify, unsigned char *buffer, struct h
                 if (intact == 0) {
                         error_set(&verify->error, STREAMER_EFAILED,
                                   "tensor '%s': resident bytes differ from those that were loaded",
-                                  strings + r->name_off);
+                                  m.strings + r->name_off);
                         return;
                 }
-                hash_model_tensor(model, strings + r->name_off, r->name_len, dtype_name(r->dtype),
-                                  shapes + r->shape_off, r->rank, digest);
+                hash_model_tensor(model, m.strings + r->name_off, r->name_len, dtype_name(r->dtype),
+                                  m.shapes + r->shape_off, r->rank, digest);
                 verify->tensors++;
                 verify->bytes += r->bytes;
         }

@@ -16,6 +16,14 @@ const char *generation_state_name(enum generation_state state)
         return names[state];
 }
 
+struct manifest_view table_manifest(const struct table *table)
+{
+        struct manifest_view view;
+        const char *why;
+        require(manifest_open(&view, table->map, table->size, &why) == 0); /* the daemon made it */
+        return view;
+}
+
 /* ---- resident ---- */
 
 void resident_init(struct resident *resident, struct device **devices, size_t n_devices, uint64_t failed_kept)

@@ -49,6 +49,9 @@ struct table {
         uint64_t size;
 };
 
+/* The manifest as a reader sees it; `table` holds one. */
+struct manifest_view table_manifest(const struct table *table);
+
 struct generation {
         struct list link; /* in resident->generations, oldest first */
         struct resident *resident;

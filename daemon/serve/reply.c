@@ -132,18 +132,16 @@ static uint64_t record_size(const struct manifest_record *r)
 }
 
 /* While loading, digests are other threads' to write. */
-static void write_record(struct writer *w, const unsigned char *base, const struct manifest_header *header,
-                         const struct manifest_record *r, bool loading)
+static void write_record(struct writer *w, const struct manifest_view *m, const struct manifest_record *r, bool loading)
 {
-        const uint64_t *shapes = (const void *)(base + header->shapes_off);
         writer_map(w, 7);
         writer_key(w, "name");
-        writer_strn(w, (const char *)base + header->strings_off + r->name_off, r->name_len);
+        writer_strn(w, m->strings + r->name_off, r->name_len);
         writer_kstr(w, "dtype", dtype_name(r->dtype));
         writer_key(w, "shape");
         writer_array(w, r->rank);
         for (uint32_t i = 0; i < r->rank; i++)
-                writer_u64(w, shapes[r->shape_off + i]);
+                writer_u64(w, m->shapes[r->shape_off + i]);
         writer_ku64(w, "bytes", r->bytes);
         writer_ku64(w, "segment", r->segment);
         writer_ku64(w, "offset", r->offset);
@@ -158,17 +156,15 @@ static int write_tensors(struct writer *w, const struct generation *g, const str
                          struct error *error)
 {
         const struct req_show *req = &request->u.show;
-        const unsigned char *base = g->manifest.map;
-        const struct manifest_header *header = g->manifest.map;
-        const struct manifest_record *records = (const void *)(base + header->records_off);
-        uint64_t from = req->offset < header->n_records ? req->offset : header->n_records, end = from, size = 0;
-        while (end < header->n_records && (req->limit == 0 || end - from < req->limit)) {
-                size += record_size(&records[end]);
+        const struct manifest_view m = table_manifest(&g->manifest);
+        uint64_t n = m.header->n_records, from = req->offset < n ? req->offset : n, end = from, size = 0;
+        while (end < n && (req->limit == 0 || end - from < req->limit)) {
+                size += record_size(&m.records[end]);
                 if (size > SHOW_PAGE)
                         break;
                 end++;
         }
-        bool more = end < header->n_records;
+        bool more = end < n;
         if (more && end == from)
                 return error_set(error, STREAMER_EUNSUPPORTED, "tensor %" PRIu64 ": its name does not fit a reply",
                                  from);
@@ -179,7 +175,7 @@ static int write_tensors(struct writer *w, const struct generation *g, const str
         writer_key(w, "tensor_list");
         writer_array(w, end - from);
         for (uint64_t i = from; i < end; i++)
-                write_record(w, base, header, &records[i], g->state == GENERATION_LOADING);
+                write_record(w, &m, &m.records[i], g->state == GENERATION_LOADING);
         if (more)
                 writer_ku64(w, "next", end);
         return 0;
