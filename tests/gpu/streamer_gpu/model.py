@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models to load: one safetensors file each, with the tensors of a decoder of 36 layers or so.
+
+Contents are windows of one block of random bytes, each at another offset, so a file is written at
+the speed of memory and a tensor that landed in a wrong place, or a block that came twice, differs."""
+
+import json
+import math
+import os
+import struct
+
+POOL = 64 << 20
+WINDOW = 4 << 20
+
+
+def tensor_table(size):
+    """[(name, shape)] of BF16 tensors that take about `size` bytes in all.
+
+    A layer has 13 h^2 elements, the embeddings 2 x 16 h x h; h is chosen for some 36 layers."""
+    elements = size // 2
+    h = max(64, int(math.sqrt(elements / 500)) // 64 * 64)
+    layers = max(1, (elements // (h * h) - 32) // 13)
+    table = [("model.embed_tokens.weight", [16 * h, h])]
+    for i in range(layers):
+        at = f"model.layers.{i}."
+        table += [
+            (at + "input_layernorm.weight", [h]),
+            (at + "self_attn.q_proj.weight", [h, h]),
+            (at + "self_attn.k_proj.weight", [h // 4, h]),
+            (at + "self_attn.v_proj.weight", [h // 4, h]),
+            (at + "self_attn.o_proj.weight", [h, h]),
+            (at + "post_attention_layernorm.weight", [h]),
+            (at + "mlp.gate_proj.weight", [7 * h // 2, h]),
+            (at + "mlp.up_proj.weight", [7 * h // 2, h]),
+            (at + "mlp.down_proj.weight", [h, 7 * h // 2]),
+        ]
+    return table + [("model.norm.weight", [h]), ("lm_head.weight", [16 * h, h])]
+
+
+def header_bytes(table):
+    entries, at = {}, 0
+    for name, shape in table:
+        size = 2 * math.prod(shape)
+        entries[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text, at
+
+
+def write_data(fd, size, pool):
+    """Steps by a large odd number: windows overlap, but no two begin at the same byte."""
+    view, at, number = memoryview(pool), 0, 0
+    while at < size:
+        begin = number * 2654435761 % (POOL - WINDOW)
+        n = min(WINDOW, size - at)
+        at += os.write(fd, view[begin : begin + n])
+        number += 1
+
+
+def make(path, size):
+    """Writes the file, and back to storage, so that its pages can be dropped from the cache."""
+    pool = os.urandom(POOL)
+    header, data = header_bytes(tensor_table(size))
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.write(fd, header)
+        write_data(fd, data, pool)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return len(header) + data
+
+
+def tensors_of(path):
+    """[(name, offset in the file, bytes)] as the file's own header has it."""
+    with open(path, "rb") as f:
+        n = struct.unpack("<Q", f.read(8))[0]
+        header = json.loads(f.read(n))
+    header.pop("__metadata__", None)
+    spans = {name: entry["data_offsets"] for name, entry in header.items()}
+    return sorted(((name, 8 + n + a, b - a) for name, (a, b) in spans.items()), key=lambda span: span[1])
+
+
+def drop_cache(path):
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def cached_share(path):
+    """How much of the file is in the page cache, by 64 pages; None where the kernel does not say.
+    The advice keeps the question from reading ahead of itself."""
+    fd, page = os.open(path, os.O_RDONLY), bytearray(4096)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    pages, hits = os.fstat(fd).st_size // 4096, 0
+    try:
+        for i in range(64):
+            try:
+                hits += os.preadv(fd, [page], (pages * i // 64) * 4096, os.RWF_NOWAIT) == len(page)
+            except BlockingIOError:
+                pass
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return hits / 64

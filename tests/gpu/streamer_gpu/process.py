@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of a run: daemons, and consumers that do as they are told. Whatever is started here
+dies with its parent, and nothing waits without a limit."""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from .consumer import Skip, host_memory
+
+_libc = ctypes.CDLL(None)
+
+
+class Failure(Exception):
+    """Something answered with an error, or not at all."""
+
+
+def _die_with_parent():
+    _libc.prctl(1, signal.SIGKILL)
+
+
+def _end(process):
+    """A process that hangs in the driver cannot be reaped: it is left to the system."""
+    if process.poll() is None:
+        process.kill()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        pass
+
+
+def _tail(path, lines=3):
+    with open(path, errors="replace") as f:
+        return " | ".join(line.strip() for line in f.readlines()[-lines:])
+
+
+class Consumer:
+    def __init__(self, bench, number):
+        self.log, self.lost = os.path.join(bench.folder, f"consumer-{number}.log"), False
+        command = [sys.executable, bench.script, "--consumer", bench.library, bench.cudart]
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=bench.environment
+            )
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def _line(self, deadline):
+        out, line = self.process.stdout, b""
+        while not line.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([out], [], [], left)[0]:
+                raise Failure("no answer in time")
+            data = os.read(out.fileno(), 1 << 16)
+            if not data:
+                self.process.wait(5)
+                raise Failure(f"the consumer ended ({self.process.returncode}): {_tail(self.log)}")
+            line += data
+        return line
+
+    def ask(self, op, timeout=30, /, **arguments):
+        """The answer. Whoever did not wait for one cannot ask again: the next would be the last one's."""
+        self.lost = True
+        try:
+            self.process.stdin.write(json.dumps({"op": op, **arguments}).encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError:
+            pass  # it has ended, and _line() tells how
+        answer = json.loads(self._line(time.monotonic() + timeout))
+        self.lost = False
+        if "skip" in answer:
+            raise Skip(answer["skip"])
+        if "error" in answer:
+            raise Failure(f"{op}: {answer['error']}")
+        return answer["ok"]
+
+    def kill(self):
+        _end(self.process)
+
+
+class Daemon:
+    """streamerd with one GPU, as its clients get to know it."""
+
+    number = 0
+
+    def __init__(self, bench, handles="cuda-ipc", segment_size=None):
+        Daemon.number += 1
+        self.bench, self.process = bench, None
+        base = os.path.join(bench.folder, f"daemon-{Daemon.number}")
+        self.socket, self.log, self.config, self.notify = (base + s for s in (".sock", ".log", ".yaml", ".notify"))
+        text = f'roots:\n  - "{bench.folder}"\ndevices:\n  - device: cuda:{bench.ordinal}\n    budget: 95%\n'
+        text += f'    handles: {handles}\ncuda:\n  library: "{bench.cudart}"\n'
+        if segment_size:
+            text += f"  segment_size: {segment_size}\n"
+        with open(self.config, "w") as f:
+            f.write(text)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def start(self, timeout=20):
+        ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        ready.bind(self.notify)
+        ready.settimeout(0.2)
+        environment = {**self.bench.environment, "NOTIFY_SOCKET": self.notify}
+        command = [self.bench.binary("streamerd"), "--config", self.config, "--socket", self.socket]
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment, preexec_fn=_die_with_parent
+            )
+        deadline, text = time.monotonic() + timeout, b""
+        while b"READY=1" not in text:
+            if self.process.poll() is not None:
+                raise Failure(f"streamerd ended ({self.process.returncode}): {_tail(self.log)}")
+            if time.monotonic() > deadline:
+                raise Failure(f"streamerd is not ready after {timeout} s: {_tail(self.log)}")
+            try:
+                text = ready.recv(4096)
+            except socket.timeout:
+                text = b""
+        ready.close()
+        return self
+
+    def stop(self):
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            pass
+        _end(self.process)
+        self._keep_warnings()
+
+    def _keep_warnings(self):
+        """What nobody was answered with: a ring that could not be pinned, say."""
+        warnings = self.bench.report.warnings
+        with open(self.log, errors="replace") as f:
+            for line in f:
+                text = line.strip().split(": ", 1)[-1]
+                if (" warn: " in line or " error: " in line) and " failed after " not in line and text not in warnings:
+                    warnings.append(text)
+
+    def kill(self):
+        _end(self.process)
+
+    def ctl(self, *arguments, timeout=60):
+        """streamerctl's object for the verb."""
+        command = [self.bench.binary("streamerctl"), "--socket", self.socket, "-o", "json", "--timeout", str(timeout)]
+        try:
+            done = subprocess.run(
+                command + list(arguments), capture_output=True, env=self.bench.environment, timeout=timeout + 5
+            )
+        except subprocess.TimeoutExpired:
+            raise Failure(f"streamerctl {arguments[0]}: no answer in {timeout} s") from None
+        if done.returncode != 0:
+            raise Failure(f"{' '.join(arguments)}: {done.stderr.decode(errors='replace').strip()} ({done.returncode})")
+        return json.loads(done.stdout) if done.stdout.strip() else {}
+
+    def ring(self):
+        return self.ctl("status")["ring"]
+
+    def host_memory(self):
+        return host_memory(self.pid)

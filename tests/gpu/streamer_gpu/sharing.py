@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps with consumers: bytes read back, attach times, and what is left when somebody is killed."""
+
+import time
+
+from .bench import MIB, median
+from .process import Failure
+from .rates import rates
+from .report import SEGMENTS
+
+SAMPLE = {"every": 8, "limit": MIB}
+WHOLE = {"every": 1, "limit": 0}
+KINDS = {"ipc": "cuda-ipc", "vmm": "cuda-vmm-fd"}
+
+
+def _observe_compared(bench, name, result):
+    what = f"{result['tensors']} tensors, {result['bytes'] / MIB:.0f} MiB compared"
+    if result["differing"]:
+        what += f"; {result['differing']} differ, {', '.join(result['names'])} among them"
+    bench.report.observe(f"bytes read back ({name})", what)
+
+
+def compare(bench, consumer, label, name, extent):
+    result = consumer.ask("compare", 60, path=bench.file(label), **extent)
+    bench.report.row(f"tensors_differ_{name}", result["differing"])
+    _observe_compared(bench, name, result)
+
+
+def attached(bench, stack, daemon, label):
+    consumer = bench.consumer(stack)
+    consumer.ask("attach", socket=daemon.socket, name=label)
+    return consumer
+
+
+# ---- two consumers
+
+
+def sharing_step(bench, stack):
+    daemon = bench.daemon(stack)
+    bench.load(daemon, "1gib")
+    second = attached(bench, stack, daemon, "1gib")
+    compare(bench, second, "1gib", "1gib_ipc", WHOLE)
+    third = attached(bench, stack, daemon, "1gib")
+    compare(bench, third, "1gib", "1gib_third", WHOLE)
+    leases = daemon.ctl("ps")["leases"]
+    if sorted(lease["pid"] for lease in leases) != sorted([second.pid, third.pid]):
+        raise Failure(f"ps shows {len(leases)} leases, not those of the two consumers")
+    daemon.ctl("verify", "1gib")
+    second.ask("detach")
+    result = third.ask("compare", 60, path=bench.file("1gib"), **SAMPLE)
+    if result["differing"]:
+        raise Failure("the third process reads other bytes after the second has detached")
+    bench.load(daemon, "8gib")
+    compare(bench, attached(bench, stack, daemon, "8gib"), "8gib", "8gib_ipc", SAMPLE)
+
+
+def sharing_vmm_step(bench, stack):
+    daemon = bench.daemon(stack, handles=KINDS["vmm"])
+    bench.load(daemon, "1gib")
+    compare(bench, attached(bench, stack, daemon, "1gib"), "1gib", "1gib_vmm", WHOLE)
+    daemon.ctl("verify", "1gib")
+
+
+# ---- attach times
+
+
+def attach_times(bench, stack, daemon, label, processes=6):
+    """Medians, in ms: the first attach of a fresh process that has a context, and the first bare
+    opens of another; half of the processes begin with the one, half with the other."""
+    first, again = {"library": [], "bare": []}, {"library": [], "bare": []}
+    for i in range(processes):
+        consumer = bench.consumer(stack)
+        bare_first = i % 2 == 1
+        times = consumer.ask("times", 60, socket=daemon.socket, name=label, bare_first=bare_first, repeats=2)
+        consumer.kill()
+        begun = "bare" if bare_first else "library"
+        first[begun].append(times[begun][0])
+        for which in again:
+            again[which].append(times[which][1])
+    return [median(first["library"]), median(first["bare"]), median(again["library"]), median(again["bare"])]
+
+
+def observe_times(bench, what, times):
+    texts = ["attach {:.2f} ms, bare calls {:.2f}", "once more in the same process {:.2f} and {:.2f}"]
+    bench.report.observe(what, "; ".join(texts).format(*times))
+
+
+def times_of(bench, stack, row, label, **options):
+    daemon = bench.daemon(stack, **options)
+    bench.load(daemon, label)
+    times = attach_times(bench, stack, daemon, label)
+    daemon.stop()
+    bench.report.row(row, times[0], times[1])
+    observe_times(bench, row, times)
+    return times
+
+
+def for_each(bench, cases, measure):
+    """Where one case fails (this machine may know only one kind of handle), the others are measured.
+    A case is its row and the arguments."""
+    failures = []
+    for row, *arguments in cases:
+        try:
+            measure(row, *arguments)
+        except Failure as e:
+            bench.report.why_not([row], str(e))
+            failures.append(e)
+    if failures:
+        raise failures[0]
+
+
+def times_by_size(bench, stack, *labels):
+    def measure(row, label, kind):
+        times_of(bench, stack, row, label, handles=kind)
+
+    kinds = KINDS.items()
+    for_each(bench, [(f"attach_{short}_{label}", label, kind) for label in labels for short, kind in kinds], measure)
+
+
+def attach_sizes_step(bench, stack):
+    times_by_size(bench, stack, "1gib", "8gib")
+
+
+def _segment_size(bench, label):
+    nominal = {"512mib": 512, "2gib": 2048, "4gib": 4096, "16gib": 16384}[label] * MIB
+    return max(2 * MIB, int(nominal * bench.scale) // (2 * MIB) * (2 * MIB))
+
+
+def attach_segments_step(bench, stack):
+    """A GPU with 16 GiB of weights, cut into few allocations or many."""
+    bench.make("16gib")
+    stack.callback(bench.remove, "16gib")
+
+    def measure(row, segment, kind):
+        times = times_of(bench, stack, row, "16gib", handles=kind, segment_size=_segment_size(bench, segment))
+        if kind == "cuda-ipc":
+            bench.report.row(row + "_vs_bare", times[0] / times[1], times[1])
+
+    kinds = KINDS.items()
+    for_each(bench, [(f"attach_{short}_16gib_by_{s}", s, kind) for s in SEGMENTS for short, kind in kinds], measure)
+
+
+# ---- ends
+
+
+def _until_no_lease(daemon, seconds=10):
+    begin = time.monotonic()
+    while daemon.ctl("ps")["leases"]:
+        if time.monotonic() - begin > seconds:
+            raise Failure(f"the lease of a process that was killed is there after {seconds} s")
+    return (time.monotonic() - begin) * 1e3
+
+
+def consumer_killed_step(bench, stack):
+    before = bench.free()
+    daemon = bench.daemon(stack)
+    bench.load(daemon, "1gib")
+    consumer = attached(bench, stack, daemon, "1gib")
+    if len(daemon.ctl("ps")["leases"]) != 1:
+        raise Failure("ps does not show the consumer's lease")
+    consumer.kill()
+    bench.report.row("lease_ends_after_kill", _until_no_lease(daemon))
+    bench.unload(daemon, "1gib")
+    bench.report.observe("GPU memory after a consumer was killed and the model unloaded", bench.comes_back(before))
+
+
+def _reading(ask):
+    """What a consumer gets when it reads; a crash or an error of CUDA is an answer here."""
+    try:
+        result = ask()
+    except Failure as e:
+        return f"it fails ({e})"
+    if result["differing"]:
+        return f"{result['differing']} of {result['tensors']} tensors differ"
+    return f"all {result['bytes'] / MIB:.0f} MiB read right"
+
+
+def _detaching(consumer):
+    try:
+        consumer.ask("detach", 15)
+    except Failure as e:
+        return f"detaching fails ({e})"
+    return "detaching works"
+
+
+def daemon_killed(bench, stack, kind):
+    before = bench.free()
+    daemon = bench.daemon(stack, handles=kind)
+    bench.load(daemon, "1gib")
+    consumer = attached(bench, stack, daemon, "1gib")
+    daemon.kill()
+    hup = consumer.ask("hangup", 15, timeout=5)["hup"]
+    path, observe = bench.file("1gib"), bench.report.observe
+    observe(f"daemon killed, {kind}: streamer_fd()", "POLLHUP" if hup else "no POLLHUP within 5 s")
+    text = _reading(lambda: consumer.ask("compare", 60, path=path, **WHOLE))
+    observe(f"daemon killed, {kind}: what is mapped", text)
+    held = (before - bench.free()) / MIB
+    observe(f"daemon killed, {kind}: GPU memory while the consumer lives", f"{held:.0f} MiB, its own context included")
+    observe(f"daemon killed, {kind}: afterwards", _detaching(consumer))
+    consumer.kill()
+    observe(f"daemon killed, {kind}: GPU memory when the consumer has ended", bench.comes_back(before))
+    if not hup:
+        raise Failure("the consumer is not told that the daemon is gone")
+
+
+def daemon_killed_ipc_step(bench, stack):
+    daemon_killed(bench, stack, KINDS["ipc"])
+
+
+def daemon_killed_vmm_step(bench, stack):
+    daemon_killed(bench, stack, KINDS["vmm"])
+
+
+def descriptors_step(bench, stack):
+    """Does memory outlive its exporter where nobody has it mapped, and only descriptors are left?"""
+    before = bench.free()
+    daemon = bench.daemon(stack, handles=KINDS["vmm"])
+    bench.load(daemon, "1gib")
+    consumer = bench.consumer(stack)
+    consumer.ask("hold", socket=daemon.socket, name="1gib")
+    loaded = bench.free()
+    daemon.kill()
+    freed = (bench.free() - loaded) / MIB
+    observe = bench.report.observe
+    observe("descriptors alone: GPU memory that comes free with the daemon", f"{freed:.0f} MiB, its context included")
+    path = bench.file("1gib")
+    text = _reading(lambda: consumer.ask("compare_held", 60, path=path, **WHOLE))
+    observe("descriptors alone: mapped after the daemon's death", text)
+    consumer.kill()
+    observe("descriptors alone: GPU memory when they are closed", bench.comes_back(before))
+
+
+# ---- the rest
+
+
+def torch_step(bench, stack):
+    def measure(_row, kind):
+        daemon = bench.daemon(stack, handles=kind)
+        bench.load(daemon, "1gib")
+        consumer = attached(bench, stack, daemon, "1gib")
+        result = consumer.ask("dlpack", 90, path=bench.file("1gib"))
+        daemon.stop()
+        if not result["same"] or not result["in_place"]:
+            raise Failure(f"{kind}: {result}")
+        what = f"{result['tensor']}, {result['bytes'] / MIB:.1f} MiB"
+        bench.report.observe(f"DLPack, {kind}", f"{what}: the same bytes, in place (torch {result['torch']})")
+
+    for_each(bench, [("dlpack", kind) for kind in KINDS.values()], measure)
+
+
+def large_step(bench, stack):
+    bench.remove("8gib")
+    bench.make("30gib")
+    r = rates(bench, stack, "30gib", 1, 3)
+    bench.load(r.daemon, "30gib")
+    compare(bench, attached(bench, stack, r.daemon, "30gib"), "30gib", "30gib_ipc", SAMPLE)
+    r.daemon.stop()
+    times_by_size(bench, stack, "30gib")
