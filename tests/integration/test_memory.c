@@ -206,12 +206,16 @@ END_TEST
 
 /* ---- what stays behind ---- */
 
+/* The loop, two readers for each block in flight (16), the device's thread, and workers, which are
+ * started when work finds none idle, up to 16, and stay. */
+#define THREADS_MOST (1 + 2 * 16 + 1 + 16)
+
 START_TEST(many_loads_leave_no_memory_descriptor_or_thread_behind)
 {
         struct model *m = model_mixed(10, 4 * MIB);
         const char *path = stage_write(m, "again.safetensors");
         uint64_t used = client_used(client), memory = 0;
-        unsigned fds = 0, threads = 0;
+        unsigned fds = 0;
 
         for (int i = 0; i < 60; i++) {
                 client_load(client, path, "again");
@@ -222,12 +226,11 @@ START_TEST(many_loads_leave_no_memory_descriptor_or_thread_behind)
                 if (i == 20) {
                         memory = stage_memory();
                         fds = process_fds(stage.pid);
-                        threads = process_threads(stage.pid);
                 }
         }
         client_unload(client, "missing");
         ck_assert_uint_le(process_fds(stage.pid), fds);
-        ck_assert_uint_le(process_threads(stage.pid), threads);
+        ck_assert_uint_le(process_threads(stage.pid), THREADS_MOST);
         ck_assert_uint_le(stage_memory(), memory + MIB);
 }
 END_TEST
