@@ -45,6 +45,12 @@ static inline uint64_t now_ns(void)
         return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
 }
 
+/* A monotonic time for pthread_cond_timedwait(). */
+static inline struct timespec timespec_of(uint64_t ns)
+{
+        return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+}
+
 static inline void free_p(void *p)
 {
         free(*(void **)p);

@@ -178,8 +178,7 @@ void work_submit(struct work_pool *pool, uint64_t key, struct work *work, void (
 
 bool work_pool_stop(struct work_pool *pool, uint64_t deadline_ns)
 {
-        struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
-                                 .tv_nsec = (long)(deadline_ns % 1000000000u)};
+        struct timespec until = timespec_of(deadline_ns);
         pthread_mutex_lock(&pool->mutex);
         pool->stopping = true;
         pthread_cond_broadcast(&pool->work);

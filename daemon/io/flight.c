@@ -49,12 +49,30 @@ static size_t gather(const struct ticket *ticket, struct plan_cursor *cursor, co
         }
 }
 
+/* A device without copiers: complete on return. */
+static int put(const struct ticket *ticket, const unsigned char *data, struct error *error)
+{
+        struct device_span spans[SPANS];
+        struct plan_cursor cursor;
+        plan_pieces_begin(ticket->block, &cursor);
+        for (bool more = true; more;) {
+                size_t n = gather(ticket, &cursor, data, spans, &more);
+                for (size_t i = 0; i < n; i++) {
+                        const struct device_span *s = &spans[i];
+                        int r = s->segment->device->ops->put(s->segment, s->offset, s->from, s->len, error);
+                        if (r < 0)
+                                return r;
+                }
+        }
+        return 0;
+}
+
 int flights_start(struct flights *flights, const struct ticket *ticket, const unsigned char *data, struct error *error)
 {
         struct device *device = ticket->job->segments[0].device;
         const struct device_ops *ops = device->ops;
         if (ops->copy == NULL)
-                return reader_put(ticket, data, error);
+                return put(ticket, data, error);
         struct copier *copier = copier_of(flights, device, error);
         if (copier == NULL)
                 return error->code;

@@ -175,30 +175,6 @@ void reader_hash(const struct ticket *ticket, struct hash_cursor *cursor, const 
         }
 }
 
-int reader_put(const struct ticket *ticket, const unsigned char *data, struct error *error)
-{
-        const struct read_job *job = ticket->job;
-        struct plan_cursor cursor;
-        struct plan_piece piece, run = {0};
-        plan_pieces_begin(ticket->block, &cursor);
-        for (bool more = true; more;) {
-                more = plan_pieces_next(job->plan, ticket->block, &cursor, &piece);
-                if (more && run.len > 0 && piece.segment == run.segment && piece.offset == run.offset + run.len &&
-                    piece.in_block == run.in_block + run.len) {
-                        run.len += piece.len;
-                        continue;
-                }
-                if (run.len > 0) {
-                        struct segment *segment = &job->segments[run.segment];
-                        int r = segment->device->ops->put(segment, run.offset, data + run.in_block, run.len, error);
-                        if (r < 0)
-                                return r;
-                }
-                run = piece;
-        }
-        return 0;
-}
-
 /* ---- threads ---- */
 
 static void grow(struct reader *reader)
@@ -262,8 +238,7 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
 
 bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
 {
-        struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
-                                 .tv_nsec = (long)(deadline_ns % 1000000000u)};
+        struct timespec until = timespec_of(deadline_ns);
         pthread_mutex_lock(&reader->mutex);
         reader->stopping = true;
         pthread_cond_broadcast(&reader->work);

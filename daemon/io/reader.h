@@ -108,7 +108,4 @@ struct hash_cursor {
 void reader_hash_begin(const struct ticket *ticket, struct hash_cursor *cursor);
 void reader_hash(const struct ticket *ticket, struct hash_cursor *cursor, const unsigned char *data, uint64_t have);
 
-/* Copies the pieces of a slot's block to their segments, neighbours in one go. */
-int reader_put(const struct ticket *ticket, const unsigned char *data, struct error *error);
-
 #endif

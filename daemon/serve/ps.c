@@ -157,6 +157,5 @@ void session_ps(struct session *session, struct request *request)
                 return;
         }
         ps->deferred = deferred;
-        deferred->ps = ps;
         work_submit(session->server->pool, WORK_LANE_CPU, &ps->work, ps_run, ps_done);
 }

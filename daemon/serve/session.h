@@ -46,7 +46,6 @@ struct deferred {
         uint64_t generation;     /* whose end an unload waits for */
         struct load_watch watch; /* a dry run */
         struct verify verify;
-        struct ps *ps;
 };
 
 /* Takes the request over. NULL on ENOMEM: the request was answered with that, and is gone. */
