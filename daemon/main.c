@@ -6,6 +6,7 @@
  * are gone, clients that do not read are cut off after a grace, and whatever hangs in the kernel
  * after the deadline is left to the end of the process.
  */
+#include "daemon/base/inherit.h"
 #include "daemon/base/log.h"
 #include "daemon/base/notify.h"
 #include "daemon/config/config.h"
@@ -27,6 +28,7 @@
 
 struct daemon {
         struct config config;
+        struct inherit inherit;
         uv_loop_t loop;
         uv_signal_t sigterm, sigint;
         uv_timer_t ending;
@@ -191,7 +193,9 @@ static int make_parts(struct daemon *d, struct error *error)
         d->server.reader = &d->reader;
         d->server.pool = d->pool;
         d->server.wake = d->wake;
-        return server_init(&d->server, &d->loop, c->socket, error);
+        int listener;
+        r = inherit_take_listener(&d->inherit, &listener, error);
+        return r < 0 ? r : server_init_consume_fd(&d->server, &d->loop, c->socket, listener, error);
 }
 
 /* ---- the end ---- */
@@ -268,7 +272,10 @@ static int start(struct daemon *d, struct error *error)
 {
         if (uv_loop_init(&d->loop) != 0 || (d->wake = wake_new(&d->loop)) == NULL)
                 return error_set(error, STREAMER_EOS, "the event loop could not be set up");
-        int r = make_parts(d, error);
+        int r = inherit_init(&d->inherit, error);
+        if (r == 0)
+                r = make_parts(d, error);
+        inherit_deinit(&d->inherit);
         if (r < 0)
                 return r;
         uv_timer_init(&d->loop, &d->ending);
@@ -277,7 +284,7 @@ static int start(struct daemon *d, struct error *error)
         d->ending.data = d->sigterm.data = d->sigint.data = d;
         uv_signal_start(&d->sigterm, on_signal, SIGTERM);
         uv_signal_start(&d->sigint, on_signal, SIGINT);
-        log_info("streamerd %s serves %s", STREAMERD_VERSION, d->config.socket);
+        log_info("streamerd %s serves %s", STREAMERD_VERSION, d->server.path);
         notify_ready();
         return 0;
 }

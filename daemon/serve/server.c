@@ -128,8 +128,34 @@ static int bind_socket(struct server *server, const char *path, struct error *er
         return 0;
 }
 
+/* The service manager's socket: its file is the manager's, and stays when the daemon ends. */
+static int adopt_socket(struct server *server, int fd, const char *path, struct error *error)
+{
+        struct sockaddr_un address = {0};
+        socklen_t len = sizeof(address);
+        struct stat st;
+        server->listener = fd;
+        server->activated = true;
+        fcntl(fd, F_SETFL, O_NONBLOCK);
+        if (getsockname(fd, (struct sockaddr *)&address, &len) < 0 || address.sun_path[0] != '/')
+                return error_set(error, STREAMER_EINVAL, "socket: the one that was passed has no path");
+        if (stat(address.sun_path, &st) < 0)
+                return error_errno(error, STREAMER_EOS, errno, "socket: %s", address.sun_path);
+        server->socket_gid = st.st_gid;
+        if (strcmp(address.sun_path, path) != 0)
+                log_warn("socket: %s was passed by the service manager, %s is not used", address.sun_path, path);
+        char *real = strdup(address.sun_path);
+        if (real == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        free(server->path);
+        server->path = real;
+        return 0;
+}
+
 static void remove_own_socket(struct server *server)
 {
+        if (server->activated)
+                return;
         struct stat st;
         if (lstat(server->path, &st) == 0 && st.st_dev == server->socket_dev && st.st_ino == server->socket_ino)
                 unlink(server->path);
@@ -261,7 +287,7 @@ static int start_handles(struct server *server, struct error *error)
                        : error_set(error, STREAMER_EOS, "socket: cannot be polled");
 }
 
-int server_init(struct server *server, uv_loop_t *loop, const char *path, struct error *error)
+int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *path, int listener, struct error *error)
 {
         server->loop = loop;
         server->listener = -1;
@@ -276,9 +302,11 @@ int server_init(struct server *server, uv_loop_t *loop, const char *path, struct
         server->resident->changed = on_changed;
         server->loads->arrived = on_arrived;
         server->path = strdup(path);
-        if (server->path == NULL)
+        if (server->path == NULL) {
+                close_p(&listener);
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        int r = bind_socket(server, path, error);
+        }
+        int r = listener >= 0 ? adopt_socket(server, listener, path, error) : bind_socket(server, path, error);
         return r < 0 ? r : start_handles(server, error);
 }
 

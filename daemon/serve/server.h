@@ -42,6 +42,7 @@ struct server {
         uint64_t last_op;
 
         int listener;
+        bool activated; /* the listener came from the service manager, and its path stays the manager's */
         char *path;
         dev_t socket_dev;
         ino_t socket_ino;
@@ -60,8 +61,9 @@ struct server {
         uint64_t n_conns;
 };
 
-/* Binds and listens. A socket that another daemon serves is STREAMER_EBUSY; a stale one is replaced. */
-int server_init(struct server *server, uv_loop_t *loop, const char *path, struct error *error);
+/* Serves `listener`, a socket that listens already (server->path says where), or where that is -1 binds
+ * to path: a socket that another daemon serves is STREAMER_EBUSY, a stale one is replaced. */
+int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *path, int listener, struct error *error);
 /* Begins the end. */
 void server_close(struct server *server);
 /* No connection is left. */
