@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/resident/evict.h"
+
+#include <stdlib.h>
+
+static bool may_go(const struct evict_candidate *c)
+{
+        return c->ready && !c->pinned && c->leased == 0 && c->bytes > 0;
+}
+
+static int compare(uint64_t x, uint64_t y)
+{
+        return (x > y) - (x < y);
+}
+
+static uint64_t lasts_until(const struct evict_candidate *c)
+{
+        return c->expires != 0 ? c->expires : UINT64_MAX;
+}
+
+static int by_worth(const void *a, const void *b)
+{
+        const struct evict_candidate *x = a, *y = b;
+        int r = compare(x->priority, y->priority);
+        if (r == 0)
+                r = compare(x->last_used, y->last_used);
+        if (r == 0)
+                r = compare(lasts_until(x), lasts_until(y));
+        return r;
+}
+
+uint64_t evict_possible(const struct evict_candidate *candidates, size_t n)
+{
+        uint64_t sum = 0;
+        for (size_t i = 0; i < n; i++)
+                if (may_go(&candidates[i]))
+                        sum += candidates[i].bytes;
+        return sum;
+}
+
+bool evict_choose(struct evict_candidate *candidates, size_t n, uint64_t needed)
+{
+        uint64_t left = evict_possible(candidates, n);
+        bool enough = left >= needed;
+        qsort(candidates, n, sizeof(*candidates), by_worth);
+        for (size_t i = n; i-- > 0;) {
+                struct evict_candidate *c = &candidates[i];
+                c->chosen = enough && may_go(c) && left - c->bytes < needed;
+                if (may_go(c) && !c->chosen)
+                        left -= c->bytes;
+        }
+        return enough;
+}
