@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * streamerctl: one verb, one result on standard output, one exit code. Verbs are rows of a table
- * (main.c), grouped by file: what changes models, what asks, what reads data.
+ * (verbs.c), from which parsing, help and completion follow, and with which a test compares the
+ * manual. They are grouped by file: what changes models, what asks, what reads data.
  */
 #ifndef STREAMERCTL_CTL_H
 #define STREAMERCTL_CTL_H
@@ -50,6 +51,8 @@ struct flag {
 
 struct verb {
         const char *name, *args, *summary;
+        const char *about;        /* NULL, or lines that say more than the summary */
+        const char *examples;     /* lines, each a command */
         const struct flag *flags; /* up to a row without a name; NULL: none */
         size_t min_args, max_args;
         int (*run)(struct ctl *ctl); /* an exit code */
@@ -80,8 +83,11 @@ int verb_help(struct ctl *ctl);
 /* 0, or EXIT_USAGE after a line on standard error. */
 int flags_parse(struct ctl *ctl, int argc, char **argv);
 int usage_error(const struct ctl *ctl, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void help_print(const struct verb *verb); /* NULL: the overview */
 const struct verb *verb_by_name(const char *name);
+
+/* ---- help.c ---- */
+
+void help_print(const struct verb *verb); /* NULL: the overview */
 
 /* ---- call.c ---- */
 

@@ -218,37 +218,3 @@ int flags_parse(struct ctl *ctl, int argc, char **argv)
         }
         return check_args(ctl);
 }
-
-/* ---- help ---- */
-
-static void print_flags(const struct flag *flags)
-{
-        for (const struct flag *f = flags; f && f->name; f++) {
-                char left[64];
-                snprintf(left, sizeof(left), "%s%s%s%s%s", f->alias ? f->alias : "", f->alias ? ", " : "", f->name,
-                         f->value ? " " : "", f->value ? f->value : "");
-                printf("  %-24s %s\n", left, f->help);
-        }
-}
-
-void help_print(const struct verb *verb)
-{
-        if (verb) {
-                printf("Usage: streamerctl %s%s%s%s\n\n%s\n", verb->name, verb->args[0] ? " " : "", verb->args,
-                       verb->flags ? " [FLAGS]" : "", verb->summary);
-                if (verb->flags)
-                        printf("\nFlags:\n");
-                print_flags(verb->flags);
-        } else {
-                printf("Usage: streamerctl [FLAGS] VERB [ARGUMENTS]\n\nVerbs:\n");
-                for (const struct verb *v = verbs; v->name; v++) {
-                        char left[64];
-                        snprintf(left, sizeof(left), "%s %s", v->name, v->args);
-                        printf("  %-24s %s\n", left, v->summary);
-                }
-        }
-        printf("\nFlags of every verb:\n");
-        print_flags(global_flags);
-        printf("\nExit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 daemon unreachable, 5 timeout, 6 in use,\n"
-               "7 insufficient memory, 8 permission denied.\n");
-}

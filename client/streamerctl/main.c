@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of verbs and the frame around them: parse, connect, run, and see that what was printed
- * has really been written.
+ * The frame around a verb: parse, connect, run, and see that what was printed has really been
+ * written.
  */
 #include "client/streamerctl/ctl.h"
 #include "client/streamerctl/output.h"
@@ -13,66 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define AT(field) offsetof(struct ctl, field)
-
-const struct flag global_flags[] = {
-        {"--socket", NULL, "PATH", "the daemon's socket ($STREAMERD_SOCKET)", FLAG_STR, AT(socket)},
-        {"-o", NULL, "FORMAT", "table, wide or json", FLAG_FORMAT, 0},
-        {"--json", NULL, NULL, "the same as -o json", FLAG_JSON, 0},
-        {"--timeout", NULL, "SECONDS", "for one reply (10); for 'wait', until the model is ready", FLAG_SECONDS, 0},
-        {"--no-progress", NULL, NULL, "no progress on standard error", FLAG_BOOL, AT(no_progress)},
-        {"--quiet", "-q", NULL, "nothing on standard error but errors", FLAG_BOOL, AT(quiet)},
-        {"--help", "-h", NULL, "this text, or the verb's", FLAG_BOOL, AT(help)},
-        {"--version", NULL, NULL, "streamerctl's own version", FLAG_BOOL, AT(version)},
-        {0},
-};
-
-static const struct flag load_flags[] = {
-        {"--name", NULL, "NAME", "the model's name; default: from the source", FLAG_STR, AT(name)},
-        {"--device", NULL, "DEVICE", "host, cuda:N or N; may be given again for replicas", FLAG_DEVICE, 0},
-        {"--detach", NULL, NULL, "do not wait: print the model's name", FLAG_BOOL, AT(detach)},
-        {"--verify", NULL, "HOW", "none, or sha256 against published digests", FLAG_STR, AT(verify)},
-        {"--dry-run", NULL, NULL, "tell what would be loaded, and whether it fits", FLAG_BOOL, AT(dry_run)},
-        {0},
-};
-static const struct flag show_flags[] = {
-        {"--tensors", NULL, NULL, "every tensor too", FLAG_BOOL, AT(tensors)},
-        {0},
-};
-static const struct flag unload_flags[] = {
-        {"--drain", NULL, NULL, "refuse new attaches; free with the last lease", FLAG_BOOL, AT(drain)},
-        {0},
-};
-
-// clang-format off
-const struct verb verbs[] = {
-        {"load", "SOURCE", "Load a model and wait until it is ready", load_flags, 1, 1, verb_load, false, false},
-        {"cancel", "MODEL", "End a load", NULL, 1, 1, verb_cancel, false, false},
-        {"list", "", "List the models", NULL, 0, 0, verb_list, false, false},
-        {"show", "MODEL", "Show one model", show_flags, 1, 1, verb_show, false, false},
-        {"status", "", "Show the daemon, its devices and loads", NULL, 0, 0, verb_status, false, false},
-        {"ps", "", "List the leases: which process uses what", NULL, 0, 0, verb_ps, false, false},
-        {"wait", "MODEL", "Wait until a model is ready", NULL, 1, 1, verb_wait, false, false},
-        {"verify", "MODEL", "Hash a resident model again and compare", NULL, 1, 1, verb_verify, false, false},
-        {"unload", "MODEL", "Drop a model", unload_flags, 1, 1, verb_unload, false, false},
-        {"cat", "MODEL TENSOR", "Write a tensor's bytes", NULL, 2, 2, verb_cat, false, true},
-        {"events", "", "Follow what happens: one JSON object a line", NULL, 0, 0, verb_events, false, false},
-        {"ping", "", "See whether the daemon answers", NULL, 0, 0, verb_ping, false, false},
-        {"version", "", "Show the daemon's and streamerctl's version", NULL, 0, 0, verb_version, false, false},
-        {"help", "[VERB]", "Show help", NULL, 0, 1, verb_help, true, false},
-        {0},
-};
-// clang-format on
-
-int verb_help(struct ctl *ctl)
-{
-        const struct verb *v = ctl->n_args > 0 ? verb_by_name(ctl->args[0]) : NULL;
-        if (ctl->n_args > 0 && !v)
-                return usage_error(ctl, "unknown verb '%.100s'", ctl->args[0]);
-        help_print(v);
-        return 0;
-}
 
 int verb_ping(struct ctl *ctl)
 {

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The one table of verbs and flags. What is added here is parsed, helped and completed; the manual
+ * page is compared with it. Words of `args` and of a flag's `value` are in capitals, and say to
+ * completion what stands there: MODEL, SOURCE, TENSOR, VERB, DEVICE, PATH, FORMAT.
+ */
+#include "client/streamerctl/ctl.h"
+
+#define AT(field) offsetof(struct ctl, field)
+
+const struct flag global_flags[] = {
+        {"--socket", NULL, "PATH", "the daemon's socket ($STREAMERD_SOCKET)", FLAG_STR, AT(socket)},
+        {"-o", NULL, "FORMAT", "table, wide or json", FLAG_FORMAT, 0},
+        {"--json", NULL, NULL, "the same as -o json", FLAG_JSON, 0},
+        {"--timeout", NULL, "SECONDS", "for one reply (10); for 'wait', until the model is ready", FLAG_SECONDS, 0},
+        {"--no-progress", NULL, NULL, "no progress on standard error", FLAG_BOOL, AT(no_progress)},
+        {"--quiet", "-q", NULL, "nothing on standard error but errors", FLAG_BOOL, AT(quiet)},
+        {"--help", "-h", NULL, "this text, or the verb's", FLAG_BOOL, AT(help)},
+        {"--version", NULL, NULL, "streamerctl's own version", FLAG_BOOL, AT(version)},
+        {0},
+};
+
+static const struct flag load_flags[] = {
+        {"--name", NULL, "NAME", "the model's name; default: from the source", FLAG_STR, AT(name)},
+        {"--device", NULL, "DEVICE", "host, cuda:N or N; may be given again for replicas", FLAG_DEVICE, 0},
+        {"--detach", NULL, NULL, "do not wait: print the model's name", FLAG_BOOL, AT(detach)},
+        {"--verify", NULL, "HOW", "none, or sha256 against published digests", FLAG_STR, AT(verify)},
+        {"--dry-run", NULL, NULL, "tell what would be loaded, and whether it fits", FLAG_BOOL, AT(dry_run)},
+        {0},
+};
+static const struct flag show_flags[] = {
+        {"--tensors", NULL, NULL, "every tensor too", FLAG_BOOL, AT(tensors)},
+        {0},
+};
+static const struct flag unload_flags[] = {
+        {"--drain", NULL, NULL, "refuse new attaches; free with the last lease", FLAG_BOOL, AT(drain)},
+        {0},
+};
+
+// clang-format off
+const struct verb verbs[] = {
+        {.name = "load", .args = "SOURCE", .min_args = 1, .max_args = 1, .run = verb_load, .flags = load_flags,
+         .summary = "Load a model and wait until it is ready",
+         .about = "SOURCE is a safetensors file, a folder of them, or org/name[@rev] in the Hugging Face cache.\n"
+                  "An interrupt (Ctrl-C) leaves the load going; 'streamerctl cancel' ends it.",
+         .examples = "streamerctl load /models/llama-3-8b\n"
+                     "streamerctl load /models/llama-3-8b --name chat --device 0\n"
+                     "streamerctl load meta-llama/Llama-3.1-8B --verify sha256\n"
+                     "streamerctl load /models/llama-3-8b --dry-run"},
+        {.name = "cancel", .args = "MODEL", .min_args = 1, .max_args = 1, .run = verb_cancel,
+         .summary = "End a load",
+         .examples = "streamerctl cancel llama-3-8b"},
+        {.name = "list", .args = "", .run = verb_list,
+         .summary = "List the models",
+         .examples = "streamerctl list\n"
+                     "streamerctl list -o wide\n"
+                     "streamerctl list --json | jq -r '.models[].name'"},
+        {.name = "show", .args = "MODEL", .min_args = 1, .max_args = 1, .run = verb_show, .flags = show_flags,
+         .summary = "Show one model",
+         .examples = "streamerctl show llama-3-8b\n"
+                     "streamerctl show llama-3-8b --tensors -o wide"},
+        {.name = "status", .args = "", .run = verb_status,
+         .summary = "Show the daemon, its devices and loads",
+         .examples = "streamerctl status\n"
+                     "streamerctl status --json"},
+        {.name = "ps", .args = "", .run = verb_ps,
+         .summary = "List the leases: which process uses what",
+         .examples = "streamerctl ps"},
+        {.name = "wait", .args = "MODEL", .min_args = 1, .max_args = 1, .run = verb_wait,
+         .summary = "Wait until a model is ready",
+         .about = "Exit code 3: there is no such model; 1: its load failed; 5: --timeout has passed.",
+         .examples = "streamerctl wait llama-3-8b --timeout 600"},
+        {.name = "verify", .args = "MODEL", .min_args = 1, .max_args = 1, .run = verb_verify,
+         .summary = "Hash a resident model again and compare",
+         .examples = "streamerctl verify llama-3-8b"},
+        {.name = "unload", .args = "MODEL", .min_args = 1, .max_args = 1, .run = verb_unload, .flags = unload_flags,
+         .summary = "Drop a model",
+         .about = "A model that is in use stays (exit code 6), unless --drain is given.",
+         .examples = "streamerctl unload llama-3-8b\n"
+                     "streamerctl unload llama-3-8b --drain"},
+        {.name = "cat", .args = "MODEL TENSOR", .min_args = 2, .max_args = 2, .run = verb_cat, .raw = true,
+         .summary = "Write a tensor's bytes",
+         .examples = "streamerctl cat llama-3-8b model.norm.weight | xxd | head"},
+        {.name = "events", .args = "", .run = verb_events,
+         .summary = "Follow what happens: one JSON object a line",
+         .examples = "streamerctl events | jq ."},
+        {.name = "ping", .args = "", .run = verb_ping,
+         .summary = "See whether the daemon answers",
+         .examples = "streamerctl ping --timeout 1"},
+        {.name = "version", .args = "", .run = verb_version,
+         .summary = "Show the daemon's and streamerctl's version",
+         .examples = "streamerctl version"},
+        {.name = "help", .args = "[VERB]", .max_args = 1, .run = verb_help, .offline = true,
+         .summary = "Show help",
+         .examples = "streamerctl help load"},
+        {0},
+};
+// clang-format on
