@@ -31,7 +31,7 @@ struct daemon {
         struct inherit inherit;
         uv_loop_t loop;
         uv_signal_t sigterm, sigint;
-        uv_timer_t ending;
+        uv_timer_t ending, alive;
         struct wake *wake;
         struct cuda *cuda; /* NULL: no CUDA device is configured */
         struct device *devices[DEVICES_MAX];
@@ -219,6 +219,21 @@ static void on_ending(uv_timer_t *timer)
                 uv_stop(&d->loop);
 }
 
+/* From the loop itself, so that a loop that hangs is what the manager notices. */
+static void on_alive(uv_timer_t *timer)
+{
+        (void)timer;
+        notify_alive();
+}
+
+static void start_watchdog(struct daemon *d)
+{
+        uint64_t ms = notify_watchdog_ns() / 1000000;
+        uv_timer_init(&d->loop, &d->alive);
+        if (ms > 0)
+                uv_timer_start(&d->alive, on_alive, 0, ms / 2 > 0 ? ms / 2 : 1);
+}
+
 static void on_signal(uv_signal_t *handle, int signum)
 {
         struct daemon *d = handle->data;
@@ -279,6 +294,7 @@ static int start(struct daemon *d, struct error *error)
         if (r < 0)
                 return r;
         uv_timer_init(&d->loop, &d->ending);
+        start_watchdog(d);
         uv_signal_init(&d->loop, &d->sigterm);
         uv_signal_init(&d->loop, &d->sigint);
         d->ending.data = d->sigterm.data = d->sigint.data = d;

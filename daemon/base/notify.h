@@ -1,13 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the service manager is told. Nothing happens where there is none ($NOTIFY_SOCKET unset).
+ * What the service manager is told. Never waits; nothing happens where there is no manager
+ * ($NOTIFY_SOCKET unset).
  */
 #ifndef DAEMON_BASE_NOTIFY_H
 #define DAEMON_BASE_NOTIFY_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
+bool notify_manager(void);  /* is there one? */
 void notify_ready(void);    /* the socket answers */
 void notify_stopping(void); /* no new work is taken */
-/* One line for `systemctl status`. */
-void notify_status(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* One line for `systemctl status`; false where it was not sent. */
+bool notify_status(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* How often the manager wants a sign of life (WatchdogSec=), in ns; 0: it does not. */
+uint64_t notify_watchdog_ns(void);
+void notify_alive(void);
 
 #endif

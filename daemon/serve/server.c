@@ -2,6 +2,7 @@
 #include "daemon/serve/server.h"
 
 #include "daemon/base/log.h"
+#include "daemon/serve/report.h"
 #include "daemon/serve/session.h"
 
 #include <errno.h>
@@ -207,6 +208,7 @@ static void on_second(uv_timer_t *timer)
         struct server *server = timer->data;
         reader_watch(server->reader);
         sessions_tick(server, now_ns());
+        report_tell(server);
         if (server->n_conns < server->limits.connections)
                 pause_accepting(server, false);
 }

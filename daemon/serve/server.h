@@ -59,6 +59,7 @@ struct server {
         uint64_t n_ops;
         struct list users;
         uint64_t n_conns;
+        char told_manager[256]; /* the last STATUS= */
 };
 
 /* Serves `listener`, a socket that listens already (server->path says where), or where that is -1 binds
