@@ -22,19 +22,27 @@ void flights_deinit(struct flights *flights)
                         flights->copiers[i]->ops->copier_free(flights->copiers[i]);
 }
 
+/* A block on its way to one target. */
+struct way {
+        const struct ticket *ticket;
+        struct read_target *target;
+        const unsigned char *data;
+        struct plan_cursor cursor;
+};
+
 /* The block's next spans, SPANS at most, neighbours in one. */
-static size_t gather(const struct ticket *ticket, struct plan_cursor *cursor, const unsigned char *data,
-                     struct device_span *spans, bool *more)
+static size_t gather(struct way *way, struct device_span *spans, bool *more)
 {
-        const struct read_job *job = ticket->job;
+        const unsigned char *data = way->data;
+        struct plan_cursor *cursor = &way->cursor;
         struct plan_piece piece;
         size_t n = 0;
         for (;;) {
                 struct plan_cursor before = *cursor;
-                *more = plan_pieces_next(job->plan, ticket->block, cursor, &piece);
+                *more = plan_pieces_next(way->ticket->job->plan, way->ticket->block, cursor, &piece);
                 if (!*more)
                         return n;
-                struct segment *segment = &job->segments[piece.segment];
+                struct segment *segment = &way->target->segments[piece.segment];
                 struct device_span *last = n > 0 ? &spans[n - 1] : NULL;
                 if (last != NULL && last->segment == segment && last->offset + last->len == piece.offset &&
                     (const unsigned char *)last->from + last->len == data + piece.in_block) {
@@ -50,13 +58,11 @@ static size_t gather(const struct ticket *ticket, struct plan_cursor *cursor, co
 }
 
 /* A device without copiers: complete on return. */
-static int put(const struct ticket *ticket, const unsigned char *data, struct error *error)
+static int put(struct way *way, struct error *error)
 {
         struct device_span spans[SPANS];
-        struct plan_cursor cursor;
-        plan_pieces_begin(ticket->block, &cursor);
         for (bool more = true; more;) {
-                size_t n = gather(ticket, &cursor, data, spans, &more);
+                size_t n = gather(way, spans, &more);
                 for (size_t i = 0; i < n; i++) {
                         const struct device_span *s = &spans[i];
                         int r = s->segment->device->ops->put(s->segment, s->offset, s->from, s->len, error);
@@ -67,62 +73,92 @@ static int put(const struct ticket *ticket, const unsigned char *data, struct er
         return 0;
 }
 
-int flights_start(struct flights *flights, const struct ticket *ticket, const unsigned char *data, struct error *error)
+static int copy(struct flights *flights, struct way *way, struct flight_copy *copy, struct error *error)
 {
-        struct device *device = ticket->job->segments[0].device;
+        struct device *device = way->target->segments[0].device;
         const struct device_ops *ops = device->ops;
-        if (ops->copy == NULL)
-                return put(ticket, data, error);
         struct copier *copier = copier_of(flights, device, error);
         if (copier == NULL)
                 return error->code;
         struct device_span spans[SPANS];
-        struct plan_cursor cursor;
         void *event = NULL;
-        plan_pieces_begin(ticket->block, &cursor);
         for (bool more = true; more;) {
-                /* Before the next part: one event a slot is enough to keep. */
+                /* Before the next part: one event a slot and device is enough to keep. */
                 if (event != NULL && ops->copied(copier, event, true, error) < 0)
                         return error->code;
-                size_t n = gather(ticket, &cursor, data, spans, &more);
+                size_t n = gather(way, spans, &more);
                 int r = ops->copy(copier, spans, n, &event, error);
                 if (r < 0)
                         return r;
         }
+        *copy = (struct flight_copy){.target = way->target, .copier = copier, .event = event};
+        return 0;
+}
+
+static void start_one(struct flights *flights, struct flight *flight, struct read_target *target,
+                      const unsigned char *data)
+{
+        struct way way = {.ticket = &flight->ticket, .target = target, .data = data};
+        struct error error = {0};
+        bool copies = target->segments[0].device->ops->copy != NULL;
+        plan_pieces_begin(flight->ticket.block, &way.cursor);
+        int r = copies ? copy(flights, &way, &flight->copies[flight->n], &error) : put(&way, &error);
+        if (r < 0)
+                reader_lose(flights->reader, flight->ticket.job, target, &error);
+        else
+                flight->n += copies;
+}
+
+int flights_start(struct flights *flights, const struct ticket *ticket, const unsigned char *data)
+{
+        const struct read_job *job = ticket->job;
         require(flights->n < FLIGHTS_MAX);
-        flights->oldest_first[flights->n++] = (struct flight){.ticket = *ticket, .copier = copier, .event = event};
+        struct flight *flight = &flights->oldest_first[flights->n];
+        flight->ticket = *ticket;
+        flight->n = 0;
+        for (size_t i = 0; i < job->n_targets; i++)
+                if ((ticket->targets >> i & 1) != 0 && !__atomic_load_n(&job->targets[i]->dead, __ATOMIC_ACQUIRE))
+                        start_one(flights, flight, job->targets[i], data);
+        if (flight->n == 0)
+                return 0;
+        flights->n++;
         return 1;
 }
 
-static void ask(struct flight *flight, bool wait)
+/* Crosses off the copies that are done, or have failed. */
+static void ask(struct flights *flights, struct flight *flight, bool wait)
 {
-        if (flight->event == NULL)
-                return;
-        flight->copied = flight->copier->ops->copied(flight->copier, flight->event, wait, &flight->error);
-        if (flight->copied != 0)
-                flight->event = NULL;
+        size_t left = 0;
+        for (size_t i = 0; i < flight->n; i++) {
+                const struct flight_copy c = flight->copies[i];
+                struct error error = {0};
+                int copied = c.copier->ops->copied(c.copier, c.event, wait, &error);
+                if (copied == 0)
+                        flight->copies[left++] = c;
+                else if (copied < 0)
+                        reader_lose(flights->reader, flight->ticket.job, c.target, &error);
+        }
+        flight->n = left;
 }
 
 void flights_wait(struct flights *flights)
 {
-        ask(&flights->oldest_first[0], true);
+        ask(flights, &flights->oldest_first[0], true);
 }
 
 void flights_reap(struct flights *flights)
 {
         for (unsigned i = 0; i < flights->n;) {
-                ask(&flights->oldest_first[i], false);
-                struct flight flight = flights->oldest_first[i];
-                if (flight.event != NULL) {
+                struct flight *flight = &flights->oldest_first[i];
+                ask(flights, flight, false);
+                if (flight->n > 0) {
                         i++;
                         continue;
                 }
+                struct ticket ticket = flight->ticket;
                 flights->n--;
-                memmove(&flights->oldest_first[i], &flights->oldest_first[i + 1],
-                        (flights->n - i) * sizeof(flights->oldest_first[0]));
-                struct read_job *job = flight.ticket.job;
-                if (flight.copied > 0)
-                        job->landed(job, flight.ticket.block);
-                reader_give(flights->reader, &flight.ticket, flight.copied > 0 ? NULL : &flight.error);
+                memmove(flight, flight + 1, (flights->n - i) * sizeof(*flight));
+                reader_landed(&ticket);
+                reader_give(flights->reader, &ticket, NULL);
         }
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Copies in flight of one reader thread: blocks that are filled and hashed and on their way from
- * their slot to a device. While one is copied the thread fills the next, so that storage and bus
- * work at the same time. A block has landed when its own event has fired; nobody waits for a whole
- * stream.
+ * their slot to a device, or to several. While one is copied the thread fills the next, so that
+ * storage and bus work at the same time. A block has landed when the event of each of its copies has
+ * fired; nobody waits for a whole stream. A copy that fails costs its target, not the block.
  */
 #ifndef DAEMON_IO_FLIGHT_H
 #define DAEMON_IO_FLIGHT_H
@@ -13,12 +13,16 @@
 #define FLIGHTS_MAX 2 /* slots of one thread: one filled, one copied */
 #define FLIGHT_DEVICES 64
 
+struct flight_copy {
+        struct read_target *target;
+        struct copier *copier;
+        void *event;
+};
+
 struct flight {
         struct ticket ticket;
-        struct copier *copier;
-        void *event; /* NULL: `copied` says how it went */
-        int copied;
-        struct error error;
+        struct flight_copy copies[READ_TARGETS]; /* not done yet */
+        size_t n;
 };
 
 struct flights {
@@ -31,10 +35,10 @@ struct flights {
 void flights_deinit(struct flights *flights); /* none may be in flight */
 
 /* Starts the copies of a slot's block, whose bytes begin at `data`. 1: in flight, and the ticket is
- * taken over; 0: the device copied at once; negative: failed. */
-int flights_start(struct flights *flights, const struct ticket *ticket, const unsigned char *data, struct error *error);
+ * taken over; 0: nothing of it is (copied at once, or failed). */
+int flights_start(struct flights *flights, const struct ticket *ticket, const unsigned char *data);
 
-/* Until the oldest has arrived, or failed; then reap. At least one is in flight. */
+/* Until the oldest has arrived everywhere, or failed; then reap. At least one is in flight. */
 void flights_wait(struct flights *flights);
 /* Lands and gives back what has arrived. */
 void flights_reap(struct flights *flights);

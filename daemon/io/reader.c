@@ -33,6 +33,37 @@ static bool may_take(const struct reader *reader, const struct read_job *job)
         return reader->staging.n_free > 0 && job->slots < half_of(reader->staging.n_free + job->slots);
 }
 
+static bool is_dead(const struct read_target *target)
+{
+        return __atomic_load_n(&target->dead, __ATOMIC_ACQUIRE);
+}
+
+/* Those that live, each with one more on its way. */
+static uint64_t take_targets(struct read_job *job)
+{
+        uint64_t taken = 0;
+        for (size_t i = 0; i < job->n_targets; i++) {
+                if (is_dead(job->targets[i]))
+                        continue;
+                job->targets[i]->in_flight++;
+                taken |= UINT64_C(1) << i;
+        }
+        return taken;
+}
+
+/* A dead one is told of by the last that was on its way there. */
+static void give_targets(struct reader *reader, const struct ticket *ticket)
+{
+        for (size_t i = 0; i < ticket->job->n_targets; i++) {
+                struct read_target *target = ticket->job->targets[i];
+                if ((ticket->targets >> i & 1) == 0)
+                        continue;
+                target->in_flight--;
+                if (target->in_flight == 0 && is_dead(target))
+                        wake_post(reader->wake, &target->item);
+        }
+}
+
 static bool try_take(struct reader *reader, struct ticket *ticket)
 {
         list_each (pos, &reader->jobs) {
@@ -42,6 +73,7 @@ static bool try_take(struct reader *reader, struct ticket *ticket)
                 ticket->job = job;
                 ticket->block = &job->plan->blocks[job->next++];
                 ticket->slot = ticket->block->in_place ? NULL : staging_get(&reader->staging);
+                ticket->targets = take_targets(job);
                 job->slots += ticket->slot != NULL;
                 job->in_flight++;
                 reader->busy++;
@@ -105,14 +137,46 @@ static void job_settle(struct reader *reader, struct read_job *job)
         pthread_cond_broadcast(&reader->work); /* the others' shares have grown */
 }
 
+static void job_failed(struct read_job *job, const struct error *error)
+{
+        if (job->failed)
+                return;
+        job->failed = job->stopped = true;
+        job->error = *error;
+}
+
+void reader_lose(struct reader *reader, struct read_job *job, struct read_target *target, const struct error *error)
+{
+        bool lives = false;
+        pthread_mutex_lock(&reader->mutex);
+        if (!is_dead(target)) {
+                target->error = *error;
+                __atomic_store_n(&target->dead, true, __ATOMIC_RELEASE);
+        }
+        for (size_t i = 0; i < job->n_targets; i++)
+                lives = lives || !is_dead(job->targets[i]);
+        if (!lives)
+                job_failed(job, error);
+        pthread_mutex_unlock(&reader->mutex);
+}
+
+void reader_landed(const struct ticket *ticket)
+{
+        struct read_job *job = ticket->job;
+        bool lives = false;
+        for (size_t i = 0; i < job->n_targets; i++)
+                lives = lives || ((ticket->targets >> i & 1) != 0 && !is_dead(job->targets[i]));
+        if (lives)
+                job->landed(job, ticket->block);
+}
+
 void reader_give(struct reader *reader, struct ticket *ticket, const struct error *error)
 {
         struct read_job *job = ticket->job;
         pthread_mutex_lock(&reader->mutex);
-        if (error != NULL && !job->failed) {
-                job->failed = job->stopped = true;
-                job->error = *error;
-        }
+        if (error != NULL)
+                job_failed(job, error);
+        give_targets(reader, ticket);
         if (ticket->slot != NULL) {
                 staging_put(&reader->staging, ticket->slot);
                 job->slots--;
@@ -129,6 +193,12 @@ void reader_give(struct reader *reader, struct ticket *ticket, const struct erro
 
 /* ---- jobs ---- */
 
+static void target_lost(struct wake_item *item)
+{
+        struct read_target *target = container_of(item, struct read_target, item);
+        target->lost(target);
+}
+
 static void job_ended(struct wake_item *item)
 {
         struct read_job *job = container_of(item, struct read_job, item);
@@ -141,6 +211,11 @@ void reader_start(struct reader *reader, struct read_job *job)
         job->in_flight = job->slots = job->stalled = 0;
         job->stopped = job->over = job->failed = false;
         job->item.fn = job_ended;
+        require(job->n_targets > 0 && job->n_targets <= READ_TARGETS);
+        for (size_t i = 0; i < job->n_targets; i++) {
+                job->targets[i]->in_flight = 0;
+                job->targets[i]->item.fn = target_lost;
+        }
         pthread_mutex_lock(&reader->mutex);
         list_append(&reader->jobs, &job->link);
         job_settle(reader, job); /* a model without bytes */

@@ -4,7 +4,11 @@
  * in flight. This is the shared part: whose block is next, who holds a slot, when a load's reading
  * has ended. What fills a block is an engine (reader_pread).
  *
- *   waiting > taken (ticket) > filled and hashed > [copied to the device] > landed
+ *   waiting > taken (ticket) > filled and hashed > [copied to each target] > landed
+ *
+ * A job's blocks go to one target or to several (replicas on devices of one layout): each block is
+ * read once, and its slot comes back when the last copy is done. A target whose copy fails is dead
+ * from then on and the others go on without it; the job fails when none is left.
  *
  * Fairness. Loads take turns. A load holds at most `concurrency` tickets, and at most half of what
  * the others leave free (threads, and slots where it needs them): so whoever comes next finds a
@@ -23,14 +27,33 @@
 
 #include <pthread.h>
 
+#define READ_TARGETS 64
+
+/* One device's segments, as a job's blocks go there. Dead from the start: the job leaves it out. */
+struct read_target {
+        struct segment *segments; /* by plan_block.segment */
+        /* On the loop, once, where it died: nothing on its way there is in flight any more. Before
+         * the job's ended(). */
+        void (*lost)(struct read_target *target);
+        bool dead;          /* atomic; never back */
+        struct error error; /* why it died */
+
+        /* private to the reader, under its lock */
+        struct wake_item item;
+        unsigned in_flight;
+};
+
 /* One load's reading; embedded by the load, which owns everything it points to until ended(). */
 struct read_job {
         const struct plan *plan;
         const struct object *objects;         /* by plan_block.file */
-        struct segment *segments;             /* by plan_block.segment */
         unsigned char (*leaves)[DIGEST_SIZE]; /* plan->n_leaves; filled */
+        /* One at least that lives; a single one where blocks are read in place. */
+        struct read_target *targets[READ_TARGETS];
+        size_t n_targets;
 
-        /* On a reader thread: the block's bytes are in their segment and its leaves are hashed. */
+        /* On a reader thread: the block's bytes are where they belong, in each target that lives,
+         * and its leaves are hashed. */
         void (*landed)(struct read_job *job, const struct plan_block *block);
         /* On the loop, once: nothing of the job is in flight any more. `failed` says how it went. */
         void (*ended)(struct read_job *job);
@@ -68,6 +91,7 @@ struct reader {
 struct ticket {
         struct read_job *job;
         const struct plan_block *block;
+        uint64_t targets;    /* bits: those that lived when it was taken */
         unsigned char *slot; /* NULL where the block lands in place */
 };
 
@@ -95,7 +119,11 @@ void reader_touch_ring(struct reader *reader);
 bool reader_take(struct reader *reader, struct ticket *ticket);
 /* The same without waiting: false where there is none just now. */
 bool reader_try(struct reader *reader, struct ticket *ticket);
-/* Gives it back: error NULL when it landed. */
+/* A target cannot take the block: it is dead from here on. Whoever holds the ticket says so. */
+void reader_lose(struct reader *reader, struct read_job *job, struct read_target *target, const struct error *error);
+/* Nothing more is to be done for the block: it has landed, unless no target of it lives. */
+void reader_landed(const struct ticket *ticket);
+/* Gives it back: an error is the whole job's. */
 void reader_give(struct reader *reader, struct ticket *ticket, const struct error *error);
 
 /* Hashes the pieces of a block whose end is at most `have` bytes into it, from memory at `data`

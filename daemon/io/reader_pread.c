@@ -208,7 +208,7 @@ static int fill_in_place(struct pread_thread *self, const struct ticket *ticket,
 {
         const struct plan_block *block = ticket->block;
         const struct object *object = &ticket->job->objects[block->file];
-        struct segment *segment = &ticket->job->segments[block->segment];
+        struct segment *segment = &ticket->job->targets[0]->segments[block->segment];
         unsigned char *to = segment->base + block->offset;
         int r = segment->device->ops->prepare(segment, block->offset, block->len, error);
         if (r < 0)
@@ -228,7 +228,7 @@ static int fill_in_place(struct pread_thread *self, const struct ticket *ticket,
         return fill_buffered(self, ticket, to, error);
 }
 
-/* As flights_start() answers. */
+/* As flights_start() answers, or a failure to read. */
 static int fill_slot(struct pread_thread *self, const struct ticket *ticket, struct error *error)
 {
         const struct plan_block *block = ticket->block;
@@ -249,7 +249,7 @@ static int fill_slot(struct pread_thread *self, const struct ticket *ticket, str
         }
         if (r < 0)
                 r = fill_buffered(self, ticket, data, error);
-        return r < 0 ? r : flights_start(&self->flights, ticket, data, error);
+        return r < 0 ? r : flights_start(&self->flights, ticket, data);
 }
 
 int pread_range(const struct object *object, uint64_t offset, uint64_t len, unsigned char *to, struct error *error)
@@ -292,7 +292,7 @@ static void do_block(struct pread_thread *self, struct ticket *ticket)
         set_job(self, ticket->job);
         int r = ticket->slot == NULL ? fill_in_place(self, ticket, &error) : fill_slot(self, ticket, &error);
         if (r == 0)
-                ticket->job->landed(ticket->job, ticket->block);
+                reader_landed(ticket);
         set_job(self, NULL);
         if (r <= 0)
                 reader_give(self->reader, ticket, r < 0 ? &error : NULL);

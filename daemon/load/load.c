@@ -159,6 +159,11 @@ static void on_landed(struct read_job *job, const struct plan_block *block)
                 wake_post(load->loads->reader->wake, &load->arrived);
 }
 
+static void on_lost(struct read_target *target)
+{
+        (void)target; /* the job's end says it */
+}
+
 static void read_ended(struct read_job *job)
 {
         struct load *load = container_of(job, struct load, job);
@@ -203,9 +208,11 @@ static void start_reading(struct load *load)
         log_stage(load, "allocated");
         load->pending += 2;
         load->reading = true;
+        load->target = (struct read_target){.segments = load->generation->segments, .lost = on_lost};
         load->job = (struct read_job){.plan = &load->resolved.plan,
                                       .objects = load->resolved.set.objects,
-                                      .segments = load->generation->segments,
+                                      .targets = {&load->target},
+                                      .n_targets = 1,
                                       .leaves = load->publish.leaves,
                                       .landed = on_landed,
                                       .ended = read_ended};

@@ -98,6 +98,7 @@ struct load {
 
         struct resolved resolved;
         struct publish publish;
+        struct read_target target;
         struct read_job job;
         struct sha *sha;
         struct sha_step *sha_steps;

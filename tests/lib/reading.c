@@ -40,6 +40,12 @@ static void on_landed(struct read_job *job, const struct plan_block *block)
         __atomic_add_fetch(&r->n_landed, 1, __ATOMIC_SEQ_CST);
 }
 
+/* The job's end says it too, where it was the only one. */
+static void on_lost(struct read_target *target)
+{
+        ck_assert(target->dead);
+}
+
 static void on_ended(struct read_job *job)
 {
         struct reading *r = container_of(job, struct reading, job);
@@ -57,10 +63,12 @@ void reading_plan(struct reading *r, const char *path, bool hidden)
         for (size_t i = 0; i < plan->n_segments; i++)
                 ck_assert_int_eq(
                         r->device.device.ops->alloc(&r->device.device, plan->segments[i], &r->segments[i], &error), 0);
+        r->target = (struct read_target){.segments = r->segments, .lost = on_lost};
         r->landed = must_alloc(plan->n_blocks * sizeof(*r->landed));
         r->job = (struct read_job){.plan = plan,
                                    .objects = r->resolved.set.objects,
-                                   .segments = r->segments,
+                                   .targets = {&r->target},
+                                   .n_targets = 1,
                                    .leaves = must_alloc((plan->n_leaves + 1) * DIGEST_SIZE),
                                    .landed = on_landed,
                                    .ended = on_ended};

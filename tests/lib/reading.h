@@ -25,6 +25,7 @@ struct reading {
         struct resolved resolved;
         struct fake_device device;
         struct segment segments[PLAN_MAX_SEGMENTS];
+        struct read_target target;
         unsigned char *image; /* of the file */
         size_t image_size;
         uint32_t *landed; /* atomic: how often, by block */
