@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the machine, the container and the kernel grant this process: what `streamerctl doctor` asks.
+ * It is read anew each time, since an operator changes these while the daemon runs.
+ */
+#ifndef DAEMON_BASE_MACHINE_H
+#define DAEMON_BASE_MACHINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+#define MACHINE_UNLIMITED UINT64_MAX
+
+struct machine {
+        char kernel[64];                  /* its release */
+        uint64_t pid_namespace;           /* inode; 0: /proc is not there */
+        uint64_t memlock, files;          /* limits in force */
+        uint64_t cgroup_memory;           /* the tightest limit from here to the root */
+        int64_t hugepages;                /* set aside, and vm.nr_overcommit_hugepages on top; -1: unknown */
+        int64_t hugepages_overcommit;     /* -1: unknown */
+        char shmem_enabled[16];           /* transparent huge pages for shared memory; "": unknown */
+        bool pidfd, peerpidfd, cachestat; /* pidfd_open 5.3, SO_PEERPIDFD 6.5, cachestat 6.5 */
+};
+
+/* May block on the kernel's files. `root`: see sysfile.h; limits and system calls are this process's. */
+void machine_read(struct machine *machine, const char *root);
+
+/* The tightest memory limit of this process's cgroup, of either version. */
+uint64_t machine_cgroup_memory(const char *root);
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the machine grants: read from trees that stand for /proc and /sys, and from this one.
+ */
+#include "daemon/base/machine.h"
+#include "daemon/base/sysfile.h"
+#include "tests/lib/suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char *tree;
+
+/* A file below the tree, with the folders on its way. */
+static void put(const char *path, const char *text)
+{
+        char *name = format_text("%s/%s", tree, path);
+        for (char *at = strchr(name + strlen(tree) + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
+                *at = '\0';
+                mkdir(name, 0755);
+                *at = '/';
+        }
+        file_write(name, text, strlen(text));
+        free(name);
+}
+
+static void begin(void)
+{
+        tree = suite_path("tree-%d", (int)getpid());
+        must(mkdir(tree, 0755));
+}
+
+/* ---- small files ---- */
+
+START_TEST(a_number_stands_alone_on_its_line)
+{
+        int64_t n = 7;
+        put("a", "-12\nrest\n");
+        ck_assert(sysfile_number(&n, tree, "/%s", "a"));
+        ck_assert_int_eq(n, -12);
+        static const char *const bad[] = {"max\n", "12 kB\n", "\n", "", "99999999999999999999\n"};
+        for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+                put("b", bad[i]);
+                ck_assert_msg(!sysfile_number(&n, tree, "/b"), "'%s'", bad[i]);
+        }
+        ck_assert(!sysfile_number(&n, tree, "/not-there"));
+        ck_assert_int_eq(n, -12);
+}
+END_TEST
+
+START_TEST(the_chosen_word_is_in_brackets)
+{
+        char word[8];
+        put("a", "always within_size [advise] never\n");
+        ck_assert(sysfile_chosen(word, sizeof(word), tree, "/a"));
+        ck_assert_str_eq(word, "advise");
+        put("a", "always [never\n");
+        ck_assert(!sysfile_chosen(word, sizeof(word), tree, "/a"));
+        put("a", "[a-word-that-is-longer]\n");
+        ck_assert(sysfile_chosen(word, sizeof(word), tree, "/a"));
+        ck_assert_str_eq(word, "a-word-");
+}
+END_TEST
+
+START_TEST(a_path_that_is_too_long_is_not_cut)
+{
+        char line[16], name[700];
+        memset(name, 'x', sizeof(name));
+        name[sizeof(name) - 1] = '\0';
+        ck_assert(!sysfile_line(line, sizeof(line), tree, "/%s", name));
+        ck_assert_str_eq(line, "");
+}
+END_TEST
+
+/* ---- memory limits of a control group ---- */
+
+START_TEST(the_tightest_limit_on_the_way_up_holds)
+{
+        put("proc/self/cgroup", "0::/pod/daemon\n");
+        ck_assert_uint_eq(machine_cgroup_memory(tree), MACHINE_UNLIMITED);
+        put("sys/fs/cgroup/pod/daemon/memory.max", "max\n");
+        ck_assert_uint_eq(machine_cgroup_memory(tree), MACHINE_UNLIMITED);
+        put("sys/fs/cgroup/pod/memory.max", "4294967296\n");
+        ck_assert_uint_eq(machine_cgroup_memory(tree), UINT64_C(4) << 30);
+        put("sys/fs/cgroup/pod/daemon/memory.max", "8589934592\n");
+        ck_assert_uint_eq(machine_cgroup_memory(tree), UINT64_C(4) << 30);
+}
+END_TEST
+
+START_TEST(a_group_that_is_the_root_of_its_namespace_has_its_limit)
+{
+        put("proc/self/cgroup", "0::/\n");
+        put("sys/fs/cgroup/memory.max", "1048576\n");
+        ck_assert_uint_eq(machine_cgroup_memory(tree), 1 << 20);
+}
+END_TEST
+
+START_TEST(version_1_has_its_own_file_and_its_own_word_for_none)
+{
+        put("proc/self/cgroup", "12:cpu,cpuacct:/a\n7:memory:/job\n0::/\n");
+        put("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
+        ck_assert_uint_eq(machine_cgroup_memory(tree), MACHINE_UNLIMITED);
+        put("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "65536\n");
+        ck_assert_uint_eq(machine_cgroup_memory(tree), 65536);
+}
+END_TEST
+
+START_TEST(lines_that_are_none_are_passed_over)
+{
+        put("proc/self/cgroup", "\n7\n7:memory\n::\n0::/x\n");
+        put("sys/fs/cgroup/x/memory.max", "77\n");
+        ck_assert_uint_eq(machine_cgroup_memory(tree), 77);
+}
+END_TEST
+
+/* ---- all of it ---- */
+
+START_TEST(what_cannot_be_read_is_unknown)
+{
+        struct machine m;
+        machine_read(&m, tree);
+        ck_assert_uint_eq(m.pid_namespace, 0);
+        ck_assert_int_eq(m.hugepages, -1);
+        ck_assert_int_eq(m.hugepages_overcommit, -1);
+        ck_assert_str_eq(m.shmem_enabled, "");
+        ck_assert_uint_eq(m.cgroup_memory, MACHINE_UNLIMITED);
+}
+END_TEST
+
+START_TEST(this_machine_is_described)
+{
+        struct rlimit files = {.rlim_cur = 321, .rlim_max = 321};
+        struct machine m;
+        struct stat st;
+        must(setrlimit(RLIMIT_NOFILE, &files));
+        must(stat("/proc/self/ns/pid", &st));
+        machine_read(&m, "");
+        ck_assert_str_ne(m.kernel, "");
+        ck_assert_uint_eq(m.pid_namespace, st.st_ino);
+        ck_assert_uint_eq(m.files, 321);
+        ck_assert(m.pidfd); /* 5.3, and 5.14 is asked for */
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("the machine");
+        TCase *t = suite_group("facts", NULL, NULL, 30);
+        tcase_add_checked_fixture(t, begin, NULL);
+        tcase_add_test(t, a_number_stands_alone_on_its_line);
+        tcase_add_test(t, the_chosen_word_is_in_brackets);
+        tcase_add_test(t, a_path_that_is_too_long_is_not_cut);
+        tcase_add_test(t, the_tightest_limit_on_the_way_up_holds);
+        tcase_add_test(t, a_group_that_is_the_root_of_its_namespace_has_its_limit);
+        tcase_add_test(t, version_1_has_its_own_file_and_its_own_word_for_none);
+        tcase_add_test(t, lines_that_are_none_are_passed_over);
+        tcase_add_test(t, what_cannot_be_read_is_unknown);
+        tcase_add_test(t, this_machine_is_described);
+        return suite_run();
+}
