@@ -132,13 +132,24 @@ static uint64_t default_ring(const struct daemon *d)
         return (uint64_t)d->config.io.concurrency * d->config.io.block_size * (d->cuda != NULL ? 2 : 1);
 }
 
+/* Host memory that is copied to GPUs sits next to them. */
+static struct numa_choice place_ring(const struct daemon *d)
+{
+        int nodes[DEVICES_MAX];
+        for (size_t i = 0; i < d->n_devices; i++)
+                nodes[i] = d->devices[i]->numa_node;
+        return numa_choose(numa_online(""), nodes, d->n_devices);
+}
+
 static int make_reader(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
+        char numa[256];
         struct reader_opts opts = {.concurrency = c->io.concurrency,
                                    .block_size = c->io.block_size,
                                    .memory_limit = c->io.memory_limit,
-                                   .stall_ns = c->io.stall_ns};
+                                   .stall_ns = c->io.stall_ns,
+                                   .numa = place_ring(d)};
         if (opts.memory_limit == 0)
                 opts.memory_limit = default_ring(d);
         int r = reader_init(&d->reader, &opts, d->wake, error);
@@ -146,8 +157,9 @@ static int make_reader(struct daemon *d, struct error *error)
                 return r;
         if (d->cuda != NULL)
                 cuda_set_ring(d->cuda, d->reader.staging.base, d->reader.staging.bytes);
-        log_info("ring: %u slots of %" PRIu64 " bytes on %s pages, %u reader threads", d->reader.staging.n_slots,
-                 opts.block_size, page_kind_name(d->reader.staging.pages), d->reader.base_threads);
+        log_info("ring: %u slots of %" PRIu64 " bytes on %s pages, %u reader threads%s%s", d->reader.staging.n_slots,
+                 opts.block_size, page_kind_name(d->reader.staging.pages), d->reader.base_threads,
+                 opts.numa.policy != NUMA_ANYWHERE ? ", " : "", numa_text(&opts.numa, numa, sizeof(numa)));
         return 0;
 }
 

@@ -18,6 +18,7 @@
 #include "daemon/device/cuda.h"
 
 #include "daemon/base/log.h"
+#include "daemon/base/numa.h"
 #include "daemon/base/util.h"
 #include "daemon/device/cuda_api.h"
 
@@ -461,6 +462,34 @@ static int cuda_copied(struct copier *base, void *event, bool wait, struct error
         return 1;
 }
 
+/* ---- facts ---- */
+
+static void describe_device(struct device *device, struct device_facts *facts)
+{
+        struct cuda_device *d = cuda_of(device);
+        cuda_describe(d->cuda->api, d->ordinal, facts);
+        facts->handles = d->handles == CUDA_HANDLES_VMM_FD ? "cuda-vmm-fd" : "cuda-ipc";
+        facts->in_service = !is_lost(d);
+}
+
+void cuda_look(const struct cuda *cuda, const char *library, struct cuda_facts *facts)
+{
+        struct cuda_api *opened = NULL;
+        const struct cuda_api *api = cuda != NULL ? cuda->api : NULL;
+        *facts = (struct cuda_facts){.on = true};
+        if (api == NULL && cuda_api_open(library, &opened, facts->why, sizeof(facts->why)) < 0) {
+                facts->on = false;
+                return;
+        }
+        if (api == NULL)
+                api = opened;
+        snprintf(facts->library, sizeof(facts->library), "%s", api->library);
+        facts->runtime = api->runtime_version;
+        facts->driver = api->driver_version;
+        facts->gpus = api->n_devices;
+        cuda_api_close(opened);
+}
+
 /* ---- life ---- */
 
 static void cuda_device_free(struct device *device)
@@ -480,6 +509,7 @@ static const struct device_ops cuda_ops = {
         .copied = cuda_copied,
         .read = cuda_read,
         .handle = cuda_handle,
+        .describe = describe_device,
         .free = cuda_device_free,
 };
 
@@ -574,6 +604,9 @@ int cuda_device_new(struct device **out, struct cuda *cuda, int ordinal, const s
                 free(d);
                 return error_set(error, STREAMER_EUNSUPPORTED, "cuda:%d: the driver does not describe it", ordinal);
         }
+        struct device_facts facts;
+        cuda_describe(cuda->api, ordinal, &facts);
+        device->numa_node = numa_of_pci("", facts.pci);
         device->budget = opts->budget > 0 ? opts->budget : total / 100 * opts->budget_percent;
         device->thread = work_pool_new(wake, "device-cuda", 1, 1);
         if (device->thread == NULL) {

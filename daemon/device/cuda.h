@@ -29,6 +29,18 @@ void cuda_set_ring(struct cuda *cuda, void *base, uint64_t bytes);
  * *ordinals (n at most); the number of them, or a STREAMER_E*. */
 int cuda_find(const struct cuda *cuda, const char *name, int *ordinals, int n, struct error *error);
 
+/* What there is of CUDA here, whether the daemon uses it or not. */
+struct cuda_facts {
+        bool on;
+        char why[400]; /* it is off */
+        char library[256];
+        int runtime, driver; /* 13000: 13.0 */
+        int gpus;            /* visible */
+};
+
+/* `cuda` may be NULL: then the runtime is opened for the look and closed again. May take a second. */
+void cuda_look(const struct cuda *cuda, const char *library, struct cuda_facts *facts);
+
 /* No context is made until a model needs one: a GPU that holds nothing costs nothing. */
 int cuda_device_new(struct device **device, struct cuda *cuda, int ordinal, const struct cuda_opts *opts,
                     struct wake *wake, struct error *error);

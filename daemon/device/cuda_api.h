@@ -147,6 +147,13 @@ struct cuda_api *cuda_api_close(struct cuda_api *api); /* accepts NULL, returns 
 /* Why cudaGetDeviceCount() answered `error`: in words, after a look at `dev` (as "/dev"). */
 void cuda_api_explain(const struct cuda_api *api, enum cuda_error error, const char *dev, char *why, size_t size);
 
+/* ---- what a GPU is (cuda_facts.c) ---- */
+
+struct device_facts;
+
+/* All but its handles and whether it is in service. Needs no context. */
+void cuda_describe(const struct cuda_api *api, int ordinal, struct device_facts *facts);
+
 /* ---- batched copies ---- */
 
 /* Whether cuda_copy_batch() may be called: runtime and driver of 12.8 and newer. */

@@ -62,6 +62,17 @@ struct handle {
         size_t n_bytes;
 };
 
+/* What doctor tells of a device beyond its name. */
+struct device_facts {
+        char model[128];     /* "NVIDIA H200"; "" for the host */
+        char mig[64];        /* its MIG instance, "1g.18gb"; "": whole */
+        char pci[32];        /* "0000:3b:00.0" */
+        const char *handles; /* the kind that clients get */
+        bool in_service;
+        bool integrated; /* shares the host's memory: Tegra */
+        bool vmm;        /* could hand out cuda-vmm-fd */
+};
+
 struct device_ops {
         const char *kind; /* "host" */
         int (*alloc)(struct device *device, uint64_t size, struct segment *segment, struct error *error);
@@ -82,6 +93,8 @@ struct device_ops {
         /* Copies back to host memory. */
         int (*read)(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error);
         void (*handle)(const struct segment *segment, struct handle *handle);
+        /* On any worker; may ask the driver, makes no context. */
+        void (*describe)(struct device *device, struct device_facts *facts);
         void (*free)(struct device *device);
 };
 
@@ -98,6 +111,7 @@ struct device {
         char name[64]; /* "host" */
         char uuid[64]; /* of the device; for the host its machine's boot */
         int index;
+        int numa_node; /* nearest; -1: unknown, or none */
         struct device_layout layout;
         enum page_kind pages; /* what a new segment is expected to get */
         unsigned number;      /* among the daemon's devices */

@@ -234,6 +234,12 @@ static void host_free(struct device *device)
         free(container_of(device, struct host_device, device));
 }
 
+static void host_describe(struct device *device, struct device_facts *facts)
+{
+        (void)device;
+        *facts = (struct device_facts){.handles = "memfd", .in_service = true};
+}
+
 static const struct device_ops host_ops = {
         .kind = "host",
         .alloc = host_alloc,
@@ -242,6 +248,7 @@ static const struct device_ops host_ops = {
         .put = host_put,
         .read = host_read,
         .handle = host_handle,
+        .describe = host_describe,
         .free = host_free,
 };
 
@@ -299,6 +306,7 @@ int host_device_new(struct device **device, uint64_t budget, enum host_pages pag
         snprintf(d->name, sizeof(d->name), "host");
         read_boot_id(d->uuid, sizeof(d->uuid));
         d->layout = (struct device_layout){.page = 4096, .align = 1, .granularity = HUGE_PAGE, .max_segment = 0};
+        d->numa_node = -1;
         d->budget = budget;
         d->pages = expected_pages(host);
         d->thread = work_pool_new(wake, "device-host", 1, 1);

@@ -4,6 +4,7 @@
 #include "daemon/base/log.h"
 #include "daemon/io/reader_pread.h"
 
+#include <errno.h>
 #include <string.h>
 
 /* Threads: twice a load's share, so that one load at full concurrency leaves as many free; those
@@ -284,12 +285,23 @@ bool reader_job_stalled(struct reader *reader, const struct read_job *job)
         return stalled;
 }
 
+/* Before anything of the ring is touched, which is when memory gets its node. */
+static void place(struct reader *reader)
+{
+        const struct numa_choice *numa = &reader->opts.numa;
+        if (!numa_place_memory(numa, reader->staging.base, reader->staging.bytes))
+                log_warn("ring: the kernel does not let memory be placed (%s): copies may cross NUMA nodes",
+                         strerror(errno));
+        reader->placed = numa_processors(numa, "", &reader->processors);
+}
+
 int reader_init(struct reader *reader, const struct reader_opts *opts, struct wake *wake, struct error *error)
 {
         *reader = (struct reader){.opts = *opts, .wake = wake};
         int r = staging_init(&reader->staging, opts->memory_limit, opts->block_size, error);
         if (r < 0)
                 return r;
+        place(reader);
         pthread_condattr_t attr;
         pthread_condattr_init(&attr);
         pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

@@ -19,6 +19,7 @@
 
 #include "daemon/base/hash.h"
 #include "daemon/base/list.h"
+#include "daemon/base/numa.h"
 #include "daemon/base/wake.h"
 #include "daemon/device/device.h"
 #include "daemon/io/object.h"
@@ -72,6 +73,7 @@ struct read_job {
 struct reader_opts {
         unsigned concurrency;
         uint64_t block_size, memory_limit, stall_ns;
+        struct numa_choice numa; /* where the ring and the threads sit */
 };
 
 struct reader {
@@ -84,6 +86,8 @@ struct reader {
         unsigned untouched; /* slots, taken from the ring until a thread has touched them */
         struct list threads;
         unsigned base_threads, alive, busy, stuck;
+        cpu_set_t processors; /* for threads, where placed */
+        bool placed;
         bool stopping;
 };
 

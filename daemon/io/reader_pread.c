@@ -353,6 +353,8 @@ bool reader_pread_start(struct reader *reader)
         pthread_attr_t attr;
         pthread_attr_init(&attr);
         pthread_attr_setstacksize(&attr, STACK_SIZE);
+        if (reader->placed)
+                pthread_attr_setaffinity_np(&attr, sizeof(reader->processors), &reader->processors);
         bool ok = self->bounce != NULL && pthread_create(&self->thread, &attr, pread_main, self) == 0;
         pthread_attr_destroy(&attr);
         if (!ok) {

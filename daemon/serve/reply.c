@@ -250,11 +250,13 @@ void reply_status(struct writer *w, const struct server *server, uint64_t id)
         writer_array(w, server->resident->n_devices);
         for (size_t i = 0; i < server->resident->n_devices; i++)
                 write_device(w, server->resident->devices[i]);
+        char numa[256];
         writer_key(w, "ring");
-        writer_map(w, 3);
+        writer_map(w, 4);
         writer_ku64(w, "bytes", staging->bytes);
         writer_kstr(w, "page_kind", page_kind_name(staging->pages));
         writer_ku64(w, "threads", server->reader->base_threads);
+        writer_kstr(w, "numa", numa_text(&server->reader->opts.numa, numa, sizeof(numa)));
         write_loads(w, server->loads);
 }
 

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where host memory and threads sit, on machines of several NUMA nodes: near the devices that copies
+ * go to.
+ *
+ *   devices' nodes    choice
+ *   one               memory is preferred there, threads run on its processors
+ *   several           memory is spread over these nodes, threads run anywhere
+ *   none known        the kernel's own choice, as on a machine of one node
+ *
+ * Preferred, not bound: where a node has no memory left, another's is better than none. To choose is
+ * a function of values; nothing here fails, since a daemon that sits badly still works.
+ */
+#ifndef DAEMON_BASE_NUMA_H
+#define DAEMON_BASE_NUMA_H
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define NUMA_NODES 64
+
+enum numa_policy { NUMA_ANYWHERE, NUMA_PREFERRED, NUMA_INTERLEAVED };
+
+struct numa_choice {
+        enum numa_policy policy;
+        uint64_t nodes; /* a bit for each */
+};
+
+/* A list as the kernel writes it: "0-3,8". Numbers from `size` on are left out. False where it is none. */
+bool numa_parse_list(const char *text, cpu_set_t *set, unsigned size);
+
+/* Nodes of this machine that are online, a bit for each; at least the first. `root`: see sysfile.h. */
+uint64_t numa_online(const char *root);
+
+/* The node of a PCI device ("0000:3b:00.0", any case), -1 where the machine does not say. */
+int numa_of_pci(const char *root, const char *id);
+
+/* `nodes`: of the devices, -1 where unknown. */
+struct numa_choice numa_choose(uint64_t online, const int *nodes, size_t n);
+
+/* "node 1", "nodes 0,1, interleaved", or "". Returns text. */
+char *numa_text(const struct numa_choice *choice, char *text, size_t size);
+
+/* Before the memory is touched. False where the kernel refused. */
+bool numa_place_memory(const struct numa_choice *choice, void *base, uint64_t bytes);
+
+/* The processors for threads: those of the node that this process may use at all. False where threads
+ * are to run anywhere. */
+bool numa_processors(const struct numa_choice *choice, const char *root, cpu_set_t *set);
+
+#endif

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where the ring and its threads sit: read from a tree that stands for /sys, decided from values.
+ */
+#include "daemon/base/numa.h"
+#include "tests/lib/suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BOTH UINT64_C(3)
+
+static char *tree;
+
+/* A file below the tree, with the folders on its way. */
+static void put(const char *path, const char *text)
+{
+        char *name = format_text("%s/%s", tree, path);
+        for (char *at = strchr(name + strlen(tree) + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
+                *at = '\0';
+                mkdir(name, 0755);
+                *at = '/';
+        }
+        file_write(name, text, strlen(text));
+        free(name);
+}
+
+static void begin(void)
+{
+        tree = suite_path("tree-%d", (int)getpid());
+        must(mkdir(tree, 0755));
+}
+
+/* ---- lists ---- */
+
+START_TEST(a_list_has_numbers_and_ranges)
+{
+        cpu_set_t set;
+        ck_assert(numa_parse_list("0-2,5,8-9", &set, CPU_SETSIZE));
+        ck_assert_int_eq(CPU_COUNT(&set), 6);
+        ck_assert(CPU_ISSET(2, &set) && CPU_ISSET(5, &set) && CPU_ISSET(9, &set) && !CPU_ISSET(3, &set));
+        ck_assert(numa_parse_list("", &set, CPU_SETSIZE)); /* a node of memory alone */
+        ck_assert_int_eq(CPU_COUNT(&set), 0);
+}
+END_TEST
+
+START_TEST(numbers_beyond_the_set_are_left_out)
+{
+        cpu_set_t set;
+        ck_assert(numa_parse_list("62-90,4000000000", &set, 64));
+        ck_assert_int_eq(CPU_COUNT(&set), 2);
+}
+END_TEST
+
+START_TEST(what_is_no_list_is_refused)
+{
+        static const char *const bad[] = {"x", "-3", "1-", "1-x", "3-1", "1;2", "1,,2", " 1"};
+        cpu_set_t set;
+        for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+                ck_assert_msg(!numa_parse_list(bad[i], &set, CPU_SETSIZE), "'%s'", bad[i]);
+}
+END_TEST
+
+/* ---- the machine ---- */
+
+START_TEST(nodes_that_are_online_are_known)
+{
+        ck_assert_uint_eq(numa_online(tree), 1); /* a kernel without NUMA */
+        put("sys/devices/system/node/online", "0-1,3\n");
+        ck_assert_uint_eq(numa_online(tree), 0xb);
+        put("sys/devices/system/node/online", "nonsense\n");
+        ck_assert_uint_eq(numa_online(tree), 1);
+}
+END_TEST
+
+START_TEST(the_node_of_a_gpu_is_found_whatever_the_case_of_its_address)
+{
+        put("sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
+        put("sys/bus/pci/devices/0000:af:00.0/numa_node", "-1\n");
+        ck_assert_int_eq(numa_of_pci(tree, "0000:3B:00.0"), 1);
+        ck_assert_int_eq(numa_of_pci(tree, "0000:af:00.0"), -1);
+        ck_assert_int_eq(numa_of_pci(tree, "0000:00:00.0"), -1);
+        ck_assert_int_eq(numa_of_pci(tree, ""), -1);
+        ck_assert_int_eq(numa_of_pci(tree, "../devices/0000:3b:00.0"), -1);
+}
+END_TEST
+
+/* ---- the choice ---- */
+
+static const struct {
+        const char *what;
+        uint64_t online;
+        int nodes[4];
+        enum numa_policy policy;
+        uint64_t chosen;
+        const char *text;
+} cases[] = {
+        {"one node", 1, {0, 0, 0, 0}, NUMA_ANYWHERE, 0, ""},
+        {"no GPU whose node is known", BOTH, {-1, -1, -1, -1}, NUMA_ANYWHERE, 0, ""},
+        {"all GPUs on one", BOTH, {1, 1, 1, 1}, NUMA_PREFERRED, 2, "node 1"},
+        {"the host device has no say", BOTH, {-1, 0, -1, 0}, NUMA_PREFERRED, 1, "node 0"},
+        {"GPUs on both", BOTH, {0, 1, 0, 1}, NUMA_INTERLEAVED, BOTH, "nodes 0,1, interleaved"},
+        {"on two of four", 15, {3, 1, 3, 1}, NUMA_INTERLEAVED, 10, "nodes 1,3, interleaved"},
+        {"a node that is offline", BOTH, {5, 5, 1, 70}, NUMA_PREFERRED, 2, "node 1"},
+};
+
+START_TEST(memory_goes_to_where_the_gpus_are)
+{
+        char text[64];
+        struct numa_choice choice = numa_choose(cases[_i].online, cases[_i].nodes, 4);
+        ck_assert_msg(choice.policy == cases[_i].policy && choice.nodes == cases[_i].chosen, "%s", cases[_i].what);
+        ck_assert_str_eq(numa_text(&choice, text, sizeof(text)), cases[_i].text);
+}
+END_TEST
+
+START_TEST(a_text_is_cut_where_it_does_not_fit)
+{
+        char text[12];
+        struct numa_choice choice = {.policy = NUMA_INTERLEAVED, .nodes = UINT64_MAX};
+        ck_assert_uint_lt(strlen(numa_text(&choice, text, sizeof(text))), sizeof(text));
+}
+END_TEST
+
+/* ---- keeping to it ---- */
+
+START_TEST(threads_run_on_the_nodes_processors_that_we_may_use)
+{
+        struct numa_choice choice = {.policy = NUMA_PREFERRED, .nodes = 2};
+        cpu_set_t mine, set;
+        size_t cpu = 0;
+        must(sched_getaffinity(0, sizeof(mine), &mine));
+        while (!CPU_ISSET(cpu, &mine))
+                cpu++;
+        char *list = format_text("%zu,1023\n", cpu);
+        ck_assert(!numa_processors(&choice, tree, &set)); /* the machine does not say */
+        put("sys/devices/system/node/node1/cpulist", list);
+        ck_assert(numa_processors(&choice, tree, &set));
+        ck_assert_int_eq(CPU_COUNT(&set), 1);
+        ck_assert(CPU_ISSET(cpu, &set));
+        put("sys/devices/system/node/node1/cpulist", "1023\n"); /* none of ours */
+        ck_assert(!numa_processors(&choice, tree, &set));
+        choice.policy = NUMA_INTERLEAVED;
+        put("sys/devices/system/node/node1/cpulist", list);
+        ck_assert(!numa_processors(&choice, tree, &set));
+        free(list);
+}
+END_TEST
+
+START_TEST(memory_is_placed_before_it_is_touched)
+{
+        struct numa_choice here = {.policy = NUMA_PREFERRED, .nodes = 1}, nowhere = {.policy = NUMA_PREFERRED};
+        struct numa_choice anywhere = {.policy = NUMA_ANYWHERE};
+        size_t size = 4 << 20;
+        unsigned char *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        ck_assert_ptr_ne(map, MAP_FAILED);
+        ck_assert(numa_place_memory(&anywhere, map, size));
+        if (!numa_place_memory(&here, map, size))
+                SKIP("the kernel, or the container, does not let memory be placed (mbind)");
+        memset(map, 1, size);
+        nowhere.nodes = UINT64_C(1) << 63; /* a node that is not there */
+        ck_assert(!numa_place_memory(&nowhere, map, size));
+        munmap(map, size);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("NUMA");
+        TCase *t = suite_group("lists", NULL, NULL, 30);
+        tcase_add_test(t, a_list_has_numbers_and_ranges);
+        tcase_add_test(t, numbers_beyond_the_set_are_left_out);
+        tcase_add_test(t, what_is_no_list_is_refused);
+        t = suite_group("the machine", NULL, NULL, 30);
+        tcase_add_checked_fixture(t, begin, NULL);
+        tcase_add_test(t, nodes_that_are_online_are_known);
+        tcase_add_test(t, the_node_of_a_gpu_is_found_whatever_the_case_of_its_address);
+        tcase_add_test(t, threads_run_on_the_nodes_processors_that_we_may_use);
+        t = suite_group("the choice", NULL, NULL, 30);
+        tcase_add_loop_test(t, memory_goes_to_where_the_gpus_are, 0, sizeof(cases) / sizeof(cases[0]));
+        tcase_add_test(t, a_text_is_cut_where_it_does_not_fit);
+        tcase_add_test(t, memory_is_placed_before_it_is_touched);
+        return suite_run();
+}
