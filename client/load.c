@@ -100,6 +100,7 @@ static int request_load(struct streamer_op *op, const streamer_load_opts *o, con
                                              .name = o->name,
                                              .devices = {(const char **)(uintptr_t)o->devices, o->n_devices},
                                              .verify = o->verify,
+                                             .priority = o->priority,
                                              .watch = op->watched}};
         int rc = channel_call(op->client, &request, &call, channel_deadline(op->client));
         if (rc != 0)

@@ -18,6 +18,8 @@
 #define PROTOCOL_MAX 1u
 
 #define PROTO_NAME_MAX 1024 /* bytes of a model's name */
+#define PROTO_PRIORITY_MAX 10000
+#define PROTO_PRIORITY_DEFAULT 100
 #define PROTO_TEXT_MAX 8192 /* bytes of a source, a tensor's name, a path */
 
 enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
@@ -34,10 +36,14 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(load, STR, name, false, PROTO_NAME_MAX) \
         F(load, STRLIST, devices, false, 64) \
         F(load, STR, verify, false, 16) \
+        F(load, U64, priority, false, PROTO_PRIORITY_MAX) \
         F(load, BOOL, dry_run, false, 0) \
         F(load, BOOL, watch, false, 0)
 #define FIELDS_cancel(F) \
         F(cancel, STR, model, true, PROTO_NAME_MAX)
+#define FIELDS_set_priority(F) \
+        F(set_priority, STR, model, true, PROTO_NAME_MAX) \
+        F(set_priority, U64, priority, true, PROTO_PRIORITY_MAX)
 #define FIELDS_list(F) \
         F(list, STR, after, false, PROTO_NAME_MAX) \
         F(list, U64, limit, false, 0)
@@ -70,7 +76,7 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
 
 #define VERBS(V) \
         V(hello) V(ping) V(version) V(load) V(cancel) V(list) V(show) V(status) V(ps) V(wait) V(verify) V(unload) \
-        V(attach) V(detach) V(subscribe)
+        V(attach) V(detach) V(subscribe) V(set_priority)
 // clang-format on
 
 enum verb {

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define LOOK_MS 200
+#define PRIORITY_MAX 10000
 
 static volatile sig_atomic_t interrupted;
 
@@ -19,6 +20,15 @@ static void on_interrupt(int signal_number)
 {
         (void)signal_number;
         interrupted = 1;
+}
+
+static bool parse_priority(const char *text, uint64_t *priority)
+{
+        size_t len = strlen(text);
+        if (len == 0 || len > 5 || strspn(text, "0123456789") != len)
+                return false;
+        *priority = strtoull(text, NULL, 10);
+        return *priority >= 1 && *priority <= PRIORITY_MAX;
 }
 
 /* ---- load ---- */
@@ -86,6 +96,9 @@ static void print_detached(const struct ctl *ctl, const char *model)
 static int load(const struct ctl *ctl, const char *const *devices)
 {
         streamer_op *op;
+        uint64_t priority = 0;
+        if (ctl->priority && !parse_priority(ctl->priority, &priority))
+                return usage_error(ctl, "'%.100s' is no priority: 1 to 10000", ctl->priority);
         streamer_load_opts opts = {
                 .struct_size = sizeof(opts),
                 .source = ctl->args[0],
@@ -94,6 +107,7 @@ static int load(const struct ctl *ctl, const char *const *devices)
                 .n_devices = ctl->n_devices,
                 .verify = ctl->verify,
                 .flags = ctl->detach ? STREAMER_LOAD_DETACH : 0,
+                .priority = (unsigned)priority,
         };
         /* From here on the daemon may have the load, and an interrupt must say so. */
         struct sigaction action = {.sa_handler = on_interrupt};
@@ -182,6 +196,18 @@ int verb_cancel(struct ctl *ctl)
         int rc = call_model(ctl, "cancel", json_object(), &reply);
         if (rc == 0 && ctl->format != FORMAT_JSON)
                 puts("  cancelled");
+        return rc;
+}
+
+int verb_set_priority(struct ctl *ctl)
+{
+        uint64_t priority;
+        cleanup_json json_t *reply = NULL;
+        if (!parse_priority(ctl->args[1], &priority))
+                return usage_error(ctl, "'%.100s' is no priority: 1 to 10000", ctl->args[1]);
+        int rc = call_model(ctl, "set_priority", json_pack("{s:I}", "priority", (json_int_t)priority), &reply);
+        if (rc == 0 && ctl->format != FORMAT_JSON)
+                printf("  priority %" PRIu64 "\n", json_u64(reply, "priority"));
         return rc;
 }
 

@@ -30,7 +30,7 @@ struct ctl {
         bool quiet, no_progress, help, version;
         int timeout_ms; /* -1: not given */
 
-        const char *name, *verify;
+        const char *name, *verify, *priority;
         const char *devices[DEVICES_MAX];
         size_t n_devices;
         bool detach, dry_run, tensors, drain;
@@ -65,6 +65,7 @@ extern const struct flag global_flags[];
 
 int verb_load(struct ctl *ctl);
 int verb_cancel(struct ctl *ctl);
+int verb_set_priority(struct ctl *ctl);
 int verb_unload(struct ctl *ctl);
 int verb_wait(struct ctl *ctl);
 int verb_verify(struct ctl *ctl);

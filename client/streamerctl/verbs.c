@@ -25,6 +25,7 @@ static const struct flag load_flags[] = {
         {"--device", NULL, "DEVICE", "host, cuda:N or N; may be given again for replicas", FLAG_DEVICE, 0},
         {"--detach", NULL, NULL, "do not wait: print the model's name", FLAG_BOOL, AT(detach)},
         {"--verify", NULL, "HOW", "none, or sha256 against published digests", FLAG_STR, AT(verify)},
+        {"--priority", NULL, "N", "1 to 10000: its share where loads run side by side (100)", FLAG_STR, AT(priority)},
         {"--dry-run", NULL, NULL, "tell what would be loaded, and whether it fits", FLAG_BOOL, AT(dry_run)},
         {0},
 };
@@ -50,6 +51,11 @@ const struct verb verbs[] = {
         {.name = "cancel", .args = "MODEL", .min_args = 1, .max_args = 1, .run = verb_cancel,
          .summary = "End a load",
          .examples = "streamerctl cancel llama-3-8b"},
+        {.name = "set-priority", .args = "MODEL N", .min_args = 2, .max_args = 2, .run = verb_set_priority,
+         .summary = "Change a model's priority, also while it loads",
+         .about = "1 to 10000; 100 is usual. Loads that run side by side share the reader in the ratio of their\n"
+                  "priorities.",
+         .examples = "streamerctl set-priority llama-3-8b 500"},
         {.name = "list", .args = "", .run = verb_list,
          .summary = "List the models",
          .examples = "streamerctl list\n"

@@ -14,24 +14,49 @@
 
 /* ---- taking turns ---- */
 
-static unsigned half_of(unsigned n)
+static bool has_blocks(const struct read_job *job)
 {
-        return n < 2 ? 1 : n / 2;
+        return !job->stopped && job->next < job->plan->n_blocks;
+}
+
+/* Of those that want a share. One whose storage hangs wants none, and must not make the others'
+ * smaller. */
+static unsigned heaviest(const struct reader *reader, const struct read_job *self)
+{
+        unsigned weight = self->share.weight;
+        list_each (pos, &reader->jobs) {
+                const struct read_job *job = container_of(pos, struct read_job, link);
+                if (has_blocks(job) && job->stalled == 0 && job->share.weight > weight)
+                        weight = job->share.weight;
+        }
+        return weight;
 }
 
 static bool may_take(const struct reader *reader, const struct read_job *job)
 {
-        if (job->stopped || job->next == job->plan->n_blocks)
+        if (!has_blocks(job) || job->in_flight >= reader->opts.concurrency)
                 return false;
-        if (job->in_flight >= reader->opts.concurrency)
-                return false;
+        unsigned most = heaviest(reader, job);
         unsigned others = reader->busy - (job->in_flight - job->stalled);
         unsigned usable = reader->alive - reader->stuck;
-        if (job->in_flight - job->stalled >= half_of(usable > others ? usable - others : 0))
+        if (job->in_flight - job->stalled >= share_of(&job->share, most, usable > others ? usable - others : 0))
                 return false;
         if (job->plan->blocks[job->next].in_place)
                 return true;
-        return reader->staging.n_free > 0 && job->slots < half_of(reader->staging.n_free + job->slots);
+        unsigned n_free = reader->staging.n_free;
+        return n_free > 0 && job->slots < share_of(&job->share, most, n_free + job->slots);
+}
+
+/* The one whose next block is due first; of equals the one that has waited longest. */
+static struct read_job *choose(const struct reader *reader)
+{
+        struct read_job *first = NULL;
+        list_each (pos, &reader->jobs) {
+                struct read_job *job = container_of(pos, struct read_job, link);
+                if ((first == NULL || share_before(&job->share, &first->share)) && may_take(reader, job))
+                        first = job;
+        }
+        return first;
 }
 
 static bool is_dead(const struct read_target *target)
@@ -67,22 +92,20 @@ static void give_targets(struct reader *reader, const struct ticket *ticket)
 
 static bool try_take(struct reader *reader, struct ticket *ticket)
 {
-        list_each (pos, &reader->jobs) {
-                struct read_job *job = container_of(pos, struct read_job, link);
-                if (!may_take(reader, job))
-                        continue;
-                ticket->job = job;
-                ticket->block = &job->plan->blocks[job->next++];
-                ticket->slot = ticket->block->in_place ? NULL : staging_get(&reader->staging);
-                ticket->targets = take_targets(job);
-                job->slots += ticket->slot != NULL;
-                job->in_flight++;
-                reader->busy++;
-                list_remove(&job->link);
-                list_append(&reader->jobs, &job->link);
-                return true;
-        }
-        return false;
+        struct read_job *job = choose(reader);
+        if (job == NULL)
+                return false;
+        ticket->job = job;
+        ticket->block = &job->plan->blocks[job->next++];
+        ticket->slot = ticket->block->in_place ? NULL : staging_get(&reader->staging);
+        ticket->targets = take_targets(job);
+        job->slots += ticket->slot != NULL;
+        job->in_flight++;
+        reader->busy++;
+        share_take(&job->share, &reader->virtual_time, ticket->block->len);
+        list_remove(&job->link);
+        list_append(&reader->jobs, &job->link);
+        return true;
 }
 
 void reader_touch_ring(struct reader *reader)
@@ -218,6 +241,7 @@ void reader_start(struct reader *reader, struct read_job *job)
                 job->targets[i]->item.fn = target_lost;
         }
         pthread_mutex_lock(&reader->mutex);
+        share_init(&job->share, job->weight > 0 ? job->weight : READER_WEIGHT, reader->virtual_time);
         list_append(&reader->jobs, &job->link);
         job_settle(reader, job); /* a model without bytes */
         pthread_cond_broadcast(&reader->work);
@@ -231,6 +255,14 @@ void reader_stop(struct reader *reader, struct read_job *job)
                 job->stopped = true;
                 job_settle(reader, job);
         }
+        pthread_mutex_unlock(&reader->mutex);
+}
+
+void reader_set_weight(struct reader *reader, struct read_job *job, unsigned weight)
+{
+        pthread_mutex_lock(&reader->mutex);
+        job->share.weight = weight;
+        pthread_cond_broadcast(&reader->work); /* somebody's share has grown */
         pthread_mutex_unlock(&reader->mutex);
 }
 

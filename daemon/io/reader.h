@@ -10,9 +10,10 @@
  * read once, and its slot comes back when the last copy is done. A target whose copy fails is dead
  * from then on and the others go on without it; the job fails when none is left.
  *
- * Fairness. Loads take turns. A load holds at most `concurrency` tickets, and at most half of what
- * the others leave free (threads, and slots where it needs them): so whoever comes next finds a
- * thread and a slot at once, and a load whose storage hangs cannot take the rest.
+ * Fairness. A load holds at most `concurrency` tickets, and of what the others leave free (threads,
+ * and slots where it needs them) at most half, less where others weigh more (share.h): so whoever
+ * comes next finds a thread and a slot at once, a load whose storage hangs cannot take the rest, and
+ * loads that run side by side get shares by their weights.
  */
 #ifndef DAEMON_IO_READER_H
 #define DAEMON_IO_READER_H
@@ -23,12 +24,14 @@
 #include "daemon/base/wake.h"
 #include "daemon/device/device.h"
 #include "daemon/io/object.h"
+#include "daemon/io/share.h"
 #include "daemon/io/staging.h"
 #include "daemon/model/plan.h"
 
 #include <pthread.h>
 
 #define READ_TARGETS 64
+#define READER_WEIGHT 100u
 
 /* One device's segments, as a job's blocks go there. Dead from the start: the job leaves it out. */
 struct read_target {
@@ -52,6 +55,7 @@ struct read_job {
         /* One at least that lives; a single one where blocks are read in place. */
         struct read_target *targets[READ_TARGETS];
         size_t n_targets;
+        unsigned weight; /* of its share, where loads run side by side; 0: READER_WEIGHT */
 
         /* On a reader thread: the block's bytes are where they belong, in each target that lives,
          * and its leaves are hashed. */
@@ -65,6 +69,7 @@ struct read_job {
         /* private to the reader, under its lock */
         struct list link;
         struct wake_item item;
+        struct share share;
         size_t next;
         unsigned in_flight, slots, stalled;
         bool stopped, over;
@@ -81,7 +86,8 @@ struct reader {
         struct wake *wake;
         pthread_mutex_t mutex;
         pthread_cond_t work, ended;
-        struct list jobs; /* in turn */
+        struct list jobs;
+        uint64_t virtual_time; /* of their shares */
         struct staging staging;
         unsigned untouched; /* slots, taken from the ring until a thread has touched them */
         struct list threads;
@@ -107,6 +113,8 @@ bool reader_deinit(struct reader *reader, uint64_t deadline_ns);
 void reader_start(struct reader *reader, struct read_job *job);
 /* No new blocks; what is in flight comes home, then ended(). May be called at any time before. */
 void reader_stop(struct reader *reader, struct read_job *job);
+/* Between reader_start() and ended(): its share from now on. */
+void reader_set_weight(struct reader *reader, struct read_job *job, unsigned weight);
 
 /* On the loop, about once a second: counts threads that have moved no byte for stall_ns out and
  * replaces them up to a cap. True if this job has such threads. */

@@ -214,6 +214,7 @@ static void start_reading(struct load *load)
                                       .targets = {&load->target},
                                       .n_targets = 1,
                                       .leaves = load->publish.leaves,
+                                      .weight = load->priority,
                                       .landed = on_landed,
                                       .ended = read_ended};
         load->arrived.fn = on_arrived;

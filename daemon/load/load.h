@@ -47,6 +47,7 @@ struct load_request {
         const char *name;   /* NULL: from the source */
         const char *device; /* NULL: the only one */
         bool sha256, dry_run;
+        unsigned priority; /* 0: the default */
         const struct caller *caller;
 };
 
@@ -88,6 +89,7 @@ struct load {
         struct device *device;
         struct caller caller;
         bool sha256, dry_run;
+        unsigned priority; /* its weight where loads share the reader */
         uint64_t lane;
         struct load_estimate estimate;
 
@@ -136,6 +138,7 @@ int loads_begin(struct loads *loads, const struct load_request *request, struct 
 /* The newest that has not ended and goes by this name; NULL if none. */
 struct load *loads_find(struct loads *loads, const char *name);
 void load_cancel(struct load *load);
+void load_set_priority(struct load *load, unsigned priority);
 
 void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struct load_watch *, struct load *));
 void load_unwatch(struct load_watch *watch);

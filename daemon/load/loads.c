@@ -76,10 +76,13 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
         load->caller = *request->caller;
         load->sha256 = request->sha256;
         load->dry_run = request->dry_run;
+        load->priority = request->priority > 0 ? request->priority : PROTO_PRIORITY_DEFAULT;
         load->started_ns = now_ns();
         bool ok = load->name != NULL && load->source != NULL;
         if (ok && !request->dry_run)
                 ok = (load->generation = generation_new(loads->resident, name, source, device)) != NULL;
+        if (load->generation != NULL)
+                load->generation->priority = load->priority;
         if (!ok) {
                 load_free(load);
                 return NULL;
@@ -124,6 +127,13 @@ struct load *loads_find(struct loads *loads, const char *name)
                         found = l;
         }
         return found;
+}
+
+void load_set_priority(struct load *load, unsigned priority)
+{
+        load->priority = priority;
+        if (load->reading)
+                reader_set_weight(load->loads->reader, &load->job, priority);
 }
 
 /* ---- watching ---- */

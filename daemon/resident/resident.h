@@ -23,6 +23,7 @@
 #include "daemon/device/device.h"
 #include "daemon/source/source.h"
 #include "proto/manifest.h"
+#include "proto/messages.h"
 
 #include <sys/types.h>
 
@@ -61,6 +62,7 @@ struct generation {
         char *last_name; /* for display, when the names are gone */
         char *source;    /* canonical */
         struct source_identity identity;
+        unsigned priority;           /* PROTO_PRIORITY_MAX: the most */
         bool has_identity, verified; /* verified: files matched published SHA-256 digests */
 
         struct device *device;

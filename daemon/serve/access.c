@@ -20,7 +20,7 @@ static bool in_group(const struct conn *conn, gid_t gid)
 
 static bool administers(enum verb verb)
 {
-        return verb == VERB_unload || verb == VERB_cancel;
+        return verb == VERB_unload || verb == VERB_cancel || verb == VERB_set_priority;
 }
 
 int access_check(const struct server *server, const struct conn *conn, enum verb verb, struct error *error)

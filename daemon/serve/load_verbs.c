@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * load, cancel, and what the client that asked is told of a load until its end.
+ * load, cancel, set_priority, and what the client that asked is told of a load until its end.
  */
 #include "daemon/serve/session.h"
 
@@ -102,6 +102,7 @@ static int parse_load(const struct req_load *req, struct load_request *out, stru
                 out->sha256 = true;
         else if (req->verify != NULL && strcmp(req->verify, "none") != 0)
                 return error_set(error, STREAMER_EINVAL, "load: verify: '%s' is neither none nor sha256", req->verify);
+        out->priority = (unsigned)req->priority;
         if (req->devices.n > 1)
                 return error_set(error, STREAMER_EUNSUPPORTED, "load: several devices at once are not supported");
         if (req->devices.n == 1)
@@ -149,5 +150,40 @@ void session_cancel(struct session *session, const struct request *request)
         conn_writer(&w);
         writer_reply(&w, request->id, 1);
         writer_kstr(&w, "model", model);
+        conn_send(session->conn, &w, NULL, 0);
+}
+
+/* For the load that is under way, and for what is resident. */
+void session_set_priority(struct session *session, const struct request *request)
+{
+        const char *model = request->u.set_priority.model;
+        unsigned priority = (unsigned)request->u.set_priority.priority;
+        struct resident *resident = session->server->resident;
+        struct load *load = loads_find(session->server->loads, model);
+        unsigned n = 0;
+        struct error error;
+        if (priority == 0) {
+                error_set(&error, STREAMER_EINVAL, "set_priority: it is within 1 to %d", PROTO_PRIORITY_MAX);
+                session_error(session, request->id, &error);
+                return;
+        }
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (!generation_has_name(g, model))
+                        continue;
+                g->priority = priority;
+                n++;
+        }
+        if (load != NULL)
+                load_set_priority(load, priority);
+        if (n == 0) {
+                session_no_model(session, request->id, model);
+                return;
+        }
+        struct writer w;
+        conn_writer(&w);
+        writer_reply(&w, request->id, 2);
+        writer_kstr(&w, "model", model);
+        writer_ku64(&w, "priority", priority);
         conn_send(session->conn, &w, NULL, 0);
 }

@@ -40,7 +40,7 @@ static void write_devices(struct writer *w, const struct generation *g)
 void reply_model(struct writer *w, const struct generation *g, const char *name)
 {
         bool failed = g->state == GENERATION_FAILED;
-        writer_map(w, failed ? 12 : 11);
+        writer_map(w, failed ? 13 : 12);
         writer_kstr(w, "name", name);
         writer_ku64(w, "generation", g->number);
         reply_digest(w, "digest", g);
@@ -51,6 +51,7 @@ void reply_model(struct writer *w, const struct generation *g, const char *name)
         write_devices(w, g);
         writer_ku64(w, "leases", g->n_leases);
         writer_kbool(w, "pinned", false);
+        writer_ku64(w, "priority", g->priority);
         writer_ku64(w, "load_ns", g->state == GENERATION_LOADING ? 0 : g->load_ns);
         if (failed)
                 writer_kstr(w, "error", g->error.text);

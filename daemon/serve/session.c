@@ -112,6 +112,9 @@ static void dispatch(struct session *session, struct request *request)
         case VERB_cancel:
                 session_cancel(session, request);
                 break;
+        case VERB_set_priority:
+                session_set_priority(session, request);
+                break;
         case VERB_list:
                 session_list(session, request);
                 break;

@@ -74,6 +74,7 @@ void session_new(struct server *server, int fd);
 
 void session_load(struct session *session, struct request *request);
 void session_cancel(struct session *session, const struct request *request);
+void session_set_priority(struct session *session, const struct request *request);
 void op_tell(struct op *op, struct load *load);
 void op_free(struct op *op);
 

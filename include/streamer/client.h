@@ -131,6 +131,7 @@ typedef struct streamer_load_opts {
         size_t n_devices;
         const char *verify; /* NULL or "none", or "sha256" */
         unsigned flags;
+        unsigned priority; /* 1 to 10000, 0: the daemon's default: its share where loads run side by side */
 } streamer_load_opts;
 
 /* Asks the daemon to load. Returns when the request is accepted; the load survives this client.

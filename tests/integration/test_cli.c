@@ -68,13 +68,13 @@ static struct model *load_one(const char *name, uint64_t seed)
 static void check_model_object(json_t *o, const char *name, const struct model *m)
 {
         const char *have_name, *digest, *source, *state, *device, *page_kind;
-        json_int_t generation, bytes, tensors, device_bytes, leases, load_ns;
+        json_int_t generation, bytes, tensors, device_bytes, leases, priority, load_ns;
         json_t *devices, *pinned;
         char want_digest[33];
 
-        UNPACK(o, "{s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:o, s:I, s:o, s:I}", "name", &have_name, "generation",
+        UNPACK(o, "{s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:o, s:I, s:o, s:I, s:I}", "name", &have_name, "generation",
                &generation, "digest", &digest, "source", &source, "state", &state, "bytes", &bytes, "tensors", &tensors,
-               "devices", &devices, "leases", &leases, "pinned", &pinned, "load_ns", &load_ns);
+               "devices", &devices, "leases", &leases, "pinned", &pinned, "priority", &priority, "load_ns", &load_ns);
         UNPACK(devices, "[{s:s, s:I, s:s}]", "device", &device, "bytes", &device_bytes, "page_kind", &page_kind);
         model_digest(m, want_digest);
         ck_assert_str_eq(have_name, name);
@@ -88,6 +88,7 @@ static void check_model_object(json_t *o, const char *name, const struct model *
         ck_assert_int_eq(leases, 0);
         ck_assert_int_gt(load_ns, 0);
         ck_assert(json_is_boolean(pinned));
+        ck_assert_int_eq(priority, 100);
 }
 
 START_TEST(list_names_every_model_with_its_figures)

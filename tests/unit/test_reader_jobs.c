@@ -293,6 +293,72 @@ START_TEST(a_reader_whose_threads_hang_gives_up_at_its_deadline)
 }
 END_TEST
 
+/* ---- shares ---- */
+
+/* Both at once, each to where it may take no more; what they then have in flight. */
+static void hold_both(struct reading r[2], unsigned first, unsigned second)
+{
+        reading_reader_begin(16, 32 * BLOCK);
+        threads_await_asleep("reader", 32);
+        for (unsigned i = 0; i < 2; i++) {
+                reading_begin(&r[i], even_file(i == 0 ? "first" : "second", 40), false);
+                gate_init(&r[i].device.prepare, false);
+                r[i].job.weight = i == 0 ? first : second;
+                reader_start(&reader, &r[i].job);
+                gate_await(&r[i].device.prepare, i == 0 ? 16 : 1);
+        }
+        threads_await_asleep("reader", 32);
+}
+
+static void let_both_go(struct reading r[2])
+{
+        for (unsigned i = 0; i < 2; i++)
+                gate_open(&r[i].device.prepare);
+        for (unsigned i = 0; i < 2; i++) {
+                core_until(r[i].ended);
+                all_landed_once(&r[i]);
+                reading_end(&r[i]);
+        }
+}
+
+START_TEST(a_heavy_job_leaves_a_light_one_its_share)
+{
+        struct reading r[2];
+        hold_both(r, 1000, 100);
+        ck_assert_uint_eq(gate_come(&r[0].device.prepare), 16);
+        ck_assert_uint_eq(gate_come(&r[1].device.prepare), 1);
+        let_both_go(r);
+}
+END_TEST
+
+START_TEST(a_weight_that_is_raised_meanwhile_counts_at_once)
+{
+        struct reading r[2];
+        hold_both(r, 1000, 100);
+        reader_set_weight(&reader, &r[1].job, 1000);
+        gate_await(&r[1].device.prepare, 8);
+        threads_await_asleep("reader", 32);
+        ck_assert_uint_eq(gate_come(&r[1].device.prepare), 8);
+        let_both_go(r);
+}
+END_TEST
+
+START_TEST(a_heavy_job_that_hangs_does_not_make_the_others_small)
+{
+        struct reading r[2];
+        reading_reader_begin(16, 32 * BLOCK);
+        for (unsigned i = 0; i < 2; i++) {
+                reading_begin(&r[i], even_file(i == 0 ? "first" : "second", 40), false);
+                gate_init(&r[i].device.prepare, false);
+                r[i].job.weight = i == 0 ? 1000 : 100;
+                reader_start(&reader, &r[i].job);
+                gate_await(&r[i].device.prepare, 16);
+                reader_watch(&reader);
+        }
+        let_both_go(r);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("reader jobs");
@@ -312,5 +378,9 @@ int main(void)
         tcase_add_loop_test(hanging, a_job_that_hung_goes_on_when_its_storage_answers, 1, 5);
         tcase_add_test(hanging, stopping_a_job_that_hangs_waits_for_its_threads);
         tcase_add_test(hanging, a_reader_whose_threads_hang_gives_up_at_its_deadline);
+        TCase *shares = core_group("shares", NULL, reading_reader_end);
+        tcase_add_test(shares, a_heavy_job_leaves_a_light_one_its_share);
+        tcase_add_test(shares, a_weight_that_is_raised_meanwhile_counts_at_once);
+        tcase_add_test(shares, a_heavy_job_that_hangs_does_not_make_the_others_small);
         return suite_run();
 }
