@@ -134,4 +134,7 @@ int host_device_new(struct device **device, uint64_t budget, enum host_pages pag
  * map that is returned. */
 int host_table_new(const char *name, uint64_t size, int *fd, void **map, struct error *error);
 
+/* A further descriptor and read-only map of one. */
+int host_table_share(int table_fd, uint64_t size, int *fd, void **map, struct error *error);
+
 #endif

@@ -90,6 +90,18 @@ int host_table_new(const char *name, uint64_t size, int *fd, void **map, struct 
         return 0;
 }
 
+int host_table_share(int table_fd, uint64_t size, int *fd, void **map, struct error *error)
+{
+        cleanup_close int shared = fcntl(table_fd, F_DUPFD_CLOEXEC, 0);
+        if (shared < 0)
+                return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", size);
+        *map = mmap(NULL, size, PROT_READ, MAP_SHARED, shared, 0);
+        if (*map == MAP_FAILED)
+                return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", size);
+        *fd = take_fd(&shared);
+        return 0;
+}
+
 /* ---- pages ---- */
 
 /* Does the kernel give huge pages to shared memory that asks for them? */

@@ -39,8 +39,11 @@ static void taken_apart(struct work *work)
 static void take_apart(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        if (load->has_books)
+        if (load->has_books) {
                 publish_deinit(&load->publish);
+                table_drop(&load->manifest);
+                table_drop(&load->arrival);
+        }
         resolve_deinit(&load->resolved);
         load->sha = sha_free(load->sha);
         free(load->sha_steps);
@@ -177,16 +180,17 @@ static void read_ended(struct read_job *job)
 static void build_run(struct work *work)
 {
         struct load *load = container_of(work, struct load, build);
-        publish_build(&load->publish, load->generation->number, load->resolved.plan.segments, &load->build_error);
+        int r = publish_build(&load->publish, load->generation->number, load->resolved.plan.segments,
+                              &load->build_error);
+        if (r == 0)
+                publish_share(&load->publish, 0, &load->manifest, &load->arrival, &load->build_error);
 }
 
-/* The generation takes the tables over; reader threads go on writing through the maps, which its
- * pin keeps. */
 static void hand_over_tables(struct load *load)
 {
-        struct publish *p = &load->publish;
-        load->generation->manifest = (struct table){take_fd(&p->manifest_fd), p->manifest, p->manifest_size};
-        load->generation->arrival = (struct table){take_fd(&p->arrival_fd), p->arrival, p->arrival_size};
+        load->generation->manifest = load->manifest;
+        load->generation->arrival = load->arrival;
+        load->manifest.fd = load->arrival.fd = -1;
 }
 
 static void build_done(struct work *work)
@@ -275,7 +279,9 @@ static void plan_run(struct work *work)
         if (r < 0 || load->dry_run)
                 return;
         load->has_books = true;
-        if (publish_init(&load->publish, resolved, load->sha256, error) == 0)
+        load->targets[0] = &load->target;
+        load->manifest.fd = load->arrival.fd = -1;
+        if (publish_init(&load->publish, resolved, load->targets, 1, load->sha256, error) == 0)
                 publish_begin(&load->publish);
 }
 

@@ -100,7 +100,8 @@ struct load {
 
         struct resolved resolved;
         struct publish publish;
-        struct read_target target;
+        struct read_target target, *targets[1];
+        struct table manifest, arrival; /* for the generation */
         struct read_job job;
         struct sha *sha;
         struct sha_step *sha_steps;

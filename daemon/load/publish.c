@@ -2,22 +2,25 @@
 #include "daemon/load/publish.h"
 
 #include "daemon/base/util.h"
-#include "daemon/resident/resident.h"
 
 #include <inttypes.h>
 #include <string.h>
-#include <sys/mman.h>
 
 static uint64_t leaves_of(uint64_t bytes)
 {
         return (bytes + PLAN_LEAF - 1) / PLAN_LEAF;
 }
 
-int publish_init(struct publish *publish, const struct resolved *resolved, bool by_file, struct error *error)
+int publish_init(struct publish *publish, const struct resolved *resolved, struct read_target *const *targets,
+                 size_t n_targets, bool by_file, struct error *error)
 {
         const struct plan *plan = &resolved->plan;
-        *publish = (struct publish){
-                .resolved = resolved, .plan = plan, .by_file = by_file, .manifest_fd = -1, .arrival_fd = -1};
+        *publish = (struct publish){.resolved = resolved,
+                                    .plan = plan,
+                                    .targets = targets,
+                                    .n_targets = n_targets,
+                                    .by_file = by_file,
+                                    .manifest = {.fd = -1}};
         pthread_mutex_init(&publish->mutex, NULL);
         size_t n = plan->n_tensors + 1; /* never zero bytes */
         publish->leaves = malloc((plan->n_leaves + 1) * DIGEST_SIZE);
@@ -25,8 +28,11 @@ int publish_init(struct publish *publish, const struct resolved *resolved, bool 
         publish->remaining = malloc(n * sizeof(*publish->remaining));
         publish->arrived = malloc(n * sizeof(*publish->arrived));
         publish->file_left = calloc(resolved->set.n_objects + 1, sizeof(*publish->file_left));
+        publish->logs = calloc(n_targets, sizeof(*publish->logs));
+        for (size_t i = 0; publish->logs != NULL && i < n_targets; i++)
+                publish->logs[i].fd = -1;
         if (publish->leaves == NULL || publish->digests == NULL || publish->remaining == NULL ||
-            publish->arrived == NULL || publish->file_left == NULL)
+            publish->arrived == NULL || publish->file_left == NULL || publish->logs == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory for the books of %zu tensors", plan->n_tensors);
         for (size_t i = 0; i < plan->n_tensors; i++) {
                 publish->remaining[i] = (uint32_t)leaves_of(plan->tensors[i].bytes);
@@ -35,18 +41,12 @@ int publish_init(struct publish *publish, const struct resolved *resolved, bool 
         return 0;
 }
 
-static void drop(void *map, uint64_t size, int fd)
-{
-        if (fd < 0)
-                return;
-        munmap(map, size);
-        close(fd);
-}
-
 void publish_deinit(struct publish *publish)
 {
-        drop(publish->manifest, publish->manifest_size, publish->manifest_fd);
-        drop(publish->arrival, publish->arrival_size, publish->arrival_fd);
+        table_drop(&publish->manifest);
+        for (size_t i = 0; publish->logs != NULL && i < publish->n_targets; i++)
+                table_drop(&publish->logs[i]);
+        free(publish->logs);
         free(publish->leaves);
         free(publish->digests);
         free(publish->remaining);
@@ -58,22 +58,37 @@ void publish_deinit(struct publish *publish)
 
 /* ---- arrival ---- */
 
+static bool is_dead(const struct publish *publish, size_t target)
+{
+        return __atomic_load_n(&publish->targets[target]->dead, __ATOMIC_ACQUIRE);
+}
+
 /* With the lock held. The log's count is stored last, with release order: a client that sees it
  * sees the index and the digest too. */
+static void log_pending(const struct publish *publish, struct arrival_header *header)
+{
+        uint32_t *log = (uint32_t *)(header + 1);
+        for (size_t i = publish->n_published; i < publish->n_arrived; i++)
+                log[i] = publish->record_of[publish->arrived[i]];
+        __atomic_store_n(&header->count, publish->n_arrived, __ATOMIC_RELEASE);
+}
+
+/* With the lock held. Whoever made a tensor whole has seen what its blocks cost: a target that
+ * misses one of them is dead here. */
 static void publish_pending(struct publish *publish)
 {
         if (publish->record_of == NULL || publish->n_published == publish->n_arrived)
                 return;
-        struct manifest_record *records = (void *)((unsigned char *)publish->manifest + publish->manifest->records_off);
-        uint32_t *log = (uint32_t *)(publish->arrival + 1);
+        struct manifest_header *manifest = publish->manifest.map;
+        struct manifest_record *records = (void *)((unsigned char *)manifest + manifest->records_off);
         for (size_t i = publish->n_published; i < publish->n_arrived; i++) {
                 uint32_t tensor = publish->arrived[i];
-                uint32_t record = publish->record_of[tensor];
-                memcpy(records[record].digest, publish->digests[tensor], DIGEST_SIZE);
-                log[i] = record;
+                memcpy(records[publish->record_of[tensor]].digest, publish->digests[tensor], DIGEST_SIZE);
         }
+        for (size_t i = 0; i < publish->n_targets; i++)
+                if (!is_dead(publish, i))
+                        log_pending(publish, publish->logs[i].map);
         publish->n_published = publish->n_arrived;
-        __atomic_store_n(&publish->arrival->count, publish->n_published, __ATOMIC_RELEASE);
 }
 
 static void tensor_whole(struct publish *publish, uint32_t tensor)
@@ -207,7 +222,8 @@ static uint64_t strings_add(struct strings *strings, const char *s, size_t len)
 static void fill_metadata(const struct publish *publish, struct strings *strings)
 {
         const struct st_header *meta = metadata_of(publish->resolved);
-        struct manifest_pair *pairs = (void *)((unsigned char *)publish->manifest + publish->manifest->metadata_off);
+        struct manifest_header *manifest = publish->manifest.map;
+        struct manifest_pair *pairs = (void *)((unsigned char *)manifest + manifest->metadata_off);
         for (size_t i = 0; meta != NULL && i < meta->n_metadata; i++) {
                 const struct st_pair *p = &meta->metadata[i];
                 pairs[i].key_len = p->key_len;
@@ -219,9 +235,10 @@ static void fill_metadata(const struct publish *publish, struct strings *strings
 
 static void fill_records(struct publish *publish, const uint32_t *order, uint32_t *record_of, struct strings *strings)
 {
-        unsigned char *base = (unsigned char *)publish->manifest;
-        struct manifest_record *records = (void *)(base + publish->manifest->records_off);
-        uint64_t *shapes = (void *)(base + publish->manifest->shapes_off);
+        const struct manifest_header *manifest = publish->manifest.map;
+        unsigned char *base = publish->manifest.map;
+        struct manifest_record *records = (void *)(base + manifest->records_off);
+        uint64_t *shapes = (void *)(base + manifest->shapes_off);
         uint64_t n_shapes = 0;
         for (size_t i = 0; i < publish->plan->n_tensors; i++) {
                 const struct plan_tensor *placed = &publish->plan->tensors[order[i]];
@@ -243,28 +260,50 @@ static void fill_records(struct publish *publish, const uint32_t *order, uint32_
         }
 }
 
+static int make_table(const char *name, uint64_t size, struct table *table, struct error *error)
+{
+        table->size = size;
+        return host_table_new(name, size, &table->fd, &table->map, error);
+}
+
+static int make_log(struct table *table, uint64_t n_records, struct error *error)
+{
+        int r = make_table("streamerd-arrival", sizeof(struct arrival_header) + n_records * sizeof(uint32_t), table,
+                           error);
+        if (r < 0)
+                return r;
+        struct arrival_header *header = table->map;
+        memcpy(header->magic, ARRIVAL_MAGIC, sizeof(header->magic));
+        header->capacity = n_records;
+        return 0;
+}
+
 static int make_tables(struct publish *publish, const struct manifest_counts *counts, struct error *error)
 {
-        void *map;
         uint64_t size = manifest_size(counts);
         if (size == 0)
                 return error_set(error, STREAMER_EFAILED, "the table of tensors would exceed %" PRIu64 " bytes",
                                  MANIFEST_MAX_SIZE);
-        int r = host_table_new("streamerd-manifest", size, &publish->manifest_fd, &map, error);
-        if (r < 0)
-                return r;
-        publish->manifest = map;
-        publish->manifest_size = size;
-        manifest_init(map, counts);
-        size = sizeof(struct arrival_header) + counts->n_records * sizeof(uint32_t);
-        r = host_table_new("streamerd-arrival", size, &publish->arrival_fd, &map, error);
-        if (r < 0)
-                return r;
-        publish->arrival = map;
-        publish->arrival_size = size;
-        memcpy(publish->arrival->magic, ARRIVAL_MAGIC, sizeof(publish->arrival->magic));
-        publish->arrival->capacity = counts->n_records;
-        return 0;
+        int r = make_table("streamerd-manifest", size, &publish->manifest, error);
+        if (r == 0)
+                manifest_init(publish->manifest.map, counts);
+        for (size_t i = 0; r == 0 && i < publish->n_targets; i++)
+                if (!is_dead(publish, i))
+                        r = make_log(&publish->logs[i], counts->n_records, error);
+        return r;
+}
+
+static int share_table(const struct table *table, struct table *shared, struct error *error)
+{
+        *shared = (struct table){.fd = -1, .size = table->size};
+        return host_table_share(table->fd, table->size, &shared->fd, &shared->map, error);
+}
+
+int publish_share(const struct publish *publish, size_t target, struct table *manifest, struct table *arrival,
+                  struct error *error)
+{
+        int r = share_table(&publish->manifest, manifest, error);
+        return r < 0 ? r : share_table(&publish->logs[target], arrival, error);
 }
 
 int publish_build(struct publish *publish, uint64_t generation, const uint64_t *segment_sizes, struct error *error)
@@ -278,7 +317,7 @@ int publish_build(struct publish *publish, uint64_t generation, const uint64_t *
         cleanup_free uint32_t *record_of = malloc((publish->plan->n_tensors + 1) * sizeof(*record_of));
         if (order == NULL || record_of == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory to sort %zu names", publish->plan->n_tensors);
-        struct manifest_header *header = publish->manifest;
+        struct manifest_header *header = publish->manifest.map;
         header->generation = generation;
         header->data_bytes = publish->plan->bytes;
         struct manifest_segment *segments = (void *)((unsigned char *)header + header->segments_off);
@@ -298,8 +337,7 @@ int publish_build(struct publish *publish, uint64_t generation, const uint64_t *
 
 int publish_finish(struct publish *publish, unsigned char digest[DIGEST_SIZE], struct error *error)
 {
-        const struct manifest_view m =
-                table_manifest(&(struct table){.map = publish->manifest, .size = publish->manifest_size});
+        const struct manifest_view m = table_manifest(&publish->manifest);
         struct hash *hash = hash_new();
         if (hash == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
@@ -310,6 +348,6 @@ int publish_finish(struct publish *publish, unsigned char digest[DIGEST_SIZE], s
         }
         hash_final(hash, digest);
         hash_free(hash);
-        memcpy(publish->manifest->digest, digest, DIGEST_SIZE);
+        memcpy(((struct manifest_header *)publish->manifest.map)->digest, digest, DIGEST_SIZE);
         return 0;
 }

@@ -9,19 +9,22 @@
  * then its index into the arrival log) as soon as the manifest is there.
  *
  * With SHA-256 a file's tensors wait until the whole file has matched (publish_file).
+ *
+ * Where the blocks go to several targets these share all of it but the arrival log: each has one of
+ * its own, which stands still from the moment its target is dead, since what comes later is not there.
  */
 #ifndef DAEMON_LOAD_PUBLISH_H
 #define DAEMON_LOAD_PUBLISH_H
 
-#include "daemon/base/hash.h"
+#include "daemon/io/reader.h"
 #include "daemon/load/resolve.h"
-#include "proto/manifest.h"
-
-#include <pthread.h>
+#include "daemon/resident/resident.h"
 
 struct publish {
         const struct resolved *resolved;
         const struct plan *plan;
+        struct read_target *const *targets;
+        size_t n_targets;
         bool by_file; /* hold tensors back until their file is released */
 
         unsigned char (*leaves)[DIGEST_SIZE];  /* of the plan's leaves, written by reader threads */
@@ -35,16 +38,15 @@ struct publish {
         size_t n_arrived, n_published;
         uint32_t *record_of; /* plan tensor > record; NULL until the manifest is built */
 
-        /* The tables, handed to the generation when built. */
-        int manifest_fd, arrival_fd;
-        struct manifest_header *manifest;
-        struct arrival_header *arrival;
-        uint64_t manifest_size, arrival_size;
+        /* Its own maps, written to; generations have others (publish_share). */
+        struct table manifest;
+        struct table *logs; /* of arrival, by target; none where it was dead already */
 };
 
-/* Plans no I/O. On failure publish_deinit() is still to be called. */
-int publish_init(struct publish *publish, const struct resolved *resolved, bool by_file, struct error *error);
-void publish_deinit(struct publish *publish); /* tables that were not handed over go too */
+/* Does no I/O; borrows the array of targets. On failure publish_deinit() is still to be called. */
+int publish_init(struct publish *publish, const struct resolved *resolved, struct read_target *const *targets,
+                 size_t n_targets, bool by_file, struct error *error);
+void publish_deinit(struct publish *publish);
 
 /* Before reading: tensors without bytes arrive at once. */
 void publish_begin(struct publish *publish);
@@ -54,6 +56,10 @@ bool publish_landed(struct publish *publish, const struct plan_block *block);
 
 /* On a worker. `segment_sizes` by plan segment. */
 int publish_build(struct publish *publish, uint64_t generation, const uint64_t *segment_sizes, struct error *error);
+
+/* On a worker, after it: the tables for a target's generation. */
+int publish_share(const struct publish *publish, size_t target, struct table *manifest, struct table *arrival,
+                  struct error *error);
 
 /* On any thread: all tensors of the file may be seen. */
 void publish_file(struct publish *publish, size_t file);

@@ -20,6 +20,9 @@ static const struct device_layout layout = {.page = 4096, .align = 1, .granulari
 static struct model *model;
 static struct resolved resolved;
 static struct publish publish;
+#define TARGETS 2
+static struct read_target targets[TARGETS];
+static struct read_target *const target_list[TARGETS] = {&targets[0], &targets[1]};
 static unsigned char *images[8]; /* of the files */
 static const struct plan *plan;
 
@@ -30,7 +33,9 @@ static void publish_open(const char *path, bool by_file)
         plan = &resolved.plan;
         for (size_t i = 0; i < resolved.set.n_objects; i++)
                 images[i] = (unsigned char *)file_read(resolved.set.objects[i].path, NULL);
-        ck_assert_int_eq(publish_init(&publish, &resolved, by_file, &error), 0);
+        for (size_t i = 0; i < TARGETS; i++)
+                targets[i] = (struct read_target){.dead = false};
+        ck_assert_int_eq(publish_init(&publish, &resolved, target_list, TARGETS, by_file, &error), 0);
 }
 
 static void build(void)
@@ -64,19 +69,24 @@ static struct manifest_view view_of(void)
 {
         struct manifest_view view;
         const char *why = "";
-        int r = manifest_open(&view, publish.manifest, publish.manifest_size, &why);
+        int r = manifest_open(&view, publish.manifest.map, publish.manifest.size, &why);
         ck_assert_msg(r == 0, "%s", why);
         return view;
 }
 
+static const struct arrival_header *log_of(size_t target)
+{
+        return publish.logs[target].map;
+}
+
 static uint64_t visible(void)
 {
-        return __atomic_load_n(&publish.arrival->count, __ATOMIC_ACQUIRE);
+        return __atomic_load_n(&log_of(0)->count, __ATOMIC_ACQUIRE);
 }
 
 static uint32_t arrival(uint64_t i)
 {
-        return ((const uint32_t *)(publish.arrival + 1))[i];
+        return ((const uint32_t *)(log_of(0) + 1))[i];
 }
 
 /* The model's own number of a record. */
@@ -501,6 +511,57 @@ START_TEST(a_model_without_tensors_has_tables_too)
 }
 END_TEST
 
+/* ---- several targets ---- */
+
+static uint64_t visible_in(size_t target)
+{
+        return __atomic_load_n(&log_of(target)->count, __ATOMIC_ACQUIRE);
+}
+
+START_TEST(each_target_has_a_log_of_its_own)
+{
+        struct error error = {0};
+        struct table manifest[TARGETS], arrival[TARGETS];
+        build();
+        publish_begin(&publish);
+        for (size_t i = 0; i < plan->n_blocks; i++)
+                land(i);
+        for (size_t i = 0; i < TARGETS; i++) {
+                ck_assert_int_eq(publish_share(&publish, i, &manifest[i], &arrival[i], &error), 0);
+                ck_assert_uint_eq(((const struct arrival_header *)arrival[i].map)->count, plan->n_tensors);
+                ck_assert_mem_eq(manifest[i].map, publish.manifest.map, publish.manifest.size);
+        }
+        ck_assert_ptr_ne(arrival[0].map, arrival[1].map);
+        for (size_t i = 0; i < TARGETS; i++) {
+                table_drop(&manifest[i]);
+                table_drop(&arrival[i]);
+        }
+}
+END_TEST
+
+/* Loop test: dead from the start, before the tables, or after them. */
+START_TEST(the_log_of_a_dead_target_stands_still)
+{
+        if (_i == 0)
+                targets[1].dead = true;
+        publish_begin(&publish);
+        land(0);
+        if (_i == 1)
+                targets[1].dead = true;
+        build();
+        if (_i == 2)
+                targets[1].dead = true;
+        for (size_t i = 1; i < plan->n_blocks; i++)
+                land(i);
+        ck_assert_uint_eq(visible(), plan->n_tensors);
+        ck_assert_uint_eq(publish_count(&publish), plan->n_tensors);
+        if (_i < 2)
+                ck_assert_int_lt(publish.logs[1].fd, 0);
+        else
+                ck_assert_uint_eq(visible_in(1), 1);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("publish");
@@ -526,5 +587,8 @@ int main(void)
         tcase_add_test(tables, the_model_digest_is_not_there_before_the_end);
         TCase *none = core_group("no tensors", NULL, NULL);
         tcase_add_test(none, a_model_without_tensors_has_tables_too);
+        TCase *several = core_group("several targets", begin_three_blocks, end);
+        tcase_add_test(several, each_target_has_a_log_of_its_own);
+        tcase_add_loop_test(several, the_log_of_a_dead_target_stands_still, 0, 3);
         return suite_run();
 }
