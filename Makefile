@@ -174,8 +174,12 @@ lint: | $(BUILD)/deps-lint
 objects: $(call obj,$(PROTO) $(DAEMON) $(CLIENT) $(CTL) daemon/main.c $(wildcard tests/*/*.c))
 
 ## install      to $(DESTDIR)$(PREFIX)
+SYSTEMD := $(wildcard systemd/*.service systemd/*.socket systemd/*.d/*)
+# Where each of systemd's kinds of files lies below $(PREFIX)/lib.
+lib_of = $(if $(filter systemd/%.service systemd/%.socket,$1),systemd/system/$(notdir $1),$(patsubst systemd/%,%,$1))
 install: all
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig include/streamer share/doc/streamerd)
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig lib/systemd/system include/streamer share/doc/streamerd \
+		$(foreach d,sysusers tmpfiles sysctl,lib/$d.d))
 	install $(BUILD)/streamerd $(BUILD)/streamerctl $(DESTDIR)$(PREFIX)/bin
 	install $(BUILD)/libstreamer-client.so.0 $(DESTDIR)$(PREFIX)/lib
 	ln -sf libstreamer-client.so.0 $(DESTDIR)$(PREFIX)/lib/libstreamer-client.so
@@ -183,6 +187,7 @@ install: all
 	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(BUILD)/streamer-client.pc >$(DESTDIR)$(PREFIX)/lib/pkgconfig/streamer-client.pc
 	install -m 644 include/streamer/client.h $(DESTDIR)$(PREFIX)/include/streamer
 	install -m 644 config/streamerd.yaml LICENSE $(DESTDIR)$(PREFIX)/share/doc/streamerd
+	$(foreach f,$(SYSTEMD),sed 's|/usr/|$(PREFIX)/|' $f >$(DESTDIR)$(PREFIX)/lib/$(call lib_of,$f) &&) :
 
 ## clean        removes every build folder
 clean:

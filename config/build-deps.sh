@@ -21,7 +21,8 @@ library:yaml-0.1            libyaml-dev
 library:libsystemd          libsystemd-dev
 library:jansson             libjansson-dev" ;;
         test) echo "
-library:check               check" ;;
+library:check               check
+command:systemd-nspawn      systemd-container" ;;
         bench) echo "
 command:fio                 fio" ;;
         fuzz) echo "

@@ -172,6 +172,10 @@ static int open_failed(int errno_value, const char *shown, struct error *error)
         case EMFILE:
         case ENFILE:
                 return error_set(error, STREAMER_ELIMIT, "%s (%s)", strerror(errno_value), shown);
+        case ENOSYS: /* before Linux 5.6, or a sandbox that cannot look into its arguments */
+                return error_set(
+                        error, STREAMER_EUNSUPPORTED,
+                        "openat2 is refused here: by the kernel, or by a filter such as RestrictSUIDSGID= (%s)", shown);
         default:
                 return error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno_value), shown);
         }

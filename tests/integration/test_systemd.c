@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * `systemctl start streamerd` on a real systemd: the files that `make install` lays down, on a
+ * throw-away copy of this machine (tests/lib/boot.h). What the daemon's own parts do with a service
+ * manager's messages is tested without one elsewhere; here is what only the real one can show: the
+ * units, the sandbox, the order of things.
+ */
+#include "streamer/client.h"
+#include "tests/lib/base.h"
+#include "tests/lib/boot.h"
+#include "tests/lib/daemon.h"
+#include "tests/lib/model.h"
+#include "tests/lib/suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+static struct boot boot;
+static struct model *model;
+
+/* Fails with the script's output where its exit status is not this. */
+#define SHELL(expected, ...)                                                                                           \
+        __extension__({                                                                                                \
+                char *shell_out;                                                                                       \
+                int shell_code = boot_shell(&boot, &shell_out, __VA_ARGS__);                                           \
+                ck_assert_msg(shell_code == (expected), "exit status %d\n%s", shell_code, shell_out);                  \
+                shell_out;                                                                                             \
+        })
+
+static void make_stage(const char *stage)
+{
+        const char *build = getenv("STREAMERD_BUILD");
+        char *command = format_text("env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -s install DEPS=0 BUILD='%s' "
+                                    "DESTDIR='%s' PREFIX=/usr >&2",
+                                    build != NULL ? build : "build", stage);
+        ck_assert_int_eq(system(command), 0); /* NOLINT: a command of our own */
+        free(command);
+}
+
+static void begin(void)
+{
+        if (suite_short() || getuid() != 0)
+                return;
+        char *stage = suite_path("stage"), *file = suite_path("tiny.safetensors");
+        model = model_mixed(1, 1 << 20);
+        model_write(model, file);
+        make_stage(stage);
+        if (!boot_start(&boot, suite_folder()))
+                return;
+        free(SHELL(0,
+                   "set -e; cp -a '%s'/. /; systemctl daemon-reload; systemd-sysusers; systemd-tmpfiles --create;"
+                   "cp '%s' /srv/models/tiny.safetensors; chmod 644 /srv/models/tiny.safetensors",
+                   stage, file));
+}
+
+static void end(void)
+{
+        boot_stop(&boot);
+}
+
+#define BOOTED()                                                                                                       \
+        do {                                                                                                           \
+                if (boot.init == 0 && !suite_short()) /* sanitizers find nothing in a unit */                          \
+                        skip("systemd", "it cannot be booted in a container here");                                    \
+                if (boot.init == 0)                                                                                    \
+                        return;                                                                                        \
+        } while (0)
+
+/* Each test begins with nothing started and the settings as installed. */
+static void afresh(void)
+{
+        free(SHELL(0, "systemctl stop streamerd.socket streamerd.service; "
+                      "systemctl reset-failed streamerd.service streamerd.socket 2>/dev/null; "
+                      "rm -rf /run/systemd/system/streamerd.service.d /etc/streamerd/streamerd.yaml; "
+                      "systemctl daemon-reload; systemd-tmpfiles --create streamerd.conf"));
+}
+
+static void drop_in(const char *lines)
+{
+        free(SHELL(0,
+                   "d=/run/systemd/system/streamerd.service.d; mkdir -p $d; printf '[Service]\\n%s\\n' >$d/test.conf; "
+                   "systemctl daemon-reload",
+                   lines));
+}
+
+static char *property(const char *name)
+{
+        char *out = SHELL(0, "systemctl show streamerd.service -p %s --value", name);
+        out[strcspn(out, "\n")] = '\0';
+        return out;
+}
+
+static bool has_property(const char *name, const char *value)
+{
+        char *text = property(name);
+        bool same = strcmp(text, value) == 0;
+        free(text);
+        return same;
+}
+
+/* ---- the files ---- */
+
+START_TEST(the_units_are_valid)
+{
+        BOOTED();
+        free(SHELL(0, "systemd-analyze verify --recursive-errors=yes --man=no streamerd.service streamerd.socket"));
+}
+END_TEST
+
+START_TEST(the_exposure_is_low)
+{
+        BOOTED();
+        free(SHELL(0, "systemd-analyze security --offline=true --threshold=25 --no-pager "
+                      "/usr/lib/systemd/system/streamerd.service"));
+}
+END_TEST
+
+START_TEST(pages_are_granted_by_the_sysctl_file)
+{
+        BOOTED();
+        char *out = SHELL(0, "/lib/systemd/systemd-sysctl --cat-config | grep -c '^vm.nr_overcommit_hugepages'");
+        ck_assert_str_eq(out, "1\n");
+        free(out);
+}
+END_TEST
+
+/* ---- starting ---- */
+
+START_TEST(start_is_done_when_the_socket_serves)
+{
+        BOOTED();
+        afresh();
+        char *out = SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors && "
+                             "streamerctl verify tiny && stat -c '%%U %%G %%a' /run/streamerd/streamerd.sock");
+        ck_assert_msg(strstr(out, "streamerd streamerd 660") != NULL, "%s", out);
+        free(out);
+        out = SHELL(0, "stat -c %%U /proc/$(systemctl show streamerd.service -p MainPID --value)");
+        ck_assert_str_eq(out, "streamerd\n");
+        free(out);
+}
+END_TEST
+
+static bool says_resident(void *arg)
+{
+        (void)arg;
+        return has_property("StatusText", "1 model resident, 0 leases");
+}
+
+START_TEST(status_says_what_is_resident)
+{
+        BOOTED();
+        afresh();
+        free(SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors"));
+        ck_assert(eventually(says_resident, NULL, 10000));
+}
+END_TEST
+
+START_TEST(who_connects_first_is_served_when_the_daemon_is_up)
+{
+        BOOTED();
+        afresh();
+        free(SHELL(0, "systemctl start streamerd.socket"));
+        ck_assert(has_property("ActiveState", "inactive"));
+        free(SHELL(0, "streamerctl load /srv/models/tiny.safetensors"));
+        ck_assert(has_property("ActiveState", "active"));
+}
+END_TEST
+
+START_TEST(a_member_of_the_group_loads_and_a_stranger_does_not)
+{
+        BOOTED();
+        afresh();
+        free(SHELL(0, "systemctl start streamerd; setpriv --reuid=nobody --regid=streamerd --clear-groups "
+                      "streamerctl load /srv/models/tiny.safetensors"));
+        free(SHELL(8, "setpriv --reuid=nobody --regid=nogroup --clear-groups streamerctl list"));
+}
+END_TEST
+
+START_TEST(a_wrong_setting_is_said_once)
+{
+        BOOTED();
+        afresh();
+        free(SHELL(0, "echo 'nonsense: 1' >>/etc/streamerd/streamerd.yaml; ! systemctl start streamerd.service"));
+        ck_assert(has_property("ExecMainStatus", "2"));
+        ck_assert(has_property("NRestarts", "0"));
+        char *out = SHELL(0, "journalctl -b -u streamerd --no-pager -o cat | tail -20");
+        ck_assert_msg(strstr(out, "nonsense") != NULL, "%s", out);
+        free(out);
+}
+END_TEST
+
+/* ---- watchdog ---- */
+
+static bool was_restarted(void *arg)
+{
+        (void)arg;
+        return has_property("NRestarts", "1") && has_property("ActiveState", "active");
+}
+
+START_TEST(a_daemon_that_hangs_is_restarted)
+{
+        BOOTED();
+        afresh();
+        drop_in("WatchdogSec=1s\\nTimeoutAbortSec=1s");
+        free(SHELL(0, "systemctl start streamerd; kill -STOP $(systemctl show streamerd.service -p MainPID --value)"));
+        ck_assert(eventually(was_restarted, NULL, 20000));
+        free(SHELL(0, "streamerctl status"));
+}
+END_TEST
+
+START_TEST(a_daemon_that_lives_is_left_alone)
+{
+        BOOTED();
+        afresh();
+        drop_in("WatchdogSec=200ms");
+        free(SHELL(0, "systemctl start streamerd"));
+        /* Ten signs of life in the manager's own count of time since the last one. */
+        char *first = property("WatchdogTimestampMonotonic"), *last = NULL;
+        for (int seen = 0; seen < 10;) {
+                free(last);
+                last = property("WatchdogTimestampMonotonic");
+                seen += strcmp(last, first) != 0;
+                free(first);
+                first = format_text("%s", last);
+        }
+        free(first);
+        free(last);
+        ck_assert(has_property("NRestarts", "0"));
+        ck_assert(has_property("ActiveState", "active"));
+}
+END_TEST
+
+/* ---- stopping ---- */
+
+static char *socket_outside(void)
+{
+        return format_text("/proc/%d/root/run/streamerd/streamerd.sock", (int)boot.init);
+}
+
+START_TEST(stop_does_not_wait_for_clients)
+{
+        BOOTED();
+        afresh();
+        free(SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors"));
+        char *path = socket_outside();
+        streamer_client *client;
+        streamer_lease *lease;
+        streamer_tensor tensor;
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = path};
+        ck_assert_int_eq(streamer_connect(&opts, &client), 0);
+        ck_assert_int_eq(streamer_attach(client, "tiny", NULL, &lease), 0);
+        free(SHELL(0, "systemctl stop streamerd.service streamerd.socket"));
+        ck_assert(has_property("Result", "success"));
+        /* What it has mapped is its own. */
+        ck_assert_int_eq(streamer_tensor_find(lease, model->tensors[0].name, &tensor), 0);
+        ck_assert(model_check(model, 0, tensor.data));
+        streamer_detach(lease);
+        streamer_close(client);
+        free(path);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("systemd");
+        TCase *tests = suite_group("systemd", begin, end, 120);
+        tcase_add_test(tests, the_units_are_valid);
+        tcase_add_test(tests, the_exposure_is_low);
+        tcase_add_test(tests, pages_are_granted_by_the_sysctl_file);
+        tcase_add_test(tests, start_is_done_when_the_socket_serves);
+        tcase_add_test(tests, status_says_what_is_resident);
+        tcase_add_test(tests, who_connects_first_is_served_when_the_daemon_is_up);
+        tcase_add_test(tests, a_member_of_the_group_loads_and_a_stranger_does_not);
+        tcase_add_test(tests, a_wrong_setting_is_said_once);
+        tcase_add_test(tests, a_daemon_that_hangs_is_restarted);
+        tcase_add_test(tests, a_daemon_that_lives_is_left_alone);
+        tcase_add_test(tests, stop_does_not_wait_for_clients);
+        return suite_run();
+}
