@@ -36,7 +36,7 @@ struct daemon {
         struct cuda *cuda; /* NULL: no CUDA device is configured */
         struct device *devices[DEVICES_MAX];
         size_t n_devices;
-        struct source_roots *roots;
+        struct sources sources;
         struct work_pool *pool;
         struct reader reader;
         struct resident resident;
@@ -158,7 +158,7 @@ static int make_reader(struct daemon *d, struct error *error)
         if (d->cuda != NULL)
                 cuda_set_ring(d->cuda, d->reader.staging.base, d->reader.staging.bytes);
         log_info("ring: %u slots of %" PRIu64 " bytes on %s pages, %u reader threads%s%s", d->reader.staging.n_slots,
-                 opts.block_size, page_kind_name(d->reader.staging.pages), d->reader.base_threads,
+                 opts.block_size, page_kind_name(d->reader.staging.pages), d->reader.engines[READ_PREAD].base,
                  opts.numa.policy != NUMA_ANYWHERE ? ", " : "", numa_text(&opts.numa, numa, sizeof(numa)));
         return 0;
 }
@@ -179,7 +179,7 @@ static struct server_limits limits_of(const struct config_limits *l)
 static int make_parts(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
-        int r = source_roots_new(&d->roots, (const char *const *)c->roots, c->n_roots, error);
+        int r = source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, error);
         if (r == 0)
                 r = make_devices(d, error);
         if (r == 0)
@@ -193,7 +193,7 @@ static int make_parts(struct daemon *d, struct error *error)
         loads_init(&d->loads);
         d->loads.max_running = (unsigned)c->limits.loads;
         d->loads.resident = &d->resident;
-        d->loads.roots = d->roots;
+        d->loads.sources = &d->sources;
         d->loads.reader = &d->reader;
         d->loads.pool = d->pool;
         d->loads.block_size = c->io.block_size;
@@ -288,7 +288,7 @@ static void take_apart(struct daemon *d)
         for (size_t i = 0; i < d->n_devices; i++)
                 device_free(d->devices[i]);
         cuda_free(d->cuda);
-        source_roots_free(d->roots);
+        source_roots_free(d->sources.roots);
         wake_free(d->wake);
         config_deinit(&d->config);
 }

@@ -8,8 +8,11 @@
  */
 #include "daemon/io/object.h"
 
+#include "daemon/base/hash.h"
 #include "daemon/base/util.h"
+#include "daemon/io/reader_pread.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -87,7 +90,50 @@ int object_version_check(int fd, const char *path, const struct object_version *
         return error_set(error, STREAMER_EFAILED, "changed while it was read: another %s (%s)", field, path);
 }
 
-/* ---- objects ---- */
+/* ---- files ---- */
+
+/* One read brings the whole header of an ordinary checkpoint. */
+#define FIRST_READ (64 * KiB)
+
+static int file_read_ranges(const struct object_range *ranges, size_t n, struct error *error)
+{
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < n; i++)
+                r = pread_range(ranges[i].object, ranges[i].offset, ranges[i].len, ranges[i].to, error);
+        return r;
+}
+
+static int file_check_versions(const struct object *const *objects, size_t n, struct error *error)
+{
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < n; i++)
+                r = object_version_check(objects[i]->fd, objects[i]->path, &objects[i]->version, error);
+        return r;
+}
+
+static void file_identify(const struct object *object, struct hash *hash)
+{
+        const struct object_version *v = &object->version;
+        const uint64_t fields[] = {htole64(v->dev), htole64(v->ino), htole64(v->size), htole64(v->mtime_ns),
+                                   htole64(v->ctime_ns)};
+        hash_update(hash, fields, sizeof(fields));
+}
+
+static void file_deinit(struct object *object)
+{
+        close_p(&object->fd);
+        close_p(&object->direct);
+}
+
+const struct object_ops object_file_ops = {
+        .kind = "file",
+        .engine = READ_PREAD,
+        .first_read = FIRST_READ,
+        .read_ranges = file_read_ranges,
+        .check_versions = file_check_versions,
+        .identify = file_identify,
+        .deinit = file_deinit,
+};
 
 /* 0 where O_DIRECT is refused, or asks for more than readers give. The kernel's answer is raised to
  * a sector: some file systems say that any memory address will do, and their devices disagree. */
@@ -129,9 +175,9 @@ static int find_direct(struct object *object, struct error *error)
 
 int object_init_consume_fd(struct object *object, int fd, const char *path, struct error *error)
 {
-        *object = (struct object){.path = strdup(path), .fd = fd, .direct = -1};
+        *object = (struct object){.ops = &object_file_ops, .path = strdup(path), .fd = fd, .direct = -1};
         if (object->path == NULL) {
-                close(fd);
+                object_deinit(object);
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         }
         int r = object_version_read(fd, path, &object->version, error);
@@ -145,17 +191,34 @@ int object_init_consume_fd(struct object *object, int fd, const char *path, stru
         return 0;
 }
 
+/* ---- objects of any kind ---- */
+
 void object_deinit(struct object *object)
 {
-        if (object->path != NULL) {
-                close_p(&object->fd);
-                close_p(&object->direct);
-                free(object->path);
-        }
+        if (object->ops != NULL)
+                object->ops->deinit(object);
+        free(object->path);
         *object = (struct object){.fd = -1, .direct = -1};
+}
+
+int object_read_ranges(const struct object_range *ranges, size_t n, struct error *error)
+{
+        return n > 0 ? ranges[0].object->ops->read_ranges(ranges, n, error) : 0;
+}
+
+int object_read_range(const struct object *object, uint64_t offset, uint64_t len, unsigned char *to,
+                      struct error *error)
+{
+        const struct object_range range = {object, offset, len, to};
+        return object->ops->read_ranges(&range, 1, error);
+}
+
+int object_check_versions(const struct object *const *objects, size_t n, struct error *error)
+{
+        return n > 0 ? objects[0]->ops->check_versions(objects, n, error) : 0;
 }
 
 int object_check_version(const struct object *object, struct error *error)
 {
-        return object_version_check(object->fd, object->path, &object->version, error);
+        return object_check_versions(&object, 1, error);
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What can be read: one regular file, open, with the version it had when it was opened.
+ * What can be read: one file or one key of a store, with the version it had when it was opened. What
+ * kind it is shows in its ops alone; the bytes of blocks are read by the engine that these name.
  *
- * Two descriptors: `fd` reads through the page cache (POSIX_FADV_RANDOM, so that a 4 KiB probe
- * starts no read-ahead), `direct` past it (O_DIRECT; -1 where the file system refuses it).
+ * A file has two descriptors: `fd` reads through the page cache (POSIX_FADV_RANDOM, so that a 4 KiB
+ * probe starts no read-ahead), `direct` past it (O_DIRECT; -1 where the file system refuses it). What
+ * is read over the network is described in object_http.h.
  */
 #ifndef DAEMON_IO_OBJECT_H
 #define DAEMON_IO_OBJECT_H
@@ -14,28 +16,68 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+/* Of a file all of it; of a remote object the size, and the rest is its own (object_http.h). */
 struct object_version {
         uint64_t dev, ino, size;
         uint64_t mtime_ns, ctime_ns;
 };
 
+struct object;
+struct hash;
+struct remote;
+
+/* Who reads the blocks of objects of a kind: see reader.h. */
+enum read_engine { READ_PREAD, READ_ENGINES };
+
+/* A piece of an object that is read whole, or not at all, for other uses than blocks. */
+struct object_range {
+        const struct object *object;
+        uint64_t offset, len; /* within the object */
+        unsigned char *to;    /* congruent to offset modulo 4096, with room to the end of its last page */
+};
+
+/* Calls with n take objects of one kind, and do for a store in parallel what a file does in turn. */
+struct object_ops {
+        const char *kind; /* "file", "http" */
+        enum read_engine engine;
+        uint32_t first_read; /* bytes that are asked for before a header's length is known */
+        int (*read_ranges)(const struct object_range *ranges, size_t n, struct error *error);
+        /* STREAMER_EFAILED if one is not what it was when opened. */
+        int (*check_versions)(const struct object *const *objects, size_t n, struct error *error);
+        /* What tells this version of this object from all others. */
+        void (*identify)(const struct object *object, struct hash *hash);
+        void (*deinit)(struct object *object);
+};
+
 struct object {
-        char *path; /* for messages */
-        int fd, direct;
-        uint32_t direct_align; /* of offset, length and memory; at most 4096 where direct >= 0 */
+        const struct object_ops *ops; /* NULL: nothing here */
+        char *path;                   /* for messages: a path, or a URL without its query */
         struct object_version version;
         unsigned char sha256[32]; /* published digest, where has_sha256 */
         bool has_sha256;
+        union { /* the kind's own */
+                struct {
+                        int fd, direct;
+                        uint32_t direct_align; /* of offset, length and memory; at most 4096 where direct >= 0 */
+                };
+                struct remote *remote;
+        };
 };
+
+/* All of one kind; n may be 0. */
+int object_read_ranges(const struct object_range *ranges, size_t n, struct error *error);
+int object_check_versions(const struct object *const *objects, size_t n, struct error *error);
 
 /* Takes over fd, an open regular file (refuses anything else), opens its O_DIRECT twin through
  * /proc/self/fd, asks alignment by STATX_DIOALIGN (512..4096; 4096 where the kernel does not say).
  * On failure fd is closed. `path` is copied. */
 int object_init_consume_fd(struct object *object, int fd, const char *path, struct error *error);
 void object_deinit(struct object *object); /* accepts a zeroed object */
+extern const struct object_ops object_file_ops;
 
-/* STREAMER_EFAILED if the file is not what it was when opened (which field changed). */
-int object_check_version(const struct object *object, struct error *error);
+int object_read_range(const struct object *object, uint64_t offset, uint64_t len, unsigned char *to,
+                      struct error *error);
+int object_check_version(const struct object *object, struct error *error); /* names the field that changed */
 
 /* ---- versions of files that are not objects ---- */
 

@@ -12,6 +12,19 @@
 #define THREADS_PER_CONCURRENCY 2u
 #define THREADS_CAP 3u
 
+/* ---- engines ---- */
+
+static void wake_engines(struct reader *reader, bool all)
+{
+        for (size_t i = 0; i < READ_ENGINES; i++)
+                reader->engines[i].ops->wake(reader, all);
+}
+
+static unsigned places_of(const struct engine *engine)
+{
+        return (engine->alive - engine->stuck) * engine->places;
+}
+
 /* ---- taking turns ---- */
 
 static bool has_blocks(const struct read_job *job)
@@ -34,11 +47,12 @@ static unsigned heaviest(const struct reader *reader, const struct read_job *sel
 
 static bool may_take(const struct reader *reader, const struct read_job *job)
 {
-        if (!has_blocks(job) || job->in_flight >= reader->opts.concurrency)
+        if (!has_blocks(job) || job->in_flight >= job->limit)
                 return false;
+        const struct engine *engine = &reader->engines[job->engine];
         unsigned most = heaviest(reader, job);
-        unsigned others = reader->busy - (job->in_flight - job->stalled);
-        unsigned usable = reader->alive - reader->stuck;
+        unsigned others = engine->busy - (job->in_flight - job->stalled);
+        unsigned usable = places_of(engine);
         if (job->in_flight - job->stalled >= share_of(&job->share, most, usable > others ? usable - others : 0))
                 return false;
         if (job->plan->blocks[job->next].in_place)
@@ -48,12 +62,13 @@ static bool may_take(const struct reader *reader, const struct read_job *job)
 }
 
 /* The one whose next block is due first; of equals the one that has waited longest. */
-static struct read_job *choose(const struct reader *reader)
+static struct read_job *choose(const struct reader *reader, enum read_engine engine)
 {
         struct read_job *first = NULL;
         list_each (pos, &reader->jobs) {
                 struct read_job *job = container_of(pos, struct read_job, link);
-                if ((first == NULL || share_before(&job->share, &first->share)) && may_take(reader, job))
+                if (job->engine == engine && (first == NULL || share_before(&job->share, &first->share)) &&
+                    may_take(reader, job))
                         first = job;
         }
         return first;
@@ -90,9 +105,9 @@ static void give_targets(struct reader *reader, const struct ticket *ticket)
         }
 }
 
-static bool try_take(struct reader *reader, struct ticket *ticket)
+static bool try_take(struct reader *reader, enum read_engine engine, struct ticket *ticket)
 {
-        struct read_job *job = choose(reader);
+        struct read_job *job = choose(reader, engine);
         if (job == NULL)
                 return false;
         ticket->job = job;
@@ -101,7 +116,7 @@ static bool try_take(struct reader *reader, struct ticket *ticket)
         ticket->targets = take_targets(job);
         job->slots += ticket->slot != NULL;
         job->in_flight++;
-        reader->busy++;
+        reader->engines[engine].busy++;
         share_take(&job->share, &reader->virtual_time, ticket->block->len);
         list_remove(&job->link);
         list_append(&reader->jobs, &job->link);
@@ -117,34 +132,44 @@ void reader_touch_ring(struct reader *reader)
                 staging_touch(&reader->staging, slot);
                 pthread_mutex_lock(&reader->mutex);
                 staging_put(&reader->staging, slot);
-                pthread_cond_signal(&reader->work);
+                wake_engines(reader, false);
         }
         pthread_mutex_unlock(&reader->mutex);
 }
 
-bool reader_take(struct reader *reader, struct ticket *ticket)
+bool reader_take(struct reader *reader, enum read_engine kind, struct ticket *ticket)
 {
+        struct engine *engine = &reader->engines[kind];
         pthread_mutex_lock(&reader->mutex);
         bool taken = false;
         /* More threads than the base are left from a time when some hung. */
-        while (!reader->stopping && reader->alive - reader->stuck <= reader->base_threads &&
-               !(taken = try_take(reader, ticket)))
+        while (!reader->stopping && engine->alive - engine->stuck <= engine->base &&
+               !(taken = try_take(reader, kind, ticket)))
                 pthread_cond_wait(&reader->work, &reader->mutex);
-        if (!taken) {
-                /* Counted here, so that two do not leave for one place too many; and what this one gave
-                 * back last may be another's to take. */
-                reader->alive--;
-                pthread_cond_broadcast(&reader->work);
-                pthread_cond_broadcast(&reader->ended);
-        }
+        if (!taken)
+                reader_leave_locked(reader, kind);
         pthread_mutex_unlock(&reader->mutex);
         return taken;
 }
 
-bool reader_try(struct reader *reader, struct ticket *ticket)
+/* Counted at once, so that two do not leave for one place too many; and what this one gave back last
+ * may be another's to take. */
+void reader_leave_locked(struct reader *reader, enum read_engine kind)
+{
+        reader->engines[kind].alive--;
+        wake_engines(reader, true);
+        pthread_cond_broadcast(&reader->ended);
+}
+
+bool reader_try_locked(struct reader *reader, enum read_engine kind, struct ticket *ticket)
+{
+        return !reader->stopping && try_take(reader, kind, ticket);
+}
+
+bool reader_try(struct reader *reader, enum read_engine kind, struct ticket *ticket)
 {
         pthread_mutex_lock(&reader->mutex);
-        bool taken = !reader->stopping && try_take(reader, ticket);
+        bool taken = reader_try_locked(reader, kind, ticket);
         pthread_mutex_unlock(&reader->mutex);
         return taken;
 }
@@ -155,10 +180,14 @@ static void job_settle(struct reader *reader, struct read_job *job)
         bool done = job->stopped || job->next == job->plan->n_blocks;
         if (!done || job->in_flight > 0 || job->over)
                 return;
+        struct engine *engine = &reader->engines[job->engine];
         job->over = true;
         list_remove(&job->link);
+        if (engine->ops->end != NULL)
+                engine->ops->end(reader, job);
         wake_post(reader->wake, &job->item);
-        pthread_cond_broadcast(&reader->work); /* the others' shares have grown */
+        engine->jobs--;
+        wake_engines(reader, true); /* the others' shares have grown */
 }
 
 static void job_failed(struct read_job *job, const struct error *error)
@@ -206,12 +235,12 @@ void reader_give(struct reader *reader, struct ticket *ticket, const struct erro
                 job->slots--;
         }
         job->in_flight--;
-        reader->busy--;
+        reader->engines[job->engine].busy--;
         bool others = job->link.next != job->link.prev || ticket->slot != NULL;
         job_settle(reader, job);
         /* This thread takes the next block itself; what it freed may let another one in. */
         if (others)
-                pthread_cond_signal(&reader->work);
+                wake_engines(reader, false);
         pthread_mutex_unlock(&reader->mutex);
 }
 
@@ -240,11 +269,17 @@ void reader_start(struct reader *reader, struct read_job *job)
                 job->targets[i]->in_flight = 0;
                 job->targets[i]->item.fn = target_lost;
         }
+        job->limit = reader->opts.concurrency;
+        job->pace = NULL;
+        struct engine *engine = &reader->engines[job->engine];
         pthread_mutex_lock(&reader->mutex);
         share_init(&job->share, job->weight > 0 ? job->weight : READER_WEIGHT, reader->virtual_time);
         list_append(&reader->jobs, &job->link);
+        engine->jobs++;
+        if (engine->ops->begin != NULL && engine->ops->begin(reader, job, &job->error) < 0)
+                job->failed = job->stopped = true;
         job_settle(reader, job); /* a model without bytes */
-        pthread_cond_broadcast(&reader->work);
+        wake_engines(reader, true);
         pthread_mutex_unlock(&reader->mutex);
 }
 
@@ -253,6 +288,7 @@ void reader_stop(struct reader *reader, struct read_job *job)
         pthread_mutex_lock(&reader->mutex);
         if (!job->over) {
                 job->stopped = true;
+                reader->engines[job->engine].ops->wake(reader, true);
                 job_settle(reader, job);
         }
         pthread_mutex_unlock(&reader->mutex);
@@ -285,23 +321,25 @@ void reader_hash(const struct ticket *ticket, struct hash_cursor *cursor, const 
 
 /* ---- threads ---- */
 
-static void grow(struct reader *reader)
+static void grow(struct reader *reader, struct engine *engine)
 {
-        unsigned cap = reader->base_threads * THREADS_CAP;
-        while (!reader->stopping && reader->alive - reader->stuck < reader->base_threads && reader->alive < cap) {
-                if (!reader_pread_start(reader))
+        unsigned cap = engine->base * THREADS_CAP;
+        while (!reader->stopping && engine->alive - engine->stuck < engine->base && engine->alive < cap) {
+                if (!engine->ops->start(reader))
                         break;
-                reader->alive++;
+                engine->alive++;
         }
 }
 
 void reader_watch(struct reader *reader)
 {
+        struct engine *files = &reader->engines[READ_PREAD];
         pthread_mutex_lock(&reader->mutex);
-        unsigned before = reader->stuck;
-        reader_pread_watch(reader, now_ns());
-        grow(reader);
-        unsigned stuck = reader->stuck, alive = reader->alive;
+        unsigned before = files->stuck;
+        for (size_t i = 0; i < READ_ENGINES; i++)
+                reader->engines[i].ops->watch(reader, now_ns());
+        grow(reader, files);
+        unsigned stuck = files->stuck, alive = files->alive;
         if (stuck != before)
                 pthread_cond_broadcast(&reader->work);
         pthread_mutex_unlock(&reader->mutex);
@@ -342,17 +380,27 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
         pthread_cond_init(&reader->ended, &attr);
         pthread_condattr_destroy(&attr);
         list_init(&reader->jobs);
-        list_init(&reader->threads);
+        reader->engines[READ_PREAD] = (struct engine){
+                .ops = &reader_pread_ops, .base = opts->concurrency * THREADS_PER_CONCURRENCY, .places = 1};
+        for (size_t i = 0; i < READ_ENGINES; i++)
+                list_init(&reader->engines[i].threads);
         while (staging_get(&reader->staging) != NULL)
                 reader->untouched++;
-        reader->base_threads = opts->concurrency * THREADS_PER_CONCURRENCY;
         pthread_mutex_lock(&reader->mutex);
-        grow(reader);
-        unsigned alive = reader->alive;
+        grow(reader, &reader->engines[READ_PREAD]);
+        unsigned alive = reader->engines[READ_PREAD].alive;
         pthread_mutex_unlock(&reader->mutex);
         if (alive == 0)
                 return error_set(error, STREAMER_ENOMEM, "reader: no thread could be started");
         return 0;
+}
+
+static unsigned alive_threads(const struct reader *reader)
+{
+        unsigned n = 0;
+        for (size_t i = 0; i < READ_ENGINES; i++)
+                n += reader->engines[i].alive;
+        return n;
 }
 
 bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
@@ -360,14 +408,15 @@ bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
         struct timespec until = timespec_of(deadline_ns);
         pthread_mutex_lock(&reader->mutex);
         reader->stopping = true;
-        pthread_cond_broadcast(&reader->work);
-        while (reader->alive > 0 && pthread_cond_timedwait(&reader->ended, &reader->mutex, &until) == 0)
+        wake_engines(reader, true);
+        while (alive_threads(reader) > 0 && pthread_cond_timedwait(&reader->ended, &reader->mutex, &until) == 0)
                 ;
-        bool all = reader->alive == 0;
+        bool all = alive_threads(reader) == 0;
         pthread_mutex_unlock(&reader->mutex);
         if (!all)
                 return false;
-        reader_pread_join(reader);
+        for (size_t i = 0; i < READ_ENGINES; i++)
+                reader->engines[i].ops->join(reader);
         pthread_cond_destroy(&reader->work);
         pthread_cond_destroy(&reader->ended);
         pthread_mutex_destroy(&reader->mutex);

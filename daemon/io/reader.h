@@ -2,7 +2,8 @@
  *
  * The block reader: moves the blocks of any number of loads from objects into segments, with many
  * in flight. This is the shared part: whose block is next, who holds a slot, when a load's reading
- * has ended. What fills a block is an engine (reader_pread).
+ * has ended. What fills a block is an engine: reader_pread for files, reader_http for the network. A
+ * job names its engine, whose threads take tickets of such jobs alone; slots are everyone's.
  *
  *   waiting > taken (ticket) > filled and hashed > [copied to each target] > landed
  *
@@ -10,10 +11,10 @@
  * read once, and its slot comes back when the last copy is done. A target whose copy fails is dead
  * from then on and the others go on without it; the job fails when none is left.
  *
- * Fairness. A load holds at most `concurrency` tickets, and of what the others leave free (threads,
- * and slots where it needs them) at most half, less where others weigh more (share.h): so whoever
- * comes next finds a thread and a slot at once, a load whose storage hangs cannot take the rest, and
- * loads that run side by side get shares by their weights.
+ * Fairness. A load holds at most `concurrency` tickets (fewer where its engine says so), and of what
+ * the others leave free (places of the engine, and slots where it needs them) at most half, less where
+ * others weigh more (share.h): so whoever comes next finds a place and a slot at once, a load whose
+ * storage hangs cannot take the rest, and loads that run side by side get shares by their weights.
  */
 #ifndef DAEMON_IO_READER_H
 #define DAEMON_IO_READER_H
@@ -29,6 +30,8 @@
 #include "daemon/model/plan.h"
 
 #include <pthread.h>
+
+struct http;
 
 #define READ_TARGETS 64
 #define READER_WEIGHT 100u
@@ -49,6 +52,7 @@ struct read_target {
 
 /* One load's reading; embedded by the load, which owns everything it points to until ended(). */
 struct read_job {
+        enum read_engine engine; /* of all its objects */
         const struct plan *plan;
         const struct object *objects;         /* by plan_block.file */
         unsigned char (*leaves)[DIGEST_SIZE]; /* plan->n_leaves; filled */
@@ -72,13 +76,42 @@ struct read_job {
         struct share share;
         size_t next;
         unsigned in_flight, slots, stalled;
+        unsigned limit; /* of tickets; the engine's to change */
         bool stopped, over;
+        void *pace; /* the engine's own, gone before ended() */
 };
 
 struct reader_opts {
         unsigned concurrency;
         uint64_t block_size, memory_limit, stall_ns;
         struct numa_choice numa; /* where the ring and the threads sit */
+        struct http *http;       /* NULL: no job of READ_HTTP comes */
+};
+
+struct reader;
+
+/* With the reader's lock held. */
+struct engine_ops {
+        /* One thread more; false where it cannot be started. */
+        bool (*start)(struct reader *reader);
+        /* There may be work for one thread, or for all; or reason to look again at what is in flight. */
+        void (*wake)(struct reader *reader, bool all);
+        /* About once a second: who moves no byte? */
+        void (*watch)(struct reader *reader, uint64_t now);
+        /* Of a job. begin() sets its limit; either may be NULL. */
+        int (*begin)(struct reader *reader, struct read_job *job, struct error *error);
+        void (*end)(struct reader *reader, struct read_job *job);
+        /* When no thread is alive. */
+        void (*join)(struct reader *reader);
+};
+
+struct engine {
+        const struct engine_ops *ops;
+        struct list threads;
+        unsigned base, alive, stuck; /* threads: wanted, there, of these hanging */
+        unsigned places;             /* tickets that one thread can hold */
+        unsigned busy;               /* tickets that count */
+        unsigned jobs;
 };
 
 struct reader {
@@ -90,8 +123,7 @@ struct reader {
         uint64_t virtual_time; /* of their shares */
         struct staging staging;
         unsigned untouched; /* slots, taken from the ring until a thread has touched them */
-        struct list threads;
-        unsigned base_threads, alive, busy, stuck;
+        struct engine engines[READ_ENGINES];
         cpu_set_t processors; /* for threads, where placed */
         bool placed;
         bool stopping;
@@ -128,9 +160,12 @@ bool reader_job_stalled(struct reader *reader, const struct read_job *job);
 void reader_touch_ring(struct reader *reader);
 
 /* Waits for a ticket; false when the thread shall end: it does not count any more. */
-bool reader_take(struct reader *reader, struct ticket *ticket);
-/* The same without waiting: false where there is none just now. */
-bool reader_try(struct reader *reader, struct ticket *ticket);
+bool reader_take(struct reader *reader, enum read_engine engine, struct ticket *ticket);
+/* The same without waiting: false where there is none just now. With the lock held, or without. */
+bool reader_try(struct reader *reader, enum read_engine engine, struct ticket *ticket);
+bool reader_try_locked(struct reader *reader, enum read_engine engine, struct ticket *ticket);
+/* The thread ends: it does not count any more. */
+void reader_leave_locked(struct reader *reader, enum read_engine engine);
 /* A target cannot take the block: it is dead from here on. Whoever holds the ticket says so. */
 void reader_lose(struct reader *reader, struct read_job *job, struct read_target *target, const struct error *error);
 /* Nothing more is to be done for the block: it has landed, unless no target of it lives. */

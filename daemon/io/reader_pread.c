@@ -19,7 +19,7 @@
 #define BUFFERED_PIECE (512 * KiB)
 
 struct pread_thread {
-        struct list link; /* in reader->threads */
+        struct list link; /* in the engine's threads */
         pthread_t thread;
         struct reader *reader;
         struct read_job *job;  /* under the reader's lock; NULL while idle */
@@ -278,8 +278,8 @@ static void set_job(struct pread_thread *self, struct read_job *job)
         if (self->stuck) { /* it came back */
                 self->stuck = false;
                 self->job->stalled--;
-                reader->stuck--;
-                reader->busy++;
+                reader->engines[READ_PREAD].stuck--;
+                reader->engines[READ_PREAD].busy++;
         }
         self->job = job;
         pthread_mutex_unlock(&reader->mutex);
@@ -315,8 +315,8 @@ static bool next_block(struct pread_thread *self, struct ticket *ticket)
                 if (flights->n > 0)
                         flights_reap(flights);
                 if (flights->n == 0)
-                        return reader_take(self->reader, ticket);
-                if (flights->n < FLIGHTS_MAX && reader_try(self->reader, ticket))
+                        return reader_take(self->reader, READ_PREAD, ticket);
+                if (flights->n < FLIGHTS_MAX && reader_try(self->reader, READ_PREAD, ticket))
                         return true;
                 wait_for_copy(self);
         }
@@ -343,7 +343,7 @@ static void *pread_main(void *arg)
         return NULL;
 }
 
-bool reader_pread_start(struct reader *reader)
+static bool pread_start(struct reader *reader)
 {
         struct pread_thread *self = calloc(1, sizeof(*self));
         if (self == NULL)
@@ -362,27 +362,28 @@ bool reader_pread_start(struct reader *reader)
                 free(self);
                 return false;
         }
-        list_append(&reader->threads, &self->link);
+        list_append(&reader->engines[READ_PREAD].threads, &self->link);
         return true;
 }
 
-void reader_pread_watch(struct reader *reader, uint64_t now)
+static void pread_watch(struct reader *reader, uint64_t now)
 {
-        list_each (pos, &reader->threads) {
+        struct engine *engine = &reader->engines[READ_PREAD];
+        list_each (pos, &engine->threads) {
                 struct pread_thread *t = container_of(pos, struct pread_thread, link);
                 uint64_t moved = __atomic_load_n(&t->moved_ns, __ATOMIC_RELAXED);
                 if (t->job == NULL || t->stuck || now < moved || now - moved < reader->opts.stall_ns)
                         continue;
                 t->stuck = true;
                 t->job->stalled++;
-                reader->stuck++;
-                reader->busy--;
+                engine->stuck++;
+                engine->busy--;
         }
 }
 
-void reader_pread_join(struct reader *reader)
+static void pread_join(struct reader *reader)
 {
-        list_each_safe (pos, &reader->threads) {
+        list_each_safe (pos, &reader->engines[READ_PREAD].threads) {
                 struct pread_thread *t = container_of(pos, struct pread_thread, link);
                 list_remove(&t->link);
                 pthread_join(t->thread, NULL);
@@ -390,3 +391,18 @@ void reader_pread_join(struct reader *reader)
                 free(t);
         }
 }
+
+static void pread_wake(struct reader *reader, bool all)
+{
+        if (all)
+                pthread_cond_broadcast(&reader->work);
+        else
+                pthread_cond_signal(&reader->work);
+}
+
+const struct engine_ops reader_pread_ops = {
+        .start = pread_start,
+        .wake = pread_wake,
+        .watch = pread_watch,
+        .join = pread_join,
+};

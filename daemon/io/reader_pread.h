@@ -20,13 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct reader;
-
-/* With the reader's lock held. */
-bool reader_pread_start(struct reader *reader);
-void reader_pread_watch(struct reader *reader, uint64_t now);
-/* When no thread is alive. */
-void reader_pread_join(struct reader *reader);
+extern const struct engine_ops reader_pread_ops;
 
 /* Reads [offset, offset + len) to `to` for other uses (headers), cache first, then O_DIRECT where
  * `to` is congruent to offset modulo 4096 and has room up to the end of its last page. */

@@ -213,7 +213,9 @@ static void start_reading(struct load *load)
         load->pending += 2;
         load->reading = true;
         load->target = (struct read_target){.segments = load->generation->segments, .lost = on_lost};
-        load->job = (struct read_job){.plan = &load->resolved.plan,
+        struct source_set *set = &load->resolved.set;
+        load->job = (struct read_job){.engine = set->n_objects > 0 ? set->objects[0].ops->engine : READ_PREAD,
+                                      .plan = &load->resolved.plan,
                                       .objects = load->resolved.set.objects,
                                       .targets = {&load->target},
                                       .n_targets = 1,
@@ -384,7 +386,8 @@ static void become_shared(struct load *load, struct generation *same, struct loa
 static void open_run(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        resolve_open(&load->resolved, load->loads->roots, load->source, &load->caller, load->sha256, &load->step_error);
+        resolve_open(&load->resolved, load->loads->sources, load->source, &load->caller, load->sha256,
+                     &load->step_error);
 }
 
 static void open_done(struct work *work)

@@ -119,7 +119,7 @@ struct loads {
         struct list all;
         unsigned n_running, max_running;
         struct resident *resident;
-        const struct source_roots *roots;
+        const struct sources *sources;
         struct reader *reader;
         struct work_pool *pool;
         uint64_t block_size;

@@ -2,7 +2,6 @@
 #include "daemon/load/resolve.h"
 
 #include "daemon/base/util.h"
-#include "daemon/io/reader_pread.h"
 
 #include <errno.h>
 #include <grp.h>
@@ -12,8 +11,8 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-/* One read brings the whole header of an ordinary checkpoint. */
-#define FIRST_READ (64 * KiB)
+/* Files whose headers are asked for at once: bounds the memory for bytes beyond them. */
+#define HEADERS_AT_ONCE 32u
 
 /* ---- on the caller's behalf ---- */
 
@@ -41,14 +40,16 @@ static void caller_drop(const struct caller *caller)
         require(syscall(SYS_setfsuid, -1) == 0);
 }
 
-int resolve_open(struct resolved *resolved, const struct source_roots *roots, const char *canonical,
+int resolve_open(struct resolved *resolved, const struct sources *sources, const char *canonical,
                  const struct caller *caller, bool want_sha256, struct error *error)
 {
         struct source_opts opts = {.want_sha256 = want_sha256};
         *resolved = (struct resolved){0};
+        if (!source_is_local(canonical))
+                return source_open(sources, canonical, &opts, &resolved->set, error);
         int r = caller_assume(caller, error);
         if (r == 0)
-                r = source_open(roots, canonical, &opts, &resolved->set, error);
+                r = source_open(sources, canonical, &opts, &resolved->set, error);
         caller_drop(caller);
         return r;
 }
@@ -73,23 +74,51 @@ static int bad_file(const struct object *object, const struct st_error *st, stru
         return error_set(error, code, "%s (%s)", st->text, object->path);
 }
 
-static int read_header(const struct object *object, struct header_text *text, uint64_t *n, struct error *error)
+static uint64_t first_bytes(const struct object *object)
 {
-        uint64_t size = object->version.size;
-        uint64_t first = size < FIRST_READ ? size : FIRST_READ;
+        return object->version.size < object->ops->first_read ? object->version.size : object->ops->first_read;
+}
+
+static int first_range(struct resolved *resolved, size_t i, struct object_range *range, struct error *error)
+{
+        const struct object *object = &resolved->set.objects[i];
+        struct header_text *text = &resolved->texts[i];
+        int r = text_grow(text, object->ops->first_read, error);
+        *range = (struct object_range){object, 0, first_bytes(object), text->map};
+        return r;
+}
+
+/* What the first read did not bring. Of one that it did, its pages are given back. */
+static int rest_range(struct resolved *resolved, size_t i, struct object_range *range, struct error *error)
+{
+        const struct object *object = &resolved->set.objects[i];
+        struct header_text *text = &resolved->texts[i];
+        uint64_t first = first_bytes(object);
         struct st_error st;
-        int r = text_grow(text, FIRST_READ, error);
-        if (r == 0 && first > 0)
-                r = pread_range(object, 0, first, text->map, error);
-        if (r < 0)
-                return r;
-        if (st_parse_prefix(text->map, size, n, &st) < 0)
+        if (st_parse_prefix(text->map, object->version.size, &text->n, &st) < 0)
                 return bad_file(object, &st, error);
-        uint64_t whole = ST_PREFIX + *n;
-        if (whole <= first)
-                return 0;
-        r = text_grow(text, whole, error);
-        return r < 0 ? r : pread_range(object, first, whole - first, text->map + first, error);
+        uint64_t whole = ST_PREFIX + text->n;
+        int r = text_grow(text, whole, error);
+        *range = (struct object_range){object, first, whole > first ? whole - first : 0, text->map + first};
+        return r;
+}
+
+/* One round for the beginnings of several files and one for the longer headers among them, so that a
+ * store is asked for all at once. */
+static int read_headers(struct resolved *resolved, size_t from, size_t to, struct error *error)
+{
+        struct object_range ranges[HEADERS_AT_ONCE];
+        size_t n = 0;
+        int r = 0;
+        for (size_t i = from; r == 0 && i < to; i++)
+                r = first_range(resolved, i, &ranges[i - from], error);
+        if (r == 0)
+                r = object_read_ranges(ranges, to - from, error);
+        for (size_t i = from; r == 0 && i < to; i++) {
+                r = rest_range(resolved, i, &ranges[n], error);
+                n += ranges[n].len > 0;
+        }
+        return r < 0 ? r : object_read_ranges(ranges, n, error);
 }
 
 /* ---- which tensors of a file belong to the model ---- */
@@ -131,10 +160,10 @@ static int missing_tensor(const struct resolved *resolved, struct error *error)
                 if (!header_has(&resolved->headers[entry->file], index->text + entry->name, entry->name_len))
                         return error_set(error, STREAMER_EFAILED, "tensor '%s' is in the index but not in %s (%s)",
                                          index->text + entry->name, st_index_file(index, entry->file),
-                                         resolved->set.index_path);
+                                         resolved->set.index_object.path);
         }
         return error_set(error, STREAMER_EFAILED, "the index and its files do not agree (%s)",
-                         resolved->set.index_path);
+                         resolved->set.index_object.path);
 }
 
 /* ---- all of it ---- */
@@ -155,14 +184,11 @@ static int parse_file(struct resolved *resolved, size_t i, resolve_header_fn hea
 {
         const struct object *object = &resolved->set.objects[i];
         struct header_text *text = &resolved->texts[i];
-        uint64_t n;
         struct st_error st;
-        int r = read_header(object, text, &n, error);
-        if (r == 0 && header != NULL)
-                r = header(context, i, text->map, ST_PREFIX + n, error);
+        int r = header != NULL ? header(context, i, text->map, ST_PREFIX + text->n, error) : 0;
         if (r < 0)
                 return r;
-        if (st_parse(&resolved->headers[i], (char *)text->map + ST_PREFIX, n, object->version.size, &st) < 0)
+        if (st_parse(&resolved->headers[i], (char *)text->map + ST_PREFIX, text->n, object->version.size, &st) < 0)
                 return bad_file(object, &st, error);
         return 0;
 }
@@ -174,7 +200,11 @@ int resolve_plan(struct resolved *resolved, const struct device_layout *layout, 
         size_t taken = 0;
         int r = allocate(resolved, error);
         for (size_t i = 0; r == 0 && i < set->n_objects; i++) {
-                r = parse_file(resolved, i, header, context, error);
+                size_t left = set->n_objects - i;
+                if (i % HEADERS_AT_ONCE == 0)
+                        r = read_headers(resolved, i, i + (left < HEADERS_AT_ONCE ? left : HEADERS_AT_ONCE), error);
+                if (r == 0)
+                        r = parse_file(resolved, i, header, context, error);
                 if (r == 0 && set->has_index)
                         r = apply_index(resolved, i, &taken, error);
                 resolved->files[i] = (struct plan_file){&resolved->headers[i], resolved->skips[i]};

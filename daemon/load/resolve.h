@@ -25,6 +25,7 @@ struct caller {
 struct header_text {
         unsigned char *map; /* the file's first bytes, page-aligned */
         uint64_t size;      /* mapped */
+        uint64_t n;         /* of the header itself, without its prefix */
 };
 
 struct resolved {
@@ -37,8 +38,8 @@ struct resolved {
         bool planned;
 };
 
-/* Opens the source's files as the caller. */
-int resolve_open(struct resolved *resolved, const struct source_roots *roots, const char *canonical,
+/* Opens the source's objects; files as the caller. */
+int resolve_open(struct resolved *resolved, const struct sources *sources, const char *canonical,
                  const struct caller *caller, bool want_sha256, struct error *error);
 
 /* Called with each header's raw bytes (8 + n of them) before they are parsed, which changes them. */

@@ -2,7 +2,6 @@
 #include "daemon/load/sha.h"
 
 #include "daemon/base/util.h"
-#include "daemon/io/reader_pread.h"
 
 #include <openssl/evp.h>
 #include <string.h>
@@ -55,7 +54,7 @@ static int hash_gap(struct walk *walk, uint64_t to, struct error *error)
         while (walk->at < to) {
                 uint64_t head = walk->at % 4096;
                 uint64_t n = to - walk->at < PIECE - head ? to - walk->at : PIECE - head;
-                int r = pread_range(walk->object, walk->at, n, walk->buffer + head, error);
+                int r = object_read_range(walk->object, walk->at, n, walk->buffer + head, error);
                 if (r < 0)
                         return r;
                 EVP_DigestUpdate(walk->md, walk->buffer + head, n);

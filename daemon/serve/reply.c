@@ -256,7 +256,7 @@ void reply_status(struct writer *w, const struct server *server, uint64_t id)
         writer_map(w, 4);
         writer_ku64(w, "bytes", staging->bytes);
         writer_kstr(w, "page_kind", page_kind_name(staging->pages));
-        writer_ku64(w, "threads", server->reader->base_threads);
+        writer_ku64(w, "threads", server->reader->engines[READ_PREAD].base);
         writer_kstr(w, "numa", numa_text(&server->reader->opts.numa, numa, sizeof(numa)));
         write_loads(w, server->loads);
 }

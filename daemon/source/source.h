@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * From a source (a URI) to the ordered list of objects that make a model. All calls here may block
- * on a file system and belong into a work lane (base/work).
+ * on a file system or a server, and belong into a work lane (base/work).
+ *
+ * A scheme chooses the source from one table (source.c); each kind is a file of its own:
+ *
+ *   local.c   /path, file://
  *
  * Local sources: a safetensors file; a folder (index: weight_map per tensor; else model.safetensors;
  * else *.safetensors in byte order of names, without consolidated* and adapter_model where others
@@ -22,6 +26,8 @@
 #include "daemon/io/object.h"
 #include "daemon/model/safetensors.h"
 
+#include <stdbool.h>
+
 struct source_roots; /* immutable once made; shared by threads */
 
 /* Opens each root directory. A root that is missing or no directory is an error that names it. */
@@ -37,8 +43,8 @@ int source_canonical(const char *source, char **out, struct error *error);
  * that two files of one repository are not two versions of one model. malloc'd. */
 char *source_default_name(const char *canonical);
 
-/* A key for base/work's lanes: the mount that holds the path, found in /proc/self/mountinfo by the
- * longest prefix without touching the file system. */
+/* A key for base/work's lanes. Of a path: the mount that holds it, found in /proc/self/mountinfo by
+ * the longest prefix without touching the file system. Else one for each host. */
 uint64_t source_lane(const char *canonical);
 
 struct source_set {
@@ -47,9 +53,7 @@ struct source_set {
         struct st_index index; /* where has_index: objects are its files, in the order of index.files */
         struct text index_text;
         bool has_index;
-        struct object_version index_version; /* of the index file */
-        char *index_path;
-        int index_fd; /* where index_path */
+        struct object index_object; /* where has_index; of the kind of the others */
 };
 
 struct source_opts {
@@ -57,14 +61,40 @@ struct source_opts {
                              STREAMER_EFAILED where a file has none, or two that differ */
 };
 
+struct http;
+
+/* What sources are opened with: made at start, shared by threads. */
+struct sources {
+        struct source_roots *roots;
+        struct http *http; /* NULL: files alone */
+};
+
+/* A kind of source. What it does is said at the calls of the same names below. */
+struct source_ops {
+        const char *const *schemes; /* "s3://", ..., NULL; "": whatever has none */
+        bool local;                 /* opened as the caller, where the daemon is root */
+        int (*canonical)(const char *source, char **out, struct error *error);
+        char *(*default_name)(const char *canonical);
+        uint64_t (*lane)(const char *canonical);
+        int (*open)(const struct sources *sources, const char *canonical, const struct source_opts *opts,
+                    struct source_set *set, struct error *error);
+};
+extern const struct source_ops source_local;
+
+bool source_is_local(const char *canonical);
+
 /* Files of one model. Each takes two descriptors. */
 #define SOURCE_FILES_MAX 4096
 
 /* STREAMER_ENOENT (nothing there, no safetensors in the folder), STREAMER_EPERM (not readable),
  * STREAMER_EFAILED (outside the roots, not a regular file, I/O, a bad index, a directory loop). */
-int source_open(const struct source_roots *roots, const char *canonical, const struct source_opts *opts,
+int source_open(const struct sources *sources, const char *canonical, const struct source_opts *opts,
                 struct source_set *set, struct error *error);
 void source_set_deinit(struct source_set *set); /* accepts a zeroed set */
+
+/* For the kinds: room for n objects; index_text becomes the index, and must name files. */
+int source_set_reserve(struct source_set *set, size_t n, struct error *error);
+int source_set_index(struct source_set *set, struct error *error);
 
 /* The same files in the same versions? (joins, aliases, "already resident") */
 struct source_identity {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a source's text tells by itself: its one canonical form, a name for the model, and the file
+ * What a local source's text tells by itself: its one canonical form, a name for the model, and the file
  * system that will have to answer. Nothing here touches the path.
  */
-#include "daemon/source/source.h"
+#include "daemon/source/local.h"
 
 #include "daemon/base/util.h"
 #include "proto/codec.h"
@@ -47,8 +47,6 @@ static int percent_decode(char *text)
 static int local_path(const char *source, char **path, struct error *error)
 {
         bool is_uri = strncmp(source, FILE_SCHEME, strlen(FILE_SCHEME)) == 0;
-        if (!is_uri && strstr(source, "://") != NULL && source[0] != '/')
-                return error_set(error, STREAMER_EUNSUPPORTED, "%s: this build loads from local files only", source);
         const char *rest = is_uri ? source + strlen(FILE_SCHEME) : source;
         if (is_uri && strncmp(rest, "localhost/", strlen("localhost/")) == 0)
                 rest += strlen("localhost");
@@ -89,7 +87,7 @@ static int collapse(char *path)
         return 0;
 }
 
-int source_canonical(const char *source, char **out, struct error *error)
+int local_canonical(const char *source, char **out, struct error *error)
 {
         cleanup_free char *path = NULL;
         int r = local_path(source, &path, error);
@@ -145,7 +143,7 @@ static char *snapshot_name(const char *repo, size_t repo_len, const char *rest)
         return asprintf(&whole, "%s%s", name, rest) < 0 ? NULL : whole;
 }
 
-char *source_default_name(const char *canonical)
+char *local_default_name(const char *canonical)
 {
         const char *repo, *rest, *last = strrchr(canonical, '/');
         size_t repo_len;
@@ -188,7 +186,7 @@ static size_t covers(const char *mount, const char *path)
         return strncmp(path, mount, len) == 0 && (path[len] == '/' || path[len] == '\0') ? len : 0;
 }
 
-uint64_t source_lane(const char *canonical)
+uint64_t local_lane(const char *canonical)
 {
         uint64_t lane = 0;
         size_t best = 0, size = 0;

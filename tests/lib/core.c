@@ -293,13 +293,14 @@ void fake_device_deinit(struct fake_device *fake)
 
 /* ---- files ---- */
 
-const struct source_roots *core_roots(void)
+const struct sources *core_sources(void)
 {
-        static struct source_roots *roots;
+        static struct sources sources;
         struct error error = {0};
-        if (roots == NULL && source_roots_new(&roots, (const char *const[]){suite_folder()}, 1, &error) < 0)
+        if (sources.roots == NULL &&
+            source_roots_new(&sources.roots, (const char *const[]){suite_folder()}, 1, &error) < 0)
                 die("%s", error.text);
-        return roots;
+        return &sources;
 }
 
 char *core_write(const struct model *model, const char *name)
@@ -312,7 +313,7 @@ char *core_write(const struct model *model, const char *name)
 void core_resolve(struct resolved *resolved, const char *path, const struct device_layout *layout, uint64_t block_size)
 {
         struct error error = {0};
-        int r = resolve_open(resolved, core_roots(), path, &core_caller, false, &error);
+        int r = resolve_open(resolved, core_sources(), path, &core_caller, false, &error);
         if (r == 0)
                 r = resolve_plan(resolved, layout, block_size, NULL, NULL, &error);
         ck_assert_msg(r == 0, "%s: %s", path, error.text);

@@ -91,7 +91,7 @@ unsigned char *fake_memory(const struct segment *segment);
 /* ---- files ---- */
 
 /* The folder of the program as the one root. */
-const struct source_roots *core_roots(void);
+const struct sources *core_sources(void);
 extern const struct caller core_caller; /* root, who opens whatever is there */
 
 /* Writes it to a file of this name in the program's folder: its path. */

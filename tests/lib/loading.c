@@ -34,7 +34,7 @@ void loading_begin(void)
 {
         struct error error = {0};
         struct reader_opts opts = {.concurrency = 2, .block_size = BLOCK, .memory_limit = 2 * BLOCK};
-        const struct source_roots *roots = core_roots();
+        const struct sources *sources = core_sources();
         fds_before = process_fds(getpid());
         gate_init(&lane_gate, false);
         fake_device_init(&fake, "fake", BUDGET, false);
@@ -44,7 +44,7 @@ void loading_begin(void)
         pool = work_pool_new(core_wake, "pool", 4, 1);
         loads = (struct loads){.max_running = 8,
                                .resident = &resident,
-                               .roots = roots,
+                               .sources = sources,
                                .reader = &reader,
                                .pool = pool,
                                .block_size = BLOCK,

@@ -69,7 +69,7 @@ static void strike_stage(void)
 static int open_source(const char *name)
 {
         static const struct source_opts opts = {0};
-        return source_open(roots, at(name), &opts, &set, &error);
+        return source_open(&(struct sources){.roots = roots}, at(name), &opts, &set, &error);
 }
 
 static void assert_opens(const char *name, size_t n)

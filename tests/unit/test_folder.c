@@ -103,7 +103,7 @@ START_TEST(the_index_names_the_files)
         assert_object(1, "root/b.safetensors");
         ck_assert(set.has_index);
         ck_assert_uint_eq(set.index.n_entries, 3);
-        ck_assert_str_eq(set.index_path, at(INDEX));
+        ck_assert_str_eq(set.index_object.path, at(INDEX));
 }
 END_TEST
 

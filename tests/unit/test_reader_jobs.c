@@ -222,8 +222,8 @@ START_TEST(threads_that_hang_are_replaced_up_to_the_cap)
                 reader_watch(&reader);
                 unsigned want = i + 3 < 6 ? i + 3 : 6;
                 threads_await_asleep("reader", want);
-                ck_assert_uint_eq(reader.alive, want);
-                ck_assert_uint_eq(reader.stuck, i + 1);
+                ck_assert_uint_eq(reader.engines[READ_PREAD].alive, want);
+                ck_assert_uint_eq(reader.engines[READ_PREAD].stuck, i + 1);
         }
         for (size_t i = 0; i < 5; i++)
                 gate_open(&hung[i].device.prepare);
@@ -251,8 +251,8 @@ START_TEST(a_job_that_hung_goes_on_when_its_storage_answers)
         core_until(hung.ended);
         all_landed_once(&hung);
         threads_await_asleep("reader", 2 * concurrency);
-        ck_assert_uint_eq(reader.stuck, 0);
-        ck_assert_uint_eq(reader.busy, 0);
+        ck_assert_uint_eq(reader.engines[READ_PREAD].stuck, 0);
+        ck_assert_uint_eq(reader.engines[READ_PREAD].busy, 0);
         reading_end(&hung);
 }
 END_TEST

@@ -47,7 +47,7 @@ static void fill_segments(void)
 static void sha_begin(const char *path, bool hidden)
 {
         fake_device_init(&fake, "fake", 1024 * MiB, hidden);
-        ck_assert_int_eq(resolve_open(&resolved, core_roots(), path, &core_caller, false, &error), 0);
+        ck_assert_int_eq(resolve_open(&resolved, core_sources(), path, &core_caller, false, &error), 0);
         sha = sha_new(resolved.set.n_objects);
         int r = resolve_plan(&resolved, &fake.device.layout, BLOCK, sha_header, sha, &error);
         ck_assert_msg(r == 0, "%s", error.text);

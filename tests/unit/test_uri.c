@@ -57,8 +57,8 @@ static const struct {
         {"file:///a%", STREAMER_EINVAL, "%-escape"},
         {"file:///a%zz", STREAMER_EINVAL, "%-escape"},
         {"file:///a%ff", STREAMER_EINVAL, "UTF-8"},
-        {"s3://bucket/key", STREAMER_EUNSUPPORTED, "local files only"},
-        {"https://host/x", STREAMER_EUNSUPPORTED, "local files only"},
+        {"gs://bucket/key", STREAMER_EUNSUPPORTED, "no source of this kind"},
+        {"rsync://host/x", STREAMER_EUNSUPPORTED, "no source of this kind"},
 };
 
 START_TEST(a_text_that_is_no_local_path_is_refused)

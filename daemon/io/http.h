@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * HTTP(S). Files named http* are the only users of libcurl, and know nothing of stores: who may read
+ * is said by an http_access, which is asked for each try.
+ *
+ *   http_fetch()     for workers: some requests at once, each retried on its own, until all are done
+ *   http_transfer.h  for the reader's network threads: requests whose bytes go to where they belong
+ *
+ * How a request fails. What passes (no connection, a reset, no byte for `stall`, 408, 429, 5xx, a body
+ * that does not match its range) is tried again after a pause, up to `tries`; what does not (other
+ * statuses, certificates, redirects that are not allowed, a replaced object) fails at once. A body is
+ * never taken unless it is exactly what was asked for.
+ *
+ * Redirects are followed here, not by libcurl: never from https to http, and nothing of an access goes
+ * to another origin. Plain http is for loopback, and for the hosts that the settings name.
+ */
+#ifndef DAEMON_IO_HTTP_H
+#define DAEMON_IO_HTTP_H
+
+#include "daemon/base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct http; /* settings and limits, shared by threads */
+
+struct http_opts {
+        uint64_t connect_timeout_ns; /* for name, connection and handshake */
+        uint64_t stall_ns;           /* without a byte */
+        uint64_t backoff_ns;         /* pause before the second try, at most; doubled for each further one */
+        uint64_t retry_after_ns;     /* the longest pause that a server may ask for, and of all pauses */
+        unsigned tries, redirects, threads;
+        const char *ca;                 /* certificates in PEM, instead of the system's; NULL */
+        const char *const *allow_plain; /* hosts, or host:port */
+        size_t n_allow_plain;
+};
+
+/* The strings are copied. STREAMER_EINVAL where the CA file cannot be read. */
+int http_new(struct http **http, const struct http_opts *opts, struct error *error);
+struct http *http_free(struct http *http);
+/* The process ends: fetches end soon, with STREAMER_ECANCELED. */
+void http_stop(struct http *http);
+const struct http_opts *http_opts(const struct http *http);
+
+/* ---- headers ---- */
+
+#define HTTP_HEADERS_MAX 48
+
+struct http_headers {
+        char *lines[HTTP_HEADERS_MAX]; /* "Name: value" */
+        size_t n;
+};
+
+/* Refuses (STREAMER_EINVAL) control characters, and more than there may be. */
+int http_headers_add(struct http_headers *headers, const char *name, const char *value, struct error *error);
+const char *http_headers_find(const struct http_headers *headers, const char *name); /* NULL: none */
+void http_headers_deinit(struct http_headers *headers);                              /* accepts a zeroed one */
+
+/* ---- requests and answers ---- */
+
+struct http_access;
+
+/* All borrowed, until the request is done. */
+struct http_request {
+        const char *method;                 /* NULL: GET */
+        const char *url;                    /* percent-encoded, sent as it is */
+        const char *shown;                  /* what messages call it: no secret, no query */
+        uint64_t offset, len;               /* a Range, where len > 0 */
+        const char *if_match;               /* an ETag; NULL: none */
+        const struct http_headers *headers; /* more of them; NULL: none. Not sent to another origin */
+        const void *body;
+        size_t body_len;
+        struct http_access *access; /* NULL: nobody asks */
+        bool plain_ok;              /* plain http to this host is what it speaks (metadata services) */
+};
+
+struct http_answer {
+        int status; /* 0: none came */
+        struct http_headers headers;
+        bool ranged;    /* it is the range that was asked for, not the whole */
+        uint64_t total; /* size of the whole object, UINT64_MAX where it was not told */
+        char *body;     /* NUL-terminated */
+        size_t body_len;
+        char *led; /* URL that redirects led to, NULL if there were none */
+};
+void http_answer_deinit(struct http_answer *answer); /* accepts a zeroed one */
+
+/* ---- who asks ---- */
+
+/* Embedded by what knows how to show who asks; its functions are called on any thread and return soon. */
+struct http_access_ops {
+        /* Before each try: adds headers to `more`. 1: what is needed is being fetched, ask again soon. Not
+         * called where a redirect led to another origin. */
+        int (*authorize)(struct http_access *access, const struct http_request *request, struct http_headers *more,
+                         struct error *error);
+        /* A status that is no success and not worth another try, or no more tries: words for it, the code
+         * being returned; or 1: try again, it will be authorized otherwise; or 0: the words of HTTP will do.
+         * NULL: the same. */
+        int (*refused)(struct http_access *access, const struct http_request *request, const struct http_answer *answer,
+                       struct error *error);
+        void (*free)(struct http_access *access);
+};
+
+struct http_access {
+        const struct http_access_ops *ops;
+        unsigned refs;     /* atomic; 1 when made */
+        const char *ca;    /* instead of that of the settings; NULL */
+        bool no_redirects; /* they are answers like others */
+};
+struct http_access *http_access_ref(struct http_access *access);   /* accepts NULL */
+struct http_access *http_access_unref(struct http_access *access); /* the same; NULL */
+
+/* ---- fetching ---- */
+
+#define HTTP_PARALLEL 16u
+
+struct http_fetch {
+        struct http_request request;
+        uint64_t max_body; /* STREAMER_EFAILED where there is more; with a Range: its length will do */
+        unsigned char *to; /* where a body goes, max_body of room; NULL: answer.body */
+        unsigned tries;    /* 0: as the settings say */
+        bool any_status;   /* whatever answer comes is a success, once it is not worth another try */
+        struct http_answer answer;
+        struct error error; /* of this one */
+};
+
+/* Some at a time until all are done; on a worker. 0, or the first failure. With a Range, a server that
+ * does not know ranges is read up to the end of it: answer.ranged tells. */
+int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct error *error);
+void http_fetch_deinit(struct http_fetch *fetch); /* the answer */
+
+/* ---- URLs ---- */
+
+struct http_url {
+        bool tls;
+        char host[256]; /* lower case, without brackets */
+        unsigned port;
+        const char *path; /* in the text: from the first '/', "" if there is none */
+};
+/* 0, or -1: not http(s)://host[:port][/path], or with user and password in it. */
+int http_url_parse(struct http_url *url, const char *text);
+bool http_url_same_origin(const struct http_url *a, const struct http_url *b);
+/* For messages: without query and fragment. malloc'd. */
+char *http_url_shown(const char *text);
+/* Percent-encodes all but unreserved characters and those in `keep`. malloc'd. */
+char *http_url_encode(const char *text, const char *keep);
+
+#endif

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Objects that are read over HTTP(S), of whatever store: size and version come from the first answer,
+ * which also brings the first bytes, so that size, version and header of an ordinary file cost one
+ * round for all files of a model.
+ *
+ * The version is the size and the ETag; where a server sends none, the size and Last-Modified, which
+ * notices a replacement only where the time differs by a second. A strong ETag goes with each request
+ * (If-Match), and every answer is compared with it.
+ */
+#ifndef DAEMON_IO_OBJECT_HTTP_H
+#define DAEMON_IO_OBJECT_HTTP_H
+
+#include "daemon/io/http.h"
+#include "daemon/io/object.h"
+
+extern const struct object_ops object_http_ops;
+
+/* What to open; borrowed. */
+struct object_url {
+        const char *url;            /* percent-encoded */
+        const char *shown;          /* object.path: for messages */
+        const char *etag;           /* it must have (from a listing), or NULL */
+        struct http_access *access; /* referenced, or NULL */
+        bool whole_first;           /* not safetensors: keep all of the first bytes */
+};
+
+/* Asks for n at once. STREAMER_ENOENT (404, 410), STREAMER_EPERM (401, 403), STREAMER_EFAILED. On failure
+ * none is left open. */
+int object_http_open(struct http *http, const struct object_url *urls, size_t n, struct object *objects,
+                     struct error *error);
+
+/* A server that does not know ranges: read from the beginning, in one stream. */
+bool object_http_streamed(const struct object *object);
+
+/* All of a small object, NUL-terminated. STREAMER_EFAILED where it is larger than max. */
+struct text;
+int object_http_text(const struct object *object, uint64_t max, struct text *text, struct error *error);
+
+#endif
