@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/source/aws_keys.h"
+
+#include "daemon/base/util.h"
+#include "daemon/model/json.h"
+#include "daemon/source/s3_sign.h"
+#include "daemon/source/xml.h"
+
+#include <string.h>
+
+/* ---- keys ---- */
+
+/* Headers are made of them: a line break in one would begin another header. */
+static bool sendable(const char *text)
+{
+        for (const unsigned char *c = (const unsigned char *)text; *c != '\0'; c++)
+                if (*c <= ' ' || *c >= 0x7f)
+                        return false;
+        return true;
+}
+
+int aws_keys_init(struct aws_keys *keys, const char *access, const char *secret, const char *token, const char *from,
+                  struct error *error)
+{
+        bool session = token != NULL && token[0] != '\0';
+        if (access[0] == '\0' || !sendable(access) || (session && !sendable(token)))
+                return error_set(error, STREAMER_EFAILED,
+                                 "an access key or session token with bytes that no header may "
+                                 "hold (%s)",
+                                 from);
+        if (secret[0] == '\0' || strlen(secret) >= S3_SECRET_MAX)
+                return error_set(error, STREAMER_EFAILED, "an empty or overlong secret key (%s)", from);
+        *keys = (struct aws_keys){.access = strdup(access),
+                                  .secret = strdup(secret),
+                                  .token = session ? strdup(token) : NULL,
+                                  .from = strdup(from)};
+        if (keys->access != NULL && keys->secret != NULL && keys->from != NULL && (!session || keys->token != NULL))
+                return 0;
+        aws_keys_deinit(keys);
+        return error_set(error, STREAMER_ENOMEM, "no memory");
+}
+
+int aws_keys_copy(struct aws_keys *to, const struct aws_keys *from, struct error *error)
+{
+        int r = aws_keys_init(to, from->access, from->secret, from->token, from->from, error);
+        if (r == 0)
+                to->expires = from->expires;
+        return r;
+}
+
+void aws_keys_deinit(struct aws_keys *keys)
+{
+        secret_free(keys->access);
+        secret_free(keys->secret);
+        secret_free(keys->token);
+        free(keys->from);
+        *keys = (struct aws_keys){.access = NULL};
+}
+
+/* ---- as services answer ---- */
+
+time_t aws_time_parse(const char *text)
+{
+        struct tm tm = {0};
+        const char *rest = strptime(text, "%Y-%m-%dT%H:%M:%S", &tm);
+        if (rest != NULL && *rest == '.')
+                rest += 1 + strspn(rest + 1, "0123456789");
+        if (rest == NULL || (strcmp(rest, "Z") != 0 && strcmp(rest, "+00:00") != 0))
+                return -1;
+        return timegm(&tm);
+}
+
+/* What was found so far; points into the text. */
+struct found {
+        const char *access, *secret, *token, *expires;
+};
+
+static int take_found(struct aws_keys *keys, const struct found *found, const char *from, struct error *error)
+{
+        time_t expires = 0;
+        if (found->access == NULL || found->secret == NULL || found->access[0] == '\0' || found->secret[0] == '\0')
+                return error_set(error, STREAMER_EFAILED, "the answer holds no credentials (%s)", from);
+        if (found->expires != NULL && found->expires[0] != '\0' && (expires = aws_time_parse(found->expires)) <= 0)
+                return error_set(error, STREAMER_EFAILED, "the answer's Expiration is not a time (%s)", from);
+        int r = aws_keys_init(keys, found->access, found->secret, found->token, from, error);
+        if (r == 0)
+                keys->expires = expires;
+        return r;
+}
+
+static const char **json_field(struct found *found, const struct json *j, struct json_string key)
+{
+        if (JSON_IS(j, key, "AccessKeyId"))
+                return &found->access;
+        if (JSON_IS(j, key, "SecretAccessKey"))
+                return &found->secret;
+        if (JSON_IS(j, key, "Token"))
+                return &found->token;
+        return JSON_IS(j, key, "Expiration") ? &found->expires : NULL;
+}
+
+static void json_fields(struct json *j, struct found *found)
+{
+        struct json_string key, value;
+        if (!json_open(j, '{'))
+                json_unexpected(j, "'{'");
+        for (size_t n = 0; json_more(j, '}', n); n++) {
+                if (!json_key(j, &key))
+                        return;
+                const char **field = json_peek(j) == '"' ? json_field(found, j, key) : NULL;
+                if (!(field != NULL ? json_take_string(j, &value) : json_skip(j)))
+                        return;
+                if (field != NULL)
+                        *field = j->text + value.at;
+        }
+        json_end(j);
+}
+
+int aws_keys_parse_json(struct aws_keys *keys, char *text, size_t size, const char *from, struct error *error)
+{
+        struct json j;
+        struct found found = {.access = NULL};
+        text[size] = '\0';
+        json_init(&j, text, size);
+        json_fields(&j, &found);
+        bool valid = j.rule == ST_OK;
+        json_deinit(&j);
+        /* The fault's own text may quote what is secret. */
+        if (!valid)
+                return error_set(error, STREAMER_EFAILED, "the answer is not valid JSON (%s)", from);
+        return take_found(keys, &found, from, error);
+}
+
+int aws_keys_parse_xml(struct aws_keys *keys, char *text, size_t size, const char *from, struct error *error)
+{
+        struct xml xml;
+        enum xml_event event;
+        struct found found = {.access = NULL};
+        xml_init(&xml, text, size);
+        while ((event = xml_next(&xml)) == XML_OPEN || event == XML_CLOSE) {
+                if (event == XML_OPEN)
+                        continue;
+                if (xml_is(&xml, "AccessKeyId"))
+                        found.access = xml.text;
+                else if (xml_is(&xml, "SecretAccessKey"))
+                        found.secret = xml.text;
+                else if (xml_is(&xml, "SessionToken"))
+                        found.token = xml.text;
+                else if (xml_is(&xml, "Expiration"))
+                        found.expires = xml.text;
+        }
+        if (event == XML_BAD)
+                return error_set(error, STREAMER_EFAILED, "the answer is not valid XML: %s (%s)", xml.why, from);
+        return take_found(keys, &found, from, error);
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A set of credentials, and how services hand them out. Secrets are wiped when they are freed.
+ */
+#ifndef DAEMON_SOURCE_AWS_KEYS_H
+#define DAEMON_SOURCE_AWS_KEYS_H
+
+#include "daemon/base/error.h"
+
+#include <stdbool.h>
+#include <time.h>
+
+struct aws_keys {
+        char *access, *secret;
+        char *token;    /* NULL: of no session */
+        char *from;     /* where they came from, for messages; no secret */
+        time_t expires; /* 0: never */
+};
+
+/* Copies; `token` may be NULL or "". STREAMER_ENOMEM. */
+int aws_keys_init(struct aws_keys *keys, const char *access, const char *secret, const char *token, const char *from,
+                  struct error *error);
+int aws_keys_copy(struct aws_keys *to, const struct aws_keys *from, struct error *error);
+void aws_keys_deinit(struct aws_keys *keys); /* accepts a zeroed one */
+
+/* {"AccessKeyId", "SecretAccessKey", "Token", "Expiration"} of the container and instance endpoints.
+ * `text` is changed, with room for one more byte. */
+int aws_keys_parse_json(struct aws_keys *keys, char *text, size_t size, const char *from, struct error *error);
+/* AssumeRoleWithWebIdentityResponse of STS. */
+int aws_keys_parse_xml(struct aws_keys *keys, char *text, size_t size, const char *from, struct error *error);
+
+/* "2031-02-28T12:00:00Z", with a fraction or not; -1 if it is something else. */
+time_t aws_time_parse(const char *text);
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * AWS Signature Version 4 as S3 wants it: by headers, for requests without a body. Pure: the same
+ * request at the same time has the same signature.
+ *
+ * Signed are the host, the time, the digest of the (empty) body, the session token and what else is
+ * of x-amz-*. Range and If-Match are not: a cache between here and the store may cut ranges anew.
+ */
+#ifndef DAEMON_SOURCE_S3_SIGN_H
+#define DAEMON_SOURCE_S3_SIGN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <time.h>
+
+/* ---- the parts of a URL ---- */
+
+/* Every byte but A-Z a-z 0-9 - . _ ~ as %XX, once; '/' stays where `slashes`. malloc'd. */
+char *s3_encode(const char *text, bool slashes);
+
+struct s3_param {
+        const char *name, *value;
+};
+/* "a=1&b=2": encoded, and sorted as the signature has it (in place). malloc'd. */
+char *s3_query(struct s3_param *params, size_t n);
+
+/* ---- signing ---- */
+
+struct s3_sign_request {
+        const char *method;
+        const char *host;  /* as in the Host header: with the port where it is not the scheme's own */
+        const char *path;  /* encoded, from s3_encode(): begins with '/' */
+        const char *query; /* from s3_query(); "" if there is none */
+        const char *region;
+        time_t when;
+        bool checksum; /* asks for the stored checksum: x-amz-checksum-mode */
+};
+
+#define S3_SECRET_MAX 512 /* a longer secret cannot be signed with */
+
+struct s3_sign_keys {
+        const char *access, *secret;
+        const char *token; /* NULL if the keys are of no session */
+};
+
+#define S3_SIGN_LINES 5
+
+/* Header lines "name: value"; to be wiped and freed with s3_signed_deinit(). */
+struct s3_signed {
+        char *lines[S3_SIGN_LINES];
+        size_t n;
+};
+
+/* 0, or -1 where memory is short. */
+int s3_sign(struct s3_signed *out, const struct s3_sign_request *request, const struct s3_sign_keys *keys);
+void s3_signed_deinit(struct s3_signed *out); /* accepts a zeroed one */
+
+/* Bytes that were a secret; NULL is fine. */
+void secret_free(char *secret);
+
+#endif

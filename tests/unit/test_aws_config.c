@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The files that AWS tools share, with every way in which people write them; and keys as services
+ * hand them out.
+ */
+#include "tests/lib/suite.h"
+
+#include "daemon/base/util.h"
+#include "daemon/source/aws_config.h"
+#include "daemon/source/aws_keys.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+static struct aws_ini ini;
+static struct error error;
+
+static int parse(const char *text)
+{
+        size_t size = strlen(text);
+        char *copy = must_alloc(size + 1);
+        memcpy(copy, text, size);
+        return aws_ini_init_consume(&ini, copy, size, "FILE", &error);
+}
+
+static const char *get(const char *section, const char *key)
+{
+        return aws_ini_get(&ini, section, key) ?: "(none)";
+}
+
+/* ---- one file ---- */
+
+static const struct {
+        const char *text, *section, *key, *value;
+} lines[] = {
+        {"[default]\nregion = eu-west-3\n", "default", "region", "eu-west-3"},
+        {"[default]\nregion=eu-west-3", "default", "region", "eu-west-3"},
+        {"[default]\r\nregion = x\r\n", "default", "region", "x"},
+        {"\xef\xbb\xbf[default]\nregion = x\n", "default", "region", "x"},
+        {"# c\n; c\n\n[default]\n# c\nregion = x\n", "default", "region", "x"},
+        {"[default]\nregion = x # c\n", "default", "region", "x"},
+        {"[default]\nregion = x ; c\n", "default", "region", "x"},
+        {"[default]\naws_secret_access_key = a#b;c=d/+\n", "default", "aws_secret_access_key", "a#b;c=d/+"},
+        {"[default]\nREGION = x\n", "default", "region", "x"},
+        {"[ default ]\nregion\t=\tx\t\n", "default", "region", "x"},
+        {"[profile   a b]\nregion = x\n", "profile a b", "region", "x"},
+        {"[profile \"a b\"]\nregion = x\n", "profile a b", "region", "x"},
+        {"[default] # c\nregion = x\n", "default", "region", "x"},
+        {"[a]\nregion = x\n[b]\nregion = y\n[a]\nregion = z\n", "a", "region", "z"},
+        {"[a]\nregion = x\nregion = y\n", "a", "region", "y"},
+        {"[a]\n  region = x\n  output = y\n", "a", "output", "y"},
+        {"[a]\ns3 =\n  endpoint_url = u\nregion = x\n", "a", "s3.endpoint_url", "u"},
+        {"[a]\ns3 =\n  endpoint_url = u\nregion = x\n", "a", "region", "x"},
+        {"[a]\ns3 =\n  region = u\n", "a", "region", "(none)"},
+        {"[a]\nendpoint_url = u\n", "a", "s3.endpoint_url", "(none)"},
+        {"[a]\nregion =\n", "a", "region", ""},
+        {"[a]\n", "a", "region", "(none)"},
+        {"", "a", "region", "(none)"},
+};
+
+START_TEST(a_line_is_read)
+{
+        ck_assert_msg(parse(lines[_i].text) == 0, "%s", error.text);
+        ck_assert_str_eq(get(lines[_i].section, lines[_i].key), lines[_i].value);
+        aws_ini_deinit(&ini);
+}
+END_TEST
+
+static const struct {
+        const char *text, *why;
+} bad_lines[] = {
+        {"region = x\n", "a setting before the first section (FILE:1)"},
+        {"[a\nregion = x\n", "a section without its ']' (FILE:1)"},
+        {"[a]\n\nthesecret\n", "neither a section nor 'key = value' (FILE:3)"},
+        {"[a]\n= thesecret\n", "a value without a key (FILE:2)"},
+};
+
+START_TEST(a_bad_line_is_refused_by_its_number_and_not_quoted)
+{
+        ck_assert_int_eq(parse(bad_lines[_i].text), STREAMER_EFAILED);
+        ck_assert_str_eq(error.text, bad_lines[_i].why);
+        ck_assert_ptr_null(ini.text);
+}
+END_TEST
+
+START_TEST(a_file_that_is_not_there_is_empty)
+{
+        ck_assert_int_eq(aws_ini_read(&ini, suite_path("nothing"), &error), 0);
+        ck_assert_str_eq(get("default", "region"), "(none)");
+        aws_ini_deinit(&ini);
+}
+END_TEST
+
+START_TEST(a_folder_is_no_file)
+{
+        ck_assert_int_eq(aws_ini_read(&ini, suite_folder(), &error), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(error.text, "not a regular file"));
+}
+END_TEST
+
+/* ---- profiles ---- */
+
+static void write_files(const char *config, const char *credentials)
+{
+        file_write(suite_path("config"), config, strlen(config));
+        file_write(suite_path("credentials"), credentials, strlen(credentials));
+        setenv("AWS_CONFIG_FILE", suite_path("config"), 1);
+        setenv("AWS_SHARED_CREDENTIALS_FILE", suite_path("credentials"), 1);
+        unsetenv("AWS_PROFILE");
+}
+
+static void open_profile(struct aws_config *config, const char *profile)
+{
+        ck_assert_msg(aws_config_init(config, profile, &error) == 0, "%s", error.text);
+}
+
+START_TEST(the_credentials_file_goes_before_the_config_file)
+{
+        struct aws_config config;
+        write_files("[default]\naws_access_key_id = A\nregion = r\n", "[default]\naws_access_key_id = B\n");
+        open_profile(&config, NULL);
+        ck_assert_str_eq(aws_config_get(&config, "aws_access_key_id"), "B");
+        ck_assert_str_eq(aws_config_get(&config, "region"), "r");
+        ck_assert(!config.named && aws_config_has_profile(&config));
+        aws_config_deinit(&config);
+}
+END_TEST
+
+START_TEST(a_profile_by_the_environment_or_by_name)
+{
+        struct aws_config config;
+        write_files("[profile a]\nregion = ra\n[profile b]\nregion = rb\n[b]\nregion = no\n", "");
+        setenv("AWS_PROFILE", "a", 1);
+        open_profile(&config, NULL);
+        ck_assert_str_eq(aws_config_get(&config, "region"), "ra");
+        ck_assert(config.named);
+        aws_config_deinit(&config);
+        open_profile(&config, "b");
+        ck_assert_str_eq(aws_config_get(&config, "region"), "rb");
+        aws_config_deinit(&config);
+        open_profile(&config, "c");
+        ck_assert(config.named && !aws_config_has_profile(&config));
+        aws_config_deinit(&config);
+}
+END_TEST
+
+START_TEST(the_long_name_of_the_default_profile_counts)
+{
+        struct aws_config config;
+        write_files("[profile default]\nregion = long\n[default]\nregion = short\noutput = o\n", "");
+        open_profile(&config, NULL);
+        ck_assert_str_eq(aws_config_get(&config, "region"), "long");
+        ck_assert_str_eq(aws_config_get(&config, "output"), "o");
+        aws_config_deinit(&config);
+}
+END_TEST
+
+START_TEST(endpoints_of_services_go_before_the_one_for_all)
+{
+        struct aws_config config;
+        write_files("[default]\nservices = mine\nendpoint_url = http://all\n"
+                    "[services mine]\ns3 =\n  endpoint_url = http://s3\n",
+                    "");
+        open_profile(&config, NULL);
+        ck_assert_str_eq(aws_config_endpoint(&config, "s3"), "http://s3");
+        ck_assert_str_eq(aws_config_endpoint(&config, "sts"), "http://all");
+        aws_config_deinit(&config);
+}
+END_TEST
+
+START_TEST(the_files_are_below_home)
+{
+        struct aws_config config;
+        unsetenv("AWS_CONFIG_FILE");
+        unsetenv("AWS_SHARED_CREDENTIALS_FILE");
+        must(mkdir(suite_path(".aws"), 0700));
+        file_write(suite_path(".aws/credentials"), "[default]\nregion = home\n", 24);
+        setenv("HOME", suite_folder(), 1);
+        open_profile(&config, NULL);
+        ck_assert_str_eq(aws_config_get(&config, "region"), "home");
+        aws_config_deinit(&config);
+        unsetenv("HOME");
+        open_profile(&config, NULL);
+        ck_assert_ptr_null(aws_config_get(&config, "region"));
+        aws_config_deinit(&config);
+}
+END_TEST
+
+/* ---- keys ---- */
+
+static int parse_json(struct aws_keys *keys, const char *text)
+{
+        char *copy = format_text("%s", text);
+        return aws_keys_parse_json(keys, copy, strlen(copy), "TEST", &error);
+}
+
+START_TEST(keys_from_json)
+{
+        struct aws_keys keys;
+        ck_assert_int_eq(parse_json(&keys, "{\"Code\":\"Success\",\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"S\\/\","
+                                           "\"Token\":\"T\",\"Other\":[1,{}],\"Expiration\":\"2031-02-28T12:00:00Z\"}"),
+                         0);
+        ck_assert_str_eq(keys.access, "A");
+        ck_assert_str_eq(keys.secret, "S/");
+        ck_assert_str_eq(keys.token, "T");
+        ck_assert_str_eq(keys.from, "TEST");
+        ck_assert_int_eq(keys.expires, 1930046400);
+        aws_keys_deinit(&keys);
+}
+END_TEST
+
+static const struct {
+        const char *text, *why;
+} bad_json[] = {
+        {"", "not valid JSON"},
+        {"[]", "not valid JSON"},
+        {"{\"SecretAccessKey\":\"thesecret\"", "not valid JSON"},
+        {"{} x", "not valid JSON"},
+        {"{}", "holds no credentials"},
+        {"{\"AccessKeyId\":\"A\"}", "holds no credentials"},
+        {"{\"AccessKeyId\":\"A\",\"SecretAccessKey\":7}", "holds no credentials"},
+        {"{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"\"}", "holds no credentials"},
+        {"{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"thesecret\",\"Expiration\":\"soon\"}", "not a time"},
+        {"{\"AccessKeyId\":\"A\\r\\nX: y\",\"SecretAccessKey\":\"thesecret\"}", "no header may hold"},
+        {"{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"thesecret\",\"Token\":\"a\\nb\"}", "no header may hold"},
+};
+
+START_TEST(bad_keys_are_refused_and_not_quoted)
+{
+        struct aws_keys keys;
+        ck_assert_int_eq(parse_json(&keys, bad_json[_i].text), STREAMER_EFAILED);
+        ck_assert_msg(strstr(error.text, bad_json[_i].why) != NULL, "%s", error.text);
+        ck_assert_ptr_null(strstr(error.text, "thesecret"));
+}
+END_TEST
+
+START_TEST(keys_from_xml)
+{
+        struct aws_keys keys;
+        char text[] = "<AssumeRoleWithWebIdentityResponse xmlns='x'><R><Credentials><AccessKeyId>A</AccessKeyId>"
+                      "<SecretAccessKey>S</SecretAccessKey><SessionToken>T</SessionToken>"
+                      "<Expiration>2031-02-28T12:00:00.123Z</Expiration></Credentials></R>"
+                      "</AssumeRoleWithWebIdentityResponse>";
+        ck_assert_int_eq(aws_keys_parse_xml(&keys, text, strlen(text), "TEST", &error), 0);
+        ck_assert_str_eq(keys.secret, "S");
+        ck_assert_int_eq(keys.expires, 1930046400);
+        aws_keys_deinit(&keys);
+        char cut[] = "<R><SecretAccessKey>thesecret</SecretAccessKey>";
+        ck_assert_int_eq(aws_keys_parse_xml(&keys, cut, strlen(cut), "TEST", &error), STREAMER_EFAILED);
+        ck_assert_ptr_null(strstr(error.text, "thesecret"));
+}
+END_TEST
+
+START_TEST(times)
+{
+        ck_assert_int_eq(aws_time_parse("1970-01-02T00:00:01Z"), 86401);
+        ck_assert_int_eq(aws_time_parse("1970-01-02T00:00:01.5Z"), 86401);
+        ck_assert_int_eq(aws_time_parse("1970-01-02T00:00:01+00:00"), 86401);
+        ck_assert_int_eq(aws_time_parse("1970-01-02T00:00:01"), -1);
+        ck_assert_int_eq(aws_time_parse("1970-01-02T00:00:01+02:00"), -1);
+        ck_assert_int_eq(aws_time_parse(""), -1);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("aws_config");
+        TCase *file = suite_group("one file", NULL, NULL, 20);
+        tcase_add_loop_test(file, a_line_is_read, 0, (int)ARRAY_SIZE(lines));
+        tcase_add_loop_test(file, a_bad_line_is_refused_by_its_number_and_not_quoted, 0, (int)ARRAY_SIZE(bad_lines));
+        tcase_add_test(file, a_file_that_is_not_there_is_empty);
+        tcase_add_test(file, a_folder_is_no_file);
+        TCase *profiles = suite_group("profiles", NULL, NULL, 20);
+        tcase_add_test(profiles, the_credentials_file_goes_before_the_config_file);
+        tcase_add_test(profiles, a_profile_by_the_environment_or_by_name);
+        tcase_add_test(profiles, the_long_name_of_the_default_profile_counts);
+        tcase_add_test(profiles, endpoints_of_services_go_before_the_one_for_all);
+        tcase_add_test(profiles, the_files_are_below_home);
+        TCase *keys = suite_group("keys", NULL, NULL, 20);
+        tcase_add_test(keys, keys_from_json);
+        tcase_add_loop_test(keys, bad_keys_are_refused_and_not_quoted, 0, (int)ARRAY_SIZE(bad_json));
+        tcase_add_test(keys, keys_from_xml);
+        tcase_add_test(keys, times);
+        return suite_run();
+}
