@@ -251,7 +251,7 @@ static void on_signal(uv_signal_t *handle, int signum)
         struct daemon *d = handle->data;
         if (d->closing_since != 0)
                 return;
-        log_info("%s: ending", strsignal(signum));
+        log_event(LOG_LEVEL_INFO, LOG_STOPPING, NULL, "%s: ending", strsignal(signum));
         notify_stopping();
         d->closing_since = now_ns();
         server_close(&d->server);
@@ -312,7 +312,7 @@ static int start(struct daemon *d, struct error *error)
         d->ending.data = d->sigterm.data = d->sigint.data = d;
         uv_signal_start(&d->sigterm, on_signal, SIGTERM);
         uv_signal_start(&d->sigint, on_signal, SIGINT);
-        log_info("streamerd %s serves %s", STREAMERD_VERSION, d->server.path);
+        log_event(LOG_LEVEL_INFO, LOG_STARTED, NULL, "streamerd %s serves %s", STREAMERD_VERSION, d->server.path);
         notify_ready();
         return 0;
 }
@@ -339,14 +339,18 @@ int main(int argc, char **argv)
                 return 0;
         }
         log_init(d.config.log.level);
+        log_set_output(&(struct log_output){.format = d.config.log.format, .to_stderr = d.config.log.to_stderr});
         log_notes(notes);
         if (start(&d, &error) < 0) {
                 log_error("%s", error.text);
                 return EXIT_FAILURE;
         }
         uv_run(&d.loop, UV_RUN_DEFAULT);
-        if (!stop_threads(&d)) {
+        bool stopped = stop_threads(&d);
+        if (!stopped)
                 log_warn("some reads hang in the kernel: ending without them");
+        log_flush();
+        if (!stopped) {
                 _exit(0);
         }
         take_apart(&d);

@@ -1,36 +1,84 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A message is formatted aside and leaves in one write(), so that lines of several threads do not
- * mix. A message that cannot be written is lost: there is nobody left to tell.
+ * A message is formatted aside, held against those of the last seconds, and leaves in one write that
+ * does not wait, so that lines of several threads do not mix and a reader that stands still holds
+ * nobody up.
+ *
+ * How it fails: a line that is not taken is counted, and the count goes before the next line that
+ * is. A journal that is not there gets nothing: its lines go to standard error. Standard error that
+ * was closed loses all.
  */
 #include "daemon/base/log.h"
 
 #include "daemon/base/error.h"
+#include "daemon/base/log_line.h"
 #include "daemon/base/util.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #define TEXT_SIZE 2048
-#define LINE_SIZE (TEXT_SIZE + 64)
+#define JOURNAL_SOCKET "/run/systemd/journal/socket"
+#define REPEAT_NS (UINT64_C(5) * 1000000000)
+#define REPEAT_ROWS 16
+#define REPEAT_TEXT 512
+
+/* A message of the last seconds, and how often it was said again. */
+struct repeat {
+        enum log_level level;
+        uint64_t since_ns; /* 0: an empty row */
+        uint64_t count;
+        char text[REPEAT_TEXT];
+};
+
+static struct {
+        pthread_mutex_t mutex;
+        enum log_format format; /* never AUTO */
+        int fd;                 /* STDERR_FILENO, or the same opened anew so that writing does not wait */
+        bool is_socket;
+        int journal; /* -1: not used */
+        struct sockaddr_un journal_address;
+        struct repeat repeats[REPEAT_ROWS];
+        uint64_t lost, lost_told;
+} out = {.mutex = PTHREAD_MUTEX_INITIALIZER, .format = LOG_FORMAT_PLAIN, .fd = STDERR_FILENO, .journal = -1};
 
 static _Atomic int threshold = LOG_LEVEL_INFO;
-static _Atomic bool to_journal;
 
-static const struct {
-        const char *word;
-        int priority; /* of syslog, which the journal reads */
-} levels[] = {
-        [LOG_LEVEL_ERROR] = {"error", 3},
-        [LOG_LEVEL_WARN] = {"warn", 4},
-        [LOG_LEVEL_INFO] = {"info", 6},
-        [LOG_LEVEL_DEBUG] = {"debug", 7},
-};
+/* ---- words ---- */
+
+static int find_word(const char *const *words, size_t n, const char *word)
+{
+        for (size_t i = 0; i < n; i++)
+                if (strcasecmp(word, words[i]) == 0)
+                        return (int)i;
+        return -1;
+}
+
+int log_level_parse(const char *word)
+{
+        static const char *const words[] = {"error", "warn", "info", "debug"};
+        if (strcasecmp(word, "warning") == 0)
+                return LOG_LEVEL_WARN;
+        return find_word(words, ARRAY_SIZE(words), word);
+}
+
+int log_format_parse(const char *word)
+{
+        static const char *const words[] = {"auto", "plain", "prefix", "journal", "json"};
+        return find_word(words, ARRAY_SIZE(words), word);
+}
+
+/* ---- where it goes ---- */
 
 /* systemd names the journal's stream in the environment as "device:inode". The variable is
  * inherited, so it counts only while standard error still is that stream. */
@@ -43,51 +91,197 @@ static bool stderr_is_journal(void)
                st.st_dev == dev && st.st_ino == ino;
 }
 
+/* Inherited as well, by everything that a service starts: it names the process that is meant. */
+static bool started_by_manager(void)
+{
+        const char *pid = getenv("SYSTEMD_EXEC_PID");
+        return pid != NULL && strtol(pid, NULL, 10) == (long)getpid() && !isatty(STDERR_FILENO);
+}
+
+static enum log_format choose(const struct log_output *output)
+{
+        if (output->format != LOG_FORMAT_AUTO)
+                return output->format;
+        if (stderr_is_journal())
+                return output->to_stderr ? LOG_FORMAT_PREFIX : LOG_FORMAT_JOURNAL;
+        return started_by_manager() ? LOG_FORMAT_PREFIX : LOG_FORMAT_PLAIN;
+}
+
+/* O_NONBLOCK belongs to the open file, which others share: the shell's terminal would change under
+ * it. Pipes and terminals are opened anew instead; sockets can be told with each message. */
+static void open_stderr(void)
+{
+        struct stat st;
+        if (out.fd != STDERR_FILENO)
+                close(out.fd);
+        out.fd = STDERR_FILENO;
+        out.is_socket = false;
+        if (fstat(STDERR_FILENO, &st) < 0)
+                return;
+        out.is_socket = S_ISSOCK(st.st_mode);
+        if (!S_ISFIFO(st.st_mode) && !isatty(STDERR_FILENO))
+                return;
+        int fd = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+        if (fd >= 0)
+                out.fd = fd;
+}
+
+static void open_journal(const char *path)
+{
+        if (out.journal >= 0)
+                close(out.journal);
+        out.journal = -1;
+        out.journal_address = (struct sockaddr_un){.sun_family = AF_UNIX};
+        if (out.format != LOG_FORMAT_JOURNAL || strlen(path) >= sizeof(out.journal_address.sun_path))
+                return;
+        strcpy(out.journal_address.sun_path, path);
+        out.journal = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+}
+
+void log_set_output(const struct log_output *output)
+{
+        pthread_mutex_lock(&out.mutex);
+        out.format = choose(output);
+        open_stderr();
+        open_journal(output->journal != NULL ? output->journal : JOURNAL_SOCKET);
+        pthread_mutex_unlock(&out.mutex);
+}
+
 void log_init(enum log_level level)
 {
         threshold = level;
-        to_journal = stderr_is_journal();
+        log_set_output(&(struct log_output){.format = LOG_FORMAT_AUTO});
 }
 
-int log_level_parse(const char *word)
+/* ---- writing; under the lock ---- */
+
+static bool write_stderr(const char *data, size_t len)
 {
-        if (strcasecmp(word, "warning") == 0)
-                return LOG_LEVEL_WARN;
-        for (size_t i = 0; i < ARRAY_SIZE(levels); i++)
-                if (strcasecmp(word, levels[i].word) == 0)
-                        return (int)i;
-        return -1;
+        if (out.is_socket)
+                return send(out.fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)len;
+        /* A pipe of another user's cannot be opened anew, only asked. */
+        struct pollfd poll_fd = {.fd = out.fd, .events = POLLOUT};
+        if (out.fd == STDERR_FILENO && poll(&poll_fd, 1, 0) != 1)
+                return false;
+        return write(out.fd, data, len) == (ssize_t)len;
 }
 
-/* "2024-01-31T12:00:00.250Z warn: " or "<4>". */
-static int prefix(char *out, size_t size, enum log_level level)
+static bool write_journal(const char *data, size_t len, bool *absent)
 {
-        if (to_journal)
-                return snprintf(out, size, "<%d>", levels[level].priority);
-        struct timespec now;
-        struct tm tm;
-        char date[32];
-        clock_gettime(CLOCK_REALTIME, &now);
-        gmtime_r(&now.tv_sec, &tm);
-        strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
-        return snprintf(out, size, "%s.%03ldZ %s: ", date, now.tv_nsec / 1000000, levels[level].word);
+        const struct sockaddr *address = (const struct sockaddr *)&out.journal_address;
+        ssize_t n = sendto(out.journal, data, len, MSG_NOSIGNAL, address, sizeof(out.journal_address));
+        *absent = n < 0 && errno != EAGAIN && errno != ENOBUFS;
+        return n == (ssize_t)len;
 }
 
-void log_write(enum log_level level, const char *format, ...)
+static bool write_record(const struct log_record *record)
+{
+        char line[LOG_LINE_MAX];
+        bool absent = true;
+        if (out.format == LOG_FORMAT_JOURNAL && out.journal >= 0 &&
+            write_journal(line, log_line(line, LOG_FORMAT_JOURNAL, record), &absent))
+                return true;
+        if (out.format == LOG_FORMAT_JOURNAL && !absent)
+                return false;
+        enum log_format format = out.format == LOG_FORMAT_JOURNAL ? LOG_FORMAT_PREFIX : out.format;
+        return write_stderr(line, log_line(line, format, record));
+}
+
+static void emit(const struct log_record *record)
+{
+        if (out.lost > out.lost_told) {
+                char text[80];
+                snprintf(text, sizeof(text), "log: %" PRIu64 " lines were lost: nobody took them",
+                         out.lost - out.lost_told);
+                if (write_record(&(struct log_record){.level = LOG_LEVEL_WARN, .text = text}))
+                        out.lost_told = out.lost;
+        }
+        if (!write_record(record))
+                out.lost++;
+}
+
+/* ---- repeats; under the lock ---- */
+
+static void end_repeat(struct repeat *row)
+{
+        char text[REPEAT_TEXT + 64];
+        if (row->count > 0) {
+                snprintf(text, sizeof(text), "%s (said %" PRIu64 " more time%s)", row->text, row->count,
+                         row->count == 1 ? "" : "s");
+                emit(&(struct log_record){.level = row->level, .text = text});
+        }
+        row->since_ns = row->count = 0;
+}
+
+static void end_repeats(uint64_t now)
+{
+        for (size_t i = 0; i < REPEAT_ROWS; i++)
+                if (out.repeats[i].since_ns != 0 && now - out.repeats[i].since_ns >= REPEAT_NS)
+                        end_repeat(&out.repeats[i]);
+}
+
+/* True if it was said already: then it is counted. Long messages are never held to be the same. */
+static bool repeats(enum log_level level, const char *text, uint64_t now)
+{
+        struct repeat *oldest = &out.repeats[0];
+        if (strlen(text) >= REPEAT_TEXT)
+                return false;
+        for (size_t i = 0; i < REPEAT_ROWS; i++) {
+                struct repeat *row = &out.repeats[i];
+                if (row->since_ns != 0 && row->level == level && strcmp(row->text, text) == 0) {
+                        row->count++;
+                        return true;
+                }
+                if (row->since_ns < oldest->since_ns)
+                        oldest = row;
+        }
+        end_repeat(oldest);
+        oldest->level = level;
+        oldest->since_ns = now;
+        strcpy(oldest->text, text);
+        return false;
+}
+
+void log_tick(void)
+{
+        pthread_mutex_lock(&out.mutex);
+        end_repeats(now_ns());
+        pthread_mutex_unlock(&out.mutex);
+}
+
+void log_flush(void)
+{
+        pthread_mutex_lock(&out.mutex);
+        end_repeats(UINT64_MAX);
+        pthread_mutex_unlock(&out.mutex);
+}
+
+uint64_t log_lost(void)
+{
+        pthread_mutex_lock(&out.mutex);
+        uint64_t lost = out.lost;
+        pthread_mutex_unlock(&out.mutex);
+        return lost;
+}
+
+/* ---- the door ---- */
+
+void log_event(enum log_level level, enum log_message message, const struct log_field *fields, const char *format, ...)
 {
         if ((int)level > threshold)
                 return;
         int saved = errno;
-        char text[TEXT_SIZE], line[LINE_SIZE];
+        char text[TEXT_SIZE], printable[TEXT_SIZE];
         va_list args;
         va_start(args, format);
         vsnprintf(text, sizeof(text), format, args);
         va_end(args);
-        size_t len = (size_t)prefix(line, sizeof(line), level);
-        error_escape(line + len, sizeof(line) - len - 1, text);
-        len += strlen(line + len);
-        line[len++] = '\n';
-        ssize_t n = write(STDERR_FILENO, line, len);
-        (void)n;
+        error_escape(printable, sizeof(printable), text);
+        pthread_mutex_lock(&out.mutex);
+        uint64_t now = now_ns();
+        end_repeats(now);
+        if (!repeats(level, printable, now))
+                emit(&(struct log_record){.level = level, .message = message, .fields = fields, .text = printable});
+        pthread_mutex_unlock(&out.mutex);
         errno = saved;
 }

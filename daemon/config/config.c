@@ -34,6 +34,7 @@ const char config_usage[] =
         "  --block-size S      bytes of one read, a multiple of 1MiB (8MiB)\n"
         "  --memory-limit S    bytes of the staging ring (0: concurrency x block size)\n"
         "  --log-level L       error, warn, info or debug (info)\n"
+        "  --log-format F      auto, plain, prefix, journal or json (auto)\n"
         "  --check-config      read the settings, say whether they are valid, and exit\n"
         "  --version, --help   print that and exit\n"
         "\n"
@@ -47,7 +48,8 @@ const char config_usage[] =
         "  RUNAI_STREAMER_CHUNK_BYTESIZE   as --block-size; RUNAI_STREAMER_BLOCK_BYTESIZE is its older name\n"
         "  RUNAI_STREAMER_MEMORY_LIMIT     as --memory-limit; -1 and 0 mean the default\n"
         "  RUNAI_STREAMER_LOG_LEVEL        as --log-level\n"
-        "  RUNAI_STREAMER_LOG_TO_STDERR    0 or 1; the log goes to standard error in either case\n"
+        "  RUNAI_STREAMER_LOG_TO_STDERR    1: the log goes to standard error even where the journal could take it;\n"
+        "                                  0: the default\n"
         "\n"
         "Exit status: 0 after SIGTERM or SIGINT, 1 on failure, 2 on wrong usage or settings.\n";
 
@@ -237,16 +239,14 @@ static const char *variable(const char *name)
         return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-static int check_to_stderr(char *notes, size_t notes_size, struct error *error)
+static int apply_to_stderr(struct config *config, struct error *error)
 {
         const char *value = variable(ENV_TO_STDERR);
         if (value == NULL)
                 return 0;
-        if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0 && strcasecmp(value, "true") != 0 &&
-            strcasecmp(value, "false") != 0)
+        config->log.to_stderr = strcmp(value, "1") == 0 || strcasecmp(value, "true") == 0;
+        if (!config->log.to_stderr && strcmp(value, "0") != 0 && strcasecmp(value, "false") != 0)
                 return error_set(error, STREAMER_EINVAL, ENV_TO_STDERR ": '%s' is not 0 or 1", value);
-        if (value[0] == '0' || (value[0] | 0x20) == 'f')
-                note(notes, notes_size, ENV_TO_STDERR "=%s: the log goes to standard error all the same\n", value);
         return 0;
 }
 
@@ -268,7 +268,7 @@ static int apply_environment(struct config *config, char *notes, size_t notes_si
                 if (r < 0)
                         return r;
         }
-        return check_to_stderr(notes, notes_size, error);
+        return apply_to_stderr(config, error);
 }
 
 /* ---- the file ---- */

@@ -63,6 +63,8 @@ struct config {
         } cuda;
         struct {
                 enum log_level level;
+                enum log_format format;
+                bool to_stderr; /* $RUNAI_STREAMER_LOG_TO_STDERR: not to the journal's own socket */
         } log;
 };
 

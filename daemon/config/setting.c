@@ -37,6 +37,7 @@ const struct setting settings[] = {
         {"cuda.trust_detach",           NULL,           NULL,                   SETTING_BOOL,     FIELD(cuda.trust_detach),          0,      0,         1},
         {"cuda.segment_size",           NULL,           NULL,                   SETTING_SIZE,     FIELD(cuda.segment_size),          2 * MiB, GiB << 10, 2 * MiB},
         {"log.level",                   "log-level",    RUNAI "LOG_LEVEL",      SETTING_LEVEL,    FIELD(log.level),                  0,      0,         1},
+        {"log.format",                  "log-format",   NULL,                   SETTING_LOG_FORMAT, FIELD(log.format),               0,      0,         1},
 };
 // clang-format on
 const size_t n_settings = ARRAY_SIZE(settings);
@@ -85,6 +86,15 @@ static int set_level(enum log_level *field, const char *text, char why[SETTING_W
         if (level < 0)
                 return wrong(why, "'%.40s' is not error, warn, info or debug", text);
         *field = (enum log_level)level;
+        return 0;
+}
+
+static int set_log_format(enum log_format *field, const char *text, char why[SETTING_WHY])
+{
+        int format = log_format_parse(text);
+        if (format < 0)
+                return wrong(why, "'%.40s' is not auto, plain, prefix, journal or json", text);
+        *field = (enum log_format)format;
         return 0;
 }
 
@@ -152,6 +162,8 @@ int setting_set(const struct setting *setting, struct config *config, const char
                 return set_bool(field, text, why);
         if (setting->kind == SETTING_LEVEL)
                 return set_level(field, text, why);
+        if (setting->kind == SETTING_LOG_FORMAT)
+                return set_log_format(field, text, why);
         if (parse_number(setting, text, &value, why) < 0)
                 return -1;
         if (setting->kind == SETTING_UNSIGNED)

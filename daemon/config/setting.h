@@ -20,7 +20,8 @@ enum setting_kind {
         SETTING_UNSIGNED,
         SETTING_SIZE,
         SETTING_DURATION,
-        SETTING_LEVEL
+        SETTING_LEVEL,
+        SETTING_LOG_FORMAT
 };
 
 struct setting {

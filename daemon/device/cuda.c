@@ -95,7 +95,8 @@ static int failed(struct cuda_device *d, const char *call, enum cuda_error e, st
 {
         const struct cuda_api *api = d->cuda->api;
         if (is_sticky(d, e) && !__atomic_exchange_n(&d->lost, true, __ATOMIC_ACQ_REL))
-                log_error("%s: %s: %s: the device is out of service", d->device.name, call, api->cudaGetErrorString(e));
+                log_event(LOG_LEVEL_ERROR, LOG_DEVICE_LOST, LOG_FIELDS(LOG_TEXT("device", d->device.name)),
+                          "%s: %s: %s: the device is out of service", d->device.name, call, api->cudaGetErrorString(e));
         return error_set(error, e == CUDA_OUT_OF_MEMORY ? STREAMER_ENOMEM : STREAMER_EFAILED, "%s: %s: %s (%s)",
                          d->device.name, call, api->cudaGetErrorString(e), api->cudaGetErrorName(e));
 }

@@ -182,6 +182,7 @@ static void job_settle(struct reader *reader, struct read_job *job)
                 return;
         struct engine *engine = &reader->engines[job->engine];
         job->over = true;
+        job->over_ns = now_ns();
         list_remove(&job->link);
         if (engine->ops->end != NULL)
                 engine->ops->end(reader, job);
@@ -263,6 +264,8 @@ void reader_start(struct reader *reader, struct read_job *job)
         job->next = 0;
         job->in_flight = job->slots = job->stalled = 0;
         job->stopped = job->over = job->failed = false;
+        job->begun_ns = now_ns();
+        job->read_ns = 0;
         job->item.fn = job_ended;
         require(job->n_targets > 0 && job->n_targets <= READ_TARGETS);
         for (size_t i = 0; i < job->n_targets; i++) {
@@ -304,6 +307,11 @@ void reader_set_weight(struct reader *reader, struct read_job *job, unsigned wei
 
 /* ---- pieces ---- */
 
+void reader_read_took(const struct ticket *ticket, uint64_t ns)
+{
+        __atomic_add_fetch(&ticket->job->read_ns, ns, __ATOMIC_RELAXED);
+}
+
 void reader_hash_begin(const struct ticket *ticket, struct hash_cursor *cursor)
 {
         plan_pieces_begin(ticket->block, &cursor->pieces);
@@ -344,7 +352,8 @@ void reader_watch(struct reader *reader)
                 pthread_cond_broadcast(&reader->work);
         pthread_mutex_unlock(&reader->mutex);
         if (stuck > before)
-                log_warn("reader: %u of %u threads hang in reads of storage that does not answer", stuck, alive);
+                log_event(LOG_LEVEL_WARN, LOG_STORAGE_STALLED, NULL,
+                          "reader: %u of %u threads hang in reads of storage that does not answer", stuck, alive);
 }
 
 bool reader_job_stalled(struct reader *reader, const struct read_job *job)
@@ -363,6 +372,31 @@ static void place(struct reader *reader)
                 log_warn("ring: the kernel does not let memory be placed (%s): copies may cross NUMA nodes",
                          strerror(errno));
         reader->placed = numa_processors(numa, "", &reader->processors);
+}
+
+unsigned reader_job_busy(const struct reader *reader, const struct read_job *job)
+{
+        size_t n = job->plan != NULL ? job->plan->n_blocks : 0;
+        uint64_t depth = n < reader->opts.concurrency ? n : reader->opts.concurrency;
+        uint64_t room = depth * (job->over_ns - job->begun_ns);
+        uint64_t took = __atomic_load_n(&job->read_ns, __ATOMIC_RELAXED);
+        if (room == 0)
+                return 0;
+        return took >= room ? 100 : (unsigned)((double)took / (double)room * 100);
+}
+
+void reader_usage(struct reader *reader, struct reader_usage *usage)
+{
+        pthread_mutex_lock(&reader->mutex);
+        *usage = (struct reader_usage){.slots = reader->staging.n_slots,
+                                       .used_slots = reader->staging.n_slots - reader->staging.n_free,
+                                       .threads = reader->alive,
+                                       .busy_threads = reader->busy,
+                                       .stuck_threads = reader->stuck,
+                                       .ring_bytes = reader->staging.bytes};
+        /* Slots that are still to be touched are nobody's. */
+        usage->used_slots -= reader->untouched < usage->used_slots ? reader->untouched : usage->used_slots;
+        pthread_mutex_unlock(&reader->mutex);
 }
 
 int reader_init(struct reader *reader, const struct reader_opts *opts, struct wake *wake, struct error *error)

@@ -79,6 +79,8 @@ struct read_job {
         unsigned limit; /* of tickets; the engine's to change */
         bool stopped, over;
         void *pace; /* the engine's own, gone before ended() */
+        uint64_t begun_ns, over_ns;
+        uint64_t read_ns; /* atomic: spent in reads, by all threads together */
 };
 
 struct reader_opts {
@@ -153,6 +155,17 @@ void reader_set_weight(struct reader *reader, struct read_job *job, unsigned wei
 void reader_watch(struct reader *reader);
 bool reader_job_stalled(struct reader *reader, const struct read_job *job);
 
+/* Of the reads that a job that is over could have had under way, the percentage that it had: time
+ * spent in reads, by its length and its depth (concurrency, or blocks where they are fewer). 100:
+ * storage was asked for all that it could give. */
+unsigned reader_job_busy(const struct reader *reader, const struct read_job *job);
+
+struct reader_usage {
+        unsigned slots, used_slots, threads, busy_threads, stuck_threads;
+        uint64_t ring_bytes;
+};
+void reader_usage(struct reader *reader, struct reader_usage *usage);
+
 /* ---- for engines ---- */
 
 /* The first thing of each thread: touches slots of the ring as long as there are any untouched, so
@@ -172,6 +185,9 @@ void reader_lose(struct reader *reader, struct read_job *job, struct read_target
 void reader_landed(const struct ticket *ticket);
 /* Gives it back: an error is the whole job's. */
 void reader_give(struct reader *reader, struct ticket *ticket, const struct error *error);
+
+/* A block's bytes took so long to come, from the reads' side; while its ticket is held. */
+void reader_read_took(const struct ticket *ticket, uint64_t ns);
 
 /* Hashes the pieces of a block whose end is at most `have` bytes into it, from memory at `data`
  * (where the block begins), continuing at the cursor. */

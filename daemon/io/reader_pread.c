@@ -24,6 +24,7 @@ struct pread_thread {
         struct reader *reader;
         struct read_job *job;  /* under the reader's lock; NULL while idle */
         uint64_t moved_ns;     /* atomic: when a byte was last moved */
+        uint64_t read_ns;      /* spent in reads of the block at hand */
         bool stuck;            /* under the reader's lock */
         unsigned char *bounce; /* two pages */
         struct flights flights;
@@ -77,9 +78,11 @@ static void advance(struct target *t, size_t n)
 }
 
 /* -1 with errno EINVAL alone: the file system does not do this by O_DIRECT after all. */
-static int read_target(const struct object *object, int fd, struct target *t, uint64_t *moved_ns, struct error *error)
+static int read_target(const struct object *object, int fd, struct target *t, struct pread_thread *self,
+                       struct error *error)
 {
         bool direct = fd == object->direct;
+        uint64_t since = now_ns();
         while (t->want > 0) {
                 ssize_t n = preadv(fd, t->iov, t->n, (off_t)t->offset);
                 if (n < 0 && try_again(errno))
@@ -88,8 +91,12 @@ static int read_target(const struct object *object, int fd, struct target *t, ui
                         return -1;
                 if (n < 0)
                         return failed(object, t->offset, errno, error);
-                if (moved_ns != NULL)
-                        __atomic_store_n(moved_ns, now_ns(), __ATOMIC_RELAXED);
+                if (self != NULL) {
+                        uint64_t now = now_ns();
+                        self->read_ns += now - since;
+                        since = now;
+                        __atomic_store_n(&self->moved_ns, now, __ATOMIC_RELAXED);
+                }
                 /* O_DIRECT stops off its alignment only where the file ends. */
                 if (n == 0 || (direct && (uint64_t)n < t->want && (uint64_t)n % object->direct_align != 0))
                         return cut_short(object, t->offset + (uint64_t)n, error);
@@ -187,7 +194,7 @@ static int fill_buffered(struct pread_thread *self, const struct ticket *ticket,
         for (uint64_t done = 0; done < block->len;) {
                 uint64_t n = block->len - done < BUFFERED_PIECE ? block->len - done : BUFFERED_PIECE;
                 struct target t = {.iov = {{to + done, n}}, .n = 1, .offset = block->file_off + done, .want = n};
-                int r = read_target(object, object->fd, &t, &self->moved_ns, error);
+                int r = read_target(object, object->fd, &t, self, error);
                 if (r < 0)
                         return r;
                 done += n;
@@ -216,7 +223,7 @@ static int fill_in_place(struct pread_thread *self, const struct ticket *ticket,
         if (!range_cached(object, block->file_off, block->len)) {
                 struct target t;
                 target_in_place(&t, block, to, self->bounce);
-                r = read_target(object, object->direct, &t, &self->moved_ns, error);
+                r = read_target(object, object->direct, &t, self, error);
                 if (r == 0) {
                         copy_edges(block, to, self->bounce);
                         return hash_whole(ticket, to);
@@ -241,7 +248,7 @@ static int fill_slot(struct pread_thread *self, const struct ticket *ticket, str
                                    .n = 1,
                                    .offset = block->file_off - head,
                                    .want = head + block->len};
-                r = read_target(object, object->direct, &t, &self->moved_ns, error);
+                r = read_target(object, object->direct, &t, self, error);
                 if (r < 0 && error->code != 0)
                         return r;
                 if (r == 0)
@@ -290,7 +297,9 @@ static void do_block(struct pread_thread *self, struct ticket *ticket)
         struct error error = {0};
         __atomic_store_n(&self->moved_ns, now_ns(), __ATOMIC_RELAXED);
         set_job(self, ticket->job);
+        self->read_ns = 0;
         int r = ticket->slot == NULL ? fill_in_place(self, ticket, &error) : fill_slot(self, ticket, &error);
+        reader_read_took(ticket, self->read_ns);
         if (r == 0)
                 reader_landed(ticket);
         set_job(self, NULL);

@@ -11,6 +11,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/load/load_steps.h"
+#include "daemon/load/report.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -431,24 +432,6 @@ void load_open(struct load *load)
 
 /* ---- the end ---- */
 
-static void log_end(const struct load *load)
-{
-        double seconds = (double)(load->ended_ns - load->started_ns) / 1e9;
-        const struct generation *g = load->generation;
-        if (load->dry_run)
-                return;
-        if (load->state == LOAD_READY && load->shared)
-                log_info("%s: resident already, generation %" PRIu64 " (%s)", load->name, g->number, load->source);
-        else if (load->state == LOAD_READY)
-                log_info("%s: ready, generation %" PRIu64 ", %" PRIu64 " bytes, %" PRIu64
-                         " tensors, %.3f s, %.2f GiB/s (%s)",
-                         load->name, g->number, g->data_bytes, g->n_tensors, seconds,
-                         seconds > 0 ? (double)g->data_bytes / (double)GiB / seconds : 0.0, load->source);
-        else
-                log_warn("%s: %s after %.3f s: %s", load->name, load_state_name(load->state), seconds,
-                         load->error.text);
-}
-
 /* The outcome is known. Called by a step that came home (pending may be zero) or by a cancel. */
 static void load_end(struct load *load, enum load_state state, const struct error *error)
 {
@@ -466,7 +449,7 @@ static void load_end(struct load *load, enum load_state state, const struct erro
                 else
                         generation_fail(g, &load->error);
         }
-        log_end(load);
+        load_report(load);
         load_tell_watchers(load);
         if (load->reading)
                 reader_stop(load->loads->reader, &load->job);

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/resident/lease.h"
 
+#include "daemon/base/log.h"
+#include "daemon/base/metric.h"
+
+#include <inttypes.h>
+
 void leases_init(struct leases *leases)
 {
         *leases = (struct leases){0};
@@ -50,6 +55,16 @@ void process_settle(struct process *process)
         free(process);
 }
 
+static void log_lease(const struct lease *lease, const char *what)
+{
+        const struct generation *g = lease->generation;
+        log_event(LOG_LEVEL_DEBUG, LOG_NO_ID,
+                  LOG_FIELDS(LOG_TEXT("model", generation_name(g)), LOG_NUMBER("generation", g->number),
+                             LOG_NUMBER("lease", lease->id), LOG_NUMBER("client_pid", (uint64_t)lease->process->pid)),
+                  "%s: lease %" PRIu64 " of process %d %s", generation_name(g), lease->id, (int)lease->process->pid,
+                  what);
+}
+
 struct lease *lease_new(struct leases *leases, struct process *process, struct generation *generation, void *owner)
 {
         struct lease *lease = calloc(1, sizeof(*lease));
@@ -65,6 +80,8 @@ struct lease *lease_new(struct leases *leases, struct process *process, struct g
         list_append(&process->held, &lease->in_process);
         generation->n_leases++;
         leases->n++;
+        metric_add(METRIC_ATTACHES, 1);
+        log_lease(lease, "granted");
         return lease;
 }
 
@@ -72,6 +89,7 @@ void lease_end(struct leases *leases, struct lease *lease)
 {
         struct generation *generation = lease->generation;
         struct process *process = lease->process;
+        log_lease(lease, "ended");
         list_remove(&lease->in_generation);
         list_remove(&lease->in_process);
         list_remove(&lease->in_owner);

@@ -258,7 +258,10 @@ static void release_done(struct work *work)
         g->n_segments = 0;
         g->device->used -= g->charged;
         g->charged = 0;
-        log_debug("%s: generation %" PRIu64 " gave its memory back", generation_name(g), g->number);
+        log_event(LOG_LEVEL_INFO, LOG_MODEL_GONE,
+                  LOG_FIELDS(LOG_TEXT("model", generation_name(g)), LOG_NUMBER("generation", g->number),
+                             LOG_TEXT("device", g->device->name)),
+                  "%s: generation %" PRIu64 " gave its memory back", generation_name(g), g->number);
         generation_settle(g);
 }
 

@@ -208,6 +208,7 @@ static void on_second(uv_timer_t *timer)
         struct server *server = timer->data;
         reader_watch(server->reader);
         sessions_tick(server, now_ns());
+        log_tick();
         report_tell(server);
         if (server->n_conns < server->limits.connections)
                 pause_accepting(server, false);

@@ -4,6 +4,7 @@
  */
 #include "daemon/serve/session.h"
 
+#include "daemon/base/metric.h"
 #include "daemon/serve/access.h"
 
 #include <inttypes.h>
@@ -14,6 +15,7 @@
 void session_error(struct session *session, uint64_t id, const struct error *error)
 {
         struct writer w;
+        metric_add_code(METRIC_REQUEST_ERRORS, error->code, 1);
         conn_writer(&w);
         writer_error(&w, id, error->code, error->text);
         conn_send(session->conn, &w, NULL, 0);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What leaves the daemon as text: failures, log lines, small files read whole.
+ * What leaves the daemon as text: failures, small files read whole.
  */
 #include "tests/lib/suite.h"
 
 #include "daemon/base/error.h"
 #include "daemon/base/fd.h"
-#include "daemon/base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -114,109 +113,6 @@ START_TEST(a_cut_leaves_characters_whole)
 }
 END_TEST
 
-/* ---- log ---- */
-
-/* What is written to standard error while say() runs. */
-static char *captured(void (*say)(void))
-{
-        char *path = suite_path("stderr-%d", (int)getpid());
-        int saved = must(dup(STDERR_FILENO)), fd = must(open(path, O_RDWR | O_CREAT | O_TRUNC, 0600));
-        must(dup2(fd, STDERR_FILENO));
-        say();
-        must(dup2(saved, STDERR_FILENO));
-        close(saved);
-        close(fd);
-        return file_read(path, NULL);
-}
-
-static void say_each_level(void)
-{
-        log_init(LOG_LEVEL_WARN);
-        log_error("one %d", 1);
-        log_warn("two");
-        log_info("three");
-        log_debug("four");
-}
-
-START_TEST(a_line_has_time_level_and_text)
-{
-        char *text = captured(say_each_level), level[8], message[16];
-        int y, mo, d, h, mi, s, ms;
-        ck_assert_int_eq(sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ %7[^:]: %15[^\n]", &y, &mo, &d, &h, &mi, &s, &ms,
-                                level, message),
-                         9);
-        ck_assert_str_eq(level, "error");
-        ck_assert_str_eq(message, "one 1");
-}
-END_TEST
-
-START_TEST(what_is_below_the_level_is_not_written)
-{
-        char *text = captured(say_each_level);
-        ck_assert_ptr_nonnull(strstr(text, " warn: two\n"));
-        ck_assert_ptr_null(strstr(text, "three"));
-        ck_assert_ptr_null(strstr(text, "four"));
-}
-END_TEST
-
-static void say_two_lines(void)
-{
-        log_init(LOG_LEVEL_INFO);
-        log_info("a name\nerror: forged");
-}
-
-START_TEST(a_name_cannot_forge_a_line)
-{
-        char *text = captured(say_two_lines);
-        ck_assert_ptr_nonnull(strstr(text, "a name\\x0aerror: forged\n"));
-        ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
-}
-END_TEST
-
-/* Standard error claims to be the journal's stream, and is. */
-static void say_to_journal(void)
-{
-        struct stat st;
-        must(fstat(STDERR_FILENO, &st));
-        char *name = format_text("%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
-        setenv("JOURNAL_STREAM", name, 1);
-        free(name);
-        log_init(LOG_LEVEL_DEBUG);
-        log_error("a");
-        log_debug("b");
-}
-
-START_TEST(the_journal_gets_priorities)
-{
-        ck_assert_str_eq(captured(say_to_journal), "<3>a\n<7>b\n");
-}
-END_TEST
-
-static void say_to_other_stream(void)
-{
-        setenv("JOURNAL_STREAM", "1:1", 1);
-        log_init(LOG_LEVEL_INFO);
-        log_info("a");
-}
-
-START_TEST(an_inherited_journal_variable_is_not_believed)
-{
-        ck_assert_ptr_nonnull(strstr(captured(say_to_other_stream), "Z info: a\n"));
-}
-END_TEST
-
-START_TEST(levels_are_read_in_any_case)
-{
-        ck_assert_int_eq(log_level_parse("ERROR"), LOG_LEVEL_ERROR);
-        ck_assert_int_eq(log_level_parse("warn"), LOG_LEVEL_WARN);
-        ck_assert_int_eq(log_level_parse("Warning"), LOG_LEVEL_WARN);
-        ck_assert_int_eq(log_level_parse("info"), LOG_LEVEL_INFO);
-        ck_assert_int_eq(log_level_parse("debug"), LOG_LEVEL_DEBUG);
-        ck_assert_int_eq(log_level_parse("loud"), -1);
-        ck_assert_int_eq(log_level_parse(""), -1);
-}
-END_TEST
-
 /* ---- text_read_fd ---- */
 
 static int read_text(const char *path, uint64_t max, struct text *text, struct error *error)
@@ -281,13 +177,6 @@ int main(void)
         tcase_add_loop_test(escape, text_becomes_one_printable_line, 0, (int)(sizeof(escapes) / sizeof(escapes[0])));
         tcase_add_test(escape, text_that_just_fits_is_not_cut);
         tcase_add_test(escape, a_cut_leaves_characters_whole);
-        TCase *log = suite_group("log", NULL, NULL, 10);
-        tcase_add_test(log, a_line_has_time_level_and_text);
-        tcase_add_test(log, what_is_below_the_level_is_not_written);
-        tcase_add_test(log, a_name_cannot_forge_a_line);
-        tcase_add_test(log, the_journal_gets_priorities);
-        tcase_add_test(log, an_inherited_journal_variable_is_not_believed);
-        tcase_add_test(log, levels_are_read_in_any_case);
         TCase *text = suite_group("text", NULL, NULL, 10);
         tcase_add_loop_test(text, a_file_is_read_whole_and_terminated, 0, 5);
         tcase_add_test(text, a_file_over_its_limit_is_not_read);

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The line has bytes, seconds, rate, kind of source, and how busy the reads were kept: where that is
+ * near 100 %, the storage gave what it could; where it is low, something else held the load up
+ * (docs/logging.md). A source is shown without what may be secret in a URL: user, password, query.
+ */
+#include "daemon/load/report.h"
+
+#include "daemon/base/log.h"
+#include "daemon/base/metric.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define SHOWN 512
+
+static void shown_source(char out[SHOWN], const char *source)
+{
+        const char *authority = strstr(source, "://");
+        if (source[0] == '/' || authority == NULL) {
+                snprintf(out, SHOWN, "%s", source);
+                return;
+        }
+        authority += strlen("://");
+        size_t scheme = (size_t)(authority - source);
+        const char *at = memchr(authority, '@', strcspn(authority, "/?"));
+        /* The user and password of http://user:password@host/; the revision of hf://org/name@rev stays. */
+        if (at != NULL)
+                authority = at + 1;
+        snprintf(out, SHOWN, "%.*s%.*s", (int)scheme, source, (int)strcspn(authority, "?#"), authority);
+}
+
+static void report_shared(const struct load *load, const char *source)
+{
+        const struct generation *g = load->generation;
+        metric_add_result(METRIC_LOADS, RESULT_SHARED, 1);
+        log_event(LOG_LEVEL_INFO, LOG_MODEL_READY,
+                  LOG_FIELDS(LOG_TEXT("model", load->name), LOG_NUMBER("generation", g->number),
+                             LOG_TEXT("device", load->device->name)),
+                  "%s: resident already, generation %" PRIu64 " (%s)", load->name, g->number, source);
+}
+
+static void report_ready(const struct load *load, const char *source)
+{
+        const struct generation *g = load->generation;
+        uint64_t ns = load->ended_ns - load->started_ns;
+        double seconds = (double)ns / 1e9;
+        unsigned busy = reader_job_busy(load->loads->reader, &load->job);
+        const char *kind = metric_source_name(metric_source_of(load->source));
+        char reads[40] = "";
+        if (g->data_bytes > 0)
+                snprintf(reads, sizeof(reads), ", reads %u %% busy", busy);
+        metric_add_result(METRIC_LOADS, RESULT_READY, 1);
+        metric_add_source(METRIC_READ_BYTES, metric_source_of(load->source), g->data_bytes);
+        metric_observe(METRIC_LOAD_SECONDS, ns);
+        metric_observe(METRIC_LOAD_BYTES, g->data_bytes);
+        log_event(LOG_LEVEL_INFO, LOG_MODEL_READY,
+                  LOG_FIELDS(LOG_TEXT("model", load->name), LOG_NUMBER("generation", g->number),
+                             LOG_TEXT("device", load->device->name), LOG_NUMBER("bytes", g->data_bytes),
+                             LOG_NUMBER("load_ns", ns), LOG_NUMBER("read_busy_percent", busy),
+                             LOG_TEXT("source_kind", kind)),
+                  "%s: ready, generation %" PRIu64 ", %" PRIu64 " bytes, %" PRIu64
+                  " tensors, %.3f s, %.2f GiB/s%s (%s)",
+                  load->name, g->number, g->data_bytes, g->n_tensors, seconds,
+                  seconds > 0 ? (double)g->data_bytes / (double)GiB / seconds : 0.0, reads, source);
+}
+
+/* Without the time it took, so that a client that asks again and again says the same each time. */
+static void report_failed(const struct load *load)
+{
+        bool cancelled = load->state == LOAD_CANCELLED;
+        metric_add_result(METRIC_LOADS, cancelled ? RESULT_CANCELLED : RESULT_FAILED, 1);
+        if (!cancelled)
+                metric_add_code(METRIC_LOAD_ERRORS, load->error.code, 1);
+        log_event(LOG_LEVEL_WARN, LOG_MODEL_FAILED,
+                  LOG_FIELDS(LOG_TEXT("model", load->name),
+                             LOG_NUMBER("generation", load->generation != NULL ? load->generation->number : 0),
+                             LOG_TEXT("device", load->device->name), LOG_TEXT("code", code_wire(load->error.code)),
+                             LOG_NUMBER("load_ns", load->ended_ns - load->started_ns)),
+                  "%s: %s: %s", load->name, load_state_name(load->state), load->error.text);
+}
+
+void load_report(const struct load *load)
+{
+        char source[SHOWN];
+        if (load->dry_run)
+                return;
+        shown_source(source, load->source);
+        if (load->state == LOAD_READY && load->shared)
+                report_shared(load, source);
+        else if (load->state == LOAD_READY)
+                report_ready(load, source);
+        else
+                report_failed(load);
+}
