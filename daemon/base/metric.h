@@ -38,6 +38,7 @@ enum metric_label { LABEL_NONE, LABEL_VERSION, LABEL_DEVICE, LABEL_STATE, LABEL_
         M(RING_SLOTS,      GAUGE,   "streamerd_ring_slots",                NONE,    "Slots of the staging ring") \
         M(RING_USED,       GAUGE,   "streamerd_ring_used_slots",           NONE,    "Slots of the staging ring that are in use") \
         M(READER_THREADS,  GAUGE,   "streamerd_reader_threads",            STATE,   "Reader threads by state; stuck: in storage that does not answer") \
+        M(BLOCKS,          GAUGE,   "streamerd_blocks_in_flight",          NONE,    "Blocks that are being read or copied") \
         M(CLIENTS,         GAUGE,   "streamerd_clients",                   NONE,    "Open connections") \
         M(LEASES,          GAUGE,   "streamerd_leases",                    NONE,    "Leases, orphans included") \
         M(ATTACHES,        COUNTER, "streamerd_attaches_total",            NONE,    "Attaches that were granted") \

@@ -374,10 +374,10 @@ static void place(struct reader *reader)
         reader->placed = numa_processors(numa, "", &reader->processors);
 }
 
-unsigned reader_job_busy(const struct reader *reader, const struct read_job *job)
+unsigned reader_job_busy(const struct read_job *job)
 {
         size_t n = job->plan != NULL ? job->plan->n_blocks : 0;
-        uint64_t depth = n < reader->opts.concurrency ? n : reader->opts.concurrency;
+        uint64_t depth = n < job->limit ? n : job->limit;
         uint64_t room = depth * (job->over_ns - job->begun_ns);
         uint64_t took = __atomic_load_n(&job->read_ns, __ATOMIC_RELAXED);
         if (room == 0)
@@ -390,10 +390,12 @@ void reader_usage(struct reader *reader, struct reader_usage *usage)
         pthread_mutex_lock(&reader->mutex);
         *usage = (struct reader_usage){.slots = reader->staging.n_slots,
                                        .used_slots = reader->staging.n_slots - reader->staging.n_free,
-                                       .threads = reader->alive,
-                                       .busy_threads = reader->busy,
-                                       .stuck_threads = reader->stuck,
                                        .ring_bytes = reader->staging.bytes};
+        for (size_t i = 0; i < READ_ENGINES; i++) {
+                usage->threads += reader->engines[i].alive;
+                usage->stuck_threads += reader->engines[i].stuck;
+                usage->blocks += reader->engines[i].busy;
+        }
         /* Slots that are still to be touched are nobody's. */
         usage->used_slots -= reader->untouched < usage->used_slots ? reader->untouched : usage->used_slots;
         pthread_mutex_unlock(&reader->mutex);

@@ -156,12 +156,13 @@ void reader_watch(struct reader *reader);
 bool reader_job_stalled(struct reader *reader, const struct read_job *job);
 
 /* Of the reads that a job that is over could have had under way, the percentage that it had: time
- * spent in reads, by its length and its depth (concurrency, or blocks where they are fewer). 100:
+ * spent in reads, by its length and its depth (its limit, or its blocks where they are fewer). 100:
  * storage was asked for all that it could give. */
-unsigned reader_job_busy(const struct reader *reader, const struct read_job *job);
+unsigned reader_job_busy(const struct read_job *job);
 
 struct reader_usage {
-        unsigned slots, used_slots, threads, busy_threads, stuck_threads;
+        unsigned slots, used_slots, threads, stuck_threads;
+        unsigned blocks; /* in flight */
         uint64_t ring_bytes;
 };
 void reader_usage(struct reader *reader, struct reader_usage *usage);

@@ -45,7 +45,7 @@ static void report_ready(const struct load *load, const char *source)
         const struct generation *g = load->generation;
         uint64_t ns = load->ended_ns - load->started_ns;
         double seconds = (double)ns / 1e9;
-        unsigned busy = reader_job_busy(load->loads->reader, &load->job);
+        unsigned busy = reader_job_busy(&load->job);
         const char *kind = metric_source_name(metric_source_of(load->source));
         char reads[40] = "";
         if (g->data_bytes > 0)
