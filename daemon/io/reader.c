@@ -209,8 +209,10 @@ void reader_lose(struct reader *reader, struct read_job *job, struct read_target
         }
         for (size_t i = 0; i < job->n_targets; i++)
                 lives = lives || !is_dead(job->targets[i]);
-        if (!lives)
+        if (!lives) {
                 job_failed(job, error);
+                job_settle(reader, job); /* it may be that nobody holds a ticket */
+        }
         pthread_mutex_unlock(&reader->mutex);
 }
 

@@ -1,22 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The states of a load, one function for each step and one for its end; the happy path first. See
- * load.h for the picture.
+ * load.h for the picture, part.c for the reading.
  *
- * How it fails: any step, the reading or the manifest sets an error, and load_end() settles the
+ * How it fails: any step, or the last target that fails, sets an error, and load_end() settles the
  * outcome at once. From then on steps that come home find the load ended and only count down
  * `pending`; the last one takes it apart, in a worker, since giving back a large table takes time.
  */
-#include "daemon/load/load.h"
+#include "daemon/load/load_steps.h"
 
 #include "daemon/base/log.h"
-#include "daemon/load/load_steps.h"
 #include "daemon/load/report.h"
+#include "daemon/model/ranks.h"
 
 #include <inttypes.h>
 #include <string.h>
-
-static void load_end(struct load *load, enum load_state state, const struct error *error);
 
 /* ---- steps in flight ---- */
 
@@ -31,33 +29,26 @@ static void step_start(struct load *load, struct work_pool *pool, uint64_t lane,
 static void taken_apart(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        struct generation *generation = load->generation;
+        for (size_t i = 0; i < load->n_targets; i++)
+                if (load->targets[i].generation != NULL)
+                        generation_unpin(load->targets[i].generation);
         load_free(load);
-        if (generation != NULL)
-                generation_unpin(generation);
 }
 
 static void take_apart(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        if (load->has_books) {
-                publish_deinit(&load->publish);
-                table_drop(&load->manifest);
-                table_drop(&load->arrival);
-        }
-        resolve_deinit(&load->resolved);
-        load->sha = sha_free(load->sha);
-        free(load->sha_steps);
+        for (size_t i = 0; i < load->n_parts; i++)
+                part_deinit(&load->parts[i]);
+        resolve_deinit(&load->opened);
 }
 
-/* Where the time of a load goes. */
-static void log_stage(const struct load *load, const char *stage)
+void load_log_stage(const struct load *load, const char *stage)
 {
         log_debug("%s: %s after %.3f ms", load->name, stage, (double)(now_ns() - load->started_ns) / 1e6);
 }
 
-/* Something came home. False if the load has ended meanwhile: then there is nothing to go on with. */
-static bool step_home(struct load *load)
+bool load_step_home(struct load *load)
 {
         require(load->pending > 0);
         load->pending--;
@@ -76,172 +67,150 @@ static bool step_failed(struct load *load, const struct error *error)
         return true;
 }
 
+/* ---- targets ---- */
+
+bool target_lives(const struct load_target *target)
+{
+        return !target->shared && !target->failed;
+}
+
+bool load_lives(const struct load *load)
+{
+        for (size_t i = 0; i < load->n_targets; i++)
+                if (target_lives(&load->targets[i]))
+                        return true;
+        return false;
+}
+
+static bool any_shared(const struct load *load)
+{
+        for (size_t i = 0; i < load->n_targets; i++)
+                if (load->targets[i].shared)
+                        return true;
+        return false;
+}
+
+/* Which of several it was. */
+static void tell_target(const struct load_target *target, const struct error *error, struct error *told)
+{
+        const struct load *load = target->load;
+        size_t rank = (size_t)(target - load->targets);
+        if (load->pattern != NULL)
+                error_set(told, error->code, "rank %zu: %s: %s", rank, target->device->name, error->text);
+        else
+                error_set(told, error->code, "%s: %s", target->device->name, error->text);
+}
+
+void target_give_up(struct load_target *target)
+{
+        struct generation *g = target->generation;
+        /* A worker may be looking at the bytes of a file. */
+        if (g == NULL || target->load->sha256)
+                return;
+        target->generation = NULL;
+        generation_unpin(g);
+}
+
+/* Alone: with the load. */
+static void target_fall(struct load_target *target, const struct error *error)
+{
+        struct load *load = target->load;
+        struct load_part *part = target->part;
+        target->failed = true;
+        target->error = *error;
+        if (part->reading)
+                reader_lose(load->loads->reader, &part->job, &target->copy, error);
+        else
+                __atomic_store_n(&target->copy.dead, true, __ATOMIC_RELEASE);
+        log_warn("%s: %s: %s", load->name, target->device->name, error->text);
+        generation_fail(target->generation, error);
+        if (!part->reading)
+                target_give_up(target);
+}
+
+void target_failed(struct load_target *target, const struct error *error)
+{
+        struct load *load = target->load;
+        struct error told;
+        tell_target(target, error, &told);
+        if (load->n_targets == 1 || load->pattern != NULL) {
+                load_end(load, LOAD_FAILED, load->n_targets == 1 ? error : &told);
+                return;
+        }
+        target_fall(target, error);
+        if (load_lives(load))
+                load_maybe_check(load);
+        else if (any_shared(load))
+                load_end(load, LOAD_READY, NULL);
+        else
+                load_end(load, LOAD_FAILED, &told);
+}
+
 /* ---- checking ---- */
 
 static void check_run(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        if (source_check(&load->resolved.set, &load->step_error) == 0)
-                publish_finish(&load->publish, load->generation->digest, &load->step_error);
+        int r = source_check(&load->opened.set, &load->step_error);
+        for (size_t i = 0; r == 0 && i < load->n_parts; i++)
+                if (load->parts[i].checking)
+                        r = publish_finish(&load->parts[i].publish, load->parts[i].digest, &load->step_error);
 }
 
 static void check_done(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        if (!step_home(load) || step_failed(load, &load->step_error))
+        if (!load_step_home(load) || step_failed(load, &load->step_error))
                 return;
-        load->generation->verified = load->sha256;
+        for (size_t i = 0; i < load->n_targets; i++) {
+                struct load_target *t = &load->targets[i];
+                if (!target_lives(t))
+                        continue;
+                t->generation->verified = load->sha256;
+                memcpy(t->generation->digest, t->part->digest, DIGEST_SIZE);
+        }
         load_end(load, LOAD_READY, NULL);
 }
 
-static void maybe_check(struct load *load)
+static bool part_complete(const struct load_part *part)
 {
-        size_t files = load->sha256 ? load->resolved.set.n_objects : 0;
-        if (!load->read || !load->built || load->files_checked < files)
+        size_t files = part->load->sha256 ? part->resolved.set.n_objects : 0;
+        return part->read && part->built && part->files_checked >= files;
+}
+
+void load_maybe_check(struct load *load)
+{
+        if (load->state != LOAD_READING)
                 return;
+        for (size_t i = 0; i < load->n_parts; i++) {
+                struct load_part *part = &load->parts[i];
+                part->checking = part_lives(part);
+                if (part->checking && !part_complete(part))
+                        return;
+        }
         load->state = LOAD_CHECKING;
-        log_stage(load, "read");
+        load_log_stage(load, "read");
         step_start(load, load->loads->pool, load->lane, check_run, check_done);
-}
-
-/* ---- reading, and what runs beside it ---- */
-
-static void tell_arrived(struct load *load)
-{
-        if (load->built && !load_ended(load->state))
-                load->loads->arrived(load->loads, load->generation);
-}
-
-static void on_arrived(struct wake_item *item)
-{
-        struct load *load = container_of(item, struct load, arrived);
-        __atomic_store_n(&load->arrived_posted, false, __ATOMIC_SEQ_CST);
-        tell_arrived(load);
-}
-
-static void sha_run(struct work *work)
-{
-        struct sha_step *step = container_of(work, struct sha_step, work);
-        struct load *load = step->load;
-        if (sha_check_file(load->sha, &load->resolved, load->generation->segments, step->file, &step->error) == 0)
-                publish_file(&load->publish, step->file);
-}
-
-static void sha_done(struct work *work)
-{
-        struct sha_step *step = container_of(work, struct sha_step, work);
-        struct load *load = step->load;
-        if (!step_home(load) || step_failed(load, &step->error))
-                return;
-        load->files_checked++;
-        tell_arrived(load);
-        maybe_check(load);
-}
-
-static void sha_start(struct load *load, size_t file)
-{
-        struct sha_step *step = &load->sha_steps[file];
-        load->pending++;
-        work_submit(load->loads->pool, WORK_LANE_CPU, &step->work, sha_run, sha_done);
-}
-
-static void on_file_whole(struct wake_item *item)
-{
-        struct sha_step *step = container_of(item, struct sha_step, item);
-        if (!load_ended(step->load->state))
-                sha_start(step->load, step->file);
-}
-
-/* On a reader thread. */
-static void on_landed(struct read_job *job, const struct plan_block *block)
-{
-        struct load *load = container_of(job, struct load, job);
-        bool whole = publish_landed(&load->publish, block);
-        if (load->sha256 && whole)
-                wake_post(load->loads->reader->wake, &load->sha_steps[block->file].item);
-        if (!load->sha256 && !__atomic_exchange_n(&load->arrived_posted, true, __ATOMIC_SEQ_CST))
-                wake_post(load->loads->reader->wake, &load->arrived);
-}
-
-static void on_lost(struct read_target *target)
-{
-        (void)target; /* the job's end says it */
-}
-
-static void read_ended(struct read_job *job)
-{
-        struct load *load = container_of(job, struct load, job);
-        load->reading = false;
-        if (!step_home(load) || step_failed(load, &job->error))
-                return;
-        load->read = true;
-        maybe_check(load);
-}
-
-static void build_run(struct work *work)
-{
-        struct load *load = container_of(work, struct load, build);
-        int r = publish_build(&load->publish, load->generation->number, load->resolved.plan.segments,
-                              &load->build_error);
-        if (r == 0)
-                publish_share(&load->publish, 0, &load->manifest, &load->arrival, &load->build_error);
-}
-
-static void hand_over_tables(struct load *load)
-{
-        load->generation->manifest = load->manifest;
-        load->generation->arrival = load->arrival;
-        load->manifest.fd = load->arrival.fd = -1;
-}
-
-static void build_done(struct work *work)
-{
-        struct load *load = container_of(work, struct load, build);
-        if (load->build_error.code == 0)
-                hand_over_tables(load);
-        if (!step_home(load) || step_failed(load, &load->build_error))
-                return;
-        load->built = true;
-        log_stage(load, "tabled");
-        tell_arrived(load);
-        maybe_check(load);
-}
-
-static void start_reading(struct load *load)
-{
-        load->state = LOAD_READING;
-        log_stage(load, "allocated");
-        load->pending += 2;
-        load->reading = true;
-        load->target = (struct read_target){.segments = load->generation->segments, .lost = on_lost};
-        struct source_set *set = &load->resolved.set;
-        load->job = (struct read_job){.engine = set->n_objects > 0 ? set->objects[0].ops->engine : READ_PREAD,
-                                      .plan = &load->resolved.plan,
-                                      .objects = load->resolved.set.objects,
-                                      .targets = {&load->target},
-                                      .n_targets = 1,
-                                      .leaves = load->publish.leaves,
-                                      .weight = load->priority,
-                                      .landed = on_landed,
-                                      .ended = read_ended};
-        load->arrived.fn = on_arrived;
-        /* Files without a byte to read are whole already. */
-        for (size_t i = 0; load->sha256 && i < load->resolved.set.n_objects; i++)
-                if (load->publish.file_left[i] == 0)
-                        sha_start(load, i);
-        work_submit(load->loads->pool, WORK_LANE_CPU, &load->build, build_run, build_done);
-        reader_start(load->loads->reader, &load->job);
 }
 
 /* ---- allocating ---- */
 
+static void start_reading(struct load *load)
+{
+        load->state = LOAD_READING;
+        load_log_stage(load, "allocated");
+        for (size_t i = 0; i < load->n_parts; i++)
+                if (part_lives(&load->parts[i]))
+                        part_read(&load->parts[i]);
+}
+
 static void alloc_run(struct work *work)
 {
-        struct load *load = container_of(work, struct load, step);
-        struct generation *g = load->generation;
-        const struct plan *plan = &load->resolved.plan;
+        struct load_target *target = container_of(work, struct load_target, step);
+        struct generation *g = target->generation;
+        const struct plan *plan = &target->part->resolved.plan;
         for (size_t i = 0; i < plan->n_segments; i++) {
-                if (g->device->ops->alloc(g->device, plan->segments[i], &g->segments[i], &load->step_error) < 0)
+                if (g->device->ops->alloc(g->device, plan->segments[i], &g->segments[i], &target->step_error) < 0)
                         return;
                 g->n_segments++;
         }
@@ -249,43 +218,40 @@ static void alloc_run(struct work *work)
 
 static void alloc_done(struct work *work)
 {
-        struct load *load = container_of(work, struct load, step);
-        if (!step_home(load) || step_failed(load, &load->step_error))
+        struct load_target *target = container_of(work, struct load_target, step);
+        struct load *load = target->load;
+        if (!load_step_home(load))
                 return;
-        start_reading(load);
+        load->allocating--;
+        if (target->step_error.code != 0)
+                target_failed(target, &target->step_error);
+        if (load->allocating == 0 && !load_ended(load->state))
+                start_reading(load);
+}
+
+static void start_allocating(struct load *load)
+{
+        load->state = LOAD_ALLOCATING;
+        load_log_stage(load, "planned");
+        for (size_t i = 0; i < load->n_targets; i++) {
+                struct load_target *t = &load->targets[i];
+                if (!target_lives(t))
+                        continue;
+                t->copy.segments = t->generation->segments;
+                load->pending++;
+                load->allocating++;
+                work_submit(t->device->thread, WORK_LANE_CPU, &t->step, alloc_run, alloc_done);
+        }
 }
 
 /* ---- planning ---- */
 
-static void set_sha_steps(struct load *load)
-{
-        for (size_t i = 0; load->sha256 && i < load->resolved.set.n_objects; i++)
-                load->sha_steps[i] = (struct sha_step){.load = load, .file = i, .item = {.fn = on_file_whole}};
-}
-
 static void plan_run(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        struct error *error = &load->step_error;
-        struct resolved *resolved = &load->resolved;
-        if (load->sha256 && !load->dry_run) {
-                load->sha = sha_new(resolved->set.n_objects);
-                load->sha_steps = calloc(resolved->set.n_objects + 1, sizeof(*load->sha_steps));
-                if (load->sha == NULL || load->sha_steps == NULL) {
-                        error_set(error, STREAMER_ENOMEM, "no memory");
-                        return;
-                }
-                set_sha_steps(load);
-        }
-        int r = resolve_plan(resolved, &load->device->layout, load->loads->block_size,
-                             load->sha != NULL ? sha_header : NULL, load->sha, error);
-        if (r < 0 || load->dry_run)
-                return;
-        load->has_books = true;
-        load->targets[0] = &load->target;
-        load->manifest.fd = load->arrival.fd = -1;
-        if (publish_init(&load->publish, resolved, load->targets, 1, load->sha256, error) == 0)
-                publish_begin(&load->publish);
+        for (size_t i = 0; i < load->n_parts && load->step_error.code == 0; i++)
+                if (part_lives(&load->parts[i]))
+                        part_plan(&load->parts[i], &load->step_error);
 }
 
 static uint64_t needed_bytes(const struct plan *plan)
@@ -296,12 +262,12 @@ static uint64_t needed_bytes(const struct plan *plan)
         return sum;
 }
 
-static void estimate(struct load *load)
+static void estimate(struct load_target *target)
 {
-        const struct plan *plan = &load->resolved.plan;
-        const struct device *device = load->device;
-        struct load_estimate *e = &load->estimate;
-        e->files = load->resolved.set.n_objects;
+        const struct plan *plan = &target->part->resolved.plan;
+        const struct device *device = target->device;
+        struct load_estimate *e = &target->estimate;
+        e->files = target->part->resolved.set.n_objects;
         e->tensors = plan->n_tensors;
         e->bytes = plan->bytes;
         e->segments = plan->n_segments;
@@ -313,101 +279,100 @@ static void estimate(struct load *load)
         e->fits = e->resident || e->needed <= e->unused;
 }
 
+/* All are charged before any allocates. */
+static void charge_targets(struct load *load)
+{
+        for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++) {
+                struct load_target *t = &load->targets[i];
+                const struct plan *plan = &t->part->resolved.plan;
+                struct error error = {0};
+                if (!target_lives(t))
+                        continue;
+                t->generation->data_bytes = plan->bytes;
+                t->generation->n_tensors = plan->n_tensors;
+                if (generation_charge(t->generation, needed_bytes(plan), &error) < 0)
+                        target_failed(t, &error);
+        }
+}
+
 static void plan_done(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        if (!step_home(load) || step_failed(load, &load->step_error))
+        if (!load_step_home(load) || step_failed(load, &load->step_error))
                 return;
         if (load->dry_run) {
-                estimate(load);
+                for (size_t i = 0; i < load->n_targets; i++)
+                        estimate(&load->targets[i]);
                 load_end(load, LOAD_READY, NULL);
                 return;
         }
-        struct generation *g = load->generation;
-        struct error error = {0};
-        g->data_bytes = load->resolved.plan.bytes;
-        g->n_tensors = load->resolved.plan.n_tensors;
-        generation_charge(g, needed_bytes(&load->resolved.plan), &error);
-        if (step_failed(load, &error))
-                return;
-        load->state = LOAD_ALLOCATING;
-        log_stage(load, "planned");
-        step_start(load, g->device->thread, WORK_LANE_CPU, alloc_run, alloc_done);
+        charge_targets(load);
+        if (!load_ended(load->state))
+                start_allocating(load);
+}
+
+void load_plan(struct load *load)
+{
+        load->state = LOAD_PLANNING;
+        load_log_stage(load, "opened");
+        step_start(load, load->loads->pool, load->lane, plan_run, plan_done);
 }
 
 /* ---- opening ---- */
 
-/* The same files are resident, or on their way: this load becomes a name for them. A generation
- * whose bytes were not held against published digests does not pass for one that must be. */
-static struct generation *already(struct load *load, struct load **other)
+static const char *file_name(const char *path)
 {
-        struct source_identity identity;
-        source_identity(&load->resolved.set, &identity);
-        struct generation *same = resident_same(load->loads->resident, &identity, load->device, load->generation);
-        *other = NULL;
-        if (load->generation != NULL) {
-                load->generation->identity = identity;
-                load->generation->has_identity = true;
-        }
-        if (same == NULL)
-                return NULL;
-        list_each (pos, &load->loads->all) {
-                struct load *l = container_of(pos, struct load, link);
-                if (l != load && l->generation == same && !load_ended(l->state))
-                        *other = l;
-        }
-        bool verified = *other != NULL ? (*other)->sha256 : same->verified;
-        if (load->sha256 && !verified)
-                return NULL;
-        return same->state == GENERATION_READY || *other != NULL ? same : NULL;
+        const char *slash = strrchr(path, '/');
+        return slash != NULL ? slash + 1 : path;
 }
 
-static void become_shared(struct load *load, struct generation *same, struct load *other)
+/* A part for each rank, of the files that are its own. */
+static int split_ranks(struct load *load, struct error *error)
 {
-        struct generation *mine = load->generation;
-        struct error error = {0};
-        if (!generation_has_name(same, load->name) && generation_add_name(same, load->name) < 0)
-                error_set(&error, STREAMER_ENOMEM, "no memory");
-        load->generation = NULL;
-        generation_discard(mine);
-        generation_unpin(mine);
-        if (step_failed(load, &error))
-                return;
-        if (other != NULL)
-                load_move_watchers(load, other);
-        else
-                generation_take_over(same, load->name);
-        load->generation = same;
-        load->shared = true;
-        generation_pin(same);
-        generation_changed(same);
-        load_end(load, LOAD_READY, NULL);
+        const struct source_set *set = &load->opened.set;
+        cleanup_free const char **names = calloc(set->n_objects + 1, sizeof(*names));
+        struct ranks ranks;
+        struct ranks_error why;
+        if (names == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        for (size_t i = 0; i < set->n_objects; i++)
+                names[i] = file_name(set->objects[i].path);
+        if (ranks_make(&ranks, names, set->n_objects, load->pattern, load->n_targets, &why) < 0)
+                return error_set(error, STREAMER_EFAILED, "%s (%s)", why.text, load->source);
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < load->n_parts; i++)
+                r = resolve_view(&load->parts[i].resolved, set, ranks.files + ranks.first[i],
+                                 ranks.first[i + 1] - ranks.first[i], error);
+        ranks_deinit(&ranks);
+        return r;
 }
 
 static void open_run(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        resolve_open(&load->resolved, load->loads->sources, load->source, &load->caller, load->sha256,
-                     &load->step_error);
+        struct error *error = &load->step_error;
+        int r = resolve_open(&load->opened, load->loads->sources, load->source, &load->caller, load->sha256, error);
+        if (r == 0 && load->pattern != NULL)
+                r = split_ranks(load, error);
+        for (size_t i = 0; r == 0 && load->pattern == NULL && i < load->n_parts; i++)
+                r = resolve_view(&load->parts[i].resolved, &load->opened.set, NULL, 0, error);
+        for (size_t i = 0; r == 0 && i < load->n_parts; i++)
+                source_identity(&load->parts[i].resolved.set, &load->parts[i].identity);
 }
 
 static void open_done(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        if (!step_home(load) || step_failed(load, &load->step_error))
+        if (!load_step_home(load) || step_failed(load, &load->step_error))
                 return;
-        struct load *other;
-        struct generation *same = already(load, &other);
-        load->estimate.resident = same != NULL;
-        if (same != NULL && !load->dry_run) {
-                become_shared(load, same, other);
-                return;
+        for (size_t i = 0; i < load->n_targets; i++) {
+                struct generation *g = load->targets[i].generation;
+                if (g == NULL)
+                        continue;
+                g->identity = load->targets[i].part->identity;
+                g->has_identity = true;
         }
-        if (load->generation != NULL)
-                generation_assign_number(load->generation);
-        load->state = LOAD_PLANNING;
-        log_stage(load, "opened");
-        step_start(load, load->loads->pool, load->lane, plan_run, plan_done);
+        load_meet(load);
 }
 
 static void place_run(struct work *work)
@@ -419,7 +384,7 @@ static void place_run(struct work *work)
 static void place_done(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        if (step_home(load))
+        if (load_step_home(load))
                 step_start(load, load->loads->pool, load->lane, open_run, open_done);
 }
 
@@ -432,27 +397,35 @@ void load_open(struct load *load)
 
 /* ---- the end ---- */
 
-/* The outcome is known. Called by a step that came home (pending may be zero) or by a cancel. */
-static void load_end(struct load *load, enum load_state state, const struct error *error)
+static void end_target(struct load_target *target)
+{
+        const struct load *load = target->load;
+        struct generation *g = target->generation;
+        if (g == NULL || !target_lives(target))
+                return;
+        g->load_ns = load->ended_ns - load->started_ns;
+        if (load->state == LOAD_READY)
+                generation_ready(g);
+        else
+                generation_fail(g, &load->error);
+}
+
+void load_end(struct load *load, enum load_state state, const struct error *error)
 {
         require(!load_ended(load->state) && load_ended(state));
         load->state = state;
         load->ended_ns = now_ns();
         load->loads->n_running--;
+        load_unwatch(&load->behind);
         if (error != NULL)
                 load->error = *error;
-        struct generation *g = load->generation;
-        if (g != NULL && !load->shared) {
-                g->load_ns = load->ended_ns - load->started_ns;
-                if (state == LOAD_READY)
-                        generation_ready(g);
-                else
-                        generation_fail(g, &load->error);
-        }
+        for (size_t i = 0; i < load->n_targets; i++)
+                end_target(&load->targets[i]);
         load_report(load);
         load_tell_watchers(load);
-        if (load->reading)
-                reader_stop(load->loads->reader, &load->job);
+        for (size_t i = 0; i < load->n_parts; i++)
+                if (load->parts[i].reading)
+                        reader_stop(load->loads->reader, &load->parts[i].job);
         if (load->pending == 0)
                 work_submit(load->loads->pool, WORK_LANE_CPU, &load->step, take_apart, taken_apart);
 }

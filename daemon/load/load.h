@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One load: from a source to a generation that serves.
+ * One load: from a source to generations that serve, one on each of its devices.
  *
  *   opening > planning > allocating > reading > checking > ended (ready, failed, cancelled)
  *      \-> ended: resident already, or joined to the load that is under way
@@ -9,14 +9,20 @@
  *
  *   opening     lane of the file system   open the source's files
  *   planning    the same                  read and parse headers, plan, make the books
- *   allocating  the device's thread       segments
- *   reading     reader threads            blocks; beside it a worker builds the manifest, and with
+ *   allocating  the devices' threads      segments
+ *   reading     reader threads            blocks; beside it workers build the manifests, and with
  *                                         SHA-256 others check each file that is whole
  *   checking    lane of the file system   is the source what it was? the model digest
  *
+ * Targets and parts. A target is a device and its generation. A part is what is planned and read
+ * once: replicas on devices of one layout are targets of one part, whose blocks are copied to each;
+ * the host, where blocks are read in place, is a part of its own; and so is each rank of a model that
+ * is cut by rank. Replicas fail each on its own: one that fails gives its memory back and the others
+ * go on; the load fails with the last. Ranks succeed or fail together.
+ *
  * Ended is not gone. A load ends, for those who watch it, the moment its outcome is known; what is
- * still in flight (a read that hangs, a step in a worker) keeps the object, the generation's pin and
- * so its memory until it comes home.
+ * still in flight (a read that hangs, a step in a worker) keeps the object, the generations' pins and
+ * so their memory until it comes home.
  *
  * A load belongs to nobody: it survives the client that asked for it, and only cancel ends it.
  */
@@ -42,16 +48,20 @@ enum load_state {
 const char *load_state_name(enum load_state state);
 bool load_ended(enum load_state state);
 
+#define LOAD_DEVICES READ_TARGETS
+
 struct load_request {
         const char *source;
-        const char *name;   /* NULL: from the source */
-        const char *device; /* NULL: the only one */
+        const char *name;           /* NULL: from the source */
+        const char *const *devices; /* none: the only one there is */
+        size_t n_devices;
+        const char *pattern; /* of the files' names, rank r to the r-th device; NULL: replicas */
         bool sha256, dry_run;
         unsigned priority; /* 0: the default */
         const struct caller *caller;
 };
 
-/* What a dry run answers. */
+/* What a dry run answers for a device. */
 struct load_estimate {
         uint64_t files, tensors, bytes, needed, unused, budget, segments, blocks, copied;
         bool fits, resident;
@@ -72,12 +82,51 @@ struct load_progress {
         bool stalled;
 };
 
+struct load_part;
+
 struct sha_step {
         struct work work;
         struct wake_item item;
-        struct load *load;
-        size_t file;
+        struct load_part *part;
+        size_t file, target; /* the target whose bytes are looked at; after the last the file is released */
         struct error error;
+};
+
+struct load_target {
+        struct load *load;
+        struct load_part *part;
+        struct device *device;
+        struct generation *generation; /* pinned; NULL for a dry run, and once its memory was given up */
+        bool shared;                   /* the generation is another load's: resident already */
+        bool failed;                   /* on its own, before the load ended */
+        struct error error;            /* why */
+        struct load_estimate estimate;
+        struct read_target copy;
+        struct table manifest, arrival; /* on their way to the generation */
+        struct work step;               /* allocating */
+        struct error step_error;
+};
+
+struct load_part {
+        struct load *load;
+        struct load_target *targets[LOAD_DEVICES];
+        struct read_target *copies[LOAD_DEVICES]; /* of the targets */
+        size_t n_targets;
+
+        struct resolved resolved; /* a view of the load's source */
+        struct source_identity identity;
+        struct publish publish;
+        struct read_job job;
+        struct sha *sha;
+        struct sha_step *sha_steps;
+        size_t files_checked;
+        unsigned char digest[DIGEST_SIZE];
+        bool has_books, read, built, reading, checking;
+
+        struct work build;
+        struct error build_error;
+        struct wake_item arrived;
+        bool arrived_posted; /* atomic */
 };
 
 struct load {
@@ -86,33 +135,26 @@ struct load {
         enum load_state state;
         struct error error;
         char *name, *source;
-        struct device *device;
+        char *pattern; /* NULL: replicas */
         struct caller caller;
         bool sha256, dry_run;
         unsigned priority; /* its weight where loads share the reader */
         uint64_t lane;
-        struct load_estimate estimate;
 
-        struct generation *generation; /* NULL for a dry run */
-        bool shared;                   /* the generation is another load's: resident already */
+        struct load_target *targets; /* as they were named; rank r is the r-th */
+        size_t n_targets;
+        struct load_part *parts;
+        size_t n_parts;
+        uint64_t number; /* of the generations; 0 until it is known */
         struct list watchers;
         uint64_t started_ns, ended_ns;
 
-        struct resolved resolved;
-        struct publish publish;
-        struct read_target target, *targets[1];
-        struct table manifest, arrival; /* for the generation */
-        struct read_job job;
-        struct sha *sha;
-        struct sha_step *sha_steps;
-        size_t files_checked;
-        bool has_books, read, built, reading;
-
-        struct work step, build; /* what is in flight; `pending` counts them, the reading, sha steps */
-        struct error step_error, build_error;
-        unsigned pending;
-        struct wake_item arrived;
-        bool arrived_posted; /* atomic */
+        struct resolved opened;   /* the source, all of it */
+        struct load_watch behind; /* another load that brings what this one wants, too */
+        struct wake_item resume;  /* it has ended */
+        struct work step;         /* what is in flight; `pending` counts it and all that parts and targets have */
+        struct error step_error;
+        unsigned pending, allocating;
 };
 
 struct loads {

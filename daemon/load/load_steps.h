@@ -1,14 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between load.c (the states) and loads.c (who has which load): private to daemon/load.
+ * Between load.c (the states), part.c (what is read once) and loads.c (who has which load): private
+ * to daemon/load.
  */
 #ifndef DAEMON_LOAD_LOAD_STEPS_H
 #define DAEMON_LOAD_LOAD_STEPS_H
 
 #include "daemon/load/load.h"
 
+/* ---- load.c ---- */
+
 /* From nothing to OPENING. */
 void load_open(struct load *load);
+/* From OPENING on, with what is left to be loaded. */
+void load_plan(struct load *load);
+/* The outcome is known. Called by a step that came home (`pending` may be zero) or by a cancel. */
+void load_end(struct load *load, enum load_state state, const struct error *error);
+/* Has a target that lives. */
+bool load_lives(const struct load *load);
+/* Something that `pending` counts came home. False if the load has ended meanwhile: then there is
+ * nothing to go on with. */
+bool load_step_home(struct load *load);
+/* Where all parts are read: on to checking. */
+void load_maybe_check(struct load *load);
+/* Where the time of a load goes. */
+void load_log_stage(const struct load *load, const char *stage);
+
+/* A target is out. The others go on, unless there are none, or they are ranks: then the load ends. */
+void target_failed(struct load_target *target, const struct error *error);
+/* One that has failed, and that nothing is on its way to, gives its memory back before the load ends. */
+void target_give_up(struct load_target *target);
+bool target_lives(const struct load_target *target); /* it is being loaded, and has not failed */
+
+/* ---- meet.c ---- */
+
+/* The source is open: takes what is there, waits for what is on its way, goes on with the rest. */
+void load_meet(struct load *load);
+
+/* ---- part.c ---- */
+
+/* Has a target that lives. */
+bool part_lives(const struct load_part *part);
+/* On a worker: headers, plan, books. */
+int part_plan(struct load_part *part, struct error *error);
+void part_read(struct load_part *part);
+void part_deinit(struct load_part *part); /* on a worker */
+
+/* ---- loads.c ---- */
+
 /* Tells those who watch; each is unlinked before it is called. */
 void load_tell_watchers(struct load *load);
 void load_move_watchers(struct load *from, struct load *to);

@@ -4,6 +4,8 @@
  */
 #include "daemon/load/load_steps.h"
 
+#include "daemon/model/ranks.h"
+
 #include <string.h>
 
 const char *load_state_name(enum load_state state)
@@ -40,14 +42,75 @@ void loads_cancel_all(struct loads *loads)
 
 /* ---- beginning ---- */
 
+/* What a request comes to. */
+struct order {
+        char *name, *source;
+        struct device *devices[LOAD_DEVICES];
+        size_t n_devices;
+};
+
+static void order_deinit(struct order *order)
+{
+        free(order->name);
+        free(order->source);
+}
+
+static int order_device(struct order *order, struct resident *resident, const char *name, struct error *error)
+{
+        struct device *device = resident_device(resident, name, error);
+        if (device == NULL)
+                return error != NULL ? error->code : STREAMER_EINVAL;
+        for (size_t i = 0; i < order->n_devices; i++)
+                if (order->devices[i] == device)
+                        return error_set(error, STREAMER_EINVAL, "device: %s is named twice", device->name);
+        if (order->n_devices == LOAD_DEVICES)
+                return error_set(error, STREAMER_EINVAL, "device: more than %d", LOAD_DEVICES);
+        order->devices[order->n_devices++] = device;
+        return 0;
+}
+
+static int order_init(struct order *order, struct loads *loads, const struct load_request *request, struct error *error)
+{
+        struct ranks_error why;
+        *order = (struct order){0};
+        int r = source_canonical(request->source, &order->source, error);
+        if (r == 0 && request->n_devices == 0)
+                r = order_device(order, loads->resident, NULL, error);
+        for (size_t i = 0; r == 0 && i < request->n_devices; i++)
+                r = order_device(order, loads->resident, request->devices[i], error);
+        if (r < 0)
+                return r;
+        if (request->pattern != NULL && ranks_check_pattern(request->pattern, &why) < 0)
+                return error_set(error, STREAMER_EINVAL, "%s", why.text);
+        order->name = request->name != NULL ? strdup(request->name) : source_default_name(order->source);
+        if (order->name == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        return order->name[0] != '\0' ? 0 : error_set(error, STREAMER_EINVAL, "name: empty");
+}
+
+static bool same_pattern(const char *a, const char *b)
+{
+        return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+static bool same_devices(const struct load *load, const struct order *order)
+{
+        if (load->n_targets != order->n_devices)
+                return false;
+        for (size_t i = 0; i < load->n_targets; i++)
+                if (load->targets[i].device != order->devices[i])
+                        return false;
+        return true;
+}
+
 /* The load under way that a request would only repeat. */
-static struct load *find_same(struct loads *loads, const char *name, const char *source, const struct device *device,
-                              bool sha256)
+static struct load *find_same(struct loads *loads, const struct order *order, const struct load_request *request)
 {
         list_each (pos, &loads->all) {
                 struct load *l = container_of(pos, struct load, link);
-                if (!load_ended(l->state) && !l->dry_run && l->device == device && (l->sha256 || !sha256) &&
-                    strcmp(l->source, source) == 0 && strcmp(l->name, name) == 0)
+                if (!load_ended(l->state) && !l->dry_run && (l->sha256 || !request->sha256) &&
+                    strcmp(l->source, order->source) == 0 && strcmp(l->name, order->name) == 0 &&
+                    same_pattern(l->pattern, request->pattern) && same_devices(l, order))
                         return l;
         }
         return NULL;
@@ -56,13 +119,74 @@ static struct load *find_same(struct loads *loads, const char *name, const char 
 void load_free(struct load *load)
 {
         list_remove(&load->link);
+        free(load->targets);
+        free(load->parts);
         free(load->name);
         free(load->source);
+        free(load->pattern);
         free(load);
 }
 
-static struct load *load_new(struct loads *loads, const struct load_request *request, char *name, char *source,
-                             struct device *device)
+/* Devices of one layout take the same blocks from slots; one that is read in place takes its own. */
+static struct load_part *part_for(struct load *load, const struct device *device)
+{
+        for (size_t i = 0; load->pattern == NULL && i < load->n_parts; i++) {
+                const struct device_layout *layout = &load->parts[i].targets[0]->device->layout;
+                if (layout->page == 0 && memcmp(layout, &device->layout, sizeof(*layout)) == 0)
+                        return &load->parts[i];
+        }
+        struct load_part *part = &load->parts[load->n_parts++];
+        part->load = load;
+        return part;
+}
+
+static int add_target(struct load *load, struct device *device)
+{
+        struct load_target *t = &load->targets[load->n_targets++];
+        t->load = load;
+        t->device = device;
+        t->manifest.fd = t->arrival.fd = -1;
+        t->part = part_for(load, device);
+        t->part->targets[t->part->n_targets] = t;
+        t->part->copies[t->part->n_targets++] = &t->copy;
+        if (load->dry_run)
+                return 0;
+        t->generation = generation_new(load->loads->resident, load->name, load->source, device);
+        if (t->generation == NULL)
+                return STREAMER_ENOMEM;
+        t->generation->priority = load->priority;
+        return 0;
+}
+
+static int add_targets(struct load *load, const struct order *order)
+{
+        load->targets = calloc(order->n_devices, sizeof(*load->targets));
+        load->parts = calloc(order->n_devices, sizeof(*load->parts));
+        if (load->targets == NULL || load->parts == NULL)
+                return STREAMER_ENOMEM;
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < order->n_devices; i++)
+                r = add_target(load, order->devices[i]);
+        for (size_t i = 0; r == 0 && load->pattern != NULL && !load->dry_run && i < load->n_targets; i++) {
+                load->targets[i].generation->rank = (unsigned)i;
+                load->targets[i].generation->n_ranks = (unsigned)load->n_targets;
+        }
+        return r;
+}
+
+static void load_undo(struct load *load)
+{
+        for (size_t i = 0; i < load->n_targets; i++) {
+                struct generation *g = load->targets[i].generation;
+                if (g == NULL)
+                        continue;
+                generation_discard(g);
+                generation_unpin(g);
+        }
+        load_free(load);
+}
+
+static struct load *load_new(struct loads *loads, const struct load_request *request, const struct order *order)
 {
         struct load *load = calloc(1, sizeof(*load));
         if (load == NULL)
@@ -70,47 +194,32 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
         list_init(&load->link);
         list_init(&load->watchers);
         load->loads = loads;
-        load->name = strdup(name);
-        load->source = strdup(source);
-        load->device = device;
+        load->name = strdup(order->name);
+        load->source = strdup(order->source);
+        load->pattern = request->pattern != NULL ? strdup(request->pattern) : NULL;
         load->caller = *request->caller;
         load->sha256 = request->sha256;
         load->dry_run = request->dry_run;
         load->priority = request->priority > 0 ? request->priority : PROTO_PRIORITY_DEFAULT;
         load->started_ns = now_ns();
-        bool ok = load->name != NULL && load->source != NULL;
-        if (ok && !request->dry_run)
-                ok = (load->generation = generation_new(loads->resident, name, source, device)) != NULL;
-        if (load->generation != NULL)
-                load->generation->priority = load->priority;
-        if (!ok) {
-                load_free(load);
+        bool ok = load->name != NULL && load->source != NULL && !load->pattern == !request->pattern;
+        if (!ok || add_targets(load, order) < 0) {
+                load_undo(load);
                 return NULL;
         }
         list_append(&loads->all, &load->link);
         return load;
 }
 
-int loads_begin(struct loads *loads, const struct load_request *request, struct load **out, struct error *error)
+static int begin(struct loads *loads, const struct load_request *request, const struct order *order, struct load **out,
+                 struct error *error)
 {
-        cleanup_free char *source = NULL, *name = NULL;
-        int r = source_canonical(request->source, &source, error);
-        if (r < 0)
-                return r;
-        struct device *device = resident_device(loads->resident, request->device, error);
-        if (device == NULL)
-                return error != NULL ? error->code : STREAMER_EINVAL;
-        name = request->name != NULL ? strdup(request->name) : source_default_name(source);
-        if (name == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        if (name[0] == '\0')
-                return error_set(error, STREAMER_EINVAL, "name: empty");
-        *out = request->dry_run ? NULL : find_same(loads, name, source, device, request->sha256);
+        *out = request->dry_run ? NULL : find_same(loads, order, request);
         if (*out != NULL)
                 return 0;
         if (loads->n_running >= loads->max_running)
                 return error_set(error, STREAMER_ELIMIT, "%u loads are under way, no more are taken", loads->n_running);
-        *out = load_new(loads, request, name, source, device);
+        *out = load_new(loads, request, order);
         if (*out == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         loads->n_running++;
@@ -118,12 +227,32 @@ int loads_begin(struct loads *loads, const struct load_request *request, struct 
         return 0;
 }
 
+int loads_begin(struct loads *loads, const struct load_request *request, struct load **out, struct error *error)
+{
+        struct order order;
+        int r = order_init(&order, loads, request, error);
+        if (r == 0)
+                r = begin(loads, request, &order, out, error);
+        order_deinit(&order);
+        return r;
+}
+
+static bool brings(const struct load *load, const char *name)
+{
+        for (size_t i = 0; i < load->n_targets; i++) {
+                const struct generation *g = load->targets[i].generation;
+                if (g != NULL && generation_has_name(g, name))
+                        return true;
+        }
+        return false;
+}
+
 struct load *loads_find(struct loads *loads, const char *name)
 {
         struct load *found = NULL;
         list_each (pos, &loads->all) {
                 struct load *l = container_of(pos, struct load, link);
-                if (!load_ended(l->state) && l->generation != NULL && generation_has_name(l->generation, name))
+                if (!load_ended(l->state) && brings(l, name))
                         found = l;
         }
         return found;
@@ -132,8 +261,9 @@ struct load *loads_find(struct loads *loads, const char *name)
 void load_set_priority(struct load *load, unsigned priority)
 {
         load->priority = priority;
-        if (load->reading)
-                reader_set_weight(load->loads->reader, &load->job, priority);
+        for (size_t i = 0; i < load->n_parts; i++)
+                if (load->parts[i].reading)
+                        reader_set_weight(load->loads->reader, &load->parts[i].job, priority);
 }
 
 /* ---- watching ---- */
@@ -173,23 +303,55 @@ void load_move_watchers(struct load *from, struct load *to)
         }
 }
 
+/* Resident already: what its generations have. */
+static void add_shared(const struct load *load, struct load_progress *progress)
+{
+        for (size_t i = 0; i < load->n_targets && (i == 0 || load->pattern != NULL); i++) {
+                const struct generation *g = load->targets[i].generation;
+                if (g == NULL)
+                        continue;
+                progress->bytes = progress->total += g->data_bytes;
+                progress->tensors = progress->tensors_total += g->n_tensors;
+        }
+}
+
+/* What parts have read. Replicas that are read twice, since their devices differ, have as many tensors
+ * as are whole everywhere; ranks have all of theirs. */
+static void add_part(struct load_part *part, struct load_progress *progress, bool first)
+{
+        const struct load *load = part->load;
+        uint64_t tensors = 0, total = part->resolved.plan.n_tensors;
+        progress->total += part->resolved.plan.bytes;
+        if (load->state == LOAD_READY) {
+                progress->bytes += part->resolved.plan.bytes;
+                tensors = total;
+        } else if (part->job.plan != NULL) { /* it has begun to read; before, a worker makes the books */
+                progress->bytes += __atomic_load_n(&part->publish.bytes, __ATOMIC_RELAXED);
+                tensors = publish_count(&part->publish);
+        }
+        if (load->pattern != NULL || first) {
+                progress->tensors += tensors;
+                progress->tensors_total += total;
+        } else if (tensors < progress->tensors) {
+                progress->tensors = tensors;
+        }
+        if (part->reading)
+                progress->stalled = progress->stalled || reader_job_stalled(load->loads->reader, &part->job);
+}
+
 void load_progress(struct load *load, struct load_progress *progress)
 {
-        const struct generation *g = load->generation;
-        *progress = (struct load_progress){.state = load->state};
+        *progress = (struct load_progress){.state = load->state, .generation = load->number};
         progress->elapsed_ns = (load_ended(load->state) ? load->ended_ns : now_ns()) - load->started_ns;
-        if (g != NULL) {
-                progress->generation = g->number;
-                progress->total = g->data_bytes;
-                progress->tensors_total = g->n_tensors;
+        if (load->state == LOAD_OPENING || load->state == LOAD_PLANNING)
+                return;
+        bool first = true;
+        for (size_t i = 0; i < load->n_parts; i++) {
+                if (!load->parts[i].has_books)
+                        continue;
+                add_part(&load->parts[i], progress, first);
+                first = false;
         }
-        if (load->state == LOAD_READY && g != NULL) {
-                progress->bytes = g->data_bytes;
-                progress->tensors = g->n_tensors;
-        } else if (load->job.plan != NULL) { /* it has begun to read; before, a worker makes the books */
-                progress->bytes = __atomic_load_n(&load->publish.bytes, __ATOMIC_RELAXED);
-                progress->tensors = publish_count(&load->publish);
-        }
-        if (load->reading)
-                progress->stalled = reader_job_stalled(load->loads->reader, &load->job);
+        if (first && load->state == LOAD_READY)
+                add_shared(load, progress);
 }

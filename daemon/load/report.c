@@ -8,6 +8,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/metric.h"
+#include "daemon/load/load_steps.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -30,52 +31,86 @@ static void shown_source(char out[SHOWN], const char *source)
         snprintf(out, SHOWN, "%.*s%.*s", (int)scheme, source, (int)strcspn(authority, "?#"), authority);
 }
 
+/* "cuda:0,cuda:1" */
+static void device_names(char out[SHOWN], const struct load *load)
+{
+        size_t used = 0;
+        out[0] = '\0';
+        for (size_t i = 0; i < load->n_targets && used < SHOWN; i++)
+                used += (size_t)snprintf(out + used, SHOWN - used, "%s%s", i > 0 ? "," : "",
+                                         load->targets[i].device->name);
+}
+
+/* What was read, however many devices it went to. */
+struct brought {
+        uint64_t bytes, tensors;
+        unsigned busy;
+};
+
+static struct brought brought_by(const struct load *load)
+{
+        struct brought sum = {0};
+        size_t n = 0;
+        for (size_t i = 0; i < load->n_parts; i++) {
+                const struct load_part *part = &load->parts[i];
+                if (!part_lives(part))
+                        continue;
+                sum.bytes += part->resolved.plan.bytes;
+                sum.tensors += part->resolved.plan.n_tensors;
+                sum.busy += reader_job_busy(&part->job);
+                n++;
+        }
+        sum.busy /= n > 0 ? (unsigned)n : 1;
+        return sum;
+}
+
 static void report_shared(const struct load *load, const char *source)
 {
-        const struct generation *g = load->generation;
+        char devices[SHOWN];
+        device_names(devices, load);
         metric_add_result(METRIC_LOADS, RESULT_SHARED, 1);
         log_event(LOG_LEVEL_INFO, LOG_MODEL_READY,
-                  LOG_FIELDS(LOG_TEXT("model", load->name), LOG_NUMBER("generation", g->number),
-                             LOG_TEXT("device", load->device->name)),
-                  "%s: resident already, generation %" PRIu64 " (%s)", load->name, g->number, source);
+                  LOG_FIELDS(LOG_TEXT("model", load->name), LOG_NUMBER("generation", load->number),
+                             LOG_TEXT("device", devices)),
+                  "%s: resident already, generation %" PRIu64 " (%s)", load->name, load->number, source);
 }
 
 static void report_ready(const struct load *load, const char *source)
 {
-        const struct generation *g = load->generation;
+        const struct brought b = brought_by(load);
         uint64_t ns = load->ended_ns - load->started_ns;
         double seconds = (double)ns / 1e9;
-        unsigned busy = reader_job_busy(&load->job);
         const char *kind = metric_source_name(metric_source_of(load->source));
-        char reads[40] = "";
-        if (g->data_bytes > 0)
-                snprintf(reads, sizeof(reads), ", reads %u %% busy", busy);
+        char reads[40] = "", devices[SHOWN];
+        device_names(devices, load);
+        if (b.bytes > 0)
+                snprintf(reads, sizeof(reads), ", reads %u %% busy", b.busy);
         metric_add_result(METRIC_LOADS, RESULT_READY, 1);
-        metric_add_source(METRIC_READ_BYTES, metric_source_of(load->source), g->data_bytes);
+        metric_add_source(METRIC_READ_BYTES, metric_source_of(load->source), b.bytes);
         metric_observe(METRIC_LOAD_SECONDS, ns);
-        metric_observe(METRIC_LOAD_BYTES, g->data_bytes);
+        metric_observe(METRIC_LOAD_BYTES, b.bytes);
         log_event(LOG_LEVEL_INFO, LOG_MODEL_READY,
-                  LOG_FIELDS(LOG_TEXT("model", load->name), LOG_NUMBER("generation", g->number),
-                             LOG_TEXT("device", load->device->name), LOG_NUMBER("bytes", g->data_bytes),
-                             LOG_NUMBER("load_ns", ns), LOG_NUMBER("read_busy_percent", busy),
-                             LOG_TEXT("source_kind", kind)),
+                  LOG_FIELDS(LOG_TEXT("model", load->name), LOG_NUMBER("generation", load->number),
+                             LOG_TEXT("device", devices), LOG_NUMBER("bytes", b.bytes), LOG_NUMBER("load_ns", ns),
+                             LOG_NUMBER("read_busy_percent", b.busy), LOG_TEXT("source_kind", kind)),
                   "%s: ready, generation %" PRIu64 ", %" PRIu64 " bytes, %" PRIu64
                   " tensors, %.3f s, %.2f GiB/s%s (%s)",
-                  load->name, g->number, g->data_bytes, g->n_tensors, seconds,
-                  seconds > 0 ? (double)g->data_bytes / (double)GiB / seconds : 0.0, reads, source);
+                  load->name, load->number, b.bytes, b.tensors, seconds,
+                  seconds > 0 ? (double)b.bytes / (double)GiB / seconds : 0.0, reads, source);
 }
 
 /* Without the time it took, so that a client that asks again and again says the same each time. */
 static void report_failed(const struct load *load)
 {
+        char devices[SHOWN];
+        device_names(devices, load);
         bool cancelled = load->state == LOAD_CANCELLED;
         metric_add_result(METRIC_LOADS, cancelled ? RESULT_CANCELLED : RESULT_FAILED, 1);
         if (!cancelled)
                 metric_add_code(METRIC_LOAD_ERRORS, load->error.code, 1);
         log_event(LOG_LEVEL_WARN, LOG_MODEL_FAILED,
-                  LOG_FIELDS(LOG_TEXT("model", load->name),
-                             LOG_NUMBER("generation", load->generation != NULL ? load->generation->number : 0),
-                             LOG_TEXT("device", load->device->name), LOG_TEXT("code", code_wire(load->error.code)),
+                  LOG_FIELDS(LOG_TEXT("model", load->name), LOG_NUMBER("generation", load->number),
+                             LOG_TEXT("device", devices), LOG_TEXT("code", code_wire(load->error.code)),
                              LOG_NUMBER("load_ns", load->ended_ns - load->started_ns)),
                   "%s: %s: %s", load->name, load_state_name(load->state), load->error.text);
 }
@@ -86,7 +121,7 @@ void load_report(const struct load *load)
         if (load->dry_run)
                 return;
         shown_source(source, load->source);
-        if (load->state == LOAD_READY && load->shared)
+        if (load->state == LOAD_READY && !load_lives(load))
                 report_shared(load, source);
         else if (load->state == LOAD_READY)
                 report_ready(load, source);

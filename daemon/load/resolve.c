@@ -54,6 +54,24 @@ int resolve_open(struct resolved *resolved, const struct sources *sources, const
         return r;
 }
 
+int resolve_view(struct resolved *resolved, const struct source_set *set, const uint32_t *numbers, size_t n,
+                 struct error *error)
+{
+        if (numbers == NULL)
+                n = set->n_objects;
+        *resolved = (struct resolved){.set = *set, .view = true};
+        resolved->set.objects = calloc(n + 1, sizeof(*resolved->set.objects));
+        resolved->set.n_objects = 0;
+        if (resolved->set.objects == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        for (size_t i = 0; i < n; i++)
+                resolved->set.objects[i] = set->objects[numbers != NULL ? numbers[i] : i];
+        resolved->set.n_objects = n;
+        /* An index speaks of all files, by their number. */
+        resolved->set.has_index = set->has_index && numbers == NULL;
+        return 0;
+}
+
 /* ---- headers ---- */
 
 static int text_grow(struct header_text *text, uint64_t size, struct error *error)
@@ -239,6 +257,9 @@ void resolve_deinit(struct resolved *resolved)
         free(resolved->headers);
         free(resolved->skips);
         free(resolved->files);
-        source_set_deinit(&resolved->set);
+        if (resolved->view)
+                free(resolved->set.objects);
+        else
+                source_set_deinit(&resolved->set);
         *resolved = (struct resolved){0};
 }

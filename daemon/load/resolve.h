@@ -30,6 +30,7 @@ struct header_text {
 
 struct resolved {
         struct source_set set;
+        bool view; /* of another one's set: owns the array of objects, not what is in it */
         struct header_text *texts;
         struct st_header *headers;
         unsigned char **skips;   /* bitmaps of tensors that the index does not take from a file */
@@ -41,6 +42,11 @@ struct resolved {
 /* Opens the source's objects; files as the caller. */
 int resolve_open(struct resolved *resolved, const struct sources *sources, const char *canonical,
                  const struct caller *caller, bool want_sha256, struct error *error);
+
+/* A view of an open set, for a plan of its own: of the n objects with these numbers, or where
+ * `numbers` is NULL of all. The set must outlive it. */
+int resolve_view(struct resolved *resolved, const struct source_set *set, const uint32_t *numbers, size_t n,
+                 struct error *error);
 
 /* Called with each header's raw bytes (8 + n of them) before they are parsed, which changes them. */
 typedef int (*resolve_header_fn)(void *context, size_t file, const void *data, size_t len, struct error *error);

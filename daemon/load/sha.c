@@ -110,16 +110,21 @@ static void hex(char *out, const unsigned char *digest)
 int sha_check_file(struct sha *sha, const struct resolved *resolved, const struct segment *segments, size_t file,
                    struct error *error)
 {
-        struct walk walk = {.md = sha->contexts[file], .object = &resolved->set.objects[file]};
+        struct walk walk = {.md = EVP_MD_CTX_new(), .object = &resolved->set.objects[file]};
         cleanup_free unsigned char *buffer = aligned_alloc(4096, PIECE + 4096);
-        if (buffer == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+        unsigned char digest[32];
         walk.buffer = buffer;
-        int r = hash_file(&walk, resolved, segments, file, error);
+        /* The header's digest is where each target begins. */
+        int r = 0;
+        if (buffer == NULL || walk.md == NULL || EVP_MD_CTX_copy_ex(walk.md, sha->contexts[file]) != 1)
+                r = error_set(error, STREAMER_ENOMEM, "no memory");
+        if (r == 0)
+                r = hash_file(&walk, resolved, segments, file, error);
+        if (r == 0)
+                EVP_DigestFinal_ex(walk.md, digest, NULL);
+        EVP_MD_CTX_free(walk.md);
         if (r < 0)
                 return r;
-        unsigned char digest[32];
-        EVP_DigestFinal_ex(walk.md, digest, NULL);
         if (memcmp(digest, walk.object->sha256, sizeof(digest)) == 0)
                 return 0;
         char got[65], want[65];

@@ -18,8 +18,8 @@ struct sha *sha_free(struct sha *sha);
 /* A resolve_header_fn; context is the struct sha. */
 int sha_header(void *context, size_t file, const void *data, size_t len, struct error *error);
 
-/* On a worker, once for each file, when all its bytes have landed. STREAMER_EFAILED where the digest
- * differs. */
+/* On a worker, once for each file and target, when all its bytes have landed. STREAMER_EFAILED where
+ * the digest differs. */
 int sha_check_file(struct sha *sha, const struct resolved *resolved, const struct segment *segments, size_t file,
                    struct error *error);
 

@@ -83,13 +83,13 @@ const char *generation_name(const struct generation *generation)
         return container_of(generation->names.next, struct model_name, link)->text;
 }
 
-/* The newest generation of this name in this state. */
-static struct generation *find(struct resident *resident, const char *name, enum generation_state state)
+struct generation *resident_on(struct resident *resident, const char *name, enum generation_state state,
+                               const struct device *device)
 {
         struct generation *found = NULL;
         list_each (pos, &resident->generations) {
                 struct generation *g = container_of(pos, struct generation, link);
-                if (g->state != state)
+                if (g->state != state || (device != NULL && g->device != device))
                         continue;
                 if (generation_has_name(g, name) || (state == GENERATION_DRAINING && strcmp(g->last_name, name) == 0))
                         found = g;
@@ -99,17 +99,17 @@ static struct generation *find(struct resident *resident, const char *name, enum
 
 struct generation *resident_ready(struct resident *resident, const char *name)
 {
-        return find(resident, name, GENERATION_READY);
+        return resident_on(resident, name, GENERATION_READY, NULL);
 }
 
 struct generation *resident_loading(struct resident *resident, const char *name)
 {
-        return find(resident, name, GENERATION_LOADING);
+        return resident_on(resident, name, GENERATION_LOADING, NULL);
 }
 
 struct generation *resident_failed(struct resident *resident, const char *name)
 {
-        return find(resident, name, GENERATION_FAILED);
+        return resident_on(resident, name, GENERATION_FAILED, NULL);
 }
 
 struct generation *resident_numbered(struct resident *resident, uint64_t number)
@@ -127,7 +127,7 @@ struct generation *resident_any(struct resident *resident, const char *name)
         static const enum generation_state order[] = {GENERATION_READY, GENERATION_LOADING, GENERATION_FAILED,
                                                       GENERATION_DRAINING};
         for (size_t i = 0; i < ARRAY_SIZE(order); i++) {
-                struct generation *g = find(resident, name, order[i]);
+                struct generation *g = resident_on(resident, name, order[i], NULL);
                 if (g != NULL)
                         return g;
         }
@@ -145,6 +145,28 @@ struct generation *resident_same(struct resident *resident, const struct source_
                         return g;
         }
         return NULL;
+}
+
+uint64_t resident_shared_number(struct resident *resident, const struct source_identity *identity, const char *name)
+{
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->number != 0 && g->has_identity && generation_has_name(g, name) &&
+                    (g->state == GENERATION_READY || g->state == GENERATION_LOADING) &&
+                    memcmp(&g->identity, identity, sizeof(*identity)) == 0)
+                        return g->number;
+        }
+        return 0;
+}
+
+bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device)
+{
+        list_each (pos, &resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (g->number == number && g->device == device)
+                        return true;
+        }
+        return false;
 }
 
 /* ---- life ---- */
@@ -335,7 +357,7 @@ void generation_take_over(struct generation *generation, const char *name)
 {
         list_each_safe (pos, &generation->resident->generations) {
                 struct generation *other = container_of(pos, struct generation, link);
-                if (other != generation && generation_has_name(other, name) &&
+                if (other != generation && other->device == generation->device && generation_has_name(other, name) &&
                     (other->state == GENERATION_READY || other->state == GENERATION_FAILED))
                         generation_drop_name(other, name);
         }
@@ -346,7 +368,8 @@ static void yield_to_newer(struct generation *generation)
 {
         list_each_safe (pos, &generation->names) {
                 const char *name = container_of(pos, struct model_name, link)->text;
-                struct generation *other = resident_ready(generation->resident, name);
+                struct generation *other =
+                        resident_on(generation->resident, name, GENERATION_READY, generation->device);
                 if (other != NULL && other->number > generation->number)
                         remove_name(generation, name);
         }
@@ -388,7 +411,7 @@ void generation_fail(struct generation *generation, const struct error *error)
         struct resident *resident = generation->resident;
         list_each (pos, &generation->names) {
                 const char *name = container_of(pos, struct model_name, link)->text;
-                struct generation *before = resident_failed(resident, name);
+                struct generation *before = resident_on(resident, name, GENERATION_FAILED, generation->device);
                 if (before != NULL)
                         generation_drop_name(before, name);
         }

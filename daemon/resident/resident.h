@@ -12,8 +12,10 @@
  * budget get its bytes back. A failed generation stays listed, without memory, until it is unloaded,
  * replaced, or pushed out by later failures.
  *
- * A name leads to at most one generation that serves and one that loads. Two names may lead to one
- * generation (aliases).
+ * A generation lies on one device. What one load brings to several devices shares a number (replicas,
+ * or the ranks of a model), and so does a replica that is added later. A name leads, on each device,
+ * to at most one generation that serves and one that loads. Two names may lead to one generation
+ * (aliases).
  */
 #ifndef DAEMON_RESIDENT_RESIDENT_H
 #define DAEMON_RESIDENT_RESIDENT_H
@@ -67,6 +69,7 @@ struct generation {
         unsigned priority;           /* PROTO_PRIORITY_MAX: the most */
         bool has_identity, verified; /* verified: files matched published SHA-256 digests */
 
+        unsigned rank, n_ranks; /* n_ranks 0: not one of several ranks */
         struct device *device;
         struct segment segments[GENERATION_SEGMENTS];
         unsigned n_segments;
@@ -112,10 +115,18 @@ struct generation *resident_loading(struct resident *resident, const char *name)
 struct generation *resident_failed(struct resident *resident, const char *name);
 /* Serving, else loading, else failed, else draining. */
 struct generation *resident_numbered(struct resident *resident, uint64_t number);
+/* The newest in this state; NULL device: on any. */
+struct generation *resident_on(struct resident *resident, const char *name, enum generation_state state,
+                               const struct device *device);
 struct generation *resident_any(struct resident *resident, const char *name);
 /* Ready or loading, on this device, from exactly these files. */
 struct generation *resident_same(struct resident *resident, const struct source_identity *identity,
                                  const struct device *device, const struct generation *except);
+/* The number under which this name serves these files, or begins to, and which a replica on a
+ * further device shares; 0 if there is none. */
+uint64_t resident_shared_number(struct resident *resident, const struct source_identity *identity, const char *name);
+/* Something of this number, in whatever state, is on the device. */
+bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device);
 
 bool generation_has_name(const struct generation *generation, const char *name);
 const char *generation_name(const struct generation *generation); /* the first, or the last it had */
@@ -130,9 +141,9 @@ void generation_assign_number(struct generation *generation);
 /* Takes `bytes` from the device's budget, or STREAMER_ENOMEM with figures and holders. */
 int generation_charge(struct generation *generation, uint64_t bytes, struct error *error);
 
-/* It serves from now on; whoever served under its names before drains. */
+/* It serves from now on; whoever served on its device under its names before drains. */
 void generation_ready(struct generation *generation);
-/* Takes `name` from every other generation that serves or has failed under it. */
+/* Takes `name` from every other generation of its device that serves or has failed under it. */
 void generation_take_over(struct generation *generation, const char *name);
 void generation_fail(struct generation *generation, const struct error *error);
 /* Not needed after all (it was resident already): goes without a trace. */

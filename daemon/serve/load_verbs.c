@@ -103,10 +103,8 @@ static int parse_load(const struct req_load *req, struct load_request *out, stru
         else if (req->verify != NULL && strcmp(req->verify, "none") != 0)
                 return error_set(error, STREAMER_EINVAL, "load: verify: '%s' is neither none nor sha256", req->verify);
         out->priority = (unsigned)req->priority;
-        if (req->devices.n > 1)
-                return error_set(error, STREAMER_EUNSUPPORTED, "load: several devices at once are not supported");
-        if (req->devices.n == 1)
-                out->device = req->devices.v[0];
+        out->devices = req->devices.v;
+        out->n_devices = req->devices.n;
         return 0;
 }
 

@@ -263,11 +263,11 @@ void reply_status(struct writer *w, const struct server *server, uint64_t id)
 
 void reply_estimate(struct writer *w, const struct load *load, uint64_t id)
 {
-        const struct load_estimate *e = &load->estimate;
+        const struct load_estimate *e = &load->targets[0].estimate;
         writer_reply(w, id, 14);
         writer_kstr(w, "model", load->name);
         writer_kstr(w, "source", load->source);
-        writer_kstr(w, "device", load->device->name);
+        writer_kstr(w, "device", load->targets[0].device->name);
         writer_ku64(w, "files", e->files);
         writer_ku64(w, "tensors", e->tensors);
         writer_ku64(w, "bytes", e->bytes);

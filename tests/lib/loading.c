@@ -94,8 +94,8 @@ static void on_ended(struct load_watch *watch, struct load *load)
         w->ended = true;
         w->state = load->state;
         w->error = load->error;
-        w->estimate = load->estimate;
-        w->generation = load->generation;
+        w->estimate = load->targets[0].estimate;
+        w->generation = load->targets[0].generation;
         load_progress(load, &w->progress);
 }
 

@@ -189,7 +189,7 @@ START_TEST(an_alias_of_what_is_loading_waits_for_it)
         char *path = small_file("small.safetensors", 1);
         load_start_held(&a, path, LOAD_READING);
         load_start(&b, path, "n");
-        core_until(generation_has_name(a.load->generation, "n"));
+        core_until(generation_has_name(a.load->targets[0].generation, "n"));
         core_settle();
         ck_assert(!b.ended);
         ck_assert_ptr_eq(b.watch.load, a.load); /* who watched it watches the other now */
@@ -208,7 +208,7 @@ START_TEST(an_alias_shares_the_failure_of_what_it_waits_for)
         char *path = small_file("small.safetensors", 1);
         load_start_held(&a, path, LOAD_READING);
         load_start(&b, path, "n");
-        core_until(generation_has_name(a.load->generation, "n"));
+        core_until(generation_has_name(a.load->targets[0].generation, "n"));
         load_cancel(a.load);
         ck_assert(a.ended && b.ended);
         ck_assert_int_eq((int)b.state, (int)LOAD_CANCELLED);
@@ -293,7 +293,10 @@ START_TEST(wrong_requests_are_refused_at_once)
                          STREAMER_EINVAL);
         ck_assert_int_eq(load_request(&w, &(struct load_request){.source = "/x", .name = "", .caller = caller}),
                          STREAMER_EINVAL);
-        ck_assert_int_eq(load_request(&w, &(struct load_request){.source = "/x", .device = "cuda:9", .caller = caller}),
+        ck_assert_int_eq(load_request(&w, &(struct load_request){.source = "/x",
+                                                                 .devices = (const char *[]){"cuda:9"},
+                                                                 .n_devices = 1,
+                                                                 .caller = caller}),
                          STREAMER_EINVAL);
         ck_assert(loads_empty(&loads));
         ck_assert(resident_empty(&resident));

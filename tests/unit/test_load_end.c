@@ -282,7 +282,7 @@ START_TEST(of_files_that_do_not_match_nothing_is_published)
         model_write(m, path);
         publish_sums(folder, (const char *const[]){"only.safetensors"}, 1, "only.safetensors");
         load_start_sha256(&w, path, "m");
-        struct generation *g = w.load->generation;
+        struct generation *g = w.load->targets[0].generation;
         generation_pin(g); /* to look at what it left */
         core_until(w.ended);
         ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loads that meet what is there: once a load's source is open, each of its devices may have these
+ * very files already, or be getting them.
+ *
+ *   it serves there             the load becomes a name for it
+ *   another load brings it      a load of one device joins one of one device; else it waits for the
+ *                               other's end and looks again
+ *   it serves on other devices  what is loaded is a replica of it, under its number
+ *   else                        a new number
+ */
+#include "daemon/load/load_steps.h"
+
+#include <string.h>
+
+/* The older load that brings this generation; one that waits for a younger could wait for itself. */
+static struct load *brought_by(const struct load *load, const struct generation *generation)
+{
+        list_each (pos, &load->loads->all) {
+                struct load *l = container_of(pos, struct load, link);
+                if (l == load)
+                        return NULL;
+                for (size_t i = 0; !load_ended(l->state) && i < l->n_targets; i++)
+                        if (l->targets[i].generation == generation && !l->targets[i].shared)
+                                return l;
+        }
+        return NULL;
+}
+
+/* The same files are on the target's device, or on their way: this load becomes a name for them. A
+ * generation whose bytes were not held against published digests does not pass for one that must be. */
+static struct generation *already(const struct load_target *target, struct load **other)
+{
+        const struct load *load = target->load;
+        struct generation *same =
+                resident_same(load->loads->resident, &target->part->identity, target->device, target->generation);
+        *other = same != NULL ? brought_by(load, same) : NULL;
+        if (same == NULL || (same->state != GENERATION_READY && *other == NULL))
+                return NULL;
+        bool verified = *other != NULL ? (*other)->sha256 : same->verified;
+        if (verified || !load->sha256)
+                return same;
+        *other = NULL;
+        return NULL;
+}
+
+/* Ranks are of one load: all of them are there, or none counts. */
+static bool ranks_agree(const struct load *load, struct generation *const *same)
+{
+        for (size_t i = 0; load->pattern != NULL && i < load->n_targets; i++)
+                if (same[i] == NULL || same[i]->number != same[0]->number)
+                        return false;
+        return true;
+}
+
+static void share(struct load_target *target, struct generation *same, bool serves)
+{
+        struct load *load = target->load;
+        struct generation *mine = target->generation;
+        struct error error = {0};
+        bool named = generation_has_name(same, load->name) || generation_add_name(same, load->name) == 0;
+        target->generation = NULL;
+        generation_discard(mine);
+        generation_unpin(mine);
+        if (!named) {
+                error_set(&error, STREAMER_ENOMEM, "no memory");
+                load_end(load, LOAD_FAILED, &error);
+                return;
+        }
+        if (serves)
+                generation_take_over(same, load->name);
+        target->generation = same;
+        target->shared = true;
+        load->number = same->number;
+        generation_pin(same);
+        generation_changed(same);
+}
+
+/* One device each: who watched this load watches the other from now on. */
+static void join(struct load *load, struct generation *same, struct load *other)
+{
+        share(&load->targets[0], same, false);
+        if (load_ended(load->state))
+                return;
+        load_move_watchers(load, other);
+        load_end(load, LOAD_READY, NULL);
+}
+
+/* What a replica adds to has its number already, unless something of it is on one of the devices. */
+static void set_numbers(struct load *load)
+{
+        struct resident *resident = load->loads->resident;
+        struct generation *first = NULL;
+        uint64_t number =
+                load->pattern == NULL ? resident_shared_number(resident, &load->parts[0].identity, load->name) : 0;
+        for (size_t i = 0; i < load->n_targets; i++)
+                if (target_lives(&load->targets[i]) && resident_holds(resident, number, load->targets[i].device))
+                        number = 0;
+        for (size_t i = 0; i < load->n_targets; i++) {
+                struct generation *g = load->targets[i].generation;
+                if (!target_lives(&load->targets[i]) || g == NULL)
+                        continue;
+                g->number = number;
+                if (number == 0 && first == NULL)
+                        generation_assign_number(g);
+                else if (number == 0)
+                        g->number = first->number;
+                first = first == NULL ? g : first;
+                load->number = g->number;
+        }
+}
+
+static void on_resume(struct wake_item *item)
+{
+        struct load *load = container_of(item, struct load, resume);
+        if (load_step_home(load))
+                load_meet(load);
+}
+
+static void behind_ended(struct load_watch *watch, struct load *other)
+{
+        struct load *load = container_of(watch, struct load, behind);
+        (void)other;
+        load->pending++;
+        load->resume.fn = on_resume;
+        wake_post(load->loads->reader->wake, &load->resume);
+}
+
+static void meet_under_way(struct load *load, struct generation *same, struct load *other)
+{
+        if (load->n_targets == 1 && other->n_targets == 1)
+                join(load, same, other);
+        else
+                load_watch(other, &load->behind, behind_ended);
+}
+
+static void share_all(struct load *load, struct generation *const *same)
+{
+        for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++)
+                if (same[i] != NULL)
+                        share(&load->targets[i], same[i], true);
+        if (!load_ended(load->state) && !load_lives(load))
+                load_end(load, LOAD_READY, NULL);
+}
+
+void load_meet(struct load *load)
+{
+        struct generation *same[LOAD_DEVICES];
+        struct load *other, *under_way = NULL;
+        for (size_t i = 0; i < load->n_targets; i++) {
+                same[i] = already(&load->targets[i], &other);
+                load->targets[i].estimate.resident = same[i] != NULL;
+                under_way = under_way == NULL ? other : under_way;
+        }
+        bool counts = !load->dry_run && ranks_agree(load, same);
+        if (counts && under_way != NULL) {
+                meet_under_way(load, same[0], under_way);
+                return;
+        }
+        if (counts)
+                share_all(load, same);
+        if (load_ended(load->state))
+                return;
+        set_numbers(load);
+        load_plan(load);
+}

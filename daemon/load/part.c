@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is planned and read once, for one target or several: plan and books, the reading with its
+ * arrivals, the manifest that is built beside it, and SHA-256 of each file that is whole.
+ *
+ * How it fails: a plan, a read or a table that fails is every target's failure; a copy, or bytes that
+ * do not match once they lie on a device, are that target's alone.
+ */
+#include "daemon/load/load_steps.h"
+
+#include <string.h>
+
+bool part_lives(const struct load_part *part)
+{
+        for (size_t i = 0; i < part->n_targets; i++)
+                if (target_lives(part->targets[i]))
+                        return true;
+        return false;
+}
+
+static void part_failed(struct load_part *part, const struct error *error)
+{
+        for (size_t i = 0; i < part->n_targets && !load_ended(part->load->state); i++)
+                if (target_lives(part->targets[i]))
+                        target_failed(part->targets[i], error);
+}
+
+/* ---- arrivals ---- */
+
+static void tell_arrived(struct load_part *part)
+{
+        struct load *load = part->load;
+        for (size_t i = 0; part->built && i < part->n_targets && !load_ended(load->state); i++)
+                if (target_lives(part->targets[i]))
+                        load->loads->arrived(load->loads, part->targets[i]->generation);
+}
+
+static void on_arrived(struct wake_item *item)
+{
+        struct load_part *part = container_of(item, struct load_part, arrived);
+        __atomic_store_n(&part->arrived_posted, false, __ATOMIC_SEQ_CST);
+        tell_arrived(part);
+}
+
+/* ---- SHA-256: a file, one target after another ---- */
+
+static void sha_submit(struct sha_step *step);
+
+static void sha_run(struct work *work)
+{
+        struct sha_step *step = container_of(work, struct sha_step, work);
+        struct load_part *part = step->part;
+        if (step->target == part->n_targets)
+                publish_file(&part->publish, step->file);
+        else
+                sha_check_file(part->sha, &part->resolved, part->copies[step->target]->segments, step->file,
+                               &step->error);
+}
+
+/* To the next target that lives. */
+static void sha_next(struct sha_step *step)
+{
+        const struct load_part *part = step->part;
+        while (step->target < part->n_targets && !target_lives(part->targets[step->target]))
+                step->target++;
+        if (part_lives(part))
+                sha_submit(step);
+}
+
+static void sha_done(struct work *work)
+{
+        struct sha_step *step = container_of(work, struct sha_step, work);
+        struct load_part *part = step->part;
+        struct load *load = part->load;
+        if (!load_step_home(load))
+                return;
+        if (step->target == part->n_targets) {
+                part->files_checked++;
+                tell_arrived(part);
+                load_maybe_check(load);
+                return;
+        }
+        struct load_target *target = part->targets[step->target++];
+        if (step->error.code != 0 && target_lives(target))
+                target_failed(target, &step->error);
+        step->error = (struct error){0};
+        if (!load_ended(load->state))
+                sha_next(step);
+}
+
+static void sha_submit(struct sha_step *step)
+{
+        struct load *load = step->part->load;
+        load->pending++;
+        work_submit(load->loads->pool, WORK_LANE_CPU, &step->work, sha_run, sha_done);
+}
+
+static void on_file_whole(struct wake_item *item)
+{
+        struct sha_step *step = container_of(item, struct sha_step, item);
+        if (!load_ended(step->part->load->state))
+                sha_next(step);
+}
+
+/* ---- plan and books, on a worker ---- */
+
+static int sha_init(struct load_part *part, struct error *error)
+{
+        size_t n = part->resolved.set.n_objects;
+        part->sha = sha_new(n);
+        part->sha_steps = calloc(n + 1, sizeof(*part->sha_steps));
+        if (part->sha == NULL || part->sha_steps == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        for (size_t i = 0; i < n; i++)
+                part->sha_steps[i] = (struct sha_step){.part = part, .file = i, .item = {.fn = on_file_whole}};
+        return 0;
+}
+
+int part_plan(struct load_part *part, struct error *error)
+{
+        const struct load *load = part->load;
+        bool sha256 = load->sha256 && !load->dry_run;
+        int r = sha256 ? sha_init(part, error) : 0;
+        if (r == 0)
+                r = resolve_plan(&part->resolved, &part->targets[0]->device->layout, load->loads->block_size,
+                                 sha256 ? sha_header : NULL, part->sha, error);
+        if (r < 0 || load->dry_run)
+                return r;
+        part->has_books = true;
+        r = publish_init(&part->publish, &part->resolved, part->copies, part->n_targets, load->sha256, error);
+        if (r == 0)
+                publish_begin(&part->publish);
+        return r;
+}
+
+void part_deinit(struct load_part *part)
+{
+        if (part->has_books)
+                publish_deinit(&part->publish);
+        for (size_t i = 0; i < part->n_targets; i++) {
+                table_drop(&part->targets[i]->manifest);
+                table_drop(&part->targets[i]->arrival);
+        }
+        resolve_deinit(&part->resolved);
+        part->sha = sha_free(part->sha);
+        free(part->sha_steps);
+}
+
+/* ---- the manifest, on a worker ---- */
+
+static void build_run(struct work *work)
+{
+        struct load_part *part = container_of(work, struct load_part, build);
+        struct publish *p = &part->publish;
+        int r = publish_build(p, part->load->number, part->resolved.plan.segments, &part->build_error);
+        for (size_t i = 0; r == 0 && i < part->n_targets; i++)
+                if (p->logs[i].fd >= 0)
+                        r = publish_share(p, i, &part->targets[i]->manifest, &part->targets[i]->arrival,
+                                          &part->build_error);
+}
+
+static void hand_over_tables(struct load_target *target)
+{
+        struct generation *g = target->generation;
+        if (!target_lives(target))
+                return;
+        g->manifest = target->manifest;
+        g->arrival = target->arrival;
+        target->manifest.fd = target->arrival.fd = -1;
+}
+
+static void build_done(struct work *work)
+{
+        struct load_part *part = container_of(work, struct load_part, build);
+        struct load *load = part->load;
+        if (!load_step_home(load))
+                return;
+        if (part->build_error.code != 0) {
+                part_failed(part, &part->build_error);
+                return;
+        }
+        for (size_t i = 0; i < part->n_targets; i++)
+                hand_over_tables(part->targets[i]);
+        part->built = true;
+        load_log_stage(load, "tabled");
+        tell_arrived(part);
+        load_maybe_check(load);
+}
+
+/* ---- reading ---- */
+
+/* On a reader thread. */
+static void on_landed(struct read_job *job, const struct plan_block *block)
+{
+        struct load_part *part = container_of(job, struct load_part, job);
+        struct wake *wake = part->load->loads->reader->wake;
+        bool whole = publish_landed(&part->publish, block);
+        if (part->load->sha256 && whole)
+                wake_post(wake, &part->sha_steps[block->file].item);
+        if (!part->load->sha256 && !__atomic_exchange_n(&part->arrived_posted, true, __ATOMIC_SEQ_CST))
+                wake_post(wake, &part->arrived);
+}
+
+/* A copy has failed, and nothing is on its way to that device any more. */
+static void on_lost(struct read_target *copy)
+{
+        struct load_target *target = container_of(copy, struct load_target, copy);
+        if (load_ended(target->load->state))
+                return;
+        if (target_lives(target))
+                target_failed(target, &copy->error);
+        target_give_up(target);
+}
+
+static void read_ended(struct read_job *job)
+{
+        struct load_part *part = container_of(job, struct load_part, job);
+        part->reading = false;
+        if (!load_step_home(part->load))
+                return;
+        part->read = !job->failed;
+        if (job->failed)
+                part_failed(part, &job->error);
+        else
+                load_maybe_check(part->load);
+}
+
+void part_read(struct load_part *part)
+{
+        struct load *load = part->load;
+        const struct source_set *set = &part->resolved.set;
+        load->pending += 2;
+        part->reading = true;
+        part->job = (struct read_job){.engine = set->n_objects > 0 ? set->objects[0].ops->engine : READ_PREAD,
+                                      .weight = load->priority,
+                                      .plan = &part->resolved.plan,
+                                      .objects = set->objects,
+                                      .leaves = part->publish.leaves,
+                                      .n_targets = part->n_targets,
+                                      .landed = on_landed,
+                                      .ended = read_ended};
+        for (size_t i = 0; i < part->n_targets; i++) {
+                part->copies[i]->lost = on_lost;
+                part->job.targets[i] = part->copies[i];
+        }
+        part->arrived.fn = on_arrived;
+        /* Files without a byte to read are whole already. */
+        for (size_t i = 0; load->sha256 && i < set->n_objects; i++)
+                if (part->publish.file_left[i] == 0)
+                        sha_next(&part->sha_steps[i]);
+        work_submit(load->loads->pool, WORK_LANE_CPU, &part->build, build_run, build_done);
+        reader_start(load->loads->reader, &part->job);
+}

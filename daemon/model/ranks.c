@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Match every name, sort what matched by rank and part, and look at neighbours: a number twice is a
+ * duplicate, a step of more than one is a gap.
+ */
+#include "daemon/model/ranks.h"
+
+#include "daemon/model/rule.h"
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RANK "{rank}"
+#define PART "{part}"
+#define DIGITS_MAX 9
+
+struct match {
+        uint32_t rank, part, file;
+};
+
+__attribute__((format(printf, 2, 3))) static int fail(struct ranks_error *error, const char *format, ...)
+{
+        va_list args;
+        va_start(args, format);
+        vsnprintf(error->text, sizeof(error->text), format, args);
+        va_end(args);
+        return -1;
+}
+
+static const char *quoted(char out[RULE_QUOTE], const char *text)
+{
+        rule_quote(out, (struct name){text, strlen(text)});
+        return out;
+}
+
+/* ---- the pattern ---- */
+
+static bool starts(const char *s, const char *with)
+{
+        return strncmp(s, with, strlen(with)) == 0;
+}
+
+static unsigned count(const char *pattern, const char *what)
+{
+        unsigned n = 0;
+        for (const char *p = pattern; (p = strstr(p, what)) != NULL; p += strlen(what))
+                n++;
+        return n;
+}
+
+int ranks_check_pattern(const char *pattern, struct ranks_error *error)
+{
+        char q[RULE_QUOTE];
+        if (count(pattern, RANK) != 1 || count(pattern, PART) > 1)
+                return fail(error, "pattern '%s': " RANK " must stand in it once, " PART " once at most",
+                            quoted(q, pattern));
+        if (strstr(pattern, "}{") != NULL)
+                return fail(error, "pattern '%s': there must be text between " RANK " and " PART, quoted(q, pattern));
+        if (strchr(pattern, '/') != NULL)
+                return fail(error, "pattern '%s': it is matched with names of files, which have no '/'",
+                            quoted(q, pattern));
+        return 0;
+}
+
+/* ---- names ---- */
+
+static bool take_number(const char **name, uint32_t *number)
+{
+        size_t digits = strspn(*name, "0123456789");
+        if (digits == 0 || digits > DIGITS_MAX)
+                return false;
+        *number = (uint32_t)strtoul(*name, NULL, 10);
+        *name += digits;
+        return true;
+}
+
+static bool matches(const char *pattern, const char *name, struct match *match)
+{
+        match->part = 0;
+        while (*pattern != '\0') {
+                if (starts(pattern, RANK)) {
+                        if (!take_number(&name, &match->rank))
+                                return false;
+                        pattern += strlen(RANK);
+                } else if (starts(pattern, PART)) {
+                        if (!take_number(&name, &match->part))
+                                return false;
+                        pattern += strlen(PART);
+                } else if (*pattern++ != *name++) {
+                        return false;
+                }
+        }
+        return *name == '\0';
+}
+
+static int by_rank_and_part(const void *a, const void *b)
+{
+        const struct match *x = a, *y = b;
+        if (x->rank != y->rank)
+                return x->rank < y->rank ? -1 : 1;
+        return (x->part > y->part) - (x->part < y->part);
+}
+
+/* ---- what is missing or too much ---- */
+
+/* The first match, and each after the one before it. */
+static int check_step(const struct match *before, const struct match *m, const char *const *names,
+                      struct ranks_error *error)
+{
+        char a[RULE_QUOTE], b[RULE_QUOTE];
+        bool same = before != NULL && before->rank == m->rank;
+        if (same && before->part == m->part)
+                return fail(error, "rank %u, part %u is there twice: '%s' and '%s'", m->rank, m->part,
+                            quoted(a, names[before->file]), quoted(b, names[m->file]));
+        uint32_t rank = before == NULL ? 0 : before->rank + !same, part = same ? before->part + 1 : 0;
+        if (m->rank != rank)
+                return fail(error, "rank %u is missing, and '%s' is there", rank, quoted(a, names[m->file]));
+        if (m->part != part)
+                return fail(error, "rank %u: part %u is missing, and '%s' is there", rank, part,
+                            quoted(a, names[m->file]));
+        return 0;
+}
+
+static int check(const struct match *matches, size_t n, const char *const *names, size_t n_devices,
+                 struct ranks_error *error)
+{
+        for (size_t i = 0; i < n; i++)
+                if (check_step(i > 0 ? &matches[i - 1] : NULL, &matches[i], names, error) < 0)
+                        return -1;
+        size_t n_ranks = (size_t)matches[n - 1].rank + 1;
+        if (n_ranks != n_devices)
+                return fail(error, "%zu rank%s for %zu device%s: each rank goes to a device of its own", n_ranks,
+                            n_ranks == 1 ? "" : "s", n_devices, n_devices == 1 ? "" : "s");
+        return 0;
+}
+
+/* ---- */
+
+static int keep(struct ranks *ranks, const struct match *matches, size_t n, struct ranks_error *error)
+{
+        ranks->n = (size_t)matches[n - 1].rank + 1;
+        ranks->files = malloc(n * sizeof(*ranks->files));
+        ranks->first = malloc((ranks->n + 1) * sizeof(*ranks->first));
+        if (ranks->files == NULL || ranks->first == NULL) {
+                ranks_deinit(ranks);
+                return fail(error, "no memory");
+        }
+        for (size_t i = 0; i < n; i++) {
+                ranks->files[i] = matches[i].file;
+                if (matches[i].part == 0)
+                        ranks->first[matches[i].rank] = (uint32_t)i;
+        }
+        ranks->first[ranks->n] = (uint32_t)n;
+        return 0;
+}
+
+int ranks_make(struct ranks *ranks, const char *const *names, size_t n_names, const char *pattern, size_t n_devices,
+               struct ranks_error *error)
+{
+        char q[RULE_QUOTE];
+        size_t n = 0;
+        *ranks = (struct ranks){0};
+        if (ranks_check_pattern(pattern, error) < 0)
+                return -1;
+        struct match *found = calloc(n_names + 1, sizeof(*found));
+        if (found == NULL)
+                return fail(error, "no memory");
+        for (size_t i = 0; i < n_names; i++) {
+                found[n].file = (uint32_t)i;
+                n += matches(pattern, names[i], &found[n]);
+        }
+        qsort(found, n, sizeof(*found), by_rank_and_part);
+        int r = n > 0 ? check(found, n, names, n_devices, error)
+                      : fail(error, "no file's name is like '%s'", quoted(q, pattern));
+        if (r == 0)
+                r = keep(ranks, found, n, error);
+        free(found);
+        return r;
+}
+
+void ranks_deinit(struct ranks *ranks)
+{
+        free(ranks->files);
+        free(ranks->first);
+        *ranks = (struct ranks){0};
+}
