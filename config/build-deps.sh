@@ -19,9 +19,11 @@ library:libxxhash           libxxhash-dev
 library:libcrypto           libssl-dev
 library:yaml-0.1            libyaml-dev
 library:libsystemd          libsystemd-dev
+library:libmicrohttpd       libmicrohttpd-dev
 library:jansson             libjansson-dev" ;;
         test) echo "
 library:check               check
+command:promtool            prometheus
 command:systemd-nspawn      systemd-container" ;;
         bench) echo "
 command:fio                 fio" ;;

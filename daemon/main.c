@@ -11,6 +11,8 @@
 #include "daemon/base/notify.h"
 #include "daemon/config/config.h"
 #include "daemon/device/cuda.h"
+#include "daemon/serve/metrics.h"
+#include "daemon/serve/monitor.h"
 #include "daemon/serve/server.h"
 
 #include <inttypes.h>
@@ -42,6 +44,8 @@ struct daemon {
         struct resident resident;
         struct loads loads;
         struct server server;
+        struct monitor *monitor; /* NULL: no address to listen at */
+        struct loop_watch watch;
         uint64_t closing_since;
 };
 
@@ -283,6 +287,7 @@ static void take_apart(struct daemon *d)
         uv_walk(&d->loop, close_handle, NULL);
         uv_run(&d->loop, UV_RUN_DEFAULT);
         require(uv_loop_close(&d->loop) == 0);
+        monitor_free(d->monitor);
         resident_deinit(&d->resident);
         work_pool_free(d->pool);
         for (size_t i = 0; i < d->n_devices; i++)
@@ -305,6 +310,11 @@ static int start(struct daemon *d, struct error *error)
         inherit_deinit(&d->inherit);
         if (r < 0)
                 return r;
+        if (d->config.metrics.listen != NULL && d->config.metrics.listen[0] != '\0')
+                r = monitor_new(&d->monitor, &d->server, d->config.metrics.listen, error);
+        if (r < 0)
+                return r;
+        loop_watch_start(&d->watch, &d->loop);
         uv_timer_init(&d->loop, &d->ending);
         start_watchdog(d);
         uv_signal_init(&d->loop, &d->sigterm);

@@ -73,10 +73,11 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
 #define FIELDS_detach(F) \
         F(detach, U64, lease, true, 0)
 #define FIELDS_subscribe(F)
+#define FIELDS_metrics(F)
 
 #define VERBS(V) \
         V(hello) V(ping) V(version) V(load) V(cancel) V(list) V(show) V(status) V(ps) V(wait) V(verify) V(unload) \
-        V(attach) V(detach) V(subscribe) V(set_priority)
+        V(attach) V(detach) V(subscribe) V(set_priority) V(metrics)
 // clang-format on
 
 enum verb {

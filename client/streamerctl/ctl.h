@@ -75,6 +75,7 @@ int verb_status(struct ctl *ctl);
 int verb_ps(struct ctl *ctl);
 int verb_cat(struct ctl *ctl);
 int verb_events(struct ctl *ctl);
+int verb_metrics(struct ctl *ctl);
 int verb_ping(struct ctl *ctl);
 int verb_version(struct ctl *ctl);
 int verb_help(struct ctl *ctl);

@@ -268,6 +268,17 @@ int verb_status(struct ctl *ctl)
         return 0;
 }
 
+/* ---- metrics ---- */
+
+int verb_metrics(struct ctl *ctl)
+{
+        cleanup_json json_t *reply = NULL;
+        int rc = ask(ctl, "metrics", NULL, NULL, &reply);
+        if (rc == 0 && reply)
+                fputs(json_str(reply, "text"), stdout);
+        return rc;
+}
+
 /* ---- ps ---- */
 
 int verb_ps(struct ctl *ctl)

@@ -35,6 +35,7 @@ const char config_usage[] =
         "  --memory-limit S    bytes of the staging ring (0: concurrency x block size)\n"
         "  --log-level L       error, warn, info or debug (info)\n"
         "  --log-format F      auto, plain, prefix, journal or json (auto)\n"
+        "  --metrics-listen A  serve metrics over HTTP at 127.0.0.1:PORT or unix:/path (nowhere)\n"
         "  --check-config      read the settings, say whether they are valid, and exit\n"
         "  --version, --help   print that and exit\n"
         "\n"
@@ -83,6 +84,7 @@ void config_deinit(struct config *config)
         setting_clear_devices(config);
         free(config->socket);
         free(config->cuda.library);
+        free(config->metrics.listen);
         free(config->path);
         *config = (struct config){0};
 }

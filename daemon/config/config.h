@@ -62,6 +62,9 @@ struct config {
                 uint64_t segment_size; /* 4 GiB: where a new segment is begun; a multiple of 2 MiB */
         } cuda;
         struct {
+                char *listen; /* NULL or "": nowhere */
+        } metrics;
+        struct {
                 enum log_level level;
                 enum log_format format;
                 bool to_stderr; /* $RUNAI_STREAMER_LOG_TO_STDERR: not to the journal's own socket */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/config/setting.h"
 
+#include "daemon/base/listen.h"
 #include "daemon/base/util.h"
 
 #include <inttypes.h>
@@ -36,6 +37,7 @@ const struct setting settings[] = {
         {"cuda.across_uids",            NULL,           NULL,                   SETTING_BOOL,     FIELD(cuda.across_uids),           0,      0,         1},
         {"cuda.trust_detach",           NULL,           NULL,                   SETTING_BOOL,     FIELD(cuda.trust_detach),          0,      0,         1},
         {"cuda.segment_size",           NULL,           NULL,                   SETTING_SIZE,     FIELD(cuda.segment_size),          2 * MiB, GiB << 10, 2 * MiB},
+        {"metrics.listen",              "metrics-listen", NULL,                 SETTING_LISTEN,   FIELD(metrics.listen),             0,      0,         1},
         {"log.level",                   "log-level",    RUNAI "LOG_LEVEL",      SETTING_LEVEL,    FIELD(log.level),                  0,      0,         1},
         {"log.format",                  "log-format",   NULL,                   SETTING_LOG_FORMAT, FIELD(log.format),               0,      0,         1},
 };
@@ -87,6 +89,14 @@ static int set_level(enum log_level *field, const char *text, char why[SETTING_W
                 return wrong(why, "'%.40s' is not error, warn, info or debug", text);
         *field = (enum log_level)level;
         return 0;
+}
+
+static int set_listen(char **field, const char *text, char why[SETTING_WHY])
+{
+        struct listen_address address;
+        if (text[0] != '\0' && listen_parse(text, &address, why) < 0)
+                return -1;
+        return copy_text(field, text, why);
 }
 
 static int set_log_format(enum log_format *field, const char *text, char why[SETTING_WHY])
@@ -152,12 +162,14 @@ int setting_set(const struct setting *setting, struct config *config, const char
 {
         void *field = (char *)config + setting->offset;
         uint64_t value;
-        if (text[0] == '\0' && setting->kind != SETTING_FILE)
+        if (text[0] == '\0' && setting->kind != SETTING_FILE && setting->kind != SETTING_LISTEN)
                 return wrong(why, "has no value");
         if (setting->kind == SETTING_PATH)
                 return set_path(field, text, why);
         if (setting->kind == SETTING_FILE)
                 return copy_text(field, text, why);
+        if (setting->kind == SETTING_LISTEN)
+                return set_listen(field, text, why);
         if (setting->kind == SETTING_BOOL)
                 return set_bool(field, text, why);
         if (setting->kind == SETTING_LEVEL)

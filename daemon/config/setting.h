@@ -21,7 +21,8 @@ enum setting_kind {
         SETTING_SIZE,
         SETTING_DURATION,
         SETTING_LEVEL,
-        SETTING_LOG_FORMAT
+        SETTING_LOG_FORMAT,
+        SETTING_LISTEN
 };
 
 struct setting {

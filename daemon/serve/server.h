@@ -39,6 +39,7 @@ struct server {
         struct reader *reader;
         struct work_pool *pool;
         uint64_t started_ns;
+        uint64_t preloading; /* models that shall be resident before the daemon is said to be ready */
         uint64_t last_op;
 
         int listener;

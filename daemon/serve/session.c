@@ -126,6 +126,9 @@ static void dispatch(struct session *session, struct request *request)
         case VERB_status:
                 session_status(session, request);
                 break;
+        case VERB_metrics:
+                session_metrics(session, request);
+                break;
         case VERB_detach:
                 session_detach(session, request);
                 break;

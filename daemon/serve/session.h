@@ -90,6 +90,7 @@ void session_defer(struct session *session, struct request *request);
 /* Answers attach now, or false: it must wait for a change. */
 bool session_attach(struct session *session, const struct request *request);
 void session_detach(struct session *session, const struct request *request);
+void session_metrics(struct session *session, const struct request *request);
 void session_ps(struct session *session, struct request *request);
 /* Tells a lease that follows how far its model is; keeps it for later where the client is slow. */
 void session_tell_lease(struct session *session, struct lease *lease);

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/metrics.h"
+
+#include "daemon/base/log.h"
+#include "daemon/serve/session.h"
+
+#define STALL_NS (UINT64_C(10) * 1000000)
+
+/* ---- looked up ---- */
+
+static void sample(struct metric_text *t, enum metric metric, uint64_t value)
+{
+        metric_sample(t, metric, NULL, (double)value);
+}
+
+static void write_start_time(struct metric_text *t, const struct server *server)
+{
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        uint64_t up = now_ns() - server->started_ns;
+        metric_sample(t, METRIC_START_TIME, NULL, (double)now.tv_sec + (double)now.tv_nsec / 1e9 - (double)up / 1e9);
+}
+
+static uint64_t draining_bytes(const struct resident *resident, const struct device *device)
+{
+        uint64_t sum = 0;
+        list_each (pos, &resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (g->device == device && g->state == GENERATION_DRAINING)
+                        sum += g->charged;
+        }
+        return sum;
+}
+
+static void write_device(struct metric_text *t, enum metric metric, const struct resident *resident)
+{
+        for (size_t i = 0; i < resident->n_devices; i++) {
+                const struct device *d = resident->devices[i];
+                uint64_t value = d->budget;
+                if (metric == METRIC_DEVICE_USED)
+                        value = d->used;
+                else if (metric == METRIC_DEVICE_FREE)
+                        value = d->budget > d->used ? d->budget - d->used : 0;
+                else if (metric == METRIC_DEVICE_DRAINING)
+                        value = draining_bytes(resident, d);
+                metric_sample(t, metric, d->name, (double)value);
+        }
+}
+
+static void write_models(struct metric_text *t, const struct resident *resident)
+{
+        uint64_t n[GENERATION_GONE] = {0};
+        list_each (pos, &resident->generations)
+                n[container_of(pos, struct generation, link)->state]++;
+        for (size_t i = 0; i < GENERATION_GONE; i++)
+                metric_sample(t, METRIC_MODELS, generation_state_name((enum generation_state)i), (double)n[i]);
+}
+
+static void write_reader(struct metric_text *t, enum metric metric, const struct reader_usage *u)
+{
+        if (metric == METRIC_READER_THREADS) {
+                metric_sample(t, metric, "working", u->threads - u->stuck_threads);
+                metric_sample(t, metric, "stuck", u->stuck_threads);
+                return;
+        }
+        sample(t, metric,
+               metric == METRIC_RING_BYTES   ? u->ring_bytes
+               : metric == METRIC_RING_SLOTS ? u->slots
+               : metric == METRIC_RING_USED  ? u->used_slots
+                                             : u->blocks);
+}
+
+static void write_one(struct metric_text *t, enum metric metric, const struct server *server,
+                      const struct reader_usage *usage)
+{
+        switch (metric) {
+        case METRIC_BUILD_INFO:
+                metric_sample(t, metric, STREAMERD_VERSION, 1);
+                break;
+        case METRIC_START_TIME:
+                write_start_time(t, server);
+                break;
+        case METRIC_DEVICE_BUDGET:
+        case METRIC_DEVICE_USED:
+        case METRIC_DEVICE_FREE:
+        case METRIC_DEVICE_DRAINING:
+                write_device(t, metric, server->resident);
+                break;
+        case METRIC_MODELS:
+                write_models(t, server->resident);
+                break;
+        case METRIC_LOADS_RUNNING:
+                sample(t, metric, server->loads->n_running);
+                break;
+        case METRIC_RING_BYTES:
+        case METRIC_RING_SLOTS:
+        case METRIC_RING_USED:
+        case METRIC_BLOCKS:
+        case METRIC_READER_THREADS:
+                write_reader(t, metric, usage);
+                break;
+        case METRIC_CLIENTS:
+                sample(t, metric, server->n_conns);
+                break;
+        case METRIC_LEASES:
+                sample(t, metric, server->leases.n);
+                break;
+        case METRIC_LOG_LOST:
+                sample(t, metric, log_lost());
+                break;
+        default:
+                metric_counted(t, metric);
+        }
+}
+
+void metrics_write(struct metric_text *text, const struct server *server)
+{
+        struct reader_usage usage;
+        reader_usage(server->reader, &usage);
+        for (enum metric m = 0; m < METRIC_COUNT; m++) {
+                metric_begin(text, m);
+                write_one(text, m, server, &usage);
+        }
+}
+
+/* ---- the verb ---- */
+
+void session_metrics(struct session *session, const struct request *request)
+{
+        struct metric_text text = {0};
+        metrics_write(&text, session->server);
+        if (text.failed) {
+                struct error error;
+                error_set(&error, STREAMER_ENOMEM, "no memory");
+                session_error(session, request->id, &error);
+        } else {
+                struct writer w;
+                conn_writer(&w);
+                writer_reply(&w, request->id, 1);
+                writer_kstr(&w, "text", text.data);
+                conn_send(session->conn, &w, NULL, 0);
+        }
+        metric_text_deinit(&text);
+}
+
+/* ---- the loop's turns ---- */
+
+/* From one wait to the next, less what was spent waiting: callbacks run inside the loop's poll. */
+static void on_about_to_wait(uv_prepare_t *prepare)
+{
+        struct loop_watch *watch = container_of(prepare, struct loop_watch, prepare);
+        uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(prepare->loop);
+        uint64_t passed = now - watch->last_ns, waited = idle - watch->last_idle_ns;
+        if (watch->last_ns != 0 && passed >= waited + STALL_NS)
+                metric_observe(METRIC_LOOP_STALL, passed - waited);
+        watch->last_ns = now;
+        watch->last_idle_ns = idle;
+}
+
+void loop_watch_start(struct loop_watch *watch, uv_loop_t *loop)
+{
+        *watch = (struct loop_watch){0};
+        uv_loop_configure(loop, UV_METRICS_IDLE_TIME);
+        uv_prepare_init(loop, &watch->prepare);
+        uv_prepare_start(&watch->prepare, on_about_to_wait);
+        uv_unref((uv_handle_t *)&watch->prepare);
+}
