@@ -90,6 +90,12 @@ static int add_device(struct daemon *d, struct device *device, struct error *err
         return 0;
 }
 
+static const char *cuda_library(const struct daemon *d)
+{
+        const char *library = d->config.cuda.library;
+        return library != NULL && library[0] != '\0' ? library : NULL;
+}
+
 static int add_cuda(struct daemon *d, const struct config_device *c, struct error *error)
 {
         int ordinals[DEVICES_MAX];
@@ -98,10 +104,7 @@ static int add_cuda(struct daemon *d, const struct config_device *c, struct erro
                                  .handles =
                                          c->handles == CONFIG_HANDLES_VMM_FD ? CUDA_HANDLES_VMM_FD : CUDA_HANDLES_IPC,
                                  .max_segment = d->config.cuda.segment_size};
-        const char *library = d->config.cuda.library;
-        if (library != NULL && library[0] == '\0')
-                library = NULL;
-        int r = d->cuda == NULL ? cuda_new(&d->cuda, library, error) : 0;
+        int r = d->cuda == NULL ? cuda_new(&d->cuda, cuda_library(d), error) : 0;
         int n = r < 0 ? r : cuda_find(d->cuda, c->name, ordinals, (int)(DEVICES_MAX - d->n_devices), error);
         for (int i = 0; i < n; i++) {
                 struct device *device;
@@ -209,6 +212,8 @@ static int make_parts(struct daemon *d, struct error *error)
         d->server.reader = &d->reader;
         d->server.pool = d->pool;
         d->server.wake = d->wake;
+        d->server.cuda = d->cuda;
+        d->server.cuda_library = cuda_library(d);
         int listener;
         r = inherit_take_listener(&d->inherit, &listener, error);
         return r < 0 ? r : server_init_consume_fd(&d->server, &d->loop, c->socket, listener, error);

@@ -74,10 +74,14 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(detach, U64, lease, true, 0)
 #define FIELDS_subscribe(F)
 #define FIELDS_metrics(F)
+#define FIELDS_doctor(F) \
+        F(doctor, STR, root, false, PROTO_TEXT_MAX)
+#define FIELDS_probe(F) \
+        F(probe, STR, device, false, 255)
 
 #define VERBS(V) \
         V(hello) V(ping) V(version) V(load) V(cancel) V(list) V(show) V(status) V(ps) V(wait) V(verify) V(unload) \
-        V(attach) V(detach) V(subscribe) V(set_priority) V(metrics)
+        V(attach) V(detach) V(subscribe) V(set_priority) V(metrics) V(doctor) V(probe)
 // clang-format on
 
 enum verb {

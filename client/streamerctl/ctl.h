@@ -78,6 +78,7 @@ int verb_events(struct ctl *ctl);
 int verb_metrics(struct ctl *ctl);
 int verb_ping(struct ctl *ctl);
 int verb_version(struct ctl *ctl);
+int verb_doctor(struct ctl *ctl);
 int verb_help(struct ctl *ctl);
 
 /* ---- flags.c ---- */

@@ -99,6 +99,14 @@ const struct verb verbs[] = {
         {.name = "version", .args = "", .run = verb_version,
          .summary = "Show the daemon's and streamerctl's version",
          .examples = "streamerctl version"},
+        {.name = "doctor", .args = "", .run = verb_doctor, .offline = true,
+         .summary = "Look for what is in the way, and try each device",
+         .about = "Compares what the daemon has been granted with what this process meets, loads a small model\n"
+                  "of the daemon's own on each device, attaches to it and reads it back. Each line is ok, warn or\n"
+                  "fail, with what to change. Without a daemon this side alone is looked at.\n"
+                  "Exit code 0: nothing failed; 1: a check did; 4: the daemon cannot be reached.",
+         .examples = "streamerctl doctor\n"
+                     "streamerctl doctor --json | jq '.checks[] | select(.result != \"ok\")'"},
         {.name = "help", .args = "[VERB]", .max_args = 1, .run = verb_help, .offline = true,
          .summary = "Show help",
          .examples = "streamerctl help load"},

@@ -10,14 +10,8 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/utsname.h>
-
-#ifndef SYS_CACHESTAT
-#define SYS_CACHESTAT 451 /* the same number on every architecture */
-#endif
 
 /* "No limit" of version 1 is the largest multiple of a page; nothing that large is a limit. */
 #define CGROUP1_NONE (INT64_MAX / 2)

@@ -8,9 +8,15 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+#ifndef SYS_CACHESTAT
+#define SYS_CACHESTAT 451 /* Linux 6.5; the same number on every architecture */
 #endif
 
 #define MACHINE_UNLIMITED UINT64_MAX

@@ -18,7 +18,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WORK_LANE_CPU 0 /* no file system */
+#define WORK_LANE_CPU 0           /* no file system */
+#define WORK_LANE_LOOK UINT64_MAX /* at the machine, on somebody's request: nobody's load waits for it */
 
 struct work_pool;
 

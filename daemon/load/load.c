@@ -12,6 +12,7 @@
 #include "daemon/base/log.h"
 #include "daemon/load/report.h"
 #include "daemon/model/ranks.h"
+#include "daemon/source/probe.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -351,7 +352,9 @@ static void open_run(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
         struct error *error = &load->step_error;
-        int r = resolve_open(&load->opened, load->loads->sources, load->source, &load->caller, load->sha256, error);
+        int r = load->probe ? source_open_probe(load->probe_seed, &load->opened.set, error)
+                            : resolve_open(&load->opened, load->loads->sources, load->source, &load->caller,
+                                           load->sha256, error);
         if (r == 0 && load->pattern != NULL)
                 r = split_ranks(load, error);
         for (size_t i = 0; r == 0 && load->pattern == NULL && i < load->n_parts; i++)

@@ -58,6 +58,8 @@ struct load_request {
         const char *pattern; /* of the files' names, rank r to the r-th device; NULL: replicas */
         bool sha256, dry_run;
         unsigned priority; /* 0: the default */
+        bool probe;        /* the daemon's own model, of this seed; has no source */
+        uint64_t probe_seed;
         const struct caller *caller;
 };
 
@@ -137,8 +139,9 @@ struct load {
         char *name, *source;
         char *pattern; /* NULL: replicas */
         struct caller caller;
-        bool sha256, dry_run;
+        bool sha256, dry_run, probe;
         unsigned priority; /* its weight where loads share the reader */
+        uint64_t probe_seed;
         uint64_t lane;
 
         struct load_target *targets; /* as they were named; rank r is the r-th */

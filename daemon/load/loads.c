@@ -5,6 +5,7 @@
 #include "daemon/load/load_steps.h"
 
 #include "daemon/model/ranks.h"
+#include "daemon/source/probe.h"
 
 #include <string.h>
 
@@ -73,7 +74,11 @@ static int order_init(struct order *order, struct loads *loads, const struct loa
 {
         struct ranks_error why;
         *order = (struct order){0};
-        int r = source_canonical(request->source, &order->source, error);
+        int r = 0;
+        if (request->probe)
+                order->source = strdup(PROBE_SOURCE);
+        else
+                r = source_canonical(request->source, &order->source, error);
         if (r == 0 && request->n_devices == 0)
                 r = order_device(order, loads->resident, NULL, error);
         for (size_t i = 0; r == 0 && i < request->n_devices; i++)
@@ -83,8 +88,11 @@ static int order_init(struct order *order, struct loads *loads, const struct loa
         if (request->pattern != NULL && ranks_check_pattern(request->pattern, &why) < 0)
                 return error_set(error, STREAMER_EINVAL, "%s", why.text);
         order->name = request->name != NULL ? strdup(request->name) : source_default_name(order->source);
-        if (order->name == NULL)
+        if (order->name == NULL || order->source == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
+        if (!request->probe && strncmp(order->name, PROBE_SOURCE, strlen(PROBE_SOURCE)) == 0)
+                return error_set(error, STREAMER_EINVAL, "name: '%s' begins the names of the daemon's own models",
+                                 PROBE_SOURCE);
         return order->name[0] != '\0' ? 0 : error_set(error, STREAMER_EINVAL, "name: empty");
 }
 
@@ -155,6 +163,7 @@ static int add_target(struct load *load, struct device *device)
         if (t->generation == NULL)
                 return STREAMER_ENOMEM;
         t->generation->priority = load->priority;
+        t->generation->probe = load->probe;
         return 0;
 }
 
@@ -201,6 +210,8 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
         load->sha256 = request->sha256;
         load->dry_run = request->dry_run;
         load->priority = request->priority > 0 ? request->priority : PROTO_PRIORITY_DEFAULT;
+        load->probe = request->probe;
+        load->probe_seed = request->probe_seed;
         load->started_ns = now_ns();
         bool ok = load->name != NULL && load->source != NULL && !load->pattern == !request->pattern;
         if (!ok || add_targets(load, order) < 0) {

@@ -66,7 +66,8 @@ struct generation {
         char *last_name; /* for display, when the names are gone */
         char *source;    /* canonical */
         struct source_identity identity;
-        unsigned priority;           /* PROTO_PRIORITY_MAX: the most */
+        unsigned priority; /* PROTO_PRIORITY_MAX: the most */
+        bool probe;        /* the daemon's own (source/probe.h): nothing gives way to it, nothing of it is kept */
         bool has_identity, verified; /* verified: files matched published SHA-256 digests */
 
         unsigned rank, n_ranks; /* n_ranks 0: not one of several ranks */

@@ -6,6 +6,7 @@
  * it gets: the one that serves; else the one that loads; with a generation or a digest asked for,
  * that one and no other.
  */
+#include "daemon/base/machine.h"
 #include "daemon/serve/reply.h"
 #include "daemon/serve/session.h"
 
@@ -14,10 +15,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77 /* Linux 6.5 */
-#endif
 
 /* ---- which generation ---- */
 

@@ -46,7 +46,7 @@ void deferred_orphan(struct deferred *d)
         d->session = NULL;
         if (d->request.verb == VERB_verify)
                 verify_stop(&d->verify);
-        else if (d->request.verb != VERB_ps)
+        else if (d->request.verb != VERB_ps && d->request.verb != VERB_doctor)
                 deferred_free(d);
 }
 

@@ -240,9 +240,19 @@ static void write_loads(struct writer *w, const struct loads *loads)
         }
 }
 
+void reply_ring(struct writer *w, const struct reader *reader)
+{
+        char numa[256];
+        writer_key(w, "ring");
+        writer_map(w, 4);
+        writer_ku64(w, "bytes", reader->staging.bytes);
+        writer_kstr(w, "page_kind", page_kind_name(reader->staging.pages));
+        writer_ku64(w, "threads", reader->engines[READ_PREAD].base);
+        writer_kstr(w, "numa", numa_text(&reader->opts.numa, numa, sizeof(numa)));
+}
+
 void reply_status(struct writer *w, const struct server *server, uint64_t id)
 {
-        const struct staging *staging = &server->reader->staging;
         writer_reply(w, id, 6);
         writer_kstr(w, "version", STREAMERD_VERSION);
         writer_ku64(w, "protocol", PROTOCOL_MAX);
@@ -251,13 +261,7 @@ void reply_status(struct writer *w, const struct server *server, uint64_t id)
         writer_array(w, server->resident->n_devices);
         for (size_t i = 0; i < server->resident->n_devices; i++)
                 write_device(w, server->resident->devices[i]);
-        char numa[256];
-        writer_key(w, "ring");
-        writer_map(w, 4);
-        writer_ku64(w, "bytes", staging->bytes);
-        writer_kstr(w, "page_kind", page_kind_name(staging->pages));
-        writer_ku64(w, "threads", server->reader->engines[READ_PREAD].base);
-        writer_kstr(w, "numa", numa_text(&server->reader->opts.numa, numa, sizeof(numa)));
+        reply_ring(w, server->reader);
         write_loads(w, server->loads);
 }
 

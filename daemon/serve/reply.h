@@ -17,6 +17,7 @@ int reply_show(struct writer *writer, const struct generation *generation, const
 void reply_status(struct writer *writer, const struct server *server, uint64_t id);
 void reply_estimate(struct writer *writer, const struct load *load, uint64_t id);
 
+void reply_ring(struct writer *writer, const struct reader *reader);
 void reply_digest(struct writer *writer, const char *key, const struct generation *generation);
 
 #endif

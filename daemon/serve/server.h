@@ -28,6 +28,8 @@ struct user {
         uint64_t n_conns;
 };
 
+struct cuda;
+
 struct server {
         uv_loop_t *loop;
         struct server_limits limits;
@@ -40,7 +42,9 @@ struct server {
         struct work_pool *pool;
         uint64_t started_ns;
         uint64_t preloading; /* models that shall be resident before the daemon is said to be ready */
-        uint64_t last_op;
+        uint64_t last_op, last_probe;
+        const struct cuda *cuda;  /* NULL: no GPU is configured; then doctor opens the runtime for a look */
+        const char *cuda_library; /* NULL: the usual names */
 
         int listener;
         bool activated; /* the listener came from the service manager, and its path stays the manager's */

@@ -95,6 +95,12 @@ static void dispatch(struct session *session, struct request *request)
         case VERB_ps:
                 session_ps(session, request);
                 return;
+        case VERB_doctor:
+                session_doctor(session, request);
+                return;
+        case VERB_probe:
+                session_probe(session, request);
+                return;
         case VERB_unload:
                 session_unload(session, request);
                 return;
@@ -184,6 +190,7 @@ static void on_closed(struct conn *conn)
                 op_free(container_of(pos, struct op, link));
         while (!list_empty(&session->deferred))
                 deferred_orphan(container_of(session->deferred.next, struct deferred, in_session));
+        session_end_probe(session);
         session_abandon_leases(session);
         free(session);
 }

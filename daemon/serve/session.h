@@ -24,6 +24,7 @@ struct session {
         struct list leases;   /* of struct lease, by in_owner */
         struct list deferred; /* of struct deferred, by in_session */
         uint64_t n_leases, n_deferred;
+        struct probe *probe; /* at most one; goes with the session */
 };
 
 /* A load that this client watches. */
@@ -92,6 +93,10 @@ bool session_attach(struct session *session, const struct request *request);
 void session_detach(struct session *session, const struct request *request);
 void session_metrics(struct session *session, const struct request *request);
 void session_ps(struct session *session, struct request *request);
+void session_doctor(struct session *session, struct request *request);
+void session_probe(struct session *session, struct request *request);
+/* Whatever became of the load: the model goes when its leases have ended. */
+void session_end_probe(struct session *session);
 /* Tells a lease that follows how far its model is; keeps it for later where the client is slow. */
 void session_tell_lease(struct session *session, struct lease *lease);
 /* The connection is gone. */

@@ -74,6 +74,11 @@ struct source_roots *source_roots_free(struct source_roots *roots)
         return NULL;
 }
 
+const char *source_root(const struct source_roots *roots, size_t i)
+{
+        return i < roots->n ? roots->roots[i].path : NULL;
+}
+
 /* The longest that is a prefix of the path by whole components: /models holds /models and
  * /models/x, not /models-old. */
 static const struct root *roots_find(const struct source_roots *roots, const char *path)

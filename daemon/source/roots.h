@@ -8,6 +8,9 @@
 
 #include "daemon/source/source.h"
 
+/* In the order of the configuration. NULL after the last. */
+const char *source_root(const struct source_roots *roots, size_t i);
+
 /* A path below a root. */
 struct place {
         int root;    /* borrowed descriptor */

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * doctor: checks, each of one line, and what to change where one is not well. What a process of this
+ * user meets here is compared with what the daemon has been granted there; then every device is tried.
+ *
+ *   doctor.c         what is asked in which order, and how it is printed
+ *   doctor_self.c    this process: the socket, its PID namespace, its driver and GPUs
+ *   doctor_daemon.c  the daemon's facts
+ *   doctor_probe.c   a model on each device, attached to and read back
+ */
+#ifndef STREAMERCTL_DOCTOR_H
+#define STREAMERCTL_DOCTOR_H
+
+#include "client/streamerctl/ctl.h"
+
+#include <string.h>
+
+enum finding { FINDING_OK, FINDING_WARN, FINDING_FAIL };
+
+struct doctor {
+        struct ctl *ctl;
+        json_t *checks;    /* [{check, result, text, advice?}] */
+        json_t *facts;     /* of the daemon; NULL without one */
+        unsigned count[3]; /* by finding */
+};
+
+/* `advice`: what to change; NULL where all is well. */
+void doctor_add(struct doctor *doctor, enum finding finding, const char *check, const char *advice, const char *format,
+                ...) __attribute__((format(printf, 5, 6)));
+
+static inline bool doctor_has_cuda(const struct doctor *doctor)
+{
+        size_t i;
+        const json_t *d;
+        json_array_foreach(json_object_get(doctor->facts, "devices"), i, d)
+        {
+                if (strcmp(json_str(d, "kind"), "cuda") == 0)
+                        return true;
+        }
+        return false;
+}
+
+/* ---- doctor_self.c ---- */
+
+/* $STREAMERD_SOCKET, or what was given. */
+const char *self_socket(const struct ctl *ctl);
+/* Why a connection could not be made, and what to do; `text` is the library's. */
+void self_check_socket(struct doctor *doctor, const char *text);
+uint64_t self_pid_namespace(void); /* inode; 0: unknown */
+/* Whether this process can use CUDA, which it must where the daemon has GPUs. */
+void self_check_cuda(struct doctor *doctor);
+
+/* ---- doctor_daemon.c, doctor_probe.c ---- */
+
+void daemon_check(struct doctor *doctor);
+void probe_check(struct doctor *doctor);
+
+#endif

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The daemon's facts, held against what it is configured to do, and against this process.
+ */
+#include "client/streamerctl/doctor.h"
+#include "client/streamerctl/output.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define SPARE_FILES 1024 /* for models, segments and roots, beside one for each connection */
+
+static const json_t *machine_of(const struct doctor *d)
+{
+        return json_object_get(d->facts, "machine");
+}
+
+static bool is_true(const json_t *o, const char *key)
+{
+        return json_is_true(json_object_get(o, key));
+}
+
+static bool has(const json_t *o, const char *key)
+{
+        return json_object_get(o, key) != NULL;
+}
+
+/* ---- who talks to whom ---- */
+
+static void check_version(struct doctor *d)
+{
+        const char *version = json_str(d->facts, "version");
+        bool same = strcmp(version, STREAMERD_VERSION) == 0;
+        doctor_add(d, same ? FINDING_OK : FINDING_WARN, "daemon", same ? NULL : "update the older one",
+                   "streamerd %s%s%s answers, pid %" PRIu64 ", uid %" PRIu64 " (%s)", version,
+                   same ? "" : ", but streamerctl " STREAMERD_VERSION, same ? "" : ",", json_u64(d->facts, "pid"),
+                   json_u64(d->facts, "uid"), self_socket(d->ctl));
+}
+
+static const char *ipc_device(const struct doctor *d)
+{
+        size_t i;
+        const json_t *device;
+        json_array_foreach(json_object_get(d->facts, "devices"), i, device)
+        {
+                if (strcmp(json_str(device, "handles"), "cuda-ipc") == 0)
+                        return json_str(device, "device");
+        }
+        return NULL;
+}
+
+static void check_namespace(struct doctor *d)
+{
+        uint64_t theirs = json_u64(machine_of(d), "pid_namespace"), ours = self_pid_namespace();
+        const char *ipc = ipc_device(d);
+        if (theirs == 0 || ours == 0)
+                doctor_add(d, FINDING_WARN, "namespace", "mount /proc in both containers",
+                           "the PID namespaces cannot be compared");
+        else if (theirs == ours)
+                doctor_add(d, FINDING_OK, "namespace", NULL, "one PID namespace (%" PRIu64 ")", ours);
+        else if (ipc)
+                doctor_add(d, FINDING_FAIL, "namespace",
+                           "share the daemon's PID namespace (hostPID, --pid=host), or set handles: cuda-vmm-fd",
+                           "%s hands out cuda-ipc, which does not reach this process's PID namespace", ipc);
+        else if (!is_true(machine_of(d), "peerpidfd"))
+                doctor_add(d, FINDING_FAIL, "namespace", "run Linux 6.5 or newer, or share the PID namespace",
+                           "another PID namespace than the daemon's, whose kernel cannot watch processes there");
+        else
+                doctor_add(d, FINDING_OK, "namespace", NULL, "another PID namespace; its kinds of handle reach there");
+}
+
+static void check_kernel(struct doctor *d)
+{
+        const json_t *m = machine_of(d);
+        const char *kernel = json_str(m, "kernel");
+        if (!is_true(m, "pidfd"))
+                doctor_add(d, FINDING_FAIL, "kernel", "allow pidfd_open in the container's system call filter",
+                           "Linux %s: processes cannot be watched, so none may attach", kernel);
+        else if (!is_true(m, "peerpidfd"))
+                doctor_add(d, FINDING_WARN, "kernel", "Linux 6.5 or newer has SO_PEERPIDFD and cachestat",
+                           "Linux %s: processes in other PID namespaces cannot attach", kernel);
+        else
+                doctor_add(d, FINDING_OK, "kernel", NULL, "Linux %s: pidfd, SO_PEERPIDFD%s", kernel,
+                           is_true(m, "cachestat") ? ", cachestat" : "");
+}
+
+/* ---- limits ---- */
+
+static void check_files(struct doctor *d)
+{
+        const json_t *m = machine_of(d);
+        uint64_t limit = json_u64(m, "files"), wanted = json_u64(d->facts, "connections") + SPARE_FILES;
+        char advice[128];
+        snprintf(advice, sizeof(advice), "LimitNOFILE=%" PRIu64 ", or lower limits.connections", wanted);
+        if (has(m, "files") && limit < wanted)
+                doctor_add(d, FINDING_WARN, "files", advice,
+                           "%" PRIu64 " open files are allowed, %" PRIu64 " connections are configured", limit,
+                           json_u64(d->facts, "connections"));
+        else if (has(m, "files"))
+                doctor_add(d, FINDING_OK, "files", NULL, "%" PRIu64 " open files are allowed", limit);
+        else
+                doctor_add(d, FINDING_OK, "files", NULL, "open files are not limited");
+}
+
+/* Only GPUs want the ring pinned. */
+static void check_memlock(struct doctor *d)
+{
+        const json_t *m = machine_of(d);
+        char limit[HUMAN_MAX], ring[HUMAN_MAX];
+        uint64_t bytes = json_u64(json_object_get(d->facts, "ring"), "bytes");
+        human_size(limit, json_u64(m, "memlock"));
+        human_size(ring, bytes);
+        if (!doctor_has_cuda(d))
+                return;
+        if (!has(m, "memlock"))
+                doctor_add(d, FINDING_OK, "memlock", NULL, "locked memory is not limited");
+        else if (json_u64(m, "memlock") >= bytes || json_u64(d->facts, "uid") == 0)
+                doctor_add(d, FINDING_OK, "memlock", NULL, "%s may be locked, the ring has %s", limit, ring);
+        else
+                doctor_add(d, FINDING_WARN, "memlock", "LimitMEMLOCK=infinity (ulimit -l unlimited)",
+                           "%s may be locked, and the ring that is pinned for GPUs has %s", limit, ring);
+}
+
+static uint64_t host_budget(const struct doctor *d)
+{
+        size_t i;
+        const json_t *device;
+        uint64_t sum = 0;
+        json_array_foreach(json_object_get(d->facts, "devices"), i, device)
+        {
+                if (strcmp(json_str(device, "kind"), "host") == 0)
+                        sum += json_u64(device, "budget");
+        }
+        return sum;
+}
+
+static void check_memory(struct doctor *d)
+{
+        const json_t *m = machine_of(d);
+        char limit[HUMAN_MAX], wanted[HUMAN_MAX];
+        uint64_t bytes = host_budget(d) + json_u64(json_object_get(d->facts, "ring"), "bytes");
+        human_size(limit, json_u64(m, "cgroup_memory"));
+        human_size(wanted, bytes);
+        if (!has(m, "cgroup_memory"))
+                doctor_add(d, FINDING_OK, "memory", NULL, "no limit of a control group; ring and host budget: %s",
+                           wanted);
+        else if (json_u64(m, "cgroup_memory") >= bytes)
+                doctor_add(d, FINDING_OK, "memory", NULL, "limit of the control group %s; ring and host budget: %s",
+                           limit, wanted);
+        else
+                doctor_add(d, FINDING_FAIL, "memory", "raise the container's memory limit, or lower the host's budget",
+                           "the control group ends the daemon at %s, ring and host budget are %s", limit, wanted);
+}
+
+/* ---- pages ---- */
+
+static void page_settings(const struct doctor *d, char *text, size_t size)
+{
+        const json_t *m = machine_of(d);
+        snprintf(text, size, "vm.nr_hugepages %" PRIu64 ", vm.nr_overcommit_hugepages %" PRIu64 ", shmem_enabled %s",
+                 json_u64(m, "hugepages"), json_u64(m, "hugepages_overcommit"),
+                 json_str(m, "shmem_enabled")[0] ? json_str(m, "shmem_enabled") : "unknown");
+}
+
+static void check_pages(struct doctor *d)
+{
+        char settings[128], advice[160];
+        const json_t *ring = json_object_get(d->facts, "ring");
+        const char *kind = json_str(ring, "page_kind"), *host = kind;
+        size_t i;
+        const json_t *device;
+        json_array_foreach(json_object_get(d->facts, "devices"), i, device)
+        {
+                if (strcmp(json_str(device, "kind"), "host") == 0)
+                        host = json_str(device, "page_kind");
+        }
+        page_settings(d, settings, sizeof(settings));
+        uint64_t pages = (host_budget(d) + json_u64(ring, "bytes")) / (2u << 20) + 1;
+        snprintf(advice, sizeof(advice), "sysctl -w vm.nr_overcommit_hugepages=%" PRIu64 ", then start the daemon anew",
+                 pages);
+        bool good = strcmp(host, "hugetlb") == 0 && strcmp(kind, "4k") != 0;
+        doctor_add(d, good ? FINDING_OK : FINDING_WARN, "pages", good ? NULL : advice, "segments %s, ring %s%s%s (%s)",
+                   host, kind, json_str(ring, "numa")[0] ? " on " : "", json_str(ring, "numa"), settings);
+}
+
+/* ---- devices ---- */
+
+static void check_runtime(struct doctor *d)
+{
+        const json_t *cuda = json_object_get(d->facts, "cuda");
+        if (is_true(cuda, "on"))
+                doctor_add(d, FINDING_OK, "cuda", NULL, "driver for CUDA %s, runtime %s (%s), %" PRIu64 " visible%s",
+                           json_str(cuda, "driver"), json_str(cuda, "runtime"), json_str(cuda, "library"),
+                           json_u64(cuda, "gpus"), doctor_has_cuda(d) ? "" : "; none is configured");
+        else
+                doctor_add(d, FINDING_OK, "cuda", NULL, "no GPU is configured, and CUDA is off: %s",
+                           json_str(cuda, "why"));
+}
+
+static void check_device(struct doctor *d, const json_t *device)
+{
+        char about[400], node[40] = "";
+        const char *mig = json_str(device, "mig"), *handles = json_str(device, "handles");
+        if (has(device, "numa_node"))
+                snprintf(node, sizeof(node), ", NUMA node %" PRIu64, json_u64(device, "numa_node"));
+        snprintf(about, sizeof(about), "%s: %s%s%s (%s, %s), %s%s", json_str(device, "device"), json_str(device, "gpu"),
+                 mig[0] ? ", MIG instance " : "", mig, json_str(device, "uuid"), json_str(device, "pci"), handles,
+                 node);
+        if (!is_true(device, "in_service"))
+                doctor_add(d, FINDING_FAIL, "device", "see dmesg (Xid) and nvidia-smi, then start the daemon anew",
+                           "%s: out of service after a failure of its context", about);
+        else if (is_true(device, "integrated") && strcmp(handles, "cuda-ipc") == 0)
+                doctor_add(d, FINDING_WARN, "device",
+                           is_true(device, "vmm") ? "handles: cuda-vmm-fd" : "use the host device",
+                           "%s: integrated GPUs (Tegra) have no cuda-ipc", about);
+        else if (mig[0])
+                doctor_add(d, FINDING_OK, "device", NULL, "%s; shared within this instance only", about);
+        else
+                doctor_add(d, FINDING_OK, "device", NULL, "%s", about);
+}
+
+static void check_devices(struct doctor *d)
+{
+        size_t i;
+        const json_t *device;
+        json_array_foreach(json_object_get(d->facts, "devices"), i, device)
+        {
+                if (strcmp(json_str(device, "kind"), "cuda") == 0)
+                        check_device(d, device);
+        }
+}
+
+void daemon_check(struct doctor *d)
+{
+        check_version(d);
+        check_namespace(d);
+        check_kernel(d);
+        check_files(d);
+        check_memlock(d);
+        check_memory(d);
+        check_pages(d);
+        check_runtime(d);
+        check_devices(d);
+}
