@@ -60,9 +60,9 @@ static void check_namespace(struct doctor *d)
         else if (theirs == ours)
                 doctor_add(d, FINDING_OK, "namespace", NULL, "one PID namespace (%" PRIu64 ")", ours);
         else if (ipc)
-                doctor_add(d, FINDING_FAIL, "namespace",
+                doctor_add(d, FINDING_WARN, "namespace", /* the probe shows whether it does here */
                            "share the daemon's PID namespace (hostPID, --pid=host), or set handles: cuda-vmm-fd",
-                           "%s hands out cuda-ipc, which does not reach this process's PID namespace", ipc);
+                           "%s hands out cuda-ipc, which is not made to reach another PID namespace", ipc);
         else if (!is_true(machine_of(d), "peerpidfd"))
                 doctor_add(d, FINDING_FAIL, "namespace", "run Linux 6.5 or newer, or share the PID namespace",
                            "another PID namespace than the daemon's, whose kernel cannot watch processes there");

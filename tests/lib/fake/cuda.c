@@ -288,5 +288,7 @@ enum cu_result cuMemcpyDtoH_v2(void *to, cu_pointer from, size_t size)
         if (fake_where((const void *)(uintptr_t)from, size, NULL, NULL) < 0)
                 return RESULT(E_VALUE);
         memcpy(to, (const void *)(uintptr_t)from, size);
+        if (fake_settings()->damage && size > 0)
+                ((unsigned char *)to)[size - 1] ^= 1;
         return CU_OK;
 }

@@ -14,6 +14,7 @@
  *   FAKECUDA_VMM=0             no virtual memory management
  *   FAKECUDA_FAIL=call:n:error[:gpu],...     the nth call answers error; n = 0: each call
  *   FAKECUDA_STICKY=call:n:error[:gpu],...   from the nth call on, each call on its GPU does
+ *   FAKECUDA_DAMAGE=1          copies from a GPU to the host bring a wrong last byte
  *   FAKECUDA_REPORT=file       at the end of a process a line of what it still holds
  *   FAKECUDA_STATE=file        struct fake_state, shared by all processes that name it
  *

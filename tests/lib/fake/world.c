@@ -103,6 +103,7 @@ static void begin(void)
                 .event_ns = (uint64_t)number("FAKECUDA_EVENT_MS", 0) * 1000000,
                 .integrated = number("FAKECUDA_INTEGRATED", 0) != 0,
                 .vmm = number("FAKECUDA_VMM", 1) != 0,
+                .damage = number("FAKECUDA_DAMAGE", 0) != 0,
         };
         snprintf(settings.name, sizeof(settings.name), "%s", name ? name : "Stand-in GPU");
         state = file ? fake_state_map(file) : NULL;

@@ -39,7 +39,7 @@ struct fake_settings {
         int gpus, version;
         uint64_t memory, others;
         uint64_t event_ns;
-        bool integrated, vmm;
+        bool integrated, vmm, damage;
         char name[128];
 };
 
