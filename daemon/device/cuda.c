@@ -48,6 +48,7 @@ struct cuda_device {
         int ordinal;
         enum cuda_handles handles;
         unsigned n_segments; /* the device's thread */
+        uint64_t allocated;  /* bytes of them */
         bool context;        /* the device's thread */
         unsigned epoch;      /* atomic: counts resets */
         bool lost;           /* atomic: out of service */
@@ -251,10 +252,12 @@ static int cuda_alloc(struct device *device, uint64_t size, struct segment *segm
         int r = context_open(d, error);
         if (r == 0)
                 r = d->handles == CUDA_HANDLES_IPC ? alloc_ipc(d, segment, error) : alloc_vmm(d, segment, error);
-        if (r == 0)
+        if (r == 0) {
                 d->n_segments++;
-        else if (d->n_segments == 0)
+                d->allocated += size;
+        } else if (d->n_segments == 0) {
                 context_close(d);
+        }
         return r;
 }
 
@@ -267,7 +270,28 @@ static void cuda_release(struct segment *segment)
         else
                 release_vmm(d, segment, true);
         require(d->n_segments > 0);
+        d->allocated -= segment->size;
         if (--d->n_segments == 0)
+                context_close(d);
+}
+
+/* Whoever else is on the card has memory too. The context that the question needs is the one that the
+ * load needs next. */
+static uint64_t cuda_ceiling(struct device *device)
+{
+        struct cuda_device *d = cuda_of(device);
+        size_t available = 0, total = 0;
+        if (is_lost(d) || context_open(d, NULL) < 0)
+                return UINT64_MAX; /* the allocation says why */
+        if (d->cuda->api->cudaMemGetInfo(&available, &total) != CUDA_OK)
+                return UINT64_MAX;
+        return available + d->allocated;
+}
+
+static void cuda_idle(struct device *device)
+{
+        struct cuda_device *d = cuda_of(device);
+        if (d->n_segments == 0)
                 context_close(d);
 }
 
@@ -511,6 +535,8 @@ static const struct device_ops cuda_ops = {
         .read = cuda_read,
         .handle = cuda_handle,
         .describe = describe_device,
+        .ceiling = cuda_ceiling,
+        .idle = cuda_idle,
         .free = cuda_device_free,
 };
 

@@ -14,6 +14,17 @@ const char *page_kind_name(enum page_kind kind)
         return names[kind];
 }
 
+uint64_t device_budget(const struct device *device)
+{
+        return device->ceiling != 0 && device->ceiling < device->budget ? device->ceiling : device->budget;
+}
+
+uint64_t device_unused(const struct device *device)
+{
+        uint64_t budget = device_budget(device);
+        return budget > device->used ? budget - device->used : 0;
+}
+
 struct device *device_free(struct device *device)
 {
         if (device == NULL)

@@ -95,6 +95,11 @@ struct device_ops {
         void (*handle)(const struct segment *segment, struct handle *handle);
         /* On any worker; may ask the driver, makes no context. */
         void (*describe)(struct device *device, struct device_facts *facts);
+        /* Both or none (NULL), on the device's thread. ceiling(): what models could hold here in all, as
+         * others use the device too; UINT64_MAX where it does not say. idle(): nothing is going to be
+         * allocated after all, whatever ceiling() needed may go. */
+        uint64_t (*ceiling)(struct device *device);
+        void (*idle)(struct device *device);
         void (*free)(struct device *device);
 };
 
@@ -117,7 +122,13 @@ struct device {
         unsigned number;      /* among the daemon's devices */
         struct work_pool *thread;
         uint64_t budget, used; /* bytes; used counts what is being allocated and freed, too */
+        uint64_t ceiling;      /* bytes, when it was last asked; 0: never */
+        uint64_t quarantined;  /* of the used: models that were taken from clients who still map them */
 };
+
+/* The budget, or what others leave of the device where that is less. */
+uint64_t device_budget(const struct device *device);
+uint64_t device_unused(const struct device *device);
 
 struct device *device_free(struct device *device); /* the thread must have been stopped */
 

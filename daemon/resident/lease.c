@@ -79,6 +79,7 @@ struct lease *lease_new(struct leases *leases, struct process *process, struct g
         list_append(&generation->leases, &lease->in_generation);
         list_append(&process->held, &lease->in_process);
         generation->n_leases++;
+        generation_used(generation);
         leases->n++;
         metric_add(METRIC_ATTACHES, 1);
         log_lease(lease, "granted");
@@ -96,8 +97,22 @@ void lease_end(struct leases *leases, struct lease *lease)
         free(lease);
         leases->n--;
         generation->n_leases--;
+        generation_used(generation);
         process_settle(process);
         generation_settle(generation);
+}
+
+unsigned leases_count_processes(const struct generation *generation)
+{
+        unsigned n = 0;
+        list_each (pos, &generation->leases)
+                container_of(pos, struct lease, in_generation)->process->counted = false;
+        list_each (pos, &generation->leases) {
+                struct process *process = container_of(pos, struct lease, in_generation)->process;
+                n += !process->counted;
+                process->counted = true;
+        }
+        return n;
 }
 
 void lease_abandon(struct leases *leases, struct lease *lease)

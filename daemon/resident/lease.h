@@ -21,7 +21,7 @@ struct process {
         pid_t pid;
         uid_t uid;
         int pidfd; /* readable when the process has exited */
-        bool exited;
+        bool exited, counted;
         struct list held; /* of leases */
         void *watch;      /* the server's poll handle */
 };
@@ -54,6 +54,9 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
 /* NULL on ENOMEM. `process` may have come without any lease yet; it goes with its last. */
 struct lease *lease_new(struct leases *leases, struct process *process, struct generation *generation, void *owner);
 void lease_end(struct leases *leases, struct lease *lease);
+
+/* How many processes hold it. */
+unsigned leases_count_processes(const struct generation *generation);
 
 /* The connection is gone: the lease lives on as an orphan if its process does. */
 void lease_abandon(struct leases *leases, struct lease *lease);

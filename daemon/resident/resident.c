@@ -2,10 +2,15 @@
 #include "daemon/resident/resident.h"
 
 #include "daemon/base/log.h"
+#include "daemon/resident/lease.h"
+#include "daemon/resident/room.h"
 
 #include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
+
+/* A load that failed, or a verify, lets go of the memory soon; one that hangs in the kernel may not. */
+#define HELD_UP_NS (UINT64_C(30) * 1000000000)
 
 const char *generation_state_name(enum generation_state state)
 {
@@ -176,6 +181,7 @@ void generation_changed(struct generation *generation)
         struct resident *resident = generation->resident;
         if (resident->changed != NULL)
                 resident->changed(resident, generation);
+        room_stir(resident->room);
 }
 
 int generation_add_name(struct generation *generation, const char *name)
@@ -228,18 +234,23 @@ void generation_assign_number(struct generation *generation)
         generation->number = ++generation->resident->last_number;
 }
 
-/* "name 1234 bytes, ..." for the error of a load that does not fit. */
-static void holders(const struct resident *resident, const struct device *device, char *text, size_t size)
+/* "name 1234 (ready, 2 leases by 1 process, pinned), ..." for the error of a load that does not fit. */
+void resident_holders(const struct resident *resident, const struct device *device, char *text, size_t size)
 {
         size_t used = 0;
-        text[0] = '\0';
+        snprintf(text, size, "nothing resident");
         list_each (pos, &resident->generations) {
                 const struct generation *g = container_of(pos, struct generation, link);
+                char leases[64] = "";
+                unsigned processes = leases_count_processes(g);
                 if (g->device != device || g->charged == 0)
                         continue;
-                int n = snprintf(text + used, size - used, "%s%s %" PRIu64 " (%s%s)", used > 0 ? ", " : "",
-                                 generation_name(g), g->charged, generation_state_name(g->state),
-                                 g->n_leases > 0 ? ", leased" : "");
+                if (g->n_leases > 0)
+                        snprintf(leases, sizeof(leases), ", %u lease%s by %u process%s", g->n_leases,
+                                 g->n_leases == 1 ? "" : "s", processes, processes == 1 ? "" : "es");
+                int n = snprintf(text + used, size - used, "%s%s %" PRIu64 " (%s%s%s)", used > 0 ? ", " : "",
+                                 generation_name(g), g->charged, generation_state_name(g->state), leases,
+                                 g->pinned ? ", pinned" : "");
                 if (n < 0 || (size_t)n >= size - used)
                         break;
                 used += (size_t)n;
@@ -249,19 +260,31 @@ static void holders(const struct resident *resident, const struct device *device
 int generation_charge(struct generation *generation, uint64_t bytes, struct error *error)
 {
         struct device *device = generation->device;
-        uint64_t unused = device->budget > device->used ? device->budget - device->used : 0;
+        uint64_t unused = device_unused(device);
         if (bytes > unused) {
                 char who[600];
-                holders(generation->resident, device, who, sizeof(who));
+                resident_holders(generation->resident, device, who, sizeof(who));
                 return error_set(error, STREAMER_ENOMEM,
                                  "does not fit: %" PRIu64 " bytes needed, %" PRIu64 " of %" PRIu64 " free (%s: %s)",
-                                 bytes, unused, device->budget, device->name,
-                                 who[0] != '\0' ? who : "nothing resident");
+                                 bytes, unused, device_budget(device), device->name, who);
         }
         device->used += bytes;
         generation->charged += bytes;
         generation_changed(generation);
         return 0;
+}
+
+void generation_uncharge(struct generation *generation)
+{
+        require(generation->n_segments == 0);
+        generation->device->used -= generation->charged;
+        generation->charged = 0;
+        room_stir(generation->resident->room);
+}
+
+void generation_used(struct generation *generation)
+{
+        generation->last_used_ns = now_ns();
 }
 
 static void release_run(struct work *work)
@@ -278,8 +301,10 @@ static void release_done(struct work *work)
         struct generation *g = container_of(work, struct generation, work);
         g->releasing = false;
         g->n_segments = 0;
-        g->device->used -= g->charged;
-        g->charged = 0;
+        if (g->quarantined)
+                g->device->quarantined -= g->charged;
+        g->quarantined = false;
+        generation_uncharge(g);
         log_event(LOG_LEVEL_INFO, LOG_MODEL_GONE,
                   LOG_FIELDS(LOG_TEXT("model", generation_name(g)), LOG_NUMBER("generation", g->number),
                              LOG_TEXT("device", g->device->name)),
@@ -292,8 +317,18 @@ static bool holds_memory(const struct generation *g)
         return g->n_segments > 0 || g->charged > 0 || g->manifest.fd >= 0 || g->arrival.fd >= 0;
 }
 
+bool generation_coming_back(const struct generation *generation, uint64_t now)
+{
+        if (generation->state == GENERATION_LOADING || generation->state == GENERATION_READY)
+                return false;
+        if (generation->n_leases > 0)
+                return false;
+        return generation->pins == 0 || now - generation->dropped_ns < HELD_UP_NS;
+}
+
 void generation_settle(struct generation *generation)
 {
+        room_stir(generation->resident->room);
         if (generation->state == GENERATION_LOADING || generation->state == GENERATION_READY)
                 return;
         if (generation->n_leases > 0 || generation->pins > 0 || generation->releasing)
@@ -347,10 +382,20 @@ void generation_drop_name(struct generation *generation, const char *name)
         remove_name(generation, name);
         if (!list_empty(&generation->names))
                 return;
-        if (generation->state == GENERATION_READY)
+        if (generation->state == GENERATION_READY) {
                 generation->state = GENERATION_DRAINING;
+                generation->dropped_ns = now_ns();
+        }
         generation_changed(generation);
         generation_settle(generation);
+}
+
+void generation_evict(struct generation *generation)
+{
+        require(generation->state == GENERATION_READY && generation->n_leases == 0);
+        while (generation->names.next != generation->names.prev)
+                remove_name(generation, generation_name(generation));
+        generation_drop_name(generation, generation_name(generation));
 }
 
 void generation_take_over(struct generation *generation, const char *name)
@@ -380,6 +425,7 @@ void generation_ready(struct generation *generation)
         require(generation->state == GENERATION_LOADING);
         yield_to_newer(generation);
         generation->state = list_empty(&generation->names) ? GENERATION_DRAINING : GENERATION_READY;
+        generation->dropped_ns = generation->last_used_ns = now_ns();
         list_each (pos, &generation->names)
                 generation_take_over(generation, container_of(pos, struct model_name, link)->text);
         generation_changed(generation);
@@ -416,6 +462,7 @@ void generation_fail(struct generation *generation, const struct error *error)
                         generation_drop_name(before, name);
         }
         generation->state = GENERATION_FAILED;
+        generation->dropped_ns = now_ns();
         generation->error = *error;
         generation_changed(generation);
         generation_settle(generation);

@@ -66,7 +66,7 @@ struct generation {
         char *last_name; /* for display, when the names are gone */
         char *source;    /* canonical */
         struct source_identity identity;
-        unsigned priority; /* PROTO_PRIORITY_MAX: the most */
+        unsigned priority; /* PROTO_PRIORITY_MAX: the most; lower is evicted first */
         bool probe;        /* the daemon's own (source/probe.h): nothing gives way to it, nothing of it is kept */
         bool has_identity, verified; /* verified: files matched published SHA-256 digests */
 
@@ -88,7 +88,13 @@ struct generation {
         unsigned n_leases;
         unsigned pins; /* work that may touch the memory: the load, a verify */
         bool releasing;
-        struct work work; /* the release */
+
+        bool pinned;            /* is never evicted, and does not expire */
+        uint64_t keep_alive_ns; /* it goes after so long without a lease; 0: never */
+        uint64_t last_used_ns;  /* load, attach, detach */
+        bool quarantined;       /* taken from clients who still map it */
+        uint64_t dropped_ns;    /* draining or failed since */
+        struct work work;       /* the release */
 };
 
 struct resident {
@@ -97,6 +103,7 @@ struct resident {
         size_t n_devices;
         uint64_t last_number;
         uint64_t failed_kept;
+        struct room *room; /* who waits for memory; NULL: nobody ever does */
         /* Any change that somebody may wait for; called at most once a change, never by a query. */
         void (*changed)(struct resident *resident, struct generation *generation);
         void *context;
@@ -105,6 +112,9 @@ struct resident {
 void resident_init(struct resident *resident, struct device **devices, size_t n_devices, uint64_t failed_kept);
 void resident_deinit(struct resident *resident); /* every generation must be gone */
 bool resident_empty(const struct resident *resident);
+
+/* Who has the memory of a device, in words. */
+void resident_holders(const struct resident *resident, const struct device *device, char *text, size_t size);
 
 /* NULL name: the only device. NULL with *error if there is none such, or more than one. */
 struct device *resident_device(struct resident *resident, const char *name, struct error *error);
@@ -141,6 +151,15 @@ void generation_assign_number(struct generation *generation);
 
 /* Takes `bytes` from the device's budget, or STREAMER_ENOMEM with figures and holders. */
 int generation_charge(struct generation *generation, uint64_t bytes, struct error *error);
+/* Gives back what was charged and is not allocated. */
+void generation_uncharge(struct generation *generation);
+
+/* All its names go: it drains, and its memory is released. Nobody may hold it. */
+void generation_evict(struct generation *generation);
+/* It is being used now: last_used_ns. */
+void generation_used(struct generation *generation);
+/* Its memory is on its way back: released, or held up for a moment by work that touches it. */
+bool generation_coming_back(const struct generation *generation, uint64_t now);
 
 /* It serves from now on; whoever served on its device under its names before drains. */
 void generation_ready(struct generation *generation);

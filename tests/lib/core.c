@@ -252,6 +252,17 @@ static void fake_handle(const struct segment *segment, struct handle *handle)
         *handle = (struct handle){.kind = "fake", .fd = -1};
 }
 
+static uint64_t fake_ceiling(struct device *device)
+{
+        __atomic_add_fetch(&fake_of(device)->asked, 1, __ATOMIC_SEQ_CST);
+        return __atomic_load_n(&fake_of(device)->ceiling, __ATOMIC_SEQ_CST);
+}
+
+static void fake_idle(struct device *device)
+{
+        __atomic_add_fetch(&fake_of(device)->idled, 1, __ATOMIC_SEQ_CST);
+}
+
 static void fake_free(struct device *device)
 {
         (void)device;
@@ -267,6 +278,16 @@ static const struct device_ops fake_ops = {
         .handle = fake_handle,
         .free = fake_free,
 };
+
+void fake_device_share(struct fake_device *fake, uint64_t ceiling)
+{
+        static struct device_ops shared_ops;
+        shared_ops = fake_ops;
+        shared_ops.ceiling = fake_ceiling;
+        shared_ops.idle = fake_idle;
+        fake->device.ops = &shared_ops;
+        __atomic_store_n(&fake->ceiling, ceiling, __ATOMIC_SEQ_CST);
+}
 
 void fake_device_init(struct fake_device *fake, const char *name, uint64_t budget, bool hidden)
 {

@@ -80,12 +80,16 @@ struct fake_device {
         unsigned fail_prepare;  /* the same of prepare; atomic */
         unsigned allocs, freed; /* of segments, atomic */
         unsigned prepares;      /* atomic */
+        uint64_t ceiling;       /* atomic: what others leave of it, where it is shared */
+        unsigned asked, idled;  /* atomic: questions for the ceiling, and ends of them */
         unsigned char *memory[FAKE_SEGMENTS];
         uint64_t sizes[FAKE_SEGMENTS];
 };
 
 void fake_device_init(struct fake_device *fake, const char *name, uint64_t budget, bool hidden);
 void fake_device_deinit(struct fake_device *fake); /* fails where a segment is left */
+/* Others use it too, and leave so much of it; from now on it is asked on its thread. */
+void fake_device_share(struct fake_device *fake, uint64_t ceiling);
 unsigned char *fake_memory(const struct segment *segment);
 
 /* ---- files ---- */

@@ -443,7 +443,7 @@ START_TEST(what_does_not_fit_is_told_with_figures_and_holders)
         ck_assert_int_eq(generation_charge(g, 10 * MiB, &error), STREAMER_ENOMEM);
         ck_assert_ptr_nonnull(strstr(error.text, "10485760 bytes needed, 4194304 of 67108864 free"));
         ck_assert_ptr_nonnull(strstr(error.text, "first 41943040 (ready)"));
-        ck_assert_ptr_nonnull(strstr(error.text, "second 20971520 (ready, leased)"));
+        ck_assert_ptr_nonnull(strstr(error.text, "second 20971520 (ready, 1 lease by"));
         ck_assert_uint_eq(g->charged, 0);
         ck_assert_uint_eq(fake.device.used, 60 * MiB);
         leased->n_leases = 0;

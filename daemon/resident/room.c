@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A pass over the queue: a ledger is made, each request is looked at in order and takes from the
+ * ledger what it gets or speaks for. Nothing is kept between passes, so whatever happened meanwhile
+ * (a lease, a pin, a failed load) is seen by the next one.
+ *
+ * How it fails: a request that is blocked and does not want to wait, or that no device could ever
+ * hold, is refused with the figures and with who has the memory. Where there is no memory to choose
+ * victims among many candidates, nobody is evicted.
+ */
+#include "daemon/resident/room.h"
+
+#include "daemon/base/log.h"
+#include "daemon/resident/evict.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define DEVICES_MAX 64
+
+/* A device that others use too. */
+struct room_device {
+        struct work ask, idle;
+        struct device *device;
+        struct room *room;
+        uint64_t ceiling; /* the answer */
+        bool asked, idling;
+};
+
+struct ledger {
+        uint64_t unused[DEVICES_MAX], coming[DEVICES_MAX]; /* by device number, less what is spoken for */
+};
+
+/* What is asked for: of each device once. */
+struct demand {
+        struct device *device;
+        uint64_t bytes;
+};
+
+/* A request, or the question what would become of one. */
+struct asker {
+        struct resident *resident;
+        const char *name;              /* NULL: those of the parts' generations */
+        const struct room_part *parts; /* NULL for a question */
+        size_t n_parts;
+        struct demand demands[DEVICES_MAX];
+        size_t n_demands;
+        bool evict;
+};
+
+/* ---- the ledger ---- */
+
+static void ledger_make(struct ledger *ledger, const struct resident *resident)
+{
+        uint64_t now = now_ns();
+        *ledger = (struct ledger){0};
+        for (size_t i = 0; i < resident->n_devices; i++)
+                ledger->unused[i] = device_unused(resident->devices[i]);
+        list_each (pos, &resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (generation_coming_back(g, now))
+                        ledger->coming[g->device->number] += g->charged;
+        }
+}
+
+/* What comes back is taken first: what is unused now may serve a smaller request at once. */
+static void speak_for(struct ledger *ledger, const struct demand *demand)
+{
+        unsigned d = demand->device->number;
+        uint64_t coming = demand->bytes < ledger->coming[d] ? demand->bytes : ledger->coming[d];
+        ledger->coming[d] -= coming;
+        ledger->unused[d] -= demand->bytes - coming;
+}
+
+static bool ledger_has(const struct ledger *ledger, const struct asker *asker, bool with_coming)
+{
+        for (size_t i = 0; i < asker->n_demands; i++) {
+                unsigned d = asker->demands[i].device->number;
+                if (asker->demands[i].bytes > ledger->unused[d] + (with_coming ? ledger->coming[d] : 0))
+                        return false;
+        }
+        return true;
+}
+
+/* ---- victims ---- */
+
+/* The generation that serves a name stays until the one that is to replace it is there. */
+static bool is_replaced(const struct asker *asker, const struct generation *g)
+{
+        if (asker->name != NULL && generation_has_name(g, asker->name))
+                return true;
+        for (size_t i = 0; i < asker->n_parts; i++)
+                list_each (pos, &asker->parts[i].generation->names)
+                        if (generation_has_name(g, container_of(pos, struct model_name, link)->text))
+                                return true;
+        return false;
+}
+
+static struct evict_candidate candidate_of(const struct asker *asker, struct generation *g)
+{
+        return (struct evict_candidate){
+                .bytes = g->charged,
+                .last_used = g->last_used_ns,
+                .expires = g->keep_alive_ns > 0 ? g->last_used_ns + g->keep_alive_ns : 0,
+                .priority = g->priority,
+                .leased = g->n_leases + g->pins,
+                .pinned = g->pinned || is_replaced(asker, g),
+                .ready = g->state == GENERATION_READY,
+                .owner = g,
+        };
+}
+
+static size_t candidates_of(const struct asker *asker, const struct device *device, struct evict_candidate *to)
+{
+        size_t n = 0;
+        list_each (pos, &asker->resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->device == device && to != NULL)
+                        to[n] = candidate_of(asker, g);
+                n += g->device == device;
+        }
+        return n;
+}
+
+/* Those of one device that bring `needed` bytes, into the outlook. */
+static bool choose_victims(const struct asker *asker, const struct device *device, uint64_t needed,
+                           struct room_outlook *outlook)
+{
+        size_t n = candidates_of(asker, device, NULL);
+        cleanup_free struct evict_candidate *candidates = calloc(n + 1, sizeof(*candidates));
+        if (candidates == NULL)
+                return false;
+        candidates_of(asker, device, candidates);
+        if (!evict_choose(candidates, n, needed))
+                return false;
+        for (size_t i = 0; i < n; i++) {
+                if (!candidates[i].chosen)
+                        continue;
+                if (outlook->n_victims == ROOM_VICTIMS)
+                        return false;
+                outlook->victims[outlook->n_victims++] = candidates[i].owner;
+        }
+        return true;
+}
+
+static bool choose_all(const struct asker *asker, const struct ledger *ledger, struct room_outlook *outlook)
+{
+        for (size_t i = 0; i < asker->n_demands; i++) {
+                const struct demand *d = &asker->demands[i];
+                uint64_t there = ledger->unused[d->device->number] + ledger->coming[d->device->number];
+                if (d->bytes > there && !choose_victims(asker, d->device, d->bytes - there, outlook))
+                        return false;
+        }
+        return true;
+}
+
+static void look(const struct asker *asker, const struct ledger *ledger, struct room_outlook *outlook)
+{
+        outlook->n_victims = 0;
+        if (ledger_has(ledger, asker, false)) {
+                outlook->outcome = ROOM_FITS;
+        } else if (ledger_has(ledger, asker, true)) {
+                outlook->outcome = ROOM_COMES;
+        } else if (asker->evict && choose_all(asker, ledger, outlook)) {
+                outlook->outcome = ROOM_EVICTS;
+        } else {
+                outlook->outcome = ROOM_BLOCKED;
+                outlook->n_victims = 0;
+        }
+}
+
+/* ---- who asks ---- */
+
+static void add_demand(struct asker *asker, struct device *device, uint64_t bytes)
+{
+        for (size_t i = 0; i < asker->n_demands; i++)
+                if (asker->demands[i].device == device) {
+                        asker->demands[i].bytes += bytes;
+                        return;
+                }
+        asker->demands[asker->n_demands++] = (struct demand){device, bytes};
+}
+
+static void asker_of(const struct room_request *request, struct asker *asker)
+{
+        *asker = (struct asker){.resident = request->room->resident,
+                                .parts = request->parts,
+                                .n_parts = request->n_parts,
+                                .evict = request->evict};
+        for (size_t i = 0; i < request->n_parts; i++)
+                add_demand(asker, request->parts[i].generation->device, request->parts[i].bytes);
+}
+
+void room_look(struct room *room, struct device *device, const char *name, uint64_t bytes, bool evict,
+               struct room_outlook *outlook)
+{
+        struct asker asker = {.resident = room->resident, .name = name, .evict = evict};
+        struct ledger ledger;
+        add_demand(&asker, device, bytes);
+        ledger_make(&ledger, room->resident);
+        look(&asker, &ledger, outlook);
+}
+
+/* ---- answers ---- */
+
+/* Told after the pass: whoever is told may ask and withdraw. */
+static void answer(struct room_request *request)
+{
+        list_remove(&request->link);
+        request->blocked = false;
+        list_append(&request->room->answered, &request->link);
+}
+
+static void tell_answered(struct room *room)
+{
+        while (!list_empty(&room->answered)) {
+                struct room_request *request = container_of(room->answered.next, struct room_request, link);
+                list_remove(&request->link);
+                request->answered(request, &request->error);
+        }
+}
+
+static void grant(struct room_request *request)
+{
+        for (size_t i = 0; i < request->n_parts; i++)
+                require(generation_charge(request->parts[i].generation, request->parts[i].bytes, &request->error) == 0);
+        answer(request);
+}
+
+/* The device that cannot be helped by evicting, where that is allowed. */
+static const struct demand *what_is_missing(const struct asker *asker, const struct ledger *ledger)
+{
+        for (size_t i = 0; i < asker->n_demands; i++) {
+                const struct demand *d = &asker->demands[i];
+                uint64_t there = ledger->unused[d->device->number] + ledger->coming[d->device->number];
+                struct room_outlook outlook = {.n_victims = 0};
+                if (d->bytes > there && !(asker->evict && choose_victims(asker, d->device, d->bytes - there, &outlook)))
+                        return d;
+        }
+        return &asker->demands[0];
+}
+
+static void say_what_is_missing(const struct asker *asker, const struct ledger *ledger, struct error *error)
+{
+        const struct demand *d = what_is_missing(asker, ledger);
+        const struct device *device = d->device;
+        char who[600];
+        resident_holders(asker->resident, device, who, sizeof(who));
+        error_set(error, STREAMER_ENOMEM,
+                  "does not fit: %" PRIu64 " bytes needed, %" PRIu64 " of %" PRIu64 " free%s (%s: %s)", d->bytes,
+                  ledger->unused[device->number], device_budget(device),
+                  device_budget(device) < device->budget ? ", others use the device too" : "", device->name, who);
+}
+
+/* Waiting can help only where the device could hold it if it were empty. */
+static bool could_ever_fit(const struct asker *asker)
+{
+        for (size_t i = 0; i < asker->n_demands; i++)
+                if (asker->demands[i].bytes > asker->demands[i].device->budget)
+                        return false;
+        return true;
+}
+
+static uint64_t count_blocked(const struct room *room)
+{
+        uint64_t n = 0;
+        list_each (pos, &room->queue)
+                n += container_of(pos, struct room_request, link)->blocked;
+        return n;
+}
+
+static void block(struct room_request *request, const struct asker *asker, const struct ledger *ledger)
+{
+        struct room *room = request->room;
+        if (!request->wait || !could_ever_fit(asker)) {
+                say_what_is_missing(asker, ledger, &request->error);
+                answer(request);
+        } else if (!request->blocked && count_blocked(room) >= room->max_blocked) {
+                error_set(&request->error, STREAMER_ELIMIT, "%" PRIu64 " loads wait for memory, no more are taken",
+                          room->max_blocked);
+                answer(request);
+        } else {
+                request->blocked = true;
+        }
+}
+
+/* ---- devices that others use too ---- */
+
+static bool wants_device(const struct room *room, const struct device *device)
+{
+        list_each (pos, &room->queue) {
+                const struct room_request *request = container_of(pos, struct room_request, link);
+                for (size_t i = 0; i < request->n_parts; i++)
+                        if (request->parts[i].generation->device == device)
+                                return true;
+        }
+        return false;
+}
+
+static void ask_run(struct work *work)
+{
+        struct room_device *d = container_of(work, struct room_device, ask);
+        d->ceiling = d->device->ops->ceiling(d->device);
+}
+
+static void idle_run(struct work *work)
+{
+        struct room_device *d = container_of(work, struct room_device, idle);
+        d->device->ops->idle(d->device);
+}
+
+static void idle_done(struct work *work)
+{
+        container_of(work, struct room_device, idle)->idling = false;
+}
+
+/* Nobody of this queue allocates there now: what the question has opened may be closed. */
+static void settle_devices(struct room *room)
+{
+        for (size_t i = 0; i < room->resident->n_devices; i++) {
+                struct room_device *d = &room->devices[i];
+                if (d->device->ops->idle == NULL || d->idling || !d->asked || d->device->used > 0 ||
+                    wants_device(room, d->device))
+                        continue;
+                d->idling = true;
+                d->asked = false;
+                work_submit(d->device->thread, WORK_LANE_CPU, &d->idle, idle_run, idle_done);
+        }
+}
+
+/* ---- a pass ---- */
+
+static void evict(const struct room_outlook *outlook, const char *for_whom)
+{
+        for (size_t i = 0; i < outlook->n_victims; i++) {
+                struct generation *g = outlook->victims[i];
+                log_info("%s: evicted (generation %" PRIu64 ", %" PRIu64 " bytes of %s) for %s", generation_name(g),
+                         g->number, g->charged, g->device->name, for_whom);
+                generation_evict(g);
+        }
+}
+
+/* What the victims bring is on its way; they may be gone already, if they had nothing to release. */
+static void add_victims(struct ledger *ledger, const struct room_outlook *outlook)
+{
+        for (size_t i = 0; i < outlook->n_victims; i++)
+                ledger->coming[outlook->victims[i]->device->number] += outlook->victims[i]->charged;
+}
+
+static void serve(struct room_request *request, struct ledger *ledger)
+{
+        struct asker asker;
+        struct room_outlook outlook;
+        asker_of(request, &asker);
+        look(&asker, ledger, &outlook);
+        if (outlook.outcome == ROOM_BLOCKED) {
+                block(request, &asker, ledger);
+                return;
+        }
+        request->blocked = false;
+        add_victims(ledger, &outlook);
+        if (outlook.outcome == ROOM_EVICTS)
+                evict(&outlook, generation_name(request->parts[0].generation));
+        if (outlook.outcome == ROOM_FITS) {
+                for (size_t i = 0; i < asker.n_demands; i++)
+                        ledger->unused[asker.demands[i].device->number] -= asker.demands[i].bytes;
+                grant(request);
+                return;
+        }
+        for (size_t i = 0; i < asker.n_demands; i++)
+                speak_for(ledger, &asker.demands[i]);
+}
+
+static void pass(struct room *room)
+{
+        struct ledger ledger;
+        ledger_make(&ledger, room->resident);
+        list_each_safe (pos, &room->queue)
+                serve(container_of(pos, struct room_request, link), &ledger);
+        tell_answered(room);
+        settle_devices(room);
+}
+
+static void ask_done(struct work *work)
+{
+        struct room_device *d = container_of(work, struct room_device, ask);
+        struct room *room = d->room;
+        d->device->ceiling = d->ceiling;
+        if (--room->asking > 0)
+                return;
+        pass(room);
+        if (room->again)
+                room_stir(room);
+        room->again = false;
+}
+
+static void ask_devices(struct room *room)
+{
+        for (size_t i = 0; i < room->resident->n_devices; i++) {
+                struct room_device *d = &room->devices[i];
+                if (d->device->ops->ceiling == NULL || !wants_device(room, d->device))
+                        continue;
+                d->asked = true;
+                room->asking++;
+                work_submit(d->device->thread, WORK_LANE_CPU, &d->ask, ask_run, ask_done);
+        }
+}
+
+/* A change while devices are being asked is looked at when they have answered. */
+static void on_stirred(struct wake_item *item)
+{
+        struct room *room = container_of(item, struct room, item);
+        room->posted = false;
+        if (room->asking > 0) {
+                room->again = true;
+                return;
+        }
+        ask_devices(room);
+        if (room->asking == 0)
+                pass(room);
+}
+
+/* ---- the door ---- */
+
+int room_init(struct room *room, struct resident *resident, struct wake *wake, uint64_t max_blocked)
+{
+        *room = (struct room){.resident = resident, .wake = wake, .max_blocked = max_blocked};
+        require(resident->n_devices <= DEVICES_MAX);
+        list_init(&room->queue);
+        list_init(&room->answered);
+        room->item.fn = on_stirred;
+        room->devices = calloc(resident->n_devices + 1, sizeof(*room->devices));
+        if (room->devices == NULL)
+                return STREAMER_ENOMEM;
+        for (size_t i = 0; i < resident->n_devices; i++) {
+                room->devices[i].device = resident->devices[i];
+                room->devices[i].room = room;
+        }
+        resident->room = room;
+        return 0;
+}
+
+void room_deinit(struct room *room)
+{
+        if (room->devices == NULL)
+                return;
+        require(list_empty(&room->queue));
+        free(room->devices);
+        room->devices = NULL;
+}
+
+static struct list *place_of(struct room *room, const struct room_request *request)
+{
+        list_each (pos, &room->queue)
+                if (container_of(pos, struct room_request, link)->priority < request->priority)
+                        return pos;
+        return &room->queue;
+}
+
+void room_ask(struct room *room, struct room_request *request)
+{
+        request->room = room;
+        request->blocked = false;
+        request->error = (struct error){0};
+        request->since_ns = now_ns();
+        list_append(place_of(room, request), &request->link); /* before it */
+        room_stir(room);
+}
+
+void room_withdraw(struct room_request *request)
+{
+        if (request->room == NULL || list_empty(&request->link))
+                return;
+        list_remove(&request->link);
+        room_stir(request->room);
+}
+
+void room_stir(struct room *room)
+{
+        if (room == NULL || room->posted)
+                return;
+        room->posted = true;
+        wake_post(room->wake, &room->item);
+}
+
+void room_tick(struct room *room)
+{
+        if (!list_empty(&room->queue))
+                room_stir(room);
+}
