@@ -170,7 +170,8 @@ static int check_verb(streamer_client *c, const char *verb, const struct verb_de
         *desc = verb ? verb_find(verb, strlen(verb)) : NULL;
         if (!*desc)
                 return fail(c, STREAMER_EINVAL, "unknown verb '%.40s'", verb ? verb : "");
-        if ((*desc)->verb == VERB_hello || (*desc)->verb == VERB_attach || (*desc)->verb == VERB_detach)
+        if ((*desc)->verb == VERB_hello || (*desc)->verb == VERB_attach || (*desc)->verb == VERB_reclaim ||
+            (*desc)->verb == VERB_detach)
                 return fail(c, STREAMER_EINVAL, "%s: has a function of its own", verb);
         return 0;
 }

@@ -6,6 +6,7 @@
  * are gone, clients that do not read are cut off after a grace, and whatever hangs in the kernel
  * after the deadline is left to the end of the process.
  */
+#include "daemon/base/fdstore.h"
 #include "daemon/base/inherit.h"
 #include "daemon/base/log.h"
 #include "daemon/base/notify.h"
@@ -216,7 +217,13 @@ static int make_parts(struct daemon *d, struct error *error)
         d->server.cuda_library = cuda_library(d);
         int listener;
         r = inherit_take_listener(&d->inherit, &listener, error);
-        return r < 0 ? r : server_init_consume_fd(&d->server, &d->loop, c->socket, listener, error);
+        if (r == 0)
+                r = server_init_consume_fd(&d->server, &d->loop, c->socket, listener, error);
+        if (r == 0)
+                r = keep_init(&d->server.keep, &d->resident, &d->server.leases, d->wake, fdstore_max(), error);
+        if (r == 0)
+                keep_take_back(&d->server.keep, &d->inherit);
+        return r;
 }
 
 /* ---- the end ---- */
@@ -274,6 +281,7 @@ static bool stop_threads(struct daemon *d)
         bool all = loads_empty(&d->loads) && resident_empty(&d->resident);
         all = reader_deinit(&d->reader, deadline) && all;
         all = work_pool_stop(d->pool, deadline) && all;
+        all = keep_stop(&d->server.keep, deadline) && all;
         for (size_t i = 0; i < d->n_devices; i++)
                 all = work_pool_stop(d->devices[i]->thread, deadline) && all;
         return all;

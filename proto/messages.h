@@ -70,6 +70,10 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(attach, STR, digest, false, 32) \
         F(attach, U64, generation, false, 0) \
         F(attach, BOOL, ready, false, 0)
+#define FIELDS_reclaim(F) \
+        F(reclaim, STR, token, true, 32) \
+        F(reclaim, U64, generation, true, 0) \
+        F(reclaim, STR, digest, true, 32)
 #define FIELDS_detach(F) \
         F(detach, U64, lease, true, 0)
 #define FIELDS_subscribe(F)
@@ -81,7 +85,7 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
 
 #define VERBS(V) \
         V(hello) V(ping) V(version) V(load) V(cancel) V(list) V(show) V(status) V(ps) V(wait) V(verify) V(unload) \
-        V(attach) V(detach) V(subscribe) V(set_priority) V(metrics) V(doctor) V(probe)
+        V(attach) V(reclaim) V(detach) V(subscribe) V(set_priority) V(metrics) V(doctor) V(probe)
 // clang-format on
 
 enum verb {

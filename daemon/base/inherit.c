@@ -51,3 +51,15 @@ int inherit_take_listener(struct inherit *inherit, int *fd, struct error *error)
         }
         return 0;
 }
+
+int inherit_take_named(struct inherit *inherit, const char *prefix, const char **name)
+{
+        for (size_t i = 0; i < inherit->n; i++) {
+                struct inherited *in = &inherit->fds[i];
+                if (in->fd < 0 || in->name == NULL || strncmp(in->name, prefix, strlen(prefix)) != 0)
+                        continue;
+                *name = in->name;
+                return take_fd(&in->fd);
+        }
+        return -1;
+}

@@ -32,4 +32,8 @@ void inherit_deinit(struct inherit *inherit);
  * is STREAMER_EINVAL: the daemon has one door. */
 int inherit_take_listener(struct inherit *inherit, int *fd, struct error *error);
 
+/* The next one whose name begins with `prefix`: *name is valid until inherit_deinit(). The caller's
+ * from now on; -1: no more. */
+int inherit_take_named(struct inherit *inherit, const char *prefix, const char **name);
+
 #endif

@@ -77,6 +77,10 @@ struct device_ops {
         const char *kind; /* "host" */
         int (*alloc)(struct device *device, uint64_t size, struct segment *segment, struct error *error);
         void (*release)(struct segment *segment);
+        /* Memory of an earlier run, by its descriptor: takes it over if it is `size` bytes that nobody
+         * can change. To be read only. NULL where DEVICE_KEPT is not set. */
+        int (*adopt_consume_fd)(struct device *device, int fd, uint64_t size, enum page_kind pages,
+                                struct segment *segment, struct error *error);
         /* Before bytes land in [offset, offset + len): memory that is missing is found here, where
          * its absence is an error, not a signal. */
         int (*prepare)(struct segment *segment, uint64_t offset, uint64_t len, struct error *error);
@@ -108,6 +112,8 @@ enum device_caps {
         /* A client can write to what it maps, and frees nothing by exiting late: so clients of one
          * model must trust each other, and must be processes that can be watched. */
         DEVICE_SHARED_WRITABLE = 1,
+        /* A segment is a descriptor that holds the memory by itself, so it can outlive the daemon. */
+        DEVICE_KEPT = 2,
 };
 
 struct device {

@@ -26,6 +26,7 @@
 #include <linux/memfd.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -205,6 +206,24 @@ static void host_release(struct segment *segment)
         segment->fd = -1;
 }
 
+/* Mapped to be read: the seals allow nothing else any more. */
+static int host_adopt_consume_fd(struct device *device, int fd, uint64_t size, enum page_kind pages,
+                                 struct segment *segment, struct error *error)
+{
+        cleanup_close int own = fd;
+        struct stat st;
+        int seals = fcntl(fd, F_GET_SEALS);
+        *segment = (struct segment){.device = device, .size = size, .fd = -1, .pages = pages};
+        if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &st) < 0 || (uint64_t)st.st_size != size)
+                return error_set(error, STREAMER_ECORRUPT, "host: not a sealed segment of %" PRIu64 " bytes", size);
+        void *base = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+        if (base == MAP_FAILED)
+                return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", size);
+        segment->base = base;
+        segment->fd = take_fd(&own);
+        return 0;
+}
+
 static int host_prepare(struct segment *segment, uint64_t offset, uint64_t len, struct error *error)
 {
         if (segment->pages != PAGES_4K)
@@ -256,6 +275,7 @@ static const struct device_ops host_ops = {
         .kind = "host",
         .alloc = host_alloc,
         .release = host_release,
+        .adopt_consume_fd = host_adopt_consume_fd,
         .prepare = host_prepare,
         .put = host_put,
         .read = host_read,
@@ -315,6 +335,7 @@ int host_device_new(struct device **device, uint64_t budget, enum host_pages pag
         }
         struct device *d = &host->device;
         d->ops = &host_ops;
+        d->caps = DEVICE_KEPT;
         snprintf(d->name, sizeof(d->name), "host");
         read_boot_id(d->uuid, sizeof(d->uuid));
         d->layout = (struct device_layout){.page = 4096, .align = 1, .granularity = HUGE_PAGE, .max_segment = 0};

@@ -3,8 +3,11 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/metric.h"
+#include "daemon/resident/keep.h"
 
 #include <inttypes.h>
+#include <string.h>
+#include <sys/random.h>
 
 void leases_init(struct leases *leases)
 {
@@ -49,6 +52,7 @@ void process_settle(struct process *process)
 {
         if (!list_empty(&process->held))
                 return;
+        keep_process_gone(process->leases->keep, process);
         process->leases->unwatch(process);
         list_remove(&process->link);
         close(process->pidfd);
@@ -65,15 +69,13 @@ static void log_lease(const struct lease *lease, const char *what)
                   what);
 }
 
-struct lease *lease_new(struct leases *leases, struct process *process, struct generation *generation, void *owner)
+static struct lease *lease_make(struct leases *leases, struct process *process, struct generation *generation)
 {
         struct lease *lease = calloc(1, sizeof(*lease));
         if (lease == NULL)
                 return NULL;
-        lease->id = ++leases->last_id;
         lease->generation = generation;
         lease->process = process;
-        lease->owner = owner;
         lease->since_ns = now_ns();
         list_init(&lease->in_owner);
         list_append(&generation->leases, &lease->in_generation);
@@ -81,9 +83,59 @@ struct lease *lease_new(struct leases *leases, struct process *process, struct g
         generation->n_leases++;
         generation_used(generation);
         leases->n++;
+        return lease;
+}
+
+struct lease *lease_new(struct leases *leases, struct process *process, struct generation *generation, void *owner)
+{
+        unsigned char token[BOOK_TOKEN];
+        /* Never waits once the machine has booted. */
+        if (getrandom(token, sizeof(token), GRND_NONBLOCK) != sizeof(token))
+                return NULL;
+        struct lease *lease = lease_make(leases, process, generation);
+        if (lease == NULL)
+                return NULL;
+        lease->id = ++leases->last_id;
+        lease->owner = owner;
+        memcpy(lease->token, token, sizeof(token));
+        keep_lease(leases->keep, lease);
         metric_add(METRIC_ATTACHES, 1);
         log_lease(lease, "granted");
         return lease;
+}
+
+struct lease *lease_restore(struct leases *leases, struct process *process, struct generation *generation,
+                            struct book_lease *row)
+{
+        struct lease *lease = lease_make(leases, process, generation);
+        if (lease == NULL)
+                return NULL;
+        lease->id = row->id;
+        if (leases->last_id < row->id)
+                leases->last_id = row->id;
+        lease->since_ns = row->since_ns;
+        memcpy(lease->token, row->token, sizeof(lease->token));
+        lease->row = row;
+        log_lease(lease, "taken back");
+        return lease;
+}
+
+struct lease *leases_by_token(const struct leases *leases, const unsigned char token[BOOK_TOKEN])
+{
+        list_each (pos, &leases->processes) {
+                struct process *process = container_of(pos, struct process, link);
+                list_each (link, &process->held) {
+                        struct lease *lease = container_of(link, struct lease, in_process);
+                        if (memcmp(lease->token, token, sizeof(lease->token)) == 0)
+                                return lease;
+                }
+        }
+        return NULL;
+}
+
+bool lease_is_orphan(const struct lease *lease, uint64_t now)
+{
+        return lease->owner == NULL && now >= lease->claim_until_ns;
 }
 
 void lease_end(struct leases *leases, struct lease *lease)
@@ -94,6 +146,7 @@ void lease_end(struct leases *leases, struct lease *lease)
         list_remove(&lease->in_generation);
         list_remove(&lease->in_process);
         list_remove(&lease->in_owner);
+        keep_lease_gone(leases->keep, lease);
         free(lease);
         leases->n--;
         generation->n_leases--;

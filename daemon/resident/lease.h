@@ -4,15 +4,23 @@
  * process has exited: memory that a live process may have mapped is never freed or reused. In
  * between it is an orphan, which `ps` shows.
  *
- *   held --- detach ------------------------------> ended
- *     \-- connection closed --> orphan -- exit --/
+ *   held --- detach -------------------------------> ended
+ *    |  \-- connection closed --> orphan --- exit --/
+ *    |                             |   ^          /
+ *    \---------- reclaimed -------/    \--- taken back from an earlier run
+ *
+ * Each has a token, known to its client alone: by that the client's library finds its lease again
+ * when the connection or the daemon was gone in between.
  */
 #ifndef DAEMON_RESIDENT_LEASE_H
 #define DAEMON_RESIDENT_LEASE_H
 
+#include "daemon/resident/book.h"
 #include "daemon/resident/resident.h"
 
 #include <sys/types.h>
+
+struct keep;
 
 /* A process that holds leases; one for each, whatever the number of its connections. */
 struct process {
@@ -24,6 +32,8 @@ struct process {
         bool exited, counted;
         struct list held; /* of leases */
         void *watch;      /* the server's poll handle */
+        uint64_t kept_id; /* its number in the book; 0: holds no kept lease */
+        bool stored;      /* its pidfd is in the store */
 };
 
 struct lease {
@@ -35,12 +45,16 @@ struct lease {
         uint64_t since_ns;
         uint64_t told;         /* arrivals its client knows of */
         bool following, dirty; /* the model was loading at attach; something to tell */
+        unsigned char token[BOOK_TOKEN];
+        struct book_lease *row;  /* in the book; NULL: not kept */
+        uint64_t claim_until_ns; /* taken back: how long its client may take until it is an orphan */
 };
 
 struct leases {
         struct list processes;
         uint64_t last_id;
         size_t n;
+        struct keep *keep; /* what survives this process; NULL: nothing */
         /* A process holds its first lease / its last one is gone: begin and end watching its pidfd. */
         int (*watch)(struct process *process);
         void (*unwatch)(struct process *process);
@@ -53,8 +67,14 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
 
 /* NULL on ENOMEM. `process` may have come without any lease yet; it goes with its last. */
 struct lease *lease_new(struct leases *leases, struct process *process, struct generation *generation, void *owner);
+/* As lease_new, with the number and the token that it had. */
+struct lease *lease_restore(struct leases *leases, struct process *process, struct generation *generation,
+                            struct book_lease *row);
 void lease_end(struct leases *leases, struct lease *lease);
 
+/* NULL if none has it. */
+struct lease *leases_by_token(const struct leases *leases, const unsigned char token[BOOK_TOKEN]);
+bool lease_is_orphan(const struct lease *lease, uint64_t now);
 /* How many processes hold it. */
 unsigned leases_count_processes(const struct generation *generation);
 

@@ -2,6 +2,7 @@
 #include "daemon/resident/resident.h"
 
 #include "daemon/base/log.h"
+#include "daemon/resident/keep.h"
 #include "daemon/resident/lease.h"
 #include "daemon/resident/room.h"
 
@@ -333,6 +334,10 @@ void generation_settle(struct generation *generation)
                 return;
         if (generation->n_leases > 0 || generation->pins > 0 || generation->releasing)
                 return;
+        if (generation->kept != NULL) {
+                kept_let_go(generation->kept);
+                return;
+        }
         if (holds_memory(generation)) {
                 generation->releasing = true;
                 work_submit(generation->device->thread, WORK_LANE_CPU, &generation->work, release_run, release_done);
@@ -380,8 +385,11 @@ static void remove_name(struct generation *generation, const char *name)
 void generation_drop_name(struct generation *generation, const char *name)
 {
         remove_name(generation, name);
-        if (!list_empty(&generation->names))
+        if (!list_empty(&generation->names)) {
+                if (generation->kept != NULL)
+                        kept_renamed(generation->kept);
                 return;
+        }
         if (generation->state == GENERATION_READY) {
                 generation->state = GENERATION_DRAINING;
                 generation->dropped_ns = now_ns();

@@ -29,6 +29,8 @@
 
 #include <sys/types.h>
 
+struct kept;
+
 #define GENERATION_SEGMENTS MANIFEST_MAX_SEGMENTS
 
 enum generation_state {
@@ -95,6 +97,8 @@ struct generation {
         bool quarantined;       /* taken from clients who still map it */
         uint64_t dropped_ns;    /* draining or failed since */
         struct work work;       /* the release */
+        struct kept *kept;      /* what the service manager holds of it: until that is gone its memory is not */
+        bool unkept, keep_told; /* it could not be stored; that there is no room was logged */
 };
 
 struct resident {

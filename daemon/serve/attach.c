@@ -104,7 +104,7 @@ static int process_fd(const struct conn *conn)
         return (int)syscall(SYS_pidfd_open, conn->pid, 0);
 }
 
-static struct process *client_process(struct session *session, struct error *error)
+struct process *session_process(struct session *session, struct error *error)
 {
         int fd = process_fd(session->conn);
         if (fd < 0) {
@@ -212,8 +212,10 @@ static void send_attach(struct session *session, uint64_t id, const struct lease
         size_t n = 0;
         struct writer w;
         conn_writer(&w);
-        writer_reply(&w, id, lease->following ? 13 : 12);
+        writer_reply(&w, id, lease->following ? 14 : 13);
         writer_ku64(&w, "lease", lease->id);
+        writer_key(&w, "token");
+        writer_hex(&w, lease->token, sizeof(lease->token));
         writer_kstr(&w, "model", model);
         writer_ku64(&w, "generation", g->number);
         reply_digest(&w, "digest", g);
@@ -241,7 +243,7 @@ static int lease_begin(struct session *session, struct generation *g, const stru
                 r = check_trust(session, g, error);
         if (r < 0)
                 return r;
-        struct process *process = client_process(session, error);
+        struct process *process = session_process(session, error);
         if (process == NULL)
                 return error->code;
         struct lease *lease = lease_new(&session->server->leases, process, g, session);

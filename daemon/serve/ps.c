@@ -55,7 +55,7 @@ static size_t collect(const struct server *server, uint64_t after, struct ps_row
                                                     .since_ns = lease->since_ns,
                                                     .pid = lease->process->pid,
                                                     .uid = lease->process->uid,
-                                                    .orphan = lease->owner == NULL,
+                                                    .orphan = lease_is_orphan(lease, now_ns()),
                                                     .model = (char *)generation_name(g)};
                 }
         }

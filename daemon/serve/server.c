@@ -216,7 +216,9 @@ static void on_second(uv_timer_t *timer)
 
 static void on_progress(uv_timer_t *timer)
 {
-        sessions_progress(timer->data);
+        struct server *server = timer->data;
+        sessions_progress(server);
+        keep_tick(&server->keep, now_ns());
 }
 
 /* ---- processes that hold leases ---- */
@@ -265,7 +267,9 @@ static void unwatch_process(struct process *process)
 
 static void on_changed(struct resident *resident, struct generation *generation)
 {
-        sessions_changed(resident->context, generation);
+        struct server *server = resident->context;
+        sessions_changed(server, generation);
+        keep_changed(&server->keep);
 }
 
 static void on_arrived(struct loads *loads, struct generation *generation)
@@ -301,6 +305,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         leases_init(&server->leases);
         server->leases.watch = watch_process;
         server->leases.unwatch = unwatch_process;
+        server->leases.keep = &server->keep;
         server->resident->context = server->loads->context = server;
         server->resident->changed = on_changed;
         server->loads->arrived = on_arrived;
@@ -318,6 +323,7 @@ void server_close(struct server *server)
         if (server->closing)
                 return;
         server->closing = true;
+        keep_freeze(&server->keep); /* what goes from now on goes with the daemon, and stays in the store */
         if (server->listener >= 0)
                 remove_own_socket(server);
         if (server->listening)
@@ -363,5 +369,6 @@ void server_deinit(struct server *server)
 {
         if (server->listener >= 0)
                 close(server->listener);
+        keep_deinit(&server->keep);
         free(server->path);
 }

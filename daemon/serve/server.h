@@ -12,7 +12,7 @@
 
 #include "daemon/load/load.h"
 #include "daemon/load/verify.h"
-#include "daemon/resident/lease.h"
+#include "daemon/resident/keep.h"
 #include "daemon/serve/conn.h"
 
 struct server_limits {
@@ -38,6 +38,7 @@ struct server {
         struct resident *resident;
         struct loads *loads;
         struct leases leases;
+        struct keep keep;
         struct reader *reader;
         struct work_pool *pool;
         uint64_t started_ns;

@@ -135,6 +135,9 @@ static void dispatch(struct session *session, struct request *request)
         case VERB_metrics:
                 session_metrics(session, request);
                 break;
+        case VERB_reclaim:
+                session_reclaim(session, request);
+                break;
         case VERB_detach:
                 session_detach(session, request);
                 break;

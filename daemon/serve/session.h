@@ -90,6 +90,11 @@ void session_defer(struct session *session, struct request *request);
 
 /* Answers attach now, or false: it must wait for a change. */
 bool session_attach(struct session *session, const struct request *request);
+/* The client's process, watched; it goes with its last lease (process_settle where it gets none). NULL
+ * with *error. */
+struct process *session_process(struct session *session, struct error *error);
+/* A lease of a connection or of a daemon that is gone, by its token. */
+void session_reclaim(struct session *session, const struct request *request);
 void session_detach(struct session *session, const struct request *request);
 void session_metrics(struct session *session, const struct request *request);
 void session_ps(struct session *session, struct request *request);

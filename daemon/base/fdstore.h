@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The service manager's fd store: descriptors that outlive this process. What was added under a name
+ * is passed to the next run ($LISTEN_FDS, base/inherit), over `systemctl restart` and over a crash.
+ *
+ * The store is bounded (FileDescriptorStoreMax=), and what exceeds it is dropped there without a word:
+ * whoever adds counts. All calls but the first wait for the manager and belong on a worker.
+ */
+#ifndef DAEMON_BASE_FDSTORE_H
+#define DAEMON_BASE_FDSTORE_H
+
+#include <stdint.h>
+
+/* How many descriptors the manager keeps for this service: what it says itself ($FDSTORE, from
+ * systemd 254 on; before that its bus is asked, which takes a moment). 0: none, or it cannot be known. */
+uint64_t fdstore_max(void);
+
+/* 0 or a negative errno. Descriptors are borrowed. One name, one descriptor: the order within a name
+ * is not kept. */
+int fdstore_add(const char *name, int fd);
+int fdstore_remove(const char *name); /* all of that name */
+
+/* Waits until the manager has read everything that was sent before. 0 or a negative errno. */
+int fdstore_sync(uint64_t timeout_ns);
+
+#endif

@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Keeping the store in step with what is resident: see keep.h.
+ *
+ * Each message is sent by the one thread, in the order in which the loop asked. A model's messages end
+ * with a barrier: only when the manager has read them is the model named in the book, or its memory
+ * given back. Messages about processes need none; what is lost with them is a pidfd, without which a
+ * lease is known by its row in the book alone.
+ */
+#include "daemon/resident/keep.h"
+
+#include "daemon/base/fdstore.h"
+#include "daemon/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+
+#define SYNC_NS (UINT64_C(5) * 1000000000)
+#define JOBS_MAX 4096
+/* The book, one model of most segments, and some dozens of processes. */
+#define MAX_SMALL 128
+
+struct kept_name {
+        struct list link;
+        struct book_name *row;
+};
+
+static bool keeps(const struct keep *keep)
+{
+        return keep != NULL && keep->book != NULL && !keep->frozen;
+}
+
+void keep_segment_name(char name[KEEP_NAME_MAX], uint64_t id, unsigned segment)
+{
+        snprintf(name, KEEP_NAME_MAX, "streamerd-model-%" PRIu64 "-segment-%u", id, segment);
+}
+
+void keep_record_name(char name[KEEP_NAME_MAX], uint64_t id)
+{
+        snprintf(name, KEEP_NAME_MAX, "streamerd-model-%" PRIu64 "-record", id);
+}
+
+void keep_process_name(char name[KEEP_NAME_MAX], uint64_t id)
+{
+        snprintf(name, KEEP_NAME_MAX, "streamerd-process-%" PRIu64, id);
+}
+
+/* ---- names ---- */
+
+int kept_add_name(struct kept *kept, struct book_name *row)
+{
+        struct kept_name *name = malloc(sizeof(*name));
+        if (name == NULL)
+                return STREAMER_ENOMEM;
+        name->row = row;
+        list_append(&kept->names, &name->link);
+        return 0;
+}
+
+static void drop_name(struct kept *kept, struct kept_name *name)
+{
+        list_remove(&name->link);
+        book_drop_name(kept->keep->book, name->row);
+        free(name);
+}
+
+static bool kept_has_name(const struct kept *kept, const char *text)
+{
+        list_each (pos, &kept->names)
+                if (strcmp(container_of(pos, struct kept_name, link)->row->text, text) == 0)
+                        return true;
+        return false;
+}
+
+/* The name went over to a generation that is on its way to the store. */
+static bool awaited(const struct kept *kept, const char *text)
+{
+        const struct generation *mine = kept->generation;
+        const struct generation *g = resident_on(mine->resident, text, GENERATION_READY, mine->device);
+        return g != NULL && g != mine && g->kept != NULL && g->kept->state == KEPT_STORING;
+}
+
+static void write_names(struct kept *kept)
+{
+        list_each (pos, &kept->generation->names) {
+                const char *text = container_of(pos, struct model_name, link)->text;
+                if (kept->generation->state != GENERATION_READY || kept_has_name(kept, text))
+                        continue;
+                struct book_name *row = book_add_name(kept->keep->book, kept->id, text);
+                if (row != NULL && kept_add_name(kept, row) < 0)
+                        book_drop_name(kept->keep->book, row);
+        }
+}
+
+static void clear_names(struct kept *kept)
+{
+        list_each_safe (pos, &kept->names) {
+                struct kept_name *name = container_of(pos, struct kept_name, link);
+                const struct generation *g = kept->generation;
+                bool has = g->state == GENERATION_READY && generation_has_name(g, name->row->text);
+                if (!has && !awaited(kept, name->row->text))
+                        drop_name(kept, name);
+        }
+}
+
+/* New rows first: a name that switches is in the book at every moment. */
+static void sync_names(struct keep *keep)
+{
+        list_each (pos, &keep->models) {
+                struct kept *kept = container_of(pos, struct kept, link);
+                if (kept->state != KEPT_LEAVING)
+                        write_names(kept);
+        }
+        list_each_safe (pos, &keep->models) {
+                struct kept *kept = container_of(pos, struct kept, link);
+                if (kept->state == KEPT_LEAVING)
+                        continue;
+                clear_names(kept);
+                if (kept->state == KEPT_STORED && kept->let_go && list_empty(&kept->names))
+                        kept_leave(kept);
+        }
+}
+
+/* ---- a model's place ---- */
+
+struct kept *kept_new(struct keep *keep, struct generation *generation, uint64_t id, unsigned n_fds)
+{
+        struct kept *kept = calloc(1, sizeof(*kept));
+        if (kept == NULL)
+                return NULL;
+        kept->keep = keep;
+        kept->generation = generation;
+        kept->id = id;
+        kept->n_fds = n_fds;
+        list_init(&kept->names);
+        list_append(&keep->models, &kept->link);
+        keep->used += n_fds;
+        if (generation != NULL)
+                generation->kept = kept;
+        return kept;
+}
+
+/* The generation may go now, too. */
+static void kept_free(struct kept *kept)
+{
+        struct generation *generation = kept->generation;
+        while (!list_empty(&kept->names)) {
+                struct kept_name *name = container_of(kept->names.next, struct kept_name, link);
+                list_remove(&name->link);
+                free(name);
+        }
+        kept->keep->used -= kept->n_fds;
+        list_remove(&kept->link);
+        record_deinit(&kept->record);
+        free(kept);
+        if (generation != NULL) {
+                generation->kept = NULL;
+                generation_settle(generation);
+        }
+}
+
+static int remove_all(const struct kept *kept)
+{
+        char name[KEEP_NAME_MAX];
+        keep_record_name(name, kept->id);
+        int r = fdstore_remove(name);
+        for (unsigned i = 0; r == 0 && i + 1 < kept->n_fds; i++) {
+                keep_segment_name(name, kept->id, i);
+                r = fdstore_remove(name);
+        }
+        return r == 0 ? fdstore_sync(SYNC_NS) : r;
+}
+
+static void leave_run(struct work *work)
+{
+        struct kept *kept = container_of(work, struct kept, work);
+        int r = remove_all(kept);
+        if (r < 0)
+                error_errno(&kept->error, STREAMER_EOS, -r, "the service manager does not answer");
+}
+
+static void leave_done(struct work *work)
+{
+        struct kept *kept = container_of(work, struct kept, work);
+        if (kept->error.code != 0)
+                log_warn("model %" PRIu64 " of the fd store: its memory may stay there: %s", kept->id,
+                         kept->error.text);
+        kept_free(kept);
+}
+
+void kept_leave(struct kept *kept)
+{
+        list_each_safe (pos, &kept->names)
+                drop_name(kept, container_of(pos, struct kept_name, link));
+        kept->state = KEPT_LEAVING;
+        kept->error = (struct error){0};
+        work_submit(kept->keep->thread, WORK_LANE_CPU, &kept->work, leave_run, leave_done);
+}
+
+void kept_let_go(struct kept *kept)
+{
+        kept->let_go = true;
+        if (kept->keep->frozen && kept->state == KEPT_STORED)
+                kept_free(kept);
+        else if (kept->state == KEPT_STORED && list_empty(&kept->names))
+                kept_leave(kept);
+}
+
+/* ---- storing ---- */
+
+static int add_segments(const struct kept *kept)
+{
+        char name[KEEP_NAME_MAX];
+        int r = 0;
+        for (unsigned i = 0; r == 0 && i < kept->record.n_segments; i++) {
+                keep_segment_name(name, kept->id, i);
+                r = fdstore_add(name, kept->generation->segments[i].fd);
+        }
+        return r;
+}
+
+static int add_record(const struct kept *kept, int fd)
+{
+        char name[KEEP_NAME_MAX];
+        keep_record_name(name, kept->id);
+        int r = fdstore_add(name, fd);
+        return r == 0 ? fdstore_sync(SYNC_NS) : r;
+}
+
+static void store_run(struct work *work)
+{
+        struct kept *kept = container_of(work, struct kept, work);
+        cleanup_close int fd = -1;
+        if (record_write(&kept->record, &kept->generation->manifest, &fd, &kept->error) < 0)
+                return;
+        int r = add_segments(kept);
+        if (r == 0)
+                r = add_record(kept, fd);
+        if (r < 0)
+                error_errno(&kept->error, STREAMER_EOS, -r, "the service manager does not answer");
+}
+
+static void store_done(struct work *work)
+{
+        struct kept *kept = container_of(work, struct kept, work);
+        struct keep *keep = kept->keep;
+        kept->state = KEPT_STORED;
+        record_deinit(&kept->record);
+        if (keep->frozen) {
+                kept_free(kept);
+                return;
+        }
+        if (kept->error.code != 0) {
+                log_warn("%s: will not survive a restart: %s", generation_name(kept->generation), kept->error.text);
+                kept->generation->unkept = true;
+                kept_leave(kept); /* whatever of it did arrive */
+        }
+        sync_names(keep);
+}
+
+static bool can_be_kept(const struct generation *g)
+{
+        /* Ranks are one model on several devices, which comes back whole or not at all. */
+        if (!(g->device->caps & DEVICE_KEPT) || g->probe || g->n_ranks > 1)
+                return false;
+        for (unsigned i = 0; i < g->n_segments; i++)
+                if (g->segments[i].fd < 0)
+                        return false;
+        return true;
+}
+
+static bool has_room(struct keep *keep, struct generation *g)
+{
+        if (keep->used + g->n_segments + 1 <= keep->max)
+                return true;
+        if (!g->keep_told)
+                log_warn("%s: will not survive a restart: the fd store holds %" PRIu64 " of %" PRIu64
+                         " descriptors, and it takes %u (FileDescriptorStoreMax=)",
+                         generation_name(g), keep->used, keep->max, g->n_segments + 1);
+        g->keep_told = true;
+        return false;
+}
+
+static void store(struct keep *keep, struct generation *g)
+{
+        uint64_t id = book_next(keep->book, BOOK_MODEL);
+        struct record record;
+        if (record_of(&record, g, id) < 0)
+                return;
+        struct kept *kept = kept_new(keep, g, id, g->n_segments + 1);
+        if (kept == NULL) {
+                record_deinit(&record);
+                return;
+        }
+        kept->record = record;
+        write_names(kept);
+        list_each (pos, &g->leases)
+                keep_lease(keep, container_of(pos, struct lease, in_generation));
+        work_submit(keep->thread, WORK_LANE_CPU, &kept->work, store_run, store_done);
+}
+
+void keep_changed(struct keep *keep)
+{
+        if (!keeps(keep))
+                return;
+        book_raise(keep->book, BOOK_GENERATION, keep->resident->last_number);
+        list_each (pos, &keep->resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->state == GENERATION_READY && g->kept == NULL && !g->unkept && can_be_kept(g) &&
+                    has_room(keep, g))
+                        store(keep, g);
+        }
+        sync_names(keep);
+}
+
+void kept_renamed(struct kept *kept)
+{
+        keep_changed(kept->keep);
+}
+
+/* ---- leases ---- */
+
+void keep_lease(struct keep *keep, struct lease *lease)
+{
+        struct kept *kept = lease->generation->kept;
+        struct process *process = lease->process;
+        if (!keeps(keep) || kept == NULL || lease->row != NULL)
+                return;
+        if (process->kept_id == 0)
+                process->kept_id = book_next(keep->book, BOOK_PROCESS);
+        struct book_lease row = {.id = lease->id,
+                                 .model = kept->id,
+                                 .process = process->kept_id,
+                                 .since_ns = lease->since_ns,
+                                 .pid = (uint32_t)process->pid,
+                                 .uid = process->uid};
+        memcpy(row.token, lease->token, sizeof(row.token));
+        book_raise(keep->book, BOOK_LEASE, lease->id);
+        lease->row = book_add_lease(keep->book, &row);
+        keep->processes_due |= !process->stored;
+}
+
+void keep_lease_gone(struct keep *keep, struct lease *lease)
+{
+        if (keeps(keep) && lease->row != NULL)
+                book_drop_lease(keep->book, lease->row);
+        lease->row = NULL;
+}
+
+/* ---- processes ---- */
+
+/* One message: a pidfd to keep, or (-1) one to let go. */
+struct job {
+        struct work work;
+        struct keep *keep;
+        uint64_t id;
+        int fd, result;
+};
+
+static void job_run(struct work *work)
+{
+        struct job *job = container_of(work, struct job, work);
+        char name[KEEP_NAME_MAX];
+        keep_process_name(name, job->id);
+        job->result = job->fd >= 0 ? fdstore_add(name, job->fd) : fdstore_remove(name);
+}
+
+static void job_done(struct work *work)
+{
+        struct job *job = container_of(work, struct job, work);
+        if (job->result < 0)
+                log_debug("process %" PRIu64 " of the fd store: %s", job->id, strerror(-job->result));
+        job->keep->jobs--;
+        close_p(&job->fd);
+        free(job);
+}
+
+/* Takes over fd. */
+static bool submit(struct keep *keep, uint64_t id, int fd)
+{
+        struct job *job = calloc(1, sizeof(*job));
+        if (job == NULL) {
+                close_p(&fd);
+                return false;
+        }
+        *job = (struct job){.keep = keep, .id = id, .fd = fd};
+        keep->jobs++;
+        work_submit(keep->thread, WORK_LANE_CPU, &job->work, job_run, job_done);
+        return true;
+}
+
+static bool is_due(const struct process *process)
+{
+        if (process->stored || process->exited || process->kept_id == 0)
+                return false;
+        list_each (pos, &process->held)
+                if (container_of(pos, struct lease, in_process)->row != NULL)
+                        return true;
+        return false;
+}
+
+static void store_process(struct keep *keep, struct process *process)
+{
+        if (keep->used >= keep->max || keep->jobs >= JOBS_MAX)
+                return;
+        int fd = fcntl(process->pidfd, F_DUPFD_CLOEXEC, 3);
+        if (fd < 0 || !submit(keep, process->kept_id, fd))
+                return;
+        process->stored = true;
+        keep->used++;
+}
+
+/* Rows of processes that never came back and of which nobody has a pidfd. */
+static void forget_unclaimed(struct keep *keep)
+{
+        for (struct book_lease *row = NULL; (row = book_each_lease(keep->book, row)) != NULL;)
+                if (leases_by_token(keep->leases, row->token) == NULL)
+                        book_drop_lease(keep->book, row);
+}
+
+void keep_tick(struct keep *keep, uint64_t now)
+{
+        if (!keeps(keep))
+                return;
+        if (keep->claim_until_ns != 0 && now >= keep->claim_until_ns) {
+                keep->claim_until_ns = 0;
+                forget_unclaimed(keep);
+        }
+        if (!keep->processes_due)
+                return;
+        keep->processes_due = false;
+        list_each (pos, &keep->leases->processes) {
+                struct process *process = container_of(pos, struct process, link);
+                if (is_due(process))
+                        store_process(keep, process);
+        }
+}
+
+void keep_process_gone(struct keep *keep, struct process *process)
+{
+        if (!keeps(keep) || !process->stored)
+                return;
+        keep->used--;
+        submit(keep, process->kept_id, -1);
+}
+
+/* ---- what was taken back ---- */
+
+struct book_lease *keep_row(struct keep *keep, const unsigned char token[BOOK_TOKEN])
+{
+        if (!keeps(keep) || keep->claim_until_ns == 0)
+                return NULL;
+        for (struct book_lease *row = NULL; (row = book_each_lease(keep->book, row)) != NULL;)
+                if (memcmp(row->token, token, BOOK_TOKEN) == 0)
+                        return row;
+        return NULL;
+}
+
+void keep_adopt(struct keep *keep, struct lease *lease)
+{
+        struct process *process = lease->process;
+        if (process->kept_id == 0)
+                process->kept_id = lease->row->process;
+        else
+                lease->row->process = process->kept_id;
+        keep->processes_due |= !process->stored;
+}
+
+struct generation *keep_generation(struct keep *keep, uint64_t id)
+{
+        list_each (pos, &keep->models) {
+                struct kept *kept = container_of(pos, struct kept, link);
+                if (kept->id == id)
+                        return kept->generation;
+        }
+        return NULL;
+}
+
+/* ---- life ---- */
+
+int keep_init(struct keep *keep, struct resident *resident, struct leases *leases, struct wake *wake, uint64_t max,
+              struct error *error)
+{
+        *keep = (struct keep){.resident = resident, .leases = leases, .max = max};
+        list_init(&keep->models);
+        if (max == 0)
+                return 0;
+        if (max < MAX_SMALL)
+                log_warn("fd store: room for %" PRIu64 " descriptors; a model takes one and its segments (up to %u), a "
+                         "process that has some attached one: raise FileDescriptorStoreMax=",
+                         max, GENERATION_SEGMENTS);
+        keep->thread = work_pool_new(wake, "store", 1, 1);
+        return keep->thread != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+}
+
+void keep_freeze(struct keep *keep)
+{
+        if (!keeps(keep))
+                return;
+        keep->frozen = true;
+        list_each_safe (pos, &keep->models) {
+                struct kept *kept = container_of(pos, struct kept, link);
+                if (kept->state == KEPT_STORED)
+                        kept_free(kept);
+        }
+}
+
+bool keep_stop(struct keep *keep, uint64_t deadline_ns)
+{
+        return keep->thread == NULL || work_pool_stop(keep->thread, deadline_ns);
+}
+
+void keep_deinit(struct keep *keep)
+{
+        keep->thread = keep->thread != NULL ? work_pool_free(keep->thread) : NULL;
+        keep->book = book_free(keep->book);
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What survives the daemon: models, names and leases, over a restart and over a crash, and what of
+ * them does not come back where the store is not whole. Each test has a service manager of its own.
+ */
+#include "tests/lib/manager.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/storage.h"
+#include "tests/lib/suite.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MODELS "streamerd-model-"
+#define PROCESSES "streamerd-process-"
+#define STORE 64
+
+static struct manager m;
+static struct model *model;
+static streamer_client *client;
+
+static void begin_sized(size_t max)
+{
+        mkdir(suite_path("root"), 0755);
+        model = model_mixed(70, 4 << 20);
+        model_write(model, suite_path("root/m.safetensors"));
+        manager_init(&m, suite_path("d"), max,
+                     (const char *const[]){"--device", "host=64MiB", "--root", suite_path("root"), NULL});
+        manager_start(&m);
+        client = client_open(&m.d);
+}
+
+static void begin(void)
+{
+        begin_sized(STORE);
+}
+
+static void end(void)
+{
+        streamer_close(client);
+        manager_deinit(&m);
+}
+
+/* Loads it, and waits until it is kept: a segment and a record. */
+static void load(const char *name)
+{
+        client_load(client, suite_path("root/m.safetensors"), name);
+        manager_wait(&m, MODELS, 2);
+}
+
+static void reconnect(void)
+{
+        streamer_close(client);
+        client = client_open(&m.d);
+}
+
+static bool log_says(const char *text)
+{
+        return strstr(file_read(m.d.log, NULL), text) != NULL;
+}
+
+/* ---- models ---- */
+
+static void restart(int crash)
+{
+        if (crash)
+                manager_kill(&m);
+        else
+                manager_stop(&m);
+        manager_start(&m);
+        reconnect();
+}
+
+/* Each of these: _i 0, over a restart; 1, over a crash. */
+START_TEST(a_model_survives_with_its_bytes_digest_and_number)
+{
+        load("m");
+        for (int runs = 0; runs < 3; runs++) {
+                restart(_i);
+                client_equals(client, "m", model);
+                json_t *shown = client_call(client, "show", "{\"model\":\"m\"}");
+                json_t *it = json_array_get(json_object_get(shown, "models"), 0);
+                ck_assert_int_eq(json_integer_value(json_object_get(it, "generation")), 1);
+                ck_assert_str_eq(json_string_value(json_object_get(it, "source")), suite_path("root/m.safetensors"));
+                json_decref(shown);
+        }
+}
+END_TEST
+
+START_TEST(nothing_is_read_from_storage)
+{
+        load("m");
+        restart(_i);
+        unlink(suite_path("root/m.safetensors"));
+        uint64_t before = process_read_bytes(m.d.pid);
+        client_equals(client, "m", model);
+        ck_assert_uint_eq(process_read_bytes(m.d.pid), before);
+}
+END_TEST
+
+START_TEST(its_bytes_are_accounted_and_come_back)
+{
+        load("m");
+        uint64_t used = client_used(client);
+        restart(_i);
+        ck_assert_uint_eq(client_used(client), used);
+        client_unload(client, "m");
+        ck_assert_uint_eq(client_used(client), 0);
+        manager_wait(&m, MODELS, 0);
+        restart(_i);
+        ck_assert_str_eq(client_state(client, "m"), "");
+}
+END_TEST
+
+START_TEST(every_name_survives)
+{
+        load("m");
+        client_load(client, suite_path("root/m.safetensors"), "other/ name");
+        restart(_i);
+        client_equals(client, "m", model);
+        client_equals(client, "other/ name", model);
+        client_unload(client, "m");
+        restart(_i);
+        ck_assert_str_eq(client_state(client, "m"), "");
+        client_equals(client, "other/ name", model);
+}
+END_TEST
+
+START_TEST(a_name_leads_to_the_newest_generation)
+{
+        struct model *newer = model_mixed(71, 2 << 20);
+
+        load("m");
+        model_write(newer, suite_path("root/m.safetensors"));
+        client_load(client, suite_path("root/m.safetensors"), "m");
+        manager_wait(&m, MODELS, 2); /* the older one is gone */
+        restart(_i);
+        client_equals(client, "m", newer);
+        /* Numbers go on from where they were. */
+        model_write(model, suite_path("root/m.safetensors"));
+        client_load(client, suite_path("root/m.safetensors"), "m");
+        streamer_lease *lease = client_attach(client, "m");
+        ck_assert_uint_eq(streamer_generation(lease), 3);
+        streamer_detach(lease);
+}
+END_TEST
+
+START_TEST(a_model_without_tensors_survives)
+{
+        struct model *empty = model_new(72);
+
+        model_write(empty, suite_path("root/empty.safetensors"));
+        client_load(client, suite_path("root/empty.safetensors"), "empty");
+        manager_wait(&m, MODELS, 1);
+        restart(_i);
+        client_equals(client, "empty", empty);
+}
+END_TEST
+
+/* ---- sets that are not whole ---- */
+
+static struct stored *segment(void)
+{
+        return manager_find(&m, MODELS "1-segment", 0);
+}
+
+static struct stored *record(void)
+{
+        return manager_find(&m, MODELS "1-record", 0);
+}
+
+static void lose_segment(void)
+{
+        manager_drop(&m, segment());
+}
+
+static void lose_record(void)
+{
+        manager_drop(&m, record());
+}
+
+static void lose_book(void)
+{
+        manager_drop(&m, manager_find(&m, "streamerd-book", 0));
+}
+
+static void segment_twice(void)
+{
+        manager_add_consume_fd(&m, MODELS "1-segment-0", must(dup(segment()->fd)));
+}
+
+static void record_twice(void)
+{
+        manager_add_consume_fd(&m, MODELS "1-record", must(dup(record()->fd)));
+}
+
+static void segment_too_many(void)
+{
+        manager_add_consume_fd(&m, MODELS "1-segment-1", must(dup(segment()->fd)));
+}
+
+static void record_of_another(void)
+{
+        int fd = must(dup(record()->fd));
+
+        manager_drop(&m, record());
+        manager_add_consume_fd(&m, MODELS "2-record", fd);
+        fd = must(dup(segment()->fd));
+        manager_drop(&m, segment());
+        manager_add_consume_fd(&m, MODELS "2-segment-0", fd);
+}
+
+/* A descriptor of this size in the place of one, unsealed where `seals` is 0. */
+static void replace(struct stored *stored, off_t size, int seals)
+{
+        int fd = must(memfd_create("other", MFD_ALLOW_SEALING | MFD_CLOEXEC));
+
+        must(ftruncate(fd, size));
+        if (seals)
+                must(fcntl(fd, F_ADD_SEALS, seals));
+        close(stored->fd);
+        stored->fd = fd;
+}
+
+static void segment_short(void)
+{
+        replace(segment(), 4096, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
+}
+
+static void segment_unsealed(void)
+{
+        struct stat st;
+
+        must(fstat(segment()->fd, &st));
+        replace(segment(), st.st_size, 0);
+}
+
+static void record_unsealed(void)
+{
+        struct stat st;
+
+        must(fstat(record()->fd, &st));
+        replace(record(), st.st_size, 0);
+}
+
+static void record_empty(void)
+{
+        replace(record(), 0, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_SEAL);
+}
+
+static void record_zero(void)
+{
+        replace(record(), 8192, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_SEAL);
+}
+
+static void book_foreign(void)
+{
+        replace(manager_find(&m, "streamerd-book", 0), 4096, F_SEAL_GROW | F_SEAL_SHRINK);
+}
+
+static const struct damage {
+        void (*fn)(void);
+        const char *log;
+} damages[] = {
+        {lose_segment, "0 of 1 segments"},
+        {lose_record, "there is no record"},
+        {lose_book, "no name and no lease"},
+        {segment_twice, "two descriptors have one name"},
+        {record_twice, "two descriptors have one name"},
+        {segment_too_many, "2 of 1 segments"},
+        {record_of_another, "no name and no lease"},
+        {segment_short, "not a sealed segment"},
+        {segment_unsealed, "not a sealed segment"},
+        {record_unsealed, "it is not sealed"},
+        {record_empty, "it is too short"},
+        {record_zero, "wrong magic"},
+        {book_foreign, "not one of this version"},
+};
+
+/* It is dropped, from the store too; nothing stays accounted, and the same file loads again. */
+START_TEST(a_set_that_is_not_whole_is_dropped)
+{
+        load("m");
+        manager_kill(&m);
+        damages[_i].fn();
+        manager_start(&m);
+        reconnect();
+        ck_assert_str_eq(client_state(client, "m"), "");
+        ck_assert_msg(log_says(damages[_i].log), "the log does not say '%s':\n%s", damages[_i].log,
+                      file_read(m.d.log, NULL));
+        manager_wait(&m, MODELS, 0);
+        client_wait_used(client, 0);
+        client_load(client, suite_path("root/m.safetensors"), "m");
+        manager_wait(&m, MODELS, 2);
+        restart(1);
+        client_equals(client, "m", model);
+}
+END_TEST
+
+START_TEST(what_no_version_of_ours_stored_is_dropped)
+{
+        load("m");
+        manager_kill(&m);
+        manager_add_consume_fd(&m, "streamerd-model-x", must(memfd_create("x", MFD_CLOEXEC)));
+        manager_add_consume_fd(&m, "streamerd-model-0-record", must(memfd_create("x", MFD_CLOEXEC)));
+        manager_add_consume_fd(&m, "streamerd-model-7-segment-64", must(memfd_create("x", MFD_CLOEXEC)));
+        manager_start(&m);
+        reconnect();
+        client_equals(client, "m", model);
+        manager_wait(&m, MODELS, 2);
+}
+END_TEST
+
+START_TEST(a_model_whose_device_is_not_there_any_more_is_dropped)
+{
+        load("m");
+        manager_kill(&m);
+        m.flags[1] = "host=2MiB"; /* too small for it */
+        manager_start(&m);
+        reconnect();
+        ck_assert_str_eq(client_state(client, "m"), "");
+        ck_assert(log_says("does not fit"));
+        manager_wait(&m, MODELS, 0);
+}
+END_TEST
+
+/* ---- the store's size ---- */
+
+START_TEST(without_a_store_nothing_is_kept)
+{
+        begin_sized(0);
+        client_load(client, suite_path("root/m.safetensors"), "m");
+        client_equals(client, "m", model);
+        restart(0);
+        ck_assert_str_eq(client_state(client, "m"), "");
+        ck_assert_uint_eq(m.dropped, 0);
+        end();
+}
+END_TEST
+
+START_TEST(a_store_that_is_too_small_is_warned_of_and_never_overfilled)
+{
+        begin_sized(3); /* the book, and one model */
+        ck_assert(log_says("FileDescriptorStoreMax"));
+        load("m");
+        struct model *other = model_mixed(73, 1 << 20);
+        model_write(other, suite_path("root/other.safetensors"));
+        client_load(client, suite_path("root/other.safetensors"), "other");
+        client_equals(client, "other", other);
+        ck_assert(log_says("other: will not survive a restart"));
+        restart(1);
+        client_equals(client, "m", model);
+        ck_assert_str_eq(client_state(client, "other"), "");
+        ck_assert_uint_eq(m.dropped, 0);
+        end();
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("restart");
+        TCase *models = suite_group("models", NULL, NULL, 60);
+        tcase_add_checked_fixture(models, begin, end);
+        tcase_add_loop_test(models, a_model_survives_with_its_bytes_digest_and_number, 0, 2);
+        tcase_add_loop_test(models, nothing_is_read_from_storage, 0, 2);
+        tcase_add_loop_test(models, its_bytes_are_accounted_and_come_back, 0, 2);
+        tcase_add_loop_test(models, every_name_survives, 0, 2);
+        tcase_add_loop_test(models, a_name_leads_to_the_newest_generation, 0, 2);
+        tcase_add_loop_test(models, a_model_without_tensors_survives, 0, 2);
+        TCase *sets = suite_group("sets", NULL, NULL, 60);
+        tcase_add_checked_fixture(sets, begin, end);
+        tcase_add_loop_test(sets, a_set_that_is_not_whole_is_dropped, 0, (int)(sizeof(damages) / sizeof(damages[0])));
+        tcase_add_test(sets, what_no_version_of_ours_stored_is_dropped);
+        tcase_add_test(sets, a_model_whose_device_is_not_there_any_more_is_dropped);
+        TCase *sizes = suite_group("sizes", NULL, NULL, 60);
+        tcase_add_test(sizes, without_a_store_nothing_is_kept);
+        tcase_add_test(sizes, a_store_that_is_too_small_is_warned_of_and_never_overfilled);
+        return suite_run();
+}
