@@ -7,6 +7,7 @@
  * that one and no other.
  */
 #include "daemon/base/machine.h"
+#include "daemon/serve/access.h"
 #include "daemon/serve/reply.h"
 #include "daemon/serve/session.h"
 
@@ -243,14 +244,20 @@ static int lease_begin(struct session *session, struct generation *g, const stru
                 r = check_trust(session, g, error);
         if (r < 0)
                 return r;
-        struct process *process = session_process(session, error);
-        if (process == NULL)
+        struct user_charge charge = {.user = NULL};
+        r = access_charge(session->server, session->conn, &charge, USER_LEASES, 1, error);
+        struct process *process = r == 0 ? session_process(session, error) : NULL;
+        if (process == NULL) {
+                user_discharge(&charge);
                 return error->code;
+        }
         struct lease *lease = lease_new(&session->server->leases, process, g, session);
         if (lease == NULL) {
+                user_discharge(&charge);
                 process_settle(process);
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         }
+        lease->charge = charge;
         list_append(&session->leases, &lease->in_owner);
         session->n_leases++;
         lease->following = g->state == GENERATION_LOADING;

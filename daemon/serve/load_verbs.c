@@ -4,6 +4,7 @@
  */
 #include "daemon/serve/session.h"
 
+#include "daemon/serve/access.h"
 #include "daemon/serve/reply.h"
 
 #include <string.h>
@@ -111,10 +112,17 @@ static int parse_load(const struct req_load *req, struct load_request *out, stru
 void session_load(struct session *session, struct request *request)
 {
         struct load_request load_request;
+        struct user_limits limits;
         struct error error = {0};
         struct load *load;
         int r = parse_load(&request->u.load, &load_request, &error);
+        if (r == 0)
+                r = access_check_load(session->server, session->conn, load_request.source, load_request.name,
+                                      &load_request.roots, &error);
         if (r == 0) {
+                access_limits(session->server, session->conn, &limits);
+                load_request.limits = &limits;
+                load_request.users = &session->server->users;
                 load_request.caller = &session->conn->caller;
                 r = loads_begin(session->server->loads, &load_request, &load, &error);
         }

@@ -24,7 +24,8 @@ struct session {
         struct list leases;   /* of struct lease, by in_owner */
         struct list deferred; /* of struct deferred, by in_session */
         uint64_t n_leases, n_deferred;
-        struct probe *probe; /* at most one; goes with the session */
+        struct probe *probe;       /* at most one; goes with the session */
+        struct user_charge charge; /* the connection */
 };
 
 /* A load that this client watches. */
