@@ -26,6 +26,7 @@
 #define WORKERS 16
 #define WORKERS_PER_LANE 4
 #define DEVICES_MAX 64
+#define READY_AGAIN_MS 100
 #define FLUSH_GRACE_NS (UINT64_C(2) * 1000000000) /* for clients to read what is queued */
 #define END_NS (UINT64_C(4) * 1000000000)         /* for everything that may hang */
 
@@ -34,7 +35,7 @@ struct daemon {
         struct inherit inherit;
         uv_loop_t loop;
         uv_signal_t sigterm, sigint;
-        uv_timer_t ending, alive;
+        uv_timer_t ending, alive, ready;
         struct wake *wake;
         struct cuda *cuda; /* NULL: no CUDA device is configured */
         struct device *devices[DEVICES_MAX];
@@ -175,10 +176,7 @@ static struct server_limits limits_of(const struct config_limits *l)
 {
         return (struct server_limits){
                 .connections = l->connections,
-                .per_uid = {[USER_CONNECTIONS] = l->connections_per_uid,
-                            [USER_LEASES] = l->leases_per_uid,
-                            [USER_LOADS] = l->loads_per_uid,
-                            [USER_BYTES] = l->bytes_per_uid},
+                .connections_per_uid = l->connections_per_uid,
                 .leases_per_client = l->leases_per_client,
                 .requests_per_client = l->requests_per_client,
                 .fds_in_flight = l->fds_in_flight,
@@ -191,8 +189,6 @@ static int make_parts(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
         int r = source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, error);
-        if (r == 0)
-                r = roles_open(&d->config.access, error);
         if (r == 0)
                 r = make_devices(d, error);
         if (r == 0)
@@ -211,7 +207,6 @@ static int make_parts(struct daemon *d, struct error *error)
         d->loads.pool = d->pool;
         d->loads.block_size = c->io.block_size;
         d->server.limits = limits_of(&c->limits);
-        d->server.roles = &d->config.access;
         d->server.share_across_uids = c->cuda.across_uids;
         d->server.trust_detach = c->cuda.trust_detach;
         d->server.resident = &d->resident;
@@ -268,6 +263,20 @@ static void start_watchdog(struct daemon *d)
                 uv_timer_start(&d->alive, on_alive, 0, ms / 2 > 0 ? ms / 2 : 1);
 }
 
+/* A manager that hears nothing ends a daemon that serves. */
+static void on_ready(uv_timer_t *timer)
+{
+        if (notify_ready())
+                uv_timer_stop(timer);
+}
+
+static void tell_ready(struct daemon *d)
+{
+        uv_timer_init(&d->loop, &d->ready);
+        if (!notify_ready())
+                uv_timer_start(&d->ready, on_ready, READY_AGAIN_MS, READY_AGAIN_MS);
+}
+
 static void on_signal(uv_signal_t *handle, int signum)
 {
         struct daemon *d = handle->data;
@@ -319,6 +328,13 @@ static void take_apart(struct daemon *d)
 
 /* ---- main ---- */
 
+static int watch_signal(struct daemon *d, uv_signal_t *handle, int signum)
+{
+        int r = uv_signal_init(&d->loop, handle);
+        handle->data = d;
+        return r < 0 ? r : uv_signal_start(handle, on_signal, signum);
+}
+
 static int start(struct daemon *d, struct error *error)
 {
         if (uv_loop_init(&d->loop) != 0 || (d->wake = wake_new(&d->loop)) == NULL)
@@ -336,13 +352,11 @@ static int start(struct daemon *d, struct error *error)
         loop_watch_start(&d->watch, &d->loop);
         uv_timer_init(&d->loop, &d->ending);
         start_watchdog(d);
-        uv_signal_init(&d->loop, &d->sigterm);
-        uv_signal_init(&d->loop, &d->sigint);
-        d->ending.data = d->sigterm.data = d->sigint.data = d;
-        uv_signal_start(&d->sigterm, on_signal, SIGTERM);
-        uv_signal_start(&d->sigint, on_signal, SIGINT);
+        d->ending.data = d;
+        if (watch_signal(d, &d->sigterm, SIGTERM) < 0 || watch_signal(d, &d->sigint, SIGINT) < 0)
+                return error_set(error, STREAMER_EOS, "signals cannot be watched");
         log_event(LOG_LEVEL_INFO, LOG_STARTED, NULL, "streamerd %s serves %s", STREAMERD_VERSION, d->server.path);
-        notify_ready();
+        tell_ready(d);
         return 0;
 }
 

@@ -235,9 +235,10 @@ int request_decode(struct request *out, const void *data, size_t len, char *text
         msgpack_unpacked_init(&unpacked);
         size_t off = 0;
         int rc;
-        if (msgpack_unpack_next(&unpacked, data, len, &off) != MSGPACK_UNPACK_SUCCESS)
-                rc = invalid(&d, "malformed request");
-        else
+        if (msgpack_unpack_next(&unpacked, data, len, &off) != MSGPACK_UNPACK_SUCCESS) {
+                invalid(&d, "no memory"); /* well-formed it is: that was checked */
+                rc = STREAMER_ENOMEM;
+        } else
                 rc = take_all(&d, &unpacked.data, len);
         msgpack_unpacked_destroy(&unpacked);
         if (rc != 0)

@@ -43,9 +43,9 @@ static bool tell(const char *text)
         return fd >= 0 && sendto(fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&address, len) >= 0;
 }
 
-void notify_ready(void)
+bool notify_ready(void)
 {
-        tell("READY=1");
+        return tell("READY=1") || !notify_manager();
 }
 
 void notify_stopping(void)

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 bool notify_manager(void);  /* is there one? */
-void notify_ready(void);    /* the socket answers */
+bool notify_ready(void);    /* the socket answers; false where it was not sent, though there is a manager */
 void notify_stopping(void); /* no new work is taken */
 /* One line for `systemctl status`; false where it was not sent. */
 bool notify_status(const char *format, ...) __attribute__((format(printf, 1, 2)));

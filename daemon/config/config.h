@@ -8,7 +8,6 @@
 
 #include "daemon/base/error.h"
 #include "daemon/base/log.h"
-#include "daemon/serve/role.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,10 +30,7 @@ struct config_device {
 
 struct config_limits {
         uint64_t connections;         /* 8192 */
-        uint64_t connections_per_uid; /* 4096 */
-        uint64_t leases_per_uid;      /* 16384; root and the daemon's own uid are exempt from all of these */
-        uint64_t loads_per_uid;       /* 32 running or waiting */
-        uint64_t bytes_per_uid;       /* 0 (any amount): of models that are resident or loading for it */
+        uint64_t connections_per_uid; /* 4096; root and the daemon's own uid are exempt */
         uint64_t leases_per_client;   /* 4096: one connection's */
         uint64_t loads;               /* 64 running or waiting */
         uint64_t requests_per_client; /* 64 unanswered */
@@ -59,7 +55,6 @@ struct config {
                 uint64_t stall_ns;     /* 30 s without a byte: the load is quarantined */
         } io;
         struct config_limits limits;
-        struct roles access;
         struct {
                 char *library;         /* of the CUDA runtime; NULL: libcudart.so.13, .12 */
                 bool across_uids;      /* false: cuda-ipc handles of a model go to one user's processes */

@@ -280,16 +280,6 @@ static void estimate(struct load_target *target)
         e->fits = e->resident || e->needed <= e->unused;
 }
 
-/* Device memory is charged to who asked for it, until it is free again. */
-static int charge_user(struct load_target *t, uint64_t bytes, struct error *error)
-{
-        struct load *load = t->load;
-        if (load->users == NULL)
-                return 0;
-        return user_charge(load->users, load->caller.uid, &t->generation->user_charge, USER_BYTES, bytes, &load->limits,
-                           error);
-}
-
 /* All are charged before any allocates. */
 static void charge_targets(struct load *load)
 {
@@ -301,8 +291,7 @@ static void charge_targets(struct load *load)
                         continue;
                 t->generation->data_bytes = plan->bytes;
                 t->generation->n_tensors = plan->n_tensors;
-                if (charge_user(t, needed_bytes(plan), &error) < 0 ||
-                    generation_charge(t->generation, needed_bytes(plan), &error) < 0)
+                if (generation_charge(t->generation, needed_bytes(plan), &error) < 0)
                         target_failed(t, &error);
         }
 }
@@ -363,17 +352,15 @@ static void open_run(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
         struct error *error = &load->step_error;
-        struct sources sources = *load->loads->sources;
-        if (load->roots != NULL)
-                sources.roots = load->roots;
         int r = load->probe ? source_open_probe(load->probe_seed, &load->opened.set, error)
-                            : resolve_open(&load->opened, &sources, load->source, &load->caller, load->sha256, error);
+                            : resolve_open(&load->opened, load->loads->sources, load->source, &load->caller,
+                                           load->sha256, error);
         if (r == 0 && load->pattern != NULL)
                 r = split_ranks(load, error);
         for (size_t i = 0; r == 0 && load->pattern == NULL && i < load->n_parts; i++)
                 r = resolve_view(&load->parts[i].resolved, &load->opened.set, NULL, 0, error);
         for (size_t i = 0; r == 0 && i < load->n_parts; i++)
-                source_identity(&load->parts[i].resolved.set, &load->parts[i].identity);
+                r = source_identity(&load->parts[i].resolved.set, &load->parts[i].identity, error);
 }
 
 static void open_done(struct work *work)
@@ -433,7 +420,6 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
         load->ended_ns = now_ns();
         load->loads->n_running--;
         load_unwatch(&load->behind);
-        user_discharge(&load->charge);
         if (error != NULL)
                 load->error = *error;
         for (size_t i = 0; i < load->n_targets; i++)

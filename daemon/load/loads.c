@@ -129,7 +129,6 @@ void load_free(struct load *load)
         list_remove(&load->link);
         free(load->targets);
         free(load->parts);
-        source_roots_free(load->roots);
         free(load->name);
         free(load->source);
         free(load->pattern);
@@ -165,7 +164,6 @@ static int add_target(struct load *load, struct device *device)
                 return STREAMER_ENOMEM;
         t->generation->priority = load->priority;
         t->generation->probe = load->probe;
-        t->generation->loaded_by = load->caller.uid;
         return 0;
 }
 
@@ -211,10 +209,6 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
         load->caller = *request->caller;
         load->sha256 = request->sha256;
         load->dry_run = request->dry_run;
-        load->roots = source_roots_ref(request->roots);
-        load->users = request->users;
-        if (request->users != NULL)
-                load->limits = *request->limits;
         load->priority = request->priority > 0 ? request->priority : PROTO_PRIORITY_DEFAULT;
         load->probe = request->probe;
         load->probe_seed = request->probe_seed;
@@ -236,18 +230,9 @@ static int begin(struct loads *loads, const struct load_request *request, const 
                 return 0;
         if (loads->n_running >= loads->max_running)
                 return error_set(error, STREAMER_ELIMIT, "%u loads are under way, no more are taken", loads->n_running);
-        struct user_charge charge = {.user = NULL};
-        int r = request->users == NULL ? 0
-                                       : user_charge(request->users, request->caller->uid, &charge, USER_LOADS, 1,
-                                                     request->limits, error);
-        if (r < 0)
-                return r;
         *out = load_new(loads, request, order);
-        if (*out == NULL) {
-                user_discharge(&charge);
+        if (*out == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        }
-        (*out)->charge = charge;
         loads->n_running++;
         load_open(*out);
         return 0;

@@ -105,16 +105,18 @@ void source_set_deinit(struct source_set *set)
 
 /* ---- versions ---- */
 
-void source_identity(const struct source_set *set, struct source_identity *out)
+int source_identity(const struct source_set *set, struct source_identity *out, struct error *error)
 {
         struct hash *hash = hash_new();
-        require(hash != NULL);
+        if (hash == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
         for (size_t i = 0; i < set->n_objects; i++)
                 set->objects[i].ops->identify(&set->objects[i], hash);
         if (set->has_index)
                 set->index_object.ops->identify(&set->index_object, hash);
         hash_final(hash, out->digest);
         hash_free(hash);
+        return 0;
 }
 
 int source_check(const struct source_set *set, struct error *error)

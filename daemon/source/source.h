@@ -32,9 +32,7 @@ struct source_roots; /* immutable once made; shared by threads */
 
 /* Opens each root directory. A root that is missing or no directory is an error that names it. */
 int source_roots_new(struct source_roots **roots, const char *const *paths, size_t n, struct error *error);
-/* Another holder of them, on any thread; NULL stays NULL. */
-struct source_roots *source_roots_ref(struct source_roots *roots);
-struct source_roots *source_roots_free(struct source_roots *roots); /* with the last holder */
+struct source_roots *source_roots_free(struct source_roots *roots);
 
 /* Canonical text of a source: file:// removed (percent-decoded), "." and "//" and trailing slashes
  * collapsed, ".." refused, relative paths refused (clients make them absolute). malloc'd. */
@@ -102,7 +100,7 @@ int source_set_index(struct source_set *set, struct error *error);
 struct source_identity {
         unsigned char digest[16]; /* over every object's version, in order, and the index's */
 };
-void source_identity(const struct source_set *set, struct source_identity *out);
+int source_identity(const struct source_set *set, struct source_identity *out, struct error *error);
 
 /* All objects and the index file: unchanged since they were opened? */
 int source_check(const struct source_set *set, struct error *error);

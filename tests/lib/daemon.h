@@ -22,10 +22,6 @@ struct daemon {
         char log[PATH_SIZE];
 };
 
-/* STREAMERD_TEST_DEVICE=cuda: wherever a test asks for the host device it gets a stand-in's GPU. What is
- * about host memory alone is left off then. */
-bool daemon_on_gpu(void);
-
 /* Where it listens and logs, without starting it: d->socket may then be used in flags. */
 void daemon_init(struct daemon *d, const char *folder);
 
@@ -35,6 +31,10 @@ void daemon_start(struct daemon *d, const char *const *flags);
 void daemon_start_simple(struct daemon *d, const char *folder, const char *root, const char *budget);
 /* As daemon_start, but expects it to end by itself: its exit status. */
 int daemon_run(struct daemon *d, const char *const *flags);
+
+/* Starts it, and stops it again where it comes up; its exit status either way. For starts that may
+ * fail. */
+int daemon_try(struct daemon *d, const char *const *flags);
 
 /* SIGTERM, then its exit status (128 + signal where one ended it); fails after 15 s. */
 int daemon_stop(struct daemon *d);

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The calls of the daemon that can fail, and how they do: CALL(name, what it returns then, errno).
+ * Arguments and results are integers and pointers, which the ABI passes alike, so that one shape of
+ * function stands before all of them.
+ *
+ * A failure is one that the real call can have, the likeliest under load: no memory, no descriptor, no
+ * room, a broken disk.
+ */
+#ifndef TESTS_LIB_FAULT_CALLS_H
+#define TESTS_LIB_FAULT_CALLS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+// clang-format off
+#define FAULT_CALLS(CALL) \
+        /* memory */ \
+        CALL(malloc, 0, ENOMEM) CALL(calloc, 0, ENOMEM) CALL(realloc, 0, ENOMEM) CALL(reallocarray, 0, ENOMEM) \
+        CALL(aligned_alloc, 0, ENOMEM) CALL(strdup, 0, ENOMEM) CALL(strndup, 0, ENOMEM) \
+        CALL(mmap, -1, ENOMEM) CALL(mremap, -1, ENOMEM) CALL(madvise, -1, EAGAIN) \
+        CALL(memfd_create, -1, ENFILE) CALL(ftruncate, -1, ENOSPC) CALL(fallocate, -1, ENOSPC) \
+        /* files */ \
+        CALL(open, -1, EMFILE) CALL(openat, -1, EMFILE) CALL(fopen, 0, EMFILE) CALL(opendir, 0, EMFILE) \
+        CALL(fdopendir, 0, ENOMEM) CALL(readdir, 0, EIO) CALL(__getdelim, -1, EIO) CALL(fgets, 0, EIO) \
+        CALL(stat, -1, EIO) CALL(lstat, -1, EIO) CALL(fstat, -1, EIO) CALL(fstatat, -1, EIO) CALL(statx, -1, EIO) \
+        CALL(access, -1, EIO) CALL(faccessat, -1, EIO) CALL(getcwd, 0, ENOENT) CALL(readlink, -1, EIO) \
+        CALL(pread, -1, EIO) CALL(preadv, -1, EIO) CALL(preadv2, -1, EIO) CALL(read, -1, EIO) CALL(write, -1, ENOSPC) \
+        CALL(flock, -1, EINTR) CALL(fcntl, -1, EMFILE) CALL(dup, -1, EMFILE) CALL(posix_fadvise, EINVAL, 0) \
+        CALL(fsync, -1, EIO) CALL(rename, -1, EIO) CALL(renameat, -1, EIO) CALL(mkdir, -1, EIO) \
+        CALL(ioctl, -1, ENOTTY) CALL(syscall, -1, EMFILE) CALL(getrandom, -1, EAGAIN) \
+        /* sockets */ \
+        CALL(socket, -1, EMFILE) CALL(bind, -1, EACCES) CALL(listen, -1, EADDRINUSE) CALL(connect, -1, EAGAIN) \
+        CALL(accept4, -1, EMFILE) CALL(recv, -1, ECONNRESET) CALL(recvmsg, -1, ECONNRESET) \
+        CALL(sendmsg, -1, ENOBUFS) CALL(sendto, -1, EAGAIN) CALL(send, -1, EAGAIN) \
+        CALL(getsockopt, -1, ENOBUFS) CALL(setsockopt, -1, ENOBUFS) CALL(getsockname, -1, ENOBUFS) CALL(socketpair, -1, EMFILE) \
+        CALL(poll, -1, EINTR) \
+        /* threads and limits; these answer the error itself */ \
+        CALL(pthread_create, EAGAIN, 0) CALL(pthread_cond_init, ENOMEM, 0) CALL(pthread_mutex_init, ENOMEM, 0) \
+        CALL(pthread_attr_setaffinity_np, ENOMEM, 0) \
+        CALL(sched_getaffinity, -1, EINVAL) CALL(getrlimit, -1, EPERM) CALL(setrlimit, -1, EPERM) \
+        /* libuv */ \
+        CALL(uv_loop_init, -EMFILE, 0) CALL(uv_async_init, -EMFILE, 0) CALL(uv_poll_init, -ENOMEM, 0) \
+        CALL(uv_poll_start, -ENOMEM, 0) CALL(uv_signal_init, -EMFILE, 0) CALL(uv_signal_start, -EINVAL, 0) \
+        /* the rest */ \
+        CALL(XXH3_createState, 0, ENOMEM) CALL(EVP_MD_CTX_new, 0, ENOMEM) CALL(EVP_DigestInit_ex, 0, 0) \
+        CALL(EVP_MD_CTX_copy_ex, 0, 0) CALL(EVP_DigestUpdate, 0, 0) CALL(EVP_DigestFinal_ex, 0, 0) CALL(msgpack_unpack_next, -2, 0) \
+        CALL(yaml_parser_initialize, 0, 0) CALL(yaml_parser_parse, 0, 0) \
+        CALL(sd_is_socket_unix, -EINVAL, 0) CALL(sd_listen_fds_with_names, -ENOMEM, 0) \
+        CALL(sd_watchdog_enabled, -EINVAL, 0) CALL(sd_notify, -ENOBUFS, 0) CALL(sd_notify_barrier, -ENOBUFS, 0) \
+        CALL(sd_pid_notify_with_fds, -ENOBUFS, 0) CALL(sd_bus_open_system, -EIO, 0) \
+        CALL(sd_bus_call_method, -EIO, 0) CALL(sd_bus_get_property_trivial, -EIO, 0) \
+        CALL(MHD_start_daemon, 0, ENOMEM) CALL(MHD_create_response_from_buffer, 0, ENOMEM) \
+        CALL(MHD_queue_response, 0, 0) CALL(MHD_add_response_header, 0, 0) CALL(MHD_get_connection_info, 0, 0)
+// clang-format on
+
+enum fault_call {
+#define CALL(name, result, error) FAULT_##name,
+        FAULT_CALLS(CALL)
+#undef CALL
+                FAULT_COUNT
+};
+
+#define FAULT_PAGE "STREAMERD_FAULT_PAGE" /* the file that both sides map */
+
+/* Between the test and the daemon. */
+struct fault_page {
+        _Atomic uint32_t armed;  /* call + 1; 0: none */
+        _Atomic uint64_t until;  /* calls of it that still succeed */
+        _Atomic uint32_t struck; /* the armed call has failed */
+        _Atomic uint64_t seen[FAULT_COUNT];
+        _Atomic uint64_t failed[FAULT_COUNT];
+};
+
+#endif
