@@ -143,6 +143,7 @@ __attribute__((format(printf, 2, 3))) static void put(struct metric_text *text, 
 void metric_begin(struct metric_text *text, enum metric metric)
 {
         static const char *const kinds[] = {[METRIC_COUNTER] = "counter",
+                                            [METRIC_COUNTER_SECONDS] = "counter",
                                             [METRIC_GAUGE] = "gauge",
                                             [METRIC_SECONDS] = "histogram",
                                             [METRIC_BYTES] = "histogram"};
@@ -221,7 +222,9 @@ void metric_counted(struct metric_text *text, enum metric metric)
         if (d->kind == METRIC_SECONDS || d->kind == METRIC_BYTES)
                 put_histogram(text, metric);
         else if (d->label == LABEL_NONE)
-                metric_sample(text, metric, NULL, (double)atomic_load(&counters[metric][0]));
+                metric_sample(text, metric, NULL,
+                              (double)atomic_load(&counters[metric][0]) /
+                                      (d->kind == METRIC_COUNTER_SECONDS ? 1e9 : 1));
         else
                 for (size_t i = 0; (word = slot_name(d->label, i)) != NULL; i++)
                         metric_sample(text, metric, word, (double)atomic_load(&counters[metric][i]));

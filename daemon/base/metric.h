@@ -14,7 +14,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum metric_kind { METRIC_COUNTER, METRIC_GAUGE, METRIC_SECONDS, METRIC_BYTES }; /* the last two: histograms */
+enum metric_kind {
+        METRIC_COUNTER,
+        METRIC_COUNTER_SECONDS, /* moved by nanoseconds */
+        METRIC_GAUGE,
+        METRIC_SECONDS, /* histograms */
+        METRIC_BYTES,
+};
 enum metric_label { LABEL_NONE, LABEL_VERSION, LABEL_DEVICE, LABEL_STATE, LABEL_SOURCE, LABEL_CODE, LABEL_RESULT };
 
 // clang-format off
@@ -32,7 +38,8 @@ enum metric_label { LABEL_NONE, LABEL_VERSION, LABEL_DEVICE, LABEL_STATE, LABEL_
         M(LOAD_SECONDS,    SECONDS, "streamerd_load_seconds",              NONE,    "Duration of loads that became ready") \
         M(LOAD_BYTES,      BYTES,   "streamerd_load_bytes",                NONE,    "Size of loads that became ready") \
         M(READ_BYTES,      COUNTER, "streamerd_read_bytes_total",          SOURCE,  "Bytes of weights that have landed and were hashed, by kind of source") \
-        M(READ_BUSY,       GAUGE,   "streamerd_read_busy_ratio",           NONE,    "Of the reads that the last load could have had under way, the share that it had") \
+        M(READ_TIME,       COUNTER_SECONDS, "streamerd_read_seconds_total", NONE,   "Time that blocks of loads that became ready were being read") \
+        M(READ_ROOM,       COUNTER_SECONDS, "streamerd_read_room_seconds_total", NONE, "Time that they could have been: length times depth of these loads") \
         M(RETRIES,         COUNTER, "streamerd_retries_total",             SOURCE,  "Requests to a source that were made again") \
         M(RING_BYTES,      GAUGE,   "streamerd_ring_bytes",                NONE,    "Bytes of the staging ring") \
         M(RING_SLOTS,      GAUGE,   "streamerd_ring_slots",                NONE,    "Slots of the staging ring") \

@@ -376,15 +376,13 @@ static void place(struct reader *reader)
         reader->placed = numa_processors(numa, "", &reader->processors);
 }
 
-unsigned reader_job_busy(const struct read_job *job)
+void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *room_ns)
 {
         size_t n = job->plan != NULL ? job->plan->n_blocks : 0;
         uint64_t depth = n < job->limit ? n : job->limit;
-        uint64_t room = depth * (job->over_ns - job->begun_ns);
         uint64_t took = __atomic_load_n(&job->read_ns, __ATOMIC_RELAXED);
-        if (room == 0)
-                return 0;
-        return took >= room ? 100 : (unsigned)((double)took / (double)room * 100);
+        *room_ns = depth * (job->over_ns - job->begun_ns);
+        *took_ns = took < *room_ns ? took : *room_ns;
 }
 
 void reader_usage(struct reader *reader, struct reader_usage *usage)

@@ -155,10 +155,10 @@ void reader_set_weight(struct reader *reader, struct read_job *job, unsigned wei
 void reader_watch(struct reader *reader);
 bool reader_job_stalled(struct reader *reader, const struct read_job *job);
 
-/* Of the reads that a job that is over could have had under way, the percentage that it had: time
- * spent in reads, by its length and its depth (its limit, or its blocks where they are fewer). 100:
- * storage was asked for all that it could give. */
-unsigned reader_job_busy(const struct read_job *job);
+/* Of a job that is over: the time spent in reads, and the time that could have been, which is its
+ * length times its depth (its limit, or its blocks where they are fewer). Equal: storage was asked for
+ * all that it could give. */
+void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *room_ns);
 
 struct reader_usage {
         unsigned slots, used_slots, threads, stuck_threads;

@@ -44,23 +44,23 @@ static void device_names(char out[SHOWN], const struct load *load)
 /* What was read, however many devices it went to. */
 struct brought {
         uint64_t bytes, tensors;
-        unsigned busy;
+        uint64_t read_ns, room_ns; /* reader_job_reads() */
 };
 
 static struct brought brought_by(const struct load *load)
 {
         struct brought sum = {0};
-        size_t n = 0;
         for (size_t i = 0; i < load->n_parts; i++) {
                 const struct load_part *part = &load->parts[i];
+                uint64_t took, room;
                 if (!part_lives(part))
                         continue;
                 sum.bytes += part->resolved.plan.bytes;
                 sum.tensors += part->resolved.plan.n_tensors;
-                sum.busy += reader_job_busy(&part->job);
-                n++;
+                reader_job_reads(&part->job, &took, &room);
+                sum.read_ns += took;
+                sum.room_ns += room;
         }
-        sum.busy /= n > 0 ? (unsigned)n : 1;
         return sum;
 }
 
@@ -80,19 +80,22 @@ static void report_ready(const struct load *load, const char *source)
         const struct brought b = brought_by(load);
         uint64_t ns = load->ended_ns - load->started_ns;
         double seconds = (double)ns / 1e9;
+        unsigned busy = b.room_ns > 0 ? (unsigned)(100.0 * (double)b.read_ns / (double)b.room_ns) : 0;
         const char *kind = metric_source_name(metric_source_of(load->source));
         char reads[40] = "", devices[SHOWN];
         device_names(devices, load);
         if (b.bytes > 0)
-                snprintf(reads, sizeof(reads), ", reads %u %% busy", b.busy);
+                snprintf(reads, sizeof(reads), ", reads %u %% busy", busy);
         metric_add_result(METRIC_LOADS, RESULT_READY, 1);
         metric_add_source(METRIC_READ_BYTES, metric_source_of(load->source), b.bytes);
         metric_observe(METRIC_LOAD_SECONDS, ns);
         metric_observe(METRIC_LOAD_BYTES, b.bytes);
+        metric_add(METRIC_READ_TIME, b.read_ns);
+        metric_add(METRIC_READ_ROOM, b.room_ns);
         log_event(LOG_LEVEL_INFO, LOG_MODEL_READY,
                   LOG_FIELDS(LOG_TEXT("model", load->name), LOG_NUMBER("generation", load->number),
                              LOG_TEXT("device", devices), LOG_NUMBER("bytes", b.bytes), LOG_NUMBER("load_ns", ns),
-                             LOG_NUMBER("read_busy_percent", b.busy), LOG_TEXT("source_kind", kind)),
+                             LOG_NUMBER("read_busy_percent", busy), LOG_TEXT("source_kind", kind)),
                   "%s: ready, generation %" PRIu64 ", %" PRIu64 " bytes, %" PRIu64
                   " tensors, %.3f s, %.2f GiB/s%s (%s)",
                   load->name, load->number, b.bytes, b.tensors, seconds,

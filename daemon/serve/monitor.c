@@ -15,7 +15,7 @@
 
 #define CONNECTIONS 16u
 #define MEMORY ((size_t)16 * 1024) /* of a connection: its request's line and headers */
-#define LIFE_NS (UINT64_C(10) * 1000000000)
+#define LIFE_NS (UINT64_C(5) * 1000000000)
 #define TICK_MS 1000
 
 struct monitor {
@@ -159,6 +159,7 @@ static void on_timer(uv_timer_t *timer);
 static void turn(struct monitor *monitor)
 {
         MHD_UNSIGNED_LONG_LONG wait = TICK_MS;
+        cut_slow(monitor); /* at each turn: who sends now and then puts the timer off each time */
         MHD_run(monitor->http);
         if (MHD_get_timeout(monitor->http, &wait) != MHD_YES || wait > TICK_MS)
                 wait = TICK_MS;
@@ -167,9 +168,7 @@ static void turn(struct monitor *monitor)
 
 static void on_timer(uv_timer_t *timer)
 {
-        struct monitor *monitor = timer->data;
-        cut_slow(monitor);
-        turn(monitor);
+        turn(timer->data);
 }
 
 static void on_readable(uv_poll_t *poll, int status, int events)
