@@ -44,6 +44,7 @@ struct daemon {
         struct work_pool *pool;
         struct reader reader;
         struct resident resident;
+        struct room room;
         struct loads loads;
         struct server server;
         struct monitor *monitor; /* NULL: no address to listen at */
@@ -199,6 +200,8 @@ static int make_parts(struct daemon *d, struct error *error)
         if (d->pool == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         resident_init(&d->resident, d->devices, d->n_devices, c->limits.failed_kept);
+        if (room_init(&d->room, &d->resident, d->wake, c->limits.queued) < 0)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
         loads_init(&d->loads);
         d->loads.max_running = (unsigned)c->limits.loads;
         d->loads.resident = &d->resident;
@@ -206,6 +209,8 @@ static int make_parts(struct daemon *d, struct error *error)
         d->loads.reader = &d->reader;
         d->loads.pool = d->pool;
         d->loads.block_size = c->io.block_size;
+        d->loads.keep_alive_ns = c->residency.keep_alive_ns;
+        d->loads.drain_timeout_ns = c->residency.drain_timeout_ns;
         d->server.limits = limits_of(&c->limits);
         d->server.share_across_uids = c->cuda.across_uids;
         d->server.trust_detach = c->cuda.trust_detach;
@@ -317,6 +322,7 @@ static void take_apart(struct daemon *d)
         require(uv_loop_close(&d->loop) == 0);
         monitor_free(d->monitor);
         resident_deinit(&d->resident);
+        room_deinit(&d->room);
         work_pool_free(d->pool);
         for (size_t i = 0; i < d->n_devices; i++)
                 device_free(d->devices[i]);

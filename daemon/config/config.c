@@ -67,6 +67,7 @@ void config_init(struct config *config)
                                 .connections_per_uid = 4096,
                                 .leases_per_client = 4096,
                                 .loads = 64,
+                                .queued = 16,
                                 .requests_per_client = 64,
                                 .output_per_client = 4 * MiB,
                                 .fds_in_flight = 4096,

@@ -33,6 +33,7 @@ struct config_limits {
         uint64_t connections_per_uid; /* 4096; root and the daemon's own uid are exempt */
         uint64_t leases_per_client;   /* 4096: one connection's */
         uint64_t loads;               /* 64 running or waiting */
+        uint64_t queued;              /* 16 that wait for memory */
         uint64_t requests_per_client; /* 64 unanswered */
         uint64_t output_per_client;   /* 4 MiB of unsent replies; then its requests wait */
         uint64_t fds_in_flight;       /* 4096 in all */
@@ -55,6 +56,10 @@ struct config {
                 uint64_t stall_ns;     /* 30 s without a byte: the load is quarantined */
         } io;
         struct config_limits limits;
+        struct {
+                uint64_t keep_alive_ns;    /* 0: models stay until they are unloaded or evicted */
+                uint64_t drain_timeout_ns; /* 0: what was replaced stays as long as it is leased */
+        } residency;
         struct {
                 char *library;         /* of the CUDA runtime; NULL: libcudart.so.13, .12 */
                 bool across_uids;      /* false: cuda-ipc handles of a model go to one user's processes */

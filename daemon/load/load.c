@@ -230,10 +230,10 @@ static void alloc_done(struct work *work)
                 start_reading(load);
 }
 
-static void start_allocating(struct load *load)
+void load_allocate(struct load *load)
 {
         load->state = LOAD_ALLOCATING;
-        load_log_stage(load, "planned");
+        load_log_stage(load, "admitted");
         for (size_t i = 0; i < load->n_targets; i++) {
                 struct load_target *t = &load->targets[i];
                 if (!target_lives(t))
@@ -275,25 +275,9 @@ static void estimate(struct load_target *target)
         e->blocks = plan->n_blocks;
         e->copied = plan->copied_bytes;
         e->needed = needed_bytes(plan);
-        e->budget = device->budget;
-        e->unused = device->budget > device->used ? device->budget - device->used : 0;
+        e->budget = device_budget(device);
+        e->unused = device_unused(device);
         e->fits = e->resident || e->needed <= e->unused;
-}
-
-/* All are charged before any allocates. */
-static void charge_targets(struct load *load)
-{
-        for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++) {
-                struct load_target *t = &load->targets[i];
-                const struct plan *plan = &t->part->resolved.plan;
-                struct error error = {0};
-                if (!target_lives(t))
-                        continue;
-                t->generation->data_bytes = plan->bytes;
-                t->generation->n_tensors = plan->n_tensors;
-                if (generation_charge(t->generation, needed_bytes(plan), &error) < 0)
-                        target_failed(t, &error);
-        }
 }
 
 static void plan_done(struct work *work)
@@ -307,9 +291,7 @@ static void plan_done(struct work *work)
                 load_end(load, LOAD_READY, NULL);
                 return;
         }
-        charge_targets(load);
-        if (!load_ended(load->state))
-                start_allocating(load);
+        load_admit(load);
 }
 
 void load_plan(struct load *load)
@@ -420,6 +402,7 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
         load->ended_ns = now_ns();
         load->loads->n_running--;
         load_unwatch(&load->behind);
+        load_withdraw(load);
         if (error != NULL)
                 load->error = *error;
         for (size_t i = 0; i < load->n_targets; i++)

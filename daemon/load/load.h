@@ -2,13 +2,14 @@
  *
  * One load: from a source to generations that serve, one on each of its devices.
  *
- *   opening > planning > allocating > reading > checking > ended (ready, failed, cancelled)
+ *   opening > planning > queued > allocating > reading > checking > ended (ready, failed, cancelled)
  *      \-> ended: resident already, or joined to the load that is under way
  *
  * All transitions happen on the loop; the steps run elsewhere and come back by wake:
  *
  *   opening     lane of the file system   open the source's files
  *   planning    the same                  read and parse headers, plan, make the books
+ *   queued      nowhere                   until each device has room for it (admit.c)
  *   allocating  the devices' threads      segments
  *   reading     reader threads            blocks; beside it workers build the manifests, and with
  *                                         SHA-256 others check each file that is whole
@@ -33,10 +34,12 @@
 #include "daemon/load/publish.h"
 #include "daemon/load/sha.h"
 #include "daemon/resident/resident.h"
+#include "daemon/resident/room.h"
 
 enum load_state {
         LOAD_OPENING,
         LOAD_PLANNING,
+        LOAD_QUEUED,
         LOAD_ALLOCATING,
         LOAD_READING,
         LOAD_CHECKING,
@@ -44,7 +47,7 @@ enum load_state {
         LOAD_FAILED,
         LOAD_CANCELLED,
 };
-/* The words of the protocol: "resolving", "loading", "ready", "failed", "cancelled". */
+/* The words of the protocol: "resolving", "queued", "loading", "ready", "failed", "cancelled". */
 const char *load_state_name(enum load_state state);
 bool load_ended(enum load_state state);
 
@@ -57,8 +60,10 @@ struct load_request {
         size_t n_devices;
         const char *pattern; /* of the files' names, rank r to the r-th device; NULL: replicas */
         bool sha256, dry_run;
-        unsigned priority; /* 0: the default */
-        bool probe;        /* the daemon's own model, of this seed; has no source */
+        bool wait, no_evict, pin;                 /* for room; evicting nobody; never to be evicted */
+        uint64_t keep_alive_ns, drain_timeout_ns; /* 0: the default */
+        unsigned priority;                        /* 0: the default */
+        bool probe;                               /* the daemon's own model, of this seed; has no source */
         uint64_t probe_seed;
         const struct caller *caller;
 };
@@ -103,6 +108,7 @@ struct load_target {
         bool failed;                   /* on its own, before the load ended */
         struct error error;            /* why */
         struct load_estimate estimate;
+        struct room_request room;
         struct read_target copy;
         struct table manifest, arrival; /* on their way to the generation */
         struct work step;               /* allocating */
@@ -139,13 +145,15 @@ struct load {
         char *name, *source;
         char *pattern; /* NULL: replicas */
         struct caller caller;
-        bool sha256, dry_run, probe;
-        unsigned priority; /* its weight where loads share the reader */
+        bool sha256, dry_run, wait, no_evict, pin, probe;
+        uint64_t keep_alive_ns, drain_timeout_ns; /* 0: the default */
+        unsigned priority;                        /* its weight where loads share the reader */
         uint64_t probe_seed;
         uint64_t lane;
 
         struct load_target *targets; /* as they were named; rank r is the r-th */
         size_t n_targets;
+        struct room_part *rooms; /* what those that live need */
         struct load_part *parts;
         size_t n_parts;
         uint64_t number; /* of the generations; 0 until it is known */
@@ -157,7 +165,7 @@ struct load {
         struct wake_item resume;  /* it has ended */
         struct work step;         /* what is in flight; `pending` counts it and all that parts and targets have */
         struct error step_error;
-        unsigned pending, allocating;
+        unsigned pending, queued, allocating;
 };
 
 struct loads {
@@ -168,6 +176,7 @@ struct loads {
         struct reader *reader;
         struct work_pool *pool;
         uint64_t block_size;
+        uint64_t keep_alive_ns, drain_timeout_ns; /* where a request names none; 0: without end */
         /* Tensors of this generation have arrived, or its tables are there now. */
         void (*arrived)(struct loads *loads, struct generation *generation);
         void *context;

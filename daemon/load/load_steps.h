@@ -21,6 +21,8 @@ bool load_lives(const struct load *load);
 /* Something that `pending` counts came home. False if the load has ended meanwhile: then there is
  * nothing to go on with. */
 bool load_step_home(struct load *load);
+/* It has room everywhere: on to allocating. */
+void load_allocate(struct load *load);
 /* Where all parts are read: on to checking. */
 void load_maybe_check(struct load *load);
 /* Where the time of a load goes. */
@@ -31,6 +33,13 @@ void target_failed(struct load_target *target, const struct error *error);
 /* One that has failed, and that nothing is on its way to, gives its memory back before the load ends. */
 void target_give_up(struct load_target *target);
 bool target_lives(const struct load_target *target); /* it is being loaded, and has not failed */
+
+/* ---- admit.c ---- */
+
+/* From PLANNING to QUEUED, and from there to load_allocate(). */
+void load_admit(struct load *load);
+/* It has ended: what it still asks for is not wanted. */
+void load_withdraw(struct load *load);
 
 /* ---- meet.c ---- */
 
@@ -51,6 +60,8 @@ void part_deinit(struct load_part *part); /* on a worker */
 /* Tells those who watch; each is unlinked before it is called. */
 void load_tell_watchers(struct load *load);
 void load_move_watchers(struct load *from, struct load *to);
+/* This load wants the generation: pinned, kept alive, as it was asked to be. */
+void load_keep(const struct load *load, struct generation *generation);
 /* When nothing of it is in flight and it has ended. */
 void load_free(struct load *load);
 

@@ -12,9 +12,9 @@
 const char *load_state_name(enum load_state state)
 {
         static const char *const names[] = {
-                [LOAD_OPENING] = "resolving", [LOAD_PLANNING] = "resolving",  [LOAD_ALLOCATING] = "loading",
-                [LOAD_READING] = "loading",   [LOAD_CHECKING] = "loading",    [LOAD_READY] = "ready",
-                [LOAD_FAILED] = "failed",     [LOAD_CANCELLED] = "cancelled",
+                [LOAD_OPENING] = "resolving",  [LOAD_PLANNING] = "resolving", [LOAD_QUEUED] = "queued",
+                [LOAD_ALLOCATING] = "loading", [LOAD_READING] = "loading",    [LOAD_CHECKING] = "loading",
+                [LOAD_READY] = "ready",        [LOAD_FAILED] = "failed",      [LOAD_CANCELLED] = "cancelled",
         };
         return names[state];
 }
@@ -128,6 +128,7 @@ void load_free(struct load *load)
 {
         list_remove(&load->link);
         free(load->targets);
+        free(load->rooms);
         free(load->parts);
         free(load->name);
         free(load->source);
@@ -171,7 +172,8 @@ static int add_targets(struct load *load, const struct order *order)
 {
         load->targets = calloc(order->n_devices, sizeof(*load->targets));
         load->parts = calloc(order->n_devices, sizeof(*load->parts));
-        if (load->targets == NULL || load->parts == NULL)
+        load->rooms = calloc(order->n_devices, sizeof(*load->rooms));
+        if (load->targets == NULL || load->parts == NULL || load->rooms == NULL)
                 return STREAMER_ENOMEM;
         int r = 0;
         for (size_t i = 0; r == 0 && i < order->n_devices; i++)
@@ -195,6 +197,32 @@ static void load_undo(struct load *load)
         load_free(load);
 }
 
+/* How its generations are to be kept; a load that is repeated adds to what was asked for before. */
+static void load_mark(struct load *load, const struct load_request *request)
+{
+        load->pin = load->pin || request->pin;
+        if (request->keep_alive_ns > 0)
+                load->keep_alive_ns = request->keep_alive_ns;
+        if (request->drain_timeout_ns > 0)
+                load->drain_timeout_ns = request->drain_timeout_ns;
+        for (size_t i = 0; i < load->n_targets; i++)
+                if (load->targets[i].generation != NULL)
+                        load_keep(load, load->targets[i].generation);
+}
+
+void load_keep(const struct load *load, struct generation *generation)
+{
+        const struct loads *loads = load->loads;
+        bool is_new = generation->state == GENERATION_LOADING;
+        generation->pinned = generation->pinned || load->pin;
+        if (load->keep_alive_ns > 0 || is_new)
+                generation->keep_alive_ns = load->keep_alive_ns > 0 ? load->keep_alive_ns : loads->keep_alive_ns;
+        if (load->drain_timeout_ns > 0 || is_new)
+                generation->drain_timeout_ns =
+                        load->drain_timeout_ns > 0 ? load->drain_timeout_ns : loads->drain_timeout_ns;
+        generation_used(generation);
+}
+
 static struct load *load_new(struct loads *loads, const struct load_request *request, const struct order *order)
 {
         struct load *load = calloc(1, sizeof(*load));
@@ -209,6 +237,8 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
         load->caller = *request->caller;
         load->sha256 = request->sha256;
         load->dry_run = request->dry_run;
+        load->wait = request->wait;
+        load->no_evict = request->no_evict;
         load->priority = request->priority > 0 ? request->priority : PROTO_PRIORITY_DEFAULT;
         load->probe = request->probe;
         load->probe_seed = request->probe_seed;
@@ -218,6 +248,7 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
                 load_undo(load);
                 return NULL;
         }
+        load_mark(load, request);
         list_append(&loads->all, &load->link);
         return load;
 }
@@ -226,8 +257,10 @@ static int begin(struct loads *loads, const struct load_request *request, const 
                  struct error *error)
 {
         *out = request->dry_run ? NULL : find_same(loads, order, request);
-        if (*out != NULL)
+        if (*out != NULL) {
+                load_mark(*out, request);
                 return 0;
+        }
         if (loads->n_running >= loads->max_running)
                 return error_set(error, STREAMER_ELIMIT, "%u loads are under way, no more are taken", loads->n_running);
         *out = load_new(loads, request, order);

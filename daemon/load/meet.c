@@ -73,6 +73,7 @@ static void share(struct load_target *target, struct generation *same, bool serv
         target->shared = true;
         load->number = same->number;
         generation_pin(same);
+        load_keep(load, same);
         generation_changed(same);
 }
 

@@ -91,14 +91,16 @@ struct generation {
         unsigned pins; /* work that may touch the memory: the load, a verify */
         bool releasing;
 
-        bool pinned;            /* is never evicted, and does not expire */
-        uint64_t keep_alive_ns; /* it goes after so long without a lease; 0: never */
-        uint64_t last_used_ns;  /* load, attach, detach */
-        bool quarantined;       /* taken from clients who still map it */
-        uint64_t dropped_ns;    /* draining or failed since */
-        struct work work;       /* the release */
-        struct kept *kept;      /* what the service manager holds of it: until that is gone its memory is not */
-        bool unkept, keep_told; /* it could not be stored; that there is no room was logged */
+        bool pinned;               /* is never evicted, and does not expire */
+        uint64_t keep_alive_ns;    /* it goes after so long without a lease; 0: never */
+        uint64_t drain_timeout_ns; /* whom it replaces is unloaded by force after so long; 0: never */
+        uint64_t drained_by_ns;    /* draining: it is unloaded by force then; 0: never */
+        uint64_t last_used_ns;     /* load, attach, detach */
+        bool quarantined;          /* taken from clients who still map it */
+        uint64_t dropped_ns;       /* draining or failed since */
+        struct work work;          /* the release */
+        struct kept *kept;         /* what the service manager holds of it: until that is gone its memory is not */
+        bool unkept, keep_told;    /* it could not be stored; that there is no room was logged */
 };
 
 struct resident {

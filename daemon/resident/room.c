@@ -467,12 +467,13 @@ void room_ask(struct room *room, struct room_request *request)
         room_stir(room);
 }
 
-void room_withdraw(struct room_request *request)
+bool room_withdraw(struct room_request *request)
 {
         if (request->room == NULL || list_empty(&request->link))
-                return;
+                return false;
         list_remove(&request->link);
         room_stir(request->room);
+        return true;
 }
 
 void room_stir(struct room *room)

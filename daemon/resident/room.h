@@ -64,8 +64,8 @@ int room_init(struct room *room, struct resident *resident, struct wake *wake, u
 void room_deinit(struct room *room); /* accepts a zeroed one; the queue must be empty */
 
 void room_ask(struct room *room, struct room_request *request);
-/* It is not wanted any more, and is not answered. Forgives one that was. */
-void room_withdraw(struct room_request *request);
+/* It is not wanted any more. True: it will not be answered; false: it was, or was never asked. */
+bool room_withdraw(struct room_request *request);
 
 /* Something changed that may let a request go on. Forgives NULL. */
 void room_stir(struct room *room);

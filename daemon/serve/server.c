@@ -207,6 +207,7 @@ static void on_second(uv_timer_t *timer)
 {
         struct server *server = timer->data;
         reader_watch(server->reader);
+        room_tick(server->resident->room);
         sessions_tick(server, now_ns());
         log_tick();
         report_tell(server);

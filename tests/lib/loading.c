@@ -22,6 +22,9 @@ static struct held_work lane_work[2];
 unsigned arrivals;
 static unsigned fds_before;
 
+static struct room room;
+static uint64_t taken; /* of the budget, by nobody */
+
 static void on_arrived(struct loads *l, struct generation *g)
 {
         ck_assert_ptr_eq(l, &loads);
@@ -40,6 +43,7 @@ void loading_begin(void)
         fake_device_init(&fake, "fake", BUDGET, false);
         devices[0] = &fake.device;
         resident_init(&resident, devices, 1, 4);
+        ck_assert_int_eq(room_init(&room, &resident, core_wake, 4), 0);
         ck_assert_int_eq(reader_init(&reader, &opts, core_wake, &error), 0);
         pool = work_pool_new(core_wake, "pool", 4, 1);
         loads = (struct loads){.max_running = 8,
@@ -80,6 +84,7 @@ void loading_end(void)
         ck_assert(work_pool_stop(pool, now_ns() + 20 * SECOND));
         work_pool_free(pool);
         core_settle();
+        room_deinit(&room);
         fake_device_deinit(&fake);
         ck_assert_uint_eq(process_fds(getpid()), fds_before);
         ck_assert_uint_eq(threads_named("reader") + threads_named("pool") + threads_named("fake-device"), 0);
@@ -255,6 +260,12 @@ void load_start_held(struct watched *w, const char *path, enum load_state state)
         case LOAD_PLANNING:
                 start_held_planning(w, path);
                 break;
+        case LOAD_QUEUED: /* somebody has all of the device */
+                taken = BUDGET;
+                fake.device.used += taken;
+                load_start(w, path, "m");
+                w->load->wait = true;
+                break;
         case LOAD_ALLOCATING:
                 gate_init(&fake.alloc, false);
                 load_start(w, path, "m");
@@ -274,6 +285,9 @@ void load_start_held(struct watched *w, const char *path, enum load_state state)
 
 void load_let_go(void)
 {
+        fake.device.used -= taken;
+        taken = 0;
+        room_stir(&room);
         gate_open(&lane_gate);
         gate_open(&fake.alloc);
         gate_open(&fake.prepare);

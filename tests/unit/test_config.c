@@ -98,7 +98,7 @@ START_TEST(every_key_is_read)
                       "io: {concurrency: 4, block_size: 2MiB, memory_limit: 64MiB, stall: 5s}\n"
                       "limits:\n"
                       "  connections: 1\n  connections_per_uid: 2\n  leases_per_client: 3\n  loads: 4\n"
-                      "  requests_per_client: 5\n  output_per_client: 6MiB\n  fds_in_flight: 700\n"
+                      "  queued: 44\n  requests_per_client: 5\n  output_per_client: 6MiB\n  fds_in_flight: 700\n"
                       "  fds_per_client: 800\n  frame_timeout: 9s\n  failed_kept: 0\n"
                       "log: {level: debug}\n");
         ck_assert_str_eq(config.socket, "/s");
@@ -113,7 +113,7 @@ START_TEST(every_key_is_read)
         ck_assert_uint_eq(config.io.block_size, 2 * MiB);
         ck_assert_uint_eq(config.io.memory_limit, 64 * MiB);
         ck_assert_uint_eq(config.io.stall_ns, UINT64_C(5000000000));
-        const struct config_limits want = {1, 2, 3, 4, 5, 6 * MiB, 700, 800, UINT64_C(9000000000), 0};
+        const struct config_limits want = {1, 2, 3, 4, 44, 5, 6 * MiB, 700, 800, UINT64_C(9000000000), 0};
         ck_assert_mem_eq(&config.limits, &want, sizeof(want));
         ck_assert_int_eq(config.log.level, LOG_LEVEL_DEBUG);
 }

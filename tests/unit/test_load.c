@@ -135,8 +135,8 @@ END_TEST
 
 START_TEST(states_have_the_words_of_the_protocol)
 {
-        static const char *const words[] = {"resolving", "resolving", "loading", "loading",
-                                            "loading",   "ready",     "failed",  "cancelled"};
+        static const char *const words[] = {"resolving", "resolving", "queued", "loading",  "loading",
+                                            "loading",   "ready",     "failed", "cancelled"};
         for (int i = LOAD_OPENING; i <= LOAD_CANCELLED; i++) {
                 ck_assert_str_eq(load_state_name((enum load_state)i), words[i]);
                 ck_assert(load_ended((enum load_state)i) == (i >= LOAD_READY));

@@ -45,7 +45,7 @@ START_TEST(cancelling_ends_a_load_at_once_and_its_memory_follows)
         ck_assert_uint_eq(loads.n_running, 0);
         load_cancel(w.load); /* it has ended: nothing */
         core_settle();
-        ck_assert_uint_eq(fake.device.used > 0, _i >= LOAD_ALLOCATING); /* what is in flight may write */
+        ck_assert_uint_eq(fake.device.used > 0, _i >= LOAD_QUEUED); /* what is in flight may write */
         load_let_go();
         core_until(loads_empty(&loads) && fake.device.used == 0);
         ck_assert_uint_eq(fake.allocs, fake.freed);

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Between planning and allocating: a load asks for room on each of its devices, and is visible as
+ * "queued" until it has it. Ranks ask together, all or none. Replicas ask each on its own and may be
+ * refused so, unless the load wants to wait: two loads that wait, each with a half of what it needs,
+ * would wait for ever.
+ *
+ * How it fails: a refusal is the target's failure (all of them, for ranks). A load that ends
+ * meanwhile withdraws; what was granted is given back with its generations.
+ */
+#include "daemon/load/load_steps.h"
+
+static bool asks_together(const struct load *load)
+{
+        return load->pattern != NULL || load->wait;
+}
+
+static uint64_t needed_by(const struct load_target *target)
+{
+        const struct plan *plan = &target->part->resolved.plan;
+        uint64_t sum = 0;
+        for (size_t i = 0; i < plan->n_segments; i++)
+                sum += plan->segments[i];
+        return sum;
+}
+
+static void refuse(struct load_target *target, const struct error *error)
+{
+        struct load *load = target->load;
+        if (!asks_together(load)) {
+                target_failed(target, error);
+                return;
+        }
+        load_end(load, LOAD_FAILED, error);
+}
+
+static void on_answer(struct room_request *request, const struct error *error)
+{
+        struct load_target *target = container_of(request, struct load_target, room);
+        struct load *load = target->load;
+        load->queued--;
+        if (!load_step_home(load))
+                return;
+        if (error->code != 0)
+                refuse(target, error);
+        if (load->queued == 0 && !load_ended(load->state))
+                load_allocate(load);
+}
+
+static void ask(struct load_target *target, const struct room_part *parts, size_t n)
+{
+        struct load *load = target->load;
+        target->room = (struct room_request){.parts = parts,
+                                             .n_parts = n,
+                                             .priority = load->priority,
+                                             .evict = !load->no_evict && !target->generation->probe,
+                                             .wait = load->wait,
+                                             .answered = on_answer};
+        list_init(&target->room.link);
+        load->queued++;
+        load->pending++;
+        room_ask(load->loads->resident->room, &target->room);
+}
+
+void load_admit(struct load *load)
+{
+        struct load_target *first = NULL;
+        size_t n = 0;
+        load->state = LOAD_QUEUED;
+        load_log_stage(load, "planned");
+        for (size_t i = 0; i < load->n_targets; i++) {
+                struct load_target *t = &load->targets[i];
+                const struct plan *plan = &t->part->resolved.plan;
+                if (!target_lives(t))
+                        continue;
+                t->generation->data_bytes = plan->bytes;
+                t->generation->n_tensors = plan->n_tensors;
+                load->rooms[n++] = (struct room_part){t->generation, needed_by(t)};
+                first = first != NULL ? first : t;
+                if (!asks_together(load))
+                        ask(t, &load->rooms[n - 1], 1);
+        }
+        if (asks_together(load))
+                ask(first, load->rooms, n);
+}
+
+void load_withdraw(struct load *load)
+{
+        for (size_t i = 0; i < load->n_targets && load->queued > 0; i++)
+                if (room_withdraw(&load->targets[i].room)) {
+                        load->queued--;
+                        load->pending--;
+                }
+}
