@@ -140,9 +140,15 @@ export STREAMERD_TEST_SHORT ?= $(if $(SANITIZE),1,0)
 export CK_TIMEOUT_MULTIPLIER ?= $(if $(SANITIZE),10,1)
 export FUZZ_SECONDS SOAK_SECONDS CI
 
-## check        all tests: unit, integration, the fuzz corpora, layers; ONLY=name runs the programs of that name
+# What runs a second time with GPUs, which are stand-ins, in place of the host device: all that is about models
+# and processes. The rest is about pages, users' rights to host memory, settings, or has devices of its own.
+ON_GPU := arrival bad_files changes cli fairness generations hostile large lives sources
+CHECKS = $(TESTS) $(REPLAYS) $(ON_GPU:%=cuda=$(BUILD)/tests/integration/test_%)
+
+## check        all tests: unit, integration (again on stand-ins for GPUs), the fuzz corpora, layers; ONLY=name
+##              runs the programs with that in their names
 check: tests layers
-	@tests/check.sh $(if $(ONLY),$(foreach t,$(TESTS) $(REPLAYS),$(if $(findstring $(ONLY),$(t)),$(t))),$(TESTS) $(REPLAYS))
+	@tests/check.sh $(if $(ONLY),$(foreach t,$(CHECKS),$(if $(findstring $(ONLY),$(t)),$(t))),$(CHECKS))
 
 ## soak         a daemon under random load for SOAK_SECONDS
 soak: all $(BUILD)/tests/soak/soak

@@ -177,7 +177,10 @@ static struct server_limits limits_of(const struct config_limits *l)
 {
         return (struct server_limits){
                 .connections = l->connections,
-                .connections_per_uid = l->connections_per_uid,
+                .per_uid = {[USER_CONNECTIONS] = l->connections_per_uid,
+                            [USER_LEASES] = l->leases_per_uid,
+                            [USER_LOADS] = l->loads_per_uid,
+                            [USER_BYTES] = l->bytes_per_uid},
                 .leases_per_client = l->leases_per_client,
                 .requests_per_client = l->requests_per_client,
                 .fds_in_flight = l->fds_in_flight,
@@ -190,6 +193,8 @@ static int make_parts(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
         int r = source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, error);
+        if (r == 0)
+                r = roles_open(&d->config.access, error);
         if (r == 0)
                 r = make_devices(d, error);
         if (r == 0)
@@ -212,6 +217,7 @@ static int make_parts(struct daemon *d, struct error *error)
         d->loads.keep_alive_ns = c->residency.keep_alive_ns;
         d->loads.drain_timeout_ns = c->residency.drain_timeout_ns;
         d->server.limits = limits_of(&c->limits);
+        d->server.roles = &d->config.access;
         d->server.share_across_uids = c->cuda.across_uids;
         d->server.trust_detach = c->cuda.trust_detach;
         d->server.resident = &d->resident;

@@ -35,6 +35,8 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(load, STR, source, true, PROTO_TEXT_MAX) \
         F(load, STR, name, false, PROTO_NAME_MAX) \
         F(load, STRLIST, devices, false, 64) \
+        F(load, STR, layout, false, 16) \
+        F(load, STR, pattern, false, 255) \
         F(load, STR, verify, false, 16) \
         F(load, U64, priority, false, PROTO_PRIORITY_MAX) \
         F(load, BOOL, dry_run, false, 0) \
@@ -49,6 +51,7 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(list, U64, limit, false, 0)
 #define FIELDS_show(F) \
         F(show, STR, model, true, PROTO_NAME_MAX) \
+        F(show, STR, device, false, 255) \
         F(show, BOOL, tensors, false, 0) \
         F(show, U64, offset, false, 0) \
         F(show, U64, limit, false, 0)
@@ -63,6 +66,7 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(verify, STR, model, true, PROTO_NAME_MAX)
 #define FIELDS_unload(F) \
         F(unload, STR, model, true, PROTO_NAME_MAX) \
+        F(unload, STR, device, false, 255) \
         F(unload, BOOL, drain, false, 0)
 #define FIELDS_attach(F) \
         F(attach, STR, model, true, PROTO_NAME_MAX) \
@@ -82,10 +86,11 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(doctor, STR, root, false, PROTO_TEXT_MAX)
 #define FIELDS_probe(F) \
         F(probe, STR, device, false, 255)
+#define FIELDS_whoami(F)
 
 #define VERBS(V) \
         V(hello) V(ping) V(version) V(load) V(cancel) V(list) V(show) V(status) V(ps) V(wait) V(verify) V(unload) \
-        V(attach) V(reclaim) V(detach) V(subscribe) V(set_priority) V(metrics) V(doctor) V(probe)
+        V(attach) V(reclaim) V(detach) V(subscribe) V(set_priority) V(metrics) V(doctor) V(probe) V(whoami)
 // clang-format on
 
 enum verb {

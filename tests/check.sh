@@ -3,7 +3,8 @@
 #
 # check.sh PROGRAM...: runs test programs one after the other and sums up. A program that fails, or
 # says nothing of what it checked, fails the run; so does a skipped test under CI=true, unless
-# skips.txt allows it (README.md). A fuzz program replays its corpus.
+# skips.txt allows it (README.md). A fuzz program replays its corpus. "cuda=PROGRAM" runs it with
+# stand-ins of a GPU for the host device.
 set -u
 
 allowed=$(dirname "$0")/skips.txt
@@ -14,6 +15,7 @@ passed=0 failed=0 skipped=0 failures=()
 
 run() {
         case $1 in
+        cuda=*) STREAMERD_TEST_DEVICE=cuda timeout "$limit" "${1#cuda=}" ;;
         */fuzz_*) timeout "$limit" "$1" "tests/fuzz/corpus/${1##*/fuzz_}" ;;
         *) timeout "$limit" "$1" ;;
         esac

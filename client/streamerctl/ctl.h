@@ -67,6 +67,7 @@ int verb_load(struct ctl *ctl);
 int verb_cancel(struct ctl *ctl);
 int verb_set_priority(struct ctl *ctl);
 int verb_unload(struct ctl *ctl);
+int verb_whoami(struct ctl *ctl);
 int verb_wait(struct ctl *ctl);
 int verb_verify(struct ctl *ctl);
 int verb_list(struct ctl *ctl);

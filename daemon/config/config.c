@@ -4,7 +4,7 @@
  * command line is walked twice: first for its grammar and for what decides the rest (--config,
  * --help), and once all else is read, for its values.
  */
-#include "daemon/config/setting.h"
+#include "daemon/config/lists.h"
 
 #include "daemon/base/fd.h"
 #include "daemon/base/util.h"
@@ -65,6 +65,8 @@ void config_init(struct config *config)
                         {
                                 .connections = 8192,
                                 .connections_per_uid = 4096,
+                                .leases_per_uid = 16384,
+                                .loads_per_uid = 32,
                                 .leases_per_client = 4096,
                                 .loads = 64,
                                 .queued = 16,
@@ -83,6 +85,7 @@ void config_deinit(struct config *config)
 {
         setting_clear_roots(config);
         setting_clear_devices(config);
+        roles_deinit(&config->access);
         free(config->socket);
         free(config->cuda.library);
         free(config->metrics.listen);
@@ -336,7 +339,7 @@ static int check_whole(struct config *config, struct error *error)
                                  config->io.memory_limit, config->io.block_size);
         if (config->socket == NULL && (config->socket = strdup(CONFIG_DEFAULT_SOCKET)) == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        return 0;
+        return access_check_roots(config, error);
 }
 
 static int load_all(struct config *config, const struct args *args, int argc, char **argv, char *notes,

@@ -8,6 +8,7 @@
 
 #include "daemon/base/error.h"
 #include "daemon/base/log.h"
+#include "daemon/serve/role.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,7 +31,10 @@ struct config_device {
 
 struct config_limits {
         uint64_t connections;         /* 8192 */
-        uint64_t connections_per_uid; /* 4096; root and the daemon's own uid are exempt */
+        uint64_t connections_per_uid; /* 4096 */
+        uint64_t leases_per_uid;      /* 16384; root and the daemon's own uid are exempt from all of these */
+        uint64_t loads_per_uid;       /* 32 running or waiting */
+        uint64_t bytes_per_uid;       /* 0 (any amount): of models that are resident or loading for it */
         uint64_t leases_per_client;   /* 4096: one connection's */
         uint64_t loads;               /* 64 running or waiting */
         uint64_t queued;              /* 16 that wait for memory */
@@ -56,6 +60,7 @@ struct config {
                 uint64_t stall_ns;     /* 30 s without a byte: the load is quarantined */
         } io;
         struct config_limits limits;
+        struct roles access;
         struct {
                 uint64_t keep_alive_ns;    /* 0: models stay until they are unloaded or evicted */
                 uint64_t drain_timeout_ns; /* 0: what was replaced stays as long as it is leased */

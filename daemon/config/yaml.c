@@ -8,27 +8,13 @@
  * and further documents are refused: they let a file mean something else than it shows. So are
  * unknown keys and keys given twice.
  */
-#include "daemon/config/setting.h"
+#include "daemon/config/lists.h"
 
 #include "daemon/base/util.h"
 
 #include <string.h>
-#include <yaml.h>
 
-#define KEY_SIZE 64
-#define KEYS_MAX 64 /* more than there are valid keys */
 #define DEVICE_PARTS 4
-
-struct reader {
-        yaml_parser_t parser;
-        yaml_event_t event; /* the current one */
-        const char *name;
-        struct config *config;
-        struct error *error;
-        char key[KEY_SIZE]; /* that is being read, for messages */
-        char seen[KEYS_MAX][KEY_SIZE];
-        size_t n_seen;
-};
 
 /* ---- events ---- */
 
@@ -37,13 +23,18 @@ static unsigned line_of(const yaml_mark_t *mark)
         return (unsigned)mark->line + 1;
 }
 
-static int fail(struct reader *r, const char *what)
+unsigned doc_line(const struct doc *r)
+{
+        return line_of(&r->event.start_mark);
+}
+
+int doc_fail(struct doc *r, const char *what)
 {
         return error_set(r->error, STREAMER_EINVAL, "%s:%u: %s%s%s", r->name, line_of(&r->event.start_mark), r->key,
                          r->key[0] != '\0' ? ": " : "", what);
 }
 
-static int syntax_error(struct reader *r)
+static int syntax_error(struct doc *r)
 {
         const yaml_parser_t *p = &r->parser;
         if (p->error == YAML_MEMORY_ERROR)
@@ -52,22 +43,22 @@ static int syntax_error(struct reader *r)
                          p->problem ?: "unreadable");
 }
 
-static int check_marks(struct reader *r, const yaml_char_t *anchor, const yaml_char_t *tag)
+static int check_marks(struct doc *r, const yaml_char_t *anchor, const yaml_char_t *tag)
 {
         if (anchor != NULL)
-                return fail(r, "anchors are not supported");
-        return tag != NULL ? fail(r, "tags are not supported") : 0;
+                return doc_fail(r, "anchors are not supported");
+        return tag != NULL ? doc_fail(r, "tags are not supported") : 0;
 }
 
-static int check_event(struct reader *r)
+static int check_event(struct doc *r)
 {
         const yaml_event_t *e = &r->event;
         switch (e->type) {
         case YAML_ALIAS_EVENT:
-                return fail(r, "aliases are not supported");
+                return doc_fail(r, "aliases are not supported");
         case YAML_SCALAR_EVENT:
                 if (strlen((const char *)e->data.scalar.value) != e->data.scalar.length)
-                        return fail(r, "a NUL byte");
+                        return doc_fail(r, "a NUL byte");
                 return check_marks(r, e->data.scalar.anchor, e->data.scalar.tag);
         case YAML_SEQUENCE_START_EVENT:
                 return check_marks(r, e->data.sequence_start.anchor, e->data.sequence_start.tag);
@@ -78,7 +69,7 @@ static int check_event(struct reader *r)
         }
 }
 
-static int next(struct reader *r)
+int doc_next(struct doc *r)
 {
         yaml_event_delete(&r->event);
         if (!yaml_parser_parse(&r->parser, &r->event))
@@ -86,12 +77,12 @@ static int next(struct reader *r)
         return check_event(r);
 }
 
-static bool at(const struct reader *r, yaml_event_type_t type)
+bool doc_at(const struct doc *r, yaml_event_type_t type)
 {
         return r->event.type == type;
 }
 
-static const char *scalar(const struct reader *r)
+const char *doc_scalar(const struct doc *r)
 {
         return (const char *)r->event.data.scalar.value;
 }
@@ -99,23 +90,23 @@ static const char *scalar(const struct reader *r)
 /* ---- keys ---- */
 
 /* The current event is a key below `section` ("" at the top): it becomes r->key. */
-static int take_key(struct reader *r, const char *section)
+static int take_key(struct doc *r, const char *section)
 {
         snprintf(r->key, sizeof(r->key), "%s", section);
-        if (!at(r, YAML_SCALAR_EVENT))
-                return fail(r, "a key must be a word");
-        snprintf(r->key, sizeof(r->key), "%s%s%s", section, section[0] != '\0' ? "." : "", scalar(r));
+        if (!doc_at(r, YAML_SCALAR_EVENT))
+                return doc_fail(r, "a key must be a word");
+        snprintf(r->key, sizeof(r->key), "%s%s%s", section, section[0] != '\0' ? "." : "", doc_scalar(r));
         for (size_t i = 0; i < r->n_seen; i++)
                 if (strcmp(r->seen[i], r->key) == 0)
-                        return fail(r, "given twice");
+                        return doc_fail(r, "given twice");
         return 0;
 }
 
 /* The key is a valid one, so there are few. */
-static void mark_seen(struct reader *r)
+static void mark_seen(struct doc *r)
 {
-        require(r->n_seen < KEYS_MAX);
-        memcpy(r->seen[r->n_seen++], r->key, KEY_SIZE);
+        require(r->n_seen < DOC_KEYS_MAX);
+        memcpy(r->seen[r->n_seen++], r->key, DOC_KEY_SIZE);
 }
 
 static const struct setting *find_setting(const char *key)
@@ -137,106 +128,164 @@ static bool is_section(const char *key)
 
 /* ---- values ---- */
 
-static int read_setting(struct reader *r, const struct setting *setting)
+static int read_setting(struct doc *r, const struct setting *setting)
 {
         char why[SETTING_WHY];
         mark_seen(r);
-        int e = next(r);
+        int e = doc_next(r);
         if (e < 0)
                 return e;
-        if (!at(r, YAML_SCALAR_EVENT))
-                return fail(r, "takes a single value");
-        return setting_set(setting, r->config, scalar(r), why) < 0 ? fail(r, why) : 0;
+        if (!doc_at(r, YAML_SCALAR_EVENT))
+                return doc_fail(r, "takes a single value");
+        return setting_set(setting, r->config, doc_scalar(r), why) < 0 ? doc_fail(r, why) : 0;
 }
 
-static int read_section(struct reader *r)
+static int read_section(struct doc *r)
 {
-        char section[KEY_SIZE];
-        memcpy(section, r->key, KEY_SIZE);
+        char section[DOC_KEY_SIZE];
+        memcpy(section, r->key, DOC_KEY_SIZE);
         mark_seen(r);
-        int e = next(r);
-        if (e == 0 && !at(r, YAML_MAPPING_START_EVENT))
-                return fail(r, "takes keys of its own");
-        while (e == 0 && (e = next(r)) == 0 && !at(r, YAML_MAPPING_END_EVENT)) {
+        int e = doc_next(r);
+        if (e == 0 && !doc_at(r, YAML_MAPPING_START_EVENT))
+                return doc_fail(r, "takes keys of its own");
+        while (e == 0 && (e = doc_next(r)) == 0 && !doc_at(r, YAML_MAPPING_END_EVENT)) {
                 e = take_key(r, section);
                 if (e < 0)
                         return e;
                 const struct setting *setting = find_setting(r->key);
-                e = setting != NULL ? read_setting(r, setting) : fail(r, "unknown key");
+                if (setting != NULL)
+                        e = read_setting(r, setting);
+                else if (strcmp(r->key, "access.roles") == 0)
+                        e = access_read_roles(r);
+                else
+                        e = doc_fail(r, "unknown key");
         }
         return e;
 }
 
 /* { device: host, budget: 8GiB, pages: thp }: one value of it. */
-static int read_device_part(struct reader *r, char *parts[DEVICE_PARTS])
+static int read_device_part(struct doc *r, char *parts[DEVICE_PARTS])
 {
         static const char *const words[DEVICE_PARTS] = {"device", "budget", "pages", "handles"};
         size_t i = 0;
-        if (!at(r, YAML_SCALAR_EVENT))
-                return fail(r, "a key must be a word");
-        while (i < DEVICE_PARTS && strcmp(words[i], scalar(r)) != 0)
+        if (!doc_at(r, YAML_SCALAR_EVENT))
+                return doc_fail(r, "a key must be a word");
+        while (i < DEVICE_PARTS && strcmp(words[i], doc_scalar(r)) != 0)
                 i++;
-        snprintf(r->key, sizeof(r->key), "devices.%s", scalar(r));
+        snprintf(r->key, sizeof(r->key), "devices.%s", doc_scalar(r));
         if (i == DEVICE_PARTS)
-                return fail(r, "unknown key");
+                return doc_fail(r, "unknown key");
         if (parts[i] != NULL)
-                return fail(r, "given twice");
-        int e = next(r);
+                return doc_fail(r, "given twice");
+        int e = doc_next(r);
         if (e < 0)
                 return e;
-        if (!at(r, YAML_SCALAR_EVENT))
-                return fail(r, "takes a single value");
-        parts[i] = strdup(scalar(r));
+        if (!doc_at(r, YAML_SCALAR_EVENT))
+                return doc_fail(r, "takes a single value");
+        parts[i] = strdup(doc_scalar(r));
         return parts[i] != NULL ? 0 : error_set(r->error, STREAMER_ENOMEM, "%s: no memory", r->name);
 }
 
-static int read_device_map(struct reader *r)
+static int read_device_map(struct doc *r)
 {
         char *parts[DEVICE_PARTS] = {NULL};
         char why[SETTING_WHY];
         int e;
-        while ((e = next(r)) == 0 && !at(r, YAML_MAPPING_END_EVENT) && (e = read_device_part(r, parts)) == 0)
+        while ((e = doc_next(r)) == 0 && !doc_at(r, YAML_MAPPING_END_EVENT) && (e = read_device_part(r, parts)) == 0)
                 ;
         snprintf(r->key, sizeof(r->key), "devices");
         if (e == 0 && setting_add_device_parts(r->config, parts[0], parts[1], parts[2], parts[3], why) < 0)
-                e = fail(r, why);
+                e = doc_fail(r, why);
         for (size_t i = 0; i < DEVICE_PARTS; i++)
                 free(parts[i]);
         return e;
 }
 
-static int read_device(struct reader *r)
+static int read_device(struct doc *r)
 {
         char why[SETTING_WHY];
-        if (at(r, YAML_MAPPING_START_EVENT))
+        if (doc_at(r, YAML_MAPPING_START_EVENT))
                 return read_device_map(r);
-        if (!at(r, YAML_SCALAR_EVENT))
-                return fail(r, "a device is a word such as host=8GiB, or { device, budget, pages, handles }");
-        return setting_add_device(r->config, scalar(r), why) < 0 ? fail(r, why) : 0;
+        if (!doc_at(r, YAML_SCALAR_EVENT))
+                return doc_fail(r, "a device is a word such as host=8GiB, or { device, budget, pages, handles }");
+        return setting_add_device(r->config, doc_scalar(r), why) < 0 ? doc_fail(r, why) : 0;
 }
 
-static int read_root(struct reader *r)
+static int read_root(struct doc *r)
 {
         char why[SETTING_WHY];
-        if (!at(r, YAML_SCALAR_EVENT))
-                return fail(r, "a root is a path");
-        return setting_add_root(r->config, scalar(r), why) < 0 ? fail(r, why) : 0;
+        if (!doc_at(r, YAML_SCALAR_EVENT))
+                return doc_fail(r, "a root is a path");
+        return setting_add_root(r->config, doc_scalar(r), why) < 0 ? doc_fail(r, why) : 0;
 }
 
-static int read_list(struct reader *r, int (*item)(struct reader *))
+int doc_read_list(struct doc *r, int (*item)(struct doc *))
 {
         mark_seen(r);
-        int e = next(r);
-        if (e == 0 && !at(r, YAML_SEQUENCE_START_EVENT))
-                return fail(r, "takes a list");
-        while (e == 0 && (e = next(r)) == 0 && !at(r, YAML_SEQUENCE_END_EVENT))
+        int e = doc_next(r);
+        if (e == 0 && !doc_at(r, YAML_SEQUENCE_START_EVENT))
+                return doc_fail(r, "takes a list");
+        while (e == 0 && (e = doc_next(r)) == 0 && !doc_at(r, YAML_SEQUENCE_END_EVENT))
                 e = item(r);
+        return e;
+}
+
+/* ---- small mappings ---- */
+
+/* The current event is a field's value: it, or each item of it. */
+static int read_field(struct doc *r, const struct doc_field *field, void *entry)
+{
+        char why[SETTING_WHY];
+        bool list = field->list && doc_at(r, YAML_SEQUENCE_START_EVENT);
+        int e = 0;
+        if (list)
+                e = field->set(entry, NULL, why) < 0 ? doc_fail(r, why) : doc_next(r);
+        while (e == 0 && !(list && doc_at(r, YAML_SEQUENCE_END_EVENT))) {
+                if (!doc_at(r, YAML_SCALAR_EVENT))
+                        return doc_fail(r, field->list ? "takes a list of single values" : "takes a single value");
+                if (field->set(entry, doc_scalar(r), why) < 0)
+                        return doc_fail(r, why);
+                if (!list)
+                        break;
+                e = doc_next(r);
+        }
+        return e;
+}
+
+int doc_read_fields(struct doc *r, const char *where, const struct doc_field *fields, size_t n, void *entry)
+{
+        bool seen[DOC_FIELDS_MAX] = {false};
+        int e;
+        require(n <= DOC_FIELDS_MAX);
+        snprintf(r->key, sizeof(r->key), "%s", where);
+        if (!doc_at(r, YAML_MAPPING_START_EVENT))
+                return doc_fail(r, "takes keys of its own");
+        while ((e = doc_next(r)) == 0 && !doc_at(r, YAML_MAPPING_END_EVENT)) {
+                size_t i = 0;
+                snprintf(r->key, sizeof(r->key), "%s", where);
+                if (!doc_at(r, YAML_SCALAR_EVENT))
+                        return doc_fail(r, "a key must be a word");
+                snprintf(r->key, sizeof(r->key), "%s.%s", where, doc_scalar(r));
+                while (i < n && strcmp(fields[i].name, doc_scalar(r)) != 0)
+                        i++;
+                if (i == n)
+                        return doc_fail(r, "unknown key");
+                if (seen[i])
+                        return doc_fail(r, "given twice");
+                seen[i] = true;
+                e = doc_next(r);
+                if (e == 0)
+                        e = read_field(r, &fields[i], entry);
+                if (e < 0)
+                        return e;
+        }
+        snprintf(r->key, sizeof(r->key), "%s", where);
         return e;
 }
 
 /* ---- the file ---- */
 
-static int read_key(struct reader *r)
+static int read_key(struct doc *r)
 {
         int e = take_key(r, "");
         if (e < 0)
@@ -245,50 +294,50 @@ static int read_key(struct reader *r)
         if (setting != NULL)
                 return read_setting(r, setting);
         if (strcmp(r->key, "roots") == 0)
-                return read_list(r, read_root);
+                return doc_read_list(r, read_root);
         if (strcmp(r->key, "devices") == 0)
-                return read_list(r, read_device);
-        return is_section(r->key) ? read_section(r) : fail(r, "unknown key");
+                return doc_read_list(r, read_device);
+        return is_section(r->key) || strcmp(r->key, "access") == 0 ? read_section(r) : doc_fail(r, "unknown key");
 }
 
 /* An empty document is one empty scalar: a file of comments alone is fine. */
-static bool is_empty(const struct reader *r)
+static bool is_empty(const struct doc *r)
 {
-        return at(r, YAML_SCALAR_EVENT) && r->event.data.scalar.length == 0;
+        return doc_at(r, YAML_SCALAR_EVENT) && r->event.data.scalar.length == 0;
 }
 
-static int read_document(struct reader *r)
+static int read_document(struct doc *r)
 {
-        int e = next(r);
+        int e = doc_next(r);
         if (e < 0 || is_empty(r))
                 return e;
-        if (!at(r, YAML_MAPPING_START_EVENT))
-                return fail(r, "must be a mapping of keys");
-        while ((e = next(r)) == 0 && !at(r, YAML_MAPPING_END_EVENT))
+        if (!doc_at(r, YAML_MAPPING_START_EVENT))
+                return doc_fail(r, "must be a mapping of keys");
+        while ((e = doc_next(r)) == 0 && !doc_at(r, YAML_MAPPING_END_EVENT))
                 if ((e = read_key(r)) < 0)
                         return e;
         r->key[0] = '\0';
         return e;
 }
 
-static int read_stream(struct reader *r)
+static int read_stream(struct doc *r)
 {
-        int e = next(r); /* the stream's start */
+        int e = doc_next(r); /* the stream's start */
         if (e == 0)
-                e = next(r);
-        if (e < 0 || at(r, YAML_STREAM_END_EVENT))
+                e = doc_next(r);
+        if (e < 0 || doc_at(r, YAML_STREAM_END_EVENT))
                 return e;
         e = read_document(r);
         if (e == 0)
-                e = next(r); /* the document's end */
+                e = doc_next(r); /* the document's end */
         if (e == 0)
-                e = next(r);
-        return e == 0 && !at(r, YAML_STREAM_END_EVENT) ? fail(r, "more than one document") : e;
+                e = doc_next(r);
+        return e == 0 && !doc_at(r, YAML_STREAM_END_EVENT) ? doc_fail(r, "more than one document") : e;
 }
 
 int config_parse_yaml(struct config *config, const char *name, const char *text, size_t len, struct error *error)
 {
-        struct reader r = {.name = name, .config = config, .error = error};
+        struct doc r = {.name = name, .config = config, .error = error};
         if (!yaml_parser_initialize(&r.parser))
                 return error_set(error, STREAMER_ENOMEM, "%s: no memory", name);
         yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);

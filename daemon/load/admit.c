@@ -62,17 +62,32 @@ static void ask(struct load_target *target, const struct room_part *parts, size_
         room_ask(load->loads->resident->room, &target->room);
 }
 
+/* Device memory is charged to who asked for it, until it is free again. */
+static int charge_user(struct load_target *target, uint64_t bytes, struct error *error)
+{
+        const struct load *load = target->load;
+        if (load->users == NULL)
+                return 0;
+        return user_charge(load->users, load->caller.uid, &target->generation->user_charge, USER_BYTES, bytes,
+                           &load->limits, error);
+}
+
 void load_admit(struct load *load)
 {
         struct load_target *first = NULL;
         size_t n = 0;
         load->state = LOAD_QUEUED;
         load_log_stage(load, "planned");
-        for (size_t i = 0; i < load->n_targets; i++) {
+        for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++) {
                 struct load_target *t = &load->targets[i];
                 const struct plan *plan = &t->part->resolved.plan;
+                struct error error = {0};
                 if (!target_lives(t))
                         continue;
+                if (charge_user(t, needed_by(t), &error) < 0) {
+                        refuse(t, &error);
+                        continue;
+                }
                 t->generation->data_bytes = plan->bytes;
                 t->generation->n_tensors = plan->n_tensors;
                 load->rooms[n++] = (struct room_part){t->generation, needed_by(t)};
@@ -80,7 +95,7 @@ void load_admit(struct load *load)
                 if (!asks_together(load))
                         ask(t, &load->rooms[n - 1], 1);
         }
-        if (asks_together(load))
+        if (asks_together(load) && !load_ended(load->state))
                 ask(first, load->rooms, n);
 }
 

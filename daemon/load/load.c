@@ -334,9 +334,11 @@ static void open_run(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
         struct error *error = &load->step_error;
+        struct sources sources = *load->loads->sources;
+        if (load->roots != NULL)
+                sources.roots = load->roots;
         int r = load->probe ? source_open_probe(load->probe_seed, &load->opened.set, error)
-                            : resolve_open(&load->opened, load->loads->sources, load->source, &load->caller,
-                                           load->sha256, error);
+                            : resolve_open(&load->opened, &sources, load->source, &load->caller, load->sha256, error);
         if (r == 0 && load->pattern != NULL)
                 r = split_ranks(load, error);
         for (size_t i = 0; r == 0 && load->pattern == NULL && i < load->n_parts; i++)
@@ -403,6 +405,7 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
         load->loads->n_running--;
         load_unwatch(&load->behind);
         load_withdraw(load);
+        user_discharge(&load->charge);
         if (error != NULL)
                 load->error = *error;
         for (size_t i = 0; i < load->n_targets; i++)

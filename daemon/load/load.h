@@ -66,6 +66,9 @@ struct load_request {
         bool probe;                               /* the daemon's own model, of this seed; has no source */
         uint64_t probe_seed;
         const struct caller *caller;
+        struct source_roots *roots; /* NULL: the loads' own */
+        struct users *users;        /* charged for it; NULL: nobody is */
+        const struct user_limits *limits;
 };
 
 /* What a dry run answers for a device. */
@@ -147,7 +150,11 @@ struct load {
         struct caller caller;
         bool sha256, dry_run, wait, no_evict, pin, probe;
         uint64_t keep_alive_ns, drain_timeout_ns; /* 0: the default */
-        unsigned priority;                        /* its weight where loads share the reader */
+        struct source_roots *roots;               /* a reference; NULL: the loads' own */
+        struct users *users;
+        struct user_limits limits;
+        struct user_charge charge; /* until it has ended */
+        unsigned priority;         /* its weight where loads share the reader */
         uint64_t probe_seed;
         uint64_t lane;
 

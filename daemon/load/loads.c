@@ -130,6 +130,7 @@ void load_free(struct load *load)
         free(load->targets);
         free(load->rooms);
         free(load->parts);
+        source_roots_free(load->roots);
         free(load->name);
         free(load->source);
         free(load->pattern);
@@ -165,6 +166,7 @@ static int add_target(struct load *load, struct device *device)
                 return STREAMER_ENOMEM;
         t->generation->priority = load->priority;
         t->generation->probe = load->probe;
+        t->generation->loaded_by = load->caller.uid;
         return 0;
 }
 
@@ -239,6 +241,10 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
         load->dry_run = request->dry_run;
         load->wait = request->wait;
         load->no_evict = request->no_evict;
+        load->roots = source_roots_ref(request->roots);
+        load->users = request->users;
+        if (request->users != NULL)
+                load->limits = *request->limits;
         load->priority = request->priority > 0 ? request->priority : PROTO_PRIORITY_DEFAULT;
         load->probe = request->probe;
         load->probe_seed = request->probe_seed;
@@ -263,9 +269,18 @@ static int begin(struct loads *loads, const struct load_request *request, const 
         }
         if (loads->n_running >= loads->max_running)
                 return error_set(error, STREAMER_ELIMIT, "%u loads are under way, no more are taken", loads->n_running);
+        struct user_charge charge = {.user = NULL};
+        int r = request->users == NULL ? 0
+                                       : user_charge(request->users, request->caller->uid, &charge, USER_LOADS, 1,
+                                                     request->limits, error);
+        if (r < 0)
+                return r;
         *out = load_new(loads, request, order);
-        if (*out == NULL)
+        if (*out == NULL) {
+                user_discharge(&charge);
                 return error_set(error, STREAMER_ENOMEM, "no memory");
+        }
+        (*out)->charge = charge;
         loads->n_running++;
         load_open(*out);
         return 0;

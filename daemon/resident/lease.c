@@ -146,6 +146,7 @@ void lease_end(struct leases *leases, struct lease *lease)
         list_remove(&lease->in_generation);
         list_remove(&lease->in_process);
         list_remove(&lease->in_owner);
+        user_discharge(&lease->charge);
         keep_lease_gone(leases->keep, lease);
         free(lease);
         leases->n--;

@@ -15,6 +15,7 @@
 #ifndef DAEMON_RESIDENT_LEASE_H
 #define DAEMON_RESIDENT_LEASE_H
 
+#include "daemon/base/user.h"
 #include "daemon/resident/book.h"
 #include "daemon/resident/resident.h"
 
@@ -43,6 +44,7 @@ struct lease {
         struct process *process;
         void *owner; /* the session; NULL: orphan */
         uint64_t since_ns;
+        struct user_charge charge;
         uint64_t told;         /* arrivals its client knows of */
         bool following, dirty; /* the model was loading at attach; something to tell */
         unsigned char token[BOOK_TOKEN];

@@ -202,6 +202,7 @@ static struct generation *generation_free(struct generation *generation)
                 free(container_of(pos, struct model_name, link));
         }
         list_remove(&generation->link);
+        user_discharge(&generation->user_charge);
         free(generation->source);
         free(generation->last_name);
         free(generation);
@@ -280,6 +281,7 @@ void generation_uncharge(struct generation *generation)
         require(generation->n_segments == 0);
         generation->device->used -= generation->charged;
         generation->charged = 0;
+        user_discharge(&generation->user_charge);
         room_stir(generation->resident->room);
 }
 

@@ -22,6 +22,7 @@
 
 #include "daemon/base/hash.h"
 #include "daemon/base/list.h"
+#include "daemon/base/user.h"
 #include "daemon/device/device.h"
 #include "daemon/source/source.h"
 #include "proto/manifest.h"
@@ -68,8 +69,10 @@ struct generation {
         char *last_name; /* for display, when the names are gone */
         char *source;    /* canonical */
         struct source_identity identity;
-        unsigned priority; /* PROTO_PRIORITY_MAX: the most; lower is evicted first */
-        bool probe;        /* the daemon's own (source/probe.h): nothing gives way to it, nothing of it is kept */
+        uid_t loaded_by;
+        struct user_charge user_charge; /* its bytes, to who loaded it */
+        unsigned priority;              /* PROTO_PRIORITY_MAX: the most; lower is evicted first */
+        bool probe; /* the daemon's own (source/probe.h): nothing gives way to it, nothing of it is kept */
         bool has_identity, verified; /* verified: files matched published SHA-256 digests */
 
         unsigned rank, n_ranks; /* n_ranks 0: not one of several ranks */

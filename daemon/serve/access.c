@@ -1,37 +1,180 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/access.h"
 
+#include <string.h>
 #include <unistd.h>
 
-static bool is_admin(const struct conn *conn)
+static struct role_caller role_caller_of(const struct server *server, const struct conn *conn)
 {
-        return conn->caller.uid == 0 || conn->caller.uid == geteuid();
+        return (struct role_caller){.caller = &conn->caller,
+                                    .own = conn->caller.uid == 0 || conn->caller.uid == geteuid(),
+                                    .group = server->socket_gid};
 }
 
-static bool in_group(const struct conn *conn, gid_t gid)
+void access_grant(const struct server *server, const struct conn *conn, struct role_grant *grant)
 {
-        if (conn->caller.gid == gid)
-                return true;
-        for (size_t i = 0; i < conn->caller.n_groups; i++)
-                if (conn->caller.groups[i] == gid)
-                        return true;
-        return false;
+        const struct role_caller who = role_caller_of(server, conn);
+        role_find(server->roles, &who, grant);
 }
 
-static bool administers(enum verb verb)
-{
-        return verb == VERB_unload || verb == VERB_cancel || verb == VERB_set_priority;
-}
+/* ---- what it may do ---- */
 
 int access_check(const struct server *server, const struct conn *conn, enum verb verb, struct error *error)
 {
-        if (is_admin(conn))
-                return 0;
-        if (!in_group(conn, server->socket_gid))
-                return error_set(error, STREAMER_EPERM, "%s: uid %u is not in the socket's group %u",
-                                 verb_desc(verb)->name, (unsigned)conn->caller.uid, (unsigned)server->socket_gid);
-        if (administers(verb))
-                return error_set(error, STREAMER_EPERM, "%s: only root and the daemon's own user may (uid %u)",
-                                 verb_desc(verb)->name, (unsigned)conn->caller.uid);
+        const struct role_caller who = role_caller_of(server, conn);
+        struct role_grant grant;
+        role_find(server->roles, &who, &grant);
+        return role_check(&grant, &who, verb, error);
+}
+
+/* A name leads clients to a model: another source under it would give them what they did not ask for. */
+static int check_name(const struct server *server, const struct conn *conn, const struct role_grant *grant,
+                      const char *canonical, const char *name, struct error *error)
+{
+        list_each (pos, &server->resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (generation_has_name(g, name) && g->state != GENERATION_FAILED && g->loaded_by != conn->caller.uid &&
+                    strcmp(g->source, canonical) != 0)
+                        return error_set(error, STREAMER_EPERM,
+                                         "%s: load: uid %u loaded another source under this name, and uid %u has the "
+                                         "role %s (%s)",
+                                         name, (unsigned)g->loaded_by, (unsigned)conn->caller.uid,
+                                         role_name(grant->role), grant->text);
+        }
         return 0;
+}
+
+int access_check_load(const struct server *server, const struct conn *conn, const char *source, const char *name,
+                      struct source_roots **roots, struct error *error)
+{
+        cleanup_free char *canonical = NULL, *own_name = NULL;
+        struct role_grant grant;
+        access_grant(server, conn, &grant);
+        *roots = grant.rule != NULL ? grant.rule->opened : NULL;
+        if (grant.role >= ROLE_ADMIN && grant.rule == NULL)
+                return 0;
+        int r = source_canonical(source, &canonical, error);
+        if (r == 0)
+                r = role_check_source(&grant, canonical, error);
+        if (r < 0 || grant.role >= ROLE_ADMIN)
+                return r;
+        if (name == NULL && (name = own_name = source_default_name(canonical)) == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        return check_name(server, conn, &grant, canonical, name, error);
+}
+
+/* The model that a request would change; NULL: none. */
+static const char *changed_model(const struct request *request)
+{
+        switch (request->verb) {
+        case VERB_cancel:
+                return request->u.cancel.model;
+        case VERB_unload:
+                return request->u.unload.model;
+        case VERB_set_priority:
+                return request->u.set_priority.model;
+        default:
+                return NULL;
+        }
+}
+
+int access_check_model(const struct server *server, const struct conn *conn, const struct request *request,
+                       struct error *error)
+{
+        const char *model = changed_model(request);
+        struct role_grant grant;
+        if (model == NULL)
+                return 0;
+        access_grant(server, conn, &grant);
+        if (grant.role >= ROLE_ADMIN)
+                return 0;
+        list_each (pos, &server->resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (generation_has_name(g, model) && g->loaded_by != conn->caller.uid)
+                        return error_set(error, STREAMER_EPERM,
+                                         "%s: %s: uid %u loaded it, and uid %u has the role %s (%s)", model,
+                                         verb_desc(request->verb)->name, (unsigned)g->loaded_by,
+                                         (unsigned)conn->caller.uid, role_name(grant.role), grant.text);
+        }
+        return 0;
+}
+
+/* ---- what it may hold ---- */
+
+void access_limits(const struct server *server, const struct conn *conn, struct user_limits *limits)
+{
+        struct role_grant grant;
+        access_grant(server, conn, &grant);
+        bool own = role_caller_of(server, conn).own;
+        snprintf(limits->rule, sizeof(limits->rule), "%s", grant.rule != NULL ? grant.text : "limits");
+        for (size_t i = 0; i < USER_SLOT_COUNT; i++) {
+                uint64_t usual = server->limits.per_uid[i], max = grant.rule != NULL ? grant.rule->max[i] : 0;
+                if (max == 0)
+                        max = usual;
+                limits->max[i] = own || max == 0 ? UINT64_MAX : max;
+        }
+}
+
+int access_charge(struct server *server, const struct conn *conn, struct user_charge *charge, enum user_slot slot,
+                  uint64_t amount, struct error *error)
+{
+        struct user_limits limits;
+        access_limits(server, conn, &limits);
+        return user_charge(&server->users, conn->caller.uid, charge, slot, amount, &limits, error);
+}
+
+/* ---- whoami ---- */
+
+static void write_list(struct writer *w, const char *key, const struct role_list *list)
+{
+        writer_key(w, key);
+        writer_array(w, list->n);
+        for (size_t i = 0; i < list->n; i++)
+                writer_str(w, list->v[i]);
+}
+
+static void write_limits(struct writer *w, const struct user_limits *limits)
+{
+        size_t n = 0;
+        for (size_t i = 0; i < USER_SLOT_COUNT; i++)
+                n += limits->max[i] != UINT64_MAX;
+        writer_key(w, "limits");
+        writer_map(w, n);
+        for (size_t i = 0; i < USER_SLOT_COUNT; i++)
+                if (limits->max[i] != UINT64_MAX)
+                        writer_ku64(w, user_slot_name((enum user_slot)i), limits->max[i]);
+}
+
+static void write_held(struct writer *w, const struct user *user)
+{
+        writer_key(w, "holds");
+        writer_map(w, USER_SLOT_COUNT);
+        for (size_t i = 0; i < USER_SLOT_COUNT; i++)
+                writer_ku64(w, user_slot_name((enum user_slot)i), user != NULL ? user->held[i] : 0);
+}
+
+void session_whoami(struct session *session, const struct request *request)
+{
+        const struct conn *conn = session->conn;
+        const struct server *server = session->server;
+        struct role_grant grant;
+        struct user_limits limits;
+        struct writer w;
+        access_grant(server, conn, &grant);
+        access_limits(server, conn, &limits);
+        bool roots = grant.rule != NULL && grant.rule->roots.given;
+        bool buckets = grant.rule != NULL && grant.rule->buckets.given;
+        conn_writer(&w);
+        writer_reply(&w, request->id, 6u + roots + buckets);
+        writer_ku64(&w, "uid", conn->caller.uid);
+        writer_ku64(&w, "gid", conn->caller.gid);
+        writer_kstr(&w, "role", role_name(grant.role));
+        writer_kstr(&w, "rule", grant.text);
+        if (roots)
+                write_list(&w, "roots", &grant.rule->roots);
+        if (buckets)
+                write_list(&w, "buckets", &grant.rule->buckets);
+        write_limits(&w, &limits);
+        write_held(&w, users_find(&server->users, conn->caller.uid));
+        conn_send(session->conn, &w, NULL, 0);
 }

@@ -4,9 +4,10 @@
  *
  * An attach is answered when there is something to hand out: tables and segments. Which generation
  * it gets: the one that serves; else the one that loads; with a generation or a digest asked for,
- * that one and no other.
+ * that one and no other. Of a model on several devices the client says which.
  */
 #include "daemon/base/machine.h"
+#include "daemon/serve/access.h"
 #include "daemon/serve/reply.h"
 #include "daemon/serve/session.h"
 
@@ -28,19 +29,72 @@ static bool digest_is(const struct generation *g, const char *hex)
         return strcasecmp(text, hex) == 0;
 }
 
-static struct generation *by_number(struct resident *resident, const char *name, uint64_t number)
+static struct generation *by_number(struct resident *resident, const char *name, uint64_t number,
+                                    const struct device *device)
 {
         list_each (pos, &resident->generations) {
                 struct generation *g = container_of(pos, struct generation, link);
-                if (g->number == number && generation_has_name(g, name))
+                if (g->number == number && (device == NULL || g->device == device) && generation_has_name(g, name))
                         return g;
         }
         return NULL;
 }
 
-static enum choice not_there(struct resident *resident, const struct req_attach *req, struct error *error)
+static bool may_be(const struct generation *g, const struct req_attach *req, enum generation_state state)
 {
-        struct generation *failed = resident_failed(resident, req->model);
+        return g->state == state && generation_has_name(g, req->model) &&
+               (req->generation == 0 || g->number == req->generation);
+}
+
+/* Devices that have it in this state, each once; "cuda:0, cuda:1". */
+static size_t devices_of(struct resident *resident, const struct req_attach *req, enum generation_state state,
+                         const struct device **first, char *names, size_t size)
+{
+        size_t n = 0, used = 0;
+        names[0] = '\0';
+        for (size_t i = 0; i < resident->n_devices; i++) {
+                const struct device *device = resident->devices[i];
+                bool has = false;
+                list_each (pos, &resident->generations) {
+                        const struct generation *g = container_of(pos, struct generation, link);
+                        has = has || (g->device == device && may_be(g, req, state));
+                }
+                if (!has)
+                        continue;
+                *first = n++ == 0 ? device : *first;
+                if (used < size)
+                        used += (size_t)snprintf(names + used, size - used, "%s%s", n > 1 ? ", " : "", device->name);
+        }
+        return n;
+}
+
+/* NULL where nothing has it. What serves comes before what loads. */
+static int choose_device(struct resident *resident, const struct req_attach *req, const struct device **device,
+                         struct error *error)
+{
+        char names[400];
+        *device = NULL;
+        size_t n = devices_of(resident, req, GENERATION_READY, device, names, sizeof(names));
+        if (n == 0)
+                n = devices_of(resident, req, GENERATION_LOADING, device, names, sizeof(names));
+        if (req->device == NULL && n > 1)
+                return error_set(error, STREAMER_EINVAL, "%s: is on several devices, one must be named: %s", req->model,
+                                 names);
+        if (req->device == NULL)
+                return 0;
+        *device = resident_device(resident, req->device, NULL);
+        if (*device == NULL || (resident_on(resident, req->model, GENERATION_READY, *device) == NULL &&
+                                resident_on(resident, req->model, GENERATION_LOADING, *device) == NULL &&
+                                resident_on(resident, req->model, GENERATION_FAILED, *device) == NULL && n > 0))
+                return error_set(error, STREAMER_ENOENT, "%s: not on device %s (it is on: %s)", req->model, req->device,
+                                 n > 0 ? names : "none");
+        return 0;
+}
+
+static enum choice not_there(struct resident *resident, const struct req_attach *req, const struct device *device,
+                             struct error *error)
+{
+        struct generation *failed = resident_on(resident, req->model, GENERATION_FAILED, device);
         if (failed != NULL)
                 error_set(error, failed->error.code, "%s: %s", req->model, failed->error.text);
         else
@@ -48,18 +102,18 @@ static enum choice not_there(struct resident *resident, const struct req_attach 
         return CHOICE_ERROR;
 }
 
-static enum choice choose_digest(struct resident *resident, const struct req_attach *req, struct generation **out,
-                                 struct error *error)
+static enum choice choose_digest(struct resident *resident, const struct req_attach *req, const struct device *device,
+                                 struct generation **out, struct error *error)
 {
-        struct generation *ready = resident_ready(resident, req->model);
+        struct generation *ready = resident_on(resident, req->model, GENERATION_READY, device);
         if (ready != NULL && digest_is(ready, req->digest)) {
                 *out = ready;
                 return CHOICE_NOW;
         }
-        if (resident_loading(resident, req->model) != NULL)
+        if (resident_on(resident, req->model, GENERATION_LOADING, device) != NULL)
                 return CHOICE_WAIT;
         if (ready == NULL)
-                return not_there(resident, req, error);
+                return not_there(resident, req, device, error);
         error_set(error, STREAMER_EDIGEST, "%s: its digest is not %s", req->model, req->digest);
         return CHOICE_ERROR;
 }
@@ -67,22 +121,25 @@ static enum choice choose_digest(struct resident *resident, const struct req_att
 static enum choice choose(struct resident *resident, const struct req_attach *req, struct generation **out,
                           struct error *error)
 {
-        if (req->digest != NULL)
-                return choose_digest(resident, req, out, error);
+        const struct device *device;
         struct generation *g;
+        if (choose_device(resident, req, &device, error) < 0)
+                return CHOICE_ERROR;
+        if (req->digest != NULL)
+                return choose_digest(resident, req, device, out, error);
         if (req->generation != 0) {
-                g = by_number(resident, req->model, req->generation);
+                g = by_number(resident, req->model, req->generation, device);
                 if (g == NULL) {
                         error_set(error, STREAMER_ENOENT, "%s: no generation %" PRIu64, req->model, req->generation);
                         return CHOICE_ERROR;
                 }
         } else {
-                g = resident_ready(resident, req->model);
+                g = resident_on(resident, req->model, GENERATION_READY, device);
                 if (g == NULL)
-                        g = resident_loading(resident, req->model);
+                        g = resident_on(resident, req->model, GENERATION_LOADING, device);
         }
         if (g == NULL || g->state == GENERATION_FAILED)
-                return not_there(resident, req, error);
+                return not_there(resident, req, device, error);
         *out = g;
         if (g->state == GENERATION_READY)
                 return CHOICE_NOW;
@@ -243,14 +300,20 @@ static int lease_begin(struct session *session, struct generation *g, const stru
                 r = check_trust(session, g, error);
         if (r < 0)
                 return r;
-        struct process *process = session_process(session, error);
-        if (process == NULL)
+        struct user_charge charge = {.user = NULL};
+        r = access_charge(session->server, session->conn, &charge, USER_LEASES, 1, error);
+        struct process *process = r == 0 ? session_process(session, error) : NULL;
+        if (process == NULL) {
+                user_discharge(&charge);
                 return error->code;
+        }
         struct lease *lease = lease_new(&session->server->leases, process, g, session);
         if (lease == NULL) {
+                user_discharge(&charge);
                 process_settle(process);
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         }
+        lease->charge = charge;
         list_append(&session->leases, &lease->in_owner);
         session->n_leases++;
         lease->following = g->state == GENERATION_LOADING;
@@ -267,11 +330,6 @@ bool session_attach(struct session *session, const struct request *request)
         enum choice choice = choose(session->server->resident, req, &g, &error);
         if (choice == CHOICE_WAIT)
                 return false;
-        if (choice == CHOICE_NOW && req->device != NULL && strcmp(g->device->name, req->device) != 0 &&
-            strcmp(g->device->uuid, req->device) != 0) {
-                error_set(&error, STREAMER_ENOENT, "%s: not on device %s", req->model, req->device);
-                choice = CHOICE_ERROR;
-        }
         if (choice == CHOICE_ERROR || lease_begin(session, g, request, &error) < 0)
                 session_error(session, request->id, &error);
         return true;

@@ -58,11 +58,14 @@ static bool try_wait(struct session *session, const struct request *request)
         struct resident *resident = session->server->resident;
         const char *model = request->u.wait.model;
         struct generation *g = resident_ready(resident, model);
+        const struct generation *loading = resident_loading(resident, model);
+        if (g != NULL && loading != NULL && loading->number == g->number)
+                return false; /* on further devices */
         if (g != NULL) {
                 session_reply_state(session, request->id, model, "ready", g->number);
                 return true;
         }
-        if (resident_loading(resident, model) != NULL)
+        if (loading != NULL)
                 return false;
         g = resident_failed(resident, model);
         if (g == NULL) {
@@ -78,7 +81,7 @@ static bool try_wait(struct session *session, const struct request *request)
 
 static bool try_gone(struct session *session, const struct request *request, uint64_t number)
 {
-        if (resident_numbered(session->server->resident, number) != NULL)
+        if (!session_unloaded(session->server->resident, &request->u.unload, number))
                 return false;
         session_reply_state(session, request->id, request->u.unload.model, "gone", number);
         return true;

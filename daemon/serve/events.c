@@ -13,10 +13,11 @@ static void tell_subscriber(struct session *session, const struct generation *g)
         bool failed = g->state == GENERATION_FAILED;
         struct writer w;
         conn_writer(&w);
-        writer_map(&w, failed ? 8 : 6);
+        writer_map(&w, failed ? 9 : 7);
         writer_kstr(&w, "event", "model");
         writer_kstr(&w, "model", generation_name(g));
         writer_ku64(&w, "generation", g->number);
+        writer_kstr(&w, "device", g->device->name);
         writer_kstr(&w, "state", generation_state_name(g->state));
         writer_ku64(&w, "bytes", g->data_bytes);
         writer_ku64(&w, "tensors", g->n_tensors);

@@ -4,9 +4,38 @@
  */
 #include "daemon/serve/session.h"
 
+#include "daemon/serve/access.h"
+#include "daemon/model/ranks.h"
 #include "daemon/serve/reply.h"
 
 #include <string.h>
+
+/* ---- the devices that did not get it ---- */
+
+static size_t count_failed(const struct load *load)
+{
+        size_t n = 0;
+        for (size_t i = 0; i < load->n_targets; i++)
+                n += load->targets[i].failed;
+        return n;
+}
+
+static void write_failed(struct writer *w, const struct load *load, size_t n)
+{
+        writer_key(w, "failed");
+        writer_array(w, n);
+        for (size_t i = 0; i < load->n_targets; i++) {
+                const struct load_target *t = &load->targets[i];
+                if (!t->failed)
+                        continue;
+                writer_map(w, 3);
+                writer_kstr(w, "device", t->device->name);
+                writer_kstr(w, "code", code_wire(t->error.code));
+                writer_kstr(w, "text", t->error.text);
+        }
+}
+
+/* ---- what a watcher is told ---- */
 
 void op_tell(struct op *op, struct load *load)
 {
@@ -14,9 +43,10 @@ void op_tell(struct op *op, struct load *load)
         struct writer w;
         load_progress(load, &p);
         bool bad = p.state == LOAD_FAILED || p.state == LOAD_CANCELLED;
+        size_t n_failed = load_ended(p.state) ? count_failed(load) : 0;
         op->told_bytes = p.bytes;
         conn_writer(&w);
-        writer_map(&w, bad ? 12 : 10);
+        writer_map(&w, 10u + 2 * bad + (n_failed > 0));
         writer_kstr(&w, "event", "op");
         writer_ku64(&w, "op", op->id);
         writer_kstr(&w, "model", op->model);
@@ -31,6 +61,8 @@ void op_tell(struct op *op, struct load *load)
                 writer_kstr(&w, "code", code_wire(load->error.code));
                 writer_kstr(&w, "text", load->error.text);
         }
+        if (n_failed > 0)
+                write_failed(&w, load, n_failed);
         conn_send(op->session->conn, &w, NULL, 0);
 }
 
@@ -105,16 +137,30 @@ static int parse_load(const struct req_load *req, struct load_request *out, stru
         out->priority = (unsigned)req->priority;
         out->devices = req->devices.v;
         out->n_devices = req->devices.n;
+        bool ranks = req->layout != NULL && strcmp(req->layout, "rank") == 0;
+        if (req->layout != NULL && !ranks && strcmp(req->layout, "replica") != 0)
+                return error_set(error, STREAMER_EINVAL, "load: layout: '%s' is neither replica nor rank", req->layout);
+        if (req->pattern != NULL && !ranks)
+                return error_set(error, STREAMER_EINVAL, "load: pattern: only the layout 'rank' has one");
+        if (ranks)
+                out->pattern = req->pattern != NULL ? req->pattern : RANKS_PATTERN;
         return 0;
 }
 
 void session_load(struct session *session, struct request *request)
 {
         struct load_request load_request;
+        struct user_limits limits;
         struct error error = {0};
         struct load *load;
         int r = parse_load(&request->u.load, &load_request, &error);
+        if (r == 0)
+                r = access_check_load(session->server, session->conn, load_request.source, load_request.name,
+                                      &load_request.roots, &error);
         if (r == 0) {
+                access_limits(session->server, session->conn, &limits);
+                load_request.limits = &limits;
+                load_request.users = &session->server->users;
                 load_request.caller = &session->conn->caller;
                 r = loads_begin(session->server->loads, &load_request, &load, &error);
         }

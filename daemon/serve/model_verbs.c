@@ -7,6 +7,7 @@
 #include "daemon/serve/reply.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 /* ---- looking ---- */
 
@@ -20,15 +21,30 @@ void session_list(struct session *session, const struct request *request)
 
 void session_show(struct session *session, const struct request *request)
 {
-        struct generation *g = resident_any(session->server->resident, request->u.show.model);
+        const struct req_show *req = &request->u.show;
+        struct resident *resident = session->server->resident;
+        struct generation *g = resident_any(resident, req->model);
         if (g == NULL) {
-                session_no_model(session, request->id, request->u.show.model);
+                session_no_model(session, request->id, req->model);
                 return;
         }
         struct writer w;
+        struct group group;
         struct error error = {0};
+        group_find(&group, resident, req->model, g);
+        if (req->device != NULL) {
+                const struct device *device = resident_device(resident, req->device, NULL);
+                g = device != NULL ? group_on(&group, device) : NULL;
+        } else {
+                g = group_on(&group, NULL);
+        }
+        if (g == NULL) {
+                error_set(&error, STREAMER_ENOENT, "%s: not on device %s", req->model, req->device);
+                session_error(session, request->id, &error);
+                return;
+        }
         conn_writer(&w);
-        if (reply_show(&w, g, request, &error) < 0) {
+        if (reply_show(&w, &group, g, request, &error) < 0) {
                 writer_deinit(&w);
                 session_error(session, request->id, &error);
                 return;
@@ -56,23 +72,58 @@ void session_version(struct session *session, const struct request *request)
 
 /* ---- verify, unload ---- */
 
+/* The next device's copy of what is verified, the first where `last` is NULL; NULL after the last. */
+static struct generation *verify_next(const struct deferred *d, struct resident *resident,
+                                      const struct generation *last)
+{
+        struct generation *ready = resident_ready(resident, d->request.u.verify.model);
+        struct group group;
+        if (ready == NULL || ready->number != d->generation)
+                return NULL;
+        group_find(&group, resident, d->request.u.verify.model, ready);
+        for (size_t i = 0; i < group.n; i++)
+                if (group.members[i]->state == GENERATION_READY &&
+                    (last == NULL || group_compare(group.members[i], last) > 0))
+                        return group.members[i];
+        return NULL;
+}
+
+static void reply_verified(struct deferred *d)
+{
+        struct group group;
+        struct writer w;
+        group_find(&group, d->session->server->resident, d->request.u.verify.model, d->verify.generation);
+        conn_writer(&w);
+        writer_reply(&w, d->request.id, 6);
+        writer_kstr(&w, "model", d->request.u.verify.model);
+        writer_ku64(&w, "generation", d->verify.generation->number);
+        reply_group_digest(&w, &group);
+        writer_ku64(&w, "tensors", d->verified_tensors);
+        writer_ku64(&w, "bytes", d->verified_bytes);
+        writer_ku64(&w, "devices", d->n_verified);
+        conn_send(d->session->conn, &w, NULL, 0);
+}
+
+/* One device after another. */
 static void verify_ended(struct verify *verify)
 {
         struct deferred *d = container_of(verify, struct deferred, verify);
+        const struct generation *g = verify->generation;
+        d->n_verified++;
+        d->verified_tensors += verify->tensors;
+        d->verified_bytes += verify->bytes;
         if (d->session != NULL && verify->error.code != 0) {
                 struct error error;
-                error_set(&error, verify->error.code, "%s: %s", d->request.u.verify.model, verify->error.text);
+                error_set(&error, verify->error.code, "%s: %s: %s", d->request.u.verify.model, g->device->name,
+                          verify->error.text);
                 session_error(d->session, d->request.id, &error);
         } else if (d->session != NULL) {
-                struct writer w;
-                conn_writer(&w);
-                writer_reply(&w, d->request.id, 5);
-                writer_kstr(&w, "model", d->request.u.verify.model);
-                writer_ku64(&w, "generation", verify->generation->number);
-                reply_digest(&w, "digest", verify->generation);
-                writer_ku64(&w, "tensors", verify->tensors);
-                writer_ku64(&w, "bytes", verify->bytes);
-                conn_send(d->session->conn, &w, NULL, 0);
+                struct generation *next = verify_next(d, d->session->server->resident, g);
+                if (next != NULL) {
+                        verify_start(verify, d->session->server->pool, next, verify_ended);
+                        return;
+                }
+                reply_verified(d);
         }
         deferred_free(d);
 }
@@ -80,10 +131,11 @@ static void verify_ended(struct verify *verify)
 void session_verify(struct session *session, struct request *request)
 {
         const char *model = request->u.verify.model;
-        struct generation *g = resident_ready(session->server->resident, model);
-        if (g == NULL) {
+        struct resident *resident = session->server->resident;
+        struct generation *ready = resident_ready(resident, model);
+        if (ready == NULL) {
                 struct error error;
-                bool known = resident_any(session->server->resident, model) != NULL;
+                bool known = resident_any(resident, model) != NULL;
                 error_set(&error, known ? STREAMER_EFAILED : STREAMER_ENOENT, "%s: %s", model,
                           known ? "is not ready" : "no such model");
                 session_error(session, request->id, &error);
@@ -91,36 +143,110 @@ void session_verify(struct session *session, struct request *request)
                 return;
         }
         struct deferred *d = deferred_new(session, request);
-        if (d != NULL)
-                verify_start(&d->verify, session->server->pool, g, verify_ended);
+        if (d == NULL)
+                return;
+        d->generation = ready->number;
+        verify_start(&d->verify, session->server->pool, verify_next(d, resident, NULL), verify_ended);
+}
+
+/* ---- unload ---- */
+
+static bool last_name(const struct generation *g)
+{
+        return g->names.next == g->names.prev;
+}
+
+/* What goes by the name in this state, on one device or (NULL) on all; there is at most one on each. */
+static void unload_find(struct group *group, struct resident *resident, enum generation_state state,
+                        const struct device *device)
+{
+        for (size_t i = 0; i < resident->n_devices && group->n < GROUP_MAX; i++) {
+                struct device *d = resident->devices[i];
+                struct generation *g =
+                        device == NULL || device == d ? resident_on(resident, group->name, state, d) : NULL;
+                if (g != NULL)
+                        group->members[group->n++] = g;
+        }
+}
+
+/* Where a load reached some of its devices only, what the others say of it goes, too. */
+static void add_failed_replicas(struct group *group, struct resident *resident, const struct device *device)
+{
+        struct group failed = {.name = group->name};
+        size_t ready = group->n;
+        unload_find(&failed, resident, GENERATION_FAILED, device);
+        for (size_t i = 0; i < failed.n; i++)
+                for (size_t k = 0; k < ready && group->n < GROUP_MAX; k++)
+                        if (failed.members[i]->number == group->members[k]->number) {
+                                group->members[group->n++] = failed.members[i];
+                                break;
+                        }
+}
+
+/* All or nothing: one that is in use keeps the others. */
+static int unload_check(struct resident *resident, const struct req_unload *req, struct group *group,
+                        struct error *error)
+{
+        const struct device *device = NULL;
+        *group = (struct group){.name = req->model};
+        if (req->device != NULL && (device = resident_device(resident, req->device, NULL)) == NULL)
+                return error_set(error, STREAMER_ENOENT, "%s: not on device %s", req->model, req->device);
+        unload_find(group, resident, GENERATION_READY, device);
+        if (group->n == 0 && resident_on(resident, req->model, GENERATION_LOADING, device) != NULL)
+                return error_set(error, STREAMER_EBUSY, "%s: is loading (cancel ends that)", req->model);
+        if (group->n == 0)
+                unload_find(group, resident, GENERATION_FAILED, device);
+        else
+                add_failed_replicas(group, resident, device);
+        if (group->n == 0 && device != NULL && resident_any(resident, req->model) != NULL)
+                return error_set(error, STREAMER_ENOENT, "%s: not on device %s", req->model, req->device);
+        if (group->n == 0)
+                return error_set(error, STREAMER_ENOENT, "%s: no such model", req->model);
+        uint64_t leases = 0;
+        for (size_t i = 0; i < group->n; i++)
+                if (last_name(group->members[i]))
+                        leases += group->members[i]->n_leases;
+        if (leases == 0 || req->drain)
+                return 0;
+        return error_set(error, STREAMER_EBUSY, "%s: in use by %" PRIu64 " lease%s (--drain refuses new ones)",
+                         req->model, leases, leases == 1 ? "" : "s");
+}
+
+bool session_unloaded(const struct resident *resident, const struct req_unload *req, uint64_t number)
+{
+        list_each (pos, &resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (list_empty(&g->names) && g->number <= number && g->n_leases == 0 &&
+                    strcmp(g->last_name, req->model) == 0 &&
+                    (req->device == NULL || strcmp(g->device->name, req->device) == 0 ||
+                     strcmp(g->device->uuid, req->device) == 0))
+                        return false;
+        }
+        return true;
 }
 
 /* Takes the request over. */
 void session_unload(struct session *session, struct request *request)
 {
-        const char *model = request->u.unload.model;
+        const struct req_unload *req = &request->u.unload;
         struct resident *resident = session->server->resident;
-        struct generation *g = resident_ready(resident, model);
+        struct group group;
         struct error error = {0};
-        if (g == NULL && resident_loading(resident, model) != NULL)
-                error_set(&error, STREAMER_EBUSY, "%s: is loading (cancel ends that)", model);
-        else if (g == NULL && (g = resident_failed(resident, model)) == NULL)
-                error_set(&error, STREAMER_ENOENT, "%s: no such model", model);
-        else if (g->n_leases > 0 && !request->u.unload.drain && g->state == GENERATION_READY &&
-                 g->names.next == g->names.prev)
-                error_set(&error, STREAMER_EBUSY, "%s: in use by %u lease%s (--drain refuses new ones)", model,
-                          g->n_leases, g->n_leases == 1 ? "" : "s");
-        if (error.code != 0) {
+        if (unload_check(resident, req, &group, &error) < 0) {
                 session_error(session, request->id, &error);
                 request_deinit(request);
                 return;
         }
-        bool held = g->n_leases > 0;
-        bool last = g->state == GENERATION_READY && g->names.next == g->names.prev;
-        uint64_t number = g->number;
-        generation_drop_name(g, model);
-        if (held || request->u.unload.drain || !last || resident_numbered(resident, number) == NULL) {
-                session_reply_state(session, request->id, model, held ? "draining" : "gone", number);
+        bool held = false;
+        uint64_t number = 0;
+        for (size_t i = 0; i < group.n; i++) {
+                struct generation *g = group.members[i];
+                held = held || g->n_leases > 0;
+                number = g->number > number ? g->number : number;
+                generation_drop_name(g, req->model);
+        }
+        if (held || req->drain || session_unloaded(resident, req, number)) {
+                session_reply_state(session, request->id, req->model, held ? "draining" : "gone", number);
                 request_deinit(request);
                 return;
         }

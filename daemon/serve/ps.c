@@ -14,6 +14,7 @@ struct ps_row {
         pid_t pid;
         uid_t uid;
         bool orphan;
+        const char *device; /* devices stay as long as the daemon */
         char comm[32];
         char *model;
 };
@@ -56,6 +57,7 @@ static size_t collect(const struct server *server, uint64_t after, struct ps_row
                                                     .pid = lease->process->pid,
                                                     .uid = lease->process->uid,
                                                     .orphan = lease_is_orphan(lease, now_ns()),
+                                                    .device = g->device->name,
                                                     .model = (char *)generation_name(g)};
                 }
         }
@@ -108,10 +110,11 @@ static void ps_run(struct work *work)
 
 static void write_row(struct writer *w, const struct ps_row *row, uint64_t now)
 {
-        writer_map(w, 9);
+        writer_map(w, 10);
         writer_ku64(w, "id", row->id);
         writer_kstr(w, "model", row->model != NULL ? row->model : "");
         writer_ku64(w, "generation", row->generation);
+        writer_kstr(w, "device", row->device);
         writer_ku64(w, "pid", (uint64_t)row->pid);
         writer_ku64(w, "uid", row->uid);
         writer_kstr(w, "comm", row->comm);

@@ -9,6 +9,7 @@
  * Whoever does not hold the token, in the process that got it, gets nothing. What is not there any
  * more, or is another model by now, is "lost".
  */
+#include "daemon/serve/access.h"
 #include "daemon/serve/reply.h"
 #include "daemon/serve/session.h"
 
@@ -109,6 +110,9 @@ void session_reclaim(struct session *session, const struct request *request)
                 session_error(session, request->id, &error);
                 return;
         }
+        /* What it had before the restart it keeps, even where limits have become smaller. */
+        if (lease->charge.user == NULL)
+                access_charge(session->server, session->conn, &lease->charge, USER_LEASES, 1, NULL);
         leave_owner(lease);
         lease->owner = session;
         lease->following = lease->dirty = false;

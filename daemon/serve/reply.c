@@ -27,29 +27,65 @@ static enum page_kind pages_of(const struct generation *g)
         return allocated && g->n_segments > 0 && !g->releasing ? g->segments[0].pages : g->device->pages;
 }
 
-static void write_devices(struct writer *w, const struct generation *g)
+static void write_on_device(struct writer *w, const struct generation *g)
 {
-        writer_key(w, "devices");
-        writer_array(w, 1);
-        writer_map(w, 3);
+        bool failed = g->state == GENERATION_FAILED, ranks = g->n_ranks > 0;
+        writer_map(w, 6u + failed + ranks);
         writer_kstr(w, "device", g->device->name);
         writer_ku64(w, "bytes", g->charged);
         writer_kstr(w, "page_kind", page_kind_name(pages_of(g)));
+        writer_kstr(w, "state", generation_state_name(g->state));
+        reply_digest(w, "digest", g);
+        writer_ku64(w, "leases", g->n_leases);
+        if (ranks)
+                writer_ku64(w, "rank", g->rank);
+        if (failed)
+                writer_kstr(w, "error", g->error.text);
 }
 
-void reply_model(struct writer *w, const struct generation *g, const char *name)
+void reply_group_digest(struct writer *w, const struct group *group)
 {
+        const unsigned char *digest = group_digest(group);
+        writer_key(w, "digest");
+        if (digest != NULL)
+                writer_hex(w, digest, DIGEST_SIZE);
+        else
+                writer_str(w, "");
+}
+
+static const struct generation *representative(const struct group *group)
+{
+        for (size_t i = 0; i < group->n; i++)
+                if (group->members[i]->state == group_state(group))
+                        return group->members[i];
+        return group->members[0];
+}
+
+static uint64_t count_leases(const struct group *group)
+{
+        uint64_t n = 0;
+        for (size_t i = 0; i < group->n; i++)
+                n += group->members[i]->n_leases;
+        return n;
+}
+
+void reply_model(struct writer *w, const struct group *group)
+{
+        const struct generation *g = representative(group);
         bool failed = g->state == GENERATION_FAILED;
         writer_map(w, failed ? 13 : 12);
-        writer_kstr(w, "name", name);
+        writer_kstr(w, "name", group->name);
         writer_ku64(w, "generation", g->number);
-        reply_digest(w, "digest", g);
+        reply_group_digest(w, group);
         writer_kstr(w, "source", g->source);
         writer_kstr(w, "state", generation_state_name(g->state));
-        writer_ku64(w, "bytes", g->data_bytes);
-        writer_ku64(w, "tensors", g->n_tensors);
-        write_devices(w, g);
-        writer_ku64(w, "leases", g->n_leases);
+        writer_ku64(w, "bytes", group_bytes(group));
+        writer_ku64(w, "tensors", group_tensors(group));
+        writer_key(w, "devices");
+        writer_array(w, group->n);
+        for (size_t i = 0; i < group->n; i++)
+                write_on_device(w, group->members[i]);
+        writer_ku64(w, "leases", count_leases(group));
         writer_kbool(w, "pinned", false);
         writer_ku64(w, "priority", g->priority);
         writer_ku64(w, "load_ns", g->state == GENERATION_LOADING ? 0 : g->load_ns);
@@ -61,16 +97,14 @@ void reply_model(struct writer *w, const struct generation *g, const char *name)
 
 struct entry {
         const char *name;
-        const struct generation *generation;
+        struct generation *generation;
 };
 
 static int by_name(const void *a, const void *b)
 {
         const struct entry *x = a, *y = b;
         int r = strcmp(x->name, y->name);
-        if (r != 0)
-                return r;
-        return (x->generation->number > y->generation->number) - (x->generation->number < y->generation->number);
+        return r != 0 ? r : group_compare(x->generation, y->generation);
 }
 
 static size_t count_entries(const struct resident *resident)
@@ -103,6 +137,27 @@ static size_t collect(const struct resident *resident, const char *after, struct
         return n;
 }
 
+/* How many entries, from the first on, are one model. */
+static size_t take_group(const struct entry *entries, size_t n, struct group *group)
+{
+        *group = (struct group){.name = entries[0].name};
+        while (group->n < n && group->n < GROUP_MAX && strcmp(entries[group->n].name, entries[0].name) == 0 &&
+               group_same(entries[group->n].generation, entries[0].generation)) {
+                group->members[group->n] = entries[group->n].generation;
+                group->n++;
+        }
+        return group->n;
+}
+
+static size_t count_groups(const struct entry *entries, size_t n)
+{
+        struct group group;
+        size_t groups = 0;
+        for (size_t i = 0; i < n; i += take_group(entries + i, n - i, &group))
+                groups++;
+        return groups;
+}
+
 void reply_list(struct writer *w, const struct server *server, const struct request *request)
 {
         const struct req_list *req = &request->u.list;
@@ -118,9 +173,12 @@ void reply_list(struct writer *w, const struct server *server, const struct requ
                 end++; /* the generations of one name stay together: `after` is a name */
         writer_reply(w, request->id, end < n ? 2 : 1);
         writer_key(w, "models");
-        writer_array(w, end);
-        for (size_t i = 0; i < end; i++)
-                reply_model(w, entries[i].generation, entries[i].name);
+        writer_array(w, count_groups(entries, end));
+        for (size_t i = 0; i < end;) {
+                struct group group;
+                i += take_group(entries + i, end - i, &group);
+                reply_model(w, &group);
+        }
         if (end < n)
                 writer_kstr(w, "next", entries[end - 1].name);
 }
@@ -153,8 +211,8 @@ static void write_record(struct writer *w, const struct manifest_view *m, const 
                 writer_hex(w, r->digest, DIGEST_SIZE);
 }
 
-static int write_tensors(struct writer *w, const struct generation *g, const struct request *request,
-                         struct error *error)
+static int write_tensors(struct writer *w, const struct group *group, const struct generation *g,
+                         const struct request *request, struct error *error)
 {
         const struct req_show *req = &request->u.show;
         const struct manifest_view m = table_manifest(&g->manifest);
@@ -172,7 +230,7 @@ static int write_tensors(struct writer *w, const struct generation *g, const str
         writer_reply(w, request->id, more ? 3 : 2);
         writer_key(w, "models");
         writer_array(w, 1);
-        reply_model(w, g, req->model);
+        reply_model(w, group);
         writer_key(w, "tensor_list");
         writer_array(w, end - from);
         for (uint64_t i = from; i < end; i++)
@@ -182,18 +240,19 @@ static int write_tensors(struct writer *w, const struct generation *g, const str
         return 0;
 }
 
-int reply_show(struct writer *w, const struct generation *g, const struct request *request, struct error *error)
+int reply_show(struct writer *w, const struct group *group, const struct generation *g, const struct request *request,
+               struct error *error)
 {
         if (request->u.show.tensors) {
                 if (g->manifest.fd < 0 || g->releasing)
                         return error_set(error, STREAMER_EFAILED, "its tensors are not known (%s)",
                                          generation_state_name(g->state));
-                return write_tensors(w, g, request, error);
+                return write_tensors(w, group, g, request, error);
         }
         writer_reply(w, request->id, 1);
         writer_key(w, "models");
         writer_array(w, 1);
-        reply_model(w, g, request->u.show.model);
+        reply_model(w, group);
         return 0;
 }
 
@@ -214,8 +273,12 @@ static void write_load(struct writer *w, struct load *load)
 {
         struct load_progress p;
         load_progress(load, &p);
-        writer_map(w, 9);
+        writer_map(w, 10);
         writer_kstr(w, "model", load->name);
+        writer_key(w, "devices");
+        writer_array(w, load->n_targets);
+        for (size_t i = 0; i < load->n_targets; i++)
+                writer_str(w, load->targets[i].device->name);
         writer_ku64(w, "generation", p.generation);
         writer_kstr(w, "state", load_state_name(p.state));
         writer_ku64(w, "bytes", p.bytes);
@@ -265,16 +328,10 @@ void reply_status(struct writer *w, const struct server *server, uint64_t id)
         write_loads(w, server->loads);
 }
 
-void reply_estimate(struct writer *w, const struct load *load, uint64_t id)
+static void write_estimate(struct writer *w, const struct load_target *target)
 {
-        const struct load_estimate *e = &load->targets[0].estimate;
-        writer_reply(w, id, 14);
-        writer_kstr(w, "model", load->name);
-        writer_kstr(w, "source", load->source);
-        writer_kstr(w, "device", load->targets[0].device->name);
-        writer_ku64(w, "files", e->files);
-        writer_ku64(w, "tensors", e->tensors);
-        writer_ku64(w, "bytes", e->bytes);
+        const struct load_estimate *e = &target->estimate;
+        writer_kstr(w, "device", target->device->name);
         writer_ku64(w, "needed", e->needed);
         writer_ku64(w, "free", e->unused);
         writer_ku64(w, "budget", e->budget);
@@ -283,4 +340,39 @@ void reply_estimate(struct writer *w, const struct load *load, uint64_t id)
         writer_ku64(w, "blocks", e->blocks);
         writer_ku64(w, "copied_bytes", e->copied);
         writer_kbool(w, "resident", e->resident);
+}
+
+#define ESTIMATE_FIELDS 9u
+
+/* Replicas are of the same files, ranks each of their own. */
+static void write_estimate_sums(struct writer *w, const struct load *load)
+{
+        uint64_t files = 0, tensors = 0, bytes = 0;
+        for (size_t i = 0; i < (load->pattern != NULL ? load->n_targets : 1); i++) {
+                files += load->targets[i].estimate.files;
+                tensors += load->targets[i].estimate.tensors;
+                bytes += load->targets[i].estimate.bytes;
+        }
+        writer_ku64(w, "files", files);
+        writer_ku64(w, "tensors", tensors);
+        writer_ku64(w, "bytes", bytes);
+}
+
+void reply_estimate(struct writer *w, const struct load *load, uint64_t id)
+{
+        bool several = load->n_targets > 1;
+        writer_reply(w, id, 5 + (several ? 1 : ESTIMATE_FIELDS));
+        writer_kstr(w, "model", load->name);
+        writer_kstr(w, "source", load->source);
+        write_estimate_sums(w, load);
+        if (!several) {
+                write_estimate(w, &load->targets[0]);
+                return;
+        }
+        writer_key(w, "devices");
+        writer_array(w, load->n_targets);
+        for (size_t i = 0; i < load->n_targets; i++) {
+                writer_map(w, ESTIMATE_FIELDS);
+                write_estimate(w, &load->targets[i]);
+        }
 }

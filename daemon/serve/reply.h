@@ -5,19 +5,21 @@
 #ifndef DAEMON_SERVE_REPLY_H
 #define DAEMON_SERVE_REPLY_H
 
+#include "daemon/resident/group.h"
 #include "daemon/serve/server.h"
 
 /* One model under one of its names. */
-void reply_model(struct writer *writer, const struct generation *generation, const char *name);
+void reply_model(struct writer *writer, const struct group *group);
 /* Whole replies. */
 void reply_list(struct writer *writer, const struct server *server, const struct request *request);
 /* STREAMER_EUNSUPPORTED where one record exceeds a frame. */
-int reply_show(struct writer *writer, const struct generation *generation, const struct request *request,
-               struct error *error);
+int reply_show(struct writer *writer, const struct group *group, const struct generation *generation,
+               const struct request *request, struct error *error);
 void reply_status(struct writer *writer, const struct server *server, uint64_t id);
 void reply_estimate(struct writer *writer, const struct load *load, uint64_t id);
 
 void reply_ring(struct writer *writer, const struct reader *reader);
+void reply_group_digest(struct writer *writer, const struct group *group);
 void reply_digest(struct writer *writer, const char *key, const struct generation *generation);
 
 #endif

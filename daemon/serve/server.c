@@ -19,43 +19,6 @@
 /* Connections taken in one turn of the loop. */
 #define ACCEPT_TURN 64
 
-/* ---- users ---- */
-
-static struct user *find_user(const struct server *server, uid_t uid)
-{
-        list_each (pos, &server->users) {
-                struct user *user = container_of(pos, struct user, link);
-                if (user->uid == uid)
-                        return user;
-        }
-        return NULL;
-}
-
-uint64_t server_user_conns(const struct server *server, uid_t uid)
-{
-        const struct user *user = find_user(server, uid);
-        return user != NULL ? user->n_conns : 0;
-}
-
-void server_count_user(struct server *server, uid_t uid, int by)
-{
-        struct user *user = find_user(server, uid);
-        if (user == NULL && by > 0) {
-                user = calloc(1, sizeof(*user));
-                if (user == NULL)
-                        return;
-                user->uid = uid;
-                list_append(&server->users, &user->link);
-        }
-        if (user == NULL)
-                return;
-        user->n_conns += (uint64_t)(int64_t)by;
-        if (user->n_conns == 0) {
-                list_remove(&user->link);
-                free(user);
-        }
-}
-
 /* ---- the socket ---- */
 
 static int socket_address(const char *path, struct sockaddr_un *address, struct error *error)
@@ -302,7 +265,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->started_ns = now_ns();
         list_init(&server->conns);
         list_init(&server->waiting);
-        list_init(&server->users);
+        users_init(&server->users);
         leases_init(&server->leases);
         server->leases.watch = watch_process;
         server->leases.unwatch = unwatch_process;

@@ -14,18 +14,13 @@
 #include "daemon/load/verify.h"
 #include "daemon/resident/keep.h"
 #include "daemon/serve/conn.h"
+#include "daemon/serve/role.h"
 
 struct server_limits {
-        uint64_t connections, connections_per_uid, leases_per_client, requests_per_client;
+        uint64_t connections, leases_per_client, requests_per_client;
         uint64_t fds_in_flight, fds_per_client;
+        uint64_t per_uid[USER_SLOT_COUNT]; /* 0: any amount */
         struct conn_limits conn;
-};
-
-/* Connections of one user. */
-struct user {
-        struct list link;
-        uid_t uid;
-        uint64_t n_conns;
 };
 
 struct cuda;
@@ -33,6 +28,7 @@ struct cuda;
 struct server {
         uv_loop_t *loop;
         struct server_limits limits;
+        const struct roles *roles;
         bool share_across_uids; /* writable handles may go to processes of several users */
         bool trust_detach;      /* a detach ends a lease of writable handles; else the process's exit does */
         struct resident *resident;
@@ -63,7 +59,7 @@ struct server {
         struct wake_item answer; /* posted: `waiting` is to be looked through */
         bool answer_posted;
         uint64_t n_ops;
-        struct list users;
+        struct users users;
         uint64_t n_conns;
         char told_manager[256]; /* the last STATUS= */
 };
@@ -78,8 +74,5 @@ bool server_closed(const struct server *server);
 /* Then, until the resident is empty: ends leases and drops models, as far as they can be by now. */
 void server_release(struct server *server);
 void server_deinit(struct server *server);
-
-void server_count_user(struct server *server, uid_t uid, int by);
-uint64_t server_user_conns(const struct server *server, uid_t uid);
 
 #endif

@@ -120,6 +120,9 @@ static void dispatch(struct session *session, struct request *request)
         case VERB_cancel:
                 session_cancel(session, request);
                 break;
+        case VERB_whoami:
+                session_whoami(session, request);
+                break;
         case VERB_set_priority:
                 session_set_priority(session, request);
                 break;
@@ -175,7 +178,8 @@ static void on_frame(struct conn *conn, const void *data, size_t len)
                         conn_close(conn, true);
                 return;
         }
-        if (access_check(session->server, conn, request.verb, &error) < 0) {
+        if (access_check(session->server, conn, request.verb, &error) < 0 ||
+            access_check_model(session->server, conn, &request, &error) < 0) {
                 session_error(session, request.id, &error);
                 request_deinit(&request);
                 return;
@@ -191,7 +195,7 @@ static void on_closed(struct conn *conn)
         struct server *server = session->server;
         list_remove(&conn->link);
         server->n_conns--;
-        server_count_user(server, conn->caller.uid, -1);
+        user_discharge(&session->charge);
         list_each_safe (pos, &session->ops)
                 op_free(container_of(pos, struct op, link));
         while (!list_empty(&session->deferred))
@@ -242,12 +246,8 @@ void session_new(struct server *server, int fd)
         session->conn->context = session;
         list_append(&server->conns, &session->conn->link);
         server->n_conns++;
-        server_count_user(server, session->conn->caller.uid, 1);
-        if (server_user_conns(server, session->conn->caller.uid) > server->limits.connections_per_uid &&
-            session->conn->caller.uid != 0 && session->conn->caller.uid != geteuid()) {
-                struct error error;
-                error_set(&error, STREAMER_ELIMIT, "uid %u has %" PRIu64 " connections",
-                          (unsigned)session->conn->caller.uid, server->limits.connections_per_uid);
+        struct error error = {0};
+        if (access_charge(server, session->conn, &session->charge, USER_CONNECTIONS, 1, &error) < 0) {
                 session_error(session, 0, &error);
                 conn_close(session->conn, true);
         }

@@ -24,7 +24,8 @@ struct session {
         struct list leases;   /* of struct lease, by in_owner */
         struct list deferred; /* of struct deferred, by in_session */
         uint64_t n_leases, n_deferred;
-        struct probe *probe; /* at most one; goes with the session */
+        struct probe *probe;       /* at most one; goes with the session */
+        struct user_charge charge; /* the connection */
 };
 
 /* A load that this client watches. */
@@ -44,9 +45,10 @@ struct deferred {
         struct session *session;           /* NULL: the client is gone */
         struct request request;
         uint64_t deadline_ns;    /* 0: none */
-        uint64_t generation;     /* whose end an unload waits for */
+        uint64_t generation;     /* the one that is verified; an unload waits for its end, or older ones' */
         struct load_watch watch; /* a dry run */
         struct verify verify;
+        uint64_t n_verified, verified_tensors, verified_bytes; /* devices so far, and what they have */
 };
 
 /* Takes the request over. NULL on ENOMEM: the request was answered with that, and is gone. */
@@ -85,6 +87,8 @@ void session_status(struct session *session, const struct request *request);
 void session_version(struct session *session, const struct request *request);
 void session_verify(struct session *session, struct request *request);
 void session_unload(struct session *session, struct request *request);
+/* The memory of what was unloaded is free; what leases hold does not count. */
+bool session_unloaded(const struct resident *resident, const struct req_unload *req, uint64_t number);
 /* attach, wait: now, or when a change lets it. */
 void session_defer(struct session *session, struct request *request);
 

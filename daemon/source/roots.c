@@ -27,6 +27,7 @@ struct root {
 };
 
 struct source_roots {
+        unsigned holders; /* atomic */
         size_t n;
         struct root roots[];
 };
@@ -53,6 +54,7 @@ int source_roots_new(struct source_roots **roots, const char *const *paths, size
         for (size_t i = 0; i < n; i++)
                 made->roots[i].fd = -1;
         made->n = n;
+        made->holders = 1;
         for (size_t i = 0; i < n; i++) {
                 int r = root_init(&made->roots[i], paths[i], error);
                 if (r < 0) {
@@ -64,8 +66,17 @@ int source_roots_new(struct source_roots **roots, const char *const *paths, size
         return 0;
 }
 
+struct source_roots *source_roots_ref(struct source_roots *roots)
+{
+        if (roots != NULL)
+                __atomic_add_fetch(&roots->holders, 1, __ATOMIC_RELAXED);
+        return roots;
+}
+
 struct source_roots *source_roots_free(struct source_roots *roots)
 {
+        if (roots != NULL && __atomic_sub_fetch(&roots->holders, 1, __ATOMIC_ACQ_REL) > 0)
+                return NULL;
         for (size_t i = 0; roots != NULL && i < roots->n; i++) {
                 close_p(&roots->roots[i].fd);
                 free(roots->roots[i].path);

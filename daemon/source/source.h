@@ -32,7 +32,9 @@ struct source_roots; /* immutable once made; shared by threads */
 
 /* Opens each root directory. A root that is missing or no directory is an error that names it. */
 int source_roots_new(struct source_roots **roots, const char *const *paths, size_t n, struct error *error);
-struct source_roots *source_roots_free(struct source_roots *roots);
+/* Another holder of them, on any thread; NULL stays NULL. */
+struct source_roots *source_roots_ref(struct source_roots *roots);
+struct source_roots *source_roots_free(struct source_roots *roots); /* with the last holder */
 
 /* Canonical text of a source: file:// removed (percent-decoded), "." and "//" and trailing slashes
  * collapsed, ".." refused, relative paths refused (clients make them absolute). malloc'd. */

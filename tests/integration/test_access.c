@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who may do what: root all; members of the socket's group attach, load and look; nobody else
- * anything. What a member loads is opened with the member's own rights. Only root can play others.
+ * Who may do what where no rules are given: root all; members of the socket's group attach, load,
+ * look, and drop what they loaded; nobody else anything. What a member loads is opened with the member's own rights.
+ * Only root can play others.
  */
+#include "tests/lib/person.h"
 #include "tests/lib/stage.h"
-#include "tests/lib/suite.h"
 
-#include <grp.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define USER 65534
@@ -37,28 +36,10 @@ static void end(void)
                 stage_end();
 }
 
-/* The outcome of fn in a process of this group, none other, and no rights. */
 static int as(gid_t group, int (*fn)(void))
 {
-        int status;
-        pid_t pid = must(fork());
-
-        if (pid == 0) {
-                must(setgroups(0, NULL));
-                must(setresgid(group, group, group));
-                must(setresuid(USER, USER, USER));
-                _exit(-fn() & 0xff);
-        }
-        must(waitpid(pid, &status, 0));
-        ck_assert(WIFEXITED(status));
-        return -WEXITSTATUS(status);
+        return person_does(USER, group, fn);
 }
-
-#define ROOT_ONLY()                                                                                                    \
-        do {                                                                                                           \
-                if (getuid() != 0)                                                                                     \
-                        SKIP("only root can be somebody else");                                                        \
-        } while (0)
 
 static int do_connect(void)
 {
@@ -121,11 +102,39 @@ START_TEST(members_attach_load_and_look)
 }
 END_TEST
 
-START_TEST(members_may_not_unload_or_cancel)
+START_TEST(members_may_not_unload_or_cancel_what_others_loaded)
 {
         ROOT_ONLY();
         ck_assert_int_eq(as(MEMBER_GROUP, do_unload), STREAMER_EPERM);
         ck_assert_int_eq(as(MEMBER_GROUP, do_cancel), STREAMER_EPERM);
+        stage_still_serves();
+}
+END_TEST
+
+static int do_unload_readable(void)
+{
+        return streamer_unload(client_open(&stage), "readable", 0);
+}
+
+START_TEST(members_unload_what_they_loaded)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(as(MEMBER_GROUP, do_load_readable), 0);
+        ck_assert_int_eq(as(MEMBER_GROUP, do_unload_readable), 0);
+}
+END_TEST
+
+static int do_load_over_witness(void)
+{
+        char text[1024];
+
+        return client_load_result(client_open(&stage), readable, "witness", text);
+}
+
+START_TEST(members_may_not_put_another_source_under_somebody_elses_name)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(as(MEMBER_GROUP, do_load_over_witness), STREAMER_EPERM);
         stage_still_serves();
 }
 END_TEST
@@ -150,7 +159,9 @@ int main(void)
         TCase *access = suite_group("roles", begin, end, 60);
         tcase_add_test(access, others_do_not_get_in);
         tcase_add_test(access, members_attach_load_and_look);
-        tcase_add_test(access, members_may_not_unload_or_cancel);
+        tcase_add_test(access, members_may_not_unload_or_cancel_what_others_loaded);
+        tcase_add_test(access, members_unload_what_they_loaded);
+        tcase_add_test(access, members_may_not_put_another_source_under_somebody_elses_name);
         tcase_add_test(access, a_file_that_the_caller_may_not_read_is_not_loaded_for_him);
         return suite_run();
 }

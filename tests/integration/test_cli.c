@@ -80,7 +80,7 @@ static void check_model_object(json_t *o, const char *name, const struct model *
         ck_assert_str_eq(have_name, name);
         ck_assert_str_eq(digest, want_digest);
         ck_assert_str_eq(state, "ready");
-        ck_assert_str_eq(device, "host");
+        ck_assert_str_eq(device, stage_device());
         ck_assert_int_gt(generation, 0);
         ck_assert_int_eq(bytes, (json_int_t)m->bytes);
         ck_assert_int_eq(tensors, (json_int_t)m->n);
@@ -143,7 +143,7 @@ START_TEST(status_tells_of_devices_the_ring_and_loads)
                "version", &version, "protocol", &protocol, "uptime_ns", &uptime, "devices", "device", &device, "uuid",
                &uuid, "budget", &budget, "used", &used, "free", &unused, "page_kind", &page_kind, "ring", "bytes",
                &ring, "page_kind", &ring_kind, "threads", &threads, "loads", &loads);
-        ck_assert_str_eq(device, "host");
+        ck_assert_str_eq(device, stage_device());
         ck_assert_int_eq(budget, 256 << 20);
         ck_assert_int_eq(used + unused, budget);
         ck_assert_int_gt(used, 0);

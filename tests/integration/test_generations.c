@@ -195,6 +195,7 @@ END_TEST
 
 START_TEST(a_private_attach_is_writable_and_nobody_else_sees_it)
 {
+        ABOUT_HOST_MEMORY();
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = STREAMER_ATTACH_PRIVATE};
         streamer_lease *lease = NULL;
         streamer_tensor t;

@@ -30,8 +30,40 @@ const char *build_path(const char *program)
         return format_text("%s/%s", build && *build ? build : "build", program);
 }
 
+/* ---- stand-ins for a GPU ---- */
+
+bool daemon_on_gpu(void)
+{
+        const char *device = getenv("STREAMERD_TEST_DEVICE");
+
+        return device && strcmp(device, "cuda") == 0;
+}
+
+/* The stand-ins, for the daemon and for whoever attaches; room for whatever a budget allows. */
+static void use_stand_ins(void)
+{
+        char *folder = realpath(build_path("tests/fake"), NULL);
+
+        if (!folder)
+                die("the stand-ins of CUDA are not built (make tests)");
+        setenv("STREAMER_CUDA_LIBRARY", format_text("%s/libcuda.so.1", folder), 1);
+        setenv("LD_LIBRARY_PATH", folder, 1);
+        setenv("FAKECUDA_MEM_MIB", "65536", 0);
+        free(folder);
+}
+
+/* "host=8GiB" > "cuda:0=8GiB"; other flags as they are. */
+static const char *gpu_instead(const char *flag)
+{
+        if (!daemon_on_gpu() || strncmp(flag, "host=", 5) != 0)
+                return flag;
+        return format_text("cuda:0%s", flag + 4);
+}
+
 void daemon_init(struct daemon *d, const char *folder)
 {
+        if (daemon_on_gpu())
+                use_stand_ins();
         *d = (struct daemon){.pidfd = -1, .notify = -1};
         snprintf(d->folder, sizeof(d->folder), "%s", folder);
         mkdir(folder, 0755);
@@ -72,7 +104,7 @@ static _Noreturn void exec_daemon(const struct daemon *d, const char *notify, co
         size_t n = 3;
 
         while (*flags && n < FLAGS_MAX - 1)
-                argv[n++] = *flags++;
+                argv[n++] = gpu_instead(*flags++);
         int log = must(open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
         must(dup2(log, STDOUT_FILENO));
         must(dup2(log, STDERR_FILENO));

@@ -22,6 +22,10 @@ struct daemon {
         char log[PATH_SIZE];
 };
 
+/* STREAMERD_TEST_DEVICE=cuda: wherever a test asks for the host device it gets a stand-in's GPU. What is
+ * about host memory alone is left off then. */
+bool daemon_on_gpu(void);
+
 /* Where it listens and logs, without starting it: d->socket may then be used in flags. */
 void daemon_init(struct daemon *d, const char *folder);
 

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define FLAGS_MAX 48
 #define WAIT_MS 20000
@@ -21,6 +23,11 @@ static char root[PATH_SIZE];
 static unsigned stages;
 
 /* ---- the shared daemon ---- */
+
+const char *stage_device(void)
+{
+        return daemon_on_gpu() ? "cuda:0" : "host";
+}
 
 const char *stage_root(void)
 {
@@ -100,9 +107,25 @@ uint64_t stage_memory(void)
         return memory;
 }
 
+/* By a process of its own: this one goes on to fork tests, and CUDA does not survive that. */
+static void last_look(void)
+{
+        int status;
+        pid_t pid = must(fork());
+
+        if (pid == 0) {
+                die_hook = NULL;
+                stage_still_serves();
+                _exit(0);
+        }
+        must(waitpid(pid, &status, 0));
+        if (status)
+                die("the daemon does not serve as it did");
+}
+
 void stage_end(void)
 {
-        stage_still_serves();
+        last_look();
         int status = daemon_stop(&stage);
         if (status) {
                 char *log = file_read(stage.log, NULL);

@@ -25,6 +25,14 @@ void stage_begin(const char *const *flags);
 /* Fails if the witness has changed or the daemon does not end with 0. */
 void stage_end(void);
 const char *stage_root(void);
+/* "host", or what stands in for it (daemon_on_gpu). */
+const char *stage_device(void);
+/* First in a test of what host memory alone can do: nothing is left to see of it on a GPU. */
+#define ABOUT_HOST_MEMORY()                                                                                            \
+        do {                                                                                                           \
+                if (daemon_on_gpu())                                                                                   \
+                        return;                                                                                        \
+        } while (0)
 /* A path in the root; never freed. */
 char *stage_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Writes a model there; its path. */

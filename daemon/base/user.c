@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/base/user.h"
+
+#include "daemon/base/util.h"
+
+#include <inttypes.h>
+
+static const struct {
+        const char *name, *text;
+} slots[] = {
+#define X(slot, name, text) [USER_##slot] = {name, text},
+        USER_SLOTS(X)
+#undef X
+};
+
+const char *user_slot_name(enum user_slot slot)
+{
+        return slots[slot].name;
+}
+
+void users_init(struct users *users)
+{
+        list_init(&users->all);
+}
+
+static struct user *find(const struct users *users, uid_t uid)
+{
+        list_each (pos, &users->all) {
+                struct user *user = container_of(pos, struct user, link);
+                if (user->uid == uid)
+                        return user;
+        }
+        return NULL;
+}
+
+const struct user *users_find(const struct users *users, uid_t uid)
+{
+        return find(users, uid);
+}
+
+static struct user *user_new(struct users *users, uid_t uid)
+{
+        struct user *user = calloc(1, sizeof(*user));
+        if (user == NULL)
+                return NULL;
+        user->uid = uid;
+        list_append(&users->all, &user->link);
+        return user;
+}
+
+static int over_limit(const struct user *user, uid_t uid, enum user_slot slot, uint64_t amount,
+                      const struct user_limits *limits, struct error *error)
+{
+        uint64_t held = user != NULL ? user->held[slot] : 0;
+        if (amount == 1)
+                return error_set(error, STREAMER_ELIMIT, "uid %u has %" PRIu64 " of %" PRIu64 " %s (%s)", (unsigned)uid,
+                                 held, limits->max[slot], slots[slot].text, limits->rule);
+        return error_set(error, STREAMER_ELIMIT,
+                         "uid %u has %" PRIu64 " of %" PRIu64 " %s, and %" PRIu64 " more are needed (%s)",
+                         (unsigned)uid, held, limits->max[slot], slots[slot].text, amount, limits->rule);
+}
+
+int user_charge(struct users *users, uid_t uid, struct user_charge *charge, enum user_slot slot, uint64_t amount,
+                const struct user_limits *limits, struct error *error)
+{
+        struct user *user = find(users, uid);
+        uint64_t held = user != NULL ? user->held[slot] : 0, max = limits->max[slot];
+        require(charge->user == NULL);
+        if (held > max || amount > max - held)
+                return over_limit(user, uid, slot, amount, limits, error);
+        if (user == NULL && (user = user_new(users, uid)) == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        user->held[slot] += amount;
+        user->n_charges++;
+        *charge = (struct user_charge){.user = user, .slot = slot, .amount = amount};
+        return 0;
+}
+
+void user_discharge(struct user_charge *charge)
+{
+        struct user *user = charge->user;
+        if (user == NULL)
+                return;
+        require(user->held[charge->slot] >= charge->amount && user->n_charges > 0);
+        user->held[charge->slot] -= charge->amount;
+        *charge = (struct user_charge){.user = NULL};
+        if (--user->n_charges > 0)
+                return;
+        list_remove(&user->link);
+        free(user);
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lists of small mappings in the file: `access.roles`, `preload`. Private to daemon/config.
+ */
+#ifndef DAEMON_CONFIG_LISTS_H
+#define DAEMON_CONFIG_LISTS_H
+
+#include "daemon/config/yaml.h"
+
+/* The current event is the key. */
+int access_read_roles(struct doc *doc);
+/* Once all roots are known: a rule's must be below one of the daemon's. */
+int access_check_roots(const struct config *config, struct error *error);
+
+#endif

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/resident/group.h"
+
+#include <string.h>
+
+static bool drains(const struct generation *g)
+{
+        return list_empty(&g->names);
+}
+
+bool group_same(const struct generation *a, const struct generation *b)
+{
+        return a->number == b->number && drains(a) == drains(b);
+}
+
+#define ORDER(a, b) (((a) > (b)) - ((a) < (b)))
+
+int group_compare(const struct generation *a, const struct generation *b)
+{
+        int r = ORDER(a->number, b->number);
+        if (r == 0)
+                r = ORDER(drains(a), drains(b));
+        if (r == 0)
+                r = ORDER(a->rank, b->rank);
+        return r != 0 ? r : ORDER(a->device->number, b->device->number);
+}
+
+static int compare_members(const void *a, const void *b)
+{
+        return group_compare(*(struct generation *const *)a, *(struct generation *const *)b);
+}
+
+static bool goes_by(const struct generation *g, const char *name)
+{
+        return generation_has_name(g, name) || (drains(g) && strcmp(g->last_name, name) == 0);
+}
+
+void group_find(struct group *group, struct resident *resident, const char *name, const struct generation *of)
+{
+        group->name = name;
+        group->n = 0;
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (group->n < GROUP_MAX && group_same(g, of) && goes_by(g, name))
+                        group->members[group->n++] = g;
+        }
+        qsort(group->members, group->n, sizeof(group->members[0]), compare_members);
+}
+
+struct generation *group_on(const struct group *group, const struct device *device)
+{
+        for (size_t i = 0; i < group->n; i++)
+                if (device == NULL || group->members[i]->device == device)
+                        return group->members[i];
+        return NULL;
+}
+
+enum generation_state group_state(const struct group *group)
+{
+        static const enum generation_state order[] = {GENERATION_READY, GENERATION_LOADING, GENERATION_FAILED};
+        for (size_t i = 0; i < ARRAY_SIZE(order); i++)
+                for (size_t k = 0; k < group->n; k++)
+                        if (group->members[k]->state == order[i])
+                                return order[i];
+        return group->members[0]->state;
+}
+
+static void add(uint64_t *sum, const struct generation *g, uint64_t figure)
+{
+        if (g->n_ranks > 0)
+                *sum += figure;
+        else if (figure > *sum)
+                *sum = figure;
+}
+
+uint64_t group_bytes(const struct group *group)
+{
+        uint64_t sum = 0;
+        for (size_t i = 0; i < group->n; i++)
+                add(&sum, group->members[i], group->members[i]->data_bytes);
+        return sum;
+}
+
+uint64_t group_tensors(const struct group *group)
+{
+        uint64_t sum = 0;
+        for (size_t i = 0; i < group->n; i++)
+                add(&sum, group->members[i], group->members[i]->n_tensors);
+        return sum;
+}
+
+const unsigned char *group_digest(const struct group *group)
+{
+        const unsigned char *digest = NULL;
+        for (size_t i = 0; i < group->n; i++) {
+                const struct generation *g = group->members[i];
+                if (g->state != GENERATION_READY && g->state != GENERATION_DRAINING)
+                        continue;
+                if (digest != NULL && memcmp(digest, g->digest, DIGEST_SIZE) != 0)
+                        return NULL;
+                digest = g->digest;
+        }
+        return digest;
+}

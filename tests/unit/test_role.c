@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The rules of `access`: who has which role, what it may do, where it may load from.
+ */
+#include "daemon/serve/role.h"
+
+#include "daemon/base/util.h"
+#include "tests/lib/suite.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define SOCKET_GROUP 900
+
+static struct error error;
+
+static struct role_grant ask(const struct roles *roles, uid_t uid, gid_t gid, gid_t other)
+{
+        const struct caller caller = {.uid = uid, .gid = gid, .groups = {other}, .n_groups = 1};
+        const struct role_caller who = {.caller = &caller, .own = uid == 0, .group = SOCKET_GROUP};
+        struct role_grant grant;
+        role_find(roles, &who, &grant);
+        return grant;
+}
+
+static int may(const struct role_grant *grant, enum verb verb)
+{
+        const struct caller caller = {.uid = 7};
+        const struct role_caller who = {.caller = &caller};
+        error = (struct error){0};
+        return role_check(grant, &who, verb, &error);
+}
+
+/* ---- the default ---- */
+
+static const struct roles no_rules = {.given = false};
+
+START_TEST(by_default_members_of_the_sockets_group_load_and_others_do_nothing)
+{
+        ck_assert_int_eq(ask(&no_rules, 7, SOCKET_GROUP, 1).role, ROLE_LOAD);
+        ck_assert_int_eq(ask(&no_rules, 7, 1, SOCKET_GROUP).role, ROLE_LOAD);
+        ck_assert_int_eq(ask(&no_rules, 7, 1, 2).role, ROLE_NONE);
+        ck_assert_int_eq(ask(&no_rules, 0, 1, 2).role, ROLE_ADMIN);
+}
+END_TEST
+
+START_TEST(the_default_is_named_where_it_denies)
+{
+        struct role_grant grant = ask(&no_rules, 7, 1, 2);
+        ck_assert_int_eq(may(&grant, VERB_list), STREAMER_EPERM);
+        ck_assert_str_eq(error.text, "list: uid 7 has no role (the default: the socket's group 900 may load)");
+}
+END_TEST
+
+/* ---- rules ---- */
+
+static uint32_t seven[] = {7}, eight_nine[] = {8, 9};
+static char *some_roots[] = {(char[]){"/srv/a"}, (char[]){"/srv/b"}};
+static char *some_buckets[] = {(char[]){"s3://ml"}, (char[]){"https://h/x/"}};
+static struct role_rule rule_rows[] = {
+        {.role = ROLE_ATTACH, .users = {.v = seven, .n = 1}, .line = 3},
+        {.role = ROLE_LOAD,
+         .users = {.v = seven, .n = 1},
+         .groups = {.v = eight_nine, .n = 2},
+         .roots = {.v = some_roots, .n = 2, .given = true},
+         .buckets = {.v = some_buckets, .n = 2, .given = true},
+         .line = 5},
+        {.role = ROLE_LOAD, .groups = {.v = seven, .n = 1}, .roots = {.given = true}, .line = 8},
+};
+static const struct roles rules = {
+        .rules = rule_rows, .n = ARRAY_SIZE(rule_rows), .given = true, .file = (char[]){"f.yaml"}};
+
+START_TEST(the_first_rule_that_names_the_caller_decides)
+{
+        struct role_grant grant = ask(&rules, 7, 8, 9);
+        ck_assert_int_eq(grant.role, ROLE_ATTACH);
+        ck_assert_ptr_eq(grant.rule, &rule_rows[0]);
+        ck_assert_str_eq(grant.text, "access.roles[0], f.yaml:3");
+}
+END_TEST
+
+START_TEST(a_rule_names_by_the_first_group_or_by_any_other)
+{
+        ck_assert_ptr_eq(ask(&rules, 100, 9, 1).rule, &rule_rows[1]);
+        ck_assert_ptr_eq(ask(&rules, 100, 1, 8).rule, &rule_rows[1]);
+        ck_assert_ptr_eq(ask(&rules, 100, 7, 1).rule, &rule_rows[2]);
+}
+END_TEST
+
+START_TEST(a_user_is_not_a_group_of_the_same_number)
+{
+        ck_assert_int_eq(ask(&rules, 8, 1, 2).role, ROLE_NONE);
+}
+END_TEST
+
+START_TEST(whom_no_rule_names_has_no_role_whatever_the_default_says)
+{
+        struct role_grant grant = ask(&rules, 100, SOCKET_GROUP, SOCKET_GROUP);
+        ck_assert_int_eq(grant.role, ROLE_NONE);
+        ck_assert_int_eq(may(&grant, VERB_ping), STREAMER_EPERM);
+        ck_assert_str_eq(error.text, "ping: uid 7 has no role (access.roles, f.yaml)");
+}
+END_TEST
+
+START_TEST(root_is_never_locked_out)
+{
+        struct role_rule row = {.role = ROLE_ATTACH, .users = {.all = true}};
+        const struct roles all = {.rules = &row, .n = 1, .given = true};
+        ck_assert_int_eq(ask(&all, 0, 1, 1).role, ROLE_ADMIN);
+        ck_assert_int_eq(ask(&all, 1, 1, 1).role, ROLE_ATTACH);
+}
+END_TEST
+
+/* ---- verbs ---- */
+
+START_TEST(each_role_may_what_it_may_and_no_more)
+{
+        for (int role = ROLE_NONE; role <= ROLE_ADMIN; role++) {
+                struct role_grant grant = {.role = (enum role)role, .text = "R"};
+                for (int v = 0; v < VERB_COUNT; v++)
+                        ck_assert_int_eq(may(&grant, (enum verb)v),
+                                         (int)role_needed((enum verb)v) <= role ? 0 : STREAMER_EPERM);
+        }
+}
+END_TEST
+
+START_TEST(a_denied_verb_names_roles_and_rule)
+{
+        struct role_grant grant = ask(&rules, 7, 1, 1);
+        ck_assert_int_eq(may(&grant, VERB_attach), 0);
+        ck_assert_int_eq(may(&grant, VERB_load), STREAMER_EPERM);
+        ck_assert_str_eq(error.text, "load: takes the role load, and uid 7 has attach (access.roles[0], f.yaml:3)");
+}
+END_TEST
+
+/* The role in the row of the page that holds `verb` in backquotes. */
+static enum role documented(const char *page, const char *verb)
+{
+        char *quoted = format_text("`%s`", verb), line[512];
+        enum role role = ROLE_ADMIN;
+        for (const char *at = page; *at != '\0'; at += strcspn(at, "\n"), at += *at == '\n') {
+                snprintf(line, sizeof(line), "%.*s", (int)strcspn(at, "\n"), at);
+                char *last = strstr(line, " | ");
+                if (strncmp(line, "| `", 3) != 0 || last == NULL || strstr(line, quoted) == NULL)
+                        continue;
+                last[3 + strcspn(last + 3, ", ")] = '\0';
+                if (role_parse(last + 3) != ROLE_NONE)
+                        role = role_parse(last + 3);
+        }
+        free(quoted);
+        return role;
+}
+
+START_TEST(the_page_shows_the_role_of_every_verb)
+{
+        char *page = file_read("docs/access.md", NULL);
+        for (int v = 0; v < VERB_COUNT; v++)
+                ck_assert_msg(documented(page, verb_desc((enum verb)v)->name) == role_needed((enum verb)v),
+                              "%s: docs/access.md shows another role", verb_desc((enum verb)v)->name);
+        free(page);
+}
+END_TEST
+
+/* ---- sources ---- */
+
+static const struct {
+        const char *source;
+        bool allowed;
+} sources[] = {
+        {"/srv/a", true},
+        {"/srv/a/m", true},
+        {"/srv/b/deep/m", true},
+        {"/srv/ab", false},
+        {"/srv", false},
+        {"/", false},
+        {"/etc/passwd", false},
+        {"s3://ml/x", true},
+        {"s3://ml", true},
+        {"s3://ml/../other", true}, /* a key, literally */
+        {"s3://ml-private/x", false},
+        {"s3://m", false},
+        {"https://h/x/m.safetensors", true},
+        {"https://h/x/.hidden/m", true},
+        {"https://h/x/..m", true},
+        {"https://h/xy", false},
+        {"https://h/x/../y", false},
+        {"https://h/x/..", false},
+        {"https://h/x/./m", false},
+        {"https://h/x/..?q", false},
+        {"https://h/x/%2e%2E/y", false},
+        {"https://h/x/a%2Fb", false},
+        {"https://h/x/\\..\\y", false},
+        {"https://h.evil/x/m", false},
+        {"http://h/x/m", false},
+        {"hf://org/name", false},
+};
+
+START_TEST(a_rule_with_roots_and_buckets_lets_load_below_them)
+{
+        struct role_grant grant = ask(&rules, 100, 8, 1);
+        error = (struct error){0};
+        int r = role_check_source(&grant, sources[_i].source, &error);
+        ck_assert_msg((r == 0) == sources[_i].allowed, "%s", sources[_i].source);
+        if (r != 0)
+                ck_assert(r == STREAMER_EPERM && strstr(error.text, "(access.roles[1], f.yaml:5)") != NULL);
+}
+END_TEST
+
+START_TEST(an_empty_list_lets_nothing_and_a_missing_one_all)
+{
+        struct role_grant grant = ask(&rules, 100, 7, 1);
+        ck_assert_int_eq(role_check_source(&grant, "/srv/a", &error), STREAMER_EPERM);
+        ck_assert_int_eq(role_check_source(&grant, "s3://anything/x", &error), 0);
+}
+END_TEST
+
+START_TEST(without_a_rule_every_source_is_open)
+{
+        struct role_grant grant = ask(&no_rules, 7, SOCKET_GROUP, 1);
+        ck_assert_int_eq(role_check_source(&grant, "/etc/passwd", &error), 0);
+        ck_assert_int_eq(role_check_source(&grant, "s3://x/y", &error), 0);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("role");
+        TCase *who = suite_group("who", NULL, NULL, 10);
+        tcase_add_test(who, by_default_members_of_the_sockets_group_load_and_others_do_nothing);
+        tcase_add_test(who, the_default_is_named_where_it_denies);
+        tcase_add_test(who, the_first_rule_that_names_the_caller_decides);
+        tcase_add_test(who, a_rule_names_by_the_first_group_or_by_any_other);
+        tcase_add_test(who, a_user_is_not_a_group_of_the_same_number);
+        tcase_add_test(who, whom_no_rule_names_has_no_role_whatever_the_default_says);
+        tcase_add_test(who, root_is_never_locked_out);
+        TCase *what = suite_group("what", NULL, NULL, 10);
+        tcase_add_test(what, each_role_may_what_it_may_and_no_more);
+        tcase_add_test(what, a_denied_verb_names_roles_and_rule);
+        tcase_add_test(what, the_page_shows_the_role_of_every_verb);
+        TCase *from = suite_group("from where", NULL, NULL, 10);
+        tcase_add_loop_test(from, a_rule_with_roots_and_buckets_lets_load_below_them, 0, (int)ARRAY_SIZE(sources));
+        tcase_add_test(from, an_empty_list_lets_nothing_and_a_missing_one_all);
+        tcase_add_test(from, without_a_rule_every_source_is_open);
+        return suite_run();
+}
