@@ -93,7 +93,8 @@ static int read_back(const struct mapping *mapping, uint64_t offset, void *to, s
                 return 0;
         const char *name = NULL;
         s->context.driver->cuGetErrorName(e, &name);
-        return fault_set(serial, STREAMER_EFAILED, "read: cuMemcpyDtoH: %s (%d)", name ? name : "error", (int)e);
+        return fault_set(serial, STREAMER_EFAILED, "read: %s: %s (%d)", entered ? "cuMemcpyDtoH" : "cuCtxPushCurrent",
+                         name ? name : "error", (int)e);
 }
 
 /* ---- cuda-ipc ---- */

@@ -102,6 +102,15 @@ static int failed(struct cuda_device *d, const char *call, enum cuda_error e, st
                          d->device.name, call, api->cudaGetErrorString(e), api->cudaGetErrorName(e));
 }
 
+/* What is given back must not stay taken for one failure that passes: it is tried again, and an operator
+ * is told where that fails too. A lost context has been told of, and takes its memory along. */
+#define GIVE_BACK(d, call, ...)                                                                                        \
+        do {                                                                                                           \
+                if ((d)->cuda->api->call(__VA_ARGS__) != 0 && (d)->cuda->api->call(__VA_ARGS__) != 0 && !is_lost(d))   \
+                        log_warn("%s: %s failed twice: memory may stay taken until the daemon ends", (d)->device.name, \
+                                 #call);                                                                               \
+        } while (0)
+
 /* ---- contexts ---- */
 
 static void pin_ring(struct cuda_device *d)
@@ -142,11 +151,11 @@ static void context_close(struct cuda_device *d)
         bool pins = cuda->pinned_by == d->ordinal;
         if (d->context && !(pins && cuda->contexts > 1)) {
                 if (pins) {
-                        cuda->api->cudaHostUnregister(cuda->ring);
+                        GIVE_BACK(d, cudaHostUnregister, cuda->ring);
                         cuda->pinned_by = -1;
                 }
                 __atomic_add_fetch(&d->epoch, 1, __ATOMIC_RELEASE);
-                cuda->api->cudaDeviceReset();
+                GIVE_BACK(d, cudaDeviceReset);
                 cuda->contexts--;
                 d->context = false;
         }
@@ -178,7 +187,7 @@ static int alloc_ipc(struct cuda_device *d, struct segment *segment, struct erro
         e = api->cudaIpcGetMemHandle(&handle, pointer);
         if (e != CUDA_OK) {
                 int r = failed(d, "cudaIpcGetMemHandle", e, error);
-                api->cudaFree(pointer);
+                GIVE_BACK(d, cudaFree, pointer);
                 return r;
         }
         segment->address = (uintptr_t)pointer;
@@ -188,16 +197,15 @@ static int alloc_ipc(struct cuda_device *d, struct segment *segment, struct erro
 
 static void release_vmm(struct cuda_device *d, struct segment *segment, bool mapped)
 {
-        const struct cuda_api *api = d->cuda->api;
         if (segment->fd >= 0)
                 close(segment->fd);
         segment->fd = -1;
         if (mapped)
-                api->cuMemUnmap(segment->address, segment->size);
+                GIVE_BACK(d, cuMemUnmap, segment->address, segment->size);
         if (segment->address != 0)
-                api->cuMemAddressFree(segment->address, segment->size);
+                GIVE_BACK(d, cuMemAddressFree, segment->address, segment->size);
         if (segment->allocation != 0)
-                api->cuMemRelease(segment->allocation);
+                GIVE_BACK(d, cuMemRelease, segment->allocation);
         segment->address = segment->allocation = 0;
 }
 
@@ -266,7 +274,7 @@ static void cuda_release(struct segment *segment)
         struct cuda_device *d = cuda_of(segment->device);
         d->cuda->api->cudaSetDevice(d->ordinal);
         if (d->handles == CUDA_HANDLES_IPC)
-                d->cuda->api->cudaFree((void *)(uintptr_t)segment->address);
+                GIVE_BACK(d, cudaFree, (void *)(uintptr_t)segment->address);
         else
                 release_vmm(d, segment, true);
         require(d->n_segments > 0);
@@ -309,8 +317,9 @@ static int transfer(struct cuda_device *d, void *to, const void *from, uint64_t 
         if (is_lost(d))
                 return lost_error(d, error);
         enum cuda_error e = api->cudaSetDevice(d->ordinal);
-        if (e == CUDA_OK)
-                e = api->cudaMemcpy(to, from, len, kind);
+        if (e != CUDA_OK)
+                return failed(d, "cudaSetDevice", e, error);
+        e = api->cudaMemcpy(to, from, len, kind);
         return e == CUDA_OK ? 0 : failed(d, "cudaMemcpy", e, error);
 }
 
@@ -420,7 +429,8 @@ static void event_put(struct cuda_copier *copier, struct CUevent_st *event)
                 copier->device->cuda->api->cudaEventDestroy(event);
 }
 
-static enum cuda_error start_copies(const struct cuda_copier *copier, const struct device_span *spans, size_t n)
+static enum cuda_error start_copies(const struct cuda_copier *copier, const struct device_span *spans, size_t n,
+                                    const char **call)
 {
         const struct cuda_api *api = copier->device->cuda->api;
         void *to[256];
@@ -434,7 +444,9 @@ static enum cuda_error start_copies(const struct cuda_copier *copier, const stru
                         from[m] = spans[i].from;
                         sizes[m] = spans[i].len;
                 }
-                if (m > 1 && cuda_has_batch(api))
+                bool batch = m > 1 && cuda_has_batch(api);
+                *call = batch ? "cudaMemcpyBatchAsync" : "cudaMemcpyAsync";
+                if (batch)
                         e = cuda_copy_batch(api, to, from, sizes, m, copier->stream);
                 else
                         for (size_t k = 0; k < m && e == CUDA_OK; k++)
@@ -462,9 +474,10 @@ static int cuda_copy(struct copier *base, const struct device_span *spans, size_
                 r = event_get(copier, &event, error);
         if (r < 0)
                 return r;
-        enum cuda_error e = start_copies(copier, spans, n);
+        const char *call;
+        enum cuda_error e = start_copies(copier, spans, n, &call);
         if (e != CUDA_OK)
-                return give_up(copier, event, "cudaMemcpyAsync", e, error);
+                return give_up(copier, event, call, e, error);
         e = copier->device->cuda->api->cudaEventRecord(event, copier->stream);
         if (e != CUDA_OK)
                 return give_up(copier, event, "cudaEventRecord", e, error);
@@ -477,8 +490,9 @@ static int cuda_copied(struct copier *base, void *event, bool wait, struct error
         struct cuda_copier *copier = copier_of(base);
         const struct cuda_api *api = copier->device->cuda->api;
         enum cuda_error e = api->cudaSetDevice(copier->device->ordinal);
-        if (e == CUDA_OK)
-                e = wait ? api->cudaEventSynchronize(event) : api->cudaEventQuery(event);
+        if (e != CUDA_OK)
+                return give_up(copier, event, "cudaSetDevice", e, error);
+        e = wait ? api->cudaEventSynchronize(event) : api->cudaEventQuery(event);
         if (e == CUDA_NOT_READY)
                 return 0;
         if (e != CUDA_OK)

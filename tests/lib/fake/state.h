@@ -37,6 +37,9 @@ struct fake_state {
         /* set by tests, at any time */
         _Atomic uint32_t hold;              /* while it is set no event fires */
         _Atomic uint32_t broken[FAKE_GPUS]; /* the error that each call on a GPU answers */
+        /* One failure, armed while processes run: the nth call of that name in all of them, once. */
+        char fail_call[48];
+        _Atomic uint32_t fail_nth, fail_error, fail_seen; /* nth 0: none; it has happened when seen >= nth */
         /* counted, over all processes */
         _Atomic uint32_t contexts[FAKE_GPUS]; /* created so far */
         _Atomic uint32_t pageable;            /* asynchronous copies from or to memory that is not registered */
@@ -56,6 +59,23 @@ static inline struct fake_state *fake_state_map(const char *path)
                 map = mmap(NULL, sizeof(struct fake_state), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         close(fd);
         return map == MAP_FAILED ? NULL : map;
+}
+
+static inline void fake_arm(struct fake_state *state, const char *call, uint32_t nth, uint32_t error)
+{
+        state->fail_nth = 0;
+        snprintf(state->fail_call, sizeof(state->fail_call), "%s", call);
+        state->fail_error = error;
+        state->fail_seen = 0;
+        state->fail_nth = nth;
+}
+
+/* Whether it has happened; there is none afterwards. */
+static inline int fake_disarm(struct fake_state *state)
+{
+        uint32_t nth = state->fail_nth;
+        state->fail_nth = 0;
+        return nth != 0 && state->fail_seen >= nth;
 }
 
 /* Where `make` put a stand-in: "libcudart.so.13" and so on. */

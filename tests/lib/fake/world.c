@@ -142,9 +142,16 @@ uint64_t fake_now(void)
 
 /* ---- failures ---- */
 
+static int armed_failure(const char *call)
+{
+        if (state->fail_nth == 0 || strcmp(call, state->fail_call) != 0)
+                return 0;
+        return ++state->fail_seen == state->fail_nth ? (int)state->fail_error : 0;
+}
+
 static int failure(const char *call, int gpu)
 {
-        int error = 0;
+        int error = armed_failure(call);
         for (unsigned i = 0; i < n_rules; i++) {
                 struct rule *r = &rules[i];
                 if (strcmp(r->call, call) != 0 || (r->gpu >= 0 && r->gpu != gpu))
