@@ -102,6 +102,17 @@ static int failed(struct cuda_device *d, const char *call, enum cuda_error e, st
                          d->device.name, call, api->cudaGetErrorString(e), api->cudaGetErrorName(e));
 }
 
+/* A kind of handle that this GPU does not have is the operator's to change. */
+static int no_handle(struct cuda_device *d, const char *call, enum cuda_error e, struct error *error)
+{
+        struct error why;
+        failed(d, call, e, &why);
+        if (e != CUDA_NOT_SUPPORTED && e != CUDA_NOT_PERMITTED)
+                return error_set(error, why.code, "%s", why.text);
+        return error_set(error, STREAMER_EUNSUPPORTED, "%s; %s", why.text,
+                         cuda_other_kind(d->cuda->api, d->ordinal, d->handles == CUDA_HANDLES_IPC));
+}
+
 /* What is given back must not stay taken for one failure that passes: it is tried again, and an operator
  * is told where that fails too. A lost context has been told of, and takes its memory along. */
 #define GIVE_BACK(d, call, ...)                                                                                        \
@@ -186,7 +197,7 @@ static int alloc_ipc(struct cuda_device *d, struct segment *segment, struct erro
         struct cuda_ipc_handle handle;
         e = api->cudaIpcGetMemHandle(&handle, pointer);
         if (e != CUDA_OK) {
-                int r = failed(d, "cudaIpcGetMemHandle", e, error);
+                int r = no_handle(d, "cudaIpcGetMemHandle", e, error);
                 GIVE_BACK(d, cudaFree, pointer);
                 return r;
         }
@@ -245,7 +256,7 @@ static int alloc_vmm(struct cuda_device *d, struct segment *segment, struct erro
         if (e == CU_OK)
                 return 0;
         int r = (int)e == CUDA_OUT_OF_MEMORY ? out_of_memory(d, segment->size, error)
-                                             : failed(d, call, (enum cuda_error)e, error);
+                                             : no_handle(d, call, (enum cuda_error)e, error);
         release_vmm(d, segment, mapped);
         return r;
 }

@@ -154,6 +154,9 @@ struct device_facts;
 /* All but its handles and whether it is in service. Needs no context. */
 void cuda_describe(const struct cuda_api *api, int ordinal, struct device_facts *facts);
 
+/* Which kind of handle would work where this one (legacy, or not) is refused, and why it is. */
+const char *cuda_other_kind(const struct cuda_api *api, int ordinal, bool legacy);
+
 /* ---- batched copies ---- */
 
 /* Whether cuda_copy_batch() may be called: runtime and driver of 12.8 and newer. */

@@ -43,3 +43,17 @@ void cuda_describe(const struct cuda_api *api, int ordinal, struct device_facts 
         facts->vmm =
                 attribute(api, CU_ATTR_VMM_SUPPORTED, device) && attribute(api, CU_ATTR_POSIX_FD_SUPPORTED, device);
 }
+
+const char *cuda_other_kind(const struct cuda_api *api, int ordinal, bool legacy)
+{
+        struct device_facts facts;
+        cuda_describe(api, ordinal, &facts);
+        if (access("/dev/dxg", F_OK) == 0)
+                return "WSL does not share GPU memory between processes, only the host device would work";
+        if (!legacy)
+                return facts.integrated ? "only the host device would work" : "handles: cuda-ipc may work";
+        if (facts.integrated)
+                return facts.vmm ? "integrated GPUs (Tegra) have no cuda-ipc, handles: cuda-vmm-fd would work"
+                                 : "integrated GPUs (Tegra) have no cuda-ipc, only the host device would work";
+        return facts.vmm ? "handles: cuda-vmm-fd would work" : "only the host device would work";
+}

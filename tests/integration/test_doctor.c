@@ -404,7 +404,22 @@ START_TEST(an_integrated_gpu_is_told_which_kind_would_work)
         setenv("FAKECUDA_INTEGRATED", "1", 1);
         begin_gpus();
         ask();
+        ck_assert_int_eq(code, 1);
         found("warn", "device", "integrated GPUs (Tegra) have no cuda-ipc");
+        found("fail", "probe", "integrated GPUs (Tegra) have no cuda-ipc, handles: cuda-vmm-fd would work");
+        found("ok", "probe", "cuda:1: loaded");
+        end_alone();
+}
+END_TEST
+
+START_TEST(a_gpu_without_virtual_memory_is_told_which_kind_may_work)
+{
+        setenv("FAKECUDA_VMM", "0", 1);
+        begin_gpus();
+        ask();
+        ck_assert_int_eq(code, 1);
+        found("ok", "probe", "cuda:0: loaded");
+        found("fail", "probe", "handles: cuda-ipc may work");
         end_alone();
 }
 END_TEST
@@ -509,6 +524,7 @@ int main(void)
         tcase_add_test(t, to_describe_gpus_makes_no_context);
         tcase_add_test(t, a_mig_instance_is_described);
         tcase_add_test(t, an_integrated_gpu_is_told_which_kind_would_work);
+        tcase_add_test(t, a_gpu_without_virtual_memory_is_told_which_kind_may_work);
         tcase_add_test(t, bytes_that_read_back_wrong_fail);
         tcase_add_test(t, a_lost_device_fails_and_the_other_passes);
         tcase_add_test(t, a_gpu_that_this_process_does_not_see_is_named);

@@ -13,9 +13,13 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
 #define SERIAL 1    /* of the texts */
@@ -574,6 +578,20 @@ START_TEST(an_integrated_gpu_is_named)
 }
 END_TEST
 
+/* Windows' kernel shows itself by a device file. */
+START_TEST(wsl_is_named)
+{
+        if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+            mount("tmpfs", "/dev", "tmpfs", 0, NULL) < 0)
+                SKIP("another /dev cannot be mounted here");
+        export_memory(0, false);
+        close(must(open("/dev/dxg", O_CREAT | O_WRONLY | O_CLOEXEC, 0666)));
+        refuse_ipc(ELSEWHERE);
+        assert_told("WSL does not share GPU memory");
+        assert_told("only the host device would work");
+}
+END_TEST
+
 START_TEST(where_vmm_is_not_supported_ipc_is_named)
 {
         export_memory(0, true);
@@ -788,6 +806,7 @@ static void add_failures(void)
         tcase_add_test(t, the_exporting_process_itself_is_named);
         tcase_add_test(t, a_mig_instance_is_named);
         tcase_add_test(t, an_integrated_gpu_is_named);
+        tcase_add_test(t, wsl_is_named);
         tcase_add_test(t, where_vmm_is_not_supported_ipc_is_named);
 }
 

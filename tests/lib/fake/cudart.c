@@ -192,6 +192,8 @@ enum cuda_error cudaMemcpy(void *to, const void *from, size_t size, enum cuda_co
 enum cuda_error cudaIpcGetMemHandle(struct cuda_ipc_handle *handle, void *pointer)
 {
         ENTER(cudaIpcGetMemHandle, runtime_gpu());
+        if (fake_settings()->integrated)
+                return runtime_result(E_NOT_SUPPORTED);
         return runtime_result(fake_ipc_export(pointer, handle));
 }
 
