@@ -13,6 +13,7 @@ DESTDIR ?=
 CUDA_HOME ?= /usr/local/cuda
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 300
+CHECKER_STEPS ?= 100000
 VERSION := 0.1.0
 
 # Expanded when first used, which is after the packages are there, and kept.
@@ -138,7 +139,7 @@ tests: all $(TESTS) $(REPLAYS) $(FAKES) $(FAULT)
 export STREAMERD_BUILD = $(BUILD)
 export STREAMERD_TEST_SHORT ?= $(if $(SANITIZE),1,0)
 export CK_TIMEOUT_MULTIPLIER ?= $(if $(SANITIZE),10,1)
-export FUZZ_SECONDS SOAK_SECONDS CI
+export FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CI
 
 # What runs a second time with GPUs, which are stand-ins, in place of the host device: all that is about models
 # and processes. The rest is about pages, users' rights to host memory, settings, or has devices of its own.
@@ -150,9 +151,10 @@ CHECKS = $(TESTS) $(REPLAYS) $(ON_GPU:%=cuda=$(BUILD)/tests/integration/test_%)
 check: tests layers
 	@tests/check.sh $(if $(ONLY),$(foreach t,$(CHECKS),$(if $(findstring $(ONLY),$(t)),$(t))),$(CHECKS))
 
-## soak         a daemon under random load for SOAK_SECONDS
-soak: all $(BUILD)/tests/soak/soak
+## soak         a daemon under random load for SOAK_SECONDS, and against a model of itself for CHECKER_STEPS
+soak: all $(BUILD)/tests/soak/soak $(BUILD)/tests/soak/checker
 	@$(BUILD)/tests/soak/soak
+	@$(BUILD)/tests/soak/checker
 
 ## fuzz         libFuzzer on each target for FUZZ_SECONDS; FUZZ_SEED=n repeats
 fuzz: | $(BUILD)/deps-fuzz

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A model checker: random steps against a daemon, and beside it a model of what the daemon has
+ * promised (who serves under which name, who holds what, what may be evicted). After each step the
+ * two are compared; every attach compares every byte.
+ *
+ * Steps are one after another, so that each outcome is known or one of few. What happens at once is
+ * the soak's matter (tests/soak/soak.c).
+ */
+#ifndef TESTS_LIB_CHECKER_H
+#define TESTS_LIB_CHECKER_H
+
+#include "tests/lib/daemon.h"
+
+#include <stdint.h>
+
+// clang-format off
+#define CHECKER_COUNTS(X) \
+        X(steps) X(attaches) X(refused_attaches) X(detaches) X(kills) X(loads) X(aliases) X(replaced) X(no_room) \
+        X(evicted) X(cancels) X(unloads) X(busy) X(drains) X(rewrites) X(looks) X(verifies)
+// clang-format on
+
+struct checker_counts {
+#define X(name) uint64_t name;
+        CHECKER_COUNTS(X)
+#undef X
+};
+
+/* Takes `steps` steps from `seed` against a daemon of its own in `folder`, then takes everything back
+ * and looks for what is left: bytes, leases, descriptors, threads. Fails (die) with the seed and the
+ * step where the two differ. */
+void checker_run(const char *folder, uint64_t seed, uint64_t steps, struct checker_counts *counts);
+
+/* "steps 1000, attaches 301, ..." on one line. */
+void checker_print(const struct checker_counts *counts);
+
+#endif

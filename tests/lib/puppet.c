@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/lib/puppet.h"
+#include "tests/lib/base.h"
+
+#include "streamer/client.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define WAIT_MS 30000
+
+enum command { ATTACH, DETACH, LOOK };
+
+struct order {
+        enum command command;
+        unsigned slot;
+        char model[64];
+};
+
+struct model *puppet_model(uint64_t seed)
+{
+        struct model *m = model_mixed(seed, (64 + seed * 379 % 3000) << 10);
+        char *json = format_text("{\"seed\":\"%" PRIu64 "\"}", seed);
+        model_set_metadata(m, json);
+        free(json);
+        return m;
+}
+
+/* ---- the puppet's side ---- */
+
+struct held {
+        streamer_lease *lease;
+        uint64_t seed;
+};
+
+static void compare(const struct held *held, struct puppet_answer *answer)
+{
+        struct model *m = puppet_model(held->seed);
+        streamer_tensor t;
+        for (size_t i = 0; i < m->n && !answer->wrong; i++) {
+                int r = streamer_tensor_find(held->lease, m->tensors[i].name, &t);
+                answer->wrong = r != 0 || t.bytes != m->tensors[i].bytes || !model_check(m, i, t.data);
+                if (answer->wrong)
+                        snprintf(answer->text, sizeof(answer->text), "generation %" PRIu64 ", seed %" PRIu64 ", %s: %s",
+                                 streamer_generation(held->lease), held->seed, m->tensors[i].name,
+                                 r != 0 ? streamer_strerror(r) : "its bytes differ");
+        }
+        model_free(m);
+}
+
+static void attach(streamer_client *client, struct held *held, const char *model, struct puppet_answer *answer)
+{
+        streamer_attach_opts opts = {
+                .struct_size = sizeof(opts), .flags = STREAMER_ATTACH_READY, .timeout_ms = WAIT_MS};
+        answer->result = streamer_attach(client, model, &opts, &held->lease);
+        if (answer->result != 0) {
+                snprintf(answer->text, sizeof(answer->text), "%s", streamer_last_error(client));
+                return;
+        }
+        const char *seed = streamer_metadata(held->lease, "seed");
+        held->seed = seed != NULL ? strtoull(seed, NULL, 10) : 0;
+        answer->seed = held->seed;
+        answer->generation = streamer_generation(held->lease);
+        compare(held, answer);
+}
+
+static void obey(streamer_client *client, struct held *held, const struct order *order, struct puppet_answer *answer)
+{
+        switch (order->command) {
+        case ATTACH:
+                attach(client, &held[order->slot], order->model, answer);
+                break;
+        case DETACH:
+                compare(&held[order->slot], answer);
+                streamer_detach(held[order->slot].lease);
+                held[order->slot].lease = NULL;
+                break;
+        case LOOK:
+                for (unsigned i = 0; i < PUPPET_SLOTS; i++)
+                        if (held[i].lease != NULL)
+                                compare(&held[i], answer);
+                break;
+        }
+}
+
+static _Noreturn void play(const char *socket, int fd)
+{
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = socket, .timeout_ms = WAIT_MS};
+        struct held held[PUPPET_SLOTS] = {{0}};
+        streamer_client *client = NULL;
+        struct order order;
+        int r = streamer_connect(&opts, &client);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        while (recv(fd, &order, sizeof(order), 0) == sizeof(order)) {
+                struct puppet_answer answer = {.result = r};
+                if (r == 0)
+                        obey(client, held, &order, &answer);
+                if (send(fd, &answer, sizeof(answer), MSG_NOSIGNAL) != sizeof(answer))
+                        break;
+        }
+        _exit(0);
+}
+
+/* ---- the test's side ---- */
+
+void puppet_start(struct puppet *puppet, const char *socket)
+{
+        int fds[2];
+        must(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds));
+        puppet->pid = must(fork());
+        if (puppet->pid == 0) {
+                close(fds[0]);
+                play(socket, fds[1]);
+        }
+        close(fds[1]);
+        puppet->fd = fds[0];
+}
+
+void puppet_kill(struct puppet *puppet)
+{
+        if (puppet->pid == 0)
+                return;
+        must(kill(puppet->pid, SIGKILL));
+        must(waitpid(puppet->pid, NULL, 0));
+        close(puppet->fd);
+        *puppet = (struct puppet){.fd = -1};
+}
+
+static void tell(struct puppet *puppet, const struct order *order, struct puppet_answer *answer)
+{
+        if (must(send(puppet->fd, order, sizeof(*order), MSG_NOSIGNAL)) != sizeof(*order) ||
+            must(recv(puppet->fd, answer, sizeof(*answer), 0)) != sizeof(*answer))
+                die("a client ended by itself");
+}
+
+void puppet_attach(struct puppet *puppet, unsigned slot, const char *model, struct puppet_answer *answer)
+{
+        struct order order = {.command = ATTACH, .slot = slot};
+        snprintf(order.model, sizeof(order.model), "%s", model);
+        tell(puppet, &order, answer);
+}
+
+void puppet_detach(struct puppet *puppet, unsigned slot, struct puppet_answer *answer)
+{
+        tell(puppet, &(struct order){.command = DETACH, .slot = slot}, answer);
+}
+
+void puppet_look(struct puppet *puppet, struct puppet_answer *answer)
+{
+        tell(puppet, &(struct order){.command = LOOK}, answer);
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Clients on strings: processes that attach, compare and detach when they are told, so that a test
+ * decides who holds what, and may kill them.
+ *
+ * What they compare with is told by the model itself: its metadata names the seed that its contents
+ * follow from.
+ */
+#ifndef TESTS_LIB_PUPPET_H
+#define TESTS_LIB_PUPPET_H
+
+#include "tests/lib/model.h"
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#define PUPPET_SLOTS 4u
+
+struct puppet {
+        pid_t pid; /* 0: none */
+        int fd;
+};
+
+struct puppet_answer {
+        int result; /* of the library */
+        uint64_t generation, seed;
+        char text[256]; /* of the error, or of what was not as it should be */
+        bool wrong;     /* bytes that differ: never allowed */
+};
+
+/* The model whose contents follow from `seed`; its size does, too. */
+struct model *puppet_model(uint64_t seed);
+
+void puppet_start(struct puppet *puppet, const char *socket);
+/* SIGKILL, whatever it holds. */
+void puppet_kill(struct puppet *puppet);
+
+/* Attaches to `model` when it is ready, compares every byte, and holds it in this empty slot. */
+void puppet_attach(struct puppet *puppet, unsigned slot, const char *model, struct puppet_answer *answer);
+void puppet_detach(struct puppet *puppet, unsigned slot, struct puppet_answer *answer);
+/* Compares every byte of all that it holds again. */
+void puppet_look(struct puppet *puppet, struct puppet_answer *answer);
+
+#endif
