@@ -159,6 +159,10 @@ static void accept_lease(struct call *call, const msgpack_object *reply)
         uint64_t id;
         if (!object_u64(reply, "lease", &id))
                 return;
+        const char *token;
+        size_t len;
+        if (object_str(reply, "token", &token, &len) && len == sizeof(lease->token) - 1)
+                memcpy(lease->token, token, len);
         lease_link(lease, id);
         lease_update(lease, reply);
 }

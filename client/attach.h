@@ -36,6 +36,7 @@ struct handle_kind {
         const char *name;        /* on the wire */
         const char *device_kind; /* "host", "cuda" */
         int dl_device_type;      /* DLPack's number of the device */
+        bool outlives_daemon;    /* a map keeps the memory by itself */
         /* 0 or STREAMER_E* with the text kept under `serial`. `writable` asks for a private copy. */
         int (*map)(struct mapping *mapping, const struct handle *handle, bool writable, uint64_t serial);
         void (*unmap)(struct mapping *mapping);

@@ -353,6 +353,7 @@ const struct handle_kind handle_kind_cuda_vmm_fd = {
         .name = "cuda-vmm-fd",
         .device_kind = "cuda",
         .dl_device_type = DL_CUDA,
+        .outlives_daemon = true,
         .map = vmm_map,
         .unmap = vmm_unmap,
         .read = read_back,

@@ -63,6 +63,7 @@ const struct handle_kind handle_kind_memfd = {
         .name = "memfd",
         .device_kind = "host",
         .dl_device_type = DL_CPU,
+        .outlives_daemon = true,
         .map = memfd_map,
         .unmap = memfd_unmap,
 };

@@ -19,7 +19,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define OUT_MAX (2u * FRAME_MAX)             /* of unsent requests; a daemon that takes none is stuck */
+#define OUT_MAX (2u * FRAME_MAX) /* of unsent requests; a daemon that takes none is stuck */
+#define LOOKS_MAX 64
 #define OUT_RETRY_NS (20 * INT64_C(1000000)) /* while another thread sits in poll() for input alone */
 
 bool channel_forked(const struct streamer_client *c)
@@ -93,6 +94,7 @@ void channel_unref(struct streamer_client *c)
         pthread_cond_destroy(&c->changed);
         pthread_mutex_destroy(&c->lock);
         free(c->dead_text);
+        free(c->path);
         free(c);
 }
 
@@ -113,9 +115,10 @@ void channel_close(struct streamer_client *c)
                 return;
         }
         pthread_mutex_lock(&c->lock);
+        c->closed = true;
         channel_die(c, STREAMER_EUNREACHABLE, "the connection was closed");
         shutdown(c->fd, SHUT_RDWR); /* ends the poll() of a thread that waits for a lease */
-        while (c->pumping)
+        while (c->pumping || c->reviving)
                 pthread_cond_wait(&c->changed, &c->lock);
         close(c->fd);
         c->fd = -1;
@@ -249,6 +252,14 @@ static void pump(struct streamer_client *c, int64_t deadline)
         pthread_cond_broadcast(&c->changed);
 }
 
+void channel_look(struct streamer_client *c)
+{
+        struct pollfd p = {.fd = c->fd, .events = POLLIN};
+        /* The end comes behind what was said before it. */
+        for (int i = 0; i < LOOKS_MAX && !c->dead && !c->pumping && poll(&p, 1, 0) > 0; i++)
+                pump(c, 0);
+}
+
 static void sleep_until(struct streamer_client *c, int64_t deadline)
 {
         if (c->out.size > 0) {
@@ -267,7 +278,10 @@ static void sleep_until(struct streamer_client *c, int64_t deadline)
 int channel_wait(struct streamer_client *c, bool (*done)(const void *arg), const void *arg, int64_t deadline)
 {
         bool looked = false;
+        uint64_t epoch = c->epoch;
         while (!done(arg)) {
+                if (c->epoch != epoch)
+                        return fail(c, STREAMER_EUNREACHABLE, "the daemon closed the connection");
                 if (c->dead)
                         return fail(c, c->dead, "%s", c->dead_text ? c->dead_text : "the connection is gone");
                 if (looked && deadline != NEVER && now_ns() >= deadline)
@@ -338,7 +352,10 @@ uint64_t channel_next_id(struct streamer_client *c)
 int channel_exchange(struct streamer_client *c, const void *body, size_t len, struct call *call, int64_t deadline)
 {
         pthread_mutex_lock(&c->lock);
-        int rc = append(c, body, len);
+        /* Has the daemon gone since somebody looked? Then the request is not lost with it. */
+        int rc = channel_ensure(c, !call->hasty, deadline);
+        if (rc == 0)
+                rc = append(c, body, len);
         if (rc == 0) {
                 call->next = c->calls;
                 c->calls = call;

@@ -6,6 +6,9 @@
  * There is no thread of the library's own: whoever waits reads the socket for all (one at a time)
  * and wakes the others through the condition variable. A call that times out leaves; its late reply
  * is dropped, the descriptors in it are closed and the lease in it is given back.
+ *
+ *   alive > lost (the daemon is gone) > alive: the next call makes the connection again (revive.c)
+ *       \> closed, or nonsense was received: for good
  */
 #ifndef CLIENT_CHANNEL_H
 #define CLIENT_CHANNEL_H
@@ -36,12 +39,16 @@ struct streamer_client {
         pid_t pid;
         int timeout_ms;
         bool timeout_given; /* by the caller: then it holds for long verbs too */
+        char *path;         /* of the socket */
 
         pthread_mutex_t lock; /* of everything below, and of operations and leases */
         pthread_cond_t changed;
         int fd;
-        bool pumping; /* a thread reads the socket */
-        int dead;     /* 0, or why nothing comes any more */
+        bool pumping;   /* a thread reads the socket */
+        bool reviving;  /* a thread makes the connection again (revive.c) */
+        bool closed;    /* by the application: for good */
+        int dead;       /* 0, or why nothing comes any more */
+        uint64_t epoch; /* counts connections: what was asked on another one is not answered */
         char *dead_text;
         struct frame_reader in;
         int fds[FRAME_FDS_MAX]; /* arrived, not yet claimed by a reply */
@@ -65,6 +72,7 @@ struct call {
          * comes after it is looked at. May be NULL. */
         void (*accept)(struct call *call, const msgpack_object *reply);
         void *arg;
+        bool hasty; /* where the daemon is gone, try once and do not wait for it */
         bool done;
         struct message reply;
         int fds[FRAME_FDS_MAX];
@@ -83,8 +91,15 @@ struct streamer_client *channel_ref(struct streamer_client *c);
 void channel_unref(struct streamer_client *c);
 void channel_close(struct streamer_client *c);
 
-/* Sends and waits for the reply. On success the caller calls call_deinit(); every failure, the
- * daemon's too, is a code whose text is kept. */
+/* Connects and says hello. The client has no path yet; texts are kept under 0. */
+int channel_dial(const char *path, int timeout_ms, uint64_t serial, struct streamer_client **out);
+
+/* Lock held, and given up meanwhile: asks whether the connection lives; a dead one is made again, with
+ * its leases. 0, or why not. Where it is `patient` it waits for a daemon that restarts. */
+int channel_ensure(struct streamer_client *c, bool patient, int64_t deadline);
+
+/* Sends and waits for the reply; a connection that was lost is made again first. On success the caller calls
+ * call_deinit(); every failure, the daemon's too, is a code whose text is kept. */
 int channel_call(struct streamer_client *c, struct request *request, struct call *call, int64_t deadline);
 
 /* As channel_call, for a request that is packed already under an id of channel_next_id(). */
@@ -98,6 +113,9 @@ void channel_post(struct streamer_client *c, struct request *request);
 /* Lock held: waits until done(arg), reading the socket when nobody else does. 0, STREAMER_ETIMEOUT,
  * or why the connection is dead. A deadline in the past takes one look at the socket. */
 int channel_wait(struct streamer_client *c, bool (*done)(const void *arg), const void *arg, int64_t deadline);
+
+/* Lock held, and nobody reads the socket: takes what is there, within reason. */
+void channel_look(struct streamer_client *c);
 
 /* Lock held: nothing that arrives later can be trusted. */
 void channel_die(struct streamer_client *c, int code, const char *text);

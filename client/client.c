@@ -115,25 +115,40 @@ static uint64_t next_serial(void)
         return atomic_fetch_add(&serial, 1) + 1;
 }
 
-int streamer_connect(const streamer_connect_opts *opts, streamer_client **client)
+int channel_dial(const char *path, int timeout_ms, uint64_t serial, struct streamer_client **out)
 {
         int fd = -1;
-        streamer_connect_opts o;
-        if (!client || !options_copy(&o, sizeof(o), opts))
-                return fault_set(0, STREAMER_EINVAL, "connect: an argument is missing, or an option is not known");
-        int timeout_ms = o.timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : o.timeout_ms;
-        int rc = open_socket(socket_path(&o), timeout_ms, &fd);
+        int rc = open_socket(path, timeout_ms, &fd);
         if (rc != 0)
                 return rc;
-        streamer_client *c = channel_new_consume_fd(fd, next_serial());
+        streamer_client *c = channel_new_consume_fd(fd, serial);
         if (!c)
                 return fault_set(0, STREAMER_ENOMEM, "no memory for a client");
         c->timeout_ms = timeout_ms;
-        c->timeout_given = o.timeout_ms != 0;
         rc = hello(c);
         if (rc != 0) {
                 channel_close(c);
                 return rc;
+        }
+        *out = c;
+        return 0;
+}
+
+int streamer_connect(const streamer_connect_opts *opts, streamer_client **client)
+{
+        streamer_client *c;
+        streamer_connect_opts o;
+        if (!client || !options_copy(&o, sizeof(o), opts))
+                return fault_set(0, STREAMER_EINVAL, "connect: an argument is missing, or an option is not known");
+        int timeout_ms = o.timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : o.timeout_ms;
+        int rc = channel_dial(socket_path(&o), timeout_ms, next_serial(), &c);
+        if (rc != 0)
+                return rc;
+        c->timeout_given = o.timeout_ms != 0;
+        c->path = strdup(socket_path(&o));
+        if (!c->path) {
+                channel_close(c);
+                return fault_set(0, STREAMER_ENOMEM, "no memory for a client");
         }
         *client = c;
         return 0;

@@ -12,7 +12,10 @@
 
 int lease_check(const struct streamer_lease *lease)
 {
-        return channel_check(lease->client);
+        int rc = channel_check(lease->client);
+        if (rc == 0 && atomic_load(&lease->gone))
+                rc = fail(lease->client, STREAMER_ELOST, "the memory was the daemon's, and is gone with it");
+        return rc;
 }
 
 void lease_link(struct streamer_lease *lease, uint64_t id)
@@ -65,6 +68,42 @@ void lease_event(struct streamer_client *c, const msgpack_object *event)
                         lease_update(lease, event);
 }
 
+void lease_lose(struct streamer_lease *lease)
+{
+        lease->lost = true;
+        if (lease->state == LEASE_LOADING) {
+                lease->state = LEASE_FAILED;
+                lease->code = STREAMER_ELOST;
+        }
+        for (size_t i = 0; i < lease->n_segments; i++)
+                if (!lease->segments[i].kind->outlives_daemon)
+                        atomic_store(&lease->gone, true);
+}
+
+int streamer_lease_check(streamer_lease *lease)
+{
+        struct streamer_client *c = lease->client;
+        int rc = lease_check(lease);
+        for (int attempt = 0; rc == 0 && attempt < 2; attempt++) {
+                struct call call = {0};
+                struct request request = {.verb = VERB_ping};
+                int answer = channel_call(c, &request, &call, channel_deadline(c));
+                if (answer == 0)
+                        call_deinit(&call);
+                /* The daemon may go while it is asked: then the second ping finds it again. */
+                if (answer != STREAMER_EUNREACHABLE || attempt > 0)
+                        rc = answer;
+                if (answer == 0)
+                        break;
+        }
+        if (rc != 0)
+                return rc;
+        pthread_mutex_lock(&c->lock);
+        bool lost = lease->lost;
+        pthread_mutex_unlock(&c->lock);
+        return lost ? fail(c, STREAMER_ELOST, "the daemon does not hold this lease any more") : 0;
+}
+
 /* ---- the end ---- */
 
 struct streamer_lease *lease_ref(struct streamer_lease *lease)
@@ -88,13 +127,16 @@ static void tell_daemon(struct streamer_lease *lease, bool wait)
         struct streamer_client *c = lease->client;
         struct request request = {.verb = VERB_detach, .u.detach = {.lease = lease->id}};
         pthread_mutex_lock(&c->lock);
-        bool linked = lease->linked;
+        /* While it is linked, it is among those that are claimed from a daemon that came back. */
+        if (wait && lease->linked)
+                channel_ensure(c, false, channel_deadline(c));
+        bool linked = lease->linked && !lease->lost;
         unlink_lease(lease);
         if (linked && !wait)
                 channel_post(c, &request);
         pthread_mutex_unlock(&c->lock);
         if (linked && wait) {
-                struct call call = {0};
+                struct call call = {.hasty = true};
                 if (channel_call(c, &request, &call, channel_deadline(c)) == 0)
                         call_deinit(&call);
         }

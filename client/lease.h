@@ -24,6 +24,7 @@ struct streamer_lease {
 
         /* set by attach, then constant */
         uint64_t id;
+        char token[33]; /* by which the daemon finds it again */
         uint64_t generation;
         const char *device_kind;
         int device_index;
@@ -45,8 +46,10 @@ struct streamer_lease {
         unsigned char *arrived; /* bitmap over records, as far as the log has been read */
         uint64_t n_arrived;
         uint64_t cursor; /* of streamer_tensor_next() */
+        bool lost;       /* the daemon does not hold it any more */
 
         atomic_bool complete; /* every tensor may be read: no need to ask the log */
+        atomic_bool gone;     /* lost, and its memory with it */
 };
 
 /* Lock held: an event of a lease. */
@@ -58,7 +61,10 @@ void lease_link(struct streamer_lease *lease, uint64_t id);
 /* Lock held: state, digest and failure, from an event or the attach's own reply. */
 void lease_update(struct streamer_lease *lease, const msgpack_object *o);
 
-/* 0, or STREAMER_EFORK. */
+/* Lock held: the daemon does not hold it any more. */
+void lease_lose(struct streamer_lease *lease);
+
+/* 0, STREAMER_EFORK, or STREAMER_ELOST where its memory is gone. */
 int lease_check(const struct streamer_lease *lease);
 
 struct streamer_lease *lease_ref(struct streamer_lease *lease);

@@ -19,6 +19,7 @@ struct streamer_op {
         uint64_t id;
         char *model;
         bool watched;
+        uint64_t epoch; /* of the connection that brings its events */
 
         /* under the client's lock */
         streamer_progress progress;
@@ -88,6 +89,7 @@ static void accept_op(struct call *call, const msgpack_object *reply)
         if (!object_u64(reply, "op", &op->id) || !object_str(reply, "model", &model, &len))
                 return;
         op->model = strndup(model, len);
+        op->epoch = op->client->epoch;
         op->next = op->client->ops;
         op->client->ops = op;
 }
@@ -141,6 +143,17 @@ static bool op_ended(const void *arg)
         return ((const struct streamer_op *)arg)->ended;
 }
 
+/* Lock held. Its events came over a connection that is gone; the load itself may go on. */
+static int wait_ended(struct streamer_op *op, int64_t deadline)
+{
+        struct streamer_client *c = op->client;
+        int rc =
+                op->epoch == c->epoch || op_ended(op) ? channel_wait(c, op_ended, op, deadline) : STREAMER_EUNREACHABLE;
+        if (rc == STREAMER_EUNREACHABLE && !c->closed)
+                rc = fail(c, STREAMER_ELOST, "the daemon is gone, and nobody watches the load");
+        return rc;
+}
+
 /* As far as the caller's version of the struct reaches. */
 static void copy_progress(const struct streamer_op *op, streamer_progress *to)
 {
@@ -160,7 +173,7 @@ int streamer_op_wait(streamer_op *op, int timeout_ms, streamer_progress *progres
                 return fail(c, STREAMER_EINVAL, "progress: struct_size is not set");
         pthread_mutex_lock(&c->lock);
         if (op->watched)
-                rc = channel_wait(c, op_ended, op, deadline_in_ms(timeout_ms));
+                rc = wait_ended(op, deadline_in_ms(timeout_ms));
         else
                 rc = fail(c, STREAMER_EINVAL, "a detached load is not watched");
         if (rc == 0 && op->code != 0)

@@ -180,6 +180,8 @@ static int next_arrival(struct streamer_lease *lease, int64_t deadline, uint64_t
                 rc = channel_wait(lease->client, has_news, &news, deadline);
                 if (rc == STREAMER_ETIMEOUT)
                         return fail(lease->client, rc, "no tensor arrived in time");
+                if (rc == STREAMER_EUNREACHABLE && !lease->client->closed)
+                        return fail(lease->client, STREAMER_ELOST, "the daemon is gone, and the load with it");
                 if (rc != 0)
                         return rc;
         }

@@ -257,6 +257,19 @@ static void settle_names(struct kept *kept, const char *called)
                 generation_drop_name(g, called);
 }
 
+/* At once, and without a trace: nobody has seen it. */
+static void undo(struct generation *g)
+{
+        for (unsigned i = 0; i < g->n_segments; i++)
+                g->device->ops->release(&g->segments[i]);
+        g->n_segments = 0;
+        table_drop(&g->manifest);
+        g->device->used -= g->charged;
+        g->charged = 0;
+        generation_discard(g);
+        generation_unpin(g);
+}
+
 static int restore(struct keep *keep, struct set *set, struct record *record, struct table *table, struct error *error)
 {
         struct device *device = device_of(keep->resident, record->device);
@@ -275,9 +288,7 @@ static int restore(struct keep *keep, struct set *set, struct record *record, st
         if (r == 0 && kept == NULL)
                 r = error_set(error, STREAMER_ENOMEM, "no memory");
         if (r < 0) {
-                generation_fail(g, error);
-                generation_drop_name(g, record->name);
-                generation_unpin(g);
+                undo(g);
                 return r;
         }
         kept->state = KEPT_STORED;

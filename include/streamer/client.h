@@ -13,6 +13,11 @@
  *     by one thread, when no other uses it.
  *   - Handles are released in any order: a lease keeps what it needs of its client alive, and
  *     stays readable after streamer_close() and after the daemon's death.
+ *   - A connection that is lost (the daemon restarted) is made again by the next call, which waits for
+ *     the daemon for up to 3 s; then leases are claimed again. Memory of the host, and of GPUs by
+ *     descriptor, stays mapped and readable throughout. What did not come back is STREAMER_ELOST, and
+ *     streamer_lease_check() tells. Calls that were under way answer STREAMER_EUNREACHABLE and are not
+ *     repeated, since they may have had their effect.
  *   - The library prints nothing, installs no signal handler, starts no thread, and keeps no global
  *     state but the GPU segments that are open, as CUDA has each once in a process. In a forked
  *     child every call answers STREAMER_EFORK; host memory that was mapped stays readable there.
@@ -93,7 +98,8 @@ STREAMER_API int streamer_connect(const streamer_connect_opts *opts, streamer_cl
  * books until this process exits; their memory stays mapped until streamer_detach(). */
 STREAMER_API void streamer_close(streamer_client *client);
 
-/* The connection's descriptor, for poll(): POLLHUP means that the daemon is gone. Borrowed. */
+/* The connection's descriptor, for poll(): POLLHUP means that the daemon is gone, or was. Borrowed. It
+ * keeps its number when the connection is made again, though an epoll set must take it in anew. */
 STREAMER_API int streamer_fd(const streamer_client *client);
 
 /* Text of the last call that failed on this client in this thread; "" if none. Valid until the
@@ -152,7 +158,8 @@ typedef struct streamer_progress {
 
 /* Waits until the load has ended: 0 when ready, its error when failed (text in
  * streamer_last_error), STREAMER_ETIMEOUT while it goes on. timeout_ms 0 only looks, -1 waits
- * without limit. `progress` may be NULL; it is filled in each of these cases. */
+ * without limit. `progress` may be NULL; it is filled in each of these cases. STREAMER_ELOST when
+ * the daemon went meanwhile: a load that the daemon is to go on with is asked for again. */
 STREAMER_API int streamer_op_wait(streamer_op *op, int timeout_ms, streamer_progress *progress);
 
 /* The name that the model has in the daemon. Borrowed from the operation. */
@@ -170,7 +177,8 @@ STREAMER_API int streamer_unload(streamer_client *client, const char *model, uns
 STREAMER_API int streamer_call(streamer_client *client, const char *verb, const char *args_json, char **reply_json);
 
 /* Reads the next event of a connection that called "subscribe": *event_json is one object, owned
- * by the caller (free()). STREAMER_ETIMEOUT, or STREAMER_EUNREACHABLE when the daemon is gone. */
+ * by the caller (free()). STREAMER_ETIMEOUT, or STREAMER_EUNREACHABLE when the daemon is gone; once
+ * another call has made the connection again, events go on, "lost" first. */
 STREAMER_API int streamer_event_next(streamer_client *client, int timeout_ms, char **event_json);
 
 /* ---- attach ------------------------------------------------------------------------------------ */
@@ -238,6 +246,13 @@ STREAMER_API int streamer_segment_get(const streamer_lease *lease, size_t i, con
  * owns it and calls its deleter, or hands it to a framework that does. It keeps the segment mapped
  * after streamer_detach(). Host segments are read-only unless attached STREAMER_ATTACH_PRIVATE. */
 STREAMER_API int streamer_segment_dlpack(streamer_lease *lease, size_t segment, void **dlmanaged);
+
+/* Asks the daemon: 0 while it holds the lease, STREAMER_ELOST once it does not (it restarted, and the
+ * model did not survive or is another by now), STREAMER_EUNREACHABLE while there is no daemon. A lost
+ * lease stays readable where the memory is the host's or came as a descriptor; of a GPU's memory by
+ * cudaIpcMemHandle_t every call on the lease answers STREAMER_ELOST then. A lost lease is detached as
+ * any other; the model is attached to anew. */
+STREAMER_API int streamer_lease_check(streamer_lease *lease);
 
 /* Ends the lease and unmaps; accepts NULL. */
 STREAMER_API void streamer_detach(streamer_lease *lease);

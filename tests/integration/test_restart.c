@@ -7,17 +7,21 @@
 #include "tests/lib/stage.h"
 #include "tests/lib/storage.h"
 #include "tests/lib/suite.h"
+#include "tests/lib/wire.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define MODELS "streamerd-model-"
 #define PROCESSES "streamerd-process-"
 #define STORE 64
+#define NOBODY 65534
 
 static struct manager m;
 static struct model *model;
@@ -76,6 +80,15 @@ static void restart(int crash)
 }
 
 /* Each of these: _i 0, over a restart; 1, over a crash. */
+static void restart_keeping_client(int crash)
+{
+        if (crash)
+                manager_kill(&m);
+        else
+                manager_stop(&m);
+        manager_start(&m);
+}
+
 START_TEST(a_model_survives_with_its_bytes_digest_and_number)
 {
         load("m");
@@ -137,7 +150,8 @@ START_TEST(a_name_leads_to_the_newest_generation)
         load("m");
         model_write(newer, suite_path("root/m.safetensors"));
         client_load(client, suite_path("root/m.safetensors"), "m");
-        manager_wait(&m, MODELS, 2); /* the older one is gone */
+        manager_wait(&m, MODELS "2-", 2);
+        manager_wait(&m, MODELS "1-", 0);
         restart(_i);
         client_equals(client, "m", newer);
         /* Numbers go on from where they were. */
@@ -360,6 +374,318 @@ START_TEST(a_store_that_is_too_small_is_warned_of_and_never_overfilled)
 }
 END_TEST
 
+/* ---- leases ---- */
+
+/* {"leases": [...]} of `ps` for the first lease. */
+static bool first_is_orphan(void)
+{
+        json_t *reply = client_call(client, "ps", NULL);
+        json_t *lease = json_array_get(json_object_get(reply, "leases"), 0);
+        bool orphan = json_is_true(json_object_get(lease, "orphan"));
+
+        ck_assert_ptr_nonnull(lease);
+        json_decref(reply);
+        return orphan;
+}
+
+static streamer_lease *attach_kept(void)
+{
+        streamer_lease *lease = client_attach(client, "m");
+
+        manager_wait(&m, PROCESSES, 1);
+        return lease;
+}
+
+START_TEST(a_lease_is_reclaimed_by_the_next_call)
+{
+        load("m");
+        streamer_lease *lease = attach_kept();
+        int fd = streamer_fd(client);
+        for (int runs = 0; runs < 3; runs++) {
+                if (_i)
+                        manager_kill(&m);
+                else
+                        manager_stop(&m);
+                lease_equals(lease, model); /* while there is no daemon */
+                manager_start(&m);
+                client_ok(client, streamer_call(client, "ping", NULL, NULL), "ping");
+                ck_assert_int_eq(streamer_fd(client), fd);
+                client_ok(client, streamer_lease_check(lease), "check");
+                ck_assert_uint_eq(client_leases(client), 1);
+                lease_equals(lease, model);
+                client_equals(client, "m", model); /* a new one, beside it */
+        }
+        ck_assert_int_eq(streamer_unload(client, "m", 0), STREAMER_EBUSY);
+        streamer_detach(lease);
+        ck_assert_uint_eq(client_leases(client), 0);
+        client_unload(client, "m");
+        client_wait_used(client, 0);
+        manager_wait(&m, PROCESSES, 0);
+}
+END_TEST
+
+START_TEST(a_lease_holds_memory_before_it_is_reclaimed)
+{
+        load("m");
+        streamer_lease *lease = attach_kept();
+        manager_kill(&m);
+        manager_start(&m);
+        streamer_client *other = client_open(&m.d);
+        ck_assert_uint_eq(client_leases(other), 1);
+        ck_assert_int_eq(streamer_unload(other, "m", 0), STREAMER_EBUSY);
+        streamer_client *before = client;
+        client = other;
+        ck_assert(!first_is_orphan()); /* it may still come */
+        client = before;
+        streamer_detach(lease); /* reclaims, and gives back */
+        client_wait_leases(other, 0);
+        streamer_close(other);
+}
+END_TEST
+
+START_TEST(a_drained_model_survives_for_its_leases)
+{
+        load("m");
+        streamer_lease *lease = attach_kept();
+        client_ok(client, streamer_unload(client, "m", STREAMER_UNLOAD_DRAIN), "unload");
+        restart_keeping_client(_i);
+        client_ok(client, streamer_lease_check(lease), "check");
+        ck_assert_uint_gt(client_used(client), 0);
+        streamer_lease *refused;
+        ck_assert_int_eq(streamer_attach(client, "m", NULL, &refused), STREAMER_ENOENT);
+        lease_equals(lease, model);
+        streamer_detach(lease);
+        client_wait_used(client, 0);
+        manager_wait(&m, MODELS, 0);
+}
+END_TEST
+
+/* A process of its own that attaches and then waits to be killed; it may tell the token. */
+static pid_t other_process(void)
+{
+        int ends[2];
+        char byte;
+
+        must(pipe(ends));
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                client_attach(client_open(&m.d), "m");
+                must(write(ends[1], "", 1));
+                pause();
+        }
+        ck_assert_int_eq(read(ends[0], &byte, 1), 1);
+        close(ends[0]);
+        close(ends[1]);
+        return pid;
+}
+
+START_TEST(a_client_that_died_while_there_was_no_daemon_holds_nothing)
+{
+        load("m");
+        pid_t pid = other_process();
+        manager_wait(&m, PROCESSES, 1);
+        manager_kill(&m);
+        must(kill(pid, SIGKILL));
+        must(waitpid(pid, NULL, 0));
+        manager_start(&m);
+        reconnect();
+        ck_assert_uint_eq(client_leases(client), 0);
+        manager_wait(&m, PROCESSES, 0);
+        client_unload(client, "m");
+        client_wait_used(client, 0);
+}
+END_TEST
+
+START_TEST(a_client_that_dies_later_without_coming_back_holds_nothing_more)
+{
+        load("m");
+        pid_t pid = other_process();
+        manager_wait(&m, PROCESSES, 1);
+        manager_kill(&m);
+        manager_start(&m);
+        reconnect();
+        ck_assert_uint_eq(client_leases(client), 1);
+        must(kill(pid, SIGKILL));
+        must(waitpid(pid, NULL, 0));
+        client_wait_leases(client, 0);
+        manager_wait(&m, PROCESSES, 0);
+}
+END_TEST
+
+/* Its pidfd was not stored, or lost: the row in the book is enough. */
+START_TEST(a_lease_is_reclaimed_without_a_pidfd)
+{
+        load("m");
+        streamer_lease *lease = attach_kept();
+        manager_kill(&m);
+        manager_drop(&m, manager_find(&m, PROCESSES, 0));
+        manager_start(&m);
+        client_ok(client, streamer_lease_check(lease), "check");
+        ck_assert_uint_eq(client_leases(client), 1);
+        manager_wait(&m, PROCESSES, 1);
+        streamer_detach(lease);
+}
+END_TEST
+
+static void check_lost(streamer_lease *lease)
+{
+        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_ELOST);
+        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_ELOST);
+        lease_equals(lease, model); /* the map is ours */
+        ck_assert_uint_eq(client_leases(client), 0);
+        streamer_detach(lease);
+}
+
+START_TEST(a_lease_of_a_model_that_did_not_survive_is_lost)
+{
+        load("m");
+        streamer_lease *lease = attach_kept();
+        manager_kill(&m);
+        lose_segment();
+        manager_start(&m);
+        client_ok(client, streamer_call(client, "ping", NULL, NULL), "other calls go on");
+        check_lost(lease);
+}
+END_TEST
+
+START_TEST(a_lease_is_lost_without_a_store)
+{
+        begin_sized(0);
+        client_load(client, suite_path("root/m.safetensors"), "m");
+        streamer_lease *lease = client_attach(client, "m");
+        restart_keeping_client(1);
+        check_lost(lease);
+        end();
+}
+END_TEST
+
+START_TEST(a_lease_of_the_same_name_and_another_model_is_lost)
+{
+        begin_sized(0);
+        client_load(client, suite_path("root/m.safetensors"), "m");
+        streamer_lease *lease = client_attach(client, "m");
+        restart_keeping_client(1);
+        client_load(client, suite_path("root/m.safetensors"), "m"); /* the same bytes, generation 1 again */
+        check_lost(lease);
+        end();
+}
+END_TEST
+
+START_TEST(without_a_daemon_a_call_says_so_and_the_lease_is_kept)
+{
+        load("m");
+        streamer_lease *lease = attach_kept();
+        manager_kill(&m);
+        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EUNREACHABLE);
+        lease_equals(lease, model);
+        manager_start(&m);
+        client_ok(client, streamer_lease_check(lease), "check");
+        streamer_detach(lease);
+}
+END_TEST
+
+/* ---- who may reclaim ---- */
+
+/* "token", "generation" and "digest" of an attach. */
+static void attach_by_hand(struct wire *w, char token[33], char digest[33])
+{
+        const char *s;
+        size_t len;
+
+        wire_open(w, &m.d);
+        wire_hello(w);
+        wire_verb(w, "attach", 2, "model", "m");
+        ck_assert(wire_read(w));
+        ck_assert(object_str(&w->reply.unpacked.data, "token", &s, &len) && len == 32);
+        snprintf(token, 33, "%.*s", (int)len, s);
+        ck_assert(object_str(&w->reply.unpacked.data, "digest", &s, &len) && len == 32);
+        snprintf(digest, 33, "%.*s", (int)len, s);
+}
+
+static bool reclaim_says(struct wire *w, const char *token, uint64_t generation, const char *digest, const char *code)
+{
+        struct request request = {.verb = VERB_reclaim,
+                                  .id = 9,
+                                  .u.reclaim = {.token = token, .generation = generation, .digest = digest}};
+
+        wire_request(w, &request);
+        return wire_read_code(w, code);
+}
+
+START_TEST(only_the_right_token_generation_and_digest_are_taken)
+{
+        struct wire w;
+        char token[33], digest[33];
+
+        load("m");
+        attach_by_hand(&w, token, digest);
+        ck_assert(reclaim_says(&w, "0123", 1, digest, "invalid"));
+        ck_assert(reclaim_says(&w, "00000000000000000000000000000000", 1, digest, "lost"));
+        ck_assert(reclaim_says(&w, token, 2, digest, "lost"));
+        ck_assert(reclaim_says(&w, token, 1, "00000000000000000000000000000000", "lost"));
+        ck_assert_uint_eq(client_leases(client), 1);
+        wire_close(&w);
+}
+END_TEST
+
+/* In a child, with the right token: of another process, and of another user. */
+static void reclaim_in_child(const char *token, const char *digest, uid_t uid, const char *code)
+{
+        int status;
+        pid_t pid = must(fork());
+
+        if (pid == 0) {
+                struct wire w;
+                wire_open(&w, &m.d);
+                if (uid)
+                        must(setuid(uid));
+                wire_hello(&w);
+                _exit(!reclaim_says(&w, token, 1, digest, code));
+        }
+        must(waitpid(pid, &status, 0));
+        ck_assert_int_eq(status, 0);
+}
+
+START_TEST(a_token_is_of_no_use_to_another_process)
+{
+        struct wire w;
+        char token[33], digest[33];
+
+        load("m");
+        attach_by_hand(&w, token, digest);
+        manager_wait(&m, PROCESSES, 1);
+        reclaim_in_child(token, digest, 0, "denied");
+        manager_kill(&m);
+        manager_start(&m);
+        reconnect();
+        reclaim_in_child(token, digest, 0, "denied");
+        manager_kill(&m);
+        manager_drop(&m, manager_find(&m, PROCESSES, 0)); /* the book alone knows it */
+        manager_start(&m);
+        reconnect();
+        reclaim_in_child(token, digest, 0, "denied");
+        ck_assert_uint_eq(client_leases(client), 0);
+        wire_close(&w);
+}
+END_TEST
+
+START_TEST(a_token_is_of_no_use_to_another_user)
+{
+        struct wire w;
+        char token[33], digest[33];
+
+        if (geteuid() != 0)
+                SKIP("needs root, to become another user");
+        load("m");
+        attach_by_hand(&w, token, digest);
+        must(chmod(suite_folder(), 0755));
+        must(chown(m.d.socket, 0, NOBODY)); /* its group may attach; which one is asked at the start */
+        reclaim_in_child(token, digest, NOBODY, "denied");
+        ck_assert_uint_eq(client_leases(client), 1);
+        wire_close(&w);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("restart");
@@ -379,5 +705,21 @@ int main(void)
         TCase *sizes = suite_group("sizes", NULL, NULL, 60);
         tcase_add_test(sizes, without_a_store_nothing_is_kept);
         tcase_add_test(sizes, a_store_that_is_too_small_is_warned_of_and_never_overfilled);
+        TCase *leases = suite_group("leases", NULL, NULL, 60);
+        tcase_add_checked_fixture(leases, begin, end);
+        tcase_add_loop_test(leases, a_lease_is_reclaimed_by_the_next_call, 0, 2);
+        tcase_add_test(leases, a_lease_holds_memory_before_it_is_reclaimed);
+        tcase_add_loop_test(leases, a_drained_model_survives_for_its_leases, 0, 2);
+        tcase_add_test(leases, a_client_that_died_while_there_was_no_daemon_holds_nothing);
+        tcase_add_test(leases, a_client_that_dies_later_without_coming_back_holds_nothing_more);
+        tcase_add_test(leases, a_lease_is_reclaimed_without_a_pidfd);
+        tcase_add_test(leases, a_lease_of_a_model_that_did_not_survive_is_lost);
+        tcase_add_test(leases, without_a_daemon_a_call_says_so_and_the_lease_is_kept);
+        tcase_add_test(leases, only_the_right_token_generation_and_digest_are_taken);
+        tcase_add_test(leases, a_token_is_of_no_use_to_another_process);
+        tcase_add_test(leases, a_token_is_of_no_use_to_another_user);
+        TCase *none = suite_group("without a store", NULL, NULL, 60);
+        tcase_add_test(none, a_lease_is_lost_without_a_store);
+        tcase_add_test(none, a_lease_of_the_same_name_and_another_model_is_lost);
         return suite_run();
 }

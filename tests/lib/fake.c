@@ -41,7 +41,8 @@ void fake_finish(struct fake *f)
 {
         pthread_join(f->thread, NULL);
         fake_close(f);
-        close(f->listener);
+        if (f->listener >= 0)
+                close(f->listener);
         request_deinit(&f->request);
         msgpack_sbuffer_destroy(&f->out);
         sem_destroy(&f->turn);
@@ -74,6 +75,13 @@ void fake_hello(struct fake *f)
         writer_kstr(&f->message, "version", "fake");
         fake_done(f);
         fake_send(f, NULL, 0);
+}
+
+void fake_vanish(struct fake *f)
+{
+        close(f->listener);
+        f->listener = -1;
+        fake_close(f);
 }
 
 void fake_close(struct fake *f)

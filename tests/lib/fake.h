@@ -46,6 +46,7 @@ void fake_pause(struct fake *f);  /* until fake_go() */
 void fake_accept(struct fake *f); /* a connection */
 void fake_hello(struct fake *f);  /* a connection, and the answer to its hello */
 void fake_close(struct fake *f);
+void fake_vanish(struct fake *f); /* nobody listens any more */
 
 /* Reads the next request, which must have this verb. Its fields are in f->request. */
 void fake_expect(struct fake *f, enum verb verb);

@@ -282,14 +282,15 @@ static void leave(struct fake *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_ping);
-        fake_close(f);
+        fake_vanish(f);
 }
 
 START_TEST(when_the_daemon_goes_calls_say_so_and_the_descriptor_hangs_up)
 {
         streamer_client *c = open_client(leave);
         CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE, "the daemon closed the connection");
-        CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE, "the daemon closed the connection");
+        CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE,
+                   "the daemon closed the connection, and cannot be reached again");
         struct pollfd p = {.fd = streamer_fd(c)};
         ck_assert_int_eq(must(poll(&p, 1, 0)), 1);
         ck_assert(p.revents & POLLHUP);

@@ -167,7 +167,7 @@ static void load_and_leave(struct fake *f)
 START_TEST(a_daemon_that_goes_is_told)
 {
         streamer_op *op = load(load_and_leave, 0);
-        ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_EUNREACHABLE);
+        ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_ELOST);
         ck_assert_str_eq(p.state, "resolving");
         finish(op);
 }
