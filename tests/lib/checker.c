@@ -570,7 +570,7 @@ static void finish(struct checker *c, unsigned fds)
                 differ(c, "%u descriptors, %u at the beginning", count_entries(c, "fd"), fds);
         streamer_close(c->client);
         if (daemon_stop(&c->daemon) != 0)
-                differ(c, "the daemon did not end well");
+                daemon_die(&c->daemon, "did not end well");
 }
 
 void checker_run(const char *folder, uint64_t seed, uint64_t n_steps, struct checker_counts *counts)

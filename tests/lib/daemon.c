@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #define FLAGS_MAX 64
+#define LOG_END 4000 /* bytes */
 #define START_MS 20000
 #define STOP_MS 15000
 
@@ -74,11 +76,17 @@ void daemon_init(struct daemon *d, const char *folder)
         unlink(d->log); /* of an earlier daemon there */
 }
 
-static _Noreturn void die_with_log(const struct daemon *d, const char *what)
+void daemon_die(const struct daemon *d, const char *format, ...)
 {
+        char text[512];
         char *log = file_read(d->log, NULL);
+        size_t len = strlen(log);
+        va_list args;
 
-        die("the daemon %s; its log:\n%s", what, log);
+        va_start(args, format);
+        vsnprintf(text, sizeof(text), format, args);
+        va_end(args);
+        die("the daemon %s; its log:\n%s", text, len > LOG_END ? log + len - LOG_END : log);
 }
 
 /* ---- start ---- */
@@ -158,14 +166,14 @@ static bool comes_up(struct daemon *d)
                 if (!fds[0].revents && fds[1].revents)
                         return false;
         }
-        die_with_log(d, "did not become ready");
+        daemon_die(d, "did not become ready");
 }
 
 void daemon_start(struct daemon *d, const char *const *flags)
 {
         spawn(d, flags);
         if (!comes_up(d))
-                die_with_log(d, "ended while starting");
+                daemon_die(d, "ended while starting");
 }
 
 void daemon_start_simple(struct daemon *d, const char *folder, const char *root, const char *budget)
@@ -202,7 +210,7 @@ int daemon_wait(struct daemon *d, int timeout_ms)
         int status;
 
         if (must(poll(&fd, 1, timeout_ms)) == 0)
-                die_with_log(d, "did not end in time");
+                daemon_die(d, "did not end in time");
         if (waitpid(d->pid, &status, 0) != d->pid)
                 die_errno("waitpid");
         reap(d);

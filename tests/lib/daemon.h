@@ -40,6 +40,9 @@ int daemon_run(struct daemon *d, const char *const *flags);
  * fail. */
 int daemon_try(struct daemon *d, const char *const *flags);
 
+/* Fails with what the daemon did, and the end of its log: Check's messages are cut at 8 KiB. */
+_Noreturn void daemon_die(const struct daemon *d, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 /* SIGTERM, then its exit status (128 + signal where one ended it); fails after 15 s. */
 int daemon_stop(struct daemon *d);
 /* SIGTERM without waiting; daemon_wait() collects the exit status. */

@@ -213,7 +213,7 @@ static bool is_ready(void *arg)
 void manager_ready(struct manager *m)
 {
         if (!eventually(is_ready, m, START_MS) || !m->ready)
-                die("the daemon did not become ready; its log:\n%s", file_read(m->d.log, NULL));
+                daemon_die(&m->d, "did not become ready");
 }
 
 void manager_start(struct manager *m)
@@ -232,7 +232,7 @@ void manager_stop(struct manager *m)
         int status = daemon_stop(&m->d);
 
         if (status)
-                die("the daemon ended with %d; its log:\n%s", status, file_read(m->d.log, NULL));
+                daemon_die(&m->d, "ended with %d", status);
 }
 
 void manager_restart(struct manager *m)

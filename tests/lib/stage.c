@@ -127,10 +127,8 @@ void stage_end(void)
 {
         last_look();
         int status = daemon_stop(&stage);
-        if (status) {
-                char *log = file_read(stage.log, NULL);
-                die("the daemon ended with %d; its log:\n%s", status, log);
-        }
+        if (status)
+                daemon_die(&stage, "ended with %d", status);
         stage_witness = model_free(stage_witness);
 }
 
