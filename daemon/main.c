@@ -48,7 +48,7 @@ struct daemon {
         struct loads loads;
         struct server server;
         struct monitor *monitor; /* NULL: no address to listen at */
-        struct loop_watch watch;
+        struct stall_watch stall;
         uint64_t closing_since;
 };
 
@@ -218,6 +218,7 @@ static int make_parts(struct daemon *d, struct error *error)
         d->loads.drain_timeout_ns = c->residency.drain_timeout_ns;
         d->server.limits = limits_of(&c->limits);
         d->server.roles = &d->config.access;
+        d->server.stall = &d->stall.stall;
         d->server.share_across_uids = c->cuda.across_uids;
         d->server.trust_detach = c->cuda.trust_detach;
         d->server.resident = &d->resident;
@@ -361,7 +362,7 @@ static int start(struct daemon *d, struct error *error)
                 r = monitor_new(&d->monitor, &d->server, d->config.metrics.listen, error);
         if (r < 0)
                 return r;
-        loop_watch_start(&d->watch, &d->loop);
+        stall_watch_start(&d->stall, &d->loop);
         uv_timer_init(&d->loop, &d->ending);
         start_watchdog(d);
         d->ending.data = d;

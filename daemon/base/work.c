@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/base/work.h"
 
-#include "daemon/base/list.h"
+#include "daemon/base/log.h"
+#include "daemon/base/util.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -9,6 +10,8 @@
 
 /* Lanes in use at once. With more file systems than this, some share a lane. */
 #define LANES 64
+/* Threads that hang are replaced until there are so many times the usual number. */
+#define THREADS_CAP 3u
 
 struct work_lane {
         struct list link; /* in pool->turn while it has queued or running work */
@@ -25,7 +28,9 @@ struct work_pool {
         struct work_lane lanes[LANES];
         struct list turn; /* of lanes in use; rotated, so that each gets its turn */
         pthread_t *threads;
+        struct list running; /* of work */
         unsigned max_threads, per_lane, n_threads, idle, alive, queued;
+        unsigned outside, hung; /* works that run in lanes that read, less those that hang; these */
         bool stopping;
 };
 
@@ -52,18 +57,49 @@ static struct work_lane *lane_get(struct work_pool *pool, uint64_t key)
         return unused;
 }
 
+static bool reads(const struct work_lane *lane)
+{
+        return lane->key != WORK_LANE_CPU;
+}
+
+/* Work that reads leaves a quarter of the threads to work that does not. */
+static bool lane_has_room(const struct work_pool *pool, const struct work_lane *lane)
+{
+        if (lane->running >= pool->per_lane)
+                return false;
+        return !reads(lane) || pool->outside < pool->max_threads - pool->max_threads / 4;
+}
+
+static void work_begins(struct work_pool *pool, struct work *work)
+{
+        work->since_ns = now_ns();
+        work->hung = false;
+        list_append(&pool->running, &work->running);
+        work->lane->running++;
+        pool->outside += reads(work->lane);
+}
+
+static void work_ends(struct work_pool *pool, struct work *work)
+{
+        list_remove(&work->running);
+        if (work->hung)
+                pool->hung--;
+        else
+                pool->outside -= reads(work->lane);
+}
+
 /* The next work of a lane that has room, or NULL. The lane goes to the end of the turn. */
 static struct work *pool_take(struct work_pool *pool)
 {
         list_each (pos, &pool->turn) {
                 struct work_lane *lane = container_of(pos, struct work_lane, link);
-                if (lane->head == NULL || lane->running >= pool->per_lane)
+                if (lane->head == NULL || !lane_has_room(pool, lane))
                         continue;
                 struct work *work = lane->head;
                 lane->head = work->next;
                 if (lane->head == NULL)
                         lane->tail = &lane->head;
-                lane->running++;
+                work_begins(pool, work);
                 list_remove(&lane->link);
                 list_append(&pool->turn, &lane->link);
                 pool->queued--;
@@ -92,8 +128,9 @@ static void *pool_thread(void *arg)
                         if (run)
                                 work->run(work);
                         pthread_mutex_lock(&pool->mutex);
-                        /* A lane that was full may have more. */
-                        if (work->lane->head != NULL)
+                        work_ends(pool, work);
+                        /* A lane that was full may have more, or another that waited for room. */
+                        if (pool->queued > 0)
                                 pthread_cond_signal(&pool->work);
                         lane_put(work->lane);
                         wake_post(pool->wake, &work->item);
@@ -116,7 +153,7 @@ struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned ma
         struct work_pool *pool = calloc(1, sizeof(*pool));
         if (pool == NULL)
                 return NULL;
-        pool->threads = calloc(max_threads, sizeof(*pool->threads));
+        pool->threads = calloc((size_t)max_threads * THREADS_CAP, sizeof(*pool->threads));
         if (pool->threads == NULL) {
                 free(pool);
                 return NULL;
@@ -133,6 +170,7 @@ struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned ma
         pthread_cond_init(&pool->ended, &attr);
         pthread_condattr_destroy(&attr);
         list_init(&pool->turn);
+        list_init(&pool->running);
         return pool;
 }
 
@@ -146,7 +184,8 @@ static void work_done(struct wake_item *item)
  * is queued. A thread that cannot be started is no failure as long as there is another. */
 static void pool_grow(struct work_pool *pool)
 {
-        if (pool->idle >= pool->queued || pool->n_threads == pool->max_threads)
+        if (pool->idle >= pool->queued || pool->n_threads - pool->hung >= pool->max_threads ||
+            pool->n_threads == pool->max_threads * THREADS_CAP)
                 return;
         if (pthread_create(&pool->threads[pool->n_threads], NULL, pool_thread, pool) != 0) {
                 require(pool->n_threads > 0);
@@ -173,6 +212,40 @@ void work_submit(struct work_pool *pool, uint64_t key, struct work *work, void (
         pool->queued++;
         pool_grow(pool);
         pthread_cond_signal(&pool->work);
+        pthread_mutex_unlock(&pool->mutex);
+}
+
+static bool hangs(const struct work *work, uint64_t now, uint64_t hang_ns)
+{
+        return !work->hung && reads(work->lane) && now > work->since_ns && now - work->since_ns > hang_ns;
+}
+
+void work_pool_watch(struct work_pool *pool, uint64_t now, uint64_t hang_ns)
+{
+        pthread_mutex_lock(&pool->mutex);
+        unsigned before = pool->hung;
+        list_each (pos, &pool->running) {
+                struct work *work = container_of(pos, struct work, running);
+                if (!hangs(work, now, hang_ns))
+                        continue;
+                work->hung = true;
+                pool->hung++;
+                pool->outside--;
+                pool_grow(pool);
+        }
+        unsigned hung = pool->hung, threads = pool->n_threads;
+        if (hung > before)
+                pthread_cond_broadcast(&pool->work);
+        pthread_mutex_unlock(&pool->mutex);
+        if (hung > before)
+                log_warn("workers: %u of %u hang in storage that does not answer", hung, threads);
+}
+
+void work_pool_count(struct work_pool *pool, unsigned *threads, unsigned *hung)
+{
+        pthread_mutex_lock(&pool->mutex);
+        *threads = pool->n_threads;
+        *hung = pool->hung;
         pthread_mutex_unlock(&pool->mutex);
 }
 

@@ -6,12 +6,14 @@
  *
  *   submitted (lane's queue) > running (a pool thread) > done (the loop, through wake)
  *
- * Threads are started when work finds none idle, up to the cap, and stay. A pool of one thread is a
- * device's own thread.
+ * Threads are started when work finds none idle, up to the cap, and stay. Some are left to the lane
+ * that reads nothing, however many file systems hang; a thread that hangs is counted out and
+ * replaced. A pool of one thread is a device's own thread.
  */
 #ifndef DAEMON_BASE_WORK_H
 #define DAEMON_BASE_WORK_H
 
+#include "daemon/base/list.h"
 #include "daemon/base/wake.h"
 
 #include <stdbool.h>
@@ -30,6 +32,9 @@ struct work {
         struct work *next;
         struct work_lane *lane;
         struct work_pool *pool;
+        struct list running; /* in the pool, under its lock */
+        uint64_t since_ns;   /* it runs */
+        bool hung;           /* for so long that it is counted out */
 };
 
 /* NULL on ENOMEM. `name` is the threads' name (15 bytes at most). */
@@ -40,6 +45,11 @@ struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned ma
  * still queued. Not to be called once the pool was stopped. */
 void work_submit(struct work_pool *pool, uint64_t lane, struct work *work, void (*run)(struct work *),
                  void (*done)(struct work *));
+
+/* About once a second: work that runs for longer than hang_ns in another lane than WORK_LANE_CPU is
+ * counted out, and its thread replaced, until there are three times as many as there should be. */
+void work_pool_watch(struct work_pool *pool, uint64_t now_ns, uint64_t hang_ns);
+void work_pool_count(struct work_pool *pool, unsigned *threads, unsigned *hung);
 
 /* Stops taking work up. Waits for running work until `deadline_ns` (monotonic). True if every
  * thread ended: then the pool may be freed; else threads are stuck in the kernel and the process

@@ -4,8 +4,6 @@
 #include "daemon/base/log.h"
 #include "daemon/serve/session.h"
 
-#define STALL_NS (UINT64_C(10) * 1000000)
-
 /* ---- looked up ---- */
 
 static void sample(struct metric_text *t, enum metric metric, uint64_t value)
@@ -141,27 +139,4 @@ void session_metrics(struct session *session, const struct request *request)
                 conn_send(session->conn, &w, NULL, 0);
         }
         metric_text_deinit(&text);
-}
-
-/* ---- the loop's turns ---- */
-
-/* From one wait to the next, less what was spent waiting: callbacks run inside the loop's poll. */
-static void on_about_to_wait(uv_prepare_t *prepare)
-{
-        struct loop_watch *watch = container_of(prepare, struct loop_watch, prepare);
-        uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(prepare->loop);
-        uint64_t passed = now - watch->last_ns, waited = idle - watch->last_idle_ns;
-        if (watch->last_ns != 0 && passed >= waited + STALL_NS)
-                metric_observe(METRIC_LOOP_STALL, passed - waited);
-        watch->last_ns = now;
-        watch->last_idle_ns = idle;
-}
-
-void loop_watch_start(struct loop_watch *watch, uv_loop_t *loop)
-{
-        *watch = (struct loop_watch){0};
-        uv_loop_configure(loop, UV_METRICS_IDLE_TIME);
-        uv_prepare_init(loop, &watch->prepare);
-        uv_prepare_start(&watch->prepare, on_about_to_wait);
-        uv_unref((uv_handle_t *)&watch->prepare);
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/reply.h"
 
+#include "daemon/serve/status.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -303,20 +305,23 @@ static void write_loads(struct writer *w, const struct loads *loads)
         }
 }
 
-void reply_ring(struct writer *w, const struct reader *reader)
+void reply_ring(struct writer *w, struct reader *reader)
 {
         char numa[256];
         writer_key(w, "ring");
-        writer_map(w, 4);
+        struct reader_usage usage;
+        reader_usage(reader, &usage);
+        writer_map(w, 5);
         writer_ku64(w, "bytes", reader->staging.bytes);
         writer_kstr(w, "page_kind", page_kind_name(reader->staging.pages));
         writer_ku64(w, "threads", reader->engines[READ_PREAD].base);
+        writer_ku64(w, "stuck", usage.stuck_threads);
         writer_kstr(w, "numa", numa_text(&reader->opts.numa, numa, sizeof(numa)));
 }
 
 void reply_status(struct writer *w, const struct server *server, uint64_t id)
 {
-        writer_reply(w, id, 6);
+        writer_reply(w, id, 6 + STATUS_HEALTH);
         writer_kstr(w, "version", STREAMERD_VERSION);
         writer_ku64(w, "protocol", PROTOCOL_MAX);
         writer_ku64(w, "uptime_ns", now_ns() - server->started_ns);
@@ -326,6 +331,7 @@ void reply_status(struct writer *w, const struct server *server, uint64_t id)
                 write_device(w, server->resident->devices[i]);
         reply_ring(w, server->reader);
         write_loads(w, server->loads);
+        status_health(w, server);
 }
 
 static void write_estimate(struct writer *w, const struct load_target *target)

@@ -18,7 +18,7 @@ int reply_show(struct writer *writer, const struct group *group, const struct ge
 void reply_status(struct writer *writer, const struct server *server, uint64_t id);
 void reply_estimate(struct writer *writer, const struct load *load, uint64_t id);
 
-void reply_ring(struct writer *writer, const struct reader *reader);
+void reply_ring(struct writer *writer, struct reader *reader);
 void reply_group_digest(struct writer *writer, const struct group *group);
 void reply_digest(struct writer *writer, const char *key, const struct generation *generation);
 

@@ -170,6 +170,7 @@ static void on_second(uv_timer_t *timer)
 {
         struct server *server = timer->data;
         reader_watch(server->reader);
+        work_pool_watch(server->pool, now_ns(), server->reader->opts.stall_ns);
         room_tick(server->resident->room);
         sessions_tick(server, now_ns());
         log_tick();

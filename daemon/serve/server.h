@@ -15,6 +15,7 @@
 #include "daemon/resident/keep.h"
 #include "daemon/serve/conn.h"
 #include "daemon/serve/role.h"
+#include "daemon/serve/stall.h"
 
 struct server_limits {
         uint64_t connections, leases_per_client, requests_per_client;
@@ -29,6 +30,7 @@ struct server {
         uv_loop_t *loop;
         struct server_limits limits;
         const struct roles *roles;
+        const struct stall *stall;
         bool share_across_uids; /* writable handles may go to processes of several users */
         bool trust_detach;      /* a detach ends a lease of writable handles; else the process's exit does */
         struct resident *resident;

@@ -174,6 +174,77 @@ START_TEST(a_lane_has_no_more_threads_than_it_may)
 }
 END_TEST
 
+START_TEST(lanes_that_read_leave_threads_to_the_one_that_does_not)
+{
+        struct held_work held[4];
+        struct note note;
+        pool_begin(4, 1);
+        for (size_t i = 0; i < 4; i++)
+                held_work_submit(&held[i], pool, 10 + i, &gate);
+        gate_await(&gate, 3);
+        note_submit(&note, WORK_LANE_CPU, 'n');
+        core_until(note.done);
+        ck_assert_uint_eq(gate_come(&gate), 3);
+        gate_open(&gate);
+        core_until(all_done(held, 4));
+}
+END_TEST
+
+START_TEST(threads_that_hang_are_counted_out_and_replaced_up_to_the_cap)
+{
+        struct held_work held[8];
+        unsigned threads, hung;
+        pool_begin(2, 1);
+        for (unsigned i = 0; i < 8; i++) {
+                held_work_submit(&held[i], pool, 10 + i, &gate);
+                if (i < 6)
+                        gate_await(&gate, i + 1);
+                work_pool_watch(pool, now_ns() + SECOND, SECOND / 2);
+        }
+        threads_await_asleep(THREADS, 6);
+        work_pool_count(pool, &threads, &hung);
+        ck_assert_uint_eq(threads, 6);
+        ck_assert_uint_eq(hung, 6);
+        gate_open(&gate);
+        core_until(all_done(held, 8));
+        work_pool_count(pool, &threads, &hung);
+        ck_assert_uint_eq(hung, 0);
+}
+END_TEST
+
+START_TEST(a_lane_that_hangs_gets_no_more_threads)
+{
+        struct held_work held[2];
+        unsigned threads, hung;
+        pool_begin(2, 1);
+        for (size_t i = 0; i < 2; i++)
+                held_work_submit(&held[i], pool, 10, &gate);
+        gate_await(&gate, 1);
+        work_pool_watch(pool, now_ns() + SECOND, SECOND / 2);
+        threads_await_asleep(THREADS, threads_named(THREADS));
+        ck_assert_uint_eq(gate_come(&gate), 1);
+        work_pool_count(pool, &threads, &hung);
+        ck_assert_uint_eq(hung, 1);
+        gate_open(&gate);
+        core_until(all_done(held, 2));
+}
+END_TEST
+
+START_TEST(work_that_takes_long_without_reading_does_not_hang)
+{
+        struct held_work held;
+        unsigned threads, hung;
+        pool_begin(2, 1);
+        held_work_submit(&held, pool, WORK_LANE_CPU, &gate);
+        gate_await(&gate, 1);
+        work_pool_watch(pool, now_ns() + SECOND, SECOND / 2);
+        work_pool_count(pool, &threads, &hung);
+        ck_assert_uint_eq(hung, 0);
+        gate_open(&gate);
+        core_until(held.done);
+}
+END_TEST
+
 START_TEST(lanes_take_turns)
 {
         struct held_work first;
@@ -317,6 +388,10 @@ int main(void)
         tcase_add_test(lanes, work_of_a_lane_of_one_runs_in_the_order_it_came);
         tcase_add_test(lanes, a_lane_that_blocks_keeps_only_its_own_work_waiting);
         tcase_add_test(lanes, a_lane_has_no_more_threads_than_it_may);
+        tcase_add_test(lanes, lanes_that_read_leave_threads_to_the_one_that_does_not);
+        tcase_add_test(lanes, threads_that_hang_are_counted_out_and_replaced_up_to_the_cap);
+        tcase_add_test(lanes, a_lane_that_hangs_gets_no_more_threads);
+        tcase_add_test(lanes, work_that_takes_long_without_reading_does_not_hang);
         tcase_add_test(lanes, lanes_take_turns);
         tcase_add_test(lanes, more_lanes_than_the_table_holds_share_some);
         TCase *threads = core_group("threads", begin, end);
