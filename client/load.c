@@ -26,6 +26,8 @@ struct streamer_op {
         bool ended;
         int code; /* 0: ready */
         char *text;
+        streamer_device_failure *failures; /* their strings are malloc'd */
+        size_t n_failures;
 };
 
 static const char *const states[] = {"resolving", "loading", "ready", "failed", "cancelled"};
@@ -39,13 +41,59 @@ static const char *state_of(const msgpack_object *event)
         return NULL;
 }
 
+static char *copy_str(const msgpack_object *o, const char *key)
+{
+        const char *s;
+        size_t len;
+        return object_str(o, key, &s, &len) ? strndup(s, len) : strdup("");
+}
+
+/* As many as there is memory for: the last of them is not worth the others. */
+static void take_failures(struct streamer_op *op, const msgpack_object *list)
+{
+        const char *code;
+        size_t len;
+        if (!list || list->type != MSGPACK_OBJECT_ARRAY)
+                return;
+        op->failures = calloc(list->via.array.size, sizeof(*op->failures));
+        for (uint32_t i = 0; op->failures && i < list->via.array.size; i++) {
+                const msgpack_object *o = &list->via.array.ptr[i];
+                streamer_device_failure *f = &op->failures[op->n_failures];
+                *f = (streamer_device_failure){copy_str(o, "device"), copy_str(o, "text"), STREAMER_EFAILED};
+                if (object_str(o, "code", &code, &len))
+                        f->err = code_from_wire(code, len);
+                if (f->device && f->text) {
+                        op->n_failures++;
+                        continue;
+                }
+                free((void *)(uintptr_t)f->device);
+                free((void *)(uintptr_t)f->text);
+        }
+}
+
+/* Ready, but not everywhere. */
+static void end_in_part(struct streamer_op *op)
+{
+        if (op->n_failures == 0)
+                return;
+        const streamer_device_failure *f = &op->failures[0];
+        size_t size = strlen(f->device) + strlen(f->text) + 3;
+        op->code = STREAMER_EFAILED;
+        op->text = malloc(size);
+        if (op->text)
+                snprintf(op->text, size, "%s: %s", f->device, f->text);
+}
+
 static void end(struct streamer_op *op, const msgpack_object *event, const char *state)
 {
         const char *s;
         size_t len;
         op->ended = true;
-        if (strcmp(state, "ready") == 0)
+        take_failures(op, object_get(event, "failed"));
+        if (strcmp(state, "ready") == 0) {
+                end_in_part(op);
                 return;
+        }
         op->code = strcmp(state, "cancelled") == 0 ? STREAMER_ECANCELED : STREAMER_EFAILED;
         if (object_str(event, "code", &s, &len))
                 op->code = code_from_wire(s, len);
@@ -101,6 +149,8 @@ static int request_load(struct streamer_op *op, const streamer_load_opts *o, con
                                   .u.load = {.source = source,
                                              .name = o->name,
                                              .devices = {(const char **)(uintptr_t)o->devices, o->n_devices},
+                                             .layout = o->layout,
+                                             .pattern = o->pattern,
                                              .verify = o->verify,
                                              .priority = o->priority,
                                              .watch = op->watched}};
@@ -191,6 +241,23 @@ const char *streamer_op_model(const streamer_op *op)
         return op->model;
 }
 
+size_t streamer_op_failure_count(const streamer_op *op)
+{
+        struct streamer_client *c = op->client;
+        pthread_mutex_lock(&c->lock);
+        size_t n = op->n_failures;
+        pthread_mutex_unlock(&c->lock);
+        return n;
+}
+
+int streamer_op_failure_get(const streamer_op *op, size_t i, streamer_device_failure *failure)
+{
+        if (i >= streamer_op_failure_count(op))
+                return STREAMER_ENOENT;
+        *failure = op->failures[i];
+        return 0;
+}
+
 static void unlink_op(struct streamer_op *op)
 {
         struct streamer_client *c = op->client;
@@ -211,6 +278,11 @@ void streamer_op_free(streamer_op *op)
                 unlink_op(op);
         channel_unref(op->client);
         free(op->model);
+        for (size_t i = 0; i < op->n_failures; i++) {
+                free((void *)(uintptr_t)op->failures[i].device);
+                free((void *)(uintptr_t)op->failures[i].text);
+        }
+        free(op->failures);
         free(op->text);
         free(op);
 }

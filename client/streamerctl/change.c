@@ -33,26 +33,39 @@ static bool parse_priority(const char *text, uint64_t *priority)
 
 /* ---- load ---- */
 
-/* A bare number is a GPU's. */
-static char *device_name(const char *given)
+/* What a load that ended as ready did not reach; NULL where it reached all. */
+static json_t *failures_json(const streamer_op *op)
 {
-        size_t size = strlen(given) + sizeof("cuda:");
-        bool bare = given[0] && given[strspn(given, "0123456789")] == 0;
-        char *name = malloc(size);
-        if (!name)
-                abort();
-        snprintf(name, size, "%s%s", bare ? "cuda:" : "", given);
-        return name;
+        streamer_device_failure f;
+        if (streamer_op_failure_count(op) == 0)
+                return NULL;
+        json_t *list = json_array();
+        for (size_t i = 0; streamer_op_failure_get(op, i, &f) == 0; i++)
+                json_array_append_new(list, json_pack("{s:s, s:s}", "device", f.device, "text", f.text));
+        return list;
 }
 
-static void print_loaded(const struct ctl *ctl, const streamer_progress *p)
+/* A line for each device. */
+static void tell_failures(const streamer_op *op)
+{
+        streamer_device_failure f;
+        for (size_t i = 0; streamer_op_failure_get(op, i, &f) == 0; i++) {
+                fputs("streamerctl: ", stderr);
+                put_escaped(stderr, streamer_op_model(op));
+                fprintf(stderr, ": %s: ", f.device);
+                put_escaped(stderr, f.text);
+                fputc('\n', stderr);
+        }
+}
+
+static void print_loaded(const struct ctl *ctl, const streamer_op *op, const streamer_progress *p)
 {
         char size[HUMAN_MAX], rate[HUMAN_MAX];
         if (ctl->format == FORMAT_JSON) {
-                cleanup_json json_t *json =
-                        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "model", p->model, "state", "ready", "generation",
-                                  (json_int_t)p->generation, "bytes", (json_int_t)p->bytes, "tensors",
-                                  (json_int_t)p->tensors, "elapsed_ns", (json_int_t)p->elapsed_ns);
+                cleanup_json json_t *json = json_pack(
+                        "{s:s, s:s, s:I, s:I, s:I, s:I, s:o*}", "model", p->model, "state", "ready", "generation",
+                        (json_int_t)p->generation, "bytes", (json_int_t)p->bytes, "tensors", (json_int_t)p->tensors,
+                        "elapsed_ns", (json_int_t)p->elapsed_ns, "failed", failures_json(op));
                 ctl_print_json(json);
                 return;
         }
@@ -76,10 +89,14 @@ static int watch(const struct ctl *ctl, streamer_op *op)
                 fputs(": interrupted: the load goes on ('streamerctl cancel' ends it)\n", stderr);
                 return EXIT_INTERRUPTED;
         }
-        if (rc != 0)
-                return ctl_fail(ctl, rc, streamer_op_model(op));
-        print_loaded(ctl, &p);
-        return 0;
+        bool serves = strcmp(p.state, "ready") == 0; /* somewhere at least */
+        if (rc != 0 && streamer_op_failure_count(op) > 0)
+                tell_failures(op);
+        else if (rc != 0)
+                ctl_fail(ctl, rc, streamer_op_model(op));
+        if (serves)
+                print_loaded(ctl, op, &p);
+        return streamer_exit_code(rc);
 }
 
 static void print_detached(const struct ctl *ctl, const char *model)
@@ -93,7 +110,7 @@ static void print_detached(const struct ctl *ctl, const char *model)
         }
 }
 
-static int load(const struct ctl *ctl, const char *const *devices)
+static int load(const struct ctl *ctl, const struct devices *devices)
 {
         streamer_op *op;
         uint64_t priority = 0;
@@ -103,8 +120,10 @@ static int load(const struct ctl *ctl, const char *const *devices)
                 .struct_size = sizeof(opts),
                 .source = ctl->args[0],
                 .name = ctl->name,
-                .devices = devices,
-                .n_devices = ctl->n_devices,
+                .devices = (const char *const *)devices->names,
+                .n_devices = devices->n,
+                .layout = ctl->layout,
+                .pattern = ctl->pattern,
                 .verify = ctl->verify,
                 .flags = ctl->detach ? STREAMER_LOAD_DETACH : 0,
                 .priority = (unsigned)priority,
@@ -124,12 +143,9 @@ static int load(const struct ctl *ctl, const char *const *devices)
         return rc;
 }
 
-static void print_plan(const json_t *plan)
+static void print_plan_of(const json_t *plan)
 {
-        char bytes[HUMAN_MAX], needed[HUMAN_MAX], free_bytes[HUMAN_MAX], budget[HUMAN_MAX], copied[HUMAN_MAX];
-        put_escaped(stdout, json_str(plan, "model"));
-        printf("  %" PRIu64 " tensors in %" PRIu64 " files, %s\n", json_u64(plan, "tensors"), json_u64(plan, "files"),
-               human_size(bytes, json_u64(plan, "bytes")));
+        char needed[HUMAN_MAX], free_bytes[HUMAN_MAX], budget[HUMAN_MAX], copied[HUMAN_MAX];
         printf("  device   %s: needs %s, %s free of %s\n", json_str(plan, "device"),
                human_size(needed, json_u64(plan, "needed")), human_size(free_bytes, json_u64(plan, "free")),
                human_size(budget, json_u64(plan, "budget")));
@@ -141,14 +157,31 @@ static void print_plan(const json_t *plan)
                 puts(json_is_true(json_object_get(plan, "fits")) ? "  it fits" : "  it does not fit");
 }
 
-static int dry_run(struct ctl *ctl, const char *const *devices)
+static void print_plan(const json_t *plan)
+{
+        char bytes[HUMAN_MAX];
+        size_t i;
+        const json_t *device, *devices = json_object_get(plan, "devices");
+        put_escaped(stdout, json_str(plan, "model"));
+        printf("  %" PRIu64 " tensors in %" PRIu64 " files, %s\n", json_u64(plan, "tensors"), json_u64(plan, "files"),
+               human_size(bytes, json_u64(plan, "bytes")));
+        if (!devices)
+                print_plan_of(plan);
+        json_array_foreach(devices, i, device)
+        {
+                print_plan_of(device);
+        }
+}
+
+static int dry_run(struct ctl *ctl, const struct devices *devices)
 {
         cleanup_json json_t *reply = NULL;
         json_t *list = json_array();
-        for (size_t i = 0; i < ctl->n_devices; i++)
-                json_array_append_new(list, json_string(devices[i]));
-        json_t *args = json_pack("{s:s, s:b, s:o, s:s*, s:s*}", "source", ctl->args[0], "dry_run", 1, "devices", list,
-                                 "name", ctl->name, "verify", ctl->verify);
+        for (size_t i = 0; i < devices->n; i++)
+                json_array_append_new(list, json_string(devices->names[i]));
+        json_t *args = json_pack("{s:s, s:b, s:o, s:s*, s:s*, s:s*, s:s*}", "source", ctl->args[0], "dry_run", 1,
+                                 "devices", list, "name", ctl->name, "verify", ctl->verify, "layout", ctl->layout,
+                                 "pattern", ctl->pattern);
         if (!args)
                 return usage_error(ctl, "load: an argument is not valid UTF-8");
         int rc = ctl_call(ctl, "load", args, ctl->name ? ctl->name : ctl->args[0], &reply);
@@ -163,13 +196,11 @@ static int dry_run(struct ctl *ctl, const char *const *devices)
 
 int verb_load(struct ctl *ctl)
 {
-        char *devices[DEVICES_MAX];
-        for (size_t i = 0; i < ctl->n_devices; i++)
-                devices[i] = device_name(ctl->devices[i]);
-        int rc = ctl->dry_run ? dry_run(ctl, (const char *const *)devices) : load(ctl, (const char *const *)devices);
-        for (size_t i = 0; i < ctl->n_devices; i++)
-                free(devices[i]);
-        return rc;
+        cleanup_devices struct devices devices;
+        int rc = devices_init(ctl, &devices);
+        if (rc != 0)
+                return rc;
+        return ctl->dry_run ? dry_run(ctl, &devices) : load(ctl, &devices);
 }
 
 /* ---- the others: a call about one model ---- */
@@ -214,7 +245,12 @@ int verb_set_priority(struct ctl *ctl)
 int verb_unload(struct ctl *ctl)
 {
         cleanup_json json_t *reply = NULL;
-        int rc = call_model(ctl, "unload", json_pack("{s:b}", "drain", ctl->drain), &reply);
+        cleanup_devices struct devices devices;
+        int rc = devices_init_one(ctl, &devices);
+        if (rc != 0)
+                return rc;
+        rc = call_model(ctl, "unload", json_pack("{s:b, s:s*}", "drain", ctl->drain, "device", devices.names[0]),
+                        &reply);
         if (rc == 0 && ctl->format != FORMAT_JSON)
                 printf("  %s\n", json_str(reply, "state"));
         return rc;

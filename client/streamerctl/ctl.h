@@ -30,6 +30,7 @@ struct ctl {
         bool quiet, no_progress, help, version;
         int timeout_ms; /* -1: not given */
 
+        const char *layout, *pattern;
         const char *name, *verify, *priority;
         const char *devices[DEVICES_MAX];
         size_t n_devices;
@@ -92,6 +93,20 @@ const struct verb *verb_by_name(const char *name);
 /* ---- help.c ---- */
 
 void help_print(const struct verb *verb); /* NULL: the overview */
+
+/* ---- devices.c ---- */
+
+/* What --device named, by the daemon's names. */
+struct devices {
+        char *names[DEVICES_MAX + 1]; /* the first is NULL where there is none */
+        size_t n;
+};
+
+/* 0, or EXIT_USAGE after a line on standard error; deinit in either case. */
+int devices_init(const struct ctl *ctl, struct devices *devices);
+int devices_init_one(const struct ctl *ctl, struct devices *devices); /* one at most */
+void devices_deinit(struct devices *devices);
+#define cleanup_devices __attribute__((cleanup(devices_deinit)))
 
 /* ---- call.c ---- */
 

@@ -64,8 +64,13 @@ static int cat(const struct ctl *ctl, const streamer_lease *lease)
 int verb_cat(struct ctl *ctl)
 {
         streamer_lease *lease;
-        streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = STREAMER_ATTACH_READY};
-        int rc = streamer_attach(ctl->client, ctl->args[0], &opts, &lease);
+        cleanup_devices struct devices devices;
+        int rc = devices_init_one(ctl, &devices);
+        if (rc != 0)
+                return rc;
+        streamer_attach_opts opts = {
+                .struct_size = sizeof(opts), .flags = STREAMER_ATTACH_READY, .device = devices.names[0]};
+        rc = streamer_attach(ctl->client, ctl->args[0], &opts, &lease);
         if (rc != 0)
                 return ctl_fail(ctl, rc, ctl->args[0]);
         rc = cat(ctl, lease);

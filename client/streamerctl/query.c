@@ -125,6 +125,20 @@ static void show_line(const char *title, const char *text)
         putchar('\n');
 }
 
+/* What a device has of its own: a rank and its digest, a failure, another state. */
+static void show_replica(const json_t *m, const json_t *d)
+{
+        if (json_object_get(d, "rank"))
+                printf(", rank %" PRIu64 " %s", json_u64(d, "rank"), json_str(d, "digest"));
+        if (json_str(d, "state")[0] && strcmp(json_str(d, "state"), json_str(m, "state")) != 0)
+                printf(", %s", json_str(d, "state"));
+        if (json_str(d, "error")[0] && !json_str(m, "error")[0]) {
+                fputs(": ", stdout);
+                put_escaped(stdout, json_str(d, "error"));
+        }
+        putchar('\n');
+}
+
 static void show_model(const json_t *m)
 {
         char text[HUMAN_MAX];
@@ -141,7 +155,8 @@ static void show_model(const json_t *m)
         json_array_foreach(json_object_get(m, "devices"), i, d)
         {
                 printf("device      %s, %s", json_str(d, "device"), human_size(text, json_u64(d, "bytes")));
-                printf(", pages: %s\n", json_str(d, "page_kind"));
+                printf(", pages: %s", json_str(d, "page_kind"));
+                show_replica(m, d);
         }
         if (json_u64(m, "load_ns") > 0)
                 printf("loaded in   %s\n", human_time(text, json_u64(m, "load_ns")));
@@ -188,10 +203,15 @@ int verb_show(struct ctl *ctl)
         size_t i;
         const json_t *m;
         cleanup_json json_t *reply = NULL;
-        json_t *args = json_pack("{s:s, s:b}", "model", ctl->args[0], "tensors", ctl->tensors);
+        cleanup_devices struct devices devices;
+        int rc = devices_init_one(ctl, &devices);
+        if (rc != 0)
+                return rc;
+        json_t *args = json_pack("{s:s, s:b, s:s*}", "model", ctl->args[0], "tensors", ctl->tensors, "device",
+                                 devices.names[0]);
         if (!args)
                 return usage_error(ctl, "show: the model's name is not valid UTF-8");
-        int rc = ask(ctl, "show", args, ctl->args[0], &reply);
+        rc = ask(ctl, "show", args, ctl->args[0], &reply);
         if (rc != 0 || !reply)
                 return rc;
         json_array_foreach(json_object_get(reply, "models"), i, m)
@@ -283,8 +303,8 @@ int verb_metrics(struct ctl *ctl)
 
 int verb_ps(struct ctl *ctl)
 {
-        static const char *const titles[] = {">ID",     "MODEL", ">GEN", ">PID",  ">UID",
-                                             "COMMAND", ">SIZE", ">AGE", "ORPHAN"};
+        static const char *const titles[] = {">ID",  "MODEL",   ">GEN",  "DEVICE", ">PID",
+                                             ">UID", "COMMAND", ">SIZE", ">AGE",   "ORPHAN"};
         struct table t;
         size_t i;
         const json_t *l;
@@ -298,6 +318,7 @@ int verb_ps(struct ctl *ctl)
                 add_u64(&t, l, "id");
                 table_add(&t, json_str(l, "model"));
                 add_u64(&t, l, "generation");
+                table_add(&t, json_str(l, "device"));
                 add_u64(&t, l, "pid");
                 add_u64(&t, l, "uid");
                 table_add(&t, json_str(l, "comm"));

@@ -22,18 +22,26 @@ const struct flag global_flags[] = {
 
 static const struct flag load_flags[] = {
         {"--name", NULL, "NAME", "the model's name; default: from the source", FLAG_STR, AT(name)},
-        {"--device", NULL, "DEVICE", "host, cuda:N or N; may be given again for replicas", FLAG_DEVICE, 0},
+        {"--device", NULL, "DEVICE", "host, cuda:N or N; several (0,1, or again) for replicas", FLAG_DEVICE, 0},
+        {"--layout", NULL, "HOW", "replica, or rank: rank r to the r-th device", FLAG_STR, AT(layout)},
+        {"--pattern", NULL, "PATTERN", "of the ranks' files, with {rank} and {part}", FLAG_STR, AT(pattern)},
         {"--detach", NULL, NULL, "do not wait: print the model's name", FLAG_BOOL, AT(detach)},
         {"--verify", NULL, "HOW", "none, or sha256 against published digests", FLAG_STR, AT(verify)},
         {"--priority", NULL, "N", "1 to 10000: its share where loads run side by side (100)", FLAG_STR, AT(priority)},
         {"--dry-run", NULL, NULL, "tell what would be loaded, and whether it fits", FLAG_BOOL, AT(dry_run)},
         {0},
 };
+static const struct flag cat_flags[] = {
+        {"--device", NULL, "DEVICE", "whose copy, where there are several", FLAG_DEVICE, 0},
+        {0},
+};
 static const struct flag show_flags[] = {
+        {"--device", NULL, "DEVICE", "whose tensors, where devices differ", FLAG_DEVICE, 0},
         {"--tensors", NULL, NULL, "every tensor too", FLAG_BOOL, AT(tensors)},
         {0},
 };
 static const struct flag unload_flags[] = {
+        {"--device", NULL, "DEVICE", "this device's copy alone", FLAG_DEVICE, 0},
         {"--drain", NULL, NULL, "refuse new attaches; free with the last lease", FLAG_BOOL, AT(drain)},
         {0},
 };
@@ -43,9 +51,13 @@ const struct verb verbs[] = {
         {.name = "load", .args = "SOURCE", .min_args = 1, .max_args = 1, .run = verb_load, .flags = load_flags,
          .summary = "Load a model and wait until it is ready",
          .about = "SOURCE is a safetensors file, a folder of them, or org/name[@rev] in the Hugging Face cache.\n"
-                  "An interrupt (Ctrl-C) leaves the load going; 'streamerctl cancel' ends it.",
+                  "An interrupt (Ctrl-C) leaves the load going; 'streamerctl cancel' ends it.\n"
+                  "On several devices the files are read once; each device may fail on its own, which makes the\n"
+                  "exit code 1. Ranks (model-rank-{rank}-part-{part}.safetensors) succeed or fail together.",
          .examples = "streamerctl load /models/llama-3-8b\n"
                      "streamerctl load /models/llama-3-8b --name chat --device 0\n"
+                     "streamerctl load /models/llama-3-8b --device 0,1\n"
+                     "streamerctl load /models/sharded --layout rank --device 0,1,2,3\n"
                      "streamerctl load meta-llama/Llama-3.1-8B --verify sha256\n"
                      "streamerctl load /models/llama-3-8b --dry-run"},
         {.name = "cancel", .args = "MODEL", .min_args = 1, .max_args = 1, .run = verb_cancel,
@@ -84,7 +96,7 @@ const struct verb verbs[] = {
          .about = "A model that is in use stays (exit code 6), unless --drain is given.",
          .examples = "streamerctl unload llama-3-8b\n"
                      "streamerctl unload llama-3-8b --drain"},
-        {.name = "cat", .args = "MODEL TENSOR", .min_args = 2, .max_args = 2, .run = verb_cat, .raw = true,
+        {.name = "cat", .args = "MODEL TENSOR", .min_args = 2, .max_args = 2, .run = verb_cat, .raw = true, .flags = cat_flags,
          .summary = "Write a tensor's bytes",
          .examples = "streamerctl cat llama-3-8b model.norm.weight | xxd | head"},
         {.name = "events", .args = "", .run = verb_events,

@@ -133,11 +133,13 @@ typedef struct streamer_load_opts {
         size_t struct_size;
         const char *source;         /* required: path, file://, or org/name[@rev] in the HF cache */
         const char *name;           /* NULL: derived from the source */
-        const char *const *devices; /* NULL: the daemon's only device */
+        const char *const *devices; /* NULL: the daemon's only device; several: the files are read once */
         size_t n_devices;
         const char *verify; /* NULL or "none", or "sha256" */
         unsigned flags;
-        unsigned priority; /* 1 to 10000, 0: the daemon's default: its share where loads run side by side */
+        unsigned priority;   /* 1 to 10000, 0: the daemon's default: its share where loads run side by side */
+        const char *layout;  /* NULL or "replica": the same on each device; "rank": rank r to the r-th */
+        const char *pattern; /* of the ranks' files; NULL: model-rank-{rank}-part-{part}.safetensors */
 } streamer_load_opts;
 
 /* Asks the daemon to load. Returns when the request is accepted; the load survives this client.
@@ -156,11 +158,24 @@ typedef struct streamer_progress {
         const char *model;   /* its name; borrowed from the operation */
 } streamer_progress;
 
-/* Waits until the load has ended: 0 when ready, its error when failed (text in
- * streamer_last_error), STREAMER_ETIMEOUT while it goes on. timeout_ms 0 only looks, -1 waits
- * without limit. `progress` may be NULL; it is filled in each of these cases. STREAMER_ELOST when
- * the daemon went meanwhile: a load that the daemon is to go on with is asked for again. */
+/* Waits until the load has ended: 0 when ready on all its devices, its error when failed (text in
+ * streamer_last_error), STREAMER_EFAILED where some of its devices did not get it (the state is
+ * "ready" then, and the others serve: streamer_op_failure_get), STREAMER_ETIMEOUT while it goes on.
+ * timeout_ms 0 only looks, -1 waits without limit. `progress` may be NULL; it is filled in each of
+ * these cases. STREAMER_ELOST when the daemon went meanwhile: a load that the daemon is to go on
+ * with is asked for again. */
 STREAMER_API int streamer_op_wait(streamer_op *op, int timeout_ms, streamer_progress *progress);
+
+/* One of the load's devices that did not get it. Borrowed from the operation. */
+typedef struct streamer_device_failure {
+        const char *device;
+        const char *text;
+        int err;
+} streamer_device_failure;
+
+/* Known once the load has ended; STREAMER_ENOENT after the last. */
+STREAMER_API size_t streamer_op_failure_count(const streamer_op *op);
+STREAMER_API int streamer_op_failure_get(const streamer_op *op, size_t i, streamer_device_failure *failure);
 
 /* The name that the model has in the daemon. Borrowed from the operation. */
 STREAMER_API const char *streamer_op_model(const streamer_op *op);

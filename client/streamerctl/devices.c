@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Devices as they are named on the command line: "0" is cuda:0, and "0,1" is two of them.
+ */
+#include "client/streamerctl/ctl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A bare number is a GPU's. */
+static char *full_name(const char *given, size_t len)
+{
+        bool bare = len > 0 && strspn(given, "0123456789") >= len;
+        size_t size = sizeof("cuda:") + len;
+        char *name = malloc(size);
+        if (!name)
+                abort();
+        snprintf(name, size, "%s%.*s", bare ? "cuda:" : "", (int)len, given);
+        return name;
+}
+
+static int add_list(const struct ctl *ctl, const char *given, struct devices *devices)
+{
+        for (const char *at = given;;) {
+                size_t len = strcspn(at, ",");
+                if (len == 0)
+                        return usage_error(ctl, "--device: a name is missing in '%.100s'", given);
+                if (devices->n == DEVICES_MAX)
+                        return usage_error(ctl, "too many devices: at most %d", DEVICES_MAX);
+                devices->names[devices->n++] = full_name(at, len);
+                if (at[len] == 0)
+                        return 0;
+                at += len + 1;
+        }
+}
+
+int devices_init(const struct ctl *ctl, struct devices *devices)
+{
+        int rc = 0;
+        *devices = (struct devices){.n = 0};
+        for (size_t i = 0; rc == 0 && i < ctl->n_devices; i++)
+                rc = add_list(ctl, ctl->devices[i], devices);
+        return rc;
+}
+
+int devices_init_one(const struct ctl *ctl, struct devices *devices)
+{
+        int rc = devices_init(ctl, devices);
+        if (rc == 0 && devices->n > 1)
+                rc = usage_error(ctl, "%s: one device at most", ctl->verb->name);
+        return rc;
+}
+
+void devices_deinit(struct devices *devices)
+{
+        for (size_t i = 0; i < devices->n; i++)
+                free(devices->names[i]);
+        devices->n = 0;
+}
