@@ -70,7 +70,7 @@ static void share(struct load_target *target, struct generation *same, bool serv
         if (serves)
                 generation_take_over(same, load->name);
         target->generation = same;
-        target->shared = true;
+        target->shared = target->copy.dead = true; /* nothing is copied there */
         load->number = same->number;
         generation_pin(same);
         load_keep(load, same);

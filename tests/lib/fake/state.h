@@ -36,6 +36,7 @@
 struct fake_state {
         /* set by tests, at any time */
         _Atomic uint32_t hold;              /* while it is set no event fires */
+        _Atomic uint32_t held[FAKE_GPUS];   /* the same of one GPU's events */
         _Atomic uint32_t broken[FAKE_GPUS]; /* the error that each call on a GPU answers */
         /* One failure, armed while processes run: the nth call of that name in all of them, once. */
         char fail_call[48];

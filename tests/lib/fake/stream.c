@@ -94,9 +94,9 @@ int streams_unregister(const void *pointer)
 
 /* ---- streams, under the lock ---- */
 
-static bool is_due(const struct op *op)
+static bool is_due(const struct CUstream_st *s, const struct op *op)
 {
-        return fake_state()->hold == 0 && fake_now() >= op->due;
+        return fake_state()->hold == 0 && fake_state()->held[s->gpu] == 0 && fake_now() >= op->due;
 }
 
 static void carry_out(struct CUstream_st *s)
@@ -117,7 +117,7 @@ static void carry_out(struct CUstream_st *s)
 
 static bool finish(struct CUstream_st *s)
 {
-        while (s->first && is_due(s->first))
+        while (s->first && is_due(s, s->first))
                 carry_out(s);
         return s->first == NULL;
 }
@@ -141,7 +141,7 @@ static bool event_fired(struct CUevent_st *e)
 {
         if (!e->mark)
                 return true;
-        if (!is_due(e->mark))
+        if (!is_due(e->stream, e->mark))
                 return false;
         while (e->mark)
                 carry_out(e->stream);

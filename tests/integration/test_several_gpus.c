@@ -1,0 +1,688 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A model on several GPUs, against the stand-ins of CUDA's libraries: replicas, which are read once
+ * and fail each on its own, and ranks, which belong together. It proves logic, no speed.
+ */
+#include "tests/lib/ctl.h"
+#include "tests/lib/fake/state.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/storage.h"
+#include "tests/lib/suite.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#define GPUS 4
+#define RANKS 4
+#define WAIT_MS 20000
+
+static struct fake_state *gpus;
+static streamer_client *client;
+static const char *const names[GPUS] = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
+
+/* Four GPUs of 64 MiB; the last may take 8 MiB alone. */
+static void begin(void)
+{
+        int n = (int)getpid();
+        char library[512], driver[512], *config = suite_path("several-%d.yaml", n), *state = suite_path("gpus-%d", n);
+
+        fake_library("libcudart.so.13", library, sizeof(library));
+        fake_library("libcuda.so.1", driver, sizeof(driver));
+        setenv("FAKECUDA_DEVICES", "4", 1);
+        setenv("FAKECUDA_MEM_MIB", "64", 1);
+        setenv("FAKECUDA_STATE", state, 1);
+        setenv("STREAMER_CUDA_LIBRARY", driver, 1);
+        char *text = format_text("cuda: {library: '%s', segment_size: 8MiB}\n"
+                                 "devices:\n"
+                                 "  - {device: 'cuda:0', budget: 64MiB}\n"
+                                 "  - {device: 'cuda:1', budget: 64MiB, handles: cuda-vmm-fd}\n"
+                                 "  - {device: 'cuda:2', budget: 64MiB}\n"
+                                 "  - {device: 'cuda:3', budget: 8MiB}\n",
+                                 realpath(library, NULL));
+        file_write(config, text, strlen(text));
+        gpus = fake_state_map(state);
+        ck_assert_ptr_nonnull(gpus);
+
+        daemon_init(&stage, suite_path("d-%d", n));
+        daemon_start(&stage, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        client = client_open(&stage);
+}
+
+static void end(void)
+{
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&stage), 0);
+}
+
+/* ---- loads ---- */
+
+static char *write_model(const struct model *m, const char *name)
+{
+        char *path = suite_path("%s", name);
+        model_write(m, path);
+        return path;
+}
+
+/* On the first n of these. */
+static streamer_op *load_begin(const char *source, const char *const *devices, size_t n, const char *layout)
+{
+        streamer_op *op = NULL;
+        streamer_load_opts opts = {.struct_size = sizeof(opts),
+                                   .source = source,
+                                   .name = "m",
+                                   .devices = devices,
+                                   .n_devices = n,
+                                   .layout = layout};
+        client_ok(client, streamer_load(client, &opts, &op), source);
+        return op;
+}
+
+static int load_on(const char *source, const char *const *devices, size_t n, const char *layout)
+{
+        streamer_op *op = load_begin(source, devices, n, layout);
+        int r = streamer_op_wait(op, WAIT_MS, NULL);
+        streamer_op_free(op);
+        return r;
+}
+
+static streamer_lease *attach_on(streamer_client *c, const char *device)
+{
+        streamer_lease *lease = NULL;
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .device = device};
+        client_ok(c, streamer_attach(c, "m", &opts, &lease), device);
+        return lease;
+}
+
+static int attach_code(const char *device)
+{
+        streamer_lease *lease = NULL;
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .device = device};
+        int r = streamer_attach(client, "m", &opts, &lease);
+        streamer_detach(lease);
+        return r;
+}
+
+static void equals_on(const char *device, const struct model *m)
+{
+        streamer_lease *lease = attach_on(client, device);
+        lease_equals(lease, m);
+        streamer_detach(lease);
+}
+
+/* ---- what the daemon says ---- */
+
+static json_t *shown(void)
+{
+        json_t *reply = client_call(client, "show", "{\"model\":\"m\"}");
+        json_t *model = json_incref(json_array_get(json_object_get(reply, "models"), 0));
+        json_decref(reply);
+        return model;
+}
+
+static const char *text_of(const json_t *o, const char *key)
+{
+        const char *text = json_string_value(json_object_get(o, key));
+        return text != NULL ? text : "";
+}
+
+static uint64_t figure_of(const json_t *o, const char *key)
+{
+        return (uint64_t)json_integer_value(json_object_get(o, key));
+}
+
+static uint64_t used_on(const char *device)
+{
+        size_t i;
+        const json_t *d;
+        uint64_t used = UINT64_MAX;
+        json_t *reply = client_call(client, "status", NULL);
+        json_array_foreach(json_object_get(reply, "devices"), i, d)
+        {
+                if (strcmp(text_of(d, "device"), device) == 0)
+                        used = figure_of(d, "used");
+        }
+        json_decref(reply);
+        return used;
+}
+
+static bool is_unused(void *device)
+{
+        return used_on(device) == 0;
+}
+
+static void comes_back(const char *device)
+{
+        ck_assert_msg(eventually(is_unused, (void *)(uintptr_t)device, WAIT_MS), "%s: %llu bytes are in use", device,
+                      (unsigned long long)used_on(device));
+}
+
+/* ---- replicas ---- */
+
+START_TEST(replicas_are_read_once_and_lie_on_each_device)
+{
+        struct model *m = model_mixed(1, 20 << 20);
+        char *path = write_model(m, "m.safetensors");
+
+        file_uncache(path);
+        uint64_t before = process_read_bytes(stage.pid);
+        ck_assert_int_eq(load_on(path, names, 3, NULL), 0);
+        uint64_t read = process_read_bytes(stage.pid) - before;
+        for (size_t i = 0; i < 3; i++) {
+                equals_on(names[i], m);
+                ck_assert_uint_ge(gpus->copied[i], m->bytes);
+                ck_assert_uint_lt(gpus->copied[i], m->bytes + m->bytes / 10);
+        }
+        ck_assert_uint_eq(gpus->copied[3], 0);
+        ck_assert_uint_eq(gpus->pageable, 0);
+        json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
+        model_free(m);
+        if (read < file_size(path) / 2)
+                SKIP("this file system does not count what is read");
+        ck_assert_uint_le(read, file_size(path) + file_size(path) / 10);
+}
+END_TEST
+
+START_TEST(replicas_are_one_model_with_several_devices)
+{
+        struct model *m = model_mixed(2, 4 << 20);
+
+        ck_assert_int_eq(load_on(write_model(m, "m.safetensors"), names, 2, NULL), 0);
+        streamer_lease *lease = attach_on(client, "cuda:1");
+        json_t *model = shown(), *devices = json_object_get(model, "devices");
+        ck_assert_uint_eq(json_array_size(devices), 2);
+        ck_assert_uint_eq(figure_of(model, "bytes"), m->bytes);
+        ck_assert_uint_eq(figure_of(model, "tensors"), m->n);
+        ck_assert_uint_eq(figure_of(model, "leases"), 1);
+        for (size_t i = 0; i < 2; i++) {
+                const json_t *d = json_array_get(devices, i);
+                ck_assert_str_eq(text_of(d, "device"), names[i]);
+                ck_assert_str_eq(text_of(d, "state"), "ready");
+                ck_assert_str_eq(text_of(d, "digest"), text_of(model, "digest"));
+                ck_assert_uint_eq(figure_of(d, "leases"), i);
+                ck_assert_uint_ge(figure_of(d, "bytes"), m->bytes);
+        }
+        json_t *list = client_call(client, "list", NULL), *ps = client_call(client, "ps", NULL);
+        ck_assert_uint_eq(json_array_size(json_object_get(list, "models")), 1);
+        ck_assert_str_eq(text_of(json_array_get(json_object_get(ps, "leases"), 0), "device"), "cuda:1");
+        streamer_detach(lease);
+        json_decref(list);
+        json_decref(ps);
+        json_decref(model);
+        model_free(m);
+}
+END_TEST
+
+START_TEST(whoever_attaches_to_one_of_several_names_it)
+{
+        struct model *m = model_mixed(3, 1 << 20);
+        char *path = write_model(m, "m.safetensors");
+
+        ck_assert_int_eq(load_on(path, names, 1, NULL), 0);
+        ck_assert_int_eq(attach_code(NULL), 0);
+        ck_assert_int_eq(load_on(path, names, 2, NULL), 0);
+        ck_assert_int_eq(attach_code(NULL), STREAMER_EINVAL);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "cuda:0, cuda:1"));
+        ck_assert_int_eq(attach_code("cuda:1"), 0);
+        ck_assert_int_eq(attach_code("cuda:2"), STREAMER_ENOENT);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "cuda:0, cuda:1"));
+        ck_assert_int_eq(attach_code("cuda:9"), STREAMER_ENOENT);
+        model_free(m);
+}
+END_TEST
+
+START_TEST(a_replica_that_is_added_later_is_of_the_same_generation)
+{
+        struct model *m = model_mixed(4, 2 << 20);
+        char *path = write_model(m, "m.safetensors");
+
+        ck_assert_int_eq(load_on(path, names, 1, NULL), 0);
+        json_t *before = shown();
+        uint64_t copied = gpus->copied[0];
+        ck_assert_int_eq(load_on(path, names, 3, NULL), 0);
+        json_t *after = shown();
+        ck_assert_uint_eq(figure_of(after, "generation"), figure_of(before, "generation"));
+        ck_assert_uint_eq(json_array_size(json_object_get(after, "devices")), 3);
+        ck_assert_uint_eq(gpus->copied[0], copied); /* it was there */
+        for (size_t i = 0; i < 3; i++)
+                equals_on(names[i], m);
+        json_decref(before);
+        json_decref(after);
+        model_free(m);
+}
+END_TEST
+
+START_TEST(another_version_takes_over_on_each_device)
+{
+        struct model *old = model_mixed(5, 2 << 20), *new = model_mixed(6, 2 << 20);
+
+        ck_assert_int_eq(load_on(write_model(old, "old.safetensors"), names, 2, NULL), 0);
+        ck_assert_int_eq(load_on(write_model(new, "new.safetensors"), names, 1, NULL), 0);
+        equals_on("cuda:0", new);
+        equals_on("cuda:1", old);
+        ck_assert_int_eq(load_on(suite_path("new.safetensors"), names, 2, NULL), 0);
+        equals_on("cuda:0", new);
+        equals_on("cuda:1", new);
+        json_t *model = shown();
+        ck_assert_uint_eq(json_array_size(json_object_get(model, "devices")), 2);
+        json_decref(model);
+        model_free(old);
+        model_free(new);
+}
+END_TEST
+
+START_TEST(one_device_is_unloaded_or_all_are)
+{
+        struct model *m = model_mixed(7, 2 << 20);
+        char *path = write_model(m, "m.safetensors");
+
+        ck_assert_int_eq(load_on(path, names, 3, NULL), 0);
+        json_decref(client_call(client, "unload", "{\"model\":\"m\",\"device\":\"cuda:1\"}"));
+        ck_assert_uint_eq(used_on("cuda:1"), 0);
+        ck_assert_int_eq(attach_code("cuda:1"), STREAMER_ENOENT);
+        ck_assert_int_eq(client_call_code(client, "unload", "{\"model\":\"m\",\"device\":\"cuda:1\"}"),
+                         STREAMER_ENOENT);
+        equals_on("cuda:2", m);
+        streamer_lease *lease = attach_on(client, "cuda:2");
+        ck_assert_int_eq(streamer_unload(client, "m", 0), STREAMER_EBUSY); /* then none of it goes */
+        equals_on("cuda:0", m);
+        streamer_detach(lease);
+        client_unload(client, "m");
+        for (size_t i = 0; i < 3; i++)
+                ck_assert_uint_eq(used_on(names[i]), 0);
+        model_free(m);
+}
+END_TEST
+
+START_TEST(a_copy_that_is_late_on_one_device_hides_the_tensor_on_all)
+{
+        struct model *m = model_mixed(8, 12 << 20);
+        streamer_progress p = {.struct_size = sizeof(p)};
+        streamer_tensor t;
+
+        gpus->held[1] = 1;
+        streamer_op *op = load_begin(write_model(m, "m.safetensors"), names, 2, NULL);
+        streamer_lease *lease[2] = {attach_on(client, "cuda:0"), attach_on(client, "cuda:1")};
+        ck_assert_int_eq(streamer_op_wait(op, 300, &p), STREAMER_ETIMEOUT); /* read and hashed long since */
+        ck_assert_uint_eq(p.bytes, 0);
+        for (size_t i = 0; i < 2; i++)
+                ck_assert_int_eq(streamer_tensor_get(lease[i], 0, &t), STREAMER_EBUSY);
+        gpus->held[1] = 0;
+        ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, &p), 0);
+        ck_assert_uint_eq(p.bytes, m->bytes);
+        for (size_t i = 0; i < 2; i++) {
+                lease_equals(lease[i], m);
+                streamer_detach(lease[i]);
+        }
+        streamer_op_free(op);
+        model_free(m);
+}
+END_TEST
+
+/* ---- one of several fails ---- */
+
+/* Loads on cuda:0 and this device, which must be the one that fails. */
+static void one_fails(const struct model *m, const char *device, const char *why)
+{
+        streamer_device_failure f;
+        streamer_progress p = {.struct_size = sizeof(p)};
+        streamer_op *op = load_begin(write_model(m, "m.safetensors"), (const char *const[]){"cuda:0", device}, 2, NULL);
+        ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, &p), STREAMER_EFAILED);
+        ck_assert_str_eq(p.state, "ready");
+        ck_assert_uint_eq(streamer_op_failure_count(op), 1);
+        ck_assert_int_eq(streamer_op_failure_get(op, 0, &f), 0);
+        ck_assert_int_eq(streamer_op_failure_get(op, 1, &f), STREAMER_ENOENT);
+        ck_assert_str_eq(f.device, device);
+        ck_assert_msg(strstr(f.text, why) != NULL, "%s", f.text);
+        streamer_op_free(op);
+        equals_on("cuda:0", m);
+        ck_assert_int_ne(attach_code(device), 0);
+        comes_back(device);
+}
+
+START_TEST(a_device_that_is_lost_fails_alone)
+{
+        struct model *m = model_mixed(9, 20 << 20);
+
+        gpus->broken[1] = 700;
+        one_fails(m, "cuda:1", "cuda:1");
+        json_t *model = shown(), *d = json_array_get(json_object_get(model, "devices"), 1);
+        ck_assert_str_eq(text_of(model, "state"), "ready");
+        ck_assert_str_eq(text_of(d, "state"), "failed");
+        ck_assert_str_ne(text_of(d, "error"), "");
+        json_decref(model);
+        client_unload(client, "m");
+        ck_assert_int_eq(client_call_code(client, "show", "{\"model\":\"m\"}"), STREAMER_ENOENT);
+        model_free(m);
+}
+END_TEST
+
+/* While its copies are on their way, a part of them done. */
+START_TEST(a_device_that_is_lost_while_it_is_copied_to_fails_alone)
+{
+        struct model *m = model_mixed(10, 20 << 20);
+        streamer_progress p = {.struct_size = sizeof(p)};
+        streamer_tensor t;
+
+        gpus->held[2] = 1;
+        streamer_op *op = load_begin(write_model(m, "m.safetensors"), names, 3, NULL);
+        streamer_lease *lease = attach_on(client, "cuda:2");
+        while (gpus->copied[0] == 0)
+                ck_assert_int_eq(streamer_op_wait(op, 10, &p), STREAMER_ETIMEOUT);
+        gpus->broken[2] = 700;
+        gpus->held[2] = 0;
+        ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, &p), STREAMER_EFAILED);
+        ck_assert_str_eq(p.state, "ready");
+        equals_on("cuda:0", m);
+        equals_on("cuda:1", m);
+        /* Its client is told, and has been shown nothing that is not there. */
+        ck_assert_int_eq(streamer_tensor_next(lease, WAIT_MS, &t), STREAMER_EFAILED);
+        streamer_detach(lease);
+        streamer_op_free(op);
+        model_free(m);
+}
+END_TEST
+
+START_TEST(a_budget_that_is_too_small_fails_alone)
+{
+        struct model *m = model_mixed(11, 20 << 20);
+        one_fails(m, "cuda:3", "does not fit");
+        model_free(m);
+}
+END_TEST
+
+START_TEST(a_load_that_no_device_can_take_fails_with_all_their_reasons)
+{
+        struct model *m = model_mixed(12, 20 << 20);
+        struct ctl r;
+        char *path = write_model(m, "m.safetensors");
+
+        gpus->broken[0] = 700;
+        ctl(&r, stage.socket, "load", path, "--device", "0,3", NULL);
+        ck_assert_int_eq(r.code, 1);
+        ck_assert_ptr_nonnull(strstr(r.err, ": cuda:0: "));
+        ck_assert_ptr_nonnull(strstr(r.err, ": cuda:3: does not fit"));
+        ck_assert_str_eq(r.out, "");
+        ctl_free(&r);
+        comes_back("cuda:0");
+        comes_back("cuda:3");
+        model_free(m);
+}
+END_TEST
+
+START_TEST(cancelling_gives_the_memory_of_all_back)
+{
+        struct model *m = model_mixed(13, 12 << 20);
+
+        gpus->hold = 1;
+        streamer_op *op = load_begin(write_model(m, "m.safetensors"), names, 3, NULL);
+        streamer_lease *lease = attach_on(client, "cuda:0"); /* it has its segments by then */
+        streamer_detach(lease);
+        json_decref(client_call(client, "cancel", "{\"model\":\"m\"}"));
+        ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, NULL), STREAMER_ECANCELED);
+        gpus->hold = 0;
+        for (size_t i = 0; i < 3; i++)
+                comes_back(names[i]);
+        streamer_op_free(op);
+        model_free(m);
+}
+END_TEST
+
+/* ---- by the command line ---- */
+
+START_TEST(streamerctl_names_the_device_that_failed_and_exits_1)
+{
+        struct model *m = model_mixed(14, 20 << 20);
+        struct ctl r;
+        char *path = write_model(m, "m.safetensors");
+
+        ctl(&r, stage.socket, "load", path, "--device", "0", "--device", "3", "--json", NULL);
+        ck_assert_int_eq(r.code, 1);
+        ck_assert_ptr_nonnull(strstr(r.err, "streamerctl: m: cuda:3: does not fit"));
+        json_t *loaded = json_loads(r.out, 0, NULL), *failed = json_object_get(loaded, "failed");
+        ck_assert_str_eq(text_of(loaded, "state"), "ready");
+        ck_assert_uint_eq(json_array_size(failed), 1);
+        ck_assert_str_eq(text_of(json_array_get(failed, 0), "device"), "cuda:3");
+        json_decref(loaded);
+        ctl_free(&r);
+        ctl(&r, stage.socket, "cat", "m", m->tensors[0].name, "--device", "0", NULL);
+        ck_assert_int_eq(r.code, 0);
+        ck_assert_uint_eq(r.out_size, m->tensors[0].bytes);
+        ck_assert(model_check(m, 0, r.out));
+        ctl_free(&r);
+        model_free(m);
+}
+END_TEST
+
+START_TEST(a_dry_run_estimates_each_device)
+{
+        struct model *m = model_mixed(15, 20 << 20);
+        char *args = format_text("{\"source\":\"%s\",\"dry_run\":true,\"devices\":[\"cuda:0\",\"cuda:3\"]}",
+                                 write_model(m, "m.safetensors"));
+        json_t *plan = client_call(client, "load", args), *devices = json_object_get(plan, "devices");
+
+        ck_assert_uint_eq(figure_of(plan, "bytes"), m->bytes);
+        ck_assert_uint_eq(json_array_size(devices), 2);
+        ck_assert(json_is_true(json_object_get(json_array_get(devices, 0), "fits")));
+        ck_assert(json_is_false(json_object_get(json_array_get(devices, 1), "fits")));
+        ck_assert_uint_eq(used_on("cuda:0"), 0);
+        json_decref(plan);
+        free(args);
+        model_free(m);
+}
+END_TEST
+
+START_TEST(wrong_devices_are_refused)
+{
+        static const char *const wrong[][2] = {
+                {"0,0", "named twice"}, {"0,9", "no such device"}, {"0,,1", "a name is missing"}};
+        struct ctl r;
+
+        ctl(&r, stage.socket, "load", "/nowhere", "--device", wrong[_i][0], NULL);
+        ck_assert_int_eq(r.code, 2);
+        ck_assert_msg(strstr(r.err, wrong[_i][1]) != NULL, "%s", r.err);
+        ctl_free(&r);
+}
+END_TEST
+
+/* ---- ranks ---- */
+
+/* The same names in each, other contents; the third rank has two parts. */
+static struct model *rank_model(uint64_t rank)
+{
+        struct model *m = model_new(100 + rank);
+        model_add(m, "embed", "BF16", (uint64_t[]){1000, 64 + rank}, 2);
+        model_add_many(m, "layer", 20, 100000);
+        return m;
+}
+
+static struct model *rank_part(uint64_t rank)
+{
+        struct model *m = model_new(200 + rank);
+        model_add_many(m, "more", 3, 50000);
+        return m;
+}
+
+static char *write_ranks(const char *folder_name, size_t n)
+{
+        char *folder = suite_path("%s-%d", folder_name, (int)getpid());
+        mkdir(folder, 0755);
+        for (size_t r = 0; r < n; r++) {
+                struct model *m = rank_model(r), *part = rank_part(r);
+                char *path = format_text("%s/model-rank-%zu-part-0.safetensors", folder, r);
+                char *second = format_text("%s/model-rank-%zu-part-1.safetensors", folder, r);
+                model_write(m, path);
+                if (r == 2)
+                        model_write(part, second);
+                free(path);
+                free(second);
+                model_free(m);
+                model_free(part);
+        }
+        return folder;
+}
+
+static void tensor_is(const streamer_lease *lease, const struct model *m, size_t i)
+{
+        streamer_tensor t;
+        ck_assert_int_eq(streamer_tensor_find(lease, m->tensors[i].name, &t), 0);
+        unsigned char *bytes = must_alloc(t.bytes);
+        ck_assert_uint_eq(t.bytes, m->tensors[i].bytes);
+        ck_assert_int_eq(streamer_tensor_read(lease, &t, 0, bytes, t.bytes), 0);
+        ck_assert(model_check(m, i, bytes));
+        free(bytes);
+}
+
+/* A consumer of one rank, in a process of its own. */
+static pid_t consume(size_t rank)
+{
+        pid_t pid = must(fork());
+        if (pid != 0)
+                return pid;
+        streamer_client *c = client_open(&stage);
+        streamer_lease *lease = attach_on(c, names[rank]);
+        struct model *m = rank_model(rank), *part = rank_part(rank);
+        size_t n = 0;
+        streamer_tensor_count(lease, &n);
+        ck_assert_uint_eq(n, m->n + (rank == 2 ? part->n : 0));
+        for (size_t i = 0; i < m->n; i++)
+                tensor_is(lease, m, i);
+        for (size_t i = 0; rank == 2 && i < part->n; i++)
+                tensor_is(lease, part, i);
+        streamer_detach(lease);
+        _exit(0);
+}
+
+START_TEST(each_rank_lies_on_its_own_device)
+{
+        pid_t pids[RANKS];
+        int status;
+
+        ck_assert_int_eq(load_on(write_ranks("ranks", RANKS), names, RANKS, "rank"), 0);
+        for (size_t r = 0; r < RANKS; r++)
+                pids[r] = consume(r);
+        for (size_t r = 0; r < RANKS; r++) {
+                must(waitpid(pids[r], &status, 0));
+                ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "rank %zu", r);
+        }
+        json_t *model = shown(), *devices = json_object_get(model, "devices");
+        struct model *last = rank_model(3);
+        char digest[33];
+        model_digest(last, digest);
+        ck_assert_uint_eq(json_array_size(devices), RANKS);
+        ck_assert_str_eq(text_of(model, "digest"), ""); /* each rank has its own */
+        ck_assert_str_eq(text_of(json_array_get(devices, 3), "digest"), digest);
+        ck_assert_uint_eq(figure_of(json_array_get(devices, 3), "rank"), 3);
+        ck_assert_uint_eq(figure_of(model, "tensors"), RANKS * last->n + 3);
+        json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
+        json_decref(model);
+        model_free(last);
+}
+END_TEST
+
+/* Loop test: the device that fails. */
+START_TEST(ranks_succeed_or_fail_together)
+{
+        char *folder = write_ranks("ranks", RANKS);
+
+        gpus->broken[_i] = 700;
+        ck_assert_int_eq(load_on(folder, names, RANKS, "rank"), STREAMER_EFAILED);
+        char *which = format_text("rank %d: cuda:%d", _i, _i);
+        ck_assert_msg(strstr(streamer_last_error(client), which) != NULL, "%s", streamer_last_error(client));
+        for (int i = 0; i < GPUS; i++) {
+                ck_assert_int_ne(attach_code(names[i]), 0);
+                comes_back(names[i]);
+        }
+        free(which);
+}
+END_TEST
+
+START_TEST(ranks_that_do_not_all_fit_take_no_memory)
+{
+        char *folder = suite_path("large");
+        mkdir(folder, 0755);
+        for (size_t r = 0; r < 2; r++) {
+                struct model *m = model_mixed(r, 12 << 20);
+                char *path = format_text("%s/model-rank-%zu-part-0.safetensors", folder, r);
+                model_write(m, path);
+                free(path);
+                model_free(m);
+        }
+        ck_assert_int_eq(load_on(folder, (const char *const[]){"cuda:0", "cuda:3"}, 2, "rank"), STREAMER_ENOMEM);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "cuda:3"));
+        comes_back("cuda:0");
+        ck_assert_uint_eq(gpus->contexts[0] + gpus->contexts[3], 0); /* nothing was allocated */
+}
+END_TEST
+
+START_TEST(ranks_by_the_command_line)
+{
+        struct ctl r;
+        char *folder = write_ranks("ranks", 2);
+
+        ctl(&r, stage.socket, "load", folder, "--name", "m", "--layout", "rank", "--device", "1,0", NULL);
+        ck_assert_msg(r.code == 0, "%s", r.err);
+        ctl_free(&r);
+        ctl(&r, stage.socket, "show", "m", NULL);
+        ck_assert_msg(strstr(r.out, "rank 0") < strstr(r.out, "rank 1"), "%s", r.out);
+        ck_assert_ptr_nonnull(strstr(r.out, "cuda:1"));
+        ctl_free(&r);
+}
+END_TEST
+
+/* What is wrong with a source of ranks, or with what is asked of it. */
+START_TEST(ranks_that_are_not_whole_are_refused)
+{
+        static const struct {
+                size_t ranks, devices;
+                const char *layout, *pattern, *says;
+                int code;
+        } wrong[] = {
+                {3, 4, "rank", NULL, "3 ranks for 4 devices", 1},
+                {3, 2, "rank", NULL, "3 ranks for 2 devices", 1},
+                {2, 2, "rank", "weights-{rank}.safetensors", "no file's name is like", 1},
+                {2, 2, "rank", "weights.safetensors", "{rank} must stand in it once", 2},
+                {2, 2, "row", NULL, "neither replica nor rank", 2},
+                {2, 2, "replica", "model-rank-{rank}-part-{part}.safetensors", "only the layout 'rank'", 2},
+        };
+        struct ctl r;
+        char *folder = write_ranks("ranks", wrong[_i].ranks), *device = format_text("0,1,2,3");
+        device[2 * wrong[_i].devices - 1] = '\0';
+        ctl(&r, stage.socket, "load", folder, "--device", device, "--layout", wrong[_i].layout,
+            wrong[_i].pattern != NULL ? "--pattern" : NULL, wrong[_i].pattern, NULL);
+        ck_assert_msg(strstr(r.err, wrong[_i].says) != NULL, "%s", r.err);
+        ck_assert_int_eq(r.code, wrong[_i].code);
+        ctl_free(&r);
+        free(device);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("several GPUs");
+        TCase *replicas = suite_group("replicas", NULL, NULL, 60);
+        tcase_add_checked_fixture(replicas, begin, end); /* a daemon and GPUs for each */
+        tcase_add_test(replicas, replicas_are_read_once_and_lie_on_each_device);
+        tcase_add_test(replicas, replicas_are_one_model_with_several_devices);
+        tcase_add_test(replicas, whoever_attaches_to_one_of_several_names_it);
+        tcase_add_test(replicas, a_replica_that_is_added_later_is_of_the_same_generation);
+        tcase_add_test(replicas, another_version_takes_over_on_each_device);
+        tcase_add_test(replicas, one_device_is_unloaded_or_all_are);
+        tcase_add_test(replicas, a_copy_that_is_late_on_one_device_hides_the_tensor_on_all);
+        tcase_add_test(replicas, a_device_that_is_lost_fails_alone);
+        tcase_add_test(replicas, a_device_that_is_lost_while_it_is_copied_to_fails_alone);
+        tcase_add_test(replicas, a_budget_that_is_too_small_fails_alone);
+        tcase_add_test(replicas, a_load_that_no_device_can_take_fails_with_all_their_reasons);
+        tcase_add_test(replicas, cancelling_gives_the_memory_of_all_back);
+        tcase_add_test(replicas, streamerctl_names_the_device_that_failed_and_exits_1);
+        tcase_add_test(replicas, a_dry_run_estimates_each_device);
+        tcase_add_loop_test(replicas, wrong_devices_are_refused, 0, 3);
+        TCase *ranks = suite_group("ranks", NULL, NULL, 60);
+        tcase_add_checked_fixture(ranks, begin, end);
+        tcase_add_test(ranks, each_rank_lies_on_its_own_device);
+        tcase_add_loop_test(ranks, ranks_succeed_or_fail_together, 0, GPUS);
+        tcase_add_test(ranks, ranks_that_do_not_all_fit_take_no_memory);
+        tcase_add_test(ranks, ranks_by_the_command_line);
+        tcase_add_loop_test(ranks, ranks_that_are_not_whole_are_refused, 0, 6);
+        return suite_run();
+}
