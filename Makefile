@@ -26,6 +26,7 @@ PKGS_TEST = check $(PKGS_DAEMON) jansson
 PKG_CFLAGS = $(call once,PKG_CFLAGS,$(call pkg,--cflags,$(PKGS_DAEMON) jansson))
 LIBS_DAEMON = $(call once,LIBS_DAEMON,$(call pkg,--libs,$(PKGS_DAEMON)))
 LIBS_CLIENT = $(call once,LIBS_CLIENT,$(call pkg,--libs,$(PKGS_CLIENT)))
+LIBS_CTL = $(call once,LIBS_CTL,$(call pkg,--libs,ncursesw))
 LIBS_TEST = $(call once,LIBS_TEST,$(call pkg,--libs,$(PKGS_TEST)))
 CLANG = $(call once,CLANG,$(shell for c in clang-14 clang-18 clang; do command -v $$c && break; done))
 
@@ -87,7 +88,7 @@ $(BUILD)/streamerd: $(call obj,daemon/main.c) $(BUILD)/libdaemon.a $(BUILD)/libp
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_DAEMON)
 
 $(BUILD)/streamerctl: $(call obj,$(CTL)) $(BUILD)/libstreamer-client.a
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_CLIENT)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_CLIENT) $(LIBS_CTL)
 
 $(BUILD)/libstreamer-client.so.0: $(call pic,$(PROTO) $(CLIENT)) client/libstreamer-client.map
 	$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,$(@F) -Wl,--version-script=client/libstreamer-client.map \

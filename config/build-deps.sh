@@ -20,10 +20,14 @@ library:libcrypto           libssl-dev
 library:yaml-0.1            libyaml-dev
 library:libsystemd          libsystemd-dev
 library:libmicrohttpd       libmicrohttpd-dev
-library:jansson             libjansson-dev" ;;
+library:jansson             libjansson-dev
+library:ncursesw            libncurses-dev" ;;
         test) echo "
 library:check               check
 command:promtool            prometheus
+command:zsh                 zsh
+command:fish                fish
+command:man                 man-db
 command:systemd-nspawn      systemd-container" ;;
         bench) echo "
 command:fio                 fio" ;;

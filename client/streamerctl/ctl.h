@@ -34,6 +34,8 @@ struct ctl {
         const char *name, *verify, *priority;
         const char *devices[DEVICES_MAX];
         size_t n_devices;
+        const char *interval; /* seconds, of top */
+        bool once;
         bool detach, dry_run, tensors, drain;
 
         streamer_client *client;
@@ -58,6 +60,7 @@ struct verb {
         size_t min_args, max_args;
         int (*run)(struct ctl *ctl); /* an exit code */
         bool offline;                /* needs no daemon */
+        bool hidden;                 /* not for people */
         bool raw;                    /* writes bytes: has no format */
 };
 
@@ -81,6 +84,8 @@ int verb_metrics(struct ctl *ctl);
 int verb_ping(struct ctl *ctl);
 int verb_version(struct ctl *ctl);
 int verb_doctor(struct ctl *ctl);
+int verb_complete(struct ctl *ctl);
+int verb_top(struct ctl *ctl);
 int verb_help(struct ctl *ctl);
 
 /* ---- flags.c ---- */

@@ -65,7 +65,7 @@ static size_t distance(const char *a, const char *b)
 static int unknown_verb(const struct ctl *ctl, const char *word)
 {
         for (const struct verb *v = verbs; v->name; v++)
-                if (distance(word, v->name) <= 2)
+                if (!v->hidden && distance(word, v->name) <= 2)
                         return usage_error(ctl, "unknown verb '%.100s': did you mean '%s'?", word, v->name);
         return usage_error(ctl, "unknown verb '%.100s'", word);
 }

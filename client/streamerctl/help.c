@@ -55,6 +55,8 @@ static void print_overview(void)
 {
         printf("Usage: streamerctl [FLAGS] VERB [ARGUMENTS]\n\nVerbs:\n");
         for (const struct verb *v = verbs; v->name; v++) {
+                if (v->hidden)
+                        continue;
                 char left[64];
                 snprintf(left, sizeof(left), "%s %s", v->name, v->args);
                 print_row(left, v->summary);

@@ -5,10 +5,14 @@
  */
 #include "client/streamerctl/output.h"
 
+#include "client/streamerctl/term.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define COLUMN_MIN 8
 
 /* ---- figures ---- */
 
@@ -94,14 +98,6 @@ void put_escaped(FILE *f, const char *s)
         free(safe);
 }
 
-static int width(const char *s)
-{
-        int n = 0;
-        for (; *s; s++)
-                n += ((unsigned char)*s & 0xc0) != 0x80;
-        return n;
-}
-
 /* ---- tables ---- */
 
 void table_init(struct table *t, const char *const *titles, size_t n_columns)
@@ -130,34 +126,73 @@ void table_addf(struct table *t, const char *format, ...)
         table_add(t, cell);
 }
 
-static void print_cell(const char *cell, int to, bool right, bool last)
+/* A cell that is too wide loses its middle: names differ at their ends. */
+static char *cut(const char *cell, int to)
 {
-        int pad = to - width(cell);
-        if (right)
-                printf("%*s%s", pad, "", cell);
-        else
-                printf("%s%*s", cell, last ? 0 : pad, "");
-        fputs(last ? "\n" : "  ", stdout);
+        int have = text_width(cell), head = (to - 3 + 1) / 2, tail = to - 3 - head;
+        if (have <= to)
+                return strdup(cell);
+        char *out = malloc(strlen(cell) + 4);
+        if (out)
+                sprintf(out, "%.*s...%s", (int)text_bytes(cell, head), cell, cell + text_bytes(cell, have - tail));
+        return out;
 }
 
-void table_print_deinit(struct table *t)
+static void print_cell(const char *text, int to, bool right, bool last, const char *colour)
+{
+        char *cell = cut(text, to);
+        if (!cell)
+                abort();
+        int pad = to - text_width(cell);
+        printf("%*s%s%s%s", right ? pad : 0, "", colour, cell, colour[0] ? term_plain() : "");
+        printf("%*s%s", right || last ? 0 : pad, "", last ? "\n" : "  ");
+        free(cell);
+}
+
+static int *widths_of(const struct table *t)
 {
         int *widths = calloc(t->n_columns, sizeof(*widths));
         if (!widths)
                 abort();
         for (size_t i = 0; i < t->n_columns; i++)
-                widths[i] = width(t->titles[i] + (t->titles[i][0] == '>'));
+                widths[i] = text_width(t->titles[i] + (t->titles[i][0] == '>'));
         for (size_t i = 0; i < t->n_cells; i++)
-                if (width(t->cells[i]) > widths[i % t->n_columns])
-                        widths[i % t->n_columns] = width(t->cells[i]);
+                if (text_width(t->cells[i]) > widths[i % t->n_columns])
+                        widths[i % t->n_columns] = text_width(t->cells[i]);
+        return widths;
+}
 
+/* Takes from the widest column of text, again and again. Figures stay whole, whatever comes of it. */
+static void fit(const struct table *t, int *widths, int room)
+{
+        for (;;) {
+                int sum = 2 * ((int)t->n_columns - 1);
+                size_t widest = t->n_columns;
+                for (size_t i = 0; i < t->n_columns; i++) {
+                        sum += widths[i];
+                        if (t->titles[i][0] != '>' && (widest == t->n_columns || widths[i] > widths[widest]))
+                                widest = i;
+                }
+                if (sum <= room || widest == t->n_columns || widths[widest] <= COLUMN_MIN)
+                        return;
+                widths[widest]--;
+        }
+}
+
+void table_print_deinit(struct table *t)
+{
+        int *widths = widths_of(t), room = t->whole ? 0 : term_width();
+        if (room > 0)
+                fit(t, widths, room);
         for (size_t i = 0; i < t->n_columns; i++) {
                 bool right = t->titles[i][0] == '>';
-                print_cell(t->titles[i] + right, widths[i], right, i + 1 == t->n_columns);
+                print_cell(t->titles[i] + right, widths[i], right, i + 1 == t->n_columns, term_title());
         }
         for (size_t i = 0; i < t->n_cells; i++) {
                 size_t column = i % t->n_columns;
-                print_cell(t->cells[i], widths[column], t->titles[column][0] == '>', column + 1 == t->n_columns);
+                bool is_state = strcmp(t->titles[column], "STATE") == 0;
+                print_cell(t->cells[i], widths[column], t->titles[column][0] == '>', column + 1 == t->n_columns,
+                           is_state ? term_state(t->cells[i]) : "");
                 free(t->cells[i]);
         }
         free(t->cells);

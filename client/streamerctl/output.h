@@ -29,6 +29,7 @@ struct table {
         const char *const *titles;
         char **cells;
         size_t n_cells, cap;
+        bool whole; /* also where the terminal is narrower */
 };
 void table_init(struct table *t, const char *const *titles, size_t n_columns);
 void table_add(struct table *t, const char *cell);

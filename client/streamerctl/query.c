@@ -5,6 +5,7 @@
  */
 #include "client/streamerctl/ctl.h"
 #include "client/streamerctl/output.h"
+#include "client/streamerctl/term.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -84,6 +85,7 @@ static void list_wide(const json_t *models)
         size_t i;
         const json_t *m;
         table_init(&t, COLUMNS(titles));
+        t.whole = true;
         json_array_foreach(models, i, m)
         {
                 table_add(&t, json_str(m, "name"));
@@ -118,11 +120,12 @@ int verb_list(struct ctl *ctl)
 
 static void show_line(const char *title, const char *text)
 {
+        const char *colour = strcmp(title, "state") == 0 ? term_state(text) : "";
         if (!text[0])
                 return;
-        printf("%-11s ", title);
+        printf("%-11s %s", title, colour);
         put_escaped(stdout, text);
-        putchar('\n');
+        puts(colour[0] ? term_plain() : "");
 }
 
 /* What a device has of its own: a rank and its digest, a failure, another state. */
@@ -183,6 +186,7 @@ static void show_tensors(const json_t *tensors, bool wide)
         size_t i;
         const json_t *x;
         table_init(&t, titles, wide ? 7 : 4);
+        t.whole = wide;
         json_array_foreach(tensors, i, x)
         {
                 table_add(&t, json_str(x, "name"));

@@ -40,6 +40,11 @@ static const struct flag show_flags[] = {
         {"--tensors", NULL, NULL, "every tensor too", FLAG_BOOL, AT(tensors)},
         {0},
 };
+static const struct flag top_flags[] = {
+        {"--once", NULL, NULL, "print one frame and exit", FLAG_BOOL, AT(once)},
+        {"--interval", NULL, "SECONDS", "between two frames (1)", FLAG_STR, AT(interval)},
+        {0},
+};
 static const struct flag unload_flags[] = {
         {"--device", NULL, "DEVICE", "this device's copy alone", FLAG_DEVICE, 0},
         {"--drain", NULL, NULL, "refuse new attaches; free with the last lease", FLAG_BOOL, AT(drain)},
@@ -84,6 +89,11 @@ const struct verb verbs[] = {
         {.name = "ps", .args = "", .run = verb_ps,
          .summary = "List the leases: which process uses what",
          .examples = "streamerctl ps"},
+        {.name = "top", .args = "", .run = verb_top, .flags = top_flags, .raw = true,
+         .summary = "Watch devices, loads, models and leases",
+         .about = "Keys: q ends, j and k (or arrows) scroll the models, s sorts them by name, size or leases.",
+         .examples = "streamerctl top\n"
+                     "streamerctl top --once"},
         {.name = "wait", .args = "MODEL", .min_args = 1, .max_args = 1, .run = verb_wait,
          .summary = "Wait until a model is ready",
          .about = "Exit code 3: there is no such model; 1: its load failed; 5: --timeout has passed.",
@@ -125,6 +135,9 @@ const struct verb verbs[] = {
         {.name = "help", .args = "[VERB]", .max_args = 1, .run = verb_help, .offline = true,
          .summary = "Show help",
          .examples = "streamerctl help load"},
+        {.name = "complete", .args = "-- [WORD]...", .max_args = 4096, .run = verb_complete, .offline = true,
+         .hidden = true,
+         .summary = "Print what may stand next on a command line; for the shells' completion"},
         {0},
 };
 // clang-format on

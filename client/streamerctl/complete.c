@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What may stand next on a command line: `streamerctl complete -- WORDS...`, where the last word is
+ * the one that is being typed. Prints one candidate a line, a tab, and what it is; or ":files" where a
+ * path stands. The shells' scripts (config/completion) only hand this on, so that what they complete
+ * is what is parsed.
+ *
+ * It fails by saying nothing: somebody is typing.
+ */
+#include "client/streamerctl/ctl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DAEMON_MS 500 /* nobody waits longer for a completion */
+#define FILES ":files"
+
+struct line {
+        const struct verb *verb;    /* NULL: not typed yet */
+        const char *current;        /* the last word */
+        const struct flag *pending; /* the flag whose value it is; NULL */
+        size_t position;            /* of the verb's arguments: which one it is */
+        const char *first;          /* argument of the verb; NULL */
+        const char *socket;
+        bool flags_over;
+};
+
+/* ---- what has been typed ---- */
+
+static const struct flag *find_flag(const struct flag *flags, const char *word)
+{
+        for (const struct flag *f = flags; f && f->name; f++)
+                if (strcmp(word, f->name) == 0 || (f->alias && strcmp(word, f->alias) == 0))
+                        return f;
+        return NULL;
+}
+
+static const struct flag *flag_of(const struct line *line, const char *word)
+{
+        const struct flag *f = find_flag(global_flags, word);
+        return f || !line->verb ? f : find_flag(line->verb->flags, word);
+}
+
+static void read_word(struct line *line, const char *word)
+{
+        if (line->pending) {
+                if (strcmp(line->pending->name, "--socket") == 0)
+                        line->socket = word;
+                line->pending = NULL;
+        } else if (!line->flags_over && strcmp(word, "--") == 0) {
+                line->flags_over = true;
+        } else if (!line->flags_over && word[0] == '-') {
+                const struct flag *f = flag_of(line, word);
+                line->pending = f && f->value ? f : NULL;
+                if (strncmp(word, "--socket=", 9) == 0)
+                        line->socket = word + 9;
+        } else if (!line->verb) {
+                line->verb = verb_by_name(word);
+        } else {
+                if (line->position++ == 0)
+                        line->first = word;
+        }
+}
+
+/* ---- candidates ---- */
+
+static void offer(const struct line *line, const char *word, const char *what)
+{
+        if (strncmp(word, line->current, strlen(line->current)) != 0)
+                return;
+        /* A name that nobody could type. */
+        for (const char *c = word; *c; c++)
+                if ((unsigned char)*c < ' ' || *c == 0x7f)
+                        return;
+        printf("%s\t%s\n", word, what);
+}
+
+static json_t *ask(const struct line *line, const char *verb, const char *args)
+{
+        streamer_client *client;
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = line->socket, .timeout_ms = DAEMON_MS};
+        char *text = NULL;
+        json_t *reply = NULL;
+        if (streamer_connect(&opts, &client) != 0)
+                return NULL;
+        if (streamer_call(client, verb, args, &text) == 0)
+                reply = json_loads(text, JSON_ALLOW_NUL, NULL);
+        free(text);
+        streamer_close(client);
+        return reply;
+}
+
+/* The rows of `list` in a reply, by one of their members. */
+static void offer_rows(const struct line *line, const json_t *reply, const char *list, const char *key,
+                       const char *what_key)
+{
+        size_t i;
+        const json_t *row;
+        json_array_foreach(json_object_get(reply, list), i, row)
+        {
+                offer(line, json_str(row, key), json_str(row, what_key));
+        }
+}
+
+static void offer_models(const struct line *line)
+{
+        cleanup_json json_t *reply = ask(line, "list", NULL);
+        offer_rows(line, reply, "models", "name", "state");
+}
+
+static void offer_tensors(const struct line *line)
+{
+        cleanup_json json_t *args = json_pack("{s:s, s:b}", "model", line->first, "tensors", 1);
+        char *packed = args ? json_dumps(args, JSON_COMPACT) : NULL;
+        cleanup_json json_t *reply = packed ? ask(line, "show", packed) : NULL;
+        offer_rows(line, reply, "tensor_list", "name", "dtype");
+        free(packed);
+}
+
+static void offer_devices(const struct line *line)
+{
+        cleanup_json json_t *reply = ask(line, "status", NULL);
+        offer_rows(line, reply, "devices", "device", "page_kind");
+}
+
+static void offer_verbs(const struct line *line)
+{
+        for (const struct verb *v = verbs; v->name; v++)
+                if (!v->hidden)
+                        offer(line, v->name, v->summary);
+}
+
+static void offer_flags(const struct line *line, const struct flag *flags)
+{
+        for (const struct flag *f = flags; f && f->name; f++)
+                offer(line, f->name, f->help);
+}
+
+static void offer_kind(const struct line *line, const char *kind, size_t len)
+{
+        if (strncmp(kind, "MODEL", len) == 0)
+                offer_models(line);
+        else if (strncmp(kind, "TENSOR", len) == 0 && line->first)
+                offer_tensors(line);
+        else if (strncmp(kind, "DEVICE", len) == 0)
+                offer_devices(line);
+        else if (strncmp(kind, "VERB", len) == 0)
+                offer_verbs(line);
+        else if (strncmp(kind, "SOURCE", len) == 0 || strncmp(kind, "PATH", len) == 0)
+                puts(FILES);
+        else if (strncmp(kind, "FORMAT", len) == 0)
+                for (size_t i = 0; i < 3; i++)
+                        offer(line, ((const char *const[]){"table", "wide", "json"})[i], "");
+        else if (strncmp(kind, "HOW", len) == 0)
+                for (size_t i = 0; i < 2; i++)
+                        offer(line, ((const char *const[]){"none", "sha256"})[i], "");
+}
+
+/* The word of `args` for this position; the last one stands for all that follow it. */
+static void offer_argument(const struct line *line)
+{
+        const char *kind = line->verb->args, *next;
+        for (size_t i = 0; i < line->position && (next = strchr(kind, ' ')); i++)
+                kind = next + 1;
+        kind += *kind == '[';
+        size_t len = strspn(kind, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
+        if (len > 0 && line->position < line->verb->max_args)
+                offer_kind(line, kind, len);
+}
+
+int verb_complete(struct ctl *ctl)
+{
+        struct line line = {.current = "", .socket = ctl->socket};
+        for (size_t i = 0; i + 1 < ctl->n_args; i++)
+                read_word(&line, ctl->args[i]);
+        if (ctl->n_args > 0)
+                line.current = ctl->args[ctl->n_args - 1];
+        if (line.pending) {
+                offer_kind(&line, line.pending->value, strlen(line.pending->value));
+        } else if (line.current[0] == '-' && !line.flags_over) {
+                offer_flags(&line, line.verb ? line.verb->flags : NULL);
+                offer_flags(&line, global_flags);
+        } else if (!line.verb) {
+                offer_verbs(&line);
+        } else {
+                offer_argument(&line);
+        }
+        return 0;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a terminal on standard output changes: colour, and tables that fit its width. A pipe or a
+ * file gets the plain and the whole text.
+ */
+#ifndef STREAMERCTL_TERM_H
+#define STREAMERCTL_TERM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Columns of the terminal; 0: there is none. */
+int term_width(void);
+/* A terminal that can, and nobody who minds ($NO_COLOR, TERM=dumb). */
+bool term_colour(void);
+
+/* Escape sequences for a word of a state ("ready", "failed", ...) and after it; "" for none. */
+const char *term_state(const char *word);
+const char *term_title(void);
+const char *term_plain(void);
+
+/* Characters of UTF-8 text; bytes of its first n characters. */
+int text_width(const char *text);
+size_t text_bytes(const char *text, int n);
+
+#endif

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The loop of top: ask, lay out, draw, wait for a key or for the next second. The terminal is given
+ * back before anything is said of a failure.
+ */
+#include "client/streamerctl/top.h"
+
+#include <curses.h>
+#include <errno.h>
+#include <locale.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ONCE_WIDTH 100
+#define SECONDS_MAX 3600
+
+/* ---- samples ---- */
+
+static void sample_deinit(struct top_sample *s)
+{
+        json_decref(s->status);
+        json_decref(s->models);
+        json_decref(s->leases);
+        *s = (struct top_sample){0};
+}
+
+void top_deinit(struct top *top)
+{
+        sample_deinit(&top->now);
+        sample_deinit(&top->before);
+}
+
+/* One list out of a reply. */
+static int ask_list(struct ctl *ctl, const char *verb, const char *key, json_t **list)
+{
+        cleanup_json json_t *reply = NULL;
+        char *text;
+        int rc = streamer_call(ctl->client, verb, NULL, &text);
+        if (rc != 0)
+                return rc;
+        reply = json_loads(text, JSON_ALLOW_NUL, NULL);
+        free(text);
+        *list = key ? json_object_get(reply, key) : reply;
+        json_incref(*list);
+        return *list ? 0 : STREAMER_EPROTO;
+}
+
+int top_take(struct top *top)
+{
+        struct top_sample s = {0};
+        struct timespec now;
+        int rc = ask_list(top->ctl, "status", NULL, &s.status);
+        if (rc == 0)
+                rc = ask_list(top->ctl, "list", "models", &s.models);
+        if (rc == 0)
+                rc = ask_list(top->ctl, "ps", "leases", &s.leases);
+        if (rc != 0) {
+                sample_deinit(&s);
+                return rc;
+        }
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        s.at_ns = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+        sample_deinit(&top->before);
+        top->before = top->now;
+        top->now = s;
+        return 0;
+}
+
+/* ---- drawing ---- */
+
+static void draw(struct top *top, struct top_frame *frame)
+{
+        int height, width;
+        getmaxyx(stdscr, height, width);
+        top_compose(top, frame, width, height);
+        erase();
+        for (int i = 0; i < frame->n; i++) {
+                if (frame->lines[i].title)
+                        attron(A_REVERSE);
+                mvaddstr(i, 0, frame->lines[i].text);
+                /* The bar of a title goes to the edge. */
+                for (int x = getcurx(stdscr); frame->lines[i].title && x > 0 && x < width && getcury(stdscr) == i; x++)
+                        addch(' ');
+                attroff(A_REVERSE);
+        }
+        refresh();
+}
+
+/* False: enough. */
+static bool obey(struct top *top, int key)
+{
+        if (key == 'q' || key == 'Q')
+                return false;
+        if (key == 's')
+                top->sort = (enum top_sort)((top->sort + 1) % TOP_SORTS);
+        if (key == 'j' || key == KEY_DOWN)
+                top->scroll++;
+        if ((key == 'k' || key == KEY_UP) && top->scroll > 0)
+                top->scroll--;
+        return true;
+}
+
+static int watch(struct top *top, struct top_frame *frame, int interval_ms)
+{
+        int rc = 0;
+        for (bool more = true; more && rc == 0;) {
+                rc = top_take(top);
+                if (rc != 0)
+                        break;
+                /* Keys are obeyed at once; a second goes by all the same. */
+                struct timespec began, now;
+                clock_gettime(CLOCK_MONOTONIC, &began);
+                for (int left = interval_ms; more && left > 0;) {
+                        draw(top, frame);
+                        timeout(left);
+                        more = obey(top, getch());
+                        clock_gettime(CLOCK_MONOTONIC, &now);
+                        left = interval_ms -
+                               (int)((now.tv_sec - began.tv_sec) * 1000 + (now.tv_nsec - began.tv_nsec) / 1000000);
+                }
+        }
+        return rc;
+}
+
+static int on_terminal(struct top *top, struct top_frame *frame, int interval_ms)
+{
+        setlocale(LC_ALL, "");
+        SCREEN *screen = newterm(NULL, stdout, stdin);
+        if (!screen)
+                return usage_error(top->ctl, "top: the terminal '%.80s' is not known ($TERM)",
+                                   getenv("TERM") ? getenv("TERM") : "");
+        cbreak();
+        noecho();
+        keypad(stdscr, TRUE);
+        curs_set(0);
+        int rc = watch(top, frame, interval_ms);
+        endwin();
+        delscreen(screen);
+        return rc != 0 ? ctl_fail(top->ctl, rc, NULL) : 0;
+}
+
+/* ---- once ---- */
+
+static int print_once(struct top *top, struct top_frame *frame)
+{
+        const char *columns = getenv("COLUMNS"), *lines = getenv("LINES");
+        int width = columns ? atoi(columns) : 0, height = lines ? atoi(lines) : 0;
+        int rc = top_take(top);
+        if (rc != 0)
+                return ctl_fail(top->ctl, rc, NULL);
+        top_compose(top, frame, width > 0 ? width : ONCE_WIDTH, height > 0 ? height : FRAME_LINES);
+        for (int i = 0; i < frame->n; i++)
+                puts(frame->lines[i].text);
+        return 0;
+}
+
+static int read_interval(const struct ctl *ctl, int *ms)
+{
+        char *end;
+        double seconds = ctl->interval ? strtod(ctl->interval, &end) : 1;
+        bool sane = seconds >= 0.1 && seconds <= SECONDS_MAX; /* false for NaN too */
+        if (ctl->interval && (end == ctl->interval || *end || !sane))
+                return usage_error(ctl, "'%.100s' is not within 0.1 to %d seconds", ctl->interval, SECONDS_MAX);
+        *ms = (int)(seconds * 1000);
+        return 0;
+}
+
+int verb_top(struct ctl *ctl)
+{
+        struct top top = {.ctl = ctl};
+        int interval_ms = 1000, rc = read_interval(ctl, &interval_ms);
+        if (rc != 0)
+                return rc;
+        if (!ctl->once && (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)))
+                return usage_error(ctl, "top: needs a terminal; --once prints one frame without");
+        struct top_frame *frame = calloc(1, sizeof(*frame));
+        if (!frame)
+                abort();
+        rc = ctl->once ? print_once(&top, frame) : on_terminal(&top, frame, interval_ms);
+        top_deinit(&top);
+        free(frame);
+        return rc;
+}

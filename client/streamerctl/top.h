@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * streamerctl top: what is asked of the daemon (a sample), and how it is laid out (a frame). A frame
+ * is lines of text, so that a terminal and a test see the same.
+ */
+#ifndef STREAMERCTL_TOP_H
+#define STREAMERCTL_TOP_H
+
+#include "client/streamerctl/ctl.h"
+
+enum top_sort { TOP_BY_NAME, TOP_BY_SIZE, TOP_BY_LEASES, TOP_SORTS };
+
+struct top_sample {
+        json_t *status, *models, *leases;
+        uint64_t at_ns;
+};
+
+struct top {
+        struct ctl *ctl;
+        struct top_sample now, before; /* before: what rates are reckoned from; may be empty */
+        enum top_sort sort;
+        size_t scroll; /* models above the first that is shown */
+};
+
+#define FRAME_LINES 200
+#define FRAME_COLUMNS 400
+
+struct top_line {
+        bool title;
+        char text[FRAME_COLUMNS * 4]; /* printable, at most `width` characters */
+};
+
+struct top_frame {
+        int width, height;
+        int n;
+        struct top_line lines[FRAME_LINES];
+};
+
+/* Asks the daemon: 0, or STREAMER_E*. */
+int top_take(struct top *top);
+void top_deinit(struct top *top);
+
+/* Lays the sample out within width x height, at most FRAME_COLUMNS x FRAME_LINES. */
+void top_compose(struct top *top, struct top_frame *frame, int width, int height);
+
+#endif
