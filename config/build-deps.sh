@@ -14,6 +14,7 @@ table() {
 file:/usr/include/stdio.h   libc6-dev
 command:pkg-config          pkg-config pkgconf
 library:libuv               libuv1-dev
+library:libcurl             libcurl4-openssl-dev
 library:msgpack,msgpack-c   libmsgpack-c-dev libmsgpack-dev
 library:libxxhash           libxxhash-dev
 library:libcrypto           libssl-dev

@@ -15,6 +15,7 @@
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/monitor.h"
 #include "daemon/serve/server.h"
+#include "daemon/source/web.h"
 
 #include <inttypes.h>
 #include <malloc.h>
@@ -151,6 +152,33 @@ static struct numa_choice place_ring(const struct daemon *d)
         return numa_choose(numa_online(""), nodes, d->n_devices);
 }
 
+static int make_network(struct daemon *d, struct error *error)
+{
+        const struct config *c = &d->config;
+        struct http_opts opts = {.connect_timeout_ns = c->http.connect_timeout_ns,
+                                 .stall_ns = c->http.stall_ns,
+                                 .backoff_ns = c->http.backoff_ns,
+                                 .retry_after_ns = c->http.retry_after_ns,
+                                 .tries = c->http.tries,
+                                 .redirects = c->http.redirects,
+                                 .threads = c->http.threads,
+                                 .ca = c->http.ca != NULL && c->http.ca[0] != '\0' ? c->http.ca : NULL,
+                                 .allow_plain = (const char *const *)c->http.allow_plain,
+                                 .n_allow_plain = c->http.n_allow_plain};
+        struct web_host *hosts = calloc(c->http.n_hosts + 1, sizeof(*hosts));
+        if (hosts == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        for (size_t i = 0; i < c->http.n_hosts; i++) {
+                const struct config_http_host *h = &c->http.hosts[i];
+                hosts[i] = (struct web_host){h->host, h->token, h->token_file, h->user, h->password, h->password_file};
+        }
+        int r = http_new(&d->sources.http, &opts, error);
+        if (r == 0)
+                r = web_new(&d->sources.web, hosts, c->http.n_hosts, error);
+        free(hosts);
+        return r;
+}
+
 static int make_reader(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
@@ -159,7 +187,8 @@ static int make_reader(struct daemon *d, struct error *error)
                                    .block_size = c->io.block_size,
                                    .memory_limit = c->io.memory_limit,
                                    .stall_ns = c->io.stall_ns,
-                                   .numa = place_ring(d)};
+                                   .numa = place_ring(d),
+                                   .http = d->sources.http};
         if (opts.memory_limit == 0)
                 opts.memory_limit = default_ring(d);
         int r = reader_init(&d->reader, &opts, d->wake, error);
@@ -197,6 +226,8 @@ static int make_parts(struct daemon *d, struct error *error)
                 r = roles_open(&d->config.access, error);
         if (r == 0)
                 r = make_devices(d, error);
+        if (r == 0)
+                r = make_network(d, error);
         if (r == 0)
                 r = make_reader(d, error);
         if (r < 0)
@@ -296,6 +327,7 @@ static void on_signal(uv_signal_t *handle, int signum)
                 return;
         log_event(LOG_LEVEL_INFO, LOG_STOPPING, NULL, "%s: ending", strsignal(signum));
         notify_stopping();
+        http_stop(d->sources.http);
         d->closing_since = now_ns();
         server_close(&d->server);
         uv_timer_start(&d->ending, on_ending, 0, 5);
@@ -335,6 +367,8 @@ static void take_apart(struct daemon *d)
                 device_free(d->devices[i]);
         cuda_free(d->cuda);
         source_roots_free(d->sources.roots);
+        web_free(d->sources.web);
+        http_free(d->sources.http);
         wake_free(d->wake);
         config_deinit(&d->config);
 }

@@ -57,6 +57,8 @@ function check_system() {
                 return
         if (what ~ /^uv/ && file !~ /^daemon\/(serve\/|base\/wake\.|main\.c)/)
                 breach("libuv belongs to daemon/serve, daemon/base/wake and daemon/main.c")
+        if (what ~ /^curl\// && file !~ /^daemon\/io\/http/)
+                breach("libcurl belongs to daemon/io/http*")
         if (what ~ /^cuda/ && file !~ /^daemon\/device\/cuda/)
                 breach("CUDA belongs to daemon/device/cuda*")
         if (from == "daemon/model" && what ~ /^(pthread|fcntl|poll|threads|time|sys\/(stat|socket|time|uio))\.h$/)

@@ -35,6 +35,11 @@ static int text_fill(struct text *text, int fd, const char *name, struct error *
         return 0;
 }
 
+int text_new(struct text *text, uint64_t size, struct error *error)
+{
+        return text_map(text, size, "a text", error);
+}
+
 int text_read_fd(struct text *text, int fd, uint64_t max, const char *name, struct error *error)
 {
         struct stat st;

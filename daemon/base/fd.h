@@ -17,6 +17,8 @@ struct text {
         size_t mapped;
 };
 
+/* Zeros. */
+int text_new(struct text *text, uint64_t size, struct error *error);
 /* Reads a regular file from its start. STREAMER_EFAILED where it is larger than max, cannot be
  * read, or changed its size meanwhile; `name` is for messages. */
 int text_read_fd(struct text *text, int fd, uint64_t max, const char *name, struct error *error);

@@ -60,6 +60,13 @@ void config_init(struct config *config)
 {
         *config = (struct config){
                 .io = {.concurrency = 16, .block_size = 8 * MiB, .stall_ns = 30 * UINT64_C(1000000000)},
+                .http = {.connect_timeout_ns = 10 * UINT64_C(1000000000),
+                         .stall_ns = 20 * UINT64_C(1000000000),
+                         .backoff_ns = 200 * UINT64_C(1000000),
+                         .retry_after_ns = 30 * UINT64_C(1000000000),
+                         .tries = 6,
+                         .redirects = 5,
+                         .threads = 4},
                 .cuda = {.segment_size = 4 * GiB, .trust_detach = true},
                 .limits =
                         {
@@ -86,6 +93,7 @@ void config_deinit(struct config *config)
         setting_clear_roots(config);
         setting_clear_devices(config);
         roles_deinit(&config->access);
+        setting_clear_http(config);
         free(config->socket);
         free(config->cuda.library);
         free(config->metrics.listen);

@@ -29,6 +29,11 @@ struct config_device {
         enum config_handles handles; /* cuda */
 };
 
+/* Who asks at a host; NULL where it is not given. */
+struct config_http_host {
+        char *host, *token, *token_file, *user, *password, *password_file;
+};
+
 struct config_limits {
         uint64_t connections;         /* 8192 */
         uint64_t connections_per_uid; /* 4096 */
@@ -71,6 +76,20 @@ struct config {
                 bool trust_detach;     /* true: a client that says it has unmapped is believed */
                 uint64_t segment_size; /* 4 GiB: where a new segment is begun; a multiple of 2 MiB */
         } cuda;
+        struct {
+                uint64_t connect_timeout_ns; /* 10 s */
+                uint64_t stall_ns;           /* 20 s without a byte: the range is asked for again */
+                uint64_t backoff_ns;         /* 200 ms: the first pause, at most */
+                uint64_t retry_after_ns;     /* 30 s: the longest pause */
+                unsigned tries;              /* 6, of one range */
+                unsigned redirects;          /* 5 */
+                unsigned threads;            /* 4, of the network */
+                char *ca;                    /* NULL or "": the system's certificates */
+                char **allow_plain;
+                size_t n_allow_plain;
+                struct config_http_host *hosts;
+                size_t n_hosts;
+        } http;
         struct {
                 char *listen; /* NULL or "": nowhere */
         } metrics;

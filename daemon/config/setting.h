@@ -52,4 +52,6 @@ int setting_add_device_parts(struct config *config, const char *device, const ch
                              const char *handles, char why[SETTING_WHY]);
 void setting_clear_devices(struct config *config);
 
+void setting_clear_http(struct config *config);
+
 #endif

@@ -157,6 +157,10 @@ static int read_section(struct doc *r)
                         e = read_setting(r, setting);
                 else if (strcmp(r->key, "access.roles") == 0)
                         e = access_read_roles(r);
+                else if (strcmp(r->key, "http.allow_plain") == 0)
+                        e = http_read_allow_plain(r);
+                else if (strcmp(r->key, "http.hosts") == 0)
+                        e = http_read_hosts(r);
                 else
                         e = doc_fail(r, "unknown key");
         }

@@ -119,8 +119,10 @@ struct http_fetch {
         uint64_t max_body; /* STREAMER_EFAILED where there is more; with a Range: its length will do */
         unsigned char *to; /* where a body goes, max_body of room; NULL: answer.body */
         unsigned tries;    /* 0: as the settings say */
+        bool empty_ok;     /* 416 for an object of no bytes is a success */
         bool any_status;   /* whatever answer comes is a success, once it is not worth another try */
         struct http_answer answer;
+        uint64_t got;       /* bytes of its body */
         struct error error; /* of this one */
 };
 

@@ -111,6 +111,11 @@ static int file_check_versions(const struct object *const *objects, size_t n, st
         return r;
 }
 
+static uint64_t file_first_read(const struct object *object)
+{
+        return object->version.size < FIRST_READ ? object->version.size : FIRST_READ;
+}
+
 static void file_identify(const struct object *object, struct hash *hash)
 {
         const struct object_version *v = &object->version;
@@ -128,7 +133,7 @@ static void file_deinit(struct object *object)
 const struct object_ops object_file_ops = {
         .kind = "file",
         .engine = READ_PREAD,
-        .first_read = FIRST_READ,
+        .first_read = file_first_read,
         .read_ranges = file_read_ranges,
         .check_versions = file_check_versions,
         .identify = file_identify,

@@ -27,7 +27,7 @@ struct hash;
 struct remote;
 
 /* Who reads the blocks of objects of a kind: see reader.h. */
-enum read_engine { READ_PREAD, READ_ENGINES };
+enum read_engine { READ_PREAD, READ_HTTP, READ_ENGINES };
 
 /* A piece of an object that is read whole, or not at all, for other uses than blocks. */
 struct object_range {
@@ -40,7 +40,8 @@ struct object_range {
 struct object_ops {
         const char *kind; /* "file", "http" */
         enum read_engine engine;
-        uint32_t first_read; /* bytes that are asked for before a header's length is known */
+        /* Bytes that are asked for before a header's length is known: at least those that tell it. */
+        uint64_t (*first_read)(const struct object *object);
         int (*read_ranges)(const struct object_range *ranges, size_t n, struct error *error);
         /* STREAMER_EFAILED if one is not what it was when opened. */
         int (*check_versions)(const struct object *const *objects, size_t n, struct error *error);

@@ -2,6 +2,7 @@
 #include "daemon/io/reader.h"
 
 #include "daemon/base/log.h"
+#include "daemon/io/reader_http.h"
 #include "daemon/io/reader_pread.h"
 
 #include <errno.h>
@@ -39,10 +40,18 @@ static unsigned heaviest(const struct reader *reader, const struct read_job *sel
         unsigned weight = self->share.weight;
         list_each (pos, &reader->jobs) {
                 const struct read_job *job = container_of(pos, struct read_job, link);
-                if (has_blocks(job) && job->stalled == 0 && job->share.weight > weight)
+                if (has_blocks(job) && job->stalled == 0 && !job->quiet && job->share.weight > weight)
                         weight = job->share.weight;
         }
         return weight;
+}
+
+static bool slot_for(const struct reader *reader, const struct read_job *job, unsigned most)
+{
+        unsigned n_free = reader->staging.n_free;
+        if (job->plan->blocks[job->next].in_place)
+                return true;
+        return n_free > 0 && job->slots < share_of(&job->share, most, n_free + job->slots);
 }
 
 static bool may_take(const struct reader *reader, const struct read_job *job)
@@ -55,10 +64,7 @@ static bool may_take(const struct reader *reader, const struct read_job *job)
         unsigned usable = places_of(engine);
         if (job->in_flight - job->stalled >= share_of(&job->share, most, usable > others ? usable - others : 0))
                 return false;
-        if (job->plan->blocks[job->next].in_place)
-                return true;
-        unsigned n_free = reader->staging.n_free;
-        return n_free > 0 && job->slots < share_of(&job->share, most, n_free + job->slots);
+        return slot_for(reader, job, most);
 }
 
 /* The one whose next block is due first; of equals the one that has waited longest. */
@@ -105,22 +111,26 @@ static void give_targets(struct reader *reader, const struct ticket *ticket)
         }
 }
 
-static bool try_take(struct reader *reader, enum read_engine engine, struct ticket *ticket)
+static void take_next(struct reader *reader, struct read_job *job, struct ticket *ticket)
 {
-        struct read_job *job = choose(reader, engine);
-        if (job == NULL)
-                return false;
         ticket->job = job;
         ticket->block = &job->plan->blocks[job->next++];
         ticket->slot = ticket->block->in_place ? NULL : staging_get(&reader->staging);
         ticket->targets = take_targets(job);
         job->slots += ticket->slot != NULL;
         job->in_flight++;
-        reader->engines[engine].busy++;
+        reader->engines[job->engine].busy++;
         share_take(&job->share, &reader->virtual_time, ticket->block->len);
         list_remove(&job->link);
         list_append(&reader->jobs, &job->link);
-        return true;
+}
+
+static bool try_take(struct reader *reader, enum read_engine engine, struct ticket *ticket)
+{
+        struct read_job *job = choose(reader, engine);
+        if (job != NULL)
+                take_next(reader, job, ticket);
+        return job != NULL;
 }
 
 void reader_touch_ring(struct reader *reader)
@@ -174,11 +184,35 @@ bool reader_try(struct reader *reader, enum read_engine kind, struct ticket *tic
         return taken;
 }
 
+bool reader_try_job_locked(struct reader *reader, struct read_job *job, struct ticket *ticket)
+{
+        bool may = !reader->stopping && has_blocks(job) && slot_for(reader, job, heaviest(reader, job));
+        if (may)
+                take_next(reader, job, ticket);
+        return may;
+}
+
+unsigned char *reader_slot_get(struct reader *reader)
+{
+        pthread_mutex_lock(&reader->mutex);
+        unsigned char *slot = staging_get(&reader->staging);
+        pthread_mutex_unlock(&reader->mutex);
+        return slot;
+}
+
+void reader_slot_put(struct reader *reader, unsigned char *slot)
+{
+        pthread_mutex_lock(&reader->mutex);
+        staging_put(&reader->staging, slot);
+        wake_engines(reader, false);
+        pthread_mutex_unlock(&reader->mutex);
+}
+
 /* The last ticket home ends the job, by way of the loop. */
 static void job_settle(struct reader *reader, struct read_job *job)
 {
         bool done = job->stopped || job->next == job->plan->n_blocks;
-        if (!done || job->in_flight > 0 || job->over)
+        if (!done || job->in_flight > 0 || job->held > 0 || job->over)
                 return;
         struct engine *engine = &reader->engines[job->engine];
         job->over = true;
@@ -189,6 +223,14 @@ static void job_settle(struct reader *reader, struct read_job *job)
         wake_post(reader->wake, &job->item);
         engine->jobs--;
         wake_engines(reader, true); /* the others' shares have grown */
+}
+
+void reader_release(struct reader *reader, struct read_job *job)
+{
+        pthread_mutex_lock(&reader->mutex);
+        job->held--;
+        job_settle(reader, job);
+        pthread_mutex_unlock(&reader->mutex);
 }
 
 static void job_failed(struct read_job *job, const struct error *error)
@@ -242,8 +284,8 @@ void reader_give(struct reader *reader, struct ticket *ticket, const struct erro
         bool others = job->link.next != job->link.prev || ticket->slot != NULL;
         job_settle(reader, job);
         /* This thread takes the next block itself; what it freed may let another one in. */
-        if (others)
-                wake_engines(reader, false);
+        if (others || error != NULL)
+                wake_engines(reader, error != NULL);
         pthread_mutex_unlock(&reader->mutex);
 }
 
@@ -264,7 +306,8 @@ static void job_ended(struct wake_item *item)
 void reader_start(struct reader *reader, struct read_job *job)
 {
         job->next = 0;
-        job->in_flight = job->slots = job->stalled = 0;
+        job->in_flight = job->slots = job->stalled = job->held = 0;
+        job->quiet = false;
         job->stopped = job->over = job->failed = false;
         job->begun_ns = now_ns();
         job->read_ns = 0;
@@ -361,7 +404,7 @@ void reader_watch(struct reader *reader)
 bool reader_job_stalled(struct reader *reader, const struct read_job *job)
 {
         pthread_mutex_lock(&reader->mutex);
-        bool stalled = job->stalled > 0;
+        bool stalled = job->stalled > 0 || job->quiet;
         pthread_mutex_unlock(&reader->mutex);
         return stalled;
 }
@@ -379,7 +422,8 @@ static void place(struct reader *reader)
 void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *room_ns)
 {
         size_t n = job->plan != NULL ? job->plan->n_blocks : 0;
-        uint64_t depth = n < job->limit ? n : job->limit;
+        uint64_t limit = job->limit > 0 ? job->limit : 1; /* a stream */
+        uint64_t depth = n < limit ? n : limit;
         uint64_t took = __atomic_load_n(&job->read_ns, __ATOMIC_RELAXED);
         *room_ns = depth * (job->over_ns - job->begun_ns);
         *took_ns = took < *room_ns ? took : *room_ns;
@@ -418,6 +462,7 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
         list_init(&reader->jobs);
         reader->engines[READ_PREAD] = (struct engine){
                 .ops = &reader_pread_ops, .base = opts->concurrency * THREADS_PER_CONCURRENCY, .places = 1};
+        reader_http_init(reader);
         for (size_t i = 0; i < READ_ENGINES; i++)
                 list_init(&reader->engines[i].threads);
         while (staging_get(&reader->staging) != NULL)

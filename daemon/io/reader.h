@@ -76,8 +76,10 @@ struct read_job {
         struct share share;
         size_t next;
         unsigned in_flight, slots, stalled;
-        unsigned limit; /* of tickets; the engine's to change */
+        unsigned limit; /* of tickets; the engine's to change. 0: they are taken by name */
+        unsigned held;  /* what keeps it from ending beside its tickets */
         bool stopped, over;
+        bool quiet; /* no byte for too long, and no thread that hangs */
         void *pace; /* the engine's own, gone before ended() */
         uint64_t begun_ns, over_ns;
         uint64_t read_ns; /* atomic: spent in reads, by all threads together */
@@ -178,6 +180,13 @@ bool reader_take(struct reader *reader, enum read_engine engine, struct ticket *
 /* The same without waiting: false where there is none just now. With the lock held, or without. */
 bool reader_try(struct reader *reader, enum read_engine engine, struct ticket *ticket);
 bool reader_try_locked(struct reader *reader, enum read_engine engine, struct ticket *ticket);
+/* The next block of this job, whatever its limit. */
+bool reader_try_job_locked(struct reader *reader, struct read_job *job, struct ticket *ticket);
+/* One thing less that holds the job: it may end. */
+void reader_release(struct reader *reader, struct read_job *job);
+/* A slot beyond what tickets hold, if there is one: NULL else. */
+unsigned char *reader_slot_get(struct reader *reader);
+void reader_slot_put(struct reader *reader, unsigned char *slot);
 /* The thread ends: it does not count any more. */
 void reader_leave_locked(struct reader *reader, enum read_engine engine);
 /* A target cannot take the block: it is dead from here on. Whoever holds the ticket says so. */

@@ -92,17 +92,13 @@ static int bad_file(const struct object *object, const struct st_error *st, stru
         return error_set(error, code, "%s (%s)", st->text, object->path);
 }
 
-static uint64_t first_bytes(const struct object *object)
-{
-        return object->version.size < object->ops->first_read ? object->version.size : object->ops->first_read;
-}
-
 static int first_range(struct resolved *resolved, size_t i, struct object_range *range, struct error *error)
 {
         const struct object *object = &resolved->set.objects[i];
         struct header_text *text = &resolved->texts[i];
-        int r = text_grow(text, object->ops->first_read, error);
-        *range = (struct object_range){object, 0, first_bytes(object), text->map};
+        uint64_t first = object->ops->first_read(object);
+        int r = text_grow(text, first > 0 ? first : 1, error);
+        *range = (struct object_range){object, 0, first, text->map};
         return r;
 }
 
@@ -111,7 +107,7 @@ static int rest_range(struct resolved *resolved, size_t i, struct object_range *
 {
         const struct object *object = &resolved->set.objects[i];
         struct header_text *text = &resolved->texts[i];
-        uint64_t first = first_bytes(object);
+        uint64_t first = object->ops->first_read(object);
         struct st_error st;
         if (st_parse_prefix(text->map, object->version.size, &text->n, &st) < 0)
                 return bad_file(object, &st, error);

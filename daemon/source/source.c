@@ -12,6 +12,7 @@
 
 /* In the order in which they are asked: local sources take what no scheme has taken. */
 static const struct source_ops *const sources_known[] = {
+        &source_web,
         &source_local,
 };
 

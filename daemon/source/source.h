@@ -6,6 +6,7 @@
  * A scheme chooses the source from one table (source.c); each kind is a file of its own:
  *
  *   local.c   /path, file://
+ *   web.c     http://, https://
  *
  * Local sources: a safetensors file; a folder (index: weight_map per tensor; else model.safetensors;
  * else *.safetensors in byte order of names, without consolidated* and adapter_model where others
@@ -69,6 +70,7 @@ struct http;
 struct sources {
         struct source_roots *roots;
         struct http *http; /* NULL: files alone */
+        struct web *web;   /* who may read at which host */
 };
 
 /* A kind of source. What it does is said at the calls of the same names below. */
@@ -81,7 +83,7 @@ struct source_ops {
         int (*open)(const struct sources *sources, const char *canonical, const struct source_opts *opts,
                     struct source_set *set, struct error *error);
 };
-extern const struct source_ops source_local;
+extern const struct source_ops source_local, source_web;
 
 bool source_is_local(const char *canonical);
 

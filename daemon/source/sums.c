@@ -12,8 +12,6 @@
 #include <limits.h>
 #include <string.h>
 
-#define SUMS_NAME "SHA256SUMS"
-#define SUMS_MAX (16 * MiB)
 #define HEX_LEN 64
 
 struct sums {
@@ -105,6 +103,21 @@ static int parse_sums(struct sums *sums, struct text *text, struct error *error)
         return 0;
 }
 
+int sums_take(struct text *text, const char *shown, struct object *objects, size_t n, struct error *error)
+{
+        struct sums sums = {.path = shown, .objects = objects, .n = n};
+        return parse_sums(&sums, text, error);
+}
+
+int sums_require(const struct object *objects, size_t n, const char *where, struct error *error)
+{
+        for (size_t i = 0; i < n; i++)
+                if (!objects[i].has_sha256)
+                        return error_set(error, STREAMER_EFAILED, "no published SHA-256: not listed in %s (%s)", where,
+                                         objects[i].path);
+        return 0;
+}
+
 static int read_sums(const struct place *folder, struct object *objects, size_t n, struct error *error)
 {
         struct place place;
@@ -116,9 +129,8 @@ static int read_sums(const struct place *folder, struct object *objects, size_t 
         r = place_open_file(&place, &fd, error);
         if (r == 0)
                 r = text_read_fd(&text, fd, SUMS_MAX, place.shown, error);
-        struct sums sums = {.path = place.shown, .objects = objects, .n = n};
         if (r == 0)
-                r = parse_sums(&sums, &text, error);
+                r = sums_take(&text, place.shown, objects, n, error);
         text_deinit(&text);
         place_deinit(&place);
         return r;
@@ -153,11 +165,6 @@ int sums_find(const struct place *folder, struct object *objects, size_t n, stru
                 r = blob_digest(&objects[i], error);
                 if (r < 0)
                         return r;
-                if (!objects[i].has_sha256)
-                        return error_set(error, STREAMER_EFAILED,
-                                         "no published SHA-256: not listed in a " SUMS_NAME
-                                         " beside it and no blob of an HF cache (%s)",
-                                         objects[i].path);
         }
-        return 0;
+        return sums_require(objects, n, "a " SUMS_NAME " beside it and no blob of an HF cache", error);
 }

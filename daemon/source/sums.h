@@ -11,4 +11,12 @@
 /* Fills in sha256 of each object, files of one folder in byte order of their names. */
 int sums_find(const struct place *folder, struct object *objects, size_t n, struct error *error);
 
+/* A list that came from elsewhere, as sha256sum writes it; `shown` is for messages. */
+int sums_take(struct text *text, const char *shown, struct object *objects, size_t n, struct error *error);
+/* STREAMER_EFAILED where one has none. */
+int sums_require(const struct object *objects, size_t n, const char *where, struct error *error);
+
+#define SUMS_NAME "SHA256SUMS"
+#define SUMS_MAX (16 * MiB)
+
 #endif

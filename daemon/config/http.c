@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The lists of the section http: hosts that plain http is allowed to, and credentials by host. No reason
+ * repeats a value: it may be a secret that was given under the wrong key.
+ */
+#include "daemon/config/lists.h"
+
+#include "daemon/base/util.h"
+
+#include <string.h>
+
+/* "host", "host:port", "[v6]:port". */
+static bool is_host(const char *text)
+{
+        return text[0] != '\0' && strlen(text) < 256 && text[strcspn(text, "/@?# \t")] == '\0';
+}
+
+/* ---- allow_plain ---- */
+
+static int read_plain_host(struct doc *doc)
+{
+        struct config *config = doc->config;
+        if (!doc_at(doc, YAML_SCALAR_EVENT) || !is_host(doc_scalar(doc)))
+                return doc_fail(doc, "takes hosts: a name or address, with a port or without");
+        if (config->http.n_allow_plain == SETTING_LIST_MAX)
+                return doc_fail(doc, "too many hosts");
+        char **hosts = reallocarray(config->http.allow_plain, config->http.n_allow_plain + 1, sizeof(*hosts));
+        if (hosts == NULL)
+                return doc_fail(doc, "no memory");
+        config->http.allow_plain = hosts;
+        hosts[config->http.n_allow_plain] = strdup(doc_scalar(doc));
+        if (hosts[config->http.n_allow_plain] == NULL)
+                return doc_fail(doc, "no memory");
+        config->http.n_allow_plain++;
+        return 0;
+}
+
+int http_read_allow_plain(struct doc *doc)
+{
+        return doc_read_list(doc, read_plain_host);
+}
+
+/* ---- hosts ---- */
+
+static int set_text(char **field, const char *value, char why[SETTING_WHY])
+{
+        *field = strdup(value);
+        if (*field == NULL)
+                snprintf(why, SETTING_WHY, "no memory");
+        return *field != NULL ? 0 : -1;
+}
+
+#define HOST_FIELDS(X) X(host) X(token) X(token_file) X(user) X(password) X(password_file)
+
+#define X(name)                                                                                                        \
+        static int set_##name(void *entry, const char *value, char why[SETTING_WHY])                                   \
+        {                                                                                                              \
+                return set_text(&((struct config_http_host *)entry)->name, value, why);                                \
+        }
+HOST_FIELDS(X)
+#undef X
+
+static const struct doc_field fields[] = {
+#define X(name) {#name, set_##name, false},
+        HOST_FIELDS(X)
+#undef X
+};
+
+static int check_host(struct doc *doc, const struct config_http_host *h)
+{
+        bool token = h->token != NULL || h->token_file != NULL;
+        bool password = h->password != NULL || h->password_file != NULL;
+        if (h->host == NULL || !is_host(h->host))
+                return doc_fail(doc, "has no 'host' (a name or address, with a port or without)");
+        if ((h->token != NULL && h->token_file != NULL) || (h->password != NULL && h->password_file != NULL))
+                return doc_fail(doc, "a value and a file for the same secret");
+        if (token == (h->user != NULL) || (h->user != NULL) != password)
+                return doc_fail(doc, "takes token or token_file, or user with password or password_file");
+        for (const struct config_http_host *other = doc->config->http.hosts; other != h; other++)
+                if (strcmp(other->host, h->host) == 0)
+                        return doc_fail(doc, "the host is listed twice");
+        return 0;
+}
+
+static int read_host(struct doc *doc)
+{
+        struct config *config = doc->config;
+        char where[DOC_KEY_SIZE];
+        if (config->http.n_hosts == SETTING_LIST_MAX)
+                return doc_fail(doc, "too many hosts");
+        struct config_http_host *hosts = reallocarray(config->http.hosts, config->http.n_hosts + 1, sizeof(*hosts));
+        if (hosts == NULL)
+                return doc_fail(doc, "no memory");
+        config->http.hosts = hosts;
+        struct config_http_host *host = &hosts[config->http.n_hosts];
+        *host = (struct config_http_host){0};
+        snprintf(where, sizeof(where), "http.hosts[%zu]", config->http.n_hosts++);
+        int r = doc_read_fields(doc, where, fields, ARRAY_SIZE(fields), host);
+        return r < 0 ? r : check_host(doc, host);
+}
+
+int http_read_hosts(struct doc *doc)
+{
+        return doc_read_list(doc, read_host);
+}
+
+/* ---- the end ---- */
+
+static void forget(char *text)
+{
+        if (text != NULL)
+                explicit_bzero(text, strlen(text));
+        free(text);
+}
+
+void setting_clear_http(struct config *config)
+{
+        for (size_t i = 0; i < config->http.n_allow_plain; i++)
+                free(config->http.allow_plain[i]);
+        free(config->http.allow_plain);
+        for (size_t i = 0; i < config->http.n_hosts; i++) {
+                struct config_http_host *h = &config->http.hosts[i];
+#define X(name) forget(h->name);
+                HOST_FIELDS(X)
+#undef X
+        }
+        free(config->http.hosts);
+        free(config->http.ca);
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What all requests share: settings, and the lists of headers that go out and come back.
+ */
+#include "daemon/io/http.h"
+
+#include "daemon/base/util.h"
+#include "daemon/io/http_transfer.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <strings.h>
+
+struct http {
+        struct http_opts opts;
+        char **allow_plain;
+        bool stopping; /* atomic */
+};
+
+/* ---- settings ---- */
+
+static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
+
+static void init_curl(void)
+{
+        require(curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK);
+}
+
+static int copy_opts(struct http *http, const struct http_opts *opts)
+{
+        http->opts = *opts;
+        http->opts.n_allow_plain = 0;
+        http->opts.ca = opts->ca != NULL ? strdup(opts->ca) : NULL;
+        http->allow_plain = calloc(opts->n_allow_plain + 1, sizeof(char *));
+        if (http->allow_plain == NULL || (opts->ca != NULL && http->opts.ca == NULL))
+                return -1;
+        http->opts.allow_plain = (const char *const *)http->allow_plain;
+        for (size_t i = 0; i < opts->n_allow_plain; i++) {
+                http->allow_plain[i] = strdup(opts->allow_plain[i]);
+                if (http->allow_plain[i] == NULL)
+                        return -1;
+                http->opts.n_allow_plain++;
+        }
+        return 0;
+}
+
+int http_new(struct http **out, const struct http_opts *opts, struct error *error)
+{
+        if (opts->ca != NULL && access(opts->ca, R_OK) < 0)
+                return error_errno(error, STREAMER_EINVAL, errno, "http.ca: %s", opts->ca);
+        struct http *http = calloc(1, sizeof(*http));
+        pthread_once(&curl_once, init_curl);
+        if (http == NULL || copy_opts(http, opts) < 0) {
+                http_free(http);
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        }
+        *out = http;
+        return 0;
+}
+
+struct http *http_free(struct http *http)
+{
+        if (http != NULL) {
+                for (size_t i = 0; i < http->opts.n_allow_plain; i++)
+                        free(http->allow_plain[i]);
+                free(http->allow_plain);
+                free((char *)(uintptr_t)http->opts.ca);
+                free(http);
+        }
+        return NULL;
+}
+
+void http_stop(struct http *http)
+{
+        __atomic_store_n(&http->stopping, true, __ATOMIC_RELAXED);
+}
+
+bool http_stopping(const struct http *http)
+{
+        return __atomic_load_n(&http->stopping, __ATOMIC_RELAXED);
+}
+
+const struct http_opts *http_opts(const struct http *http)
+{
+        return &http->opts;
+}
+
+/* ---- headers ---- */
+
+static bool is_token(const char *name)
+{
+        return name[0] != '\0' && name[strcspn(name, " \t\r\n:()<>@,;\\\"/[]?={}")] == '\0';
+}
+
+int http_headers_add(struct http_headers *headers, const char *name, const char *value, struct error *error)
+{
+        if (!is_token(name) || strpbrk(value, "\r\n") != NULL)
+                return error_set(error, STREAMER_EINVAL, "a header that cannot be sent: %s", name);
+        if (headers->n == HTTP_HEADERS_MAX)
+                return error_set(error, STREAMER_ELIMIT, "more than %d headers", HTTP_HEADERS_MAX);
+        char *line;
+        if (asprintf(&line, "%s: %s", name, value) < 0)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        headers->lines[headers->n++] = line;
+        return 0;
+}
+
+const char *http_headers_find(const struct http_headers *headers, const char *name)
+{
+        size_t len = strlen(name);
+        for (size_t i = 0; i < headers->n; i++)
+                if (strncasecmp(headers->lines[i], name, len) == 0 && headers->lines[i][len] == ':')
+                        return headers->lines[i] + len + 2;
+        return NULL;
+}
+
+void http_headers_deinit(struct http_headers *headers)
+{
+        /* What was sent may be a secret. */
+        for (size_t i = 0; i < headers->n; i++) {
+                explicit_bzero(headers->lines[i], strlen(headers->lines[i]));
+                free(headers->lines[i]);
+        }
+        headers->n = 0;
+}
+
+void http_answer_deinit(struct http_answer *answer)
+{
+        http_headers_deinit(&answer->headers);
+        free(answer->body);
+        free(answer->led);
+        *answer = (struct http_answer){0};
+}
+
+/* ---- access ---- */
+
+struct http_access *http_access_ref(struct http_access *access)
+{
+        if (access != NULL)
+                __atomic_add_fetch(&access->refs, 1, __ATOMIC_RELAXED);
+        return access;
+}
+
+struct http_access *http_access_unref(struct http_access *access)
+{
+        if (access != NULL && __atomic_sub_fetch(&access->refs, 1, __ATOMIC_ACQ_REL) == 0)
+                access->ops->free(access);
+        return NULL;
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests of a worker: a loop of its own runs until all are done. A fetch that fails for good stops
+ * the others, whose answers nobody would look at.
+ */
+#include "daemon/base/util.h"
+#include "daemon/io/http_policy.h"
+#include "daemon/io/http_transfer.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define TICK_MS 100u /* how soon http_stop() is noticed */
+#define BUFFER (64u * 1024)
+#define BODY_FIRST (4 * KiB)
+
+struct run {
+        struct http *http;
+        struct http_loop loop;
+        size_t left;
+        bool failed;
+};
+
+/* A fetch that is under way. */
+struct part {
+        struct http_transfer transfer; /* first: freed with it */
+        struct run *run;
+        struct http_fetch *fetch;
+        struct http_retry retry;
+        size_t cap;
+        bool busy, waiting;
+};
+
+/* ---- bodies ---- */
+
+static enum http_sink too_large(struct part *p)
+{
+        error_set(&p->transfer.error, STREAMER_EFAILED, "more than %" PRIu64 " bytes (%s)", p->fetch->max_body,
+                  p->fetch->request.shown);
+        return HTTP_BROKEN;
+}
+
+static int grow(struct part *p, size_t need)
+{
+        struct http_answer *a = &p->transfer.answer;
+        size_t cap = p->cap > 0 ? p->cap : BODY_FIRST;
+        while (cap < need + 1)
+                cap *= 2;
+        if (cap == p->cap)
+                return 0;
+        char *body = realloc(a->body, cap);
+        if (body == NULL)
+                return error_set(&p->transfer.error, STREAMER_ENOMEM, "no memory");
+        a->body = body;
+        p->cap = cap;
+        return 0;
+}
+
+static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *data, size_t n)
+{
+        struct part *p = container_of(t, struct part, transfer);
+        if (n > p->fetch->max_body || t->received > p->fetch->max_body - n)
+                return too_large(p);
+        if (p->fetch->to != NULL) {
+                memcpy(p->fetch->to + t->received, data, n);
+                return HTTP_MORE;
+        }
+        struct http_answer *a = &t->answer;
+        if (grow(p, a->body_len + n) < 0)
+                return HTTP_BROKEN;
+        memcpy(a->body + a->body_len, data, n);
+        a->body_len += n;
+        a->body[a->body_len] = '\0';
+        return HTTP_MORE;
+}
+
+/* A new try's body begins anew. */
+static enum http_outcome on_accept(struct http_transfer *t)
+{
+        container_of(t, struct part, transfer)->cap = 0;
+        return HTTP_OK;
+}
+
+/* ---- one fetch ---- */
+
+static void settle(struct part *p, bool ok)
+{
+        struct http_transfer *t = &p->transfer;
+        p->busy = false;
+        p->run->left--;
+        if (!ok) {
+                p->fetch->error = t->error;
+                p->run->failed = true;
+        } else {
+                p->fetch->error = (struct error){0};
+        }
+        p->fetch->answer = t->answer;
+        p->fetch->got = ok && t->answer.status < 300 ? t->received : 0;
+        t->answer = (struct http_answer){0};
+}
+
+static bool is_empty(const struct part *p)
+{
+        const struct http_answer *a = &p->transfer.answer;
+        const char *range = http_headers_find(&a->headers, "Content-Range");
+        uint64_t total;
+        return p->fetch->empty_ok && a->status == 416 && range != NULL && http_unsatisfied_range(range, &total) == 0 &&
+               total == 0;
+}
+
+static void on_done(struct http_transfer *t, enum http_outcome outcome)
+{
+        struct part *p = container_of(t, struct part, transfer);
+        if (outcome == HTTP_AGAIN && http_retry(t, &p->retry, p->fetch->tries)) {
+                p->waiting = true;
+                return;
+        }
+        bool any = p->fetch->any_status && t->answer.status >= 300;
+        settle(p, outcome == HTTP_OK || any || is_empty(p));
+}
+
+static void start(struct part *p)
+{
+        struct http_transfer *t = &p->transfer;
+        p->waiting = false;
+        t->http = p->run->http;
+        t->request = p->fetch->request;
+        t->buffer_size = BUFFER;
+        t->accept = on_accept;
+        t->bytes = on_bytes;
+        t->done = on_done;
+        http_loop_add(&p->run->loop, t);
+}
+
+static void take(struct part *p, struct http_fetch *fetch)
+{
+        p->fetch = fetch;
+        p->retry = (struct http_retry){0};
+        p->busy = true;
+        start(p);
+}
+
+/* ---- all of them ---- */
+
+/* Those whose pause is over begin again. The time until the next one. */
+static unsigned start_waiting(struct part *parts, size_t n)
+{
+        uint64_t now = now_ns(), soonest = now + TICK_MS * UINT64_C(1000000);
+        for (size_t i = 0; i < n; i++) {
+                if (!parts[i].busy || !parts[i].waiting)
+                        continue;
+                if (parts[i].retry.at_ns <= now)
+                        start(&parts[i]);
+                else if (parts[i].retry.at_ns < soonest)
+                        soonest = parts[i].retry.at_ns;
+        }
+        return (unsigned)((soonest - now) / 1000000);
+}
+
+static void run_all(struct run *run, struct part *parts, size_t n_parts, struct http_fetch *fetches, size_t n)
+{
+        size_t next = 0;
+        run->left = n;
+        while (run->left > 0 && !run->failed && !http_stopping(run->http)) {
+                for (size_t i = 0; i < n_parts; i++)
+                        if (!parts[i].busy && next < n)
+                                take(&parts[i], &fetches[next++]);
+                http_loop_run(&run->loop, start_waiting(parts, n_parts));
+        }
+}
+
+static int first_error(const struct http_fetch *fetches, size_t n, struct error *error)
+{
+        for (size_t i = 0; i < n; i++)
+                if (fetches[i].error.code != 0) {
+                        *error = fetches[i].error;
+                        return error->code;
+                }
+        return error_set(error, STREAMER_ECANCELED, "the daemon is ending");
+}
+
+int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct error *error)
+{
+        struct run run = {.http = http};
+        size_t n_parts = n < HTTP_PARALLEL ? n : HTTP_PARALLEL;
+        if (n == 0)
+                return 0;
+        struct part *parts = calloc(n_parts, sizeof(*parts));
+        if (parts == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        int r = http_loop_init(&run.loop, error);
+        if (r < 0) {
+                free(parts);
+                return r;
+        }
+        for (size_t i = 0; i < n_parts; i++)
+                parts[i].run = &run;
+        run_all(&run, parts, n_parts, fetches, n);
+        for (size_t i = 0; i < n_parts; i++) {
+                if (parts[i].busy && !parts[i].waiting)
+                        http_loop_remove(&run.loop, &parts[i].transfer);
+                http_transfer_deinit(&parts[i].transfer);
+        }
+        http_loop_deinit(&run.loop);
+        free(parts);
+        return run.left == 0 && !run.failed ? 0 : first_error(fetches, n, error);
+}
+
+void http_fetch_deinit(struct http_fetch *fetch)
+{
+        http_answer_deinit(&fetch->answer);
+}

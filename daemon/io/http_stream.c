@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A server that knows no ranges is read from the beginning, one object after the other:
+ *
+ *   asleep > ticket > asked for > bytes before the block are dropped, the block's land > next ticket ...
+ *              \                        \
+ *               \                        \ no ticket to be had: paused until there is
+ *                \_ another object, or a failure: asked for anew, from its first byte
+ *
+ * A load's tickets are taken by name, so that no other thread takes the block that comes next.
+ */
+#include "daemon/io/http_thread.h"
+
+#include "daemon/io/http_policy.h"
+
+#include <string.h>
+
+#define BUFFER (256u * 1024)
+
+struct stream {
+        struct list link; /* in its thread's streams */
+        struct http_thread *thread;
+        struct read_job *job; /* which it keeps from ending */
+        struct http_transfer transfer;
+        bool running; /* the transfer is in the loop */
+        uint32_t file;
+        uint64_t at;    /* offset in the object of the next byte */
+        uint64_t eaten; /* bytes of what comes again after a pause that were taken before it */
+
+        struct ticket ticket; /* where have_ticket */
+        bool have_ticket;
+        unsigned char *to;
+        uint64_t filled;
+        struct hash_cursor hash;
+
+        struct http_retry retry;
+        bool waiting;
+        uint64_t begun_ns;
+        struct error error; /* code 0: it goes on */
+};
+
+/* ---- blocks ---- */
+
+static bool take_ticket(struct stream *s)
+{
+        struct reader *reader = s->thread->reader;
+        if (s->have_ticket)
+                return true;
+        pthread_mutex_lock(&reader->mutex);
+        s->have_ticket = reader_try_job_locked(reader, s->job, &s->ticket);
+        s->thread->n += s->have_ticket;
+        pthread_mutex_unlock(&reader->mutex);
+        if (!s->have_ticket)
+                return false;
+        s->filled = 0;
+        s->begun_ns = now_ns();
+        reader_hash_begin(&s->ticket, &s->hash);
+        s->to = http_block_target(&s->ticket, &s->error);
+        return s->to != NULL;
+}
+
+static void land(struct stream *s)
+{
+        struct ticket ticket = s->ticket;
+        s->have_ticket = false;
+        s->retry.made = 0; /* it made progress */
+        http_block_done(s->thread, &ticket, s->to, now_ns() - s->begun_ns);
+}
+
+/* Bytes of the block at hand; the number of those taken, or dropped since nobody wants them. */
+static size_t feed(struct stream *s, const unsigned char *data, size_t n)
+{
+        const struct plan_block *block = s->ticket.block;
+        uint64_t want = block->file_off + s->filled;
+        if (s->at < want)
+                return want - s->at < n ? (size_t)(want - s->at) : n;
+        uint64_t left = block->len - s->filled;
+        size_t taken = left < n ? (size_t)left : n;
+        memcpy(s->to + s->filled, data, taken);
+        s->filled += taken;
+        reader_hash(&s->ticket, &s->hash, s->to, s->filled);
+        return taken;
+}
+
+static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *data, size_t n)
+{
+        struct stream *s = container_of(t, struct stream, transfer);
+        size_t done = (size_t)s->eaten;
+        s->eaten = 0;
+        __atomic_store_n(&http_job(s->job)->moved_ns, t->moved_ns, __ATOMIC_RELAXED);
+        while (done < n) {
+                if (!take_ticket(s)) {
+                        s->eaten = done;
+                        return s->error.code != 0 ? HTTP_ENOUGH : HTTP_PAUSE;
+                }
+                if (s->ticket.block->file != s->file)
+                        return HTTP_ENOUGH;
+                size_t taken = feed(s, data + done, n - done);
+                s->at += taken;
+                done += taken;
+                if (s->filled == s->ticket.block->len)
+                        land(s);
+        }
+        return HTTP_MORE;
+}
+
+/* ---- the transfer ---- */
+
+static const struct object *object_of(const struct stream *s)
+{
+        return &s->job->objects[s->file];
+}
+
+static enum http_outcome on_accept(struct http_transfer *t)
+{
+        struct stream *s = container_of(t, struct stream, transfer);
+        return remote_check_answer(object_of(s), &t->answer, &t->error) < 0 ? HTTP_FAILED : HTTP_OK;
+}
+
+static void on_done(struct http_transfer *t, enum http_outcome outcome)
+{
+        struct stream *s = container_of(t, struct stream, transfer);
+        s->running = false;
+        if (outcome == HTTP_OK)
+                return;
+        if (http_status_slow_down(t->answer.status))
+                http_slow_down(s->thread->reader, s->job);
+        if (outcome == HTTP_AGAIN && http_retry(t, &s->retry, 0))
+                s->waiting = true;
+        else
+                s->error = t->error;
+}
+
+/* From the first byte: the part of the block that came before comes again. */
+static void begin(struct stream *s)
+{
+        struct http_transfer *t = &s->transfer;
+        s->waiting = false;
+        s->file = s->ticket.block->file;
+        s->at = s->eaten = s->filled = 0;
+        reader_hash_begin(&s->ticket, &s->hash);
+        t->http = remote_http(object_of(s));
+        t->buffer_size = BUFFER;
+        t->accept = on_accept;
+        t->bytes = on_bytes;
+        t->done = on_done;
+        remote_request(object_of(s), 0, 0, &t->request);
+        s->running = true;
+        http_loop_add(&s->thread->loop, t);
+}
+
+/* ---- its life ---- */
+
+int stream_new(struct http_thread *thread, struct read_job *job, struct error *error)
+{
+        struct stream *s = calloc(1, sizeof(*s));
+        if (s == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        s->thread = thread;
+        s->job = job;
+        job->limit = 0; /* nobody's to take */
+        job->held++;
+        http_job(job)->stream = s;
+        list_append(&thread->streams, &s->link);
+        return 0;
+}
+
+static void stream_free(struct stream *s)
+{
+        struct http_thread *self = s->thread;
+        struct read_job *job = s->job;
+        if (s->running)
+                http_loop_remove(&self->loop, &s->transfer);
+        http_transfer_deinit(&s->transfer);
+        if (s->have_ticket)
+                http_block_lost(self, &s->ticket, s->error.code != 0 ? &s->error : NULL);
+        pthread_mutex_lock(&self->reader->mutex);
+        list_remove(&s->link);
+        pthread_mutex_unlock(&self->reader->mutex);
+        reader_release(self->reader, job);
+        free(s);
+}
+
+static bool is_over(struct stream *s)
+{
+        struct reader *reader = s->thread->reader;
+        if (s->error.code != 0 || http_job_stopped(s->thread, s->job))
+                return true;
+        pthread_mutex_lock(&reader->mutex);
+        bool over = !s->have_ticket && s->job->next == s->job->plan->n_blocks;
+        pthread_mutex_unlock(&reader->mutex);
+        return over;
+}
+
+static void tend(struct stream *s)
+{
+        if (is_over(s)) {
+                stream_free(s);
+                return;
+        }
+        if (s->running && !s->transfer.paused)
+                return;
+        if (!take_ticket(s))
+                return;
+        if (s->running && s->ticket.block->file == s->file) {
+                http_transfer_go_on(&s->transfer);
+                return;
+        }
+        if (s->running)
+                http_loop_remove(&s->thread->loop, &s->transfer);
+        s->running = false;
+        if (!s->waiting || s->retry.at_ns <= now_ns())
+                begin(s);
+}
+
+void streams_tend(struct http_thread *self)
+{
+        /* New ones are added to the list by others: it is walked with the lock held, one at a time. */
+        for (size_t i = 0;; i++) {
+                struct stream *s = NULL;
+                size_t k = 0;
+                pthread_mutex_lock(&self->reader->mutex);
+                list_each (pos, &self->streams)
+                        if (k++ == i)
+                                s = container_of(pos, struct stream, link);
+                pthread_mutex_unlock(&self->reader->mutex);
+                if (s == NULL)
+                        return;
+                tend(s);
+        }
+}
+
+bool streams_wait(const struct http_thread *self)
+{
+        pthread_mutex_lock(&self->reader->mutex);
+        bool any = !list_empty(&self->streams);
+        pthread_mutex_unlock(&self->reader->mutex);
+        return any;
+}

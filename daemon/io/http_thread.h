@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A network thread, and what it has in flight: private to reader_http.c (ranges) and http_stream.c
+ * (servers that know no ranges).
+ */
+#ifndef DAEMON_IO_HTTP_THREAD_H
+#define DAEMON_IO_HTTP_THREAD_H
+
+#include "daemon/io/flight.h"
+#include "daemon/io/http_pace.h"
+#include "daemon/io/http_transfer.h"
+#include "daemon/io/object_remote.h"
+
+struct http_thread {
+        struct list link; /* in the engine's threads */
+        pthread_t thread;
+        struct reader *reader;
+        struct http_loop loop;
+        struct flights flights;
+        struct list ranges;  /* in flight */
+        struct list spare;   /* of ranges, with their handles */
+        struct list streams; /* under the reader's lock */
+        unsigned n;          /* tickets; under the reader's lock */
+        bool look;           /* atomic: there may be tickets to take or to give up */
+};
+
+/* What the engine keeps for a job, under the reader's lock. */
+struct http_job {
+        struct http_pace pace;
+        uint64_t moved_ns; /* atomic: when a byte came last */
+        struct stream *stream;
+};
+static inline struct http_job *http_job(const struct read_job *job)
+{
+        return job->pace;
+}
+
+/* Where the block's bytes go, memory being found for them. NULL: error. */
+unsigned char *http_block_target(const struct ticket *ticket, struct error *error);
+/* The block is whole and hashed at `data`: lands it, or starts its copies; the ticket is done with. */
+void http_block_done(struct http_thread *self, struct ticket *ticket, const unsigned char *data, uint64_t took_ns);
+/* The ticket comes back without its block; error NULL: its job was stopped. */
+void http_block_lost(struct http_thread *self, struct ticket *ticket, const struct error *error);
+void http_slow_down(struct reader *reader, struct read_job *job);
+/* With the lock held, or not. */
+bool http_job_stopped(struct http_thread *self, const struct read_job *job);
+
+/* ---- streams ---- */
+
+/* With the lock held. It keeps the job from ending until it is gone. */
+int stream_new(struct http_thread *thread, struct read_job *job, struct error *error);
+/* One turn: takes a ticket, begins, goes on, gives up. */
+void streams_tend(struct http_thread *self);
+bool streams_wait(const struct http_thread *self); /* there are any */
+
+#endif

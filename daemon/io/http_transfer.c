@@ -1,0 +1,647 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A try: what goes out, and what is made of what comes back. See http_transfer.h for the picture.
+ *
+ * A verdict reached inside a callback of libcurl's (a wrong range, a sink that breaks) ends the transfer
+ * by refusing its bytes, and is kept until libcurl reports the end.
+ */
+#include "daemon/io/http_transfer.h"
+
+#include "daemon/base/log.h"
+#include "daemon/base/util.h"
+#include "daemon/io/http_policy.h"
+
+#include <curl/curl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+
+#define MS UINT64_C(1000000)
+#define BODY_KEPT (8 * KiB) /* of an answer that is no success */
+#define BODY_READ MiB       /* of it, before the connection is given up for it */
+#define HEADER_LINE_MAX 8192u
+#define KEEPALIVE_S 30L
+
+/* ---- verdicts ---- */
+
+static void judge(struct http_transfer *t, enum http_outcome verdict)
+{
+        if (!t->judged)
+                t->verdict = verdict;
+        t->judged = true;
+}
+
+static bool is_success(const struct http_transfer *t)
+{
+        return t->answer.status >= 200 && t->answer.status < 300;
+}
+
+static const char *header(const struct http_transfer *t, const char *name)
+{
+        return http_headers_find(&t->answer.headers, name);
+}
+
+static bool same_origin(const struct http_transfer *t)
+{
+        struct http_url first, now;
+        return http_url_parse(&first, t->request.url) == 0 && http_url_parse(&now, t->url) == 0 &&
+               http_url_same_origin(&first, &now);
+}
+
+/* ---- headers that come ---- */
+
+static void wrong_range(struct http_transfer *t, const char *what, const char *value)
+{
+        error_set(&t->error, STREAMER_EFAILED, "%s: %s (bytes %" PRIu64 " to %" PRIu64 " of %s)", what, value ?: "none",
+                  t->request.offset, t->request.offset + t->request.len - 1, t->request.shown);
+        judge(t, HTTP_AGAIN);
+}
+
+/* A range may be cut by the object's end, nowhere else. */
+static void check_range(struct http_transfer *t)
+{
+        const char *value = header(t, "Content-Range");
+        const struct http_request *r = &t->request;
+        struct http_content_range range;
+        if (value == NULL || http_content_range(value, &range) < 0 || range.first != r->offset ||
+            (range.last != r->offset + r->len - 1 && range.last + 1 != range.total) ||
+            range.last > r->offset + r->len - 1) {
+                wrong_range(t, "wrong Content-Range", value);
+                return;
+        }
+        uint64_t length;
+        const char *said = header(t, "Content-Length");
+        t->expect = range.last - range.first + 1;
+        t->answer.ranged = true;
+        t->answer.total = range.total;
+        if (said != NULL && (http_number(said, &length) < 0 || length != t->expect))
+                wrong_range(t, "Content-Length differs from Content-Range", said);
+}
+
+static void check_whole(struct http_transfer *t)
+{
+        const char *said = header(t, "Content-Length");
+        const struct http_request *r = &t->request;
+        bool bodyless = r->method != NULL && strcmp(r->method, "HEAD") == 0;
+        t->answer.total = t->expect = UINT64_MAX;
+        if (said != NULL && http_number(said, &t->answer.total) == 0)
+                t->expect = t->answer.total;
+        if (bodyless)
+                t->expect = 0;
+        if (r->len == 0)
+                return;
+        /* The server does not know ranges, and sends all of it: what was asked for is cut out. */
+        t->skip = r->offset;
+        t->expect = r->len;
+        if (t->answer.total != UINT64_MAX && t->answer.total < r->offset + r->len)
+                t->expect = t->answer.total > r->offset ? t->answer.total - r->offset : 0;
+}
+
+static void headers_complete(struct http_transfer *t)
+{
+        const struct http_access *access = t->request.access;
+        if (http_status_redirect(t->answer.status) && header(t, "Location") != NULL &&
+            (access == NULL || !access->no_redirects)) {
+                t->redirected = true;
+                return;
+        }
+        if (!is_success(t))
+                return;
+        if (t->answer.status == 206 && t->request.len > 0)
+                check_range(t);
+        else
+                check_whole(t);
+        if (!t->judged && t->accept != NULL) {
+                enum http_outcome outcome = t->accept(t);
+                if (outcome != HTTP_OK)
+                        judge(t, outcome);
+        }
+        t->accepted = !t->judged;
+}
+
+static void status_line(struct http_transfer *t, const char *line, size_t len)
+{
+        const char *space = memchr(line, ' ', len);
+        http_answer_deinit(&t->answer);
+        t->answer.total = UINT64_MAX;
+        if (space == NULL)
+                return;
+        t->answer.status = atoi(space + 1);
+        snprintf(t->reason, sizeof(t->reason), "%.*s", (int)(len - (size_t)(space + 1 - line)), space + 1);
+}
+
+static void header_line(struct http_transfer *t, const char *line, size_t len)
+{
+        struct http_headers *headers = &t->answer.headers;
+        const char *colon = memchr(line, ':', len);
+        if (colon == NULL || colon == line || headers->n == HTTP_HEADERS_MAX || len > HEADER_LINE_MAX)
+                return;
+        const char *value = colon + 1, *end = line + len;
+        while (value < end && (*value == ' ' || *value == '\t'))
+                value++;
+        char *kept;
+        if (asprintf(&kept, "%.*s: %.*s", (int)(colon - line), line, (int)(end - value), value) >= 0)
+                headers->lines[headers->n++] = kept;
+}
+
+static size_t on_header(char *line, size_t size, size_t n, void *context)
+{
+        struct http_transfer *t = context;
+        size_t len = size * n, whole = len;
+        t->moved_ns = now_ns();
+        while (len > 0 && (line[len - 1] == '\n' || line[len - 1] == '\r' || line[len - 1] == ' '))
+                len--;
+        if (len >= 5 && strncasecmp(line, "HTTP/", 5) == 0)
+                status_line(t, line, len);
+        else if (len > 0)
+                header_line(t, line, len);
+        else if (t->answer.status >= 200 && !t->accepted && !t->redirected)
+                headers_complete(t);
+        return t->judged ? 0 : whole;
+}
+
+/* ---- bytes that come ---- */
+
+/* What a server says about its refusal. */
+static size_t keep_body(struct http_transfer *t, const unsigned char *data, size_t n)
+{
+        struct http_answer *a = &t->answer;
+        t->received += n;
+        if (t->received > BODY_READ)
+                return 0;
+        if (a->body == NULL && (a->body = calloc(1, BODY_KEPT + 1)) == NULL)
+                return n;
+        size_t room = BODY_KEPT - a->body_len, kept = n < room ? n : room;
+        memcpy(a->body + a->body_len, data, kept);
+        a->body_len += kept;
+        return n;
+}
+
+static size_t pass_on(struct http_transfer *t, const unsigned char *data, size_t n)
+{
+        size_t skipped = t->skip < n ? (size_t)t->skip : n;
+        uint64_t left = t->expect - t->received;
+        size_t rest = n - skipped, wanted = rest < left ? rest : (size_t)left;
+        t->skip -= skipped;
+        if (wanted < rest && t->answer.ranged) {
+                wrong_range(t, "more bytes than its range", header(t, "Content-Range"));
+                return 0;
+        }
+        switch (wanted > 0 ? t->bytes(t, data + skipped, wanted) : HTTP_MORE) {
+        case HTTP_PAUSE:
+                t->skip += skipped;
+                t->paused = true;
+                return CURL_WRITEFUNC_PAUSE;
+        case HTTP_BROKEN:
+                judge(t, HTTP_FAILED);
+                return 0;
+        case HTTP_ENOUGH:
+                t->enough = true;
+                return 0;
+        default:
+                t->received += wanted;
+        }
+        /* Without ranges the rest of the whole is of no use. */
+        t->enough = t->skip == 0 && t->request.len > 0 && !t->answer.ranged && t->received == t->expect;
+        return t->enough ? 0 : n;
+}
+
+static size_t on_bytes(char *data, size_t size, size_t n, void *context)
+{
+        struct http_transfer *t = context;
+        t->moved_ns = now_ns();
+        if (t->judged)
+                return 0;
+        if (!t->accepted)
+                return keep_body(t, (const unsigned char *)data, size * n);
+        return pass_on(t, (const unsigned char *)data, size * n);
+}
+
+/* ---- a try begins ---- */
+
+static void add_line(struct http_transfer *t, const char *line)
+{
+        struct curl_slist *lines = curl_slist_append(t->lines, line);
+        if (lines != NULL)
+                t->lines = lines;
+}
+
+static void add_lines(struct http_transfer *t, const struct http_headers *headers)
+{
+        for (size_t i = 0; headers != NULL && i < headers->n; i++)
+                add_line(t, headers->lines[i]);
+}
+
+static void free_lines(struct http_transfer *t)
+{
+        for (struct curl_slist *l = t->lines; l != NULL; l = l->next)
+                explicit_bzero(l->data, strlen(l->data));
+        curl_slist_free_all(t->lines);
+        t->lines = NULL;
+}
+
+/* As http_access.authorize answers. */
+static int set_lines(struct http_transfer *t)
+{
+        const struct http_request *r = &t->request;
+        struct http_headers more = {.n = 0};
+        int e = 0;
+        free_lines(t);
+        add_line(t, "Accept:");
+        add_line(t, "Expect:");
+        if (r->if_match != NULL) {
+                char line[600];
+                snprintf(line, sizeof(line), "If-Match: %s", r->if_match);
+                add_line(t, line);
+        }
+        if (!same_origin(t))
+                return 0;
+        add_lines(t, r->headers);
+        if (r->access != NULL && r->access->ops->authorize != NULL)
+                e = r->access->ops->authorize(r->access, r, &more, &t->error);
+        add_lines(t, &more);
+        http_headers_deinit(&more);
+        return e;
+}
+
+static void set_method(struct http_transfer *t, CURL *easy)
+{
+        const struct http_request *r = &t->request;
+        const char *method = r->method ?: "GET";
+        bool head = strcmp(method, "HEAD") == 0;
+        curl_easy_setopt(easy, CURLOPT_HTTPGET, 1L);
+        curl_easy_setopt(easy, CURLOPT_NOBODY, head ? 1L : 0L);
+        if (r->body != NULL) {
+                curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body_len);
+                curl_easy_setopt(easy, CURLOPT_POSTFIELDS, r->body);
+        }
+        curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, head ? NULL : method);
+        if (r->len > 0) {
+                char range[64];
+                snprintf(range, sizeof(range), "%" PRIu64 "-%" PRIu64, r->offset, r->offset + r->len - 1);
+                curl_easy_setopt(easy, CURLOPT_RANGE, range);
+        } else {
+                curl_easy_setopt(easy, CURLOPT_RANGE, NULL);
+        }
+}
+
+static void set_options(struct http_transfer *t, CURL *easy)
+{
+        const struct http_opts *opts = http_opts(t->http);
+        const struct http_access *access = t->request.access;
+        const char *ca = access != NULL && access->ca != NULL ? access->ca : opts->ca;
+        struct http_url url;
+        curl_easy_setopt(easy, CURLOPT_URL, t->url);
+        curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
+        curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+        curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+#if LIBCURL_VERSION_NUM >= 0x075500
+        curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+        curl_easy_setopt(easy, CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
+        curl_easy_setopt(easy, CURLOPT_USERAGENT, "streamerd/" STREAMERD_VERSION);
+        curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)(opts->connect_timeout_ns / MS));
+        curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+        curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, KEEPALIVE_S);
+        curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, (long)t->buffer_size);
+        curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, t->fresh ? 1L : 0L);
+        curl_easy_setopt(easy, CURLOPT_CAINFO, ca);
+        if (ca != NULL)
+                curl_easy_setopt(easy, CURLOPT_CAPATH, NULL);
+        /* A proxy of the environment is for what lies outside. */
+        if (http_url_parse(&url, t->url) == 0 && (http_url_loopback(&url) || t->request.plain_ok))
+                curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");
+        curl_easy_setopt(easy, CURLOPT_HTTPHEADER, t->lines);
+        curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
+        curl_easy_setopt(easy, CURLOPT_HEADERDATA, t);
+        curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes);
+        curl_easy_setopt(easy, CURLOPT_WRITEDATA, t);
+        curl_easy_setopt(easy, CURLOPT_PRIVATE, t);
+}
+
+static void reset(struct http_transfer *t)
+{
+        http_answer_deinit(&t->answer);
+        t->answer.total = t->expect = UINT64_MAX;
+        t->reason[0] = '\0';
+        t->received = t->skip = 0;
+        t->accepted = t->redirected = t->paused = t->enough = t->judged = false;
+        t->moved_ns = now_ns();
+}
+
+/* One hop. Verdicts that need no network are left for the loop's next turn. */
+static void begin(struct http_loop *loop, struct http_transfer *t)
+{
+        reset(t);
+        t->error = (struct error){0};
+        if (http_url_allowed(http_opts(t->http), &t->request, t->url, &t->error) < 0) {
+                judge(t, HTTP_FAILED);
+                return;
+        }
+        int r = set_lines(t);
+        if (r < 0)
+                judge(t, HTTP_FAILED);
+        t->start_ns = r == 1 ? now_ns() + 50 * MS : 0;
+        if (r != 0)
+                return;
+        if (t->easy == NULL && (t->easy = curl_easy_init()) == NULL) {
+                error_set(&t->error, STREAMER_ENOMEM, "no memory");
+                judge(t, HTTP_FAILED);
+                return;
+        }
+        set_options(t, t->easy);
+        set_method(t, t->easy);
+        require(curl_multi_add_handle(loop->multi, t->easy) == CURLM_OK);
+        t->in_multi = true;
+}
+
+void http_loop_add(struct http_loop *loop, struct http_transfer *t)
+{
+        t->hops = 0;
+        free(t->url);
+        t->url = strdup(t->from ?: t->request.url);
+        require(t->url != NULL);
+        list_append(&loop->transfers, &t->link);
+        begin(loop, t);
+}
+
+static void leave_multi(struct http_loop *loop, struct http_transfer *t)
+{
+        if (t->in_multi)
+                require(curl_multi_remove_handle(loop->multi, t->easy) == CURLM_OK);
+        t->in_multi = false;
+}
+
+void http_loop_remove(struct http_loop *loop, struct http_transfer *t)
+{
+        leave_multi(loop, t);
+        list_remove(&t->link);
+}
+
+void http_transfer_deinit(struct http_transfer *t)
+{
+        require(!t->in_multi);
+        if (t->easy != NULL)
+                curl_easy_cleanup(t->easy);
+        free_lines(t);
+        http_answer_deinit(&t->answer);
+        free(t->url);
+        *t = (struct http_transfer){0};
+}
+
+/* ---- a try ends ---- */
+
+static int refused(struct http_transfer *t)
+{
+        struct http_access *access = t->request.access;
+        if (access == NULL || access->ops->refused == NULL || !same_origin(t))
+                return 0;
+        return access->ops->refused(access, &t->request, &t->answer, &t->error);
+}
+
+static void status_error(struct http_transfer *t)
+{
+        char said[256] = "";
+        const char *body = t->answer.body;
+        if (body != NULL)
+                http_excerpt(said, sizeof(said), body);
+        bool more = said[0] != '\0' && strcasecmp(said, t->reason) != 0;
+        error_set(&t->error, http_status_code(t->answer.status), "the server answers %s%s%s (%s)", t->reason,
+                  more ? ": " : "", more ? said : "", t->request.shown);
+}
+
+static enum http_outcome status_outcome(struct http_transfer *t)
+{
+        int status = t->answer.status;
+        if (status == 412 && t->request.if_match != NULL) {
+                error_set(&t->error, STREAMER_EFAILED, "the object was replaced while it was read (%s)",
+                          t->request.shown);
+                return HTTP_FAILED;
+        }
+        status_error(t);
+        if (http_status_again(status))
+                return HTTP_AGAIN;
+        return refused(t) == 1 ? HTTP_AGAIN : HTTP_FAILED;
+}
+
+/* Certificates and settings do not get better by themselves. */
+static bool passes(CURLcode code)
+{
+        switch (code) {
+        case CURLE_PEER_FAILED_VERIFICATION:
+        case CURLE_SSL_CACERT_BADFILE:
+        case CURLE_SSL_ISSUER_ERROR:
+        case CURLE_SSL_CERTPROBLEM:
+        case CURLE_UNSUPPORTED_PROTOCOL:
+        case CURLE_URL_MALFORMAT:
+        case CURLE_OUT_OF_MEMORY:
+                return false;
+        default:
+                return true;
+        }
+}
+
+static enum http_outcome curl_outcome(struct http_transfer *t, CURLcode code)
+{
+        if (t->accepted)
+                error_set(&t->error, STREAMER_EFAILED, "%s after %" PRIu64 " bytes (%s)", curl_easy_strerror(code),
+                          t->received, t->request.shown);
+        else
+                error_set(&t->error, STREAMER_EFAILED, "%s (%s)", curl_easy_strerror(code), t->request.shown);
+        return passes(code) ? HTTP_AGAIN : HTTP_FAILED;
+}
+
+static enum http_outcome outcome_of(struct http_transfer *t, CURLcode code)
+{
+        if (t->judged)
+                return t->verdict;
+        if (t->enough)
+                return HTTP_OK;
+        if (!t->accepted && t->answer.status >= 300)
+                return status_outcome(t);
+        if (code != CURLE_OK)
+                return curl_outcome(t, code);
+        if (t->expect != UINT64_MAX && t->received != t->expect) {
+                error_set(&t->error, STREAMER_EFAILED, "short body: %" PRIu64 " of %" PRIu64 " bytes (%s)", t->received,
+                          t->expect, t->request.shown);
+                return HTTP_AGAIN;
+        }
+        return HTTP_OK;
+}
+
+/* Where a redirect may lead: not from https to http, and not for ever. True if it is under way. */
+static bool follow(struct http_loop *loop, struct http_transfer *t)
+{
+        struct http_url from, to;
+        cleanup_free char *shown = NULL;
+        char *next = http_url_join(t->url, header(t, "Location"));
+        const char *why = NULL;
+        if (next == NULL || http_url_parse(&from, t->url) < 0 || http_url_parse(&to, next) < 0)
+                why = "to what is no URL";
+        else if (from.tls && !to.tls)
+                why = "from https to plain http";
+        else if (++t->hops > http_opts(t->http)->redirects)
+                why = "of more than http.redirects steps";
+        if (why != NULL) {
+                shown = next != NULL ? http_url_shown(next) : NULL;
+                error_set(&t->error, STREAMER_EFAILED, "a redirect %s is refused: %s (%s)", why, shown ?: "",
+                          t->request.shown);
+                free(next);
+                judge(t, HTTP_FAILED);
+                return false;
+        }
+        free(t->url);
+        t->url = next;
+        begin(loop, t);
+        return !t->judged;
+}
+
+static void finish(struct http_loop *loop, struct http_transfer *t, CURLcode code)
+{
+        leave_multi(loop, t);
+        if (t->redirected && !t->judged && follow(loop, t))
+                return;
+        enum http_outcome outcome = outcome_of(t, code);
+        if (outcome == HTTP_OK && t->hops > 0)
+                t->answer.led = strdup(t->url);
+        list_remove(&t->link);
+        t->done(t, outcome);
+}
+
+bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned tries)
+{
+        const struct http_opts *opts = http_opts(t->http);
+        uint64_t draw = 0;
+        retry->made++;
+        if (retry->made < (tries > 0 ? tries : opts->tries)) {
+                if (getrandom(&draw, sizeof(draw), GRND_NONBLOCK) < 0)
+                        draw = now_ns();
+                uint64_t pause = http_pause(opts, retry->made, header(t, "Retry-After"), draw);
+                retry->at_ns = now_ns() + pause;
+                log_debug("try %u: %s; the next in %" PRIu64 " ms", retry->made, t->error.text, pause / MS);
+                return true;
+        }
+        if (t->answer.status >= 300)
+                refused(t);
+        error_set(&t->error, t->error.code, "given up after %u tries: %s", retry->made, t->error.text);
+        return false;
+}
+
+/* ---- the loop ---- */
+
+int http_loop_init(struct http_loop *loop, struct error *error)
+{
+        *loop = (struct http_loop){.multi = curl_multi_init(), .event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+        list_init(&loop->transfers);
+        if (loop->multi == NULL || loop->event < 0) {
+                http_loop_deinit(loop);
+                return error_set(error, STREAMER_ELIMIT, "network loop: no memory, or too many open files");
+        }
+        return 0;
+}
+
+void http_loop_deinit(struct http_loop *loop)
+{
+        if (loop->multi != NULL) {
+                require(list_empty(&loop->transfers));
+                curl_multi_cleanup(loop->multi);
+                close_p(&loop->event);
+        }
+        *loop = (struct http_loop){.event = -1};
+}
+
+void http_loop_forget(struct http_loop *loop)
+{
+        CURLM *fresh = curl_multi_init();
+        require(list_empty(&loop->transfers));
+        if (fresh == NULL)
+                return;
+        curl_multi_cleanup(loop->multi);
+        loop->multi = fresh;
+}
+
+void http_loop_wake(struct http_loop *loop)
+{
+        uint64_t one = 1;
+        if (write(loop->event, &one, sizeof(one)) < 0)
+                return; /* it is full: the loop will wake */
+}
+
+void http_transfer_go_on(struct http_transfer *t)
+{
+        if (!t->paused)
+                return;
+        t->paused = false;
+        t->moved_ns = now_ns();
+        curl_easy_pause(t->easy, CURLPAUSE_CONT);
+}
+
+static void read_messages(struct http_loop *loop)
+{
+        int left;
+        for (CURLMsg *m; (m = curl_multi_info_read(loop->multi, &left)) != NULL;) {
+                struct http_transfer *t;
+                CURLcode code = m->data.result;
+                if (m->msg != CURLMSG_DONE)
+                        continue;
+                curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&t);
+                finish(loop, t, code);
+        }
+}
+
+static bool stalled(const struct http_transfer *t, uint64_t now)
+{
+        return !t->paused && now > t->moved_ns && now - t->moved_ns > http_opts(t->http)->stall_ns;
+}
+
+/* The first that has something to be done without the network; the others are looked at again, since
+ * done() may change the list. */
+static bool tend_one(struct http_loop *loop, uint64_t now)
+{
+        list_each (pos, &loop->transfers) {
+                struct http_transfer *t = container_of(pos, struct http_transfer, link);
+                if (!t->in_multi && !t->judged && t->start_ns > 0 && t->start_ns <= now && !stalled(t, now)) {
+                        uint64_t since = t->moved_ns;
+                        begin(loop, t);
+                        t->moved_ns = since;
+                        return true;
+                }
+                if (t->in_multi && !stalled(t, now))
+                        continue;
+                if (!t->judged && !stalled(t, now))
+                        continue;
+                if (!t->judged) {
+                        error_set(&t->error, STREAMER_EFAILED, "no byte for %.1f s%s (%s)",
+                                  (double)http_opts(t->http)->stall_ns / 1e9, t->in_multi ? "" : ", no credentials yet",
+                                  t->request.shown);
+                        judge(t, HTTP_AGAIN);
+                }
+                finish(loop, t, CURLE_OPERATION_TIMEDOUT);
+                return true;
+        }
+        return false;
+}
+
+static void drain_event(struct http_loop *loop)
+{
+        uint64_t n;
+        if (read(loop->event, &n, sizeof(n)) < 0)
+                return;
+}
+
+void http_loop_run(struct http_loop *loop, unsigned timeout_ms)
+{
+        struct curl_waitfd event = {.fd = loop->event, .events = CURL_WAIT_POLLIN};
+        int running;
+        while (tend_one(loop, now_ns()))
+                ;
+        curl_multi_perform(loop->multi, &running);
+        read_messages(loop);
+        curl_multi_poll(loop->multi, &event, 1, (int)timeout_ms, NULL);
+        drain_event(loop);
+        curl_multi_perform(loop->multi, &running);
+        read_messages(loop);
+}

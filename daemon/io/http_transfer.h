@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One request on its way, and a loop that drives many of them on one thread.
+ *
+ *   added > [authorized later] > connected > headers > accepted > bytes ... > done
+ *      \________ redirected: the same again, elsewhere _/
+ *
+ * The headers of a success are looked at before a byte of it is passed on: a range must be the one that
+ * was asked for, then accept() has its say. A transfer knows one try; http_retry() decides on more.
+ */
+#ifndef DAEMON_IO_HTTP_TRANSFER_H
+#define DAEMON_IO_HTTP_TRANSFER_H
+
+#include "daemon/base/list.h"
+#include "daemon/io/http.h"
+
+enum http_outcome { HTTP_OK, HTTP_AGAIN, HTTP_FAILED };
+
+/* What bytes() answers. ENOUGH: the rest is not wanted, and the transfer is a success. PAUSE: nothing was
+ * taken; they come again after http_transfer_go_on(). */
+enum http_sink { HTTP_MORE, HTTP_PAUSE, HTTP_ENOUGH, HTTP_BROKEN };
+
+struct http_transfer {
+        /* The caller's, before it is added. */
+        struct http *http;
+        struct http_request request;
+        const char *from;     /* where redirects of this request led before; NULL */
+        bool fresh;           /* over a connection of its own */
+        unsigned buffer_size; /* of libcurl's, for each transfer */
+        /* The headers of a success are there. Not HTTP_OK: `error` is set, and it ends so. May be NULL. */
+        enum http_outcome (*accept)(struct http_transfer *t);
+        /* Bytes of the body, in order; of a range those that were asked for. HTTP_BROKEN: `error` is set. */
+        enum http_sink (*bytes)(struct http_transfer *t, const unsigned char *data, size_t n);
+        /* Once, never inside a call of the caller's own. The transfer is out of the loop. */
+        void (*done)(struct http_transfer *t, enum http_outcome outcome);
+
+        struct http_answer answer;
+        struct error error;
+        uint64_t received; /* bytes that were passed on */
+        uint64_t moved_ns; /* when a byte came last */
+        unsigned hops;     /* redirects followed */
+
+        /* private */
+        struct list link;
+        void *easy; /* CURL */
+        struct curl_slist *lines;
+        char *url; /* asked at present */
+        char reason[256];
+        uint64_t start_ns, skip, expect;
+        bool in_multi, accepted, redirected, paused, enough, judged;
+        enum http_outcome verdict;
+};
+
+/* Frees what it holds, which must be out of its loop; the struct may be used again. */
+void http_transfer_deinit(struct http_transfer *t);
+
+struct http_retry {
+        unsigned made;  /* tries */
+        uint64_t at_ns; /* of the next one */
+};
+/* After a try that ended HTTP_AGAIN: true, and when; or false, `error` being the end of it. */
+bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned tries);
+
+/* ---- loops ---- */
+
+struct http_loop {
+        void *multi; /* CURLM */
+        int event;
+        struct list transfers;
+};
+
+int http_loop_init(struct http_loop *loop, struct error *error);
+void http_loop_deinit(struct http_loop *loop); /* none may be in it; accepts a zeroed one */
+
+void http_loop_add(struct http_loop *loop, struct http_transfer *t);
+void http_loop_remove(struct http_loop *loop, struct http_transfer *t); /* no done() */
+void http_transfer_go_on(struct http_transfer *t);
+/* Waits for something to do, timeout_ms at most, and does it. */
+void http_loop_run(struct http_loop *loop, unsigned timeout_ms);
+/* From any thread: ends the waiting. */
+void http_loop_wake(struct http_loop *loop);
+/* Closes connections that are kept alive. None may be in it. */
+void http_loop_forget(struct http_loop *loop);
+
+bool http_stopping(const struct http *http);
+
+#endif

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the reader of remote objects knows of them: private to daemon/io.
+ */
+#ifndef DAEMON_IO_OBJECT_REMOTE_H
+#define DAEMON_IO_OBJECT_REMOTE_H
+
+#include "daemon/io/object_http.h"
+
+struct http *remote_http(const struct object *object);
+
+/* A request for its bytes; len 0: all of it. What it points to lives as long as the object. */
+void remote_request(const struct object *object, uint64_t offset, uint64_t len, struct http_request *request);
+/* STREAMER_EFAILED where an answer is of another version. */
+int remote_check_answer(const struct object *object, const struct http_answer *answer, struct error *error);
+
+/* Where redirects of its URL led last, so that not every range goes that way: a copy, or NULL. Links
+ * expire; then NULL is set, and the next request starts from the beginning. */
+char *remote_led(const struct object *object);
+void remote_set_led(const struct object *object, const char *led);
+
+#endif
