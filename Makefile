@@ -192,6 +192,9 @@ objects: $(call obj,$(PROTO) $(DAEMON) $(CLIENT) $(CTL) daemon/main.c $(wildcard
 SYSTEMD := $(wildcard systemd/*.service systemd/*.socket systemd/*.d/*)
 # Where each of systemd's kinds of files lies below $(PREFIX)/lib.
 lib_of = $(if $(filter systemd/%.service systemd/%.socket,$1),systemd/system/$(notdir $1),$(patsubst systemd/%,%,$1))
+MAN := $(wildcard docs/man/*)
+# Where each shell looks, below $(PREFIX)/share.
+COMPLETIONS := bash-completion/completions zsh/site-functions fish/vendor_completions.d
 install: all
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig lib/systemd/system include/streamer share/doc/streamerd \
 		$(foreach d,sysusers tmpfiles sysctl,lib/$d.d))
@@ -201,7 +204,13 @@ install: all
 	install -m 644 $(BUILD)/libstreamer-client.a $(DESTDIR)$(PREFIX)/lib
 	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(BUILD)/streamer-client.pc >$(DESTDIR)$(PREFIX)/lib/pkgconfig/streamer-client.pc
 	install -m 644 include/streamer/client.h $(DESTDIR)$(PREFIX)/include/streamer
-	install -m 644 config/streamerd.yaml LICENSE $(DESTDIR)$(PREFIX)/share/doc/streamerd
+	install -m 644 config/streamerd.yaml config/alerts.yaml config/grafana-dashboard.json LICENSE \
+		$(DESTDIR)$(PREFIX)/share/doc/streamerd
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,$(addprefix man/man,$(sort $(subst .,,$(suffix $(MAN))))) $(COMPLETIONS))
+	$(foreach m,$(MAN),install -m 644 $m $(DESTDIR)$(PREFIX)/share/man/man$(subst .,,$(suffix $m)) &&) :
+	install -m 644 config/completion/streamerctl.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/streamerctl
+	install -m 644 config/completion/_streamerctl $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+	install -m 644 config/completion/streamerctl.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	$(foreach f,$(SYSTEMD),sed 's|/usr/|$(PREFIX)/|' $f >$(DESTDIR)$(PREFIX)/lib/$(call lib_of,$f) &&) :
 
 ## clean        removes every build folder

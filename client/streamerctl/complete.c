@@ -149,12 +149,22 @@ static void offer_kind(const struct line *line, const char *kind, size_t len)
                 offer_verbs(line);
         else if (strncmp(kind, "SOURCE", len) == 0 || strncmp(kind, "PATH", len) == 0)
                 puts(FILES);
-        else if (strncmp(kind, "FORMAT", len) == 0)
-                for (size_t i = 0; i < 3; i++)
-                        offer(line, ((const char *const[]){"table", "wide", "json"})[i], "");
-        else if (strncmp(kind, "HOW", len) == 0)
-                for (size_t i = 0; i < 2; i++)
-                        offer(line, ((const char *const[]){"none", "sha256"})[i], "");
+}
+
+/* Flags whose value is one of a few words. */
+static void offer_value(const struct line *line)
+{
+        static const struct {
+                const char *flag, *words[4];
+        } rows[] = {
+                {"-o", {"table", "wide", "json"}},
+                {"--verify", {"none", "sha256"}},
+                {"--layout", {"replica", "rank"}},
+        };
+        offer_kind(line, line->pending->value, strlen(line->pending->value));
+        for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+                for (size_t k = 0; strcmp(rows[i].flag, line->pending->name) == 0 && rows[i].words[k]; k++)
+                        offer(line, rows[i].words[k], "");
 }
 
 /* The word of `args` for this position; the last one stands for all that follow it. */
@@ -177,7 +187,7 @@ int verb_complete(struct ctl *ctl)
         if (ctl->n_args > 0)
                 line.current = ctl->args[ctl->n_args - 1];
         if (line.pending) {
-                offer_kind(&line, line.pending->value, strlen(line.pending->value));
+                offer_value(&line);
         } else if (line.current[0] == '-' && !line.flags_over) {
                 offer_flags(&line, line.verb ? line.verb->flags : NULL);
                 offer_flags(&line, global_flags);

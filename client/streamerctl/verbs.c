@@ -2,7 +2,7 @@
  *
  * The one table of verbs and flags. What is added here is parsed, helped and completed; the manual
  * page is compared with it. Words of `args` and of a flag's `value` are in capitals, and say to
- * completion what stands there: MODEL, SOURCE, TENSOR, VERB, DEVICE, PATH, FORMAT.
+ * completion what stands there: MODEL, SOURCE, TENSOR, VERB, DEVICE, PATH.
  */
 #include "client/streamerctl/ctl.h"
 
