@@ -107,7 +107,7 @@ static void give_targets(struct reader *reader, const struct ticket *ticket)
                         continue;
                 target->in_flight--;
                 if (target->in_flight == 0 && is_dead(target))
-                        wake_post(reader->wake, &target->item);
+                        wake_post(reader->wake, &target->idle_item);
         }
 }
 
@@ -248,6 +248,9 @@ void reader_lose(struct reader *reader, struct read_job *job, struct read_target
         if (!is_dead(target)) {
                 target->error = *error;
                 __atomic_store_n(&target->dead, true, __ATOMIC_RELEASE);
+                wake_post(reader->wake, &target->died_item);
+                if (target->in_flight == 0)
+                        wake_post(reader->wake, &target->idle_item);
         }
         for (size_t i = 0; i < job->n_targets; i++)
                 lives = lives || !is_dead(job->targets[i]);
@@ -291,10 +294,16 @@ void reader_give(struct reader *reader, struct ticket *ticket, const struct erro
 
 /* ---- jobs ---- */
 
-static void target_lost(struct wake_item *item)
+static void target_died(struct wake_item *item)
 {
-        struct read_target *target = container_of(item, struct read_target, item);
-        target->lost(target);
+        struct read_target *target = container_of(item, struct read_target, died_item);
+        target->died(target);
+}
+
+static void target_idle(struct wake_item *item)
+{
+        struct read_target *target = container_of(item, struct read_target, idle_item);
+        target->idle(target);
 }
 
 static void job_ended(struct wake_item *item)
@@ -315,7 +324,8 @@ void reader_start(struct reader *reader, struct read_job *job)
         require(job->n_targets > 0 && job->n_targets <= READ_TARGETS);
         for (size_t i = 0; i < job->n_targets; i++) {
                 job->targets[i]->in_flight = 0;
-                job->targets[i]->item.fn = target_lost;
+                job->targets[i]->died_item.fn = target_died;
+                job->targets[i]->idle_item.fn = target_idle;
         }
         job->limit = reader->opts.concurrency;
         job->pace = NULL;

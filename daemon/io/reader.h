@@ -39,14 +39,15 @@ struct http;
 /* One device's segments, as a job's blocks go there. Dead from the start: the job leaves it out. */
 struct read_target {
         struct segment *segments; /* by plan_block.segment */
-        /* On the loop, once, where it died: nothing on its way there is in flight any more. Before
-         * the job's ended(). */
-        void (*lost)(struct read_target *target);
+        /* On the loop, where it died, each once and before the job's ended(): it has; nothing is on its
+         * way there any more. */
+        void (*died)(struct read_target *target);
+        void (*idle)(struct read_target *target);
         bool dead;          /* atomic; never back */
         struct error error; /* why it died */
 
         /* private to the reader, under its lock */
-        struct wake_item item;
+        struct wake_item died_item, idle_item;
         unsigned in_flight;
 };
 
@@ -189,7 +190,7 @@ unsigned char *reader_slot_get(struct reader *reader);
 void reader_slot_put(struct reader *reader, unsigned char *slot);
 /* The thread ends: it does not count any more. */
 void reader_leave_locked(struct reader *reader, enum read_engine engine);
-/* A target cannot take the block: it is dead from here on. Whoever holds the ticket says so. */
+/* A target cannot take what is read: it is dead from here on. */
 void reader_lose(struct reader *reader, struct read_job *job, struct read_target *target, const struct error *error);
 /* Nothing more is to be done for the block: it has landed, unless no target of it lives. */
 void reader_landed(const struct ticket *ticket);

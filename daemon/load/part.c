@@ -201,15 +201,19 @@ static void on_landed(struct read_job *job, const struct plan_block *block)
                 wake_post(wake, &part->arrived);
 }
 
-/* A copy has failed, and nothing is on its way to that device any more. */
-static void on_lost(struct read_target *copy)
+/* A copy has failed. */
+static void on_died(struct read_target *copy)
 {
         struct load_target *target = container_of(copy, struct load_target, copy);
-        if (load_ended(target->load->state))
-                return;
-        if (target_lives(target))
+        if (!load_ended(target->load->state) && target_lives(target))
                 target_failed(target, &copy->error);
-        target_give_up(target);
+}
+
+static void on_idle(struct read_target *copy)
+{
+        struct load_target *target = container_of(copy, struct load_target, copy);
+        if (!load_ended(target->load->state))
+                target_give_up(target);
 }
 
 static void read_ended(struct read_job *job)
@@ -240,7 +244,8 @@ void part_read(struct load_part *part)
                                       .landed = on_landed,
                                       .ended = read_ended};
         for (size_t i = 0; i < part->n_targets; i++) {
-                part->copies[i]->lost = on_lost;
+                part->copies[i]->died = on_died;
+                part->copies[i]->idle = on_idle;
                 part->job.targets[i] = part->copies[i];
         }
         part->arrived.fn = on_arrived;

@@ -69,6 +69,17 @@ void gate_pass(struct gate *gate)
         pthread_mutex_unlock(&gate->mutex);
 }
 
+bool gate_try(struct gate *gate)
+{
+        pthread_mutex_lock(&gate->mutex);
+        bool passed = gate->open || gate->passes > 0;
+        gate->come++;
+        gate->passes -= passed && !gate->open;
+        pthread_cond_broadcast(&gate->changed);
+        pthread_mutex_unlock(&gate->mutex);
+        return passed;
+}
+
 void gate_await(struct gate *gate, unsigned n)
 {
         pthread_mutex_lock(&gate->mutex);
@@ -231,8 +242,11 @@ static int fake_prepare(struct segment *segment, uint64_t offset, uint64_t len, 
 
 static int fake_put(struct segment *segment, uint64_t offset, const void *from, uint64_t len, struct error *error)
 {
-        (void)error;
-        gate_pass(&fake_of(segment->device)->put);
+        struct fake_device *fake = fake_of(segment->device);
+        unsigned n = __atomic_add_fetch(&fake->puts, 1, __ATOMIC_SEQ_CST);
+        gate_pass(&fake->put);
+        if (n == fake->fail_put)
+                return error_set(error, STREAMER_EFAILED, "%s: put %u fails", segment->device->name, n);
         require(offset <= segment->size && len <= segment->size - offset);
         memcpy(fake_memory(segment) + offset, from, len);
         return 0;
@@ -292,7 +306,7 @@ void fake_device_share(struct fake_device *fake, uint64_t ceiling)
 void fake_device_init(struct fake_device *fake, const char *name, uint64_t budget, bool hidden)
 {
         *fake = (struct fake_device){.hidden = hidden, .device = {.ops = &fake_ops, .budget = budget}};
-        struct gate *gates[] = {&fake->alloc, &fake->release, &fake->prepare, &fake->put};
+        struct gate *gates[] = {&fake->alloc, &fake->release, &fake->prepare, &fake->put, &fake->event};
         for (size_t i = 0; i < ARRAY_SIZE(gates); i++)
                 gate_init(gates[i], true);
         struct device *d = &fake->device;

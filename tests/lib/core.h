@@ -48,6 +48,7 @@ struct gate {
 
 void gate_init(struct gate *gate, bool open);
 void gate_pass(struct gate *gate);              /* waits where it is closed */
+bool gate_try(struct gate *gate);               /* false where it would wait */
 void gate_await(struct gate *gate, unsigned n); /* until n have come in all */
 unsigned gate_come(struct gate *gate);
 void gate_let(struct gate *gate, unsigned n); /* lets n more pass */
@@ -74,10 +75,13 @@ void threads_await_asleep(const char *name, unsigned n);
  * so before the device is used. */
 struct fake_device {
         struct device device;
-        struct gate alloc, release, prepare, put;
+        struct gate alloc, release, prepare, put, event;
         bool hidden;            /* segments have no base: everything goes through put() */
         unsigned fail_alloc;    /* the number, from 1, of the alloc that fails; 0: none */
         unsigned fail_prepare;  /* the same of prepare; atomic */
+        unsigned fail_put;      /* of put; atomic */
+        unsigned fail_event;    /* of the events that fired; atomic */
+        unsigned puts, events;  /* atomic */
         unsigned allocs, freed; /* of segments, atomic */
         unsigned prepares;      /* atomic */
         uint64_t ceiling;       /* atomic: what others leave of it, where it is shared */
@@ -90,6 +94,8 @@ void fake_device_init(struct fake_device *fake, const char *name, uint64_t budge
 void fake_device_deinit(struct fake_device *fake); /* fails where a segment is left */
 /* Others use it too, and leave so much of it; from now on it is asked on its thread. */
 void fake_device_share(struct fake_device *fake, uint64_t ceiling);
+/* From now on it has copiers: bytes land when their event passes the gate `event`. */
+void fake_device_copies(struct fake_device *fake);
 unsigned char *fake_memory(const struct segment *segment);
 
 /* ---- files ---- */

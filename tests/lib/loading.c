@@ -12,7 +12,9 @@
 #define SECOND UINT64_C(1000000000)
 
 struct fake_device fake;
-struct device *devices[2];
+struct fake_device others[OTHERS];
+static unsigned n_others;
+struct device *devices[1 + OTHERS];
 static struct reader reader;
 static struct work_pool *pool;
 struct resident resident;
@@ -33,8 +35,9 @@ static void on_arrived(struct loads *l, struct generation *g)
         arrivals++;
 }
 
-void loading_begin(void)
+static void begin_with(unsigned n)
 {
+        static const char *const names[OTHERS] = {"one", "two", "three"};
         struct error error = {0};
         struct reader_opts opts = {.concurrency = 2, .block_size = BLOCK, .memory_limit = 2 * BLOCK};
         const struct sources *sources = core_sources();
@@ -42,7 +45,13 @@ void loading_begin(void)
         gate_init(&lane_gate, false);
         fake_device_init(&fake, "fake", BUDGET, false);
         devices[0] = &fake.device;
-        resident_init(&resident, devices, 1, 4);
+        n_others = n;
+        for (unsigned i = 0; i < n; i++) {
+                fake_device_init(&others[i], names[i], BUDGET, true);
+                others[i].device.number = 1 + i;
+                devices[1 + i] = &others[i].device;
+        }
+        resident_init(&resident, devices, 1 + n, 4);
         ck_assert_int_eq(room_init(&room, &resident, core_wake, 4), 0);
         ck_assert_int_eq(reader_init(&reader, &opts, core_wake, &error), 0);
         pool = work_pool_new(core_wake, "pool", 4, 1);
@@ -54,6 +63,16 @@ void loading_begin(void)
                                .block_size = BLOCK,
                                .arrived = on_arrived};
         loads_init(&loads);
+}
+
+void loading_begin(void)
+{
+        begin_with(0);
+}
+
+void loading_begin_several(void)
+{
+        begin_with(OTHERS);
 }
 
 /* Takes a name from somebody who is not loading; false: there is nobody. */
@@ -86,6 +105,10 @@ void loading_end(void)
         core_settle();
         room_deinit(&room);
         fake_device_deinit(&fake);
+        for (unsigned i = 0; i < n_others; i++) {
+                ck_assert_uint_eq(others[i].device.used, 0);
+                fake_device_deinit(&others[i]);
+        }
         ck_assert_uint_eq(process_fds(getpid()), fds_before);
         ck_assert_uint_eq(threads_named("reader") + threads_named("pool") + threads_named("fake-device"), 0);
 }

@@ -15,14 +15,18 @@
 #define BLOCK (2 * MiB)
 #define BUDGET (64 * MiB)
 
-extern struct fake_device fake; /* devices[0] at first */
-extern struct device *devices[2];
+#define OTHERS 3
+
+extern struct fake_device fake;           /* devices[0] at first; is read in place */
+extern struct fake_device others[OTHERS]; /* "one", "two", "three" behind it, of one layout, through slots */
+extern struct device *devices[1 + OTHERS];
 extern struct resident resident;
 extern struct loads loads;
 extern struct gate lane_gate;
 extern unsigned arrivals; /* calls of loads.arrived */
 
 void loading_begin(void);
+void loading_begin_several(void); /* with the others */
 void loading_end(void);
 /* Takes a name from somebody who is not loading; false: there is nobody. */
 bool loading_drop_name(void);

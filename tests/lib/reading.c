@@ -48,7 +48,7 @@ static void on_landed(struct read_job *job, const struct plan_block *block)
 }
 
 /* The job's end says it too, where it was the only one. */
-static void on_lost(struct read_target *target)
+static void on_died(struct read_target *target)
 {
         ck_assert(target->dead);
 }
@@ -70,7 +70,7 @@ void reading_plan(struct reading *r, const char *path, bool hidden)
         for (size_t i = 0; i < plan->n_segments; i++)
                 ck_assert_int_eq(
                         r->device.device.ops->alloc(&r->device.device, plan->segments[i], &r->segments[i], &error), 0);
-        r->target = (struct read_target){.segments = r->segments, .lost = on_lost};
+        r->target = (struct read_target){.segments = r->segments, .died = on_died, .idle = on_died};
         r->landed = must_alloc(plan->n_blocks * sizeof(*r->landed));
         r->job = (struct read_job){.plan = plan,
                                    .objects = r->resolved.set.objects,

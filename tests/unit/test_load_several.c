@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One load for several devices: what is read once, who fails and who goes on, how loads of
+ * overlapping devices meet, and ranks.
+ */
+#include "tests/lib/loading.h"
+
+#include "daemon/base/util.h"
+#include "daemon/resident/group.h"
+#include "tests/lib/storage.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- loads of several devices ---- */
+
+static void start_on(struct watched *w, const char *source, const char *const *names, size_t n, const char *pattern)
+{
+        int r = load_request(w, &(struct load_request){.source = source,
+                                                       .name = "m",
+                                                       .devices = names,
+                                                       .n_devices = n,
+                                                       .pattern = pattern,
+                                                       .caller = &core_caller});
+        ck_assert_msg(r == 0, "%s", w->error.text);
+}
+
+#define ON(...) (const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *)
+
+/* Watched: what is left of a load when it has ended. */
+static struct generation *on(const char *device, enum generation_state state)
+{
+        return resident_on(&resident, "m", state, resident_device(&resident, device, NULL));
+}
+
+static void serves_on(const char *device, uint64_t seed)
+{
+        struct generation *g = on(device, GENERATION_READY);
+        ck_assert_msg(g != NULL, "does not serve on %s", device);
+        serves_small(g, seed);
+}
+
+static void failed_on(const char *device, const char *says)
+{
+        struct generation *g = on(device, GENERATION_FAILED);
+        ck_assert_msg(g != NULL, "has not failed on %s", device);
+        ck_assert_msg(strstr(g->error.text, says) != NULL, "%s", g->error.text);
+        ck_assert_ptr_null(on(device, GENERATION_READY));
+}
+
+static void ends(struct watched *w, enum load_state state)
+{
+        core_until(w->ended);
+        ck_assert_msg(w->state == state, "%s: %s", load_state_name(w->state), w->error.text);
+}
+
+/* ---- replicas ---- */
+
+START_TEST(devices_of_one_layout_share_a_part)
+{
+        struct watched w;
+        start_on(&w, small_file("small.safetensors", 1), ON("one", "two", "three"), NULL);
+        ck_assert_uint_eq(w.load->n_parts, 1);
+        ends(&w, LOAD_READY);
+        serves_on("one", 1);
+        serves_on("two", 1);
+        serves_on("three", 1);
+        ck_assert_uint_eq(w.progress.total, SMALL_BYTES); /* read once */
+        ck_assert_uint_eq(w.progress.bytes, SMALL_BYTES);
+        ck_assert_uint_eq(w.progress.tensors, SMALL_TENSORS);
+}
+END_TEST
+
+START_TEST(a_device_that_is_read_in_place_is_a_part_of_its_own)
+{
+        struct watched w;
+        start_on(&w, small_file("small.safetensors", 1), ON("one", "fake", "two"), NULL);
+        ck_assert_uint_eq(w.load->n_parts, 2);
+        ck_assert_ptr_eq(w.load->targets[0].part, w.load->targets[2].part);
+        ends(&w, LOAD_READY);
+        serves_on("fake", 1);
+        serves_on("one", 1);
+        serves_on("two", 1);
+        ck_assert_uint_eq(w.progress.total, 2 * SMALL_BYTES);
+        ck_assert_uint_eq(w.progress.tensors, SMALL_TENSORS);
+        ck_assert_uint_eq(w.progress.tensors_total, SMALL_TENSORS);
+}
+END_TEST
+
+START_TEST(replicas_share_a_number_and_are_a_group)
+{
+        struct watched w;
+        struct group group;
+        start_on(&w, small_file("small.safetensors", 1), ON("two", "fake", "one"), NULL);
+        ends(&w, LOAD_READY);
+        group_find(&group, &resident, "m", w.generation);
+        ck_assert_uint_eq(group.n, 3);
+        for (size_t i = 0; i < 3; i++)
+                ck_assert_ptr_eq(group.members[i]->device, devices[i]);
+        ck_assert_int_eq((int)group_state(&group), (int)GENERATION_READY);
+        ck_assert_uint_eq(group_bytes(&group), SMALL_BYTES);
+        ck_assert_uint_eq(group_tensors(&group), SMALL_TENSORS);
+        ck_assert_mem_eq(group_digest(&group), w.generation->digest, DIGEST_SIZE);
+        ck_assert_ptr_eq(group_on(&group, devices[2]), on("two", GENERATION_READY));
+        ck_assert_ptr_null(group_on(&group, devices[3]));
+}
+END_TEST
+
+START_TEST(each_device_takes_a_name_over_for_itself)
+{
+        struct watched w;
+        start_on(&w, small_file("old.safetensors", 1), ON("one", "two"), NULL);
+        ends(&w, LOAD_READY);
+        uint64_t old = w.generation->number;
+        start_on(&w, small_file("new.safetensors", 2), ON("two", "three"), NULL);
+        ends(&w, LOAD_READY);
+        ck_assert_uint_gt(w.generation->number, old);
+        serves_on("one", 1);
+        serves_on("two", 2);
+        serves_on("three", 2);
+}
+END_TEST
+
+/* ---- one of several fails ---- */
+
+/* A load of "one" and "two", the second of which fails while the first is held in its reading. */
+static void lose_two(struct watched *w, void (*arrange)(void))
+{
+        arrange();
+        fake_device_copies(&others[0]);
+        gate_init(&others[0].event, false);
+        start_on(w, blocks_file("blocks.safetensors", 4), ON("one", "two"), NULL);
+        core_until(on("two", GENERATION_FAILED) != NULL);
+        ck_assert(!w->ended);
+}
+
+static void fail_alloc(void)
+{
+        others[1].fail_alloc = 1;
+}
+
+static void fail_budget(void)
+{
+        others[1].device.budget = 2 * MiB;
+}
+
+static void fail_put(void)
+{
+        others[1].fail_put = 1;
+}
+
+/* Loop test over the ways in which a device fails. */
+START_TEST(a_device_that_fails_gives_its_memory_back_and_the_other_goes_on)
+{
+        static const struct {
+                void (*arrange)(void);
+                const char *says;
+        } ways[] = {{fail_alloc, "segment 1 fails"}, {fail_budget, "does not fit"}, {fail_put, "put 1 fails"}};
+        struct watched w;
+        struct model *m = model_new(4);
+        lose_two(&w, ways[_i].arrange);
+        failed_on("two", ways[_i].says);
+        if (_i < 2) /* at once; what is on its way there comes home before */
+                core_until(others[1].device.used == 0);
+        gate_open(&others[0].event);
+        ends(&w, LOAD_READY);
+        ck_assert_uint_eq(w.progress.bytes, 4 * BLOCK);
+        model_add_many(m, "t", 4, BLOCK);
+        serves(on("one", GENERATION_READY), m);
+        core_until(others[1].device.used == 0);
+        ck_assert_uint_eq(others[1].allocs, others[1].freed);
+        model_free(m);
+}
+END_TEST
+
+/* Loop test: which of its events fails. */
+START_TEST(a_copy_whose_event_fails_costs_its_device)
+{
+        struct watched w;
+        struct model *m = model_new(4);
+        fake_device_copies(&others[1]);
+        others[1].fail_event = (unsigned)_i;
+        start_on(&w, blocks_file("blocks.safetensors", 4), ON("one", "two"), NULL);
+        ends(&w, LOAD_READY);
+        failed_on("two", "fails");
+        model_add_many(m, "t", 4, BLOCK);
+        serves(on("one", GENERATION_READY), m);
+        core_until(others[1].device.used == 0);
+        model_free(m);
+}
+END_TEST
+
+/* Somebody has attached to the one that fails: its log must not go on with what is not there. */
+START_TEST(nothing_arrives_on_a_device_that_is_out)
+{
+        struct watched w;
+        fake_device_copies(&others[0]);
+        fake_device_copies(&others[1]);
+        gate_init(&others[0].event, true);
+        gate_init(&others[1].event, false);
+        others[1].fail_event = 2;
+        start_on(&w, blocks_file("blocks.safetensors", 4), ON("one", "two"), NULL);
+        core_until(w.load->state == LOAD_READING && on("two", GENERATION_LOADING)->arrival.fd >= 0);
+        struct generation *g = on("two", GENERATION_LOADING);
+        generation_pin(g);
+        gate_open(&others[1].event);
+        ends(&w, LOAD_READY);
+        const struct arrival_header *log = g->arrival.map;
+        ck_assert_uint_le(log->count, 2); /* of two threads one may have landed another block before */
+        ck_assert_uint_eq(((const struct arrival_header *)on("one", GENERATION_READY)->arrival.map)->count, 4);
+        generation_unpin(g);
+}
+END_TEST
+
+START_TEST(a_load_that_loses_its_last_device_fails)
+{
+        struct watched w;
+        others[0].fail_alloc = 1;
+        others[1].fail_put = 2;
+        start_on(&w, blocks_file("blocks.safetensors", 4), ON("one", "two"), NULL);
+        ends(&w, LOAD_FAILED);
+        failed_on("one", "segment 1 fails");
+        failed_on("two", "put 2 fails");
+        ck_assert_ptr_nonnull(strstr(w.error.text, "two: put 2 fails"));
+        core_until(loads_empty(&loads) && others[0].device.used == 0 && others[1].device.used == 0);
+}
+END_TEST
+
+START_TEST(one_part_that_fails_leaves_the_other)
+{
+        struct watched w;
+        fake.fail_prepare = 2; /* the device that is read in place */
+        start_on(&w, small_file("small.safetensors", 1), ON("fake", "one", "two"), NULL);
+        ends(&w, LOAD_READY);
+        failed_on("fake", "no memory");
+        serves_on("one", 1);
+        serves_on("two", 1);
+}
+END_TEST
+
+START_TEST(storage_that_fails_fails_all)
+{
+        struct watched w;
+        char *path = blocks_file("blocks.safetensors", 6);
+        fake_device_copies(&others[0]);
+        gate_init(&others[0].event, false);
+        start_on(&w, path, ON("one", "two"), NULL);
+        core_until(w.load->state == LOAD_READING);
+        gate_await(&others[0].event, 1);
+        must(truncate(path, 4096));
+        gate_open(&others[0].event);
+        ends(&w, LOAD_FAILED);
+        failed_on("one", "cut short");
+        failed_on("two", "cut short");
+}
+END_TEST
+
+START_TEST(cancelling_ends_it_on_all_devices)
+{
+        struct watched w;
+        gate_init(&others[1].put, false);
+        start_on(&w, small_file("small.safetensors", 1), ON("fake", "one", "two"), NULL);
+        core_until(w.load->state == LOAD_READING);
+        gate_await(&others[1].put, 1);
+        load_cancel(w.load);
+        ends(&w, LOAD_CANCELLED);
+        failed_on("fake", "cancelled");
+        failed_on("one", "cancelled");
+        failed_on("two", "cancelled");
+        gate_open(&others[1].put);
+        core_until(loads_empty(&loads) && fake.device.used == 0 && others[0].device.used == 0 &&
+                   others[1].device.used == 0);
+}
+END_TEST
+
+START_TEST(a_failure_is_replaced_on_its_device_alone)
+{
+        struct watched w;
+        char *path = small_file("small.safetensors", 1);
+        others[0].fail_alloc = others[1].fail_alloc = 1;
+        start_on(&w, path, ON("one", "two"), NULL);
+        ends(&w, LOAD_FAILED);
+        others[0].fail_alloc = 0;
+        start_on(&w, path, ON("one"), NULL);
+        ends(&w, LOAD_READY);
+        serves_on("one", 1);
+        ck_assert_ptr_null(on("one", GENERATION_FAILED));
+        failed_on("two", "segment 1 fails");
+}
+END_TEST
+
+/* ---- loads that meet ---- */
+
+START_TEST(a_replica_is_added_under_the_same_number)
+{
+        struct watched w;
+        char *path = small_file("small.safetensors", 1);
+        start_on(&w, path, ON("one"), NULL);
+        ends(&w, LOAD_READY);
+        struct generation *first = w.generation;
+        start_on(&w, path, ON("one", "two"), NULL);
+        ends(&w, LOAD_READY);
+        ck_assert_ptr_eq(on("one", GENERATION_READY), first);
+        serves_on("two", 1);
+        ck_assert_uint_eq(on("two", GENERATION_READY)->number, first->number);
+        ck_assert_uint_eq(others[0].allocs, 1);
+        core_until(loads_empty(&loads));
+        ck_assert_uint_eq(first->pins, 0);
+}
+END_TEST
+
+START_TEST(a_number_is_not_used_again_where_something_of_it_is_left)
+{
+        struct watched w;
+        char *path = small_file("small.safetensors", 1);
+        start_on(&w, path, ON("one", "two"), NULL);
+        ends(&w, LOAD_READY);
+        struct generation *leased = on("two", GENERATION_READY);
+        core_until(loads_empty(&loads));
+        generation_pin(leased);
+        generation_drop_name(leased, "m");
+        start_on(&w, path, ON("two"), NULL);
+        ends(&w, LOAD_READY);
+        ck_assert_uint_ne(w.generation->number, leased->number);
+        serves_on("two", 1);
+        generation_unpin(leased);
+}
+END_TEST
+
+START_TEST(devices_of_a_load_are_joined_only_as_a_whole)
+{
+        struct watched a, b, c;
+        char *path = small_file("small.safetensors", 1);
+        gate_init(&others[0].put, false);
+        start_on(&a, path, ON("one", "two"), NULL);
+        core_until(a.load->state == LOAD_READING);
+        start_on(&b, path, ON("one", "two"), NULL);
+        start_on(&c, path, ON("one", "three"), NULL);
+        ck_assert_ptr_eq(a.load, b.load);
+        ck_assert_ptr_ne(a.load, c.load);
+        gate_open(&others[0].put);
+        ends(&a, LOAD_READY);
+        ends(&c, LOAD_READY);
+        serves_on("one", 1);
+        serves_on("three", 1);
+        ck_assert_uint_eq(others[0].allocs, 1); /* it waited for what the other brought */
+        ck_assert_uint_eq(on("one", GENERATION_READY)->number, on("three", GENERATION_READY)->number);
+}
+END_TEST
+
+/* Loop test: the other load fails, or the one that waits is cancelled. */
+START_TEST(who_waits_for_another_load_depends_on_it_no_further)
+{
+        struct watched a, b;
+        char *path = small_file("small.safetensors", 1);
+        gate_init(&others[0].put, false);
+        start_on(&a, path, ON("one", "two"), NULL);
+        core_until(a.load->state == LOAD_READING);
+        start_on(&b, path, ON("one"), NULL);
+        core_until(!list_empty(&b.load->behind.link) && b.load->behind.load != NULL);
+        load_cancel(_i == 0 ? a.load : b.load);
+        gate_open(&others[0].put);
+        ends(&a, _i == 0 ? LOAD_CANCELLED : LOAD_READY);
+        ends(&b, _i == 0 ? LOAD_READY : LOAD_CANCELLED);
+        serves_on("one", 1);
+}
+END_TEST
+
+START_TEST(a_device_cannot_be_named_twice)
+{
+        struct watched w;
+        const char *const twice[] = {"one", "uuid-of-one"};
+        int r = load_request(
+                &w, &(struct load_request){.source = "/x", .devices = twice, .n_devices = 2, .caller = &core_caller});
+        ck_assert_int_eq(r, STREAMER_EINVAL);
+        ck_assert_ptr_nonnull(strstr(w.error.text, "named twice"));
+}
+END_TEST
+
+/* ---- ranks ---- */
+
+#define PATTERN "r{rank}.safetensors"
+
+static char *write_ranks(size_t n)
+{
+        char *folder = suite_path("ranks-%d", (int)getpid());
+        mkdir(folder, 0755);
+        for (size_t i = 0; i < n; i++) {
+                struct model *m = small_model(50 + i);
+                char *path = format_text("%s/r%zu.safetensors", folder, i);
+                model_write(m, path);
+                free(path);
+                model_free(m);
+        }
+        return folder;
+}
+
+static unsigned ready_alone; /* changes at which some ranks, and not all, served */
+
+/* A client is answered on a later turn of the loop: there it sees all of them or none. */
+static void count_ready(void)
+{
+        unsigned n = 0;
+        list_each (pos, &resident.generations)
+                n += container_of(pos, struct generation, link)->state == GENERATION_READY;
+        ready_alone += n != 0 && n != 3;
+}
+
+START_TEST(each_rank_goes_to_its_device_and_all_serve_at_once)
+{
+        struct watched w;
+        struct group group;
+        start_on(&w, write_ranks(3), ON("three", "fake", "one"), PATTERN);
+        ck_assert_uint_eq(w.load->n_parts, 3);
+        while (!w.ended) {
+                uv_run(&core_loop, UV_RUN_ONCE);
+                count_ready();
+        }
+        ends(&w, LOAD_READY);
+        ck_assert_uint_eq(ready_alone, 0);
+        serves_on("three", 50);
+        serves_on("fake", 51);
+        serves_on("one", 52);
+        group_find(&group, &resident, "m", w.generation);
+        ck_assert_uint_eq(group.n, 3);
+        for (unsigned i = 0; i < 3; i++)
+                ck_assert_uint_eq(group.members[i]->rank, i);
+        ck_assert_uint_eq(group_bytes(&group), 3 * SMALL_BYTES);
+        ck_assert_ptr_null(group_digest(&group));
+        ck_assert_uint_eq(w.progress.tensors, 3 * SMALL_TENSORS);
+}
+END_TEST
+
+static void rank_fails(const char *says)
+{
+        struct watched w;
+        start_on(&w, write_ranks(3), ON("one", "two", "three"), PATTERN);
+        ends(&w, LOAD_FAILED);
+        ck_assert_msg(strstr(w.error.text, says) != NULL, "%s", w.error.text);
+        failed_on("one", says);
+        failed_on("two", says);
+        failed_on("three", says);
+        core_until(loads_empty(&loads));
+        for (size_t i = 0; i < OTHERS; i++)
+                core_until(others[i].device.used == 0);
+}
+
+START_TEST(a_rank_that_fails_fails_all)
+{
+        if (_i == 0)
+                others[1].fail_alloc = 1;
+        else
+                others[1].fail_put = 2;
+        rank_fails("rank 1: two: ");
+}
+END_TEST
+
+START_TEST(ranks_are_charged_all_before_any_allocates)
+{
+        others[2].device.budget = 2 * MiB;
+        rank_fails("three: nothing resident");
+        ck_assert_uint_eq(others[0].allocs + others[1].allocs, 0);
+}
+END_TEST
+
+START_TEST(ranks_that_are_resident_are_not_read_again)
+{
+        struct watched w;
+        char *folder = write_ranks(2);
+        start_on(&w, folder, ON("one", "two"), PATTERN);
+        ends(&w, LOAD_READY);
+        struct generation *first = w.generation;
+        start_on(&w, folder, ON("one", "two"), PATTERN);
+        ends(&w, LOAD_READY);
+        ck_assert_ptr_eq(w.generation, first);
+        ck_assert_uint_eq(others[0].allocs, 1);
+        /* On other devices they are a model of their own, and take the name over where they meet. */
+        start_on(&w, folder, ON("two", "three"), PATTERN);
+        ends(&w, LOAD_READY);
+        ck_assert_uint_ne(w.generation->number, first->number);
+        serves_on("two", 50);
+}
+END_TEST
+
+START_TEST(ranks_that_are_not_whole_fail_the_load)
+{
+        struct watched w;
+        start_on(&w, write_ranks(3), ON("one", "two"), PATTERN);
+        ends(&w, LOAD_FAILED);
+        ck_assert_ptr_nonnull(strstr(w.error.text, "3 ranks for 2 devices"));
+        ck_assert_uint_eq(others[0].allocs, 0);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("load: several devices");
+        TCase *replicas = core_group("replicas", loading_begin_several, loading_end);
+        tcase_add_test(replicas, devices_of_one_layout_share_a_part);
+        tcase_add_test(replicas, a_device_that_is_read_in_place_is_a_part_of_its_own);
+        tcase_add_test(replicas, replicas_share_a_number_and_are_a_group);
+        tcase_add_test(replicas, each_device_takes_a_name_over_for_itself);
+        TCase *failing = core_group("one of several fails", loading_begin_several, loading_end);
+        tcase_add_loop_test(failing, a_device_that_fails_gives_its_memory_back_and_the_other_goes_on, 0, 3);
+        tcase_add_loop_test(failing, a_copy_whose_event_fails_costs_its_device, 1, 5);
+        tcase_add_test(failing, nothing_arrives_on_a_device_that_is_out);
+        tcase_add_test(failing, a_load_that_loses_its_last_device_fails);
+        tcase_add_test(failing, one_part_that_fails_leaves_the_other);
+        tcase_add_test(failing, storage_that_fails_fails_all);
+        tcase_add_test(failing, cancelling_ends_it_on_all_devices);
+        tcase_add_test(failing, a_failure_is_replaced_on_its_device_alone);
+        TCase *meet = core_group("loads that meet", loading_begin_several, loading_end);
+        tcase_add_test(meet, a_replica_is_added_under_the_same_number);
+        tcase_add_test(meet, a_number_is_not_used_again_where_something_of_it_is_left);
+        tcase_add_test(meet, devices_of_a_load_are_joined_only_as_a_whole);
+        tcase_add_loop_test(meet, who_waits_for_another_load_depends_on_it_no_further, 0, 2);
+        tcase_add_test(meet, a_device_cannot_be_named_twice);
+        TCase *ranks = core_group("ranks", loading_begin_several, loading_end);
+        tcase_add_test(ranks, each_rank_goes_to_its_device_and_all_serve_at_once);
+        tcase_add_loop_test(ranks, a_rank_that_fails_fails_all, 0, 2);
+        tcase_add_test(ranks, ranks_are_charged_all_before_any_allocates);
+        tcase_add_test(ranks, ranks_that_are_resident_are_not_read_again);
+        tcase_add_test(ranks, ranks_that_are_not_whole_fail_the_load);
+        return suite_run();
+}
