@@ -5,7 +5,7 @@
 
 static bool may_go(const struct evict_candidate *c)
 {
-        return c->ready && !c->pinned && c->leased == 0 && c->bytes > 0;
+        return c->ready && !c->pinned && c->held == 0 && c->bytes > 0;
 }
 
 static int compare(uint64_t x, uint64_t y)

@@ -24,7 +24,7 @@ struct evict_candidate {
         uint64_t last_used; /* of a clock */
         uint64_t expires;   /* of the same clock; 0: never */
         uint64_t priority;
-        unsigned leased;
+        uint64_t held; /* by leases, and work that touches it */
         bool pinned, ready;
         void *owner; /* the caller's */
         bool chosen; /* the answer */

@@ -400,12 +400,71 @@ void generation_drop_name(struct generation *generation, const char *name)
         generation_settle(generation);
 }
 
-void generation_evict(struct generation *generation)
+static bool is_rank_of(const struct generation *g, const struct generation *other)
 {
-        require(generation->state == GENERATION_READY && generation->n_leases == 0);
+        return g == other || (g->n_ranks > 0 && g->number == other->number && other->n_ranks > 0);
+}
+
+uint64_t generation_holders(const struct generation *generation)
+{
+        uint64_t n = 0;
+        list_each (pos, &generation->resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (is_rank_of(generation, g))
+                        n += g->n_leases + g->pins;
+        }
+        return n;
+}
+
+bool generation_pinned(const struct generation *generation)
+{
+        list_each (pos, &generation->resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (is_rank_of(generation, g) && g->pinned)
+                        return true;
+        }
+        return false;
+}
+
+static void drop_all_names(struct generation *generation)
+{
         while (generation->names.next != generation->names.prev)
                 remove_name(generation, generation_name(generation));
         generation_drop_name(generation, generation_name(generation));
+}
+
+void generation_evict(struct generation *generation)
+{
+        struct resident *resident = generation->resident;
+        uint64_t number = generation->number;
+        bool ranks = generation->n_ranks > 0;
+        require(generation->state == GENERATION_READY && generation_holders(generation) == 0);
+        drop_all_names(generation);
+        list_each_safe (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (ranks && g->number == number && g->n_ranks > 0 && g->state == GENERATION_READY)
+                        drop_all_names(g);
+        }
+}
+
+void generation_revoke(struct generation *generation)
+{
+        require(generation->state == GENERATION_DRAINING && !generation->quarantined);
+        generation->quarantined = true;
+        generation->device->quarantined += generation->charged;
+        log_warn("%s: generation %" PRIu64 " is taken from %u lease%s: %" PRIu64 " bytes are in quarantine until "
+                 "those who map it are gone",
+                 generation_name(generation), generation->number, generation->n_leases,
+                 generation->n_leases == 1 ? "" : "s", generation->charged);
+        generation_changed(generation);
+}
+
+/* A pin is of the name: what serves it next has it, too. */
+static void hand_on(struct generation *old, struct generation *new)
+{
+        new->pinned = new->pinned || (old->state == GENERATION_READY && old->pinned);
+        if (new->drain_timeout_ns > 0)
+                old->drained_by_ns = now_ns() + new->drain_timeout_ns;
 }
 
 void generation_take_over(struct generation *generation, const char *name)
@@ -413,8 +472,10 @@ void generation_take_over(struct generation *generation, const char *name)
         list_each_safe (pos, &generation->resident->generations) {
                 struct generation *other = container_of(pos, struct generation, link);
                 if (other != generation && other->device == generation->device && generation_has_name(other, name) &&
-                    (other->state == GENERATION_READY || other->state == GENERATION_FAILED))
+                    (other->state == GENERATION_READY || other->state == GENERATION_FAILED)) {
+                        hand_on(other, generation);
                         generation_drop_name(other, name);
+                }
         }
 }
 

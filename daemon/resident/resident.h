@@ -163,8 +163,15 @@ int generation_charge(struct generation *generation, uint64_t bytes, struct erro
 /* Gives back what was charged and is not allocated. */
 void generation_uncharge(struct generation *generation);
 
-/* All its names go: it drains, and its memory is released. Nobody may hold it. */
+/* Who keeps it from being evicted: leases, and work that touches it. Ranks stand and fall together. */
+uint64_t generation_holders(const struct generation *generation);
+bool generation_pinned(const struct generation *generation);
+/* All its names go: it drains, and its memory is released; that of its other ranks, too. Nobody may
+ * hold it. */
 void generation_evict(struct generation *generation);
+/* It drains, and those who hold it are to know that it was taken from them. What they may have mapped
+ * stays, in quarantine, until they are gone. */
+void generation_revoke(struct generation *generation);
 /* It is being used now: last_used_ns. */
 void generation_used(struct generation *generation);
 /* Its memory is on its way back: released, or held up for a moment by work that touches it. */

@@ -103,8 +103,8 @@ static struct evict_candidate candidate_of(const struct asker *asker, struct gen
                 .last_used = g->last_used_ns,
                 .expires = g->keep_alive_ns > 0 ? g->last_used_ns + g->keep_alive_ns : 0,
                 .priority = g->priority,
-                .leased = g->n_leases + g->pins,
-                .pinned = g->pinned || is_replaced(asker, g),
+                .held = generation_holders(g),
+                .pinned = generation_pinned(g) || is_replaced(asker, g),
                 .ready = g->state == GENERATION_READY,
                 .owner = g,
         };
@@ -334,6 +334,8 @@ static void evict(const struct room_outlook *outlook, const char *for_whom)
 {
         for (size_t i = 0; i < outlook->n_victims; i++) {
                 struct generation *g = outlook->victims[i];
+                if (g->state != GENERATION_READY) /* it went with another of its ranks */
+                        continue;
                 log_info("%s: evicted (generation %" PRIu64 ", %" PRIu64 " bytes of %s) for %s", generation_name(g),
                          g->number, g->charged, g->device->name, for_whom);
                 generation_evict(g);

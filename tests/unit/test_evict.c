@@ -110,7 +110,7 @@ END_TEST
 START_TEST(leased_models_stay)
 {
         struct evict_candidate c[] = {idle("leased", 10, 1), idle("b", 10, 2)};
-        c[0].leased = 1;
+        c[0].held = 1;
         expect(c, 10, "b");
         expect_none(c, 11);
 }
@@ -154,7 +154,7 @@ END_TEST
 
 static bool candidate(const struct evict_candidate *c)
 {
-        return c->ready && !c->pinned && c->leased == 0 && c->bytes > 0;
+        return c->ready && !c->pinned && c->held == 0 && c->bytes > 0;
 }
 
 /* Written apart from the code under test. */
@@ -199,7 +199,7 @@ static struct evict_candidate random_candidate(unsigned *seed)
                 .last_used = (uint64_t)rand_r(seed) % 5,
                 .priority = (uint64_t)rand_r(seed) % 3,
                 .expires = (uint64_t)rand_r(seed) % 4,
-                .leased = rand_r(seed) % 5 == 0,
+                .held = rand_r(seed) % 5 == 0,
                 .pinned = rand_r(seed) % 5 == 0,
                 .ready = rand_r(seed) % 6 != 0,
         };

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/resident/expiry.h"
+
+#include "daemon/base/log.h"
+
+#include <inttypes.h>
+
+static bool may_expire(const struct generation *g)
+{
+        return g->state == GENERATION_READY && g->keep_alive_ns > 0 && !generation_pinned(g) &&
+               generation_holders(g) == 0;
+}
+
+uint64_t generation_expires_in(const struct generation *g, uint64_t now)
+{
+        uint64_t at = g->last_used_ns + g->keep_alive_ns;
+        if (!may_expire(g))
+                return 0;
+        return at > now ? at - now : 1;
+}
+
+static bool has_expired(const struct generation *g, uint64_t now)
+{
+        return may_expire(g) && now - g->last_used_ns >= g->keep_alive_ns;
+}
+
+static bool is_overdue(const struct generation *g, uint64_t now)
+{
+        return g->state == GENERATION_DRAINING && g->drained_by_ns != 0 && now >= g->drained_by_ns && g->n_leases > 0 &&
+               !g->quarantined;
+}
+
+/* One at a time: what goes may take others of the list with it. */
+static struct generation *next_due(const struct resident *resident, uint64_t now)
+{
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (has_expired(g, now) || is_overdue(g, now))
+                        return g;
+        }
+        return NULL;
+}
+
+void resident_expire(struct resident *resident, uint64_t now)
+{
+        struct generation *g;
+        while ((g = next_due(resident, now)) != NULL) {
+                if (g->state == GENERATION_DRAINING) {
+                        generation_revoke(g);
+                        continue;
+                }
+                log_info("%s: generation %" PRIu64 " goes: nobody has used it for %" PRIu64 " ms", generation_name(g),
+                         g->number, (now - g->last_used_ns) / 1000000);
+                generation_evict(g);
+        }
+}
