@@ -220,6 +220,18 @@ int streamer_call(streamer_client *client, const char *verb, const char *args_js
 
 /* ---- events ---- */
 
+int streamer_subscribe(streamer_client *client, const char *model)
+{
+        struct call call = {.accept = accept_subscribe, .arg = client};
+        struct request request = {.verb = VERB_subscribe, .u.subscribe = {.model = model}};
+        int rc = channel_check(client);
+        if (rc == 0)
+                rc = channel_call(client, &request, &call, channel_deadline(client));
+        if (rc == 0)
+                call_deinit(&call);
+        return rc;
+}
+
 static bool has_event(const void *arg)
 {
         const streamer_client *c = arg;

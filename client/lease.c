@@ -36,11 +36,10 @@ static void unlink_lease(struct streamer_lease *lease)
         lease->linked = false;
 }
 
-static void update_failed(struct streamer_lease *lease, const msgpack_object *o)
+static void update_code(struct streamer_lease *lease, const msgpack_object *o)
 {
         const char *s;
         size_t len;
-        lease->state = LEASE_FAILED;
         lease->code = object_str(o, "code", &s, &len) ? code_from_wire(s, len) : STREAMER_EFAILED;
         free(lease->text);
         lease->text = object_str(o, "text", &s, &len) ? strndup(s, len) : NULL;
@@ -52,10 +51,17 @@ void lease_update(struct streamer_lease *lease, const msgpack_object *o)
         size_t len;
         if (object_str(o, "digest", &digest, &len) && len == sizeof(lease->digest) - 1)
                 memcpy(lease->digest, digest, len);
-        if (object_str_eq(o, "state", "failed"))
-                update_failed(lease, o);
-        else if (!object_str_eq(o, "state", "loading"))
+        if (object_str_eq(o, "state", "revoked")) {
+                lease->revoked = true;
+                update_code(lease, o);
+                return;
+        }
+        if (object_str_eq(o, "state", "failed")) {
+                lease->state = LEASE_FAILED;
+                update_code(lease, o);
+        } else if (!object_str_eq(o, "state", "loading")) {
                 lease->state = LEASE_READY; /* "draining" too: it has every tensor */
+        }
 }
 
 void lease_event(struct streamer_client *c, const msgpack_object *event)
@@ -99,9 +105,12 @@ int streamer_lease_check(streamer_lease *lease)
         if (rc != 0)
                 return rc;
         pthread_mutex_lock(&c->lock);
-        bool lost = lease->lost;
+        if (lease->lost)
+                rc = fail(c, STREAMER_ELOST, "the daemon does not hold this lease any more");
+        else if (lease->revoked)
+                rc = fail(c, lease->code, "%s", lease->text ? lease->text : code_text(lease->code));
         pthread_mutex_unlock(&c->lock);
-        return lost ? fail(c, STREAMER_ELOST, "the daemon does not hold this lease any more") : 0;
+        return rc;
 }
 
 /* ---- the end ---- */

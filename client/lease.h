@@ -40,7 +40,8 @@ struct streamer_lease {
         /* under the client's lock */
         bool linked;
         enum lease_state state;
-        int code; /* why it failed */
+        bool revoked;
+        int code; /* why it failed, or was taken */
         char *text;
         char digest[33];
         unsigned char *arrived; /* bitmap over records, as far as the log has been read */

@@ -2,7 +2,7 @@
  *
  * Loads. The daemon accepts at once and tells the rest by events, if it was asked to:
  *
- *   resolving > loading > ready | failed | cancelled
+ *   resolving > queued > loading > ready | failed | cancelled
  *
  * The operation only watches: freeing it, or losing the connection, ends nothing.
  */
@@ -12,6 +12,8 @@
 #include "client/util.h"
 
 #include <stdio.h>
+
+#define LOAD_FLAGS (STREAMER_LOAD_DETACH | STREAMER_LOAD_WAIT | STREAMER_LOAD_NO_EVICT | STREAMER_LOAD_PIN)
 
 struct streamer_op {
         struct streamer_op *next; /* in the client's list */
@@ -30,7 +32,7 @@ struct streamer_op {
         size_t n_failures;
 };
 
-static const char *const states[] = {"resolving", "loading", "ready", "failed", "cancelled"};
+static const char *const states[] = {"resolving", "queued", "loading", "ready", "failed", "cancelled"};
 
 /* The constant that equals the event's state, so that it may outlive the event. */
 static const char *state_of(const msgpack_object *event)
@@ -114,7 +116,7 @@ static void update(struct streamer_op *op, const msgpack_object *event)
         object_u64(event, "elapsed_ns", &p->elapsed_ns);
         object_u64(event, "generation", &p->generation);
         p->state = state;
-        if (strcmp(state, "resolving") != 0 && strcmp(state, "loading") != 0)
+        if (strcmp(state, "ready") == 0 || strcmp(state, "failed") == 0 || strcmp(state, "cancelled") == 0)
                 end(op, event, state);
 }
 
@@ -153,6 +155,11 @@ static int request_load(struct streamer_op *op, const streamer_load_opts *o, con
                                              .pattern = o->pattern,
                                              .verify = o->verify,
                                              .priority = o->priority,
+                                             .wait = (o->flags & STREAMER_LOAD_WAIT) != 0,
+                                             .no_evict = (o->flags & STREAMER_LOAD_NO_EVICT) != 0,
+                                             .pin = (o->flags & STREAMER_LOAD_PIN) != 0,
+                                             .keep_alive_ms = o->keep_alive_ms,
+                                             .drain_timeout_ms = o->drain_timeout_ms,
                                              .watch = op->watched}};
         int rc = channel_call(op->client, &request, &call, channel_deadline(op->client));
         if (rc != 0)
@@ -168,7 +175,7 @@ int streamer_load(streamer_client *client, const streamer_load_opts *opts, strea
         int rc = channel_check(client);
         if (rc != 0)
                 return rc;
-        if (!op || !options_copy(&o, sizeof(o), opts) || !o.source || (o.flags & ~STREAMER_LOAD_DETACH))
+        if (!op || !options_copy(&o, sizeof(o), opts) || !o.source || (o.flags & ~LOAD_FLAGS))
                 return fail(client, STREAMER_EINVAL, "load: an argument is missing, or an option is not known");
         rc = source_resolve(o.source, &source, client->serial);
         if (rc != 0)

@@ -117,10 +117,29 @@ int streamer_unload(streamer_client *client, const char *model, unsigned flags)
         int rc = channel_check(client);
         if (rc != 0)
                 return rc;
-        if (!model || (flags & ~STREAMER_UNLOAD_DRAIN))
+        if (!model || (flags & ~(STREAMER_UNLOAD_DRAIN | STREAMER_UNLOAD_FORCE)))
                 return fail(client, STREAMER_EINVAL, "unload: a model is missing, or a flag is not known");
         struct request request = {.verb = VERB_unload,
-                                  .u.unload = {.model = model, .drain = (flags & STREAMER_UNLOAD_DRAIN) != 0}};
+                                  .u.unload = {.model = model,
+                                               .drain = (flags & STREAMER_UNLOAD_DRAIN) != 0,
+                                               .force = (flags & STREAMER_UNLOAD_FORCE) != 0}};
+        rc = channel_call(client, &request, &call, channel_deadline(client));
+        if (rc == 0)
+                call_deinit(&call);
+        return rc;
+}
+
+int streamer_pin(streamer_client *client, const char *model, int pinned)
+{
+        struct call call = {0};
+        int rc = channel_check(client);
+        if (rc != 0)
+                return rc;
+        if (!model)
+                return fail(client, STREAMER_EINVAL, "pin: a model is missing");
+        struct request request = {.verb = VERB_pin, .u.pin = {.model = model}};
+        if (!pinned)
+                request = (struct request){.verb = VERB_unpin, .u.unpin = {.model = model}};
         rc = channel_call(client, &request, &call, channel_deadline(client));
         if (rc == 0)
                 call_deinit(&call);

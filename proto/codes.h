@@ -28,7 +28,8 @@
         X("limit", STREAMER_ELIMIT, 1, "a limit of the daemon is reached") \
         X("unsupported", STREAMER_EUNSUPPORTED, 1, "not supported here") \
         X("corrupt", STREAMER_ECORRUPT, 1, "the tensor table is corrupt") \
-        X("system", STREAMER_EOS, 1, "a system call failed")
+        X("system", STREAMER_EOS, 1, "a system call failed") \
+        X("revoked", STREAMER_EREVOKED, 1, "the model was unloaded by force")
 // clang-format on
 
 const char *code_wire(int code);                  /* "failed" for an unknown code */

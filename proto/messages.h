@@ -20,7 +20,8 @@
 #define PROTO_NAME_MAX 1024 /* bytes of a model's name */
 #define PROTO_PRIORITY_MAX 10000
 #define PROTO_PRIORITY_DEFAULT 100
-#define PROTO_TEXT_MAX 8192 /* bytes of a source, a tensor's name, a path */
+#define PROTO_DURATION_MAX UINT64_C(31622400000) /* milliseconds: a leap year's */
+#define PROTO_TEXT_MAX 8192                      /* bytes of a source, a tensor's name, a path */
 
 enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
 
@@ -39,6 +40,11 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(load, STR, pattern, false, 255) \
         F(load, STR, verify, false, 16) \
         F(load, U64, priority, false, PROTO_PRIORITY_MAX) \
+        F(load, BOOL, wait, false, 0) \
+        F(load, BOOL, no_evict, false, 0) \
+        F(load, BOOL, pin, false, 0) \
+        F(load, U64, keep_alive_ms, false, PROTO_DURATION_MAX) \
+        F(load, U64, drain_timeout_ms, false, PROTO_DURATION_MAX) \
         F(load, BOOL, dry_run, false, 0) \
         F(load, BOOL, watch, false, 0)
 #define FIELDS_cancel(F) \
@@ -67,7 +73,9 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
 #define FIELDS_unload(F) \
         F(unload, STR, model, true, PROTO_NAME_MAX) \
         F(unload, STR, device, false, 255) \
-        F(unload, BOOL, drain, false, 0)
+        F(unload, BOOL, drain, false, 0) \
+        F(unload, BOOL, force, false, 0) \
+        F(unload, U64, drain_timeout_ms, false, PROTO_DURATION_MAX)
 #define FIELDS_attach(F) \
         F(attach, STR, model, true, PROTO_NAME_MAX) \
         F(attach, STR, device, false, 255) \
@@ -80,7 +88,12 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(reclaim, STR, digest, true, 32)
 #define FIELDS_detach(F) \
         F(detach, U64, lease, true, 0)
-#define FIELDS_subscribe(F)
+#define FIELDS_subscribe(F) \
+        F(subscribe, STR, model, false, PROTO_NAME_MAX)
+#define FIELDS_pin(F) \
+        F(pin, STR, model, true, PROTO_NAME_MAX)
+#define FIELDS_unpin(F) \
+        F(unpin, STR, model, true, PROTO_NAME_MAX)
 #define FIELDS_metrics(F)
 #define FIELDS_doctor(F) \
         F(doctor, STR, root, false, PROTO_TEXT_MAX)
@@ -90,7 +103,7 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
 
 #define VERBS(V) \
         V(hello) V(ping) V(version) V(load) V(cancel) V(list) V(show) V(status) V(ps) V(wait) V(verify) V(unload) \
-        V(attach) V(reclaim) V(detach) V(subscribe) V(set_priority) V(metrics) V(doctor) V(probe) V(whoami)
+        V(attach) V(reclaim) V(detach) V(subscribe) V(set_priority) V(pin) V(unpin) V(metrics) V(doctor) V(probe) V(whoami)
 // clang-format on
 
 enum verb {

@@ -110,6 +110,12 @@ static void print_detached(const struct ctl *ctl, const char *model)
         }
 }
 
+static unsigned load_flags(const struct ctl *ctl)
+{
+        return (ctl->detach ? STREAMER_LOAD_DETACH : 0) | (ctl->wait ? STREAMER_LOAD_WAIT : 0) |
+               (ctl->no_evict ? STREAMER_LOAD_NO_EVICT : 0) | (ctl->pin ? STREAMER_LOAD_PIN : 0);
+}
+
 static int load(const struct ctl *ctl, const struct devices *devices)
 {
         streamer_op *op;
@@ -125,7 +131,9 @@ static int load(const struct ctl *ctl, const struct devices *devices)
                 .layout = ctl->layout,
                 .pattern = ctl->pattern,
                 .verify = ctl->verify,
-                .flags = ctl->detach ? STREAMER_LOAD_DETACH : 0,
+                .flags = load_flags(ctl),
+                .keep_alive_ms = ctl->keep_alive_ms,
+                .drain_timeout_ms = ctl->drain_timeout_ms,
                 .priority = (unsigned)priority,
         };
         /* From here on the daemon may have the load, and an interrupt must say so. */
@@ -143,6 +151,27 @@ static int load(const struct ctl *ctl, const struct devices *devices)
         return rc;
 }
 
+static void print_room(const json_t *plan)
+{
+        char size[HUMAN_MAX];
+        size_t i;
+        const json_t *victim;
+        const char *room = json_str(plan, "room");
+        if (strcmp(room, "fits") == 0)
+                puts("  it fits");
+        else if (strcmp(room, "waits") == 0)
+                puts("  it fits when what is being released is free");
+        else if (strcmp(room, "evicts") != 0)
+                puts("  it does not fit");
+        json_array_foreach(json_object_get(plan, "evicts"), i, victim)
+        {
+                fputs("  evicts   ", stdout);
+                put_escaped(stdout, json_str(victim, "model"));
+                printf(", generation %" PRIu64 ", %s\n", json_u64(victim, "generation"),
+                       human_size(size, json_u64(victim, "bytes")));
+        }
+}
+
 static void print_plan_of(const json_t *plan)
 {
         char needed[HUMAN_MAX], free_bytes[HUMAN_MAX], budget[HUMAN_MAX], copied[HUMAN_MAX];
@@ -154,7 +183,7 @@ static void print_plan_of(const json_t *plan)
         if (json_is_true(json_object_get(plan, "resident")))
                 puts("  it is resident already");
         else
-                puts(json_is_true(json_object_get(plan, "fits")) ? "  it fits" : "  it does not fit");
+                print_room(plan);
 }
 
 static void print_plan(const json_t *plan)
@@ -179,9 +208,9 @@ static int dry_run(struct ctl *ctl, const struct devices *devices)
         json_t *list = json_array();
         for (size_t i = 0; i < devices->n; i++)
                 json_array_append_new(list, json_string(devices->names[i]));
-        json_t *args = json_pack("{s:s, s:b, s:o, s:s*, s:s*, s:s*, s:s*}", "source", ctl->args[0], "dry_run", 1,
+        json_t *args = json_pack("{s:s, s:b, s:o, s:s*, s:s*, s:s*, s:s*, s:b}", "source", ctl->args[0], "dry_run", 1,
                                  "devices", list, "name", ctl->name, "verify", ctl->verify, "layout", ctl->layout,
-                                 "pattern", ctl->pattern);
+                                 "pattern", ctl->pattern, "no_evict", ctl->no_evict);
         if (!args)
                 return usage_error(ctl, "load: an argument is not valid UTF-8");
         int rc = ctl_call(ctl, "load", args, ctl->name ? ctl->name : ctl->args[0], &reply);
@@ -242,6 +271,33 @@ int verb_set_priority(struct ctl *ctl)
         return rc;
 }
 
+static json_t *unload_args(const struct ctl *ctl, const char *device)
+{
+        json_t *args = json_pack("{s:b, s:b, s:s*}", "drain", ctl->drain, "force", ctl->force, "device", device);
+        if (args && ctl->drain_timeout_ms > 0)
+                json_object_set_new(args, "drain_timeout_ms", json_integer((json_int_t)ctl->drain_timeout_ms));
+        return args;
+}
+
+static int pin(struct ctl *ctl, const char *verb)
+{
+        cleanup_json json_t *reply = NULL;
+        int rc = call_model(ctl, verb, json_object(), &reply);
+        if (rc == 0 && ctl->format != FORMAT_JSON)
+                printf("  %sned\n", verb);
+        return rc;
+}
+
+int verb_pin(struct ctl *ctl)
+{
+        return pin(ctl, "pin");
+}
+
+int verb_unpin(struct ctl *ctl)
+{
+        return pin(ctl, "unpin");
+}
+
 int verb_unload(struct ctl *ctl)
 {
         cleanup_json json_t *reply = NULL;
@@ -249,8 +305,7 @@ int verb_unload(struct ctl *ctl)
         int rc = devices_init_one(ctl, &devices);
         if (rc != 0)
                 return rc;
-        rc = call_model(ctl, "unload", json_pack("{s:b, s:s*}", "drain", ctl->drain, "device", devices.names[0]),
-                        &reply);
+        rc = call_model(ctl, "unload", unload_args(ctl, devices.names[0]), &reply);
         if (rc == 0 && ctl->format != FORMAT_JSON)
                 printf("  %s\n", json_str(reply, "state"));
         return rc;

@@ -32,16 +32,17 @@ struct ctl {
 
         const char *layout, *pattern;
         const char *name, *verify, *priority;
+        uint64_t keep_alive_ms, drain_timeout_ms;
         const char *devices[DEVICES_MAX];
         size_t n_devices;
         const char *interval; /* seconds, of top */
         bool once;
-        bool detach, dry_run, tensors, drain;
+        bool detach, dry_run, tensors, drain, force, wait, no_evict, pin;
 
         streamer_client *client;
 };
 
-enum flag_type { FLAG_BOOL, FLAG_STR, FLAG_DEVICE, FLAG_FORMAT, FLAG_JSON, FLAG_SECONDS };
+enum flag_type { FLAG_BOOL, FLAG_STR, FLAG_DEVICE, FLAG_FORMAT, FLAG_JSON, FLAG_SECONDS, FLAG_DURATION };
 
 struct flag {
         const char *name; /* with its dashes */
@@ -71,6 +72,8 @@ int verb_load(struct ctl *ctl);
 int verb_cancel(struct ctl *ctl);
 int verb_set_priority(struct ctl *ctl);
 int verb_unload(struct ctl *ctl);
+int verb_pin(struct ctl *ctl);
+int verb_unpin(struct ctl *ctl);
 int verb_whoami(struct ctl *ctl);
 int verb_wait(struct ctl *ctl);
 int verb_verify(struct ctl *ctl);

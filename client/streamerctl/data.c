@@ -82,11 +82,10 @@ int verb_cat(struct ctl *ctl)
 
 int verb_events(struct ctl *ctl)
 {
-        cleanup_json json_t *reply = NULL;
         char *event;
-        int rc = ctl_call(ctl, "subscribe", NULL, NULL, &reply);
+        int rc = streamer_subscribe(ctl->client, ctl->n_args > 0 ? ctl->args[0] : NULL);
         if (rc != 0)
-                return rc;
+                return ctl_fail(ctl, rc, NULL);
         while ((rc = streamer_event_next(ctl->client, -1, &event)) == 0) {
                 puts(event);
                 free(event);

@@ -114,6 +114,25 @@ static int set_seconds(struct ctl *ctl, const char *value)
         return 0;
 }
 
+/* "250ms", "30s", "5m", "2h". */
+static int set_duration(struct ctl *ctl, const char *value, uint64_t *ms)
+{
+        static const struct {
+                const char *unit;
+                uint64_t ms;
+        } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
+        char *end;
+        errno = 0;
+        unsigned long long n = strtoull(value, &end, 10);
+        for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
+                if (!errno && value[0] >= '0' && value[0] <= '9' && strcmp(end, units[i].unit) == 0 && n > 0 &&
+                    n <= 8784 * UINT64_C(3600000) / units[i].ms) {
+                        *ms = n * units[i].ms;
+                        return 0;
+                }
+        return usage_error(ctl, "'%.100s' is no duration: 1ms to 8784h, with ms, s, m or h", value);
+}
+
 static int add_device(struct ctl *ctl, const char *value)
 {
         if (ctl->n_devices == DEVICES_MAX)
@@ -139,6 +158,8 @@ static int set_flag(struct ctl *ctl, const struct flag *f, const char *value)
                 return set_format(ctl, value);
         case FLAG_SECONDS:
                 return set_seconds(ctl, value);
+        case FLAG_DURATION:
+                return set_duration(ctl, value, to);
         case FLAG_DEVICE:
                 return add_device(ctl, value);
         }

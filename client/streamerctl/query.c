@@ -44,6 +44,17 @@ static void add_devices(struct table *t, const json_t *model)
         table_add(t, text);
 }
 
+/* "pinned", or how long it stays if nobody uses it. */
+static void add_kept(struct table *t, const json_t *model)
+{
+        char text[HUMAN_MAX];
+        uint64_t left = json_u64(model, "expires_in_ns");
+        if (json_is_true(json_object_get(model, "pinned")))
+                table_add(t, "pinned");
+        else
+                table_add(t, left > 0 ? human_time(text, left) : "");
+}
+
 /* Calls, and prints where the format is JSON: then *reply stays NULL. */
 static int ask(struct ctl *ctl, const char *verb, json_t *args, const char *subject, json_t **reply)
 {
@@ -60,7 +71,7 @@ static int ask(struct ctl *ctl, const char *verb, json_t *args, const char *subj
 
 static void list_narrow(const json_t *models)
 {
-        static const char *const titles[] = {"NAME", "STATE", ">TENSORS", ">SIZE", "DEVICE", ">LEASES"};
+        static const char *const titles[] = {"NAME", "STATE", ">TENSORS", ">SIZE", "DEVICE", ">LEASES", "KEPT"};
         struct table t;
         size_t i;
         const json_t *m;
@@ -73,14 +84,15 @@ static void list_narrow(const json_t *models)
                 add_size(&t, json_u64(m, "bytes"));
                 add_devices(&t, m);
                 add_u64(&t, m, "leases");
+                add_kept(&t, m);
         }
         table_print_deinit(&t);
 }
 
 static void list_wide(const json_t *models)
 {
-        static const char *const titles[] = {"NAME",   ">GEN",    "STATE", ">TENSORS", ">SIZE",
-                                             "DEVICE", ">LEASES", ">LOAD", "DIGEST",   "SOURCE"};
+        static const char *const titles[] = {"NAME",    ">GEN", "STATE", ">TENSORS", ">SIZE",  "DEVICE",
+                                             ">LEASES", "KEPT", ">IDLE", ">LOAD",    "DIGEST", "SOURCE"};
         struct table t;
         size_t i;
         const json_t *m;
@@ -95,6 +107,8 @@ static void list_wide(const json_t *models)
                 add_size(&t, json_u64(m, "bytes"));
                 add_devices(&t, m);
                 add_u64(&t, m, "leases");
+                add_kept(&t, m);
+                add_time(&t, json_u64(m, "idle_ns"));
                 add_time(&t, json_u64(m, "load_ns"));
                 table_add(&t, json_str(m, "digest"));
                 table_add(&t, json_str(m, "source"));
@@ -161,6 +175,10 @@ static void show_model(const json_t *m)
                 printf(", pages: %s", json_str(d, "page_kind"));
                 show_replica(m, d);
         }
+        if (json_u64(m, "keep_alive_ns") > 0)
+                printf("kept alive  %s without a lease\n", human_time(text, json_u64(m, "keep_alive_ns")));
+        if (json_u64(m, "expires_in_ns") > 0)
+                printf("expires in  %s\n", human_time(text, json_u64(m, "expires_in_ns")));
         if (json_u64(m, "load_ns") > 0)
                 printf("loaded in   %s\n", human_time(text, json_u64(m, "load_ns")));
 }
@@ -233,7 +251,7 @@ int verb_show(struct ctl *ctl)
 
 static void status_devices(const json_t *devices)
 {
-        static const char *const titles[] = {"DEVICE", ">BUDGET", ">USED", ">FREE", "PAGES", "UUID"};
+        static const char *const titles[] = {"DEVICE", ">BUDGET", ">USED", ">FREE", ">QUARANTINED", "PAGES", "UUID"};
         struct table t;
         size_t i;
         const json_t *d;
@@ -244,6 +262,7 @@ static void status_devices(const json_t *devices)
                 add_size(&t, json_u64(d, "budget"));
                 add_size(&t, json_u64(d, "used"));
                 add_size(&t, json_u64(d, "free"));
+                add_size(&t, json_u64(d, "quarantined"));
                 table_add(&t, json_str(d, "page_kind"));
                 table_add(&t, json_str(d, "uuid"));
         }
@@ -307,8 +326,8 @@ int verb_metrics(struct ctl *ctl)
 
 int verb_ps(struct ctl *ctl)
 {
-        static const char *const titles[] = {">ID",  "MODEL",   ">GEN",  "DEVICE", ">PID",
-                                             ">UID", "COMMAND", ">SIZE", ">AGE",   "ORPHAN"};
+        static const char *const titles[] = {">ID",     "MODEL", ">GEN", "DEVICE", ">PID",       ">UID",
+                                             "COMMAND", ">SIZE", ">AGE", "ORPHAN", "QUARANTINED"};
         struct table t;
         size_t i;
         const json_t *l;
@@ -329,6 +348,7 @@ int verb_ps(struct ctl *ctl)
                 add_size(&t, json_u64(l, "bytes"));
                 add_time(&t, json_u64(l, "age_ns"));
                 table_add(&t, json_is_true(json_object_get(l, "orphan")) ? "yes" : "no");
+                table_add(&t, json_is_true(json_object_get(l, "quarantined")) ? "yes" : "no");
         }
         table_print_deinit(&t);
         return 0;

@@ -28,7 +28,15 @@ static const struct flag load_flags[] = {
         {"--detach", NULL, NULL, "do not wait: print the model's name", FLAG_BOOL, AT(detach)},
         {"--verify", NULL, "HOW", "none, or sha256 against published digests", FLAG_STR, AT(verify)},
         {"--priority", NULL, "N", "1 to 10000: its share where loads run side by side (100)", FLAG_STR, AT(priority)},
-        {"--dry-run", NULL, NULL, "tell what would be loaded, and whether it fits", FLAG_BOOL, AT(dry_run)},
+        {"--wait", NULL, NULL, "where it does not fit, wait for memory instead of failing", FLAG_BOOL, AT(wait)},
+        {"--no-evict", NULL, NULL, "evict no other model for it", FLAG_BOOL, AT(no_evict)},
+        {"--pin", NULL, NULL, "never evict it, and let it not expire", FLAG_BOOL, AT(pin)},
+        {"--keep-alive", NULL, "DURATION", "it goes after so long without a lease (30s, 5m, 2h)", FLAG_DURATION,
+         AT(keep_alive_ms)},
+        {"--drain-timeout", NULL, "DURATION", "what it replaces is unloaded by force after so long", FLAG_DURATION,
+         AT(drain_timeout_ms)},
+        {"--dry-run", NULL, NULL, "tell what would be loaded, whether it fits, and what would be evicted", FLAG_BOOL,
+         AT(dry_run)},
         {0},
 };
 static const struct flag cat_flags[] = {
@@ -48,6 +56,10 @@ static const struct flag top_flags[] = {
 static const struct flag unload_flags[] = {
         {"--device", NULL, "DEVICE", "this device's copy alone", FLAG_DEVICE, 0},
         {"--drain", NULL, NULL, "refuse new attaches; free with the last lease", FLAG_BOOL, AT(drain)},
+        {"--drain-timeout", NULL, "DURATION", "with --drain: as --force after so long", FLAG_DURATION,
+         AT(drain_timeout_ms)},
+        {"--force", NULL, NULL, "take it from those who hold it: they are told, their memory stays theirs", FLAG_BOOL,
+         AT(force)},
         {0},
 };
 
@@ -103,15 +115,25 @@ const struct verb verbs[] = {
          .examples = "streamerctl verify llama-3-8b"},
         {.name = "unload", .args = "MODEL", .min_args = 1, .max_args = 1, .run = verb_unload, .flags = unload_flags,
          .summary = "Drop a model",
-         .about = "A model that is in use stays (exit code 6), unless --drain is given.",
+         .about = "A model that is in use stays (exit code 6), unless --drain or\n"
+                  "--force is given. Memory that a process may have mapped is never freed under it: by force it is\n"
+                  "in quarantine ('status', 'ps') until that process has detached or ended.",
          .examples = "streamerctl unload llama-3-8b\n"
                      "streamerctl unload llama-3-8b --drain"},
+        {.name = "pin", .args = "MODEL", .min_args = 1, .max_args = 1, .run = verb_pin,
+         .summary = "Never evict a model, and let it not expire",
+         .about = "The pin is of the name: another generation that comes to serve it is pinned, too.",
+         .examples = "streamerctl pin llama-3-8b"},
+        {.name = "unpin", .args = "MODEL", .min_args = 1, .max_args = 1, .run = verb_unpin,
+         .summary = "Take the pin away",
+         .examples = "streamerctl unpin llama-3-8b"},
         {.name = "cat", .args = "MODEL TENSOR", .min_args = 2, .max_args = 2, .run = verb_cat, .raw = true, .flags = cat_flags,
          .summary = "Write a tensor's bytes",
          .examples = "streamerctl cat llama-3-8b model.norm.weight | xxd | head"},
-        {.name = "events", .args = "", .run = verb_events,
+        {.name = "events", .args = "[MODEL]", .max_args = 1, .run = verb_events,
          .summary = "Follow what happens: one JSON object a line",
-         .examples = "streamerctl events | jq ."},
+         .examples = "streamerctl events | jq .\n"
+                     "streamerctl events llama-3-8b"},
         {.name = "metrics", .args = "", .run = verb_metrics,
          .summary = "Print the daemon's metrics, as Prometheus reads them",
          .examples = "streamerctl metrics | grep device_free"},

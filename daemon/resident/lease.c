@@ -56,6 +56,7 @@ void process_settle(struct process *process)
         process->leases->unwatch(process);
         list_remove(&process->link);
         close(process->pidfd);
+        free(process->client);
         free(process);
 }
 

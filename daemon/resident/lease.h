@@ -31,6 +31,7 @@ struct process {
         uid_t uid;
         int pidfd; /* readable when the process has exited */
         bool exited, counted;
+        char *client;     /* what it calls itself; NULL: nothing */
         struct list held; /* of leases */
         void *watch;      /* the server's poll handle */
         uint64_t kept_id; /* its number in the book; 0: holds no kept lease */
@@ -46,6 +47,7 @@ struct lease {
         uint64_t since_ns;
         struct user_charge charge;
         uint64_t told;         /* arrivals its client knows of */
+        bool revoked;          /* its client knows that the model was taken from it */
         bool following, dirty; /* the model was loading at attach; something to tell */
         unsigned char token[BOOK_TOKEN];
         struct book_lease *row;  /* in the book; NULL: not kept */

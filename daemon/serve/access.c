@@ -73,6 +73,9 @@ static const char *changed_model(const struct request *request)
                 return request->u.unload.model;
         case VERB_set_priority:
                 return request->u.set_priority.model;
+        case VERB_pin:
+        case VERB_unpin:
+                return request->u.pin.model;
         default:
                 return NULL;
         }

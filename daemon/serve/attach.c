@@ -314,6 +314,8 @@ static int lease_begin(struct session *session, struct generation *g, const stru
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         }
         lease->charge = charge;
+        if (process->client == NULL && session->client != NULL)
+                process->client = strdup(session->client);
         list_append(&session->leases, &lease->in_owner);
         session->n_leases++;
         lease->following = g->state == GENERATION_LOADING;
@@ -356,8 +358,33 @@ void session_detach(struct session *session, const struct request *request)
         session_error(session, request->id, &error);
 }
 
+/* The model was taken by force: what the client has mapped stays, but nobody else has it. */
+static void tell_revoked(struct session *session, struct lease *lease)
+{
+        const struct generation *g = lease->generation;
+        lease->dirty = !conn_writable(session->conn);
+        if (lease->dirty)
+                return;
+        lease->revoked = true;
+        lease->following = false;
+        struct writer w;
+        conn_writer(&w);
+        writer_map(&w, 6);
+        writer_kstr(&w, "event", "lease");
+        writer_ku64(&w, "lease", lease->id);
+        writer_ku64(&w, "arrived", arrived_count(g));
+        writer_kstr(&w, "state", "revoked");
+        writer_kstr(&w, "code", code_wire(STREAMER_EREVOKED));
+        writer_kstr(&w, "text", "the model was unloaded by force; detach to give its memory back");
+        conn_send(session->conn, &w, NULL, 0);
+}
+
 void session_tell_lease(struct session *session, struct lease *lease)
 {
+        if (lease->generation->quarantined && !lease->revoked) {
+                tell_revoked(session, lease);
+                return;
+        }
         const struct generation *g = lease->generation;
         uint64_t count = arrived_count(g);
         bool ended = g->state != GENERATION_LOADING, failed = g->state == GENERATION_FAILED;

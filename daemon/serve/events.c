@@ -4,6 +4,18 @@
  */
 #include "daemon/serve/session.h"
 
+#include "daemon/resident/expiry.h"
+
+#include <string.h>
+
+static bool wants(const struct session *session, const struct generation *g)
+{
+        if (!session->subscribed || session->conn->closing)
+                return false;
+        return session->subject == NULL || generation_has_name(g, session->subject) ||
+               (list_empty(&g->names) && strcmp(g->last_name, session->subject) == 0);
+}
+
 static void tell_subscriber(struct session *session, const struct generation *g)
 {
         if (!conn_writable(session->conn)) {
@@ -50,7 +62,7 @@ void sessions_changed(struct server *server, struct generation *generation)
         tell_leases(generation);
         list_each (pos, &server->conns) {
                 struct session *session = container_of(pos, struct conn, link)->context;
-                if (session->subscribed && !session->conn->closing)
+                if (wants(session, generation))
                         tell_subscriber(session, generation);
         }
         answer_soon(server);
@@ -65,6 +77,7 @@ void sessions_arrived(struct server *server, struct generation *generation)
 void sessions_progress(struct server *server)
 {
         deferred_check_deadlines(server, now_ns());
+        resident_expire(server->resident, now_ns());
         if (server->n_ops == 0)
                 return;
         list_each (pos, &server->conns) {

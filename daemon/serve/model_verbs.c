@@ -149,6 +149,34 @@ void session_verify(struct session *session, struct request *request)
         verify_start(&d->verify, session->server->pool, verify_next(d, resident, NULL), verify_ended);
 }
 
+/* ---- pin, unpin ---- */
+
+void session_pin(struct session *session, const struct request *request)
+{
+        const char *model = request->u.pin.model; /* unpin has the same field at the same place */
+        bool pin = request->verb == VERB_pin;
+        struct resident *resident = session->server->resident;
+        size_t n = 0;
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (!generation_has_name(g, model) || g->state == GENERATION_FAILED)
+                        continue;
+                g->pinned = pin;
+                generation_changed(g);
+                n++;
+        }
+        if (n == 0) {
+                session_no_model(session, request->id, model);
+                return;
+        }
+        struct writer w;
+        conn_writer(&w);
+        writer_reply(&w, request->id, 2);
+        writer_kstr(&w, "model", model);
+        writer_kbool(&w, "pinned", pin);
+        conn_send(session->conn, &w, NULL, 0);
+}
+
 /* ---- unload ---- */
 
 static bool last_name(const struct generation *g)
@@ -206,10 +234,11 @@ static int unload_check(struct resident *resident, const struct req_unload *req,
         for (size_t i = 0; i < group->n; i++)
                 if (last_name(group->members[i]))
                         leases += group->members[i]->n_leases;
-        if (leases == 0 || req->drain)
+        if (leases == 0 || req->drain || req->force)
                 return 0;
-        return error_set(error, STREAMER_EBUSY, "%s: in use by %" PRIu64 " lease%s (--drain refuses new ones)",
-                         req->model, leases, leases == 1 ? "" : "s");
+        return error_set(error, STREAMER_EBUSY,
+                         "%s: in use by %" PRIu64 " lease%s (--drain refuses new ones, --force takes it)", req->model,
+                         leases, leases == 1 ? "" : "s");
 }
 
 bool session_unloaded(const struct resident *resident, const struct req_unload *req, uint64_t number)
@@ -223,6 +252,19 @@ bool session_unloaded(const struct resident *resident, const struct req_unload *
                         return false;
         }
         return true;
+}
+
+static void unload_one(struct session *session, struct generation *g, const struct req_unload *req)
+{
+        uint64_t timeout_ns = req->drain_timeout_ms * MS;
+        bool leased = g->n_leases > 0 && last_name(g) && g->state == GENERATION_READY;
+        if (timeout_ns == 0)
+                timeout_ns = session->server->loads->drain_timeout_ns;
+        if (leased && timeout_ns > 0)
+                g->drained_by_ns = now_ns() + timeout_ns;
+        generation_drop_name(g, req->model);
+        if (leased && req->force)
+                generation_revoke(g);
 }
 
 /* Takes the request over. */
@@ -243,7 +285,7 @@ void session_unload(struct session *session, struct request *request)
                 struct generation *g = group.members[i];
                 held = held || g->n_leases > 0;
                 number = g->number > number ? g->number : number;
-                generation_drop_name(g, req->model);
+                unload_one(session, g, req);
         }
         if (held || req->drain || session_unloaded(resident, req, number)) {
                 session_reply_state(session, request->id, req->model, held ? "draining" : "gone", number);

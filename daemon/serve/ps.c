@@ -13,7 +13,8 @@ struct ps_row {
         uint64_t id, generation, bytes, since_ns;
         pid_t pid;
         uid_t uid;
-        bool orphan;
+        bool orphan, quarantined;
+        char *client;
         const char *device; /* devices stay as long as the daemon */
         char comm[32];
         char *model;
@@ -27,10 +28,16 @@ struct ps {
         bool more;
 };
 
+static void row_deinit(struct ps_row *row)
+{
+        free(row->model);
+        free(row->client);
+}
+
 static void ps_free(struct ps *ps)
 {
         for (size_t i = 0; i < ps->n; i++)
-                free(ps->rows[i].model);
+                row_deinit(&ps->rows[i]);
         free(ps->rows);
         free(ps);
 }
@@ -58,10 +65,19 @@ static size_t collect(const struct server *server, uint64_t after, struct ps_row
                                                     .uid = lease->process->uid,
                                                     .orphan = lease_is_orphan(lease, now_ns()),
                                                     .device = g->device->name,
+                                                    .quarantined = g->quarantined,
+                                                    .client = lease->process->client,
                                                     .model = (char *)generation_name(g)};
                 }
         }
         return n;
+}
+
+/* What is borrowed becomes the row's own. */
+static void row_keep(struct ps_row *row)
+{
+        row->model = strdup(row->model);
+        row->client = row->client != NULL ? strdup(row->client) : NULL;
 }
 
 static struct ps *ps_new(const struct server *server, const struct req_ps *req)
@@ -80,7 +96,7 @@ static struct ps *ps_new(const struct server *server, const struct req_ps *req)
         ps->more = n > page;
         ps->n = n > page ? page : n;
         for (size_t i = 0; i < ps->n; i++)
-                ps->rows[i].model = strdup(ps->rows[i].model);
+                row_keep(&ps->rows[i]);
         return ps;
 }
 
@@ -110,7 +126,7 @@ static void ps_run(struct work *work)
 
 static void write_row(struct writer *w, const struct ps_row *row, uint64_t now)
 {
-        writer_map(w, 10);
+        writer_map(w, 12);
         writer_ku64(w, "id", row->id);
         writer_kstr(w, "model", row->model != NULL ? row->model : "");
         writer_ku64(w, "generation", row->generation);
@@ -121,6 +137,8 @@ static void write_row(struct writer *w, const struct ps_row *row, uint64_t now)
         writer_ku64(w, "bytes", row->bytes);
         writer_ku64(w, "age_ns", now - row->since_ns);
         writer_kbool(w, "orphan", row->orphan);
+        writer_kbool(w, "quarantined", row->quarantined);
+        writer_kstr(w, "client", row->client != NULL ? row->client : "");
 }
 
 static void ps_done(struct work *work)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/reply.h"
 
+#include "daemon/resident/expiry.h"
 #include "daemon/serve/status.h"
 
 #include <inttypes.h>
@@ -71,11 +72,22 @@ static uint64_t count_leases(const struct group *group)
         return n;
 }
 
+/* Since the last lease of any of its devices ended. */
+static uint64_t idle_ns(const struct group *group, uint64_t now)
+{
+        uint64_t last = 0;
+        for (size_t i = 0; i < group->n; i++)
+                if (group->members[i]->last_used_ns > last)
+                        last = group->members[i]->last_used_ns;
+        return now > last ? now - last : 0;
+}
+
 void reply_model(struct writer *w, const struct group *group)
 {
+        uint64_t now = now_ns();
         const struct generation *g = representative(group);
         bool failed = g->state == GENERATION_FAILED;
-        writer_map(w, failed ? 13 : 12);
+        writer_map(w, failed ? 16 : 15);
         writer_kstr(w, "name", group->name);
         writer_ku64(w, "generation", g->number);
         reply_group_digest(w, group);
@@ -88,7 +100,10 @@ void reply_model(struct writer *w, const struct group *group)
         for (size_t i = 0; i < group->n; i++)
                 write_on_device(w, group->members[i]);
         writer_ku64(w, "leases", count_leases(group));
-        writer_kbool(w, "pinned", false);
+        writer_kbool(w, "pinned", generation_pinned(g));
+        writer_ku64(w, "idle_ns", count_leases(group) > 0 ? 0 : idle_ns(group, now));
+        writer_ku64(w, "keep_alive_ns", g->keep_alive_ns);
+        writer_ku64(w, "expires_in_ns", generation_expires_in(g, now));
         writer_ku64(w, "priority", g->priority);
         writer_ku64(w, "load_ns", g->state == GENERATION_LOADING ? 0 : g->load_ns);
         if (failed)
@@ -262,12 +277,13 @@ int reply_show(struct writer *w, const struct group *group, const struct generat
 
 static void write_device(struct writer *w, const struct device *d)
 {
-        writer_map(w, 6);
+        writer_map(w, 7);
         writer_kstr(w, "device", d->name);
         writer_kstr(w, "uuid", d->uuid);
         writer_ku64(w, "budget", d->budget);
         writer_ku64(w, "used", d->used);
-        writer_ku64(w, "free", d->budget > d->used ? d->budget - d->used : 0);
+        writer_ku64(w, "quarantined", d->quarantined);
+        writer_ku64(w, "free", device_unused(d));
         writer_kstr(w, "page_kind", page_kind_name(d->pages));
 }
 
@@ -334,6 +350,33 @@ void reply_status(struct writer *w, const struct server *server, uint64_t id)
         status_health(w, server);
 }
 
+static const char *outcome_name(enum room_outcome outcome)
+{
+        static const char *const names[] = {
+                [ROOM_FITS] = "fits", [ROOM_COMES] = "waits", [ROOM_EVICTS] = "evicts", [ROOM_BLOCKED] = "blocked"};
+        return names[outcome];
+}
+
+/* What the load would find, and whom it would evict. */
+static void write_outlook(struct writer *w, const struct load_target *target)
+{
+        const struct load *load = target->load;
+        struct room_outlook outlook = {.outcome = ROOM_FITS};
+        if (!target->estimate.resident)
+                room_look(load->loads->resident->room, target->device, load->name, target->estimate.needed,
+                          !load->no_evict, &outlook);
+        writer_kstr(w, "room", outcome_name(outlook.outcome));
+        writer_key(w, "evicts");
+        writer_array(w, outlook.n_victims);
+        for (size_t i = 0; i < outlook.n_victims; i++) {
+                const struct generation *g = outlook.victims[i];
+                writer_map(w, 3);
+                writer_kstr(w, "model", generation_name(g));
+                writer_ku64(w, "generation", g->number);
+                writer_ku64(w, "bytes", g->charged);
+        }
+}
+
 static void write_estimate(struct writer *w, const struct load_target *target)
 {
         const struct load_estimate *e = &target->estimate;
@@ -346,9 +389,10 @@ static void write_estimate(struct writer *w, const struct load_target *target)
         writer_ku64(w, "blocks", e->blocks);
         writer_ku64(w, "copied_bytes", e->copied);
         writer_kbool(w, "resident", e->resident);
+        write_outlook(w, target);
 }
 
-#define ESTIMATE_FIELDS 9u
+#define ESTIMATE_FIELDS 11u
 
 /* Replicas are of the same files, ranks each of their own. */
 static void write_estimate_sums(struct writer *w, const struct load *load)

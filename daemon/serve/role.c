@@ -38,6 +38,7 @@ static const enum role needed[VERB_COUNT] = {
         [VERB_metrics] = ROLE_ATTACH, [VERB_reclaim] = ROLE_ATTACH, [VERB_doctor] = ROLE_ATTACH,
         [VERB_probe] = ROLE_LOAD,     [VERB_load] = ROLE_LOAD,      [VERB_verify] = ROLE_LOAD,
         [VERB_cancel] = ROLE_LOAD,    [VERB_unload] = ROLE_LOAD,    [VERB_set_priority] = ROLE_LOAD,
+        [VERB_pin] = ROLE_LOAD,       [VERB_unpin] = ROLE_LOAD,
 };
 
 enum role role_needed(enum verb verb)

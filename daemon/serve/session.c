@@ -64,6 +64,7 @@ static void on_hello(struct session *session, const struct request *request)
                 return;
         }
         session->greeted = true;
+        session->client = req->client != NULL ? strdup(req->client) : NULL;
         struct writer w;
         conn_writer(&w);
         writer_reply(&w, request->id, 4);
@@ -80,6 +81,23 @@ static void on_hello(struct session *session, const struct request *request)
                 writer_kstr(&w, "uuid", d->uuid);
         }
         conn_send(session->conn, &w, NULL, 0);
+}
+
+/* Once more: for another model, or for all. */
+static void on_subscribe(struct session *session, const struct request *request)
+{
+        const char *model = request->u.subscribe.model;
+        char *subject = model != NULL ? strdup(model) : NULL;
+        struct error error;
+        if (model != NULL && subject == NULL) {
+                error_set(&error, STREAMER_ENOMEM, "no memory");
+                session_error(session, request->id, &error);
+                return;
+        }
+        free(session->subject);
+        session->subject = subject;
+        session->subscribed = true;
+        session_ok(session, request->id);
 }
 
 /* Takes the request over. */
@@ -145,8 +163,11 @@ static void dispatch(struct session *session, struct request *request)
                 session_detach(session, request);
                 break;
         case VERB_subscribe:
-                session->subscribed = true;
-                session_ok(session, request->id);
+                on_subscribe(session, request);
+                break;
+        case VERB_pin:
+        case VERB_unpin:
+                session_pin(session, request);
                 break;
         case VERB_COUNT:
                 require(false);
@@ -202,6 +223,8 @@ static void on_closed(struct conn *conn)
                 deferred_orphan(container_of(session->deferred.next, struct deferred, in_session));
         session_end_probe(session);
         session_abandon_leases(session);
+        free(session->subject);
+        free(session->client);
         free(session);
 }
 

@@ -19,6 +19,8 @@ struct session {
         struct server *server;
         struct conn *conn;
         bool greeted, subscribed;
+        char *subject; /* subscribed: the only model that it wants to hear of; NULL: all */
+        char *client;  /* what it calls itself; NULL: nothing */
         uint64_t events_lost;
         struct list ops;      /* of struct op */
         struct list leases;   /* of struct lease, by in_owner */
@@ -27,6 +29,8 @@ struct session {
         struct probe *probe;       /* at most one; goes with the session */
         struct user_charge charge; /* the connection */
 };
+
+#define MS UINT64_C(1000000) /* in nanoseconds */
 
 /* A load that this client watches. */
 struct op {
@@ -77,6 +81,7 @@ void session_new(struct server *server, int fd);
 
 void session_load(struct session *session, struct request *request);
 void session_cancel(struct session *session, const struct request *request);
+void session_pin(struct session *session, const struct request *request);
 void session_set_priority(struct session *session, const struct request *request);
 void op_tell(struct op *op, struct load *load);
 void op_free(struct op *op);

@@ -62,6 +62,7 @@ enum {
         STREAMER_EUNSUPPORTED = -16, /* this build, device or kernel cannot do it */
         STREAMER_ECORRUPT = -17,     /* the tensor table does not hold together */
         STREAMER_EOS = -18,          /* a system call of this process failed */
+        STREAMER_EREVOKED = -19, /* the model was unloaded by force: the lease's memory stays until it is detached */
 };
 #define STREAMER_E_END STREAMER_EEND
 #define STREAMER_E_TIMEOUT STREAMER_ETIMEOUT
@@ -127,7 +128,10 @@ STREAMER_API size_t streamer_model_list_count(const streamer_model_list *list);
 STREAMER_API int streamer_model_list_get(const streamer_model_list *list, size_t i, streamer_model *model);
 STREAMER_API void streamer_model_list_free(streamer_model_list *list);
 
-#define STREAMER_LOAD_DETACH 1u /* send no progress: the operation only knows the model's name */
+#define STREAMER_LOAD_DETACH 1u   /* send no progress: the operation only knows the model's name */
+#define STREAMER_LOAD_WAIT 2u     /* where it does not fit now, wait for memory instead of failing */
+#define STREAMER_LOAD_NO_EVICT 4u /* evict no other model for it */
+#define STREAMER_LOAD_PIN 8u      /* never evict it, and do not let it expire */
 
 typedef struct streamer_load_opts {
         size_t struct_size;
@@ -137,9 +141,11 @@ typedef struct streamer_load_opts {
         size_t n_devices;
         const char *verify; /* NULL or "none", or "sha256" */
         unsigned flags;
-        unsigned priority;   /* 1 to 10000, 0: the daemon's default: its share where loads run side by side */
-        const char *layout;  /* NULL or "replica": the same on each device; "rank": rank r to the r-th */
-        const char *pattern; /* of the ranks' files; NULL: model-rank-{rank}-part-{part}.safetensors */
+        unsigned priority;         /* 1 to 10000, 0: the daemon's default: its share where loads run side by side */
+        const char *layout;        /* NULL or "replica": the same on each device; "rank": rank r to the r-th */
+        const char *pattern;       /* of the ranks' files; NULL: model-rank-{rank}-part-{part}.safetensors */
+        uint64_t keep_alive_ms;    /* the model goes after so long without a lease; 0: the daemon's default */
+        uint64_t drain_timeout_ms; /* what it replaces is unloaded by force after so long; 0: the default */
 } streamer_load_opts;
 
 /* Asks the daemon to load. Returns when the request is accepted; the load survives this client.
@@ -154,7 +160,7 @@ typedef struct streamer_progress {
         uint64_t tensors_total; /* 0 until the source has been read */
         uint64_t elapsed_ns;
         uint64_t generation; /* 0 until known */
-        const char *state;   /* "resolving", "loading", "ready", "failed", "cancelled"; constant */
+        const char *state;   /* "resolving", "queued", "loading", "ready", "failed", "cancelled"; constant */
         const char *model;   /* its name; borrowed from the operation */
 } streamer_progress;
 
@@ -182,9 +188,19 @@ STREAMER_API const char *streamer_op_model(const streamer_op *op);
 STREAMER_API void streamer_op_free(streamer_op *op);
 
 #define STREAMER_UNLOAD_DRAIN 1u /* refuse new attaches, free with the last lease, return at once */
+#define STREAMER_UNLOAD_FORCE 2u /* and tell those who hold a lease that the model was taken (streamer_lease_check) */
 
-/* STREAMER_EBUSY if leased and no flag is given; STREAMER_ENOENT if unknown. */
+/* STREAMER_EBUSY if leased and no flag is given; STREAMER_ENOENT if unknown. Memory that a process may
+ * have mapped is never freed under it, whatever the flags. */
 STREAMER_API int streamer_unload(streamer_client *client, const char *model, unsigned flags);
+
+/* A pinned model is never evicted and does not expire; the pin stays with the name when another
+ * generation comes to serve it. pinned: 1 or 0. */
+STREAMER_API int streamer_pin(streamer_client *client, const char *model, int pinned);
+
+/* From now on streamer_event_next() brings changes of this model, or (NULL) of all. The descriptor of
+ * streamer_fd() becomes readable when something came. */
+STREAMER_API int streamer_subscribe(streamer_client *client, const char *model);
 
 /* Every other verb. `args_json` is an object of the verb's fields (docs/protocol.md) or NULL;
  * *reply_json is the reply object, owned by the caller (free()). Long lists come whole. May be
@@ -263,7 +279,9 @@ STREAMER_API int streamer_segment_get(const streamer_lease *lease, size_t i, con
 STREAMER_API int streamer_segment_dlpack(streamer_lease *lease, size_t segment, void **dlmanaged);
 
 /* Asks the daemon: 0 while it holds the lease, STREAMER_ELOST once it does not (it restarted, and the
- * model did not survive or is another by now), STREAMER_EUNREACHABLE while there is no daemon. A lost
+ * model did not survive or is another by now), STREAMER_EREVOKED once the model was unloaded by force
+ * (the memory stays mapped and as it was, in the daemon's quarantine, until the lease is detached;
+ * streamer_fd() becomes readable when this is told), STREAMER_EUNREACHABLE while there is no daemon. A lost
  * lease stays readable where the memory is the host's or came as a descriptor; of a GPU's memory by
  * cudaIpcMemHandle_t every call on the lease answers STREAMER_ELOST then. A lost lease is detached as
  * any other; the model is attached to anew. */

@@ -79,7 +79,7 @@ END_TEST
 
 START_TEST(flags_of_the_verb_and_of_all_are_offered)
 {
-        ck_assert_str_eq(OFFERED("unload", "--dr"), "--drain\n");
+        ck_assert_str_eq(OFFERED("unload", "--dr"), "--drain\n--drain-timeout\n");
         ck_assert_str_eq(OFFERED("list", "--dr"), "");
         ck_assert_str_eq(OFFERED("list", "--js"), "--json\n");
         ck_assert_str_eq(OFFERED("list", "--", "--js"), "");
@@ -156,7 +156,7 @@ static char *bash(const char *line, const char *words, unsigned which)
 START_TEST(bash_completes_verbs_flags_and_names)
 {
         ck_assert_str_eq(bash("'streamerctl sta'", "streamerctl sta", 1), "status\n");
-        ck_assert_str_eq(bash("'streamerctl unload --dr'", "streamerctl unload --dr", 2), "--drain\n");
+        ck_assert_str_eq(bash("'streamerctl unload --fo'", "streamerctl unload --fo", 2), "--force\n");
         ck_assert_str_eq(bash("'streamerctl show wit'", "streamerctl show wit", 2), "witness\n");
         ck_assert_ptr_nonnull(strstr(bash("'streamerctl show '", "streamerctl show ''", 2), "witness\n"));
 }
