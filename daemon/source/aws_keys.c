@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/source/aws_keys.h"
 
+#include "daemon/base/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/model/json.h"
 #include "daemon/source/s3_sign.h"

@@ -11,12 +11,12 @@
  */
 #include "daemon/source/s3_sign.h"
 
+#include "daemon/base/secret.h"
 #include "daemon/base/util.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <stdarg.h>
 #include <string.h>
 
 #define DIGEST 32
@@ -180,53 +180,25 @@ static int signature(char out[HEX], const struct s3_sign_request *request, const
         return r;
 }
 
-__attribute__((format(printf, 2, 3))) static int add_line(struct s3_signed *out, const char *format, ...)
-{
-        va_list args;
-        va_start(args, format);
-        int r = vasprintf(&out->lines[out->n], format, args);
-        va_end(args);
-        if (r < 0)
-                return -1;
-        out->n++;
-        return 0;
-}
-
 int s3_sign(struct s3_signed *out, const struct s3_sign_request *request, const struct s3_sign_keys *keys)
 {
         struct stamp stamp;
         char hex[HEX];
-        *out = (struct s3_signed){.n = 0};
+        *out = (struct s3_signed){.digest = EMPTY_BODY, .token = keys->token};
         stamp_at(&stamp, request->when);
-        int r = signature(hex, request, keys, &stamp);
-        if (r == 0)
-                r = add_line(out,
-                             "Authorization: AWS4-HMAC-SHA256 Credential=%s/%s/%s/s3/aws4_request, SignedHeaders=%s, "
-                             "Signature=%s",
-                             keys->access, stamp.date, request->region, signed_names(request, keys), hex);
-        if (r == 0)
-                r = add_line(out, "x-amz-content-sha256: %s", EMPTY_BODY);
-        if (r == 0)
-                r = add_line(out, "x-amz-date: %s", stamp.time);
-        if (r == 0 && request->checksum)
-                r = add_line(out, "x-amz-checksum-mode: ENABLED");
-        if (r == 0 && keys->token != NULL)
-                r = add_line(out, "x-amz-security-token: %s", keys->token);
-        if (r < 0)
-                s3_signed_deinit(out);
-        return r;
+        memcpy(out->date, stamp.time, sizeof(out->date));
+        if (signature(hex, request, keys, &stamp) < 0)
+                return -1;
+        if (asprintf(&out->authorization,
+                     "AWS4-HMAC-SHA256 Credential=%s/%s/%s/s3/aws4_request, SignedHeaders=%s, Signature=%s",
+                     keys->access, stamp.date, request->region, signed_names(request, keys), hex) >= 0)
+                return 0;
+        out->authorization = NULL;
+        return -1;
 }
 
 void s3_signed_deinit(struct s3_signed *out)
 {
-        for (size_t i = 0; i < out->n; i++)
-                secret_free(out->lines[i]);
-        *out = (struct s3_signed){.n = 0};
-}
-
-void secret_free(char *secret)
-{
-        if (secret != NULL)
-                OPENSSL_cleanse(secret, strlen(secret));
-        free(secret);
+        secret_free(out->authorization);
+        *out = (struct s3_signed){.date = ""};
 }

@@ -33,7 +33,7 @@ struct s3_sign_request {
         const char *query; /* from s3_query(); "" if there is none */
         const char *region;
         time_t when;
-        bool checksum; /* asks for the stored checksum: x-amz-checksum-mode */
+        bool checksum; /* goes with "x-amz-checksum-mode: ENABLED" */
 };
 
 #define S3_SECRET_MAX 512 /* a longer secret cannot be signed with */
@@ -43,19 +43,16 @@ struct s3_sign_keys {
         const char *token; /* NULL if the keys are of no session */
 };
 
-#define S3_SIGN_LINES 5
-
-/* Header lines "name: value"; to be wiped and freed with s3_signed_deinit(). */
+/* Values of headers; to be wiped and freed with s3_signed_deinit(). */
 struct s3_signed {
-        char *lines[S3_SIGN_LINES];
-        size_t n;
+        char *authorization;
+        char date[32];      /* x-amz-date */
+        const char *digest; /* x-amz-content-sha256 */
+        const char *token;  /* x-amz-security-token: the keys' own, or NULL */
 };
 
 /* 0, or -1 where memory is short. */
 int s3_sign(struct s3_signed *out, const struct s3_sign_request *request, const struct s3_sign_keys *keys);
 void s3_signed_deinit(struct s3_signed *out); /* accepts a zeroed one */
-
-/* Bytes that were a secret; NULL is fine. */
-void secret_free(char *secret);
 
 #endif

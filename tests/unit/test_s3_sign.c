@@ -29,14 +29,6 @@ static void sign(struct s3_signed *out, const struct s3_sign_request *request, c
         ck_assert_int_eq(s3_sign(out, request, &keys), 0);
 }
 
-static const char *line_of(const struct s3_signed *out, const char *name)
-{
-        for (size_t i = 0; i < out->n; i++)
-                if (strncmp(out->lines[i], name, strlen(name)) == 0 && out->lines[i][strlen(name)] == ':')
-                        return out->lines[i] + strlen(name) + 2;
-        return NULL;
-}
-
 /* ---- fixed values ---- */
 
 static const struct {
@@ -64,13 +56,11 @@ START_TEST(a_signature_is_botocores)
              &(struct s3_sign_request){fixed[_i].method, fixed[_i].host, path, fixed[_i].query, fixed[_i].region, HELD,
                                        fixed[_i].checksum},
              fixed[_i].token);
-        const char *line = line_of(&out, "Authorization");
+        const char *line = out.authorization;
         ck_assert_ptr_nonnull(strstr(line, "Credential=" ACCESS "/20250131/"));
         ck_assert_str_eq(strstr(line, "Signature=") + strlen("Signature="), fixed[_i].signature);
-        ck_assert_str_eq(line_of(&out, "x-amz-date"), "20250131T235958Z");
-        if (fixed[_i].token != NULL)
-                ck_assert_str_eq(line_of(&out, "x-amz-security-token"), TOKEN);
-        ck_assert_int_eq(line_of(&out, "x-amz-checksum-mode") != NULL, fixed[_i].checksum);
+        ck_assert_str_eq(out.date, "20250131T235958Z");
+        ck_assert_ptr_eq(out.token, fixed[_i].token);
         s3_signed_deinit(&out);
 }
 END_TEST
@@ -79,18 +69,17 @@ START_TEST(neither_the_range_nor_the_condition_is_signed)
 {
         struct s3_signed out;
         sign(&out, &(struct s3_sign_request){"GET", "h", "/b/k", "", "us-east-1", HELD, false}, NULL);
-        ck_assert_ptr_nonnull(
-                strstr(line_of(&out, "Authorization"), "SignedHeaders=host;x-amz-content-sha256;x-amz-date,"));
+        ck_assert_ptr_nonnull(strstr(out.authorization, "SignedHeaders=host;x-amz-content-sha256;x-amz-date,"));
         s3_signed_deinit(&out);
 }
 END_TEST
 
-START_TEST(the_secret_is_in_no_line)
+START_TEST(the_secret_is_not_sent)
 {
         struct s3_signed out;
         sign(&out, &(struct s3_sign_request){"GET", "h", "/b/k", "", "us-east-1", HELD, true}, TOKEN);
-        for (size_t i = 0; i < out.n; i++)
-                ck_assert_ptr_null(strstr(out.lines[i], SECRET));
+        ck_assert_ptr_null(strstr(out.authorization, SECRET));
+        ck_assert_ptr_null(strstr(out.authorization, TOKEN));
         s3_signed_deinit(&out);
 }
 END_TEST
@@ -141,7 +130,7 @@ static void compare(char *answer, unsigned i)
                                        encoded(format_text("/bucket/%s", odd_key(i))), "",
                                        i % 3 ? "us-east-1" : "eu-west-3", timegm(&tm), i % 7 == 0},
              i % 5 ? NULL : TOKEN);
-        ck_assert_msg(strcmp(line_of(&out, "Authorization"), authorization) == 0, "%s", odd_key(i));
+        ck_assert_msg(strcmp(out.authorization, authorization) == 0, "%s", odd_key(i));
         s3_signed_deinit(&out);
 }
 
@@ -189,7 +178,7 @@ int main(void)
         TCase *signing = suite_group("signing", NULL, NULL, 20);
         tcase_add_loop_test(signing, a_signature_is_botocores, 0, (int)ARRAY_SIZE(fixed));
         tcase_add_test(signing, neither_the_range_nor_the_condition_is_signed);
-        tcase_add_test(signing, the_secret_is_in_no_line);
+        tcase_add_test(signing, the_secret_is_not_sent);
         tcase_add_test(signing, a_secret_beyond_the_limit_is_refused);
         tcase_add_test(signing, signatures_of_odd_keys_are_botocores);
         TCase *urls = suite_group("urls", NULL, NULL, 20);

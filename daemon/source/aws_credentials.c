@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One fetch at a time for everybody who asks:
+ *
+ *   none > fetching > fresh > (due) fetching, the old ones still given out > fresh
+ *             |                        |
+ *          failed: told for a       failed: tried again after a pause; told once the
+ *          second, then anew        old ones have been expired for PATIENCE
+ *
+ * Keys are due when half of their life is over, or DUE seconds before its end, whichever is later.
+ * A store's clock may be ahead of ours: where it says that keys have expired, they are due at once.
+ */
+#include "daemon/source/aws_credentials.h"
+
+#include "daemon/base/log.h"
+#include "daemon/base/secret.h"
+#include "daemon/base/util.h"
+#include "daemon/source/aws_services.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#define SECOND UINT64_C(1000000000)
+#define DUE 300
+#define PATIENCE (30 * SECOND)
+#define PAUSE_MIN SECOND
+#define PAUSE_MAX (30 * SECOND)
+
+struct aws_credentials {
+        char *profile, *access, *secret, *token;
+        struct aws_services services;
+        pthread_mutex_t mutex;
+        pthread_t thread;
+        bool started, fetching, stop;
+
+        struct aws_keys keys;            /* access NULL: none yet */
+        time_t due;                      /* 0: never */
+        char *refused;                   /* access id that the store would not have, when it was fetched anew */
+        struct error error;              /* of the last fetch */
+        uint64_t retry_at, pause, since; /* since: fetching began */
+};
+
+/* ---- the daemon's own settings ---- */
+
+static int from_settings(struct aws_credentials *c, struct aws_keys *keys, struct error *error)
+{
+        char *access = NULL, *secret = NULL, *token = NULL;
+        int r = secret_read(c->access, &access, error);
+        if (r == 0)
+                r = secret_read(c->secret, &secret, error);
+        if (r == 0 && c->token != NULL)
+                r = secret_read(c->token, &token, error);
+        if (r == 0)
+                r = aws_keys_init(keys, access, secret, token, "settings", error);
+        secret_free(access);
+        secret_free(secret);
+        secret_free(token);
+        return r < 0 ? r : 1;
+}
+
+/* ---- the chain ---- */
+
+static int from_environment(struct aws_keys *keys, struct error *error)
+{
+        const char *access = aws_env("AWS_ACCESS_KEY_ID"), *secret = aws_env("AWS_SECRET_ACCESS_KEY");
+        if (access == NULL && secret == NULL)
+                return 0;
+        if (access == NULL || secret == NULL)
+                return error_set(error, STREAMER_EPERM,
+                                 "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: one is set "
+                                 "without the other");
+        int r = aws_keys_init(keys, access, secret, aws_env("AWS_SESSION_TOKEN"), "environment", error);
+        return r < 0 ? r : 1;
+}
+
+/* Ways to credentials that take a program, a browser or further roles. */
+static int unsupported(const struct aws_config *config, struct error *error)
+{
+        static const char *const ways[] = {"source_profile", "credential_source", "credential_process", "sso_session",
+                                           "sso_start_url"};
+        for (size_t i = 0; i < ARRAY_SIZE(ways); i++)
+                if (aws_config_get(config, ways[i]) != NULL)
+                        return error_set(error, STREAMER_EUNSUPPORTED,
+                                         "profile '%s' has %s, which is not supported: keys, or role_arn with "
+                                         "web_identity_token_file, are",
+                                         config->profile, ways[i]);
+        return 0;
+}
+
+static int from_profile(struct aws_keys *keys, const struct aws_config *config, struct error *error)
+{
+        const char *access = aws_config_get(config, "aws_access_key_id");
+        const char *secret = aws_config_get(config, "aws_secret_access_key");
+        char from[160];
+        if (config->named && !aws_config_has_profile(config))
+                return error_set(error, STREAMER_EPERM, "profile '%s' is in none of the shared files", config->profile);
+        if (access == NULL && secret == NULL)
+                return unsupported(config, error);
+        if (access == NULL || secret == NULL)
+                return error_set(error, STREAMER_EPERM,
+                                 "profile '%s': of aws_access_key_id and aws_secret_access_key one is missing",
+                                 config->profile);
+        snprintf(from, sizeof(from), "profile '%.120s'", config->profile);
+        int r = aws_keys_init(keys, access, secret, aws_config_get(config, "aws_session_token"), from, error);
+        return r < 0 ? r : 1;
+}
+
+static int find_along_chain(struct aws_credentials *c, struct aws_keys *keys, const struct aws_config *config,
+                            struct error *error)
+{
+        struct error why = {.text = "disabled"};
+        int r = from_environment(keys, error);
+        if (r == 0)
+                r = from_profile(keys, config, error);
+        if (r == 0)
+                r = aws_web_identity(&c->services, keys, config, error);
+        if (r == 0)
+                r = aws_container(&c->services, keys, error);
+        if (r == 0)
+                r = aws_instance(&c->services, keys, &why, error);
+        if (r == 0)
+                r = error_set(
+                        error, STREAMER_EPERM,
+                        "no credentials: none in the settings, the environment or profile '%s', no web identity, "
+                        "no container endpoint, and instance metadata: %s. A public store is read with s3.unsigned",
+                        config->profile, why.text);
+        return r;
+}
+
+static int find(struct aws_credentials *c, struct aws_keys *keys, struct error *error)
+{
+        struct aws_config config;
+        if (c->access != NULL)
+                return from_settings(c, keys, error);
+        int r = aws_config_init(&config, c->profile, error);
+        if (r < 0)
+                return r;
+        r = find_along_chain(c, keys, &config, error);
+        aws_config_deinit(&config);
+        return r;
+}
+
+/* ---- fetching ---- */
+
+static time_t due_of(const struct aws_keys *keys, time_t now)
+{
+        if (keys->expires == 0)
+                return 0;
+        time_t half = (keys->expires - now) / 2;
+        return keys->expires - (half < DUE ? half : DUE);
+}
+
+static bool same_keys(const struct aws_keys *a, const struct aws_keys *b)
+{
+        return a->access != NULL && strcmp(a->access, b->access) == 0 && strcmp(a->secret, b->secret) == 0 &&
+               strcmp(a->token ?: "", b->token ?: "") == 0;
+}
+
+/* With the lock held: what the fetch brought. */
+static void take_fetched(struct aws_credentials *c, struct aws_keys *keys, const struct error *error)
+{
+        time_t now = time(NULL);
+        if (keys->access == NULL) {
+                c->error = *error;
+                c->pause = c->pause == 0 ? PAUSE_MIN : c->pause < PAUSE_MAX / 2 ? 2 * c->pause : PAUSE_MAX;
+                c->retry_at = now_ns() + (c->keys.access != NULL ? c->pause : PAUSE_MIN);
+                log_warn("credentials: %s", error->text);
+                return;
+        }
+        /* The same ones again cannot help where the store would not have them. */
+        if (!same_keys(&c->keys, keys)) {
+                free(c->refused);
+                c->refused = NULL;
+        }
+        aws_keys_deinit(&c->keys);
+        c->keys = *keys;
+        *keys = (struct aws_keys){.access = NULL};
+        c->error = (struct error){.code = 0};
+        c->pause = 0;
+        c->retry_at = 0;
+        c->due = due_of(&c->keys, now);
+        log_info("credentials: from %s, access key %.4s...%s", c->keys.from, c->keys.access,
+                 c->keys.expires != 0 ? ", of a session" : "");
+}
+
+static void *fetch_thread(void *arg)
+{
+        struct aws_credentials *c = arg;
+        struct aws_keys keys = {.access = NULL};
+        struct error error = {.code = 0};
+        pthread_setname_np(pthread_self(), "credentials");
+        find(c, &keys, &error);
+        pthread_mutex_lock(&c->mutex);
+        take_fetched(c, &keys, &error);
+        c->fetching = false;
+        pthread_mutex_unlock(&c->mutex);
+        aws_keys_deinit(&keys);
+        return NULL;
+}
+
+/* With the lock held. */
+static void fetch(struct aws_credentials *c)
+{
+        if (c->fetching || c->stop || now_ns() < c->retry_at)
+                return;
+        if (c->started)
+                pthread_join(c->thread, NULL); /* it has given the lock back for good */
+        c->started = pthread_create(&c->thread, NULL, fetch_thread, c) == 0;
+        c->fetching = c->started;
+        c->since = now_ns();
+        if (!c->started)
+                error_set(&c->error, STREAMER_EOS, "credentials: no thread could be started");
+}
+
+/* ---- asking ---- */
+
+/* There is nothing to give out: wait, or give up? */
+static int not_yet(struct aws_credentials *c, time_t now, struct error *error)
+{
+        bool waited = c->fetching && now_ns() - c->since > PATIENCE;
+        bool had = c->keys.access != NULL && (uint64_t)(now - c->keys.expires) * SECOND < PATIENCE;
+        if (waited)
+                return error_set(error, STREAMER_EFAILED, "credentials: who gives them out does not answer");
+        if (c->stop)
+                return error_set(error, STREAMER_ECANCELED, "the daemon ends");
+        if (c->fetching || had)
+                return 1;
+        return error_set(error, c->error.code, "%s%s", c->keys.access != NULL ? "credentials have expired, and " : "",
+                         c->error.text);
+}
+
+int aws_credentials_get(struct aws_credentials *c, struct aws_keys *keys, struct error *error)
+{
+        pthread_mutex_lock(&c->mutex);
+        time_t now = time(NULL);
+        bool have = c->keys.access != NULL && (c->keys.expires == 0 || now < c->keys.expires);
+        if (c->fetching && c->refused != NULL && have && strcmp(c->refused, c->keys.access) == 0)
+                have = false;
+        if (!have || (c->due != 0 && now >= c->due))
+                fetch(c);
+        int r = have ? aws_keys_copy(keys, &c->keys, error) : not_yet(c, now, error);
+        pthread_mutex_unlock(&c->mutex);
+        return r;
+}
+
+bool aws_credentials_refused(struct aws_credentials *c, const char *access)
+{
+        pthread_mutex_lock(&c->mutex);
+        bool current = c->keys.access != NULL && strcmp(c->keys.access, access) == 0;
+        bool again = !current;
+        if (current && (c->refused == NULL || strcmp(c->refused, access) != 0)) {
+                free(c->refused);
+                c->refused = strdup(access);
+                c->due = 1;
+                again = c->refused != NULL;
+                fetch(c);
+        } else if (current) {
+                again = c->fetching;
+        }
+        pthread_mutex_unlock(&c->mutex);
+        return again;
+}
+
+/* ---- lifecycle ---- */
+
+static char *copy_of(const char *text, bool *failed)
+{
+        char *copy = text != NULL && text[0] != '\0' ? strdup(text) : NULL;
+        *failed |= text != NULL && text[0] != '\0' && copy == NULL;
+        return copy;
+}
+
+int aws_credentials_new(struct aws_credentials **credentials, const struct aws_credentials_opts *opts,
+                        struct error *error)
+{
+        struct aws_credentials *c = calloc(1, sizeof(*c));
+        bool failed = c == NULL;
+        if (failed)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        int r = aws_services_init(&c->services, error);
+        if (r < 0) {
+                free(c);
+                return r;
+        }
+        pthread_mutex_init(&c->mutex, NULL);
+        c->profile = copy_of(opts->profile, &failed);
+        c->access = copy_of(opts->access, &failed);
+        c->secret = copy_of(opts->secret, &failed);
+        c->token = copy_of(opts->token, &failed);
+        if (failed)
+                r = error_set(error, STREAMER_ENOMEM, "no memory");
+        else if ((c->access == NULL) != (c->secret == NULL) || (c->token != NULL && c->access == NULL))
+                r = error_set(error, STREAMER_EINVAL, "an access key without its secret key, or the reverse");
+        if (r < 0) {
+                aws_credentials_free(c);
+                return r;
+        }
+        *credentials = c;
+        return 0;
+}
+
+struct aws_credentials *aws_credentials_free(struct aws_credentials *c)
+{
+        if (c == NULL)
+                return NULL;
+        pthread_mutex_lock(&c->mutex);
+        c->stop = true;
+        pthread_mutex_unlock(&c->mutex);
+        aws_services_stop(&c->services);
+        if (c->started)
+                pthread_join(c->thread, NULL);
+        aws_services_deinit(&c->services);
+        aws_keys_deinit(&c->keys);
+        secret_free(c->access);
+        secret_free(c->secret);
+        secret_free(c->token);
+        free(c->profile);
+        free(c->refused);
+        pthread_mutex_destroy(&c->mutex);
+        free(c);
+        return NULL;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Credentials for a store: found along AWS's chain, kept, and fetched anew before they expire, in a
+ * thread of their own. Those who ask never wait: they are told to ask again.
+ *
+ *   settings of the daemon, if they name keys      (then nothing else is asked)
+ *   AWS_ACCESS_KEY_ID, ...                         environment
+ *   AWS_PROFILE in the shared files                profile
+ *   AWS_WEB_IDENTITY_TOKEN_FILE, or a profile's    web identity, from STS
+ *   AWS_CONTAINER_CREDENTIALS_*                    container endpoint
+ *   instance metadata (IMDSv2)                     instance role
+ *
+ * The first that is set up answers, also with a failure: another's keys would be another's rights.
+ */
+#ifndef DAEMON_SOURCE_AWS_CREDENTIALS_H
+#define DAEMON_SOURCE_AWS_CREDENTIALS_H
+
+#include "daemon/source/aws_keys.h"
+
+/* Copied. Each of the keys is a value, "file:PATH", or "credential:NAME" in $CREDENTIALS_DIRECTORY; all
+ * NULL: the chain. */
+struct aws_credentials_opts {
+        const char *profile; /* NULL: AWS_PROFILE */
+        const char *access, *secret, *token;
+};
+
+struct aws_credentials; /* shared by threads */
+
+int aws_credentials_new(struct aws_credentials **credentials, const struct aws_credentials_opts *opts,
+                        struct error *error);
+/* Waits for a fetch that runs, which it has told to end. */
+struct aws_credentials *aws_credentials_free(struct aws_credentials *credentials);
+
+/* 0 with a copy of the keys; 1: they are being fetched, ask again soon; STREAMER_EPERM where there are
+ * none to be had, and other errors. */
+int aws_credentials_get(struct aws_credentials *credentials, struct aws_keys *keys, struct error *error);
+
+/* The store says that the keys of this access id have expired. True if there are others, or may be soon. */
+bool aws_credentials_refused(struct aws_credentials *credentials, const char *access);
+
+#endif

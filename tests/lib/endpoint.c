@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/lib/endpoint.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define REQUEST_MAX (64 * 1024)
+
+struct visit {
+        struct endpoint *endpoint;
+        int fd;
+        char text[REQUEST_MAX + 1];
+};
+
+/* ---- requests ---- */
+
+char *endpoint_header(const struct endpoint_request *request, const char *name)
+{
+        size_t len = strlen(name);
+
+        for (const char *line = request->headers; line && *line; line = strstr(line, "\r\n")) {
+                line += strspn(line, "\r\n");
+                if (strncasecmp(line, name, len) == 0 && line[len] == ':') {
+                        const char *value = line + len + 1 + strspn(line + len + 1, " ");
+                        return format_text("%.*s", (int)strcspn(value, "\r\n"), value);
+                }
+        }
+        return NULL;
+}
+
+/* Header and body whole; false where the client went away. */
+static bool read_request(struct visit *v, struct endpoint_request *request)
+{
+        size_t have = 0;
+        char *end = NULL;
+
+        for (;;) {
+                ssize_t n = read(v->fd, v->text + have, REQUEST_MAX - have);
+                if (n <= 0)
+                        return false;
+                have += (size_t)n;
+                v->text[have] = '\0';
+                if (!end && (end = strstr(v->text, "\r\n\r\n"))) {
+                        *end = '\0';
+                        request->headers = v->text + strcspn(v->text, "\r\n");
+                        request->body = end + 4;
+                }
+                const char *length = end ? endpoint_header(request, "Content-Length") : NULL;
+                if (end && have - (size_t)(request->body - v->text) >= (length ? strtoul(length, NULL, 10) : 0))
+                        return true;
+        }
+}
+
+static void parse_line(struct visit *v, struct endpoint_request *request)
+{
+        char *line = format_text("%.*s", (int)strcspn(v->text, "\r\n"), v->text), *save;
+
+        request->method = strtok_r(line, " ", &save);
+        request->path = strtok_r(NULL, " ", &save);
+        request->host = endpoint_header(request, "Host");
+        if (!request->method || !request->path)
+                die("an endpoint was sent: %s", v->text);
+}
+
+/* ---- replies ---- */
+
+void endpoint_range(const struct endpoint_request *request, struct endpoint_reply *reply, const void *data, size_t size)
+{
+        const char *range = endpoint_header(request, "Range"), *more = reply->headers ? reply->headers : "";
+        unsigned long first = 0, last = size - 1;
+
+        if (range && sscanf(range, "bytes=%lu-%lu", &first, &last) == 2 && first < size) {
+                last = last < size ? last : size - 1;
+                reply->status = 206;
+                reply->headers = format_text("%sContent-Range: bytes %lu-%lu/%zu\r\n", more, first, last, size);
+        }
+        reply->size = last - first + 1;
+        reply->body = must_alloc(reply->size + 1);
+        memcpy(reply->body, (const char *)data + first, reply->size);
+}
+
+static void send_all(int fd, const char *data, size_t size)
+{
+        while (size > 0) {
+                ssize_t n = send(fd, data, size, MSG_NOSIGNAL);
+                if (n <= 0)
+                        return;
+                data += n;
+                size -= (size_t)n;
+        }
+}
+
+static void send_reply(struct visit *v, const struct endpoint_request *request, const struct endpoint_reply *reply)
+{
+        size_t size = reply->body && reply->size == 0 ? strlen(reply->body) : reply->size;
+        char *head = format_text("HTTP/1.1 %d Some words\r\nConnection: close\r\nContent-Length: %zu\r\n%s\r\n",
+                                 reply->status ? reply->status : 200, size, reply->headers ? reply->headers : "");
+
+        send_all(v->fd, head, strlen(head));
+        if (strcmp(request->method, "HEAD") != 0 && reply->body)
+                send_all(v->fd, reply->body, size);
+        free(head);
+}
+
+/* ---- threads ---- */
+
+static void *serve(void *arg)
+{
+        struct visit *v = arg;
+        struct endpoint_request request = {0};
+        struct endpoint_reply reply = {0};
+        char byte;
+
+        if (read_request(v, &request)) {
+                parse_line(v, &request);
+                __atomic_add_fetch(&v->endpoint->requests, 1, __ATOMIC_SEQ_CST);
+                v->endpoint->answer(v->endpoint, &request, &reply);
+                if (reply.hang)
+                        (void)!read(v->endpoint->stop[0], &byte, 1); /* nobody ever writes */
+                else if (!reply.close)
+                        send_reply(v, &request, &reply);
+        }
+        shutdown(v->fd, SHUT_RDWR);
+        close(v->fd);
+        free(reply.body);
+        free(v);
+        return NULL;
+}
+
+static void *accept_all(void *arg)
+{
+        struct endpoint *endpoint = arg;
+        pthread_t thread;
+
+        for (;;) {
+                struct visit *v = must_alloc(sizeof(*v));
+                v->endpoint = endpoint;
+                v->fd = must(accept(endpoint->fd, NULL, NULL));
+                if (pthread_create(&thread, NULL, serve, v) != 0)
+                        die("no thread for an endpoint");
+                pthread_detach(thread);
+        }
+        return NULL;
+}
+
+void endpoint_start(struct endpoint *endpoint)
+{
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t len = sizeof(address);
+        pthread_t thread;
+
+        endpoint->fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        must(bind(endpoint->fd, (struct sockaddr *)&address, len));
+        must(listen(endpoint->fd, 64));
+        must(getsockname(endpoint->fd, (struct sockaddr *)&address, &len));
+        must(pipe(endpoint->stop));
+        snprintf(endpoint->url, sizeof(endpoint->url), "http://127.0.0.1:%u", ntohs(address.sin_port));
+        if (pthread_create(&thread, NULL, accept_all, endpoint) != 0)
+                die("no thread for an endpoint");
+        pthread_detach(thread);
+}

@@ -1,0 +1,621 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The chain of credentials against small endpoints that stand in for instance metadata, ECS and STS:
+ * who is asked in which order, what expires, and what happens where an endpoint is slow, dead or wrong.
+ * No secret shows in an error.
+ */
+#include "tests/lib/endpoint.h"
+#include "tests/lib/suite.h"
+
+#include "daemon/base/log.h"
+#include "daemon/base/util.h"
+#include "daemon/source/aws_credentials.h"
+#include "daemon/source/aws_services.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static struct aws_credentials *credentials;
+static struct aws_keys keys;
+static struct error error;
+static struct endpoint service;
+
+/* What the service answers; changed between requests by tests, under no lock since each waits. */
+static int status = 200;
+static time_t life = 3600; /* of what it gives out */
+static bool hang;
+static unsigned given;  /* how many it has given out: "AK1", "AK2", ... */
+static char said[4096]; /* methods and paths */
+
+static void forget_environment(void)
+{
+        static const char *const names[] = {"AWS_ACCESS_KEY_ID",
+                                            "AWS_SECRET_ACCESS_KEY",
+                                            "AWS_SESSION_TOKEN",
+                                            "AWS_PROFILE",
+                                            "AWS_WEB_IDENTITY_TOKEN_FILE",
+                                            "AWS_ROLE_ARN",
+                                            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+                                            "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+                                            "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+                                            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+                                            "AWS_ENDPOINT_URL_STS",
+                                            "AWS_REGION",
+                                            "AWS_DEFAULT_REGION",
+                                            "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+                                            "http_proxy",
+                                            "HTTP_PROXY",
+                                            "https_proxy"};
+        for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+                unsetenv(names[i]);
+        setenv("AWS_CONFIG_FILE", suite_path("config-%d", (int)getpid()), 1);
+        setenv("AWS_SHARED_CREDENTIALS_FILE", suite_path("credentials-%d", (int)getpid()), 1);
+        setenv("AWS_EC2_METADATA_DISABLED", "true", 1);
+}
+
+static void begin(void)
+{
+        log_init(LOG_LEVEL_ERROR);
+        forget_environment();
+}
+
+static void end(void)
+{
+        aws_keys_deinit(&keys);
+        credentials = aws_credentials_free(credentials);
+}
+
+static void open_with(const struct aws_credentials_opts *opts)
+{
+        ck_assert_msg(aws_credentials_new(&credentials, opts, &error) == 0, "%s", error.text);
+}
+
+/* Asks until there is an answer, as those who authorize requests do. */
+static int get(void)
+{
+        int r;
+        if (credentials == NULL)
+                open_with(&(struct aws_credentials_opts){.profile = NULL});
+        aws_keys_deinit(&keys);
+        while ((r = aws_credentials_get(credentials, &keys, &error)) == 1)
+                usleep(1000); /* the pause between two questions, no more */
+        return r;
+}
+
+static void assert_keys(const char *access, const char *secret, const char *token, const char *from)
+{
+        ck_assert_msg(get() == 0, "%s", error.text);
+        ck_assert_str_eq(keys.access, access);
+        ck_assert_str_eq(keys.secret, secret);
+        ck_assert_str_eq(keys.token ?: "", token);
+        ck_assert_str_eq(keys.from, from);
+}
+
+static void assert_fails(int code, const char *why)
+{
+        ck_assert_int_eq(get(), code);
+        ck_assert_msg(strstr(error.text, why) != NULL, "%s", error.text);
+        ck_assert_ptr_null(strstr(error.text, "thesecret"));
+}
+
+static void write_file(const char *variable, const char *text)
+{
+        file_write(getenv(variable), text, strlen(text));
+}
+
+/* ---- the environment and the files ---- */
+
+START_TEST(the_environment_goes_first)
+{
+        setenv("AWS_ACCESS_KEY_ID", "A", 1);
+        setenv("AWS_SECRET_ACCESS_KEY", "thesecret", 1);
+        setenv("AWS_SESSION_TOKEN", "T", 1);
+        write_file("AWS_SHARED_CREDENTIALS_FILE", "[default]\naws_access_key_id=F\naws_secret_access_key=G\n");
+        assert_keys("A", "thesecret", "T", "environment");
+}
+END_TEST
+
+START_TEST(half_of_the_environment_is_an_error)
+{
+        setenv("AWS_SECRET_ACCESS_KEY", "thesecret", 1);
+        assert_fails(STREAMER_EPERM, "one is set without the other");
+}
+END_TEST
+
+START_TEST(a_profile_of_the_files)
+{
+        write_file("AWS_SHARED_CREDENTIALS_FILE", "[default]\naws_access_key_id=F\naws_secret_access_key=thesecret\n"
+                                                  "[other]\naws_access_key_id=O\naws_secret_access_key=p\n"
+                                                  "aws_session_token=T\n");
+        assert_keys("F", "thesecret", "", "profile 'default'");
+        credentials = aws_credentials_free(credentials);
+        setenv("AWS_PROFILE", "other", 1);
+        assert_keys("O", "p", "T", "profile 'other'");
+}
+END_TEST
+
+START_TEST(a_profile_that_is_asked_for_must_be_there)
+{
+        setenv("AWS_PROFILE", "nobody", 1);
+        assert_fails(STREAMER_EPERM, "profile 'nobody' is in none of the shared files");
+}
+END_TEST
+
+static const char *const ways[] = {"source_profile", "credential_source", "credential_process", "sso_session",
+                                   "sso_start_url"};
+
+START_TEST(a_way_that_is_not_supported_is_named)
+{
+        write_file("AWS_CONFIG_FILE", format_text("[default]\nrole_arn = r\n%s = thesecret\n", ways[_i]));
+        assert_fails(STREAMER_EUNSUPPORTED, ways[_i]);
+}
+END_TEST
+
+START_TEST(a_file_with_an_error_stops_the_chain)
+{
+        write_file("AWS_SHARED_CREDENTIALS_FILE", "[default]\nthesecret\n");
+        assert_fails(STREAMER_EFAILED, "neither a section nor 'key = value'");
+}
+END_TEST
+
+START_TEST(without_any_the_reason_says_where_was_looked)
+{
+        assert_fails(STREAMER_EPERM, "no credentials: none in the settings, the environment or profile 'default'");
+}
+END_TEST
+
+/* ---- the daemon's settings ---- */
+
+START_TEST(settings_go_before_the_chain_and_may_name_files)
+{
+        char *id = suite_path("id-%d", (int)getpid());
+        setenv("AWS_ACCESS_KEY_ID", "A", 1);
+        setenv("AWS_SECRET_ACCESS_KEY", "B", 1);
+        file_write(id, "FROMFILE\n", 9);
+        setenv("CREDENTIALS_DIRECTORY", suite_folder(), 1);
+        file_write(suite_path("key"), "thesecret\r\n", 11);
+        open_with(&(struct aws_credentials_opts){.access = format_text("file:%s", id), .secret = "credential:key"});
+        assert_keys("FROMFILE", "thesecret", "", "settings");
+}
+END_TEST
+
+static const struct {
+        const char *secret, *why;
+} bad_settings[] = {
+        {"file:/nonexistent/key", "/nonexistent/key"},
+        {"credential:../key", "not a plain name"},
+        {"credential:", "not a plain name"},
+        {"credential:absent", "absent"},
+};
+
+START_TEST(a_setting_that_leads_nowhere)
+{
+        setenv("CREDENTIALS_DIRECTORY", suite_folder(), 1);
+        open_with(&(struct aws_credentials_opts){.access = "A", .secret = bad_settings[_i].secret});
+        assert_fails(STREAMER_EFAILED, bad_settings[_i].why);
+}
+END_TEST
+
+START_TEST(a_key_without_its_other_half_is_no_setting)
+{
+        const struct aws_credentials_opts opts = {.access = "A"};
+        ck_assert_int_eq(aws_credentials_new(&credentials, &opts, &error), STREAMER_EINVAL);
+        credentials = NULL;
+}
+END_TEST
+
+/* ---- services ---- */
+
+static char *expiration(time_t after)
+{
+        char *text = must_alloc(32);
+        time_t when = time(NULL) + after;
+        struct tm tm;
+        strftime(text, 32, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&when, &tm));
+        return text;
+}
+
+static void give_json(struct endpoint_reply *reply)
+{
+        unsigned n = __atomic_add_fetch(&given, 1, __ATOMIC_SEQ_CST);
+        reply->body = format_text("{\"Code\":\"Success\",\"AccessKeyId\":\"AK%u\",\"SecretAccessKey\":\"thesecret\","
+                                  "\"Token\":\"T%u\",\"Expiration\":\"%s\"}",
+                                  n, n, expiration(life));
+}
+
+static void note(const struct endpoint_request *request)
+{
+        strcat(said, format_text("%s %s\n", request->method, request->path));
+}
+
+static void serve(void (*answer)(struct endpoint *, const struct endpoint_request *, struct endpoint_reply *))
+{
+        service.answer = answer;
+        endpoint_start(&service);
+}
+
+static void answer_container(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)e;
+        const char *token = endpoint_header(request, "Authorization");
+        note(request);
+        reply->status = token != NULL && strcmp(token, "bearer thetoken") == 0 ? status : 401;
+        reply->hang = hang;
+        if (reply->status == 200)
+                give_json(reply);
+}
+
+static void set_container(void)
+{
+        char *path = suite_path("token-%d", (int)getpid());
+        serve(answer_container);
+        file_write(path, "bearer thetoken\n", 16);
+        setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", format_text("%s/v1/credentials?a=b", service.url), 1);
+        setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", path, 1);
+}
+
+START_TEST(a_container_with_its_token_file)
+{
+        set_container();
+        assert_keys("AK1", "thesecret", "T1", "container endpoint");
+        ck_assert_str_eq(said, "GET /v1/credentials?a=b\n");
+        ck_assert_int_gt(keys.expires, time(NULL) + 3000);
+}
+END_TEST
+
+START_TEST(a_container_with_its_token)
+{
+        set_container();
+        unsetenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+        setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "bearer thetoken", 1);
+        assert_keys("AK1", "thesecret", "T1", "container endpoint");
+}
+END_TEST
+
+START_TEST(a_container_that_refuses_ends_the_chain)
+{
+        set_container();
+        setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "thesecret", 1);
+        unsetenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+        assert_fails(STREAMER_EPERM, "the container endpoint answers 401");
+}
+END_TEST
+
+static const struct {
+        const char *full, *relative, *uri; /* NULL: refused */
+} uris[] = {
+        {NULL, "/v2/credentials/x", "http://169.254.170.2/v2/credentials/x"},
+        {NULL, "v2", NULL},
+        {NULL, "@evil/", NULL},
+        {"http://127.0.0.1/x", NULL, "http://127.0.0.1/x"},
+        {"http://127.9.9.9:80/x", NULL, "http://127.9.9.9:80/x"},
+        {"http://localhost:8080/x", NULL, "http://localhost:8080/x"},
+        {"http://[::1]/x", NULL, "http://[::1]/x"},
+        {"http://169.254.170.23/v1/credentials", NULL, "http://169.254.170.23/v1/credentials"},
+        {"http://[fd00:ec2::23]/x", NULL, "http://[fd00:ec2::23]/x"},
+        {"https://example.com/x", NULL, "https://example.com/x"},
+        {"http://example.com/x", NULL, NULL},
+        {"http://127.0.0.1.example.com/x", NULL, NULL},
+        {"http://127.0.0.1@example.com/x", NULL, NULL},
+        {"http://169.254.169.254/x", NULL, NULL},
+        {"ftp://127.0.0.1/x", NULL, NULL},
+        {"thesecret", NULL, NULL},
+};
+
+START_TEST(which_hosts_a_container_may_name)
+{
+        char *uri;
+        if (uris[_i].full != NULL)
+                setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", uris[_i].full, 1);
+        if (uris[_i].relative != NULL)
+                setenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", uris[_i].relative, 1);
+        ck_assert_int_eq(aws_container_uri(&uri, &error), uris[_i].uri != NULL ? 0 : STREAMER_EFAILED);
+        if (uris[_i].uri != NULL)
+                ck_assert_str_eq(uri, uris[_i].uri);
+        else
+                ck_assert_ptr_null(uri);
+}
+END_TEST
+
+/* ---- STS ---- */
+
+static void answer_sts(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)e;
+        note(request);
+        reply->status = status;
+        reply->hang = hang;
+        if (strstr(request->body, "Action=AssumeRoleWithWebIdentity&") == NULL ||
+            strstr(request->body, "&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fr&") == NULL ||
+            strstr(request->body, "&WebIdentityToken=a.b%2Bc") == NULL || strstr(request->body, "Version=") == NULL)
+                reply->status = 400;
+        if (reply->status == 200)
+                reply->body = format_text("<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult>"
+                                          "<Credentials><AccessKeyId>AK%u</AccessKeyId><SecretAccessKey>thesecret"
+                                          "</SecretAccessKey><SessionToken>T</SessionToken><Expiration>%s</Expiration>"
+                                          "</Credentials></AssumeRoleWithWebIdentityResult>"
+                                          "</AssumeRoleWithWebIdentityResponse>",
+                                          ++given, expiration(life));
+        else
+                reply->body = format_text("<ErrorResponse><Error><Code>AccessDenied</Code><Message>not you</Message>"
+                                          "</Error></ErrorResponse>");
+}
+
+static char *set_sts(void)
+{
+        char *path = suite_path("jwt-%d", (int)getpid());
+        serve(answer_sts);
+        file_write(path, "a.b+c", 5);
+        setenv("AWS_ENDPOINT_URL_STS", service.url, 1);
+        return path;
+}
+
+START_TEST(a_web_identity_of_the_environment)
+{
+        setenv("AWS_WEB_IDENTITY_TOKEN_FILE", set_sts(), 1);
+        setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/r", 1);
+        assert_keys("AK1", "thesecret", "T", "web identity as arn:aws:iam::1:role/r");
+        ck_assert_ptr_nonnull(strstr(said, "POST /"));
+}
+END_TEST
+
+START_TEST(a_web_identity_of_a_profile)
+{
+        write_file("AWS_CONFIG_FILE", format_text("[default]\nrole_arn = arn:aws:iam::1:role/r\n"
+                                                  "web_identity_token_file = %s\n",
+                                                  set_sts()));
+        assert_keys("AK1", "thesecret", "T", "web identity as arn:aws:iam::1:role/r");
+}
+END_TEST
+
+START_TEST(a_web_identity_that_sts_refuses)
+{
+        setenv("AWS_WEB_IDENTITY_TOKEN_FILE", set_sts(), 1);
+        setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/r", 1);
+        status = 403;
+        assert_fails(STREAMER_EPERM, "STS answers 403 AccessDenied: not you");
+}
+END_TEST
+
+START_TEST(a_web_identity_without_a_role_or_token)
+{
+        setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/nonexistent/token", 1);
+        assert_fails(STREAMER_EFAILED, "AWS_ROLE_ARN");
+        credentials = aws_credentials_free(credentials);
+        setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/r", 1);
+        assert_fails(STREAMER_EFAILED, "/nonexistent/token");
+}
+END_TEST
+
+/* ---- instance metadata ---- */
+
+static void answer_instance(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)e;
+        const char *token = endpoint_header(request, "X-aws-ec2-metadata-token");
+        note(request);
+        reply->hang = hang;
+        if (strcmp(request->method, "PUT") == 0) {
+                bool ttl = endpoint_header(request, "X-aws-ec2-metadata-token-ttl-seconds") != NULL;
+                reply->status = ttl && strcmp(request->path, "/latest/api/token") == 0 ? status : 400;
+                reply->body = format_text("session");
+        } else if (token == NULL || strcmp(token, "session") != 0) {
+                reply->status = 401;
+        } else if (strcmp(request->path, "/latest/meta-data/iam/security-credentials/") == 0) {
+                reply->body = format_text("node-role");
+        } else if (strcmp(request->path, "/latest/meta-data/iam/security-credentials/node-role") == 0) {
+                give_json(reply);
+        } else {
+                reply->status = 404;
+        }
+}
+
+static void set_instance(void)
+{
+        serve(answer_instance);
+        unsetenv("AWS_EC2_METADATA_DISABLED");
+        setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", format_text("%s/", service.url), 1);
+}
+
+START_TEST(an_instances_role_by_a_session)
+{
+        set_instance();
+        assert_keys("AK1", "thesecret", "T1", "instance role node-role");
+        ck_assert_str_eq(said, "PUT /latest/api/token\nGET /latest/meta-data/iam/security-credentials/\n"
+                               "GET /latest/meta-data/iam/security-credentials/node-role\n");
+}
+END_TEST
+
+START_TEST(instance_metadata_that_are_disabled_are_not_asked)
+{
+        set_instance();
+        setenv("AWS_EC2_METADATA_DISABLED", "TRUE", 1);
+        assert_fails(STREAMER_EPERM, "instance metadata: disabled");
+        ck_assert_uint_eq(service.requests, 0);
+}
+END_TEST
+
+/* A hop limit of 1 drops the answer on its way into a container; there is no way back to version 1. */
+START_TEST(an_instance_without_sessions_gives_nothing)
+{
+        set_instance();
+        status = 403;
+        assert_fails(STREAMER_EPERM, "instance metadata answers 403 to a request for a token (IMDSv2)");
+        ck_assert_ptr_null(strstr(said, "GET"));
+}
+END_TEST
+
+START_TEST(an_instance_that_does_not_answer_is_given_up_soon)
+{
+        set_instance();
+        hang = true;
+        setenv("AWS_METADATA_SERVICE_NUM_ATTEMPTS", "1", 1);
+        uint64_t begun = clock_ns();
+        assert_fails(STREAMER_EPERM, "no credentials");
+        ck_assert_uint_lt(clock_ns() - begun, UINT64_C(10) * 1000000000);
+}
+END_TEST
+
+START_TEST(a_machine_that_is_no_instance)
+{
+        unsetenv("AWS_EC2_METADATA_DISABLED");
+        setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1", 1);
+        assert_fails(STREAMER_EPERM, "no credentials");
+}
+END_TEST
+
+START_TEST(no_proxy_stands_before_instance_metadata)
+{
+        set_instance();
+        setenv("http_proxy", "http://127.0.0.1:1", 1);
+        assert_keys("AK1", "thesecret", "T1", "instance role node-role");
+}
+END_TEST
+
+/* ---- expiry ---- */
+
+static bool has_newer(void *old)
+{
+        ck_assert_int_eq(get(), 0);
+        return strcmp(keys.access, old) != 0;
+}
+
+START_TEST(keys_are_fetched_anew_before_they_expire)
+{
+        life = 4;
+        set_container();
+        assert_keys("AK1", "thesecret", "T1", "container endpoint");
+        char *old = format_text("%s", keys.access);
+        ck_assert(eventually(has_newer, old, 10000));
+        ck_assert_int_gt(keys.expires, time(NULL));
+}
+END_TEST
+
+START_TEST(keys_with_a_long_life_are_fetched_once)
+{
+        set_container();
+        for (int i = 0; i < 100; i++)
+                ck_assert_int_eq(get(), 0);
+        ck_assert_uint_eq(service.requests, 1);
+}
+END_TEST
+
+/* While one fetch hangs, the old keys are given out at once and nobody else asks. */
+START_TEST(one_fetch_at_a_time_and_nobody_waits_for_it)
+{
+        life = 60;
+        set_container();
+        ck_assert_int_eq(get(), 0);
+        hang = true;
+        ck_assert(aws_credentials_refused(credentials, "another"));
+        ck_assert(aws_credentials_refused(credentials, "AK1"));
+        for (int i = 0; i < 100; i++)
+                ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
+        ck_assert_uint_le(service.requests, 2);
+}
+END_TEST
+
+START_TEST(keys_that_the_store_refuses_are_replaced)
+{
+        set_container();
+        ck_assert_int_eq(get(), 0);
+        ck_assert(aws_credentials_refused(credentials, "AK1"));
+        assert_keys("AK2", "thesecret", "T2", "container endpoint");
+        ck_assert(aws_credentials_refused(credentials, "AK1")); /* of a request that was under way */
+        ck_assert_uint_eq(service.requests, 2);
+}
+END_TEST
+
+START_TEST(keys_that_stay_the_same_are_refused_once)
+{
+        setenv("AWS_ACCESS_KEY_ID", "A", 1);
+        setenv("AWS_SECRET_ACCESS_KEY", "thesecret", 1);
+        ck_assert_int_eq(get(), 0);
+        ck_assert(aws_credentials_refused(credentials, "A"));
+        ck_assert_int_eq(get(), 0);
+        ck_assert(!aws_credentials_refused(credentials, "A"));
+}
+END_TEST
+
+START_TEST(files_are_read_again_when_the_store_refuses)
+{
+        write_file("AWS_SHARED_CREDENTIALS_FILE", "[default]\naws_access_key_id=F1\naws_secret_access_key=s\n");
+        assert_keys("F1", "s", "", "profile 'default'");
+        write_file("AWS_SHARED_CREDENTIALS_FILE", "[default]\naws_access_key_id=F2\naws_secret_access_key=t\n");
+        ck_assert(aws_credentials_refused(credentials, "F1"));
+        assert_keys("F2", "t", "", "profile 'default'");
+}
+END_TEST
+
+START_TEST(a_failed_refresh_leaves_what_still_lives)
+{
+        life = 60;
+        set_container();
+        ck_assert_int_eq(get(), 0);
+        status = 500;
+        ck_assert(aws_credentials_refused(credentials, "AK1"));
+        ck_assert_int_eq(get(), 0);
+        ck_assert_str_eq(keys.access, "AK1");
+}
+END_TEST
+
+START_TEST(an_end_does_not_wait_for_a_service_that_hangs)
+{
+        struct aws_keys none = {.access = NULL};
+        set_container();
+        hang = true;
+        open_with(&(struct aws_credentials_opts){.profile = NULL});
+        ck_assert_int_eq(aws_credentials_get(credentials, &none, &error), 1);
+        uint64_t begun = clock_ns();
+        credentials = aws_credentials_free(credentials);
+        ck_assert_uint_lt(clock_ns() - begun, UINT64_C(2) * 1000000000);
+}
+END_TEST
+
+static TCase *group(const char *name)
+{
+        TCase *tests = suite_group(name, NULL, NULL, 30);
+        tcase_add_checked_fixture(tests, begin, end);
+        return tests;
+}
+
+int main(void)
+{
+        suite_begin("aws_credentials");
+        TCase *files = group("environment, files, settings");
+        tcase_add_test(files, the_environment_goes_first);
+        tcase_add_test(files, half_of_the_environment_is_an_error);
+        tcase_add_test(files, a_profile_of_the_files);
+        tcase_add_test(files, a_profile_that_is_asked_for_must_be_there);
+        tcase_add_loop_test(files, a_way_that_is_not_supported_is_named, 0, (int)ARRAY_SIZE(ways));
+        tcase_add_test(files, a_file_with_an_error_stops_the_chain);
+        tcase_add_test(files, without_any_the_reason_says_where_was_looked);
+        tcase_add_test(files, settings_go_before_the_chain_and_may_name_files);
+        tcase_add_loop_test(files, a_setting_that_leads_nowhere, 0, (int)ARRAY_SIZE(bad_settings));
+        tcase_add_test(files, a_key_without_its_other_half_is_no_setting);
+        TCase *services = group("services");
+        tcase_add_test(services, a_container_with_its_token_file);
+        tcase_add_test(services, a_container_with_its_token);
+        tcase_add_test(services, a_container_that_refuses_ends_the_chain);
+        tcase_add_loop_test(services, which_hosts_a_container_may_name, 0, (int)ARRAY_SIZE(uris));
+        tcase_add_test(services, a_web_identity_of_the_environment);
+        tcase_add_test(services, a_web_identity_of_a_profile);
+        tcase_add_test(services, a_web_identity_that_sts_refuses);
+        tcase_add_test(services, a_web_identity_without_a_role_or_token);
+        tcase_add_test(services, an_instances_role_by_a_session);
+        tcase_add_test(services, instance_metadata_that_are_disabled_are_not_asked);
+        tcase_add_test(services, an_instance_without_sessions_gives_nothing);
+        tcase_add_test(services, an_instance_that_does_not_answer_is_given_up_soon);
+        tcase_add_test(services, a_machine_that_is_no_instance);
+        tcase_add_test(services, no_proxy_stands_before_instance_metadata);
+        TCase *expiry = group("expiry");
+        tcase_add_test(expiry, keys_are_fetched_anew_before_they_expire);
+        tcase_add_test(expiry, keys_with_a_long_life_are_fetched_once);
+        tcase_add_test(expiry, one_fetch_at_a_time_and_nobody_waits_for_it);
+        tcase_add_test(expiry, keys_that_the_store_refuses_are_replaced);
+        tcase_add_test(expiry, keys_that_stay_the_same_are_refused_once);
+        tcase_add_test(expiry, files_are_read_again_when_the_store_refuses);
+        tcase_add_test(expiry, a_failed_refresh_leaves_what_still_lives);
+        tcase_add_test(expiry, an_end_does_not_wait_for_a_service_that_hangs);
+        return suite_run();
+}
