@@ -11,6 +11,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/notify.h"
 #include "daemon/config/config.h"
+#include "daemon/config/stores.h"
 #include "daemon/device/cuda.h"
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/monitor.h"
@@ -175,6 +176,8 @@ static int make_network(struct daemon *d, struct error *error)
         int r = http_new(&d->sources.http, &opts, error);
         if (r == 0)
                 r = web_new(&d->sources.web, hosts, c->http.n_hosts, error);
+        if (r == 0)
+                r = stores_make(c, &d->sources, error);
         free(hosts);
         return r;
 }
@@ -367,6 +370,7 @@ static void take_apart(struct daemon *d)
                 device_free(d->devices[i]);
         cuda_free(d->cuda);
         source_roots_free(d->sources.roots);
+        stores_free(&d->sources);
         web_free(d->sources.web);
         http_free(d->sources.http);
         wake_free(d->wake);

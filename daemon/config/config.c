@@ -49,6 +49,11 @@ const char config_usage[] =
         "  RUNAI_STREAMER_CHUNK_BYTESIZE   as --block-size; RUNAI_STREAMER_BLOCK_BYTESIZE is its older name\n"
         "  RUNAI_STREAMER_MEMORY_LIMIT     as --memory-limit; -1 and 0 mean the default\n"
         "  RUNAI_STREAMER_LOG_LEVEL        as --log-level\n"
+        "  RUNAI_STREAMER_S3_ENDPOINT      as s3.endpoint of the file\n"
+        "  RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING  as s3.addressing: 0 path, 1 virtual\n"
+        "  RUNAI_STREAMER_S3_UNSIGNED      as s3.unsigned: 0 or 1\n"
+        "  HF_ENDPOINT, HF_TOKEN           as hf.endpoint and hf.token\n"
+        "  AWS_*                           as AWS's tools know them: docs/sources.md\n"
         "  RUNAI_STREAMER_LOG_TO_STDERR    1: the log goes to standard error even where the journal could take it;\n"
         "                                  0: the default\n"
         "\n"
@@ -95,6 +100,7 @@ void config_deinit(struct config *config)
         roles_deinit(&config->access);
         setting_clear_http(config);
         free(config->socket);
+        setting_clear_s3(config);
         free(config->cuda.library);
         free(config->metrics.listen);
         free(config->path);
@@ -237,11 +243,23 @@ __attribute__((format(printf, 3, 4))) static void note(char *notes, size_t size,
         va_end(args);
 }
 
+/* Variables say 0 and 1 where the file has words. */
+static const char *as_word(const struct setting *setting, const char *value)
+{
+        bool yes = strcmp(value, "1") == 0 || strcasecmp(value, "true") == 0;
+        bool no = strcmp(value, "0") == 0 || strcasecmp(value, "false") == 0;
+        if (setting->kind == SETTING_BOOL && (yes || no))
+                return yes ? "true" : "false";
+        if (setting->kind == SETTING_ADDRESSING && (yes || no))
+                return yes ? "virtual" : "path";
+        return value;
+}
+
 static int apply_variable(struct config *config, const struct setting *setting, const char *name, const char *value,
                           struct error *error)
 {
         char why[SETTING_WHY];
-        if (setting_set(setting, config, value, why) < 0)
+        if (setting_set(setting, config, as_word(setting, value), why) < 0)
                 return error_set(error, STREAMER_EINVAL, "%s: %s", name, why);
         return 0;
 }

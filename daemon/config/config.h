@@ -51,6 +51,17 @@ struct config_limits {
         uint64_t failed_kept;         /* 64 failed loads stay visible */
 };
 
+enum config_addressing { CONFIG_ADDRESSING_AUTO, CONFIG_ADDRESSING_PATH, CONFIG_ADDRESSING_VIRTUAL };
+
+/* Of a store. NULL or "": not set. The keys are values, "file:PATH" or "credential:NAME". */
+struct config_s3 {
+        char *source; /* "s3://bucket/prefix" that it is for; NULL in the section itself: for all else */
+        char *endpoint, *region, *ca, *profile;
+        char *access_key, *secret_key, *session_token;
+        enum config_addressing addressing;
+        bool is_unsigned;
+};
+
 struct config {
         char *path; /* of the file that was read; NULL if none */
         char *socket;
@@ -76,6 +87,13 @@ struct config {
                 bool trust_detach;     /* true: a client that says it has unmapped is believed */
                 uint64_t segment_size; /* 4 GiB: where a new segment is begun; a multiple of 2 MiB */
         } cuda;
+        struct config_s3 s3;
+        struct config_s3 *s3_sources;
+        size_t n_s3_sources;
+        struct {
+                char *endpoint; /* of the Hub; NULL or "": https://huggingface.co */
+                char *token;    /* as keys of S3 */
+        } hf;
         struct {
                 uint64_t connect_timeout_ns; /* 10 s */
                 uint64_t stall_ns;           /* 20 s without a byte: the range is asked for again */

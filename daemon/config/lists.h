@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists of small mappings in the file: `access.roles`, `http.hosts`, `preload`. Private to daemon/config.
+ * Lists of small mappings in the file: `access.roles`, `http.hosts`, `s3.sources`, `preload`. Private to daemon/config.
  */
 #ifndef DAEMON_CONFIG_LISTS_H
 #define DAEMON_CONFIG_LISTS_H
@@ -13,5 +13,6 @@ int access_read_roles(struct doc *doc);
 int access_check_roots(const struct config *config, struct error *error);
 int http_read_allow_plain(struct doc *doc);
 int http_read_hosts(struct doc *doc);
+int s3_read_sources(struct doc *doc);
 
 #endif

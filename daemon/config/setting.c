@@ -51,6 +51,17 @@ const struct setting settings[] = {
         {"http.retry_after",            NULL,           NULL,                   SETTING_DURATION, FIELD(http.retry_after_ns),        SECOND / 1000, HOUR, 1},
         {"http.redirects",              NULL,           NULL,                   SETTING_UNSIGNED, FIELD(http.redirects),             0,      50,        1},
         {"http.threads",                NULL,           NULL,                   SETTING_UNSIGNED, FIELD(http.threads),               1,      64,        1},
+        {"s3.endpoint",                 NULL,           RUNAI "S3_ENDPOINT",    SETTING_FILE,     FIELD(s3.endpoint),                0,      0,         1},
+        {"s3.region",                   NULL,           NULL,                   SETTING_FILE,     FIELD(s3.region),                  0,      0,         1},
+        {"s3.addressing",               NULL,           RUNAI "S3_USE_VIRTUAL_ADDRESSING", SETTING_ADDRESSING, FIELD(s3.addressing), 0,      0,         1},
+        {"s3.unsigned",                 NULL,           RUNAI "S3_UNSIGNED",    SETTING_BOOL,     FIELD(s3.is_unsigned),             0,      0,         1},
+        {"s3.ca",                       NULL,           NULL,                   SETTING_FILE,     FIELD(s3.ca),                      0,      0,         1},
+        {"s3.profile",                  NULL,           NULL,                   SETTING_FILE,     FIELD(s3.profile),                 0,      0,         1},
+        {"s3.access_key",               NULL,           NULL,                   SETTING_FILE,     FIELD(s3.access_key),              0,      0,         1},
+        {"s3.secret_key",               NULL,           NULL,                   SETTING_FILE,     FIELD(s3.secret_key),              0,      0,         1},
+        {"s3.session_token",            NULL,           NULL,                   SETTING_FILE,     FIELD(s3.session_token),           0,      0,         1},
+        {"hf.endpoint",                 NULL,           "HF_ENDPOINT",          SETTING_FILE,     FIELD(hf.endpoint),                0,      0,         1},
+        {"hf.token",                    NULL,           "HF_TOKEN",             SETTING_FILE,     FIELD(hf.token),                   0,      0,         1},
         {"metrics.listen",              "metrics-listen", NULL,                 SETTING_LISTEN,   FIELD(metrics.listen),             0,      0,         1},
         {"log.level",                   "log-level",    RUNAI "LOG_LEVEL",      SETTING_LEVEL,    FIELD(log.level),                  0,      0,         1},
         {"log.format",                  "log-format",   NULL,                   SETTING_LOG_FORMAT, FIELD(log.format),               0,      0,         1},
@@ -94,6 +105,19 @@ static int set_bool(bool *field, const char *text, char why[SETTING_WHY])
         if (!*field && strcmp(text, "false") != 0)
                 return wrong(why, "'%.40s' is not true or false", text);
         return 0;
+}
+
+int setting_parse_addressing(enum config_addressing *field, const char *text, char why[SETTING_WHY])
+{
+        static const char *const words[] = {[CONFIG_ADDRESSING_AUTO] = "auto",
+                                            [CONFIG_ADDRESSING_PATH] = "path",
+                                            [CONFIG_ADDRESSING_VIRTUAL] = "virtual"};
+        for (size_t i = 0; i < ARRAY_SIZE(words); i++)
+                if (strcmp(text, words[i]) == 0) {
+                        *field = (enum config_addressing)i;
+                        return 0;
+                }
+        return wrong(why, "'%.40s' is not auto, path or virtual", text);
 }
 
 static int set_level(enum log_level *field, const char *text, char why[SETTING_WHY])
@@ -186,6 +210,8 @@ int setting_set(const struct setting *setting, struct config *config, const char
                 return set_listen(field, text, why);
         if (setting->kind == SETTING_BOOL)
                 return set_bool(field, text, why);
+        if (setting->kind == SETTING_ADDRESSING)
+                return setting_parse_addressing(field, text, why);
         if (setting->kind == SETTING_LEVEL)
                 return set_level(field, text, why);
         if (setting->kind == SETTING_LOG_FORMAT)

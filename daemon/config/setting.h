@@ -15,6 +15,7 @@
 enum setting_kind {
         SETTING_PATH,
         SETTING_FILE,
+        SETTING_ADDRESSING,
         SETTING_BOOL,
         SETTING_COUNT,
         SETTING_UNSIGNED,
@@ -53,5 +54,9 @@ int setting_add_device_parts(struct config *config, const char *device, const ch
 void setting_clear_devices(struct config *config);
 
 void setting_clear_http(struct config *config);
+void setting_clear_s3(struct config *config);
+
+/* "auto", "path", "virtual". */
+int setting_parse_addressing(enum config_addressing *field, const char *text, char why[SETTING_WHY]);
 
 #endif

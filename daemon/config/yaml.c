@@ -161,6 +161,8 @@ static int read_section(struct doc *r)
                         e = http_read_allow_plain(r);
                 else if (strcmp(r->key, "http.hosts") == 0)
                         e = http_read_hosts(r);
+                else if (strcmp(r->key, "s3.sources") == 0)
+                        e = s3_read_sources(r);
                 else
                         e = doc_fail(r, "unknown key");
         }

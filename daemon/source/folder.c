@@ -41,6 +41,13 @@ static int add(struct folder *folder, const char *name, const char *shown, struc
         return 0;
 }
 
+int folder_offer(struct folder *folder, const char *name, const char *shown, struct error *error)
+{
+        if (strcmp(name, FOLDER_INDEX) == 0)
+                folder->has_index = true;
+        return is_candidate(name) ? add(folder, name, shown, error) : 0;
+}
+
 static int list(struct folder *folder, DIR *dir, const char *shown, struct error *error)
 {
         for (;;) {
@@ -48,9 +55,7 @@ static int list(struct folder *folder, DIR *dir, const char *shown, struct error
                 const struct dirent *entry = readdir(dir);
                 if (entry == NULL)
                         return errno == 0 ? 0 : error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno), shown);
-                if (strcmp(entry->d_name, FOLDER_INDEX) == 0)
-                        folder->has_index = true;
-                int r = is_candidate(entry->d_name) ? add(folder, entry->d_name, shown, error) : 0;
+                int r = folder_offer(folder, entry->d_name, shown, error);
                 if (r < 0)
                         return r;
         }

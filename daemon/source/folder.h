@@ -23,6 +23,9 @@ struct folder {
 int folder_init_consume_fd(struct folder *folder, int fd, const char *shown, struct error *error);
 void folder_deinit(struct folder *folder); /* accepts a zeroed one */
 
+/* A name that a listing holds; kept if it is of a file that may belong to a model. */
+int folder_offer(struct folder *folder, const char *name, const char *shown, struct error *error);
+
 /* Leaves in names what makes the model; the rest is freed. */
 void folder_choose(struct folder *folder);
 

@@ -7,12 +7,16 @@
 
 #include "daemon/base/hash.h"
 #include "daemon/base/util.h"
+#include "daemon/source/hub.h"
+#include "daemon/source/s3.h"
 
 #include <string.h>
 
 /* In the order in which they are asked: local sources take what no scheme has taken. */
 static const struct source_ops *const sources_known[] = {
         &source_web,
+        &source_s3,
+        &source_hub,
         &source_local,
 };
 

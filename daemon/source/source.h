@@ -7,6 +7,8 @@
  *
  *   local.c   /path, file://
  *   web.c     http://, https://
+ *   s3.c      s3://bucket/key, s3://bucket/prefix/
+ *   hub.c     hf://org/name[@revision]
  *
  * Local sources: a safetensors file; a folder (index: weight_map per tensor; else model.safetensors;
  * else *.safetensors in byte order of names, without consolidated* and adapter_model where others
@@ -65,12 +67,16 @@ struct source_opts {
 };
 
 struct http;
+struct hub;
+struct s3_sites;
 
 /* What sources are opened with: made at start, shared by threads. */
 struct sources {
         struct source_roots *roots;
         struct http *http; /* NULL: files alone */
         struct web *web;   /* who may read at which host */
+        struct s3_sites *s3;
+        struct hub *hub;
 };
 
 /* A kind of source. What it does is said at the calls of the same names below. */

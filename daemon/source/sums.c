@@ -50,6 +50,12 @@ static int publish(struct object *object, const char *hex, const char *by, struc
         return 0;
 }
 
+int sums_publish(struct object *object, const char *hex, const char *by, bool *valid, struct error *error)
+{
+        *valid = strlen(hex) == HEX_LEN && is_digest(hex, HEX_LEN);
+        return *valid ? publish(object, hex, by, error) : 0;
+}
+
 /* ---- SHA256SUMS ---- */
 
 static const char *base_name(const struct object *object)

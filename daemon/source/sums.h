@@ -15,6 +15,8 @@ int sums_find(const struct place *folder, struct object *objects, size_t n, stru
 int sums_take(struct text *text, const char *shown, struct object *objects, size_t n, struct error *error);
 /* STREAMER_EFAILED where one has none. */
 int sums_require(const struct object *objects, size_t n, const char *where, struct error *error);
+/* A digest in hexadecimal that `by` tells: two must agree. *valid false where it is no digest. */
+int sums_publish(struct object *object, const char *hex, const char *by, bool *valid, struct error *error);
 
 #define SUMS_NAME "SHA256SUMS"
 #define SUMS_MAX (16 * MiB)

@@ -24,6 +24,9 @@ static void check_setting(const struct setting *setting, const struct config *co
         case SETTING_PATH:
                 must_hold(config->socket == NULL || config->socket[0] == '/');
                 return;
+        case SETTING_ADDRESSING:
+                must_hold(*(const enum config_addressing *)field <= CONFIG_ADDRESSING_VIRTUAL);
+                return;
         case SETTING_FILE:
         case SETTING_BOOL:
                 return;
@@ -44,6 +47,9 @@ static void check_accepted(const struct config *config)
         for (size_t i = 0; i < n_settings; i++)
                 check_setting(&settings[i], config);
         must_hold(config->n_roots <= SETTING_LIST_MAX && config->n_devices <= SETTING_LIST_MAX);
+        must_hold(config->n_s3_sources <= SETTING_LIST_MAX);
+        for (size_t i = 0; i < config->n_s3_sources; i++)
+                must_hold(strncmp(config->s3_sources[i].source, "s3://", 5) == 0);
         for (size_t i = 0; i < config->n_roots; i++)
                 must_hold(config->roots[i][0] == '/');
         for (size_t i = 0; i < config->n_devices; i++) {

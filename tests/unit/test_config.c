@@ -157,6 +157,24 @@ START_TEST(a_device_is_a_word_or_a_mapping)
 }
 END_TEST
 
+START_TEST(sources_of_other_stores)
+{
+        assert_parses("s3:\n  addressing: virtual\n  sources:\n"
+                      "    - {source: 's3://a', endpoint: 'http://x', region: r, ca: c, profile: p, addressing: path}\n"
+                      "    - source: s3://b/c/\n      access_key: id\n      secret_key: file:/k\n"
+                      "      session_token: t\n  region: eu\n");
+        ck_assert_uint_eq(config.n_s3_sources, 2);
+        ck_assert_str_eq(config.s3_sources[0].endpoint, "http://x");
+        ck_assert_int_eq(config.s3_sources[0].addressing, CONFIG_ADDRESSING_PATH);
+        ck_assert_str_eq(config.s3_sources[1].source, "s3://b/c/");
+        ck_assert_str_eq(config.s3_sources[1].secret_key, "file:/k");
+        ck_assert_str_eq(config.s3_sources[1].session_token, "t");
+        ck_assert_ptr_null(config.s3_sources[1].endpoint);
+        ck_assert_int_eq(config.s3.addressing, CONFIG_ADDRESSING_VIRTUAL);
+        ck_assert_str_eq(config.s3.region, "eu");
+}
+END_TEST
+
 static const struct {
         const char *yaml, *what;
 } bad_files[] = {
@@ -169,7 +187,6 @@ static const struct {
         {"? [a]\n: b", "f.yaml:1: a key must be a word"},
         {"io: {[a]: b}", "f.yaml:1: io: a key must be a word"},
         {"preload: []", "f.yaml:1: preload: unknown key"},
-        {"s3: {}", "f.yaml:1: s3: unknown key"},
         {"http: {proxy: x}", "f.yaml:1: http.proxy: unknown key"},
         {"http: {allow_plain: example.org}", "f.yaml:1: http.allow_plain: takes a list"},
         {"http: {allow_plain: ['http://example.org/']}", "f.yaml:1: http.allow_plain: takes hosts"},
@@ -187,6 +204,20 @@ static const struct {
         {"http: {tries: 0}", "f.yaml:1: http.tries: 0 is not within 1 to 100"},
         {"http: {stall: 1ms}", "f.yaml:1: http.stall: 1ms is not within 100ms to 1h"},
         {"metric: {}", "f.yaml:1: metric: unknown key"},
+        {"s3: {sources: {}}", "f.yaml:1: s3.sources: takes a list"},
+        {"s3: {sources: [a]}", "f.yaml:1: s3.sources[0]: takes keys of its own"},
+        {"s3: {sources: [{colour: red}]}", "f.yaml:1: s3.sources[0].colour: unknown key"},
+        {"s3: {sources: [{}]}", "f.yaml:1: s3.sources[0]: has no 'source' that begins with s3://BUCKET"},
+        {"s3: {sources: [{source: /a}]}", "f.yaml:1: s3.sources[0]: has no 'source'"},
+        {"s3: {sources: [{source: 's3:///k'}]}", "f.yaml:1: s3.sources[0]: has no 'source'"},
+        {"s3: {sources: [{source: 's3://b', access_key: x}]}", "of access_key and secret_key one is given without"},
+        {"s3: {sources: [{source: 's3://b', session_token: x}]}", "session_token without access_key"},
+        {"s3: {sources: [{source: 's3://b', unsigned: x}]}", "s3.sources[0].unsigned: neither true nor false"},
+        {"s3: {sources: [{source: 's3://b', unsigned: true, access_key: x, secret_key: y}]}",
+         "unsigned, and with keys"},
+        {"s3: {sources: [{source: 's3://b'}, {source: 's3://b'}]}", "the source is listed twice"},
+        {"s3: {sources: [], sources: []}", "f.yaml:1: s3.sources: given twice"},
+        {"s3: {addressing: x}", "f.yaml:1: s3.addressing: 'x' is not auto, path or virtual"},
         {"host_cache: {}", "f.yaml:1: host_cache: unknown key"},
         {"socket: /a\nsocket: /b", "f.yaml:2: socket: given twice"},
         {"io: {stall: 2s}\nlog: {}\nio: {}", "f.yaml:3: io: given twice"},
@@ -359,6 +390,7 @@ int main(void)
         tcase_add_test(file, every_key_is_read);
         LOOP(file, an_empty_file_changes_nothing, empty_files);
         LOOP(file, a_device_is_a_word_or_a_mapping, devices);
+        tcase_add_test(file, sources_of_other_stores);
         LOOP(file, a_wrong_file_is_refused_by_file_line_and_key, bad_files);
         tcase_add_test(file, a_key_of_any_length_is_unknown);
         tcase_add_test(file, depth_is_bounded_by_the_grammar);

@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ *   api/models/ORG/NAME/revision/REV  > the commit and its files, chosen as in a folder
+ *   ORG/NAME/resolve/COMMIT/FILE      > the bytes, mostly by a redirect to another host
+ *
+ * A branch is resolved to its commit once: all files are of that one, whatever is pushed meanwhile. The
+ * token goes to the endpoint alone, never where it redirects to.
+ */
+#include "daemon/source/hub.h"
+
+#include "daemon/base/secret.h"
+#include "daemon/base/util.h"
+#include "daemon/io/object_http.h"
+#include "daemon/source/folder.h"
+#include "daemon/source/hub_reply.h"
+#include "daemon/source/s3_sign.h"
+#include "daemon/source/sums.h"
+#include "proto/codec.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define SCHEME "hf://"
+#define ENDPOINT "https://huggingface.co"
+#define INFO_MAX (32 * MiB)
+#define NAME_MAX_LEN 200
+
+struct hub {
+        char *endpoint, *token, *ca;
+};
+
+/* ---- the text of a source ---- */
+
+/* "org/name", or an old model's lone "name". */
+static bool is_repository(const char *text, size_t len)
+{
+        const char *slash = memchr(text, '/', len);
+        if (len == 0 || len > NAME_MAX_LEN || text[0] == '/' || text[len - 1] == '/' || text[0] == '.')
+                return false;
+        if (slash != NULL && (slash[1] == '.' || memchr(slash + 1, '/', len - (size_t)(slash + 1 - text)) != NULL))
+                return false;
+        return strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._/") >= len;
+}
+
+static const char *revision_of(const char *source)
+{
+        const char *at = strchr(source, '@');
+        return at != NULL && at[1] != '\0' ? at + 1 : "main";
+}
+
+static int hub_canonical(const char *source, char **out, struct error *error)
+{
+        const char *name = source + strlen(SCHEME);
+        size_t len = strcspn(name, "@");
+        const char *revision = revision_of(name);
+        if (!is_repository(name, len))
+                return error_set(error, STREAMER_EINVAL, "%s: not " SCHEME "org/name[@revision]", source);
+        if (strlen(revision) > NAME_MAX_LEN || strstr(revision, "..") != NULL || !codec_utf8(source, strlen(source)))
+                return error_set(error, STREAMER_EINVAL, "%s: not a revision", source);
+        if (asprintf(out, SCHEME "%.*s@%s", (int)len, name, revision) >= 0)
+                return 0;
+        *out = NULL;
+        return error_set(error, STREAMER_ENOMEM, "no memory");
+}
+
+static char *hub_default_name(const char *canonical)
+{
+        const char *name = canonical + strlen(SCHEME);
+        return strndup(name, strcspn(name, "@"));
+}
+
+static uint64_t hub_lane(const char *canonical)
+{
+        (void)canonical;
+        return UINT64_C(0x6875625f6c616e65); /* one endpoint, one lane */
+}
+
+/* ---- who asks ---- */
+
+struct hub_access {
+        struct http_access http;
+        char *token; /* NULL: nobody */
+};
+
+static int authorize(struct http_access *access, const struct http_request *request, struct http_headers *more,
+                     struct error *error)
+{
+        const struct hub_access *a = container_of(access, struct hub_access, http);
+        char *value;
+        (void)request;
+        if (a->token == NULL)
+                return 0;
+        if (asprintf(&value, "Bearer %s", a->token) < 0)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        int r = http_headers_add(more, "Authorization", value, error);
+        secret_free(value);
+        return r;
+}
+
+/* To who may not know of it, a private repository is answered as 401, and a gated one as 403. */
+static int refused(struct http_access *access, const struct http_request *request, const struct http_answer *answer,
+                   struct error *error)
+{
+        const struct hub_access *a = container_of(access, struct hub_access, http);
+        const char *code = http_headers_find(&answer->headers, "X-Error-Code");
+        const char *id = http_headers_find(&answer->headers, "X-Request-Id");
+        int status = answer->status;
+        if (status != 401 && status != 403 && status != 404)
+                return 0;
+        bool absent = status == 404 || (status == 401 && code != NULL && strcmp(code, "RepoNotFound") == 0);
+        return error_set(error, absent ? STREAMER_ENOENT : STREAMER_EPERM, "the Hub answers %d%s%s (%s%s%s, %s)",
+                         status, code != NULL ? " " : "", code ?: "", request->shown, id != NULL ? ", request " : "",
+                         id ?: "", a->token != NULL ? "with a token" : "without a token");
+}
+
+static void access_free(struct http_access *access)
+{
+        struct hub_access *a = container_of(access, struct hub_access, http);
+        secret_free(a->token);
+        free(a);
+}
+
+/* The token as it is now: a file may have been written since. */
+static int access_new(const struct hub *hub, struct hub_access **out, struct error *error)
+{
+        static const struct http_access_ops ops = {.authorize = authorize, .refused = refused, .free = access_free};
+        struct hub_access *a = calloc(1, sizeof(*a));
+        if (a == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        a->http = (struct http_access){.ops = &ops, .refs = 1, .ca = hub->ca};
+        int r = hub->token != NULL ? secret_read(hub->token, &a->token, error) : 0;
+        if (r < 0)
+                free(a);
+        else
+                *out = a;
+        return r;
+}
+
+/* ---- opening ---- */
+
+struct opening {
+        const struct hub *hub;
+        struct http *http;
+        const char *canonical;
+        char *repository; /* encoded */
+        struct hub_access *access;
+        struct http_fetch fetch; /* whose body holds the names */
+        struct hub_info info;
+        struct folder folder;
+        struct source_set *set;
+        struct error *error;
+};
+
+static int no_memory(struct opening *o)
+{
+        return error_set(o->error, STREAMER_ENOMEM, "no memory");
+}
+
+static int read_info(struct opening *o)
+{
+        cleanup_free char *url = NULL, *revision = s3_encode(revision_of(o->canonical), false);
+        if (revision == NULL ||
+            asprintf(&url, "%s/api/models/%s/revision/%s?blobs=true", o->hub->endpoint, o->repository, revision) < 0) {
+                url = NULL;
+                return no_memory(o);
+        }
+        o->fetch = (struct http_fetch){.request = {.url = url, .shown = o->canonical, .access = &o->access->http},
+                                       .max_body = INFO_MAX};
+        int r = http_fetch(o->http, &o->fetch, 1, o->error);
+        if (r < 0)
+                return r;
+        if (o->fetch.answer.body == NULL)
+                return error_set(o->error, STREAMER_EFAILED, "an empty answer (%s)", o->canonical);
+        return hub_info_parse(&o->info, o->fetch.answer.body, o->fetch.answer.body_len, o->canonical, o->error);
+}
+
+static const struct hub_file *find_file(const struct opening *o, const char *name)
+{
+        for (size_t i = 0; i < o->info.n; i++)
+                if (strcmp(o->info.files[i].name, name) == 0)
+                        return &o->info.files[i];
+        return NULL;
+}
+
+static int choose(struct opening *o)
+{
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < o->info.n; i++)
+                if (strchr(o->info.files[i].name, '/') == NULL)
+                        r = folder_offer(&o->folder, o->info.files[i].name, o->canonical, o->error);
+        if (r == 0 && o->folder.n == 0 && !o->folder.has_index)
+                r = error_set(o->error, STREAMER_ENOENT, "no safetensors files in this revision (%s)", o->canonical);
+        if (r == 0)
+                folder_choose(&o->folder);
+        return r;
+}
+
+static int file_urls(const struct opening *o, const char *name, char **url, char **shown)
+{
+        cleanup_free char *file = s3_encode(name, true);
+        size_t len = strcspn(o->canonical, "@");
+        if (file == NULL ||
+            asprintf(url, "%s/%s/resolve/%s/%s", o->hub->endpoint, o->repository, o->info.commit, file) < 0) {
+                *url = NULL;
+                return -1;
+        }
+        if (asprintf(shown, "%.*s@%.12s/%s", (int)len, o->canonical, o->info.commit, name) >= 0)
+                return 0;
+        *shown = NULL;
+        return -1;
+}
+
+static int open_objects(struct opening *o, const char *const *names, size_t n, bool whole, struct object *objects)
+{
+        struct object_url *asked = calloc(n, sizeof(*asked));
+        int r = asked != NULL ? 0 : -1;
+        for (size_t i = 0; r == 0 && i < n; i++) {
+                char *url = NULL, *shown = NULL;
+                r = file_urls(o, names[i], &url, &shown);
+                asked[i] = (struct object_url){
+                        .url = url, .shown = shown, .access = &o->access->http, .whole_first = whole};
+        }
+        r = r < 0 ? no_memory(o) : object_http_open(o->http, asked, n, objects, o->error);
+        for (size_t i = 0; asked != NULL && i < n; i++) {
+                free((char *)(uintptr_t)asked[i].url);
+                free((char *)(uintptr_t)asked[i].shown);
+        }
+        free(asked);
+        return r;
+}
+
+/* A cache in front of the Hub may hold something else under the name: its size tells. */
+static int check_size(const struct opening *o, const struct object *object, const char *name)
+{
+        const struct hub_file *file = find_file(o, name);
+        if (file == NULL || file->size == UINT64_MAX || file->size == object->version.size)
+                return 0;
+        return error_set(o->error, STREAMER_EFAILED, "%" PRIu64 " bytes, where the Hub lists %" PRIu64 " (%s)",
+                         object->version.size, file->size, object->path);
+}
+
+static int open_files(struct opening *o, const char *const *names, size_t n)
+{
+        int r = source_set_reserve(o->set, n, o->error);
+        if (r == 0)
+                r = open_objects(o, names, n, false, o->set->objects);
+        if (r == STREAMER_ENOENT) {
+                struct error said = *o->error;
+                r = error_set(o->error, STREAMER_EFAILED, "%s, but: %s",
+                              o->set->has_index ? "named by the index" : "listed in its revision", said.text);
+        }
+        if (r == 0)
+                o->set->n_objects = n;
+        for (size_t i = 0; r == 0 && i < n; i++)
+                r = check_size(o, &o->set->objects[i], names[i]);
+        return r;
+}
+
+static int open_indexed(struct opening *o)
+{
+        static const char *const name = FOLDER_INDEX;
+        struct source_set *set = o->set;
+        int r = open_objects(o, &name, 1, true, &set->index_object);
+        if (r == 0)
+                r = object_http_text(&set->index_object, ST_HEADER_MAX, &set->index_text, o->error);
+        if (r == 0)
+                r = source_set_index(set, o->error);
+        if (r < 0)
+                return r;
+        const char **names = calloc(set->index.n_files, sizeof(*names));
+        if (names == NULL)
+                return no_memory(o);
+        for (size_t i = 0; i < set->index.n_files; i++)
+                names[i] = st_index_file(&set->index, i);
+        r = open_files(o, names, set->index.n_files);
+        free(names);
+        return r;
+}
+
+static int take_digests(struct opening *o)
+{
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < o->set->n_objects; i++) {
+                struct object *object = &o->set->objects[i];
+                const struct hub_file *file = find_file(o, strrchr(object->path, '/') + 1);
+                bool valid = false;
+                if (file != NULL)
+                        r = sums_publish(object, file->sha256, "the Hub", &valid, o->error);
+                if (r == 0 && !valid)
+                        r = error_set(o->error, STREAMER_EFAILED, "no published SHA-256: the Hub keeps none of it (%s)",
+                                      object->path);
+        }
+        return r;
+}
+
+static int open_all(struct opening *o, const struct source_opts *opts)
+{
+        int r = read_info(o);
+        if (r == 0)
+                r = choose(o);
+        if (r == 0)
+                r = o->folder.has_index ? open_indexed(o)
+                                        : open_files(o, (const char *const *)o->folder.names, o->folder.n);
+        if (r == 0 && opts->want_sha256)
+                r = take_digests(o);
+        return r;
+}
+
+static int hub_open(const struct sources *sources, const char *canonical, const struct source_opts *opts,
+                    struct source_set *set, struct error *error)
+{
+        const char *name = canonical + strlen(SCHEME);
+        struct opening o = {.hub = sources->hub,
+                            .http = sources->http,
+                            .canonical = canonical,
+                            .repository = strndup(name, strcspn(name, "@")),
+                            .set = set,
+                            .error = error};
+        int r = o.repository != NULL ? access_new(o.hub, &o.access, error) : no_memory(&o);
+        if (r == 0)
+                r = open_all(&o, opts);
+        if (o.access != NULL)
+                http_access_unref(&o.access->http);
+        folder_deinit(&o.folder);
+        hub_info_deinit(&o.info);
+        http_fetch_deinit(&o.fetch);
+        free(o.repository);
+        return r;
+}
+
+/* ---- lifecycle ---- */
+
+static const char *given(const char *text)
+{
+        return text != NULL && text[0] != '\0' ? text : NULL;
+}
+
+/* Where huggingface-cli has left it, as a setting; NULL if it has not. */
+static char *stored_token(void)
+{
+        const char *path = given(getenv("HF_TOKEN_PATH")), *home = given(getenv("HF_HOME"));
+        const char *user = given(getenv("HOME"));
+        char *setting = NULL;
+        int n = path != NULL   ? asprintf(&setting, "file:%s", path)
+                : home != NULL ? asprintf(&setting, "file:%s/token", home)
+                : user != NULL ? asprintf(&setting, "file:%s/.cache/huggingface/token", user)
+                               : -1;
+        if (n < 0)
+                return NULL;
+        if (access(setting + strlen("file:"), F_OK) == 0)
+                return setting;
+        free(setting);
+        return NULL;
+}
+
+int hub_new(struct hub **out, const struct hub_opts *opts, struct error *error)
+{
+        struct hub *hub = calloc(1, sizeof(*hub));
+        if (hub == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        hub->endpoint = strdup(given(opts->endpoint) ?: ENDPOINT);
+        hub->token = given(opts->token) != NULL ? strdup(opts->token) : stored_token();
+        hub->ca = given(opts->ca) != NULL ? strdup(opts->ca) : NULL;
+        if (hub->endpoint == NULL || (given(opts->token) != NULL && hub->token == NULL) ||
+            (given(opts->ca) != NULL && hub->ca == NULL)) {
+                hub_free(hub);
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        }
+        for (size_t len = strlen(hub->endpoint); len > 0 && hub->endpoint[len - 1] == '/';)
+                hub->endpoint[--len] = '\0';
+        struct http_url url;
+        if (http_url_parse(&url, hub->endpoint) == 0) {
+                *out = hub;
+                return 0;
+        }
+        error_set(error, STREAMER_EINVAL, "hf.endpoint '%s': not http(s)://host[:port]", hub->endpoint);
+        hub_free(hub);
+        return STREAMER_EINVAL;
+}
+
+struct hub *hub_free(struct hub *hub)
+{
+        if (hub != NULL) {
+                free(hub->endpoint);
+                secret_free(hub->token);
+                free(hub->ca);
+                free(hub);
+        }
+        return NULL;
+}
+
+static const char *const schemes[] = {SCHEME, NULL};
+
+const struct source_ops source_hub = {
+        .schemes = schemes,
+        .canonical = hub_canonical,
+        .default_name = hub_default_name,
+        .lane = hub_lane,
+        .open = hub_open,
+};

@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A prefix becomes objects as a folder does:
+ *
+ *   list (paged) > choose > [read the index] > ask for the first bytes of all, at once
+ *
+ * The ETag of the listing goes along: an object that is replaced between the two fails the load, as one
+ * that is replaced later does. A bucket in another region than thought begins the whole anew, once.
+ */
+#include "daemon/source/s3.h"
+
+#include "daemon/base/log.h"
+#include "daemon/base/util.h"
+#include "daemon/io/object_http.h"
+#include "daemon/source/folder.h"
+#include "daemon/source/s3_access.h"
+#include "daemon/source/s3_reply.h"
+#include "daemon/source/s3_sign.h"
+#include "daemon/source/s3_sums.h"
+#include "proto/codec.h"
+
+#include <string.h>
+
+#define SCHEME "s3://"
+#define SUFFIX ".safetensors"
+#define KEY_MAX 1024
+#define PAGE_BYTES (8 * MiB)
+#define PAGES_MAX 1000 /* of a thousand keys each */
+
+/* ---- the text of a source ---- */
+
+static bool ends_with(const char *text, const char *end)
+{
+        size_t len = strlen(text), cut = strlen(end);
+        return len >= cut && strcmp(text + len - cut, end) == 0;
+}
+
+static const char *key_of(const char *source)
+{
+        const char *bucket = source + strlen(SCHEME);
+        const char *slash = strchr(bucket, '/');
+        return slash != NULL ? slash + 1 : bucket + strlen(bucket);
+}
+
+static bool is_bucket(const char *bucket, size_t len)
+{
+        return len >= 1 && len <= 255 &&
+               strspn(bucket, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._") >= len;
+}
+
+/* A prefix ends in '/', so that s3://b/llama and s3://b/llama/ are one source. */
+static int s3_canonical(const char *source, char **out, struct error *error)
+{
+        const char *key = key_of(source), *bucket = source + strlen(SCHEME);
+        size_t len = strcspn(bucket, "/");
+        if (!is_bucket(bucket, len))
+                return error_set(error, STREAMER_EINVAL, "%s: not the name of a bucket", source);
+        if (strlen(key) > KEY_MAX)
+                return error_set(error, STREAMER_EINVAL, "%s: longer than a key can be", source);
+        if (!codec_utf8(source, strlen(source)))
+                return error_set(error, STREAMER_EINVAL, "%s: not UTF-8", source);
+        bool closed = ends_with(source, "/") || (key[0] != '\0' && ends_with(key, SUFFIX));
+        if (asprintf(out, "%s%s", source, closed ? "" : "/") >= 0)
+                return 0;
+        *out = NULL;
+        return error_set(error, STREAMER_ENOMEM, "no memory");
+}
+
+static char *s3_default_name(const char *canonical)
+{
+        const char *end = canonical + strlen(canonical);
+        while (end[-1] == '/')
+                end--;
+        const char *begin = end;
+        while (begin[-1] != '/')
+                begin--;
+        size_t len = (size_t)(end - begin), cut = strlen(SUFFIX);
+        if (len > cut && strncmp(end - cut, SUFFIX, cut) == 0)
+                len -= cut;
+        return strndup(begin, len);
+}
+
+/* One lane for each bucket: its store answers for it, and for no other. */
+static uint64_t s3_lane(const char *canonical)
+{
+        uint64_t hash = UINT64_C(14695981039346656037);
+        for (const char *c = canonical; c < key_of(canonical); c++)
+                hash = (hash ^ (unsigned char)*c) * UINT64_C(1099511628211);
+        return hash | 1;
+}
+
+int s3_uri_init(struct s3_uri *uri, const char *canonical, struct error *error)
+{
+        const char *bucket = canonical + strlen(SCHEME);
+        *uri = (struct s3_uri){.bucket = strndup(bucket, strcspn(bucket, "/")),
+                               .key = key_of(canonical),
+                               .prefix = ends_with(canonical, "/")};
+        return uri->bucket != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+}
+
+void s3_uri_deinit(struct s3_uri *uri)
+{
+        free(uri->bucket);
+        *uri = (struct s3_uri){.bucket = NULL};
+}
+
+/* ---- one attempt to open, in one region ---- */
+
+struct etag {
+        char *name, *etag;
+};
+
+struct opening {
+        struct http *http;
+        const char *canonical;
+        const struct s3_uri *uri;
+        struct s3_access *access;
+        char *base; /* URL of the bucket */
+        struct folder folder;
+        struct etag *etags; /* of all files of the listing that may be of use */
+        size_t n_etags;
+        bool has_sums;
+        struct source_set *set;
+        struct error *error;
+};
+
+static int no_memory(struct opening *o)
+{
+        return error_set(o->error, STREAMER_ENOMEM, "no memory");
+}
+
+/* ---- listing ---- */
+
+static int keep_etag(struct opening *o, const char *name, const char *etag)
+{
+        if ((o->n_etags & (o->n_etags - 1)) == 0) {
+                size_t cap = o->n_etags == 0 ? 1 : o->n_etags * 2;
+                struct etag *etags = reallocarray(o->etags, cap, sizeof(*etags));
+                if (etags == NULL)
+                        return no_memory(o);
+                o->etags = etags;
+        }
+        struct etag *kept = &o->etags[o->n_etags];
+        *kept = (struct etag){strdup(name), strdup(etag)};
+        o->n_etags++;
+        return kept->name != NULL && kept->etag != NULL ? 0 : no_memory(o);
+}
+
+static const char *find_etag(const struct opening *o, const char *name)
+{
+        for (size_t i = 0; i < o->n_etags; i++)
+                if (strcmp(o->etags[i].name, name) == 0)
+                        return o->etags[i].etag[0] != '\0' ? o->etags[i].etag : NULL;
+        return NULL;
+}
+
+/* With the delimiter there are no keys of folders below; a store that does not know it gives them. */
+static int on_entry(void *context, const struct s3_entry *entry, struct error *error)
+{
+        struct opening *o = context;
+        size_t len = strlen(o->uri->key);
+        if (strncmp(entry->key, o->uri->key, len) != 0 || strchr(entry->key + len, '/') != NULL)
+                return 0;
+        const char *name = entry->key + len;
+        size_t before = o->folder.n;
+        int r = folder_offer(&o->folder, name, o->canonical, error);
+        bool sums = strcmp(name, SUMS_NAME) == 0;
+        o->has_sums |= sums;
+        if (r == 0 && (sums || o->folder.n > before || strcmp(name, FOLDER_INDEX) == 0))
+                r = keep_etag(o, name, entry->etag);
+        return r;
+}
+
+static char *list_url(struct opening *o, const char *next)
+{
+        struct s3_param params[5] = {
+                {"list-type", "2"}, {"encoding-type", "url"}, {"delimiter", "/"}, {"prefix", o->uri->key}};
+        size_t n = 4;
+        char *url = NULL;
+        if (next != NULL)
+                params[n++] = (struct s3_param){"continuation-token", next};
+        cleanup_free char *query = s3_query(params, n);
+        return query == NULL || asprintf(&url, "%s/?%s", o->base, query) < 0 ? NULL : url;
+}
+
+static int list_page(struct opening *o, struct s3_page *page)
+{
+        cleanup_free char *url = list_url(o, page->next);
+        free(page->next);
+        *page = (struct s3_page){.next = NULL};
+        if (url == NULL)
+                return no_memory(o);
+        struct http_fetch fetch = {.request = {.url = url, .shown = o->canonical, .access = s3_access_http(o->access)},
+                                   .max_body = PAGE_BYTES};
+        int r = http_fetch(o->http, &fetch, 1, o->error);
+        if (r == 0 && fetch.answer.body == NULL)
+                r = error_set(o->error, STREAMER_EFAILED, "an empty answer to a list (%s)", o->canonical);
+        if (r == 0)
+                r = s3_page_parse(page, fetch.answer.body, fetch.answer.body_len, on_entry, o, o->error);
+        http_fetch_deinit(&fetch);
+        return r;
+}
+
+static int list(struct opening *o)
+{
+        struct s3_page page = {.next = NULL};
+        int r = list_page(o, &page);
+        for (unsigned n = 1; r == 0 && page.next != NULL; n++)
+                r = n < PAGES_MAX ? list_page(o, &page)
+                                  : error_set(o->error, STREAMER_EFAILED, "more than %u pages of keys (%s)", PAGES_MAX,
+                                              o->canonical);
+        free(page.next);
+        if (r == 0 && o->folder.n == 0 && !o->folder.has_index)
+                r = error_set(o->error, STREAMER_ENOENT, "no safetensors files with this prefix (%s)", o->canonical);
+        if (r == 0)
+                folder_choose(&o->folder);
+        return r;
+}
+
+/* ---- objects ---- */
+
+struct url {
+        char *url, *shown;
+};
+
+/* A file of the prefix, or the key itself where `name` is empty. */
+static int url_init(struct url *url, const struct opening *o, const char *name)
+{
+        cleanup_free char *key = s3_encode(o->uri->key, true);
+        cleanup_free char *file = s3_encode(name, true);
+        *url = (struct url){NULL, NULL};
+        if (key == NULL || file == NULL || asprintf(&url->url, "%s/%s%s", o->base, key, file) < 0) {
+                url->url = NULL;
+                return -1;
+        }
+        if (asprintf(&url->shown, "%s%s", o->canonical, name) >= 0)
+                return 0;
+        url->shown = NULL;
+        return -1;
+}
+
+static void url_deinit(struct url *url)
+{
+        free(url->url);
+        free(url->shown);
+}
+
+/* Opens n files of these names. */
+static int open_objects(struct opening *o, const char *const *names, size_t n, bool whole, struct object *objects)
+{
+        struct url *urls = calloc(n, sizeof(*urls));
+        struct object_url *asked = calloc(n, sizeof(*asked));
+        int r = urls != NULL && asked != NULL ? 0 : -1;
+        for (size_t i = 0; r == 0 && i < n; i++) {
+                r = url_init(&urls[i], o, names[i]);
+                asked[i] = (struct object_url){.url = urls[i].url,
+                                               .shown = urls[i].shown,
+                                               .etag = find_etag(o, names[i]),
+                                               .access = s3_access_http(o->access),
+                                               .whole_first = whole};
+        }
+        r = r < 0 ? no_memory(o) : object_http_open(o->http, asked, n, objects, o->error);
+        for (size_t i = 0; urls != NULL && i < n; i++)
+                url_deinit(&urls[i]);
+        free(urls);
+        free(asked);
+        return r;
+}
+
+static int open_files(struct opening *o, const char *const *names, size_t n)
+{
+        int r = source_set_reserve(o->set, n, o->error);
+        if (r == 0)
+                r = open_objects(o, names, n, false, o->set->objects);
+        /* The list or the index promises the file, so the source is there, and broken. */
+        if (r == STREAMER_ENOENT && o->uri->prefix) {
+                struct error said = *o->error;
+                r = error_set(o->error, STREAMER_EFAILED, "%s, but: %s",
+                              o->set->has_index ? "named by the index" : "listed with its prefix", said.text);
+        }
+        if (r == 0)
+                o->set->n_objects = n;
+        return r;
+}
+
+static int open_indexed(struct opening *o)
+{
+        static const char *const name = FOLDER_INDEX;
+        struct source_set *set = o->set;
+        int r = open_objects(o, &name, 1, true, &set->index_object);
+        if (r == 0)
+                r = object_http_text(&set->index_object, ST_HEADER_MAX, &set->index_text, o->error);
+        if (r == 0)
+                r = source_set_index(set, o->error);
+        if (r < 0)
+                return r;
+        const char **names = calloc(set->index.n_files, sizeof(*names));
+        if (names == NULL)
+                return no_memory(o);
+        for (size_t i = 0; i < set->index.n_files; i++)
+                names[i] = st_index_file(&set->index, i);
+        r = open_files(o, names, set->index.n_files);
+        free(names);
+        return r;
+}
+
+static int open_prefix(struct opening *o)
+{
+        int r = list(o);
+        if (r < 0)
+                return r;
+        return o->folder.has_index ? open_indexed(o) : open_files(o, (const char *const *)o->folder.names, o->folder.n);
+}
+
+/* ---- opening ---- */
+
+static int find_sums(struct opening *o)
+{
+        const char *slash = strrchr(o->canonical, '/') + 1;
+        cleanup_free char *folder = strndup(o->canonical, (size_t)(slash - o->canonical));
+        cleanup_free char *key = folder != NULL ? s3_encode(key_of(folder), true) : NULL;
+        struct s3_sums_where where = {.http = o->http,
+                                      .access = s3_access_http(o->access),
+                                      .base = o->base,
+                                      .prefix = key,
+                                      .shown = folder,
+                                      .listed = o->uri->prefix,
+                                      .has_sums = o->has_sums};
+        return key != NULL ? s3_sums_find(&where, o->set->objects, o->set->n_objects, o->error) : no_memory(o);
+}
+
+static int open_in(struct opening *o, const struct source_opts *opts)
+{
+        static const char *const itself = "";
+        int r = o->uri->prefix ? open_prefix(o) : open_files(o, &itself, 1);
+        if (r == 0 && opts->want_sha256)
+                r = find_sums(o);
+        return r;
+}
+
+static void opening_deinit(struct opening *o)
+{
+        folder_deinit(&o->folder);
+        for (size_t i = 0; i < o->n_etags; i++) {
+                free(o->etags[i].name);
+                free(o->etags[i].etag);
+        }
+        free(o->etags);
+        free(o->base);
+        s3_access_unref(o->access);
+}
+
+/* In *region where the bucket is to be looked for; then, where the store says that it is elsewhere. */
+static int attempt(const struct sources *sources, const char *canonical, const struct s3_uri *uri,
+                   const struct source_opts *opts, struct source_set *set, char region[S3_REGION], struct error *error)
+{
+        const struct s3_site *site = s3_sites_find(sources->s3, canonical);
+        struct opening o = {.http = sources->http,
+                            .canonical = canonical,
+                            .uri = uri,
+                            .access = s3_access_new(site, region),
+                            .set = set,
+                            .error = error};
+        int r = o.access != NULL ? s3_site_base(site, uri->bucket, region, &o.base, error) : no_memory(&o);
+        if (r == 0)
+                r = open_in(&o, opts);
+        region[0] = '\0';
+        if (o.access != NULL)
+                s3_access_moved(o.access, region);
+        opening_deinit(&o);
+        return r;
+}
+
+static int s3_open(const struct sources *sources, const char *canonical, const struct source_opts *opts,
+                   struct source_set *set, struct error *error)
+{
+        const struct s3_site *site = s3_sites_find(sources->s3, canonical);
+        char region[S3_REGION];
+        struct s3_uri uri;
+        int r = s3_uri_init(&uri, canonical, error);
+        if (r < 0)
+                return r;
+        s3_sites_region(sources->s3, site, uri.bucket, region);
+        r = attempt(sources, canonical, &uri, opts, set, region, error);
+        if (r < 0 && region[0] != '\0') {
+                log_info("bucket %s is in region %s", uri.bucket, region);
+                s3_sites_learn(sources->s3, site, uri.bucket, region);
+                source_set_deinit(set);
+                r = attempt(sources, canonical, &uri, opts, set, region, error);
+        }
+        s3_uri_deinit(&uri);
+        return r;
+}
+
+static const char *const schemes[] = {SCHEME, NULL};
+
+const struct source_ops source_s3 = {
+        .schemes = schemes,
+        .canonical = s3_canonical,
+        .default_name = s3_default_name,
+        .lane = s3_lane,
+        .open = s3_open,
+};

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# store.py ENDPOINT ACCESS SECRET: fills a store by botocore. Takes commands on its input, one a line,
+# fields separated by tabs, and answers each with a line:
+#
+#   bucket NAME          public NAME            put BUCKET KEY FILE
+#   many BUCKET PREFIX N                        session ARN SECONDS
+import sys
+
+import botocore.session
+from botocore.config import Config
+
+endpoint, access, secret = sys.argv[1:4]
+
+
+def client(service):
+    return botocore.session.get_session().create_client(
+        service, region_name="us-east-1", endpoint_url=endpoint, aws_access_key_id=access, aws_secret_access_key=secret,
+        config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 2}))
+
+
+s3 = client("s3")
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def do(verb, *args):
+    if verb == "bucket":
+        s3.create_bucket(Bucket=args[0])
+    elif verb == "public":
+        s3.put_bucket_acl(Bucket=args[0], ACL="public-read")
+    elif verb == "put":
+        s3.put_object(Bucket=args[0], Key=args[1], Body=read(args[2]))
+    elif verb == "many":
+        for i in range(int(args[2])):
+            s3.put_object(Bucket=args[0], Key="%s%05d" % (args[1], i), Body=b"")
+    elif verb == "session":
+        answer = client("sts").assume_role(RoleArn=args[0], RoleSessionName="test", DurationSeconds=int(args[1]))
+        c = answer["Credentials"]
+        return "\t".join((c["AccessKeyId"], c["SecretAccessKey"], c["SessionToken"]))
+    else:
+        raise ValueError(verb)
+    return "ok"
+
+
+for line in sys.stdin:
+    try:
+        print(do(*line.rstrip("\n").split("\t")), flush=True)
+    except Exception as e:  # the test that asked says what failed
+        print("error: %s" % str(e).replace("\n", " "), flush=True)
