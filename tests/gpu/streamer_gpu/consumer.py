@@ -169,6 +169,16 @@ class Consumer:
         byte = ctypes.c_char()
         self.driver.read(ctypes.addressof(byte), tensor.data, 1)
 
+    def op_write(self):
+        """Puts a tensor's first byte back where it is: does the mapping let it, and if not, how?"""
+        tensor, byte = self.last_tensor(self.lease), ctypes.c_char()
+        self.driver.read(ctypes.addressof(byte), tensor.data, 1)
+        try:
+            self.driver.write(tensor.data, ctypes.addressof(byte), 1)
+        except cuda.CudaError as e:
+            return {"refused": str(e)}
+        return {"refused": None}
+
     @staticmethod
     def last_tensor(lease):
         return lease.get(lease.count() - 1)

@@ -90,6 +90,9 @@ class Driver(_Library):
     def read(self, to, pointer, size):
         self.cuMemcpyDtoH_v2(c_void_p(to), c_uint64(pointer), c_size_t(size))
 
+    def write(self, pointer, source, size):
+        self.cuMemcpyHtoD_v2(c_uint64(pointer), c_void_p(source), c_size_t(size))
+
     def ipc_open(self, raw):
         pointer, handle = c_uint64(), IpcHandle.from_buffer_copy(raw)
         self.cuIpcOpenMemHandle_v2(byref(pointer), handle, c_uint(LAZY_PEER_ACCESS))

@@ -5,6 +5,7 @@ import json
 
 SIZES = ("1gib", "8gib", "30gib")
 SEGMENTS = ("512mib", "2gib", "4gib", "16gib")
+DEFAULT_SEGMENT = "4gib"
 HIGHER, LOWER = ">=", "<="
 
 

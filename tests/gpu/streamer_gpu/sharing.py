@@ -6,7 +6,7 @@ import time
 from .bench import MIB, median
 from .process import Failure
 from .rates import rates
-from .report import SEGMENTS
+from .report import DEFAULT_SEGMENT, SEGMENTS
 
 SAMPLE = {"every": 8, "limit": MIB}
 WHOLE = {"every": 1, "limit": 0}
@@ -30,6 +30,28 @@ def attached(bench, stack, daemon, label):
     consumer = bench.consumer(stack)
     consumer.ask("attach", socket=daemon.socket, name=label)
     return consumer
+
+
+# ---- what a consumer may do with what it maps
+
+
+def rights_step(bench, stack):
+    """cuda-vmm-fd must be readable alone (cuMemSetAccess by the importer); cuda-ipc is known to be writable."""
+    for kind in KINDS.values():
+        daemon = bench.daemon(stack, handles=kind)
+        bench.load(daemon, "tiny")
+        try:
+            refused = attached(bench, stack, daemon, "tiny").ask("write")["refused"]
+            text = f"refused ({refused})" if refused else "it goes through"
+        except Failure as e:  # a fault may end the process, which is an answer, too
+            refused = text = f"the consumer ends ({e})"
+        bench.report.observe(f"a write by a consumer, {kind}", text)
+        other = attached(bench, stack, daemon, "tiny").ask("compare", 60, path=bench.file("tiny"), **WHOLE)
+        if other["differing"]:
+            raise Failure(f"{kind}: after it another consumer reads other bytes")
+        daemon.stop()
+        if kind == KINDS["vmm"] and not refused:
+            raise Failure("memory of cuda-vmm-fd can be written by a consumer")
 
 
 # ---- two consumers
@@ -126,18 +148,37 @@ def _segment_size(bench, label):
     return max(2 * MIB, int(nominal * bench.scale) // (2 * MIB) * (2 * MIB))
 
 
+CLOSE = 1.1  # figures this near to the best are taken for as good
+
+
+def advise_segments(times, default=DEFAULT_SEGMENT):
+    """Which cuda.segment_size, from attach times by size (in order of sizes): the default where it is as good
+    as the best; else the largest that is, since fewer handles cost the daemon less, too."""
+    good = [size for size, ms in times.items() if ms <= min(times.values()) * CLOSE]
+    chosen = default if default in good else good[-1]
+    figures = ", ".join(f"{size} {ms:.2f} ms" for size, ms in times.items())
+    return f"{chosen}{' (the default)' if chosen == default else ''}; attach by size: {figures}"
+
+
 def attach_segments_step(bench, stack):
     """A GPU with 16 GiB of weights, cut into few allocations or many."""
     bench.make("16gib")
     stack.callback(bench.remove, "16gib")
+    by_kind = {kind: {} for kind in KINDS.values()}
 
     def measure(row, segment, kind):
         times = times_of(bench, stack, row, "16gib", handles=kind, segment_size=_segment_size(bench, segment))
+        by_kind[kind][segment] = times[0]
         if kind == "cuda-ipc":
             bench.report.row(row + "_vs_bare", times[0] / times[1], times[1])
 
     kinds = KINDS.items()
-    for_each(bench, [(f"attach_{short}_16gib_by_{s}", s, kind) for s in SEGMENTS for short, kind in kinds], measure)
+    try:
+        for_each(bench, [(f"attach_{short}_16gib_by_{s}", s, kind) for s in SEGMENTS for short, kind in kinds], measure)
+    finally:
+        for kind, times in by_kind.items():
+            if len(times) > 1:
+                bench.report.observe(f"advice: cuda.segment_size for {kind}", advise_segments(times))
 
 
 # ---- ends

@@ -7,6 +7,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/uio.h>
 #include <string.h>
 
 #define RESULT(e) ((enum cu_result)(e))
@@ -29,6 +30,7 @@ enum cu_result cuCtxSetCurrent(struct CUctx_st *context);
 enum cu_result cuCtxCreate_v2(struct CUctx_st **context, unsigned flags, cu_device device);
 enum cu_result cuCtxDestroy_v2(struct CUctx_st *context);
 enum cu_result cuMemcpyDtoH_v2(void *to, cu_pointer from, size_t size);
+enum cu_result cuMemcpyHtoD_v2(cu_pointer to, const void *from, size_t size);
 enum cu_result cuDriverGetVersion(int *version);
 
 #define X(name, result, arguments) result name arguments;
@@ -290,5 +292,19 @@ enum cu_result cuMemcpyDtoH_v2(void *to, cu_pointer from, size_t size)
         memcpy(to, (const void *)(uintptr_t)from, size);
         if (fake_settings()->damage && size > 0)
                 ((unsigned char *)to)[size - 1] ^= 1;
+        return CU_OK;
+}
+
+/* The kernel is asked to write, so that memory which is mapped to be read is an error and no signal. */
+enum cu_result cuMemcpyHtoD_v2(cu_pointer to, const void *from, size_t size)
+{
+        ENTER(cuMemcpyHtoD_v2);
+        if (!fake_current())
+                return RESULT(E_CONTEXT);
+        if (fake_where((const void *)(uintptr_t)to, size, NULL, NULL) < 0)
+                return RESULT(E_VALUE);
+        struct iovec source = {(void *)(uintptr_t)from, size}, target = {(void *)(uintptr_t)to, size};
+        if (process_vm_writev(getpid(), &source, 1, &target, 1, 0) != (ssize_t)size)
+                return RESULT(E_ILLEGAL);
         return CU_OK;
 }

@@ -198,7 +198,7 @@ static const struct {
         {E_PEER, "PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
         {E_HANDLE, "INVALID_HANDLE", "invalid resource handle"},
         {E_NOT_READY, "NOT_READY", "device not ready"},
-        {700, "ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+        {E_ILLEGAL, "ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
         {E_REGISTERED, "HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
         {E_NOT_REGISTERED, "HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
         {E_NOT_SUPPORTED, "NOT_SUPPORTED", "operation not supported"},

@@ -30,6 +30,7 @@ enum {
         E_PEER = 217,
         E_HANDLE = 400,
         E_NOT_READY = 600,
+        E_ILLEGAL = 700,
         E_REGISTERED = 712,
         E_NOT_REGISTERED = 713,
         E_NOT_SUPPORTED = 801,
