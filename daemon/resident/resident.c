@@ -347,7 +347,8 @@ void generation_settle(struct generation *generation)
         }
         if (!list_empty(&generation->names))
                 return;
-        if (generation->state == GENERATION_DRAINING) {
+        /* Somebody may wait for the room of one that failed, too; one that was discarded nobody has seen. */
+        if (generation->state == GENERATION_DRAINING || generation->error.code != 0) {
                 generation->state = GENERATION_GONE;
                 generation_changed(generation);
         }

@@ -86,8 +86,8 @@ static bool says(const char *text, const char *call)
         char name[64]; /* without its version */
         snprintf(name, sizeof(name), "%.*s", (int)(strstr(call, "_v2") ? strlen(call) - 3 : strlen(call)), call);
         /* A lack of memory comes with figures; a driver that does not start has words of its own. */
-        return strstr(text, name) || strstr(text, "free on the device") || strstr(text, "cannot use CUDA") ||
-               strstr(text, "is not among the");
+        return strstr(text, name) || strstr(text, "free on the device") || strstr(text, "does not fit") ||
+               strstr(text, "cannot use CUDA") || strstr(text, "is not among the");
 }
 
 static enum outcome read_all(streamer_client *c, streamer_lease *lease, const char *call)
