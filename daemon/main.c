@@ -221,6 +221,17 @@ static struct server_limits limits_of(const struct config_limits *l)
         };
 }
 
+/* What an earlier run has left: models at once, the pinned ones among the rest by loading them. */
+static void take_back(struct daemon *d)
+{
+        struct server *s = &d->server;
+        const char *folder = d->config.state != NULL && d->config.state[0] != '\0' ? d->config.state : NULL;
+        keep_take_back(&s->keep, &d->inherit);
+        again_init(&s->again, &d->loads, &d->resident, folder);
+        remember_init(&s->remember, &d->resident, d->pool, folder, &s->again.state);
+        recheck_init(&s->recheck, &d->resident, d->pool);
+}
+
 static int make_parts(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
@@ -269,7 +280,7 @@ static int make_parts(struct daemon *d, struct error *error)
         if (r == 0)
                 r = keep_init(&d->server.keep, &d->resident, &d->server.leases, d->wake, fdstore_max(), error);
         if (r == 0)
-                keep_take_back(&d->server.keep, &d->inherit);
+                take_back(d);
         return r;
 }
 
@@ -289,7 +300,8 @@ static void on_ending(uv_timer_t *timer)
                 cut_off(d);
         if (server_closed(&d->server))
                 server_release(&d->server);
-        bool gone = server_closed(&d->server) && loads_empty(&d->loads) && resident_empty(&d->resident);
+        bool gone = server_closed(&d->server) && loads_empty(&d->loads) && resident_empty(&d->resident) &&
+                    remember_idle(&d->server.remember);
         if (gone || since > END_NS)
                 uv_stop(&d->loop);
 }

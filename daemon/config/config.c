@@ -29,6 +29,7 @@ const char config_usage[] =
         "                      host, host=8GiB, host=90% (of its memory; the default)\n"
         "  --root DIR          a folder below which models may be loaded; repeats\n"
         "  --socket PATH       where to listen (" CONFIG_DEFAULT_SOCKET ")\n"
+        "  --state DIR         where it keeps what it knows over a restart ($STATE_DIRECTORY; none)\n"
         "  --config FILE       settings (" CONFIG_DEFAULT_PATH " if it is there)\n"
         "  --concurrency N     blocks in flight for one load (16)\n"
         "  --block-size S      bytes of one read, a multiple of 1MiB (8MiB)\n"
@@ -45,6 +46,7 @@ const char config_usage[] =
         "\n"
         "Environment:\n"
         "  STREAMERD_SOCKET                as --socket\n"
+        "  STATE_DIRECTORY                 as --state; systemd sets it (StateDirectory=)\n"
         "  RUNAI_STREAMER_CONCURRENCY      as --concurrency\n"
         "  RUNAI_STREAMER_CHUNK_BYTESIZE   as --block-size; RUNAI_STREAMER_BLOCK_BYTESIZE is its older name\n"
         "  RUNAI_STREAMER_MEMORY_LIMIT     as --memory-limit; -1 and 0 mean the default\n"
@@ -101,6 +103,7 @@ void config_deinit(struct config *config)
         setting_clear_http(config);
         free(config->socket);
         setting_clear_s3(config);
+        free(config->state);
         free(config->cuda.library);
         free(config->metrics.listen);
         free(config->path);

@@ -65,6 +65,7 @@ struct config_s3 {
 struct config {
         char *path; /* of the file that was read; NULL if none */
         char *socket;
+        char *state; /* a folder; NULL: nothing is remembered over a restart */
         char **roots;
         size_t n_roots;
         struct config_device *devices;

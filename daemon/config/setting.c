@@ -19,6 +19,7 @@
 const struct setting settings[] = {
         /* key                          flag            environment             kind              field                              from    to         multiple of */
         {"socket",                      "socket",       "STREAMERD_SOCKET",     SETTING_PATH,     FIELD(socket),                     0,      0,         1},
+        {"state",                       "state",        "STATE_DIRECTORY",      SETTING_FOLDER,   FIELD(state),                      0,      0,         1},
         {"io.concurrency",              "concurrency",  RUNAI "CONCURRENCY",    SETTING_UNSIGNED, FIELD(io.concurrency),             1,      1024,      1},
         {"io.block_size",               "block-size",   RUNAI "CHUNK_BYTESIZE", SETTING_SIZE,     FIELD(io.block_size),              MiB,    GiB,       MiB},
         {"io.memory_limit",             "memory-limit", RUNAI "MEMORY_LIMIT",   SETTING_SIZE,     FIELD(io.memory_limit),            0,      GiB << 10, 1},
@@ -200,11 +201,14 @@ int setting_set(const struct setting *setting, struct config *config, const char
 {
         void *field = (char *)config + setting->offset;
         uint64_t value;
-        if (text[0] == '\0' && setting->kind != SETTING_FILE && setting->kind != SETTING_LISTEN)
+        if (text[0] == '\0' && setting->kind != SETTING_FILE && setting->kind != SETTING_FOLDER &&
+            setting->kind != SETTING_LISTEN)
                 return wrong(why, "has no value");
         if (setting->kind == SETTING_PATH)
                 return set_path(field, text, why);
-        if (setting->kind == SETTING_FILE)
+        if (setting->kind == SETTING_FOLDER && text[0] != '\0' && text[0] != '/')
+                return wrong(why, "'%.80s' is not an absolute path", text);
+        if (setting->kind == SETTING_FILE || setting->kind == SETTING_FOLDER)
                 return copy_text(field, text, why);
         if (setting->kind == SETTING_LISTEN)
                 return set_listen(field, text, why);

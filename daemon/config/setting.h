@@ -16,6 +16,7 @@ enum setting_kind {
         SETTING_PATH,
         SETTING_FILE,
         SETTING_ADDRESSING,
+        SETTING_FOLDER,
         SETTING_BOOL,
         SETTING_COUNT,
         SETTING_UNSIGNED,

@@ -167,7 +167,8 @@ static int add_target(struct load *load, struct device *device)
         t->generation->priority = load->priority;
         t->generation->probe = load->probe;
         t->generation->loaded_by = load->caller.uid;
-        return 0;
+        return origin_init(&t->generation->origin, load->caller.uid, load->caller.gid, load->caller.groups,
+                           load->caller.n_groups, load->pattern);
 }
 
 static int add_targets(struct load *load, const struct order *order)

@@ -33,7 +33,7 @@ struct rows {
         struct book_lease leases[BOOK_LEASES];
 };
 
-_Static_assert(sizeof(struct book_name) == 1040 && sizeof(struct book_lease) == 64, "rows are part of the format");
+_Static_assert(sizeof(struct book_name) == 1064 && sizeof(struct book_lease) == 64, "rows are part of the format");
 
 struct book {
         int fd;
@@ -143,7 +143,7 @@ void book_raise(struct book *book, enum book_counter counter, uint64_t at_least)
 
 /* ---- rows ---- */
 
-struct book_name *book_add_name(struct book *book, uint64_t model, const char *text)
+struct book_name *book_add_name(struct book *book, uint64_t model, const char *text, const struct book_wish *wish)
 {
         struct head *head = &book->rows->head;
         for (uint64_t i = book->name_free; i < BOOK_NAMES; i++) {
@@ -151,6 +151,7 @@ struct book_name *book_add_name(struct book *book, uint64_t model, const char *t
                 if (i < head->names_end && row->model != 0)
                         continue;
                 snprintf(row->text, sizeof(row->text), "%s", text);
+                row->wish = *wish;
                 if (head->names_end <= i)
                         head->names_end = i + 1;
                 __atomic_store_n(&row->model, model, __ATOMIC_RELEASE);

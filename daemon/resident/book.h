@@ -22,8 +22,15 @@
 #define BOOK_NAMES 65536u
 #define BOOK_LEASES 262144u
 
+/* How a model is to be kept; each of these may change at any time. */
+struct book_wish {
+        uint64_t keep_alive_ns, drain_timeout_ns;
+        uint32_t priority, pinned;
+};
+
 struct book_name {
         uint64_t model; /* its id among the kept ones; 0: a free row; atomic */
+        struct book_wish wish;
         char text[PROTO_NAME_MAX + 8];
 };
 
@@ -53,7 +60,7 @@ uint64_t book_last(const struct book *book, enum book_counter counter);
 void book_raise(struct book *book, enum book_counter counter, uint64_t at_least);
 
 /* A free row, filled and marked; NULL where all are taken. */
-struct book_name *book_add_name(struct book *book, uint64_t model, const char *text);
+struct book_name *book_add_name(struct book *book, uint64_t model, const char *text, const struct book_wish *wish);
 void book_drop_name(struct book *book, struct book_name *row);
 struct book_lease *book_add_lease(struct book *book, const struct book_lease *lease);
 void book_drop_lease(struct book *book, struct book_lease *row);

@@ -82,13 +82,24 @@ static bool awaited(const struct kept *kept, const char *text)
         return g != NULL && g != mine && g->kept != NULL && g->kept->state == KEPT_STORING;
 }
 
+static struct book_wish wish_of(const struct generation *g)
+{
+        return (struct book_wish){.keep_alive_ns = g->keep_alive_ns,
+                                  .drain_timeout_ns = g->drain_timeout_ns,
+                                  .priority = g->priority,
+                                  .pinned = g->pinned};
+}
+
 static void write_names(struct kept *kept)
 {
+        struct book_wish wish = wish_of(kept->generation);
+        list_each (pos, &kept->names)
+                container_of(pos, struct kept_name, link)->row->wish = wish;
         list_each (pos, &kept->generation->names) {
                 const char *text = container_of(pos, struct model_name, link)->text;
                 if (kept->generation->state != GENERATION_READY || kept_has_name(kept, text))
                         continue;
-                struct book_name *row = book_add_name(kept->keep->book, kept->id, text);
+                struct book_name *row = book_add_name(kept->keep->book, kept->id, text, &wish);
                 if (row != NULL && kept_add_name(kept, row) < 0)
                         book_drop_name(kept->keep->book, row);
         }
@@ -427,6 +438,12 @@ void keep_tick(struct keep *keep, uint64_t now)
         if (keep->claim_until_ns != 0 && now >= keep->claim_until_ns) {
                 keep->claim_until_ns = 0;
                 forget_unclaimed(keep);
+        }
+        /* Nobody tells that a model was pinned. */
+        list_each (pos, &keep->models) {
+                struct kept *kept = container_of(pos, struct kept, link);
+                if (kept->state != KEPT_LEAVING)
+                        write_names(kept);
         }
         if (!keep->processes_due)
                 return;

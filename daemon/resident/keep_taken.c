@@ -216,8 +216,12 @@ static int adopt_segments(struct generation *g, struct set *set, const struct re
         return 0;
 }
 
-static void fill_generation(struct generation *g, const struct record *record, struct table *table)
+static void fill_generation(struct generation *g, struct record *record, struct table *table)
 {
+        g->origin = record->origin;
+        record->origin = (struct origin){0};
+        g->loaded_by = g->origin.uid;
+        g->unchecked = true;
         g->number = record->number;
         g->identity = record->identity;
         g->has_identity = record->has_identity;
@@ -230,6 +234,15 @@ static void fill_generation(struct generation *g, const struct record *record, s
         memcpy(g->digest, record->digest, DIGEST_SIZE);
 }
 
+static void take_wish(struct generation *g, const struct book_wish *wish)
+{
+        g->keep_alive_ns = wish->keep_alive_ns;
+        g->drain_timeout_ns = wish->drain_timeout_ns;
+        g->priority = wish->priority <= PROTO_PRIORITY_MAX ? wish->priority : PROTO_PRIORITY_DEFAULT;
+        g->pinned = g->pinned || wish->pinned != 0;
+        generation_used(g);
+}
+
 /* Its names from the book; one that a newer model has is that one's. */
 static void take_names(struct kept *kept)
 {
@@ -240,6 +253,8 @@ static void take_names(struct kept *kept)
                 const struct generation *other = resident_on(g->resident, row->text, GENERATION_READY, g->device);
                 bool mine =
                         other == NULL && (generation_has_name(g, row->text) || generation_add_name(g, row->text) == 0);
+                if (mine)
+                        take_wish(g, &row->wish);
                 if (!mine || kept_add_name(kept, row) < 0)
                         book_drop_name(kept->keep->book, row);
         }

@@ -47,7 +47,9 @@ int record_of(struct record *record, const struct generation *g, uint64_t id)
                                   .load_ns = g->load_ns,
                                   .charged = g->charged,
                                   .n_segments = g->n_segments};
-        if (record->name == NULL || record->source == NULL) {
+        const struct origin *o = &g->origin;
+        if (record->name == NULL || record->source == NULL ||
+            origin_init(&record->origin, o->uid, o->gid, o->groups, o->n_groups, NULL) < 0) {
                 record_deinit(record);
                 return STREAMER_ENOMEM;
         }
@@ -62,6 +64,7 @@ int record_of(struct record *record, const struct generation *g, uint64_t id)
 
 void record_deinit(struct record *record)
 {
+        origin_deinit(&record->origin);
         free(record->name);
         free(record->source);
         *record = (struct record){0};
@@ -71,7 +74,7 @@ void record_deinit(struct record *record)
 
 static void write_details(struct writer *w, const struct record *r)
 {
-        writer_map(w, 13);
+        writer_map(w, 14);
         writer_ku64(w, "id", r->id);
         writer_ku64(w, "number", r->number);
         writer_kstr(w, "name", r->name);
@@ -82,6 +85,8 @@ static void write_details(struct writer *w, const struct record *r)
         writer_kbool(w, "verified", r->verified);
         writer_key(w, "digest");
         writer_bin(w, r->digest, sizeof(r->digest));
+        writer_key(w, "origin");
+        origin_write(w, &r->origin);
         writer_ku64(w, "bytes", r->data_bytes);
         writer_ku64(w, "tensors", r->n_tensors);
         writer_ku64(w, "load_ns", r->load_ns);
@@ -206,7 +211,8 @@ static int read_details(struct record *r, const void *data, size_t len, struct e
                   object_bool(o, "verified", &r->verified) &&
                   get_bin(o, "digest", r->digest, sizeof(r->digest), &has_digest) && has_digest &&
                   object_u64(o, "bytes", &r->data_bytes) && object_u64(o, "tensors", &r->n_tensors) &&
-                  object_u64(o, "load_ns", &r->load_ns) && object_u64(o, "charged", &r->charged) && get_segments(o, r);
+                  origin_read(&r->origin, object_get(o, "origin")) == 0 && object_u64(o, "load_ns", &r->load_ns) &&
+                  object_u64(o, "charged", &r->charged) && get_segments(o, r);
         if (ok) {
                 memcpy(r->device, device, device_len);
                 r->name = strndup(name, name_len);

@@ -22,6 +22,7 @@ struct record {
         struct source_identity identity;
         bool has_identity, verified;
         unsigned char digest[DIGEST_SIZE];
+        struct origin origin;
         uint64_t data_bytes, n_tensors, load_ns, charged;
         unsigned n_segments;
         uint64_t sizes[GENERATION_SEGMENTS];

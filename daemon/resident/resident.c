@@ -203,6 +203,7 @@ static struct generation *generation_free(struct generation *generation)
         }
         list_remove(&generation->link);
         user_discharge(&generation->user_charge);
+        origin_deinit(&generation->origin);
         free(generation->source);
         free(generation->last_name);
         free(generation);

@@ -24,6 +24,7 @@
 #include "daemon/base/list.h"
 #include "daemon/base/user.h"
 #include "daemon/device/device.h"
+#include "daemon/resident/origin.h"
 #include "daemon/source/source.h"
 #include "proto/manifest.h"
 #include "proto/messages.h"
@@ -70,6 +71,7 @@ struct generation {
         char *source;    /* canonical */
         struct source_identity identity;
         uid_t loaded_by;
+        struct origin origin;
         struct user_charge user_charge; /* its bytes, to who loaded it */
         unsigned priority;              /* PROTO_PRIORITY_MAX: the most; lower is evicted first */
         bool probe; /* the daemon's own (source/probe.h): nothing gives way to it, nothing of it is kept */
@@ -104,6 +106,7 @@ struct generation {
         struct work work;          /* the release */
         struct kept *kept;         /* what the service manager holds of it: until that is gone its memory is not */
         bool unkept, keep_told;    /* it could not be stored; that there is no room was logged */
+        bool unchecked;            /* taken back, and its bytes have not been compared since */
 };
 
 struct resident {

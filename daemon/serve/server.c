@@ -184,6 +184,9 @@ static void on_progress(uv_timer_t *timer)
         struct server *server = timer->data;
         sessions_progress(server);
         keep_tick(&server->keep, now_ns());
+        remember_tick(&server->remember);
+        recheck_tick(&server->recheck);
+        again_tick(&server->again, now_ns());
 }
 
 /* ---- processes that hold leases ---- */
@@ -235,6 +238,7 @@ static void on_changed(struct resident *resident, struct generation *generation)
         struct server *server = resident->context;
         sessions_changed(server, generation);
         keep_changed(&server->keep);
+        remember_changed(&server->remember);
 }
 
 static void on_arrived(struct loads *loads, struct generation *generation)
@@ -288,7 +292,11 @@ void server_close(struct server *server)
         if (server->closing)
                 return;
         server->closing = true;
-        keep_freeze(&server->keep); /* what goes from now on goes with the daemon, and stays in the store */
+        /* What goes from now on goes with the daemon alone. */
+        keep_freeze(&server->keep);
+        remember_freeze(&server->remember);
+        recheck_stop(&server->recheck);
+        again_stop(&server->again);
         if (server->listener >= 0)
                 remove_own_socket(server);
         if (server->listening)
@@ -335,5 +343,7 @@ void server_deinit(struct server *server)
         if (server->listener >= 0)
                 close(server->listener);
         keep_deinit(&server->keep);
+        remember_deinit(&server->remember);
+        again_deinit(&server->again);
         free(server->path);
 }

@@ -13,7 +13,10 @@
 #include "daemon/load/load.h"
 #include "daemon/load/verify.h"
 #include "daemon/resident/keep.h"
+#include "daemon/resident/remember.h"
+#include "daemon/serve/again.h"
 #include "daemon/serve/conn.h"
+#include "daemon/serve/recheck.h"
 #include "daemon/serve/role.h"
 #include "daemon/serve/stall.h"
 
@@ -36,7 +39,10 @@ struct server {
         struct resident *resident;
         struct loads *loads;
         struct leases leases;
-        struct keep keep;
+        struct keep keep;         /* what survives this process */
+        struct remember remember; /* and what is written of it */
+        struct again again;       /* what is to be loaded again */
+        struct recheck recheck;
         struct reader *reader;
         struct work_pool *pool;
         uint64_t started_ns;

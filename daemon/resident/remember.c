@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/resident/remember.h"
+
+#include "daemon/base/log.h"
+
+#include <string.h>
+
+void remember_init(struct remember *remember, struct resident *resident, struct work_pool *pool, const char *folder,
+                   const struct state *also)
+{
+        *remember = (struct remember){.resident = resident, .pool = pool, .folder = folder, .also = also, .due = true};
+}
+
+void remember_deinit(struct remember *remember)
+{
+        msgpack_sbuffer_destroy(&remember->written);
+        msgpack_sbuffer_destroy(&remember->next);
+        msgpack_sbuffer_destroy(&remember->last);
+}
+
+void remember_changed(struct remember *remember)
+{
+        remember->due = true;
+}
+
+bool remember_idle(const struct remember *remember)
+{
+        return !remember->writing;
+}
+
+static int copy_model(struct state *state, const struct state_model *from)
+{
+        const struct origin *o = &from->origin;
+        if (!from->pinned || state_find(state, from->name) != NULL)
+                return 0;
+        struct state_model *to = state_add(state, from->name, from->source);
+        if (to == NULL || origin_init(&to->origin, o->uid, o->gid, o->groups, o->n_groups, o->pattern) < 0)
+                return STREAMER_ENOMEM;
+        to->number = from->number;
+        to->keep_alive_ns = from->keep_alive_ns;
+        to->drain_timeout_ns = from->drain_timeout_ns;
+        to->priority = from->priority;
+        to->pinned = from->pinned;
+        to->verified = from->verified;
+        to->ranks = from->ranks;
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < from->n_devices; i++)
+                r = state_add_device(to, from->devices[i]);
+        return r;
+}
+
+static int pack(const struct remember *remember, msgpack_sbuffer *out)
+{
+        struct state state;
+        int r = state_of(&state, remember->resident);
+        for (size_t i = 0; r == 0 && remember->also != NULL && i < remember->also->n; i++)
+                r = copy_model(&state, &remember->also->models[i]);
+        if (r == 0)
+                r = state_pack(&state, out);
+        state_deinit(&state);
+        return r;
+}
+
+static void save_run(struct work *work)
+{
+        struct remember *remember = container_of(work, struct remember, work);
+        state_save(remember->folder, remember->next.data, remember->next.size, &remember->error);
+}
+
+static void save_done(struct work *work);
+
+/* Takes the bytes over. */
+static void save(struct remember *remember, const msgpack_sbuffer *bytes)
+{
+        remember->next = *bytes;
+        remember->error = (struct error){0};
+        remember->writing = true;
+        work_submit(remember->pool, LANE_STATE, &remember->work, save_run, save_done);
+}
+
+static void save_done(struct work *work)
+{
+        struct remember *remember = container_of(work, struct remember, work);
+        bool failed = remember->error.code != 0;
+        remember->writing = false;
+        if (failed && !remember->told)
+                log_error("%s: what is resident will not be remembered", remember->error.text);
+        remember->told = failed;
+        remember->due |= failed; /* a disk that is full may not be so for ever */
+        if (failed) {
+                msgpack_sbuffer_destroy(&remember->next);
+        } else {
+                msgpack_sbuffer_destroy(&remember->written);
+                remember->written = remember->next;
+        }
+        msgpack_sbuffer_init(&remember->next);
+        if (remember->last.size > 0) {
+                msgpack_sbuffer last = remember->last;
+                msgpack_sbuffer_init(&remember->last);
+                save(remember, &last);
+        }
+}
+
+void remember_tick(struct remember *remember)
+{
+        msgpack_sbuffer now;
+        if (remember->folder == NULL || !remember->due || remember->writing || remember->frozen)
+                return;
+        remember->due = false;
+        if (pack(remember, &now) < 0)
+                return;
+        if (now.size == remember->written.size && memcmp(now.data, remember->written.data, now.size) == 0) {
+                msgpack_sbuffer_destroy(&now);
+                return;
+        }
+        save(remember, &now);
+}
+
+void remember_freeze(struct remember *remember)
+{
+        if (remember->writing && remember->due && pack(remember, &remember->last) < 0)
+                msgpack_sbuffer_init(&remember->last);
+        remember_tick(remember);
+        remember->frozen = true;
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/again.h"
+
+#include "daemon/base/log.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define SECOND UINT64_C(1000000000)
+#define TRIES 10
+#define PAUSE_MAX (60 * SECOND)
+
+struct again_model {
+        struct again *again;
+        size_t index; /* in the state */
+        unsigned tries;
+        uint64_t due_ns;
+        struct load_watch watch;
+};
+
+static struct state_model *model_of(const struct again_model *m)
+{
+        return &m->again->state.models[m->index];
+}
+
+/* ---- settling ---- */
+
+/* It is not wanted any more, and is not written as such. */
+static void forget(struct again_model *m)
+{
+        struct again *again = m->again;
+        for (size_t i = 0; i < again->n; i++)
+                if (again->models[i] == m)
+                        again->models[i] = again->models[--again->n];
+        model_of(m)->pinned = false;
+        free(m);
+}
+
+/* On which of its devices it is missing. Ranks are loaded together. */
+static size_t missing(const struct again_model *m, const char *devices[STATE_DEVICES])
+{
+        const struct state_model *model = model_of(m);
+        struct resident *resident = m->again->resident;
+        size_t n = 0;
+        for (size_t i = 0; i < model->n_devices; i++) {
+                struct error error;
+                struct device *device = resident_device(resident, model->devices[i], &error);
+                bool there = device != NULL && (resident_on(resident, model->name, GENERATION_READY, device) != NULL ||
+                                                resident_on(resident, model->name, GENERATION_LOADING, device) != NULL);
+                if (!there)
+                        devices[n++] = model->devices[i];
+        }
+        if (!model->ranks || n == 0)
+                return n;
+        for (n = 0; n < model->n_devices; n++)
+                devices[n] = model->devices[n];
+        return n;
+}
+
+static void try_later(struct again_model *m, const char *why)
+{
+        const char *name = model_of(m)->name;
+        if (m->tries >= TRIES) {
+                log_error("%s: was pinned and cannot be loaded again, given up after %u times: %s", name, m->tries,
+                          why);
+                forget(m);
+                return;
+        }
+        uint64_t pause = SECOND << (m->tries - 1);
+        if (pause > PAUSE_MAX)
+                pause = PAUSE_MAX;
+        m->due_ns = now_ns() + pause;
+        log_warn("%s: was pinned, and is tried again in %" PRIu64 " s: %s", name, pause / SECOND, why);
+}
+
+/* ---- loading ---- */
+
+static void ended(struct load_watch *watch, struct load *load)
+{
+        struct again_model *m = container_of(watch, struct again_model, watch);
+        if (load->state == LOAD_FAILED)
+                try_later(m, load->error.text);
+        else
+                forget(m); /* ready, or somebody cancelled it */
+}
+
+static void caller_of(const struct origin *origin, struct caller *caller)
+{
+        *caller = (struct caller){.uid = origin->uid, .gid = origin->gid, .n_groups = origin->n_groups};
+        memcpy(caller->groups, origin->groups, origin->n_groups * sizeof(caller->groups[0]));
+}
+
+static void begin(struct again_model *m)
+{
+        const char *devices[STATE_DEVICES];
+        const struct state_model *model = model_of(m);
+        struct caller caller;
+        struct error error = {0};
+        struct load *load;
+        size_t n = missing(m, devices);
+        if (n == 0) {
+                forget(m);
+                return;
+        }
+        caller_of(&model->origin, &caller);
+        struct load_request request = {.source = model->source,
+                                       .name = model->name,
+                                       .devices = devices,
+                                       .n_devices = n,
+                                       .pattern = model->origin.pattern,
+                                       .sha256 = model->verified,
+                                       .wait = true,
+                                       .pin = true,
+                                       .keep_alive_ns = model->keep_alive_ns,
+                                       .drain_timeout_ns = model->drain_timeout_ns,
+                                       .priority = model->priority,
+                                       .caller = &caller};
+        m->tries++;
+        if (loads_begin(m->again->loads, &request, &load, &error) < 0)
+                try_later(m, error.text);
+        else
+                load_watch(load, &m->watch, ended);
+}
+
+void again_tick(struct again *again, uint64_t now)
+{
+        /* Each may leave the list. */
+        for (size_t i = again->n; i-- > 0;)
+                if (i < again->n && again->models[i]->watch.load == NULL && now >= again->models[i]->due_ns)
+                        begin(again->models[i]);
+}
+
+/* ---- life ---- */
+
+/* Taken from the end: so the most important is last. */
+static int by_priority(const void *a, const void *b)
+{
+        const struct again_model *const *x = a, *const *y = b;
+        unsigned px = model_of(*x)->priority, py = model_of(*y)->priority;
+        return px != py ? (px > py) - (px < py) : ((*x)->index < (*y)->index) - ((*x)->index > (*y)->index);
+}
+
+static void want(struct again *again, size_t index)
+{
+        const char *devices[STATE_DEVICES];
+        struct again_model *m = calloc(1, sizeof(*m));
+        if (m == NULL)
+                return;
+        list_init(&m->watch.link);
+        m->again = again;
+        m->index = index;
+        if (missing(m, devices) == 0) {
+                free(m);
+                again->state.models[index].pinned = false;
+                return;
+        }
+        again->models[again->n++] = m;
+}
+
+static bool read_state(struct again *again, const char *folder)
+{
+        struct error error = {0};
+        int r = state_load(&again->state, folder, &error);
+        if (r < 0 && r != STREAMER_ENOENT)
+                log_error("%s; it is set aside, and nothing is loaded again (%s)", error.text, folder);
+        return r == 0;
+}
+
+void again_init(struct again *again, struct loads *loads, struct resident *resident, const char *folder)
+{
+        *again = (struct again){.loads = loads, .resident = resident};
+        if (folder == NULL || !read_state(again, folder))
+                return;
+        if (resident->last_number < again->state.last_number)
+                resident->last_number = again->state.last_number;
+        again->models = calloc(again->state.n + 1, sizeof(struct again_model *));
+        for (size_t i = 0; again->models != NULL && i < again->state.n; i++)
+                if (again->state.models[i].pinned)
+                        want(again, i);
+        if (again->n == 0)
+                return;
+        qsort(again->models, again->n, sizeof(struct again_model *), by_priority);
+        log_info("state: %zu pinned models are to be loaded again", again->n);
+}
+
+size_t again_left(const struct again *again)
+{
+        return again->n;
+}
+
+void again_stop(struct again *again)
+{
+        for (size_t i = 0; i < again->n; i++) {
+                load_unwatch(&again->models[i]->watch);
+                free(again->models[i]);
+        }
+        again->n = 0;
+}
+
+void again_deinit(struct again *again)
+{
+        again_stop(again);
+        free(again->models);
+        state_deinit(&again->state);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models that are to be there again after a start: those that were pinned and have not been taken
+ * back. Loaded in order of priority; one that fails is tried again, after 1 s, 2 s, 4 s and so on up
+ * to a minute, ten times in all.
+ *
+ *   wanted > loading > ready, or there by another's doing, or cancelled, or given up
+ *       ^------/ failed
+ */
+#ifndef DAEMON_SERVE_AGAIN_H
+#define DAEMON_SERVE_AGAIN_H
+
+#include "daemon/load/load.h"
+#include "daemon/resident/state.h"
+
+struct again_model;
+
+struct again {
+        struct loads *loads;
+        struct resident *resident;
+        struct state state; /* what was read; models leave it when they are settled */
+        struct again_model **models;
+        size_t n;
+};
+
+/* What the state file of `folder` (NULL: none) says. Before the loop runs, after models were taken
+ * back; may block. */
+void again_init(struct again *again, struct loads *loads, struct resident *resident, const char *folder);
+void again_deinit(struct again *again);
+/* About once a second: begins what is due. */
+void again_tick(struct again *again, uint64_t now);
+/* Of models that are still wanted. */
+size_t again_left(const struct again *again);
+/* The daemon ends. */
+void again_stop(struct again *again);
+
+#endif
