@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a daemon does of itself after a start: it loads again what was pinned, and looks again at what
+ * it took back.
+ */
+#include "tests/lib/manager.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/suite.h"
+
+#include "daemon/resident/state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MODELS "streamerd-model-"
+#define NOBODY 65534
+
+static struct daemon d;
+static struct model *model;
+static struct state state;
+static char host[64]; /* the device's UUID */
+
+static const char *const flags[] = {"--device", "host=64MiB", "--root", NULL, "--state", NULL, NULL};
+
+/* The flags with the folders of this test. */
+static const char *const *own_flags(void)
+{
+        static const char *own[7];
+
+        memcpy(own, flags, sizeof(own));
+        own[3] = suite_path("root");
+        own[5] = suite_path("state");
+        return own;
+}
+
+static void read_host(void)
+{
+        FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+
+        if (!f || !fgets(host, sizeof(host), f))
+                die("no boot id");
+        host[strcspn(host, "\n")] = '\0';
+        fclose(f);
+}
+
+static void begin(void)
+{
+        mkdir(suite_path("root"), 0755);
+        mkdir(suite_path("state"), 0700);
+        model = model_mixed(80, 2 << 20);
+        model_write(model, suite_path("root/m.safetensors"));
+        read_host();
+        state = (struct state){.last_number = 7};
+        daemon_init(&d, suite_path("d"));
+}
+
+static struct state_model *knew(const char *name, const char *file, bool pinned, uid_t uid)
+{
+        struct state_model *m = state_add(&state, name, suite_path("root/%s", file));
+
+        ck_assert_int_eq(origin_init(&m->origin, uid, uid, NULL, 0, NULL), 0);
+        ck_assert_int_eq(state_add_device(m, host), 0);
+        m->pinned = pinned;
+        m->priority = PROTO_PRIORITY_DEFAULT;
+        return m;
+}
+
+static void write_state(void)
+{
+        struct error error;
+        msgpack_sbuffer bytes;
+
+        ck_assert_int_eq(state_pack(&state, &bytes), 0);
+        ck_assert_int_eq(state_save(suite_path("state"), bytes.data, bytes.size, &error), 0);
+        msgpack_sbuffer_destroy(&bytes);
+}
+
+static void end(void)
+{
+        daemon_kill(&d);
+        folder_remove(suite_path("state"));
+        folder_remove(suite_path("root"));
+}
+
+static void wait_ready(streamer_client *c, const char *name)
+{
+        char *args = format_text("{\"model\":\"%s\"}", name);
+
+        client_ok(c, streamer_call(c, "wait", args, NULL), name);
+        free(args);
+}
+
+static bool log_says(void *text)
+{
+        return strstr(file_read(d.log, NULL), text) != NULL;
+}
+
+static uint64_t generation_of(streamer_client *c, const char *name)
+{
+        streamer_lease *lease = client_attach(c, name);
+        uint64_t number = streamer_generation(lease);
+
+        streamer_detach(lease);
+        return number;
+}
+
+/* ---- pinned models ---- */
+
+START_TEST(pinned_models_are_loaded_again_and_others_are_not)
+{
+        knew("pinned", "m.safetensors", true, 0);
+        knew("not", "m.safetensors", false, 0);
+        write_state();
+        daemon_start(&d, own_flags());
+        streamer_client *c = client_open(&d);
+        ck_assert(eventually(log_says, "pinned: ready", 20000));
+        wait_ready(c, "pinned");
+        client_equals(c, "pinned", model);
+        ck_assert_uint_eq(generation_of(c, "pinned"), 8); /* numbers go on */
+        ck_assert_str_eq(client_state(c, "not"), "");
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+        /* And again: what is pinned stays so. */
+        daemon_start(&d, own_flags());
+        c = client_open(&d);
+        ck_assert(eventually(log_says, "generation 9", 20000));
+        client_equals(c, "pinned", model);
+        streamer_close(c);
+}
+END_TEST
+
+START_TEST(one_that_cannot_be_loaded_is_tried_again)
+{
+        knew("late", "late.safetensors", true, 0);
+        write_state();
+        daemon_start(&d, own_flags());
+        ck_assert(eventually(log_says, "late: was pinned, and is tried again in 1 s", 20000));
+        daemon_kill(&d); /* meanwhile it is not forgotten */
+        unlink(d.log);
+        daemon_start(&d, own_flags());
+        ck_assert(eventually(log_says, "late: was pinned, and is tried again in 1 s", 20000));
+        model_write(model, suite_path("root/late.safetensors"));
+        ck_assert(eventually(log_says, "late: ready", 20000));
+        streamer_client *c = client_open(&d);
+        client_equals(c, "late", model);
+        streamer_close(c);
+}
+END_TEST
+
+START_TEST(files_are_opened_for_whom_the_model_was_loaded)
+{
+        if (geteuid() != 0)
+                SKIP("needs root, to open files as another user");
+        must(chmod(suite_path("root/m.safetensors"), 0600));
+        knew("foreign", "m.safetensors", true, NOBODY);
+        write_state();
+        daemon_start(&d, own_flags());
+        ck_assert(eventually(log_says, "foreign: was pinned, and is tried again", 20000));
+        ck_assert(log_says("ermission denied"));
+}
+END_TEST
+
+START_TEST(a_damaged_state_is_set_aside_and_stops_nothing)
+{
+        file_write(suite_path("state/state"), "nonsense", 8);
+        daemon_start(&d, own_flags());
+        ck_assert(log_says("it is set aside"));
+        ck_assert_int_eq(access(suite_path("state/state.damaged"), F_OK), 0);
+        streamer_client *c = client_open(&d);
+        client_load(c, suite_path("root/m.safetensors"), "m");
+        client_equals(c, "m", model);
+        streamer_close(c);
+}
+END_TEST
+
+static bool state_has(void *name)
+{
+        struct state now;
+        struct error error = {0};
+        bool has = state_load(&now, suite_path("state"), &error) == 0 && state_find(&now, name) != NULL;
+
+        state_deinit(&now);
+        return has;
+}
+
+static bool state_has_not(void *name)
+{
+        return !state_has(name);
+}
+
+START_TEST(what_is_resident_is_written_and_what_went_is_not)
+{
+        daemon_start(&d, own_flags());
+        streamer_client *c = client_open(&d);
+        client_load(c, suite_path("root/m.safetensors"), "m");
+        client_load(c, suite_path("root/m.safetensors"), "alias");
+        ck_assert(eventually(state_has, "m", 20000));
+        ck_assert(eventually(state_has, "alias", 20000));
+        struct error error;
+        ck_assert_int_eq(state_load(&state, suite_path("state"), &error), 0);
+        ck_assert_str_eq(state_find(&state, "m")->source, suite_path("root/m.safetensors"));
+        ck_assert_str_eq(state_find(&state, "m")->devices[0], host);
+        ck_assert_uint_eq(state.last_number, 1);
+        client_unload(c, "alias");
+        client_unload(c, "m");
+        ck_assert(eventually(state_has_not, "m", 20000));
+        streamer_close(c);
+}
+END_TEST
+
+/* The last write is the one of the end, however soon after the change that is. */
+START_TEST(a_stop_right_after_a_load_forgets_nothing)
+{
+        daemon_start(&d, own_flags());
+        streamer_client *c = client_open(&d);
+        client_load(c, suite_path("root/m.safetensors"), "m");
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+        ck_assert(state_has("m"));
+}
+END_TEST
+
+START_TEST(a_state_that_cannot_be_written_is_told_and_stops_nothing)
+{
+        rmdir(suite_path("state"));
+        file_write(suite_path("state"), "", 0);
+        daemon_start(&d, own_flags());
+        ck_assert(eventually(log_says, "will not be remembered", 20000));
+        streamer_client *c = client_open(&d);
+        client_load(c, suite_path("root/m.safetensors"), "m");
+        client_equals(c, "m", model);
+        streamer_close(c);
+        unlink(suite_path("state"));
+}
+END_TEST
+
+/* ---- what was taken back ---- */
+
+static struct manager m;
+
+/* Sealed as a segment, and its bytes but one. */
+static void damage(struct stored *segment, size_t at)
+{
+        struct stat st;
+        must(fstat(segment->fd, &st));
+        size_t size = (size_t)st.st_size;
+        int fd = must(memfd_create("damaged", MFD_ALLOW_SEALING | MFD_CLOEXEC));
+        must(ftruncate(fd, st.st_size));
+        char *from = mmap(NULL, size, PROT_READ, MAP_SHARED, segment->fd, 0);
+        char *to = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (from == MAP_FAILED || to == MAP_FAILED)
+                die_errno("mmap");
+        memcpy(to, from, size);
+        to[at] = (char)(to[at] ^ 1);
+        munmap(from, size);
+        munmap(to, size);
+        must(fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | 0x10 | F_SEAL_SEAL));
+        close(segment->fd);
+        segment->fd = fd;
+}
+
+/* Where the segment holds a tensor's byte. */
+static size_t a_byte(streamer_client *c)
+{
+        streamer_tensor t;
+        streamer_lease *lease = client_attach(c, "m");
+
+        for (size_t i = 0; streamer_tensor_get(lease, i, &t) == 0; i++)
+                if (t.bytes > 0)
+                        break;
+        streamer_detach(lease);
+        return t.offset;
+}
+
+static bool is_failed(void *client)
+{
+        return strcmp(client_state(client, "m"), "failed") == 0;
+}
+
+START_TEST(one_byte_that_differs_fails_the_model)
+{
+        manager_init(&m, suite_path("dm"), 64, own_flags());
+        manager_start(&m);
+        streamer_client *c = client_open(&m.d);
+        client_load(c, suite_path("root/m.safetensors"), "m");
+        manager_wait(&m, MODELS, 2);
+        size_t at = a_byte(c);
+        streamer_close(c);
+        manager_kill(&m);
+        damage(manager_find(&m, MODELS "1-segment", 0), at);
+        manager_start(&m);
+        c = client_open(&m.d);
+        ck_assert(eventually(is_failed, c, 20000));
+        streamer_lease *lease;
+        ck_assert_int_eq(streamer_attach(c, "m", NULL, &lease), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(c), "differ"));
+        ck_assert_ptr_nonnull(strstr(file_read(m.d.log, NULL), "is damaged"));
+        manager_wait(&m, MODELS, 0);
+        client_wait_used(c, 0);
+        client_load(c, suite_path("root/m.safetensors"), "m");
+        client_equals(c, "m", model);
+        streamer_close(c);
+        manager_deinit(&m);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("again");
+        TCase *pinned = suite_group("pinned", NULL, NULL, 60);
+        tcase_add_checked_fixture(pinned, begin, end);
+        tcase_add_test(pinned, pinned_models_are_loaded_again_and_others_are_not);
+        tcase_add_test(pinned, one_that_cannot_be_loaded_is_tried_again);
+        tcase_add_test(pinned, files_are_opened_for_whom_the_model_was_loaded);
+        TCase *file = suite_group("file", NULL, NULL, 60);
+        tcase_add_checked_fixture(file, begin, end);
+        tcase_add_test(file, a_damaged_state_is_set_aside_and_stops_nothing);
+        tcase_add_test(file, what_is_resident_is_written_and_what_went_is_not);
+        tcase_add_test(file, a_stop_right_after_a_load_forgets_nothing);
+        tcase_add_test(file, a_state_that_cannot_be_written_is_told_and_stops_nothing);
+        TCase *taken = suite_group("taken back", NULL, NULL, 60);
+        tcase_add_checked_fixture(taken, begin, end);
+        tcase_add_test(taken, one_byte_that_differs_fails_the_model);
+        return suite_run();
+}
