@@ -134,7 +134,7 @@ START_TEST(streamerd_8_knows_every_flag_and_variable)
         size_t n = 0;
         for (const char *at = config_usage; (at = strstr(at, "\n  ")) != NULL; at++) {
                 char word[64];
-                if (sscanf(at, " %63[-A-Z_a-z]", word) != 1 || (word[0] != '-' && !isupper((unsigned char)word[0])))
+                if (sscanf(at, " %63[-A-Z0-9_a-z]", word) != 1 || (word[0] != '-' && !isupper((unsigned char)word[0])))
                         continue;
                 knows(text, "streamerd.8", word);
                 n++;
