@@ -156,6 +156,22 @@ START_TEST(a_lost_context_takes_its_device_out_and_nothing_else)
 }
 END_TEST
 
+START_TEST(a_process_that_attaches_twice_opens_a_segment_once)
+{
+        struct model *m = model_mixed(14, 4 << 20);
+
+        ck_assert_int_eq(loaded(write_model(m, "m.safetensors"), "m", "cuda:0"), 0);
+        streamer_lease *first = client_attach(client, "m"), *second = client_attach(client, "m");
+        ck_assert_uint_eq(gpus->opens, 1);
+        streamer_detach(first);
+        lease_equals(second, m);
+        streamer_detach(second);
+        client_equals(client, "m", m); /* anew, after the last one closed it */
+        ck_assert_uint_eq(gpus->opens, 2);
+        model_free(m);
+}
+END_TEST
+
 START_TEST(memory_stays_until_a_killed_consumer_is_gone)
 {
         struct model *m = model_mixed(13, 4 << 20);
@@ -193,6 +209,7 @@ int main(void)
         tcase_add_loop_test(group, nothing_is_seen_before_its_copy_has_ended, 0, 2);
         tcase_add_loop_test(group, a_gpu_without_room_refuses_with_figures, 0, 2);
         tcase_add_test(group, a_lost_context_takes_its_device_out_and_nothing_else);
+        tcase_add_test(group, a_process_that_attaches_twice_opens_a_segment_once);
         tcase_add_loop_test(group, memory_stays_until_a_killed_consumer_is_gone, 0, 2);
         return suite_run();
 }

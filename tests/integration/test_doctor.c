@@ -466,6 +466,20 @@ START_TEST(a_gpu_that_this_process_does_not_see_is_named)
 }
 END_TEST
 
+/* Loop: how the order is given. */
+START_TEST(gpus_that_have_other_numbers_here_are_found)
+{
+        static const char *const orders[] = {"1,0", "GPU-fa4eda00-5eed-4000-8000-000000000001,0"};
+        begin_gpus();
+        setenv("CUDA_VISIBLE_DEVICES", orders[_i], 1);
+        ask();
+        ck_assert_msg(code == 0, "%s", json_dumps(said, 0));
+        found("ok", "probe", "cuda:0: loaded");
+        found("ok", "probe", "cuda:1: loaded");
+        end_alone();
+}
+END_TEST
+
 START_TEST(a_process_without_the_driver_is_told_so)
 {
         begin_gpus();
@@ -528,6 +542,7 @@ int main(void)
         tcase_add_test(t, bytes_that_read_back_wrong_fail);
         tcase_add_test(t, a_lost_device_fails_and_the_other_passes);
         tcase_add_test(t, a_gpu_that_this_process_does_not_see_is_named);
+        tcase_add_loop_test(t, gpus_that_have_other_numbers_here_are_found, 0, 2);
         tcase_add_test(t, a_process_without_the_driver_is_told_so);
         tcase_add_test(t, a_pid_namespace_that_the_daemon_does_not_see_is_told_apart);
         return suite_run();
