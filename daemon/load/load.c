@@ -212,9 +212,22 @@ static void alloc_run(struct work *work)
         const struct plan *plan = &target->part->resolved.plan;
         for (size_t i = 0; i < plan->n_segments; i++) {
                 if (g->device->ops->alloc(g->device, plan->segments[i], &g->segments[i], &target->step_error) < 0)
-                        return;
+                        break;
                 g->n_segments++;
         }
+        if (g->n_segments < plan->n_segments && g->device->ops->ceiling != NULL)
+                target->ceiling = g->device->ops->ceiling(g->device);
+}
+
+/* All have tried. */
+static void allocated(struct load *load)
+{
+        for (size_t i = 0; i < load->n_targets; i++)
+                if (target_lives(&load->targets[i]) && load->targets[i].short_of_memory) {
+                        load_retry(load);
+                        return;
+                }
+        start_reading(load);
 }
 
 static void alloc_done(struct work *work)
@@ -224,10 +237,12 @@ static void alloc_done(struct work *work)
         if (!load_step_home(load))
                 return;
         load->allocating--;
-        if (target->step_error.code != 0)
+        if (target_may_retry(target))
+                target->short_of_memory = true;
+        else if (target->step_error.code != 0)
                 target_failed(target, &target->step_error);
         if (load->allocating == 0 && !load_ended(load->state))
-                start_reading(load);
+                allocated(load);
 }
 
 void load_allocate(struct load *load)
@@ -239,6 +254,7 @@ void load_allocate(struct load *load)
                 if (!target_lives(t))
                         continue;
                 t->copy.segments = t->generation->segments;
+                t->step_error = (struct error){0};
                 load->pending++;
                 load->allocating++;
                 work_submit(t->device->thread, WORK_LANE_CPU, &t->step, alloc_run, alloc_done);

@@ -112,6 +112,8 @@ struct load_target {
         struct error error;            /* why */
         struct load_estimate estimate;
         struct room_request room;
+        uint64_t ceiling;     /* of the device, when it was out of memory */
+        bool short_of_memory; /* it was, and may be asked again */
         struct read_target copy;
         struct table manifest, arrival; /* on their way to the generation */
         struct work step;               /* allocating */
@@ -132,6 +134,7 @@ struct load_part {
         struct sha_step *sha_steps;
         size_t files_checked;
         unsigned char digest[DIGEST_SIZE];
+        bool in_pieces, cut; /* its devices have memory, but not in one piece; smaller segments were planned */
         bool has_books, read, built, reading, checking;
 
         struct work build;
@@ -172,7 +175,7 @@ struct load {
         struct wake_item resume;  /* it has ended */
         struct work step;         /* what is in flight; `pending` counts it and all that parts and targets have */
         struct error step_error;
-        unsigned pending, queued, allocating;
+        unsigned pending, queued, allocating, retries;
 };
 
 struct loads {

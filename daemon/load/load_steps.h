@@ -41,6 +41,13 @@ void load_admit(struct load *load);
 /* It has ended: what it still asks for is not wanted. */
 void load_withdraw(struct load *load);
 
+/* ---- retry.c ---- */
+
+/* A device is out of memory that it was granted: is there a way to go on? */
+bool target_may_retry(const struct load_target *target);
+/* Gives back what was allocated, and asks again. */
+void load_retry(struct load *load);
+
 /* ---- meet.c ---- */
 
 /* The source is open: takes what is there, waits for what is on its way, goes on with the rest. */
@@ -52,6 +59,8 @@ void load_meet(struct load *load);
 bool part_lives(const struct load_part *part);
 /* On a worker: headers, plan, books. */
 int part_plan(struct load_part *part, struct error *error);
+/* Again, for segments of another size. */
+int part_replan(struct load_part *part, const struct device_layout *layout, struct error *error);
 void part_read(struct load_part *part);
 void part_deinit(struct load_part *part); /* on a worker */
 

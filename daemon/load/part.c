@@ -133,6 +133,20 @@ int part_plan(struct load_part *part, struct error *error)
         return r;
 }
 
+int part_replan(struct load_part *part, const struct device_layout *layout, struct error *error)
+{
+        publish_deinit(&part->publish);
+        part->has_books = false;
+        int r = resolve_replan(&part->resolved, layout, part->load->loads->block_size, error);
+        if (r < 0)
+                return r;
+        part->has_books = true;
+        r = publish_init(&part->publish, &part->resolved, part->copies, part->n_targets, part->load->sha256, error);
+        if (r == 0)
+                publish_begin(&part->publish);
+        return r;
+}
+
 void part_deinit(struct load_part *part)
 {
         if (part->has_books)

@@ -207,6 +207,20 @@ static int parse_file(struct resolved *resolved, size_t i, resolve_header_fn hea
         return 0;
 }
 
+static int make_plan(struct resolved *resolved, const struct device_layout *layout, uint64_t block_size,
+                     struct error *error)
+{
+        const struct source_set *set = &resolved->set;
+        struct plan_layout rules = {layout->page, layout->align, layout->granularity, layout->max_segment};
+        struct plan_error why = {.two_files = false};
+        if (plan_make(&resolved->plan, resolved->files, set->n_objects, &rules, block_size, &why) < 0)
+                return why.two_files ? error_set(error, STREAMER_EFAILED, "%s (%s, %s)", why.text,
+                                                 set->objects[why.files[0]].path, set->objects[why.files[1]].path)
+                                     : error_set(error, STREAMER_EFAILED, "%s", why.text);
+        resolved->planned = true;
+        return 0;
+}
+
 int resolve_plan(struct resolved *resolved, const struct device_layout *layout, uint64_t block_size,
                  resolve_header_fn header, void *context, struct error *error)
 {
@@ -227,14 +241,15 @@ int resolve_plan(struct resolved *resolved, const struct device_layout *layout, 
                 return r;
         if (set->has_index && taken != set->index.n_entries)
                 return missing_tensor(resolved, error);
-        struct plan_layout rules = {layout->page, layout->align, layout->granularity, layout->max_segment};
-        struct plan_error why = {.two_files = false};
-        if (plan_make(&resolved->plan, resolved->files, set->n_objects, &rules, block_size, &why) < 0)
-                return why.two_files ? error_set(error, STREAMER_EFAILED, "%s (%s, %s)", why.text,
-                                                 set->objects[why.files[0]].path, set->objects[why.files[1]].path)
-                                     : error_set(error, STREAMER_EFAILED, "%s", why.text);
-        resolved->planned = true;
-        return 0;
+        return make_plan(resolved, layout, block_size, error);
+}
+
+int resolve_replan(struct resolved *resolved, const struct device_layout *layout, uint64_t block_size,
+                   struct error *error)
+{
+        plan_deinit(&resolved->plan);
+        resolved->planned = false;
+        return make_plan(resolved, layout, block_size, error);
 }
 
 void resolve_deinit(struct resolved *resolved)

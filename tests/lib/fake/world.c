@@ -100,6 +100,7 @@ static void begin(void)
                 .version = (int)number("FAKECUDA_VERSION", 13000),
                 .memory = (uint64_t)number("FAKECUDA_MEM_MIB", 1024) << 20,
                 .others = (uint64_t)number("FAKECUDA_OTHERS_MIB", 0) << 20,
+                .largest = (uint64_t)number("FAKECUDA_LARGEST_MIB", 1 << 20) << 20,
                 .event_ns = (uint64_t)number("FAKECUDA_EVENT_MS", 0) * 1000000,
                 .integrated = number("FAKECUDA_INTEGRATED", 0) != 0,
                 .vmm = number("FAKECUDA_VMM", 1) != 0,

@@ -39,6 +39,7 @@ enum {
 struct fake_settings {
         int gpus, version;
         uint64_t memory, others;
+        uint64_t largest; /* bytes that are free in one piece; more is out of memory */
         uint64_t event_ns;
         bool integrated, vmm, damage;
         char name[128];

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Room on GPUs, against the stand-ins of CUDA's libraries: memory that is free in pieces, and memory
+ * that others have. It proves logic, no speed.
+ */
+#include "tests/lib/fake/state.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/suite.h"
+
+#include <string.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+static streamer_client *client;
+
+/* GPUs of 64 MiB each, of which others have `others`, and no more than `largest` in one piece. The
+ * first hands out cuda-ipc, the second descriptors. */
+static void start(const char *others, const char *largest)
+{
+        int n = (int)getpid();
+        char library[512], driver[512], *config = suite_path("cuda-%d.yaml", n);
+
+        fake_library("libcudart.so.13", library, sizeof(library));
+        fake_library("libcuda.so.1", driver, sizeof(driver));
+        setenv("FAKECUDA_DEVICES", "2", 1);
+        setenv("FAKECUDA_MEM_MIB", "64", 1);
+        setenv("FAKECUDA_OTHERS_MIB", others, 1);
+        setenv("FAKECUDA_LARGEST_MIB", largest, 1);
+        setenv("STREAMER_CUDA_LIBRARY", driver, 1);
+        char *text = format_text("cuda: {library: '%s'}\n"
+                                 "devices:\n"
+                                 "  - {device: 'cuda:0', budget: 48MiB}\n"
+                                 "  - {device: 'cuda:1', budget: 48MiB, handles: cuda-vmm-fd}\n",
+                                 realpath(library, NULL));
+        file_write(config, text, strlen(text));
+        daemon_init(&stage, suite_path("d-%d", n));
+        daemon_start(&stage, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        client = client_open(&stage);
+}
+
+static void begin_in_pieces(void)
+{
+        start("0", "5");
+}
+
+static void begin_with_others(void)
+{
+        start("40", "64");
+}
+
+static void end(void)
+{
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&stage), 0);
+}
+
+static int loaded(const struct model *m, const char *name, const char *const *devices, size_t n)
+{
+        streamer_op *op;
+        char *path = suite_path("%s.safetensors", name);
+        model_write(m, path);
+        streamer_load_opts opts = {
+                .struct_size = sizeof(opts), .source = path, .name = name, .devices = devices, .n_devices = n};
+        client_ok(client, streamer_load(client, &opts, &op), name);
+        int r = streamer_op_wait(op, -1, NULL);
+        streamer_op_free(op);
+        return r;
+}
+
+/* Every byte, through the daemon's own handles. */
+static void check_on(const char *name, const char *device, const struct model *m)
+{
+        streamer_lease *lease;
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .device = device};
+        client_ok(client, streamer_attach(client, name, &opts, &lease), "attach");
+        for (size_t i = 0; i < m->n; i++) {
+                streamer_tensor t;
+                client_ok(client, streamer_tensor_find(lease, m->tensors[i].name, &t), "find");
+                char *copy = malloc(t.bytes + 1);
+                client_ok(client, streamer_tensor_read(lease, &t, 0, copy, t.bytes), "read");
+                ck_assert(model_check(m, i, copy));
+                free(copy);
+        }
+        streamer_detach(lease);
+}
+
+static size_t segments_of(const char *name, const char *device)
+{
+        streamer_lease *lease;
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .device = device};
+        client_ok(client, streamer_attach(client, name, &opts, &lease), "attach");
+        size_t n = streamer_segment_count(lease);
+        streamer_detach(lease);
+        return n;
+}
+
+static struct model *model_of_many(uint64_t seed, size_t n, uint64_t bytes)
+{
+        struct model *m = model_new(seed);
+        model_add_many(m, "t", n, bytes);
+        return m;
+}
+
+static const char *const devices[] = {"cuda:0", "cuda:1"};
+
+/* ---- in pieces ---- */
+
+START_TEST(memory_that_is_free_in_pieces_takes_a_model_in_pieces)
+{
+        struct model *m = model_of_many(1, 32, MIB);
+        ck_assert_int_eq(loaded(m, "m", &devices[_i], 1), 0);
+        ck_assert_uint_ge(segments_of("m", devices[_i]), 8);
+        check_on("m", devices[_i], m);
+        client_unload(client, "m");
+}
+END_TEST
+
+START_TEST(replicas_are_cut_alike)
+{
+        struct model *m = model_of_many(2, 32, MIB);
+        ck_assert_int_eq(loaded(m, "m", devices, 2), 0);
+        check_on("m", devices[0], m);
+        check_on("m", devices[1], m);
+        client_unload(client, "m");
+}
+END_TEST
+
+START_TEST(a_tensor_that_fits_no_piece_is_refused_in_the_devices_words)
+{
+        struct model *m = model_of_many(3, 2, 8 * MIB);
+        ck_assert_int_eq(loaded(m, "m", &devices[_i], 1), STREAMER_ENOMEM);
+        struct model *small = model_of_many(4, 4, MIB);
+        ck_assert_int_eq(loaded(small, "small", &devices[_i], 1), 0);
+        check_on("small", devices[_i], small);
+        client_unload(client, "small");
+}
+END_TEST
+
+/* ---- others ---- */
+
+START_TEST(what_others_have_is_told_and_evicts_nobody)
+{
+        struct model *first = model_of_many(5, 8, MIB), *large = model_of_many(6, 30, MIB);
+        ck_assert_int_eq(loaded(first, "first", &devices[_i], 1), 0);
+        ck_assert_int_eq(loaded(large, "large", &devices[_i], 1), STREAMER_ENOMEM);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "others use the device too"));
+        check_on("first", devices[_i], first);
+        client_unload(client, "first");
+}
+END_TEST
+
+START_TEST(within_what_others_leave_models_are_evicted)
+{
+        struct model *first = model_of_many(7, 14, MIB), *second = model_of_many(8, 16, MIB);
+        ck_assert_int_eq(loaded(first, "first", &devices[_i], 1), 0);
+        ck_assert_int_eq(loaded(second, "second", &devices[_i], 1), 0);
+        ck_assert_str_eq(client_state(client, "first"), "");
+        check_on("second", devices[_i], second);
+        client_unload(client, "second");
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("room on GPUs");
+        TCase *pieces = suite_group("in pieces", NULL, NULL, 60);
+        tcase_add_checked_fixture(pieces, begin_in_pieces, end);
+        tcase_add_loop_test(pieces, memory_that_is_free_in_pieces_takes_a_model_in_pieces, 0, 2);
+        tcase_add_test(pieces, replicas_are_cut_alike);
+        tcase_add_loop_test(pieces, a_tensor_that_fits_no_piece_is_refused_in_the_devices_words, 0, 2);
+        TCase *others = suite_group("others", NULL, NULL, 60);
+        tcase_add_checked_fixture(others, begin_with_others, end);
+        tcase_add_loop_test(others, what_others_have_is_told_and_evicts_nobody, 0, 2);
+        tcase_add_loop_test(others, within_what_others_leave_models_are_evicted, 0, 2);
+        return suite_run();
+}
