@@ -231,33 +231,132 @@ START_TEST(a_daemon_that_lives_is_left_alone)
 }
 END_TEST
 
-/* ---- stopping ---- */
+/* ---- restarting, with clients ---- */
 
-static char *socket_outside(void)
+struct attached {
+        streamer_client *client;
+        streamer_lease *lease;
+};
+
+static int stored_before;
+
+static bool is_stored(void *arg)
 {
-        return format_text("/proc/%d/root/run/streamerd/streamerd.sock", (int)boot.init);
+        char *n = property("NFileDescriptorStore");
+        bool more = atoi(n) > stored_before;
+        (void)arg;
+        free(n);
+        return more;
 }
 
-START_TEST(stop_does_not_wait_for_clients)
+/* From outside the container, through its own folder: another PID namespace, as a client in a pod is. */
+static struct attached attach(void)
+{
+        struct attached a;
+        char *path = format_text("/proc/%d/root/run/streamerd/streamerd.sock", (int)boot.init);
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = path};
+        ck_assert_int_eq(streamer_connect(&opts, &a.client), 0);
+        ck_assert_int_eq(streamer_attach(a.client, "tiny", NULL, &a.lease), 0);
+        free(path);
+        return a;
+}
+
+/* A process that stays for longer than a second is in the manager's keeping, too. */
+static struct attached attach_for_long(void)
+{
+        stored_before = 0;
+        ck_assert(eventually(is_stored, NULL, 10000)); /* the model */
+        char *n = property("NFileDescriptorStore");
+        stored_before = atoi(n);
+        free(n);
+        struct attached a = attach();
+        ck_assert(eventually(is_stored, NULL, 10000)); /* and its user */
+        return a;
+}
+
+/* What it has mapped is its own, whatever became of the daemon. */
+static void is_whole(const struct attached *a)
+{
+        streamer_tensor tensor;
+        for (size_t i = 0; i < model->n; i++) {
+                ck_assert_int_eq(streamer_tensor_find(a->lease, model->tensors[i].name, &tensor), 0);
+                ck_assert(model_check(model, i, tensor.data));
+        }
+}
+
+static void let_go(const struct attached *a)
+{
+        streamer_detach(a->lease);
+        streamer_close(a->client);
+}
+
+static void load_tiny(void)
+{
+        free(SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors"));
+}
+
+/* The weights are there again, and not because they were read again: their file is gone. */
+static void serves_without_storage(void)
+{
+        char *out = SHELL(0, "streamerctl verify tiny && streamerctl -o json ps");
+        ck_assert_msg(strstr(out, "\"model\"") != NULL, "the lease is not known: %s", out);
+        free(out);
+        struct attached second = attach();
+        is_whole(&second);
+        let_go(&second);
+}
+
+START_TEST(models_and_leases_outlive_a_restart)
 {
         BOOTED();
         afresh();
-        free(SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors"));
-        char *path = socket_outside();
-        streamer_client *client;
-        streamer_lease *lease;
-        streamer_tensor tensor;
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = path};
-        ck_assert_int_eq(streamer_connect(&opts, &client), 0);
-        ck_assert_int_eq(streamer_attach(client, "tiny", NULL, &lease), 0);
+        load_tiny();
+        struct attached a = attach_for_long();
+        free(SHELL(0, "mv /srv/models/tiny.safetensors /srv/aside; systemctl restart streamerd.service"));
+        serves_without_storage();
+        is_whole(&a);
+        let_go(&a);
+        free(SHELL(0, "mv /srv/aside /srv/models/tiny.safetensors"));
+}
+END_TEST
+
+static bool is_up_again(void *arg)
+{
+        (void)arg;
+        return !has_property("NRestarts", "0") && has_property("ActiveState", "active");
+}
+
+START_TEST(models_and_leases_outlive_a_crash)
+{
+        BOOTED();
+        afresh();
+        load_tiny();
+        struct attached a = attach_for_long();
+        free(SHELL(0, "mv /srv/models/tiny.safetensors /srv/aside; systemctl kill -s KILL streamerd.service"));
+        ck_assert(eventually(is_up_again, NULL, 20000));
+        serves_without_storage();
+        is_whole(&a);
+        let_go(&a);
+        free(SHELL(0, "mv /srv/aside /srv/models/tiny.safetensors"));
+}
+END_TEST
+
+/* ---- stopping ---- */
+
+START_TEST(stop_does_not_wait_for_clients_and_keeps_nothing)
+{
+        BOOTED();
+        afresh();
+        load_tiny();
+        struct attached a = attach();
         free(SHELL(0, "systemctl stop streamerd.service streamerd.socket"));
         ck_assert(has_property("Result", "success"));
-        /* What it has mapped is its own. */
-        ck_assert_int_eq(streamer_tensor_find(lease, model->tensors[0].name, &tensor), 0);
-        ck_assert(model_check(model, 0, tensor.data));
-        streamer_detach(lease);
-        streamer_close(client);
-        free(path);
+        is_whole(&a);
+        let_go(&a);
+        free(SHELL(0, "systemctl start streamerd"));
+        char *out = SHELL(0, "streamerctl -o json list");
+        ck_assert_msg(strstr(out, "tiny") == NULL, "%s", out);
+        free(out);
 }
 END_TEST
 
@@ -275,6 +374,8 @@ int main(void)
         tcase_add_test(tests, a_wrong_setting_is_said_once);
         tcase_add_test(tests, a_daemon_that_hangs_is_restarted);
         tcase_add_test(tests, a_daemon_that_lives_is_left_alone);
-        tcase_add_test(tests, stop_does_not_wait_for_clients);
+        tcase_add_test(tests, models_and_leases_outlive_a_restart);
+        tcase_add_test(tests, models_and_leases_outlive_a_crash);
+        tcase_add_test(tests, stop_does_not_wait_for_clients_and_keeps_nothing);
         return suite_run();
 }
