@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * `make soak`: KILLS times (200) kill -9 at a random moment, from KILLS_SEED or a seed of its own, which
+ * it prints first. It is ended after KILLS_SECONDS (900).
+ */
+#include "tests/lib/base.h"
+#include "tests/lib/kills.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static uint64_t setting(const char *name, uint64_t otherwise)
+{
+        const char *text = getenv(name);
+        return text != NULL && text[0] != '\0' ? strtoull(text, NULL, 10) : otherwise;
+}
+
+int main(void)
+{
+        struct kills_counts counts = {0};
+        char folder[PATH_SIZE];
+        uint64_t seed = setting("KILLS_SEED", clock_ns()), kills = setting("KILLS", 200);
+
+        folder_make(folder, "streamerd-kills");
+        printf("kills: seed %" PRIu64 ", %" PRIu64 " kills\n", seed, kills);
+        fflush(stdout);
+        alarm((unsigned)setting("KILLS_SECONDS", 900));
+        kills_run(folder, seed, (unsigned)kills, &counts);
+        printf("kills: %u, %u of them while it started; names: %u as last told, %u as before that, %u not there; "
+               "leases: %u held, %u lost\n",
+               counts.kills, counts.early, counts.there, counts.older, counts.gone, counts.held, counts.lost);
+        folder_remove(folder);
+        return EXIT_SUCCESS;
+}
