@@ -78,6 +78,8 @@ void load_admit(struct load *load)
         size_t n = 0;
         load->state = LOAD_QUEUED;
         load_log_stage(load, "planned");
+        for (size_t i = 0; i < load->n_parts; i++)
+                load->parts[i].planned = part_lives(&load->parts[i]);
         for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++) {
                 struct load_target *t = &load->targets[i];
                 const struct plan *plan = &t->part->resolved.plan;

@@ -135,7 +135,8 @@ struct load_part {
         size_t files_checked;
         unsigned char digest[DIGEST_SIZE];
         bool in_pieces, cut; /* its devices have memory, but not in one piece; smaller segments were planned */
-        bool has_books, read, built, reading, checking;
+        bool has_books;      /* a worker's: planning */
+        bool planned, read, built, reading, checking;
 
         struct work build;
         struct error build_error;

@@ -407,7 +407,7 @@ void load_progress(struct load *load, struct load_progress *progress)
                 return;
         bool first = true;
         for (size_t i = 0; i < load->n_parts; i++) {
-                if (!load->parts[i].has_books)
+                if (!load->parts[i].planned)
                         continue;
                 add_part(&load->parts[i], progress, first);
                 first = false;

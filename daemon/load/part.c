@@ -81,9 +81,11 @@ static void sha_done(struct work *work)
                 return;
         }
         struct load_target *target = part->targets[step->target++];
-        if (step->error.code != 0 && target_lives(target))
-                target_failed(target, &step->error);
+        struct error error = step->error;
         step->error = (struct error){0};
+        if (error.code != 0 && target_lives(target))
+                target_failed(target, &error);
+        /* An end takes the steps apart. */
         if (!load_ended(load->state))
                 sha_next(step);
 }

@@ -124,7 +124,7 @@ void load_retry(struct load *load)
         load->state = LOAD_PLANNING;
         load->retries++;
         for (size_t i = 0; i < load->n_parts; i++)
-                load->parts[i].in_pieces = load->parts[i].cut = false;
+                load->parts[i].in_pieces = load->parts[i].cut = load->parts[i].planned = false;
         for (size_t i = 0; i < load->n_targets; i++) {
                 struct load_target *t = &load->targets[i];
                 if (!target_lives(t))
