@@ -25,6 +25,8 @@ library:jansson             libjansson-dev
 library:ncursesw            libncurses-dev" ;;
         test) echo "
 library:check               check
+command:openssl             openssl
+file:/usr/sbin/nginx        nginx-light nginx
 command:promtool            prometheus
 command:zsh                 zsh
 command:fish                fish

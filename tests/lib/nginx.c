@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/lib/nginx.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char *program(void)
+{
+        static const char *const paths[] = {"/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx"};
+        for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
+                if (access(paths[i], X_OK) == 0)
+                        return paths[i];
+        return NULL;
+}
+
+const char *nginx_unavailable(void)
+{
+        return program() != NULL ? NULL : "nginx is not installed";
+}
+
+/* ---- ports ---- */
+
+static int socket_at(unsigned port, struct sockaddr_in *at)
+{
+        *at = (struct sockaddr_in){
+                .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+        return must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+}
+
+unsigned free_port(void)
+{
+        struct sockaddr_in at;
+        socklen_t len = sizeof(at);
+        int fd = socket_at(0, &at);
+        must(bind(fd, (struct sockaddr *)&at, sizeof(at)));
+        must(getsockname(fd, (struct sockaddr *)&at, &len));
+        close(fd);
+        return ntohs(at.sin_port);
+}
+
+static bool answers(unsigned port)
+{
+        struct sockaddr_in at;
+        int fd = socket_at(port, &at);
+        bool ok = connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0;
+        close(fd);
+        return ok;
+}
+
+/* ---- certificates ---- */
+
+static void run_shell(const char *command)
+{
+        int status = system(command); /* of our own words and folders */
+        if (status != 0)
+                die("%s: status %d", command, status);
+}
+
+static void make_certificates(struct nginx *n)
+{
+        const char *f = n->folder;
+        run_shell(format_text("cd '%s' && exec 2>openssl.log && "
+                              "openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 "
+                              "-subj '/CN=a private CA' && "
+                              "openssl req -newkey rsa:2048 -nodes -keyout key.pem -out request.pem "
+                              "-subj '/CN=localhost' && "
+                              "printf 'subjectAltName=DNS:localhost,IP:127.0.0.1' >names && "
+                              "openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial "
+                              "-out cert.pem -days 2 -extfile names",
+                              f));
+        if (snprintf(n->ca, sizeof(n->ca), "%s/ca.pem", f) >= (int)sizeof(n->ca))
+                die("%s: too long a path", f);
+}
+
+/* ---- starting ---- */
+
+static void write_config(const struct nginx *n, const char *servers)
+{
+        const char *f = n->folder;
+        char *text = format_text("daemon off;\nworker_processes 2;\npid %s/pid;\nerror_log %s/error.log;\n"
+                                 "%sevents { worker_connections 512; }\n"
+                                 "http {\nlog_format sent '$body_bytes_sent $status $request_uri $http_range';\n"
+                                 "access_log %s/access.log sent;\nkeepalive_requests 100000;\nsendfile on;\n"
+                                 "client_body_temp_path %s/t1;\nproxy_temp_path %s/t2;\nfastcgi_temp_path %s/t3;\n"
+                                 "uwsgi_temp_path %s/t4;\nscgi_temp_path %s/t5;\n%s}\n",
+                                 f, f, geteuid() == 0 ? "user root;\n" : "", f, f, f, f, f, f, servers);
+        file_write(format_text("%s/nginx.conf", f), text, strlen(text));
+}
+
+static void wait_until_ready(const struct nginx *n, unsigned port)
+{
+        for (int i = 0; i < 500; i++) {
+                if (answers(port))
+                        return;
+                if (waitpid(n->pid, NULL, WNOHANG) == n->pid)
+                        break;
+                usleep(20000);
+        }
+        die("nginx did not start: see %s/error.log", n->folder);
+}
+
+void nginx_start_with(struct nginx *n, const char *folder, const char *servers, unsigned port)
+{
+        snprintf(n->folder, sizeof(n->folder), "%s", folder);
+        mkdir(folder, 0755);
+        write_config(n, servers);
+        const char *conf = format_text("%s/nginx.conf", folder), *log = format_text("%s/error.log", folder);
+        pid_t parent = getpid();
+        n->pid = must(fork());
+        if (n->pid == 0) {
+                /* Its master ends its workers where it is told, not where it is killed. */
+                prctl(PR_SET_PDEATHSIG, SIGTERM);
+                if (getppid() != parent || !freopen("/dev/null", "r", stdin) || !freopen(log, "a", stderr))
+                        _exit(127);
+                execl(program(), "nginx", "-p", folder, "-c", conf, "-e", log, (char *)NULL);
+                _exit(127);
+        }
+        wait_until_ready(n, port);
+}
+
+void nginx_start(struct nginx *n, const char *folder, const char *root)
+{
+        *n = (struct nginx){.http = free_port(), .https = free_port(), .streamed = free_port()};
+        snprintf(n->folder, sizeof(n->folder), "%s", folder);
+        mkdir(folder, 0755);
+        make_certificates(n);
+        const char *servers = format_text("server { listen 127.0.0.1:%u; root %s; }\n"
+                                          "server { listen 127.0.0.1:%u; root %s; max_ranges 0; }\n"
+                                          "server { listen 127.0.0.1:%u ssl; root %s; ssl_certificate %s/cert.pem; "
+                                          "ssl_certificate_key %s/key.pem; }\n",
+                                          n->http, root, n->streamed, root, n->https, root, folder, folder);
+        nginx_start_with(n, folder, servers, n->http);
+}
+
+void nginx_stop(struct nginx *n)
+{
+        if (n->pid <= 0)
+                return;
+        kill(n->pid, SIGTERM);
+        must(waitpid(n->pid, NULL, 0));
+        n->pid = 0;
+}
+
+uint64_t nginx_sent(const struct nginx *n)
+{
+        FILE *f = fopen(format_text("%s/access.log", n->folder), "re");
+        unsigned long long bytes, sum = 0;
+        char line[1024];
+        while (f != NULL && fgets(line, sizeof(line), f) != NULL)
+                if (sscanf(line, "%llu", &bytes) == 1)
+                        sum += bytes;
+        if (f != NULL)
+                fclose(f);
+        return sum;
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An HTTP proxy that misbehaves on command, between a daemon and a real server.
+ *
+ *   proxy_start(&p, port_of_the_server);
+ *   proxy_rule(&p, &(struct proxy_rule){.fault = PROXY_RESET, .nth = 3, .bytes = 1000});
+ *   ... load proxy_url(&p, "/model.safetensors"): the third block's first request is cut off ...
+ *   proxy_stop(&p);
+ *
+ * A thread of the calling process with a loop of its own. Requests are told apart by what they ask for:
+ * openings (a range from byte 0 on), checks (one byte, or HEAD), blocks (all others).
+ */
+#ifndef TESTS_LIB_PROXY_H
+#define TESTS_LIB_PROXY_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum proxy_fault {
+        PROXY_NONE,
+        PROXY_RESET,       /* the connection is reset after `bytes` of the body */
+        PROXY_SHORT,       /* it ends properly, after `bytes` of the body */
+        PROXY_STALL,       /* nothing comes after `bytes` of the body */
+        PROXY_STATUS,      /* `status`, with `text` as the body and `header` ("Retry-After: 1") */
+        PROXY_WRONG_RANGE, /* a Content-Range of other bytes */
+        PROXY_CORRUPT,     /* the byte at `bytes` of the body is another */
+        PROXY_DRIP,        /* `bytes` every 10 ms */
+        PROXY_REPLACED,    /* another ETag */
+        PROXY_LATENCY,     /* `ms` before the answer */
+        PROXY_NO_RANGE,    /* Range is not passed on */
+        PROXY_REDIRECT,    /* 302 to `text` */
+        PROXY_DROP,        /* the answer's header `text` is left out */
+};
+
+enum proxy_what { PROXY_BLOCKS, PROXY_OPENINGS, PROXY_CHECKS, PROXY_ALL };
+
+struct proxy_rule {
+        enum proxy_fault fault;
+        enum proxy_what what;
+        unsigned nth;   /* of these requests, from 1; 0: every one */
+        unsigned count; /* as many from nth on; 0: one */
+        unsigned every; /* with nth 0: each so manieth; 0: each */
+        uint64_t bytes;
+        unsigned ms;
+        int status;
+        const char *text, *header; /* not copied */
+};
+
+#define PROXY_RULES 16
+
+struct proxy {
+        unsigned port, upstream;
+        pthread_t thread;
+        pthread_mutex_t mutex;
+        struct proxy_rule rules[PROXY_RULES];
+        unsigned n_rules;
+        unsigned seen[PROXY_ALL + 1]; /* requests, by what */
+        unsigned faults;              /* that were made */
+        unsigned open, most_open;     /* connections */
+        char last_authorization[512]; /* "" where the last request had none */
+        struct proxy_loop *loop;
+};
+
+void proxy_start(struct proxy *p, unsigned upstream);
+void proxy_stop(struct proxy *p);
+void proxy_rule(struct proxy *p, const struct proxy_rule *rule);
+void proxy_clear(struct proxy *p); /* rules and counts */
+unsigned proxy_seen(struct proxy *p, enum proxy_what what);
+unsigned proxy_faults(struct proxy *p);
+/* Never freed. */
+const char *proxy_url(const struct proxy *p, const char *path);
+
+#endif
