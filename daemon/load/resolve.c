@@ -121,7 +121,7 @@ static int rest_range(struct resolved *resolved, size_t i, struct object_range *
  * store is asked for all at once. */
 static int read_headers(struct resolved *resolved, size_t from, size_t to, struct error *error)
 {
-        struct object_range ranges[HEADERS_AT_ONCE];
+        struct object_range ranges[HEADERS_AT_ONCE] = {{.object = NULL}};
         size_t n = 0;
         int r = 0;
         for (size_t i = from; r == 0 && i < to; i++)
