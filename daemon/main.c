@@ -10,9 +10,11 @@
 #include "daemon/base/inherit.h"
 #include "daemon/base/log.h"
 #include "daemon/base/notify.h"
+#include "daemon/base/machine.h"
 #include "daemon/config/config.h"
 #include "daemon/config/stores.h"
 #include "daemon/device/cuda.h"
+#include "daemon/resident/host_cache.h"
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/monitor.h"
 #include "daemon/serve/server.h"
@@ -47,6 +49,7 @@ struct daemon {
         struct reader reader;
         struct resident resident;
         struct room room;
+        struct host_cache cache;
         struct loads loads;
         struct server server;
         struct monitor *monitor; /* NULL: no address to listen at */
@@ -232,6 +235,21 @@ static void take_back(struct daemon *d)
         recheck_init(&s->recheck, &d->resident, d->pool);
 }
 
+/* Pinned memory cannot be swapped: half of what there is stays for everything else. */
+static void set_host_cache(struct daemon *d)
+{
+        uint64_t want = d->config.host_cache, limit = machine_cgroup_memory("");
+        uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
+        uint64_t most = (limit < memory ? limit : memory) / 2;
+        if (want == 0)
+                return;
+        host_cache_init(&d->cache, &d->resident, want < most ? want : most);
+        log_info("host cache: %" PRIu64 " bytes%s", d->cache.budget,
+                 want > most ? ", half of what the machine or the cgroup allows: less than configured" : "");
+        if (d->cuda == NULL)
+                log_warn("host cache: there is no GPU that could use it");
+}
+
 static int make_parts(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
@@ -258,6 +276,7 @@ static int make_parts(struct daemon *d, struct error *error)
         d->loads.sources = &d->sources;
         d->loads.reader = &d->reader;
         d->loads.pool = d->pool;
+        set_host_cache(d);
         d->loads.block_size = c->io.block_size;
         d->loads.keep_alive_ns = c->residency.keep_alive_ns;
         d->loads.drain_timeout_ns = c->residency.drain_timeout_ns;

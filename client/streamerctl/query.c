@@ -166,6 +166,8 @@ static void show_model(const json_t *m)
         show_line("error", json_str(m, "error"));
         show_line("source", json_str(m, "source"));
         show_line("digest", json_str(m, "digest"));
+        if (strcmp(json_str(m, "tier"), "host") == 0)
+                show_line("tier", "host: a load brings it back");
         printf("generation  %" PRIu64 "\ntensors     %" PRIu64 "\nsize        %s\nleases      %" PRIu64 "%s\n",
                json_u64(m, "generation"), json_u64(m, "tensors"), human_size(text, json_u64(m, "bytes")),
                json_u64(m, "leases"), json_is_true(json_object_get(m, "pinned")) ? ", pinned" : "");

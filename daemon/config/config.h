@@ -77,6 +77,7 @@ struct config {
                 uint64_t stall_ns;     /* 30 s without a byte: the load is quarantined */
         } io;
         struct config_limits limits;
+        uint64_t host_cache; /* bytes of pinned memory for what GPUs have no room for; 0: none */
         struct roles access;
         struct {
                 uint64_t keep_alive_ns;    /* 0: models stay until they are unloaded or evicted */

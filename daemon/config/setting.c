@@ -38,6 +38,7 @@ const struct setting settings[] = {
         {"limits.fds_per_client",       NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.fds_per_client),      128,    1000000,   1},
         {"limits.frame_timeout",        NULL,           NULL,                   SETTING_DURATION, FIELD(limits.frame_timeout_ns),    SECOND / 10, HOUR, 1},
         {"limits.failed_kept",          NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.failed_kept),         0,      65536,     1},
+        {"host_cache",                  NULL,           NULL,                   SETTING_SIZE,     FIELD(host_cache),                 0,      GiB << 10, 1},
         {"residency.keep_alive",        NULL,           NULL,                   SETTING_DURATION, FIELD(residency.keep_alive_ns),    0,      8784 * HOUR, 1},
         {"residency.drain_timeout",     NULL,           NULL,                   SETTING_DURATION, FIELD(residency.drain_timeout_ns), 0,      8784 * HOUR, 1},
         {"cuda.library",                NULL,           NULL,                   SETTING_FILE,     FIELD(cuda.library),               0,      0,         1},

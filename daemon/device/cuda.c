@@ -22,9 +22,11 @@
 #include "daemon/base/util.h"
 #include "daemon/device/cuda_api.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* cudaMalloc may cut smaller requests from a block that others share, and a handle opens the whole
  * block: so whole multiples of this. It is the granularity of virtual memory, too. */
@@ -48,6 +50,7 @@ struct cuda_device {
         int ordinal;
         enum cuda_handles handles;
         unsigned n_segments; /* the device's thread */
+        unsigned n_pinned;   /* host allocations; they need the context, too */
         uint64_t allocated;  /* bytes of them */
         bool context;        /* the device's thread */
         unsigned epoch;      /* atomic: counts resets */
@@ -173,6 +176,13 @@ static void context_close(struct cuda_device *d)
         pthread_mutex_unlock(&cuda->mutex);
 }
 
+/* Nothing here needs it any more. */
+static void close_if_unused(struct cuda_device *d)
+{
+        if (d->n_segments == 0 && d->n_pinned == 0)
+                context_close(d);
+}
+
 /* ---- segments ---- */
 
 static int out_of_memory(struct cuda_device *d, uint64_t size, struct error *error)
@@ -274,8 +284,8 @@ static int cuda_alloc(struct device *device, uint64_t size, struct segment *segm
         if (r == 0) {
                 d->n_segments++;
                 d->allocated += size;
-        } else if (d->n_segments == 0) {
-                context_close(d);
+        } else {
+                close_if_unused(d);
         }
         return r;
 }
@@ -290,8 +300,8 @@ static void cuda_release(struct segment *segment)
                 release_vmm(d, segment, true);
         require(d->n_segments > 0);
         d->allocated -= segment->size;
-        if (--d->n_segments == 0)
-                context_close(d);
+        d->n_segments--;
+        close_if_unused(d);
 }
 
 /* Whoever else is on the card has memory too. The context that the question needs is the one that the
@@ -310,8 +320,44 @@ static uint64_t cuda_ceiling(struct device *device)
 static void cuda_idle(struct device *device)
 {
         struct cuda_device *d = cuda_of(device);
-        if (d->n_segments == 0)
-                context_close(d);
+        close_if_unused(d);
+}
+
+static int cuda_host_alloc(struct device *device, uint64_t size, void **base, struct error *error)
+{
+        struct cuda_device *d = cuda_of(device);
+        if (is_lost(d))
+                return lost_error(d, error);
+        int r = context_open(d, error);
+        if (r < 0)
+                return r;
+        void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (map == MAP_FAILED) {
+                close_if_unused(d);
+                return error_errno(error, STREAMER_ENOMEM, errno, "%" PRIu64 " bytes of host memory", size);
+        }
+        madvise(map, size, MADV_HUGEPAGE);
+        enum cuda_error e = d->cuda->api->cudaHostRegister(map, size, CUDA_HOST_REGISTER_PORTABLE);
+        if (e != CUDA_OK) {
+                r = failed(d, "cudaHostRegister", e, error);
+                munmap(map, size);
+                close_if_unused(d);
+                return r;
+        }
+        d->n_pinned++;
+        *base = map;
+        return 0;
+}
+
+static void cuda_host_free(struct device *device, void *base, uint64_t size)
+{
+        struct cuda_device *d = cuda_of(device);
+        d->cuda->api->cudaSetDevice(d->ordinal);
+        d->cuda->api->cudaHostUnregister(base);
+        munmap(base, size);
+        require(d->n_pinned > 0);
+        d->n_pinned--;
+        close_if_unused(d);
 }
 
 static int cuda_prepare(struct segment *segment, uint64_t offset, uint64_t len, struct error *error)
@@ -562,6 +608,8 @@ static const struct device_ops cuda_ops = {
         .describe = describe_device,
         .ceiling = cuda_ceiling,
         .idle = cuda_idle,
+        .host_alloc = cuda_host_alloc,
+        .host_free = cuda_host_free,
         .free = cuda_device_free,
 };
 

@@ -104,6 +104,10 @@ struct device_ops {
          * allocated after all, whatever ceiling() needed may go. */
         uint64_t (*ceiling)(struct device *device);
         void (*idle)(struct device *device);
+        /* Both or none (NULL), on the device's thread: host memory that the device copies from and to
+         * at its best (pinned), zeroed. */
+        int (*host_alloc)(struct device *device, uint64_t size, void **base, struct error *error);
+        void (*host_free)(struct device *device, void *base, uint64_t size);
         void (*free)(struct device *device);
 };
 

@@ -10,17 +10,27 @@
  */
 #include "daemon/load/load_steps.h"
 
+#include "daemon/resident/host_cache.h"
+
 static bool asks_together(const struct load *load)
 {
         return load->pattern != NULL || load->wait;
 }
 
+size_t target_segments(const struct load_target *target, const uint64_t **sizes)
+{
+        const struct generation *cached = target->load->cached;
+        *sizes = cached != NULL ? cached->copy->sizes : target->part->resolved.plan.segments;
+        return cached != NULL ? cached->copy->n : target->part->resolved.plan.n_segments;
+}
+
 static uint64_t needed_by(const struct load_target *target)
 {
-        const struct plan *plan = &target->part->resolved.plan;
+        const uint64_t *sizes;
+        size_t n = target_segments(target, &sizes);
         uint64_t sum = 0;
-        for (size_t i = 0; i < plan->n_segments; i++)
-                sum += plan->segments[i];
+        for (size_t i = 0; i < n; i++)
+                sum += sizes[i];
         return sum;
 }
 
@@ -90,8 +100,10 @@ void load_admit(struct load *load)
                         refuse(t, &error);
                         continue;
                 }
-                t->generation->data_bytes = plan->bytes;
-                t->generation->n_tensors = plan->n_tensors;
+                if (load->cached == NULL) {
+                        t->generation->data_bytes = plan->bytes;
+                        t->generation->n_tensors = plan->n_tensors;
+                }
                 load->rooms[n++] = (struct room_part){t->generation, needed_by(t)};
                 first = first != NULL ? first : t;
                 if (!asks_together(load))

@@ -33,6 +33,7 @@ static void taken_apart(struct work *work)
         for (size_t i = 0; i < load->n_targets; i++)
                 if (load->targets[i].generation != NULL)
                         generation_unpin(load->targets[i].generation);
+        load_forget_cached(load);
         load_free(load);
 }
 
@@ -209,13 +210,14 @@ static void alloc_run(struct work *work)
 {
         struct load_target *target = container_of(work, struct load_target, step);
         struct generation *g = target->generation;
-        const struct plan *plan = &target->part->resolved.plan;
-        for (size_t i = 0; i < plan->n_segments; i++) {
-                if (g->device->ops->alloc(g->device, plan->segments[i], &g->segments[i], &target->step_error) < 0)
+        const uint64_t *sizes;
+        size_t n = target_segments(target, &sizes);
+        for (size_t i = 0; i < n; i++) {
+                if (g->device->ops->alloc(g->device, sizes[i], &g->segments[i], &target->step_error) < 0)
                         break;
                 g->n_segments++;
         }
-        if (g->n_segments < plan->n_segments && g->device->ops->ceiling != NULL)
+        if (g->n_segments < n && g->device->ops->ceiling != NULL)
                 target->ceiling = g->device->ops->ceiling(g->device);
 }
 
@@ -227,7 +229,10 @@ static void allocated(struct load *load)
                         load_retry(load);
                         return;
                 }
-        start_reading(load);
+        if (load->cached != NULL)
+                load_copy_back(load);
+        else
+                start_reading(load);
 }
 
 static void alloc_done(struct work *work)

@@ -171,10 +171,11 @@ struct load {
         struct list watchers;
         uint64_t started_ns, ended_ns;
 
-        struct resolved opened;   /* the source, all of it */
-        struct load_watch behind; /* another load that brings what this one wants, too */
-        struct wake_item resume;  /* it has ended */
-        struct work step;         /* what is in flight; `pending` counts it and all that parts and targets have */
+        struct generation *cached; /* in host memory: it is copied back; pinned */
+        struct resolved opened;    /* the source, all of it */
+        struct load_watch behind;  /* another load that brings what this one wants, too */
+        struct wake_item resume;   /* it has ended */
+        struct work step;          /* what is in flight; `pending` counts it and all that parts and targets have */
         struct error step_error;
         unsigned pending, queued, allocating, retries;
 };

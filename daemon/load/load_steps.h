@@ -36,10 +36,21 @@ bool target_lives(const struct load_target *target); /* it is being loaded, and 
 
 /* ---- admit.c ---- */
 
+/* The segments that a target needs: how many, and their sizes. */
+size_t target_segments(const struct load_target *target, const uint64_t **sizes);
+
 /* From PLANNING to QUEUED, and from there to load_allocate(). */
 void load_admit(struct load *load);
 /* It has ended: what it still asks for is not wanted. */
 void load_withdraw(struct load *load);
+
+/* ---- bring_back.c ---- */
+
+/* The host cache has it: then it needs no plan. */
+bool load_find_cached(struct load *load);
+void load_forget_cached(struct load *load);
+/* It is allocated: on to READING, and to the end. */
+void load_copy_back(struct load *load);
 
 /* ---- retry.c ---- */
 

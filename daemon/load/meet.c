@@ -162,6 +162,10 @@ void load_meet(struct load *load)
                 share_all(load, same);
         if (load_ended(load->state))
                 return;
+        bool cached = load_find_cached(load);
         set_numbers(load);
-        load_plan(load);
+        if (cached)
+                load_admit(load);
+        else
+                load_plan(load);
 }

@@ -104,6 +104,11 @@ static void all_released(struct load *load)
         for (size_t i = 0; i < load->n_targets; i++)
                 if (target_lives(&load->targets[i]))
                         generation_uncharge(load->targets[i].generation);
+        if (load->cached != NULL) { /* the copy has the pieces it has */
+                load_forget_cached(load);
+                load_plan(load);
+                return;
+        }
         load->pending++;
         load->step_error = (struct error){0};
         work_submit(load->loads->pool, WORK_LANE_CPU, &load->step, replan_run, replan_done);

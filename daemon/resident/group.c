@@ -57,7 +57,8 @@ struct generation *group_on(const struct group *group, const struct device *devi
 
 enum generation_state group_state(const struct group *group)
 {
-        static const enum generation_state order[] = {GENERATION_READY, GENERATION_LOADING, GENERATION_FAILED};
+        static const enum generation_state order[] = {GENERATION_READY, GENERATION_LOADING, GENERATION_CACHED,
+                                                      GENERATION_FAILED};
         for (size_t i = 0; i < ARRAY_SIZE(order); i++)
                 for (size_t k = 0; k < group->n; k++)
                         if (group->members[k]->state == order[i])
@@ -94,7 +95,7 @@ const unsigned char *group_digest(const struct group *group)
         const unsigned char *digest = NULL;
         for (size_t i = 0; i < group->n; i++) {
                 const struct generation *g = group->members[i];
-                if (g->state != GENERATION_READY && g->state != GENERATION_DRAINING)
+                if (g->state != GENERATION_READY && g->state != GENERATION_DRAINING && g->state != GENERATION_CACHED)
                         continue;
                 if (digest != NULL && memcmp(digest, g->digest, DIGEST_SIZE) != 0)
                         return NULL;

@@ -3,6 +3,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/resident/keep.h"
+#include "daemon/resident/host_cache.h"
 #include "daemon/resident/lease.h"
 #include "daemon/resident/room.h"
 
@@ -16,8 +17,8 @@
 const char *generation_state_name(enum generation_state state)
 {
         static const char *const names[] = {
-                [GENERATION_LOADING] = "loading", [GENERATION_READY] = "ready", [GENERATION_DRAINING] = "draining",
-                [GENERATION_FAILED] = "failed",   [GENERATION_GONE] = "gone",
+                [GENERATION_LOADING] = "loading", [GENERATION_READY] = "ready",   [GENERATION_DRAINING] = "draining",
+                [GENERATION_FAILED] = "failed",   [GENERATION_CACHED] = "cached", [GENERATION_GONE] = "gone",
         };
         return names[state];
 }
@@ -130,8 +131,8 @@ struct generation *resident_numbered(struct resident *resident, uint64_t number)
 
 struct generation *resident_any(struct resident *resident, const char *name)
 {
-        static const enum generation_state order[] = {GENERATION_READY, GENERATION_LOADING, GENERATION_FAILED,
-                                                      GENERATION_DRAINING};
+        static const enum generation_state order[] = {GENERATION_READY, GENERATION_LOADING, GENERATION_CACHED,
+                                                      GENERATION_FAILED, GENERATION_DRAINING};
         for (size_t i = 0; i < ARRAY_SIZE(order); i++) {
                 struct generation *g = resident_on(resident, name, order[i], NULL);
                 if (g != NULL)
@@ -173,6 +174,18 @@ bool resident_holds(const struct resident *resident, uint64_t number, const stru
                         return true;
         }
         return false;
+}
+
+struct generation *resident_cached(struct resident *resident, const struct source_identity *identity,
+                                   const struct device *device)
+{
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->state == GENERATION_CACHED && g->pins == 0 && g->device == device && g->has_identity &&
+                    memcmp(&g->identity, identity, sizeof(*identity)) == 0)
+                        return g;
+        }
+        return NULL;
 }
 
 /* ---- life ---- */
@@ -296,6 +309,8 @@ static void release_run(struct work *work)
         struct generation *g = container_of(work, struct generation, work);
         for (unsigned i = 0; i < g->n_segments; i++)
                 g->device->ops->release(&g->segments[i]);
+        if (g->copy != NULL)
+                host_copy_release(g->copy);
         table_drop(&g->manifest);
         table_drop(&g->arrival);
 }
@@ -308,6 +323,8 @@ static void release_done(struct work *work)
         if (g->quarantined)
                 g->device->quarantined -= g->charged;
         g->quarantined = false;
+        if (g->copy != NULL)
+                host_copy_released(g);
         generation_uncharge(g);
         log_event(LOG_LEVEL_INFO, LOG_MODEL_GONE,
                   LOG_FIELDS(LOG_TEXT("model", generation_name(g)), LOG_NUMBER("generation", g->number),
@@ -318,7 +335,7 @@ static void release_done(struct work *work)
 
 static bool holds_memory(const struct generation *g)
 {
-        return g->n_segments > 0 || g->charged > 0 || g->manifest.fd >= 0 || g->arrival.fd >= 0;
+        return g->copy != NULL || g->n_segments > 0 || g->charged > 0 || g->manifest.fd >= 0 || g->arrival.fd >= 0;
 }
 
 bool generation_coming_back(const struct generation *generation, uint64_t now)
@@ -327,13 +344,16 @@ bool generation_coming_back(const struct generation *generation, uint64_t now)
                 return false;
         if (generation->n_leases > 0)
                 return false;
+        if (generation->state == GENERATION_CACHED)
+                return generation->charged > 0;
         return generation->pins == 0 || now - generation->dropped_ns < HELD_UP_NS;
 }
 
 void generation_settle(struct generation *generation)
 {
         room_stir(generation->resident->room);
-        if (generation->state == GENERATION_LOADING || generation->state == GENERATION_READY)
+        if (generation->state == GENERATION_LOADING || generation->state == GENERATION_READY ||
+            generation->state == GENERATION_CACHED)
                 return;
         if (generation->n_leases > 0 || generation->pins > 0 || generation->releasing)
                 return;
@@ -394,7 +414,7 @@ void generation_drop_name(struct generation *generation, const char *name)
                         kept_renamed(generation->kept);
                 return;
         }
-        if (generation->state == GENERATION_READY) {
+        if (generation->state == GENERATION_READY || generation->state == GENERATION_CACHED) {
                 generation->state = GENERATION_DRAINING;
                 generation->dropped_ns = now_ns();
         }
@@ -428,7 +448,7 @@ bool generation_pinned(const struct generation *generation)
         return false;
 }
 
-static void drop_all_names(struct generation *generation)
+void generation_drop_all(struct generation *generation)
 {
         while (generation->names.next != generation->names.prev)
                 remove_name(generation, generation_name(generation));
@@ -441,11 +461,11 @@ void generation_evict(struct generation *generation)
         uint64_t number = generation->number;
         bool ranks = generation->n_ranks > 0;
         require(generation->state == GENERATION_READY && generation_holders(generation) == 0);
-        drop_all_names(generation);
+        generation_drop_all(generation);
         list_each_safe (pos, &resident->generations) {
                 struct generation *g = container_of(pos, struct generation, link);
                 if (ranks && g->number == number && g->n_ranks > 0 && g->state == GENERATION_READY)
-                        drop_all_names(g);
+                        generation_drop_all(g);
         }
 }
 
@@ -474,7 +494,8 @@ void generation_take_over(struct generation *generation, const char *name)
         list_each_safe (pos, &generation->resident->generations) {
                 struct generation *other = container_of(pos, struct generation, link);
                 if (other != generation && other->device == generation->device && generation_has_name(other, name) &&
-                    (other->state == GENERATION_READY || other->state == GENERATION_FAILED)) {
+                    (other->state == GENERATION_READY || other->state == GENERATION_FAILED ||
+                     other->state == GENERATION_CACHED)) {
                         hand_on(other, generation);
                         generation_drop_name(other, name);
                 }

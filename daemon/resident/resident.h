@@ -40,7 +40,8 @@ enum generation_state {
         GENERATION_READY,
         GENERATION_DRAINING,
         GENERATION_FAILED,
-        GENERATION_GONE, /* seen in its last change only */
+        GENERATION_CACHED, /* in host memory, not on its device (host_cache.h) */
+        GENERATION_GONE,   /* seen in its last change only */
 };
 const char *generation_state_name(enum generation_state state);
 
@@ -101,6 +102,7 @@ struct generation {
         uint64_t drain_timeout_ns; /* whom it replaces is unloaded by force after so long; 0: never */
         uint64_t drained_by_ns;    /* draining: it is unloaded by force then; 0: never */
         uint64_t last_used_ns;     /* load, attach, detach */
+        struct host_copy *copy;    /* cached; NULL: none */
         bool quarantined;          /* taken from clients who still map it */
         uint64_t dropped_ns;       /* draining or failed since */
         struct work work;          /* the release */
@@ -115,7 +117,8 @@ struct resident {
         size_t n_devices;
         uint64_t last_number;
         uint64_t failed_kept;
-        struct room *room; /* who waits for memory; NULL: nobody ever does */
+        struct host_cache *cache; /* NULL: none is configured */
+        struct room *room;        /* who waits for memory; NULL: nobody ever does */
         /* Any change that somebody may wait for; called at most once a change, never by a query. */
         void (*changed)(struct resident *resident, struct generation *generation);
         void *context;
@@ -151,6 +154,10 @@ uint64_t resident_shared_number(struct resident *resident, const struct source_i
 /* Something of this number, in whatever state, is on the device. */
 bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device);
 
+/* In the host cache, of this device, from exactly these files, and not being copied. */
+struct generation *resident_cached(struct resident *resident, const struct source_identity *identity,
+                                   const struct device *device);
+
 bool generation_has_name(const struct generation *generation, const char *name);
 const char *generation_name(const struct generation *generation); /* the first, or the last it had */
 
@@ -172,6 +179,8 @@ bool generation_pinned(const struct generation *generation);
 /* All its names go: it drains, and its memory is released; that of its other ranks, too. Nobody may
  * hold it. */
 void generation_evict(struct generation *generation);
+/* All its names go. */
+void generation_drop_all(struct generation *generation);
 /* It drains, and those who hold it are to know that it was taken from them. What they may have mapped
  * stays, in quarantine, until they are gone. */
 void generation_revoke(struct generation *generation);

@@ -12,6 +12,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/resident/evict.h"
+#include "daemon/resident/host_cache.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -338,7 +339,8 @@ static void evict(const struct room_outlook *outlook, const char *for_whom)
                         continue;
                 log_info("%s: evicted (generation %" PRIu64 ", %" PRIu64 " bytes of %s) for %s", generation_name(g),
                          g->number, g->charged, g->device->name, for_whom);
-                generation_evict(g);
+                if (!host_cache_take(g->resident->cache, g))
+                        generation_evict(g);
         }
 }
 

@@ -97,6 +97,8 @@ static enum choice not_there(struct resident *resident, const struct req_attach 
         struct generation *failed = resident_on(resident, req->model, GENERATION_FAILED, device);
         if (failed != NULL)
                 error_set(error, failed->error.code, "%s: %s", req->model, failed->error.text);
+        else if (resident_on(resident, req->model, GENERATION_CACHED, device) != NULL)
+                error_set(error, STREAMER_ENOENT, "%s: is in the host cache: load brings it back", req->model);
         else
                 error_set(error, STREAMER_ENOENT, "%s: no such model", req->model);
         return CHOICE_ERROR;

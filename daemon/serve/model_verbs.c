@@ -223,6 +223,8 @@ static int unload_check(struct resident *resident, const struct req_unload *req,
         if (group->n == 0 && resident_on(resident, req->model, GENERATION_LOADING, device) != NULL)
                 return error_set(error, STREAMER_EBUSY, "%s: is loading (cancel ends that)", req->model);
         if (group->n == 0)
+                unload_find(group, resident, GENERATION_CACHED, device);
+        if (group->n == 0)
                 unload_find(group, resident, GENERATION_FAILED, device);
         else
                 add_failed_replicas(group, resident, device);

@@ -2,6 +2,7 @@
 #include "daemon/serve/reply.h"
 
 #include "daemon/resident/expiry.h"
+#include "daemon/resident/host_cache.h"
 #include "daemon/serve/status.h"
 
 #include <inttypes.h>
@@ -15,7 +16,8 @@
 void reply_digest(struct writer *writer, const char *key, const struct generation *generation)
 {
         writer_key(writer, key);
-        bool known = generation->state == GENERATION_READY || generation->state == GENERATION_DRAINING;
+        bool known = generation->state == GENERATION_READY || generation->state == GENERATION_DRAINING ||
+                     generation->state == GENERATION_CACHED;
         if (known)
                 writer_hex(writer, generation->digest, DIGEST_SIZE);
         else
@@ -87,7 +89,7 @@ void reply_model(struct writer *w, const struct group *group)
         uint64_t now = now_ns();
         const struct generation *g = representative(group);
         bool failed = g->state == GENERATION_FAILED;
-        writer_map(w, failed ? 16 : 15);
+        writer_map(w, failed ? 17 : 16);
         writer_kstr(w, "name", group->name);
         writer_ku64(w, "generation", g->number);
         reply_group_digest(w, group);
@@ -101,6 +103,7 @@ void reply_model(struct writer *w, const struct group *group)
                 write_on_device(w, group->members[i]);
         writer_ku64(w, "leases", count_leases(group));
         writer_kbool(w, "pinned", generation_pinned(g));
+        writer_kstr(w, "tier", g->state == GENERATION_CACHED ? "host" : "device");
         writer_ku64(w, "idle_ns", count_leases(group) > 0 ? 0 : idle_ns(group, now));
         writer_ku64(w, "keep_alive_ns", g->keep_alive_ns);
         writer_ku64(w, "expires_in_ns", generation_expires_in(g, now));
@@ -335,9 +338,22 @@ void reply_ring(struct writer *w, struct reader *reader)
         writer_kstr(w, "numa", numa_text(&reader->opts.numa, numa, sizeof(numa)));
 }
 
+static void write_host_cache(struct writer *w, const struct resident *resident)
+{
+        const struct host_cache *cache = resident->cache;
+        uint64_t models = 0;
+        list_each (pos, &resident->generations)
+                models += container_of(pos, struct generation, link)->state == GENERATION_CACHED;
+        writer_key(w, "host_cache");
+        writer_map(w, 3);
+        writer_ku64(w, "budget", cache != NULL ? cache->budget : 0);
+        writer_ku64(w, "used", cache != NULL ? cache->used : 0);
+        writer_ku64(w, "models", models);
+}
+
 void reply_status(struct writer *w, const struct server *server, uint64_t id)
 {
-        writer_reply(w, id, 6 + STATUS_HEALTH);
+        writer_reply(w, id, 7 + STATUS_HEALTH);
         writer_kstr(w, "version", STREAMERD_VERSION);
         writer_ku64(w, "protocol", PROTOCOL_MAX);
         writer_ku64(w, "uptime_ns", now_ns() - server->started_ns);
@@ -345,6 +361,7 @@ void reply_status(struct writer *w, const struct server *server, uint64_t id)
         writer_array(w, server->resident->n_devices);
         for (size_t i = 0; i < server->resident->n_devices; i++)
                 write_device(w, server->resident->devices[i]);
+        write_host_cache(w, server->resident);
         reply_ring(w, server->reader);
         write_loads(w, server->loads);
         status_health(w, server);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Room on GPUs, against the stand-ins of CUDA's libraries: memory that is free in pieces, and memory
- * that others have. It proves logic, no speed.
+ * Room on GPUs, against the stand-ins of CUDA's libraries: memory that is free in pieces, memory that
+ * others have, and what is evicted to the host and comes back. It proves logic, no speed.
  */
 #include "tests/lib/fake/state.h"
 #include "tests/lib/stage.h"
+#include "tests/lib/storage.h"
 #include "tests/lib/suite.h"
 
 #include <string.h>
@@ -15,7 +16,7 @@ static streamer_client *client;
 
 /* GPUs of 64 MiB each, of which others have `others`, and no more than `largest` in one piece. The
  * first hands out cuda-ipc, the second descriptors. */
-static void start(const char *others, const char *largest)
+static void start(const char *others, const char *largest, const char *host_cache)
 {
         int n = (int)getpid();
         char library[512], driver[512], *config = suite_path("cuda-%d.yaml", n);
@@ -27,11 +28,11 @@ static void start(const char *others, const char *largest)
         setenv("FAKECUDA_OTHERS_MIB", others, 1);
         setenv("FAKECUDA_LARGEST_MIB", largest, 1);
         setenv("STREAMER_CUDA_LIBRARY", driver, 1);
-        char *text = format_text("cuda: {library: '%s'}\n"
+        char *text = format_text("host_cache: %s\ncuda: {library: '%s'}\n"
                                  "devices:\n"
                                  "  - {device: 'cuda:0', budget: 48MiB}\n"
                                  "  - {device: 'cuda:1', budget: 48MiB, handles: cuda-vmm-fd}\n",
-                                 realpath(library, NULL));
+                                 host_cache, realpath(library, NULL));
         file_write(config, text, strlen(text));
         daemon_init(&stage, suite_path("d-%d", n));
         daemon_start(&stage, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
@@ -40,12 +41,18 @@ static void start(const char *others, const char *largest)
 
 static void begin_in_pieces(void)
 {
-        start("0", "5");
+        start("0", "5", "0");
 }
 
 static void begin_with_others(void)
 {
-        start("40", "64");
+        start("40", "64", "0");
+}
+
+/* Room for two models of 20 MiB on each GPU, and for three in the host cache. */
+static void begin_cache(void)
+{
+        start("0", "64", "66MiB");
 }
 
 static void end(void)
@@ -160,6 +167,125 @@ START_TEST(within_what_others_leave_models_are_evicted)
 }
 END_TEST
 
+/* ---- the host cache ---- */
+
+static uint64_t cache_used(void)
+{
+        json_t *status = client_call(client, "status", NULL);
+        uint64_t used = (uint64_t)json_integer_value(json_object_get(json_object_get(status, "host_cache"), "used"));
+        json_decref(status);
+        return used;
+}
+
+static bool cache_holds(void *bytes)
+{
+        return cache_used() == *(uint64_t *)bytes;
+}
+
+static struct model *named(const char *name)
+{
+        return model_of_many((uint64_t)name[0], 20, MIB);
+}
+
+static void load_named(const char *name, const char *device)
+{
+        ck_assert_int_eq(loaded(named(name), name, &device, 1), 0);
+}
+
+/* Again from its file, which is left as it is. */
+static uint64_t load_again(const char *name, const char *device)
+{
+        streamer_op *op;
+        streamer_progress p = {.struct_size = sizeof(p)};
+        const char *const list[] = {device};
+        streamer_load_opts opts = {.struct_size = sizeof(opts),
+                                   .source = suite_path("%s.safetensors", name),
+                                   .name = name,
+                                   .devices = list,
+                                   .n_devices = 1};
+        client_ok(client, streamer_load(client, &opts, &op), name);
+        client_ok(client, streamer_op_wait(op, -1, &p), name);
+        streamer_op_free(op);
+        return p.generation;
+}
+
+START_TEST(what_is_evicted_comes_back_from_the_host_byte_for_byte)
+{
+        const char *device = devices[_i];
+        uint64_t twenty = 20 * MIB;
+        load_named("a", device);
+        load_named("b", device);
+        load_named("c", device);
+        ck_assert_str_eq(client_state(client, "a"), "cached");
+        ck_assert(eventually(cache_holds, &twenty, 10000));
+        char *path = suite_path("a.safetensors");
+        file_uncache(path);
+        uint64_t read = process_read_bytes(stage.pid);
+        uint64_t generation = load_again("a", device);
+        ck_assert_uint_eq(process_read_bytes(stage.pid), read);
+        ck_assert_uint_gt(generation, 3);
+        check_on("a", device, named("a"));
+        check_on("c", device, named("c"));
+        ck_assert_str_eq(client_state(client, "a"), "ready");
+        ck_assert_str_eq(client_state(client, "b"), "cached");
+        ck_assert(eventually(cache_holds, &twenty, 10000));
+        char digest[33];
+        streamer_lease *lease = client_attach(client, "a");
+        model_digest(named("a"), digest);
+        ck_assert_str_eq(streamer_digest(lease), digest);
+        streamer_detach(lease);
+        json_decref(client_call(client, "verify", "{\"model\":\"a\"}"));
+}
+END_TEST
+
+START_TEST(nobody_attaches_to_what_is_cached)
+{
+        streamer_lease *lease;
+        load_named("a", devices[0]);
+        load_named("b", devices[0]);
+        load_named("c", devices[0]);
+        ck_assert_int_eq(streamer_attach(client, "a", NULL, &lease), STREAMER_ENOENT);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "is in the host cache"));
+}
+END_TEST
+
+START_TEST(a_changed_file_does_not_come_from_the_cache)
+{
+        load_named("a", devices[0]);
+        load_named("b", devices[0]);
+        load_named("c", devices[0]);
+        struct model *other = model_of_many(99, 20, MIB);
+        ck_assert_int_eq(loaded(other, "a", devices, 1), 0);
+        check_on("a", devices[0], other);
+}
+END_TEST
+
+START_TEST(the_cache_has_its_own_budget_and_order)
+{
+        static const char *const names[] = {"a", "b", "c", "d", "e", "f"};
+        uint64_t sixty = 60 * MIB;
+        for (size_t i = 0; i < 6; i++)
+                load_named(names[i], devices[0]);
+        ck_assert_str_eq(client_state(client, "a"), "");
+        ck_assert_str_eq(client_state(client, "b"), "cached");
+        ck_assert_str_eq(client_state(client, "d"), "cached");
+        ck_assert_str_eq(client_state(client, "f"), "ready");
+        ck_assert(eventually(cache_holds, &sixty, 10000));
+}
+END_TEST
+
+START_TEST(unload_drops_what_is_cached)
+{
+        uint64_t nothing = 0;
+        load_named("a", devices[0]);
+        load_named("b", devices[0]);
+        load_named("c", devices[0]);
+        client_unload(client, "a");
+        ck_assert_str_eq(client_state(client, "a"), "");
+        ck_assert(eventually(cache_holds, &nothing, 10000));
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("room on GPUs");
@@ -172,5 +298,12 @@ int main(void)
         tcase_add_checked_fixture(others, begin_with_others, end);
         tcase_add_loop_test(others, what_others_have_is_told_and_evicts_nobody, 0, 2);
         tcase_add_loop_test(others, within_what_others_leave_models_are_evicted, 0, 2);
+        TCase *cache = suite_group("the host cache", NULL, NULL, 60);
+        tcase_add_checked_fixture(cache, begin_cache, end);
+        tcase_add_loop_test(cache, what_is_evicted_comes_back_from_the_host_byte_for_byte, 0, 2);
+        tcase_add_test(cache, nobody_attaches_to_what_is_cached);
+        tcase_add_test(cache, a_changed_file_does_not_come_from_the_cache);
+        tcase_add_test(cache, the_cache_has_its_own_budget_and_order);
+        tcase_add_test(cache, unload_drops_what_is_cached);
         return suite_run();
 }

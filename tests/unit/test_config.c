@@ -218,7 +218,7 @@ static const struct {
         {"s3: {sources: [{source: 's3://b'}, {source: 's3://b'}]}", "the source is listed twice"},
         {"s3: {sources: [], sources: []}", "f.yaml:1: s3.sources: given twice"},
         {"s3: {addressing: x}", "f.yaml:1: s3.addressing: 'x' is not auto, path or virtual"},
-        {"host_cache: {}", "f.yaml:1: host_cache: unknown key"},
+        {"host_cache: {}", "f.yaml:1: host_cache: takes a single value"},
         {"socket: /a\nsocket: /b", "f.yaml:2: socket: given twice"},
         {"io: {stall: 2s}\nlog: {}\nio: {}", "f.yaml:3: io: given twice"},
         {"io:\n  stall: 2s\n  stall: 2s", "f.yaml:3: io.stall: given twice"},

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How it fails: where host memory cannot be had, the device cannot be read or a byte differs, the
+ * model goes as if there were no cache, and the log says why.
+ */
+#include "daemon/resident/host_cache.h"
+
+#include "daemon/base/log.h"
+#include "daemon/model/plan.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+void host_cache_init(struct host_cache *cache, struct resident *resident, uint64_t budget)
+{
+        *cache = (struct host_cache){.resident = resident, .budget = budget};
+        resident->cache = cache;
+}
+
+/* ---- room ---- */
+
+/* What is not on its way out already. */
+static uint64_t kept_bytes(const struct host_cache *cache)
+{
+        uint64_t sum = 0;
+        list_each (pos, &cache->resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (g->copy != NULL && g->state == GENERATION_CACHED)
+                        sum += g->copy->bytes;
+        }
+        return sum;
+}
+
+/* Of those that nobody copies from or to. */
+static struct generation *least_recently_used(const struct host_cache *cache)
+{
+        struct generation *oldest = NULL;
+        list_each (pos, &cache->resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->state != GENERATION_CACHED || g->pins > 0)
+                        continue;
+                if (oldest == NULL || g->last_used_ns < oldest->last_used_ns)
+                        oldest = g;
+        }
+        return oldest;
+}
+
+static bool make_room(struct host_cache *cache, uint64_t bytes)
+{
+        while (kept_bytes(cache) + bytes > cache->budget) {
+                struct generation *g = least_recently_used(cache);
+                if (g == NULL)
+                        return false;
+                log_info("%s: leaves the host cache (generation %" PRIu64 ", %" PRIu64 " bytes)", generation_name(g),
+                         g->number, g->copy->bytes);
+                generation_drop_all(g);
+        }
+        return true;
+}
+
+/* ---- copying out, on the device's thread ---- */
+
+static int allocate(struct host_copy *copy)
+{
+        struct generation *g = copy->generation;
+        for (unsigned i = 0; i < g->n_segments; i++) {
+                void *base;
+                int r = g->device->ops->host_alloc(g->device, copy->sizes[i], &base, &copy->error);
+                if (r < 0)
+                        return r;
+                copy->bases[copy->n++] = base;
+        }
+        return 0;
+}
+
+static int copy_tensor(struct host_copy *copy, const struct manifest_record *r, const char *name, struct hash *hash)
+{
+        const struct segment *segment = &copy->generation->segments[r->segment];
+        unsigned char *to = copy->bases[r->segment] + r->offset, digest[DIGEST_SIZE];
+        hash_reset(hash);
+        for (uint64_t done = 0; done < r->bytes;) {
+                uint64_t n = r->bytes - done < PLAN_LEAF ? r->bytes - done : PLAN_LEAF;
+                int e = segment->device->ops->read(segment, r->offset + done, to + done, n, &copy->error);
+                if (e < 0)
+                        return e;
+                hash_bytes(to + done, n, digest);
+                hash_update(hash, digest, sizeof(digest));
+                done += n;
+        }
+        hash_final(hash, digest);
+        if (memcmp(digest, r->digest, DIGEST_SIZE) == 0)
+                return 0;
+        return error_set(&copy->error, STREAMER_EFAILED,
+                         "tensor '%s': resident bytes differ from those that were loaded", name);
+}
+
+static void copy_all(struct host_copy *copy)
+{
+        const struct manifest_view m = table_manifest(&copy->generation->manifest);
+        struct hash *hash = hash_new();
+        int r = hash == NULL ? error_set(&copy->error, STREAMER_ENOMEM, "no memory") : allocate(copy);
+        for (uint64_t i = 0; r == 0 && i < m.header->n_records; i++)
+                r = copy_tensor(copy, &m.records[i], m.strings + m.records[i].name_off, hash);
+        hash_free(hash);
+}
+
+/* Whatever came of it, the device gets its memory back. */
+static void take_run(struct work *work)
+{
+        struct host_copy *copy = container_of(work, struct host_copy, work);
+        struct generation *g = copy->generation;
+        copy_all(copy);
+        for (unsigned i = 0; i < g->n_segments; i++)
+                g->device->ops->release(&g->segments[i]);
+        g->n_segments = 0;
+}
+
+static void take_done(struct work *work)
+{
+        struct host_copy *copy = container_of(work, struct host_copy, work);
+        struct generation *g = copy->generation;
+        generation_uncharge(g);
+        if (copy->error.code != 0) {
+                log_warn("%s: not kept in the host cache: %s", generation_name(g), copy->error.text);
+                if (g->state == GENERATION_CACHED)
+                        generation_drop_all(g);
+        }
+        generation_unpin(g);
+}
+
+/* ---- the door ---- */
+
+static bool can_be_kept(const struct host_cache *cache, const struct generation *g)
+{
+        return cache != NULL && cache->budget > 0 && g->device->ops->host_alloc != NULL && g->n_ranks == 0 &&
+               !g->probe && g->n_segments > 0 && g->charged <= cache->budget;
+}
+
+bool host_cache_take(struct host_cache *cache, struct generation *g)
+{
+        if (!can_be_kept(cache, g) || !make_room(cache, g->charged))
+                return false;
+        struct host_copy *copy = calloc(1, sizeof(*copy));
+        if (copy == NULL)
+                return false;
+        copy->generation = g;
+        for (unsigned i = 0; i < g->n_segments; i++)
+                copy->sizes[i] = g->segments[i].size;
+        copy->bytes = g->charged;
+        cache->used += copy->bytes;
+        g->copy = copy;
+        g->state = GENERATION_CACHED;
+        generation_pin(g);
+        generation_changed(g);
+        work_submit(g->device->thread, WORK_LANE_CPU, &copy->work, take_run, take_done);
+        return true;
+}
+
+void host_copy_release(struct host_copy *copy)
+{
+        struct device *device = copy->generation->device;
+        for (unsigned i = 0; i < copy->n; i++)
+                device->ops->host_free(device, copy->bases[i], copy->sizes[i]);
+        copy->n = 0;
+}
+
+void host_copy_released(struct generation *g)
+{
+        g->resident->cache->used -= g->copy->bytes;
+        free(g->copy);
+        g->copy = NULL;
+}
