@@ -410,6 +410,32 @@ START_TEST(a_stream_that_breaks_begins_again)
 }
 END_TEST
 
+/* The last block drips for half a minute; a second request for it brings it at once. */
+START_TEST(a_straggler_at_the_end_gets_a_hedge)
+{
+        serves(through("/m.safetensors"));
+        unsigned blocks = proxy_seen(&proxy, PROXY_BLOCKS);
+        proxy_clear(&proxy);
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .nth = blocks, .bytes = 300});
+        uint64_t began = clock_ns();
+        serves(through("/m.safetensors"));
+        ck_assert_uint_lt(clock_ns() - began, UINT64_C(10000000000));
+        ck_assert_uint_eq(proxy_seen(&proxy, PROXY_BLOCKS), blocks + 1);
+}
+END_TEST
+
+/* Both are slow, the first is whole first: what the hedge brought is thrown away. */
+START_TEST(a_hedge_that_loses_leaves_nothing)
+{
+        serves(through("/m.safetensors"));
+        unsigned blocks = proxy_seen(&proxy, PROXY_BLOCKS);
+        proxy_clear(&proxy);
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .nth = blocks, .bytes = 8000});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .nth = blocks + 1, .bytes = 1});
+        serves(through("/m.safetensors"));
+}
+END_TEST
+
 /* ---- faults that do not ---- */
 
 static const struct {
@@ -589,6 +615,8 @@ int main(void)
         tcase_add_test(t, no_secret_in_a_log);
         LOOP(t, what_passes_costs_no_byte, passing);
         tcase_add_test(t, a_stream_that_breaks_begins_again);
+        tcase_add_test(t, a_straggler_at_the_end_gets_a_hedge);
+        tcase_add_test(t, a_hedge_that_loses_leaves_nothing);
         LOOP(t, what_lasts_fails_with_its_name, lasting);
         tcase_add_test(t, an_object_that_is_replaced_is_noticed);
         tcase_add_test(t, a_dead_server_holds_nobody_else_up);
