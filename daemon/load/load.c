@@ -11,7 +11,6 @@
 
 #include "daemon/base/log.h"
 #include "daemon/load/report.h"
-#include "daemon/model/ranks.h"
 #include "daemon/source/probe.h"
 
 #include <inttypes.h>
@@ -324,33 +323,6 @@ void load_plan(struct load *load)
 
 /* ---- opening ---- */
 
-static const char *file_name(const char *path)
-{
-        const char *slash = strrchr(path, '/');
-        return slash != NULL ? slash + 1 : path;
-}
-
-/* A part for each rank, of the files that are its own. */
-static int split_ranks(struct load *load, struct error *error)
-{
-        const struct source_set *set = &load->opened.set;
-        cleanup_free const char **names = calloc(set->n_objects + 1, sizeof(*names));
-        struct ranks ranks;
-        struct ranks_error why;
-        if (names == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        for (size_t i = 0; i < set->n_objects; i++)
-                names[i] = file_name(set->objects[i].path);
-        if (ranks_make(&ranks, names, set->n_objects, load->pattern, load->n_targets, &why) < 0)
-                return error_set(error, STREAMER_EFAILED, "%s (%s)", why.text, load->source);
-        int r = 0;
-        for (size_t i = 0; r == 0 && i < load->n_parts; i++)
-                r = resolve_view(&load->parts[i].resolved, set, ranks.files + ranks.first[i],
-                                 ranks.first[i + 1] - ranks.first[i], error);
-        ranks_deinit(&ranks);
-        return r;
-}
-
 static void open_run(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
@@ -361,11 +333,13 @@ static void open_run(struct work *work)
         int r = load->probe ? source_open_probe(load->probe_seed, &load->opened.set, error)
                             : resolve_open(&load->opened, &sources, load->source, &load->caller, load->sha256, error);
         if (r == 0 && load->pattern != NULL)
-                r = split_ranks(load, error);
+                r = load_split_ranks(load, error);
         for (size_t i = 0; r == 0 && load->pattern == NULL && i < load->n_parts; i++)
                 r = resolve_view(&load->parts[i].resolved, &load->opened.set, NULL, 0, error);
         for (size_t i = 0; r == 0 && i < load->n_parts; i++)
                 r = source_identity(&load->parts[i].resolved.set, &load->parts[i].identity, error);
+        if (r == 0 && load->pattern != NULL)
+                load_tell_ranks(load);
 }
 
 static void open_done(struct work *work)

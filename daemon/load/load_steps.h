@@ -59,6 +59,12 @@ bool target_may_retry(const struct load_target *target);
 /* Gives back what was allocated, and asks again. */
 void load_retry(struct load *load);
 
+/* ---- rank.c ---- */
+
+int load_split_ranks(struct load *load, struct error *error);
+/* So that a rank's files are not taken for the same files alone. */
+void load_tell_ranks(struct load *load);
+
 /* ---- meet.c ---- */
 
 /* The source is open: takes what is there, waits for what is on its way, goes on with the rest. */

@@ -482,6 +482,21 @@ START_TEST(ranks_that_are_resident_are_not_read_again)
 }
 END_TEST
 
+START_TEST(a_ranks_files_alone_are_a_model_of_their_own)
+{
+        struct watched w;
+        char *folder = write_ranks(2), *path = format_text("%s/r0.safetensors", folder);
+        start_on(&w, folder, ON("one", "two"), PATTERN);
+        ends(&w, LOAD_READY);
+        uint64_t number = w.generation->number;
+        start_on(&w, path, ON("three"), NULL);
+        ends(&w, LOAD_READY);
+        ck_assert_uint_ne(w.generation->number, number);
+        serves_on("three", 50);
+        free(path);
+}
+END_TEST
+
 START_TEST(ranks_that_are_not_whole_fail_the_load)
 {
         struct watched w;
@@ -520,6 +535,7 @@ int main(void)
         tcase_add_loop_test(ranks, a_rank_that_fails_fails_all, 0, 2);
         tcase_add_test(ranks, ranks_are_charged_all_before_any_allocates);
         tcase_add_test(ranks, ranks_that_are_resident_are_not_read_again);
+        tcase_add_test(ranks, a_ranks_files_alone_are_a_model_of_their_own);
         tcase_add_test(ranks, ranks_that_are_not_whole_fail_the_load);
         return suite_run();
 }
