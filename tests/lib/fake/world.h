@@ -71,8 +71,8 @@ int fake_ordinal_of(int gpu); /* -1 if it is not visible */
 
 struct CUctx_st {
         int gpu;
-        bool alive;
-        bool runtime; /* held by it until cudaDeviceReset() */
+        _Atomic bool alive; /* asked without the lock, by whichever thread is current there */
+        bool runtime;       /* held by it until cudaDeviceReset() */
         int retained;
 };
 
