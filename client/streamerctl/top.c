@@ -10,6 +10,7 @@
 #include <locale.h>
 #include <stdlib.h>
 #include <string.h>
+#include <term.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -77,11 +78,11 @@ static void draw(struct top *top, struct top_frame *frame)
         top_compose(top, frame, width, height);
         erase();
         for (int i = 0; i < frame->n; i++) {
-                if (frame->lines[i].title)
+                if (frame->line[i].title)
                         attron(A_REVERSE);
-                mvaddstr(i, 0, frame->lines[i].text);
+                mvaddstr(i, 0, frame->line[i].text);
                 /* The bar of a title goes to the edge. */
-                for (int x = getcurx(stdscr); frame->lines[i].title && x > 0 && x < width && getcury(stdscr) == i; x++)
+                for (int x = getcurx(stdscr); frame->line[i].title && x > 0 && x < width && getcury(stdscr) == i; x++)
                         addch(' ');
                 attroff(A_REVERSE);
         }
@@ -126,8 +127,13 @@ static int watch(struct top *top, struct top_frame *frame, int interval_ms)
 
 static int on_terminal(struct top *top, struct top_frame *frame, int interval_ms)
 {
+        int known;
         setlocale(LC_ALL, "");
-        SCREEN *screen = newterm(NULL, stdout, stdin);
+        /* Asked first: newterm() leaves things behind where it fails. */
+        bool there = setupterm(NULL, STDOUT_FILENO, &known) == OK;
+        if (there)
+                del_curterm(cur_term);
+        SCREEN *screen = there ? newterm(NULL, stdout, stdin) : NULL;
         if (!screen)
                 return usage_error(top->ctl, "top: the terminal '%.80s' is not known ($TERM)",
                                    getenv("TERM") ? getenv("TERM") : "");
@@ -145,14 +151,14 @@ static int on_terminal(struct top *top, struct top_frame *frame, int interval_ms
 
 static int print_once(struct top *top, struct top_frame *frame)
 {
-        const char *columns = getenv("COLUMNS"), *lines = getenv("LINES");
-        int width = columns ? atoi(columns) : 0, height = lines ? atoi(lines) : 0;
+        const char *wide = getenv("COLUMNS"), *high = getenv("LINES");
+        int width = wide ? atoi(wide) : 0, height = high ? atoi(high) : 0;
         int rc = top_take(top);
         if (rc != 0)
                 return ctl_fail(top->ctl, rc, NULL);
         top_compose(top, frame, width > 0 ? width : ONCE_WIDTH, height > 0 ? height : FRAME_LINES);
         for (int i = 0; i < frame->n; i++)
-                puts(frame->lines[i].text);
+                puts(frame->line[i].text);
         return 0;
 }
 

@@ -33,7 +33,7 @@ struct top_line {
 struct top_frame {
         int width, height;
         int n;
-        struct top_line lines[FRAME_LINES];
+        struct top_line line[FRAME_LINES];
 };
 
 /* Asks the daemon: 0, or STREAMER_E*. */

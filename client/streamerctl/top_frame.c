@@ -26,7 +26,7 @@ __attribute__((format(printf, 3, 4))) static void put(struct top_frame *f, bool 
         va_start(args, format);
         vsnprintf(text, sizeof(text), format, args);
         va_end(args);
-        struct top_line *line = &f->lines[f->n++];
+        struct top_line *line = &f->line[f->n++];
         line->title = title;
         snprintf(line->text, sizeof(line->text), "%.*s", (int)text_bytes(text, f->width), text);
 }

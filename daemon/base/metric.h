@@ -40,7 +40,7 @@ enum metric_label { LABEL_NONE, LABEL_VERSION, LABEL_DEVICE, LABEL_STATE, LABEL_
         M(READ_BYTES,      COUNTER, "streamerd_read_bytes_total",          SOURCE,  "Bytes of weights that have landed and were hashed, by kind of source") \
         M(READ_TIME,       COUNTER_SECONDS, "streamerd_read_seconds_total", NONE,   "Time that blocks of loads that became ready were being read") \
         M(READ_ROOM,       COUNTER_SECONDS, "streamerd_read_room_seconds_total", NONE, "Time that they could have been: length times depth of these loads") \
-        M(RETRIES,         COUNTER, "streamerd_retries_total",             SOURCE,  "Requests to a source that were made again") \
+        M(RETRIES,         COUNTER, "streamerd_retries_total",             NONE,    "Requests to a web server or a store that were made again") \
         M(RING_BYTES,      GAUGE,   "streamerd_ring_bytes",                NONE,    "Bytes of the staging ring") \
         M(RING_SLOTS,      GAUGE,   "streamerd_ring_slots",                NONE,    "Slots of the staging ring") \
         M(RING_USED,       GAUGE,   "streamerd_ring_used_slots",           NONE,    "Slots of the staging ring that are in use") \

@@ -8,6 +8,7 @@
 #include "daemon/io/http_transfer.h"
 
 #include "daemon/base/log.h"
+#include "daemon/base/metric.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http_policy.h"
 
@@ -521,6 +522,7 @@ bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned trie
                         draw = now_ns();
                 uint64_t pause = http_pause(opts, retry->made, header(t, "Retry-After"), draw);
                 retry->at_ns = now_ns() + pause;
+                metric_add(METRIC_RETRIES, 1);
                 log_debug("try %u: %s; the next in %" PRIu64 " ms", retry->made, t->error.text, pause / MS);
                 return true;
         }

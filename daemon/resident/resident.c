@@ -2,6 +2,7 @@
 #include "daemon/resident/resident.h"
 
 #include "daemon/base/log.h"
+#include "daemon/base/metric.h"
 #include "daemon/resident/keep.h"
 #include "daemon/resident/host_cache.h"
 #include "daemon/resident/lease.h"
@@ -461,6 +462,7 @@ void generation_evict(struct generation *generation)
         uint64_t number = generation->number;
         bool ranks = generation->n_ranks > 0;
         require(generation->state == GENERATION_READY && generation_holders(generation) == 0);
+        metric_add(METRIC_EVICTIONS, 1);
         generation_drop_all(generation);
         list_each_safe (pos, &resident->generations) {
                 struct generation *g = container_of(pos, struct generation, link);

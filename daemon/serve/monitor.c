@@ -79,8 +79,8 @@ static enum MHD_Result on_ready(struct monitor *monitor, struct MHD_Connection *
         const char *model = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "model");
         if (server->closing)
                 return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "ending\n");
-        if (model == NULL && server->preloading > 0)
-                return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "preloading\n");
+        if (model == NULL && again_left(&server->again) > 0)
+                return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "models are loaded again\n");
         if (model == NULL || resident_ready(server->resident, model) != NULL)
                 return say(connection, MHD_HTTP_OK, "ready\n");
         const struct generation *g = resident_any(server->resident, model);

@@ -46,7 +46,6 @@ struct server {
         struct reader *reader;
         struct work_pool *pool;
         uint64_t started_ns;
-        uint64_t preloading; /* models that shall be resident before the daemon is said to be ready */
         uint64_t last_op, last_probe;
         const struct cuda *cuda;  /* NULL: no GPU is configured; then doctor opens the runtime for a look */
         const char *cuda_library; /* NULL: the usual names */

@@ -191,10 +191,16 @@ bool screen_has(const struct screen *s, const char *text)
         return false;
 }
 
-static void await(struct screen *s, const char *text, bool there)
+static bool begins(const struct screen *s, int line, const char *text)
+{
+        return strncmp(s->cells[line], text, strlen(text)) == 0;
+}
+
+/* On this line, or where it is -1 on any. */
+static void await(struct screen *s, int line, const char *text, bool there)
 {
         uint64_t deadline = clock_ns() + (uint64_t)WAIT_MS * 1000000;
-        while (screen_has(s, text) != there) {
+        while ((line < 0 ? screen_has(s, text) : begins(s, line, text)) != there) {
                 if (!s->over && clock_ns() < deadline) {
                         look(s, 100);
                         continue;
@@ -208,12 +214,17 @@ static void await(struct screen *s, const char *text, bool there)
 
 void screen_until(struct screen *s, const char *text)
 {
-        await(s, text, true);
+        await(s, -1, text, true);
+}
+
+void screen_until_line(struct screen *s, int line, const char *text)
+{
+        await(s, line, text, true);
 }
 
 void screen_until_not(struct screen *s, const char *text)
 {
-        await(s, text, false);
+        await(s, -1, text, false);
 }
 
 void screen_type(struct screen *s, const char *keys)

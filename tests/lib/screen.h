@@ -31,6 +31,8 @@ struct screen {
 void screen_start(struct screen *s, int rows, int columns, const char *const *argv, const char *const *environment);
 /* Waits until some line holds the text; fails with the whole screen. */
 void screen_until(struct screen *s, const char *text);
+/* Waits until the line (from 0) begins with it. */
+void screen_until_line(struct screen *s, int line, const char *text);
 /* Waits until no line does. */
 void screen_until_not(struct screen *s, const char *text);
 bool screen_has(const struct screen *s, const char *text);
