@@ -8,6 +8,7 @@
 
 #include "client/fault.h"
 #include "client/util.h"
+#include "proto/hub.h"
 #include "streamer/client.h"
 
 #include <errno.h>
@@ -19,20 +20,6 @@ static bool has_scheme(const char *s)
 {
         size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-");
         return n > 0 && strncmp(s + n, "://", 3) == 0;
-}
-
-/* "org/name" before an optional "@rev". */
-static bool is_hub_id(const char *s)
-{
-        static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
-        if (s[0] == '.')
-                return false;
-        size_t org = strspn(s, plain);
-        if (org == 0 || s[org] != '/')
-                return false;
-        size_t name = strspn(s + org + 1, plain);
-        char end = s[org + 1 + name];
-        return name > 0 && (end == 0 || end == '@');
 }
 
 struct path {
@@ -92,6 +79,15 @@ static int make_absolute(const char *source, char **out, uint64_t serial)
         return *out ? 0 : fault_set(serial, STREAMER_ENOMEM, "no memory for a path");
 }
 
+/* The cache may be named by a relative path. */
+static int in_hub_cache(const char *id, char **out, uint64_t serial)
+{
+        cleanup_free char *path = NULL;
+        char text[PATH_MAX + 512];
+        int rc = hub_resolve(id, &path, text, sizeof(text));
+        return rc != 0 ? fault_set(serial, rc, "%s", text) : make_absolute(path, out, serial);
+}
+
 int source_resolve(const char *source, char **out, uint64_t serial)
 {
         if (source[0] == 0)
@@ -100,5 +96,5 @@ int source_resolve(const char *source, char **out, uint64_t serial)
                 *out = strdup(source);
                 return *out ? 0 : fault_set(serial, STREAMER_ENOMEM, "no memory for a source");
         }
-        return is_hub_id(source) ? source_hub(source, out, serial) : make_absolute(source, out, serial);
+        return hub_is_id(source) ? in_hub_cache(source, out, serial) : make_absolute(source, out, serial);
 }

@@ -15,7 +15,4 @@
  * 0 with *out (malloc'd), STREAMER_EINVAL, STREAMER_ENOENT (not in the cache) or STREAMER_EOS. */
 int source_resolve(const char *source, char **out, uint64_t serial);
 
-/* The snapshot's folder of a Hub id (source_hub.c). */
-int source_hub(const char *id, char **out, uint64_t serial);
-
 #endif

@@ -11,7 +11,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/notify.h"
 #include "daemon/base/machine.h"
-#include "daemon/config/config.h"
+#include "daemon/config/reload.h"
 #include "daemon/config/stores.h"
 #include "daemon/device/cuda.h"
 #include "daemon/resident/host_cache.h"
@@ -38,7 +38,7 @@ struct daemon {
         struct config config;
         struct inherit inherit;
         uv_loop_t loop;
-        uv_signal_t sigterm, sigint;
+        uv_signal_t sigterm, sigint, sighup;
         uv_timer_t ending, alive, ready;
         struct wake *wake;
         struct cuda *cuda; /* NULL: no CUDA device is configured */
@@ -54,6 +54,7 @@ struct daemon {
         struct server server;
         struct monitor *monitor; /* NULL: no address to listen at */
         struct stall_watch stall;
+        struct reload reload;
         uint64_t closing_since;
 };
 
@@ -250,6 +251,35 @@ static void set_host_cache(struct daemon *d)
                 log_warn("host cache: there is no GPU that could use it");
 }
 
+/* What can change while the daemon runs. */
+static void apply_config(struct daemon *d, struct error *error)
+{
+        const struct config_limits *l = &d->config.limits;
+        const struct preload_opts opts = {.at_once = (unsigned)l->preload_loads, .retry_ns = l->preload_retry_ns};
+        struct preload_list *preload = &d->config.preload;
+        d->server.limits = limits_of(l);
+        d->loads.max_running = (unsigned)l->loads;
+        d->resident.failed_kept = l->failed_kept;
+        preload_set_consume(&d->server.preload, preload, &opts, error);
+}
+
+static void on_reloaded(struct reload *reload)
+{
+        struct daemon *d = container_of(reload, struct daemon, reload);
+        struct error error = {0};
+        log_init(d->config.log.level);
+        apply_config(d, &error);
+        if (error.code != 0)
+                log_error("reload: %s", error.text);
+}
+
+static void on_hangup(uv_signal_t *handle, int signum)
+{
+        struct daemon *d = handle->data;
+        (void)signum;
+        reload_begin(&d->reload);
+}
+
 static int make_parts(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
@@ -298,6 +328,10 @@ static int make_parts(struct daemon *d, struct error *error)
                 r = server_init_consume_fd(&d->server, &d->loop, c->socket, listener, error);
         if (r == 0)
                 r = keep_init(&d->server.keep, &d->resident, &d->server.leases, d->wake, fdstore_max(), error);
+        if (r == 0) {
+                apply_config(d, error);
+                r = error->code;
+        }
         if (r == 0)
                 take_back(d);
         return r;
@@ -410,11 +444,11 @@ static void take_apart(struct daemon *d)
 
 /* ---- main ---- */
 
-static int watch_signal(struct daemon *d, uv_signal_t *handle, int signum)
+static int watch_signal(struct daemon *d, uv_signal_t *handle, uv_signal_cb cb, int signum)
 {
         int r = uv_signal_init(&d->loop, handle);
         handle->data = d;
-        return r < 0 ? r : uv_signal_start(handle, on_signal, signum);
+        return r < 0 ? r : uv_signal_start(handle, cb, signum);
 }
 
 static int start(struct daemon *d, struct error *error)
@@ -435,7 +469,8 @@ static int start(struct daemon *d, struct error *error)
         uv_timer_init(&d->loop, &d->ending);
         start_watchdog(d);
         d->ending.data = d;
-        if (watch_signal(d, &d->sigterm, SIGTERM) < 0 || watch_signal(d, &d->sigint, SIGINT) < 0)
+        if (watch_signal(d, &d->sigterm, on_signal, SIGTERM) < 0 ||
+            watch_signal(d, &d->sigint, on_signal, SIGINT) < 0 || watch_signal(d, &d->sighup, on_hangup, SIGHUP) < 0)
                 return error_set(error, STREAMER_EOS, "signals cannot be watched");
         log_event(LOG_LEVEL_INFO, LOG_STARTED, NULL, "streamerd %s serves %s", STREAMERD_VERSION, d->server.path);
         tell_ready(d);
@@ -466,6 +501,7 @@ int main(int argc, char **argv)
         log_init(d.config.log.level);
         log_set_output(&(struct log_output){.format = d.config.log.format, .to_stderr = d.config.log.to_stderr});
         log_notes(notes);
+        reload_init(&d.reload, &d.server, &d.config, argc, argv, on_reloaded);
         if (start(&d, &error) < 0) {
                 log_error("%s", error.text);
                 return EXIT_FAILURE;

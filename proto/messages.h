@@ -100,10 +100,12 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
 #define FIELDS_probe(F) \
         F(probe, STR, device, false, 255)
 #define FIELDS_whoami(F)
+#define FIELDS_reload(F)
 
 #define VERBS(V) \
         V(hello) V(ping) V(version) V(load) V(cancel) V(list) V(show) V(status) V(ps) V(wait) V(verify) V(unload) \
-        V(attach) V(reclaim) V(detach) V(subscribe) V(set_priority) V(pin) V(unpin) V(metrics) V(doctor) V(probe) V(whoami)
+        V(attach) V(reclaim) V(detach) V(subscribe) V(set_priority) V(pin) V(unpin) V(metrics) V(doctor) V(probe) \
+        V(whoami) V(reload)
 // clang-format on
 
 enum verb {

@@ -71,3 +71,21 @@ int verb_whoami(struct ctl *ctl)
         print_holdings(json_object_get(reply, "holds"), json_object_get(reply, "limits"));
         return 0;
 }
+
+/* ---- reload ---- */
+
+int verb_reload(struct ctl *ctl)
+{
+        cleanup_json json_t *reply = NULL;
+        int rc = ctl_call(ctl, "reload", NULL, NULL, &reply);
+        if (rc != 0)
+                return rc;
+        const char *restart = json_str(reply, "restart");
+        if (ctl->format == FORMAT_JSON)
+                ctl_print_json(reply);
+        else if (restart[0])
+                printf("applied; these need a restart: %s\n", restart);
+        else
+                puts("applied");
+        return 0;
+}

@@ -74,6 +74,7 @@ int verb_set_priority(struct ctl *ctl);
 int verb_unload(struct ctl *ctl);
 int verb_pin(struct ctl *ctl);
 int verb_unpin(struct ctl *ctl);
+int verb_reload(struct ctl *ctl);
 int verb_whoami(struct ctl *ctl);
 int verb_wait(struct ctl *ctl);
 int verb_verify(struct ctl *ctl);

@@ -137,6 +137,11 @@ const struct verb verbs[] = {
         {.name = "metrics", .args = "", .run = verb_metrics,
          .summary = "Print the daemon's metrics, as Prometheus reads them",
          .examples = "streamerctl metrics | grep device_free"},
+        {.name = "reload", .args = "", .run = verb_reload,
+         .summary = "Let the daemon read its settings again, as by SIGHUP",
+         .about = "Limits, access, preload and the log's level are applied; other keys wait for a restart. Settings\n"
+                  "that are wrong are refused as a whole.",
+         .examples = "streamerctl reload"},
         {.name = "whoami", .args = "", .run = verb_whoami,
          .summary = "Show your role, what it limits, and what you hold",
          .examples = "streamerctl whoami"},

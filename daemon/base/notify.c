@@ -9,6 +9,7 @@
 #include "daemon/base/error.h"
 #include "daemon/base/util.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -46,6 +47,11 @@ static bool tell(const char *text)
 bool notify_ready(void)
 {
         return tell("READY=1") || !notify_manager();
+}
+
+void notify_reloading(void)
+{
+        sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, now_ns() / 1000);
 }
 
 void notify_stopping(void)

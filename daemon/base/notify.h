@@ -9,9 +9,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-bool notify_manager(void);  /* is there one? */
-bool notify_ready(void);    /* the socket answers; false where it was not sent, though there is a manager */
-void notify_stopping(void); /* no new work is taken */
+bool notify_manager(void);   /* is there one? */
+bool notify_ready(void);     /* the socket answers; false where it was not sent, though there is a manager */
+void notify_reloading(void); /* the settings are read again; notify_ready() ends it */
+void notify_stopping(void);  /* no new work is taken */
 /* One line for `systemctl status`; false where it was not sent. */
 bool notify_status(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -89,6 +89,8 @@ void config_init(struct config *config)
                                 .fds_in_flight = 4096,
                                 .fds_per_client = 256,
                                 .frame_timeout_ns = 10 * UINT64_C(1000000000),
+                                .preload_loads = 2,
+                                .preload_retry_ns = UINT64_C(1000000000),
                                 .failed_kept = 64,
                         },
                 .log = {.level = LOG_LEVEL_INFO},
@@ -101,6 +103,7 @@ void config_deinit(struct config *config)
         setting_clear_devices(config);
         roles_deinit(&config->access);
         setting_clear_http(config);
+        preload_list_deinit(&config->preload);
         free(config->socket);
         setting_clear_s3(config);
         free(config->state);

@@ -8,12 +8,14 @@
 
 #include "daemon/base/error.h"
 #include "daemon/base/log.h"
+#include "daemon/serve/preload.h"
 #include "daemon/serve/role.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#define PRELOAD_MAX 1024 /* entries of `preload` */
 #define CONFIG_DEFAULT_PATH "/etc/streamerd/streamerd.yaml"
 #define CONFIG_DEFAULT_SOCKET "/run/streamerd/streamerd.sock"
 
@@ -48,6 +50,8 @@ struct config_limits {
         uint64_t fds_in_flight;       /* 4096 in all */
         uint64_t fds_per_client;      /* 256 in flight */
         uint64_t frame_timeout_ns;    /* 10 s: half a frame for longer ends the connection */
+        uint64_t preload_loads;       /* 2 of `preload` at once */
+        uint64_t preload_retry_ns;    /* 1 s after the first failure, then twice as long each time */
         uint64_t failed_kept;         /* 64 failed loads stay visible */
 };
 
@@ -79,6 +83,7 @@ struct config {
         struct config_limits limits;
         uint64_t host_cache; /* bytes of pinned memory for what GPUs have no room for; 0: none */
         struct roles access;
+        struct preload_list preload;
         struct {
                 uint64_t keep_alive_ns;    /* 0: models stay until they are unloaded or evicted */
                 uint64_t drain_timeout_ns; /* 0: what was replaced stays as long as it is leased */

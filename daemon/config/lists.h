@@ -15,4 +15,7 @@ int http_read_allow_plain(struct doc *doc);
 int http_read_hosts(struct doc *doc);
 int s3_read_sources(struct doc *doc);
 
+/* The current event is the key. */
+int preload_read(struct doc *doc);
+
 #endif

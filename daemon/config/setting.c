@@ -37,6 +37,8 @@ const struct setting settings[] = {
         {"limits.fds_in_flight",        NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.fds_in_flight),       128,    1000000,   1},
         {"limits.fds_per_client",       NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.fds_per_client),      128,    1000000,   1},
         {"limits.frame_timeout",        NULL,           NULL,                   SETTING_DURATION, FIELD(limits.frame_timeout_ns),    SECOND / 10, HOUR, 1},
+        {"limits.preload_loads",        NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.preload_loads),       1,      64,        1},
+        {"limits.preload_retry",        NULL,           NULL,                   SETTING_DURATION, FIELD(limits.preload_retry_ns),    SECOND / 100, HOUR / 12, 1},
         {"limits.failed_kept",          NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.failed_kept),         0,      65536,     1},
         {"host_cache",                  NULL,           NULL,                   SETTING_SIZE,     FIELD(host_cache),                 0,      GiB << 10, 1},
         {"residency.keep_alive",        NULL,           NULL,                   SETTING_DURATION, FIELD(residency.keep_alive_ns),    0,      8784 * HOUR, 1},
@@ -228,6 +230,35 @@ int setting_set(const struct setting *setting, struct config *config, const char
         else
                 *(uint64_t *)field = value;
         return 0;
+}
+
+static bool same_text(const char *a, const char *b)
+{
+        return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+bool setting_equal(const struct setting *setting, const struct config *a, const struct config *b)
+{
+        const void *x = (const char *)a + setting->offset, *y = (const char *)b + setting->offset;
+        switch (setting->kind) {
+        case SETTING_PATH:
+        case SETTING_FILE:
+        case SETTING_LISTEN:
+        case SETTING_FOLDER:
+                return same_text(*(char *const *)x, *(char *const *)y);
+        case SETTING_BOOL:
+                return *(const bool *)x == *(const bool *)y;
+        case SETTING_UNSIGNED:
+                return *(const unsigned *)x == *(const unsigned *)y;
+        case SETTING_LEVEL:
+                return *(const enum log_level *)x == *(const enum log_level *)y;
+        case SETTING_ADDRESSING:
+                return *(const enum config_addressing *)x == *(const enum config_addressing *)y;
+        case SETTING_LOG_FORMAT:
+                return *(const enum log_format *)x == *(const enum log_format *)y;
+        default:
+                return *(const uint64_t *)x == *(const uint64_t *)y;
+        }
 }
 
 /* ---- roots ---- */

@@ -42,6 +42,8 @@ extern const size_t n_settings;
 /* 0, or -1 with a phrase in why: what is wrong with the value. */
 int setting_set(const struct setting *setting, struct config *config, const char *text, char why[SETTING_WHY]);
 
+bool setting_equal(const struct setting *setting, const struct config *a, const struct config *b);
+
 /* ---- lists ---- */
 
 int setting_add_root(struct config *config, const char *path, char why[SETTING_WHY]);

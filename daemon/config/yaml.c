@@ -299,6 +299,8 @@ static int read_key(struct doc *r)
         const struct setting *setting = strchr(r->key, '.') == NULL ? find_setting(r->key) : NULL;
         if (setting != NULL)
                 return read_setting(r, setting);
+        if (strcmp(r->key, "preload") == 0)
+                return preload_read(r);
         if (strcmp(r->key, "roots") == 0)
                 return doc_read_list(r, read_root);
         if (strcmp(r->key, "devices") == 0)

@@ -81,6 +81,8 @@ static enum MHD_Result on_ready(struct monitor *monitor, struct MHD_Connection *
                 return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "ending\n");
         if (model == NULL && again_left(&server->again) > 0)
                 return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "models are loaded again\n");
+        if (model == NULL && server->preload.n_unready > 0)
+                return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "preloading\n");
         if (model == NULL || resident_ready(server->resident, model) != NULL)
                 return say(connection, MHD_HTTP_OK, "ready\n");
         const struct generation *g = resident_any(server->resident, model);

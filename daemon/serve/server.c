@@ -183,6 +183,7 @@ static void on_progress(uv_timer_t *timer)
 {
         struct server *server = timer->data;
         sessions_progress(server);
+        preload_tick(&server->preload, now_ns());
         keep_tick(&server->keep, now_ns());
         remember_tick(&server->remember);
         recheck_tick(&server->recheck);
@@ -270,6 +271,8 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->started_ns = now_ns();
         list_init(&server->conns);
         list_init(&server->waiting);
+        list_init(&server->reloads);
+        preload_init(&server->preload, server->loads, server->pool);
         users_init(&server->users);
         leases_init(&server->leases);
         server->leases.watch = watch_process;
@@ -305,6 +308,7 @@ void server_close(struct server *server)
                 uv_close((uv_handle_t *)&server->second, NULL);
                 uv_close((uv_handle_t *)&server->progress, NULL);
         }
+        preload_close(&server->preload);
         loads_cancel_all(server->loads);
         sessions_shutdown(server);
 }
@@ -346,4 +350,5 @@ void server_deinit(struct server *server)
         remember_deinit(&server->remember);
         again_deinit(&server->again);
         free(server->path);
+        preload_deinit(&server->preload);
 }

@@ -16,6 +16,7 @@
 #include "daemon/resident/remember.h"
 #include "daemon/serve/again.h"
 #include "daemon/serve/conn.h"
+#include "daemon/serve/preload.h"
 #include "daemon/serve/recheck.h"
 #include "daemon/serve/role.h"
 #include "daemon/serve/stall.h"
@@ -34,6 +35,10 @@ struct server {
         struct server_limits limits;
         const struct roles *roles;
         const struct stall *stall;
+        struct preload preload;
+        void (*reload)(struct server *server); /* asks for it; sessions_reloaded() answers */
+        void *reload_context;
+        struct list reloads;    /* of struct deferred: who asked */
         bool share_across_uids; /* writable handles may go to processes of several users */
         bool trust_detach;      /* a detach ends a lease of writable handles; else the process's exit does */
         struct resident *resident;

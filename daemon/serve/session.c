@@ -138,6 +138,9 @@ static void dispatch(struct session *session, struct request *request)
         case VERB_cancel:
                 session_cancel(session, request);
                 break;
+        case VERB_reload:
+                session_reload(session, request);
+                return;
         case VERB_whoami:
                 session_whoami(session, request);
                 break;

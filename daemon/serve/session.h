@@ -82,6 +82,7 @@ void session_new(struct server *server, int fd);
 void session_load(struct session *session, struct request *request);
 void session_cancel(struct session *session, const struct request *request);
 void session_pin(struct session *session, const struct request *request);
+void session_reload(struct session *session, struct request *request);
 void session_set_priority(struct session *session, const struct request *request);
 void op_tell(struct op *op, struct load *load);
 void op_free(struct op *op);
@@ -125,6 +126,8 @@ void sessions_arrived(struct server *server, struct generation *generation);
 /* Progress of watched loads, ten times a second; deadlines. */
 void sessions_progress(struct server *server);
 void sessions_tick(struct server *server, uint64_t now);
+/* The settings were read again (error NULL: and applied, but for these keys): answers who asked. */
+void sessions_reloaded(struct server *server, const struct error *error, const char *restart);
 /* The daemon ends: tells everybody and closes. */
 void sessions_shutdown(struct server *server);
 

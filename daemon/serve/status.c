@@ -28,8 +28,15 @@ static void write_loop(struct writer *w, const struct stall *stall)
         }
 }
 
+static void write_preload(struct writer *w, const struct preload *preload)
+{
+        writer_key(w, "preload");
+        preload_write(w, preload, now_ns());
+}
+
 void status_health(struct writer *w, const struct server *server)
 {
+        write_preload(w, &server->preload);
         write_workers(w, server->pool);
         write_loop(w, server->stall);
 }

@@ -100,7 +100,8 @@ START_TEST(every_key_is_read)
                       "  connections: 1\n  connections_per_uid: 2\n  leases_per_uid: 21\n  loads_per_uid: 22\n"
                       "  bytes_per_uid: 23\n  leases_per_client: 3\n  loads: 4\n"
                       "  queued: 44\n  requests_per_client: 5\n  output_per_client: 6MiB\n  fds_in_flight: 700\n"
-                      "  fds_per_client: 800\n  frame_timeout: 9s\n  failed_kept: 0\n"
+                      "  fds_per_client: 800\n  frame_timeout: 9s\n  preload_loads: 10\n"
+                      "  preload_retry: 11ms\n  failed_kept: 0\n"
                       "log: {level: debug}\n");
         ck_assert_str_eq(config.socket, "/s");
         ck_assert_uint_eq(config.n_roots, 2);
@@ -114,7 +115,8 @@ START_TEST(every_key_is_read)
         ck_assert_uint_eq(config.io.block_size, 2 * MiB);
         ck_assert_uint_eq(config.io.memory_limit, 64 * MiB);
         ck_assert_uint_eq(config.io.stall_ns, UINT64_C(5000000000));
-        const struct config_limits want = {1, 2, 21, 22, 23, 3, 4, 44, 5, 6 * MiB, 700, 800, UINT64_C(9000000000), 0};
+        const struct config_limits want = {
+                1, 2, 21, 22, 23, 3, 4, 44, 5, 6 * MiB, 700, 800, UINT64_C(9000000000), 10, 11000000, 0};
         ck_assert_mem_eq(&config.limits, &want, sizeof(want));
         ck_assert_int_eq(config.log.level, LOG_LEVEL_DEBUG);
 }
@@ -186,7 +188,6 @@ static const struct {
         {"'': 1", "f.yaml:1: unknown key"},
         {"? [a]\n: b", "f.yaml:1: a key must be a word"},
         {"io: {[a]: b}", "f.yaml:1: io: a key must be a word"},
-        {"preload: []", "f.yaml:1: preload: unknown key"},
         {"http: {proxy: x}", "f.yaml:1: http.proxy: unknown key"},
         {"http: {allow_plain: example.org}", "f.yaml:1: http.allow_plain: takes a list"},
         {"http: {allow_plain: ['http://example.org/']}", "f.yaml:1: http.allow_plain: takes hosts"},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A Hub id in the Hugging Face cache of the caller's environment:
+ * A Hub id in the Hugging Face cache of this process's environment:
  *
  *   CACHE/models--org--name/refs/REV            holds a commit
  *   CACHE/models--org--name/snapshots/COMMIT    the folder that is asked for
@@ -8,17 +8,18 @@
  * A revision is a ref's name (default: main), a commit, or the beginning of one that only one
  * snapshot has.
  */
-#include "client/source.h"
+#include "proto/hub.h"
 
-#include "client/fault.h"
-#include "client/util.h"
 #include "streamer/client.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <pwd.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,10 +27,33 @@
 
 struct hub {
         const char *id;
-        uint64_t serial;
+        char *text; /* why not */
+        size_t text_size;
         char repo[PATH_MAX]; /* CACHE/models--org--name */
         char rev[256];
 };
+
+bool hub_is_id(const char *s)
+{
+        static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+        if (s[0] == '.')
+                return false;
+        size_t org = strspn(s, plain);
+        if (org == 0 || s[org] != '/')
+                return false;
+        size_t name = strspn(s + org + 1, plain);
+        char end = s[org + 1 + name];
+        return name > 0 && (end == 0 || end == '@');
+}
+
+__attribute__((format(printf, 3, 4))) static int fail(const struct hub *hub, int code, const char *format, ...)
+{
+        va_list ap;
+        va_start(ap, format);
+        vsnprintf(hub->text, hub->text_size, format, ap);
+        va_end(ap);
+        return code;
+}
 
 /* ---- where the cache is ---- */
 
@@ -100,8 +124,8 @@ static bool read_ref(const struct hub *hub, char *commit, size_t size)
 
 static int no_such(const struct hub *hub, const char *what)
 {
-        return fault_set(hub->serial, STREAMER_ENOENT, "%s: %s (%s; a path in this folder is written ./%s)", hub->id,
-                         what, hub->repo, hub->id);
+        return fail(hub, STREAMER_ENOENT, "%s: %s (%s; a path in this folder is written ./%s)", hub->id, what,
+                    hub->repo, hub->id);
 }
 
 /* The one snapshot that begins so. */
@@ -145,7 +169,8 @@ static int find_snapshot(const struct hub *hub, char **out)
         snprintf(path, sizeof(path), "%s/snapshots/%s", hub->repo, commit);
         if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
                 return no_such(hub, "the revision's snapshot is not in the Hugging Face cache");
-        return source_resolve(path, out, hub->serial);
+        *out = strdup(path);
+        return *out ? 0 : fail(hub, STREAMER_ENOMEM, "no memory for a path");
 }
 
 /* Cuts the id into the repository's folder and the revision; false if either is too long. */
@@ -160,14 +185,13 @@ static bool split(struct hub *hub, const char *cache)
         return n >= 0 && (size_t)n < sizeof(hub->repo) && m >= 0 && (size_t)m < sizeof(hub->rev);
 }
 
-int source_hub(const char *id, char **out, uint64_t serial)
+int hub_resolve(const char *id, char **out, char *text, size_t text_size)
 {
         char cache[PATH_MAX];
-        struct hub hub = {.id = id, .serial = serial};
+        struct hub hub = {.id = id, .text = text, .text_size = text_size};
         if (!find_cache(cache, sizeof(cache)))
-                return fault_set(serial, STREAMER_ENOENT, "%s: neither HF_HOME nor HOME says where the cache is", id);
+                return fail(&hub, STREAMER_ENOENT, "%s: neither HF_HOME nor HOME says where the cache is", id);
         if (!split(&hub, cache) || !safe_rev(hub.rev))
-                return fault_set(serial, STREAMER_EINVAL, "%.100s: the id's revision or the cache's path is not valid",
-                                 id);
+                return fail(&hub, STREAMER_EINVAL, "%.100s: the id's revision or the cache's path is not valid", id);
         return find_snapshot(&hub, out);
 }

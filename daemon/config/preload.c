@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The entries of `preload`.
+ */
+#include "daemon/config/lists.h"
+
+#include "daemon/base/util.h"
+#include "daemon/model/ranks.h"
+#include "proto/hub.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+__attribute__((format(printf, 2, 3))) static int wrong(char why[SETTING_WHY], const char *format, ...)
+{
+        va_list args;
+        va_start(args, format);
+        vsnprintf(why, SETTING_WHY, format, args);
+        va_end(args);
+        return -1;
+}
+
+static int copy(char **to, const char *text, char why[SETTING_WHY])
+{
+        *to = strdup(text);
+        return *to != NULL ? 0 : wrong(why, "no memory");
+}
+
+/* ---- fields ---- */
+
+static int set_source(void *entry, const char *value, char why[SETTING_WHY])
+{
+        struct preload_entry *e = entry;
+        cleanup_free char *canonical = NULL;
+        struct error error = {0};
+        if (strlen(value) > PROTO_TEXT_MAX)
+                return wrong(why, "longer than %d bytes", PROTO_TEXT_MAX);
+        if (!hub_is_id(value) && source_canonical(value, &canonical, &error) < 0)
+                return wrong(why, "%.150s", error.text);
+        return copy(&e->source, value, why);
+}
+
+static int set_name(void *entry, const char *value, char why[SETTING_WHY])
+{
+        struct preload_entry *e = entry;
+        if (value[0] == '\0' || strlen(value) > PROTO_NAME_MAX)
+                return wrong(why, "a name has 1 to %d bytes", PROTO_NAME_MAX);
+        return copy(&e->name, value, why);
+}
+
+static int set_devices(void *entry, const char *value, char why[SETTING_WHY])
+{
+        struct preload_entry *e = entry;
+        if (value == NULL)
+                return 0;
+        if (e->n_devices == LOAD_DEVICES)
+                return wrong(why, "more than %d", LOAD_DEVICES);
+        char **devices = reallocarray(e->devices, e->n_devices + 1, sizeof(*devices));
+        if (devices == NULL)
+                return wrong(why, "no memory");
+        e->devices = devices;
+        int r = copy(&devices[e->n_devices], value, why);
+        e->n_devices += r == 0;
+        return r;
+}
+
+static int set_layout(void *entry, const char *value, char why[SETTING_WHY])
+{
+        struct preload_entry *e = entry;
+        e->rank = strcmp(value, "rank") == 0;
+        return e->rank || strcmp(value, "replica") == 0 ? 0 : wrong(why, "'%.40s' is neither replica nor rank", value);
+}
+
+static int set_pattern(void *entry, const char *value, char why[SETTING_WHY])
+{
+        struct preload_entry *e = entry;
+        struct ranks_error error;
+        if (ranks_check_pattern(value, &error) < 0)
+                return wrong(why, "%.150s", error.text);
+        return copy(&e->pattern, value, why);
+}
+
+static int set_verify(void *entry, const char *value, char why[SETTING_WHY])
+{
+        struct preload_entry *e = entry;
+        e->sha256 = strcmp(value, "sha256") == 0;
+        return e->sha256 || strcmp(value, "none") == 0 ? 0 : wrong(why, "'%.40s' is neither none nor sha256", value);
+}
+
+static int set_pin(void *entry, const char *value, char why[SETTING_WHY])
+{
+        struct preload_entry *e = entry;
+        e->pin = strcmp(value, "true") == 0;
+        return e->pin || strcmp(value, "false") == 0 ? 0 : wrong(why, "'%.40s' is not true or false", value);
+}
+
+static int set_priority(void *entry, const char *value, char why[SETTING_WHY])
+{
+        struct preload_entry *e = entry;
+        uint64_t n;
+        if (config_parse_size(value, &n) < 0 || n < 1 || n > PROTO_PRIORITY_MAX)
+                return wrong(why, "'%.40s' is not within 1 to %d", value, PROTO_PRIORITY_MAX);
+        e->priority = (unsigned)n;
+        return 0;
+}
+
+static int set_keep_alive(void *entry, const char *value, char why[SETTING_WHY])
+{
+        struct preload_entry *e = entry;
+        return config_parse_duration(value, &e->keep_alive_ns) == 0
+                       ? 0
+                       : wrong(why, "'%.40s' is not a duration (with ms, s, m or h)", value);
+}
+
+static const struct doc_field fields[] = {
+        {"source", set_source, false}, {"name", set_name, false},         {"devices", set_devices, true},
+        {"layout", set_layout, false}, {"pattern", set_pattern, false},   {"verify", set_verify, false},
+        {"pin", set_pin, false},       {"priority", set_priority, false}, {"keep_alive", set_keep_alive, false},
+};
+
+/* ---- the list ---- */
+
+static int check_entry(struct doc *doc, const struct preload_list *list)
+{
+        const struct preload_entry *last = &list->v[list->n - 1];
+        if (last->source == NULL)
+                return doc_fail(doc, "has no 'source'");
+        if (last->pattern != NULL && !last->rank)
+                return doc_fail(doc, "only the layout 'rank' has a pattern");
+        for (size_t i = 0; i + 1 < list->n; i++)
+                if (preload_entry_equal(&list->v[i], last))
+                        return doc_fail(doc, "listed twice");
+        return 0;
+}
+
+static int read_entry(struct doc *doc)
+{
+        struct preload_list *list = &doc->config->preload;
+        char where[DOC_KEY_SIZE];
+        if (list->n == PRELOAD_MAX)
+                return doc_fail(doc, "too many models");
+        struct preload_entry *v = reallocarray(list->v, list->n + 1, sizeof(*v));
+        if (v == NULL)
+                return doc_fail(doc, "no memory");
+        list->v = v;
+        v[list->n] = (struct preload_entry){.source = NULL};
+        snprintf(where, sizeof(where), "preload[%zu]", list->n++);
+        int r = doc_read_fields(doc, where, fields, ARRAY_SIZE(fields), &v[list->n - 1]);
+        return r < 0 ? r : check_entry(doc, list);
+}
+
+int preload_read(struct doc *doc)
+{
+        return doc_read_list(doc, read_entry);
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/config/reload.h"
+
+#include "daemon/base/log.h"
+#include "daemon/base/notify.h"
+#include "daemon/base/util.h"
+#include "daemon/config/setting.h"
+#include "daemon/serve/session.h"
+
+#include <string.h>
+
+/* ---- what cannot be applied ---- */
+
+/* A key itself, or the section that it is in. */
+static bool is_applied(const char *key)
+{
+        static const char *const applied[] = {"limits.", "log.level"};
+        for (size_t i = 0; i < ARRAY_SIZE(applied); i++)
+                if (strncmp(key, applied[i], strlen(applied[i])) == 0)
+                        return true;
+        return false;
+}
+
+static void add_key(char *text, size_t size, const char *key)
+{
+        size_t len = strlen(text);
+        snprintf(text + len, size - len, "%s%s", len > 0 ? ", " : "", key);
+}
+
+static bool same_roots(const struct config *a, const struct config *b)
+{
+        bool same = a->n_roots == b->n_roots;
+        for (size_t i = 0; same && i < a->n_roots; i++)
+                same = strcmp(a->roots[i], b->roots[i]) == 0;
+        return same;
+}
+
+static bool same_devices(const struct config *a, const struct config *b)
+{
+        bool same = a->n_devices == b->n_devices;
+        for (size_t i = 0; same && i < a->n_devices; i++) {
+                const struct config_device *x = &a->devices[i], *y = &b->devices[i];
+                same = strcmp(x->name, y->name) == 0 && x->budget == y->budget &&
+                       x->budget_percent == y->budget_percent && x->pages == y->pages && x->handles == y->handles;
+        }
+        return same;
+}
+
+void reload_restart_keys(const struct config *running, const struct config *next, char *text, size_t size)
+{
+        text[0] = '\0';
+        if (!same_roots(running, next))
+                add_key(text, size, "roots");
+        if (!same_devices(running, next))
+                add_key(text, size, "devices");
+        for (size_t i = 0; i < n_settings; i++)
+                if (!is_applied(settings[i].key) && !setting_equal(&settings[i], running, next))
+                        add_key(text, size, settings[i].key);
+}
+
+/* ---- reading ---- */
+
+static void read_run(struct work *work)
+{
+        struct reload *r = container_of(work, struct reload, work);
+        enum config_action action;
+        if (config_load(&r->next, r->argc, r->argv, &action, r->notes, sizeof(r->notes), &r->error) < 0) {
+                r->next = (struct config){0};
+                return;
+        }
+        roles_open(&r->next.access, &r->error);
+}
+
+/* ---- applying ---- */
+
+#define SWAP(a, b)                                                                                                     \
+        do {                                                                                                           \
+                __typeof__(a) swap_ = (a);                                                                             \
+                (a) = (b);                                                                                             \
+                (b) = swap_;                                                                                           \
+        } while (0)
+
+static void apply(struct reload *r)
+{
+        char restart[1024];
+        reload_restart_keys(r->config, &r->next, restart, sizeof(restart));
+        r->config->limits = r->next.limits;
+        r->config->log.level = r->next.log.level;
+        SWAP(r->config->access, r->next.access);
+        SWAP(r->config->preload, r->next.preload);
+        r->apply(r);
+        if (restart[0] != '\0')
+                log_warn("reload: applied, but for what needs a restart: %s", restart);
+        else
+                log_info("reload: applied");
+        sessions_reloaded(r->server, NULL, restart);
+}
+
+static void start(struct reload *reload);
+
+static void read_done(struct work *work)
+{
+        struct reload *r = container_of(work, struct reload, work);
+        r->running = false;
+        if (r->server->closing) {
+                config_deinit(&r->next);
+                return;
+        }
+        if (r->again) {
+                config_deinit(&r->next);
+                start(r);
+                return;
+        }
+        if (r->error.code != 0) {
+                log_error("reload: refused, the settings stay as they are: %s", r->error.text);
+                sessions_reloaded(r->server, &r->error, "");
+        } else {
+                apply(r);
+        }
+        config_deinit(&r->next);
+        notify_ready();
+}
+
+static void start(struct reload *r)
+{
+        r->running = true;
+        r->again = false;
+        r->error = (struct error){0};
+        work_submit(r->server->pool, WORK_LANE_CPU, &r->work, read_run, read_done);
+}
+
+void reload_begin(struct reload *r)
+{
+        if (r->server->closing)
+                return;
+        if (r->running) {
+                r->again = true; /* the file may have changed since it was read */
+                return;
+        }
+        log_info("reload: reading the settings (%s)", r->config->path != NULL ? r->config->path : "no file");
+        notify_reloading();
+        start(r);
+}
+
+static void on_asked(struct server *server)
+{
+        reload_begin(server->reload_context);
+}
+
+void reload_init(struct reload *r, struct server *server, struct config *config, int argc, char **argv,
+                 void (*apply_fn)(struct reload *))
+{
+        *r = (struct reload){.server = server, .config = config, .argc = argc, .argv = argv, .apply = apply_fn};
+        server->reload = on_asked;
+        server->reload_context = r;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading the settings again, by SIGHUP or by the verb `reload`.
+ *
+ *   asked > a worker reads and checks all of it > applied as a whole, or refused as a whole
+ *
+ * Applied: limits, access, preload, log level. What else has changed is named, and waits for a
+ * restart. Nothing that stands is dropped: connections, leases, models and loads go on. Asked again
+ * meanwhile, it reads once more.
+ */
+#ifndef DAEMON_CONFIG_RELOAD_H
+#define DAEMON_CONFIG_RELOAD_H
+
+#include "daemon/config/config.h"
+#include "daemon/serve/server.h"
+
+struct reload {
+        struct server *server;
+        struct config *config; /* the running one */
+        int argc;
+        char **argv;
+        void (*apply)(struct reload *reload); /* the running settings have changed; may be called for nothing */
+
+        /* private */
+        struct work work;
+        struct config next;
+        struct error error;
+        char notes[4096];
+        bool running, again;
+};
+
+void reload_init(struct reload *reload, struct server *server, struct config *config, int argc, char **argv,
+                 void (*apply)(struct reload *));
+void reload_begin(struct reload *reload);
+
+/* Keys that differ and cannot be applied, as "a, b"; "" if none. Pure. */
+void reload_restart_keys(const struct config *running, const struct config *next, char *text, size_t size);
+
+#endif

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/preload.h"
+
+#include "daemon/base/log.h"
+#include "daemon/model/ranks.h"
+#include "proto/hub.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define RETRY_CAP_NS (UINT64_C(300) * 1000000000)
+#define LANE_HUB UINT64_MAX /* of work: the cache's file system is not known before */
+
+enum item_state { ITEM_WAITING, ITEM_LOOKING, ITEM_LOADING, ITEM_READY, ITEM_FAILED };
+
+struct item {
+        struct list link; /* in preload->items, by priority; alone: not wanted any more */
+        struct preload *preload;
+        struct preload_entry entry;
+        enum item_state state;
+        unsigned tries;
+        bool hopeless; /* trying again would not help */
+        uint64_t due_ns;
+        struct error error; /* of the last try */
+        struct work work;   /* the Hub's look-up */
+        char *path;
+        struct load_watch watch;
+};
+
+/* ---- entries ---- */
+
+static void entry_deinit(struct preload_entry *entry)
+{
+        for (size_t i = 0; i < entry->n_devices; i++)
+                free(entry->devices[i]);
+        free(entry->devices);
+        free(entry->source);
+        free(entry->name);
+        free(entry->pattern);
+}
+
+void preload_list_deinit(struct preload_list *list)
+{
+        for (size_t i = 0; i < list->n; i++)
+                entry_deinit(&list->v[i]);
+        free(list->v);
+        *list = (struct preload_list){0};
+}
+
+static bool same_text(const char *a, const char *b)
+{
+        return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+bool preload_entry_equal(const struct preload_entry *a, const struct preload_entry *b)
+{
+        bool same = same_text(a->source, b->source) && same_text(a->name, b->name) &&
+                    same_text(a->pattern, b->pattern) && a->rank == b->rank && a->sha256 == b->sha256 &&
+                    a->pin == b->pin && a->priority == b->priority && a->keep_alive_ns == b->keep_alive_ns &&
+                    a->n_devices == b->n_devices;
+        for (size_t i = 0; same && i < a->n_devices; i++)
+                same = strcmp(a->devices[i], b->devices[i]) == 0;
+        return same;
+}
+
+/* ---- items ---- */
+
+static const char *title(const struct item *item)
+{
+        return item->entry.name != NULL ? item->entry.name : item->entry.source;
+}
+
+static void item_free(struct item *item)
+{
+        list_remove(&item->link);
+        load_unwatch(&item->watch);
+        entry_deinit(&item->entry);
+        free(item->path);
+        free(item);
+}
+
+/* A look-up that is under way has to come home first. */
+static void item_drop(struct item *item)
+{
+        list_remove(&item->link);
+        if (item->state != ITEM_LOOKING)
+                item_free(item);
+}
+
+static void count(struct preload *preload)
+{
+        preload->n_unready = 0;
+        list_each (pos, &preload->items)
+                preload->n_unready += container_of(pos, struct item, link)->state != ITEM_READY;
+}
+
+static unsigned priority_of(const struct preload_entry *entry)
+{
+        return entry->priority > 0 ? entry->priority : PROTO_PRIORITY_DEFAULT;
+}
+
+/* Behind those of the same priority: the settings' order holds among these. */
+static void insert(struct preload *preload, struct item *item)
+{
+        struct list *before = preload->items.next;
+        while (before != &preload->items &&
+               priority_of(&container_of(before, struct item, link)->entry) >= priority_of(&item->entry))
+                before = before->next;
+        list_append(before, &item->link);
+}
+
+/* ---- one try ---- */
+
+static bool is_hopeless(int code)
+{
+        return code == STREAMER_EINVAL || code == STREAMER_EUNSUPPORTED;
+}
+
+static void item_failed(struct item *item, const struct error *error)
+{
+        struct preload *preload = item->preload;
+        uint64_t wait = preload->opts.retry_ns;
+        for (unsigned i = 1; i < item->tries && wait < RETRY_CAP_NS; i++)
+                wait *= 2;
+        wait = wait < RETRY_CAP_NS ? wait : RETRY_CAP_NS;
+        item->state = ITEM_FAILED;
+        item->error = *error;
+        item->hopeless = is_hopeless(error->code);
+        item->due_ns = now_ns() + wait;
+        if (item->hopeless)
+                log_error("preload: %s: %s (not tried again)", title(item), error->text);
+        else
+                log_warn("preload: %s: %s (try %u, the next in %.1f s)", title(item), error->text, item->tries,
+                         (double)wait / 1e9);
+}
+
+static void load_is_over(struct load_watch *watch, struct load *load)
+{
+        struct item *item = container_of(watch, struct item, watch);
+        if (load->state == LOAD_READY) {
+                item->state = ITEM_READY;
+                item->error = (struct error){0};
+        } else if (load->state == LOAD_CANCELLED) {
+                item->tries = 0; /* somebody's wish: it comes back at the next start or reload */
+                item->state = ITEM_FAILED;
+                item->hopeless = true;
+                item->error = load->error;
+        } else {
+                item_failed(item, &load->error);
+        }
+        count(item->preload);
+}
+
+static void item_load(struct item *item, const char *source)
+{
+        const struct preload_entry *e = &item->entry;
+        const struct caller own = {.uid = geteuid(), .gid = getegid()};
+        const struct load_request request = {
+                .source = source,
+                .name = e->name,
+                .devices = (const char *const *)e->devices,
+                .n_devices = e->n_devices,
+                .pattern = e->pattern != NULL ? e->pattern
+                           : e->rank          ? RANKS_PATTERN
+                                              : NULL,
+                .sha256 = e->sha256,
+                .pin = e->pin,
+                .no_evict = true,
+                .keep_alive_ns = e->keep_alive_ns,
+                .priority = e->priority,
+                .caller = &own,
+        };
+        struct error error = {0};
+        struct load *load;
+        if (loads_begin(item->preload->loads, &request, &load, &error) < 0) {
+                item_failed(item, &error);
+                return;
+        }
+        item->state = ITEM_LOADING;
+        load_watch(load, &item->watch, load_is_over);
+}
+
+static void look_up_run(struct work *work)
+{
+        struct item *item = container_of(work, struct item, work);
+        char text[sizeof(item->error.text)];
+        int r = hub_resolve(item->entry.source, &item->path, text, sizeof(text));
+        if (r < 0)
+                error_set(&item->error, r, "%s", text);
+}
+
+static void look_up_done(struct work *work)
+{
+        struct item *item = container_of(work, struct item, work);
+        if (list_empty(&item->link)) {
+                item_free(item);
+                return;
+        }
+        item->state = ITEM_WAITING;
+        if (item->error.code != 0) {
+                struct error error = item->error;
+                item_failed(item, &error);
+        } else if (!item->preload->closing) {
+                item_load(item, item->path);
+        }
+}
+
+static void item_begin(struct item *item)
+{
+        item->tries++;
+        item->error = (struct error){0};
+        free(item->path);
+        item->path = NULL;
+        if (!hub_is_id(item->entry.source)) {
+                item_load(item, item->entry.source);
+                return;
+        }
+        item->state = ITEM_LOOKING;
+        work_submit(item->preload->pool, LANE_HUB, &item->work, look_up_run, look_up_done);
+}
+
+/* ---- all ---- */
+
+void preload_init(struct preload *preload, struct loads *loads, struct work_pool *pool)
+{
+        *preload = (struct preload){.loads = loads, .pool = pool, .opts = {.at_once = 1}};
+        list_init(&preload->items);
+}
+
+void preload_deinit(struct preload *preload)
+{
+        list_each_safe (pos, &preload->items)
+                item_free(container_of(pos, struct item, link));
+}
+
+static bool busy(const struct item *item)
+{
+        return item->state == ITEM_LOADING || item->state == ITEM_LOOKING;
+}
+
+static bool is_due(const struct item *item, uint64_t now)
+{
+        return item->state == ITEM_WAITING || (item->state == ITEM_FAILED && !item->hopeless && now >= item->due_ns);
+}
+
+void preload_tick(struct preload *preload, uint64_t now)
+{
+        unsigned n = 0;
+        if (preload->n_unready == 0 || preload->closing)
+                return;
+        list_each (pos, &preload->items)
+                n += busy(container_of(pos, struct item, link));
+        list_each (pos, &preload->items) {
+                struct item *item = container_of(pos, struct item, link);
+                if (n >= preload->opts.at_once)
+                        return;
+                if (!is_due(item, now))
+                        continue;
+                item_begin(item);
+                n += busy(item);
+        }
+}
+
+void preload_close(struct preload *preload)
+{
+        preload->closing = true;
+}
+
+/* ---- the settings change ---- */
+
+static struct item *take_equal(struct list *items, const struct preload_entry *entry)
+{
+        list_each (pos, items) {
+                struct item *item = container_of(pos, struct item, link);
+                if (!preload_entry_equal(&item->entry, entry))
+                        continue;
+                list_remove(&item->link);
+                return item;
+        }
+        return NULL;
+}
+
+static struct item *item_new_consume(struct preload *preload, struct preload_entry *entry)
+{
+        struct item *item = calloc(1, sizeof(*item));
+        if (item == NULL)
+                return NULL;
+        list_init(&item->link);
+        item->preload = preload;
+        item->entry = *entry;
+        *entry = (struct preload_entry){.source = NULL};
+        return item;
+}
+
+int preload_set_consume(struct preload *preload, struct preload_list *list, const struct preload_opts *opts,
+                        struct error *error)
+{
+        struct list before;
+        int r = 0;
+        preload->opts = *opts;
+        list_init(&before);
+        list_each_safe (pos, &preload->items) {
+                list_remove(pos);
+                list_append(&before, pos);
+        }
+        for (size_t i = 0; i < list->n; i++) {
+                struct item *item = take_equal(&before, &list->v[i]);
+                if (item == NULL)
+                        item = item_new_consume(preload, &list->v[i]);
+                else if (item->hopeless)
+                        item->state = ITEM_WAITING, item->hopeless = false, item->tries = 0;
+                if (item == NULL)
+                        r = error_set(error, STREAMER_ENOMEM, "no memory");
+                else
+                        insert(preload, item);
+        }
+        list_each_safe (pos, &before)
+                item_drop(container_of(pos, struct item, link));
+        preload_list_deinit(list);
+        count(preload);
+        return r;
+}
+
+/* ---- status ---- */
+
+static void write_item(struct writer *w, const struct item *item, uint64_t now)
+{
+        static const char *const states[] = {[ITEM_WAITING] = "waiting",
+                                             [ITEM_LOOKING] = "loading",
+                                             [ITEM_LOADING] = "loading",
+                                             [ITEM_READY] = "ready",
+                                             [ITEM_FAILED] = "failed"};
+        bool failed = item->state == ITEM_FAILED, again = failed && !item->hopeless;
+        writer_map(w, 3u + (item->entry.name != NULL) + failed + again);
+        writer_kstr(w, "source", item->entry.source);
+        if (item->entry.name != NULL)
+                writer_kstr(w, "name", item->entry.name);
+        writer_kstr(w, "state", states[item->state]);
+        writer_ku64(w, "tries", item->tries);
+        if (failed)
+                writer_kstr(w, "error", item->error.text);
+        if (again)
+                writer_ku64(w, "retry_ns", item->due_ns > now ? item->due_ns - now : 0);
+}
+
+void preload_write(struct writer *w, const struct preload *preload, uint64_t now)
+{
+        size_t n = 0;
+        list_each (pos, &preload->items)
+                n++;
+        writer_array(w, n);
+        list_each (pos, &preload->items)
+                write_item(w, container_of(pos, struct item, link), now);
+}

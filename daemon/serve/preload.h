@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models that the settings want resident: loaded at start, in order of priority, a few at a time.
+ *
+ *   waiting > [looking up the Hub id] > loading > ready
+ *      ^                                   |
+ *      +------ failed: after a while <-----+
+ *
+ * A failure is tried again, later each time: storage comes back, room is made. Only what the settings
+ * themselves have wrong stays failed. Nothing is evicted for a preload, and clients' loads come in
+ * beside them. Who is ready is done with: a model that is unloaded afterwards stays so.
+ */
+#ifndef DAEMON_SERVE_PRELOAD_H
+#define DAEMON_SERVE_PRELOAD_H
+
+#include "daemon/load/load.h"
+#include "proto/codec.h"
+
+/* One entry of `preload`. */
+struct preload_entry {
+        char *source;   /* as a load's, or org/name[@rev] in the cache of the daemon's own environment */
+        char *name;     /* NULL: from the source */
+        char **devices; /* none: the only one there is */
+        size_t n_devices;
+        char *pattern; /* NULL: replicas */
+        bool rank, sha256, pin;
+        unsigned priority;      /* 0: the default */
+        uint64_t keep_alive_ns; /* 0: the default */
+};
+
+struct preload_list {
+        struct preload_entry *v;
+        size_t n;
+};
+void preload_list_deinit(struct preload_list *list); /* accepts a zeroed one */
+bool preload_entry_equal(const struct preload_entry *a, const struct preload_entry *b);
+
+struct preload_opts {
+        unsigned at_once;  /* that load */
+        uint64_t retry_ns; /* after the first failure; twice as long after each further one, to a cap */
+};
+
+struct preload {
+        struct loads *loads;
+        struct work_pool *pool;
+        struct preload_opts opts;
+        struct list items;
+        uint64_t n_unready;
+        bool closing;
+};
+
+void preload_init(struct preload *preload, struct loads *loads, struct work_pool *pool);
+void preload_deinit(struct preload *preload);
+
+/* These are wanted from now on. Those that were wanted before go on as they were; what is not wanted
+ * any more is left as it is. Takes the entries over. STREAMER_ENOMEM. */
+int preload_set_consume(struct preload *preload, struct preload_list *list, const struct preload_opts *opts,
+                        struct error *error);
+
+/* A few times a second: begins what is due. */
+void preload_tick(struct preload *preload, uint64_t now);
+/* Nothing new is begun. */
+void preload_close(struct preload *preload);
+
+/* The value of "preload" in `status`. */
+void preload_write(struct writer *writer, const struct preload *preload, uint64_t now);
+
+#endif
