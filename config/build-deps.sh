@@ -33,7 +33,10 @@ command:fish                fish
 command:man                 man-db
 command:systemd-nspawn      systemd-container" ;;
         bench) echo "
-command:fio                 fio" ;;
+command:fio                 fio
+command:curl                curl
+command:openssl             openssl
+file:/usr/sbin/nginx        nginx-light nginx" ;;
         fuzz) echo "
 command:clang-14,clang-18,clang                clang-14 clang-18 clang
 archive:fuzzer              libclang-rt-14-dev libclang-rt-18-dev" ;;

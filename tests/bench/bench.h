@@ -49,6 +49,12 @@ enum better { HIGHER, LOWER };
         X(memory_1gib,                  "MiB",        LOWER,  32) \
         X(memory_8gib,                  "MiB",        LOWER,  32) \
         X(memory_100k_tensors,          "MiB",        LOWER,  64) \
+        X(http_vs_curl,                 "of ceiling", HIGHER, 0.8) \
+        X(https_vs_curl,                "of ceiling", HIGHER, 0.85) \
+        X(latency_200ms,                "of ceiling", HIGHER, 0.8) \
+        X(http_memory,                  "MiB",        LOWER,  32) \
+        X(one_range_in_50_fails,        "times",      LOWER,  1.3) \
+        X(http_cpu_beyond_curl,         "CPU-s/GiB",  LOWER,  0.3) \
         X(attach_300,                   "us",         LOWER,  300) \
         X(attach_100k,                  "us",         LOWER,  300)
 // clang-format on
@@ -75,6 +81,8 @@ double ceiling_fio(const struct bench *b, const char *path);
 const char *ceiling_fio_command(const struct bench *b, const char *path);
 /* Two threads pread the whole cached file in blocks into a map that is already there. */
 double ceiling_preads(const struct bench *b, const char *path);
+/* The best of 1 to 16 curls that fetch a range each, and what it cost. `ca` may be NULL. */
+double ceiling_curl(const char *url, const char *ca, uint64_t size, double *cpu_s_per_gib);
 /* Makes the machine's host give us the memory that the next run needs, then frees it. */
 void ceiling_touch(uint64_t bytes);
 
@@ -92,6 +100,8 @@ struct bench_daemon {
         uint64_t ring; /* bytes */
 };
 void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages);
+/* With more settings: lines of YAML. */
+void bench_daemon_start_with(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more);
 void bench_daemon_stop(struct bench_daemon *bd);
 /* After a group that failed. */
 void bench_daemons_kill(void);
@@ -109,6 +119,7 @@ const char *bench_file(const struct bench *b, const struct model *m, const char 
 void rows_rates(const struct bench *b);   /* the large file: cold, warm, processor, storage */
 void rows_tensors(const struct bench *b); /* many tensors against one */
 void rows_memory(const struct bench *b);
+void rows_network(const struct bench *b); /* http, https, latency, failures */
 void rows_attach(const struct bench *b);
 int attach_child(const char *socket, const char *model); /* the process that is measured */
 

@@ -43,9 +43,14 @@ static void ask_ring(struct bench_daemon *bd)
 
 void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages)
 {
+        bench_daemon_start_with(bd, b, pages, "");
+}
+
+void bench_daemon_start_with(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more)
+{
         char *folder = format_text("%s/d-%s", b->folder, pages),
              *config = format_text("%s/c-%s.yaml", b->folder, pages);
-        char *text = format_text("devices:\n  - device: host\n    budget: 16GiB\n    pages: %s\n", pages);
+        char *text = format_text("devices:\n  - device: host\n    budget: 16GiB\n    pages: %s\n%s", pages, more);
 
         *bd = (struct bench_daemon){.pages = pages};
         file_write(config, text, strlen(text));

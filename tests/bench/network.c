@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of loads over the network, from nginx on loopback. The ceiling is the best of 1, 2, 4, 8 and 16
+ * curl processes that fetch a range each and throw it away: server and client share the processors in
+ * both, and the daemon hashes and stores besides.
+ */
+#include "tests/bench/bench.h"
+#include "tests/lib/nginx.h"
+#include "tests/lib/proxy.h"
+#include "tests/lib/storage.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CURLS_MAX 16u
+#define LATENCY_MS 200
+#define CONCURRENCY 16
+
+/* ---- curl ---- */
+
+static pid_t curl_start(const char *url, const char *ca, uint64_t from, uint64_t to)
+{
+        const char *range = format_text("%llu-%llu", (unsigned long long)from, (unsigned long long)to);
+        pid_t pid = must(fork());
+
+        if (pid > 0)
+                return pid;
+        if (ca)
+                execlp("curl", "curl", "-s", "-f", "-o", "/dev/null", "-r", range, "--cacert", ca, url, (char *)NULL);
+        else
+                execlp("curl", "curl", "-s", "-f", "-o", "/dev/null", "-r", range, url, (char *)NULL);
+        _exit(127);
+}
+
+static double seconds_of(struct timeval t)
+{
+        return (double)t.tv_sec + (double)t.tv_usec / 1e6;
+}
+
+/* GiB/s of n curls together; what they cost. */
+static double curls(const char *url, const char *ca, uint64_t size, unsigned n, double *cpu_s_per_gib)
+{
+        pid_t pids[CURLS_MAX];
+        uint64_t share = size / n, begin = clock_ns();
+        double cpu = 0, gib = (double)size / (double)GIB;
+
+        for (unsigned i = 0; i < n; i++)
+                pids[i] = curl_start(url, ca, i * share, i + 1 < n ? (i + 1) * share - 1 : size - 1);
+        for (unsigned i = 0; i < n; i++) {
+                struct rusage used;
+                int status;
+
+                must(wait4(pids[i], &status, 0, &used));
+                if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+                        die("curl: status %d (%s)", WEXITSTATUS(status), url);
+                cpu += seconds_of(used.ru_utime) + seconds_of(used.ru_stime);
+        }
+        *cpu_s_per_gib = cpu / gib;
+        return gib / ((double)(clock_ns() - begin) / 1e9);
+}
+
+double ceiling_curl(const char *url, const char *ca, uint64_t size, double *cpu_s_per_gib)
+{
+        double best = 0;
+
+        for (unsigned n = 1; n <= CURLS_MAX; n *= 2) {
+                double cpu, rate = curls(url, ca, size, n, &cpu);
+                if (rate <= best)
+                        continue;
+                best = rate;
+                *cpu_s_per_gib = cpu;
+        }
+        return best;
+}
+
+/* ---- rates ---- */
+
+struct network {
+        const struct bench *bench;
+        struct nginx web;
+        struct bench_daemon daemon;
+        struct model *model;
+        const char *path;
+        uint64_t size;
+};
+
+static void load_once(struct network *n, const char *url, struct load_figures *f)
+{
+        ceiling_touch(n->model->bytes);
+        bench_load(&n->daemon, url, n->model, true, f);
+}
+
+static void row_rate(struct network *n, enum row row, const char *url, const char *ca)
+{
+        double ceilings[ROUNDS_MAX], rates[ROUNDS_MAX], curl_cpu[ROUNDS_MAX], cpu[ROUNDS_MAX], memory[ROUNDS_MAX];
+        unsigned rounds = n->bench->rounds;
+
+        report_note("network ceiling: the best of 1 to %u of: curl -s -f -o /dev/null -r FROM-TO%s%s %s", CURLS_MAX,
+                    ca ? " --cacert " : "", ca ? ca : "", url);
+        for (unsigned i = 0; i < rounds; i++) {
+                struct load_figures f;
+
+                ceilings[i] = ceiling_curl(url, ca, n->size, &curl_cpu[i]);
+                load_once(n, url, &f);
+                rates[i] = f.gib_per_s;
+                cpu[i] = f.cpu_s_per_gib;
+                memory[i] = (double)f.memory / (double)MIB;
+                report_note("round %u: curl %.2f GiB/s (%.3f CPU-s/GiB), load %.2f GiB/s (%.3f), %.1f MiB beside the "
+                            "ring",
+                            i + 1, ceilings[i], curl_cpu[i], rates[i], cpu[i], memory[i]);
+        }
+        double ceiling = median(ceilings, rounds);
+        report_row(row, median(rates, rounds) / ceiling, ceiling);
+        if (row != ROW_http_vs_curl)
+                return;
+        report_row(ROW_http_cpu_beyond_curl, median(cpu, rounds) - median(curl_cpu, rounds), 0);
+        report_row(ROW_http_memory, median(memory, rounds), 0);
+}
+
+/* ---- behind a proxy ---- */
+
+static double seconds_through(struct network *n, struct proxy *p, const struct proxy_rule *rule)
+{
+        double seconds[ROUNDS_MAX];
+        struct load_figures f;
+
+        for (unsigned i = 0; i < n->bench->rounds; i++) {
+                proxy_clear(p);
+                if (rule)
+                        proxy_rule(p, rule);
+                load_once(n, proxy_url(p, strrchr(n->path, '/')), &f);
+                seconds[i] = f.seconds;
+        }
+        return median(seconds, n->bench->rounds);
+}
+
+static void rows_behind_proxy(struct network *n)
+{
+        struct proxy p;
+        double gib = (double)n->model->bytes / (double)GIB;
+        double in_flight = (double)CONCURRENCY * (double)BLOCK / (double)GIB / (LATENCY_MS / 1e3);
+
+        proxy_start(&p, n->web.http);
+        double plain = seconds_through(n, &p, NULL);
+        double late = seconds_through(
+                n, &p, &(struct proxy_rule){.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = LATENCY_MS});
+        double failing =
+                seconds_through(n, &p, &(struct proxy_rule){.fault = PROXY_RESET, .every = 50, .bytes = 1 << 20});
+        double ceiling = in_flight < gib / plain ? in_flight : gib / plain;
+        report_note("behind a proxy: %.2f s, with %d ms latency %.2f s, with one range in 50 reset %.2f s", plain,
+                    LATENCY_MS, late, failing);
+        report_row(ROW_latency_200ms, gib / late / ceiling, ceiling);
+        report_row(ROW_one_range_in_50_fails, failing / plain, 0);
+        proxy_stop(&p);
+}
+
+void rows_network(const struct bench *b)
+{
+        struct network n = {.bench = b, .model = model_new(9)};
+
+        if (nginx_unavailable() != NULL)
+                die("%s", nginx_unavailable());
+        model_add_many(n.model, "model.layers.weight", 300, 2 * GIB / b->shrink / 300);
+        n.path = bench_file(b, n.model, "network");
+        n.size = file_size(n.path);
+        file_cache(n.path);
+        nginx_start(&n.web, format_text("%s/nginx", b->folder), b->folder);
+        bench_daemon_start_with(&n.daemon, b, b->hugetlb ? "hugetlb" : "auto",
+                                format_text("http: {ca: %s}\n", n.web.ca));
+        row_rate(&n, ROW_http_vs_curl, format_text("http://127.0.0.1:%u/network.safetensors", n.web.http), NULL);
+        row_rate(&n, ROW_https_vs_curl, format_text("https://localhost:%u/network.safetensors", n.web.https), n.web.ca);
+        rows_behind_proxy(&n);
+        bench_daemon_stop(&n.daemon);
+        nginx_stop(&n.web);
+        unlink(n.path);
+        model_free(n.model);
+}
