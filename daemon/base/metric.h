@@ -31,6 +31,7 @@ enum metric_label { LABEL_NONE, LABEL_VERSION, LABEL_DEVICE, LABEL_STATE, LABEL_
         M(DEVICE_USED,     GAUGE,   "streamerd_device_used_bytes",         DEVICE,  "Bytes of the budget that are taken") \
         M(DEVICE_FREE,     GAUGE,   "streamerd_device_free_bytes",         DEVICE,  "Bytes of the budget that are free") \
         M(DEVICE_DRAINING, GAUGE,   "streamerd_device_draining_bytes",     DEVICE,  "Bytes of models that were dropped and are still held by leases") \
+        M(DEVICE_QUARANTINED, GAUGE, "streamerd_device_quarantined_bytes", DEVICE, "Bytes of models that were taken from clients who still map them") \
         M(MODELS,          GAUGE,   "streamerd_models",                    STATE,   "Generations of models by state") \
         M(LOADS_RUNNING,   GAUGE,   "streamerd_loads_running",             NONE,    "Loads that run or wait") \
         M(LOADS,           COUNTER, "streamerd_loads_total",               RESULT,  "Loads that have ended, by result; shared: resident already") \

@@ -41,6 +41,8 @@ static void write_device(struct metric_text *t, enum metric metric, const struct
                         value = d->budget > d->used ? d->budget - d->used : 0;
                 else if (metric == METRIC_DEVICE_DRAINING)
                         value = draining_bytes(resident, d);
+                else if (metric == METRIC_DEVICE_QUARANTINED)
+                        value = d->quarantined;
                 metric_sample(t, metric, d->name, (double)value);
         }
 }
@@ -82,6 +84,7 @@ static void write_one(struct metric_text *t, enum metric metric, const struct se
         case METRIC_DEVICE_USED:
         case METRIC_DEVICE_FREE:
         case METRIC_DEVICE_DRAINING:
+        case METRIC_DEVICE_QUARANTINED:
                 write_device(t, metric, server->resident);
                 break;
         case METRIC_MODELS:

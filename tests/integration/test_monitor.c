@@ -86,6 +86,7 @@ START_TEST(a_device_is_told_with_its_bytes)
         ck_assert_double_eq(budget, 268435456);
         ck_assert_double_gt(used, (double)stage_witness->bytes);
         ck_assert_double_eq(value_of("streamerd_device_free_bytes{device=\"host\"}"), budget - used);
+        ck_assert_double_eq(value_of("streamerd_device_quarantined_bytes{device=\"host\"}"), 0);
 }
 END_TEST
 
