@@ -31,7 +31,18 @@ command:promtool            prometheus
 command:zsh                 zsh
 command:fish                fish
 command:man                 man-db
-command:systemd-nspawn      systemd-container" ;;
+command:systemd-nspawn      systemd-container
+command:curl                curl
+command:setpriv             util-linux
+command:swift-proxy-server  swift-proxy
+command:swift-account-server                   swift-account
+command:swift-container-server                 swift-container
+command:swift-object-server swift-object
+command:radosgw             radosgw
+command:ceph-mon            ceph-mon
+command:ceph-osd            ceph-osd
+command:ceph                ceph-common
+python:botocore             python3-botocore" ;;
         bench) echo "
 command:fio                 fio
 command:curl                curl
@@ -57,6 +68,7 @@ there() {
                 case $kind in
                 file) [ -e "$name" ] && return ;;
                 command) command -v "$name" >/dev/null && return ;;
+                python) /usr/bin/python3 -c "import $name" 2>/dev/null && return ;;
                 library) pkg-config --exists "$name" 2>/dev/null && return ;;
                 archive) ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt."$name"-*.a >/dev/null 2>&1 && return ;;
                 esac

@@ -109,6 +109,60 @@ static void send_reply(struct visit *v, const struct endpoint_request *request, 
         free(head);
 }
 
+/* ---- forwarding ---- */
+
+static char *read_all(int fd, size_t *size)
+{
+        char *text = must_alloc(REQUEST_MAX);
+        size_t cap = REQUEST_MAX;
+
+        *size = 0;
+        for (ssize_t n; (n = read(fd, text + *size, cap - 1 - *size)) > 0;) {
+                *size += (size_t)n;
+                if (*size == cap - 1)
+                        text = must_realloc(text, cap *= 2);
+        }
+        text[*size] = '\0';
+        return text;
+}
+
+/* Headers but those of the connection, which is this endpoint's own. */
+static char *other_headers(const char *headers)
+{
+        char *kept = format_text("%s", "");
+
+        for (const char *line = headers; *line; line += strcspn(line, "\r\n")) {
+                line += strspn(line, "\r\n");
+                int len = (int)strcspn(line, "\r\n");
+                if (len > 0 && strncasecmp(line, "Connection:", 11) != 0 &&
+                    strncasecmp(line, "Content-Length:", 15) != 0)
+                        kept = format_text("%s%.*s\r\n", kept, len, line);
+        }
+        return kept;
+}
+
+void endpoint_forward(const struct endpoint_request *request, struct endpoint_reply *reply, unsigned port)
+{
+        struct sockaddr_in address = {
+                .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        size_t size;
+
+        must(connect(fd, (struct sockaddr *)&address, sizeof(address)));
+        char *text = format_text("%s %s HTTP/1.1\r\nConnection: close\r\n%s\r\n", request->method, request->path,
+                                 other_headers(request->headers));
+        send_all(fd, text, strlen(text));
+        char *answer = read_all(fd, &size), *end = strstr(answer, "\r\n\r\n");
+        close(fd);
+        if (!end || sscanf(answer, "HTTP/1.1 %d", &reply->status) != 1)
+                die("no answer to forward: %.200s", answer);
+        *end = '\0';
+        reply->headers = other_headers(answer + strcspn(answer, "\r\n"));
+        reply->size = size - (size_t)(end + 4 - answer);
+        reply->body = must_alloc(reply->size + 1);
+        memcpy(reply->body, end + 4, reply->size);
+}
+
 /* ---- threads ---- */
 
 static void *serve(void *arg)

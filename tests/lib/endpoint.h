@@ -42,5 +42,7 @@ char *endpoint_header(const struct endpoint_request *request, const char *name);
 /* 200 or 206 of `size` bytes, as Range asks. */
 void endpoint_range(const struct endpoint_request *request, struct endpoint_reply *reply, const void *data,
                     size_t size);
+/* Asks the server at this port of loopback the same, and answers as it does. */
+void endpoint_forward(const struct endpoint_request *request, struct endpoint_reply *reply, unsigned port);
 
 #endif

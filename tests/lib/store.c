@@ -120,7 +120,7 @@ void store_start(struct store *store, const char *kind, const char *folder)
         *store = (struct store){.kind = kind,
                                 .port = free_ports(64),
                                 .access = swift ? "test:tester" : "TESTACCESS",
-                                .secret = swift ? "testing" : "testsecret"};
+                                .secret = swift ? "storesecret" : "testsecret"};
         snprintf(store->url, sizeof(store->url), "http://127.0.0.1:%u", store->port);
         must(mkdir(folder, 0755));
         start_script(store, folder);

@@ -4,7 +4,7 @@
 # fields separated by tabs, and answers each with a line:
 #
 #   bucket NAME          public NAME            put BUCKET KEY FILE
-#   many BUCKET PREFIX N                        session ARN SECONDS
+#   many BUCKET PREFIX N    delete BUCKET KEY    session ARN SECONDS
 import sys
 
 import botocore.session
@@ -37,6 +37,8 @@ def do(verb, *args):
     elif verb == "many":
         for i in range(int(args[2])):
             s3.put_object(Bucket=args[0], Key="%s%05d" % (args[1], i), Body=b"")
+    elif verb == "delete":
+        s3.delete_object(Bucket=args[0], Key=args[1])
     elif verb == "session":
         answer = client("sts").assume_role(RoleArn=args[0], RoleSessionName="test", DurationSeconds=int(args[1]))
         c = answer["Credentials"]

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files of profiles, and what endpoints and the Hub answer in JSON: accepted as a whole, or refused
+ * without a word of their text.
+ */
+#include "daemon/source/aws_config.h"
+#include "daemon/source/aws_keys.h"
+#include "daemon/source/hub_reply.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <string.h>
+
+static char *copy_of(const uint8_t *data, size_t size)
+{
+        char *copy = malloc(size + 1); /* of its own size, for sanitizers */
+        holds(copy != NULL);
+        memcpy(copy, data, size);
+        return copy;
+}
+
+static void fuzz_ini(const uint8_t *data, size_t size)
+{
+        struct aws_ini ini;
+        struct error error = {0};
+        if (aws_ini_init_consume(&ini, copy_of(data, size), size, "fuzz", &error) == 0) {
+                for (size_t i = 0; i < ini.n; i++)
+                        holds(ini.entries[i].section != NULL && ini.entries[i].key[0] != '\0' &&
+                              aws_ini_has(&ini, ini.entries[i].section));
+                aws_ini_deinit(&ini);
+        } else {
+                holds(error.code < 0 && ini.text == NULL);
+        }
+}
+
+static void fuzz_keys(const uint8_t *data, size_t size)
+{
+        char *text = copy_of(data, size);
+        struct aws_keys keys = {.access = NULL};
+        struct error error = {0};
+        if (aws_keys_parse_json(&keys, text, size, "fuzz", &error) == 0)
+                holds(keys.access[0] != '\0' && strpbrk(keys.access, "\r\n") == NULL);
+        aws_keys_deinit(&keys);
+        free(text);
+}
+
+static void fuzz_hub(const uint8_t *data, size_t size)
+{
+        char *text = copy_of(data, size);
+        struct hub_info info;
+        struct error error = {0};
+        if (hub_info_parse(&info, text, size, "fuzz", &error) == 0) {
+                holds(strspn(info.commit, "0123456789abcdef") == strlen(info.commit) && info.commit[0] != '\0');
+                for (size_t i = 0; i < info.n; i++)
+                        holds(info.files[i].name != NULL && info.files[i].sha256 != NULL);
+        } else {
+                holds(error.code < 0 && info.files == NULL);
+        }
+        hub_info_deinit(&info);
+        free(text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+        fuzz_ini(data, size);
+        fuzz_keys(data, size);
+        fuzz_hub(data, size);
+        return 0;
+}

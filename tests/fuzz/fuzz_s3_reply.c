@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a store answers: errors, pages of keys, sessions of STS. Of a page that is accepted every key is
+ * whole, and a page that goes on says how.
+ */
+#include "daemon/source/aws_keys.h"
+#include "daemon/source/s3_reply.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <string.h>
+
+static char *copy_of(const uint8_t *data, size_t size)
+{
+        char *copy = malloc(size + 1); /* of its own size, for sanitizers */
+        holds(copy != NULL);
+        memcpy(copy, data, size);
+        return copy;
+}
+
+static int on_entry(void *context, const struct s3_entry *entry, struct error *error)
+{
+        (void)error;
+        holds(entry->key != NULL && entry->etag != NULL);
+        ++*(size_t *)context;
+        return 0;
+}
+
+static void fuzz_page(const uint8_t *data, size_t size)
+{
+        char *text = copy_of(data, size);
+        struct s3_page page;
+        struct error error = {0};
+        size_t n = 0;
+        if (s3_page_parse(&page, text, size, on_entry, &n, &error) == 0)
+                holds(page.n == n);
+        else
+                holds(error.code < 0 && page.next == NULL);
+        free(page.next);
+        free(text);
+}
+
+static void fuzz_fault(const uint8_t *data, size_t size)
+{
+        char *text = copy_of(data, size);
+        struct s3_fault fault;
+        s3_fault_parse(&fault, text, size);
+        holds(strlen(fault.code) < sizeof(fault.code) && strlen(fault.message) < sizeof(fault.message));
+        free(text);
+}
+
+static void fuzz_session(const uint8_t *data, size_t size)
+{
+        char *text = copy_of(data, size);
+        struct aws_keys keys = {.access = NULL};
+        struct error error = {0};
+        if (aws_keys_parse_xml(&keys, text, size, "fuzz", &error) == 0)
+                holds(keys.access[0] != '\0' && keys.secret[0] != '\0');
+        else
+                holds(error.code < 0 && keys.access == NULL);
+        aws_keys_deinit(&keys);
+        free(text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+        fuzz_page(data, size);
+        fuzz_fault(data, size);
+        fuzz_session(data, size);
+        return 0;
+}

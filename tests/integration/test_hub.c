@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models of the Hub, against a small endpoint that answers as it does: the revision's commit and files,
+ * redirects to another host, tokens that do not go along, digests of large files.
+ */
+#include "tests/lib/endpoint.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/suite.h"
+
+#include <openssl/sha.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COMMIT "0123456789abcdef0123456789abcdef01234567"
+
+static struct endpoint hub, cdn;
+static streamer_client *client;
+static struct model *whole, *sharded;
+static char *file, *folder, *digest; /* of the model in one file, and in shards */
+static char text[1024];
+
+/* ---- the endpoints ---- */
+
+static void answer_cdn(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)e;
+        size_t size;
+        if (endpoint_header(request, "Authorization"))
+                file_write(suite_path("leaked"), "x", 1);
+        char *data = file_read(format_text("%s%s", suite_folder(), request->path), &size);
+        reply->headers = format_text("ETag: \"%08zx\"\r\n", size);
+        endpoint_range(request, reply, data, size);
+        free(data);
+}
+
+static char *listing(const char *repository)
+{
+        bool shards = strcmp(repository, "org/sharded") == 0;
+        if (shards)
+                return format_text("{\"sha\":\"" COMMIT "\",\"siblings\":[{\"rfilename\":\"config.json\"},"
+                                   "{\"rfilename\":\"original/model.safetensors\"},"
+                                   "{\"rfilename\":\"model.safetensors.index.json\"},"
+                                   "{\"rfilename\":\"model-00001-of-00002.safetensors\"},"
+                                   "{\"rfilename\":\"model-00002-of-00002.safetensors\",\"lfs\":null}]}");
+        return format_text("{\"id\":\"x\",\"sha\":\"" COMMIT
+                           "\",\"siblings\":[{\"rfilename\":\"model.safetensors\",\"size\":%zu,"
+                           "\"blobId\":\"b\",\"lfs\":{\"sha256\":\"%s\",\"size\":1,\"pointerSize\":134}}]}",
+                           strcmp(repository, "org/resized") == 0 ? (size_t)7 : (size_t)file_size(file),
+                           strcmp(repository, "org/forged") == 0
+                                   ? "00000000000000000000000000000000000000000000000000000000deadbeef"
+                                   : digest);
+}
+
+/* "/api/models/ORG/NAME/revision/REV?...": the repository, if there is one of this kind and revision. */
+static char *repository_of(const char *path)
+{
+        static const char *const names[] = {"org/tiny", "org/sharded", "org/resized", "org/forged", "org/gated"};
+        for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+                static const char *const revisions[] = {"main", "v1%2Fb", COMMIT};
+                for (size_t r = 0; r < 3; r++)
+                        if (strncmp(path, format_text("/api/models/%s/revision/%s?", names[i], revisions[r]),
+                                    strlen(names[i]) + strlen(revisions[r]) + 23) == 0)
+                                return format_text("%s", names[i]);
+        }
+        return NULL;
+}
+
+static void answer_hub(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)e;
+        const char *token = endpoint_header(request, "Authorization"),
+                   *resolve = strstr(request->path, "/resolve/" COMMIT "/");
+        const char *repository = repository_of(request->path);
+        if (!token || strcmp(token, "Bearer hf_thetoken") != 0) {
+                reply->status = 401;
+        } else if (repository && strcmp(repository, "org/gated") == 0) {
+                reply->status = 403;
+                reply->headers = format_text("X-Error-Code: GatedRepo\r\nX-Request-Id: r1\r\n");
+        } else if (repository) {
+                reply->body = listing(repository);
+        } else if (resolve && strncmp(request->path, "/org/", 5) == 0) {
+                bool shards = strncmp(request->path, "/org/sharded/", 13) == 0;
+                reply->status = 302;
+                reply->headers = format_text("Location: %s/%s/%s\r\nX-Linked-Size: 1\r\n", cdn.url,
+                                             shards ? "shards" : "whole", resolve + strlen("/resolve/" COMMIT "/"));
+        } else {
+                reply->status = 404;
+                reply->headers = format_text("X-Error-Code: RepoNotFound\r\n");
+        }
+}
+
+/* ---- the stage ---- */
+
+static void hash_file(void)
+{
+        unsigned char sum[32];
+        size_t size;
+        char *data = file_read(file, &size);
+
+        SHA256((unsigned char *)data, size, sum);
+        digest = must_alloc(65);
+        for (int i = 0; i < 32; i++)
+                snprintf(digest + 2 * i, 3, "%02x", sum[i]);
+        free(data);
+}
+
+static void begin(void)
+{
+        whole = model_mixed(1, 3 << 20);
+        sharded = model_mixed(2, 3 << 20);
+        folder = suite_path("whole");
+        model_write_sharded(sharded, suite_path("shards"), 2, false);
+        if (system(format_text("mkdir -p %s", folder)) != 0)
+                die("mkdir");
+        file = suite_path("whole/model.safetensors");
+        model_write(whole, file);
+        hash_file();
+        hub.answer = answer_hub;
+        cdn.answer = answer_cdn;
+        endpoint_start(&hub);
+        endpoint_start(&cdn);
+        file_write(suite_path("token"), "hf_thetoken\n", 12);
+        setenv("HF_ENDPOINT", hub.url, 1);
+        setenv("HF_TOKEN", format_text("file:%s", suite_path("token")), 1);
+        stage_begin(
+                (const char *const[]){"--device", "host=256MiB", "--block-size", "1MiB", "--log-level", "debug", NULL});
+}
+
+static void connect_client(void)
+{
+        client = client_open(&stage);
+}
+
+static void check_stage(void)
+{
+        streamer_close(client);
+        stage_still_serves();
+}
+
+static void assert_fails(const char *source, int code, const char *what)
+{
+        ck_assert_int_eq(client_load_result(client, source, "fails", text), code);
+        ck_assert_msg(strstr(text, what) != NULL, "%s", text);
+        client_unload(client, "fails");
+}
+
+static void load_equals(const char *source, const char *name, const struct model *m)
+{
+        client_load(client, source, NULL);
+        client_equals(client, name, m);
+        client_unload(client, name);
+}
+
+static int load_sha256(const char *source)
+{
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source, .name = "sha", .verify = "sha256"};
+        streamer_op *op = NULL;
+        int r = streamer_load(client, &opts, &op);
+
+        if (r == 0)
+                r = streamer_op_wait(op, 20000, NULL);
+        snprintf(text, sizeof(text), "%s", streamer_last_error(client));
+        streamer_op_free(op);
+        return r;
+}
+
+/* ---- tests ---- */
+
+static const char *const revisions[] = {"", "@main", "@v1/b", "@" COMMIT};
+
+START_TEST(a_model_by_its_name_and_revision)
+{
+        load_equals(format_text("hf://org/tiny%s", revisions[_i]), "org/tiny", whole);
+}
+END_TEST
+
+START_TEST(a_model_in_shards)
+{
+        load_equals("hf://org/sharded", "org/sharded", sharded);
+}
+END_TEST
+
+START_TEST(sha256_as_the_hub_has_it)
+{
+        ck_assert_msg(load_sha256("hf://org/tiny") == 0, "%s", text);
+        client_equals(client, "sha", whole);
+        client_unload(client, "sha");
+        ck_assert_int_eq(load_sha256("hf://org/forged"), STREAMER_EFAILED);
+        ck_assert_msg(strstr(text, "SHA-256 differs") != NULL, "%s", text);
+        client_unload(client, "sha");
+        ck_assert_int_eq(load_sha256("hf://org/sharded"), STREAMER_EFAILED);
+        ck_assert_msg(strstr(text, "no published SHA-256") != NULL, "%s", text);
+        client_unload(client, "sha");
+}
+END_TEST
+
+START_TEST(a_file_of_another_size_than_listed)
+{
+        assert_fails("hf://org/resized", STREAMER_EFAILED, "where the Hub lists 7");
+}
+END_TEST
+
+START_TEST(a_model_that_is_not_there)
+{
+        assert_fails("hf://org/none", STREAMER_ENOENT,
+                     "the Hub answers 404 RepoNotFound (hf://org/none@main, with a token)");
+}
+END_TEST
+
+START_TEST(a_revision_that_is_not_there)
+{
+        assert_fails("hf://org/tiny@v9", STREAMER_ENOENT, "hf://org/tiny@v9");
+}
+END_TEST
+
+START_TEST(a_gated_model)
+{
+        assert_fails("hf://org/gated", STREAMER_EPERM, "the Hub answers 403 GatedRepo");
+        ck_assert_ptr_nonnull(strstr(text, "request r1"));
+}
+END_TEST
+
+static const char *const bad_sources[] = {"hf://",       "hf:///x",     "hf://a/b/c",        "hf://../x",
+                                          "hf://org/..", "hf://o rg/x", "hf://org/x@../../y"};
+
+START_TEST(what_names_no_model)
+{
+        ck_assert_int_eq(client_load_result(client, bad_sources[_i], NULL, text), STREAMER_EINVAL);
+}
+END_TEST
+
+/* Last. The endpoints live in another process than the tests: they leave a file. */
+START_TEST(the_token_went_to_the_hub_alone)
+{
+        char *log = file_read(stage.log, NULL);
+        ck_assert_ptr_null(strstr(log, "thetoken"));
+        ck_assert_uint_eq(file_size(suite_path("leaked")), 0);
+}
+END_TEST
+
+#define LOOP(group, test, table) tcase_add_loop_test(group, test, 0, (int)(sizeof(table) / sizeof((table)[0])))
+
+int main(void)
+{
+        suite_begin("hub");
+        file_write(suite_path("leaked"), "", 0);
+        TCase *tests = suite_group("hub", begin, stage_end, 60);
+        tcase_add_checked_fixture(tests, connect_client, check_stage);
+        LOOP(tests, a_model_by_its_name_and_revision, revisions);
+        tcase_add_test(tests, a_model_in_shards);
+        tcase_add_test(tests, sha256_as_the_hub_has_it);
+        tcase_add_test(tests, a_file_of_another_size_than_listed);
+        tcase_add_test(tests, a_model_that_is_not_there);
+        tcase_add_test(tests, a_revision_that_is_not_there);
+        tcase_add_test(tests, a_gated_model);
+        LOOP(tests, what_names_no_model, bad_sources);
+        tcase_add_test(tests, the_token_went_to_the_hub_alone);
+        return suite_run();
+}
