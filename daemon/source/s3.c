@@ -386,6 +386,7 @@ static int s3_open(const struct sources *sources, const char *canonical, const s
                 log_info("bucket %s is in region %s", uri.bucket, region);
                 s3_sites_learn(sources->s3, site, uri.bucket, region);
                 source_set_deinit(set);
+                *error = (struct error){.code = 0};
                 r = attempt(sources, canonical, &uri, opts, set, region, error);
         }
         s3_uri_deinit(&uri);

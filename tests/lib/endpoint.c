@@ -149,12 +149,13 @@ void endpoint_forward(const struct endpoint_request *request, struct endpoint_re
         size_t size;
 
         must(connect(fd, (struct sockaddr *)&address, sizeof(address)));
-        char *text = format_text("%s %s HTTP/1.1\r\nConnection: close\r\n%s\r\n", request->method, request->path,
+        /* The older version, or an answer in chunks may come. */
+        char *text = format_text("%s %s HTTP/1.0\r\nConnection: close\r\n%s\r\n", request->method, request->path,
                                  other_headers(request->headers));
         send_all(fd, text, strlen(text));
         char *answer = read_all(fd, &size), *end = strstr(answer, "\r\n\r\n");
         close(fd);
-        if (!end || sscanf(answer, "HTTP/1.1 %d", &reply->status) != 1)
+        if (!end || sscanf(answer, "HTTP/1.%*d %d", &reply->status) != 1)
                 die("no answer to forward: %.200s", answer);
         *end = '\0';
         reply->headers = other_headers(answer + strcspn(answer, "\r\n"));

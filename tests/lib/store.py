@@ -3,8 +3,9 @@
 # store.py ENDPOINT ACCESS SECRET: fills a store by botocore. Takes commands on its input, one a line,
 # fields separated by tabs, and answers each with a line:
 #
-#   bucket NAME          public NAME            put BUCKET KEY FILE
+#   bucket NAME          open NAME              put BUCKET KEY FILE
 #   many BUCKET PREFIX N    delete BUCKET KEY    session ARN SECONDS
+import json
 import sys
 
 import botocore.session
@@ -30,8 +31,11 @@ def read(path):
 def do(verb, *args):
     if verb == "bucket":
         s3.create_bucket(Bucket=args[0])
-    elif verb == "public":
-        s3.put_bucket_acl(Bucket=args[0], ACL="public-read")
+    elif verb == "open":  # to everybody, with all that is in it
+        policy = {"Version": "2012-10-17", "Statement": [{
+            "Effect": "Allow", "Principal": {"AWS": ["*"]}, "Action": ["s3:ListBucket", "s3:GetObject"],
+            "Resource": ["arn:aws:s3:::" + args[0], "arn:aws:s3:::" + args[0] + "/*"]}]}
+        s3.put_bucket_policy(Bucket=args[0], Policy=json.dumps(policy))
     elif verb == "put":
         s3.put_object(Bucket=args[0], Key=args[1], Body=read(args[2]))
     elif verb == "many":

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A second store, independent of the first: Ceph's radosgw. Sessions of STS, among them one that ends in
+ * mid-load; public buckets; keys as its own lists encode them.
+ */
+#include "tests/lib/endpoint.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/store.h"
+#include "tests/lib/suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static struct store store;
+static streamer_client *client;
+static struct model *model;
+static char text[1024];
+static struct endpoint proxy, container;
+
+/* Shared by the endpoints' process and the tests'. */
+static struct shared {
+        unsigned sessions, refused, gets;
+        bool armed;
+        char first[256]; /* access key of the first session */
+} * shared;
+
+/* ---- endpoints ---- */
+
+/* Hands out real sessions of the store's STS. */
+static void answer_container(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)e;
+        (void)request;
+        char *session = store_do(&store, "session\tarn:aws:iam:::role/reader\t900"), *save;
+        const char *access = strtok_r(session, "\t", &save), *secret = strtok_r(NULL, "\t", &save);
+        const char *token = strtok_r(NULL, "\t", &save);
+
+        if (shared->sessions++ == 0)
+                snprintf(shared->first, sizeof(shared->first), "%s", access);
+        reply->body = format_text("{\"AccessKeyId\":\"%s\",\"SecretAccessKey\":\"%s\",\"Token\":\"%s\","
+                                  "\"Expiration\":\"2099-01-01T00:00:00Z\"}",
+                                  access, secret, token);
+}
+
+/* Forwards; once armed, what the first session asks for from the third object request on has expired. */
+static void answer_proxy(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)e;
+        bool object = strstr(request->path, ".safetensors") != NULL;
+        const char *authorization = endpoint_header(request, "Authorization");
+        unsigned n = object ? __atomic_add_fetch(&shared->gets, 1, __ATOMIC_SEQ_CST) : 0;
+
+        if (shared->armed && n > 2 && authorization && strstr(authorization, shared->first)) {
+                __atomic_add_fetch(&shared->refused, 1, __ATOMIC_SEQ_CST);
+                reply->status = 403;
+                reply->body = format_text("<?xml version=\"1.0\"?><Error><Code>ExpiredToken</Code></Error>");
+                return;
+        }
+        endpoint_forward(request, reply, store.port);
+}
+
+/* ---- the stage ---- */
+
+static char *settings(void)
+{
+        return format_text("http:\n"
+                           "  backoff: 10ms\n"
+                           "s3:\n"
+                           "  endpoint: '%s'\n"
+                           "  sources:\n"
+                           "    - {source: 's3://models/own/', endpoint: '%s', access_key: TESTACCESS,\n"
+                           "       secret_key: testsecret}\n"
+                           "    - {source: 's3://models/region/', endpoint: '%s', access_key: TESTACCESS,\n"
+                           "       secret_key: testsecret, region: eu-nowhere-7}\n"
+                           "    - {source: 's3://public', endpoint: '%s', unsigned: true}\n"
+                           "    - {source: 's3://models/unsigned/', endpoint: '%s', unsigned: true}\n",
+                           proxy.url, store.url, store.url, store.url, store.url);
+}
+
+static void begin(void)
+{
+        char *config = suite_path("config.yaml"), *yaml;
+
+        shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        store_start(&store, "radosgw", suite_path("radosgw"));
+        store_do(&store, "bucket\tmodels");
+        store_do(&store, "bucket\tpublic");
+        proxy.answer = answer_proxy;
+        container.answer = answer_container;
+        endpoint_start(&proxy);
+        endpoint_start(&container);
+        yaml = settings();
+        file_write(config, yaml, strlen(yaml));
+        unsetenv("AWS_ACCESS_KEY_ID");
+        unsetenv("AWS_SECRET_ACCESS_KEY");
+        unsetenv("AWS_ENDPOINT_URL_S3");
+        setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null/none", 1);
+        setenv("AWS_CONFIG_FILE", "/dev/null/none", 1);
+        setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", container.url, 1);
+        stage_begin((const char *const[]){"--config", config, "--device", "host=256MiB", "--block-size", "1MiB",
+                                          "--log-level", "debug", NULL});
+}
+
+static void end(void)
+{
+        stage_end();
+        store_stop(&store);
+}
+
+static void connect_client(void)
+{
+        client = client_open(&stage);
+}
+
+static void check_stage(void)
+{
+        streamer_close(client);
+        stage_still_serves();
+}
+
+static void put(const char *bucket, const struct model *m, const char *key)
+{
+        char *path = suite_path("upload");
+
+        model_write(m, path);
+        store_do(&store, "put\t%s\t%s\t%s", bucket, key, path);
+}
+
+static void load_equals(const char *source, const char *name, const struct model *m)
+{
+        client_load(client, source, name);
+        client_equals(client, name, m);
+        client_unload(client, name);
+}
+
+/* ---- tests ---- */
+
+START_TEST(keys_of_the_store)
+{
+        model = model_mixed(1, 4 << 20);
+        put("models", model, "own/model.safetensors");
+        load_equals("s3://models/own/", "own", model);
+}
+END_TEST
+
+/* The session's token is signed with each request, and its role may read. */
+START_TEST(a_session_of_sts)
+{
+        model = model_mixed(2, 4 << 20);
+        put("models", model, "session/model.safetensors");
+        load_equals("s3://models/session/", "session", model);
+        ck_assert_uint_ge(shared->sessions, 1);
+}
+END_TEST
+
+START_TEST(a_session_that_ends_in_mid_load)
+{
+        model = model_mixed(3, 8 << 20);
+        put("models", model, "expired/model.safetensors");
+        shared->gets = 0;
+        shared->armed = true;
+        load_equals("s3://models/expired/", "expired", model);
+        shared->armed = false;
+        ck_assert_uint_ge(shared->refused, 1);
+        ck_assert_uint_eq(shared->sessions, 2); /* one more, for all requests that were refused */
+}
+END_TEST
+
+START_TEST(a_public_bucket_unsigned)
+{
+        model = model_mixed(4, 2 << 20);
+        put("public", model, "model.safetensors");
+        store_do(&store, "open\tpublic");
+        load_equals("s3://public", "public", model);
+}
+END_TEST
+
+START_TEST(a_private_bucket_unsigned)
+{
+        model = model_mixed(5, 1 << 18);
+        put("models", model, "unsigned/model.safetensors");
+        ck_assert_int_eq(client_load_result(client, "s3://models/unsigned/", "u", text), STREAMER_EPERM);
+        ck_assert_msg(strstr(text, "403 AccessDenied") && strstr(text, "unsigned)"), "%s", text);
+        client_unload(client, "u");
+}
+END_TEST
+
+static const char *const keys[] = {"a b", "a+b", "a=b", "a%41b", "a//b", "\xe4\xb8\xad", "a&b?c#d", "a.."};
+
+START_TEST(a_prefix_of_any_characters)
+{
+        model = model_mixed(10 + (uint64_t)_i, 1 << 18);
+        put("models", model, format_text("own/%s/x.safetensors", keys[_i]));
+        load_equals(format_text("s3://models/own/%s/", keys[_i]), "odd", model);
+}
+END_TEST
+
+/* This store does not look at the region; nothing is learnt, and nothing fails. */
+START_TEST(a_store_that_takes_any_region)
+{
+        model = model_mixed(30, 1 << 18);
+        put("models", model, "region/model.safetensors");
+        load_equals("s3://models/region/", "region", model);
+}
+END_TEST
+
+START_TEST(no_secret_is_in_the_log)
+{
+        char *log = file_read(stage.log, NULL);
+
+        ck_assert_ptr_null(strstr(log, "testsecret"));
+        ck_assert_ptr_null(strstr(log, "security-token:"));
+        ck_assert_ptr_nonnull(strstr(log, "credentials: from container endpoint"));
+}
+END_TEST
+
+static const char *missing;
+
+START_TEST(a_store_can_be_started)
+{
+        SKIP(missing);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("s3_radosgw");
+        missing = store_missing("radosgw");
+        if (missing) {
+                tcase_add_test(suite_group("radosgw", NULL, NULL, 10), a_store_can_be_started);
+                return suite_run();
+        }
+        TCase *tests = suite_group("radosgw", begin, end, 60);
+        tcase_add_checked_fixture(tests, connect_client, check_stage);
+        tcase_add_test(tests, keys_of_the_store);
+        tcase_add_test(tests, a_session_of_sts);
+        tcase_add_test(tests, a_session_that_ends_in_mid_load);
+        tcase_add_test(tests, a_public_bucket_unsigned);
+        tcase_add_test(tests, a_private_bucket_unsigned);
+        tcase_add_loop_test(tests, a_prefix_of_any_characters, 0, (int)(sizeof(keys) / sizeof(keys[0])));
+        tcase_add_test(tests, a_store_that_takes_any_region);
+        tcase_add_test(tests, no_secret_is_in_the_log);
+        return suite_run();
+}
