@@ -135,10 +135,22 @@ static char *other_headers(const char *headers)
                 line += strspn(line, "\r\n");
                 int len = (int)strcspn(line, "\r\n");
                 if (len > 0 && strncasecmp(line, "Connection:", 11) != 0 &&
-                    strncasecmp(line, "Content-Length:", 15) != 0)
+                    strncasecmp(line, "Content-Length:", 15) != 0 && strncasecmp(line, "Transfer-Encoding:", 18) != 0)
                         kept = format_text("%s%.*s\r\n", kept, len, line);
         }
         return kept;
+}
+
+/* In place: the bytes without the sizes between them. */
+static size_t join_chunks(char *body)
+{
+        char *to = body, *from = body, *line_end;
+
+        for (unsigned long n; (n = strtoul(from, &line_end, 16)) > 0; from = line_end + 2 + n + 2) {
+                memmove(to, line_end + 2, n);
+                to += n;
+        }
+        return (size_t)(to - body);
 }
 
 void endpoint_forward(const struct endpoint_request *request, struct endpoint_reply *reply, unsigned port)
@@ -149,8 +161,7 @@ void endpoint_forward(const struct endpoint_request *request, struct endpoint_re
         size_t size;
 
         must(connect(fd, (struct sockaddr *)&address, sizeof(address)));
-        /* The older version, or an answer in chunks may come. */
-        char *text = format_text("%s %s HTTP/1.0\r\nConnection: close\r\n%s\r\n", request->method, request->path,
+        char *text = format_text("%s %s HTTP/1.1\r\nConnection: close\r\n%s\r\n", request->method, request->path,
                                  other_headers(request->headers));
         send_all(fd, text, strlen(text));
         char *answer = read_all(fd, &size), *end = strstr(answer, "\r\n\r\n");
@@ -162,6 +173,8 @@ void endpoint_forward(const struct endpoint_request *request, struct endpoint_re
         reply->size = size - (size_t)(end + 4 - answer);
         reply->body = must_alloc(reply->size + 1);
         memcpy(reply->body, end + 4, reply->size);
+        if (strcasestr(answer, "\r\nTransfer-Encoding: chunked"))
+                reply->size = join_chunks(reply->body);
 }
 
 /* ---- threads ---- */
