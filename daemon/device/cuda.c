@@ -633,6 +633,11 @@ struct cuda *cuda_free(struct cuda *cuda)
 {
         if (cuda == NULL)
                 return NULL;
+        /* The context that pins the ring stays while others are in use, and may be the last of them. */
+        if (cuda->pinned_by >= 0 && cuda->api->cudaSetDevice(cuda->pinned_by) == CUDA_OK) {
+                cuda->api->cudaHostUnregister(cuda->ring);
+                cuda->api->cudaDeviceReset();
+        }
         cuda_api_close(cuda->api);
         pthread_mutex_destroy(&cuda->mutex);
         free(cuda);
