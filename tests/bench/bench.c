@@ -29,11 +29,8 @@ static uint64_t setting(const char *name, uint64_t otherwise, uint64_t most)
 static const struct {
         const char *name;
         void (*run)(const struct bench *b);
-} groups[] = {{"rates", rows_rates},
-              {"tensors", rows_tensors},
-              {"memory", rows_memory},
-              {"network", rows_network},
-              {"attach", rows_attach}};
+} groups[] = {{"rates", rows_rates},     {"tensors", rows_tensors},   {"memory", rows_memory},
+              {"network", rows_network}, {"fairness", rows_fairness}, {"attach", rows_attach}};
 
 static jmp_buf group_failed;
 

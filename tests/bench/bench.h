@@ -55,6 +55,7 @@ enum better { HIGHER, LOWER };
         X(http_memory,                  "MiB",        LOWER,  32) \
         X(one_range_in_50_fails,        "times",      LOWER,  1.3) \
         X(http_cpu_beyond_curl,         "CPU-s/GiB",  LOWER,  0.3) \
+        X(fairness_small_load,          "times",      LOWER,  2.5) \
         X(attach_300,                   "us",         LOWER,  300) \
         X(attach_100k,                  "us",         LOWER,  300)
 // clang-format on
@@ -119,7 +120,8 @@ const char *bench_file(const struct bench *b, const struct model *m, const char 
 void rows_rates(const struct bench *b);   /* the large file: cold, warm, processor, storage */
 void rows_tensors(const struct bench *b); /* many tensors against one */
 void rows_memory(const struct bench *b);
-void rows_network(const struct bench *b); /* http, https, latency, failures */
+void rows_network(const struct bench *b);  /* http, https, latency, failures */
+void rows_fairness(const struct bench *b); /* a small load beside a large one */
 void rows_attach(const struct bench *b);
 int attach_child(const char *socket, const char *model); /* the process that is measured */
 
