@@ -13,13 +13,14 @@
 #define MIB (UINT64_C(1) << 20)
 
 static streamer_client *client;
+static struct fake_state *gpus;
 
 /* GPUs of 64 MiB each, of which others have `others`, and no more than `largest` in one piece. The
  * first hands out cuda-ipc, the second descriptors. */
 static void start(const char *others, const char *largest, const char *host_cache)
 {
         int n = (int)getpid();
-        char library[512], driver[512], *config = suite_path("cuda-%d.yaml", n);
+        char library[512], driver[512], *config = suite_path("cuda-%d.yaml", n), *state = suite_path("gpus-%d", n);
 
         fake_library("libcudart.so.13", library, sizeof(library));
         fake_library("libcuda.so.1", driver, sizeof(driver));
@@ -27,6 +28,9 @@ static void start(const char *others, const char *largest, const char *host_cach
         setenv("FAKECUDA_MEM_MIB", "64", 1);
         setenv("FAKECUDA_OTHERS_MIB", others, 1);
         setenv("FAKECUDA_LARGEST_MIB", largest, 1);
+        setenv("FAKECUDA_STATE", state, 1);
+        gpus = fake_state_map(state);
+        ck_assert_ptr_nonnull(gpus);
         setenv("STREAMER_CUDA_LIBRARY", driver, 1);
         char *text = format_text("host_cache: %s\ncuda: {library: '%s'}\n"
                                  "devices:\n"
@@ -53,6 +57,13 @@ static void begin_with_others(void)
 static void begin_cache(void)
 {
         start("0", "64", "66MiB");
+}
+
+static void begin_damaged(void)
+{
+        setenv("FAKECUDA_DAMAGE", "1", 1);
+        begin_cache();
+        unsetenv("FAKECUDA_DAMAGE");
 }
 
 static void end(void)
@@ -286,6 +297,57 @@ START_TEST(unload_drops_what_is_cached)
 }
 END_TEST
 
+/* ---- what goes wrong there ---- */
+
+START_TEST(a_byte_that_differs_is_not_kept)
+{
+        uint64_t nothing = 0;
+        load_named("a", devices[_i]);
+        load_named("b", devices[_i]);
+        load_named("c", devices[_i]);
+        ck_assert(eventually(cache_holds, &nothing, 10000));
+        ck_assert_str_eq(client_state(client, "a"), "");
+        ck_assert_ptr_nonnull(strstr(file_read(stage.log, NULL), "resident bytes differ from those that were loaded"));
+}
+END_TEST
+
+START_TEST(memory_that_cannot_be_pinned_keeps_nothing)
+{
+        uint64_t nothing = 0;
+        load_named("a", devices[_i]);
+        load_named("b", devices[_i]);
+        fake_arm(gpus, "cudaHostRegister", 1, 2);
+        load_named("c", devices[_i]);
+        ck_assert(eventually(cache_holds, &nothing, 10000));
+        ck_assert_str_eq(client_state(client, "a"), "");
+        check_on("c", devices[_i], named("c"));
+        load_named("d", devices[_i]);
+        ck_assert_str_eq(client_state(client, "b"), "cached");
+}
+END_TEST
+
+START_TEST(a_copy_back_that_fails_leaves_the_cached_one)
+{
+        streamer_op *op;
+        load_named("a", devices[_i]);
+        load_named("b", devices[_i]);
+        load_named("c", devices[_i]);
+        client_unload(client, "c");
+        streamer_load_opts opts = {.struct_size = sizeof(opts),
+                                   .source = suite_path("a.safetensors"),
+                                   .name = "a",
+                                   .devices = &devices[_i],
+                                   .n_devices = 1};
+        fake_arm(gpus, "cudaMemcpy", 1, 719);
+        client_ok(client, streamer_load(client, &opts, &op), "a");
+        ck_assert_int_eq(streamer_op_wait(op, -1, NULL), STREAMER_EFAILED);
+        streamer_op_free(op);
+        ck_assert_uint_eq(cache_used(), 20 * MIB);
+        load_again("a", devices[_i]);
+        check_on("a", devices[_i], named("a"));
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("room on GPUs");
@@ -305,5 +367,12 @@ int main(void)
         tcase_add_test(cache, a_changed_file_does_not_come_from_the_cache);
         tcase_add_test(cache, the_cache_has_its_own_budget_and_order);
         tcase_add_test(cache, unload_drops_what_is_cached);
+        TCase *wrong = suite_group("what goes wrong there", NULL, NULL, 60);
+        tcase_add_checked_fixture(wrong, begin_cache, end);
+        tcase_add_loop_test(wrong, memory_that_cannot_be_pinned_keeps_nothing, 0, 2);
+        tcase_add_loop_test(wrong, a_copy_back_that_fails_leaves_the_cached_one, 0, 2);
+        TCase *damaged = suite_group("damage", NULL, NULL, 60);
+        tcase_add_checked_fixture(damaged, begin_damaged, end);
+        tcase_add_loop_test(damaged, a_byte_that_differs_is_not_kept, 0, 2);
         return suite_run();
 }

@@ -350,6 +350,31 @@ START_TEST(what_drains_too_long_is_taken)
 }
 END_TEST
 
+START_TEST(what_is_replaced_is_taken_when_its_time_is_over)
+{
+        const char *path;
+        streamer_op *op;
+        streamer_lease *again;
+        streamer_client *holder = client_open(&stage);
+        struct model *old = load("a");
+        streamer_lease *lease = client_attach(holder, "a");
+        struct model *new = model_of("b", &path);
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = path, .name = "a", .drain_timeout_ms = 1};
+        client_ok(client, streamer_load(client, &opts, &op), "load");
+        client_ok(client, streamer_op_wait(op, -1, NULL), "wait");
+        streamer_op_free(op);
+        client_equals(client, "a", new);
+        ck_assert(eventually(is_revoked, lease, 10000));
+        lease_equals(lease, old);
+        streamer_attach_opts wanted = {.struct_size = sizeof(wanted), .generation = streamer_generation(lease)};
+        ck_assert_int_eq(streamer_attach(client, "a", &wanted, &again), STREAMER_ENOENT);
+        wanted = (streamer_attach_opts){.struct_size = sizeof(wanted), .digest = streamer_digest(lease)};
+        ck_assert_int_eq(streamer_attach(client, "a", &wanted, &again), STREAMER_EDIGEST);
+        streamer_detach(lease);
+        streamer_close(holder);
+}
+END_TEST
+
 START_TEST(without_force_a_leased_model_stays)
 {
         load("a");
@@ -403,6 +428,7 @@ int main(void)
         tcase_add_test(force, force_tells_the_client_and_leaves_its_memory_as_it_was);
         tcase_add_test(force, ps_names_who_holds_what_was_taken);
         tcase_add_test(force, what_drains_too_long_is_taken);
+        tcase_add_test(force, what_is_replaced_is_taken_when_its_time_is_over);
         tcase_add_test(force, without_force_a_leased_model_stays);
         TCase *events = suite_group("events of one model", begin, stage_end, 60);
         tcase_add_checked_fixture(events, connect_client, check_stage);
