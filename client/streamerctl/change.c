@@ -188,12 +188,15 @@ static void print_plan_of(const json_t *plan)
 
 static void print_plan(const json_t *plan)
 {
+        bool streamed = json_is_true(json_object_get(plan, "streamed"));
         char bytes[HUMAN_MAX];
         size_t i;
         const json_t *device, *devices = json_object_get(plan, "devices");
         put_escaped(stdout, json_str(plan, "model"));
         printf("  %" PRIu64 " tensors in %" PRIu64 " files, %s\n", json_u64(plan, "tensors"), json_u64(plan, "files"),
                human_size(bytes, json_u64(plan, "bytes")));
+        if (streamed)
+                puts("  its server knows no ranges: it is read in one stream");
         if (!devices)
                 print_plan_of(plan);
         json_array_foreach(devices, i, device)

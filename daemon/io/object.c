@@ -206,6 +206,11 @@ void object_deinit(struct object *object)
         *object = (struct object){.fd = -1, .direct = -1};
 }
 
+bool object_streamed(const struct object *object)
+{
+        return object->ops->streamed != NULL && object->ops->streamed(object);
+}
+
 int object_read_ranges(const struct object_range *ranges, size_t n, struct error *error)
 {
         return n > 0 ? ranges[0].object->ops->read_ranges(ranges, n, error) : 0;

@@ -47,6 +47,7 @@ struct object_ops {
         int (*check_versions)(const struct object *const *objects, size_t n, struct error *error);
         /* What tells this version of this object from all others. */
         void (*identify)(const struct object *object, struct hash *hash);
+        bool (*streamed)(const struct object *object); /* NULL: none is */
         void (*deinit)(struct object *object);
 };
 
@@ -64,6 +65,9 @@ struct object {
                 struct remote *remote;
         };
 };
+
+/* It can only be read from its beginning, in one go: a server that knows no ranges. */
+bool object_streamed(const struct object *object);
 
 /* All of one kind; n may be 0. */
 int object_read_ranges(const struct object_range *ranges, size_t n, struct error *error);

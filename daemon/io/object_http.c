@@ -194,6 +194,11 @@ static uint64_t http_first_read(const struct object *object)
         return remote_of(object)->n_first;
 }
 
+static bool http_streamed(const struct object *object)
+{
+        return !remote_of(object)->ranges && object->version.size > 0;
+}
+
 static void http_deinit(struct object *object)
 {
         struct remote *remote = object->remote;
@@ -217,13 +222,9 @@ const struct object_ops object_http_ops = {
         .read_ranges = http_read_ranges,
         .check_versions = http_check_versions,
         .identify = http_identify,
+        .streamed = http_streamed,
         .deinit = http_deinit,
 };
-
-bool object_http_streamed(const struct object *object)
-{
-        return object->ops == &object_http_ops && !object->remote->ranges;
-}
 
 int object_http_text(const struct object *object, uint64_t max, struct text *text, struct error *error)
 {
@@ -309,7 +310,7 @@ static int learn(struct object *object, const struct object_url *url, struct htt
 static void log_kind(const struct object *object)
 {
         const struct remote *remote = object->remote;
-        if (!remote->ranges && object->version.size > 0)
+        if (http_streamed(object))
                 log_warn("the server knows no ranges: read in one stream (%s)", object->path);
         if (remote->etag == NULL)
                 log_info("the server sends no ETag: a version is %s (%s)",

@@ -30,9 +30,6 @@ struct object_url {
 int object_http_open(struct http *http, const struct object_url *urls, size_t n, struct object *objects,
                      struct error *error);
 
-/* A server that does not know ranges: read from the beginning, in one stream. */
-bool object_http_streamed(const struct object *object);
-
 /* All of a small object, NUL-terminated. STREAMER_EFAILED where it is larger than max. */
 struct text;
 int object_http_text(const struct object *object, uint64_t max, struct text *text, struct error *error);

@@ -544,7 +544,7 @@ static void http_watch(struct reader *reader, uint64_t now)
 static bool any_streamed(const struct read_job *job)
 {
         for (size_t i = 0; i < job->plan->n_blocks; i++)
-                if (object_http_streamed(&job->objects[job->plan->blocks[i].file]))
+                if (object_streamed(&job->objects[job->plan->blocks[i].file]))
                         return true;
         return false;
 }

@@ -298,6 +298,8 @@ static void estimate(struct load_target *target)
         e->budget = device_budget(device);
         e->unused = device_unused(device);
         e->fits = e->resident || e->needed <= e->unused;
+        for (size_t i = 0; i < target->part->resolved.set.n_objects; i++)
+                e->streamed |= object_streamed(&target->part->resolved.set.objects[i]);
 }
 
 static void plan_done(struct work *work)

@@ -75,6 +75,7 @@ struct load_request {
 struct load_estimate {
         uint64_t files, tensors, bytes, needed, unused, budget, segments, blocks, copied;
         bool fits, resident;
+        bool streamed; /* a server of it knows no ranges */
 };
 
 struct load;

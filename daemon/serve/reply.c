@@ -8,6 +8,14 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* The query of a URL may be a signature: whoever reads replies has no use for it. */
+static void write_source(struct writer *w, const char *source)
+{
+        bool url = strncmp(source, "http://", 7) == 0 || strncmp(source, "https://", 8) == 0;
+        writer_key(w, "source");
+        writer_strn(w, source, url ? strcspn(source, "?") : strlen(source));
+}
+
 /* Models in one reply: each is at most a name, a source and an error, far below 1 MiB in all. */
 #define LIST_PAGE 64
 /* Bytes of tensor records in one reply. */
@@ -93,7 +101,7 @@ void reply_model(struct writer *w, const struct group *group)
         writer_kstr(w, "name", group->name);
         writer_ku64(w, "generation", g->number);
         reply_group_digest(w, group);
-        writer_kstr(w, "source", g->source);
+        write_source(w, g->source);
         writer_kstr(w, "state", generation_state_name(g->state));
         writer_ku64(w, "bytes", group_bytes(group));
         writer_ku64(w, "tensors", group_tensors(group));
@@ -415,22 +423,25 @@ static void write_estimate(struct writer *w, const struct load_target *target)
 static void write_estimate_sums(struct writer *w, const struct load *load)
 {
         uint64_t files = 0, tensors = 0, bytes = 0;
+        bool streamed = false;
         for (size_t i = 0; i < (load->pattern != NULL ? load->n_targets : 1); i++) {
                 files += load->targets[i].estimate.files;
                 tensors += load->targets[i].estimate.tensors;
                 bytes += load->targets[i].estimate.bytes;
+                streamed |= load->targets[i].estimate.streamed;
         }
         writer_ku64(w, "files", files);
         writer_ku64(w, "tensors", tensors);
         writer_ku64(w, "bytes", bytes);
+        writer_kbool(w, "streamed", streamed);
 }
 
 void reply_estimate(struct writer *w, const struct load *load, uint64_t id)
 {
         bool several = load->n_targets > 1;
-        writer_reply(w, id, 5 + (several ? 1 : ESTIMATE_FIELDS));
+        writer_reply(w, id, 6 + (several ? 1 : ESTIMATE_FIELDS));
         writer_kstr(w, "model", load->name);
-        writer_kstr(w, "source", load->source);
+        write_source(w, load->source);
         write_estimate_sums(w, load);
         if (!several) {
                 write_estimate(w, &load->targets[0]);

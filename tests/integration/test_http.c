@@ -34,7 +34,7 @@ static const char *write_config(void)
                                        "  hosts:\n"
                                        "    - {host: localhost, token: the-token-of-localhost}\n"
                                        "    - {host: '127.0.0.2', user: me, password: the-password}\n",
-                                       web.ca, suite_short() ? "8s" : "1500ms");
+                                       web.ca, suite_short() ? "3s" : "1500ms");
         char *path = suite_path("http.yaml");
         file_write(path, text, strlen(text));
         return path;
@@ -185,6 +185,22 @@ START_TEST(a_server_without_ranges_is_read_in_one_stream_and_it_is_said)
 {
         serves(url(web.streamed, "/m.safetensors"));
         ck_assert(strstr(log_text(), "knows no ranges: read in one stream") != NULL);
+        struct ctl r;
+        ctl(&r, stage.socket, "load", "--dry-run", url(web.streamed, "/m.safetensors"), NULL);
+        ck_assert_msg(r.code == 0 && strstr(r.out, "knows no ranges") != NULL, "%s%s", r.out, r.err);
+        ctl(&r, stage.socket, "load", "--dry-run", url(web.http, "/m.safetensors"), NULL);
+        ck_assert_msg(r.code == 0 && strstr(r.out, "knows no ranges") == NULL, "%s%s", r.out, r.err);
+}
+END_TEST
+
+START_TEST(the_query_of_a_url_is_not_told_again)
+{
+        client_load(client, url(web.http, "/m.safetensors?signature=the-secret-query"), "m");
+        char *reply = NULL;
+        client_ok(client, streamer_call(client, "list", NULL, &reply), "list");
+        ck_assert_msg(strstr(reply, "/m.safetensors") != NULL, "%s", reply);
+        ck_assert_msg(strstr(reply, "the-secret-query") == NULL, "%s", reply);
+        client_unload(client, "m");
 }
 END_TEST
 
@@ -506,7 +522,6 @@ START_TEST(a_dead_server_holds_nobody_else_up)
         ck_assert_int_eq(client_call_code(other, "cancel", "{\"model\": \"dead\"}"), 0);
         streamer_op_wait(op, 20000, NULL);
         streamer_op_free(op);
-        client_unload(client, "dead");
         streamer_close(other);
 }
 END_TEST
@@ -596,6 +611,7 @@ int main(void)
         tcase_add_test(t, an_index_whose_shard_is_missing_fails);
         tcase_add_test(t, a_header_longer_than_the_first_bytes);
         tcase_add_test(t, a_server_without_ranges_is_read_in_one_stream_and_it_is_said);
+        tcase_add_test(t, the_query_of_a_url_is_not_told_again);
         tcase_add_test(t, the_second_load_of_a_url_is_an_alias);
         tcase_add_test(t, sha256_of_a_list_beside_the_file);
         tcase_add_test(t, sha256_without_a_list_is_refused);
