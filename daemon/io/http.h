@@ -130,6 +130,9 @@ struct http_fetch {
  * does not know ranges is read up to the end of it: answer.ranged tells. */
 int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct error *error);
 void http_fetch_deinit(struct http_fetch *fetch); /* the answer */
+/* From here on fetches of this thread end soon (STREAMER_ECANCELED) where *given_up, which is atomic, has
+ * become true. NULL: nobody gives up. */
+void http_watch_for(const bool *given_up);
 
 /* ---- URLs ---- */
 

@@ -14,6 +14,18 @@
 #define BUFFER (64u * 1024)
 #define BODY_FIRST (4 * KiB)
 
+static __thread const bool *watched; /* what ends the fetches of this thread */
+
+void http_watch_for(const bool *given_up)
+{
+        watched = given_up;
+}
+
+static bool given_up(const struct http *http)
+{
+        return http_stopping(http) || (watched != NULL && __atomic_load_n(watched, __ATOMIC_RELAXED));
+}
+
 struct run {
         struct http *http;
         struct http_loop loop;
@@ -161,7 +173,7 @@ static void run_all(struct run *run, struct part *parts, size_t n_parts, struct 
 {
         size_t next = 0;
         run->left = n;
-        while (run->left > 0 && !run->failed && !http_stopping(run->http)) {
+        while (run->left > 0 && !run->failed && !given_up(run->http)) {
                 for (size_t i = 0; i < n_parts; i++)
                         if (!parts[i].busy && next < n)
                                 take(&parts[i], &fetches[next++]);
@@ -176,7 +188,7 @@ static int first_error(const struct http_fetch *fetches, size_t n, struct error 
                         *error = fetches[i].error;
                         return error->code;
                 }
-        return error_set(error, STREAMER_ECANCELED, "the daemon is ending");
+        return error_set(error, STREAMER_ECANCELED, "given up: cancelled, or the daemon is ending");
 }
 
 int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct error *error)

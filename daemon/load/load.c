@@ -10,6 +10,7 @@
 #include "daemon/load/load_steps.h"
 
 #include "daemon/base/log.h"
+#include "daemon/io/http.h"
 #include "daemon/load/report.h"
 #include "daemon/source/probe.h"
 
@@ -152,7 +153,9 @@ void target_failed(struct load_target *target, const struct error *error)
 static void check_run(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
+        http_watch_for(&load->given_up);
         int r = source_check(&load->opened.set, &load->step_error);
+        http_watch_for(NULL);
         for (size_t i = 0; r == 0 && i < load->n_parts; i++)
                 if (load->parts[i].checking)
                         r = publish_finish(&load->parts[i].publish, load->parts[i].digest, &load->step_error);
@@ -270,9 +273,11 @@ void load_allocate(struct load *load)
 static void plan_run(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
+        http_watch_for(&load->given_up);
         for (size_t i = 0; i < load->n_parts && load->step_error.code == 0; i++)
                 if (part_lives(&load->parts[i]))
                         part_plan(&load->parts[i], &load->step_error);
+        http_watch_for(NULL);
 }
 
 static uint64_t needed_bytes(const struct plan *plan)
@@ -332,8 +337,10 @@ static void open_run(struct work *work)
         struct sources sources = *load->loads->sources;
         if (load->roots != NULL)
                 sources.roots = load->roots;
+        http_watch_for(&load->given_up);
         int r = load->probe ? source_open_probe(load->probe_seed, &load->opened.set, error)
                             : resolve_open(&load->opened, &sources, load->source, &load->caller, load->sha256, error);
+        http_watch_for(NULL);
         if (r == 0 && load->pattern != NULL)
                 r = load_split_ranks(load, error);
         for (size_t i = 0; r == 0 && load->pattern == NULL && i < load->n_parts; i++)
@@ -398,6 +405,7 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
 {
         require(!load_ended(load->state) && load_ended(state));
         load->state = state;
+        __atomic_store_n(&load->given_up, true, __ATOMIC_RELAXED);
         load->ended_ns = now_ns();
         load->loads->n_running--;
         load_unwatch(&load->behind);

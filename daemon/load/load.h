@@ -154,6 +154,7 @@ struct load {
         char *pattern; /* NULL: replicas */
         struct caller caller;
         bool sha256, dry_run, wait, no_evict, pin, probe;
+        bool given_up;                            /* atomic: it has ended; for steps that are still under way */
         uint64_t keep_alive_ns, drain_timeout_ns; /* 0: the default */
         struct source_roots *roots;               /* a reference; NULL: the loads' own */
         struct users *users;
