@@ -53,6 +53,7 @@ const char config_usage[] =
         "  RUNAI_STREAMER_LOG_LEVEL        as --log-level\n"
         "  RUNAI_STREAMER_S3_ENDPOINT      as s3.endpoint of the file\n"
         "  RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING  as s3.addressing: 0 path, 1 virtual\n"
+        "  RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS  as http.stall, in milliseconds\n"
         "  RUNAI_STREAMER_S3_UNSIGNED      as s3.unsigned: 0 or 1\n"
         "  HF_ENDPOINT, HF_TOKEN           as hf.endpoint and hf.token\n"
         "  AWS_*                           as AWS's tools know them: docs/sources.md\n"
@@ -249,8 +250,8 @@ __attribute__((format(printf, 3, 4))) static void note(char *notes, size_t size,
         va_end(args);
 }
 
-/* Variables say 0 and 1 where the file has words. */
-static const char *as_word(const struct setting *setting, const char *value)
+/* Variables say 0 and 1 where the file has words, and milliseconds without their unit. */
+static const char *as_word(const struct setting *setting, const char *value, char buffer[32])
 {
         bool yes = strcmp(value, "1") == 0 || strcasecmp(value, "true") == 0;
         bool no = strcmp(value, "0") == 0 || strcasecmp(value, "false") == 0;
@@ -258,14 +259,18 @@ static const char *as_word(const struct setting *setting, const char *value)
                 return yes ? "true" : "false";
         if (setting->kind == SETTING_ADDRESSING && (yes || no))
                 return yes ? "virtual" : "path";
+        if (setting->kind == SETTING_DURATION && strlen(value) < 20 && strspn(value, "0123456789") == strlen(value)) {
+                snprintf(buffer, 32, "%sms", value);
+                return buffer;
+        }
         return value;
 }
 
 static int apply_variable(struct config *config, const struct setting *setting, const char *name, const char *value,
                           struct error *error)
 {
-        char why[SETTING_WHY];
-        if (setting_set(setting, config, as_word(setting, value), why) < 0)
+        char why[SETTING_WHY], buffer[32];
+        if (setting_set(setting, config, as_word(setting, value, buffer), why) < 0)
                 return error_set(error, STREAMER_EINVAL, "%s: %s", name, why);
         return 0;
 }

@@ -30,7 +30,8 @@ static const struct {
         const char *name;
         void (*run)(const struct bench *b);
 } groups[] = {{"rates", rows_rates},     {"tensors", rows_tensors},   {"memory", rows_memory},
-              {"network", rows_network}, {"fairness", rows_fairness}, {"attach", rows_attach}};
+              {"network", rows_network}, {"fairness", rows_fairness}, {"stores", rows_stores},
+              {"attach", rows_attach}};
 
 static jmp_buf group_failed;
 

@@ -51,6 +51,8 @@ enum better { HIGHER, LOWER };
         X(memory_100k_tensors,          "MiB",        LOWER,  64) \
         X(http_vs_curl,                 "of ceiling", HIGHER, 0.8) \
         X(https_vs_curl,                "of ceiling", HIGHER, 0.85) \
+        X(swift_vs_curl,                "of ceiling", HIGHER, 0.9) \
+        X(radosgw_vs_curl,              "of ceiling", HIGHER, 0.9) \
         X(latency_200ms,                "of ceiling", HIGHER, 0.8) \
         X(http_memory,                  "MiB",        LOWER,  32) \
         X(one_range_in_50_fails,        "times",      LOWER,  1.3) \
@@ -122,6 +124,7 @@ void rows_tensors(const struct bench *b); /* many tensors against one */
 void rows_memory(const struct bench *b);
 void rows_network(const struct bench *b);  /* http, https, latency, failures */
 void rows_fairness(const struct bench *b); /* a small load beside a large one */
+void rows_stores(const struct bench *b);   /* Swift, radosgw */
 void rows_attach(const struct bench *b);
 int attach_child(const char *socket, const char *model); /* the process that is measured */
 

@@ -6,6 +6,7 @@
  */
 #include "tests/lib/ctl.h"
 #include "tests/lib/endpoint.h"
+#include "tests/lib/nginx.h"
 #include "tests/lib/stage.h"
 #include "tests/lib/store.h"
 #include "tests/lib/suite.h"
@@ -24,6 +25,7 @@ static char text[1024];
 
 /* Set by each fault's test: which request (of objects, from 1) it is about. */
 static struct endpoint proxy;
+static struct nginx tls;
 static unsigned gets;
 static char *replacement;
 
@@ -43,9 +45,13 @@ static char *settings(void)
                 "       secret_key: 'file:%s'}\n"
                 "    - {source: 's3://virtual', endpoint: 'http://s3.localhost:%u', addressing: virtual,\n"
                 "       access_key: 'test:tester', secret_key: 'credential:store'}\n"
+                "    - {source: 's3://models/tls/', endpoint: 'https://localhost:%u', ca: '%s',\n"
+                "       access_key: 'test:tester', secret_key: storesecret}\n"
+                "    - {source: 's3://models/no-ca/', endpoint: 'https://localhost:%u',\n"
+                "       access_key: 'test:tester', secret_key: storesecret}\n"
                 "    - {source: 's3://models/proxy/', endpoint: '%s', access_key: 'test:tester',\n"
                 "       secret_key: storesecret}\n",
-                store.port, suite_path("secret"), store.port, proxy.url);
+                store.port, suite_path("secret"), store.port, tls.https, tls.ca, tls.https, proxy.url);
 }
 
 static void answer_proxy(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
@@ -58,6 +64,21 @@ static void answer_proxy(struct endpoint *e, const struct endpoint_request *requ
         endpoint_forward(request, reply, store.port);
 }
 
+/* In front of the store, as operators put it: the signed Host goes through as it came. */
+static void start_tls(void)
+{
+        if (nginx_unavailable())
+                return;
+        nginx_start(&tls, suite_path("nginx"), suite_folder()); /* makes its certificates */
+        nginx_stop(&tls);
+        nginx_start_with(&tls, tls.folder,
+                         format_text("server { listen 127.0.0.1:%u ssl; ssl_certificate %s/cert.pem; "
+                                     "ssl_certificate_key %s/key.pem; location / { proxy_pass http://127.0.0.1:%u; "
+                                     "proxy_set_header Host $http_host; proxy_http_version 1.1; } }\n",
+                                     tls.https, tls.folder, tls.folder, store.port),
+                         tls.https);
+}
+
 static void begin(void)
 {
         char *config = suite_path("config.yaml"), *yaml;
@@ -68,6 +89,7 @@ static void begin(void)
         replacement = suite_path("replacement");
         proxy.answer = answer_proxy;
         endpoint_start(&proxy);
+        start_tls();
         file_write(suite_path("secret"), "storesecret\n", 12);
         file_write(suite_path("store"), "storesecret\n", 12);
         yaml = settings();
@@ -84,6 +106,7 @@ static void begin(void)
 static void end(void)
 {
         stage_end();
+        nginx_stop(&tls);
         store_stop(&store);
 }
 
@@ -238,6 +261,17 @@ START_TEST(a_bucket_as_a_host)
         model_write(model, suite_path("upload"));
         store_do(&store, "put\tvirtual\tm/v.safetensors\t%s", suite_path("upload"));
         load_equals("s3://virtual/m/", "m", model);
+}
+END_TEST
+
+START_TEST(a_store_behind_tls_of_a_private_ca)
+{
+        if (nginx_unavailable())
+                SKIP(nginx_unavailable());
+        model = model_mixed(32, 3 << 20);
+        put_model(model, "tls/a b+c.safetensors");
+        load_equals("s3://models/tls/", "tls", model);
+        assert_fails("s3://models/no-ca/", STREAMER_EFAILED, "certificate");
 }
 END_TEST
 
@@ -436,6 +470,7 @@ static void add_tests(TCase *s3)
         LOOP(s3, a_key_of_any_characters, keys);
         LOOP(s3, a_prefix_of_any_characters, keys);
         tcase_add_test(s3, a_bucket_as_a_host);
+        tcase_add_test(s3, a_store_behind_tls_of_a_private_ca);
         tcase_add_test(s3, a_region_is_learnt_from_the_store);
         tcase_add_test(s3, a_wrong_secret_is_refused_in_words);
         tcase_add_test(s3, an_unknown_access_key_is_refused_in_words);

@@ -188,7 +188,7 @@ static void *serve(void *arg)
 
         if (read_request(v, &request)) {
                 parse_line(v, &request);
-                __atomic_add_fetch(&v->endpoint->requests, 1, __ATOMIC_SEQ_CST);
+                v->endpoint->requests++;
                 v->endpoint->answer(v->endpoint, &request, &reply);
                 if (reply.hang)
                         (void)!read(v->endpoint->stop[0], &byte, 1); /* nobody ever writes */

@@ -28,8 +28,8 @@ struct endpoint_reply {
 struct endpoint {
         void (*answer)(struct endpoint *endpoint, const struct endpoint_request *request, struct endpoint_reply *reply);
         void *context;
-        unsigned requests; /* that were answered or are; atomic */
-        char url[64];      /* "http://127.0.0.1:PORT" */
+        _Atomic unsigned requests; /* that were answered or are */
+        char url[64];              /* "http://127.0.0.1:PORT" */
         int fd, stop[2];
 };
 

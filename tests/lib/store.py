@@ -4,7 +4,8 @@
 # fields separated by tabs, and answers each with a line:
 #
 #   bucket NAME          open NAME              put BUCKET KEY FILE
-#   many BUCKET PREFIX N    delete BUCKET KEY    session ARN SECONDS
+#   many BUCKET PREFIX N    delete BUCKET KEY      session ARN SECONDS
+#   presign BUCKET KEY
 import json
 import sys
 
@@ -17,15 +18,11 @@ endpoint, access, secret = sys.argv[1:4]
 def client(service):
     return botocore.session.get_session().create_client(
         service, region_name="us-east-1", endpoint_url=endpoint, aws_access_key_id=access, aws_secret_access_key=secret,
-        config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 2}))
+        config=Config(signature_version="s3v4" if service == "s3" else None, s3={"addressing_style": "path"},
+                      retries={"max_attempts": 2}))
 
 
 s3 = client("s3")
-
-
-def read(path):
-    with open(path, "rb") as f:
-        return f.read()
 
 
 def do(verb, *args):
@@ -37,10 +34,13 @@ def do(verb, *args):
             "Resource": ["arn:aws:s3:::" + args[0], "arn:aws:s3:::" + args[0] + "/*"]}]}
         s3.put_bucket_policy(Bucket=args[0], Policy=json.dumps(policy))
     elif verb == "put":
-        s3.put_object(Bucket=args[0], Key=args[1], Body=read(args[2]))
+        with open(args[2], "rb") as f:
+            s3.put_object(Bucket=args[0], Key=args[1], Body=f)
     elif verb == "many":
         for i in range(int(args[2])):
             s3.put_object(Bucket=args[0], Key="%s%05d" % (args[1], i), Body=b"")
+    elif verb == "presign":
+        return s3.generate_presigned_url("get_object", Params={"Bucket": args[0], "Key": args[1]}, ExpiresIn=3600)
     elif verb == "delete":
         s3.delete_object(Bucket=args[0], Key=args[1])
     elif verb == "session":

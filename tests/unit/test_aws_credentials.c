@@ -20,10 +20,10 @@ static struct aws_keys keys;
 static struct error error;
 static struct endpoint service;
 
-/* What the service answers; changed between requests by tests, under no lock since each waits. */
-static int status = 200;
+/* What the service answers; changed by tests. */
+static _Atomic int status = 200;
 static time_t life = 3600; /* of what it gives out */
-static bool hang;
+static _Atomic bool hang;
 static unsigned given;  /* how many it has given out: "AK1", "AK2", ... */
 static char said[4096]; /* methods and paths */
 

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of loads from S3 stores on loopback. The ceiling is the best of 1 to 16 curls, by a URL that was
+ * signed beforehand: the store shares the processors with whoever reads, in both.
+ */
+#include "tests/bench/bench.h"
+#include "tests/lib/store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void row_store(const struct bench *b, enum row row, struct store *store, const char *path, const struct model *m)
+{
+        double ceilings[ROUNDS_MAX], rates[ROUNDS_MAX], curl_cpu;
+        const char *url = store_do(store, "presign\tmodels\tbench.safetensors");
+        struct bench_daemon daemon;
+        struct load_figures f;
+
+        bench_daemon_start_with(&daemon, b, b->hugetlb ? "hugetlb" : "auto",
+                                format_text("s3: {endpoint: '%s', access_key: '%s', secret_key: '%s'}\n", store->url,
+                                            store->access, store->secret));
+        report_note("%s: the ceiling is the best of 1 to 16 of: curl -s -f -o /dev/null -r FROM-TO URL", store->kind);
+        for (unsigned i = 0; i < b->rounds; i++) {
+                ceilings[i] = ceiling_curl(url, NULL, file_size(path), &curl_cpu);
+                ceiling_touch(m->bytes);
+                bench_load(&daemon, "s3://models/bench.safetensors", m, false, &f);
+                rates[i] = f.gib_per_s;
+                report_note("round %u: curl %.2f GiB/s, load %.2f GiB/s", i + 1, ceilings[i], rates[i]);
+        }
+        double ceiling = median(ceilings, b->rounds);
+        report_row(row, median(rates, b->rounds) / ceiling, ceiling);
+        bench_daemon_stop(&daemon);
+}
+
+static void measure(const struct bench *b, enum row row, const char *kind, const char *path, const struct model *m)
+{
+        struct store store;
+
+        if (store_missing(kind)) {
+                report_note("%s: not measured: %s", kind, store_missing(kind));
+                return;
+        }
+        store_start(&store, kind, format_text("%s/%s", b->folder, kind));
+        store_do(&store, "bucket\tmodels");
+        store_do(&store, "put\tmodels\tbench.safetensors\t%s", path);
+        row_store(b, row, &store, path, m);
+        store_stop(&store);
+}
+
+void rows_stores(const struct bench *b)
+{
+        struct model *m = model_new(10);
+
+        model_add_many(m, "model.layers.weight", 100, GIB / b->shrink / 100);
+        const char *path = bench_file(b, m, "stores");
+        measure(b, ROW_swift_vs_curl, "swift", path, m);
+        measure(b, ROW_radosgw_vs_curl, "radosgw", path, m);
+        unlink(path);
+        model_free(m);
+}
