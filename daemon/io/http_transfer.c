@@ -16,7 +16,6 @@
 #include <inttypes.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
 
 #define MS UINT64_C(1000000)
@@ -27,7 +26,7 @@
 
 /* ---- verdicts ---- */
 
-static void judge(struct http_transfer *t, enum http_outcome verdict)
+void http_transfer_judge(struct http_transfer *t, enum http_outcome verdict)
 {
         if (!t->judged)
                 t->verdict = verdict;
@@ -57,7 +56,7 @@ static void wrong_range(struct http_transfer *t, const char *what, const char *v
 {
         error_set(&t->error, STREAMER_EFAILED, "%s: %s (bytes %" PRIu64 " to %" PRIu64 " of %s)", what, value ?: "none",
                   t->request.offset, t->request.offset + t->request.len - 1, t->request.shown);
-        judge(t, HTTP_AGAIN);
+        http_transfer_judge(t, HTTP_AGAIN);
 }
 
 /* A range may be cut by the object's end, nowhere else. */
@@ -117,7 +116,7 @@ static void headers_complete(struct http_transfer *t)
         if (!t->judged && t->accept != NULL) {
                 enum http_outcome outcome = t->accept(t);
                 if (outcome != HTTP_OK)
-                        judge(t, outcome);
+                        http_transfer_judge(t, outcome);
         }
         t->accepted = !t->judged;
 }
@@ -196,7 +195,7 @@ static size_t pass_on(struct http_transfer *t, const unsigned char *data, size_t
                 t->paused = true;
                 return CURL_WRITEFUNC_PAUSE;
         case HTTP_BROKEN:
-                judge(t, HTTP_FAILED);
+                http_transfer_judge(t, HTTP_FAILED);
                 return 0;
         case HTTP_ENOUGH:
                 t->enough = true;
@@ -333,24 +332,23 @@ static void reset(struct http_transfer *t)
         t->moved_ns = now_ns();
 }
 
-/* One hop. Verdicts that need no network are left for the loop's next turn. */
-static void begin(struct http_loop *loop, struct http_transfer *t)
+void http_transfer_begin(struct http_loop *loop, struct http_transfer *t)
 {
         reset(t);
         t->error = (struct error){0};
         if (http_url_allowed(http_opts(t->http), &t->request, t->url, &t->error) < 0) {
-                judge(t, HTTP_FAILED);
+                http_transfer_judge(t, HTTP_FAILED);
                 return;
         }
         int r = set_lines(t);
         if (r < 0)
-                judge(t, HTTP_FAILED);
+                http_transfer_judge(t, HTTP_FAILED);
         t->start_ns = r == 1 ? now_ns() + 50 * MS : 0;
         if (r != 0)
                 return;
         if (t->easy == NULL && (t->easy = curl_easy_init()) == NULL) {
                 error_set(&t->error, STREAMER_ENOMEM, "no memory");
-                judge(t, HTTP_FAILED);
+                http_transfer_judge(t, HTTP_FAILED);
                 return;
         }
         set_options(t, t->easy);
@@ -366,7 +364,7 @@ void http_loop_add(struct http_loop *loop, struct http_transfer *t)
         t->url = strdup(t->from ?: t->request.url);
         require(t->url != NULL);
         list_append(&loop->transfers, &t->link);
-        begin(loop, t);
+        http_transfer_begin(loop, t);
 }
 
 static void leave_multi(struct http_loop *loop, struct http_transfer *t)
@@ -491,21 +489,21 @@ static bool follow(struct http_loop *loop, struct http_transfer *t)
                 error_set(&t->error, STREAMER_EFAILED, "a redirect %s is refused: %s (%s)", why, shown ?: "",
                           t->request.shown);
                 free(next);
-                judge(t, HTTP_FAILED);
+                http_transfer_judge(t, HTTP_FAILED);
                 return false;
         }
         free(t->url);
         t->url = next;
-        begin(loop, t);
+        http_transfer_begin(loop, t);
         return !t->judged;
 }
 
-static void finish(struct http_loop *loop, struct http_transfer *t, CURLcode code)
+void http_transfer_finish(struct http_loop *loop, struct http_transfer *t, int code)
 {
         leave_multi(loop, t);
         if (t->redirected && !t->judged && follow(loop, t))
                 return;
-        enum http_outcome outcome = outcome_of(t, code);
+        enum http_outcome outcome = outcome_of(t, (CURLcode)code);
         if (outcome == HTTP_OK && t->hops > 0)
                 t->answer.led = strdup(t->url);
         list_remove(&t->link);
@@ -530,120 +528,4 @@ bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned trie
                 refused(t);
         error_set(&t->error, t->error.code, "given up after %u tries: %s", retry->made, t->error.text);
         return false;
-}
-
-/* ---- the loop ---- */
-
-int http_loop_init(struct http_loop *loop, struct error *error)
-{
-        *loop = (struct http_loop){.multi = curl_multi_init(), .event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-        list_init(&loop->transfers);
-        if (loop->multi == NULL || loop->event < 0) {
-                http_loop_deinit(loop);
-                return error_set(error, STREAMER_ELIMIT, "network loop: no memory, or too many open files");
-        }
-        return 0;
-}
-
-void http_loop_deinit(struct http_loop *loop)
-{
-        if (loop->multi != NULL) {
-                require(list_empty(&loop->transfers));
-                curl_multi_cleanup(loop->multi);
-                close_p(&loop->event);
-        }
-        *loop = (struct http_loop){.event = -1};
-}
-
-void http_loop_forget(struct http_loop *loop)
-{
-        CURLM *fresh = curl_multi_init();
-        require(list_empty(&loop->transfers));
-        if (fresh == NULL)
-                return;
-        curl_multi_cleanup(loop->multi);
-        loop->multi = fresh;
-}
-
-void http_loop_wake(struct http_loop *loop)
-{
-        uint64_t one = 1;
-        if (write(loop->event, &one, sizeof(one)) < 0)
-                return; /* it is full: the loop will wake */
-}
-
-void http_transfer_go_on(struct http_transfer *t)
-{
-        if (!t->paused)
-                return;
-        t->paused = false;
-        t->moved_ns = now_ns();
-        curl_easy_pause(t->easy, CURLPAUSE_CONT);
-}
-
-static void read_messages(struct http_loop *loop)
-{
-        int left;
-        for (CURLMsg *m; (m = curl_multi_info_read(loop->multi, &left)) != NULL;) {
-                struct http_transfer *t;
-                CURLcode code = m->data.result;
-                if (m->msg != CURLMSG_DONE)
-                        continue;
-                curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&t);
-                finish(loop, t, code);
-        }
-}
-
-static bool stalled(const struct http_transfer *t, uint64_t now)
-{
-        return !t->paused && now > t->moved_ns && now - t->moved_ns > http_opts(t->http)->stall_ns;
-}
-
-/* The first that has something to be done without the network; the others are looked at again, since
- * done() may change the list. */
-static bool tend_one(struct http_loop *loop, uint64_t now)
-{
-        list_each (pos, &loop->transfers) {
-                struct http_transfer *t = container_of(pos, struct http_transfer, link);
-                if (!t->in_multi && !t->judged && t->start_ns > 0 && t->start_ns <= now && !stalled(t, now)) {
-                        uint64_t since = t->moved_ns;
-                        begin(loop, t);
-                        t->moved_ns = since;
-                        return true;
-                }
-                if (t->in_multi && !stalled(t, now))
-                        continue;
-                if (!t->judged && !stalled(t, now))
-                        continue;
-                if (!t->judged) {
-                        error_set(&t->error, STREAMER_EFAILED, "no byte for %.1f s%s (%s)",
-                                  (double)http_opts(t->http)->stall_ns / 1e9, t->in_multi ? "" : ", no credentials yet",
-                                  t->request.shown);
-                        judge(t, HTTP_AGAIN);
-                }
-                finish(loop, t, CURLE_OPERATION_TIMEDOUT);
-                return true;
-        }
-        return false;
-}
-
-static void drain_event(struct http_loop *loop)
-{
-        uint64_t n;
-        if (read(loop->event, &n, sizeof(n)) < 0)
-                return;
-}
-
-void http_loop_run(struct http_loop *loop, unsigned timeout_ms)
-{
-        struct curl_waitfd event = {.fd = loop->event, .events = CURL_WAIT_POLLIN};
-        int running;
-        while (tend_one(loop, now_ns()))
-                ;
-        curl_multi_perform(loop->multi, &running);
-        read_messages(loop);
-        curl_multi_poll(loop->multi, &event, 1, (int)timeout_ms, NULL);
-        drain_event(loop);
-        curl_multi_perform(loop->multi, &running);
-        read_messages(loop);
 }

@@ -82,6 +82,13 @@ void http_loop_wake(struct http_loop *loop);
 /* Closes connections that are kept alive. None may be in it. */
 void http_loop_forget(struct http_loop *loop);
 
+/* ---- between the two files ---- */
+
 bool http_stopping(const struct http *http);
+void http_transfer_judge(struct http_transfer *t, enum http_outcome verdict);
+/* One hop. Verdicts that need no network are left for the loop's next turn. */
+void http_transfer_begin(struct http_loop *loop, struct http_transfer *t);
+/* `code` is libcurl's. */
+void http_transfer_finish(struct http_loop *loop, struct http_transfer *t, int code);
 
 #endif
