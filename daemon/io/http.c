@@ -22,10 +22,11 @@ struct http {
 /* ---- settings ---- */
 
 static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
+static bool curl_works;
 
 static void init_curl(void)
 {
-        require(curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK);
+        curl_works = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
 }
 
 static int copy_opts(struct http *http, const struct http_opts *opts)
@@ -50,8 +51,10 @@ int http_new(struct http **out, const struct http_opts *opts, struct error *erro
 {
         if (opts->ca != NULL && access(opts->ca, R_OK) < 0)
                 return error_errno(error, STREAMER_EINVAL, errno, "http.ca: %s", opts->ca);
-        struct http *http = calloc(1, sizeof(*http));
         pthread_once(&curl_once, init_curl);
+        if (!curl_works)
+                return error_set(error, STREAMER_EOS, "libcurl cannot be used");
+        struct http *http = calloc(1, sizeof(*http));
         if (http == NULL || copy_opts(http, opts) < 0) {
                 http_free(http);
                 return error_set(error, STREAMER_ENOMEM, "no memory");

@@ -266,61 +266,70 @@ static int set_lines(struct http_transfer *t)
         return e;
 }
 
-static void set_method(struct http_transfer *t, CURL *easy)
+/* What was not set would go out as something else: a range that is not asked for, another's body. */
+#define SET(option, value) (ok = curl_easy_setopt(easy, option, value) == CURLE_OK && ok)
+
+/* False: no memory. */
+static bool set_method(struct http_transfer *t, CURL *easy)
 {
         const struct http_request *r = &t->request;
         const char *method = r->method ?: "GET";
-        bool head = strcmp(method, "HEAD") == 0;
-        curl_easy_setopt(easy, CURLOPT_HTTPGET, 1L);
-        curl_easy_setopt(easy, CURLOPT_NOBODY, head ? 1L : 0L);
+        bool head = strcmp(method, "HEAD") == 0, ok = true;
+        SET(CURLOPT_HTTPGET, 1L);
+        SET(CURLOPT_NOBODY, head ? 1L : 0L);
         if (r->body != NULL) {
-                curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body_len);
-                curl_easy_setopt(easy, CURLOPT_POSTFIELDS, r->body);
+                SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body_len);
+                SET(CURLOPT_POSTFIELDS, r->body);
         }
-        curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, head ? NULL : method);
+        SET(CURLOPT_CUSTOMREQUEST, head ? NULL : method);
         if (r->len > 0) {
                 char range[64];
                 snprintf(range, sizeof(range), "%" PRIu64 "-%" PRIu64, r->offset, r->offset + r->len - 1);
-                curl_easy_setopt(easy, CURLOPT_RANGE, range);
+                SET(CURLOPT_RANGE, range);
         } else {
-                curl_easy_setopt(easy, CURLOPT_RANGE, NULL);
+                SET(CURLOPT_RANGE, NULL);
         }
+        return ok;
 }
 
-static void set_options(struct http_transfer *t, CURL *easy)
+static bool set_options(struct http_transfer *t, CURL *easy)
 {
         const struct http_opts *opts = http_opts(t->http);
         const struct http_access *access = t->request.access;
         const char *ca = access != NULL && access->ca != NULL ? access->ca : opts->ca;
         struct http_url url;
-        curl_easy_setopt(easy, CURLOPT_URL, t->url);
-        curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
-        curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-        curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+        bool ok = true;
+        SET(CURLOPT_URL, t->url);
+        SET(CURLOPT_PATH_AS_IS, 1L);
+        SET(CURLOPT_NOSIGNAL, 1L);
+        SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
 #if LIBCURL_VERSION_NUM >= 0x075500
-        curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+        SET(CURLOPT_PROTOCOLS_STR, "http,https");
 #else
-        curl_easy_setopt(easy, CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+        SET(CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
 #endif
-        curl_easy_setopt(easy, CURLOPT_USERAGENT, "streamerd/" STREAMERD_VERSION);
-        curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)(opts->connect_timeout_ns / MS));
-        curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-        curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, KEEPALIVE_S);
-        curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, (long)t->buffer_size);
-        curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, t->fresh ? 1L : 0L);
-        curl_easy_setopt(easy, CURLOPT_CAINFO, ca);
+        SET(CURLOPT_USERAGENT, "streamerd/" STREAMERD_VERSION);
+        SET(CURLOPT_CONNECTTIMEOUT_MS, (long)(opts->connect_timeout_ns / MS));
+        SET(CURLOPT_TCP_KEEPALIVE, 1L);
+        SET(CURLOPT_TCP_KEEPIDLE, KEEPALIVE_S);
+        SET(CURLOPT_BUFFERSIZE, (long)t->buffer_size);
+        SET(CURLOPT_FRESH_CONNECT, t->fresh ? 1L : 0L);
+        SET(CURLOPT_CAINFO, ca);
         if (ca != NULL)
-                curl_easy_setopt(easy, CURLOPT_CAPATH, NULL);
+                SET(CURLOPT_CAPATH, NULL);
         /* A proxy of the environment is for what lies outside. */
         if (http_url_parse(&url, t->url) == 0 && (http_url_loopback(&url) || t->request.plain_ok))
-                curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");
-        curl_easy_setopt(easy, CURLOPT_HTTPHEADER, t->lines);
-        curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
-        curl_easy_setopt(easy, CURLOPT_HEADERDATA, t);
-        curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes);
-        curl_easy_setopt(easy, CURLOPT_WRITEDATA, t);
-        curl_easy_setopt(easy, CURLOPT_PRIVATE, t);
+                SET(CURLOPT_NOPROXY, "*");
+        SET(CURLOPT_HTTPHEADER, t->lines);
+        SET(CURLOPT_HEADERFUNCTION, on_header);
+        SET(CURLOPT_HEADERDATA, t);
+        SET(CURLOPT_WRITEFUNCTION, on_bytes);
+        SET(CURLOPT_WRITEDATA, t);
+        SET(CURLOPT_PRIVATE, t);
+        return ok;
 }
+
+#undef SET
 
 static void reset(struct http_transfer *t)
 {
@@ -336,7 +345,9 @@ void http_transfer_begin(struct http_loop *loop, struct http_transfer *t)
 {
         reset(t);
         t->error = (struct error){0};
-        if (http_url_allowed(http_opts(t->http), &t->request, t->url, &t->error) < 0) {
+        if (t->url == NULL)
+                error_set(&t->error, STREAMER_ENOMEM, "no memory");
+        if (t->url == NULL || http_url_allowed(http_opts(t->http), &t->request, t->url, &t->error) < 0) {
                 http_transfer_judge(t, HTTP_FAILED);
                 return;
         }
@@ -346,15 +357,14 @@ void http_transfer_begin(struct http_loop *loop, struct http_transfer *t)
         t->start_ns = r == 1 ? now_ns() + 50 * MS : 0;
         if (r != 0)
                 return;
-        if (t->easy == NULL && (t->easy = curl_easy_init()) == NULL) {
-                error_set(&t->error, STREAMER_ENOMEM, "no memory");
-                http_transfer_judge(t, HTTP_FAILED);
+        if (t->easy == NULL)
+                t->easy = curl_easy_init();
+        t->in_multi = t->easy != NULL && set_options(t, t->easy) && set_method(t, t->easy) &&
+                      curl_multi_add_handle(loop->multi, t->easy) == CURLM_OK;
+        if (t->in_multi)
                 return;
-        }
-        set_options(t, t->easy);
-        set_method(t, t->easy);
-        require(curl_multi_add_handle(loop->multi, t->easy) == CURLM_OK);
-        t->in_multi = true;
+        error_set(&t->error, STREAMER_ENOMEM, "no memory");
+        http_transfer_judge(t, HTTP_FAILED);
 }
 
 void http_loop_add(struct http_loop *loop, struct http_transfer *t)
@@ -362,7 +372,6 @@ void http_loop_add(struct http_loop *loop, struct http_transfer *t)
         t->hops = 0;
         free(t->url);
         t->url = strdup(t->from ?: t->request.url);
-        require(t->url != NULL);
         list_append(&loop->transfers, &t->link);
         http_transfer_begin(loop, t);
 }

@@ -42,7 +42,16 @@
         /* libuv */ \
         CALL(uv_loop_init, -EMFILE, 0) CALL(uv_async_init, -EMFILE, 0) CALL(uv_poll_init, -ENOMEM, 0) \
         CALL(uv_poll_start, -ENOMEM, 0) CALL(uv_signal_init, -EMFILE, 0) CALL(uv_signal_start, -EINVAL, 0) \
+        /* libcurl */ \
+        CALL(curl_global_init, 2, 0) CALL(curl_easy_init, 0, ENOMEM) CALL(curl_easy_setopt, 27, 0) \
+        CALL(curl_easy_pause, 43, 0) CALL(curl_slist_append, 0, ENOMEM) \
+        CALL(curl_multi_init, 0, ENOMEM) CALL(curl_multi_add_handle, 3, 0) CALL(curl_multi_perform, 3, 0) \
+        CALL(curl_multi_poll, 3, 0) \
+        /* users and groups; these answer the error itself */ \
+        CALL(getpwnam_r, ENOMEM, 0) CALL(getpwuid_r, ENOMEM, 0) CALL(getgrnam_r, ENOMEM, 0) \
         /* the rest */ \
+        CALL(eventfd, -1, EMFILE) CALL(fread, 0, EIO) CALL(open_memstream, 0, ENOMEM) \
+        CALL(HMAC, 0, 0) CALL(EVP_Digest, 0, 0) \
         CALL(XXH3_createState, 0, ENOMEM) CALL(EVP_MD_CTX_new, 0, ENOMEM) CALL(EVP_DigestInit_ex, 0, 0) \
         CALL(EVP_MD_CTX_copy_ex, 0, 0) CALL(EVP_DigestUpdate, 0, 0) CALL(EVP_DigestFinal_ex, 0, 0) CALL(msgpack_unpack_next, -2, 0) \
         CALL(yaml_parser_initialize, 0, 0) CALL(yaml_parser_parse, 0, 0) \
