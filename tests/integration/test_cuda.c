@@ -104,6 +104,28 @@ START_TEST(a_gpu_that_holds_nothing_has_no_context)
 }
 END_TEST
 
+/* The first context pins the ring for all: it stays while another is in use, and no longer. */
+START_TEST(the_context_that_pins_the_ring_goes_with_the_last_other)
+{
+        struct model *m = model_mixed(15, 1 << 20);
+        char *path = write_model(m, "m.safetensors");
+
+        ck_assert_int_eq(loaded(path, "pins", "cuda:0"), 0);
+        ck_assert_int_eq(loaded(path, "other", "cuda:1"), 0);
+        client_unload(client, "pins");
+        ck_assert_int_eq(loaded(path, "pins", "cuda:0"), 0);
+        ck_assert_uint_eq(gpus->contexts[0], 1);
+        client_unload(client, "pins");
+        client_unload(client, "other");
+        client_wait_used(client, 0);
+        ck_assert_int_eq(loaded(path, "pins", "cuda:0"), 0);
+        ck_assert_uint_eq(gpus->contexts[0], 2);
+        client_equals(client, "pins", m);
+        ck_assert_uint_eq(gpus->pageable, 0);
+        model_free(m);
+}
+END_TEST
+
 START_TEST(nothing_is_seen_before_its_copy_has_ended)
 {
         struct model *m = model_mixed(9, 12 << 20);
@@ -206,6 +228,7 @@ int main(void)
         tcase_add_checked_fixture(group, begin, end); /* a daemon and GPUs for each */
         tcase_add_loop_test(group, a_model_lies_on_the_gpu_as_in_its_file, 0, 2);
         tcase_add_test(group, a_gpu_that_holds_nothing_has_no_context);
+        tcase_add_test(group, the_context_that_pins_the_ring_goes_with_the_last_other);
         tcase_add_loop_test(group, nothing_is_seen_before_its_copy_has_ended, 0, 2);
         tcase_add_loop_test(group, a_gpu_without_room_refuses_with_figures, 0, 2);
         tcase_add_test(group, a_lost_context_takes_its_device_out_and_nothing_else);

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Copies from the ring to a GPU: each reader thread has a stream of its own on each device, and each
+ * block an event behind its copies. Nobody waits for a whole stream, unless something went wrong.
+ *
+ *   spans > one copy or one batch of them > event recorded > [fires] > the slot may be used again
+ *
+ * How it fails: a copy that cannot be started, or whose event fails, ends what is on its stream first (the
+ * slot must be nobody's when it is given back), then says so. Streams and events end with their context;
+ * the epoch of the device tells.
+ */
+#include "daemon/device/cuda_device.h"
+
+#include <string.h>
+
+/* Copies in flight for one reader thread. */
+#define EVENTS 4
+/* Copies in one call. */
+#define BATCH 256
+
+struct cuda_copier {
+        struct copier copier;
+        struct cuda_device *device;
+        unsigned epoch;
+        struct CUstream_st *stream;
+        struct CUevent_st *events[EVENTS]; /* not in use */
+        unsigned n_events;
+};
+
+static struct cuda_copier *copier_of(struct copier *copier)
+{
+        return container_of(copier, struct cuda_copier, copier);
+}
+
+struct copier *cuda_copier_new(struct device *device, struct error *error)
+{
+        struct cuda_copier *copier = calloc(1, sizeof(*copier));
+        if (copier == NULL) {
+                error_set(error, STREAMER_ENOMEM, "%s: no memory", device->name);
+                return NULL;
+        }
+        copier->copier.ops = device->ops;
+        copier->device = cuda_of(device);
+        return &copier->copier;
+}
+
+static void copier_drop(struct cuda_copier *copier)
+{
+        const struct cuda_api *api = copier->device->cuda->api;
+        for (unsigned i = 0; i < copier->n_events; i++)
+                api->cudaEventDestroy(copier->events[i]);
+        if (copier->stream != NULL)
+                api->cudaStreamDestroy(copier->stream);
+        copier->n_events = 0;
+        copier->stream = NULL;
+}
+
+void cuda_copier_free(struct copier *base)
+{
+        struct cuda_copier *copier = copier_of(base);
+        /* What a reset took needs no ending. */
+        if (copier->epoch == __atomic_load_n(&copier->device->epoch, __ATOMIC_ACQUIRE))
+                copier_drop(copier);
+        free(copier);
+}
+
+/* The calling thread's stream on this device, made anew after a reset. */
+static int copier_ready(struct cuda_copier *copier, struct error *error)
+{
+        struct cuda_device *d = copier->device;
+        const struct cuda_api *api = d->cuda->api;
+        if (cuda_is_lost(d))
+                return cuda_lost_error(d, error);
+        enum cuda_error e = api->cudaSetDevice(d->ordinal);
+        if (e != CUDA_OK)
+                return cuda_failed(d, "cudaSetDevice", e, error);
+        unsigned epoch = __atomic_load_n(&d->epoch, __ATOMIC_ACQUIRE);
+        if (copier->epoch != epoch) {
+                copier->epoch = epoch;
+                copier->stream = NULL;
+                copier->n_events = 0;
+        }
+        if (copier->stream != NULL)
+                return 0;
+        e = api->cudaStreamCreateWithFlags(&copier->stream, CUDA_STREAM_NON_BLOCKING);
+        if (e != CUDA_OK)
+                copier->stream = NULL;
+        return e == CUDA_OK ? 0 : cuda_failed(d, "cudaStreamCreateWithFlags", e, error);
+}
+
+static int event_get(struct cuda_copier *copier, struct CUevent_st **event, struct error *error)
+{
+        if (copier->n_events > 0) {
+                *event = copier->events[--copier->n_events];
+                return 0;
+        }
+        enum cuda_error e = copier->device->cuda->api->cudaEventCreateWithFlags(
+                event, CUDA_EVENT_DISABLE_TIMING | CUDA_EVENT_BLOCKING_SYNC);
+        return e == CUDA_OK ? 0 : cuda_failed(copier->device, "cudaEventCreateWithFlags", e, error);
+}
+
+static void event_put(struct cuda_copier *copier, struct CUevent_st *event)
+{
+        if (copier->n_events < EVENTS)
+                copier->events[copier->n_events++] = event;
+        else
+                copier->device->cuda->api->cudaEventDestroy(event);
+}
+
+static enum cuda_error start_copies(const struct cuda_copier *copier, const struct device_span *spans, size_t n,
+                                    const char **call)
+{
+        const struct cuda_api *api = copier->device->cuda->api;
+        void *to[BATCH];
+        const void *from[BATCH];
+        size_t sizes[BATCH];
+        enum cuda_error e = CUDA_OK;
+        for (size_t i = 0; i < n && e == CUDA_OK;) {
+                size_t m = 0;
+                for (; i < n && m < BATCH; i++, m++) {
+                        to[m] = (void *)(uintptr_t)(spans[i].segment->address + spans[i].offset);
+                        from[m] = spans[i].from;
+                        sizes[m] = spans[i].len;
+                }
+                bool batch = m > 1 && cuda_has_batch(api);
+                *call = batch ? "cudaMemcpyBatchAsync" : "cudaMemcpyAsync";
+                if (batch)
+                        e = cuda_copy_batch(api, to, from, sizes, m, copier->stream);
+                else
+                        for (size_t k = 0; k < m && e == CUDA_OK; k++)
+                                e = api->cudaMemcpyAsync(to[k], from[k], sizes[k], CUDA_COPY_HOST_TO_DEVICE,
+                                                         copier->stream);
+        }
+        return e;
+}
+
+/* Whatever was started must have ended before the slot is used again, also where it went wrong. */
+static int give_up(struct cuda_copier *copier, struct CUevent_st *event, const char *call, enum cuda_error e,
+                   struct error *error)
+{
+        copier->device->cuda->api->cudaStreamSynchronize(copier->stream);
+        event_put(copier, event);
+        return cuda_failed(copier->device, call, e, error);
+}
+
+int cuda_copy(struct copier *base, const struct device_span *spans, size_t n, void **out, struct error *error)
+{
+        struct cuda_copier *copier = copier_of(base);
+        struct CUevent_st *event;
+        int r = copier_ready(copier, error);
+        if (r == 0)
+                r = event_get(copier, &event, error);
+        if (r < 0)
+                return r;
+        const char *call;
+        enum cuda_error e = start_copies(copier, spans, n, &call);
+        if (e != CUDA_OK)
+                return give_up(copier, event, call, e, error);
+        e = copier->device->cuda->api->cudaEventRecord(event, copier->stream);
+        if (e != CUDA_OK)
+                return give_up(copier, event, "cudaEventRecord", e, error);
+        *out = event;
+        return 0;
+}
+
+int cuda_copied(struct copier *base, void *event, bool wait, struct error *error)
+{
+        struct cuda_copier *copier = copier_of(base);
+        const struct cuda_api *api = copier->device->cuda->api;
+        enum cuda_error e = api->cudaSetDevice(copier->device->ordinal);
+        if (e != CUDA_OK)
+                return give_up(copier, event, "cudaSetDevice", e, error);
+        e = wait ? api->cudaEventSynchronize(event) : api->cudaEventQuery(event);
+        if (e == CUDA_NOT_READY)
+                return 0;
+        if (e != CUDA_OK)
+                return give_up(copier, event, wait ? "cudaEventSynchronize" : "cudaEventQuery", e, error);
+        event_put(copier, event);
+        return 1;
+}
