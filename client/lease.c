@@ -86,6 +86,14 @@ void lease_lose(struct streamer_lease *lease)
                         atomic_store(&lease->gone, true);
 }
 
+void lease_revoke(struct streamer_lease *lease)
+{
+        if (lease->revoked)
+                return;
+        lease->revoked = true;
+        lease->code = STREAMER_EREVOKED;
+}
+
 int streamer_lease_check(streamer_lease *lease)
 {
         struct streamer_client *c = lease->client;

@@ -65,6 +65,9 @@ void lease_update(struct streamer_lease *lease, const msgpack_object *o);
 /* Lock held: the daemon does not hold it any more. */
 void lease_lose(struct streamer_lease *lease);
 
+/* Lock held: the model was taken from it while nobody could be told. */
+void lease_revoke(struct streamer_lease *lease);
+
 /* 0, STREAMER_EFORK, or STREAMER_ELOST where its memory is gone. */
 int lease_check(const struct streamer_lease *lease);
 

@@ -61,7 +61,8 @@ static int dial(const struct streamer_client *c, bool patient, int64_t deadline,
 struct claim {
         char token[33], digest[33];
         uint64_t generation, id;
-        int code; /* of the attempt */
+        int code;     /* of the attempt */
+        bool revoked; /* taken by force; what is mapped stays */
 };
 
 struct claims {
@@ -101,6 +102,7 @@ static int reclaim(struct streamer_client *fresh, struct claim *claim)
                 return rc;
         if (!object_u64(&call.reply.unpacked.data, "lease", &claim->id))
                 rc = STREAMER_EPROTO;
+        claim->revoked = object_str_eq(&call.reply.unpacked.data, "state", "revoked");
         call_deinit(&call);
         return rc;
 }
@@ -125,10 +127,13 @@ static void settle(struct streamer_client *c, const struct claims *claims)
                 for (size_t i = 0; i < claims->n; i++) {
                         if (memcmp(l->token, claims->v[i].token, sizeof(l->token)) != 0)
                                 continue;
-                        if (claims->v[i].code == 0)
-                                l->id = claims->v[i].id;
-                        else
+                        if (claims->v[i].code != 0) {
                                 lease_lose(l);
+                                continue;
+                        }
+                        l->id = claims->v[i].id;
+                        if (claims->v[i].revoked)
+                                lease_revoke(l);
                 }
 }
 

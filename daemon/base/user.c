@@ -60,19 +60,27 @@ static int over_limit(const struct user *user, uid_t uid, enum user_slot slot, u
                          (unsigned)uid, held, limits->max[slot], slots[slot].text, amount, limits->rule);
 }
 
-int user_charge(struct users *users, uid_t uid, struct user_charge *charge, enum user_slot slot, uint64_t amount,
-                const struct user_limits *limits, struct error *error)
+int user_charge_again(struct users *users, uid_t uid, struct user_charge *charge, enum user_slot slot, uint64_t amount)
 {
         struct user *user = find(users, uid);
-        uint64_t held = user != NULL ? user->held[slot] : 0, max = limits->max[slot];
         require(charge->user == NULL);
-        if (held > max || amount > max - held)
-                return over_limit(user, uid, slot, amount, limits, error);
         if (user == NULL && (user = user_new(users, uid)) == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return STREAMER_ENOMEM;
         user->held[slot] += amount;
         user->n_charges++;
         *charge = (struct user_charge){.user = user, .slot = slot, .amount = amount};
+        return 0;
+}
+
+int user_charge(struct users *users, uid_t uid, struct user_charge *charge, enum user_slot slot, uint64_t amount,
+                const struct user_limits *limits, struct error *error)
+{
+        const struct user *user = find(users, uid);
+        uint64_t held = user != NULL ? user->held[slot] : 0, max = limits->max[slot];
+        if (held > max || amount > max - held)
+                return over_limit(user, uid, slot, amount, limits, error);
+        if (user_charge_again(users, uid, charge, slot, amount) < 0)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
         return 0;
 }
 

@@ -64,6 +64,8 @@ const struct user *users_find(const struct users *users, uid_t uid);
 /* STREAMER_ELIMIT names uid, figures and rule; STREAMER_ENOMEM. `charge` must be empty. */
 int user_charge(struct users *users, uid_t uid, struct user_charge *charge, enum user_slot slot, uint64_t amount,
                 const struct user_limits *limits, struct error *error);
+/* What it held before the daemon restarted: no limit is asked again. STREAMER_ENOMEM. */
+int user_charge_again(struct users *users, uid_t uid, struct user_charge *charge, enum user_slot slot, uint64_t amount);
 void user_discharge(struct user_charge *charge);
 
 #endif

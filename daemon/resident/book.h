@@ -41,7 +41,7 @@ struct book_lease {
         uint64_t since_ns;
         uint32_t pid, uid;
         unsigned char token[BOOK_TOKEN];
-        uint64_t reserved;
+        uint64_t taken_ns; /* its model is taken by force then, or was (CLOCK_MONOTONIC); 0: never; atomic */
 };
 
 /* Numbers that are never used twice, run after run. */

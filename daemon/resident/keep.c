@@ -18,7 +18,6 @@
 #include <string.h>
 
 #define SYNC_NS (UINT64_C(5) * 1000000000)
-#define JOBS_MAX 4096
 /* The book, one model of most segments, and some dozens of processes. */
 #define MAX_SMALL 128
 
@@ -27,7 +26,7 @@ struct kept_name {
         struct book_name *row;
 };
 
-static bool keeps(const struct keep *keep)
+bool keep_is_on(const struct keep *keep)
 {
         return keep != NULL && keep->book != NULL && !keep->frozen;
 }
@@ -117,12 +116,14 @@ static void clear_names(struct kept *kept)
 }
 
 /* New rows first: a name that switches is in the book at every moment. */
-static void sync_names(struct keep *keep)
+static void sync_rows(struct keep *keep)
 {
         list_each (pos, &keep->models) {
                 struct kept *kept = container_of(pos, struct kept, link);
-                if (kept->state != KEPT_LEAVING)
-                        write_names(kept);
+                if (kept->state == KEPT_LEAVING)
+                        continue;
+                write_names(kept);
+                kept_write_leases(kept);
         }
         list_each_safe (pos, &keep->models) {
                 struct kept *kept = container_of(pos, struct kept, link);
@@ -268,7 +269,7 @@ static void store_done(struct work *work)
                 kept->generation->unkept = true;
                 kept_leave(kept); /* whatever of it did arrive */
         }
-        sync_names(keep);
+        sync_rows(keep);
 }
 
 static bool can_be_kept(const struct generation *g)
@@ -314,7 +315,7 @@ static void store(struct keep *keep, struct generation *g)
 
 void keep_changed(struct keep *keep)
 {
-        if (!keeps(keep))
+        if (!keep_is_on(keep))
                 return;
         book_raise(keep->book, BOOK_GENERATION, keep->resident->last_number);
         list_each (pos, &keep->resident->generations) {
@@ -323,7 +324,7 @@ void keep_changed(struct keep *keep)
                     has_room(keep, g))
                         store(keep, g);
         }
-        sync_names(keep);
+        sync_rows(keep);
 }
 
 void kept_renamed(struct kept *kept)
@@ -331,158 +332,17 @@ void kept_renamed(struct kept *kept)
         keep_changed(kept->keep);
 }
 
-/* ---- leases ---- */
-
-void keep_lease(struct keep *keep, struct lease *lease)
-{
-        struct kept *kept = lease->generation->kept;
-        struct process *process = lease->process;
-        if (!keeps(keep) || kept == NULL || lease->row != NULL)
-                return;
-        if (process->kept_id == 0)
-                process->kept_id = book_next(keep->book, BOOK_PROCESS);
-        struct book_lease row = {.id = lease->id,
-                                 .model = kept->id,
-                                 .process = process->kept_id,
-                                 .since_ns = lease->since_ns,
-                                 .pid = (uint32_t)process->pid,
-                                 .uid = process->uid};
-        memcpy(row.token, lease->token, sizeof(row.token));
-        book_raise(keep->book, BOOK_LEASE, lease->id);
-        lease->row = book_add_lease(keep->book, &row);
-        keep->processes_due |= !process->stored;
-}
-
-void keep_lease_gone(struct keep *keep, struct lease *lease)
-{
-        if (keeps(keep) && lease->row != NULL)
-                book_drop_lease(keep->book, lease->row);
-        lease->row = NULL;
-}
-
-/* ---- processes ---- */
-
-/* One message: a pidfd to keep, or (-1) one to let go. */
-struct job {
-        struct work work;
-        struct keep *keep;
-        uint64_t id;
-        int fd, result;
-};
-
-static void job_run(struct work *work)
-{
-        struct job *job = container_of(work, struct job, work);
-        char name[KEEP_NAME_MAX];
-        keep_process_name(name, job->id);
-        job->result = job->fd >= 0 ? fdstore_add(name, job->fd) : fdstore_remove(name);
-}
-
-static void job_done(struct work *work)
-{
-        struct job *job = container_of(work, struct job, work);
-        if (job->result < 0)
-                log_debug("process %" PRIu64 " of the fd store: %s", job->id, strerror(-job->result));
-        job->keep->jobs--;
-        close_p(&job->fd);
-        free(job);
-}
-
-/* Takes over fd. */
-static bool submit(struct keep *keep, uint64_t id, int fd)
-{
-        struct job *job = calloc(1, sizeof(*job));
-        if (job == NULL) {
-                close_p(&fd);
-                return false;
-        }
-        *job = (struct job){.keep = keep, .id = id, .fd = fd};
-        keep->jobs++;
-        work_submit(keep->thread, WORK_LANE_CPU, &job->work, job_run, job_done);
-        return true;
-}
-
-static bool is_due(const struct process *process)
-{
-        if (process->stored || process->exited || process->kept_id == 0)
-                return false;
-        list_each (pos, &process->held)
-                if (container_of(pos, struct lease, in_process)->row != NULL)
-                        return true;
-        return false;
-}
-
-static void store_process(struct keep *keep, struct process *process)
-{
-        if (keep->used >= keep->max || keep->jobs >= JOBS_MAX)
-                return;
-        int fd = fcntl(process->pidfd, F_DUPFD_CLOEXEC, 3);
-        if (fd < 0 || !submit(keep, process->kept_id, fd))
-                return;
-        process->stored = true;
-        keep->used++;
-}
-
-/* Rows of processes that never came back and of which nobody has a pidfd. */
-static void forget_unclaimed(struct keep *keep)
-{
-        for (struct book_lease *row = NULL; (row = book_each_lease(keep->book, row)) != NULL;)
-                if (leases_by_token(keep->leases, row->token) == NULL)
-                        book_drop_lease(keep->book, row);
-}
-
+/* Nobody tells that a model was pinned. */
 void keep_tick(struct keep *keep, uint64_t now)
 {
-        if (!keeps(keep))
+        if (!keep_is_on(keep))
                 return;
-        if (keep->claim_until_ns != 0 && now >= keep->claim_until_ns) {
-                keep->claim_until_ns = 0;
-                forget_unclaimed(keep);
-        }
-        /* Nobody tells that a model was pinned. */
         list_each (pos, &keep->models) {
                 struct kept *kept = container_of(pos, struct kept, link);
                 if (kept->state != KEPT_LEAVING)
                         write_names(kept);
         }
-        if (!keep->processes_due)
-                return;
-        keep->processes_due = false;
-        list_each (pos, &keep->leases->processes) {
-                struct process *process = container_of(pos, struct process, link);
-                if (is_due(process))
-                        store_process(keep, process);
-        }
-}
-
-void keep_process_gone(struct keep *keep, struct process *process)
-{
-        if (!keeps(keep) || !process->stored)
-                return;
-        keep->used--;
-        submit(keep, process->kept_id, -1);
-}
-
-/* ---- what was taken back ---- */
-
-struct book_lease *keep_row(struct keep *keep, const unsigned char token[BOOK_TOKEN])
-{
-        if (!keeps(keep) || keep->claim_until_ns == 0)
-                return NULL;
-        for (struct book_lease *row = NULL; (row = book_each_lease(keep->book, row)) != NULL;)
-                if (memcmp(row->token, token, BOOK_TOKEN) == 0)
-                        return row;
-        return NULL;
-}
-
-void keep_adopt(struct keep *keep, struct lease *lease)
-{
-        struct process *process = lease->process;
-        if (process->kept_id == 0)
-                process->kept_id = lease->row->process;
-        else
-                lease->row->process = process->kept_id;
-        keep->processes_due |= !process->stored;
+        keep_leases_tick(keep, now);
 }
 
 struct generation *keep_generation(struct keep *keep, uint64_t id)
@@ -514,7 +374,7 @@ int keep_init(struct keep *keep, struct resident *resident, struct leases *lease
 
 void keep_freeze(struct keep *keep)
 {
-        if (!keeps(keep))
+        if (!keep_is_on(keep))
                 return;
         keep->frozen = true;
         list_each_safe (pos, &keep->models) {

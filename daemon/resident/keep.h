@@ -71,7 +71,7 @@ bool keep_stop(struct keep *keep, uint64_t deadline_ns);
 void keep_deinit(struct keep *keep);
 
 /* Before the loop runs: takes back what an earlier run has left, and drops what is not whole. Models
- * that come back are ready, with names and leases (keep_taken.c). */
+ * that come back are ready, with names and leases, and charged to whom they were (keep_taken.c). */
 void keep_take_back(struct keep *keep, struct inherit *inherit);
 
 /* The daemon ends: from now on the store is left as it is. */
@@ -100,8 +100,13 @@ void kept_renamed(struct kept *kept);
 /* Nobody holds the generation: it leaves the store, and is settled again when it has. */
 void kept_let_go(struct kept *kept);
 
-/* ---- between keep.c and keep_taken.c ---- */
+/* ---- between keep.c, keep_lease.c and keep_taken.c ---- */
 
+bool keep_is_on(const struct keep *keep);
+/* When its leases are taken by force: into their rows, and back. */
+void kept_write_leases(struct kept *kept);
+void kept_read_lease(struct lease *lease);
+void keep_leases_tick(struct keep *keep, uint64_t now);
 struct kept *kept_new(struct keep *keep, struct generation *generation, uint64_t id, unsigned n_fds);
 int kept_add_name(struct kept *kept, struct book_name *row);
 void kept_leave(struct kept *kept);

@@ -14,122 +14,18 @@
  * Runs once, before the loop does, and may block. It reads the manifests and not the tensors: whether
  * their bytes are what they were is checked later, in the background.
  */
+#include "daemon/resident/expiry.h"
 #include "daemon/resident/keep.h"
+#include "daemon/resident/keep_sets.h"
 
 #include "daemon/base/fdstore.h"
 #include "daemon/base/log.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <string.h>
 
-#define PREFIX "streamerd-"
 #define CLAIM_NS (UINT64_C(60) * 1000000000)
-
-/* The descriptors of one model, or of one process (then the pidfd is its record). */
-struct set {
-        struct list link;
-        uint64_t id;
-        int record;
-        int segments[GENERATION_SEGMENTS];
-        unsigned n_segments; /* behind the highest number that came */
-        bool twice;          /* two of one name */
-};
-
-struct sets {
-        struct list models, processes; /* of struct set */
-        int book;
-        unsigned books;
-};
-
-/* ---- sorting ---- */
-
-static struct set *set_of(struct list *sets, uint64_t id)
-{
-        list_each (pos, sets) {
-                struct set *set = container_of(pos, struct set, link);
-                if (set->id == id)
-                        return set;
-        }
-        struct set *set = calloc(1, sizeof(*set));
-        require(set != NULL); /* at the start, of a few hundred bytes */
-        set->id = id;
-        set->record = -1;
-        for (size_t i = 0; i < GENERATION_SEGMENTS; i++)
-                set->segments[i] = -1;
-        list_append(sets, &set->link);
-        return set;
-}
-
-static struct set *set_free(struct set *set)
-{
-        close_p(&set->record);
-        for (size_t i = 0; i < GENERATION_SEGMENTS; i++)
-                close_p(&set->segments[i]);
-        list_remove(&set->link);
-        free(set);
-        return NULL;
-}
-
-static void put(struct set *set, int *place, int fd)
-{
-        set->twice |= *place >= 0;
-        close_p(place);
-        *place = fd;
-}
-
-/* False: not one of our names. */
-static bool sort_one(struct sets *sets, const char *name, int fd)
-{
-        uint64_t id;
-        unsigned segment;
-        int end = 0;
-        if (strcmp(name, KEEP_BOOK) == 0) {
-                close_p(&sets->book);
-                sets->book = fd;
-                sets->books++;
-                return true;
-        }
-        if (sscanf(name, PREFIX "process-%" SCNu64 "%n", &id, &end) == 1 && name[end] == '\0' && id != 0) {
-                struct set *set = set_of(&sets->processes, id);
-                put(set, &set->record, fd);
-                return true;
-        }
-        end = 0;
-        if (sscanf(name, PREFIX "model-%" SCNu64 "-segment-%u%n", &id, &segment, &end) == 2 && end > 0 &&
-            name[end] == '\0' && segment < GENERATION_SEGMENTS && id != 0) {
-                struct set *set = set_of(&sets->models, id);
-                put(set, &set->segments[segment], fd);
-                if (set->n_segments <= segment)
-                        set->n_segments = segment + 1;
-                return true;
-        }
-        end = 0;
-        if (sscanf(name, PREFIX "model-%" SCNu64 "-record%n", &id, &end) == 1 && end > 0 && name[end] == '\0' &&
-            id != 0) {
-                struct set *set = set_of(&sets->models, id);
-                put(set, &set->record, fd);
-                return true;
-        }
-        return false;
-}
-
-static void sort(struct sets *sets, struct inherit *inherit)
-{
-        const char *name;
-        int fd;
-        *sets = (struct sets){.book = -1};
-        list_init(&sets->models);
-        list_init(&sets->processes);
-        while ((fd = inherit_take_named(inherit, PREFIX, &name)) >= 0) {
-                if (sort_one(sets, name, fd))
-                        continue;
-                log_warn("fd store: '%s' is nothing of this version's: dropped", name);
-                close(fd);
-                fdstore_remove(name);
-        }
-}
 
 /* ---- the book ---- */
 
@@ -285,6 +181,16 @@ static void undo(struct generation *g)
         generation_unpin(g);
 }
 
+/* The device, and whoever had it loaded. */
+static int charge(struct keep *keep, struct generation *g, uint64_t bytes, struct error *error)
+{
+        struct users *users = keep->leases->users;
+        int r = generation_charge(g, bytes, error);
+        if (r == 0 && users != NULL && user_charge_again(users, g->loaded_by, &g->user_charge, USER_BYTES, bytes) < 0)
+                r = error_set(error, STREAMER_ENOMEM, "no memory");
+        return r;
+}
+
 static int restore(struct keep *keep, struct set *set, struct record *record, struct table *table, struct error *error)
 {
         struct device *device = device_of(keep->resident, record->device);
@@ -296,7 +202,7 @@ static int restore(struct keep *keep, struct set *set, struct record *record, st
         if (g == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         fill_generation(g, record, table);
-        int r = generation_charge(g, record->charged, error);
+        int r = charge(keep, g, record->charged, error);
         if (r == 0)
                 r = adopt_segments(g, set, record, error);
         struct kept *kept = r == 0 ? kept_new(keep, g, set->id, record->n_segments + 1) : NULL;
@@ -402,6 +308,7 @@ static void take_process(struct keep *keep, struct set *set)
                         continue;
                 }
                 lease->claim_until_ns = keep->claim_until_ns;
+                kept_read_lease(lease);
                 keep->taken.leases++;
         }
         if (process == NULL) {
@@ -448,7 +355,7 @@ void keep_take_back(struct keep *keep, struct inherit *inherit)
         struct sets sets;
         if (keep->max == 0)
                 return;
-        sort(&sets, inherit);
+        sets_sort(&sets, inherit);
         take_book(keep, &sets);
         if (keep->book == NULL)
                 return;
@@ -460,6 +367,7 @@ void keep_take_back(struct keep *keep, struct inherit *inherit)
         clear_rows(keep);
         keep->frozen = false;
         unpin_all(keep);
+        resident_expire(keep->resident, now_ns()); /* what had been taken by force still is */
         if (keep->taken.models + keep->taken.dropped > 0)
                 log_info("fd store: %" PRIu64 " models and %" PRIu64 " leases taken back, %" PRIu64 " models dropped",
                          keep->taken.models, keep->taken.leases, keep->taken.dropped);

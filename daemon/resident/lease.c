@@ -108,9 +108,15 @@ struct lease *lease_new(struct leases *leases, struct process *process, struct g
 struct lease *lease_restore(struct leases *leases, struct process *process, struct generation *generation,
                             struct book_lease *row)
 {
-        struct lease *lease = lease_make(leases, process, generation);
-        if (lease == NULL)
+        struct user_charge charge = {.user = NULL};
+        if (leases->users != NULL && user_charge_again(leases->users, process->uid, &charge, USER_LEASES, 1) < 0)
                 return NULL;
+        struct lease *lease = lease_make(leases, process, generation);
+        if (lease == NULL) {
+                user_discharge(&charge);
+                return NULL;
+        }
+        lease->charge = charge;
         lease->id = row->id;
         if (leases->last_id < row->id)
                 leases->last_id = row->id;

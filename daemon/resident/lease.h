@@ -58,7 +58,8 @@ struct leases {
         struct list processes;
         uint64_t last_id;
         size_t n;
-        struct keep *keep; /* what survives this process; NULL: nothing */
+        struct users *users; /* to whom what was taken back is charged; NULL: nobody counts */
+        struct keep *keep;   /* what survives this process; NULL: nothing */
         /* A process holds its first lease / its last one is gone: begin and end watching its pidfd. */
         int (*watch)(struct process *process);
         void (*unwatch)(struct process *process);
@@ -71,7 +72,7 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
 
 /* NULL on ENOMEM. `process` may have come without any lease yet; it goes with its last. */
 struct lease *lease_new(struct leases *leases, struct process *process, struct generation *generation, void *owner);
-/* As lease_new, with the number and the token that it had. */
+/* As lease_new, with the number and the token that it had; its user is charged, whatever the limits are now. */
 struct lease *lease_restore(struct leases *leases, struct process *process, struct generation *generation,
                             struct book_lease *row);
 void lease_end(struct leases *leases, struct lease *lease);

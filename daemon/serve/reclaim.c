@@ -9,7 +9,6 @@
  * Whoever does not hold the token, in the process that got it, gets nothing. What is not there any
  * more, or is another model by now, is "lost".
  */
-#include "daemon/serve/access.h"
 #include "daemon/serve/reply.h"
 #include "daemon/serve/session.h"
 
@@ -110,19 +109,18 @@ void session_reclaim(struct session *session, const struct request *request)
                 session_error(session, request->id, &error);
                 return;
         }
-        /* What it had before the restart it keeps, even where limits have become smaller. */
-        if (lease->charge.user == NULL)
-                access_charge(session->server, session->conn, &lease->charge, USER_LEASES, 1, NULL);
+        const struct generation *g = lease->generation;
         leave_owner(lease);
         lease->owner = session;
         lease->following = lease->dirty = false;
+        lease->revoked = g->quarantined; /* an event may have got lost with the old connection: the reply says it */
         list_append(&session->leases, &lease->in_owner);
         session->n_leases++;
         struct writer w;
         conn_writer(&w);
         writer_reply(&w, request->id, 3);
         writer_ku64(&w, "lease", lease->id);
-        writer_ku64(&w, "generation", lease->generation->number);
-        writer_kstr(&w, "state", generation_state_name(lease->generation->state));
+        writer_ku64(&w, "generation", g->number);
+        writer_kstr(&w, "state", lease->revoked ? "revoked" : generation_state_name(g->state));
         conn_send(session->conn, &w, NULL, 0);
 }

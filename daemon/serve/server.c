@@ -278,6 +278,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->leases.watch = watch_process;
         server->leases.unwatch = unwatch_process;
         server->leases.keep = &server->keep;
+        server->leases.users = &server->users;
         server->resident->context = server->loads->context = server;
         server->resident->changed = on_changed;
         server->loads->arrived = on_arrived;

@@ -71,6 +71,19 @@ START_TEST(the_limit_itself_is_allowed_and_one_more_is_not)
 }
 END_TEST
 
+START_TEST(what_was_held_before_is_charged_whatever_the_limits_are)
+{
+        struct user_charge again = {.user = NULL}, more;
+        ck_assert_int_eq(user_charge_again(&users, 5, &again, USER_BYTES, 5000), 0);
+        ck_assert_uint_eq(held(5, USER_BYTES), 5000);
+        ck_assert_int_eq(charge(5, &more, USER_BYTES, 1), STREAMER_ELIMIT);
+        user_discharge(&again);
+        ck_assert_int_eq(charge(5, &more, USER_BYTES, 1), 0);
+        user_discharge(&more);
+        ck_assert_ptr_null(users_find(&users, 5));
+}
+END_TEST
+
 START_TEST(a_refused_charge_leaves_nothing_behind)
 {
         struct user_charge c;
@@ -130,6 +143,7 @@ int main(void)
         tcase_add_test(tests, a_charge_is_taken_and_given_back);
         tcase_add_test(tests, what_was_given_back_is_given_back_once);
         tcase_add_test(tests, the_limit_itself_is_allowed_and_one_more_is_not);
+        tcase_add_test(tests, what_was_held_before_is_charged_whatever_the_limits_are);
         tcase_add_test(tests, a_refused_charge_leaves_nothing_behind);
         tcase_add_test(tests, bytes_that_are_too_many_are_told);
         tcase_add_test(tests, no_amount_wraps_round);
