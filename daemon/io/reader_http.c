@@ -480,7 +480,6 @@ static void *http_main(void *arg)
         }
         forget(self);
         flights_deinit(&self->flights);
-        http_loop_deinit(&self->loop);
         pthread_mutex_lock(&reader->mutex);
         reader_leave_locked(reader, READ_HTTP);
         pthread_mutex_unlock(&reader->mutex);
@@ -583,6 +582,8 @@ static void http_join(struct reader *reader)
                 struct http_thread *t = container_of(pos, struct http_thread, link);
                 list_remove(&t->link);
                 pthread_join(t->thread, NULL);
+                /* Not before: threads that leave wake all others, by their loops. */
+                http_loop_deinit(&t->loop);
                 free(t);
         }
 }
