@@ -74,6 +74,7 @@ $(BUILD)/pic/%.o: %.c Makefile | $(BUILD)/deps-build
 $(call obj,daemon/device/cuda_check.c): ALL_CFLAGS += $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include))
 
 $(call obj,$(wildcard tests/*/*.c)): | $(BUILD)/deps-test
+check: | $(BUILD)/deps-servers
 
 # ---- products
 $(BUILD)/libproto.a: $(call obj,$(PROTO))

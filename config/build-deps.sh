@@ -1,10 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# build-deps.sh SET...: names the packages that are missing for each set (build, test, bench, fuzz,
-# lint) and installs them through apt; where nothing is missing it only looks. DEPS=0 never installs.
+# build-deps.sh SET...: names the packages that are missing for each set (build, test, servers, bench,
+# fuzz, lint) and installs them through apt; where nothing is missing it only looks. DEPS=0 never installs.
 # What is needed is asked for as a library or a command; packages are looked up only for what is
 # missing, the first name that this system's apt knows: names differ between Debian and Ubuntu.
+#
+# The set `servers` is what tests talk to: where some of it cannot be had, the tests say what they skip.
+# Tests start what they need themselves; no service of these packages is started by their installation.
 set -eu
 
 # probe                     packages, one of
@@ -26,14 +29,15 @@ library:ncursesw            libncurses-dev" ;;
         test) echo "
 library:check               check
 command:openssl             openssl
+command:curl                curl
+command:setpriv             util-linux" ;;
+        servers) echo "
 file:/usr/sbin/nginx        nginx-light nginx
 command:promtool            prometheus
 command:zsh                 zsh
 command:fish                fish
 command:man                 man-db
 command:systemd-nspawn      systemd-container
-command:curl                curl
-command:setpriv             util-linux
 command:swift-proxy-server  swift-proxy
 command:swift-account-server                   swift-account
 command:swift-container-server                 swift-container
@@ -97,37 +101,46 @@ choose() {
                                 continue 2
                         fi
                 done
-                echo "${packages%% *}"
+                [ "$optional" = 1 ] || echo "${packages%% *}"
         done
 }
 
 absent=$(missing "$@")
 [ -n "$absent" ] || exit 0
+[ "$*" = servers ] && optional=1 || optional=0
+
+# What a build cannot do without ends it.
+give_up() {
+        if [ "$optional" = 1 ]; then
+                echo "$1: tests that need them are skipped" >&2
+                exit 0
+        fi
+        echo "$1" >&2
+        exit 1
+}
 
 list=$(echo "$absent" | sed 's/ / or /g' | paste -sd, | sed 's/,/, /g')
-if [ "${DEPS:-1}" = 0 ]; then
-        echo "missing packages: $list (DEPS=0: not installed)" >&2
-        exit 1
-fi
-if ! command -v apt-get >/dev/null; then
-        echo "missing packages, by their Debian names: $list" >&2
-        exit 1
-fi
+[ "${DEPS:-1}" != 0 ] || give_up "missing packages: $list (DEPS=0: not installed)"
+command -v apt-get >/dev/null || give_up "missing packages, by their Debian names: $list"
 as_root=
 if [ "$(id -u)" -ne 0 ]; then
-        command -v sudo >/dev/null || {
-                echo "missing packages: $list (install them as root)" >&2
-                exit 1
-        }
+        command -v sudo >/dev/null || give_up "missing packages: $list (install them as root)"
         as_root=sudo
 fi
+
+# Debian's own way to keep an installation from starting services: this file, while it is there.
+policy=/usr/sbin/policy-rc.d
+if [ "$optional" = 1 ] && [ ! -e $policy ]; then
+        printf '#!/bin/sh\nexit 101\n' | $as_root tee $policy >/dev/null
+        $as_root chmod 755 $policy
+        # shellcheck disable=SC2064 # as they are now
+        trap "$as_root rm -f $policy" EXIT
+fi
+
 echo "missing packages: $list; installing them" >&2
 $as_root apt-get -qq update
 # shellcheck disable=SC2046 # one word for each package
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install \
-        $(echo "$absent" | choose) >/dev/null
+        $(echo "$absent" | choose) >/dev/null || [ "$optional" = 1 ]
 absent=$(missing "$@")
-[ -z "$absent" ] || {
-        echo "still missing after installation: $absent" >&2
-        exit 1
-}
+[ -z "$absent" ] || give_up "still missing after installation: $(echo "$absent" | paste -sd' ')"
