@@ -205,7 +205,7 @@ static int make_reader(struct daemon *d, struct error *error)
                 cuda_set_ring(d->cuda, d->reader.staging.base, d->reader.staging.bytes);
         log_info("ring: %u slots of %" PRIu64 " bytes on %s pages, %u reader threads%s%s", d->reader.staging.n_slots,
                  opts.block_size, page_kind_name(d->reader.staging.pages), d->reader.engines[READ_PREAD].base,
-                 opts.numa.policy != NUMA_ANYWHERE ? ", " : "", numa_text(&opts.numa, numa, sizeof(numa)));
+                 opts.numa.nodes != 0 ? ", " : "", numa_text(&opts.numa, numa, sizeof(numa)));
         return 0;
 }
 

@@ -69,19 +69,29 @@ struct numa_choice numa_choose(uint64_t online, const int *nodes, size_t n)
                 if (nodes[i] >= 0 && nodes[i] < NUMA_NODES)
                         wanted |= UINT64_C(1) << nodes[i];
         wanted &= online;
-        if (__builtin_popcountll(online) < 2 || wanted == 0)
-                return (struct numa_choice){.policy = NUMA_ANYWHERE};
-        return (struct numa_choice){.policy = __builtin_popcountll(wanted) == 1 ? NUMA_PREFERRED : NUMA_INTERLEAVED,
-                                    .nodes = wanted};
+        return (struct numa_choice){.nodes = __builtin_popcountll(online) < 2 ? 0 : wanted};
+}
+
+int numa_of_part(const struct numa_choice *choice, unsigned i, unsigned n)
+{
+        unsigned n_nodes = (unsigned)__builtin_popcountll(choice->nodes);
+        uint64_t left = choice->nodes;
+        require(i < n);
+        if (n_nodes == 0)
+                return NUMA_ANYWHERE;
+        for (unsigned skip = (unsigned)((uint64_t)i * n_nodes / n); skip > 0; skip--)
+                left &= left - 1;
+        return __builtin_ctzll(left);
 }
 
 char *numa_text(const struct numa_choice *choice, char *text, size_t size)
 {
+        bool split = __builtin_popcountll(choice->nodes) > 1;
         size_t used = 0;
         text[0] = '\0';
-        if (choice->policy == NUMA_ANYWHERE)
+        if (choice->nodes == 0)
                 return text;
-        used = (size_t)snprintf(text, size, choice->policy == NUMA_PREFERRED ? "node" : "nodes");
+        used = (size_t)snprintf(text, size, split ? "nodes" : "node");
         char before = ' ';
         for (unsigned i = 0; i < NUMA_NODES && used < size; i++) {
                 if (!(choice->nodes >> i & 1))
@@ -89,32 +99,28 @@ char *numa_text(const struct numa_choice *choice, char *text, size_t size)
                 used += (size_t)snprintf(text + used, size - used, "%c%u", before, i);
                 before = ',';
         }
-        if (choice->policy == NUMA_INTERLEAVED && used < size)
-                snprintf(text + used, size - used, ", interleaved");
+        if (split && used < size)
+                snprintf(text + used, size - used, ", split");
         return text;
 }
 
 /* ---- keeping to it ---- */
 
-bool numa_place_memory(const struct numa_choice *choice, void *base, uint64_t bytes)
+bool numa_place_memory(int node, void *base, uint64_t bytes)
 {
-        if (choice->policy == NUMA_ANYWHERE)
+        if (node == NUMA_ANYWHERE || bytes == 0)
                 return true;
-        unsigned long mask[NUMA_NODES / (8 * sizeof(unsigned long))] = {0};
-        memcpy(mask, &choice->nodes, sizeof(choice->nodes));
-        int mode = choice->policy == NUMA_PREFERRED ? MPOL_PREFERRED : MPOL_INTERLEAVE;
+        uint64_t mask = UINT64_C(1) << node;
         /* The kernel counts one bit less than it is told. */
-        return syscall(SYS_mbind, base, bytes, mode, mask, NUMA_NODES + 1, 0) == 0;
+        return syscall(SYS_mbind, base, bytes, MPOL_PREFERRED, &mask, NUMA_NODES + 1, 0) == 0;
 }
 
-bool numa_processors(const struct numa_choice *choice, const char *root, cpu_set_t *set)
+bool numa_processors(int node, const char *root, cpu_set_t *set)
 {
         char line[1024];
         cpu_set_t usable;
-        if (choice->policy != NUMA_PREFERRED)
-                return false;
-        if (!sysfile_line(line, sizeof(line), root, "/sys/devices/system/node/node%d/cpulist",
-                          __builtin_ctzll(choice->nodes)) ||
+        if (node == NUMA_ANYWHERE ||
+            !sysfile_line(line, sizeof(line), root, "/sys/devices/system/node/node%d/cpulist", node) ||
             !numa_parse_list(line, set, CPU_SETSIZE))
                 return false;
         /* A container may have been given a part of the node, or another one. */

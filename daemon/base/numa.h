@@ -5,7 +5,7 @@
  *
  *   devices' nodes    choice
  *   one               memory is preferred there, threads run on its processors
- *   several           memory is spread over these nodes, threads run anywhere
+ *   several           memory is split in equal parts, one for each of these nodes, and so are threads
  *   none known        the kernel's own choice, as on a machine of one node
  *
  * Preferred, not bound: where a node has no memory left, another's is better than none. To choose is
@@ -21,11 +21,10 @@
 
 #define NUMA_NODES 64
 
-enum numa_policy { NUMA_ANYWHERE, NUMA_PREFERRED, NUMA_INTERLEAVED };
+#define NUMA_ANYWHERE (-1)
 
 struct numa_choice {
-        enum numa_policy policy;
-        uint64_t nodes; /* a bit for each */
+        uint64_t nodes; /* a bit for each; none: anywhere */
 };
 
 /* A list as the kernel writes it: "0-3,8". Numbers from `size` on are left out. False where it is none. */
@@ -40,14 +39,17 @@ int numa_of_pci(const char *root, const char *id);
 /* `nodes`: of the devices, -1 where unknown. */
 struct numa_choice numa_choose(uint64_t online, const int *nodes, size_t n);
 
-/* "node 1", "nodes 0,1, interleaved", or "". Returns text. */
+/* The node of part i of n equal ones, neighbours together; NUMA_ANYWHERE where there is no choice. */
+int numa_of_part(const struct numa_choice *choice, unsigned i, unsigned n);
+
+/* "node 1", "nodes 0,1, split", or "". Returns text. */
 char *numa_text(const struct numa_choice *choice, char *text, size_t size);
 
-/* Before the memory is touched. False where the kernel refused. */
-bool numa_place_memory(const struct numa_choice *choice, void *base, uint64_t bytes);
+/* Before the memory is touched, whole pages of it. False where the kernel refused. */
+bool numa_place_memory(int node, void *base, uint64_t bytes);
 
 /* The processors for threads: those of the node that this process may use at all. False where threads
  * are to run anywhere. */
-bool numa_processors(const struct numa_choice *choice, const char *root, cpu_set_t *set);
+bool numa_processors(int node, const char *root, cpu_set_t *set);
 
 #endif

@@ -117,7 +117,7 @@ int flights_start(struct flights *flights, const struct ticket *ticket, const un
         flight->ticket = *ticket;
         flight->n = 0;
         for (size_t i = 0; i < job->n_targets; i++)
-                if ((ticket->targets >> i & 1) != 0 && !__atomic_load_n(&job->targets[i]->dead, __ATOMIC_ACQUIRE))
+                if ((ticket->targets >> i & 1) != 0 && !read_target_dead(job->targets[i]))
                         start_one(flights, flight, job->targets[i], data);
         if (flight->n == 0)
                 return 0;

@@ -15,6 +15,7 @@ struct http_thread {
         struct list link; /* in the engine's threads */
         pthread_t thread;
         struct reader *reader;
+        int node; /* whose blocks it takes first */
         struct http_loop loop;
         struct flights flights;
         struct list ranges;  /* in flight */

@@ -15,88 +15,13 @@
 
 /* ---- engines ---- */
 
-static void wake_engines(struct reader *reader, bool all)
+void reader_wake_locked(struct reader *reader, bool all)
 {
         for (size_t i = 0; i < READ_ENGINES; i++)
                 reader->engines[i].ops->wake(reader, all);
 }
 
-static unsigned places_of(const struct engine *engine)
-{
-        return (engine->alive - engine->stuck) * engine->places;
-}
-
-/* ---- taking turns ---- */
-
-static bool has_blocks(const struct read_job *job)
-{
-        return !job->stopped && job->next < job->plan->n_blocks;
-}
-
-/* Of those that want a share. One whose storage hangs wants none, and must not make the others'
- * smaller. */
-static unsigned heaviest(const struct reader *reader, const struct read_job *self)
-{
-        unsigned weight = self->share.weight;
-        list_each (pos, &reader->jobs) {
-                const struct read_job *job = container_of(pos, struct read_job, link);
-                if (has_blocks(job) && job->stalled == 0 && !job->quiet && job->share.weight > weight)
-                        weight = job->share.weight;
-        }
-        return weight;
-}
-
-static bool slot_for(const struct reader *reader, const struct read_job *job, unsigned most)
-{
-        unsigned n_free = reader->staging.n_free;
-        if (job->plan->blocks[job->next].in_place)
-                return true;
-        return n_free > 0 && job->slots < share_of(&job->share, most, n_free + job->slots);
-}
-
-static bool may_take(const struct reader *reader, const struct read_job *job)
-{
-        if (!has_blocks(job) || job->in_flight >= job->limit)
-                return false;
-        const struct engine *engine = &reader->engines[job->engine];
-        unsigned most = heaviest(reader, job);
-        unsigned others = engine->busy - (job->in_flight - job->stalled);
-        unsigned usable = places_of(engine);
-        if (job->in_flight - job->stalled >= share_of(&job->share, most, usable > others ? usable - others : 0))
-                return false;
-        return slot_for(reader, job, most);
-}
-
-/* The one whose next block is due first; of equals the one that has waited longest. */
-static struct read_job *choose(const struct reader *reader, enum read_engine engine)
-{
-        struct read_job *first = NULL;
-        list_each (pos, &reader->jobs) {
-                struct read_job *job = container_of(pos, struct read_job, link);
-                if (job->engine == engine && (first == NULL || share_before(&job->share, &first->share)) &&
-                    may_take(reader, job))
-                        first = job;
-        }
-        return first;
-}
-
-static bool is_dead(const struct read_target *target)
-{
-        return __atomic_load_n(&target->dead, __ATOMIC_ACQUIRE);
-}
-
-/* Those that live, each with one more on its way. */
-static uint64_t take_targets(struct read_job *job)
-{
-        uint64_t taken = 0;
-        for (size_t i = 0; i < job->n_targets; i++) {
-                if (is_dead(job->targets[i]))
-                        continue;
-                job->targets[i]->in_flight++;
-                taken |= UINT64_C(1) << i;
-        }
-        return taken;
-}
+/* ---- giving back ---- */
 
 /* A dead one is told of by the last that was on its way there. */
 static void give_targets(struct reader *reader, const struct ticket *ticket)
@@ -106,106 +31,9 @@ static void give_targets(struct reader *reader, const struct ticket *ticket)
                 if ((ticket->targets >> i & 1) == 0)
                         continue;
                 target->in_flight--;
-                if (target->in_flight == 0 && is_dead(target))
+                if (target->in_flight == 0 && read_target_dead(target))
                         wake_post(reader->wake, &target->idle_item);
         }
-}
-
-static void take_next(struct reader *reader, struct read_job *job, struct ticket *ticket)
-{
-        ticket->job = job;
-        ticket->block = &job->plan->blocks[job->next++];
-        ticket->slot = ticket->block->in_place ? NULL : staging_get(&reader->staging);
-        ticket->targets = take_targets(job);
-        job->slots += ticket->slot != NULL;
-        job->in_flight++;
-        reader->engines[job->engine].busy++;
-        share_take(&job->share, &reader->virtual_time, ticket->block->len);
-        list_remove(&job->link);
-        list_append(&reader->jobs, &job->link);
-}
-
-static bool try_take(struct reader *reader, enum read_engine engine, struct ticket *ticket)
-{
-        struct read_job *job = choose(reader, engine);
-        if (job != NULL)
-                take_next(reader, job, ticket);
-        return job != NULL;
-}
-
-void reader_touch_ring(struct reader *reader)
-{
-        pthread_mutex_lock(&reader->mutex);
-        while (reader->untouched > 0 && !reader->stopping) {
-                unsigned char *slot = reader->staging.base + --reader->untouched * reader->staging.stride;
-                pthread_mutex_unlock(&reader->mutex);
-                staging_touch(&reader->staging, slot);
-                pthread_mutex_lock(&reader->mutex);
-                staging_put(&reader->staging, slot);
-                wake_engines(reader, false);
-        }
-        pthread_mutex_unlock(&reader->mutex);
-}
-
-bool reader_take(struct reader *reader, enum read_engine kind, struct ticket *ticket)
-{
-        struct engine *engine = &reader->engines[kind];
-        pthread_mutex_lock(&reader->mutex);
-        bool taken = false;
-        /* More threads than the base are left from a time when some hung. */
-        while (!reader->stopping && engine->alive - engine->stuck <= engine->base &&
-               !(taken = try_take(reader, kind, ticket)))
-                pthread_cond_wait(&reader->work, &reader->mutex);
-        if (!taken)
-                reader_leave_locked(reader, kind);
-        pthread_mutex_unlock(&reader->mutex);
-        return taken;
-}
-
-/* Counted at once, so that two do not leave for one place too many; and what this one gave back last
- * may be another's to take. */
-void reader_leave_locked(struct reader *reader, enum read_engine kind)
-{
-        reader->engines[kind].alive--;
-        wake_engines(reader, true);
-        pthread_cond_broadcast(&reader->ended);
-}
-
-bool reader_try_locked(struct reader *reader, enum read_engine kind, struct ticket *ticket)
-{
-        return !reader->stopping && try_take(reader, kind, ticket);
-}
-
-bool reader_try(struct reader *reader, enum read_engine kind, struct ticket *ticket)
-{
-        pthread_mutex_lock(&reader->mutex);
-        bool taken = reader_try_locked(reader, kind, ticket);
-        pthread_mutex_unlock(&reader->mutex);
-        return taken;
-}
-
-bool reader_try_job_locked(struct reader *reader, struct read_job *job, struct ticket *ticket)
-{
-        bool may = !reader->stopping && has_blocks(job) && slot_for(reader, job, heaviest(reader, job));
-        if (may)
-                take_next(reader, job, ticket);
-        return may;
-}
-
-unsigned char *reader_slot_get(struct reader *reader)
-{
-        pthread_mutex_lock(&reader->mutex);
-        unsigned char *slot = staging_get(&reader->staging);
-        pthread_mutex_unlock(&reader->mutex);
-        return slot;
-}
-
-void reader_slot_put(struct reader *reader, unsigned char *slot)
-{
-        pthread_mutex_lock(&reader->mutex);
-        staging_put(&reader->staging, slot);
-        wake_engines(reader, false);
-        pthread_mutex_unlock(&reader->mutex);
 }
 
 /* The last ticket home ends the job, by way of the loop. */
@@ -222,7 +50,7 @@ static void job_settle(struct reader *reader, struct read_job *job)
                 engine->ops->end(reader, job);
         wake_post(reader->wake, &job->item);
         engine->jobs--;
-        wake_engines(reader, true); /* the others' shares have grown */
+        reader_wake_locked(reader, true); /* the others' shares have grown */
 }
 
 void reader_release(struct reader *reader, struct read_job *job)
@@ -245,7 +73,7 @@ void reader_lose(struct reader *reader, struct read_job *job, struct read_target
 {
         bool lives = false;
         pthread_mutex_lock(&reader->mutex);
-        if (!is_dead(target)) {
+        if (!read_target_dead(target)) {
                 target->error = *error;
                 __atomic_store_n(&target->dead, true, __ATOMIC_RELEASE);
                 wake_post(reader->wake, &target->died_item);
@@ -253,7 +81,7 @@ void reader_lose(struct reader *reader, struct read_job *job, struct read_target
                         wake_post(reader->wake, &target->idle_item);
         }
         for (size_t i = 0; i < job->n_targets; i++)
-                lives = lives || !is_dead(job->targets[i]);
+                lives = lives || !read_target_dead(job->targets[i]);
         if (!lives) {
                 job_failed(job, error);
                 job_settle(reader, job); /* it may be that nobody holds a ticket */
@@ -266,7 +94,7 @@ void reader_landed(const struct ticket *ticket)
         struct read_job *job = ticket->job;
         bool lives = false;
         for (size_t i = 0; i < job->n_targets; i++)
-                lives = lives || ((ticket->targets >> i & 1) != 0 && !is_dead(job->targets[i]));
+                lives = lives || ((ticket->targets >> i & 1) != 0 && !read_target_dead(job->targets[i]));
         if (lives)
                 job->landed(job, ticket->block);
 }
@@ -288,7 +116,7 @@ void reader_give(struct reader *reader, struct ticket *ticket, const struct erro
         job_settle(reader, job);
         /* This thread takes the next block itself; what it freed may let another one in. */
         if (others || error != NULL)
-                wake_engines(reader, error != NULL);
+                reader_wake_locked(reader, error != NULL);
         pthread_mutex_unlock(&reader->mutex);
 }
 
@@ -327,6 +155,7 @@ void reader_start(struct reader *reader, struct read_job *job)
                 job->targets[i]->died_item.fn = target_died;
                 job->targets[i]->idle_item.fn = target_idle;
         }
+        job->node = reader_job_node(job);
         job->limit = reader->opts.concurrency;
         job->pace = NULL;
         struct engine *engine = &reader->engines[job->engine];
@@ -337,7 +166,7 @@ void reader_start(struct reader *reader, struct read_job *job)
         if (engine->ops->begin != NULL && engine->ops->begin(reader, job, &job->error) < 0)
                 job->failed = job->stopped = true;
         job_settle(reader, job); /* a model without bytes */
-        wake_engines(reader, true);
+        reader_wake_locked(reader, true);
         pthread_mutex_unlock(&reader->mutex);
 }
 
@@ -419,16 +248,6 @@ bool reader_job_stalled(struct reader *reader, const struct read_job *job)
         return stalled;
 }
 
-/* Before anything of the ring is touched, which is when memory gets its node. */
-static void place(struct reader *reader)
-{
-        const struct numa_choice *numa = &reader->opts.numa;
-        if (!numa_place_memory(numa, reader->staging.base, reader->staging.bytes))
-                log_warn("ring: the kernel does not let memory be placed (%s): copies may cross NUMA nodes",
-                         strerror(errno));
-        reader->placed = numa_processors(numa, "", &reader->processors);
-}
-
 void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *room_ns)
 {
         size_t n = job->plan != NULL ? job->plan->n_blocks : 0;
@@ -461,7 +280,7 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
         int r = staging_init(&reader->staging, opts->memory_limit, opts->block_size, error);
         if (r < 0)
                 return r;
-        place(reader);
+        reader_place_ring(reader);
         pthread_condattr_t attr;
         pthread_condattr_init(&attr);
         pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -499,7 +318,7 @@ bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
         struct timespec until = timespec_of(deadline_ns);
         pthread_mutex_lock(&reader->mutex);
         reader->stopping = true;
-        wake_engines(reader, true);
+        reader_wake_locked(reader, true);
         while (alive_threads(reader) > 0 && pthread_cond_timedwait(&reader->ended, &reader->mutex, &until) == 0)
                 ;
         bool all = alive_threads(reader) == 0;

@@ -11,6 +11,10 @@
  * read once, and its slot comes back when the last copy is done. A target whose copy fails is dead
  * from then on and the others go on without it; the job fails when none is left.
  *
+ * Places. Where the ring is split among NUMA nodes (numa.h), so are the threads: a block goes into a slot
+ * of its device's node where one is free, and a thread takes blocks for its own node first. Neither is
+ * waited for: a slot or a block of another node is better than none.
+ *
  * Fairness. A load holds at most `concurrency` tickets (fewer where its engine says so), and of what
  * the others leave free (places of the engine, and slots where it needs them) at most half, less where
  * others weigh more (share.h): so whoever comes next finds a place and a slot at once, a load whose
@@ -80,6 +84,7 @@ struct read_job {
         unsigned limit; /* of tickets; the engine's to change. 0: they are taken by name */
         unsigned held;  /* what keeps it from ending beside its tickets */
         bool stopped, over;
+        int node;   /* of its devices; NUMA_ANYWHERE where they have none, or several */
         bool quiet; /* no byte for too long, and no thread that hangs */
         void *pace; /* the engine's own, gone before ended() */
         uint64_t begun_ns, over_ns;
@@ -129,8 +134,12 @@ struct reader {
         struct staging staging;
         unsigned untouched; /* slots, taken from the ring until a thread has touched them */
         struct engine engines[READ_ENGINES];
-        cpu_set_t processors; /* for threads, where placed */
-        bool placed;
+        /* For threads, which take them in turn. */
+        struct reader_place {
+                int node;
+                cpu_set_t processors;
+        } places[NUMA_NODES];
+        unsigned n_places, next_place; /* none: they run anywhere */
         bool stopping;
 };
 
@@ -170,17 +179,33 @@ struct reader_usage {
 };
 void reader_usage(struct reader *reader, struct reader_usage *usage);
 
+/* ---- of the reader's own files, with its lock held ---- */
+
+void reader_wake_locked(struct reader *reader, bool all);
+/* Before a thread runs. */
+void reader_place_ring(struct reader *reader);
+int reader_job_node(const struct read_job *job);
+
+static inline bool read_target_dead(const struct read_target *target)
+{
+        return __atomic_load_n(&target->dead, __ATOMIC_ACQUIRE);
+}
+
 /* ---- for engines ---- */
 
 /* The first thing of each thread: touches slots of the ring as long as there are any untouched, so
  * that the daemon serves before its whole ring is in memory. */
 void reader_touch_ring(struct reader *reader);
 
+/* Where a thread is to run, which is about to be started with these attributes: the node whose blocks it
+ * takes first. With the lock held. */
+int reader_place_thread(struct reader *reader, pthread_attr_t *attr);
+
 /* Waits for a ticket; false when the thread shall end: it does not count any more. */
-bool reader_take(struct reader *reader, enum read_engine engine, struct ticket *ticket);
+bool reader_take(struct reader *reader, enum read_engine engine, int node, struct ticket *ticket);
 /* The same without waiting: false where there is none just now. With the lock held, or without. */
-bool reader_try(struct reader *reader, enum read_engine engine, struct ticket *ticket);
-bool reader_try_locked(struct reader *reader, enum read_engine engine, struct ticket *ticket);
+bool reader_try(struct reader *reader, enum read_engine engine, int node, struct ticket *ticket);
+bool reader_try_locked(struct reader *reader, enum read_engine engine, int node, struct ticket *ticket);
 /* The next block of this job, whatever its limit. */
 bool reader_try_job_locked(struct reader *reader, struct read_job *job, struct ticket *ticket);
 /* One thing less that holds the job: it may end. */

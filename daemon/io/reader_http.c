@@ -366,7 +366,7 @@ static bool take(struct http_thread *self, struct ticket *ticket)
                 if (t->n < fewest->n)
                         fewest = t;
         }
-        bool taken = fewest == self && self->n < PLACES && reader_try_locked(reader, READ_HTTP, ticket);
+        bool taken = fewest == self && self->n < PLACES && reader_try_locked(reader, READ_HTTP, self->node, ticket);
         self->n += taken;
         if (fewest != self) {
                 __atomic_store_n(&fewest->look, true, __ATOMIC_SEQ_CST);
@@ -501,8 +501,7 @@ static bool http_start(struct reader *reader)
         pthread_attr_t attr;
         pthread_attr_init(&attr);
         pthread_attr_setstacksize(&attr, STACK_SIZE);
-        if (reader->placed)
-                pthread_attr_setaffinity_np(&attr, sizeof(reader->processors), &reader->processors);
+        self->node = reader_place_thread(reader, &attr);
         bool ok = pthread_create(&self->thread, &attr, http_main, self) == 0;
         pthread_attr_destroy(&attr);
         if (!ok) {

@@ -22,6 +22,7 @@ struct pread_thread {
         struct list link; /* in the engine's threads */
         pthread_t thread;
         struct reader *reader;
+        int node;              /* whose blocks it takes first */
         struct read_job *job;  /* under the reader's lock; NULL while idle */
         uint64_t moved_ns;     /* atomic: when a byte was last moved */
         uint64_t read_ns;      /* spent in reads of the block at hand */
@@ -324,8 +325,8 @@ static bool next_block(struct pread_thread *self, struct ticket *ticket)
                 if (flights->n > 0)
                         flights_reap(flights);
                 if (flights->n == 0)
-                        return reader_take(self->reader, READ_PREAD, ticket);
-                if (flights->n < FLIGHTS_MAX && reader_try(self->reader, READ_PREAD, ticket))
+                        return reader_take(self->reader, READ_PREAD, self->node, ticket);
+                if (flights->n < FLIGHTS_MAX && reader_try(self->reader, READ_PREAD, self->node, ticket))
                         return true;
                 wait_for_copy(self);
         }
@@ -362,8 +363,7 @@ static bool pread_start(struct reader *reader)
         pthread_attr_t attr;
         pthread_attr_init(&attr);
         pthread_attr_setstacksize(&attr, STACK_SIZE);
-        if (reader->placed)
-                pthread_attr_setaffinity_np(&attr, sizeof(reader->processors), &reader->processors);
+        self->node = reader_place_thread(reader, &attr);
         bool ok = self->bounce != NULL && pthread_create(&self->thread, &attr, pread_main, self) == 0;
         pthread_attr_destroy(&attr);
         if (!ok) {

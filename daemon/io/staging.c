@@ -55,6 +55,28 @@ void staging_deinit(struct staging *staging)
         *staging = (struct staging){0};
 }
 
+/* Where the slots of a part begin; what lies across goes with the page that it shares. */
+static uint64_t part_begin(const struct staging *staging, unsigned slot)
+{
+        uint64_t page = staging->pages == PAGES_4K ? STAGING_EDGE : HUGE_PAGE;
+        return slot == staging->n_slots ? staging->bytes : round_down(slot * staging->stride, page);
+}
+
+bool staging_place(struct staging *staging, const struct numa_choice *numa)
+{
+        bool placed = true;
+        unsigned n = staging->n_slots;
+        for (unsigned first = 0, end; first < n && placed; first = end) {
+                int node = numa_of_part(numa, first, n);
+                for (end = first + 1; end < n && numa_of_part(numa, end, n) == node;)
+                        end++;
+                uint64_t begin = part_begin(staging, first);
+                placed = numa_place_memory(node, staging->base + begin, part_begin(staging, end) - begin);
+        }
+        staging->numa = placed ? *numa : (struct numa_choice){0};
+        return placed;
+}
+
 void staging_touch(struct staging *staging, unsigned char *slot)
 {
         memset(slot, 0, staging->stride);
@@ -62,9 +84,23 @@ void staging_touch(struct staging *staging, unsigned char *slot)
 
 unsigned char *staging_get(struct staging *staging)
 {
+        return staging_get_near(staging, NUMA_ANYWHERE);
+}
+
+unsigned char *staging_get_near(struct staging *staging, int node)
+{
         if (staging->n_free == 0)
                 return NULL;
-        return staging->base + staging->free[--staging->n_free] * staging->stride;
+        unsigned at = staging->n_free - 1, *stack = staging->free;
+        bool choose = node != NUMA_ANYWHERE && staging->numa.nodes != 0;
+        for (unsigned i = staging->n_free; choose && i-- > 0;)
+                if (numa_of_part(&staging->numa, stack[i], staging->n_slots) == node) {
+                        at = i;
+                        break;
+                }
+        unsigned slot = stack[at];
+        memmove(&stack[at], &stack[at + 1], (--staging->n_free - at) * sizeof(*stack));
+        return staging->base + slot * staging->stride;
 }
 
 void staging_put(struct staging *staging, unsigned char *slot)

@@ -7,6 +7,7 @@
 #ifndef DAEMON_IO_STAGING_H
 #define DAEMON_IO_STAGING_H
 
+#include "daemon/base/numa.h"
 #include "daemon/device/device.h"
 
 #define STAGING_EDGE UINT64_C(4096) /* room before and after a block for O_DIRECT's alignment */
@@ -18,11 +19,16 @@ struct staging {
         unsigned n_slots, n_free;
         unsigned *free; /* a stack: the slot used last is the one still in a CPU's cache */
         enum page_kind pages;
+        struct numa_choice numa; /* nodes that have a part of the slots each */
 };
 
 /* At least one slot, whatever the limit says. */
 int staging_init(struct staging *staging, uint64_t memory_limit, uint64_t block_size, struct error *error);
 void staging_deinit(struct staging *staging);
+
+/* Splits the slots among these nodes, before any is touched. False where the kernel refused: then they
+ * lie anywhere. */
+bool staging_place(struct staging *staging, const struct numa_choice *numa);
 
 /* Takes a slot's page faults, which may cost more than all that is read into it first. Any thread,
  * for a slot that it holds. */
@@ -30,6 +36,8 @@ void staging_touch(struct staging *staging, unsigned char *slot);
 
 /* NULL if none is free. The slot has block_size + 2 x STAGING_EDGE bytes, page-aligned. */
 unsigned char *staging_get(struct staging *staging);
+/* One that lies on this node, where one is free there: else any. */
+unsigned char *staging_get_near(struct staging *staging, int node);
 void staging_put(struct staging *staging, unsigned char *slot);
 
 #endif

@@ -94,32 +94,52 @@ static const struct {
         const char *what;
         uint64_t online;
         int nodes[4];
-        enum numa_policy policy;
         uint64_t chosen;
         const char *text;
 } cases[] = {
-        {"one node", 1, {0, 0, 0, 0}, NUMA_ANYWHERE, 0, ""},
-        {"no GPU whose node is known", BOTH, {-1, -1, -1, -1}, NUMA_ANYWHERE, 0, ""},
-        {"all GPUs on one", BOTH, {1, 1, 1, 1}, NUMA_PREFERRED, 2, "node 1"},
-        {"the host device has no say", BOTH, {-1, 0, -1, 0}, NUMA_PREFERRED, 1, "node 0"},
-        {"GPUs on both", BOTH, {0, 1, 0, 1}, NUMA_INTERLEAVED, BOTH, "nodes 0,1, interleaved"},
-        {"on two of four", 15, {3, 1, 3, 1}, NUMA_INTERLEAVED, 10, "nodes 1,3, interleaved"},
-        {"a node that is offline", BOTH, {5, 5, 1, 70}, NUMA_PREFERRED, 2, "node 1"},
+        {"one node", 1, {0, 0, 0, 0}, 0, ""},
+        {"no GPU whose node is known", BOTH, {-1, -1, -1, -1}, 0, ""},
+        {"all GPUs on one", BOTH, {1, 1, 1, 1}, 2, "node 1"},
+        {"the host device has no say", BOTH, {-1, 0, -1, 0}, 1, "node 0"},
+        {"GPUs on both", BOTH, {0, 1, 0, 1}, BOTH, "nodes 0,1, split"},
+        {"on two of four", 15, {3, 1, 3, 1}, 10, "nodes 1,3, split"},
+        {"a node that is offline", BOTH, {5, 5, 1, 70}, 2, "node 1"},
 };
 
 START_TEST(memory_goes_to_where_the_gpus_are)
 {
         char text[64];
         struct numa_choice choice = numa_choose(cases[_i].online, cases[_i].nodes, 4);
-        ck_assert_msg(choice.policy == cases[_i].policy && choice.nodes == cases[_i].chosen, "%s", cases[_i].what);
+        ck_assert_msg(choice.nodes == cases[_i].chosen, "%s", cases[_i].what);
         ck_assert_str_eq(numa_text(&choice, text, sizeof(text)), cases[_i].text);
+}
+END_TEST
+
+START_TEST(each_node_has_a_run_of_parts_of_equal_length)
+{
+        static const struct {
+                uint64_t nodes;
+                unsigned n;
+                int want[7];
+        } splits[] = {
+                {0, 2, {NUMA_ANYWHERE, NUMA_ANYWHERE}},
+                {4, 3, {2, 2, 2}},
+                {0xa, 4, {1, 1, 3, 3}},
+                {0xa, 1, {1}},
+                {7, 7, {0, 0, 0, 1, 1, 2, 2}},
+                {UINT64_C(1) << 63 | 1, 2, {0, 63}},
+        };
+        for (size_t s = 0; s < sizeof(splits) / sizeof(splits[0]); s++)
+                for (unsigned i = 0; i < splits[s].n; i++)
+                        ck_assert_int_eq(numa_of_part(&(struct numa_choice){splits[s].nodes}, i, splits[s].n),
+                                         splits[s].want[i]);
 }
 END_TEST
 
 START_TEST(a_text_is_cut_where_it_does_not_fit)
 {
         char text[12];
-        struct numa_choice choice = {.policy = NUMA_INTERLEAVED, .nodes = UINT64_MAX};
+        struct numa_choice choice = {.nodes = UINT64_MAX};
         ck_assert_uint_lt(strlen(numa_text(&choice, text, sizeof(text))), sizeof(text));
 }
 END_TEST
@@ -128,40 +148,34 @@ END_TEST
 
 START_TEST(threads_run_on_the_nodes_processors_that_we_may_use)
 {
-        struct numa_choice choice = {.policy = NUMA_PREFERRED, .nodes = 2};
         cpu_set_t mine, set;
         size_t cpu = 0;
         must(sched_getaffinity(0, sizeof(mine), &mine));
         while (!CPU_ISSET(cpu, &mine))
                 cpu++;
         char *list = format_text("%zu,1023\n", cpu);
-        ck_assert(!numa_processors(&choice, tree, &set)); /* the machine does not say */
+        ck_assert(!numa_processors(1, tree, &set)); /* the machine does not say */
         put("sys/devices/system/node/node1/cpulist", list);
-        ck_assert(numa_processors(&choice, tree, &set));
+        ck_assert(numa_processors(1, tree, &set));
         ck_assert_int_eq(CPU_COUNT(&set), 1);
         ck_assert(CPU_ISSET(cpu, &set));
         put("sys/devices/system/node/node1/cpulist", "1023\n"); /* none of ours */
-        ck_assert(!numa_processors(&choice, tree, &set));
-        choice.policy = NUMA_INTERLEAVED;
-        put("sys/devices/system/node/node1/cpulist", list);
-        ck_assert(!numa_processors(&choice, tree, &set));
+        ck_assert(!numa_processors(1, tree, &set));
+        ck_assert(!numa_processors(NUMA_ANYWHERE, tree, &set));
         free(list);
 }
 END_TEST
 
 START_TEST(memory_is_placed_before_it_is_touched)
 {
-        struct numa_choice here = {.policy = NUMA_PREFERRED, .nodes = 1}, nowhere = {.policy = NUMA_PREFERRED};
-        struct numa_choice anywhere = {.policy = NUMA_ANYWHERE};
         size_t size = 4 << 20;
         unsigned char *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         ck_assert_ptr_ne(map, MAP_FAILED);
-        ck_assert(numa_place_memory(&anywhere, map, size));
-        if (!numa_place_memory(&here, map, size))
+        ck_assert(numa_place_memory(NUMA_ANYWHERE, map, size));
+        if (!numa_place_memory(0, map, size))
                 SKIP("the kernel, or the container, does not let memory be placed (mbind)");
         memset(map, 1, size);
-        nowhere.nodes = UINT64_C(1) << 63; /* a node that is not there */
-        ck_assert(!numa_place_memory(&nowhere, map, size));
+        ck_assert(!numa_place_memory(63, map, size)); /* a node that is not there */
         munmap(map, size);
 }
 END_TEST
@@ -180,6 +194,7 @@ int main(void)
         tcase_add_test(t, threads_run_on_the_nodes_processors_that_we_may_use);
         t = suite_group("the choice", NULL, NULL, 30);
         tcase_add_loop_test(t, memory_goes_to_where_the_gpus_are, 0, sizeof(cases) / sizeof(cases[0]));
+        tcase_add_test(t, each_node_has_a_run_of_parts_of_equal_length);
         tcase_add_test(t, a_text_is_cut_where_it_does_not_fit);
         tcase_add_test(t, memory_is_placed_before_it_is_touched);
         return suite_run();

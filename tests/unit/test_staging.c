@@ -75,6 +75,38 @@ START_TEST(slots_are_aligned_to_pages_and_lie_apart)
 }
 END_TEST
 
+START_TEST(a_slot_of_the_wanted_node_is_taken_and_another_where_there_is_none)
+{
+        unsigned char *slots[6];
+        begin(6 * BLOCK);
+        ring.numa.nodes = 0x9; /* as if the machine had nodes 0 and 3 */
+        for (size_t i = 0; i < 3; i++) {
+                slots[i] = staging_get_near(&ring, 3);
+                ck_assert_ptr_eq(slots[i], ring.base + (3 + i) * ring.stride);
+        }
+        ck_assert_ptr_eq(staging_get_near(&ring, 3), ring.base);
+        ck_assert_ptr_eq(staging_get_near(&ring, NUMA_ANYWHERE), ring.base + ring.stride);
+        staging_put(&ring, slots[2]);
+        staging_put(&ring, slots[0]);
+        ck_assert_ptr_eq(staging_get_near(&ring, 0), ring.base + 2 * ring.stride);
+        ck_assert_ptr_eq(staging_get_near(&ring, 3), slots[0]); /* used last */
+        ck_assert_ptr_eq(staging_get_near(&ring, 3), slots[2]);
+        ck_assert_ptr_null(staging_get_near(&ring, 3));
+}
+END_TEST
+
+START_TEST(what_cannot_be_placed_lies_anywhere)
+{
+        begin(4 * BLOCK);
+        ck_assert(staging_place(&ring, &(struct numa_choice){0}));
+        ck_assert(!staging_place(&ring, &(struct numa_choice){UINT64_C(1) << 63 | 1})); /* one that is not there */
+        ck_assert_uint_eq(ring.numa.nodes, 0);
+        unsigned char *last = staging_get(&ring);
+        staging_put(&ring, last);
+        ck_assert_ptr_eq(staging_get_near(&ring, 63), last);
+}
+END_TEST
+
 START_TEST(slots_that_were_touched_are_in_memory)
 {
         begin(2 * BLOCK);
@@ -115,6 +147,8 @@ int main(void)
         tcase_add_test(slots, the_smallest_ring_has_one_slot);
         tcase_add_test(slots, the_slot_used_last_is_used_next);
         tcase_add_test(slots, slots_are_aligned_to_pages_and_lie_apart);
+        tcase_add_test(slots, a_slot_of_the_wanted_node_is_taken_and_another_where_there_is_none);
+        tcase_add_test(slots, what_cannot_be_placed_lies_anywhere);
         tcase_add_test(slots, slots_that_were_touched_are_in_memory);
         tcase_add_test(slots, a_ring_that_does_not_fit_is_an_error);
         tcase_add_test(slots, giving_back_nothing_is_fine);

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whose block is next: of the jobs that may take one (a place of the engine within its share, and a slot
+ * where it needs one), the one that is due first by its weight. Decided under the reader's lock, from what
+ * is in flight at that moment; a thread that gets nothing waits until something is given back.
+ */
+#include "daemon/io/reader.h"
+
+static unsigned places_of(const struct engine *engine)
+{
+        return (engine->alive - engine->stuck) * engine->places;
+}
+
+/* ---- whose turn it is ---- */
+
+static bool has_blocks(const struct read_job *job)
+{
+        return !job->stopped && job->next < job->plan->n_blocks;
+}
+
+/* Of those that want a share. One whose storage hangs wants none, and must not make the others'
+ * smaller. */
+static unsigned heaviest(const struct reader *reader, const struct read_job *self)
+{
+        unsigned weight = self->share.weight;
+        list_each (pos, &reader->jobs) {
+                const struct read_job *job = container_of(pos, struct read_job, link);
+                if (has_blocks(job) && job->stalled == 0 && !job->quiet && job->share.weight > weight)
+                        weight = job->share.weight;
+        }
+        return weight;
+}
+
+static bool slot_for(const struct reader *reader, const struct read_job *job, unsigned most)
+{
+        unsigned n_free = reader->staging.n_free;
+        if (job->plan->blocks[job->next].in_place)
+                return true;
+        return n_free > 0 && job->slots < share_of(&job->share, most, n_free + job->slots);
+}
+
+static bool may_take(const struct reader *reader, const struct read_job *job)
+{
+        if (!has_blocks(job) || job->in_flight >= job->limit)
+                return false;
+        const struct engine *engine = &reader->engines[job->engine];
+        unsigned most = heaviest(reader, job);
+        unsigned others = engine->busy - (job->in_flight - job->stalled);
+        unsigned usable = places_of(engine);
+        if (job->in_flight - job->stalled >= share_of(&job->share, most, usable > others ? usable - others : 0))
+                return false;
+        return slot_for(reader, job, most);
+}
+
+static bool is_far(const struct read_job *job, int node)
+{
+        return node != NUMA_ANYWHERE && job->node != NUMA_ANYWHERE && job->node != node;
+}
+
+static bool goes_first(const struct read_job *a, const struct read_job *b, int node)
+{
+        bool far = is_far(a, node);
+        return far != is_far(b, node) ? !far : share_before(&a->share, &b->share);
+}
+
+/* Of those near the node, else of all, the one whose next block is due first; of equals the one that has
+ * waited longest. No job takes all places, so the threads of either node come to serve the other's. */
+static struct read_job *choose(const struct reader *reader, enum read_engine engine, int node)
+{
+        struct read_job *first = NULL;
+        list_each (pos, &reader->jobs) {
+                struct read_job *job = container_of(pos, struct read_job, link);
+                if (job->engine == engine && (first == NULL || goes_first(job, first, node)) && may_take(reader, job))
+                        first = job;
+        }
+        return first;
+}
+
+/* Those that live, each with one more on its way. */
+static uint64_t take_targets(struct read_job *job)
+{
+        uint64_t taken = 0;
+        for (size_t i = 0; i < job->n_targets; i++) {
+                if (read_target_dead(job->targets[i]))
+                        continue;
+                job->targets[i]->in_flight++;
+                taken |= UINT64_C(1) << i;
+        }
+        return taken;
+}
+
+static void take_next(struct reader *reader, struct read_job *job, struct ticket *ticket)
+{
+        ticket->job = job;
+        ticket->block = &job->plan->blocks[job->next++];
+        ticket->slot = ticket->block->in_place ? NULL : staging_get_near(&reader->staging, job->node);
+        ticket->targets = take_targets(job);
+        job->slots += ticket->slot != NULL;
+        job->in_flight++;
+        reader->engines[job->engine].busy++;
+        share_take(&job->share, &reader->virtual_time, ticket->block->len);
+        list_remove(&job->link);
+        list_append(&reader->jobs, &job->link);
+}
+
+static bool try_take(struct reader *reader, enum read_engine engine, int node, struct ticket *ticket)
+{
+        struct read_job *job = choose(reader, engine, node);
+        if (job != NULL)
+                take_next(reader, job, ticket);
+        return job != NULL;
+}
+
+/* ---- tickets ---- */
+
+bool reader_take(struct reader *reader, enum read_engine kind, int node, struct ticket *ticket)
+{
+        struct engine *engine = &reader->engines[kind];
+        pthread_mutex_lock(&reader->mutex);
+        bool taken = false;
+        /* More threads than the base are left from a time when some hung. */
+        while (!reader->stopping && engine->alive - engine->stuck <= engine->base &&
+               !(taken = try_take(reader, kind, node, ticket)))
+                pthread_cond_wait(&reader->work, &reader->mutex);
+        if (!taken)
+                reader_leave_locked(reader, kind);
+        pthread_mutex_unlock(&reader->mutex);
+        return taken;
+}
+
+/* Counted at once, so that two do not leave for one place too many; and what this one gave back last
+ * may be another's to take. */
+void reader_leave_locked(struct reader *reader, enum read_engine kind)
+{
+        reader->engines[kind].alive--;
+        reader_wake_locked(reader, true);
+        pthread_cond_broadcast(&reader->ended);
+}
+
+bool reader_try_locked(struct reader *reader, enum read_engine kind, int node, struct ticket *ticket)
+{
+        return !reader->stopping && try_take(reader, kind, node, ticket);
+}
+
+bool reader_try(struct reader *reader, enum read_engine kind, int node, struct ticket *ticket)
+{
+        pthread_mutex_lock(&reader->mutex);
+        bool taken = reader_try_locked(reader, kind, node, ticket);
+        pthread_mutex_unlock(&reader->mutex);
+        return taken;
+}
+
+bool reader_try_job_locked(struct reader *reader, struct read_job *job, struct ticket *ticket)
+{
+        bool may = !reader->stopping && has_blocks(job) && slot_for(reader, job, heaviest(reader, job));
+        if (may)
+                take_next(reader, job, ticket);
+        return may;
+}

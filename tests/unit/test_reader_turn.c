@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * On a machine of several NUMA nodes: which slot a block gets, and whose block a thread takes. The reader
+ * has no threads of its own here, so that each step is the test's.
+ */
+#include "tests/lib/reading.h"
+
+#include "daemon/base/util.h"
+
+#define SLOTS 8
+#define NODES UINT64_C(0xa) /* 1 and 3 */
+#define NEAR 1
+#define FAR 3
+
+static void no_wake(struct reader *r, bool all)
+{
+        (void)r;
+        (void)all;
+}
+
+static const struct engine_ops no_threads = {.wake = no_wake};
+static struct reader turns;
+static struct reading near, far;
+static struct ticket taken[SLOTS];
+static size_t n_taken;
+
+static void begin(void)
+{
+        struct error error = {0};
+        turns = (struct reader){.opts = {.concurrency = SLOTS, .block_size = BLOCK}, .wake = core_wake};
+        ck_assert_int_eq(staging_init(&turns.staging, SLOTS * BLOCK, BLOCK, &error), 0);
+        turns.staging.numa.nodes = NODES; /* as if this machine had them */
+        pthread_mutex_init(&turns.mutex, NULL);
+        list_init(&turns.jobs);
+        for (size_t i = 0; i < READ_ENGINES; i++)
+                turns.engines[i] = (struct engine){.ops = &no_threads, .alive = SLOTS, .places = 1};
+        reading_plan(&near, even_file("near", SLOTS), true);
+        reading_plan(&far, even_file("far", SLOTS), true);
+        near.device.device.numa_node = NEAR;
+        far.device.device.numa_node = FAR;
+        n_taken = 0;
+}
+
+static void end(void)
+{
+        for (size_t i = 0; i < n_taken; i++)
+                reader_give(&turns, &taken[i], NULL);
+        staging_deinit(&turns.staging);
+        reading_end(&near);
+        reading_end(&far);
+}
+
+/* What a thread of this node takes: the job of its block, or NULL. */
+static struct read_job *take(int node)
+{
+        struct ticket *ticket = &taken[n_taken];
+        if (!reader_try(&turns, READ_PREAD, node, ticket))
+                return NULL;
+        n_taken++;
+        return ticket->job;
+}
+
+static int node_of_last_slot(void)
+{
+        uint64_t at = (uint64_t)(taken[n_taken - 1].slot - turns.staging.base) / turns.staging.stride;
+        return at < SLOTS / 2 ? NEAR : FAR;
+}
+
+START_TEST(a_block_gets_a_slot_near_its_device)
+{
+        reader_start(&turns, &near.job);
+        reader_start(&turns, &far.job);
+        for (size_t i = 0; i < 3; i++) {
+                ck_assert_ptr_eq(take(NEAR), &near.job);
+                ck_assert_int_eq(node_of_last_slot(), NEAR);
+        }
+        ck_assert_ptr_eq(take(FAR), &far.job);
+        ck_assert_int_eq(node_of_last_slot(), FAR);
+}
+END_TEST
+
+START_TEST(a_slot_elsewhere_is_better_than_none)
+{
+        for (size_t i = 0; i < SLOTS / 2; i++)
+                staging_get_near(&turns.staging, FAR);
+        reader_start(&turns, &far.job);
+        ck_assert_ptr_eq(take(FAR), &far.job);
+        ck_assert_int_eq(node_of_last_slot(), NEAR);
+}
+END_TEST
+
+START_TEST(a_thread_takes_from_its_own_node_until_that_job_has_its_share_and_then_from_the_other)
+{
+        size_t own = 0;
+        reader_start(&turns, &far.job); /* due first */
+        reader_start(&turns, &near.job);
+        struct read_job *job;
+        while ((job = take(NEAR)) == &near.job)
+                own++;
+        ck_assert_uint_eq(own, SLOTS / 2);
+        ck_assert_ptr_eq(job, &far.job);
+}
+END_TEST
+
+START_TEST(a_thread_that_runs_anywhere_goes_by_the_shares_alone)
+{
+        reader_start(&turns, &far.job);
+        reader_start(&turns, &near.job);
+        ck_assert_ptr_eq(take(NUMA_ANYWHERE), &far.job);
+        ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
+        ck_assert_ptr_eq(take(NUMA_ANYWHERE), &far.job);
+}
+END_TEST
+
+START_TEST(a_job_for_devices_of_several_nodes_is_near_none)
+{
+        near.job.targets[near.job.n_targets++] = &far.target;
+        reader_start(&turns, &near.job);
+        ck_assert_int_eq(near.job.node, NUMA_ANYWHERE);
+        ck_assert_ptr_eq(take(FAR), &near.job);
+}
+END_TEST
+
+START_TEST(threads_are_placed_on_the_nodes_in_turn)
+{
+        pthread_attr_t attr;
+        pthread_attr_init(&attr);
+        ck_assert_int_eq(reader_place_thread(&turns, &attr), NUMA_ANYWHERE);
+        turns.n_places = 2;
+        turns.places[0].node = NEAR;
+        turns.places[1].node = FAR;
+        CPU_SET(5, &turns.places[1].processors);
+        ck_assert_int_eq(reader_place_thread(&turns, &attr), NEAR);
+        ck_assert_int_eq(reader_place_thread(&turns, &attr), FAR);
+        cpu_set_t set;
+        ck_assert_int_eq(pthread_attr_getaffinity_np(&attr, sizeof(set), &set), 0);
+        ck_assert(CPU_EQUAL(&set, &turns.places[1].processors));
+        ck_assert_int_eq(reader_place_thread(&turns, &attr), NEAR);
+        pthread_attr_destroy(&attr);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("reader turns");
+        TCase *t = core_group("several nodes", begin, end);
+        tcase_add_test(t, a_block_gets_a_slot_near_its_device);
+        tcase_add_test(t, a_slot_elsewhere_is_better_than_none);
+        tcase_add_test(t, a_thread_takes_from_its_own_node_until_that_job_has_its_share_and_then_from_the_other);
+        tcase_add_test(t, a_thread_that_runs_anywhere_goes_by_the_shares_alone);
+        tcase_add_test(t, a_job_for_devices_of_several_nodes_is_near_none);
+        tcase_add_test(t, threads_are_placed_on_the_nodes_in_turn);
+        return suite_run();
+}
