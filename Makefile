@@ -114,7 +114,7 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(ARCHIVES)
 
 # Stands before the daemon's calls and lets them fail.
 FAULT := $(BUILD)/tests/fault/libfault.so
-$(FAULT): tests/lib/fault/shim.c tests/lib/fault/calls.h
+$(FAULT): tests/lib/fault/shim.c tests/lib/fault/calls.h | $(BUILD)/deps-build
 	@mkdir -p $(@D)
 	$(CC) -std=gnu11 $(WARN) $(CFLAGS) -I. -fPIC -shared -fno-builtin -o $@ $<
 
@@ -123,7 +123,7 @@ FAKE := $(BUILD)/tests/fake
 FAKES := $(addprefix $(FAKE)/,libcuda.so.1 libcudart.so.13 libcudart.so.12)
 LINK_FAKE = @mkdir -p $(@D) && set -x && $(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -fPIC -shared -Wl,-soname,$(@F) -o $@ $(filter-out %.h,$^)
 
-$(FAKES): $(wildcard tests/lib/fake/*.h) proto/cuda.h daemon/device/cuda_api.h
+$(FAKES): $(wildcard tests/lib/fake/*.h) proto/cuda.h daemon/device/cuda_api.h | $(BUILD)/deps-build
 $(FAKE)/libcuda.so.1: $(addprefix tests/lib/fake/,cuda.c memory.c vmm.c world.c)
 	$(LINK_FAKE)
 $(FAKE)/libcudart.so.%: tests/lib/fake/cudart.c tests/lib/fake/stream.c $(FAKE)/libcuda.so.1

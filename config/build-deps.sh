@@ -137,6 +137,11 @@ if [ "$optional" = 1 ] && [ ! -e $policy ]; then
         trap "$as_root rm -f $policy" EXIT
 fi
 
+# Sets that are asked for at once take turns: apt lets one in at a time.
+exec 9<"$0"
+flock 9
+absent=$(missing "$@")
+[ -n "$absent" ] || exit 0
 echo "missing packages: $list; installing them" >&2
 $as_root apt-get -qq update
 # shellcheck disable=SC2046 # one word for each package
