@@ -47,6 +47,8 @@ struct fake_state {
         _Atomic uint32_t after_fork;          /* calls in a child of fork(), but for the start of the driver */
         _Atomic uint32_t opens;               /* of IPC handles: those that mapped */
         _Atomic uint64_t copied[FAKE_GPUS];   /* bytes that landed on a GPU */
+        _Atomic uint32_t copies;              /* cudaMemcpyAsync */
+        _Atomic uint32_t batches, batched;    /* cudaMemcpyBatchAsync, and the copies in them */
 };
 
 /* NULL if the file cannot be made. Mapped for the rest of the process. */

@@ -278,6 +278,7 @@ enum cuda_error cudaMemcpyAsync(void *to, const void *from, size_t size, enum cu
         if (!stream)
                 return runtime_result(E_HANDLE);
         ENTER(cudaMemcpyAsync, stream->gpu);
+        fake_state()->copies++;
         return runtime_result(copy(to, from, size, kind == CUDA_COPY_DEVICE_TO_HOST, stream));
 }
 
@@ -293,6 +294,8 @@ static enum cuda_error batch(void *const *to, const void *const *from, const siz
         for (size_t i = 0; i < n; i++)
                 if (sizes[i] == 0 || fake_where(to[i], sizes[i], NULL, NULL) < 0)
                         return runtime_result(E_VALUE);
+        fake_state()->batches++;
+        fake_state()->batched += (uint32_t)n;
         for (size_t i = 0; i < n && error == E_OK; i++)
                 error = copy(to[i], from[i], sizes[i], false, stream);
         return runtime_result(error);

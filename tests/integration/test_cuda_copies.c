@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How bytes come to a GPU, counted by a stand-in: in as few calls as the layout of the file allows, from
+ * pinned memory, and once from storage to several GPUs.
+ */
+#include "tests/lib/fake/state.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/suite.h"
+
+#include <string.h>
+
+#define BLOCK (2u << 20) /* as configured below */
+#define BATCH 256u       /* copies in one call */
+#define SMALL 2000u      /* tensors of 100 bytes, each at an address of its own on the GPU */
+
+static const char *const devices[] = {"cuda:0", "cuda:1"};
+static struct fake_state *gpus;
+static streamer_client *client;
+
+/* `driver`: NULL for the newest. */
+static void start(const char *driver_version)
+{
+        int n = (int)getpid();
+        char library[512], driver[512], *config = suite_path("copies-%d.yaml", n), *state = suite_path("gpus-%d", n);
+
+        fake_library("libcudart.so.12", library, sizeof(library));
+        fake_library("libcuda.so.1", driver, sizeof(driver));
+        setenv("FAKECUDA_DEVICES", "2", 1);
+        setenv("FAKECUDA_STATE", state, 1);
+        setenv("STREAMER_CUDA_LIBRARY", driver, 1);
+        if (driver_version != NULL)
+                setenv("FAKECUDA_VERSION", driver_version, 1);
+        char *text = format_text("cuda: {library: '%s'}\n"
+                                 "io: {block_size: 2MiB}\n"
+                                 "devices:\n"
+                                 "  - {device: 'cuda:0', budget: 64MiB}\n"
+                                 "  - {device: 'cuda:1', budget: 64MiB}\n",
+                                 realpath(library, NULL));
+        file_write(config, text, strlen(text));
+        gpus = fake_state_map(state);
+        ck_assert_ptr_nonnull(gpus);
+        daemon_init(&stage, suite_path("d-%d", n));
+        daemon_start(&stage, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        client = client_open(&stage);
+}
+
+static void end(void)
+{
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&stage), 0);
+}
+
+/* On the first n devices; reads it back on each. */
+static void load_and_compare(struct model *m, size_t n)
+{
+        char *path = suite_path("m.safetensors");
+        streamer_op *op;
+        model_write(m, path);
+        streamer_load_opts opts = {
+                .struct_size = sizeof(opts), .source = path, .name = "m", .devices = devices, .n_devices = n};
+        client_ok(client, streamer_load(client, &opts, &op), "load");
+        client_ok(client, streamer_op_wait(op, 20000, NULL), "load");
+        streamer_op_free(op);
+        for (size_t i = 0; i < n; i++) {
+                streamer_lease *lease = NULL;
+                streamer_attach_opts attach = {.struct_size = sizeof(attach), .device = devices[i]};
+                client_ok(client, streamer_attach(client, "m", &attach, &lease), devices[i]);
+                lease_equals(lease, m);
+                streamer_detach(lease);
+        }
+        ck_assert_uint_eq(gpus->pageable, 0);
+}
+
+/* Whole blocks, whose tensors are multiples of the device's alignment: each lies next to the one before. */
+static struct model *ordinary_model(void)
+{
+        struct model *m = model_new(31);
+        model_add_many(m, "layer", 4, 3 * BLOCK / 2);
+        model_add_many(m, "norm", 512, 4096);
+        return m;
+}
+
+static struct model *small_model(void)
+{
+        struct model *m = model_new(32);
+        model_add_many(m, "small", SMALL, 100);
+        return m;
+}
+
+START_TEST(neighbours_in_the_file_go_in_one_copy_a_block)
+{
+        struct model *m = ordinary_model();
+        start(NULL);
+        load_and_compare(m, 1);
+        ck_assert_uint_eq(m->bytes % BLOCK, 0);
+        ck_assert_uint_eq(gpus->copies, m->bytes / BLOCK);
+        ck_assert_uint_eq(gpus->batches, 0);
+        model_free(m);
+        end();
+}
+END_TEST
+
+START_TEST(many_small_tensors_go_in_batches)
+{
+        struct model *m = small_model();
+        start(NULL);
+        load_and_compare(m, 1);
+        ck_assert_uint_eq(gpus->batches, (SMALL + BATCH - 1) / BATCH);
+        ck_assert_uint_eq(gpus->batched, SMALL);
+        ck_assert_uint_eq(gpus->copies, 0);
+        model_free(m);
+        end();
+}
+END_TEST
+
+START_TEST(a_driver_without_batches_gets_them_one_by_one)
+{
+        struct model *m = small_model();
+        start("12040");
+        load_and_compare(m, 1);
+        ck_assert_uint_eq(gpus->batches, 0);
+        ck_assert_uint_eq(gpus->copies, SMALL);
+        model_free(m);
+        end();
+}
+END_TEST
+
+START_TEST(a_block_for_two_gpus_is_copied_once_to_each)
+{
+        struct model *m = ordinary_model();
+        start(NULL);
+        load_and_compare(m, 2);
+        ck_assert_uint_eq(gpus->copies, 2 * m->bytes / BLOCK);
+        ck_assert_uint_eq(gpus->copied[0], m->bytes);
+        ck_assert_uint_eq(gpus->copied[1], m->bytes);
+        model_free(m);
+        end();
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("copies to GPUs");
+        TCase *group = suite_group("counts", NULL, NULL, 60);
+        tcase_add_test(group, neighbours_in_the_file_go_in_one_copy_a_block);
+        tcase_add_test(group, many_small_tensors_go_in_batches);
+        tcase_add_test(group, a_driver_without_batches_gets_them_one_by_one);
+        tcase_add_test(group, a_block_for_two_gpus_is_copied_once_to_each);
+        return suite_run();
+}
