@@ -36,15 +36,20 @@ int reader_place_thread(struct reader *reader, pthread_attr_t *attr)
         return place->node;
 }
 
-/* Slots near one of several nodes are no nearer to the others'. */
+/* Slots near one of several nodes are no nearer to the others'. Of a dead target there is no memory. */
 int reader_job_node(const struct read_job *job)
 {
         int node = NUMA_ANYWHERE;
+        bool first = true;
         for (size_t i = 0; i < job->n_targets && job->plan->n_blocks > 0; i++) {
-                int its = job->targets[i]->segments[0].device->numa_node;
-                if (i > 0 && its != node)
+                const struct read_target *target = job->targets[i];
+                if (read_target_dead(target))
+                        continue;
+                int its = target->segments[0].device->numa_node;
+                if (!first && its != node)
                         return NUMA_ANYWHERE;
                 node = its;
+                first = false;
         }
         return node;
 }

@@ -121,6 +121,16 @@ START_TEST(a_job_for_devices_of_several_nodes_is_near_none)
 }
 END_TEST
 
+START_TEST(a_device_that_is_left_out_has_no_say)
+{
+        struct read_target left_out = {.dead = true};
+        near.job.targets[0] = &left_out;
+        near.job.targets[near.job.n_targets++] = &near.target;
+        reader_start(&turns, &near.job);
+        ck_assert_int_eq(near.job.node, NEAR);
+}
+END_TEST
+
 START_TEST(threads_are_placed_on_the_nodes_in_turn)
 {
         pthread_attr_t attr;
@@ -149,6 +159,7 @@ int main(void)
         tcase_add_test(t, a_thread_takes_from_its_own_node_until_that_job_has_its_share_and_then_from_the_other);
         tcase_add_test(t, a_thread_that_runs_anywhere_goes_by_the_shares_alone);
         tcase_add_test(t, a_job_for_devices_of_several_nodes_is_near_none);
+        tcase_add_test(t, a_device_that_is_left_out_has_no_say);
         tcase_add_test(t, threads_are_placed_on_the_nodes_in_turn);
         return suite_run();
 }
