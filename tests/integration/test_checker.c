@@ -7,7 +7,6 @@
 #include "tests/lib/checker.h"
 #include "tests/lib/suite.h"
 
-#include <stdio.h>
 #include <sys/stat.h>
 
 static void check(uint64_t seed)
@@ -16,14 +15,16 @@ static void check(uint64_t seed)
         char *folder = suite_path("seed-%ju", (uintmax_t)seed);
         must(mkdir(folder, 0700));
         checker_run(folder, seed, suite_short() ? 300 : 2000, &counts);
+        if (suite_short())
+                return;
         /* A run in which little happens shows little. */
         ck_assert_uint_ge(5 * counts.attaches, counts.steps);
         ck_assert_uint_ge(20 * counts.kills, counts.steps);
         ck_assert_uint_gt(counts.evicted, 0);
         ck_assert_uint_gt(counts.drains, 0);
         ck_assert_uint_gt(counts.replaced, 0);
-        printf("seed %ju:", (uintmax_t)seed);
-        checker_print(&counts);
+        ck_assert_uint_gt(counts.taken, 0);
+        ck_assert_uint_gt(counts.pins, 0);
 }
 
 START_TEST(the_daemon_does_what_its_model_says)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A model checker: random steps against a daemon, and beside it a model of what the daemon has
- * promised (who serves under which name, who holds what, what may be evicted). After each step the
- * two are compared; every attach compares every byte.
+ * promised (who serves under which name, who holds what, what may be evicted, what was taken by force). After each step
+ * the two are compared; every attach compares every byte.
  *
  * Steps are one after another, so that each outcome is known or one of few. What happens at once is
  * the soak's matter (tests/soak/soak.c).
@@ -17,7 +17,8 @@
 // clang-format off
 #define CHECKER_COUNTS(X) \
         X(steps) X(attaches) X(refused_attaches) X(detaches) X(kills) X(loads) X(aliases) X(replaced) X(no_room) \
-        X(evicted) X(cancels) X(unloads) X(busy) X(drains) X(rewrites) X(looks) X(verifies)
+        X(evicted) X(cancels) X(unloads) X(busy) X(drains) X(taken) X(pins) X(unpins) X(priorities) X(rewrites) \
+        X(looks) X(verifies)
 // clang-format on
 
 struct checker_counts {

@@ -71,6 +71,20 @@ static void attach(streamer_client *client, struct held *held, const char *model
         compare(held, answer);
 }
 
+static void look(const struct held *held, unsigned slot, struct puppet_answer *answer)
+{
+        if (held->lease == NULL || answer->wrong)
+                return;
+        compare(held, answer);
+        int r = streamer_lease_check(held->lease);
+        if (r == STREAMER_EREVOKED)
+                answer->revoked |= 1u << slot;
+        else if (r != 0 && !answer->wrong) {
+                answer->wrong = true;
+                snprintf(answer->text, sizeof(answer->text), "its lease: %s", streamer_strerror(r));
+        }
+}
+
 static void obey(streamer_client *client, struct held *held, const struct order *order, struct puppet_answer *answer)
 {
         switch (order->command) {
@@ -84,8 +98,7 @@ static void obey(streamer_client *client, struct held *held, const struct order 
                 break;
         case LOOK:
                 for (unsigned i = 0; i < PUPPET_SLOTS; i++)
-                        if (held[i].lease != NULL)
-                                compare(&held[i], answer);
+                        look(&held[i], i, answer);
                 break;
         }
 }

@@ -24,8 +24,9 @@ struct puppet {
 struct puppet_answer {
         int result; /* of the library */
         uint64_t generation, seed;
-        char text[256]; /* of the error, or of what was not as it should be */
-        bool wrong;     /* bytes that differ: never allowed */
+        char text[256];   /* of the error, or of what was not as it should be */
+        unsigned revoked; /* of a look: a bit for each slot whose model was taken by force */
+        bool wrong;       /* bytes that differ: never allowed */
 };
 
 /* The model whose contents follow from `seed`; its size does, too. */
@@ -38,7 +39,7 @@ void puppet_kill(struct puppet *puppet);
 /* Attaches to `model` when it is ready, compares every byte, and holds it in this empty slot. */
 void puppet_attach(struct puppet *puppet, unsigned slot, const char *model, struct puppet_answer *answer);
 void puppet_detach(struct puppet *puppet, unsigned slot, struct puppet_answer *answer);
-/* Compares every byte of all that it holds again. */
+/* Compares every byte of all that it holds again, and asks whether it still has it. */
 void puppet_look(struct puppet *puppet, struct puppet_answer *answer);
 
 #endif

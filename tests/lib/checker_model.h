@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the checker believes of the daemon. A generation is known from the load that made it until
+ * nothing of it is left; names lead to generations; each slot of each puppet holds one or none.
+ *
+ *   named, ready --(last name gone)--> draining --(last lease gone)--> gone
+ *                                         \-- by force: taken, and every lease of it knows
+ *
+ * What the model leaves open, and takes from the daemon's own list: which of the generations that may
+ * be evicted are, and whether a load that is cancelled ends before that.
+ */
+#ifndef TESTS_LIB_CHECKER_MODEL_H
+#define TESTS_LIB_CHECKER_MODEL_H
+
+#include "tests/lib/checker.h"
+#include "tests/lib/puppet.h"
+
+#include "streamer/client.h"
+
+#include <jansson.h>
+
+#define SOURCES 10u
+#define NAMES 8u
+#define PUPPETS 6u
+#define GENERATIONS (NAMES + PUPPETS * PUPPET_SLOTS)
+#define BUDGET (16u << 20)
+#define CHECKER_WAIT_MS 30000
+
+struct gen {
+        uint64_t number; /* 0: this place is empty */
+        uint64_t seed, charged;
+        unsigned source, version, leases, priority;
+        bool pinned, taken;
+};
+
+struct checker {
+        struct daemon daemon;
+        streamer_client *client;
+        char root[PATH_SIZE], text[1024];
+        uint64_t seed, chance, last_number, last_seed;
+        struct checker_counts *counts;
+
+        unsigned versions[SOURCES]; /* how often a source was written */
+        uint64_t seeds[SOURCES];
+        struct gen gens[GENERATIONS];
+        struct gen *names[NAMES];
+        struct puppet puppets[PUPPETS];
+        struct gen *held[PUPPETS][PUPPET_SLOTS];
+};
+
+_Noreturn void differ(const struct checker *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+uint64_t random_below(struct checker *c, uint64_t n);
+const char *name_of(unsigned n);
+
+/* ---- the daemon's word ---- */
+
+json_t *ask(struct checker *c, const char *verb, const char *args);
+uint64_t number_in(const json_t *object, const char *key);
+uint64_t device_bytes(struct checker *c, const char *which); /* "used", "quarantined" */
+
+/* ---- the model ---- */
+
+struct gen *find_gen(struct checker *c, uint64_t number); /* 0: a free place */
+bool is_named(const struct checker *c, const struct gen *g);
+/* Forgets what nothing leads to any more; NULL is nothing. */
+void settle(struct checker *c, struct gen *g);
+/* NULL: the name leads nowhere. */
+void take_name(struct checker *c, unsigned name, struct gen *g);
+
+/* Holds the two against each other until they agree, or fails. `may_evict`: what the daemon has not
+ * any more, and was free to evict, is forgotten and counted. */
+void compare(struct checker *c, bool may_evict);
+
+/* ---- steps (checker_steps.c) ---- */
+
+void rewrite_source(struct checker *c, unsigned source);
+/* Kills it, and what it held is held no more. */
+void let_go(struct checker *c, unsigned puppet);
+void step(struct checker *c);
+
+#endif

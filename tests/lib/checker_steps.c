@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The steps: each does one thing to the daemon and the same to the model, looks at the answer, and
+ * compares the two.
+ */
+#include "tests/lib/base.h"
+#include "tests/lib/checker_model.h"
+
+#include "proto/messages.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- sources ---- */
+
+static char *source_path(const struct checker *c, unsigned source)
+{
+        return format_text("%s/source-%u.safetensors", c->root, source);
+}
+
+void rewrite_source(struct checker *c, unsigned source)
+{
+        char *path = source_path(c, source), *aside = format_text("%s.new", path);
+        struct model *m = puppet_model(++c->last_seed);
+        model_write(m, aside);
+        must(rename(aside, path));
+        model_free(m);
+        free(aside);
+        free(path);
+        c->seeds[source] = c->last_seed;
+        c->versions[source]++;
+}
+
+static void step_rewrite(struct checker *c)
+{
+        rewrite_source(c, (unsigned)random_below(c, SOURCES));
+        c->counts->rewrites++;
+}
+
+/* ---- loads ---- */
+
+static struct gen *resident_copy(struct checker *c, unsigned source)
+{
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                struct gen *g = &c->gens[i];
+                if (g->number != 0 && g->source == source && g->version == c->versions[source] && is_named(c, g))
+                        return g;
+        }
+        return NULL;
+}
+
+static void loaded(struct checker *c, unsigned name, unsigned source, uint64_t generation)
+{
+        struct gen *g = resident_copy(c, source);
+        if (g != NULL && g->number != generation)
+                differ(c, "%s: generation %" PRIu64 " was resident, and %" PRIu64 " is a second copy", name_of(name),
+                       g->number, generation);
+        c->counts->aliases += g != NULL && c->names[name] != g;
+        c->counts->replaced += g == NULL && c->names[name] != NULL;
+        if (g == NULL) {
+                if (generation <= c->last_number)
+                        differ(c, "generation %" PRIu64 " after %" PRIu64, generation, c->last_number);
+                c->last_number = generation;
+                g = find_gen(c, 0);
+                *g = (struct gen){.number = generation,
+                                  .seed = c->seeds[source],
+                                  .source = source,
+                                  .version = c->versions[source],
+                                  .priority = PROTO_PRIORITY_DEFAULT};
+        }
+        /* A pin is of the name: it goes on to what serves next. */
+        g->pinned = g->pinned || (c->names[name] != NULL && c->names[name]->pinned);
+        take_name(c, name, g);
+}
+
+/* Bytes that no eviction can bring: what is leased or pinned, and what serves under the name itself. */
+static uint64_t immovable(const struct checker *c, unsigned name)
+{
+        uint64_t bytes = 0;
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                const struct gen *g = &c->gens[i];
+                if (g->number != 0 && (g->leases > 0 || g->pinned || g == c->names[name]))
+                        bytes += g->charged;
+        }
+        return bytes;
+}
+
+static uint64_t needed(struct checker *c, const char *source)
+{
+        char *args = format_text("{\"source\":\"%s\",\"dry_run\":true}", source);
+        json_t *estimate = ask(c, "load", args);
+        uint64_t bytes = number_in(estimate, "needed");
+        json_decref(estimate);
+        free(args);
+        return bytes;
+}
+
+static void refused(struct checker *c, unsigned name, const char *source, int r)
+{
+        if (r != STREAMER_ENOMEM)
+                differ(c, "load %s: %s (%s)", name_of(name), streamer_strerror(r), streamer_last_error(c->client));
+        c->counts->no_room++;
+        compare(c, false);
+        if (immovable(c, name) + needed(c, source) <= BUDGET)
+                differ(c, "load %s: refused, and would fit: %s", name_of(name), streamer_last_error(c->client));
+}
+
+static void step_load(struct checker *c)
+{
+        unsigned name = (unsigned)random_below(c, NAMES), source = (unsigned)random_below(c, SOURCES);
+        char *path = source_path(c, source);
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = path, .name = name_of(name)};
+        streamer_progress progress = {.struct_size = sizeof(progress)};
+        streamer_op *op = NULL;
+        uint64_t before = device_bytes(c, "used");
+        int r = streamer_load(c->client, &opts, &op);
+        if (r == 0)
+                r = streamer_op_wait(op, CHECKER_WAIT_MS, &progress);
+        streamer_op_free(op);
+        c->counts->loads++;
+        if (r != 0) {
+                refused(c, name, path, r);
+                free(path);
+                return;
+        }
+        uint64_t evicted = c->counts->evicted;
+        loaded(c, name, source, progress.generation);
+        compare(c, true);
+        if (c->counts->evicted > evicted && before + c->names[name]->charged <= BUDGET)
+                differ(c, "load %s: evicted, and there was room", name_of(name));
+        free(path);
+}
+
+/* Begun and cancelled at once: which of the two comes first is open. */
+static void step_cancel(struct checker *c)
+{
+        unsigned name = (unsigned)random_below(c, NAMES), source = (unsigned)random_below(c, SOURCES);
+        char *path = source_path(c, source), *args = format_text("{\"model\":\"%s\"}", name_of(name)), *reply = NULL;
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = path, .name = name_of(name)};
+        streamer_progress progress = {.struct_size = sizeof(progress)};
+        streamer_op *op = NULL;
+        int r = streamer_load(c->client, &opts, &op);
+        if (r == 0) {
+                streamer_call(c->client, "cancel", args, &reply);
+                r = streamer_op_wait(op, CHECKER_WAIT_MS, &progress);
+        }
+        streamer_op_free(op);
+        c->counts->cancels++;
+        if (r == 0)
+                loaded(c, name, source, progress.generation);
+        else if (r != STREAMER_ECANCELED && r != STREAMER_ENOMEM)
+                differ(c, "cancel %s: %s (%s)", name_of(name), streamer_strerror(r), streamer_last_error(c->client));
+        compare(c, true);
+        free(reply);
+        free(args);
+        free(path);
+}
+
+static bool is_only_name(const struct checker *c, unsigned name)
+{
+        for (unsigned i = 0; i < NAMES; i++)
+                if (i != name && c->names[i] == c->names[name])
+                        return false;
+        return true;
+}
+
+static void unload(struct checker *c, unsigned name, unsigned flags)
+{
+        struct gen *g = c->names[name];
+        int r = streamer_unload(c->client, name_of(name), flags);
+        bool last = g != NULL && g->leases > 0 && is_only_name(c, name), busy = last && flags == 0;
+        /* A load that failed under this name stays listed until then. */
+        if (g == NULL ? r != STREAMER_ENOENT && r != 0 : r != (busy ? STREAMER_EBUSY : 0))
+                differ(c, "unload %s: %s (%s)", name_of(name), streamer_strerror(r), streamer_last_error(c->client));
+        c->counts->unloads += r == 0;
+        c->counts->busy += busy;
+        c->counts->drains += r == 0 && g != NULL && g->leases > 0;
+        if (last && flags == STREAMER_UNLOAD_FORCE) {
+                g->taken = true;
+                c->counts->taken++;
+        }
+        if (r == 0)
+                take_name(c, name, NULL);
+        compare(c, false);
+}
+
+static void step_unload(struct checker *c)
+{
+        unsigned name = (unsigned)random_below(c, NAMES);
+        unload(c, name, random_below(c, 3) == 0 ? STREAMER_UNLOAD_DRAIN : 0);
+}
+
+static void step_verify(struct checker *c)
+{
+        unsigned name = (unsigned)random_below(c, NAMES);
+        char *args = format_text("{\"model\":\"%s\"}", name_of(name));
+        if (c->names[name] != NULL)
+                json_decref(ask(c, "verify", args));
+        c->counts->verifies += c->names[name] != NULL;
+        free(args);
+}
+
+/* ---- wishes ---- */
+
+static void check_wish(struct checker *c, const char *verb, unsigned name, int r)
+{
+        bool failed_one = c->names[name] == NULL && r == 0; /* stays listed, and has a priority */
+        if (!failed_one && r != (c->names[name] != NULL ? 0 : STREAMER_ENOENT))
+                differ(c, "%s %s: %s (%s)", verb, name_of(name), streamer_strerror(r), streamer_last_error(c->client));
+        compare(c, false);
+}
+
+/* As many as that leave room for most loads. */
+static void step_pin(struct checker *c)
+{
+        unsigned name = (unsigned)random_below(c, NAMES);
+        bool pin = random_below(c, 3) == 0;
+        int r = streamer_pin(c->client, name_of(name), pin);
+        if (r == 0 && c->names[name] != NULL)
+                c->names[name]->pinned = pin;
+        c->counts->pins += r == 0 && pin;
+        c->counts->unpins += r == 0 && !pin;
+        check_wish(c, pin ? "pin" : "unpin", name, r);
+}
+
+static void step_priority(struct checker *c)
+{
+        unsigned name = (unsigned)random_below(c, NAMES), priority = 1 + (unsigned)random_below(c, 200);
+        char *args = format_text("{\"model\":\"%s\",\"priority\":%u}", name_of(name), priority), *reply = NULL;
+        int r = streamer_call(c->client, "set_priority", args, &reply);
+        if (r == 0 && c->names[name] != NULL)
+                c->names[name]->priority = priority;
+        c->counts->priorities += r == 0;
+        check_wish(c, "set_priority", name, r);
+        free(reply);
+        free(args);
+}
+
+/* ---- clients ---- */
+
+static void check_answer(struct checker *c, const struct puppet_answer *answer)
+{
+        if (answer->wrong)
+                differ(c, "a client sees what is not so: %s", answer->text);
+}
+
+static void detach(struct checker *c, unsigned p, unsigned slot)
+{
+        struct puppet_answer answer;
+        struct gen *g = c->held[p][slot];
+        puppet_detach(&c->puppets[p], slot, &answer);
+        check_answer(c, &answer);
+        c->held[p][slot] = NULL;
+        g->leases--;
+        settle(c, g);
+        c->counts->detaches++;
+}
+
+static void step_attach(struct checker *c)
+{
+        unsigned p = (unsigned)random_below(c, PUPPETS), slot = (unsigned)random_below(c, PUPPET_SLOTS);
+        unsigned name = (unsigned)random_below(c, NAMES);
+        struct gen *g = c->names[name];
+        struct puppet_answer answer;
+        if (c->held[p][slot] != NULL)
+                detach(c, p, slot);
+        g = c->names[name];
+        puppet_attach(&c->puppets[p], slot, name_of(name), &answer);
+        check_answer(c, &answer);
+        c->counts->attaches += answer.result == 0;
+        if (answer.result != 0) {
+                c->counts->refused_attaches++;
+                if (g != NULL)
+                        differ(c, "attach %s: %s (%s)", name_of(name), streamer_strerror(answer.result), answer.text);
+                return;
+        }
+        if (g == NULL || answer.generation != g->number || answer.seed != g->seed)
+                differ(c, "attach %s: generation %" PRIu64 ", seed %" PRIu64 ", not %" PRIu64 ", %" PRIu64,
+                       name_of(name), answer.generation, answer.seed, g != NULL ? g->number : 0,
+                       g != NULL ? g->seed : 0);
+        c->held[p][slot] = g;
+        g->leases++;
+        compare(c, false);
+}
+
+static void step_detach(struct checker *c)
+{
+        unsigned p = (unsigned)random_below(c, PUPPETS), slot = (unsigned)random_below(c, PUPPET_SLOTS);
+        if (c->held[p][slot] == NULL)
+                return;
+        detach(c, p, slot);
+        compare(c, false);
+}
+
+/* Every byte of all that it holds, and what it knows of it. */
+static void look(struct checker *c, unsigned p)
+{
+        struct puppet_answer answer;
+        puppet_look(&c->puppets[p], &answer);
+        check_answer(c, &answer);
+        for (unsigned slot = 0; slot < PUPPET_SLOTS; slot++) {
+                const struct gen *g = c->held[p][slot];
+                bool knows = answer.revoked & (1u << slot), taken = g != NULL && g->taken;
+                if (knows != taken)
+                        differ(c, "client %u, lease %u: was %staken, and it knows %s", p, slot, taken ? "" : "not ",
+                               knows ? "that it was" : "nothing of that");
+        }
+        c->counts->looks++;
+}
+
+static void step_look(struct checker *c)
+{
+        look(c, (unsigned)random_below(c, PUPPETS));
+}
+
+/* Whoever holds it is told before the reply, and reads on. */
+static void step_force(struct checker *c)
+{
+        unload(c, (unsigned)random_below(c, NAMES), STREAMER_UNLOAD_FORCE);
+        for (unsigned p = 0; p < PUPPETS; p++)
+                look(c, p);
+}
+
+void let_go(struct checker *c, unsigned p)
+{
+        puppet_kill(&c->puppets[p]);
+        for (unsigned slot = 0; slot < PUPPET_SLOTS; slot++) {
+                struct gen *g = c->held[p][slot];
+                c->held[p][slot] = NULL;
+                if (g != NULL)
+                        g->leases--;
+                settle(c, g);
+        }
+}
+
+static void step_kill(struct checker *c)
+{
+        unsigned p = (unsigned)random_below(c, PUPPETS);
+        let_go(c, p);
+        compare(c, false);
+        puppet_start(&c->puppets[p], c->daemon.socket);
+        c->counts->kills++;
+}
+
+/* ---- one of them ---- */
+
+static const struct {
+        void (*take)(struct checker *c);
+        unsigned weight;
+} steps[] = {{step_attach, 60}, {step_load, 20}, {step_detach, 8},  {step_kill, 16},
+             {step_unload, 8},  {step_look, 6},  {step_rewrite, 5}, {step_cancel, 4},
+             {step_verify, 2},  {step_pin, 5},   {step_force, 3},   {step_priority, 2}};
+
+void step(struct checker *c)
+{
+        unsigned sum = 0;
+        for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++)
+                sum += steps[i].weight;
+        uint64_t n = random_below(c, sum);
+        size_t i = 0;
+        while (n >= steps[i].weight)
+                n -= steps[i++].weight;
+        steps[i].take(c);
+        c->counts->steps++;
+}
