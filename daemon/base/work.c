@@ -259,8 +259,12 @@ bool work_pool_stop(struct work_pool *pool, uint64_t deadline_ns)
                 ;
         bool all = pool->alive == 0;
         pthread_mutex_unlock(&pool->mutex);
-        for (unsigned i = 0; all && i < pool->n_threads; i++)
-                pthread_join(pool->threads[i], NULL);
+        for (unsigned i = 0; i < pool->n_threads; i++) {
+                if (all)
+                        pthread_join(pool->threads[i], NULL);
+                else
+                        pthread_detach(pool->threads[i]);
+        }
         if (all)
                 pool->n_threads = 0;
         return all;

@@ -322,6 +322,8 @@ bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
         while (alive_threads(reader) > 0 && pthread_cond_timedwait(&reader->ended, &reader->mutex, &until) == 0)
                 ;
         bool all = alive_threads(reader) == 0;
+        for (size_t i = 0; !all && i < READ_ENGINES; i++)
+                reader->engines[i].ops->detach(reader);
         pthread_mutex_unlock(&reader->mutex);
         if (!all)
                 return false;

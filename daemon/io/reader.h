@@ -111,8 +111,9 @@ struct engine_ops {
         /* Of a job. begin() sets its limit; either may be NULL. */
         int (*begin)(struct reader *reader, struct read_job *job, struct error *error);
         void (*end)(struct reader *reader, struct read_job *job);
-        /* When no thread is alive. */
+        /* When no thread is alive; and where some are left to the end of the process. */
         void (*join)(struct reader *reader);
+        void (*detach)(struct reader *reader);
 };
 
 struct engine {

@@ -587,6 +587,12 @@ static void http_join(struct reader *reader)
         }
 }
 
+static void http_detach(struct reader *reader)
+{
+        list_each (pos, &reader->engines[READ_HTTP].threads)
+                pthread_detach(container_of(pos, struct http_thread, link)->thread);
+}
+
 static const struct engine_ops ops = {
         .start = http_start,
         .wake = http_wake,
@@ -594,6 +600,7 @@ static const struct engine_ops ops = {
         .begin = http_begin,
         .end = http_end,
         .join = http_join,
+        .detach = http_detach,
 };
 
 void reader_http_init(struct reader *reader)

@@ -401,6 +401,12 @@ static void pread_join(struct reader *reader)
         }
 }
 
+static void pread_detach(struct reader *reader)
+{
+        list_each (pos, &reader->engines[READ_PREAD].threads)
+                pthread_detach(container_of(pos, struct pread_thread, link)->thread);
+}
+
 static void pread_wake(struct reader *reader, bool all)
 {
         if (all)
@@ -414,4 +420,5 @@ const struct engine_ops reader_pread_ops = {
         .wake = pread_wake,
         .watch = pread_watch,
         .join = pread_join,
+        .detach = pread_detach,
 };

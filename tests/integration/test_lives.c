@@ -383,7 +383,7 @@ START_TEST(sigterm_during_a_load_that_hangs_ends_in_time)
         daemon_terminate(&d);
         int r = streamer_op_wait(op, 20000, NULL);
         ck_assert_msg(r == STREAMER_ECANCELED || r == STREAMER_ELOST, "%s", streamer_strerror(r));
-        daemon_wait(&d, 12000);
+        ck_assert_int_eq(daemon_wait(&d, 12000), 0);
         ck_assert_uint_lt((clock_ns() - begin_ns) / 1000000, 11000);
         hang_stop(&hang);
 }
