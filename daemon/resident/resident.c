@@ -379,6 +379,7 @@ void generation_settle(struct generation *generation)
 
 void generation_pin(struct generation *generation)
 {
+        require(!generation->releasing);
         generation->pins++;
 }
 

@@ -45,11 +45,17 @@ static void verified(struct verify *verify)
                 recheck->due = true;
 }
 
+/* What nobody holds any more may be on its way back already. */
+static bool is_due(const struct generation *g)
+{
+        return g->unchecked && (g->state == GENERATION_READY || (g->state == GENERATION_DRAINING && g->n_leases > 0));
+}
+
 static void next(struct recheck *recheck)
 {
         list_each (pos, &recheck->resident->generations) {
                 struct generation *g = container_of(pos, struct generation, link);
-                if (!g->unchecked || (g->state != GENERATION_READY && g->state != GENERATION_DRAINING))
+                if (!is_due(g))
                         continue;
                 recheck->busy = true;
                 verify_start(&recheck->verify, recheck->pool, g, verified);
