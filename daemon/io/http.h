@@ -44,7 +44,7 @@ const struct http_opts *http_opts(const struct http *http);
 
 /* ---- headers ---- */
 
-#define HTTP_HEADERS_MAX 48
+#define HTTP_HEADERS_MAX 96
 
 struct http_headers {
         char *lines[HTTP_HEADERS_MAX]; /* "Name: value" */

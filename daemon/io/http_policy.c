@@ -73,7 +73,8 @@ int http_unsatisfied_range(const char *value, uint64_t *total)
 
 bool http_etag_strong(const char *etag)
 {
-        return etag[0] == '"' && strlen(etag) >= 2;
+        size_t len = strlen(etag);
+        return etag[0] == '"' && len >= 2 && len <= HTTP_ETAG_MAX;
 }
 
 bool http_status_slow_down(int status)

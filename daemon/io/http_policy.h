@@ -30,7 +30,8 @@ int http_content_range(const char *value, struct http_content_range *range);
 int http_unsatisfied_range(const char *value, uint64_t *total);
 int http_number(const char *value, uint64_t *n); /* digits alone */
 
-/* Strong by RFC 9110: may go into If-Match. */
+/* Strong by RFC 9110: may go into If-Match. One that is too long for a header may not. */
+#define HTTP_ETAG_MAX 512u
 bool http_etag_strong(const char *etag);
 
 bool http_status_again(int status);     /* 408, 429, 5xx but not 501 and 505 */

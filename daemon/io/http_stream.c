@@ -13,6 +13,7 @@
 
 #include "daemon/io/http_policy.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #define BUFFER (256u * 1024)
@@ -117,12 +118,23 @@ static enum http_outcome on_accept(struct http_transfer *t)
         return remote_check_answer(object_of(s), &t->answer, &t->error) < 0 ? HTTP_FAILED : HTTP_OK;
 }
 
+/* A body whose length was not told may end anywhere. */
+static bool wants_more(const struct stream *s)
+{
+        return s->have_ticket && s->ticket.block->file == s->file;
+}
+
 static void on_done(struct http_transfer *t, enum http_outcome outcome)
 {
         struct stream *s = container_of(t, struct stream, transfer);
         s->running = false;
-        if (outcome == HTTP_OK)
+        if (outcome == HTTP_OK && !wants_more(s))
                 return;
+        if (outcome == HTTP_OK) {
+                outcome = HTTP_AGAIN;
+                error_set(&t->error, STREAMER_EFAILED, "short body: %" PRIu64 " of %" PRIu64 " bytes (%s)", s->at,
+                          object_of(s)->version.size, object_of(s)->path);
+        }
         if (http_status_slow_down(t->answer.status))
                 http_slow_down(s->thread->reader, s->job);
         if (outcome == HTTP_AGAIN && http_retry(t, &s->retry, 0))

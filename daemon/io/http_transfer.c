@@ -22,7 +22,6 @@
 #define BODY_KEPT (8 * KiB) /* of an answer that is no success */
 #define BODY_READ MiB       /* of it, before the connection is given up for it */
 #define HEADER_LINE_MAX 8192u
-#define KEEPALIVE_S 30L
 
 /* ---- verdicts ---- */
 
@@ -43,7 +42,7 @@ static const char *header(const struct http_transfer *t, const char *name)
         return http_headers_find(&t->answer.headers, name);
 }
 
-static bool same_origin(const struct http_transfer *t)
+bool http_transfer_same_origin(const struct http_transfer *t)
 {
         struct http_url first, now;
         return http_url_parse(&first, t->request.url) == 0 && http_url_parse(&now, t->url) == 0 &&
@@ -221,115 +220,15 @@ static size_t on_bytes(char *data, size_t size, size_t n, void *context)
 
 /* ---- a try begins ---- */
 
-static void add_line(struct http_transfer *t, const char *line)
+static bool set_callbacks(struct http_transfer *t)
 {
-        struct curl_slist *lines = curl_slist_append(t->lines, line);
-        if (lines != NULL)
-                t->lines = lines;
+        CURL *easy = t->easy;
+        return curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header) == CURLE_OK &&
+               curl_easy_setopt(easy, CURLOPT_HEADERDATA, t) == CURLE_OK &&
+               curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes) == CURLE_OK &&
+               curl_easy_setopt(easy, CURLOPT_WRITEDATA, t) == CURLE_OK &&
+               curl_easy_setopt(easy, CURLOPT_PRIVATE, t) == CURLE_OK;
 }
-
-static void add_lines(struct http_transfer *t, const struct http_headers *headers)
-{
-        for (size_t i = 0; headers != NULL && i < headers->n; i++)
-                add_line(t, headers->lines[i]);
-}
-
-static void free_lines(struct http_transfer *t)
-{
-        for (struct curl_slist *l = t->lines; l != NULL; l = l->next)
-                explicit_bzero(l->data, strlen(l->data));
-        curl_slist_free_all(t->lines);
-        t->lines = NULL;
-}
-
-/* As http_access.authorize answers. */
-static int set_lines(struct http_transfer *t)
-{
-        const struct http_request *r = &t->request;
-        struct http_headers more = {.n = 0};
-        int e = 0;
-        free_lines(t);
-        add_line(t, "Accept:");
-        add_line(t, "Expect:");
-        if (r->if_match != NULL) {
-                char line[600];
-                snprintf(line, sizeof(line), "If-Match: %s", r->if_match);
-                add_line(t, line);
-        }
-        if (!same_origin(t))
-                return 0;
-        add_lines(t, r->headers);
-        if (r->access != NULL && r->access->ops->authorize != NULL)
-                e = r->access->ops->authorize(r->access, r, &more, &t->error);
-        add_lines(t, &more);
-        http_headers_deinit(&more);
-        return e;
-}
-
-/* What was not set would go out as something else: a range that is not asked for, another's body. */
-#define SET(option, value) (ok = curl_easy_setopt(easy, option, value) == CURLE_OK && ok)
-
-/* False: no memory. */
-static bool set_method(struct http_transfer *t, CURL *easy)
-{
-        const struct http_request *r = &t->request;
-        const char *method = r->method ?: "GET";
-        bool head = strcmp(method, "HEAD") == 0, ok = true;
-        SET(CURLOPT_HTTPGET, 1L);
-        SET(CURLOPT_NOBODY, head ? 1L : 0L);
-        if (r->body != NULL) {
-                SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body_len);
-                SET(CURLOPT_POSTFIELDS, r->body);
-        }
-        SET(CURLOPT_CUSTOMREQUEST, head ? NULL : method);
-        if (r->len > 0) {
-                char range[64];
-                snprintf(range, sizeof(range), "%" PRIu64 "-%" PRIu64, r->offset, r->offset + r->len - 1);
-                SET(CURLOPT_RANGE, range);
-        } else {
-                SET(CURLOPT_RANGE, NULL);
-        }
-        return ok;
-}
-
-static bool set_options(struct http_transfer *t, CURL *easy)
-{
-        const struct http_opts *opts = http_opts(t->http);
-        const struct http_access *access = t->request.access;
-        const char *ca = access != NULL && access->ca != NULL ? access->ca : opts->ca;
-        struct http_url url;
-        bool ok = true;
-        SET(CURLOPT_URL, t->url);
-        SET(CURLOPT_PATH_AS_IS, 1L);
-        SET(CURLOPT_NOSIGNAL, 1L);
-        SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-#if LIBCURL_VERSION_NUM >= 0x075500
-        SET(CURLOPT_PROTOCOLS_STR, "http,https");
-#else
-        SET(CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
-#endif
-        SET(CURLOPT_USERAGENT, "streamerd/" STREAMERD_VERSION);
-        SET(CURLOPT_CONNECTTIMEOUT_MS, (long)(opts->connect_timeout_ns / MS));
-        SET(CURLOPT_TCP_KEEPALIVE, 1L);
-        SET(CURLOPT_TCP_KEEPIDLE, KEEPALIVE_S);
-        SET(CURLOPT_BUFFERSIZE, (long)t->buffer_size);
-        SET(CURLOPT_FRESH_CONNECT, t->fresh ? 1L : 0L);
-        SET(CURLOPT_CAINFO, ca);
-        if (ca != NULL)
-                SET(CURLOPT_CAPATH, NULL);
-        /* A proxy of the environment is for what lies outside. */
-        if (http_url_parse(&url, t->url) == 0 && (http_url_loopback(&url) || t->request.plain_ok))
-                SET(CURLOPT_NOPROXY, "*");
-        SET(CURLOPT_HTTPHEADER, t->lines);
-        SET(CURLOPT_HEADERFUNCTION, on_header);
-        SET(CURLOPT_HEADERDATA, t);
-        SET(CURLOPT_WRITEFUNCTION, on_bytes);
-        SET(CURLOPT_WRITEDATA, t);
-        SET(CURLOPT_PRIVATE, t);
-        return ok;
-}
-
-#undef SET
 
 static void reset(struct http_transfer *t)
 {
@@ -351,7 +250,7 @@ void http_transfer_begin(struct http_loop *loop, struct http_transfer *t)
                 http_transfer_judge(t, HTTP_FAILED);
                 return;
         }
-        int r = set_lines(t);
+        int r = http_options_lines(t);
         if (r < 0)
                 http_transfer_judge(t, HTTP_FAILED);
         t->start_ns = r == 1 ? now_ns() + 50 * MS : 0;
@@ -359,7 +258,7 @@ void http_transfer_begin(struct http_loop *loop, struct http_transfer *t)
                 return;
         if (t->easy == NULL)
                 t->easy = curl_easy_init();
-        t->in_multi = t->easy != NULL && set_options(t, t->easy) && set_method(t, t->easy) &&
+        t->in_multi = t->easy != NULL && http_options_set(t) && set_callbacks(t) &&
                       curl_multi_add_handle(loop->multi, t->easy) == CURLM_OK;
         if (t->in_multi)
                 return;
@@ -394,7 +293,7 @@ void http_transfer_deinit(struct http_transfer *t)
         require(!t->in_multi);
         if (t->easy != NULL)
                 curl_easy_cleanup(t->easy);
-        free_lines(t);
+        http_options_forget(t);
         http_answer_deinit(&t->answer);
         free(t->url);
         *t = (struct http_transfer){0};
@@ -405,7 +304,7 @@ void http_transfer_deinit(struct http_transfer *t)
 static int refused(struct http_transfer *t)
 {
         struct http_access *access = t->request.access;
-        if (access == NULL || access->ops->refused == NULL || !same_origin(t))
+        if (access == NULL || access->ops->refused == NULL || !http_transfer_same_origin(t))
                 return 0;
         return access->ops->refused(access, &t->request, &t->answer, &t->error);
 }

@@ -82,6 +82,14 @@ static bool differs(const char *was, const char *is)
         return was != NULL && is != NULL && strcmp(was, is) != 0;
 }
 
+static int check_encoding(const struct object *object, const struct http_answer *answer, struct error *error)
+{
+        const char *encoding = http_headers_find(&answer->headers, "Content-Encoding");
+        if (encoding == NULL || strcmp(encoding, "identity") == 0)
+                return 0;
+        return error_set(error, STREAMER_EFAILED, "the server sends it encoded: %s (%s)", encoding, object->path);
+}
+
 int remote_check_answer(const struct object *object, const struct http_answer *answer, struct error *error)
 {
         const struct remote *remote = remote_of(object);
@@ -94,7 +102,7 @@ int remote_check_answer(const struct object *object, const struct http_answer *a
                  differs(remote->modified, http_headers_find(&answer->headers, "Last-Modified")))
                 what = "Last-Modified";
         if (what == NULL)
-                return 0;
+                return check_encoding(object, answer, error);
         return error_set(error, STREAMER_EFAILED, "the object was replaced while it was read: another %s (%s)", what,
                          object->path);
 }
@@ -261,14 +269,6 @@ static char *copy_header(const struct http_answer *answer, const char *name)
         return value != NULL ? strdup(value) : NULL;
 }
 
-static int check_encoding(const struct object *object, const struct http_answer *answer, struct error *error)
-{
-        const char *encoding = http_headers_find(&answer->headers, "Content-Encoding");
-        if (encoding == NULL || strcmp(encoding, "identity") == 0)
-                return 0;
-        return error_set(error, STREAMER_EFAILED, "the server sends it encoded: %s (%s)", encoding, object->path);
-}
-
 /* What came of the first bytes is kept: the header, or all where the object is something else. */
 static void keep_first(struct remote *remote, const struct object_url *url, unsigned char *bytes, uint64_t n)
 {
@@ -303,8 +303,7 @@ static int learn(struct object *object, const struct object_url *url, struct htt
                 remote->etag = copy_header(answer, "ETag");
         remote->modified = copy_header(answer, "Last-Modified");
         remote->led = answer->led != NULL ? strdup(answer->led) : NULL;
-        int r = check_encoding(object, answer, error);
-        return r < 0 ? r : remote_check_answer(object, answer, error);
+        return remote_check_answer(object, answer, error);
 }
 
 static void log_kind(const struct object *object)

@@ -426,6 +426,18 @@ START_TEST(a_stream_that_breaks_begins_again)
 }
 END_TEST
 
+/* Without its length only what is missing tells that a body has ended too soon. */
+START_TEST(a_stream_that_always_ends_too_soon_fails)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_SHORT,
+                                                .what = PROXY_BLOCKS,
+                                                .bytes = (5 << 20) + 100,
+                                                .text = "\r\nContent-Length"});
+        proxy.upstream = web.streamed;
+        refuses(through("/m.safetensors"), STREAMER_EFAILED, "given up after 4 tries: short body");
+}
+END_TEST
+
 /* The last block drips for half a minute; a second request for it brings it at once. */
 START_TEST(a_straggler_at_the_end_gets_a_hedge)
 {
@@ -635,6 +647,7 @@ int main(void)
         tcase_add_test(t, no_secret_in_a_log);
         LOOP(t, what_passes_costs_no_byte, passing);
         tcase_add_test(t, a_stream_that_breaks_begins_again);
+        tcase_add_test(t, a_stream_that_always_ends_too_soon_fails);
         tcase_add_test(t, a_straggler_at_the_end_gets_a_hedge);
         tcase_add_test(t, a_hedge_that_loses_leaves_nothing);
         LOOP(t, what_lasts_fails_with_its_name, lasting);

@@ -260,6 +260,10 @@ static void misbehave(struct conn *c)
         case PROXY_REPLACED:
                 scramble(c, "\r\nETag: \"");
                 break;
+        case PROXY_SHORT:
+                if (r->text != NULL)
+                        drop_header(c, r->text);
+                break;
         case PROXY_DROP:
                 drop_header(c, r->text);
                 break;

@@ -20,7 +20,7 @@
 enum proxy_fault {
         PROXY_NONE,
         PROXY_RESET,       /* the connection is reset after `bytes` of the body */
-        PROXY_SHORT,       /* it ends properly, after `bytes` of the body */
+        PROXY_SHORT,       /* it ends properly, after `bytes` of the body; without the header `text`, if given */
         PROXY_STALL,       /* nothing comes after `bytes` of the body */
         PROXY_STATUS,      /* `status`, with `text` as the body and `header` ("Retry-After: 1") */
         PROXY_WRONG_RANGE, /* a Content-Range of other bytes */
