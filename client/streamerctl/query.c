@@ -285,7 +285,8 @@ static void status_loads(const json_t *loads)
         {
                 table_add(&t, json_str(l, "model"));
                 add_u64(&t, l, "generation");
-                table_addf(&t, "%s%s", json_str(l, "state"),
+                table_addf(&t, "%s%s%s", json_str(l, "state"),
+                           json_is_true(json_object_get(l, "streamed")) ? ", in one stream" : "",
                            json_is_true(json_object_get(l, "stalled")) ? ", stalled" : "");
                 add_size(&t, json_u64(l, "bytes"));
                 add_size(&t, json_u64(l, "total"));

@@ -303,8 +303,7 @@ static void estimate(struct load_target *target)
         e->budget = device_budget(device);
         e->unused = device_unused(device);
         e->fits = e->resident || e->needed <= e->unused;
-        for (size_t i = 0; i < target->part->resolved.set.n_objects; i++)
-                e->streamed |= object_streamed(&target->part->resolved.set.objects[i]);
+        e->streamed = source_set_streamed(&target->part->resolved.set);
 }
 
 static void plan_done(struct work *work)

@@ -90,7 +90,7 @@ struct load_watch {
 struct load_progress {
         enum load_state state;
         uint64_t generation, bytes, total, tensors, tensors_total, elapsed_ns;
-        bool stalled;
+        bool stalled, streamed; /* streamed: by a server that knows no ranges */
 };
 
 struct load_part;

@@ -395,8 +395,10 @@ static void add_part(struct load_part *part, struct load_progress *progress, boo
         } else if (tensors < progress->tensors) {
                 progress->tensors = tensors;
         }
-        if (part->reading)
+        if (part->reading) {
                 progress->stalled = progress->stalled || reader_job_stalled(load->loads->reader, &part->job);
+                progress->streamed = progress->streamed || source_set_streamed(&part->resolved.set);
+        }
 }
 
 void load_progress(struct load *load, struct load_progress *progress)

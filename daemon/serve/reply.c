@@ -302,7 +302,7 @@ static void write_load(struct writer *w, struct load *load)
 {
         struct load_progress p;
         load_progress(load, &p);
-        writer_map(w, 10);
+        writer_map(w, 11);
         writer_kstr(w, "model", load->name);
         writer_key(w, "devices");
         writer_array(w, load->n_targets);
@@ -316,6 +316,7 @@ static void write_load(struct writer *w, struct load *load)
         writer_ku64(w, "tensors_total", p.tensors_total);
         writer_ku64(w, "elapsed_ns", p.elapsed_ns);
         writer_kbool(w, "stalled", p.stalled);
+        writer_kbool(w, "streamed", p.streamed);
 }
 
 static void write_loads(struct writer *w, const struct loads *loads)

@@ -80,6 +80,14 @@ int source_set_reserve(struct source_set *set, size_t n, struct error *error)
         return set->objects != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
 }
 
+bool source_set_streamed(const struct source_set *set)
+{
+        for (size_t i = 0; i < set->n_objects; i++)
+                if (object_streamed(&set->objects[i]))
+                        return true;
+        return false;
+}
+
 int source_set_index(struct source_set *set, struct error *error)
 {
         const char *path = set->index_object.path;

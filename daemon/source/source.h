@@ -104,6 +104,8 @@ void source_set_deinit(struct source_set *set); /* accepts a zeroed set */
 
 /* For the kinds: room for n objects; index_text becomes the index, and must name files. */
 int source_set_reserve(struct source_set *set, size_t n, struct error *error);
+/* An object of it can only be read in one stream. */
+bool source_set_streamed(const struct source_set *set);
 int source_set_index(struct source_set *set, struct error *error);
 
 /* The same files in the same versions? (joins, aliases, "already resident") */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Credentials by host. They are read where they are needed and forgotten with the load; nothing that
- * is written anywhere has them.
+ * is written anywhere has them. Where a server refuses those of a file, the file is read again: who
+ * wrote it may have replaced them while the load runs.
  */
 #include "daemon/source/web.h"
 
@@ -12,9 +13,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/evp.h>
+#include <pthread.h>
 #include <string.h>
 
 #define SECRET_MAX (64 * KiB)
+#define ON_THEIR_WAY_NS UINT64_C(30000000000)
 
 struct web {
         size_t n;
@@ -104,25 +107,22 @@ static int get_secret(const char *value, const char *file, char **secret, struct
 
 struct web_access {
         struct http_access access;
+        char *user, *file; /* NULL: a bearer's; not from a file */
+        pthread_mutex_t mutex;
         char *authorization; /* the header's value */
+        uint64_t changed_ns; /* when it was replaced; 0: never */
 };
 
 static int authorize(struct http_access *access, const struct http_request *request, struct http_headers *more,
                      struct error *error)
 {
-        (void)request;
-        return http_headers_add(more, "Authorization", container_of(access, struct web_access, access)->authorization,
-                                error);
-}
-
-static void access_free(struct http_access *access)
-{
         struct web_access *own = container_of(access, struct web_access, access);
-        forget(own->authorization);
-        free(own);
+        (void)request;
+        pthread_mutex_lock(&own->mutex);
+        int r = http_headers_add(more, "Authorization", own->authorization, error);
+        pthread_mutex_unlock(&own->mutex);
+        return r;
 }
-
-static const struct http_access_ops ops = {.authorize = authorize, .free = access_free};
 
 static char *basic(const char *user, const char *password)
 {
@@ -139,30 +139,85 @@ static char *basic(const char *user, const char *password)
         return value;
 }
 
-static char *bearer(const char *token)
+/* NULL: no memory. */
+static char *header_value(const char *user, const char *secret)
 {
         char *value = NULL;
-        return asprintf(&value, "Bearer %s", token) < 0 ? NULL : value;
+        if (user != NULL)
+                return basic(user, secret);
+        return asprintf(&value, "Bearer %s", secret) < 0 ? NULL : value;
+}
+
+/* Requests that were on their way with the old ones are refused later than the first. */
+static bool replaced(struct web_access *own)
+{
+        struct error error;
+        char *secret = NULL;
+        if (own->file == NULL || read_secret(own->file, &secret, &error) < 0)
+                return false;
+        char *value = header_value(own->user, secret);
+        forget(secret);
+        pthread_mutex_lock(&own->mutex);
+        if (value != NULL && strcmp(value, own->authorization) != 0) {
+                char *old = own->authorization;
+                own->authorization = value;
+                own->changed_ns = now_ns();
+                value = old;
+        }
+        bool again = own->changed_ns > 0 && now_ns() - own->changed_ns < ON_THEIR_WAY_NS;
+        pthread_mutex_unlock(&own->mutex);
+        forget(value);
+        return again;
+}
+
+static int refused(struct http_access *access, const struct http_request *request, const struct http_answer *answer,
+                   struct error *error)
+{
+        (void)request;
+        (void)error;
+        return answer->status == 401 && replaced(container_of(access, struct web_access, access));
+}
+
+static void access_free(struct http_access *access)
+{
+        struct web_access *own = container_of(access, struct web_access, access);
+        pthread_mutex_destroy(&own->mutex);
+        forget(own->authorization);
+        free(own->user);
+        free(own->file);
+        free(own);
+}
+
+static const struct http_access_ops ops = {.authorize = authorize, .refused = refused, .free = access_free};
+
+static struct web_access *make(const char *user, const char *file, const char *secret)
+{
+        struct web_access *own = calloc(1, sizeof(*own));
+        if (own == NULL)
+                return NULL;
+        own->access = (struct http_access){.ops = &ops, .refs = 1};
+        pthread_mutex_init(&own->mutex, NULL);
+        own->user = user != NULL ? strdup(user) : NULL;
+        own->file = file != NULL ? strdup(file) : NULL;
+        own->authorization = header_value(user, secret);
+        if (own->authorization != NULL && (user == NULL || own->user != NULL) && (file == NULL || own->file != NULL))
+                return own;
+        access_free(&own->access);
+        return NULL;
 }
 
 static int access_new(const struct web_host *host, struct http_access **access, struct error *error)
 {
+        const char *value = host->user != NULL ? host->password : host->token;
+        const char *file = host->user != NULL ? host->password_file : host->token_file;
         char *secret = NULL;
-        bool is_basic = host->user != NULL;
-        int r = is_basic ? get_secret(host->password, host->password_file, &secret, error)
-                         : get_secret(host->token, host->token_file, &secret, error);
+        int r = get_secret(value, file, &secret, error);
         if (r < 0)
                 return r;
-        struct web_access *own = calloc(1, sizeof(*own));
-        if (own != NULL) {
-                own->access = (struct http_access){.ops = &ops, .refs = 1};
-                own->authorization = is_basic ? basic(host->user, secret) : bearer(secret);
-        }
+        struct web_access *own = make(host->user, value == NULL ? file : NULL, secret);
         forget(secret);
-        if (own == NULL || own->authorization == NULL) {
-                free(own);
+        if (own == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        }
         *access = &own->access;
         return 0;
 }

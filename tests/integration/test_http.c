@@ -104,6 +104,11 @@ static char *log_text(void)
         return file_read(stage.log, &size);
 }
 
+static bool has_begun(void *arg)
+{
+        return proxy_seen(arg, PROXY_BLOCKS) > 0;
+}
+
 /* ---- good servers ---- */
 
 START_TEST(a_file_over_http)
@@ -190,6 +195,27 @@ START_TEST(a_server_without_ranges_is_read_in_one_stream_and_it_is_said)
         ck_assert_msg(r.code == 0 && strstr(r.out, "knows no ranges") != NULL, "%s%s", r.out, r.err);
         ctl(&r, stage.socket, "load", "--dry-run", url(web.http, "/m.safetensors"), NULL);
         ck_assert_msg(r.code == 0 && strstr(r.out, "knows no ranges") == NULL, "%s%s", r.out, r.err);
+}
+END_TEST
+
+START_TEST(status_tells_of_a_stream)
+{
+        for (size_t i = 0; i < 2; i++) {
+                proxy_clear(&proxy);
+                proxy.upstream = i == 0 ? web.streamed : web.http;
+                proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .what = PROXY_BLOCKS, .bytes = 1000});
+                streamer_op *op = client_load_begin(client, through("/m.safetensors"), "slow");
+                ck_assert(eventually(has_begun, &proxy, 20000));
+                struct ctl r;
+                ctl(&r, stage.socket, "status", "--json", NULL);
+                ck_assert_msg((strstr(r.out, "\"streamed\":true") != NULL) == (i == 0), "%s", r.out);
+                ctl(&r, stage.socket, "status", NULL);
+                ck_assert_msg((strstr(r.out, "loading, in one stream") != NULL) == (i == 0), "%s", r.out);
+                ck_assert_int_eq(client_call_code(client, "cancel", "{\"model\": \"slow\"}"), 0);
+                streamer_op_wait(op, 20000, NULL);
+                streamer_op_free(op);
+                client_unload(client, "slow");
+        }
 }
 END_TEST
 
@@ -516,11 +542,6 @@ END_TEST
 
 /* ---- others ---- */
 
-static bool has_begun(void *arg)
-{
-        return proxy_seen(arg, PROXY_BLOCKS) > 0;
-}
-
 START_TEST(a_dead_server_holds_nobody_else_up)
 {
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = 60000});
@@ -627,6 +648,7 @@ int main(void)
         tcase_add_test(t, an_index_whose_shard_is_missing_fails);
         tcase_add_test(t, a_header_longer_than_the_first_bytes);
         tcase_add_test(t, a_server_without_ranges_is_read_in_one_stream_and_it_is_said);
+        tcase_add_test(t, status_tells_of_a_stream);
         tcase_add_test(t, the_query_of_a_url_is_not_told_again);
         tcase_add_test(t, the_second_load_of_a_url_is_an_alias);
         tcase_add_test(t, sha256_of_a_list_beside_the_file);

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests of workers: what a server must not get away with, and what must not hold an end up.
+ */
+#include "tests/lib/endpoint.h"
+#include "tests/lib/suite.h"
+
+#include "daemon/base/log.h"
+#include "daemon/base/util.h"
+#include "daemon/io/object_http.h"
+#include "daemon/source/web.h"
+
+#include <netdb.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SECOND UINT64_C(1000000000)
+
+static struct http *http;
+static struct endpoint endpoint;
+
+/* ---- names that take as long as they like: libcurl asks this one ---- */
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static bool asked, known;
+
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **found)
+{
+        static struct addrinfo none;
+        (void)name, (void)service, (void)hints;
+        pthread_mutex_lock(&mutex);
+        asked = true;
+        pthread_cond_broadcast(&changed);
+        while (!known)
+                pthread_cond_wait(&changed, &mutex);
+        pthread_mutex_unlock(&mutex);
+        *found = &none;
+        return EAI_NONAME;
+}
+
+static void *give_up_when_asked(void *arg)
+{
+        pthread_mutex_lock(&mutex);
+        while (!asked)
+                pthread_cond_wait(&changed, &mutex);
+        pthread_mutex_unlock(&mutex);
+        __atomic_store_n((bool *)arg, true, __ATOMIC_RELAXED);
+        return NULL;
+}
+
+/* ---- the stage ---- */
+
+static void before(void)
+{
+        const struct http_opts opts = {.connect_timeout_ns = 60 * SECOND,
+                                       .stall_ns = 60 * SECOND,
+                                       .backoff_ns = SECOND / 1000,
+                                       .retry_after_ns = SECOND,
+                                       .tries = 4,
+                                       .threads = 1};
+        struct error error;
+        log_init(LOG_LEVEL_ERROR);
+        ck_assert_int_eq(http_new(&http, &opts, &error), 0);
+}
+
+static void after(void)
+{
+        http_free(http);
+}
+
+/* ---- names ---- */
+
+START_TEST(a_name_that_nobody_answers_holds_no_end_up)
+{
+        struct http_fetch fetch = {.request = {.url = "https://name.example/", .shown = "x"}, .max_body = 10};
+        struct error error;
+        pthread_t thread;
+        bool given_up = false;
+        http_watch_for(&given_up);
+        must(pthread_create(&thread, NULL, give_up_when_asked, &given_up));
+        uint64_t began = now_ns();
+        ck_assert_int_eq(http_fetch(http, &fetch, 1, &error), STREAMER_ECANCELED);
+        ck_assert_uint_lt(now_ns() - began, 20 * SECOND);
+        pthread_join(thread, NULL);
+        http_watch_for(NULL);
+        http_fetch_deinit(&fetch);
+        pthread_mutex_lock(&mutex);
+        known = true;
+        pthread_cond_broadcast(&changed);
+        pthread_mutex_unlock(&mutex);
+}
+END_TEST
+
+/* ---- encodings ---- */
+
+static char content[4096];
+
+static void answer_encoded(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        bool again = e->requests > 1;
+        endpoint_range(request, reply, content, sizeof(content));
+        char *headers = NULL;
+        if (asprintf(&headers, "%s%s", reply->headers ?: "", again ? "Content-Encoding: gzip\r\n" : "") < 0)
+                abort();
+        free(reply->headers);
+        reply->headers = headers;
+}
+
+static void answer_plain(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        char *accepted = endpoint_header(request, "Accept-Encoding");
+        (void)e;
+        if (accepted != NULL && strcmp(accepted, "identity") == 0)
+                endpoint_range(request, reply, content, sizeof(content));
+        else
+                reply->status = 406;
+}
+
+START_TEST(no_encoding_is_asked_for)
+{
+        struct http_fetch fetch = {.request = {.shown = "x"}, .max_body = sizeof(content)};
+        struct error error;
+        endpoint = (struct endpoint){.answer = answer_plain};
+        endpoint_start(&endpoint);
+        fetch.request.url = endpoint.url;
+        ck_assert_msg(http_fetch(http, &fetch, 1, &error) == 0, "%s", error.text);
+        http_fetch_deinit(&fetch);
+}
+END_TEST
+
+START_TEST(an_encoded_range_is_refused)
+{
+        struct object object;
+        struct error error;
+        unsigned char bytes[100];
+        endpoint = (struct endpoint){.answer = answer_encoded};
+        endpoint_start(&endpoint);
+        const struct object_url url = {.url = endpoint.url, .shown = "the-object"};
+        /* A header of no bytes: nothing of what comes at first is kept. */
+        ck_assert_msg(object_http_open(http, &url, 1, &object, &error) == 0, "%s", error.text);
+        ck_assert_int_eq(object_read_range(&object, 1000, sizeof(bytes), bytes, &error), STREAMER_EFAILED);
+        ck_assert_msg(strstr(error.text, "encoded: gzip (the-object)") != NULL, "%s", error.text);
+        object_deinit(&object);
+}
+END_TEST
+
+/* ---- credentials that are replaced ---- */
+
+static void answer_second_token(struct endpoint *e, const struct endpoint_request *request,
+                                struct endpoint_reply *reply)
+{
+        char *authorization = endpoint_header(request, "Authorization");
+        (void)e;
+        if (authorization == NULL || strcmp(authorization, "Bearer the-second") != 0)
+                reply->status = 401;
+}
+
+static int fetch_with(const char *token_file, bool replace, struct error *error)
+{
+        const struct web_host host = {.host = "127.0.0.1", .token_file = token_file};
+        struct http_access *access;
+        struct web *web;
+        struct error unused;
+        file_write(token_file, "the-first\n", 10);
+        ck_assert_int_eq(web_new(&web, &host, 1, &unused), 0);
+        ck_assert_int_eq(web_access(web, endpoint.url, &access, &unused), 0);
+        web_free(web);
+        if (replace)
+                file_write(token_file, "the-second\n", 11);
+        struct http_fetch fetches[3];
+        for (int i = 0; i < 3; i++)
+                fetches[i] = (struct http_fetch){.request = {.url = endpoint.url, .shown = "x", .access = access},
+                                                 .max_body = 10};
+        int r = http_fetch(http, fetches, 3, error);
+        for (int i = 0; i < 3; i++)
+                http_fetch_deinit(&fetches[i]);
+        http_access_unref(access);
+        return r;
+}
+
+START_TEST(a_token_that_was_replaced_is_read_again)
+{
+        struct error error = {0};
+        endpoint = (struct endpoint){.answer = answer_second_token};
+        endpoint_start(&endpoint);
+        ck_assert_msg(fetch_with(suite_path("token"), true, &error) == 0, "%s", error.text);
+}
+END_TEST
+
+START_TEST(a_token_that_stays_the_same_is_refused_at_once)
+{
+        struct error error = {0};
+        endpoint = (struct endpoint){.answer = answer_second_token};
+        endpoint_start(&endpoint);
+        ck_assert_int_eq(fetch_with(suite_path("token"), false, &error), STREAMER_EPERM);
+        ck_assert_msg(strstr(error.text, "the-first") == NULL, "%s", error.text);
+        ck_assert_uint_le(endpoint.requests, 3);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("http_fetch");
+        TCase *t = suite_group("http_fetch", NULL, NULL, 30);
+        tcase_add_checked_fixture(t, before, after);
+        tcase_add_test(t, a_name_that_nobody_answers_holds_no_end_up);
+        tcase_add_test(t, no_encoding_is_asked_for);
+        tcase_add_test(t, an_encoded_range_is_refused);
+        tcase_add_test(t, a_token_that_was_replaced_is_read_again);
+        tcase_add_test(t, a_token_that_stays_the_same_is_refused_at_once);
+        return suite_run();
+}
