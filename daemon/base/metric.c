@@ -202,13 +202,13 @@ static const char *slot_name(enum metric_label label, size_t slot)
                 CODES(X)
 #undef X
         };
+        _Static_assert(ARRAY_SIZE(codes) <= SLOTS, "a slot for each code");
         switch (label) {
         case LABEL_SOURCE:
                 return slot < ARRAY_SIZE(source_names) ? source_names[slot] : NULL;
         case LABEL_RESULT:
                 return slot < ARRAY_SIZE(result_names) ? result_names[slot] : NULL;
         case LABEL_CODE:
-                _Static_assert(ARRAY_SIZE(codes) <= SLOTS, "a slot for each code");
                 return slot < ARRAY_SIZE(codes) ? codes[slot] : NULL;
         default:
                 return NULL;

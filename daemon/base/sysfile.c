@@ -9,7 +9,8 @@
 
 #define PATH_SIZE 512
 
-static bool read_line(char *line, size_t size, const char *root, const char *format, va_list ap)
+__attribute__((format(printf, 4, 0))) static bool read_line(char *line, size_t size, const char *root,
+                                                            const char *format, va_list ap)
 {
         char path[PATH_SIZE];
         int n = snprintf(path, sizeof(path), "%s", root);

@@ -167,7 +167,7 @@ static int load_sha256(const char *source)
 
 /* ---- tests ---- */
 
-static const char *const revisions[] = {"", "@main", "@v1/b", "@" COMMIT};
+static const char *const revisions[] = {"", "@main", "@v1/b", ("@" COMMIT)};
 
 START_TEST(a_model_by_its_name_and_revision)
 {

@@ -58,8 +58,10 @@ static void settle(unsigned n, unsigned wa, unsigned wb, unsigned *a, unsigned *
 {
         unsigned heaviest = wa > wb ? wa : wb;
         *a = *b = 0;
-        while (step(a, part(wa, heaviest, n - *b)) | step(b, part(wb, heaviest, n - *a)))
-                ;
+        for (bool moved = true; moved;) {
+                moved = step(a, part(wa, heaviest, n - *b));
+                moved = step(b, part(wb, heaviest, n - *a)) || moved;
+        }
 }
 
 START_TEST(what_two_hold_stands_in_the_ratio_of_their_weights)
@@ -98,7 +100,7 @@ START_TEST(turns_follow_the_weights)
         uint64_t now = 0;
         unsigned count[N] = {0};
         for (unsigned i = 0; i < N; i++)
-                share_init(&shares[i], 100 << i, now);
+                share_init(&shares[i], 100u << i, now);
         serve(shares, &now, 7000, 7, count);
         for (unsigned i = 0; i < N; i++) {
                 ck_assert_uint_ge(count[i], (1000u << i) - 2);
