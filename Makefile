@@ -154,7 +154,8 @@ check: tests layers
 	@tests/check.sh $(if $(ONLY),$(foreach t,$(CHECKS),$(if $(findstring $(ONLY),$(t)),$(t))),$(CHECKS))
 
 ## soak         a daemon under random load for SOAK_SECONDS, and against a model of itself for CHECKER_STEPS
-soak: all $(addprefix $(BUILD)/tests/soak/,soak checker kills)
+soak: all $(addprefix $(BUILD)/tests/soak/,soak checker kills) $(BUILD)/tests/integration/test_hostile
+	@CONNECTIONS=10000 CK_RUN_CASE=greed $(BUILD)/tests/integration/test_hostile
 	@$(BUILD)/tests/soak/kills
 	@$(BUILD)/tests/soak/soak
 	@$(BUILD)/tests/soak/checker

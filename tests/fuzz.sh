@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # fuzz.sh PROGRAM...: fuzzes each for FUZZ_SECONDS, from its corpus and into a folder of its own, and
-# prints seed, executions and coverage. What was found is left beside the program.
+# prints seed, executions, edges
+# covered and the longest input kept. What was found is left beside the program.
 set -u
 
 seconds=${FUZZ_SECONDS:-60}
@@ -19,7 +20,9 @@ for program in "$@"; do
         result=$?
         executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -1)
         coverage=$(grep -o 'cov: [0-9]* ft: [0-9]* corp: [0-9]*' "$log" | tail -1)
-        echo "$name: ${executions:-0} executions in $seconds s, ${coverage:-no coverage}, seed $seed"
+        longest=$(find "$found" "tests/fuzz/corpus/$name" -type f -printf '%s\n' | sort -n | tail -1)
+        echo "$name: ${executions:-0} executions in $seconds s, ${coverage:-no coverage}," \
+                "longest input ${longest:-0} bytes, seed $seed"
         if [ "$result" -ne 0 ]; then
                 echo "FAILED: $program: exit status $result"
                 tail -30 "$log"

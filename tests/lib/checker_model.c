@@ -70,6 +70,14 @@ uint64_t device_bytes(struct checker *c, const char *which)
         return bytes;
 }
 
+uint64_t longest_stall(struct checker *c)
+{
+        json_t *status = ask(c, "status", NULL);
+        uint64_t ns = number_in(json_object_get(status, "loop"), "longest_ns");
+        json_decref(status);
+        return ns;
+}
+
 /* ---- the model of it ---- */
 
 struct gen *find_gen(struct checker *c, uint64_t n)
