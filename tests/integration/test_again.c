@@ -134,6 +134,35 @@ START_TEST(pinned_models_are_loaded_again_and_others_are_not)
 }
 END_TEST
 
+/* On a device that is not there: that is told as each is begun. */
+START_TEST(the_most_important_goes_first)
+{
+        static const struct {
+                const char *name;
+                unsigned priority;
+        } were[] = {{"second", 100}, {"last", 5}, {"first", 900}, {"third", 100}};
+        static const char *const order[] = {"first: was pinned", "second: was pinned", "third: was pinned",
+                                            "last: was pinned"};
+        for (size_t i = 0; i < 4; i++) {
+                struct state_model *m = knew(were[i].name, "m.safetensors", true, 0);
+                m->priority = were[i].priority;
+                ck_assert_int_eq(state_add_device(m, "GPU-that-is-gone"), 0);
+        }
+        write_state();
+        daemon_start(&d, own_flags());
+        for (size_t i = 0; i < 4; i++)
+                ck_assert(eventually(log_says, (void *)(uintptr_t)order[i], 20000));
+        char *log = file_read(d.log, NULL);
+        const char *at = log;
+        for (size_t i = 0; i < 4; i++) {
+                const char *found = strstr(log, order[i]);
+                ck_assert_msg(found >= at, "%s is too early:\n%s", order[i], log);
+                at = found;
+        }
+        free(log);
+}
+END_TEST
+
 START_TEST(one_that_cannot_be_loaded_is_tried_again)
 {
         knew("late", "late.safetensors", true, 0);
@@ -315,6 +344,7 @@ int main(void)
         TCase *pinned = suite_group("pinned", NULL, NULL, 60);
         tcase_add_checked_fixture(pinned, begin, end);
         tcase_add_test(pinned, pinned_models_are_loaded_again_and_others_are_not);
+        tcase_add_test(pinned, the_most_important_goes_first);
         tcase_add_test(pinned, one_that_cannot_be_loaded_is_tried_again);
         tcase_add_test(pinned, files_are_opened_for_whom_the_model_was_loaded);
         TCase *file = suite_group("file", NULL, NULL, 60);
