@@ -6,7 +6,7 @@
  * it gets: the one that serves; else the one that loads; with a generation or a digest asked for,
  * that one and no other. Of a model on several devices the client says which.
  */
-#include "daemon/base/machine.h"
+#include "daemon/base/pidfd.h"
 #include "daemon/serve/access.h"
 #include "daemon/serve/reply.h"
 #include "daemon/serve/session.h"
@@ -14,8 +14,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
 
 /* ---- which generation ---- */
 
@@ -150,22 +148,9 @@ static enum choice choose(struct resident *resident, const struct req_attach *re
 
 /* ---- the client's process ---- */
 
-static int process_fd(const struct conn *conn)
-{
-        int fd = -1;
-        socklen_t len = sizeof(fd);
-        if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERPIDFD, &fd, &len) == 0)
-                return fd;
-        if (conn->pid <= 0) {
-                errno = ESRCH;
-                return -1;
-        }
-        return (int)syscall(SYS_pidfd_open, conn->pid, 0);
-}
-
 struct process *session_process(struct session *session, struct error *error)
 {
-        int fd = process_fd(session->conn);
+        int fd = pidfd_of_client(session->conn->fd, session->conn->pid, session->conn->since_boot_ns);
         if (fd < 0) {
                 error_errno(error, STREAMER_EUNSUPPORTED, errno, "the client's process cannot be watched");
                 return NULL;

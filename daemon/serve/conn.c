@@ -2,6 +2,7 @@
 #include "daemon/serve/conn.h"
 
 #include "daemon/base/log.h"
+#include "daemon/base/pidfd.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -314,6 +315,7 @@ static void read_caller(struct conn *conn)
         socklen_t len = sizeof(cred);
         getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
         conn->pid = cred.pid;
+        conn->since_boot_ns = boot_time_ns();
         conn->caller.uid = cred.uid;
         conn->caller.gid = cred.gid;
         len = sizeof(conn->caller.groups);

@@ -47,7 +47,8 @@ struct conn {
         uint64_t out_bytes;
         unsigned fds_sent; /* descriptors the client may not have received yet */
         bool paused, held, closing, broken, in_frame;
-        pid_t pid;
+        pid_t pid;              /* 0: in another PID namespace */
+        uint64_t since_boot_ns; /* it was there */
         struct caller caller;
 };
 

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whom the daemon hands GPU memory that its clients can write to, and what it believes them. The GPUs are
+ * stand-ins; clients speak by hand, so that only the daemon's answer counts.
+ */
+#include "tests/lib/fake/state.h"
+#include "tests/lib/person.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/wire.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#define ANNE 60111
+#define BERT 60112
+#define SOCKET_GROUP 0
+
+static const char *path;
+static streamer_client *client;
+
+/* cuda:0 hands out cuda-ipc, cuda:1 descriptors. */
+static void start(const char *settings)
+{
+        int n = (int)getpid();
+        char library[512], driver[512], *config = suite_path("trust-%d.yaml", n);
+
+        fake_library("libcudart.so.13", library, sizeof(library));
+        fake_library("libcuda.so.1", driver, sizeof(driver));
+        setenv("FAKECUDA_DEVICES", "2", 1);
+        setenv("STREAMER_CUDA_LIBRARY", driver, 1);
+        char *text = format_text("cuda: {library: '%s'%s}\n"
+                                 "devices:\n"
+                                 "  - {device: 'cuda:0', budget: 64MiB}\n"
+                                 "  - {device: 'cuda:1', budget: 64MiB, handles: cuda-vmm-fd}\n",
+                                 realpath(library, NULL), settings);
+        file_write(config, text, strlen(text));
+        must(chmod(suite_folder(), 0755));
+        daemon_init(&stage, suite_path("d-%d", n));
+        daemon_start(&stage, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        client = client_open(&stage);
+
+        struct model *m = model_mixed(51, 1 << 20);
+        path = suite_path("m.safetensors");
+        model_write(m, path);
+        model_free(m);
+}
+
+static void end(void)
+{
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&stage), 0);
+}
+
+static void load_on(const char *device)
+{
+        streamer_op *op;
+        streamer_load_opts opts = {
+                .struct_size = sizeof(opts), .source = path, .name = "m", .devices = &device, .n_devices = 1};
+        client_ok(client, streamer_load(client, &opts, &op), device);
+        client_ok(client, streamer_op_wait(op, 20000, NULL), device);
+        streamer_op_free(op);
+}
+
+/* ---- what they do ---- */
+
+static bool attach(struct wire *w, uint64_t *lease)
+{
+        wire_open(w, &stage);
+        wire_hello(w);
+        wire_verb(w, "attach", 2, "model", "m");
+        return wire_read(w) && object_u64(&w->reply.unpacked.data, "lease", lease);
+}
+
+/* Goes when the process does. */
+static int attaches(void)
+{
+        struct wire w;
+        uint64_t lease;
+        if (attach(&w, &lease))
+                return 0;
+        return object_str_eq(&w.reply.unpacked.data, "code", "denied") ? STREAMER_EPERM : STREAMER_EFAILED;
+}
+
+static int attach_as(uid_t uid)
+{
+        int r = person_does(uid, SOCKET_GROUP, attaches);
+        client_wait_leases(client, 0);
+        return r;
+}
+
+/* A process that attaches, detaches and lives on. */
+static pid_t attach_and_detach(void)
+{
+        int ends[2];
+        char byte;
+        must(pipe(ends));
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                struct wire w;
+                struct request detach = {.verb = VERB_detach, .id = 3};
+                if (!attach(&w, &detach.u.detach.lease) || !wire_request(&w, &detach) || !wire_read(&w))
+                        _exit(1);
+                must((int)write(ends[1], "", 1));
+                pause();
+        }
+        close(ends[1]);
+        ck_assert_int_eq(read(ends[0], &byte, 1), 1);
+        close(ends[0]);
+        return pid;
+}
+
+static void end_process(pid_t pid)
+{
+        must(kill(pid, SIGKILL));
+        must(waitpid(pid, NULL, 0));
+}
+
+/* ---- users ---- */
+
+START_TEST(what_one_user_could_write_to_goes_to_no_other)
+{
+        ROOT_ONLY();
+        start("");
+        load_on("cuda:0");
+        ck_assert_int_eq(attach_as(ANNE), 0);
+        ck_assert_int_eq(attach_as(BERT), STREAMER_EPERM);
+        ck_assert_int_eq(attach_as(getuid()), STREAMER_EPERM); /* the daemon's own, too */
+        ck_assert_int_eq(attach_as(ANNE), 0);
+        end();
+}
+END_TEST
+
+START_TEST(a_model_that_is_loaded_again_is_nobodys_yet)
+{
+        ROOT_ONLY();
+        start("");
+        load_on("cuda:0");
+        ck_assert_int_eq(attach_as(ANNE), 0);
+        client_unload(client, "m");
+        load_on("cuda:0");
+        ck_assert_int_eq(attach_as(BERT), 0);
+        ck_assert_int_eq(attach_as(ANNE), STREAMER_EPERM);
+        end();
+}
+END_TEST
+
+START_TEST(the_settings_may_let_users_share)
+{
+        ROOT_ONLY();
+        start(", across_uids: true");
+        load_on("cuda:0");
+        ck_assert_int_eq(attach_as(ANNE), 0);
+        ck_assert_int_eq(attach_as(BERT), 0);
+        end();
+}
+END_TEST
+
+START_TEST(what_nobody_can_write_to_goes_to_every_user)
+{
+        ROOT_ONLY();
+        start("");
+        load_on("cuda:1");
+        ck_assert_int_eq(attach_as(ANNE), 0);
+        ck_assert_int_eq(attach_as(BERT), 0);
+        end();
+}
+END_TEST
+
+/* ---- detaching ---- */
+
+START_TEST(a_detach_is_believed)
+{
+        start("");
+        load_on("cuda:0");
+        pid_t pid = attach_and_detach();
+        ck_assert_uint_eq(client_leases(client), 0);
+        client_unload(client, "m");
+        end_process(pid);
+        end();
+}
+END_TEST
+
+START_TEST(a_detach_that_is_not_believed_ends_with_its_process)
+{
+        start(", trust_detach: false");
+        load_on("cuda:0");
+        pid_t pid = attach_and_detach();
+        ck_assert_uint_eq(client_leases(client), 1);
+        ck_assert_int_eq(streamer_unload(client, "m", 0), STREAMER_EBUSY);
+        client_ok(client, streamer_unload(client, "m", STREAMER_UNLOAD_DRAIN), "unload");
+        ck_assert_uint_gt(client_used(client), 0);
+        end_process(pid);
+        client_wait_leases(client, 0);
+        client_wait_used(client, 0);
+        end();
+}
+END_TEST
+
+START_TEST(a_detach_from_what_outlives_the_daemon_needs_no_belief)
+{
+        start(", trust_detach: false");
+        load_on("cuda:1");
+        pid_t pid = attach_and_detach();
+        ck_assert_uint_eq(client_leases(client), 0);
+        end_process(pid);
+        end();
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("trust");
+        TCase *t = suite_group("users", NULL, NULL, 60);
+        tcase_add_test(t, what_one_user_could_write_to_goes_to_no_other);
+        tcase_add_test(t, a_model_that_is_loaded_again_is_nobodys_yet);
+        tcase_add_test(t, the_settings_may_let_users_share);
+        tcase_add_test(t, what_nobody_can_write_to_goes_to_every_user);
+        t = suite_group("detaching", NULL, NULL, 60);
+        tcase_add_test(t, a_detach_is_believed);
+        tcase_add_test(t, a_detach_that_is_not_believed_ends_with_its_process);
+        tcase_add_test(t, a_detach_from_what_outlives_the_daemon_needs_no_belief);
+        return suite_run();
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which process a connection's is, where the kernel does not say it outright.
+ */
+#include "daemon/base/pidfd.h"
+#include "tests/lib/suite.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SECOND UINT64_C(1000000000)
+#define STRANGER 4711
+
+static uint64_t ticks_of(uint64_t ns)
+{
+        return ns / (SECOND / (uint64_t)sysconf(_SC_CLK_TCK));
+}
+
+/* A tree in which process 4711 has this line; its root. */
+static char *tree_with(const char *line)
+{
+        char *root = suite_path("tree-%d", (int)getpid());
+        mkdir(root, 0755);
+        mkdir(format_text("%s/proc", root), 0755);
+        mkdir(format_text("%s/proc/%d", root, STRANGER), 0755);
+        file_write(format_text("%s/proc/%d/stat", root, STRANGER), line, strlen(line));
+        return root;
+}
+
+static char *stat_line(const char *name, uint64_t ticks)
+{
+        return format_text("%d (%s) S 1 4711 4711 0 -1 4194560 1 0 0 0 7 8 9 10 20 0 1 0 %" PRIu64 " 111 222\n",
+                           STRANGER, name, ticks);
+}
+
+/* Asked of what is no socket, the kernel names no process: as one that is too old to. */
+static int no_socket(void)
+{
+        int ends[2];
+        must(pipe(ends));
+        return ends[0];
+}
+
+static pid_t child(void)
+{
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                pause();
+                _exit(0);
+        }
+        return pid;
+}
+
+static void end_child(pid_t pid)
+{
+        must(kill(pid, SIGKILL));
+        must(waitpid(pid, NULL, 0));
+}
+
+static bool has_ended(int pidfd)
+{
+        struct pollfd p = {.fd = pidfd, .events = POLLIN};
+        return poll(&p, 1, 0) == 1;
+}
+
+START_TEST(a_start_is_compared_in_the_kernels_ticks)
+{
+        const char *root = tree_with(stat_line("streamer", ticks_of(5 * SECOND)));
+        ck_assert(pid_began_by(root, STRANGER, 6 * SECOND));
+        ck_assert(pid_began_by(root, STRANGER, 5 * SECOND)); /* connected in the tick that it began in */
+        ck_assert(!pid_began_by(root, STRANGER, 5 * SECOND - 1));
+}
+END_TEST
+
+START_TEST(a_name_may_look_like_the_rest_of_the_line)
+{
+        ck_assert(!pid_began_by(tree_with(stat_line("a) S 1 (b", ticks_of(9 * SECOND))), STRANGER, 5 * SECOND));
+        ck_assert(pid_began_by(tree_with(stat_line("a) S 1 (b", ticks_of(4 * SECOND))), STRANGER, 5 * SECOND));
+}
+END_TEST
+
+START_TEST(what_is_not_known_did_not_begin_in_time)
+{
+        static const char *const bad[] = {"", "4711", "4711 (x)", "4711 (x) S 1 2 3\n", "4711 x S 1\n"};
+        for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+                ck_assert_msg(!pid_began_by(tree_with(bad[i]), STRANGER, UINT64_MAX), "'%s'", bad[i]);
+        ck_assert(!pid_began_by(suite_folder(), STRANGER, UINT64_MAX));
+}
+END_TEST
+
+START_TEST(this_process_has_begun)
+{
+        ck_assert(pid_began_by("", getpid(), boot_time_ns()));
+}
+END_TEST
+
+START_TEST(a_socket_names_its_process)
+{
+        int ends[2];
+        must(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+        int fd = pidfd_of_client(ends[0], getpid(), boot_time_ns());
+        ck_assert_int_ge(fd, 0);
+        ck_assert(!has_ended(fd));
+        close(fd);
+}
+END_TEST
+
+START_TEST(without_the_kernels_word_the_process_is_found_by_its_number)
+{
+        pid_t pid = child();
+        int fd = pidfd_of_client(no_socket(), pid, boot_time_ns());
+        ck_assert_int_ge(fd, 0);
+        ck_assert(!has_ended(fd));
+        end_child(pid);
+        ck_assert(has_ended(fd));
+        close(fd);
+}
+END_TEST
+
+START_TEST(a_process_that_began_after_the_connection_is_another)
+{
+        uint64_t long_ago = boot_time_ns() - SECOND;
+        pid_t pid = child();
+        ck_assert_int_lt(pidfd_of_client(no_socket(), pid, long_ago), 0);
+        ck_assert_int_eq(errno, ESRCH);
+        end_child(pid);
+}
+END_TEST
+
+START_TEST(a_number_that_nobody_has_is_no_process)
+{
+        pid_t pid = child();
+        end_child(pid);
+        ck_assert_int_lt(pidfd_of_client(no_socket(), pid, boot_time_ns()), 0);
+        ck_assert_int_lt(pidfd_of_client(no_socket(), 0, boot_time_ns()), 0); /* of another PID namespace */
+        ck_assert_int_eq(errno, ESRCH);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("pidfd");
+        TCase *t = suite_group("starts", NULL, NULL, 30);
+        tcase_add_test(t, a_start_is_compared_in_the_kernels_ticks);
+        tcase_add_test(t, a_name_may_look_like_the_rest_of_the_line);
+        tcase_add_test(t, what_is_not_known_did_not_begin_in_time);
+        tcase_add_test(t, this_process_has_begun);
+        t = suite_group("processes", NULL, NULL, 30);
+        tcase_add_test(t, a_socket_names_its_process);
+        tcase_add_test(t, without_the_kernels_word_the_process_is_found_by_its_number);
+        tcase_add_test(t, a_process_that_began_after_the_connection_is_another);
+        tcase_add_test(t, a_number_that_nobody_has_is_no_process);
+        return suite_run();
+}
