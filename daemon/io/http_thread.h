@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A network thread, and what it has in flight: private to reader_http.c (ranges) and http_stream.c
- * (servers that know no ranges).
+ * A network thread, and what it has in flight: private to reader_http.c, http_range.c and
+ * http_stream.c (servers that know no ranges).
  */
 #ifndef DAEMON_IO_HTTP_THREAD_H
 #define DAEMON_IO_HTTP_THREAD_H
@@ -10,6 +10,8 @@
 #include "daemon/io/http_pace.h"
 #include "daemon/io/http_transfer.h"
 #include "daemon/io/object_remote.h"
+
+#define HTTP_TICK_MS 100u /* between two looks at what is in flight */
 
 struct http_thread {
         struct list link; /* in the engine's threads */
@@ -45,6 +47,16 @@ void http_block_lost(struct http_thread *self, struct ticket *ticket, const stru
 void http_slow_down(struct reader *reader, struct read_job *job);
 /* With the lock held, or not. */
 bool http_job_stopped(struct http_thread *self, const struct read_job *job);
+
+/* ---- ranges ---- */
+
+/* The ticket becomes a range in flight, or is given back as lost. */
+void range_begin(struct http_thread *self, const struct ticket *ticket);
+/* One turn: tries what has waited, hedges what is late. Milliseconds that the loop may wait. */
+unsigned ranges_tend(struct http_thread *self);
+/* Those whose jobs were stopped; all where the reader ends. */
+void ranges_give_up(struct http_thread *self);
+void ranges_forget(struct http_thread *self); /* spare ones, with their handles */
 
 /* ---- streams ---- */
 

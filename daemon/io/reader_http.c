@@ -1,51 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A network thread takes as many tickets as its load may have in flight, evenly with the other threads
- * so that TLS and hashing use more than one core, and makes a range of each:
+ * so that TLS and hashing use more than one core, and makes a range of each (http_range.c); or it reads
+ * a stream (http_stream.c). Here is what becomes of a block, and the threads' own life:
  *
- *   taken > asked for > bytes land and are hashed leaf by leaf > whole > landed
- *              \            \
- *               \____________\____ failed: pause, and asked for again (http_retry) > given up
- *
- * A straggler near the end of a load, when there is nothing else to take, gets a hedge: a second request
- * over another connection, into a slot of its own. Whichever is whole first wins; a hedge's bytes are
- * moved to their place only then, and hashed there, so that the loser's are never seen.
+ *   asleep > woken: takes what it may, gives up what was stopped > tends what is in flight > asleep ...
+ *               \
+ *                \ nothing for IDLE_MS: connections and handles go; the daemon ends: the thread, too
  */
 #include "daemon/io/reader_http.h"
 
 #include "daemon/base/log.h"
-#include "daemon/io/http_policy.h"
 #include "daemon/io/http_thread.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #define MS UINT64_C(1000000)
 #define STACK_SIZE (512 * KiB)
 #define PLACES 32u /* tickets of one thread */
-#define BUFFER (256u * 1024)
-#define TICK_MS 100u
 #define COPY_TICK_MS 2u
 #define IDLE_MS 15000u /* then connections are closed, and handles freed */
-
-struct attempt {
-        struct http_transfer transfer;
-        struct range *range;
-        unsigned char *to;
-        char *led;
-        struct hash_cursor hash;
-        bool busy;
-};
-
-struct range {
-        struct list link;
-        struct http_thread *thread;
-        struct ticket ticket;
-        struct attempt first, hedge;
-        struct http_retry retry;
-        uint64_t begun_ns; /* of the present try */
-        bool waiting;      /* for its next try */
-};
 
 /* ---- blocks ---- */
 
@@ -124,235 +98,6 @@ void http_block_lost(struct http_thread *self, struct ticket *ticket, const stru
         reader_give(self->reader, ticket, error);
 }
 
-/* ---- ranges ---- */
-
-static struct range *range_new(struct http_thread *self)
-{
-        struct range *range;
-        if (!list_empty(&self->spare)) {
-                range = container_of(self->spare.next, struct range, link);
-                list_remove(&range->link);
-        } else {
-                range = calloc(1, sizeof(*range));
-                if (range == NULL)
-                        return NULL;
-                list_init(&range->link);
-                range->thread = self;
-                range->first.range = range->hedge.range = range;
-        }
-        range->retry = (struct http_retry){0};
-        range->waiting = false;
-        list_append(&self->ranges, &range->link);
-        return range;
-}
-
-static void drop_led(struct attempt *a)
-{
-        free(a->led);
-        a->led = NULL;
-}
-
-static void cancel(struct attempt *a)
-{
-        if (a->busy)
-                http_loop_remove(&a->range->thread->loop, &a->transfer);
-        a->busy = false;
-}
-
-static void give_hedge_slot(struct range *range)
-{
-        if (range->hedge.to != NULL)
-                reader_slot_put(range->thread->reader, range->hedge.to);
-        range->hedge.to = NULL;
-}
-
-/* The ticket is another's by now, or gone. */
-static void range_over(struct range *range)
-{
-        struct http_thread *self = range->thread;
-        cancel(&range->first);
-        cancel(&range->hedge);
-        give_hedge_slot(range);
-        drop_led(&range->first);
-        drop_led(&range->hedge);
-        list_remove(&range->link);
-        list_append(&self->spare, &range->link);
-}
-
-static void range_free(struct range *range)
-{
-        list_remove(&range->link);
-        http_transfer_deinit(&range->first.transfer);
-        http_transfer_deinit(&range->hedge.transfer);
-        free(range);
-}
-
-static void range_lost(struct range *range, const struct error *error)
-{
-        struct ticket ticket = range->ticket;
-        struct error kept = error != NULL ? *error : (struct error){0};
-        range_over(range);
-        http_block_lost(range->thread, &ticket, error != NULL ? &kept : NULL);
-}
-
-static void range_won(struct range *range, unsigned char *data)
-{
-        struct ticket ticket = range->ticket;
-        uint64_t took = now_ns() - range->begun_ns;
-        range_over(range);
-        http_block_done(range->thread, &ticket, data, took);
-}
-
-/* ---- answers ---- */
-
-static const struct object *object_of(const struct ticket *ticket)
-{
-        return &ticket->job->objects[ticket->block->file];
-}
-
-static enum http_outcome on_accept(struct http_transfer *t)
-{
-        struct attempt *a = container_of(t, struct attempt, transfer);
-        const struct object *object = object_of(&a->range->ticket);
-        if (remote_check_answer(object, &t->answer, &t->error) < 0)
-                return HTTP_FAILED;
-        if (t->answer.ranged || t->request.len == object->version.size)
-                return HTTP_OK;
-        error_set(&t->error, STREAMER_EFAILED, "the server answers the whole instead of a range (%s)", object->path);
-        return HTTP_AGAIN;
-}
-
-static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *data, size_t n)
-{
-        struct attempt *a = container_of(t, struct attempt, transfer);
-        struct range *range = a->range;
-        memcpy(a->to + t->received, data, n);
-        if (a == &range->first)
-                reader_hash(&range->ticket, &a->hash, a->to, t->received + n);
-        __atomic_store_n(&http_job(range->ticket.job)->moved_ns, t->moved_ns, __ATOMIC_RELAXED);
-        return HTTP_MORE;
-}
-
-static void remember_led(struct attempt *a)
-{
-        const char *led = a->transfer.answer.led;
-        if (led != NULL)
-                remote_set_led(object_of(&a->range->ticket), led);
-}
-
-/* A link that redirects led to once, and that no longer serves, is no failure of the object's. */
-static bool led_astray(struct attempt *a)
-{
-        if (a->led == NULL)
-                return false;
-        remote_set_led(object_of(&a->range->ticket), NULL);
-        drop_led(a);
-        return true;
-}
-
-static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
-{
-        struct attempt *a = container_of(t, struct attempt, transfer);
-        struct range *range = a->range;
-        a->busy = false;
-        if (outcome == HTTP_OK) {
-                remember_led(a);
-                range_won(range, a->to);
-                return;
-        }
-        if (http_status_slow_down(t->answer.status))
-                http_slow_down(range->thread->reader, range->ticket.job);
-        bool again = led_astray(a) || outcome == HTTP_AGAIN;
-        if (again && http_retry(t, &range->retry, 0))
-                range->waiting = true;
-        else
-                range_lost(range, &t->error);
-}
-
-static void on_hedge_done(struct http_transfer *t, enum http_outcome outcome)
-{
-        struct attempt *a = container_of(t, struct attempt, transfer);
-        struct range *range = a->range;
-        const struct ticket *ticket = &range->ticket;
-        a->busy = false;
-        if (outcome != HTTP_OK) { /* the first goes on alone */
-                give_hedge_slot(range);
-                return;
-        }
-        cancel(&range->first);
-        memcpy(range->first.to, a->to, ticket->block->len);
-        reader_hash_begin(ticket, &a->hash);
-        reader_hash(ticket, &a->hash, range->first.to, ticket->block->len);
-        log_debug("a hedge won (%s)", object_of(ticket)->path);
-        range_won(range, range->first.to);
-}
-
-/* ---- tries ---- */
-
-static void ask(struct attempt *a, void (*done)(struct http_transfer *, enum http_outcome))
-{
-        struct range *range = a->range;
-        const struct ticket *ticket = &range->ticket;
-        const struct object *object = object_of(ticket);
-        struct http_transfer *t = &a->transfer;
-        drop_led(a);
-        a->led = remote_led(object);
-        t->http = remote_http(object);
-        t->from = a->led;
-        t->fresh = a == &range->hedge;
-        t->buffer_size = BUFFER;
-        t->accept = on_accept;
-        t->bytes = on_bytes;
-        t->done = done;
-        remote_request(object, ticket->block->file_off, ticket->block->len, &t->request);
-        reader_hash_begin(ticket, &a->hash);
-        a->busy = true;
-        http_loop_add(&range->thread->loop, t);
-}
-
-static void try_first(struct range *range)
-{
-        range->waiting = false;
-        range->begun_ns = now_ns();
-        ask(&range->first, on_first_done);
-}
-
-static void begin(struct http_thread *self, const struct ticket *ticket)
-{
-        struct error error = {0};
-        struct ticket held = *ticket;
-        struct range *range = range_new(self);
-        if (range == NULL) {
-                error_set(&error, STREAMER_ENOMEM, "no memory");
-                http_block_lost(self, &held, &error);
-                return;
-        }
-        range->ticket = held;
-        range->first.to = http_block_target(&held, &error);
-        if (range->first.to == NULL)
-                range_lost(range, &error);
-        else
-                try_first(range);
-}
-
-/* With nothing left to take, and a slot that nobody needs. */
-static void maybe_hedge(struct range *range, uint64_t now)
-{
-        struct reader *reader = range->thread->reader;
-        const struct read_job *job = range->ticket.job;
-        if (!range->first.busy || range->hedge.busy || now - range->begun_ns < TICK_MS * MS)
-                return;
-        pthread_mutex_lock(&reader->mutex);
-        uint64_t after = http_pace_straggler(&http_job(job)->pace);
-        bool late = after > 0 && now - range->begun_ns > after && job->next == job->plan->n_blocks;
-        pthread_mutex_unlock(&reader->mutex);
-        if (!late || (range->hedge.to = reader_slot_get(reader)) == NULL)
-                return;
-        log_debug("a hedge for a range of %.1f s (%s)", (double)(now - range->begun_ns) / 1e9,
-                  object_of(&range->ticket)->path);
-        ask(&range->hedge, on_hedge_done);
-}
-
 /* ---- a thread ---- */
 
 /* Those with the fewest take first: who has more than another leaves it to that one. */
@@ -384,39 +129,14 @@ bool http_job_stopped(struct http_thread *self, const struct read_job *job)
         return stopped;
 }
 
-static void give_up_stopped(struct http_thread *self)
-{
-        list_each_safe (pos, &self->ranges) {
-                struct range *range = container_of(pos, struct range, link);
-                if (http_job_stopped(self, range->ticket.job))
-                        range_lost(range, NULL);
-        }
-}
-
 static void look(struct http_thread *self)
 {
         struct ticket ticket;
         if (!__atomic_exchange_n(&self->look, false, __ATOMIC_SEQ_CST))
                 return;
-        give_up_stopped(self);
+        ranges_give_up(self);
         while (take(self, &ticket))
-                begin(self, &ticket);
-}
-
-/* Milliseconds that the loop may wait. */
-static unsigned tend_ranges(struct http_thread *self)
-{
-        uint64_t now = now_ns(), next = TICK_MS * MS;
-        list_each_safe (pos, &self->ranges) {
-                struct range *range = container_of(pos, struct range, link);
-                if (range->waiting && range->retry.at_ns <= now)
-                        try_first(range);
-                else if (range->waiting && range->retry.at_ns - now < next)
-                        next = range->retry.at_ns - now;
-                else
-                        maybe_hedge(range, now);
-        }
-        return (unsigned)((next + MS - 1) / MS);
+                range_begin(self, &ticket);
 }
 
 static void tend_copies(struct http_thread *self)
@@ -429,8 +149,7 @@ static void tend_copies(struct http_thread *self)
 
 static void forget(struct http_thread *self)
 {
-        list_each_safe (pos, &self->spare)
-                range_free(container_of(pos, struct range, link));
+        ranges_forget(self);
         http_loop_forget(&self->loop);
 }
 
@@ -447,7 +166,7 @@ static void turn(struct http_thread *self, bool *idle)
         look(self);
         streams_tend(self);
         tend_copies(self);
-        unsigned wait_ms = tend_ranges(self);
+        unsigned wait_ms = ranges_tend(self);
         bool busy = !list_empty(&self->ranges) || streams_wait(self) || self->flights.n > 0;
         if (!busy && !*idle)
                 wait_ms = IDLE_MS;
@@ -457,7 +176,7 @@ static void turn(struct http_thread *self, bool *idle)
                 wait_ms = COPY_TICK_MS;
         uint64_t before = now_ns();
         http_loop_run(&self->loop, wait_ms);
-        bool rested = !busy && now_ns() - before >= (IDLE_MS - TICK_MS) * MS;
+        bool rested = !busy && now_ns() - before >= (IDLE_MS - HTTP_TICK_MS) * MS;
         if (rested && !*idle)
                 forget(self);
         *idle = rested || (*idle && !busy);
@@ -472,7 +191,7 @@ static void *http_main(void *arg)
         while (!stopping(self))
                 turn(self, &idle);
         __atomic_store_n(&self->look, true, __ATOMIC_SEQ_CST);
-        give_up_stopped(self);
+        ranges_give_up(self);
         streams_tend(self);
         while (self->flights.n > 0) {
                 flights_wait(&self->flights);
