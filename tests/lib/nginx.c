@@ -110,6 +110,8 @@ static void wait_until_ready(const struct nginx *n, unsigned port)
 
 void nginx_start_with(struct nginx *n, const char *folder, const char *servers, unsigned port)
 {
+        if (folder[0] != '/' || folder == n->folder)
+                die("%s: not a folder of the caller's", folder);
         snprintf(n->folder, sizeof(n->folder), "%s", folder);
         mkdir(folder, 0755);
         write_config(n, servers);
