@@ -11,13 +11,11 @@
 #include "daemon/resident/room.h"
 
 #include "daemon/base/log.h"
-#include "daemon/resident/evict.h"
 #include "daemon/resident/host_cache.h"
+#include "daemon/resident/room_ledger.h"
 
 #include <inttypes.h>
 #include <string.h>
-
-#define DEVICES_MAX 64
 
 /* A device that others use too. */
 struct room_device {
@@ -27,148 +25,6 @@ struct room_device {
         uint64_t ceiling; /* the answer */
         bool asked, idling;
 };
-
-struct ledger {
-        uint64_t unused[DEVICES_MAX], coming[DEVICES_MAX]; /* by device number, less what is spoken for */
-};
-
-/* What is asked for: of each device once. */
-struct demand {
-        struct device *device;
-        uint64_t bytes;
-};
-
-/* A request, or the question what would become of one. */
-struct asker {
-        struct resident *resident;
-        const char *name;              /* NULL: those of the parts' generations */
-        const struct room_part *parts; /* NULL for a question */
-        size_t n_parts;
-        struct demand demands[DEVICES_MAX];
-        size_t n_demands;
-        bool evict;
-};
-
-/* ---- the ledger ---- */
-
-static void ledger_make(struct ledger *ledger, const struct resident *resident)
-{
-        uint64_t now = now_ns();
-        *ledger = (struct ledger){0};
-        for (size_t i = 0; i < resident->n_devices; i++)
-                ledger->unused[i] = device_unused(resident->devices[i]);
-        list_each (pos, &resident->generations) {
-                const struct generation *g = container_of(pos, struct generation, link);
-                if (generation_coming_back(g, now))
-                        ledger->coming[g->device->number] += g->charged;
-        }
-}
-
-/* What comes back is taken first: what is unused now may serve a smaller request at once. */
-static void speak_for(struct ledger *ledger, const struct demand *demand)
-{
-        unsigned d = demand->device->number;
-        uint64_t coming = demand->bytes < ledger->coming[d] ? demand->bytes : ledger->coming[d];
-        ledger->coming[d] -= coming;
-        ledger->unused[d] -= demand->bytes - coming;
-}
-
-static bool ledger_has(const struct ledger *ledger, const struct asker *asker, bool with_coming)
-{
-        for (size_t i = 0; i < asker->n_demands; i++) {
-                unsigned d = asker->demands[i].device->number;
-                if (asker->demands[i].bytes > ledger->unused[d] + (with_coming ? ledger->coming[d] : 0))
-                        return false;
-        }
-        return true;
-}
-
-/* ---- victims ---- */
-
-/* The generation that serves a name stays until the one that is to replace it is there. */
-static bool is_replaced(const struct asker *asker, const struct generation *g)
-{
-        if (asker->name != NULL && generation_has_name(g, asker->name))
-                return true;
-        for (size_t i = 0; i < asker->n_parts; i++)
-                list_each (pos, &asker->parts[i].generation->names)
-                        if (generation_has_name(g, container_of(pos, struct model_name, link)->text))
-                                return true;
-        return false;
-}
-
-static struct evict_candidate candidate_of(const struct asker *asker, struct generation *g)
-{
-        return (struct evict_candidate){
-                .bytes = g->charged,
-                .last_used = g->last_used_ns,
-                .expires = g->keep_alive_ns > 0 ? g->last_used_ns + g->keep_alive_ns : 0,
-                .priority = g->priority,
-                .held = generation_holders(g),
-                .pinned = generation_pinned(g) || is_replaced(asker, g),
-                .ready = g->state == GENERATION_READY,
-                .owner = g,
-        };
-}
-
-static size_t candidates_of(const struct asker *asker, const struct device *device, struct evict_candidate *to)
-{
-        size_t n = 0;
-        list_each (pos, &asker->resident->generations) {
-                struct generation *g = container_of(pos, struct generation, link);
-                if (g->device == device && to != NULL)
-                        to[n] = candidate_of(asker, g);
-                n += g->device == device;
-        }
-        return n;
-}
-
-/* Those of one device that bring `needed` bytes, into the outlook. */
-static bool choose_victims(const struct asker *asker, const struct device *device, uint64_t needed,
-                           struct room_outlook *outlook)
-{
-        size_t n = candidates_of(asker, device, NULL);
-        cleanup_free struct evict_candidate *candidates = calloc(n + 1, sizeof(*candidates));
-        if (candidates == NULL)
-                return false;
-        candidates_of(asker, device, candidates);
-        if (!evict_choose(candidates, n, needed))
-                return false;
-        for (size_t i = 0; i < n; i++) {
-                if (!candidates[i].chosen)
-                        continue;
-                if (outlook->n_victims == ROOM_VICTIMS)
-                        return false;
-                outlook->victims[outlook->n_victims++] = candidates[i].owner;
-        }
-        return true;
-}
-
-static bool choose_all(const struct asker *asker, const struct ledger *ledger, struct room_outlook *outlook)
-{
-        for (size_t i = 0; i < asker->n_demands; i++) {
-                const struct demand *d = &asker->demands[i];
-                uint64_t there = ledger->unused[d->device->number] + ledger->coming[d->device->number];
-                if (d->bytes > there && !choose_victims(asker, d->device, d->bytes - there, outlook))
-                        return false;
-        }
-        return true;
-}
-
-static void look(const struct asker *asker, const struct ledger *ledger, struct room_outlook *outlook)
-{
-        outlook->n_victims = 0;
-        if (ledger_has(ledger, asker, false)) {
-                outlook->outcome = ROOM_FITS;
-        } else if (ledger_has(ledger, asker, true)) {
-                outlook->outcome = ROOM_COMES;
-        } else if (asker->evict && choose_all(asker, ledger, outlook)) {
-                outlook->outcome = ROOM_EVICTS;
-        } else {
-                outlook->outcome = ROOM_BLOCKED;
-                outlook->n_victims = 0;
-        }
-}
 
 /* ---- who asks ---- */
 
@@ -199,7 +55,7 @@ void room_look(struct room *room, struct device *device, const char *name, uint6
         struct ledger ledger;
         add_demand(&asker, device, bytes);
         ledger_make(&ledger, room->resident);
-        look(&asker, &ledger, outlook);
+        ledger_look(&asker, &ledger, outlook);
 }
 
 /* ---- answers ---- */
@@ -235,7 +91,7 @@ static const struct demand *what_is_missing(const struct asker *asker, const str
                 const struct demand *d = &asker->demands[i];
                 uint64_t there = ledger->unused[d->device->number] + ledger->coming[d->device->number];
                 struct room_outlook outlook = {.n_victims = 0};
-                if (d->bytes > there && !(asker->evict && choose_victims(asker, d->device, d->bytes - there, &outlook)))
+                if (d->bytes > there && !(asker->evict && ledger_victims(asker, d->device, d->bytes - there, &outlook)))
                         return d;
         }
         return &asker->demands[0];
@@ -356,7 +212,7 @@ static void serve(struct room_request *request, struct ledger *ledger)
         struct asker asker;
         struct room_outlook outlook;
         asker_of(request, &asker);
-        look(&asker, ledger, &outlook);
+        ledger_look(&asker, ledger, &outlook);
         if (outlook.outcome == ROOM_BLOCKED) {
                 block(request, &asker, ledger);
                 return;
@@ -372,7 +228,7 @@ static void serve(struct room_request *request, struct ledger *ledger)
                 return;
         }
         for (size_t i = 0; i < asker.n_demands; i++)
-                speak_for(ledger, &asker.demands[i]);
+                ledger_speak_for(ledger, &asker.demands[i]);
 }
 
 static void pass(struct room *room)
@@ -429,7 +285,7 @@ static void on_stirred(struct wake_item *item)
 int room_init(struct room *room, struct resident *resident, struct wake *wake, uint64_t max_blocked)
 {
         *room = (struct room){.resident = resident, .wake = wake, .max_blocked = max_blocked};
-        require(resident->n_devices <= DEVICES_MAX);
+        require(resident->n_devices <= ROOM_DEVICES);
         list_init(&room->queue);
         list_init(&room->answered);
         room->item.fn = on_stirred;

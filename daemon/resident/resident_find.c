@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Looking: which generation a name, a number or a set of files leads to, and who holds what. Nothing
+ * here changes anything.
+ */
+#include "daemon/resident/resident.h"
+
+#include "daemon/resident/lease.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- devices ---- */
+
+struct device *resident_device(struct resident *resident, const char *name, struct error *error)
+{
+        if (name == NULL && resident->n_devices == 1)
+                return resident->devices[0];
+        if (name == NULL) {
+                error_set(error, STREAMER_EINVAL, "device: the daemon has %zu devices, name one", resident->n_devices);
+                return NULL;
+        }
+        for (size_t i = 0; i < resident->n_devices; i++)
+                if (strcmp(resident->devices[i]->name, name) == 0 || strcmp(resident->devices[i]->uuid, name) == 0)
+                        return resident->devices[i];
+        error_set(error, STREAMER_EINVAL, "device: %s: no such device", name);
+        return NULL;
+}
+
+/* ---- generations ---- */
+
+bool generation_has_name(const struct generation *generation, const char *name)
+{
+        list_each (pos, &generation->names)
+                if (strcmp(container_of(pos, struct model_name, link)->text, name) == 0)
+                        return true;
+        return false;
+}
+
+const char *generation_name(const struct generation *generation)
+{
+        if (list_empty(&generation->names))
+                return generation->last_name;
+        return container_of(generation->names.next, struct model_name, link)->text;
+}
+
+struct generation *resident_on(struct resident *resident, const char *name, enum generation_state state,
+                               const struct device *device)
+{
+        struct generation *found = NULL;
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->state != state || (device != NULL && g->device != device))
+                        continue;
+                if (generation_has_name(g, name) || (state == GENERATION_DRAINING && strcmp(g->last_name, name) == 0))
+                        found = g;
+        }
+        return found;
+}
+
+struct generation *resident_ready(struct resident *resident, const char *name)
+{
+        return resident_on(resident, name, GENERATION_READY, NULL);
+}
+
+struct generation *resident_loading(struct resident *resident, const char *name)
+{
+        return resident_on(resident, name, GENERATION_LOADING, NULL);
+}
+
+struct generation *resident_failed(struct resident *resident, const char *name)
+{
+        return resident_on(resident, name, GENERATION_FAILED, NULL);
+}
+
+struct generation *resident_numbered(struct resident *resident, uint64_t number)
+{
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->number == number)
+                        return g;
+        }
+        return NULL;
+}
+
+struct generation *resident_any(struct resident *resident, const char *name)
+{
+        static const enum generation_state order[] = {GENERATION_READY, GENERATION_LOADING, GENERATION_CACHED,
+                                                      GENERATION_FAILED, GENERATION_DRAINING};
+        for (size_t i = 0; i < ARRAY_SIZE(order); i++) {
+                struct generation *g = resident_on(resident, name, order[i], NULL);
+                if (g != NULL)
+                        return g;
+        }
+        return NULL;
+}
+
+struct generation *resident_same(struct resident *resident, const struct source_identity *identity,
+                                 const struct device *device, const struct generation *except)
+{
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g != except && g->has_identity && g->device == device &&
+                    (g->state == GENERATION_READY || g->state == GENERATION_LOADING) &&
+                    memcmp(&g->identity, identity, sizeof(*identity)) == 0)
+                        return g;
+        }
+        return NULL;
+}
+
+uint64_t resident_shared_number(struct resident *resident, const struct source_identity *identity, const char *name)
+{
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->number != 0 && g->has_identity && generation_has_name(g, name) &&
+                    (g->state == GENERATION_READY || g->state == GENERATION_LOADING) &&
+                    memcmp(&g->identity, identity, sizeof(*identity)) == 0)
+                        return g->number;
+        }
+        return 0;
+}
+
+bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device)
+{
+        list_each (pos, &resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (g->number == number && g->device == device)
+                        return true;
+        }
+        return false;
+}
+
+struct generation *resident_cached(struct resident *resident, const struct source_identity *identity,
+                                   const struct device *device)
+{
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->state == GENERATION_CACHED && g->pins == 0 && g->device == device && g->has_identity &&
+                    memcmp(&g->identity, identity, sizeof(*identity)) == 0)
+                        return g;
+        }
+        return NULL;
+}
+
+/* ---- who holds it ---- */
+
+static bool is_rank_of(const struct generation *g, const struct generation *other)
+{
+        return g == other || (g->n_ranks > 0 && g->number == other->number && other->n_ranks > 0);
+}
+
+uint64_t generation_holders(const struct generation *generation)
+{
+        uint64_t n = 0;
+        list_each (pos, &generation->resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (is_rank_of(generation, g))
+                        n += g->n_leases + g->pins;
+        }
+        return n;
+}
+
+bool generation_pinned(const struct generation *generation)
+{
+        list_each (pos, &generation->resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (is_rank_of(generation, g) && g->pinned)
+                        return true;
+        }
+        return false;
+}
+
+/* "name 1234 (ready, 2 leases by 1 process, pinned), ..." for the error of a load that does not fit. */
+void resident_holders(const struct resident *resident, const struct device *device, char *text, size_t size)
+{
+        size_t used = 0;
+        snprintf(text, size, "nothing resident");
+        list_each (pos, &resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                char leases[64] = "";
+                unsigned processes = leases_count_processes(g);
+                if (g->device != device || g->charged == 0)
+                        continue;
+                if (g->n_leases > 0)
+                        snprintf(leases, sizeof(leases), ", %u lease%s by %u process%s", g->n_leases,
+                                 g->n_leases == 1 ? "" : "s", processes, processes == 1 ? "" : "es");
+                int n = snprintf(text + used, size - used, "%s%s %" PRIu64 " (%s%s%s)", used > 0 ? ", " : "",
+                                 generation_name(g), g->charged, generation_state_name(g->state), leases,
+                                 g->pinned ? ", pinned" : "");
+                if (n < 0 || (size_t)n >= size - used)
+                        break;
+                used += (size_t)n;
+        }
+}
