@@ -267,7 +267,7 @@ static void on_reloaded(struct reload *reload)
 {
         struct daemon *d = container_of(reload, struct daemon, reload);
         struct error error = {0};
-        log_init(d->config.log.level);
+        log_set_level(d->config.log.level);
         apply_config(d, &error);
         if (error.code != 0)
                 log_error("reload: %s", error.text);
@@ -374,7 +374,7 @@ static void start_watchdog(struct daemon *d)
                 uv_timer_start(&d->alive, on_alive, 0, ms / 2 > 0 ? ms / 2 : 1);
 }
 
-/* A manager that hears nothing ends a daemon that serves. */
+/* A manager that hears nothing ends a daemon that serves, or holds it to be reloading for ever. */
 static void on_ready(uv_timer_t *timer)
 {
         if (notify_ready())
@@ -383,9 +383,13 @@ static void on_ready(uv_timer_t *timer)
 
 static void tell_ready(struct daemon *d)
 {
-        uv_timer_init(&d->loop, &d->ready);
         if (!notify_ready())
                 uv_timer_start(&d->ready, on_ready, READY_AGAIN_MS, READY_AGAIN_MS);
+}
+
+static void on_reload_over(struct reload *reload)
+{
+        tell_ready(container_of(reload, struct daemon, reload));
 }
 
 static void on_signal(uv_signal_t *handle, int signum)
@@ -467,6 +471,7 @@ static int start(struct daemon *d, struct error *error)
                 return r;
         stall_watch_start(&d->stall, &d->loop);
         uv_timer_init(&d->loop, &d->ending);
+        uv_timer_init(&d->loop, &d->ready);
         start_watchdog(d);
         d->ending.data = d;
         if (watch_signal(d, &d->sigterm, on_signal, SIGTERM) < 0 ||
@@ -501,7 +506,7 @@ int main(int argc, char **argv)
         log_init(d.config.log.level);
         log_set_output(&(struct log_output){.format = d.config.log.format, .to_stderr = d.config.log.to_stderr});
         log_notes(notes);
-        reload_init(&d.reload, &d.server, &d.config, argc, argv, on_reloaded);
+        reload_init(&d.reload, &d.server, &d.config, argc, argv, on_reloaded, on_reload_over);
         if (start(&d, &error) < 0) {
                 log_error("%s", error.text);
                 return EXIT_FAILURE;

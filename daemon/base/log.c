@@ -147,9 +147,14 @@ void log_set_output(const struct log_output *output)
         pthread_mutex_unlock(&out.mutex);
 }
 
-void log_init(enum log_level level)
+void log_set_level(enum log_level level)
 {
         threshold = level;
+}
+
+void log_init(enum log_level level)
+{
+        log_set_level(level);
         log_set_output(&(struct log_output){.format = LOG_FORMAT_AUTO});
 }
 

@@ -73,6 +73,7 @@ struct log_output {
 
 /* Sets the level, and looks at what standard error is; the output is then AUTO's. May be called again. */
 void log_init(enum log_level level);
+void log_set_level(enum log_level level); /* from any thread; the output stays */
 void log_set_output(const struct log_output *output);
 /* About once a second, and at the end: tells what was counted. */
 void log_tick(void);

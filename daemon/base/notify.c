@@ -51,7 +51,9 @@ bool notify_ready(void)
 
 void notify_reloading(void)
 {
-        sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, now_ns() / 1000);
+        char text[64];
+        snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, now_ns() / 1000);
+        tell(text);
 }
 
 void notify_stopping(void)

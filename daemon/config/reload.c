@@ -118,7 +118,7 @@ static void read_done(struct work *work)
                 apply(r);
         }
         config_deinit(&r->next);
-        notify_ready();
+        r->over(r);
 }
 
 static void start(struct reload *r)
@@ -148,9 +148,10 @@ static void on_asked(struct server *server)
 }
 
 void reload_init(struct reload *r, struct server *server, struct config *config, int argc, char **argv,
-                 void (*apply_fn)(struct reload *))
+                 void (*apply_fn)(struct reload *), void (*over_fn)(struct reload *))
 {
-        *r = (struct reload){.server = server, .config = config, .argc = argc, .argv = argv, .apply = apply_fn};
+        *r = (struct reload){
+                .server = server, .config = config, .argc = argc, .argv = argv, .apply = apply_fn, .over = over_fn};
         server->reload = on_asked;
         server->reload_context = r;
 }

@@ -20,6 +20,7 @@ struct reload {
         int argc;
         char **argv;
         void (*apply)(struct reload *reload); /* the running settings have changed; may be called for nothing */
+        void (*over)(struct reload *reload);  /* applied or refused: the service manager waits to be told */
 
         /* private */
         struct work work;
@@ -30,7 +31,7 @@ struct reload {
 };
 
 void reload_init(struct reload *reload, struct server *server, struct config *config, int argc, char **argv,
-                 void (*apply)(struct reload *));
+                 void (*apply)(struct reload *), void (*over)(struct reload *));
 void reload_begin(struct reload *reload);
 
 /* Keys that differ and cannot be applied, as "a, b"; "" if none. Pure. */
