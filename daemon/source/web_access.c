@@ -6,17 +6,14 @@
  */
 #include "daemon/source/web.h"
 
-#include "daemon/base/fd.h"
+#include "daemon/base/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http_policy.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <openssl/evp.h>
 #include <pthread.h>
 #include <string.h>
 
-#define SECRET_MAX (64 * KiB)
 #define ON_THEIR_WAY_NS UINT64_C(30000000000)
 
 struct web {
@@ -30,13 +27,6 @@ static int copy(const char *text, const char **out)
 {
         *out = text != NULL ? strdup(text) : NULL;
         return text == NULL || *out != NULL ? 0 : -1;
-}
-
-static void forget(const char *text)
-{
-        if (text != NULL)
-                explicit_bzero((char *)(uintptr_t)text, strlen(text));
-        free((char *)(uintptr_t)text);
 }
 
 int web_new(struct web **out, const struct web_host *hosts, size_t n, struct error *error)
@@ -63,7 +53,7 @@ struct web *web_free(struct web *web)
                 const struct web_host *h = &web->hosts[i];
                 const char *const texts[] = {h->host, h->token, h->token_file, h->user, h->password, h->password_file};
                 for (size_t k = 0; k < ARRAY_SIZE(texts); k++)
-                        forget(texts[k]);
+                        secret_free((char *)(uintptr_t)texts[k]);
         }
         free(web);
         return NULL;
@@ -71,28 +61,15 @@ struct web *web_free(struct web *web)
 
 /* ---- secrets ---- */
 
-/* Without the line's end. The reason names the file alone. */
+/* A file, or one of the service manager's credentials by its plain name. */
 static int read_secret(const char *name, char **secret, struct error *error)
 {
-        const char *folder = getenv("CREDENTIALS_DIRECTORY");
-        cleanup_free char *path = NULL;
-        struct text text;
-        int r = strchr(name, '/') == NULL && folder != NULL ? asprintf(&path, "%s/%s", folder, name)
-                                                            : asprintf(&path, "%s", name);
-        if (r < 0) {
-                path = NULL;
+        cleanup_free char *setting = NULL;
+        if (asprintf(&setting, "%s:%s", strchr(name, '/') != NULL ? "file" : "credential", name) < 0) {
+                setting = NULL;
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         }
-        cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-        if (fd < 0)
-                return error_errno(error, STREAMER_EFAILED, errno, "http.hosts: %s", path);
-        r = text_read_fd(&text, fd, SECRET_MAX, path, error);
-        if (r < 0)
-                return r;
-        *secret = strndup(text.data, strcspn(text.data, "\r\n"));
-        explicit_bzero(text.data, text.size);
-        text_deinit(&text);
-        return *secret != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        return secret_read(setting, secret, error);
 }
 
 static int get_secret(const char *value, const char *file, char **secret, struct error *error)
@@ -135,7 +112,7 @@ static char *basic(const char *user, const char *password)
                 memcpy(value, "Basic ", 6);
                 EVP_EncodeBlock((unsigned char *)value + 6, (const unsigned char *)pair, n);
         }
-        forget(pair);
+        secret_free(pair);
         return value;
 }
 
@@ -156,7 +133,7 @@ static bool replaced(struct web_access *own)
         if (own->file == NULL || read_secret(own->file, &secret, &error) < 0)
                 return false;
         char *value = header_value(own->user, secret);
-        forget(secret);
+        secret_free(secret);
         pthread_mutex_lock(&own->mutex);
         if (value != NULL && strcmp(value, own->authorization) != 0) {
                 char *old = own->authorization;
@@ -166,7 +143,7 @@ static bool replaced(struct web_access *own)
         }
         bool again = own->changed_ns > 0 && now_ns() - own->changed_ns < ON_THEIR_WAY_NS;
         pthread_mutex_unlock(&own->mutex);
-        forget(value);
+        secret_free(value);
         return again;
 }
 
@@ -182,7 +159,7 @@ static void access_free(struct http_access *access)
 {
         struct web_access *own = container_of(access, struct web_access, access);
         pthread_mutex_destroy(&own->mutex);
-        forget(own->authorization);
+        secret_free(own->authorization);
         free(own->user);
         free(own->file);
         free(own);
@@ -215,7 +192,7 @@ static int access_new(const struct web_host *host, struct http_access **access, 
         if (r < 0)
                 return r;
         struct web_access *own = make(host->user, value == NULL ? file : NULL, secret);
-        forget(secret);
+        secret_free(secret);
         if (own == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         *access = &own->access;
