@@ -13,9 +13,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define SHOWN 512
+#define SHOWN SHOWN_SOURCE
 
-static void shown_source(char out[SHOWN], const char *source)
+void report_shown_source(char out[SHOWN_SOURCE], const char *source)
 {
         const char *authority = strstr(source, "://");
         if (source[0] == '/' || authority == NULL) {
@@ -123,7 +123,7 @@ void load_report(const struct load *load)
         char source[SHOWN];
         if (load->dry_run)
                 return;
-        shown_source(source, load->source);
+        report_shown_source(source, load->source);
         if (load->state == LOAD_READY && !load_lives(load))
                 report_shared(load, source);
         else if (load->state == LOAD_READY)

@@ -9,4 +9,8 @@
 
 void load_report(const struct load *load);
 
+#define SHOWN_SOURCE 512
+/* A source as logs and replies show it: without what may be secret in a URL. */
+void report_shown_source(char out[SHOWN_SOURCE], const char *source);
+
 #endif

@@ -2,7 +2,9 @@
 #include "daemon/serve/preload.h"
 
 #include "daemon/base/log.h"
+#include "daemon/load/report.h"
 #include "daemon/model/ranks.h"
+#include "proto/codes.h"
 #include "proto/hub.h"
 
 #include <inttypes.h>
@@ -65,9 +67,12 @@ bool preload_entry_equal(const struct preload_entry *a, const struct preload_ent
 
 /* ---- items ---- */
 
-static const char *title(const struct item *item)
+static void title(char out[SHOWN_SOURCE], const struct item *item)
 {
-        return item->entry.name != NULL ? item->entry.name : item->entry.source;
+        if (item->entry.name != NULL)
+                snprintf(out, SHOWN_SOURCE, "%s", item->entry.name);
+        else
+                report_shown_source(out, item->entry.source);
 }
 
 static void item_free(struct item *item)
@@ -120,6 +125,8 @@ static void item_failed(struct item *item, const struct error *error)
 {
         struct preload *preload = item->preload;
         uint64_t wait = preload->opts.retry_ns;
+        char shown[SHOWN_SOURCE];
+        title(shown, item);
         for (unsigned i = 1; i < item->tries && wait < RETRY_CAP_NS; i++)
                 wait *= 2;
         wait = wait < RETRY_CAP_NS ? wait : RETRY_CAP_NS;
@@ -128,10 +135,14 @@ static void item_failed(struct item *item, const struct error *error)
         item->hopeless = is_hopeless(error->code);
         item->due_ns = now_ns() + wait;
         if (item->hopeless)
-                log_error("preload: %s: %s (not tried again)", title(item), error->text);
+                log_event(LOG_LEVEL_ERROR, LOG_NO_ID,
+                          LOG_FIELDS(LOG_TEXT("model", shown), LOG_TEXT("code", code_wire(error->code))),
+                          "preload: %s: %s (not tried again)", shown, error->text);
         else
-                log_warn("preload: %s: %s (try %u, the next in %.1f s)", title(item), error->text, item->tries,
-                         (double)wait / 1e9);
+                log_event(LOG_LEVEL_WARN, LOG_NO_ID,
+                          LOG_FIELDS(LOG_TEXT("model", shown), LOG_TEXT("code", code_wire(error->code))),
+                          "preload: %s: %s (try %u, the next in %.1f s)", shown, error->text, item->tries,
+                          (double)wait / 1e9);
 }
 
 static void load_is_over(struct load_watch *watch, struct load *load)
@@ -323,6 +334,23 @@ int preload_set_consume(struct preload *preload, struct preload_list *list, cons
 
 /* ---- status ---- */
 
+void preload_summarize(const struct preload *preload, struct preload_summary *summary)
+{
+        char shown[SHOWN_SOURCE];
+        *summary = (struct preload_summary){0};
+        list_each (pos, &preload->items) {
+                const struct item *item = container_of(pos, struct item, link);
+                /* One that is being tried again is no better for it yet. */
+                bool failed = item->state == ITEM_FAILED || (item->state != ITEM_READY && item->tries > 1);
+                summary->n++;
+                summary->ready += item->state == ITEM_READY;
+                if (failed && summary->failed++ == 0) {
+                        title(shown, item);
+                        snprintf(summary->title, sizeof(summary->title), "%.250s", shown);
+                }
+        }
+}
+
 static void write_item(struct writer *w, const struct item *item, uint64_t now)
 {
         static const char *const states[] = {[ITEM_WAITING] = "waiting",
@@ -330,9 +358,11 @@ static void write_item(struct writer *w, const struct item *item, uint64_t now)
                                              [ITEM_LOADING] = "loading",
                                              [ITEM_READY] = "ready",
                                              [ITEM_FAILED] = "failed"};
+        char source[SHOWN_SOURCE];
+        report_shown_source(source, item->entry.source);
         bool failed = item->state == ITEM_FAILED, again = failed && !item->hopeless;
         writer_map(w, 3u + (item->entry.name != NULL) + failed + again);
-        writer_kstr(w, "source", item->entry.source);
+        writer_kstr(w, "source", source);
         if (item->entry.name != NULL)
                 writer_kstr(w, "name", item->entry.name);
         writer_kstr(w, "state", states[item->state]);

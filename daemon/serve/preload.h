@@ -62,6 +62,12 @@ void preload_tick(struct preload *preload, uint64_t now);
 /* Nothing new is begun. */
 void preload_close(struct preload *preload);
 
+struct preload_summary {
+        size_t n, ready, failed; /* in all; of them; of them, whether they are tried again or not */
+        char title[256];         /* of the first that failed */
+};
+void preload_summarize(const struct preload *preload, struct preload_summary *summary);
+
 /* The value of "preload" in `status`. */
 void preload_write(struct writer *writer, const struct preload *preload, uint64_t now);
 

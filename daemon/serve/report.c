@@ -60,6 +60,17 @@ static size_t count_ready(const struct resident *resident)
         return n;
 }
 
+static void add_preload(struct text_line *line, const struct preload *preload)
+{
+        struct preload_summary p;
+        preload_summarize(preload, &p);
+        if (p.ready == p.n)
+                return;
+        add(line, "; preload: %zu of %zu ready", p.ready, p.n);
+        if (p.failed > 0)
+                add(line, ", %zu failed (%s)", p.failed, p.title);
+}
+
 void report_line(const struct server *server, char *text, size_t size)
 {
         struct text_line line = {text, size};
@@ -67,6 +78,7 @@ void report_line(const struct server *server, char *text, size_t size)
         if (add_loads(&line, server->loads) > 0)
                 add(&line, "; ");
         add(&line, "%zu model%s resident, %zu lease%s", ready, ready == 1 ? "" : "s", leases, leases == 1 ? "" : "s");
+        add_preload(&line, &server->preload);
 }
 
 void report_tell(struct server *server)

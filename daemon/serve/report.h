@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What `systemctl status` says of the daemon: one line about its loads, models and leases.
+ * What `systemctl status` says of the daemon: one line about its loads, models and leases,
+ * and about preloads that are not there yet.
  */
 #ifndef DAEMON_SERVE_REPORT_H
 #define DAEMON_SERVE_REPORT_H

@@ -207,6 +207,37 @@ START_TEST(one_that_cannot_be_loaded_does_not_hold_the_others_up)
 }
 END_TEST
 
+START_TEST(the_manager_is_told_of_those_that_are_not_there)
+{
+        begin("");
+        char *path = write_model("good.safetensors");
+        char *text = format_text("preload:\n  - {source: %s/none.safetensors, name: absent}\n  - {source: %s}\n", root,
+                                 path);
+        configure(text);
+        hangup();
+        await_notify("; preload: 1 of 2 ready, 1 failed (absent)");
+        write_model("none.safetensors");
+        await_notify("STATUS=2 models resident, 0 leases");
+        end();
+}
+END_TEST
+
+START_TEST(a_secret_of_a_url_is_neither_logged_nor_told)
+{
+        begin("preload: [{source: \"http://127.0.0.1:1/m.safetensors?sig=hidden\"}]");
+        await_row(0, "failed", 1);
+        await_log("preload: http://127.0.0.1:1/m.safetensors: ");
+        streamer_client *c = client_open(&d);
+        char *reply;
+        ck_assert_int_eq(streamer_call(c, "status", NULL, &reply), 0);
+        ck_assert_ptr_null(strstr(reply, "hidden"));
+        ck_assert(!log_has((void *)(uintptr_t) "hidden"));
+        free(reply);
+        streamer_close(c);
+        end();
+}
+END_TEST
+
 START_TEST(a_name_of_the_hub_is_looked_up_in_the_daemons_own_cache)
 {
         static const char commit[] = "0123456789012345678901234567890123456789";
@@ -341,6 +372,16 @@ START_TEST(the_logs_level_is_applied)
 }
 END_TEST
 
+START_TEST(the_logs_format_stays)
+{
+        begin("log: {format: json}");
+        configure("log: {format: json, level: debug}");
+        ck_assert_int_eq(reload_code("applied"), 0);
+        await_log("\"message\":\"reload: applied\"");
+        end();
+}
+END_TEST
+
 #define USER 60201
 
 static int do_ping(void)
@@ -394,6 +435,8 @@ int main(void)
         tcase_add_test(preload, what_is_listed_is_loaded_at_start);
         tcase_add_test(preload, what_fails_is_tried_again_until_it_is_there);
         tcase_add_test(preload, one_that_cannot_be_loaded_does_not_hold_the_others_up);
+        tcase_add_test(preload, the_manager_is_told_of_those_that_are_not_there);
+        tcase_add_test(preload, a_secret_of_a_url_is_neither_logged_nor_told);
         tcase_add_test(preload, a_name_of_the_hub_is_looked_up_in_the_daemons_own_cache);
         tcase_add_test(preload, one_that_was_unloaded_stays_so);
         TCase *reload = suite_group("reload", NULL, NULL, 60);
@@ -402,6 +445,7 @@ int main(void)
         tcase_add_test(reload, settings_that_are_gone_are_refused);
         tcase_add_test(reload, keys_that_need_a_restart_are_named);
         tcase_add_test(reload, the_logs_level_is_applied);
+        tcase_add_test(reload, the_logs_format_stays);
         tcase_add_test(reload, access_is_applied_to_connections_from_then_on_and_before);
         tcase_add_test(reload, many_who_ask_at_once_are_all_answered);
         return suite_run();
