@@ -10,10 +10,12 @@
 #include "tests/lib/boot.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/model.h"
+#include "tests/lib/nginx.h"
 #include "tests/lib/suite.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 static struct boot boot;
@@ -84,6 +86,21 @@ static void drop_in(const char *lines)
                    lines));
 }
 
+/* The settings, instead of those that are installed. */
+static void settings(const char *lines)
+{
+        free(SHELL(0, "printf 'roots: [/srv/models]\\ndevices: [host=256MiB]\\n%s\\n' >/etc/streamerd/streamerd.yaml",
+                   lines));
+}
+
+/* A script whose output has this text. */
+#define SAYS(text, ...)                                                                                                \
+        do {                                                                                                           \
+                char *saying = SHELL(0, __VA_ARGS__);                                                                  \
+                ck_assert_msg(strstr(saying, text) != NULL, "no \"%s\" in\n%s", text, saying);                         \
+                free(saying);                                                                                          \
+        } while (0)
+
 static char *property(const char *name)
 {
         char *out = SHELL(0, "systemctl show streamerd.service -p %s --value", name);
@@ -104,7 +121,7 @@ static bool has_property(const char *name, const char *value)
 START_TEST(the_units_are_valid)
 {
         BOOTED();
-        free(SHELL(0, "systemd-analyze verify --recursive-errors=yes --man=no streamerd.service streamerd.socket"));
+        free(SHELL(0, "systemd-analyze verify --recursive-errors=yes --man=yes streamerd.service streamerd.socket"));
 }
 END_TEST
 
@@ -187,6 +204,200 @@ START_TEST(a_wrong_setting_is_said_once)
         char *out = SHELL(0, "journalctl -b -u streamerd --no-pager -o cat | tail -20");
         ck_assert_msg(strstr(out, "nonsense") != NULL, "%s", out);
         free(out);
+}
+END_TEST
+
+START_TEST(a_setting_that_was_mended_is_taken)
+{
+        BOOTED();
+        afresh();
+        free(SHELL(0, "echo 'nonsense: 1' >>/etc/streamerd/streamerd.yaml; ! systemctl start streamerd.service && "
+                      "sed -i /nonsense/d /etc/streamerd/streamerd.yaml && systemctl start streamerd.service && "
+                      "streamerctl status"));
+}
+END_TEST
+
+START_TEST(a_service_that_was_stopped_starts_again_at_the_same_door)
+{
+        BOOTED();
+        afresh();
+        free(SHELL(0, "systemctl start streamerd && systemctl stop streamerd.service && "
+                      "systemctl start streamerd.service && streamerctl status && "
+                      "systemctl is-active streamerd.socket"));
+}
+END_TEST
+
+START_TEST(who_connects_while_it_is_stopped_starts_it)
+{
+        BOOTED();
+        afresh();
+        free(SHELL(0, "systemctl start streamerd && systemctl stop streamerd.service && streamerctl status"));
+        ck_assert(has_property("ActiveState", "active"));
+}
+END_TEST
+
+/* ---- reload ---- */
+
+static bool serves(void *name)
+{
+        char *out;
+        int code = boot_shell(&boot, &out, "streamerctl wait %s", (const char *)name);
+        free(out);
+        return code == 0;
+}
+
+START_TEST(reload_applies_settings_and_drops_nothing)
+{
+        BOOTED();
+        afresh();
+        settings("");
+        free(SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors"));
+        char *before = property("MainPID");
+        settings("preload: [{source: /srv/models/tiny.safetensors, name: second}]");
+        free(SHELL(0, "systemctl reload streamerd && streamerctl show tiny"));
+        ck_assert(eventually(serves, "second", 20000));
+        ck_assert(has_property("MainPID", before));
+        ck_assert(has_property("ActiveState", "active"));
+        free(before);
+}
+END_TEST
+
+START_TEST(a_reload_that_is_refused_fails_and_says_why)
+{
+        BOOTED();
+        afresh();
+        free(SHELL(0, "systemctl start streamerd && echo 'nonsense: 1' >>/etc/streamerd/streamerd.yaml && "
+                      "! systemctl reload streamerd && streamerctl status"));
+        ck_assert(has_property("ActiveState", "active"));
+        SAYS("nonsense: unknown key", "journalctl -b -u streamerd -o cat --no-pager | tail -5");
+}
+END_TEST
+
+static bool is_active(void *arg)
+{
+        (void)arg;
+        return has_property("ActiveState", "active");
+}
+
+static bool has_applied(void *arg)
+{
+        char *out;
+        (void)arg;
+        int code = boot_shell(&boot, &out,
+                              "journalctl -o cat --no-pager _SYSTEMD_INVOCATION_ID=$(systemctl show streamerd.service "
+                              "-p InvocationID --value) | grep 'reload: applied'");
+        free(out);
+        return code == 0;
+}
+
+/* The manager holds it to be reloading until it is told that it is ready again. */
+START_TEST(a_hangup_leaves_the_service_active)
+{
+        BOOTED();
+        afresh();
+        settings("");
+        free(SHELL(0, "systemctl start streamerd"));
+        settings("log: {level: debug}");
+        free(SHELL(0, "kill -HUP $(systemctl show streamerd.service -p MainPID --value)"));
+        ck_assert(eventually(has_applied, NULL, 10000));
+        ck_assert(eventually(is_active, NULL, 10000));
+}
+END_TEST
+
+/* ---- preload ---- */
+
+static bool says_preload_failed(void *arg)
+{
+        return has_property("StatusText", arg);
+}
+
+START_TEST(a_preload_that_fails_leaves_the_service_up_and_is_told)
+{
+        BOOTED();
+        afresh();
+        settings("preload: [{source: /srv/models/absent.safetensors, name: absent}, "
+                 "{source: /srv/models/tiny.safetensors}]");
+        free(SHELL(0, "systemctl start streamerd"));
+        ck_assert(eventually(serves, "tiny", 20000));
+        char status[] = "1 model resident, 0 leases; preload: 1 of 2 ready, 1 failed (absent)";
+        ck_assert(eventually(says_preload_failed, status, 10000));
+        SAYS("preload: absent: ", "journalctl -b -u streamerd -o cat --no-pager MODEL=absent CODE=not-found");
+        ck_assert(has_property("ActiveState", "active"));
+        ck_assert(has_property("NRestarts", "0"));
+}
+END_TEST
+
+/* ---- the journal ---- */
+
+START_TEST(the_journal_has_fields)
+{
+        BOOTED();
+        afresh();
+        settings("log: {level: debug}");
+        free(SHELL(0,
+                   "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors --name 'a=b c' && "
+                   "streamerctl cat 'a=b c' '%s' >/dev/null",
+                   model->tensors[0].name));
+        char *said = SHELL(0, "journalctl -b -u streamerd -o json --no-pager 'MODEL=a=b c' "
+                              "MESSAGE_ID=f556871bc85f4a2cb3e2fc44114610b9 | tail -1");
+        static const char *const fields[] = {"\"GENERATION\":\"", "\"DEVICE\":\"host\"", "\"PRIORITY\":\"6\"",
+                                             "\"SOURCE_KIND\":\"file\"", "\"SYSLOG_IDENTIFIER\":\"streamerd\""};
+        for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+                ck_assert_msg(strstr(said, fields[i]) != NULL, "no %s in %s", fields[i], said);
+        free(said);
+        SAYS("\"CLIENT_PID\"", "journalctl -b -u streamerd -o json --no-pager MODEL='a=b c' | grep LEASE");
+}
+END_TEST
+
+/* ---- inside the sandbox ---- */
+
+START_TEST(metrics_are_served_from_inside_the_sandbox)
+{
+        BOOTED();
+        afresh();
+        settings("metrics: {listen: \"unix:/run/streamerd/metrics.sock\"}");
+        free(SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors"));
+        SAYS("ready", "curl -sf --unix-socket /run/streamerd/metrics.sock 'http://d/readyz?model=tiny'");
+        SAYS("streamerd_models{state=\"ready\"} 1",
+             "curl -sf --unix-socket /run/streamerd/metrics.sock http://d/metrics");
+        unsigned port = free_port();
+        char *listen = format_text("metrics: {listen: \"127.0.0.1:%u\"}", port);
+        settings(listen);
+        free(SHELL(0, "systemctl restart streamerd"));
+        SAYS("ok", "curl -sf http://127.0.0.1:%u/healthz", port);
+        free(listen);
+}
+END_TEST
+
+/* LoadCredential= passes it, a setting names it, the web server asks for it. */
+START_TEST(a_credential_of_the_service_opens_a_store)
+{
+        BOOTED();
+        if (nginx_unavailable() != NULL)
+                return skip("credential", nginx_unavailable());
+        afresh();
+        struct nginx nginx;
+        must(chmod(suite_folder(), 0755)); /* nginx' workers are another user */
+        must(chmod(suite_path("tiny.safetensors"), 0644));
+        unsigned port = free_port();
+        char *servers = format_text("server { listen 127.0.0.1:%u; root '%s'; "
+                                    "if ($http_authorization != 'Bearer s3cret') { return 403; } }",
+                                    port, suite_folder());
+        nginx_start_with(&nginx, suite_path("nginx"), servers, port);
+        char *host = format_text("http: {hosts: [{host: \"127.0.0.1:%u\", token_file: hub-token}]}", port);
+        settings(host);
+        free(SHELL(0, "systemctl start streamerd"));
+        SAYS("credential 'hub-token': the service manager has passed none",
+             "! streamerctl load http://127.0.0.1:%u/tiny.safetensors", port);
+        drop_in("LoadCredential=hub-token:/etc/streamerd/hub-token");
+        free(SHELL(0,
+                   "umask 077; echo s3cret >/etc/streamerd/hub-token; systemctl restart streamerd && "
+                   "streamerctl load http://127.0.0.1:%u/tiny.safetensors && streamerctl verify tiny",
+                   port));
+        free(SHELL(1, "journalctl -b -u streamerd --no-pager | grep s3cret"));
+        nginx_stop(&nginx);
+        free(servers);
+        free(host);
 }
 END_TEST
 
@@ -368,6 +579,16 @@ int main(void)
         tcase_add_test(tests, who_connects_first_is_served_when_the_daemon_is_up);
         tcase_add_test(tests, a_member_of_the_group_loads_and_a_stranger_does_not);
         tcase_add_test(tests, a_wrong_setting_is_said_once);
+        tcase_add_test(tests, a_setting_that_was_mended_is_taken);
+        tcase_add_test(tests, a_service_that_was_stopped_starts_again_at_the_same_door);
+        tcase_add_test(tests, who_connects_while_it_is_stopped_starts_it);
+        tcase_add_test(tests, reload_applies_settings_and_drops_nothing);
+        tcase_add_test(tests, a_reload_that_is_refused_fails_and_says_why);
+        tcase_add_test(tests, a_hangup_leaves_the_service_active);
+        tcase_add_test(tests, a_preload_that_fails_leaves_the_service_up_and_is_told);
+        tcase_add_test(tests, the_journal_has_fields);
+        tcase_add_test(tests, metrics_are_served_from_inside_the_sandbox);
+        tcase_add_test(tests, a_credential_of_the_service_opens_a_store);
         tcase_add_test(tests, a_daemon_that_hangs_is_restarted);
         tcase_add_test(tests, a_daemon_that_lives_is_left_alone);
         tcase_add_test(tests, models_and_leases_outlive_a_restart);
