@@ -3,8 +3,7 @@
  * The daemon with GPUs, against the stand-ins of CUDA's libraries: what goes to a device, when it may
  * be seen there, and what a failing device takes with it. It proves logic, no speed.
  */
-#include "tests/lib/fake/state.h"
-#include "tests/lib/stage.h"
+#include "tests/lib/gpus.h"
 #include "tests/lib/suite.h"
 
 #include <signal.h>
@@ -17,26 +16,12 @@ static streamer_client *client;
 /* Two GPUs of 64 MiB, the second with descriptors; budgets that are larger than one of them. */
 static void begin(void)
 {
-        int n = (int)getpid();
-        char library[512], driver[512], *config = suite_path("cuda-%d.yaml", n), *state = suite_path("gpus-%d", n);
-
-        fake_library("libcudart.so.13", library, sizeof(library));
-        fake_library("libcuda.so.1", driver, sizeof(driver));
-        setenv("FAKECUDA_DEVICES", "2", 1);
-        setenv("FAKECUDA_MEM_MIB", "64", 1);
-        setenv("FAKECUDA_STATE", state, 1);
-        setenv("STREAMER_CUDA_LIBRARY", driver, 1);
-        char *text = format_text("cuda: {library: '%s', segment_size: 8MiB}\n"
-                                 "devices:\n"
-                                 "  - {device: 'cuda:0', budget: 256MiB}\n"
-                                 "  - {device: 'cuda:1', budget: 256MiB, handles: cuda-vmm-fd}\n",
-                                 realpath(library, NULL));
-        file_write(config, text, strlen(text));
-        gpus = fake_state_map(state);
-        ck_assert_ptr_nonnull(gpus);
-
-        daemon_init(&stage, suite_path("d-%d", n));
-        daemon_start(&stage, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        static const struct gpus two = {
+                .n = 2,
+                .mib = 64,
+                .cuda = "segment_size: 8MiB",
+                .devices = {"'cuda:0', budget: 256MiB", "'cuda:1', budget: 256MiB, handles: cuda-vmm-fd"}};
+        gpus = gpus_start(&two);
         client = client_open(&stage);
 }
 

@@ -3,8 +3,7 @@
  * How bytes come to a GPU, counted by a stand-in: in as few calls as the layout of the file allows, from
  * pinned memory, and once from storage to several GPUs.
  */
-#include "tests/lib/fake/state.h"
-#include "tests/lib/stage.h"
+#include "tests/lib/gpus.h"
 #include "tests/lib/suite.h"
 
 #include <string.h>
@@ -20,27 +19,13 @@ static streamer_client *client;
 /* `driver`: NULL for the newest. */
 static void start(const char *driver_version)
 {
-        int n = (int)getpid();
-        char library[512], driver[512], *config = suite_path("copies-%d.yaml", n), *state = suite_path("gpus-%d", n);
-
-        fake_library("libcudart.so.12", library, sizeof(library));
-        fake_library("libcuda.so.1", driver, sizeof(driver));
-        setenv("FAKECUDA_DEVICES", "2", 1);
-        setenv("FAKECUDA_STATE", state, 1);
-        setenv("STREAMER_CUDA_LIBRARY", driver, 1);
+        static const struct gpus two = {.n = 2,
+                                        .runtime = "libcudart.so.12",
+                                        .more = "io: {block_size: 2MiB}\n",
+                                        .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB"}};
         if (driver_version != NULL)
                 setenv("FAKECUDA_VERSION", driver_version, 1);
-        char *text = format_text("cuda: {library: '%s'}\n"
-                                 "io: {block_size: 2MiB}\n"
-                                 "devices:\n"
-                                 "  - {device: 'cuda:0', budget: 64MiB}\n"
-                                 "  - {device: 'cuda:1', budget: 64MiB}\n",
-                                 realpath(library, NULL));
-        file_write(config, text, strlen(text));
-        gpus = fake_state_map(state);
-        ck_assert_ptr_nonnull(gpus);
-        daemon_init(&stage, suite_path("d-%d", n));
-        daemon_start(&stage, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        gpus = gpus_start(&two);
         client = client_open(&stage);
 }
 

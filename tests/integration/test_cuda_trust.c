@@ -3,9 +3,8 @@
  * Whom the daemon hands GPU memory that its clients can write to, and what it believes them. The GPUs are
  * stand-ins; clients speak by hand, so that only the daemon's answer counts.
  */
-#include "tests/lib/fake/state.h"
 #include "tests/lib/person.h"
-#include "tests/lib/stage.h"
+#include "tests/lib/gpus.h"
 #include "tests/lib/wire.h"
 
 #include <errno.h>
@@ -24,22 +23,12 @@ static streamer_client *client;
 /* cuda:0 hands out cuda-ipc, cuda:1 descriptors. */
 static void start(const char *settings)
 {
-        int n = (int)getpid();
-        char library[512], driver[512], *config = suite_path("trust-%d.yaml", n);
-
-        fake_library("libcudart.so.13", library, sizeof(library));
-        fake_library("libcuda.so.1", driver, sizeof(driver));
-        setenv("FAKECUDA_DEVICES", "2", 1);
-        setenv("STREAMER_CUDA_LIBRARY", driver, 1);
-        char *text = format_text("cuda: {library: '%s'%s}\n"
-                                 "devices:\n"
-                                 "  - {device: 'cuda:0', budget: 64MiB}\n"
-                                 "  - {device: 'cuda:1', budget: 64MiB, handles: cuda-vmm-fd}\n",
-                                 realpath(library, NULL), settings);
-        file_write(config, text, strlen(text));
+        const struct gpus two = {
+                .n = 2,
+                .cuda = settings,
+                .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB, handles: cuda-vmm-fd"}};
         must(chmod(suite_folder(), 0755));
-        daemon_init(&stage, suite_path("d-%d", n));
-        daemon_start(&stage, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        gpus_start(&two);
         client = client_open(&stage);
 
         struct model *m = model_mixed(51, 1 << 20);
@@ -123,7 +112,7 @@ static void end_process(pid_t pid)
 START_TEST(what_one_user_could_write_to_goes_to_no_other)
 {
         ROOT_ONLY();
-        start("");
+        start(NULL);
         load_on("cuda:0");
         ck_assert_int_eq(attach_as(ANNE), 0);
         ck_assert_int_eq(attach_as(BERT), STREAMER_EPERM);
@@ -136,7 +125,7 @@ END_TEST
 START_TEST(a_model_that_is_loaded_again_is_nobodys_yet)
 {
         ROOT_ONLY();
-        start("");
+        start(NULL);
         load_on("cuda:0");
         ck_assert_int_eq(attach_as(ANNE), 0);
         client_unload(client, "m");
@@ -150,7 +139,7 @@ END_TEST
 START_TEST(the_settings_may_let_users_share)
 {
         ROOT_ONLY();
-        start(", across_uids: true");
+        start("across_uids: true");
         load_on("cuda:0");
         ck_assert_int_eq(attach_as(ANNE), 0);
         ck_assert_int_eq(attach_as(BERT), 0);
@@ -161,7 +150,7 @@ END_TEST
 START_TEST(what_nobody_can_write_to_goes_to_every_user)
 {
         ROOT_ONLY();
-        start("");
+        start(NULL);
         load_on("cuda:1");
         ck_assert_int_eq(attach_as(ANNE), 0);
         ck_assert_int_eq(attach_as(BERT), 0);
@@ -173,7 +162,7 @@ END_TEST
 
 START_TEST(a_detach_is_believed)
 {
-        start("");
+        start(NULL);
         load_on("cuda:0");
         pid_t pid = attach_and_detach();
         ck_assert_uint_eq(client_leases(client), 0);
@@ -185,7 +174,7 @@ END_TEST
 
 START_TEST(a_detach_that_is_not_believed_ends_with_its_process)
 {
-        start(", trust_detach: false");
+        start("trust_detach: false");
         load_on("cuda:0");
         pid_t pid = attach_and_detach();
         ck_assert_uint_eq(client_leases(client), 1);
@@ -201,7 +190,7 @@ END_TEST
 
 START_TEST(a_detach_from_what_outlives_the_daemon_needs_no_belief)
 {
-        start(", trust_detach: false");
+        start("trust_detach: false");
         load_on("cuda:1");
         pid_t pid = attach_and_detach();
         ck_assert_uint_eq(client_leases(client), 0);

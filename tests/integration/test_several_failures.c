@@ -6,16 +6,15 @@
  * is whole on both. The GPUs are stand-ins, of either kind of handle, and have room for one model.
  */
 #include "daemon/device/cuda_api.h"
-#include "tests/lib/fake/state.h"
-#include "tests/lib/stage.h"
+#include "tests/lib/gpus.h"
 #include "tests/lib/suite.h"
 
 #include <string.h>
 #include <sys/stat.h>
 
 #define GPUS 2
-#define MEMORY_MIB "8" /* a model takes 6, in three segments */
-#define PLACES_MAX 60  /* of one call in one load; events are asked for again and again */
+#define MEMORY_MIB 8  /* a model takes 6, in three segments */
+#define PLACES_MAX 60 /* of one call in one load; events are asked for again and again */
 #define MEMORY_ERROR 2
 #define OTHER_ERROR 801
 
@@ -32,27 +31,14 @@ static char *report;
 
 static void begin(void)
 {
-        int n = (int)getpid();
-        char library[512], driver[512], *config = suite_path("both-%d.yaml", n), *state = suite_path("gpus-%d", n);
-
-        fake_library("libcudart.so.13", library, sizeof(library));
-        fake_library("libcuda.so.1", driver, sizeof(driver));
-        report = suite_path("report-%d", n);
-        setenv("FAKECUDA_DEVICES", "2", 1);
-        setenv("FAKECUDA_MEM_MIB", MEMORY_MIB, 1);
-        setenv("FAKECUDA_STATE", state, 1);
+        static const struct gpus both = {
+                .n = GPUS,
+                .mib = MEMORY_MIB,
+                .cuda = "segment_size: 2MiB",
+                .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB, handles: cuda-vmm-fd"}};
+        report = suite_path("report-%d", (int)getpid());
         setenv("FAKECUDA_REPORT", report, 1);
-        setenv("STREAMER_CUDA_LIBRARY", driver, 1);
-        char *text = format_text("cuda: {library: '%s', segment_size: 2MiB}\n"
-                                 "devices:\n"
-                                 "  - {device: 'cuda:0', budget: 64MiB}\n"
-                                 "  - {device: 'cuda:1', budget: 64MiB, handles: cuda-vmm-fd}\n",
-                                 realpath(library, NULL));
-        file_write(config, text, strlen(text));
-        gpus = fake_state_map(state);
-        ck_assert_ptr_nonnull(gpus);
-        daemon_init(&stage, suite_path("d-%d", n));
-        daemon_start(&stage, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        gpus = gpus_start(&both);
         client = client_open(&stage);
 }
 

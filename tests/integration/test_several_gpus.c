@@ -4,8 +4,7 @@
  * and fail each on its own, and ranks, which belong together. It proves logic, no speed.
  */
 #include "tests/lib/ctl.h"
-#include "tests/lib/fake/state.h"
-#include "tests/lib/stage.h"
+#include "tests/lib/gpus.h"
 #include "tests/lib/storage.h"
 #include "tests/lib/suite.h"
 
@@ -24,28 +23,13 @@ static const char *const names[GPUS] = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
 /* Four GPUs of 64 MiB; the last may take 8 MiB alone. */
 static void begin(void)
 {
-        int n = (int)getpid();
-        char library[512], driver[512], *config = suite_path("several-%d.yaml", n), *state = suite_path("gpus-%d", n);
-
-        fake_library("libcudart.so.13", library, sizeof(library));
-        fake_library("libcuda.so.1", driver, sizeof(driver));
-        setenv("FAKECUDA_DEVICES", "4", 1);
-        setenv("FAKECUDA_MEM_MIB", "64", 1);
-        setenv("FAKECUDA_STATE", state, 1);
-        setenv("STREAMER_CUDA_LIBRARY", driver, 1);
-        char *text = format_text("cuda: {library: '%s', segment_size: 8MiB}\n"
-                                 "devices:\n"
-                                 "  - {device: 'cuda:0', budget: 64MiB}\n"
-                                 "  - {device: 'cuda:1', budget: 64MiB, handles: cuda-vmm-fd}\n"
-                                 "  - {device: 'cuda:2', budget: 64MiB}\n"
-                                 "  - {device: 'cuda:3', budget: 8MiB}\n",
-                                 realpath(library, NULL));
-        file_write(config, text, strlen(text));
-        gpus = fake_state_map(state);
-        ck_assert_ptr_nonnull(gpus);
-
-        daemon_init(&stage, suite_path("d-%d", n));
-        daemon_start(&stage, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        static const struct gpus four = {.n = GPUS,
+                                         .mib = 64,
+                                         .cuda = "segment_size: 8MiB",
+                                         .devices = {"'cuda:0', budget: 64MiB",
+                                                     "'cuda:1', budget: 64MiB, handles: cuda-vmm-fd",
+                                                     "'cuda:2', budget: 64MiB", "'cuda:3', budget: 8MiB"}};
+        gpus = gpus_start(&four);
         client = client_open(&stage);
 }
 

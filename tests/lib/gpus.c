@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/lib/gpus.h"
+
+#include "tests/lib/suite.h"
+
+#include <string.h>
+
+static void set_number(const char *name, unsigned number)
+{
+        char text[16];
+        snprintf(text, sizeof(text), "%u", number);
+        if (number > 0)
+                setenv(name, text, 1);
+}
+
+static char *settings_of(const struct gpus *gpus)
+{
+        char library[512];
+        fake_library(gpus->runtime ? gpus->runtime : "libcudart.so.13", library, sizeof(library));
+        char *text = format_text("%scuda: {library: '%s'%s%s}\ndevices:\n", gpus->more ? gpus->more : "",
+                                 realpath(library, NULL), gpus->cuda ? ", " : "", gpus->cuda ? gpus->cuda : "");
+        for (const char *const *d = gpus->devices; *d != NULL; d++) {
+                char *more = format_text("%s  - {device: %s}\n", text, *d);
+                free(text);
+                text = more;
+        }
+        return text;
+}
+
+struct fake_state *gpus_start(const struct gpus *gpus)
+{
+        int n = (int)getpid();
+        char driver[512], *config = suite_path("gpus-%d.yaml", n), *file = suite_path("gpus-%d.state", n);
+        char *text = settings_of(gpus);
+
+        fake_library("libcuda.so.1", driver, sizeof(driver));
+        set_number("FAKECUDA_DEVICES", gpus->n);
+        set_number("FAKECUDA_MEM_MIB", gpus->mib);
+        setenv("FAKECUDA_STATE", file, 1);
+        setenv("STREAMER_CUDA_LIBRARY", driver, 1);
+        struct fake_state *state = fake_state_map(file);
+        if (state == NULL)
+                die("%s: cannot be made", file);
+        file_write(config, text, strlen(text));
+        free(text);
+        daemon_init(&stage, suite_path("d-%d", n));
+        daemon_start(&stage, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        return state;
+}
