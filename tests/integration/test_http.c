@@ -490,6 +490,26 @@ START_TEST(a_hedge_that_loses_leaves_nothing)
 }
 END_TEST
 
+/* Of eight ranges four are asked for at first. */
+START_TEST(a_server_that_asks_to_slow_down_gets_half_and_no_secret_is_told)
+{
+        struct daemon d;
+        daemon_init(&d, suite_path("told"));
+        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", stage_root(), "--log-level", "debug",
+                                               "--config", suite_path("http.yaml"), NULL});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STATUS, .nth = 1, .count = 3, .status = 503});
+        streamer_client *c = client_open(&d);
+        client_load(c, format_text("http://localhost:%u/m.safetensors", proxy.port), "m");
+        client_equals(c, "m", model);
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+        size_t size;
+        const char *log = file_read(d.log, &size);
+        ck_assert_msg(strstr(log, "asks to slow down: 2 ranges in flight") != NULL, "%s", log);
+        ck_assert_ptr_null(strstr(log, "the-token-of-localhost"));
+}
+END_TEST
+
 /* ---- faults that do not ---- */
 
 static const struct {
@@ -668,6 +688,7 @@ int main(void)
         tcase_add_test(t, a_redirect_takes_no_credentials_along);
         tcase_add_test(t, no_secret_in_a_log);
         LOOP(t, what_passes_costs_no_byte, passing);
+        tcase_add_test(t, a_server_that_asks_to_slow_down_gets_half_and_no_secret_is_told);
         tcase_add_test(t, a_stream_that_breaks_begins_again);
         tcase_add_test(t, a_stream_that_always_ends_too_soon_fails);
         tcase_add_test(t, a_straggler_at_the_end_gets_a_hedge);
