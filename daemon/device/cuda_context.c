@@ -114,9 +114,11 @@ int cuda_context_hold(struct cuda_device *d, struct error *error)
                 return r;
         }
         pthread_mutex_lock(&cuda->mutex);
-        cuda->contexts += !d->context;
-        d->context = true;
-        pin_ring(d);
+        if (!d->context) {
+                d->context = true;
+                cuda->contexts++;
+                pin_ring(d);
+        }
         pthread_mutex_unlock(&cuda->mutex);
         return 0;
 }

@@ -16,13 +16,14 @@ static const char *const devices[] = {"cuda:0", "cuda:1"};
 static struct fake_state *gpus;
 static streamer_client *client;
 
-/* `driver`: NULL for the newest. */
-static void start(const char *driver_version)
+/* Further settings of cuda, and the driver's version; NULL: none, the newest. */
+static void start(const char *settings, const char *driver_version)
 {
-        static const struct gpus two = {.n = 2,
-                                        .runtime = "libcudart.so.12",
-                                        .more = "io: {block_size: 2MiB}\n",
-                                        .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB"}};
+        const struct gpus two = {.n = 2,
+                                 .runtime = "libcudart.so.12",
+                                 .cuda = settings,
+                                 .more = "io: {block_size: 2MiB}\n",
+                                 .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB"}};
         if (driver_version != NULL)
                 setenv("FAKECUDA_VERSION", driver_version, 1);
         gpus = gpus_start(&two);
@@ -53,7 +54,6 @@ static void load_and_compare(struct model *m, size_t n)
                 lease_equals(lease, m);
                 streamer_detach(lease);
         }
-        ck_assert_uint_eq(gpus->pageable, 0);
 }
 
 /* Whole blocks, whose tensors are multiples of the device's alignment: each lies next to the one before. */
@@ -75,8 +75,9 @@ static struct model *small_model(void)
 START_TEST(neighbours_in_the_file_go_in_one_copy_a_block)
 {
         struct model *m = ordinary_model();
-        start(NULL);
+        start(NULL, NULL);
         load_and_compare(m, 1);
+        ck_assert_uint_eq(gpus->pageable, 0);
         ck_assert_uint_eq(m->bytes % BLOCK, 0);
         ck_assert_uint_eq(gpus->copies, m->bytes / BLOCK);
         ck_assert_uint_eq(gpus->batches, 0);
@@ -88,8 +89,9 @@ END_TEST
 START_TEST(many_small_tensors_go_in_batches)
 {
         struct model *m = small_model();
-        start(NULL);
+        start(NULL, NULL);
         load_and_compare(m, 1);
+        ck_assert_uint_eq(gpus->pageable, 0);
         ck_assert_uint_eq(gpus->batches, (SMALL + BATCH - 1) / BATCH);
         ck_assert_uint_eq(gpus->batched, SMALL);
         ck_assert_uint_eq(gpus->copies, 0);
@@ -101,8 +103,9 @@ END_TEST
 START_TEST(a_driver_without_batches_gets_them_one_by_one)
 {
         struct model *m = small_model();
-        start("12040");
+        start(NULL, "12040");
         load_and_compare(m, 1);
+        ck_assert_uint_eq(gpus->pageable, 0);
         ck_assert_uint_eq(gpus->batches, 0);
         ck_assert_uint_eq(gpus->copies, SMALL);
         model_free(m);
@@ -113,11 +116,27 @@ END_TEST
 START_TEST(a_block_for_two_gpus_is_copied_once_to_each)
 {
         struct model *m = ordinary_model();
-        start(NULL);
+        start(NULL, NULL);
         load_and_compare(m, 2);
+        ck_assert_uint_eq(gpus->pageable, 0);
         ck_assert_uint_eq(gpus->copies, 2 * m->bytes / BLOCK);
         ck_assert_uint_eq(gpus->copied[0], m->bytes);
         ck_assert_uint_eq(gpus->copied[1], m->bytes);
+        model_free(m);
+        end();
+}
+END_TEST
+
+START_TEST(a_ring_that_cannot_be_pinned_is_tried_once_and_copied_from)
+{
+        struct model *m = small_model();
+        setenv("FAKECUDA_FAIL", "cudaHostRegister:0:2", 1);
+        start("segment_size: 2MiB", NULL);
+        fake_arm(gpus, "cudaHostRegister", UINT32_MAX, 2); /* counts */
+        model_add_many(m, "large", 4, 2 << 20);            /* a segment for each */
+        load_and_compare(m, 1);
+        ck_assert_uint_eq(gpus->fail_seen, 1);
+        ck_assert_uint_gt(gpus->pageable, 0);
         model_free(m);
         end();
 }
@@ -131,5 +150,6 @@ int main(void)
         tcase_add_test(group, many_small_tensors_go_in_batches);
         tcase_add_test(group, a_driver_without_batches_gets_them_one_by_one);
         tcase_add_test(group, a_block_for_two_gpus_is_copied_once_to_each);
+        tcase_add_test(group, a_ring_that_cannot_be_pinned_is_tried_once_and_copied_from);
         return suite_run();
 }
