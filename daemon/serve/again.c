@@ -115,8 +115,13 @@ static void begin(struct again_model *m)
                                        .drain_timeout_ns = model->drain_timeout_ns,
                                        .priority = model->priority,
                                        .caller = &caller};
+        int r = loads_begin(m->again->loads, &request, &load, &error);
+        if (r == STREAMER_ELIMIT) { /* others are under way: that is no failure of its own */
+                m->due_ns = now_ns() + SECOND;
+                return;
+        }
         m->tries++;
-        if (loads_begin(m->again->loads, &request, &load, &error) < 0)
+        if (r < 0)
                 try_later(m, error.text);
         else
                 load_watch(load, &m->watch, ended);

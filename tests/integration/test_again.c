@@ -163,6 +163,35 @@ START_TEST(the_most_important_goes_first)
 }
 END_TEST
 
+/* That is nobody's failure, and is not counted as one. */
+START_TEST(more_than_may_load_at_once_are_loaded_in_turn)
+{
+        static const char limits[] = "limits:\n  loads: 1\n";
+        char *config = suite_path("limits.yaml"), name[8];
+        const char *with_config[9];
+
+        file_write(config, limits, strlen(limits));
+        memcpy(with_config, own_flags(), sizeof(flags));
+        memcpy(with_config + 6, (const char *[]){"--config", config, NULL}, 3 * sizeof(config));
+        for (int i = 0; i < 3; i++) {
+                char *file = format_text("n%d.safetensors", i);
+                struct model *other = model_mixed(90 + (uint64_t)i, 1 << 20);
+                model_write(other, suite_path("root/%s", file));
+                model_free(other);
+                snprintf(name, sizeof(name), "n%d", i);
+                knew(name, file, true, 0);
+                free(file);
+        }
+        write_state();
+        daemon_start(&d, with_config);
+        for (int i = 0; i < 3; i++) {
+                snprintf(name, sizeof(name), "n%d: r", i); /* ready */
+                ck_assert(eventually(log_says, name, 20000));
+        }
+        ck_assert(!log_says((void *)(uintptr_t) "is tried again"));
+}
+END_TEST
+
 START_TEST(one_that_cannot_be_loaded_is_tried_again)
 {
         knew("late", "late.safetensors", true, 0);
@@ -345,6 +374,7 @@ int main(void)
         tcase_add_checked_fixture(pinned, begin, end);
         tcase_add_test(pinned, pinned_models_are_loaded_again_and_others_are_not);
         tcase_add_test(pinned, the_most_important_goes_first);
+        tcase_add_test(pinned, more_than_may_load_at_once_are_loaded_in_turn);
         tcase_add_test(pinned, one_that_cannot_be_loaded_is_tried_again);
         tcase_add_test(pinned, files_are_opened_for_whom_the_model_was_loaded);
         TCase *file = suite_group("file", NULL, NULL, 60);
