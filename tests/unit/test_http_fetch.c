@@ -10,8 +10,11 @@
 #include "daemon/io/object_http.h"
 #include "daemon/source/web.h"
 
+#include <curl/curl.h>
+#include <dlfcn.h>
 #include <netdb.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,6 +51,24 @@ static void *give_up_when_asked(void *arg)
         pthread_mutex_unlock(&mutex);
         __atomic_store_n((bool *)arg, true, __ATOMIC_RELAXED);
         return NULL;
+}
+
+/* ---- what libcurl is told of certificates ---- */
+
+#undef curl_easy_setopt
+
+static unsigned certificates_set;
+
+CURLcode curl_easy_setopt(CURL *easy, CURLoption option, ...)
+{
+        typedef CURLcode (*setopt_fn)(CURL *, CURLoption, ...);
+        setopt_fn next = (setopt_fn)dlsym(RTLD_NEXT, "curl_easy_setopt");
+        va_list args;
+        va_start(args, option);
+        void *value = va_arg(args, void *); /* numbers are as wide */
+        va_end(args);
+        certificates_set += option == CURLOPT_CAINFO || option == CURLOPT_CAPATH;
+        return next(easy, option, value);
 }
 
 /* ---- the stage ---- */
@@ -90,6 +111,33 @@ START_TEST(a_name_that_nobody_answers_holds_no_end_up)
         known = true;
         pthread_cond_broadcast(&changed);
         pthread_mutex_unlock(&mutex);
+}
+END_TEST
+
+/* ---- certificates ---- */
+
+static void answer_anything(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)e, (void)request, (void)reply;
+}
+
+/* Even an empty setting would leave libcurl without the system's. */
+START_TEST(certificates_are_the_systems_unless_others_are_named)
+{
+        struct http_access access = {.ops = &(const struct http_access_ops){.authorize = NULL}, .refs = 1, .ca = "/x"};
+        struct http_fetch fetch = {.request = {.shown = "x", .access = &access}, .max_body = 10};
+        struct error error;
+        endpoint = (struct endpoint){.answer = answer_anything};
+        endpoint_start(&endpoint);
+        fetch.request.url = endpoint.url;
+        certificates_set = 0;
+        ck_assert_msg(http_fetch(http, &fetch, 1, &error) == 0, "%s", error.text);
+        ck_assert_uint_eq(certificates_set, 2);
+        http_fetch_deinit(&fetch);
+        access.ca = NULL;
+        ck_assert_msg(http_fetch(http, &fetch, 1, &error) == 0, "%s", error.text);
+        ck_assert_uint_eq(certificates_set, 2);
+        http_fetch_deinit(&fetch);
 }
 END_TEST
 
@@ -206,6 +254,7 @@ int main(void)
         TCase *t = suite_group("http_fetch", NULL, NULL, 30);
         tcase_add_checked_fixture(t, before, after);
         tcase_add_test(t, a_name_that_nobody_answers_holds_no_end_up);
+        tcase_add_test(t, certificates_are_the_systems_unless_others_are_named);
         tcase_add_test(t, no_encoding_is_asked_for);
         tcase_add_test(t, an_encoded_range_is_refused);
         tcase_add_test(t, a_token_that_was_replaced_is_read_again);
