@@ -82,6 +82,7 @@ struct fake_device {
         unsigned fail_put;      /* of put; atomic */
         unsigned fail_event;    /* of the events that fired; atomic */
         unsigned puts, events;  /* atomic */
+        unsigned copies;        /* started; atomic */
         unsigned allocs, freed; /* of segments, atomic */
         unsigned prepares;      /* atomic */
         uint64_t ceiling;       /* atomic: what others leave of it, where it is shared */

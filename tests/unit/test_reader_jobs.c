@@ -359,6 +359,56 @@ START_TEST(a_heavy_job_that_hangs_does_not_make_the_others_small)
 }
 END_TEST
 
+/* ---- devices that copy ---- */
+
+/* A job whose copies all stay on their way until the gate opens. */
+static void begin_copying(struct reading *r, const char *path)
+{
+        reading_begin(r, path, true);
+        fake_device_copies(&r->device);
+        gate_init(&r->device.event, false);
+        reader_start(&reader, &r->job);
+}
+
+static bool two_copies_fly(void *arg)
+{
+        const struct reading *r = arg;
+        return __atomic_load_n(&r->device.copies, __ATOMIC_SEQ_CST) == 2;
+}
+
+START_TEST(the_next_block_is_read_while_one_is_copied)
+{
+        struct reading r;
+        reading_reader_begin(2, 4 * BLOCK);
+        begin_copying(&r, even_file("even", 6));
+        ck_assert(eventually(two_copies_fly, &r, 10000));
+        ck_assert_uint_eq(r.n_landed, 0);
+        ck_assert_uint_eq(r.device.events, 0);
+        gate_open(&r.device.event);
+        core_until(r.ended);
+        all_landed_once(&r);
+        reading_end(&r);
+}
+END_TEST
+
+START_TEST(a_device_that_stalls_keeps_neither_slots_nor_threads_from_another_load)
+{
+        struct reading stalled, other;
+        reading_reader_begin(2, 4 * BLOCK);
+        begin_copying(&stalled, even_file("stalled", 6));
+        ck_assert(eventually(two_copies_fly, &stalled, 10000));
+        reading_begin(&other, even_file("other", 6), true);
+        read_all(&other);
+        all_landed_once(&other);
+        ck_assert_uint_eq(stalled.n_landed, 0);
+        gate_open(&stalled.device.event);
+        core_until(stalled.ended);
+        all_landed_once(&stalled);
+        reading_end(&stalled);
+        reading_end(&other);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("reader jobs");
@@ -382,5 +432,8 @@ int main(void)
         tcase_add_test(shares, a_heavy_job_leaves_a_light_one_its_share);
         tcase_add_test(shares, a_weight_that_is_raised_meanwhile_counts_at_once);
         tcase_add_test(shares, a_heavy_job_that_hangs_does_not_make_the_others_small);
+        TCase *copies = core_group("devices that copy", NULL, reading_reader_end);
+        tcase_add_test(copies, the_next_block_is_read_while_one_is_copied);
+        tcase_add_test(copies, a_device_that_stalls_keeps_neither_slots_nor_threads_from_another_load);
         return suite_run();
 }
