@@ -25,11 +25,15 @@ static const struct metric_desc {
 
 static const char *const label_names[] = {
         [LABEL_NONE] = NULL,       [LABEL_VERSION] = "version", [LABEL_DEVICE] = "device", [LABEL_STATE] = "state",
-        [LABEL_SOURCE] = "source", [LABEL_CODE] = "code",       [LABEL_RESULT] = "result",
+        [LABEL_SOURCE] = "source", [LABEL_CODE] = "code",       [LABEL_RESULT] = "result", [LABEL_CAUSE] = "cause",
 };
 
 static const char *const source_names[] = {
         [SOURCE_FILE] = "file", [SOURCE_S3] = "s3", [SOURCE_HTTP] = "http", [SOURCE_HF] = "hf"};
+static const char *const cause_names[] = {[CAUSE_SLOW_DOWN] = "slow-down",
+                                          [CAUSE_STATUS] = "status",
+                                          [CAUSE_STALLED] = "stalled",
+                                          [CAUSE_BROKEN] = "broken"};
 static const char *const result_names[] = {[RESULT_READY] = "ready",
                                            [RESULT_SHARED] = "shared",
                                            [RESULT_FAILED] = "failed",
@@ -87,6 +91,11 @@ void metric_add_source(enum metric metric, enum metric_source source, uint64_t n
 void metric_add_result(enum metric metric, enum metric_result result, uint64_t n)
 {
         add(metric, LABEL_RESULT, result, n);
+}
+
+void metric_add_cause(enum metric metric, enum metric_cause cause, uint64_t n)
+{
+        add(metric, LABEL_CAUSE, cause, n);
 }
 
 void metric_add_code(enum metric metric, int code, uint64_t n)
@@ -208,6 +217,8 @@ static const char *slot_name(enum metric_label label, size_t slot)
                 return slot < ARRAY_SIZE(source_names) ? source_names[slot] : NULL;
         case LABEL_RESULT:
                 return slot < ARRAY_SIZE(result_names) ? result_names[slot] : NULL;
+        case LABEL_CAUSE:
+                return slot < ARRAY_SIZE(cause_names) ? cause_names[slot] : NULL;
         case LABEL_CODE:
                 return slot < ARRAY_SIZE(codes) ? codes[slot] : NULL;
         default:

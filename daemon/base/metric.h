@@ -21,7 +21,7 @@ enum metric_kind {
         METRIC_SECONDS, /* histograms */
         METRIC_BYTES,
 };
-enum metric_label { LABEL_NONE, LABEL_VERSION, LABEL_DEVICE, LABEL_STATE, LABEL_SOURCE, LABEL_CODE, LABEL_RESULT };
+enum metric_label { LABEL_NONE, LABEL_VERSION, LABEL_DEVICE, LABEL_STATE, LABEL_SOURCE, LABEL_CODE, LABEL_RESULT, LABEL_CAUSE };
 
 // clang-format off
 #define METRICS(M) \
@@ -41,7 +41,7 @@ enum metric_label { LABEL_NONE, LABEL_VERSION, LABEL_DEVICE, LABEL_STATE, LABEL_
         M(READ_BYTES,      COUNTER, "streamerd_read_bytes_total",          SOURCE,  "Bytes of weights that have landed and were hashed, by kind of source") \
         M(READ_TIME,       COUNTER_SECONDS, "streamerd_read_seconds_total", NONE,   "Time that blocks of loads that became ready were being read") \
         M(READ_ROOM,       COUNTER_SECONDS, "streamerd_read_room_seconds_total", NONE, "Time that they could have been: length times depth of these loads") \
-        M(RETRIES,         COUNTER, "streamerd_retries_total",             NONE,    "Requests to a web server or a store that were made again") \
+        M(RETRIES,         COUNTER, "streamerd_retries_total",             CAUSE,   "Requests to a web server or a store that were made again, by what became of the one before") \
         M(RING_BYTES,      GAUGE,   "streamerd_ring_bytes",                NONE,    "Bytes of the staging ring") \
         M(RING_SLOTS,      GAUGE,   "streamerd_ring_slots",                NONE,    "Slots of the staging ring") \
         M(RING_USED,       GAUGE,   "streamerd_ring_used_slots",           NONE,    "Slots of the staging ring that are in use") \
@@ -64,6 +64,9 @@ enum metric {
 };
 
 enum metric_source { SOURCE_FILE, SOURCE_S3, SOURCE_HTTP, SOURCE_HF };
+/* Of a retry: the server asked for a pause, or answered with another status; no byte came for too long;
+ * the connection or the answer broke. */
+enum metric_cause { CAUSE_SLOW_DOWN, CAUSE_STATUS, CAUSE_STALLED, CAUSE_BROKEN };
 enum metric_result { RESULT_READY, RESULT_SHARED, RESULT_FAILED, RESULT_CANCELLED };
 
 /* The kind of a canonical source. */
@@ -75,6 +78,7 @@ const char *metric_source_name(enum metric_source source);
 void metric_add(enum metric metric, uint64_t n); /* a counter without label */
 void metric_add_source(enum metric metric, enum metric_source source, uint64_t n);
 void metric_add_result(enum metric metric, enum metric_result result, uint64_t n);
+void metric_add_cause(enum metric metric, enum metric_cause cause, uint64_t n);
 void metric_add_code(enum metric metric, int code, uint64_t n); /* STREAMER_E* */
 void metric_observe(enum metric metric, uint64_t value);        /* a histogram: nanoseconds or bytes */
 

@@ -95,6 +95,7 @@ static bool tend_one(struct http_loop *loop, uint64_t now)
                         error_set(&t->error, STREAMER_EFAILED, "no byte for %.1f s%s (%s)",
                                   (double)http_opts(t->http)->stall_ns / 1e9, t->in_multi ? "" : ", no credentials yet",
                                   t->request.shown);
+                        t->stalled = true;
                         http_transfer_judge(t, HTTP_AGAIN);
                 }
                 http_transfer_finish(loop, t, CURLE_OPERATION_TIMEDOUT);

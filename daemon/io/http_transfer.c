@@ -236,7 +236,7 @@ static void reset(struct http_transfer *t)
         t->answer.total = t->expect = UINT64_MAX;
         t->reason[0] = '\0';
         t->received = t->skip = 0;
-        t->accepted = t->redirected = t->paused = t->enough = t->judged = false;
+        t->accepted = t->redirected = t->paused = t->enough = t->judged = t->stalled = false;
         t->moved_ns = now_ns();
 }
 
@@ -418,6 +418,15 @@ void http_transfer_finish(struct http_loop *loop, struct http_transfer *t, int c
         t->done(t, outcome);
 }
 
+static enum metric_cause cause_of(const struct http_transfer *t)
+{
+        if (t->stalled)
+                return CAUSE_STALLED;
+        if (http_status_slow_down(t->answer.status))
+                return CAUSE_SLOW_DOWN;
+        return t->answer.status >= 300 ? CAUSE_STATUS : CAUSE_BROKEN;
+}
+
 bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned tries)
 {
         const struct http_opts *opts = http_opts(t->http);
@@ -428,7 +437,7 @@ bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned trie
                         draw = now_ns();
                 uint64_t pause = http_pause(opts, retry->made, header(t, "Retry-After"), draw);
                 retry->at_ns = now_ns() + pause;
-                metric_add(METRIC_RETRIES, 1);
+                metric_add_cause(METRIC_RETRIES, cause_of(t), 1);
                 log_debug("try %u: %s; the next in %" PRIu64 " ms", retry->made, t->error.text, pause / MS);
                 return true;
         }

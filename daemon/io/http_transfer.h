@@ -47,7 +47,7 @@ struct http_transfer {
         char *url; /* asked at present */
         char reason[256];
         uint64_t start_ns, skip, expect;
-        bool in_multi, accepted, redirected, paused, enough, judged;
+        bool in_multi, accepted, redirected, paused, enough, judged, stalled;
         enum http_outcome verdict;
 };
 

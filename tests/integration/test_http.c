@@ -514,29 +514,48 @@ END_TEST
 
 static const struct {
         struct proxy_rule rule;
-        const char *text;
+        const char *text, *cause; /* of its retries; NULL: it is not tried again */
 } lasting[] = {
-        {{.fault = PROXY_RESET, .bytes = 10}, "given up after 4 tries"},
+        {{.fault = PROXY_RESET, .bytes = 10}, "given up after 4 tries", "broken"},
         {{.fault = PROXY_STATUS, .status = 500, .text = "I am broken"},
-         "given up after 4 tries: the server answers 500"},
-        {{.fault = PROXY_STATUS, .status = 503}, "given up after 4 tries: the server answers 503"},
-        {{.fault = PROXY_STALL, .bytes = 10}, "given up after 4 tries: no byte for"},
-        {{.fault = PROXY_WRONG_RANGE}, "wrong Content-Range"},
-        {{.fault = PROXY_SHORT, .bytes = 100}, "given up after 4 tries"},
+         "given up after 4 tries: the server answers 500",
+         "status"},
+        {{.fault = PROXY_STATUS, .status = 503}, "given up after 4 tries: the server answers 503", "slow-down"},
+        {{.fault = PROXY_STALL, .bytes = 10}, "given up after 4 tries: no byte for", "stalled"},
+        {{.fault = PROXY_WRONG_RANGE}, "wrong Content-Range", NULL},
+        {{.fault = PROXY_SHORT, .bytes = 100}, "given up after 4 tries", NULL},
         {{.fault = PROXY_STATUS, .nth = 2, .status = 403, .text = "expired"},
-         "the server answers 403 Said So: expired"},
-        {{.fault = PROXY_REPLACED, .nth = 3}, "was replaced while it was read: another ETag"},
-        {{.fault = PROXY_REPLACED, .what = PROXY_CHECKS}, "was replaced while it was read: another ETag"},
-        {{.fault = PROXY_STATUS, .nth = 3, .status = 412}, "was replaced while it was read"},
+         "the server answers 403 Said So: expired",
+         NULL},
+        {{.fault = PROXY_REPLACED, .nth = 3}, "was replaced while it was read: another ETag", NULL},
+        {{.fault = PROXY_REPLACED, .what = PROXY_CHECKS}, "was replaced while it was read: another ETag", NULL},
+        {{.fault = PROXY_STATUS, .nth = 3, .status = 412}, "was replaced while it was read", NULL},
 };
+
+static double retries(const char *cause)
+{
+        json_t *reply = client_call(client, "metrics", NULL);
+        const char *text = json_string_value(json_object_get(reply, "text"));
+        char *series = format_text("\nstreamerd_retries_total{cause=\"%s\"} ", cause);
+        const char *at = text != NULL ? strstr(text, series) : NULL;
+        ck_assert_msg(at != NULL, "no series %s", series);
+        double value = strtod(at + strlen(series), NULL);
+        free(series);
+        json_decref(reply);
+        return value;
+}
 
 START_TEST(what_lasts_fails_with_its_name)
 {
+        const char *cause = lasting[_i].cause;
+        double before = cause != NULL ? retries(cause) : 0;
         proxy_rule(&proxy, &lasting[_i].rule);
         char text[1024];
         ck_assert_int_lt(client_load_result(client, through("/m.safetensors"), "bad", text), 0);
         ck_assert_msg(strstr(text, lasting[_i].text) != NULL, "%s", text);
         ck_assert_msg(strstr(text, "/m.safetensors") != NULL, "%s", text);
+        if (cause != NULL)
+                ck_assert_double_ge(retries(cause), before + 3);
         client_unload(client, "bad");
 }
 END_TEST
