@@ -49,6 +49,9 @@ static int connect_error(int error, const char *path)
                 return fault_set(0, STREAMER_EPERM, "cannot connect: %s (%s)", strerror(error), path);
         if (error == EAGAIN || error == EINPROGRESS)
                 return fault_set(0, STREAMER_ETIMEOUT, "cannot connect: the daemon does not accept in time (%s)", path);
+        if (error == ENOENT || error == ECONNREFUSED)
+                return fault_set(0, STREAMER_EUNREACHABLE, "cannot connect: no daemon serves there: %s (%s)",
+                                 strerror(error), path);
         return fault_set(0, STREAMER_EUNREACHABLE, "cannot connect: %s (%s)", strerror(error), path);
 }
 

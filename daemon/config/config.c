@@ -26,7 +26,8 @@ const char config_usage[] =
         "Holds model weights in memory and hands them to processes. Runs in the foreground.\n"
         "\n"
         "  --device D          a device to hold weights on, and how much of it; repeats\n"
-        "                      host, host=8GiB, host=90% (of its memory; the default)\n"
+        "                      host, host=8GiB, host=90% (of its memory; the default),\n"
+        "                      cuda:0, cuda:GPU-<uuid>, cuda:all\n"
         "  --root DIR          a folder below which models may be loaded; repeats\n"
         "  --socket PATH       where to listen (" CONFIG_DEFAULT_SOCKET ")\n"
         "  --state DIR         where it keeps what it knows over a restart ($STATE_DIRECTORY; none)\n"
@@ -59,6 +60,8 @@ const char config_usage[] =
         "  AWS_*                           as AWS's tools know them: docs/sources.md\n"
         "  RUNAI_STREAMER_LOG_TO_STDERR    1: the log goes to standard error even where the journal could take it;\n"
         "                                  0: the default\n"
+        "\n"
+        "Signals: SIGTERM and SIGINT end it, SIGHUP lets it read its settings again.\n"
         "\n"
         "Exit status: 0 after SIGTERM or SIGINT, 1 on failure, 2 on wrong usage or settings.\n";
 

@@ -56,7 +56,8 @@ START_TEST(without_a_daemon_connect_says_where_it_looked)
         streamer_client *c;
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = "/nowhere/sock"};
         ck_assert_int_eq(streamer_connect(&opts, &c), STREAMER_EUNREACHABLE);
-        ck_assert_str_eq(streamer_last_error(NULL), "cannot connect: No such file or directory (/nowhere/sock)");
+        ck_assert_str_eq(streamer_last_error(NULL),
+                         "cannot connect: no daemon serves there: No such file or directory (/nowhere/sock)");
 }
 END_TEST
 
