@@ -59,9 +59,10 @@ static void put_daemon(struct top_frame *f, const struct top *top)
 {
         char up[HUMAN_MAX], ring[HUMAN_MAX];
         const json_t *s = top->now.status, *r = json_object_get(s, "ring");
-        put(f, false, "streamerd %s  up %s  ring %s (%s)  %zu models  %zu leases", json_str(s, "version"),
+        size_t models = json_array_size(top->now.models), leases = json_array_size(top->now.leases);
+        put(f, false, "streamerd %s  up %s  ring %s (%s)  %zu model%s  %zu lease%s", json_str(s, "version"),
             human_time(up, json_u64(s, "uptime_ns")), human_size(ring, json_u64(r, "bytes")), json_str(r, "page_kind"),
-            json_array_size(top->now.models), json_array_size(top->now.leases));
+            models, models == 1 ? "" : "s", leases, leases == 1 ? "" : "s");
 }
 
 static void put_devices(struct top_frame *f, const json_t *devices)

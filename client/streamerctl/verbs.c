@@ -67,7 +67,8 @@ static const struct flag unload_flags[] = {
 const struct verb verbs[] = {
         {.name = "load", .args = "SOURCE", .min_args = 1, .max_args = 1, .run = verb_load, .flags = load_flags,
          .summary = "Load a model and wait until it is ready",
-         .about = "SOURCE is a safetensors file, a folder of them, or org/name[@rev] in the Hugging Face cache.\n"
+         .about = "SOURCE is a safetensors file, a folder of them, org/name[@rev] in the Hugging Face cache,\n"
+                  "https://host/path, s3://bucket/prefix/ or hf://org/name[@rev].\n"
                   "An interrupt (Ctrl-C) leaves the load going; 'streamerctl cancel' ends it.\n"
                   "On several devices the files are read once; each device may fail on its own, which makes the\n"
                   "exit code 1. Ranks (model-rank-{rank}-part-{part}.safetensors) succeed or fail together.",
@@ -76,6 +77,7 @@ const struct verb verbs[] = {
                      "streamerctl load /models/llama-3-8b --device 0,1\n"
                      "streamerctl load /models/sharded --layout rank --device 0,1,2,3\n"
                      "streamerctl load meta-llama/Llama-3.1-8B --verify sha256\n"
+                     "streamerctl load s3://models/llama-3-8b/\n"
                      "streamerctl load /models/llama-3-8b --dry-run"},
         {.name = "cancel", .args = "MODEL", .min_args = 1, .max_args = 1, .run = verb_cancel,
          .summary = "End a load",

@@ -21,7 +21,16 @@ enum metric_kind {
         METRIC_SECONDS, /* histograms */
         METRIC_BYTES,
 };
-enum metric_label { LABEL_NONE, LABEL_VERSION, LABEL_DEVICE, LABEL_STATE, LABEL_SOURCE, LABEL_CODE, LABEL_RESULT, LABEL_CAUSE };
+enum metric_label {
+        LABEL_NONE,
+        LABEL_VERSION,
+        LABEL_DEVICE,
+        LABEL_STATE,
+        LABEL_SOURCE,
+        LABEL_CODE,
+        LABEL_RESULT,
+        LABEL_CAUSE
+};
 
 // clang-format off
 #define METRICS(M) \
