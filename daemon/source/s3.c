@@ -287,19 +287,12 @@ static int open_indexed(struct opening *o)
 {
         static const char *const name = FOLDER_INDEX;
         struct source_set *set = o->set;
+        const char **names = NULL;
         int r = open_objects(o, &name, 1, true, &set->index_object);
         if (r == 0)
-                r = object_http_text(&set->index_object, ST_HEADER_MAX, &set->index_text, o->error);
+                r = source_set_fetch_index(set, &names, o->error);
         if (r == 0)
-                r = source_set_index(set, o->error);
-        if (r < 0)
-                return r;
-        const char **names = calloc(set->index.n_files, sizeof(*names));
-        if (names == NULL)
-                return no_memory(o);
-        for (size_t i = 0; i < set->index.n_files; i++)
-                names[i] = st_index_file(&set->index, i);
-        r = open_files(o, names, set->index.n_files);
+                r = open_files(o, names, set->index.n_files);
         free(names);
         return r;
 }
