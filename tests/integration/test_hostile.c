@@ -320,15 +320,9 @@ static bool descriptors_are_back(void *before)
 }
 
 /* CONNECTIONS=10000 is what `make soak` asks for. */
-static size_t how_many(void)
-{
-        const char *text = getenv("CONNECTIONS");
-        return text != NULL ? strtoul(text, NULL, 10) : 600;
-}
-
 START_TEST(connections_in_great_number)
 {
-        size_t n = how_many();
+        size_t n = env_number("CONNECTIONS", 600);
         struct wire *many = must_alloc(n * sizeof(*many));
         streamer_client *c = client_open(&stage);
         unsigned before = process_fds(stage.pid);

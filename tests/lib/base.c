@@ -49,6 +49,13 @@ void die_errno(const char *format, ...)
         die("%s: %s", text, strerror(err));
 }
 
+uint64_t env_number(const char *name, uint64_t otherwise)
+{
+        const char *text = getenv(name);
+        uint64_t n = text != NULL ? strtoull(text, NULL, 10) : 0;
+        return n != 0 ? n : otherwise;
+}
+
 void *must_alloc(size_t size)
 {
         void *p = calloc(1, size ? size : 1);

@@ -27,6 +27,7 @@ _Noreturn void die_errno(const char *format, ...) __attribute__((format(printf, 
                 must_;                                                                                                 \
         })
 
+uint64_t env_number(const char *name, uint64_t otherwise);                        /* 0 and what is not set: otherwise */
 void *must_alloc(size_t size);                                                    /* zeroed */
 void *must_realloc(void *p, size_t size);                                         /* not zeroed */
 char *format_text(const char *format, ...) __attribute__((format(printf, 1, 2))); /* the caller frees */

@@ -11,21 +11,15 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static uint64_t setting(const char *name, uint64_t otherwise)
-{
-        const char *text = getenv(name);
-        return text != NULL && text[0] != '\0' ? strtoull(text, NULL, 10) : otherwise;
-}
-
 int main(void)
 {
         struct checker_counts counts = {0};
         char folder[PATH_SIZE];
-        uint64_t seed = setting("CHECKER_SEED", clock_ns()), steps = setting("CHECKER_STEPS", 100000);
+        uint64_t seed = env_number("CHECKER_SEED", clock_ns()), steps = env_number("CHECKER_STEPS", 100000);
         folder_make(folder, "streamerd-checker");
         printf("checker: seed %" PRIu64 ", %" PRIu64 " steps\n", seed, steps);
         fflush(stdout);
-        alarm((unsigned)setting("CHECKER_SECONDS", 1800));
+        alarm((unsigned)env_number("CHECKER_SECONDS", 1800));
         checker_run(folder, seed, steps, &counts);
         printf("checker:");
         checker_print(&counts);

@@ -11,22 +11,16 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static uint64_t setting(const char *name, uint64_t otherwise)
-{
-        const char *text = getenv(name);
-        return text != NULL && text[0] != '\0' ? strtoull(text, NULL, 10) : otherwise;
-}
-
 int main(void)
 {
         struct kills_counts counts = {0};
         char folder[PATH_SIZE];
-        uint64_t seed = setting("KILLS_SEED", clock_ns()), kills = setting("KILLS", 200);
+        uint64_t seed = env_number("KILLS_SEED", clock_ns()), kills = env_number("KILLS", 200);
 
         folder_make(folder, "streamerd-kills");
         printf("kills: seed %" PRIu64 ", %" PRIu64 " kills\n", seed, kills);
         fflush(stdout);
-        alarm((unsigned)setting("KILLS_SECONDS", 900));
+        alarm((unsigned)env_number("KILLS_SECONDS", 900));
         kills_run(folder, seed, (unsigned)kills, &counts);
         printf("kills: %u, %u of them while it started; names: %u as last told, %u as before that, %u not there; "
                "leases: %u held, %u lost\n",

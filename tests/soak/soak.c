@@ -267,13 +267,6 @@ static void start_worker(void)
 
 /* ---- the whole ---- */
 
-static uint64_t setting(const char *name, uint64_t otherwise)
-{
-        const char *text = getenv(name);
-        uint64_t n = text != NULL ? strtoull(text, NULL, 10) : 0;
-        return n != 0 ? n : otherwise;
-}
-
 /* Workers end by themselves and are replaced, until the time is over; the last ones are waited for. */
 static void run_workers(uint64_t until)
 {
@@ -333,7 +326,7 @@ static void print_counts(uint64_t seconds, uint64_t half_way, uint64_t end, doub
 
 START_TEST(a_daemon_under_random_load_gives_all_back)
 {
-        uint64_t seconds = setting("SOAK_SECONDS", 60);
+        uint64_t seconds = env_number("SOAK_SECONDS", 60);
         streamer_client *c = client_open(&stage);
         uint64_t used = client_used(c);
         unsigned fds = process_fds(stage.pid);
@@ -374,9 +367,9 @@ static void begin(void)
 
 int main(void)
 {
-        seed = setting("SOAK_SEED", clock_ns() % 1000000007);
+        seed = env_number("SOAK_SEED", clock_ns() % 1000000007);
         suite_begin("soak");
-        TCase *all = suite_group("all", begin, stage_end, (int)setting("SOAK_SECONDS", 60) + 120);
+        TCase *all = suite_group("all", begin, stage_end, (int)env_number("SOAK_SECONDS", 60) + 120);
         tcase_add_test(all, a_daemon_under_random_load_gives_all_back);
         return suite_run();
 }
