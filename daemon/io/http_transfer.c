@@ -7,7 +7,6 @@
  */
 #include "daemon/io/http_transfer.h"
 
-#include "daemon/base/log.h"
 #include "daemon/base/metric.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http_policy.h"
@@ -16,7 +15,6 @@
 #include <inttypes.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/random.h>
 
 #define MS UINT64_C(1000000)
 #define BODY_KEPT (8 * KiB) /* of an answer that is no success */
@@ -301,7 +299,7 @@ void http_transfer_deinit(struct http_transfer *t)
 
 /* ---- a try ends ---- */
 
-static int refused(struct http_transfer *t)
+int http_transfer_refused(struct http_transfer *t)
 {
         struct http_access *access = t->request.access;
         if (access == NULL || access->ops->refused == NULL || !http_transfer_same_origin(t))
@@ -331,7 +329,7 @@ static enum http_outcome status_outcome(struct http_transfer *t)
         status_error(t);
         if (http_status_again(status))
                 return HTTP_AGAIN;
-        return refused(t) == 1 ? HTTP_AGAIN : HTTP_FAILED;
+        return http_transfer_refused(t) == 1 ? HTTP_AGAIN : HTTP_FAILED;
 }
 
 /* Certificates and settings do not get better by themselves. */
@@ -416,33 +414,4 @@ void http_transfer_finish(struct http_loop *loop, struct http_transfer *t, int c
                 t->answer.led = strdup(t->url);
         list_remove(&t->link);
         t->done(t, outcome);
-}
-
-static enum metric_cause cause_of(const struct http_transfer *t)
-{
-        if (t->stalled)
-                return CAUSE_STALLED;
-        if (http_status_slow_down(t->answer.status))
-                return CAUSE_SLOW_DOWN;
-        return t->answer.status >= 300 ? CAUSE_STATUS : CAUSE_BROKEN;
-}
-
-bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned tries)
-{
-        const struct http_opts *opts = http_opts(t->http);
-        uint64_t draw = 0;
-        retry->made++;
-        if (retry->made < (tries > 0 ? tries : opts->tries)) {
-                if (getrandom(&draw, sizeof(draw), GRND_NONBLOCK) < 0)
-                        draw = now_ns();
-                uint64_t pause = http_pause(opts, retry->made, header(t, "Retry-After"), draw);
-                retry->at_ns = now_ns() + pause;
-                metric_add_cause(METRIC_RETRIES, cause_of(t), 1);
-                log_debug("try %u: %s; the next in %" PRIu64 " ms", retry->made, t->error.text, pause / MS);
-                return true;
-        }
-        if (t->answer.status >= 300)
-                refused(t);
-        error_set(&t->error, t->error.code, "given up after %u tries: %s", retry->made, t->error.text);
-        return false;
 }

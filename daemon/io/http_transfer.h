@@ -82,7 +82,7 @@ void http_loop_wake(struct http_loop *loop);
 /* Closes connections that are kept alive. None may be in it. */
 void http_loop_forget(struct http_loop *loop);
 
-/* ---- between the files: http_transfer.c, http_options.c, http_loop.c ---- */
+/* ---- between the files: http_transfer.c, http_options.c, http_retry.c, http_loop.c ---- */
 
 bool http_stopping(const struct http *http);
 void http_transfer_judge(struct http_transfer *t, enum http_outcome verdict);
@@ -90,6 +90,8 @@ void http_transfer_judge(struct http_transfer *t, enum http_outcome verdict);
 void http_transfer_begin(struct http_loop *loop, struct http_transfer *t);
 /* `code` is libcurl's. */
 void http_transfer_finish(struct http_loop *loop, struct http_transfer *t, int code);
+/* As http_access.refused answers. */
+int http_transfer_refused(struct http_transfer *t);
 /* What is asked at present is where the request went first. */
 bool http_transfer_same_origin(const struct http_transfer *t);
 

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Between two tries: a pause that doubles, with full jitter, or what the server asks for. After the last
+ * one whoever knows the server has the words for its refusal.
+ */
+#include "daemon/io/http_transfer.h"
+
+#include "daemon/base/log.h"
+#include "daemon/base/metric.h"
+#include "daemon/base/util.h"
+#include "daemon/io/http_policy.h"
+
+#include <inttypes.h>
+#include <sys/random.h>
+
+#define MS UINT64_C(1000000)
+
+static enum metric_cause cause_of(const struct http_transfer *t)
+{
+        if (t->stalled)
+                return CAUSE_STALLED;
+        if (http_status_slow_down(t->answer.status))
+                return CAUSE_SLOW_DOWN;
+        return t->answer.status >= 300 ? CAUSE_STATUS : CAUSE_BROKEN;
+}
+
+bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned tries)
+{
+        const struct http_opts *opts = http_opts(t->http);
+        uint64_t draw = 0;
+        retry->made++;
+        if (retry->made < (tries > 0 ? tries : opts->tries)) {
+                if (getrandom(&draw, sizeof(draw), GRND_NONBLOCK) < 0)
+                        draw = now_ns();
+                uint64_t pause =
+                        http_pause(opts, retry->made, http_headers_find(&t->answer.headers, "Retry-After"), draw);
+                retry->at_ns = now_ns() + pause;
+                metric_add_cause(METRIC_RETRIES, cause_of(t), 1);
+                log_debug("try %u: %s; the next in %" PRIu64 " ms", retry->made, t->error.text, pause / MS);
+                return true;
+        }
+        if (t->answer.status >= 300)
+                http_transfer_refused(t);
+        error_set(&t->error, t->error.code, "given up after %u tries: %s", retry->made, t->error.text);
+        return false;
+}
