@@ -142,10 +142,11 @@ static int make_devices(struct daemon *d, struct error *error)
         return 0;
 }
 
-/* A device that copies wants two slots for each block in flight: one is filled, one is copied. */
+/* A device that copies wants two slots for each reader thread: one is filled, one is copied. */
 static uint64_t default_ring(const struct daemon *d)
 {
-        return (uint64_t)d->config.io.concurrency * d->config.io.block_size * (d->cuda != NULL ? 2 : 1);
+        uint64_t blocks = d->config.io.concurrency;
+        return (d->cuda != NULL ? 2 * READER_THREADS_PER_BLOCK * blocks : blocks) * d->config.io.block_size;
 }
 
 /* Host memory that is copied to GPUs sits next to them. */

@@ -8,9 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* Threads: twice a load's share, so that one load at full concurrency leaves as many free; those
- * that hang are replaced until there are this many times the base. */
-#define THREADS_PER_CONCURRENCY 2u
+/* Threads that hang are replaced until there are this many times the base. */
 #define THREADS_CAP 3u
 
 /* ---- engines ---- */
@@ -290,7 +288,7 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
         pthread_condattr_destroy(&attr);
         list_init(&reader->jobs);
         reader->engines[READ_PREAD] = (struct engine){
-                .ops = &reader_pread_ops, .base = opts->concurrency * THREADS_PER_CONCURRENCY, .places = 1};
+                .ops = &reader_pread_ops, .base = opts->concurrency * READER_THREADS_PER_BLOCK, .places = 1};
         reader_http_init(reader);
         for (size_t i = 0; i < READ_ENGINES; i++)
                 list_init(&reader->engines[i].threads);

@@ -39,6 +39,8 @@ struct http;
 
 #define READ_TARGETS 64
 #define READER_WEIGHT 100u
+/* Threads for each block that one load may have in flight: at full concurrency it leaves as many free. */
+#define READER_THREADS_PER_BLOCK 2u
 
 /* One device's segments, as a job's blocks go there. Dead from the start: the job leaves it out. */
 struct read_target {
