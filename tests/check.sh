@@ -11,7 +11,7 @@ allowed=$(dirname "$0")/skips.txt
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 limit=${TEST_TIMEOUT:-900}
-passed=0 failed=0 skipped=0 failures=()
+passed=0 failed=0 skipped=0 failures=() took=
 
 run() {
         case $1 in
@@ -26,7 +26,7 @@ count() {
         local checks failures errors
         read -r checks failures errors < <(sed -nE \
                 -e 's/^[0-9]+%: Checks: ([0-9]+), Failures: ([0-9]+), Errors: ([0-9]+)$/\1 \2 \3/p' \
-                -e 's/^[a-z_]+: ([0-9]+) inputs$/\1 0 0/p' "$output" |
+                -e 's/^[a-z0-9_]+: ([0-9]+) inputs$/\1 0 0/p' "$output" |
                 awk '{ a += $1; b += $2; c += $3 } END { if (NR) print a, b, c }')
         [ -n "${checks:-}" ] || return 1
         passed=$((passed + checks - failures - errors))
@@ -44,8 +44,10 @@ note_skips() {
 
 for program in "$@"; do
         echo "# $program"
+        began=$SECONDS
         run "$program" 2>&1 | tee "$output"
         status=${PIPESTATUS[0]}
+        took+="$((SECONDS - began)) s $program"$'\n'
         note_skips "$program"
         if ! count; then
                 failures+=("$program: exit status $status, no summary")
@@ -54,6 +56,8 @@ for program in "$@"; do
                 failures+=("$program: exit status $status")
         fi
 done
+echo "$SECONDS s in all; longest:"
+printf '%s' "$took" | sort -rn | head -8
 [ ${#failures[@]} -eq 0 ] || printf 'FAILED: %s\n' "${failures[@]}"
 echo "$passed passed, $failed failed, $skipped skipped in $# programs"
 [ ${#failures[@]} -eq 0 ]
