@@ -42,7 +42,8 @@ bool evict_choose(struct evict_candidate *candidates, size_t n, uint64_t needed)
 {
         uint64_t left = evict_possible(candidates, n);
         bool enough = left >= needed;
-        qsort(candidates, n, sizeof(*candidates), by_worth);
+        if (n > 0) /* of none there may be no list */
+                qsort(candidates, n, sizeof(*candidates), by_worth);
         for (size_t i = n; i-- > 0;) {
                 struct evict_candidate *c = &candidates[i];
                 c->chosen = enough && may_go(c) && left - c->bytes < needed;

@@ -19,7 +19,7 @@ static void must_hold(bool condition)
 static void check_setting(const struct setting *setting, const struct config *config)
 {
         const void *field = (const char *)config + setting->offset;
-        uint64_t value;
+        uint64_t value = 0;
         switch (setting->kind) {
         case SETTING_PATH:
                 must_hold(config->socket == NULL || config->socket[0] == '/');
@@ -28,7 +28,12 @@ static void check_setting(const struct setting *setting, const struct config *co
                 must_hold(*(const enum config_addressing *)field <= CONFIG_ADDRESSING_VIRTUAL);
                 return;
         case SETTING_FILE:
+        case SETTING_FOLDER:
+        case SETTING_LISTEN:
         case SETTING_BOOL:
+                return;
+        case SETTING_LOG_FORMAT:
+                must_hold(*(const enum log_format *)field <= LOG_FORMAT_JSON);
                 return;
         case SETTING_LEVEL:
                 must_hold(config->log.level <= LOG_LEVEL_DEBUG);
@@ -36,8 +41,11 @@ static void check_setting(const struct setting *setting, const struct config *co
         case SETTING_UNSIGNED:
                 value = *(const unsigned *)field;
                 break;
-        default:
+        case SETTING_COUNT:
+        case SETTING_SIZE:
+        case SETTING_DURATION:
                 value = *(const uint64_t *)field;
+                break;
         }
         must_hold(value >= setting->min && value <= setting->max && value % setting->multiple == 0);
 }
