@@ -208,20 +208,24 @@ void manager_spawn(struct manager *m)
         m->d.pidfd = must((int)syscall(SYS_pidfd_open, m->d.pid, 0));
 }
 
+static bool has_said_ready(struct manager *m)
+{
+        pthread_mutex_lock(&m->mutex);
+        bool ready = m->ready;
+        pthread_mutex_unlock(&m->mutex);
+        return ready;
+}
+
 static bool is_ready(void *arg)
 {
         struct manager *m = arg;
         struct pollfd exited = {.fd = m->d.pidfd, .events = POLLIN};
-
-        pthread_mutex_lock(&m->mutex);
-        bool ready = m->ready;
-        pthread_mutex_unlock(&m->mutex);
-        return ready || poll(&exited, 1, 0) > 0;
+        return has_said_ready(m) || poll(&exited, 1, 0) > 0;
 }
 
 void manager_ready(struct manager *m)
 {
-        if (!eventually(is_ready, m, START_MS) || !m->ready)
+        if (!eventually(is_ready, m, START_MS) || !has_said_ready(m))
                 daemon_die(&m->d, "did not become ready");
 }
 
