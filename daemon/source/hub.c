@@ -244,11 +244,8 @@ static int open_files(struct opening *o, const char *const *names, size_t n)
         int r = source_set_reserve(o->set, n, o->error);
         if (r == 0)
                 r = open_objects(o, names, n, false, o->set->objects);
-        if (r == STREAMER_ENOENT) {
-                struct error said = *o->error;
-                r = error_set(o->error, STREAMER_EFAILED, "%s, but: %s",
-                              o->set->has_index ? "named by the index" : "listed in its revision", said.text);
-        }
+        if (r == STREAMER_ENOENT)
+                r = source_set_missing(o->set, "listed in its revision", o->error);
         if (r == 0)
                 o->set->n_objects = n;
         for (size_t i = 0; r == 0 && i < n; i++)

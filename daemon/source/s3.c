@@ -272,12 +272,8 @@ static int open_files(struct opening *o, const char *const *names, size_t n)
         int r = source_set_reserve(o->set, n, o->error);
         if (r == 0)
                 r = open_objects(o, names, n, false, o->set->objects);
-        /* The list or the index promises the file, so the source is there, and broken. */
-        if (r == STREAMER_ENOENT && o->uri->prefix) {
-                struct error said = *o->error;
-                r = error_set(o->error, STREAMER_EFAILED, "%s, but: %s",
-                              o->set->has_index ? "named by the index" : "listed with its prefix", said.text);
-        }
+        if (r == STREAMER_ENOENT && o->uri->prefix)
+                r = source_set_missing(o->set, "listed with its prefix", o->error);
         if (r == 0)
                 o->set->n_objects = n;
         return r;

@@ -120,6 +120,12 @@ int source_set_fetch_index(struct source_set *set, const char ***names, struct e
         return 0;
 }
 
+int source_set_missing(const struct source_set *set, const char *listed, struct error *error)
+{
+        return error_set(error, STREAMER_EFAILED, "%s, but: %s", set->has_index ? "named by the index" : listed,
+                         error->text);
+}
+
 void source_set_deinit(struct source_set *set)
 {
         for (size_t i = 0; i < set->n_objects; i++)

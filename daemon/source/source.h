@@ -111,6 +111,10 @@ int source_set_index(struct source_set *set, struct error *error);
  */
 int source_set_fetch_index(struct source_set *set, const char ***names, struct error *error);
 
+/* A file that the index, or else the list (`listed`: "listed in its revision"), promises is not there: the
+ * source is, and broken. Adds to what *error says. */
+int source_set_missing(const struct source_set *set, const char *listed, struct error *error);
+
 /* The same files in the same versions? (joins, aliases, "already resident") */
 struct source_identity {
         unsigned char digest[16]; /* over every object's version, in order, and the index's */
