@@ -32,6 +32,23 @@ void *must_alloc(size_t size);                                                  
 void *must_realloc(void *p, size_t size);                                         /* not zeroed */
 char *format_text(const char *format, ...) __attribute__((format(printf, 1, 2))); /* the caller frees */
 
+/* ---- chance ---- */
+
+/* splitmix64: the same state gives the same numbers on any machine. */
+#define SPLITMIX_GAMMA UINT64_C(0x9e3779b97f4a7c15)
+static inline uint64_t splitmix(uint64_t z)
+{
+        z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+        z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+        return z ^ (z >> 31);
+}
+
+/* Below n; the state goes on. */
+static inline uint64_t draw_below(uint64_t *state, uint64_t n)
+{
+        return splitmix(*state += SPLITMIX_GAMMA) % n;
+}
+
 /* ---- folders and files ---- */
 
 /* A fresh folder below $TMPDIR, else /var/tmp (not /tmp, which may be a tmpfs without O_DIRECT). */

@@ -20,10 +20,7 @@ void differ(const struct checker *c, const char *format, ...)
 
 uint64_t random_below(struct checker *c, uint64_t n)
 {
-        uint64_t z = (c->chance += UINT64_C(0x9e3779b97f4a7c15));
-        z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-        z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-        return (z ^ (z >> 31)) % n;
+        return draw_below(&c->chance, n);
 }
 
 const char *name_of(unsigned n)

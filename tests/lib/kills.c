@@ -63,11 +63,7 @@ static void say_seed(const char *text)
 
 static uint64_t below(struct kills *k, uint64_t n)
 {
-        uint64_t z = (k->chance += UINT64_C(0x9e3779b97f4a7c15));
-
-        z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-        z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-        return (z ^ (z >> 31)) % n;
+        return draw_below(&k->chance, n);
 }
 
 /* ---- versions ---- */

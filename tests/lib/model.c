@@ -2,7 +2,7 @@
  *
  * Tables of tensors, their contents and digests: see model.h.
  *
- * Contents are splitmix64 run as a counter: word k of a tensor is mix(key + k * GAMMA), which has
+ * Contents are splitmix64 run as a counter: word k of a tensor is splitmix(key + k * GAMMA), which has
  * random access, no state, and is fast enough to write a gigabyte in about a second.
  */
 #include "tests/lib/model.h"
@@ -14,7 +14,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define GAMMA UINT64_C(0x9e3779b97f4a7c15)
 #define LEAF (UINT64_C(1) << 20)
 
 /* ---- the table ---- */
@@ -112,31 +111,24 @@ size_t model_index(const struct model *m, const char *name)
 
 /* ---- contents ---- */
 
-static inline uint64_t mix(uint64_t z)
-{
-        z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-        z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-        return z ^ (z >> 31);
-}
-
 static void contents(uint64_t key, uint64_t from, unsigned char *to, size_t len)
 {
         uint64_t k = from / 8;
         size_t skip = (size_t)(from % 8);
 
         if (skip > 0 && len > 0) {
-                uint64_t word = mix(key + k++ * GAMMA);
+                uint64_t word = splitmix(key + k++ * SPLITMIX_GAMMA);
                 size_t n = len < 8 - skip ? len : 8 - skip;
                 memcpy(to, (unsigned char *)&word + skip, n);
                 to += n;
                 len -= n;
         }
         for (; len >= 8; len -= 8, to += 8) {
-                uint64_t word = mix(key + k++ * GAMMA);
+                uint64_t word = splitmix(key + k++ * SPLITMIX_GAMMA);
                 memcpy(to, &word, 8);
         }
         if (len > 0) {
-                uint64_t word = mix(key + k * GAMMA);
+                uint64_t word = splitmix(key + k * SPLITMIX_GAMMA);
                 memcpy(to, &word, len);
         }
 }

@@ -50,10 +50,7 @@ static uint64_t chance;
 
 static uint64_t random_below(uint64_t n)
 {
-        uint64_t z = (chance += UINT64_C(0x9e3779b97f4a7c15));
-        z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-        z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-        return (z ^ (z >> 31)) % n;
+        return draw_below(&chance, n);
 }
 
 /* ---- models: each file tells its seed ---- */
