@@ -32,7 +32,7 @@ const char config_usage[] =
         "  --socket PATH       where to listen (" CONFIG_DEFAULT_SOCKET ")\n"
         "  --state DIR         where it keeps what it knows over a restart ($STATE_DIRECTORY; none)\n"
         "  --config FILE       settings (" CONFIG_DEFAULT_PATH " if it is there)\n"
-        "  --concurrency N     blocks in flight for one load (16)\n"
+        "  --concurrency N     blocks read at once for one load (16)\n"
         "  --block-size S      bytes of one read, a multiple of 1MiB (8MiB)\n"
         "  --memory-limit S    bytes of the staging ring (0: concurrency x block size)\n"
         "  --log-level L       error, warn, info or debug (info)\n"

@@ -75,7 +75,7 @@ struct config {
         struct config_device *devices;
         size_t n_devices;
         struct {
-                unsigned concurrency;  /* 16: blocks in flight for one load */
+                unsigned concurrency;  /* 16: blocks read at once for one load */
                 uint64_t block_size;   /* 8 MiB; a multiple of 1 MiB */
                 uint64_t memory_limit; /* of the staging ring; 0 = default: concurrency x block_size */
                 uint64_t stall_ns;     /* 30 s without a byte: the load is quarantined */

@@ -38,6 +38,9 @@ void flights_deinit(struct flights *flights); /* none may be in flight */
  * taken over; 0: nothing of it is (copied at once, or failed). */
 int flights_start(struct flights *flights, const struct ticket *ticket, const unsigned char *data);
 
+/* The youngest takes no place any more: its thread has done with it. */
+void flights_leave_place(struct flights *flights);
+
 /* Until the oldest has arrived everywhere, or failed; then reap. At least one is in flight. */
 void flights_wait(struct flights *flights);
 /* Lands and gives back what has arrived. */

@@ -109,7 +109,10 @@ void reader_give(struct reader *reader, struct ticket *ticket, const struct erro
                 job->slots--;
         }
         job->in_flight--;
-        reader->engines[job->engine].busy--;
+        if (ticket->copied)
+                job->copying--;
+        else
+                reader_place_left(reader, job);
         bool others = job->link.next != job->link.prev || ticket->slot != NULL;
         job_settle(reader, job);
         /* This thread takes the next block itself; what it freed may let another one in. */
@@ -141,7 +144,7 @@ static void job_ended(struct wake_item *item)
 void reader_start(struct reader *reader, struct read_job *job)
 {
         job->next = 0;
-        job->in_flight = job->slots = job->stalled = job->held = 0;
+        job->in_flight = job->copying = job->busy = job->slots = job->stalled = job->held = 0;
         job->quiet = false;
         job->stopped = job->over = job->failed = false;
         job->begun_ns = now_ns();
@@ -265,8 +268,9 @@ void reader_usage(struct reader *reader, struct reader_usage *usage)
         for (size_t i = 0; i < READ_ENGINES; i++) {
                 usage->threads += reader->engines[i].alive;
                 usage->stuck_threads += reader->engines[i].stuck;
-                usage->blocks += reader->engines[i].busy;
         }
+        list_each (pos, &reader->jobs)
+                usage->blocks += container_of(pos, struct read_job, link)->in_flight;
         /* Slots that are still to be touched are nobody's. */
         usage->used_slots -= reader->untouched < usage->used_slots ? reader->untouched : usage->used_slots;
         pthread_mutex_unlock(&reader->mutex);

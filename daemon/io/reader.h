@@ -15,10 +15,12 @@
  * of its device's node where one is free, and a thread takes blocks for its own node first. Neither is
  * waited for: a slot or a block of another node is better than none.
  *
- * Fairness. A load holds at most `concurrency` tickets (fewer where its engine says so), and of what
- * the others leave free (places of the engine, and slots where it needs them) at most half, less where
- * others weigh more (share.h): so whoever comes next finds a place and a slot at once, a load whose
- * storage hangs cannot take the rest, and loads that run side by side get shares by their weights.
+ * Fairness. A load reads at most `concurrency` blocks at once (fewer where its engine says so), and holds
+ * of what the others leave free (places of the engine, and slots where it needs them) at most half, less
+ * where others weigh more (share.h): so whoever comes next finds a place and a slot at once, a load whose
+ * storage hangs cannot take the rest, and loads that run side by side get shares by their weights. A block
+ * that is copied to its devices holds its slot alone: the next one is read meanwhile, at a concurrency of
+ * one, too.
  */
 #ifndef DAEMON_IO_READER_H
 #define DAEMON_IO_READER_H
@@ -82,8 +84,10 @@ struct read_job {
         struct wake_item item;
         struct share share;
         size_t next;
-        unsigned in_flight, slots, stalled;
-        unsigned limit; /* of tickets; the engine's to change. 0: they are taken by name */
+        unsigned in_flight, copying; /* tickets; of these, that are read and on their way to devices */
+        unsigned busy;               /* places of the engine that it takes and that do not hang */
+        unsigned slots, stalled;
+        unsigned limit; /* of tickets that are not copied; the engine's to change. 0: they are taken by name */
         unsigned held;  /* what keeps it from ending beside its tickets */
         bool stopped, over;
         int node;   /* of its devices; NUMA_ANYWHERE where they have none, or several */
@@ -123,7 +127,7 @@ struct engine {
         struct list threads;
         unsigned base, alive, stuck; /* threads: wanted, there, of these hanging */
         unsigned places;             /* tickets that one thread can hold */
-        unsigned busy;               /* tickets that count */
+        unsigned busy;               /* places that are taken, and do not hang */
         unsigned jobs;
 };
 
@@ -152,6 +156,7 @@ struct ticket {
         const struct plan_block *block;
         uint64_t targets;    /* bits: those that lived when it was taken */
         unsigned char *slot; /* NULL where the block lands in place */
+        bool copied;         /* read and hashed, and on its way to devices: it takes no place */
 };
 
 int reader_init(struct reader *reader, const struct reader_opts *opts, struct wake *wake, struct error *error);
@@ -185,6 +190,9 @@ void reader_usage(struct reader *reader, struct reader_usage *usage);
 /* ---- of the reader's own files, with its lock held ---- */
 
 void reader_wake_locked(struct reader *reader, bool all);
+/* A place of the job's engine. */
+void reader_place_taken(struct reader *reader, struct read_job *job);
+void reader_place_left(struct reader *reader, struct read_job *job);
 /* Before a thread runs. */
 void reader_place_ring(struct reader *reader);
 int reader_job_node(const struct read_job *job);
@@ -220,6 +228,8 @@ void reader_slot_put(struct reader *reader, unsigned char *slot);
 void reader_leave_locked(struct reader *reader, enum read_engine engine);
 /* A target cannot take what is read: it is dead from here on. */
 void reader_lose(struct reader *reader, struct read_job *job, struct read_target *target, const struct error *error);
+/* The block is read, and its copies are on their way: another may be read. */
+void reader_copies(struct reader *reader, struct ticket *ticket);
 /* Nothing more is to be done for the block: it has landed, unless no target of it lives. */
 void reader_landed(const struct ticket *ticket);
 /* Gives it back: an error is the whole job's. */

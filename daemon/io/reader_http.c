@@ -78,8 +78,10 @@ void http_block_done(struct http_thread *self, struct ticket *ticket, const unsi
                 r = flights_start(&self->flights, ticket, data);
         }
         ticket_gone(self);
-        if (r == 1)
+        if (r == 1) {
+                flights_leave_place(&self->flights);
                 return;
+        }
         reader_landed(ticket);
         reader_give(self->reader, ticket, NULL);
 }

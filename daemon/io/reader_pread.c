@@ -279,18 +279,23 @@ int pread_range(const struct object *object, uint64_t offset, uint64_t len, unsi
 
 /* ---- threads ---- */
 
-static void set_job(struct pread_thread *self, struct read_job *job)
+static void set_job_locked(struct pread_thread *self, struct read_job *job)
 {
         struct reader *reader = self->reader;
-        pthread_mutex_lock(&reader->mutex);
         if (self->stuck) { /* it came back */
                 self->stuck = false;
                 self->job->stalled--;
                 reader->engines[READ_PREAD].stuck--;
-                reader->engines[READ_PREAD].busy++;
+                reader_place_taken(reader, self->job);
         }
         self->job = job;
-        pthread_mutex_unlock(&reader->mutex);
+}
+
+static void set_job(struct pread_thread *self, struct read_job *job)
+{
+        pthread_mutex_lock(&self->reader->mutex);
+        set_job_locked(self, job);
+        pthread_mutex_unlock(&self->reader->mutex);
 }
 
 static void do_block(struct pread_thread *self, struct ticket *ticket)
@@ -306,14 +311,25 @@ static void do_block(struct pread_thread *self, struct ticket *ticket)
         set_job(self, NULL);
         if (r <= 0)
                 reader_give(self->reader, ticket, r < 0 ? &error : NULL);
+        else
+                flights_leave_place(&self->flights);
 }
 
+/* A thread that waits is nobody else's: it takes a place of its job, though not one of its reads. */
 static void wait_for_copy(struct pread_thread *self)
 {
+        struct reader *reader = self->reader;
+        struct read_job *job = self->flights.oldest_first[0].ticket.job;
         __atomic_store_n(&self->moved_ns, now_ns(), __ATOMIC_RELAXED);
-        set_job(self, self->flights.oldest_first[0].ticket.job);
+        pthread_mutex_lock(&reader->mutex);
+        set_job_locked(self, job);
+        reader_place_taken(reader, job);
+        pthread_mutex_unlock(&reader->mutex);
         flights_wait(&self->flights);
-        set_job(self, NULL);
+        pthread_mutex_lock(&reader->mutex);
+        set_job_locked(self, NULL);
+        reader_place_left(reader, job);
+        pthread_mutex_unlock(&reader->mutex);
         flights_reap(&self->flights);
 }
 
@@ -386,7 +402,7 @@ static void pread_watch(struct reader *reader, uint64_t now)
                 t->stuck = true;
                 t->job->stalled++;
                 engine->stuck++;
-                engine->busy--;
+                reader_place_left(reader, t->job);
         }
 }
 

@@ -6,6 +6,31 @@
  */
 #include "daemon/io/reader.h"
 
+/* ---- places ---- */
+
+void reader_place_taken(struct reader *reader, struct read_job *job)
+{
+        job->busy++;
+        reader->engines[job->engine].busy++;
+}
+
+void reader_place_left(struct reader *reader, struct read_job *job)
+{
+        job->busy--;
+        reader->engines[job->engine].busy--;
+}
+
+void reader_copies(struct reader *reader, struct ticket *ticket)
+{
+        struct read_job *job = ticket->job;
+        pthread_mutex_lock(&reader->mutex);
+        ticket->copied = true;
+        job->copying++;
+        reader_place_left(reader, job);
+        reader->engines[job->engine].ops->wake(reader, false);
+        pthread_mutex_unlock(&reader->mutex);
+}
+
 static unsigned places_of(const struct engine *engine)
 {
         return (engine->alive - engine->stuck) * engine->places;
@@ -39,15 +64,16 @@ static bool slot_for(const struct reader *reader, const struct read_job *job, un
         return n_free > 0 && job->slots < share_of(&job->share, most, n_free + job->slots);
 }
 
+/* What is copied has been read: it holds its slot, and no place. */
 static bool may_take(const struct reader *reader, const struct read_job *job)
 {
-        if (!has_blocks(job) || job->in_flight >= job->limit)
+        if (!has_blocks(job) || job->in_flight - job->copying >= job->limit)
                 return false;
         const struct engine *engine = &reader->engines[job->engine];
         unsigned most = heaviest(reader, job);
-        unsigned others = engine->busy - (job->in_flight - job->stalled);
+        unsigned others = engine->busy - job->busy;
         unsigned usable = places_of(engine);
-        if (job->in_flight - job->stalled >= share_of(&job->share, most, usable > others ? usable - others : 0))
+        if (job->busy >= share_of(&job->share, most, usable > others ? usable - others : 0))
                 return false;
         return slot_for(reader, job, most);
 }
@@ -95,9 +121,10 @@ static void take_next(struct reader *reader, struct read_job *job, struct ticket
         ticket->block = &job->plan->blocks[job->next++];
         ticket->slot = ticket->block->in_place ? NULL : staging_get_near(&reader->staging, job->node);
         ticket->targets = take_targets(job);
+        ticket->copied = false;
         job->slots += ticket->slot != NULL;
         job->in_flight++;
-        reader->engines[job->engine].busy++;
+        reader_place_taken(reader, job);
         share_take(&job->share, &reader->virtual_time, ticket->block->len);
         list_remove(&job->link);
         list_append(&reader->jobs, &job->link);

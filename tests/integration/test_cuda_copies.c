@@ -17,17 +17,22 @@ static struct fake_state *gpus;
 static streamer_client *client;
 
 /* Further settings of cuda, and the driver's version; NULL: none, the newest. */
-static void start(const char *settings, const char *driver_version)
+static void start_with(const char *more, const char *settings, const char *driver_version)
 {
         const struct gpus two = {.n = 2,
                                  .runtime = "libcudart.so.12",
                                  .cuda = settings,
-                                 .more = "io: {block_size: 2MiB}\n",
+                                 .more = more,
                                  .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB"}};
         if (driver_version != NULL)
                 setenv("FAKECUDA_VERSION", driver_version, 1);
         gpus = gpus_start(&two);
         client = client_open(&stage);
+}
+
+static void start(const char *settings, const char *driver_version)
+{
+        start_with("io: {block_size: 2MiB}\n", settings, driver_version);
 }
 
 static void end(void)
@@ -127,6 +132,35 @@ START_TEST(a_block_for_two_gpus_is_copied_once_to_each)
 }
 END_TEST
 
+static bool two_copies_fly(void *arg)
+{
+        (void)arg;
+        return gpus->copies == 2;
+}
+
+/* While no event fires nothing is copied, so whatever is handed to the GPU next was read meanwhile. */
+START_TEST(storage_and_bus_work_at_once_where_one_block_is_read_at_a_time)
+{
+        struct model *m = ordinary_model();
+        char *path = suite_path("m.safetensors");
+        streamer_op *op;
+        model_write(m, path);
+        start_with("io: {block_size: 2MiB, concurrency: 1}\n", NULL, NULL);
+        gpus->hold = 1;
+        streamer_load_opts opts = {
+                .struct_size = sizeof(opts), .source = path, .name = "m", .devices = devices, .n_devices = 1};
+        client_ok(client, streamer_load(client, &opts, &op), "load");
+        ck_assert(eventually(two_copies_fly, NULL, 20000));
+        ck_assert_uint_eq(gpus->copied[0], 0);
+        gpus->hold = 0;
+        client_ok(client, streamer_op_wait(op, 20000, NULL), "load");
+        streamer_op_free(op);
+        ck_assert_uint_eq(gpus->copied[0], m->bytes);
+        model_free(m);
+        end();
+}
+END_TEST
+
 START_TEST(a_ring_that_cannot_be_pinned_is_tried_once_and_copied_from)
 {
         struct model *m = small_model();
@@ -150,6 +184,7 @@ int main(void)
         tcase_add_test(group, many_small_tensors_go_in_batches);
         tcase_add_test(group, a_driver_without_batches_gets_them_one_by_one);
         tcase_add_test(group, a_block_for_two_gpus_is_copied_once_to_each);
+        tcase_add_test(group, storage_and_bus_work_at_once_where_one_block_is_read_at_a_time);
         tcase_add_test(group, a_ring_that_cannot_be_pinned_is_tried_once_and_copied_from);
         return suite_run();
 }

@@ -391,6 +391,60 @@ START_TEST(the_next_block_is_read_while_one_is_copied)
 }
 END_TEST
 
+/* Each thread that reads or waits for a copy takes a place; here there are two, of which one is left free. */
+START_TEST(at_a_concurrency_of_one_a_block_is_read_while_one_is_copied)
+{
+        struct reading r;
+        reading_reader_begin(1, 8 * BLOCK);
+        begin_copying(&r, even_file("even", 6));
+        ck_assert(eventually(two_copies_fly, &r, 10000));
+        threads_await_asleep("reader", 2);
+        ck_assert(two_copies_fly(&r));
+        ck_assert_uint_eq(r.n_landed, 0);
+        gate_open(&r.device.event);
+        core_until(r.ended);
+        all_landed_once(&r);
+        ck_assert_uint_eq(reader.engines[READ_PREAD].busy, 0);
+        reading_end(&r);
+}
+END_TEST
+
+START_TEST(blocks_that_are_copied_hold_no_more_than_the_share_of_slots)
+{
+        struct reading r;
+        reading_reader_begin(2, 4 * BLOCK);
+        begin_copying(&r, even_file("even", 8));
+        ck_assert(eventually(two_copies_fly, &r, 10000));
+        threads_await_asleep("reader", 4);
+        ck_assert_uint_eq(r.device.copies, 2);
+        ck_assert_uint_eq(r.job.slots, 2);
+        gate_open(&r.device.event);
+        core_until(r.ended);
+        reading_end(&r);
+}
+END_TEST
+
+/* Counted out and in again while it waits for a copy, which is no read of its job. */
+START_TEST(a_copy_that_hangs_is_known_and_replaced_and_comes_home)
+{
+        struct reading r;
+        reading_reader_begin(1, 8 * BLOCK);
+        begin_copying(&r, even_file("even", 6));
+        ck_assert(eventually(two_copies_fly, &r, 10000));
+        threads_await_asleep("reader", 2);
+        reader_watch(&reader);
+        ck_assert(reader_job_stalled(&reader, &r.job));
+        ck_assert_uint_eq(reader.engines[READ_PREAD].stuck, 1);
+        gate_open(&r.device.event);
+        core_until(r.ended);
+        all_landed_once(&r);
+        threads_await_asleep("reader", 2);
+        ck_assert_uint_eq(reader.engines[READ_PREAD].stuck, 0);
+        ck_assert_uint_eq(reader.engines[READ_PREAD].busy, 0);
+        reading_end(&r);
+}
+END_TEST
+
 START_TEST(a_device_that_stalls_keeps_neither_slots_nor_threads_from_another_load)
 {
         struct reading stalled, other;
@@ -434,6 +488,9 @@ int main(void)
         tcase_add_test(shares, a_heavy_job_that_hangs_does_not_make_the_others_small);
         TCase *copies = core_group("devices that copy", NULL, reading_reader_end);
         tcase_add_test(copies, the_next_block_is_read_while_one_is_copied);
+        tcase_add_test(copies, at_a_concurrency_of_one_a_block_is_read_while_one_is_copied);
+        tcase_add_test(copies, blocks_that_are_copied_hold_no_more_than_the_share_of_slots);
+        tcase_add_test(copies, a_copy_that_hangs_is_known_and_replaced_and_comes_home);
         tcase_add_test(copies, a_device_that_stalls_keeps_neither_slots_nor_threads_from_another_load);
         return suite_run();
 }
