@@ -10,29 +10,19 @@
 #include <errno.h>
 #include <grp.h>
 #include <pwd.h>
-#include <stdarg.h>
 #include <string.h>
 
 #define IDS_MAX 256
-
-__attribute__((format(printf, 2, 3))) static int wrong(char why[SETTING_WHY], const char *format, ...)
-{
-        va_list args;
-        va_start(args, format);
-        vsnprintf(why, SETTING_WHY, format, args);
-        va_end(args);
-        return -1;
-}
 
 /* ---- users and groups ---- */
 
 static int add_id(struct role_ids *ids, uint32_t id, char why[SETTING_WHY])
 {
         if (ids->n == IDS_MAX)
-                return wrong(why, "more than %d of them", IDS_MAX);
+                return setting_wrong(why, "more than %d of them", IDS_MAX);
         uint32_t *v = reallocarray(ids->v, ids->n + 1, sizeof(*v));
         if (v == NULL)
-                return wrong(why, "no memory");
+                return setting_wrong(why, "no memory");
         ids->v = v;
         v[ids->n++] = id;
         return 0;
@@ -82,12 +72,12 @@ static int set_ids(struct role_ids *ids, const char *value, int (*find)(const ch
         }
         int is_number = parse_id(value, &id);
         if (is_number < 0)
-                return wrong(why, "'%.60s' is no %s's number", value, what);
+                return setting_wrong(why, "'%.60s' is no %s's number", value, what);
         int r = is_number > 0 ? 0 : find(value, &id);
         if (r == ENOENT)
-                return wrong(why, "there is no %s '%.60s'", what, value);
+                return setting_wrong(why, "there is no %s '%.60s'", what, value);
         if (r != 0)
-                return wrong(why, "%s '%.60s' cannot be looked up: %s", what, value, strerrordesc_np(r));
+                return setting_wrong(why, "%s '%.60s' cannot be looked up: %s", what, value, strerrordesc_np(r));
         return add_id(ids, id, why);
 }
 
@@ -108,8 +98,8 @@ static int add_text(struct role_list *list, char *text, char why[SETTING_WHY])
         char **v = text != NULL && list->n < SETTING_LIST_MAX ? reallocarray(list->v, list->n + 1, sizeof(*v)) : NULL;
         if (v == NULL) {
                 free(text);
-                return list->n == SETTING_LIST_MAX ? wrong(why, "more than %d of them", SETTING_LIST_MAX)
-                                                   : wrong(why, "no memory");
+                return list->n == SETTING_LIST_MAX ? setting_wrong(why, "more than %d of them", SETTING_LIST_MAX)
+                                                   : setting_wrong(why, "no memory");
         }
         list->v = v;
         v[list->n++] = text;
@@ -125,9 +115,9 @@ static int set_roots(void *entry, const char *value, char why[SETTING_WHY])
         if (value == NULL)
                 return 0;
         if (value[0] != '/')
-                return wrong(why, "'%.80s' is not an absolute path", value);
+                return setting_wrong(why, "'%.80s' is not an absolute path", value);
         if (source_canonical(value, &canonical, &error) < 0)
-                return wrong(why, "%.150s", error.text);
+                return setting_wrong(why, "%.150s", error.text);
         return add_text(list, canonical, why);
 }
 
@@ -139,7 +129,7 @@ static int set_buckets(void *entry, const char *value, char why[SETTING_WHY])
                 return 0;
         const char *rest = strstr(value, "://");
         if (rest == NULL || rest == value || rest[3] == '\0')
-                return wrong(why, "'%.80s' is not the beginning of a URI, such as s3://bucket/folder/", value);
+                return setting_wrong(why, "'%.80s' is not the beginning of a URI, such as s3://bucket/folder/", value);
         return add_text(list, strdup(value), why);
 }
 
@@ -149,7 +139,7 @@ static int set_role(void *entry, const char *value, char why[SETTING_WHY])
 {
         enum role role = role_parse(value);
         if (role == ROLE_NONE)
-                return wrong(why, "'%.40s' is not attach, load or admin", value);
+                return setting_wrong(why, "'%.40s' is not attach, load or admin", value);
         ((struct role_rule *)entry)->role = role;
         return 0;
 }
@@ -158,8 +148,8 @@ static int set_max(void *entry, enum user_slot slot, const char *value, char why
 {
         uint64_t *max = &((struct role_rule *)entry)->max[slot];
         if (config_parse_size(value, max) < 0 || *max == 0)
-                return wrong(why, "'%.40s' is not a %s of 1 or more", value,
-                             slot == USER_BYTES ? "size (bytes, or with KiB, MiB, GiB, TiB)" : "number");
+                return setting_wrong(why, "'%.40s' is not a %s of 1 or more", value,
+                                     slot == USER_BYTES ? "size (bytes, or with KiB, MiB, GiB, TiB)" : "number");
         return 0;
 }
 
@@ -192,20 +182,23 @@ static int check_rule(struct doc *doc, const struct role_rule *rule)
         return 0;
 }
 
+static const struct doc_list rules = {.name = "access.roles",
+                                      .fields = fields,
+                                      .n_fields = ARRAY_SIZE(fields),
+                                      .entry_size = sizeof(struct role_rule),
+                                      .max = SETTING_LIST_MAX,
+                                      .too_many = "too many rules"};
+
 static int read_rule(struct doc *doc)
 {
         struct roles *roles = &doc->config->access;
-        char where[DOC_KEY_SIZE];
-        if (roles->n == SETTING_LIST_MAX)
-                return doc_fail(doc, "too many rules");
-        struct role_rule *rules = reallocarray(roles->rules, roles->n + 1, sizeof(*rules));
-        if (rules == NULL)
-                return doc_fail(doc, "no memory");
-        roles->rules = rules;
-        struct role_rule *rule = &rules[roles->n];
-        *rule = (struct role_rule){.line = doc_line(doc)};
-        snprintf(where, sizeof(where), "access.roles[%zu]", roles->n++);
-        int r = doc_read_fields(doc, where, fields, ARRAY_SIZE(fields), rule);
+        struct role_rule *v = doc_grow(doc, &rules, roles->rules, roles->n);
+        if (v == NULL)
+                return doc->error->code;
+        roles->rules = v;
+        struct role_rule *rule = &v[roles->n];
+        rule->line = doc_line(doc);
+        int r = doc_read_entry(doc, &rules, v, roles->n++);
         return r < 0 ? r : check_rule(doc, rule);
 }
 

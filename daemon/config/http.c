@@ -5,6 +5,7 @@
  */
 #include "daemon/config/lists.h"
 
+#include "daemon/base/secret.h"
 #include "daemon/base/util.h"
 
 #include <string.h>
@@ -42,20 +43,12 @@ int http_read_allow_plain(struct doc *doc)
 
 /* ---- hosts ---- */
 
-static int set_text(char **field, const char *value, char why[SETTING_WHY])
-{
-        *field = strdup(value);
-        if (*field == NULL)
-                snprintf(why, SETTING_WHY, "no memory");
-        return *field != NULL ? 0 : -1;
-}
-
 #define HOST_FIELDS(X) X(host) X(token) X(token_file) X(user) X(password) X(password_file)
 
 #define X(name)                                                                                                        \
         static int set_##name(void *entry, const char *value, char why[SETTING_WHY])                                   \
         {                                                                                                              \
-                return set_text(&((struct config_http_host *)entry)->name, value, why);                                \
+                return setting_copy(&((struct config_http_host *)entry)->name, value, why);                            \
         }
 HOST_FIELDS(X)
 #undef X
@@ -82,21 +75,23 @@ static int check_host(struct doc *doc, const struct config_http_host *h)
         return 0;
 }
 
+static const struct doc_list hosts = {.name = "http.hosts",
+                                      .fields = fields,
+                                      .n_fields = ARRAY_SIZE(fields),
+                                      .entry_size = sizeof(struct config_http_host),
+                                      .max = SETTING_LIST_MAX,
+                                      .too_many = "too many hosts"};
+
 static int read_host(struct doc *doc)
 {
         struct config *config = doc->config;
-        char where[DOC_KEY_SIZE];
-        if (config->http.n_hosts == SETTING_LIST_MAX)
-                return doc_fail(doc, "too many hosts");
-        struct config_http_host *hosts = reallocarray(config->http.hosts, config->http.n_hosts + 1, sizeof(*hosts));
-        if (hosts == NULL)
-                return doc_fail(doc, "no memory");
-        config->http.hosts = hosts;
-        struct config_http_host *host = &hosts[config->http.n_hosts];
-        *host = (struct config_http_host){0};
-        snprintf(where, sizeof(where), "http.hosts[%zu]", config->http.n_hosts++);
-        int r = doc_read_fields(doc, where, fields, ARRAY_SIZE(fields), host);
-        return r < 0 ? r : check_host(doc, host);
+        struct config_http_host *v = doc_grow(doc, &hosts, config->http.hosts, config->http.n_hosts);
+        if (v == NULL)
+                return doc->error->code;
+        config->http.hosts = v;
+        size_t i = config->http.n_hosts++;
+        int r = doc_read_entry(doc, &hosts, v, i);
+        return r < 0 ? r : check_host(doc, &v[i]);
 }
 
 int http_read_hosts(struct doc *doc)
@@ -106,13 +101,6 @@ int http_read_hosts(struct doc *doc)
 
 /* ---- the end ---- */
 
-static void forget(char *text)
-{
-        if (text != NULL)
-                explicit_bzero(text, strlen(text));
-        free(text);
-}
-
 void setting_clear_http(struct config *config)
 {
         for (size_t i = 0; i < config->http.n_allow_plain; i++)
@@ -120,7 +108,7 @@ void setting_clear_http(struct config *config)
         free(config->http.allow_plain);
         for (size_t i = 0; i < config->http.n_hosts; i++) {
                 struct config_http_host *h = &config->http.hosts[i];
-#define X(name) forget(h->name);
+#define X(name) secret_free(h->name);
                 HOST_FIELDS(X)
 #undef X
         }

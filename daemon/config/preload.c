@@ -8,23 +8,7 @@
 #include "daemon/model/ranks.h"
 #include "proto/hub.h"
 
-#include <stdarg.h>
 #include <string.h>
-
-__attribute__((format(printf, 2, 3))) static int wrong(char why[SETTING_WHY], const char *format, ...)
-{
-        va_list args;
-        va_start(args, format);
-        vsnprintf(why, SETTING_WHY, format, args);
-        va_end(args);
-        return -1;
-}
-
-static int copy(char **to, const char *text, char why[SETTING_WHY])
-{
-        *to = strdup(text);
-        return *to != NULL ? 0 : wrong(why, "no memory");
-}
 
 /* ---- fields ---- */
 
@@ -34,18 +18,18 @@ static int set_source(void *entry, const char *value, char why[SETTING_WHY])
         cleanup_free char *canonical = NULL;
         struct error error = {0};
         if (strlen(value) > PROTO_TEXT_MAX)
-                return wrong(why, "longer than %d bytes", PROTO_TEXT_MAX);
+                return setting_wrong(why, "longer than %d bytes", PROTO_TEXT_MAX);
         if (!hub_is_id(value) && source_canonical(value, &canonical, &error) < 0)
-                return wrong(why, "%.150s", error.text);
-        return copy(&e->source, value, why);
+                return setting_wrong(why, "%.150s", error.text);
+        return setting_copy(&e->source, value, why);
 }
 
 static int set_name(void *entry, const char *value, char why[SETTING_WHY])
 {
         struct preload_entry *e = entry;
         if (value[0] == '\0' || strlen(value) > PROTO_NAME_MAX)
-                return wrong(why, "a name has 1 to %d bytes", PROTO_NAME_MAX);
-        return copy(&e->name, value, why);
+                return setting_wrong(why, "a name has 1 to %d bytes", PROTO_NAME_MAX);
+        return setting_copy(&e->name, value, why);
 }
 
 static int set_devices(void *entry, const char *value, char why[SETTING_WHY])
@@ -54,12 +38,13 @@ static int set_devices(void *entry, const char *value, char why[SETTING_WHY])
         if (value == NULL)
                 return 0;
         if (e->n_devices == LOAD_DEVICES)
-                return wrong(why, "more than %d", LOAD_DEVICES);
+                return setting_wrong(why, "more than %d", LOAD_DEVICES);
         char **devices = reallocarray(e->devices, e->n_devices + 1, sizeof(*devices));
         if (devices == NULL)
-                return wrong(why, "no memory");
+                return setting_wrong(why, "no memory");
         e->devices = devices;
-        int r = copy(&devices[e->n_devices], value, why);
+        devices[e->n_devices] = NULL;
+        int r = setting_copy(&devices[e->n_devices], value, why);
         e->n_devices += r == 0;
         return r;
 }
@@ -68,7 +53,9 @@ static int set_layout(void *entry, const char *value, char why[SETTING_WHY])
 {
         struct preload_entry *e = entry;
         e->rank = strcmp(value, "rank") == 0;
-        return e->rank || strcmp(value, "replica") == 0 ? 0 : wrong(why, "'%.40s' is neither replica nor rank", value);
+        return e->rank || strcmp(value, "replica") == 0
+                       ? 0
+                       : setting_wrong(why, "'%.40s' is neither replica nor rank", value);
 }
 
 static int set_pattern(void *entry, const char *value, char why[SETTING_WHY])
@@ -76,22 +63,24 @@ static int set_pattern(void *entry, const char *value, char why[SETTING_WHY])
         struct preload_entry *e = entry;
         struct ranks_error error;
         if (ranks_check_pattern(value, &error) < 0)
-                return wrong(why, "%.150s", error.text);
-        return copy(&e->pattern, value, why);
+                return setting_wrong(why, "%.150s", error.text);
+        return setting_copy(&e->pattern, value, why);
 }
 
 static int set_verify(void *entry, const char *value, char why[SETTING_WHY])
 {
         struct preload_entry *e = entry;
         e->sha256 = strcmp(value, "sha256") == 0;
-        return e->sha256 || strcmp(value, "none") == 0 ? 0 : wrong(why, "'%.40s' is neither none nor sha256", value);
+        return e->sha256 || strcmp(value, "none") == 0
+                       ? 0
+                       : setting_wrong(why, "'%.40s' is neither none nor sha256", value);
 }
 
 static int set_pin(void *entry, const char *value, char why[SETTING_WHY])
 {
         struct preload_entry *e = entry;
         e->pin = strcmp(value, "true") == 0;
-        return e->pin || strcmp(value, "false") == 0 ? 0 : wrong(why, "'%.40s' is not true or false", value);
+        return e->pin || strcmp(value, "false") == 0 ? 0 : setting_wrong(why, "'%.40s' is not true or false", value);
 }
 
 static int set_priority(void *entry, const char *value, char why[SETTING_WHY])
@@ -99,7 +88,7 @@ static int set_priority(void *entry, const char *value, char why[SETTING_WHY])
         struct preload_entry *e = entry;
         uint64_t n;
         if (config_parse_size(value, &n) < 0 || n < 1 || n > PROTO_PRIORITY_MAX)
-                return wrong(why, "'%.40s' is not within 1 to %d", value, PROTO_PRIORITY_MAX);
+                return setting_wrong(why, "'%.40s' is not within 1 to %d", value, PROTO_PRIORITY_MAX);
         e->priority = (unsigned)n;
         return 0;
 }
@@ -109,7 +98,7 @@ static int set_keep_alive(void *entry, const char *value, char why[SETTING_WHY])
         struct preload_entry *e = entry;
         return config_parse_duration(value, &e->keep_alive_ns) == 0
                        ? 0
-                       : wrong(why, "'%.40s' is not a duration (with ms, s, m or h)", value);
+                       : setting_wrong(why, "'%.40s' is not a duration (with ms, s, m or h)", value);
 }
 
 static const struct doc_field fields[] = {
@@ -133,19 +122,21 @@ static int check_entry(struct doc *doc, const struct preload_list *list)
         return 0;
 }
 
+static const struct doc_list entries = {.name = "preload",
+                                        .fields = fields,
+                                        .n_fields = ARRAY_SIZE(fields),
+                                        .entry_size = sizeof(struct preload_entry),
+                                        .max = PRELOAD_MAX,
+                                        .too_many = "too many models"};
+
 static int read_entry(struct doc *doc)
 {
         struct preload_list *list = &doc->config->preload;
-        char where[DOC_KEY_SIZE];
-        if (list->n == PRELOAD_MAX)
-                return doc_fail(doc, "too many models");
-        struct preload_entry *v = reallocarray(list->v, list->n + 1, sizeof(*v));
+        struct preload_entry *v = doc_grow(doc, &entries, list->v, list->n);
         if (v == NULL)
-                return doc_fail(doc, "no memory");
+                return doc->error->code;
         list->v = v;
-        v[list->n] = (struct preload_entry){.source = NULL};
-        snprintf(where, sizeof(where), "preload[%zu]", list->n++);
-        int r = doc_read_fields(doc, where, fields, ARRAY_SIZE(fields), &v[list->n - 1]);
+        int r = doc_read_entry(doc, &entries, v, list->n++);
         return r < 0 ? r : check_entry(doc, list);
 }
 

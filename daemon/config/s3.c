@@ -15,11 +15,7 @@
 #define X(name)                                                                                                        \
         static int set_##name(void *entry, const char *value, char why[SETTING_WHY])                                   \
         {                                                                                                              \
-                struct config_s3 *s3 = entry;                                                                          \
-                s3->name = strdup(value);                                                                              \
-                if (s3->name == NULL)                                                                                  \
-                        snprintf(why, SETTING_WHY, "no memory");                                                       \
-                return s3->name != NULL ? 0 : -1;                                                                      \
+                return setting_copy(&((struct config_s3 *)entry)->name, value, why);                                   \
         }
 TEXTS(X)
 #undef X
@@ -33,10 +29,7 @@ static int set_unsigned(void *entry, const char *value, char why[SETTING_WHY])
 {
         struct config_s3 *s3 = entry;
         s3->is_unsigned = strcmp(value, "true") == 0;
-        if (s3->is_unsigned || strcmp(value, "false") == 0)
-                return 0;
-        snprintf(why, SETTING_WHY, "neither true nor false");
-        return -1;
+        return s3->is_unsigned || strcmp(value, "false") == 0 ? 0 : setting_wrong(why, "neither true nor false");
 }
 
 static const struct doc_field fields[] = {
@@ -64,21 +57,23 @@ static int check_source(struct doc *doc, const struct config_s3 *s3)
         return 0;
 }
 
+static const struct doc_list sources = {.name = "s3.sources",
+                                        .fields = fields,
+                                        .n_fields = ARRAY_SIZE(fields),
+                                        .entry_size = sizeof(struct config_s3),
+                                        .max = SETTING_LIST_MAX,
+                                        .too_many = "too many sources"};
+
 static int read_source(struct doc *doc)
 {
         struct config *config = doc->config;
-        char where[DOC_KEY_SIZE];
-        if (config->n_s3_sources == SETTING_LIST_MAX)
-                return doc_fail(doc, "too many sources");
-        struct config_s3 *sources = reallocarray(config->s3_sources, config->n_s3_sources + 1, sizeof(*sources));
-        if (sources == NULL)
-                return doc_fail(doc, "no memory");
-        config->s3_sources = sources;
-        struct config_s3 *s3 = &sources[config->n_s3_sources];
-        *s3 = (struct config_s3){.source = NULL};
-        snprintf(where, sizeof(where), "s3.sources[%zu]", config->n_s3_sources++);
-        int r = doc_read_fields(doc, where, fields, ARRAY_SIZE(fields), s3);
-        return r < 0 ? r : check_source(doc, s3);
+        struct config_s3 *v = doc_grow(doc, &sources, config->s3_sources, config->n_s3_sources);
+        if (v == NULL)
+                return doc->error->code;
+        config->s3_sources = v;
+        size_t i = config->n_s3_sources++;
+        int r = doc_read_entry(doc, &sources, v, i);
+        return r < 0 ? r : check_source(doc, &v[i]);
 }
 
 int s3_read_sources(struct doc *doc)

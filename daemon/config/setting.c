@@ -73,7 +73,7 @@ const struct setting settings[] = {
 // clang-format on
 const size_t n_settings = ARRAY_SIZE(settings);
 
-__attribute__((format(printf, 2, 3))) static int wrong(char why[SETTING_WHY], const char *format, ...)
+__attribute__((format(printf, 2, 3))) int setting_wrong(char why[SETTING_WHY], const char *format, ...)
 {
         va_list args;
         va_start(args, format);
@@ -82,11 +82,11 @@ __attribute__((format(printf, 2, 3))) static int wrong(char why[SETTING_WHY], co
         return -1;
 }
 
-static int copy_text(char **field, const char *text, char why[SETTING_WHY])
+int setting_copy(char **field, const char *text, char why[SETTING_WHY])
 {
         char *copy = strdup(text);
         if (copy == NULL)
-                return wrong(why, "no memory");
+                return setting_wrong(why, "no memory");
         free(*field);
         *field = copy;
         return 0;
@@ -97,17 +97,17 @@ static int copy_text(char **field, const char *text, char why[SETTING_WHY])
 static int set_path(char **field, const char *text, char why[SETTING_WHY])
 {
         if (text[0] != '/')
-                return wrong(why, "'%.80s' is not an absolute path", text);
+                return setting_wrong(why, "'%.80s' is not an absolute path", text);
         if (strlen(text) >= sizeof(((struct sockaddr_un *)0)->sun_path))
-                return wrong(why, "longer than a socket's path may be (107 bytes)");
-        return copy_text(field, text, why);
+                return setting_wrong(why, "longer than a socket's path may be (107 bytes)");
+        return setting_copy(field, text, why);
 }
 
 static int set_bool(bool *field, const char *text, char why[SETTING_WHY])
 {
         *field = strcmp(text, "true") == 0;
         if (!*field && strcmp(text, "false") != 0)
-                return wrong(why, "'%.40s' is not true or false", text);
+                return setting_wrong(why, "'%.40s' is not true or false", text);
         return 0;
 }
 
@@ -121,14 +121,14 @@ int setting_parse_addressing(enum config_addressing *field, const char *text, ch
                         *field = (enum config_addressing)i;
                         return 0;
                 }
-        return wrong(why, "'%.40s' is not auto, path or virtual", text);
+        return setting_wrong(why, "'%.40s' is not auto, path or virtual", text);
 }
 
 static int set_level(enum log_level *field, const char *text, char why[SETTING_WHY])
 {
         int level = log_level_parse(text);
         if (level < 0)
-                return wrong(why, "'%.40s' is not error, warn, info or debug", text);
+                return setting_wrong(why, "'%.40s' is not error, warn, info or debug", text);
         *field = (enum log_level)level;
         return 0;
 }
@@ -138,14 +138,14 @@ static int set_listen(char **field, const char *text, char why[SETTING_WHY])
         struct listen_address address;
         if (text[0] != '\0' && listen_parse(text, &address, why) < 0)
                 return -1;
-        return copy_text(field, text, why);
+        return setting_copy(field, text, why);
 }
 
 static int set_log_format(enum log_format *field, const char *text, char why[SETTING_WHY])
 {
         int format = log_format_parse(text);
         if (format < 0)
-                return wrong(why, "'%.40s' is not auto, plain, prefix, journal or json", text);
+                return setting_wrong(why, "'%.40s' is not auto, plain, prefix, journal or json", text);
         *field = (enum log_format)format;
         return 0;
 }
@@ -175,10 +175,11 @@ static int in_range(const struct setting *setting, uint64_t value, const char *t
 {
         char from[24], to[24];
         if (value < setting->min || value > setting->max)
-                return wrong(why, "%.40s is not within %s to %s", text, written(setting, setting->min, from),
-                             written(setting, setting->max, to));
+                return setting_wrong(why, "%.40s is not within %s to %s", text, written(setting, setting->min, from),
+                                     written(setting, setting->max, to));
         if (value % setting->multiple != 0)
-                return wrong(why, "%.40s is not a multiple of %s", text, written(setting, setting->multiple, from));
+                return setting_wrong(why, "%.40s is not a multiple of %s", text,
+                                     written(setting, setting->multiple, from));
         return 0;
 }
 
@@ -187,15 +188,15 @@ static int parse_number(const struct setting *setting, const char *text, uint64_
         switch (setting->kind) {
         case SETTING_SIZE:
                 if (config_parse_size(text, value) < 0)
-                        return wrong(why, "'%.40s' is not a size (bytes, or with KiB, MiB, GiB, TiB)", text);
+                        return setting_wrong(why, "'%.40s' is not a size (bytes, or with KiB, MiB, GiB, TiB)", text);
                 break;
         case SETTING_DURATION:
                 if (config_parse_duration(text, value) < 0)
-                        return wrong(why, "'%.40s' is not a duration (with ms, s, m or h)", text);
+                        return setting_wrong(why, "'%.40s' is not a duration (with ms, s, m or h)", text);
                 break;
         default:
                 if (config_parse_size(text, value) < 0 || strspn(text, "0123456789") != strlen(text))
-                        return wrong(why, "'%.40s' is not a number", text);
+                        return setting_wrong(why, "'%.40s' is not a number", text);
         }
         return in_range(setting, *value, text, why);
 }
@@ -206,13 +207,13 @@ int setting_set(const struct setting *setting, struct config *config, const char
         uint64_t value;
         if (text[0] == '\0' && setting->kind != SETTING_FILE && setting->kind != SETTING_FOLDER &&
             setting->kind != SETTING_LISTEN)
-                return wrong(why, "has no value");
+                return setting_wrong(why, "has no value");
         if (setting->kind == SETTING_PATH)
                 return set_path(field, text, why);
         if (setting->kind == SETTING_FOLDER && text[0] != '\0' && text[0] != '/')
-                return wrong(why, "'%.80s' is not an absolute path", text);
+                return setting_wrong(why, "'%.80s' is not an absolute path", text);
         if (setting->kind == SETTING_FILE || setting->kind == SETTING_FOLDER)
-                return copy_text(field, text, why);
+                return setting_copy(field, text, why);
         if (setting->kind == SETTING_LISTEN)
                 return set_listen(field, text, why);
         if (setting->kind == SETTING_BOOL)
@@ -266,15 +267,15 @@ bool setting_equal(const struct setting *setting, const struct config *a, const 
 int setting_add_root(struct config *config, const char *path, char why[SETTING_WHY])
 {
         if (path[0] != '/')
-                return wrong(why, "'%.80s' is not an absolute path", path);
+                return setting_wrong(why, "'%.80s' is not an absolute path", path);
         if (config->n_roots == SETTING_LIST_MAX)
-                return wrong(why, "more than %d roots", SETTING_LIST_MAX);
+                return setting_wrong(why, "more than %d roots", SETTING_LIST_MAX);
         char **roots = reallocarray(config->roots, config->n_roots + 1, sizeof(*roots));
         if (roots == NULL)
-                return wrong(why, "no memory");
+                return setting_wrong(why, "no memory");
         config->roots = roots;
         roots[config->n_roots] = NULL;
-        int r = copy_text(&roots[config->n_roots], path, why);
+        int r = setting_copy(&roots[config->n_roots], path, why);
         if (r == 0)
                 config->n_roots++;
         return r;
@@ -303,7 +304,7 @@ static int check_device(const char *name, char why[SETTING_WHY])
         if (strcmp(name, "host") == 0 || (cuda && is_index(name + 5)) || strncmp(name, "cuda:GPU-", 9) == 0 ||
             strcmp(name, "cuda:all") == 0)
                 return 0;
-        return wrong(why, "'%.60s' is no device (host, cuda:N, cuda:GPU-UUID, cuda:all)", name);
+        return setting_wrong(why, "'%.60s' is no device (host, cuda:N, cuda:GPU-UUID, cuda:all)", name);
 }
 
 static int parse_budget(struct config_device *device, const char *text, char why[SETTING_WHY])
@@ -314,13 +315,13 @@ static int parse_budget(struct config_device *device, const char *text, char why
         if (len >= 2 && len <= sizeof(digits) && text[len - 1] == '%') {
                 memcpy(digits, text, len - 1);
                 if (config_parse_size(digits, &percent) < 0 || percent < 1 || percent > 100)
-                        return wrong(why, "'%.40s' is not within 1%% to 100%%", text);
+                        return setting_wrong(why, "'%.40s' is not within 1%% to 100%%", text);
                 device->budget_percent = (unsigned)percent;
                 return 0;
         }
         device->budget_percent = 0;
         if (config_parse_size(text, &device->budget) < 0 || device->budget == 0)
-                return wrong(why, "'%.40s' is not a budget (a size such as 8GiB, or 90%%)", text);
+                return setting_wrong(why, "'%.40s' is not a budget (a size such as 8GiB, or 90%%)", text);
         return 0;
 }
 
@@ -337,14 +338,14 @@ static int parse_pages(struct config_device *device, const char *text, char why[
                         device->pages = (enum config_pages)i;
                         return 0;
                 }
-        return wrong(why, "pages: '%.40s' is not auto, hugetlb, thp or 4k", text);
+        return setting_wrong(why, "pages: '%.40s' is not auto, hugetlb, thp or 4k", text);
 }
 
 static int parse_handles(struct config_device *device, const char *text, char why[SETTING_WHY])
 {
         device->handles = strcmp(text, "cuda-vmm-fd") == 0 ? CONFIG_HANDLES_VMM_FD : CONFIG_HANDLES_IPC;
         if (device->handles == CONFIG_HANDLES_IPC && strcmp(text, "cuda-ipc") != 0)
-                return wrong(why, "handles: '%.40s' is not cuda-ipc or cuda-vmm-fd", text);
+                return setting_wrong(why, "handles: '%.40s' is not cuda-ipc or cuda-vmm-fd", text);
         return 0;
 }
 
@@ -352,12 +353,12 @@ static int append_device(struct config *config, struct config_device *device, ch
 {
         for (size_t i = 0; i < config->n_devices; i++)
                 if (strcmp(config->devices[i].name, device->name) == 0)
-                        return wrong(why, "%.60s is listed twice", device->name);
+                        return setting_wrong(why, "%.60s is listed twice", device->name);
         if (config->n_devices == SETTING_LIST_MAX)
-                return wrong(why, "more than %d devices", SETTING_LIST_MAX);
+                return setting_wrong(why, "more than %d devices", SETTING_LIST_MAX);
         struct config_device *devices = reallocarray(config->devices, config->n_devices + 1, sizeof(*devices));
         if (devices == NULL)
-                return wrong(why, "no memory");
+                return setting_wrong(why, "no memory");
         config->devices = devices;
         devices[config->n_devices++] = *device;
         return 0;
@@ -368,17 +369,17 @@ int setting_add_device_parts(struct config *config, const char *name, const char
 {
         struct config_device device = {.budget_percent = 90};
         if (name == NULL)
-                return wrong(why, "has no 'device'");
+                return setting_wrong(why, "has no 'device'");
         int r = check_device(name, why);
         if (r == 0 && budget != NULL)
                 r = parse_budget(&device, budget, why);
         bool host = strcmp(name, "host") == 0;
         if (r == 0 && pages != NULL)
-                r = host ? parse_pages(&device, pages, why) : wrong(why, "pages: of the host device only");
+                r = host ? parse_pages(&device, pages, why) : setting_wrong(why, "pages: of the host device only");
         if (r == 0 && handles != NULL)
-                r = host ? wrong(why, "handles: of CUDA devices only") : parse_handles(&device, handles, why);
+                r = host ? setting_wrong(why, "handles: of CUDA devices only") : parse_handles(&device, handles, why);
         if (r == 0)
-                r = copy_text(&device.name, name, why);
+                r = setting_copy(&device.name, name, why);
         if (r == 0)
                 r = append_device(config, &device, why);
         if (r < 0)
@@ -391,7 +392,7 @@ int setting_add_device(struct config *config, const char *text, char why[SETTING
         cleanup_free char *name = strndup(text, strcspn(text, "="));
         const char *equals = strchr(text, '=');
         if (name == NULL)
-                return wrong(why, "no memory");
+                return setting_wrong(why, "no memory");
         return setting_add_device_parts(config, name, equals != NULL ? equals + 1 : NULL, NULL, NULL, why);
 }
 

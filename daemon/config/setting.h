@@ -44,6 +44,11 @@ int setting_set(const struct setting *setting, struct config *config, const char
 
 bool setting_equal(const struct setting *setting, const struct config *a, const struct config *b);
 
+/* Says it in why. -1. */
+__attribute__((format(printf, 2, 3))) int setting_wrong(char why[SETTING_WHY], const char *format, ...);
+/* In place of what *field holds, if anything. */
+int setting_copy(char **field, const char *text, char why[SETTING_WHY]);
+
 /* ---- lists ---- */
 
 int setting_add_root(struct config *config, const char *path, char why[SETTING_WHY]);

@@ -258,30 +258,57 @@ static int read_field(struct doc *r, const struct doc_field *field, void *entry)
         return e;
 }
 
-int doc_read_fields(struct doc *r, const char *where, const struct doc_field *fields, size_t n, void *entry)
+void *doc_grow(struct doc *r, const struct doc_list *list, void *entries, size_t n)
 {
+        if (n == list->max) {
+                doc_fail(r, list->too_many);
+                return NULL;
+        }
+        char *grown = reallocarray(entries, n + 1, list->entry_size);
+        if (grown == NULL)
+                doc_fail(r, "no memory");
+        else
+                memset(grown + n * list->entry_size, 0, list->entry_size);
+        return grown;
+}
+
+/* The current event is a key of the item that messages call `where`. NULL: the document has failed. */
+static const struct doc_field *take_field(struct doc *r, const struct doc_list *list, const char *where)
+{
+        snprintf(r->key, sizeof(r->key), "%s", where);
+        if (!doc_at(r, YAML_SCALAR_EVENT)) {
+                doc_fail(r, "a key must be a word");
+                return NULL;
+        }
+        snprintf(r->key, sizeof(r->key), "%s.%s", where, doc_scalar(r));
+        for (size_t i = 0; i < list->n_fields; i++)
+                if (strcmp(list->fields[i].name, doc_scalar(r)) == 0)
+                        return &list->fields[i];
+        doc_fail(r, "unknown key");
+        return NULL;
+}
+
+int doc_read_entry(struct doc *r, const struct doc_list *list, void *entries, size_t i)
+{
+        void *entry = (char *)entries + i * list->entry_size;
         bool seen[DOC_FIELDS_MAX] = {false};
+        char where[DOC_KEY_SIZE / 2];
         int e;
-        require(n <= DOC_FIELDS_MAX);
+        require(list->n_fields <= DOC_FIELDS_MAX);
+        snprintf(where, sizeof(where), "%s[%zu]", list->name, i);
         snprintf(r->key, sizeof(r->key), "%s", where);
         if (!doc_at(r, YAML_MAPPING_START_EVENT))
                 return doc_fail(r, "takes keys of its own");
         while ((e = doc_next(r)) == 0 && !doc_at(r, YAML_MAPPING_END_EVENT)) {
-                size_t i = 0;
-                snprintf(r->key, sizeof(r->key), "%s", where);
-                if (!doc_at(r, YAML_SCALAR_EVENT))
-                        return doc_fail(r, "a key must be a word");
-                snprintf(r->key, sizeof(r->key), "%s.%s", where, doc_scalar(r));
-                while (i < n && strcmp(fields[i].name, doc_scalar(r)) != 0)
-                        i++;
-                if (i == n)
-                        return doc_fail(r, "unknown key");
-                if (seen[i])
+                const struct doc_field *field = take_field(r, list, where);
+                if (field == NULL)
+                        return r->error->code;
+                if (seen[field - list->fields])
                         return doc_fail(r, "given twice");
-                seen[i] = true;
+                seen[field - list->fields] = true;
                 e = doc_next(r);
                 if (e == 0)
-                        e = read_field(r, &fields[i], entry);
+                        e = read_field(r, field, entry);
                 if (e < 0)
                         return e;
         }

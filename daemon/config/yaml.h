@@ -45,8 +45,19 @@ struct doc_field {
 
 #define DOC_FIELDS_MAX 32
 
-/* The current event is the start of a small mapping: each key of it into `entry`. `where` is what
- * messages call it, such as "access.roles[1]". */
-int doc_read_fields(struct doc *doc, const char *where, const struct doc_field *fields, size_t n, void *entry);
+/* A list of small mappings. */
+struct doc_list {
+        const char *name; /* its key */
+        const struct doc_field *fields;
+        size_t n_fields, entry_size, max;
+        const char *too_many; /* for messages */
+};
+
+/* `entries` moved, with room for one more behind its `n`, which is zero. NULL, and the document has
+ * failed: `entries` is as it was. */
+void *doc_grow(struct doc *doc, const struct doc_list *list, void *entries, size_t n);
+
+/* The current event is an item: each key of it into entries[i]. */
+int doc_read_entry(struct doc *doc, const struct doc_list *list, void *entries, size_t i);
 
 #endif
