@@ -11,14 +11,14 @@
 #include "daemon/base/log.h"
 #include "daemon/base/notify.h"
 #include "daemon/base/machine.h"
+#include "daemon/config/devices.h"
 #include "daemon/config/reload.h"
 #include "daemon/config/stores.h"
-#include "daemon/device/cuda.h"
+#include "daemon/io/http.h"
 #include "daemon/resident/host_cache.h"
-#include "daemon/serve/metrics.h"
+#include "daemon/serve/manager.h"
 #include "daemon/serve/monitor.h"
 #include "daemon/serve/server.h"
-#include "daemon/source/web.h"
 
 #include <inttypes.h>
 #include <malloc.h>
@@ -29,8 +29,6 @@
 
 #define WORKERS 16
 #define WORKERS_PER_LANE 4
-#define DEVICES_MAX 64
-#define READY_AGAIN_MS 100
 #define FLUSH_GRACE_NS (UINT64_C(2) * 1000000000) /* for clients to read what is queued */
 #define END_NS (UINT64_C(4) * 1000000000)         /* for everything that may hang */
 
@@ -39,11 +37,9 @@ struct daemon {
         struct inherit inherit;
         uv_loop_t loop;
         uv_signal_t sigterm, sigint, sighup;
-        uv_timer_t ending, alive, ready;
+        uv_timer_t ending;
         struct wake *wake;
-        struct cuda *cuda; /* NULL: no CUDA device is configured */
-        struct device *devices[DEVICES_MAX];
-        size_t n_devices;
+        struct devices devices;
         struct sources sources;
         struct work_pool *pool;
         struct reader reader;
@@ -53,6 +49,7 @@ struct daemon {
         struct loads loads;
         struct server server;
         struct monitor *monitor; /* NULL: no address to listen at */
+        struct manager manager;
         struct stall_watch stall;
         struct reload reload;
         uint64_t closing_since;
@@ -74,117 +71,11 @@ static void set_limits(void)
         signal(SIGPIPE, SIG_IGN);
 }
 
-static enum host_pages pages_of(enum config_pages pages)
-{
-        static const enum host_pages map[] = {[CONFIG_PAGES_AUTO] = HOST_PAGES_AUTO,
-                                              [CONFIG_PAGES_HUGETLB] = HOST_PAGES_HUGETLB,
-                                              [CONFIG_PAGES_THP] = HOST_PAGES_THP,
-                                              [CONFIG_PAGES_4K] = HOST_PAGES_4K};
-        return map[pages];
-}
-
-static int add_device(struct daemon *d, struct device *device, struct error *error)
-{
-        for (size_t i = 0; i < d->n_devices; i++)
-                if (strcmp(d->devices[i]->uuid, device->uuid) == 0 && d->devices[i]->ops == device->ops) {
-                        error_set(error, STREAMER_EINVAL, "device %s is configured twice", device->name);
-                        device_free(device);
-                        return error->code;
-                }
-        require(d->n_devices < DEVICES_MAX);
-        device->number = (unsigned)d->n_devices;
-        d->devices[d->n_devices++] = device;
-        log_info("device %s: budget %" PRIu64 " bytes, %s pages (%s)", device->name, device->budget,
-                 page_kind_name(device->pages), device->uuid);
-        return 0;
-}
-
-static const char *cuda_library(const struct daemon *d)
-{
-        const char *library = d->config.cuda.library;
-        return library != NULL && library[0] != '\0' ? library : NULL;
-}
-
-static int add_cuda(struct daemon *d, const struct config_device *c, struct error *error)
-{
-        int ordinals[DEVICES_MAX];
-        struct cuda_opts opts = {.budget = c->budget,
-                                 .budget_percent = c->budget_percent,
-                                 .handles =
-                                         c->handles == CONFIG_HANDLES_VMM_FD ? CUDA_HANDLES_VMM_FD : CUDA_HANDLES_IPC,
-                                 .max_segment = d->config.cuda.segment_size};
-        int r = d->cuda == NULL ? cuda_new(&d->cuda, cuda_library(d), error) : 0;
-        int n = r < 0 ? r : cuda_find(d->cuda, c->name, ordinals, (int)(DEVICES_MAX - d->n_devices), error);
-        for (int i = 0; i < n; i++) {
-                struct device *device;
-                r = cuda_device_new(&device, d->cuda, ordinals[i], &opts, d->wake, error);
-                if (r == 0)
-                        r = add_device(d, device, error);
-                if (r < 0)
-                        return r;
-        }
-        return n < 0 ? n : 0;
-}
-
-static int make_devices(struct daemon *d, struct error *error)
-{
-        for (size_t i = 0; i < d->config.n_devices; i++) {
-                const struct config_device *c = &d->config.devices[i];
-                struct device *device;
-                int r;
-                if (strcmp(c->name, "host") != 0)
-                        r = add_cuda(d, c, error);
-                else if ((r = host_device_new(&device, c->budget, pages_of(c->pages), d->wake, error)) == 0)
-                        r = add_device(d, device, error);
-                if (r < 0)
-                        return r;
-        }
-        return 0;
-}
-
 /* A device that copies wants two slots for each reader thread: one is filled, one is copied. */
 static uint64_t default_ring(const struct daemon *d)
 {
         uint64_t blocks = d->config.io.concurrency;
-        return (d->cuda != NULL ? 2 * READER_THREADS_PER_BLOCK * blocks : blocks) * d->config.io.block_size;
-}
-
-/* Host memory that is copied to GPUs sits next to them. */
-static struct numa_choice place_ring(const struct daemon *d)
-{
-        int nodes[DEVICES_MAX];
-        for (size_t i = 0; i < d->n_devices; i++)
-                nodes[i] = d->devices[i]->numa_node;
-        return numa_choose(numa_online(""), nodes, d->n_devices);
-}
-
-static int make_network(struct daemon *d, struct error *error)
-{
-        const struct config *c = &d->config;
-        struct http_opts opts = {.connect_timeout_ns = c->http.connect_timeout_ns,
-                                 .stall_ns = c->http.stall_ns,
-                                 .backoff_ns = c->http.backoff_ns,
-                                 .retry_after_ns = c->http.retry_after_ns,
-                                 .tries = c->http.tries,
-                                 .redirects = c->http.redirects,
-                                 .threads = c->http.threads,
-                                 .ca = c->http.ca != NULL && c->http.ca[0] != '\0' ? c->http.ca : NULL,
-                                 .allow_plain = (const char *const *)c->http.allow_plain,
-                                 .n_allow_plain = c->http.n_allow_plain};
-        struct web_host *hosts = calloc(c->http.n_hosts + 1, sizeof(*hosts));
-        if (hosts == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        for (size_t i = 0; i < c->http.n_hosts; i++) {
-                const struct config_http_host *h = &c->http.hosts[i];
-                hosts[i] = (struct web_host){h->host, h->token, h->token_file, h->user, h->password, h->password_file};
-        }
-        int r = http_new(&d->sources.http, &opts, error);
-        if (r == 0)
-                r = web_new(&d->sources.web, hosts, c->http.n_hosts, error);
-        if (r == 0)
-                r = stores_make(c, &d->sources, error);
-        free(hosts);
-        return r;
+        return (d->devices.cuda != NULL ? 2 * READER_THREADS_PER_BLOCK * blocks : blocks) * d->config.io.block_size;
 }
 
 static int make_reader(struct daemon *d, struct error *error)
@@ -195,15 +86,15 @@ static int make_reader(struct daemon *d, struct error *error)
                                    .block_size = c->io.block_size,
                                    .memory_limit = c->io.memory_limit,
                                    .stall_ns = c->io.stall_ns,
-                                   .numa = place_ring(d),
+                                   .numa = devices_numa(&d->devices),
                                    .http = d->sources.http};
         if (opts.memory_limit == 0)
                 opts.memory_limit = default_ring(d);
         int r = reader_init(&d->reader, &opts, d->wake, error);
         if (r < 0)
                 return r;
-        if (d->cuda != NULL)
-                cuda_set_ring(d->cuda, d->reader.staging.base, d->reader.staging.bytes);
+        if (d->devices.cuda != NULL)
+                cuda_set_ring(d->devices.cuda, d->reader.staging.base, d->reader.staging.bytes);
         log_info("ring: %u slots of %" PRIu64 " bytes on %s pages, %u reader threads%s%s", d->reader.staging.n_slots,
                  opts.block_size, page_kind_name(d->reader.staging.pages), d->reader.engines[READ_PREAD].base,
                  opts.numa.nodes != 0 ? ", " : "", numa_text(&opts.numa, numa, sizeof(numa)));
@@ -230,7 +121,7 @@ static struct server_limits limits_of(const struct config_limits *l)
 static void take_back(struct daemon *d)
 {
         struct server *s = &d->server;
-        const char *folder = d->config.state != NULL && d->config.state[0] != '\0' ? d->config.state : NULL;
+        const char *folder = config_text(d->config.state);
         keep_take_back(&s->keep, &d->inherit);
         again_init(&s->again, &d->loads, &d->resident, folder);
         remember_init(&s->remember, &d->resident, d->pool, folder, &s->again.state);
@@ -248,7 +139,7 @@ static void set_host_cache(struct daemon *d)
         host_cache_init(&d->cache, &d->resident, want < most ? want : most);
         log_info("host cache: %" PRIu64 " bytes%s", d->cache.budget,
                  want > most ? ", half of what the machine or the cgroup allows: less than configured" : "");
-        if (d->cuda == NULL)
+        if (d->devices.cuda == NULL)
                 log_warn("host cache: there is no GPU that could use it");
 }
 
@@ -274,6 +165,11 @@ static void on_reloaded(struct reload *reload)
                 log_error("reload: %s", error.text);
 }
 
+static void on_reload_over(struct reload *reload)
+{
+        manager_tell_ready(&container_of(reload, struct daemon, reload)->manager);
+}
+
 static void on_hangup(uv_signal_t *handle, int signum)
 {
         struct daemon *d = handle->data;
@@ -281,61 +177,80 @@ static void on_hangup(uv_signal_t *handle, int signum)
         reload_begin(&d->reload);
 }
 
-static int make_parts(struct daemon *d, struct error *error)
+/* What reads, and where it lands. */
+static int make_storage(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
         int r = source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, error);
         if (r == 0)
-                r = roles_open(&d->config.access, error);
+                r = devices_init(&d->devices, c, d->wake, error);
         if (r == 0)
-                r = make_devices(d, error);
-        if (r == 0)
-                r = make_network(d, error);
+                r = stores_make(c, &d->sources, error);
         if (r == 0)
                 r = make_reader(d, error);
         if (r < 0)
                 return r;
         d->pool = work_pool_new(d->wake, "worker", WORKERS, WORKERS_PER_LANE);
-        if (d->pool == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        resident_init(&d->resident, d->devices, d->n_devices, c->limits.failed_kept);
+        return d->pool != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+}
+
+static int make_models(struct daemon *d, struct error *error)
+{
+        const struct config *c = &d->config;
+        resident_init(&d->resident, d->devices.v, d->devices.n, c->limits.failed_kept);
         if (room_init(&d->room, &d->resident, d->wake, c->limits.queued) < 0)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
+        set_host_cache(d);
         loads_init(&d->loads);
-        d->loads.max_running = (unsigned)c->limits.loads;
         d->loads.resident = &d->resident;
         d->loads.sources = &d->sources;
         d->loads.reader = &d->reader;
         d->loads.pool = d->pool;
-        set_host_cache(d);
         d->loads.block_size = c->io.block_size;
         d->loads.keep_alive_ns = c->residency.keep_alive_ns;
         d->loads.drain_timeout_ns = c->residency.drain_timeout_ns;
-        d->server.limits = limits_of(&c->limits);
-        d->server.roles = &d->config.access;
-        d->server.stall = &d->stall.stall;
-        d->server.share_across_uids = c->cuda.across_uids;
-        d->server.trust_detach = c->cuda.trust_detach;
-        d->server.resident = &d->resident;
-        d->server.loads = &d->loads;
-        d->server.reader = &d->reader;
-        d->server.pool = d->pool;
-        d->server.wake = d->wake;
-        d->server.cuda = d->cuda;
-        d->server.cuda_library = cuda_library(d);
+        return 0;
+}
+
+static int make_server(struct daemon *d, struct error *error)
+{
+        const struct config *c = &d->config;
+        struct server *s = &d->server;
         int listener;
-        r = inherit_take_listener(&d->inherit, &listener, error);
+        s->roles = &d->config.access;
+        s->stall = &d->stall.stall;
+        s->share_across_uids = c->cuda.across_uids;
+        s->trust_detach = c->cuda.trust_detach;
+        s->resident = &d->resident;
+        s->loads = &d->loads;
+        s->reader = &d->reader;
+        s->pool = d->pool;
+        s->wake = d->wake;
+        s->cuda = d->devices.cuda;
+        s->cuda_library = config_text(c->cuda.library);
+        int r = inherit_take_listener(&d->inherit, &listener, error);
         if (r == 0)
-                r = server_init_consume_fd(&d->server, &d->loop, c->socket, listener, error);
+                r = server_init_consume_fd(s, &d->loop, c->socket, listener, error);
         if (r == 0)
-                r = keep_init(&d->server.keep, &d->resident, &d->server.leases, d->wake, fdstore_max(), error);
-        if (r == 0) {
-                apply_config(d, error);
-                r = error->code;
-        }
-        if (r == 0)
-                take_back(d);
+                r = keep_init(&s->keep, &d->resident, &s->leases, d->wake, fdstore_max(), error);
         return r;
+}
+
+static int make_parts(struct daemon *d, struct error *error)
+{
+        int r = roles_open(&d->config.access, error);
+        if (r == 0)
+                r = make_storage(d, error);
+        if (r == 0)
+                r = make_models(d, error);
+        if (r == 0)
+                r = make_server(d, error);
+        if (r < 0)
+                return r;
+        apply_config(d, error);
+        if (error->code == 0)
+                take_back(d);
+        return error->code;
 }
 
 /* ---- the end ---- */
@@ -360,39 +275,6 @@ static void on_ending(uv_timer_t *timer)
                 uv_stop(&d->loop);
 }
 
-/* From the loop itself, so that a loop that hangs is what the manager notices. */
-static void on_alive(uv_timer_t *timer)
-{
-        (void)timer;
-        notify_alive();
-}
-
-static void start_watchdog(struct daemon *d)
-{
-        uint64_t ms = notify_watchdog_ns() / 1000000;
-        uv_timer_init(&d->loop, &d->alive);
-        if (ms > 0)
-                uv_timer_start(&d->alive, on_alive, 0, ms / 2 > 0 ? ms / 2 : 1);
-}
-
-/* A manager that hears nothing ends a daemon that serves, or holds it to be reloading for ever. */
-static void on_ready(uv_timer_t *timer)
-{
-        if (notify_ready())
-                uv_timer_stop(timer);
-}
-
-static void tell_ready(struct daemon *d)
-{
-        if (!notify_ready())
-                uv_timer_start(&d->ready, on_ready, READY_AGAIN_MS, READY_AGAIN_MS);
-}
-
-static void on_reload_over(struct reload *reload)
-{
-        tell_ready(container_of(reload, struct daemon, reload));
-}
-
 static void on_signal(uv_signal_t *handle, int signum)
 {
         struct daemon *d = handle->data;
@@ -414,8 +296,8 @@ static bool stop_threads(struct daemon *d)
         all = reader_deinit(&d->reader, deadline) && all;
         all = work_pool_stop(d->pool, deadline) && all;
         all = keep_stop(&d->server.keep, deadline) && all;
-        for (size_t i = 0; i < d->n_devices; i++)
-                all = work_pool_stop(d->devices[i]->thread, deadline) && all;
+        for (size_t i = 0; i < d->devices.n; i++)
+                all = work_pool_stop(d->devices.v[i]->thread, deadline) && all;
         return all;
 }
 
@@ -436,13 +318,9 @@ static void take_apart(struct daemon *d)
         resident_deinit(&d->resident);
         room_deinit(&d->room);
         work_pool_free(d->pool);
-        for (size_t i = 0; i < d->n_devices; i++)
-                device_free(d->devices[i]);
-        cuda_free(d->cuda);
+        devices_deinit(&d->devices);
         source_roots_free(d->sources.roots);
         stores_free(&d->sources);
-        web_free(d->sources.web);
-        http_free(d->sources.http);
         wake_free(d->wake);
         config_deinit(&d->config);
 }
@@ -466,20 +344,19 @@ static int start(struct daemon *d, struct error *error)
         inherit_deinit(&d->inherit);
         if (r < 0)
                 return r;
-        if (d->config.metrics.listen != NULL && d->config.metrics.listen[0] != '\0')
+        if (config_text(d->config.metrics.listen) != NULL)
                 r = monitor_new(&d->monitor, &d->server, d->config.metrics.listen, error);
         if (r < 0)
                 return r;
         stall_watch_start(&d->stall, &d->loop);
         uv_timer_init(&d->loop, &d->ending);
-        uv_timer_init(&d->loop, &d->ready);
-        start_watchdog(d);
+        manager_start(&d->manager, &d->loop);
         d->ending.data = d;
         if (watch_signal(d, &d->sigterm, on_signal, SIGTERM) < 0 ||
             watch_signal(d, &d->sigint, on_signal, SIGINT) < 0 || watch_signal(d, &d->sighup, on_hangup, SIGHUP) < 0)
                 return error_set(error, STREAMER_EOS, "signals cannot be watched");
         log_event(LOG_LEVEL_INFO, LOG_STARTED, NULL, "streamerd %s serves %s", STREAMERD_VERSION, d->server.path);
-        tell_ready(d);
+        manager_tell_ready(&d->manager);
         return 0;
 }
 
@@ -517,9 +394,8 @@ int main(int argc, char **argv)
         if (!stopped)
                 log_warn("some reads hang in the kernel: ending without them");
         log_flush();
-        if (!stopped) {
+        if (!stopped)
                 _exit(0);
-        }
         take_apart(&d);
         return 0;
 }

@@ -134,6 +134,12 @@ int config_load(struct config *config, int argc, char **argv, enum config_action
                 size_t notes_size, struct error *error);
 void config_deinit(struct config *config); /* accepts a zeroed one */
 
+/* A text that may be empty where it is not set. */
+static inline const char *config_text(const char *text)
+{
+        return text != NULL && text[0] != '\0' ? text : NULL;
+}
+
 /* What --help prints. */
 extern const char config_usage[];
 

@@ -4,6 +4,39 @@
 #include "daemon/base/util.h"
 #include "daemon/source/hub.h"
 #include "daemon/source/s3_site.h"
+#include "daemon/source/web.h"
+
+/* ---- the web ---- */
+
+static int make_http(const struct config *config, struct sources *sources, struct error *error)
+{
+        struct http_opts opts = {.connect_timeout_ns = config->http.connect_timeout_ns,
+                                 .stall_ns = config->http.stall_ns,
+                                 .backoff_ns = config->http.backoff_ns,
+                                 .retry_after_ns = config->http.retry_after_ns,
+                                 .tries = config->http.tries,
+                                 .redirects = config->http.redirects,
+                                 .threads = config->http.threads,
+                                 .ca = config_text(config->http.ca),
+                                 .allow_plain = (const char *const *)config->http.allow_plain,
+                                 .n_allow_plain = config->http.n_allow_plain};
+        return http_new(&sources->http, &opts, error);
+}
+
+static int make_web(const struct config *config, struct sources *sources, struct error *error)
+{
+        size_t n = config->http.n_hosts;
+        cleanup_free struct web_host *hosts = calloc(n + 1, sizeof(*hosts));
+        if (hosts == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        for (size_t i = 0; i < n; i++) {
+                const struct config_http_host *h = &config->http.hosts[i];
+                hosts[i] = (struct web_host){h->host, h->token, h->token_file, h->user, h->password, h->password_file};
+        }
+        return web_new(&sources->web, hosts, n, error);
+}
+
+/* ---- stores ---- */
 
 static enum s3_addressing addressing_of(enum config_addressing addressing)
 {
@@ -27,19 +60,29 @@ static struct s3_site_opts site_of(const struct config_s3 *s3)
                                      .public = s3->is_unsigned};
 }
 
-int stores_make(const struct config *config, struct sources *sources, struct error *error)
+static int make_s3(const struct config *config, struct sources *sources, struct error *error)
 {
         const struct s3_site_opts rest = site_of(&config->s3);
-        const struct hub_opts hub = {.endpoint = config->hf.endpoint, .token = config->hf.token};
-        struct s3_site_opts *sites = calloc(config->n_s3_sources + 1, sizeof(*sites));
+        cleanup_free struct s3_site_opts *sites = calloc(config->n_s3_sources + 1, sizeof(*sites));
         if (sites == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         for (size_t i = 0; i < config->n_s3_sources; i++)
                 sites[i] = site_of(&config->s3_sources[i]);
-        int r = s3_sites_new(&sources->s3, &rest, sites, config->n_s3_sources, error);
+        return s3_sites_new(&sources->s3, &rest, sites, config->n_s3_sources, error);
+}
+
+/* ---- all of it ---- */
+
+int stores_make(const struct config *config, struct sources *sources, struct error *error)
+{
+        const struct hub_opts hub = {.endpoint = config->hf.endpoint, .token = config->hf.token};
+        int r = make_http(config, sources, error);
+        if (r == 0)
+                r = make_web(config, sources, error);
+        if (r == 0)
+                r = make_s3(config, sources, error);
         if (r == 0)
                 r = hub_new(&sources->hub, &hub, error);
-        free(sites);
         return r;
 }
 
@@ -47,4 +90,6 @@ void stores_free(struct sources *sources)
 {
         sources->s3 = s3_sites_free(sources->s3);
         sources->hub = hub_free(sources->hub);
+        sources->web = web_free(sources->web);
+        sources->http = http_free(sources->http);
 }

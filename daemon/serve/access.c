@@ -167,8 +167,7 @@ void session_whoami(struct session *session, const struct request *request)
         access_limits(server, conn, &limits);
         bool roots = grant.rule != NULL && grant.rule->roots.given;
         bool buckets = grant.rule != NULL && grant.rule->buckets.given;
-        conn_writer(&w);
-        writer_reply(&w, request->id, 6u + roots + buckets);
+        session_reply(&w, request->id, 6u + roots + buckets);
         writer_ku64(&w, "uid", conn->caller.uid);
         writer_ku64(&w, "gid", conn->caller.gid);
         writer_kstr(&w, "role", role_name(grant.role));
@@ -179,5 +178,5 @@ void session_whoami(struct session *session, const struct request *request)
                 write_list(&w, "buckets", &grant.rule->buckets);
         write_limits(&w, &limits);
         write_held(&w, users_find(&server->users, conn->caller.uid));
-        conn_send(session->conn, &w, NULL, 0);
+        session_send(session, &w);
 }

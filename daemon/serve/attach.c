@@ -255,8 +255,7 @@ static void send_attach(struct session *session, uint64_t id, const struct lease
         int fds[FRAME_FDS_MAX];
         size_t n = 0;
         struct writer w;
-        conn_writer(&w);
-        writer_reply(&w, id, lease->following ? 14 : 13);
+        session_reply(&w, id, lease->following ? 14 : 13);
         writer_ku64(&w, "lease", lease->id);
         writer_key(&w, "token");
         writer_hex(&w, lease->token, sizeof(lease->token));
@@ -363,7 +362,7 @@ static void tell_revoked(struct session *session, struct lease *lease)
         writer_kstr(&w, "state", "revoked");
         writer_kstr(&w, "code", code_wire(STREAMER_EREVOKED));
         writer_kstr(&w, "text", "the model was unloaded by force; detach to give its memory back");
-        conn_send(session->conn, &w, NULL, 0);
+        session_send(session, &w);
 }
 
 void session_tell_lease(struct session *session, struct lease *lease)
@@ -394,7 +393,7 @@ void session_tell_lease(struct session *session, struct lease *lease)
                 writer_kstr(&w, "code", code_wire(g->error.code));
                 writer_kstr(&w, "text", g->error.text);
         }
-        conn_send(session->conn, &w, NULL, 0);
+        session_send(session, &w);
 }
 
 void session_abandon_leases(struct session *session)

@@ -8,8 +8,8 @@
  */
 #include "daemon/base/machine.h"
 #include "daemon/device/cuda.h"
-#include "daemon/serve/reply.h"
 #include "daemon/serve/session.h"
+#include "daemon/serve/status.h"
 #include "daemon/source/root_look.h"
 
 #include <string.h>
@@ -128,7 +128,7 @@ static void write_facts(struct writer *w, const struct doctor *doctor)
         writer_kbool(w, "across_uids", server->share_across_uids);
         write_machine(w, &doctor->machine);
         write_cuda(w, &doctor->cuda);
-        reply_ring(w, server->reader);
+        status_ring(w, server->reader);
         write_roots(w, server->loads->sources->roots);
         writer_key(w, "devices");
         writer_array(w, resident->n_devices);
@@ -156,7 +156,7 @@ static void facts_done(struct work *work)
                 struct writer w;
                 conn_writer(&w);
                 write_facts(&w, doctor);
-                conn_send(session->conn, &w, NULL, 0);
+                session_send(session, &w);
         }
         doctor_free(doctor);
 }
@@ -180,13 +180,12 @@ static void root_done(struct work *work)
                 char file[4 * sizeof(doctor->root.file)];
                 struct writer w;
                 error_escape(file, sizeof(file), doctor->root.file);
-                conn_writer(&w);
-                writer_reply(&w, d->request.id, 4);
+                session_reply(&w, d->request.id, 4);
                 writer_kstr(&w, "root", d->request.u.doctor.root);
                 writer_kstr(&w, "file", file);
                 writer_ku64(&w, "direct_align", doctor->root.direct_align);
                 writer_kbool(&w, "cachestat", doctor->root.cachestat);
-                conn_send(d->session->conn, &w, NULL, 0);
+                session_send(d->session, &w);
         }
         doctor_free(doctor);
 }

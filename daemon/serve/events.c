@@ -37,7 +37,7 @@ static void tell_subscriber(struct session *session, const struct generation *g)
                 writer_kstr(&w, "code", code_wire(g->error.code));
                 writer_kstr(&w, "text", g->error.text);
         }
-        conn_send(session->conn, &w, NULL, 0);
+        session_send(session, &w);
 }
 
 static void answer_soon(struct server *server)

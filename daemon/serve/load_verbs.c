@@ -63,7 +63,7 @@ void op_tell(struct op *op, struct load *load)
         }
         if (n_failed > 0)
                 write_failed(&w, load, n_failed);
-        conn_send(op->session->conn, &w, NULL, 0);
+        session_send(op->session, &w);
 }
 
 void op_free(struct op *op)
@@ -91,7 +91,7 @@ static void dry_run_ended(struct load_watch *watch, struct load *load)
         } else {
                 conn_writer(&w);
                 reply_estimate(&w, load, d->request.id);
-                conn_send(d->session->conn, &w, NULL, 0);
+                session_send(d->session, &w);
         }
         deferred_free(d);
 }
@@ -118,11 +118,10 @@ static void reply_load(struct session *session, const struct request *request, s
 {
         uint64_t op = ++session->server->last_op;
         struct writer w;
-        conn_writer(&w);
-        writer_reply(&w, request->id, 2);
+        session_reply(&w, request->id, 2);
         writer_ku64(&w, "op", op);
         writer_kstr(&w, "model", load->name);
-        conn_send(session->conn, &w, NULL, 0);
+        session_send(session, &w);
         if (request->u.load.watch)
                 watch_op(session, load, op);
 }
@@ -187,19 +186,14 @@ void session_cancel(struct session *session, const struct request *request)
         const char *model = request->u.cancel.model;
         struct load *load = loads_find(session->server->loads, model);
         if (load == NULL) {
-                struct error error;
-                bool known = resident_any(session->server->resident, model) != NULL;
-                error_set(&error, known ? STREAMER_EFAILED : STREAMER_ENOENT, "%s: %s", model,
-                          known ? "is not loading" : "no such model");
-                session_error(session, request->id, &error);
+                session_not(session, request->id, model, "loading");
                 return;
         }
         load_cancel(load);
         struct writer w;
-        conn_writer(&w);
-        writer_reply(&w, request->id, 1);
+        session_reply(&w, request->id, 1);
         writer_kstr(&w, "model", model);
-        conn_send(session->conn, &w, NULL, 0);
+        session_send(session, &w);
 }
 
 /* For the load that is under way, and for what is resident. */
@@ -230,9 +224,8 @@ void session_set_priority(struct session *session, const struct request *request
                 return;
         }
         struct writer w;
-        conn_writer(&w);
-        writer_reply(&w, request->id, 2);
+        session_reply(&w, request->id, 2);
         writer_kstr(&w, "model", model);
         writer_ku64(&w, "priority", priority);
-        conn_send(session->conn, &w, NULL, 0);
+        session_send(session, &w);
 }

@@ -136,10 +136,9 @@ void session_metrics(struct session *session, const struct request *request)
                 session_error(session, request->id, &error);
         } else {
                 struct writer w;
-                conn_writer(&w);
-                writer_reply(&w, request->id, 1);
+                session_reply(&w, request->id, 1);
                 writer_kstr(&w, "text", text.data);
-                conn_send(session->conn, &w, NULL, 0);
+                session_send(session, &w);
         }
         metric_text_deinit(&text);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The verbs about models that are there: list, show, status, version, verify, unload.
+ * The verbs about models that are there (list, show, verify, pin, unload) and about the daemon (status, version).
  */
 #include "daemon/serve/session.h"
 
 #include "daemon/serve/reply.h"
+#include "daemon/serve/status.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -16,7 +17,7 @@ void session_list(struct session *session, const struct request *request)
         struct writer w;
         conn_writer(&w);
         reply_list(&w, session->server, request);
-        conn_send(session->conn, &w, NULL, 0);
+        session_send(session, &w);
 }
 
 void session_show(struct session *session, const struct request *request)
@@ -49,28 +50,27 @@ void session_show(struct session *session, const struct request *request)
                 session_error(session, request->id, &error);
                 return;
         }
-        conn_send(session->conn, &w, NULL, 0);
+        session_send(session, &w);
 }
 
 void session_status(struct session *session, const struct request *request)
 {
         struct writer w;
         conn_writer(&w);
-        reply_status(&w, session->server, request->id);
-        conn_send(session->conn, &w, NULL, 0);
+        status_write(&w, session->server, request->id);
+        session_send(session, &w);
 }
 
 void session_version(struct session *session, const struct request *request)
 {
         struct writer w;
-        conn_writer(&w);
-        writer_reply(&w, request->id, 2);
+        session_reply(&w, request->id, 2);
         writer_kstr(&w, "version", STREAMERD_VERSION);
         writer_ku64(&w, "protocol", PROTOCOL_MAX);
-        conn_send(session->conn, &w, NULL, 0);
+        session_send(session, &w);
 }
 
-/* ---- verify, unload ---- */
+/* ---- verify ---- */
 
 /* The next device's copy of what is verified, the first where `last` is NULL; NULL after the last. */
 static struct generation *verify_next(const struct deferred *d, struct resident *resident,
@@ -93,15 +93,14 @@ static void reply_verified(struct deferred *d)
         struct group group;
         struct writer w;
         group_find(&group, d->session->server->resident, d->request.u.verify.model, d->verify.generation);
-        conn_writer(&w);
-        writer_reply(&w, d->request.id, 6);
+        session_reply(&w, d->request.id, 6);
         writer_kstr(&w, "model", d->request.u.verify.model);
         writer_ku64(&w, "generation", d->verify.generation->number);
         reply_group_digest(&w, &group);
         writer_ku64(&w, "tensors", d->verified_tensors);
         writer_ku64(&w, "bytes", d->verified_bytes);
         writer_ku64(&w, "devices", d->n_verified);
-        conn_send(d->session->conn, &w, NULL, 0);
+        session_send(d->session, &w);
 }
 
 /* One device after another. */
@@ -134,11 +133,7 @@ void session_verify(struct session *session, struct request *request)
         struct resident *resident = session->server->resident;
         struct generation *ready = resident_ready(resident, model);
         if (ready == NULL) {
-                struct error error;
-                bool known = resident_any(resident, model) != NULL;
-                error_set(&error, known ? STREAMER_EFAILED : STREAMER_ENOENT, "%s: %s", model,
-                          known ? "is not ready" : "no such model");
-                session_error(session, request->id, &error);
+                session_not(session, request->id, model, "ready");
                 request_deinit(request);
                 return;
         }
@@ -170,11 +165,10 @@ void session_pin(struct session *session, const struct request *request)
                 return;
         }
         struct writer w;
-        conn_writer(&w);
-        writer_reply(&w, request->id, 2);
+        session_reply(&w, request->id, 2);
         writer_kstr(&w, "model", model);
         writer_kbool(&w, "pinned", pin);
-        conn_send(session->conn, &w, NULL, 0);
+        session_send(session, &w);
 }
 
 /* ---- unload ---- */

@@ -41,15 +41,14 @@ static void reply_probe(struct deferred *d, const struct load *load)
         const struct probe *probe = d->session->probe;
         const struct generation *g = load->targets[0].generation;
         struct writer w;
-        conn_writer(&w);
-        writer_reply(&w, d->request.id, 6);
+        session_reply(&w, d->request.id, 6);
         writer_kstr(&w, "model", probe->name);
         writer_kstr(&w, "device", g->device->name);
         writer_ku64(&w, "generation", g->number);
         reply_digest(&w, "digest", g);
         writer_ku64(&w, "seed", probe->seed);
         writer_ku64(&w, "load_ns", g->load_ns);
-        conn_send(d->session->conn, &w, NULL, 0);
+        session_send(d->session, &w);
 }
 
 static void probe_ended(struct load_watch *watch, struct load *load)

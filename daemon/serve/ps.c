@@ -147,8 +147,7 @@ static void ps_done(struct work *work)
         struct deferred *deferred = ps->deferred;
         if (deferred->session != NULL) {
                 struct writer w;
-                conn_writer(&w);
-                writer_reply(&w, deferred->request.id, ps->more ? 2 : 1);
+                session_reply(&w, deferred->request.id, ps->more ? 2 : 1);
                 writer_key(&w, "leases");
                 writer_array(&w, ps->n);
                 uint64_t now = now_ns();
@@ -156,7 +155,7 @@ static void ps_done(struct work *work)
                         write_row(&w, &ps->rows[i], now);
                 if (ps->more)
                         writer_ku64(&w, "next", ps->rows[ps->n - 1].id);
-                conn_send(deferred->session->conn, &w, NULL, 0);
+                session_send(deferred->session, &w);
         }
         ps_free(ps);
         deferred_free(deferred);

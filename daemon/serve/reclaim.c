@@ -117,10 +117,9 @@ void session_reclaim(struct session *session, const struct request *request)
         list_append(&session->leases, &lease->in_owner);
         session->n_leases++;
         struct writer w;
-        conn_writer(&w);
-        writer_reply(&w, request->id, 3);
+        session_reply(&w, request->id, 3);
         writer_ku64(&w, "lease", lease->id);
         writer_ku64(&w, "generation", g->number);
         writer_kstr(&w, "state", lease->revoked ? "revoked" : generation_state_name(g->state));
-        conn_send(session->conn, &w, NULL, 0);
+        session_send(session, &w);
 }

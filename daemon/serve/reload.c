@@ -24,10 +24,9 @@ void sessions_reloaded(struct server *server, const struct error *error, const c
                 if (error != NULL) {
                         session_error(d->session, d->request.id, error);
                 } else {
-                        conn_writer(&w);
-                        writer_reply(&w, d->request.id, 1);
+                        session_reply(&w, d->request.id, 1);
                         writer_kstr(&w, "restart", restart);
-                        conn_send(d->session->conn, &w, NULL, 0);
+                        session_send(d->session, &w);
                 }
                 deferred_free(d);
         }

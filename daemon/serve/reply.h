@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parts of replies that describe models, devices and loads: the shapes of docs/protocol.md.
+ * The parts of replies that describe models and loads: the shapes of docs/protocol.md.
  */
 #ifndef DAEMON_SERVE_REPLY_H
 #define DAEMON_SERVE_REPLY_H
@@ -10,16 +10,19 @@
 
 /* One model under one of its names. */
 void reply_model(struct writer *writer, const struct group *group);
-/* Whole replies. */
+
+/* A key and its value. A digest is empty where none is known yet; a URL loses its query, which may be
+ * a signature. */
+void reply_source(struct writer *writer, const char *source);
+void reply_digest(struct writer *writer, const char *key, const struct generation *generation);
+void reply_group_digest(struct writer *writer, const struct group *group);
+
+/* ---- whole replies ---- */
+
 void reply_list(struct writer *writer, const struct server *server, const struct request *request);
 /* STREAMER_EUNSUPPORTED where one record exceeds a frame. */
 int reply_show(struct writer *writer, const struct group *group, const struct generation *generation,
                const struct request *request, struct error *error);
-void reply_status(struct writer *writer, const struct server *server, uint64_t id);
 void reply_estimate(struct writer *writer, const struct load *load, uint64_t id);
-
-void reply_ring(struct writer *writer, struct reader *reader);
-void reply_group_digest(struct writer *writer, const struct group *group);
-void reply_digest(struct writer *writer, const char *key, const struct generation *generation);
 
 #endif

@@ -12,21 +12,31 @@
 
 /* ---- simple answers ---- */
 
+void session_reply(struct writer *writer, uint64_t id, size_t n_fields)
+{
+        conn_writer(writer);
+        writer_reply(writer, id, n_fields);
+}
+
+void session_send(struct session *session, struct writer *writer)
+{
+        conn_send(session->conn, writer, NULL, 0);
+}
+
 void session_error(struct session *session, uint64_t id, const struct error *error)
 {
         struct writer w;
         metric_add_code(METRIC_REQUEST_ERRORS, error->code, 1);
         conn_writer(&w);
         writer_error(&w, id, error->code, error->text);
-        conn_send(session->conn, &w, NULL, 0);
+        session_send(session, &w);
 }
 
 void session_ok(struct session *session, uint64_t id)
 {
         struct writer w;
-        conn_writer(&w);
-        writer_reply(&w, id, 0);
-        conn_send(session->conn, &w, NULL, 0);
+        session_reply(&w, id, 0);
+        session_send(session, &w);
 }
 
 void session_no_model(struct session *session, uint64_t id, const char *model)
@@ -36,16 +46,26 @@ void session_no_model(struct session *session, uint64_t id, const char *model)
         session_error(session, id, &error);
 }
 
+void session_not(struct session *session, uint64_t id, const char *model, const char *what)
+{
+        struct error error;
+        if (resident_any(session->server->resident, model) == NULL) {
+                session_no_model(session, id, model);
+                return;
+        }
+        error_set(&error, STREAMER_EFAILED, "%s: is not %s", model, what);
+        session_error(session, id, &error);
+}
+
 void session_reply_state(struct session *session, uint64_t id, const char *model, const char *state,
                          uint64_t generation)
 {
         struct writer w;
-        conn_writer(&w);
-        writer_reply(&w, id, 3);
+        session_reply(&w, id, 3);
         writer_kstr(&w, "model", model);
         writer_kstr(&w, "state", state);
         writer_ku64(&w, "generation", generation);
-        conn_send(session->conn, &w, NULL, 0);
+        session_send(session, &w);
 }
 
 /* ---- dispatch ---- */
@@ -66,8 +86,7 @@ static void on_hello(struct session *session, const struct request *request)
         session->greeted = true;
         session->client = req->client != NULL ? strdup(req->client) : NULL;
         struct writer w;
-        conn_writer(&w);
-        writer_reply(&w, request->id, 4);
+        session_reply(&w, request->id, 4);
         writer_ku64(&w, "protocol", req->max < PROTOCOL_MAX ? req->max : PROTOCOL_MAX);
         writer_kstr(&w, "version", STREAMERD_VERSION);
         writer_ku64(&w, "pid", (uint64_t)getpid());
@@ -80,7 +99,7 @@ static void on_hello(struct session *session, const struct request *request)
                 writer_kstr(&w, "kind", d->ops->kind);
                 writer_kstr(&w, "uuid", d->uuid);
         }
-        conn_send(session->conn, &w, NULL, 0);
+        session_send(session, &w);
 }
 
 /* Once more: for another model, or for all. */

@@ -68,9 +68,15 @@ void deferred_check_deadlines(struct server *server, uint64_t now);
 
 /* ---- answers ---- */
 
+/* A reply: begun, and sent once its fields are written. */
+void session_reply(struct writer *writer, uint64_t id, size_t n_fields);
+void session_send(struct session *session, struct writer *writer);
+
 void session_error(struct session *session, uint64_t id, const struct error *error);
 void session_ok(struct session *session, uint64_t id);
 void session_no_model(struct session *session, uint64_t id, const char *model);
+/* "is not ready", "is not loading"; or there is no such model at all. */
+void session_not(struct session *session, uint64_t id, const char *model, const char *what);
 void session_reply_state(struct session *session, uint64_t id, const char *model, const char *state,
                          uint64_t generation);
 

@@ -1,6 +1,86 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/status.h"
 
+#include "daemon/resident/host_cache.h"
+
+/* ---- what it holds and does ---- */
+
+static void write_device(struct writer *w, const struct device *d)
+{
+        writer_map(w, 7);
+        writer_kstr(w, "device", d->name);
+        writer_kstr(w, "uuid", d->uuid);
+        writer_ku64(w, "budget", d->budget);
+        writer_ku64(w, "used", d->used);
+        writer_ku64(w, "quarantined", d->quarantined);
+        writer_ku64(w, "free", device_unused(d));
+        writer_kstr(w, "page_kind", page_kind_name(d->pages));
+}
+
+static void write_load(struct writer *w, struct load *load)
+{
+        struct load_progress p;
+        load_progress(load, &p);
+        writer_map(w, 11);
+        writer_kstr(w, "model", load->name);
+        writer_key(w, "devices");
+        writer_array(w, load->n_targets);
+        for (size_t i = 0; i < load->n_targets; i++)
+                writer_str(w, load->targets[i].device->name);
+        writer_ku64(w, "generation", p.generation);
+        writer_kstr(w, "state", load_state_name(p.state));
+        writer_ku64(w, "bytes", p.bytes);
+        writer_ku64(w, "total", p.total);
+        writer_ku64(w, "tensors", p.tensors);
+        writer_ku64(w, "tensors_total", p.tensors_total);
+        writer_ku64(w, "elapsed_ns", p.elapsed_ns);
+        writer_kbool(w, "stalled", p.stalled);
+        writer_kbool(w, "streamed", p.streamed);
+}
+
+static void write_loads(struct writer *w, const struct loads *loads)
+{
+        size_t n = 0;
+        list_each (pos, &loads->all)
+                n += !load_ended(container_of(pos, struct load, link)->state);
+        writer_key(w, "loads");
+        writer_array(w, n);
+        list_each (pos, &loads->all) {
+                struct load *load = container_of(pos, struct load, link);
+                if (!load_ended(load->state))
+                        write_load(w, load);
+        }
+}
+
+void status_ring(struct writer *w, struct reader *reader)
+{
+        char numa[256];
+        writer_key(w, "ring");
+        struct reader_usage usage;
+        reader_usage(reader, &usage);
+        writer_map(w, 5);
+        writer_ku64(w, "bytes", reader->staging.bytes);
+        writer_kstr(w, "page_kind", page_kind_name(reader->staging.pages));
+        writer_ku64(w, "threads", reader->engines[READ_PREAD].base);
+        writer_ku64(w, "stuck", usage.stuck_threads);
+        writer_kstr(w, "numa", numa_text(&reader->opts.numa, numa, sizeof(numa)));
+}
+
+static void write_host_cache(struct writer *w, const struct resident *resident)
+{
+        const struct host_cache *cache = resident->cache;
+        uint64_t models = 0;
+        list_each (pos, &resident->generations)
+                models += container_of(pos, struct generation, link)->state == GENERATION_CACHED;
+        writer_key(w, "host_cache");
+        writer_map(w, 3);
+        writer_ku64(w, "budget", cache != NULL ? cache->budget : 0);
+        writer_ku64(w, "used", cache != NULL ? cache->used : 0);
+        writer_ku64(w, "models", models);
+}
+
+/* ---- how it is ---- */
+
 static void write_workers(struct writer *w, struct work_pool *pool)
 {
         unsigned threads, hung;
@@ -34,8 +114,21 @@ static void write_preload(struct writer *w, const struct preload *preload)
         preload_write(w, preload, now_ns());
 }
 
-void status_health(struct writer *w, const struct server *server)
+/* ---- the whole ---- */
+
+void status_write(struct writer *w, const struct server *server, uint64_t id)
 {
+        writer_reply(w, id, 10);
+        writer_kstr(w, "version", STREAMERD_VERSION);
+        writer_ku64(w, "protocol", PROTOCOL_MAX);
+        writer_ku64(w, "uptime_ns", now_ns() - server->started_ns);
+        writer_key(w, "devices");
+        writer_array(w, server->resident->n_devices);
+        for (size_t i = 0; i < server->resident->n_devices; i++)
+                write_device(w, server->resident->devices[i]);
+        write_host_cache(w, server->resident);
+        status_ring(w, server->reader);
+        write_loads(w, server->loads);
         write_preload(w, &server->preload);
         write_workers(w, server->pool);
         write_loop(w, server->stall);

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The replies to list and show. Each is a page: `next` says where the following one begins, and is
+ * missing from the last. Models are paged by name, so that one that comes or goes between two pages
+ * shifts nothing; tensors by number.
+ */
+#include "daemon/serve/reply.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Models in one reply: each is at most a name, a source and an error, far below 1 MiB in all. */
+#define LIST_PAGE 64
+/* Bytes of tensor records in one reply. */
+#define SHOW_PAGE (FRAME_MAX - 64 * 1024)
+
+/* ---- list ---- */
+
+struct entry {
+        const char *name;
+        struct generation *generation;
+};
+
+static int by_name(const void *a, const void *b)
+{
+        const struct entry *x = a, *y = b;
+        int r = strcmp(x->name, y->name);
+        return r != 0 ? r : group_compare(x->generation, y->generation);
+}
+
+static size_t count_entries(const struct resident *resident)
+{
+        size_t n = 0;
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                n += list_empty(&g->names);
+                list_each (name, &g->names)
+                        n++;
+        }
+        return n;
+}
+
+/* Every name of every generation that comes after `after`, sorted. */
+static size_t collect(const struct resident *resident, const char *after, struct entry *entries)
+{
+        size_t n = 0;
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (list_empty(&g->names) && (after == NULL || strcmp(g->last_name, after) > 0))
+                        entries[n++] = (struct entry){g->last_name, g};
+                list_each (link, &g->names) {
+                        const char *name = container_of(link, struct model_name, link)->text;
+                        if (after == NULL || strcmp(name, after) > 0)
+                                entries[n++] = (struct entry){name, g};
+                }
+        }
+        qsort(entries, n, sizeof(*entries), by_name);
+        return n;
+}
+
+/* How many entries, from the first on, are one model. */
+static size_t take_group(const struct entry *entries, size_t n, struct group *group)
+{
+        *group = (struct group){.name = entries[0].name};
+        while (group->n < n && group->n < GROUP_MAX && strcmp(entries[group->n].name, entries[0].name) == 0 &&
+               group_same(entries[group->n].generation, entries[0].generation)) {
+                group->members[group->n] = entries[group->n].generation;
+                group->n++;
+        }
+        return group->n;
+}
+
+static size_t count_groups(const struct entry *entries, size_t n)
+{
+        struct group group;
+        size_t groups = 0;
+        for (size_t i = 0; i < n; i += take_group(entries + i, n - i, &group))
+                groups++;
+        return groups;
+}
+
+void reply_list(struct writer *w, const struct server *server, const struct request *request)
+{
+        const struct req_list *req = &request->u.list;
+        cleanup_free struct entry *entries = calloc(count_entries(server->resident) + 1, sizeof(*entries));
+        if (entries == NULL) {
+                writer_error(w, request->id, STREAMER_ENOMEM, "no memory");
+                return;
+        }
+        size_t n = collect(server->resident, req->after, entries);
+        size_t page = req->limit > 0 && req->limit < LIST_PAGE ? (size_t)req->limit : LIST_PAGE;
+        size_t end = n < page ? n : page;
+        while (end > 0 && end < n && strcmp(entries[end].name, entries[end - 1].name) == 0)
+                end++; /* the generations of one name stay together: `after` is a name */
+        writer_reply(w, request->id, end < n ? 2 : 1);
+        writer_key(w, "models");
+        writer_array(w, count_groups(entries, end));
+        for (size_t i = 0; i < end;) {
+                struct group group;
+                i += take_group(entries + i, end - i, &group);
+                reply_model(w, &group);
+        }
+        if (end < n)
+                writer_kstr(w, "next", entries[end - 1].name);
+}
+
+/* ---- show ---- */
+
+static uint64_t record_size(const struct manifest_record *r)
+{
+        return r->name_len + UINT64_C(9) * r->rank + 160;
+}
+
+/* While loading, digests are other threads' to write. */
+static void write_record(struct writer *w, const struct manifest_view *m, const struct manifest_record *r, bool loading)
+{
+        writer_map(w, 7);
+        writer_key(w, "name");
+        writer_strn(w, m->strings + r->name_off, r->name_len);
+        writer_kstr(w, "dtype", dtype_name(r->dtype));
+        writer_key(w, "shape");
+        writer_array(w, r->rank);
+        for (uint32_t i = 0; i < r->rank; i++)
+                writer_u64(w, m->shapes[r->shape_off + i]);
+        writer_ku64(w, "bytes", r->bytes);
+        writer_ku64(w, "segment", r->segment);
+        writer_ku64(w, "offset", r->offset);
+        writer_key(w, "digest");
+        if (loading)
+                writer_str(w, "");
+        else
+                writer_hex(w, r->digest, DIGEST_SIZE);
+}
+
+static int write_tensors(struct writer *w, const struct group *group, const struct generation *g,
+                         const struct request *request, struct error *error)
+{
+        const struct req_show *req = &request->u.show;
+        const struct manifest_view m = table_manifest(&g->manifest);
+        uint64_t n = m.header->n_records, from = req->offset < n ? req->offset : n, end = from, size = 0;
+        while (end < n && (req->limit == 0 || end - from < req->limit)) {
+                size += record_size(&m.records[end]);
+                if (size > SHOW_PAGE)
+                        break;
+                end++;
+        }
+        bool more = end < n;
+        if (more && end == from)
+                return error_set(error, STREAMER_EUNSUPPORTED, "tensor %" PRIu64 ": its name does not fit a reply",
+                                 from);
+        writer_reply(w, request->id, more ? 3 : 2);
+        writer_key(w, "models");
+        writer_array(w, 1);
+        reply_model(w, group);
+        writer_key(w, "tensor_list");
+        writer_array(w, end - from);
+        for (uint64_t i = from; i < end; i++)
+                write_record(w, &m, &m.records[i], g->state == GENERATION_LOADING);
+        if (more)
+                writer_ku64(w, "next", end);
+        return 0;
+}
+
+int reply_show(struct writer *w, const struct group *group, const struct generation *g, const struct request *request,
+               struct error *error)
+{
+        if (request->u.show.tensors) {
+                if (g->manifest.fd < 0 || g->releasing)
+                        return error_set(error, STREAMER_EFAILED, "its tensors are not known (%s)",
+                                         generation_state_name(g->state));
+                return write_tensors(w, group, g, request, error);
+        }
+        writer_reply(w, request->id, 1);
+        writer_key(w, "models");
+        writer_array(w, 1);
+        reply_model(w, group);
+        return 0;
+}
