@@ -135,7 +135,7 @@ END_TEST
 static bool two_copies_fly(void *arg)
 {
         (void)arg;
-        return gpus->copies == 2;
+        return gpus->copies >= 2;
 }
 
 /* While no event fires nothing is copied, so whatever is handed to the GPU next was read meanwhile. */
