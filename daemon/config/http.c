@@ -99,6 +99,28 @@ int http_read_hosts(struct doc *doc)
         return doc_read_list(doc, read_host);
 }
 
+/* ---- what a reload finds ---- */
+
+bool http_same_allow_plain(const struct config *a, const struct config *b)
+{
+        bool same = a->http.n_allow_plain == b->http.n_allow_plain;
+        for (size_t i = 0; same && i < a->http.n_allow_plain; i++)
+                same = strcmp(a->http.allow_plain[i], b->http.allow_plain[i]) == 0;
+        return same;
+}
+
+bool http_same_hosts(const struct config *a, const struct config *b)
+{
+        bool same = a->http.n_hosts == b->http.n_hosts;
+        for (size_t i = 0; same && i < a->http.n_hosts; i++) {
+                const struct config_http_host *x = &a->http.hosts[i], *y = &b->http.hosts[i];
+#define X(name) same = same && setting_same_text(x->name, y->name);
+                HOST_FIELDS(X)
+#undef X
+        }
+        return same;
+}
+
 /* ---- the end ---- */
 
 void setting_clear_http(struct config *config)

@@ -15,6 +15,10 @@ int http_read_allow_plain(struct doc *doc);
 int http_read_hosts(struct doc *doc);
 int s3_read_sources(struct doc *doc);
 
+bool http_same_allow_plain(const struct config *a, const struct config *b);
+bool http_same_hosts(const struct config *a, const struct config *b);
+bool s3_same_sources(const struct config *a, const struct config *b);
+
 /* The current event is the key. */
 int preload_read(struct doc *doc);
 

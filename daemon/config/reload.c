@@ -4,7 +4,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/notify.h"
 #include "daemon/base/util.h"
-#include "daemon/config/setting.h"
+#include "daemon/config/lists.h"
 #include "daemon/serve/session.h"
 
 #include <string.h>
@@ -48,11 +48,18 @@ static bool same_devices(const struct config *a, const struct config *b)
 
 void reload_restart_keys(const struct config *running, const struct config *next, char *text, size_t size)
 {
+        static const struct {
+                const char *key;
+                bool (*same)(const struct config *a, const struct config *b);
+        } lists[] = {{"roots", same_roots},
+                     {"devices", same_devices},
+                     {"http.allow_plain", http_same_allow_plain},
+                     {"http.hosts", http_same_hosts},
+                     {"s3.sources", s3_same_sources}};
         text[0] = '\0';
-        if (!same_roots(running, next))
-                add_key(text, size, "roots");
-        if (!same_devices(running, next))
-                add_key(text, size, "devices");
+        for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
+                if (!lists[i].same(running, next))
+                        add_key(text, size, lists[i].key);
         for (size_t i = 0; i < n_settings; i++)
                 if (!is_applied(settings[i].key) && !setting_equal(&settings[i], running, next))
                         add_key(text, size, settings[i].key);

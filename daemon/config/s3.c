@@ -81,6 +81,19 @@ int s3_read_sources(struct doc *doc)
         return doc_read_list(doc, read_source);
 }
 
+bool s3_same_sources(const struct config *a, const struct config *b)
+{
+        bool same = a->n_s3_sources == b->n_s3_sources;
+        for (size_t i = 0; same && i < a->n_s3_sources; i++) {
+                const struct config_s3 *x = &a->s3_sources[i], *y = &b->s3_sources[i];
+                same = x->addressing == y->addressing && x->is_unsigned == y->is_unsigned;
+#define X(name) same = same && setting_same_text(x->name, y->name);
+                TEXTS(X)
+#undef X
+        }
+        return same;
+}
+
 /* ---- the end ---- */
 
 static void clear(struct config_s3 *s3)

@@ -233,7 +233,7 @@ int setting_set(const struct setting *setting, struct config *config, const char
         return 0;
 }
 
-static bool same_text(const char *a, const char *b)
+bool setting_same_text(const char *a, const char *b)
 {
         return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
 }
@@ -246,7 +246,7 @@ bool setting_equal(const struct setting *setting, const struct config *a, const 
         case SETTING_FILE:
         case SETTING_LISTEN:
         case SETTING_FOLDER:
-                return same_text(*(char *const *)x, *(char *const *)y);
+                return setting_same_text(*(char *const *)x, *(char *const *)y);
         case SETTING_BOOL:
                 return *(const bool *)x == *(const bool *)y;
         case SETTING_UNSIGNED:

@@ -44,6 +44,9 @@ int setting_set(const struct setting *setting, struct config *config, const char
 
 bool setting_equal(const struct setting *setting, const struct config *a, const struct config *b);
 
+/* NULL is equal to NULL alone. */
+bool setting_same_text(const char *a, const char *b);
+
 /* Says it in why. -1. */
 __attribute__((format(printf, 2, 3))) int setting_wrong(char why[SETTING_WHY], const char *format, ...);
 /* In place of what *field holds, if anything. */

@@ -342,8 +342,7 @@ int main(void)
         suite_begin("bad files");
         TCase *files = suite_group("headers", begin, stage_end, 60);
         tcase_add_checked_fixture(files, connect_client, check_stage);
-        tcase_add_loop_test(files, a_header_that_breaks_a_rule_is_refused_by_its_name, 0,
-                            (int)(sizeof(headers) / sizeof(headers[0])));
+        LOOP(files, a_header_that_breaks_a_rule_is_refused_by_its_name, headers);
         tcase_add_test(files, a_file_shorter_than_its_length_field);
         tcase_add_test(files, an_empty_file);
         tcase_add_test(files, a_header_length_over_100_million);

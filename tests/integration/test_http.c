@@ -668,8 +668,6 @@ START_TEST(sigterm_in_mid_transfer_ends_the_daemon)
 }
 END_TEST
 
-#define LOOP(group, test, table) tcase_add_loop_test(group, test, 0, (int)(sizeof(table) / sizeof((table)[0])))
-
 int main(void)
 {
         suite_begin("http");

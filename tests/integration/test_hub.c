@@ -239,8 +239,6 @@ START_TEST(the_token_went_to_the_hub_alone)
 }
 END_TEST
 
-#define LOOP(group, test, table) tcase_add_loop_test(group, test, 0, (int)(sizeof(table) / sizeof((table)[0])))
-
 int main(void)
 {
         suite_begin("hub");

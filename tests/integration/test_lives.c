@@ -393,7 +393,7 @@ int main(void)
 {
         suite_begin("lives");
         TCase *clients = suite_group("clients", begin, stage_end, 60);
-        tcase_add_loop_test(clients, a_client_killed_leaves_no_lease, 0, (int)(sizeof(stages) / sizeof(stages[0])));
+        LOOP(clients, a_client_killed_leaves_no_lease, stages);
         tcase_add_test(clients, a_load_survives_whoever_asked_for_it);
         tcase_add_test(clients, a_lease_outlives_its_connection_until_its_process_ends);
         tcase_add_test(clients, the_memory_of_a_drained_model_goes_with_its_last_lease);

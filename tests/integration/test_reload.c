@@ -441,7 +441,7 @@ int main(void)
         tcase_add_test(preload, one_that_was_unloaded_stays_so);
         TCase *reload = suite_group("reload", NULL, NULL, 60);
         tcase_add_test(reload, a_hangup_applies_what_was_added_and_drops_nothing);
-        tcase_add_loop_test(reload, wrong_settings_are_refused_as_a_whole, 0, (int)(sizeof(bad) / sizeof(bad[0])));
+        LOOP(reload, wrong_settings_are_refused_as_a_whole, bad);
         tcase_add_test(reload, settings_that_are_gone_are_refused);
         tcase_add_test(reload, keys_that_need_a_restart_are_named);
         tcase_add_test(reload, the_logs_level_is_applied);

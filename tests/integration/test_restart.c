@@ -303,7 +303,7 @@ int main(void)
         tcase_add_loop_test(models, a_model_without_tensors_survives, 0, 2);
         TCase *sets = suite_group("sets", NULL, NULL, 60);
         tcase_add_checked_fixture(sets, kept_begin, kept_end);
-        tcase_add_loop_test(sets, a_set_that_is_not_whole_is_dropped, 0, (int)(sizeof(damages) / sizeof(damages[0])));
+        LOOP(sets, a_set_that_is_not_whole_is_dropped, damages);
         tcase_add_test(sets, what_no_version_of_ours_stored_is_dropped);
         tcase_add_test(sets, a_model_whose_device_is_not_there_any_more_is_dropped);
         TCase *sizes = suite_group("sizes", NULL, NULL, 60);

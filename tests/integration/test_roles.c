@@ -301,7 +301,7 @@ int main(void)
 {
         suite_begin("roles");
         TCase *roles = suite_group("roles", begin, end, 60);
-        tcase_add_loop_test(roles, each_user_may_what_its_rule_says, 0, (int)(sizeof(verbs_of) / sizeof(verbs_of[0])));
+        LOOP(roles, each_user_may_what_its_rule_says, verbs_of);
         tcase_add_test(roles, whom_no_rule_names_may_nothing);
         tcase_add_test(roles, the_role_attach_attaches);
         tcase_add_test(roles, a_model_is_dropped_by_who_loaded_it_or_by_an_admin);

@@ -457,8 +457,6 @@ START_TEST(a_store_can_be_started)
 }
 END_TEST
 
-#define LOOP(group, test, table) tcase_add_loop_test(group, test, 0, (int)(sizeof(table) / sizeof((table)[0])))
-
 static void add_tests(TCase *s3)
 {
         tcase_add_checked_fixture(s3, connect_client, check_stage);

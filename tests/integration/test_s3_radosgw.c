@@ -239,7 +239,7 @@ int main(void)
         tcase_add_test(tests, a_session_that_ends_in_mid_load);
         tcase_add_test(tests, a_public_bucket_unsigned);
         tcase_add_test(tests, a_private_bucket_unsigned);
-        tcase_add_loop_test(tests, a_prefix_of_any_characters, 0, (int)(sizeof(keys) / sizeof(keys[0])));
+        LOOP(tests, a_prefix_of_any_characters, keys);
         tcase_add_test(tests, a_store_that_takes_any_region);
         tcase_add_test(tests, no_secret_is_in_the_log);
         return suite_run();

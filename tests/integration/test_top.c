@@ -258,7 +258,7 @@ int main(void)
         tcase_add_test(top, top_scrolls_and_sorts);
         tcase_add_test(top, top_lives_with_a_tiny_terminal_and_with_resizing);
         tcase_add_test(top, top_needs_a_terminal_and_says_so);
-        tcase_add_loop_test(top, a_wrong_interval_is_refused, 0, (int)(sizeof(intervals) / sizeof(intervals[0])));
+        LOOP(top, a_wrong_interval_is_refused, intervals);
         tcase_add_test(top, one_frame_can_go_anywhere);
         tcase_add_test(top, a_table_fits_the_terminal_and_keeps_its_figures);
         tcase_add_test(top, a_pipe_gets_the_whole_table);

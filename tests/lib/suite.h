@@ -26,6 +26,8 @@
 void suite_begin(const char *name);
 /* A group of tests on one stage; either function may be NULL. `timeout` in seconds, for each test. */
 TCase *suite_group(const char *name, void (*setup)(void), void (*teardown)(void), int timeout);
+/* A test for each row of a table, which it finds by _i. */
+#define LOOP(group, test, table) tcase_add_loop_test(group, test, 0, (int)(sizeof(table) / sizeof((table)[0])))
 /* Runs all and removes the folder: the exit code of main(). */
 int suite_run(void);
 

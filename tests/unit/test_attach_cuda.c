@@ -795,10 +795,8 @@ static void add_contexts(void)
 static void add_failures(void)
 {
         TCase *t = suite_group("failures", NULL, NULL, 30);
-        tcase_add_loop_test(t, a_call_that_fails_leaves_nothing_of_an_ipc_segment, 0,
-                            sizeof(ipc_calls) / sizeof(ipc_calls[0]));
-        tcase_add_loop_test(t, a_call_that_fails_leaves_nothing_of_a_vmm_segment, 0,
-                            sizeof(vmm_calls) / sizeof(vmm_calls[0]));
+        LOOP(t, a_call_that_fails_leaves_nothing_of_an_ipc_segment, ipc_calls);
+        LOOP(t, a_call_that_fails_leaves_nothing_of_a_vmm_segment, vmm_calls);
         tcase_add_test(t, memory_that_is_short_is_called_so);
         tcase_add_test(t, where_ipc_is_not_supported_the_other_kind_is_named);
         tcase_add_test(t, where_neither_is_supported_the_host_device_is_named);

@@ -266,8 +266,8 @@ int main(void)
 {
         suite_begin("aws_config");
         TCase *file = suite_group("one file", NULL, NULL, 20);
-        tcase_add_loop_test(file, a_line_is_read, 0, (int)ARRAY_SIZE(lines));
-        tcase_add_loop_test(file, a_bad_line_is_refused_by_its_number_and_not_quoted, 0, (int)ARRAY_SIZE(bad_lines));
+        LOOP(file, a_line_is_read, lines);
+        LOOP(file, a_bad_line_is_refused_by_its_number_and_not_quoted, bad_lines);
         tcase_add_test(file, a_file_that_is_not_there_is_empty);
         tcase_add_test(file, a_folder_is_no_file);
         TCase *profiles = suite_group("profiles", NULL, NULL, 20);
@@ -278,7 +278,7 @@ int main(void)
         tcase_add_test(profiles, the_files_are_below_home);
         TCase *keys = suite_group("keys", NULL, NULL, 20);
         tcase_add_test(keys, keys_from_json);
-        tcase_add_loop_test(keys, bad_keys_are_refused_and_not_quoted, 0, (int)ARRAY_SIZE(bad_json));
+        LOOP(keys, bad_keys_are_refused_and_not_quoted, bad_json);
         tcase_add_test(keys, keys_from_xml);
         tcase_add_test(keys, times);
         return suite_run();

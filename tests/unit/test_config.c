@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOP(group, test, table) tcase_add_loop_test(group, test, 0, (int)ARRAY_SIZE(table))
-
 /* ---- units ---- */
 
 static const struct {

@@ -157,7 +157,7 @@ int main(void)
         tcase_add_test(tests, every_key_of_a_rule_is_read);
         tcase_add_test(tests, a_single_value_stands_for_a_list_of_one);
         tcase_add_test(tests, an_empty_list_is_given);
-        tcase_add_loop_test(tests, a_wrong_rule_is_refused_by_line_and_key, 0, (int)ARRAY_SIZE(wrong));
+        LOOP(tests, a_wrong_rule_is_refused_by_line_and_key, wrong);
         tcase_add_test(tests, a_rules_root_must_lie_below_the_daemons);
         return suite_run();
 }

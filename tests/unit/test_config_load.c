@@ -12,8 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LOOP(group, test, table) tcase_add_loop_test(group, test, 0, (int)ARRAY_SIZE(table))
-
 static struct config config;
 static struct error error;
 

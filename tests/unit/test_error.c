@@ -174,7 +174,7 @@ int main(void)
         tcase_add_test(set, the_systems_reason_comes_last);
         tcase_add_test(set, a_long_text_is_cut_with_dots);
         TCase *escape = suite_group("escape", NULL, NULL, 10);
-        tcase_add_loop_test(escape, text_becomes_one_printable_line, 0, (int)(sizeof(escapes) / sizeof(escapes[0])));
+        LOOP(escape, text_becomes_one_printable_line, escapes);
         tcase_add_test(escape, text_that_just_fits_is_not_cut);
         tcase_add_test(escape, a_cut_leaves_characters_whole);
         TCase *text = suite_group("text", NULL, NULL, 10);

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOP(group, test, table) tcase_add_loop_test(group, test, 0, (int)(sizeof(table) / sizeof((table)[0])))
 #define SECOND UINT64_C(1000000000)
 
 /* ---- URLs ---- */

@@ -193,7 +193,7 @@ int main(void)
         tcase_add_test(good, a_large_index_is_answered);
         tcase_add_test(good, an_index_may_be_moved);
         TCase *bad = suite_group("refused", NULL, NULL, 30);
-        tcase_add_loop_test(bad, refused, 0, sizeof(refusals) / sizeof(refusals[0]));
+        LOOP(bad, refused, refusals);
         tcase_add_test(bad, a_message_names_the_tensor);
         tcase_add_test(bad, too_much_is_refused);
         return suite_run();

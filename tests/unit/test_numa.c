@@ -193,7 +193,7 @@ int main(void)
         tcase_add_test(t, the_node_of_a_gpu_is_found_whatever_the_case_of_its_address);
         tcase_add_test(t, threads_run_on_the_nodes_processors_that_we_may_use);
         t = suite_group("the choice", NULL, NULL, 30);
-        tcase_add_loop_test(t, memory_goes_to_where_the_gpus_are, 0, sizeof(cases) / sizeof(cases[0]));
+        LOOP(t, memory_goes_to_where_the_gpus_are, cases);
         tcase_add_test(t, each_node_has_a_run_of_parts_of_equal_length);
         tcase_add_test(t, a_text_is_cut_where_it_does_not_fit);
         tcase_add_test(t, memory_is_placed_before_it_is_touched);

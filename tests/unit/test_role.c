@@ -238,7 +238,7 @@ int main(void)
         tcase_add_test(what, a_denied_verb_names_roles_and_rule);
         tcase_add_test(what, the_page_shows_the_role_of_every_verb);
         TCase *from = suite_group("from where", NULL, NULL, 10);
-        tcase_add_loop_test(from, a_rule_with_roots_and_buckets_lets_load_below_them, 0, (int)ARRAY_SIZE(sources));
+        LOOP(from, a_rule_with_roots_and_buckets_lets_load_below_them, sources);
         tcase_add_test(from, an_empty_list_lets_nothing_and_a_missing_one_all);
         tcase_add_test(from, without_a_rule_every_source_is_open);
         return suite_run();

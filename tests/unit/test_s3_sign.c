@@ -176,7 +176,7 @@ int main(void)
 {
         suite_begin("s3_sign");
         TCase *signing = suite_group("signing", NULL, NULL, 20);
-        tcase_add_loop_test(signing, a_signature_is_botocores, 0, (int)ARRAY_SIZE(fixed));
+        LOOP(signing, a_signature_is_botocores, fixed);
         tcase_add_test(signing, neither_the_range_nor_the_condition_is_signed);
         tcase_add_test(signing, the_secret_is_not_sent);
         tcase_add_test(signing, a_secret_beyond_the_limit_is_refused);

@@ -226,7 +226,7 @@ int main(void)
 {
         suite_begin("safetensors-rules");
         TCase *rules = suite_group("refused", NULL, NULL, 30);
-        tcase_add_loop_test(rules, refused, 0, sizeof(refusals) / sizeof(refusals[0]));
+        LOOP(rules, refused, refusals);
         tcase_add_test(rules, too_much_is_refused);
         tcase_add_test(rules, a_repeated_name_is_found_among_many);
         tcase_add_test(rules, a_message_is_one_line_of_text);

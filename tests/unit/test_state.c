@@ -286,6 +286,6 @@ int main(void)
         tcase_add_test(damage, a_file_cut_anywhere_is_refused);
         tcase_add_test(damage, a_bit_that_differs_anywhere_is_noticed);
         tcase_add_test(damage, a_body_that_makes_no_sense_is_refused);
-        tcase_add_loop_test(damage, a_damaged_file_is_set_aside, 0, (int)(sizeof(damages) / sizeof(damages[0])));
+        LOOP(damage, a_damaged_file_is_set_aside, damages);
         return suite_run();
 }

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOP(group, test, table) tcase_add_loop_test(group, test, 0, (int)(sizeof(table) / sizeof((table)[0])))
-
 /* ---- canonical form ---- */
 
 static const struct {

@@ -207,8 +207,8 @@ int main(void)
 {
         suite_begin("xml");
         TCase *xml = suite_group("xml", NULL, NULL, 20);
-        tcase_add_loop_test(xml, valid_xml_is_read, 0, (int)ARRAY_SIZE(valid));
-        tcase_add_loop_test(xml, invalid_xml_is_refused_with_the_reason, 0, (int)ARRAY_SIZE(invalid));
+        LOOP(xml, valid_xml_is_read, valid);
+        LOOP(xml, invalid_xml_is_refused_with_the_reason, invalid);
         tcase_add_test(xml, a_nul_is_refused);
         tcase_add_test(xml, depth_is_bounded);
         TCase *replies = suite_group("replies", NULL, NULL, 20);
@@ -216,7 +216,7 @@ int main(void)
         tcase_add_test(replies, an_error_that_is_no_xml_tells_nothing);
         tcase_add_test(replies, a_page_gives_its_keys_and_the_next);
         tcase_add_test(replies, keys_of_a_store_that_does_not_encode_are_taken_as_they_are);
-        tcase_add_loop_test(replies, a_page_that_makes_no_sense_is_refused, 0, (int)ARRAY_SIZE(bad_pages));
+        LOOP(replies, a_page_that_makes_no_sense_is_refused, bad_pages);
         tcase_add_test(replies, what_is_no_list_is_refused);
         return suite_run();
 }
