@@ -211,9 +211,11 @@ install: all
 		$(DESTDIR)$(PREFIX)/share/doc/streamerd
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,$(addprefix man/man,$(sort $(subst .,,$(suffix $(MAN))))) $(COMPLETIONS))
 	$(foreach m,$(MAN),install -m 644 $m $(DESTDIR)$(PREFIX)/share/man/man$(subst .,,$(suffix $m)) &&) :
-	install -m 644 config/completion/streamerctl.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/streamerctl
+	$(foreach p,streamerctl streamerd,install -m 644 config/completion/streamerctl.bash \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/$p &&) :
 	install -m 644 config/completion/_streamerctl $(DESTDIR)$(PREFIX)/share/zsh/site-functions
-	install -m 644 config/completion/streamerctl.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	$(foreach p,streamerctl streamerd,install -m 644 config/completion/streamerctl.fish \
+		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$p.fish &&) :
 	$(foreach f,$(SYSTEMD),sed 's|/usr/|$(PREFIX)/|' $f >$(DESTDIR)$(PREFIX)/lib/$(call lib_of,$f) &&) :
 
 ## clean        removes every build folder

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Completion of streamerctl for bash: `streamerctl complete` says what may stand next.
+# Completion of streamerctl and streamerd for bash: `PROGRAM complete` says what may stand next.
 # shellcheck shell=bash
 
 _streamerctl() {
@@ -23,4 +23,4 @@ _streamerctl() {
                 COMPREPLY+=("$(printf %q "${candidate#"$prefix"}")")
         done < <("${words[0]}" complete -- "${words[@]:1}" 2>/dev/null)
 }
-complete -F _streamerctl streamerctl
+complete -F _streamerctl streamerctl streamerd

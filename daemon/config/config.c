@@ -3,7 +3,10 @@
  * Settings from four places, each over the one before: defaults, file, environment, flags. The
  * command line is walked twice: first for its grammar and for what decides the rest (--config,
  * --help), and once all else is read, for its values.
+ *
+ * A value that is wrong anywhere refuses all of it, and says where it stands.
  */
+#include "daemon/config/flags.h"
 #include "daemon/config/lists.h"
 
 #include "daemon/base/fd.h"
@@ -20,50 +23,6 @@
 #define ENV_OLD_CHUNK "RUNAI_STREAMER_BLOCK_BYTESIZE"
 #define ENV_MEMORY_LIMIT "RUNAI_STREAMER_MEMORY_LIMIT"
 #define ENV_TO_STDERR "RUNAI_STREAMER_LOG_TO_STDERR"
-
-const char config_usage[] =
-        "Usage: streamerd [FLAGS]\n"
-        "Holds model weights in memory and hands them to processes. Runs in the foreground.\n"
-        "\n"
-        "  --device D          a device to hold weights on, and how much of it; repeats\n"
-        "                      host, host=8GiB, host=90% (of its memory; the default),\n"
-        "                      cuda:0, cuda:GPU-<uuid>, cuda:all\n"
-        "  --root DIR          a folder below which models may be loaded; repeats\n"
-        "  --socket PATH       where to listen (" CONFIG_DEFAULT_SOCKET ")\n"
-        "  --state DIR         where it keeps what it knows over a restart ($STATE_DIRECTORY; none)\n"
-        "  --config FILE       settings (" CONFIG_DEFAULT_PATH " if it is there)\n"
-        "  --concurrency N     blocks read at once for one load (16)\n"
-        "  --block-size S      bytes of one read, a multiple of 1MiB (8MiB)\n"
-        "  --memory-limit S    bytes of the staging ring (0: concurrency x block size)\n"
-        "  --log-level L       error, warn, info or debug (info)\n"
-        "  --log-format F      auto, plain, prefix, journal or json (auto)\n"
-        "  --metrics-listen A  serve metrics over HTTP at 127.0.0.1:PORT or unix:/path (nowhere)\n"
-        "  --check-config      read the settings, say whether they are valid, and exit\n"
-        "  --version, --help   print that and exit\n"
-        "\n"
-        "At least one device and one root are needed. Sizes are bytes or end in KiB, MiB, GiB or TiB.\n"
-        "A flag may be written --flag=value. Flags go over the environment, which goes over the file;\n"
-        "devices or roots given as flags replace those of the file.\n"
-        "\n"
-        "Environment:\n"
-        "  STREAMERD_SOCKET                as --socket\n"
-        "  STATE_DIRECTORY                 as --state; systemd sets it (StateDirectory=)\n"
-        "  RUNAI_STREAMER_CONCURRENCY      as --concurrency\n"
-        "  RUNAI_STREAMER_CHUNK_BYTESIZE   as --block-size; RUNAI_STREAMER_BLOCK_BYTESIZE is its older name\n"
-        "  RUNAI_STREAMER_MEMORY_LIMIT     as --memory-limit; -1 and 0 mean the default\n"
-        "  RUNAI_STREAMER_LOG_LEVEL        as --log-level\n"
-        "  RUNAI_STREAMER_S3_ENDPOINT      as s3.endpoint of the file\n"
-        "  RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING  as s3.addressing: 0 path, 1 virtual\n"
-        "  RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS  as http.stall, in milliseconds\n"
-        "  RUNAI_STREAMER_S3_UNSIGNED      as s3.unsigned: 0 or 1\n"
-        "  HF_ENDPOINT, HF_TOKEN           as hf.endpoint and hf.token\n"
-        "  AWS_*                           as AWS's tools know them: docs/sources.md\n"
-        "  RUNAI_STREAMER_LOG_TO_STDERR    1: the log goes to standard error even where the journal could take it;\n"
-        "                                  0: the default\n"
-        "\n"
-        "Signals: SIGTERM and SIGINT end it, SIGHUP lets it read its settings again.\n"
-        "\n"
-        "Exit status: 0 after SIGTERM or SIGINT, 1 on failure, 2 on wrong usage or settings.\n";
 
 /* ---- defaults ---- */
 
@@ -115,131 +74,6 @@ void config_deinit(struct config *config)
         free(config->metrics.listen);
         free(config->path);
         *config = (struct config){0};
-}
-
-/* ---- the command line ---- */
-
-struct flag {
-        const char *name; /* without "--" */
-        const char *value;
-};
-
-struct args {
-        const char *config;
-        bool help, version, check;
-};
-
-static const struct setting *find_flag(const char *name)
-{
-        for (size_t i = 0; i < n_settings; i++)
-                if (settings[i].flag != NULL && strcmp(settings[i].flag, name) == 0)
-                        return &settings[i];
-        return NULL;
-}
-
-static bool takes_value(const char *name)
-{
-        return strcmp(name, "device") == 0 || strcmp(name, "root") == 0 || strcmp(name, "config") == 0 ||
-               find_flag(name) != NULL;
-}
-
-static bool takes_none(const char *name)
-{
-        return strcmp(name, "check-config") == 0 || strcmp(name, "version") == 0 || strcmp(name, "help") == 0;
-}
-
-/* The flag at argv[*i], moving past it; `buffer` holds its name. */
-static int next_flag(int argc, char **argv, int *i, char buffer[32], struct flag *flag, struct error *error)
-{
-        const char *arg = argv[(*i)++];
-        const char *equals = strchr(arg, '=');
-        if (strcmp(arg, "-h") == 0)
-                arg = "--help";
-        if (strncmp(arg, "--", 2) != 0)
-                return error_set(error, STREAMER_EINVAL, "'%s': not a flag (--help lists them)", arg);
-        int len = equals != NULL ? (int)(equals - arg - 2) : (int)strlen(arg + 2);
-        *flag = (struct flag){.name = buffer, .value = equals != NULL ? equals + 1 : NULL};
-        if (len >= 32)
-                return error_set(error, STREAMER_EINVAL, "%s: unknown flag (--help lists them)", arg);
-        snprintf(buffer, 32, "%.*s", len, arg + 2);
-        if (takes_none(buffer))
-                return equals == NULL ? 0 : error_set(error, STREAMER_EINVAL, "--%s: takes no value", buffer);
-        if (!takes_value(buffer))
-                return error_set(error, STREAMER_EINVAL, "--%s: unknown flag (--help lists them)", buffer);
-        if (flag->value == NULL && *i < argc)
-                flag->value = argv[(*i)++];
-        if (flag->value == NULL || flag->value[0] == '\0')
-                return error_set(error, STREAMER_EINVAL, "--%s: has no value", buffer);
-        return 0;
-}
-
-static int scan_args(struct args *args, int argc, char **argv, struct error *error)
-{
-        *args = (struct args){0};
-        for (int i = 1; i < argc;) {
-                char name[32];
-                struct flag flag;
-                int r = next_flag(argc, argv, &i, name, &flag, error);
-                if (r < 0)
-                        return r;
-                if (strcmp(name, "config") == 0)
-                        args->config = flag.value;
-                args->help |= strcmp(name, "help") == 0;
-                args->version |= strcmp(name, "version") == 0;
-                args->check |= strcmp(name, "check-config") == 0;
-        }
-        return 0;
-}
-
-/* Folders given on the command line are relative to where it was typed. */
-static int add_root(struct config *config, const char *path, char why[SETTING_WHY])
-{
-        if (path[0] == '/')
-                return setting_add_root(config, path, why);
-        cleanup_free char *cwd = getcwd(NULL, 0);
-        cleanup_free char *absolute = NULL;
-        if (cwd == NULL || asprintf(&absolute, "%s/%s", cwd, path) < 0) {
-                absolute = NULL;
-                snprintf(why, SETTING_WHY, "the working directory cannot be found");
-                return -1;
-        }
-        return setting_add_root(config, absolute, why);
-}
-
-static int apply_flag(struct config *config, const struct flag *flag, bool *first_device, bool *first_root,
-                      char why[SETTING_WHY])
-{
-        const struct setting *setting = find_flag(flag->name);
-        if (setting != NULL)
-                return setting_set(setting, config, flag->value, why);
-        if (strcmp(flag->name, "device") == 0) {
-                if (*first_device)
-                        setting_clear_devices(config);
-                *first_device = false;
-                return setting_add_device(config, flag->value, why);
-        }
-        if (strcmp(flag->name, "root") == 0) {
-                if (*first_root)
-                        setting_clear_roots(config);
-                *first_root = false;
-                return add_root(config, flag->value, why);
-        }
-        return 0;
-}
-
-static int apply_args(struct config *config, int argc, char **argv, struct error *error)
-{
-        bool first_device = true, first_root = true;
-        for (int i = 1; i < argc;) {
-                char name[32], why[SETTING_WHY];
-                struct flag flag;
-                int r = next_flag(argc, argv, &i, name, &flag, error);
-                if (r < 0)
-                        return r;
-                if (apply_flag(config, &flag, &first_device, &first_root, why) < 0)
-                        return error_set(error, STREAMER_EINVAL, "--%s: %s", name, why);
-        }
-        return 0;
 }
 
 /* ---- the environment ---- */
@@ -382,14 +216,14 @@ static int check_whole(struct config *config, struct error *error)
         return access_check_roots(config, error);
 }
 
-static int load_all(struct config *config, const struct args *args, int argc, char **argv, char *notes,
+static int load_all(struct config *config, const struct flags_first *first, int argc, char **argv, char *notes,
                     size_t notes_size, struct error *error)
 {
-        int r = apply_file(config, args->config, error);
+        int r = apply_file(config, first->config, error);
         if (r == 0)
                 r = apply_environment(config, notes, notes_size, error);
         if (r == 0)
-                r = apply_args(config, argc, argv, error);
+                r = flags_apply(config, argc, argv, error);
         if (r == 0)
                 r = check_whole(config, error);
         if (r == 0)
@@ -397,26 +231,37 @@ static int load_all(struct config *config, const struct args *args, int argc, ch
         return r;
 }
 
+static int print(char *text, struct error *error)
+{
+        if (text == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        fputs(text, stdout);
+        free(text);
+        return 0;
+}
+
 int config_load(struct config *config, int argc, char **argv, enum config_action *action, char *notes,
                 size_t notes_size, struct error *error)
 {
-        struct args args;
+        struct flags_first first;
         config_init(config);
         notes[0] = '\0';
         *action = CONFIG_EXIT;
-        int r = scan_args(&args, argc, argv, error);
-        if (r < 0)
-                return r;
-        if (args.help || args.version) {
-                fputs(args.help ? config_usage : "streamerd " STREAMERD_VERSION "\n", stdout);
+        if (flags_complete(argc, argv))
+                return 0;
+        int r = flags_scan(&first, argc, argv, error);
+        if (r < 0 || first.help)
+                return r < 0 ? r : print(config_usage(), error);
+        if (first.version) {
+                puts("streamerd " STREAMERD_VERSION);
                 return 0;
         }
-        r = load_all(config, &args, argc, argv, notes, notes_size, error);
+        r = load_all(config, &first, argc, argv, notes, notes_size, error);
         if (r < 0) {
                 config_deinit(config);
                 return r;
         }
-        if (args.check)
+        if (first.check)
                 printf("%sstreamerd: the settings are valid (%s)\n", notes, config->path ?: "no file");
         else
                 *action = CONFIG_RUN;

@@ -125,7 +125,7 @@ struct config {
         } log;
 };
 
-enum config_action { CONFIG_RUN, CONFIG_EXIT }; /* --help, --version, --check-config print and exit */
+enum config_action { CONFIG_RUN, CONFIG_EXIT }; /* --help, --version, --check-config, completion: print and exit */
 
 /* From argv, environ and the file. 0 with *action, else STREAMER_EINVAL (usage, exit 2) or another
  * STREAMER_E* with the text to print. Notes for the log (e.g. RUNAI_STREAMER_MEMORY_LIMIT=-1 means
@@ -140,8 +140,8 @@ static inline const char *config_text(const char *text)
         return text != NULL && text[0] != '\0' ? text : NULL;
 }
 
-/* What --help prints. */
-extern const char config_usage[];
+/* What --help prints: the caller's to free; NULL on ENOMEM. */
+char *config_usage(void);
 
 /* ---- parts, for config_load and the tests ---- */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Completion: what streamerctl offers for the word that is being typed, and the shells' scripts.
+ * Completion: what streamerctl offers for the word that is being typed, and what bash, zsh and fish make
+ * of it, for streamerd's flags, too.
  */
 #include "tests/lib/ctl.h"
 #include "tests/lib/stage.h"
@@ -124,7 +125,7 @@ static bool installed(const char *shell)
         return there;
 }
 
-/* What a script prints, with streamerctl on its PATH. */
+/* What a script prints, with the programs on its PATH. */
 static char *said(const char *command)
 {
         char *path = format_text("%s", build_path("streamerctl")), *out = must_alloc(4096);
@@ -185,23 +186,67 @@ START_TEST(bash_completes_after_a_colon)
 }
 END_TEST
 
-START_TEST(zsh_and_fish_can_read_their_scripts)
+START_TEST(bash_completes_the_daemons_flags)
 {
-        if (!installed("zsh") || !installed("fish"))
-                SKIP("zsh or fish is not installed");
-        ck_assert_str_eq(said("zsh -n config/completion/_streamerctl"), "");
-        ck_assert_str_eq(said("fish -n config/completion/streamerctl.fish"), "");
+        ck_assert_str_eq(bash("'streamerd --log-f'", "streamerd --log-f", 1), "--log-format\n");
+        ck_assert_str_eq(bash("'streamerd --log-level d'", "streamerd --log-level d", 2), "debug\n");
+        ck_assert_str_eq(bash("'streamerd --log-level=d'", "streamerd --log-level = d", 3), "debug\n");
 }
 END_TEST
+
+/* What a zsh on a terminal makes of a line at TAB. */
+static char *zsh(const char *line)
+{
+        char *command = format_text("zsh -f tests/lib/complete.zsh %s", line), *out = said(command);
+        out[strcspn(out, "\n")] = '\0';
+        free(command);
+        return out;
+}
+
+static const struct {
+        const char *typed, *becomes;
+} zsh_lines[] = {
+        {"'streamerctl sta'", "streamerctl status "},
+        {"'streamerctl unload --fo'", "streamerctl unload --force "},
+        {"'streamerctl show wit'", "streamerctl show witness "},
+        {"'streamerctl show org'", "streamerctl show org/it\\'s\\ a\\ \\\"model\\\":1 "},
+        {"'streamerctl load /us'", "streamerctl load /usr/"},
+        {"'streamerd --log-f'", "streamerd --log-format "},
+        {"'streamerd --log-level d'", "streamerd --log-level debug "},
+        {"'streamerd --log-level=d'", "streamerd --log-level=debug "},
+        {"'streamerd --root /us'", "streamerd --root /usr/"},
+        {"'streamerd --root=/us'", "streamerd --root=/usr/"},
+};
+
+START_TEST(zsh_completes)
+{
+        if (!installed("zsh"))
+                SKIP("zsh is not installed");
+        ck_assert_str_eq(zsh(zsh_lines[_i].typed), zsh_lines[_i].becomes);
+}
+END_TEST
+
+static const struct {
+        const char *typed, *offers;
+} fish_lines[] = {
+        {"streamerctl sta", "status\t"},        {"streamerctl show wit", "witness\tready"},
+        {"streamerctl load /us", "/usr/"},      {"streamerd --log-f", "--log-format\tauto, plain"},
+        {"streamerd --log-level d", "debug\t"}, {"streamerd --log-level=d", "--log-level=debug\t"},
+        {"streamerd --root /us", "/usr/"},      {"streamerd --root=/us", "--root=/usr/"},
+};
 
 START_TEST(fish_completes)
 {
         if (!installed("fish"))
                 SKIP("fish is not installed");
-        char *out =
-                said("fish --no-config -c 'source config/completion/streamerctl.fish; complete -C \"streamerctl sta\"; "
-                     "complete -C \"streamerctl show wit\"'");
-        ck_assert_msg(strstr(out, "status\t") != NULL && strstr(out, "witness\tready") != NULL, "%s", out);
+        char *command =
+                format_text("fish --no-config -c 'source config/completion/streamerctl.fish; complete -C \"%s\"'",
+                            fish_lines[_i].typed);
+        char *out = said(command);
+        ck_assert_msg(strstr(out, fish_lines[_i].offers) == out, "%s", out);
+        ck_assert_msg(strchr(out, '\n') == out + strlen(out) - 1, "more than one line: %s", out);
+        free(command);
+        free(out);
 }
 END_TEST
 
@@ -219,7 +264,8 @@ int main(void)
         tcase_add_test(offers, bash_completes_verbs_flags_and_names);
         tcase_add_test(offers, bash_gets_names_that_it_can_read_again);
         tcase_add_test(offers, bash_completes_after_a_colon);
-        tcase_add_test(offers, zsh_and_fish_can_read_their_scripts);
-        tcase_add_test(offers, fish_completes);
+        tcase_add_test(offers, bash_completes_the_daemons_flags);
+        LOOP(offers, zsh_completes, zsh_lines);
+        LOOP(offers, fish_completes, fish_lines);
         return suite_run();
 }
