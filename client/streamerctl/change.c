@@ -172,14 +172,22 @@ static void print_room(const json_t *plan)
         }
 }
 
+/* "1 file", "3 files": the keys are plurals. */
+static void print_count(const char *before, const json_t *plan, const char *key)
+{
+        uint64_t n = json_u64(plan, key);
+        printf("%s%" PRIu64 " %.*s", before, n, (int)(strlen(key) - (n == 1)), key);
+}
+
 static void print_plan_of(const json_t *plan)
 {
         char needed[HUMAN_MAX], free_bytes[HUMAN_MAX], budget[HUMAN_MAX], copied[HUMAN_MAX];
         printf("  device   %s: needs %s, %s free of %s\n", json_str(plan, "device"),
                human_size(needed, json_u64(plan, "needed")), human_size(free_bytes, json_u64(plan, "free")),
                human_size(budget, json_u64(plan, "budget")));
-        printf("  reading  %" PRIu64 " blocks into %" PRIu64 " segments, %s copied\n", json_u64(plan, "blocks"),
-               json_u64(plan, "segments"), human_size(copied, json_u64(plan, "copied_bytes")));
+        print_count("  reading  ", plan, "blocks");
+        print_count(" into ", plan, "segments");
+        printf(", %s copied\n", human_size(copied, json_u64(plan, "copied_bytes")));
         if (json_is_true(json_object_get(plan, "resident")))
                 puts("  it is resident already");
         else
@@ -193,8 +201,9 @@ static void print_plan(const json_t *plan)
         size_t i;
         const json_t *device, *devices = json_object_get(plan, "devices");
         put_escaped(stdout, json_str(plan, "model"));
-        printf("  %" PRIu64 " tensors in %" PRIu64 " files, %s\n", json_u64(plan, "tensors"), json_u64(plan, "files"),
-               human_size(bytes, json_u64(plan, "bytes")));
+        print_count("  ", plan, "tensors");
+        print_count(" in ", plan, "files");
+        printf(", %s\n", human_size(bytes, json_u64(plan, "bytes")));
         if (streamed)
                 puts("  its server knows no ranges: it is read in one stream");
         if (!devices)
