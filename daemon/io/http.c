@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What all requests share: settings, and the lists of headers that go out and come back.
+ * What all requests share: settings, sessions of TLS, and the lists of headers that go out and come back.
+ *
+ * A host's session is resumed by whatever thread connects to it next, which saves both sides a signature
+ * and the certificates' way. Addresses are not shared: each thread looks them up, so that ranges spread
+ * over all that a store's name has. Connections cannot be, by libcurl's rules.
  */
 #include "daemon/io/http.h"
 
@@ -17,6 +21,8 @@ struct http {
         struct http_opts opts;
         char **allow_plain;
         bool stopping; /* atomic */
+        CURLSH *share;
+        pthread_mutex_t locks[CURL_LOCK_DATA_LAST]; /* of the share */
 };
 
 /* ---- settings ---- */
@@ -47,6 +53,50 @@ static int copy_opts(struct http *http, const struct http_opts *opts)
         return 0;
 }
 
+/* ---- sessions ---- */
+
+static void lock(CURL *easy, curl_lock_data data, curl_lock_access access, void *context)
+{
+        struct http *http = context;
+        (void)easy, (void)access;
+        pthread_mutex_lock(&http->locks[data]);
+}
+
+static void unlock(CURL *easy, curl_lock_data data, void *context)
+{
+        struct http *http = context;
+        (void)easy;
+        pthread_mutex_unlock(&http->locks[data]);
+}
+
+static int share_init(struct http *http)
+{
+        for (size_t i = 0; i < ARRAY_SIZE(http->locks); i++)
+                pthread_mutex_init(&http->locks[i], NULL);
+        http->share = curl_share_init();
+        return http->share != NULL && curl_share_setopt(http->share, CURLSHOPT_USERDATA, http) == CURLSHE_OK &&
+                               curl_share_setopt(http->share, CURLSHOPT_LOCKFUNC, lock) == CURLSHE_OK &&
+                               curl_share_setopt(http->share, CURLSHOPT_UNLOCKFUNC, unlock) == CURLSHE_OK &&
+                               curl_share_setopt(http->share, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION) == CURLSHE_OK
+                       ? 0
+                       : -1;
+}
+
+static void share_deinit(struct http *http)
+{
+        if (http->share != NULL)
+                curl_share_cleanup(http->share);
+        for (size_t i = 0; i < ARRAY_SIZE(http->locks); i++)
+                pthread_mutex_destroy(&http->locks[i]);
+}
+
+void *http_share(const struct http *http)
+{
+        return http->share;
+}
+
+/* ---- lifecycle ---- */
+
 int http_new(struct http **out, const struct http_opts *opts, struct error *error)
 {
         if (opts->ca != NULL && access(opts->ca, R_OK) < 0)
@@ -55,7 +105,7 @@ int http_new(struct http **out, const struct http_opts *opts, struct error *erro
         if (!curl_works)
                 return error_set(error, STREAMER_EOS, "libcurl cannot be used");
         struct http *http = calloc(1, sizeof(*http));
-        if (http == NULL || copy_opts(http, opts) < 0) {
+        if (http == NULL || share_init(http) < 0 || copy_opts(http, opts) < 0) {
                 http_free(http);
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         }
@@ -66,6 +116,7 @@ int http_new(struct http **out, const struct http_opts *opts, struct error *erro
 struct http *http_free(struct http *http)
 {
         if (http != NULL) {
+                share_deinit(http);
                 for (size_t i = 0; i < http->opts.n_allow_plain; i++)
                         free(http->allow_plain[i]);
                 free(http->allow_plain);

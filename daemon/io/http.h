@@ -112,7 +112,8 @@ struct http_access *http_access_unref(struct http_access *access); /* the same; 
 
 /* ---- fetching ---- */
 
-#define HTTP_PARALLEL 16u
+/* In flight at a time: the shards of the largest models that are in use (some 160) are three rounds. */
+#define HTTP_PARALLEL 64u
 
 struct http_fetch {
         struct http_request request;
@@ -121,6 +122,11 @@ struct http_fetch {
         unsigned tries;    /* 0: as the settings say */
         bool empty_ok;     /* 416 for an object of no bytes is a success */
         bool any_status;   /* whatever answer comes is a success, once it is not worth another try */
+        bool secret;       /* no copy of its body is left behind */
+        const int *fine;   /* statuses that are a success, too; ends with 0. NULL: none */
+        /* A success: on the caller's thread, while others are still under way. May be NULL. */
+        void (*done)(struct http_fetch *fetch);
+        void *context;
         struct http_answer answer;
         uint64_t got;       /* bytes of its body */
         struct error error; /* of this one */
@@ -130,9 +136,10 @@ struct http_fetch {
  * does not know ranges is read up to the end of it: answer.ranged tells. */
 int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct error *error);
 void http_fetch_deinit(struct http_fetch *fetch); /* the answer */
-/* From here on fetches of this thread end soon (STREAMER_ECANCELED) where *given_up, which is atomic, has
- * become true. NULL: nobody gives up. */
-void http_watch_for(const bool *given_up);
+/* Fetches of this thread have one thing to do, and share their connections, which are closed at its end.
+ * They end soon (STREAMER_ECANCELED) where *given_up, which is atomic, has become true. */
+void http_work_begin(const bool *given_up);
+void http_work_end(void);
 
 /* ---- URLs ---- */
 

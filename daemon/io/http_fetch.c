@@ -2,6 +2,10 @@
  *
  * Requests of a worker: a loop of its own runs until all are done. A fetch that fails for good stops
  * the others, whose answers nobody would look at.
+ *
+ * Between http_work_begin() and http_work_end() all fetches of a thread go over one loop, so that what
+ * comes second finds the connections of what came first: over a link of 200 ms with TLS a new one costs
+ * as much as two requests.
  */
 #include "daemon/base/util.h"
 #include "daemon/io/http_policy.h"
@@ -14,21 +18,47 @@
 #define BUFFER (64u * 1024)
 #define BODY_FIRST (4 * KiB)
 
-static __thread const bool *watched; /* what ends the fetches of this thread */
+/* ---- the work of a thread ---- */
 
-void http_watch_for(const bool *given_up)
+static __thread struct {
+        const bool *given_up; /* NULL: nobody gives up */
+        struct http_loop loop;
+        bool begun, has_loop;
+} work;
+
+void http_work_begin(const bool *given_up)
 {
-        watched = given_up;
+        require(!work.begun);
+        work.given_up = given_up;
+        work.begun = true;
+}
+
+void http_work_end(void)
+{
+        if (work.has_loop)
+                http_loop_deinit(&work.loop);
+        work.has_loop = work.begun = false;
+        work.given_up = NULL;
 }
 
 static bool given_up(const struct http *http)
 {
-        return http_stopping(http) || (watched != NULL && __atomic_load_n(watched, __ATOMIC_RELAXED));
+        return http_stopping(http) || (work.given_up != NULL && __atomic_load_n(work.given_up, __ATOMIC_RELAXED));
+}
+
+static int take_loop(struct http_loop *own, struct http_loop **loop, struct error *error)
+{
+        *loop = work.begun ? &work.loop : own;
+        if (work.has_loop)
+                return 0;
+        int r = http_loop_init(*loop, error);
+        work.has_loop = r == 0 && work.begun;
+        return r;
 }
 
 struct run {
         struct http *http;
-        struct http_loop loop;
+        struct http_loop *loop;
         size_t left;
         bool failed;
 };
@@ -58,6 +88,9 @@ static int grow(struct part *p, size_t need)
         size_t cap = p->cap > 0 ? p->cap : BODY_FIRST;
         while (cap < need + 1)
                 cap *= 2;
+        /* What grows leaves copies behind. */
+        if (p->fetch->secret)
+                cap = p->fetch->max_body + 1;
         if (cap == p->cap)
                 return 0;
         char *body = realloc(a->body, cap);
@@ -109,6 +142,8 @@ static void settle(struct part *p, bool ok)
         p->fetch->answer = t->answer;
         p->fetch->got = ok && t->answer.status < 300 ? t->received : 0;
         t->answer = (struct http_answer){0};
+        if (ok && p->fetch->done != NULL)
+                p->fetch->done(p->fetch);
 }
 
 static bool is_empty(const struct part *p)
@@ -120,6 +155,15 @@ static bool is_empty(const struct part *p)
                total == 0;
 }
 
+/* Nothing was there, and that will do. */
+static bool is_fine(const struct part *p)
+{
+        for (const int *status = p->fetch->fine; status != NULL && *status != 0; status++)
+                if (*status == p->transfer.answer.status)
+                        return true;
+        return is_empty(p);
+}
+
 static void on_done(struct http_transfer *t, enum http_outcome outcome)
 {
         struct part *p = container_of(t, struct part, transfer);
@@ -128,7 +172,7 @@ static void on_done(struct http_transfer *t, enum http_outcome outcome)
                 return;
         }
         bool any = p->fetch->any_status && t->answer.status >= 300;
-        settle(p, outcome == HTTP_OK || any || is_empty(p));
+        settle(p, outcome == HTTP_OK || any || is_fine(p));
 }
 
 static void start(struct part *p)
@@ -141,7 +185,7 @@ static void start(struct part *p)
         t->accept = on_accept;
         t->bytes = on_bytes;
         t->done = on_done;
-        http_loop_add(&p->run->loop, t);
+        http_loop_add(p->run->loop, t);
 }
 
 static void take(struct part *p, struct http_fetch *fetch)
@@ -177,7 +221,7 @@ static void run_all(struct run *run, struct part *parts, size_t n_parts, struct 
                 for (size_t i = 0; i < n_parts; i++)
                         if (!parts[i].busy && next < n)
                                 take(&parts[i], &fetches[next++]);
-                http_loop_run(&run->loop, start_waiting(parts, n_parts));
+                http_loop_run(run->loop, start_waiting(parts, n_parts));
         }
 }
 
@@ -194,13 +238,14 @@ static int first_error(const struct http_fetch *fetches, size_t n, struct error 
 int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct error *error)
 {
         struct run run = {.http = http};
+        struct http_loop own;
         size_t n_parts = n < HTTP_PARALLEL ? n : HTTP_PARALLEL;
         if (n == 0)
                 return 0;
         struct part *parts = calloc(n_parts, sizeof(*parts));
         if (parts == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        int r = http_loop_init(&run.loop, error);
+        int r = take_loop(&own, &run.loop, error);
         if (r < 0) {
                 free(parts);
                 return r;
@@ -210,10 +255,11 @@ int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct e
         run_all(&run, parts, n_parts, fetches, n);
         for (size_t i = 0; i < n_parts; i++) {
                 if (parts[i].busy && !parts[i].waiting)
-                        http_loop_remove(&run.loop, &parts[i].transfer);
+                        http_loop_remove(run.loop, &parts[i].transfer);
                 http_transfer_deinit(&parts[i].transfer);
         }
-        http_loop_deinit(&run.loop);
+        if (run.loop == &own)
+                http_loop_deinit(&own);
         free(parts);
         return run.left == 0 && !run.failed ? 0 : first_error(fetches, n, error);
 }

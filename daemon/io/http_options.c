@@ -18,17 +18,18 @@
 
 /* ---- headers ---- */
 
-static void add_line(struct http_transfer *t, const char *line)
+static void add_line(struct http_transfer *t, const char *line, bool *ok)
 {
         struct curl_slist *lines = curl_slist_append(t->lines, line);
+        *ok = *ok && lines != NULL;
         if (lines != NULL)
                 t->lines = lines;
 }
 
-static void add_lines(struct http_transfer *t, const struct http_headers *headers)
+static void add_lines(struct http_transfer *t, const struct http_headers *headers, bool *ok)
 {
         for (size_t i = 0; headers != NULL && i < headers->n; i++)
-                add_line(t, headers->lines[i]);
+                add_line(t, headers->lines[i], ok);
 }
 
 void http_options_forget(struct http_transfer *t)
@@ -39,29 +40,38 @@ void http_options_forget(struct http_transfer *t)
         t->lines = NULL;
 }
 
-int http_options_lines(struct http_transfer *t)
+/* Who asks; nobody where a redirect led to another origin. */
+static int add_access(struct http_transfer *t, bool *ok)
 {
         const struct http_request *r = &t->request;
         struct http_headers more = {.n = 0};
         int e = 0;
+        if (!http_transfer_same_origin(t))
+                return 0;
+        add_lines(t, r->headers, ok);
+        if (r->access != NULL && r->access->ops->authorize != NULL)
+                e = r->access->ops->authorize(r->access, r, &more, &t->error);
+        add_lines(t, &more, ok);
+        http_headers_deinit(&more);
+        return e;
+}
+
+int http_options_lines(struct http_transfer *t)
+{
+        const struct http_request *r = &t->request;
+        bool ok = true;
         http_options_forget(t);
-        add_line(t, "Accept:");
-        add_line(t, "Expect:");
+        add_line(t, "Accept:", &ok);
+        add_line(t, "Expect:", &ok);
         /* Without it, any encoding is welcome. */
-        add_line(t, "Accept-Encoding: identity");
+        add_line(t, "Accept-Encoding: identity", &ok);
         if (r->if_match != NULL) {
                 char line[HTTP_ETAG_MAX + 16];
                 snprintf(line, sizeof(line), "If-Match: %s", r->if_match);
-                add_line(t, line);
+                add_line(t, line, &ok);
         }
-        if (!http_transfer_same_origin(t))
-                return 0;
-        add_lines(t, r->headers);
-        if (r->access != NULL && r->access->ops->authorize != NULL)
-                e = r->access->ops->authorize(r->access, r, &more, &t->error);
-        add_lines(t, &more);
-        http_headers_deinit(&more);
-        return e;
+        int e = add_access(t, &ok);
+        return ok || e < 0 ? e : error_set(&t->error, STREAMER_ENOMEM, "no memory");
 }
 
 /* ---- options ---- */
@@ -97,6 +107,7 @@ static bool set_common(struct http_transfer *t, CURL *easy)
         struct http_url url;
         bool ok = true;
         SET(CURLOPT_URL, t->url);
+        SET(CURLOPT_SHARE, http_share(t->http));
         SET(CURLOPT_PATH_AS_IS, 1L);
         SET(CURLOPT_NOSIGNAL, 1L);
 #if LIBCURL_VERSION_NUM >= 0x075700

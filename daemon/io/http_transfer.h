@@ -85,6 +85,7 @@ void http_loop_forget(struct http_loop *loop);
 /* ---- between the files: http_transfer.c, http_options.c, http_retry.c, http_loop.c ---- */
 
 bool http_stopping(const struct http *http);
+void *http_share(const struct http *http); /* CURLSH */
 void http_transfer_judge(struct http_transfer *t, enum http_outcome verdict);
 /* One hop. Verdicts that need no network are left for the loop's next turn. */
 void http_transfer_begin(struct http_loop *loop, struct http_transfer *t);

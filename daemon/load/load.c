@@ -153,9 +153,9 @@ void target_failed(struct load_target *target, const struct error *error)
 static void check_run(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        http_watch_for(&load->given_up);
+        http_work_begin(&load->given_up);
         int r = source_check(&load->opened.set, &load->step_error);
-        http_watch_for(NULL);
+        http_work_end();
         for (size_t i = 0; r == 0 && i < load->n_parts; i++)
                 if (load->parts[i].checking)
                         r = publish_finish(&load->parts[i].publish, load->parts[i].digest, &load->step_error);
@@ -273,11 +273,11 @@ void load_allocate(struct load *load)
 static void plan_run(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        http_watch_for(&load->given_up);
+        http_work_begin(&load->given_up);
         for (size_t i = 0; i < load->n_parts && load->step_error.code == 0; i++)
                 if (part_lives(&load->parts[i]))
                         part_plan(&load->parts[i], &load->step_error);
-        http_watch_for(NULL);
+        http_work_end();
 }
 
 static uint64_t needed_bytes(const struct plan *plan)
@@ -336,10 +336,10 @@ static void open_run(struct work *work)
         struct sources sources = *load->loads->sources;
         if (load->roots != NULL)
                 sources.roots = load->roots;
-        http_watch_for(&load->given_up);
+        http_work_begin(&load->given_up);
         int r = load->probe ? source_open_probe(load->probe_seed, &load->opened.set, error)
                             : resolve_open(&load->opened, &sources, load->source, &load->caller, load->sha256, error);
-        http_watch_for(NULL);
+        http_work_end();
         if (r == 0 && load->pattern != NULL)
                 r = load_split_ranks(load, error);
         for (size_t i = 0; r == 0 && load->pattern == NULL && i < load->n_parts; i++)

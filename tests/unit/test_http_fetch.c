@@ -99,13 +99,13 @@ START_TEST(a_name_that_nobody_answers_holds_no_end_up)
         struct error error;
         pthread_t thread;
         bool given_up = false;
-        http_watch_for(&given_up);
+        http_work_begin(&given_up);
         must(pthread_create(&thread, NULL, give_up_when_asked, &given_up));
         uint64_t began = now_ns();
         ck_assert_int_eq(http_fetch(http, &fetch, 1, &error), STREAMER_ECANCELED);
         ck_assert_uint_lt(now_ns() - began, 20 * SECOND);
         pthread_join(thread, NULL);
-        http_watch_for(NULL);
+        http_work_end();
         http_fetch_deinit(&fetch);
         pthread_mutex_lock(&mutex);
         known = true;
