@@ -22,7 +22,9 @@ struct object_url {
         const char *shown;          /* object.path: for messages */
         const char *etag;           /* it must have (from a listing), or NULL */
         struct http_access *access; /* referenced, or NULL */
-        bool whole_first;           /* not safetensors: keep all of the first bytes */
+        bool text;                  /* not safetensors: read whole, by object_http_text() */
+        bool atomic;                /* replaced at once or not at all: an ETag stands for all of its bytes */
+        bool optional;              /* it need not be there: object.ops is NULL then */
 };
 
 /* Asks for n at once. STREAMER_ENOENT (404, 410), STREAMER_EPERM (401, 403), STREAMER_EFAILED. On failure
@@ -30,8 +32,17 @@ struct object_url {
 int object_http_open(struct http *http, const struct object_url *urls, size_t n, struct object *objects,
                      struct error *error);
 
-/* All of a small object, NUL-terminated. STREAMER_EFAILED where it is larger than max. */
+/* The same in two steps, for who asks for something else in the same round: the fetch is one of those that
+ * are made between them. After a failure of either the object is deinited by the caller. */
+int object_http_ask(struct http *http, const struct object_url *url, struct object *object, struct http_fetch *fetch,
+                    struct error *error);
+int object_http_answered(struct object *object, const struct http_fetch *fetch, struct error *error);
+
+bool object_http_has_etag(const struct object *object, const char *etag);
+
+/* All of a small object, NUL-terminated. STREAMER_EFAILED where it is larger than max. What came of it when
+ * it was opened is not asked for again; it is given up. */
 struct text;
-int object_http_text(const struct object *object, uint64_t max, struct text *text, struct error *error);
+int object_http_text(struct object *object, uint64_t max, struct text *text, struct error *error);
 
 #endif

@@ -7,6 +7,20 @@
 
 #include "daemon/io/object_http.h"
 
+#include <pthread.h>
+
+struct remote {
+        struct http *http;
+        struct http_access *access;
+        char *url, *etag, *modified; /* etag, modified: NULL where there is none */
+        bool ranges, atomic, text;   /* the latter two as in struct object_url */
+        unsigned char *first;        /* the object's beginning */
+        uint64_t n_first;
+        pthread_mutex_t mutex;
+        char *led; /* where redirects led last; NULL */
+};
+struct remote *remote_of(const struct object *object);
+
 struct http *remote_http(const struct object *object);
 
 /* A request for its bytes; len 0: all of it. What it points to lives as long as the object. */

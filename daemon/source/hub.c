@@ -10,10 +10,10 @@
 
 #include "daemon/base/secret.h"
 #include "daemon/base/util.h"
-#include "daemon/io/object_http.h"
 #include "daemon/source/folder.h"
 #include "daemon/source/hub_reply.h"
 #include "daemon/source/s3_sign.h"
+#include "daemon/source/store.h"
 #include "daemon/source/sums.h"
 #include "proto/codec.h"
 
@@ -139,8 +139,8 @@ static int access_new(const struct hub *hub, struct hub_access **out, struct err
 /* ---- opening ---- */
 
 struct opening {
+        struct store store;
         const struct hub *hub;
-        struct http *http;
         const char *canonical;
         char *repository; /* encoded */
         struct hub_access *access;
@@ -166,7 +166,7 @@ static int read_info(struct opening *o)
         }
         o->fetch = (struct http_fetch){.request = {.url = url, .shown = o->canonical, .access = &o->access->http},
                                        .max_body = INFO_MAX};
-        int r = http_fetch(o->http, &o->fetch, 1, o->error);
+        int r = http_fetch(o->store.http, &o->fetch, 1, o->error);
         if (r < 0)
                 return r;
         if (o->fetch.answer.body == NULL)
@@ -195,38 +195,17 @@ static int choose(struct opening *o)
         return r;
 }
 
-static int file_urls(const struct opening *o, const char *name, char **url, char **shown)
+static bool hub_locate(const struct store *store, const char *name, char **url, char **shown)
 {
+        const struct opening *o = container_of(store, struct opening, store);
         cleanup_free char *file = s3_encode(name, true);
         size_t len = strcspn(o->canonical, "@");
         if (file == NULL ||
-            asprintf(url, "%s/%s/resolve/%s/%s", o->hub->endpoint, o->repository, o->info.commit, file) < 0) {
+            asprintf(url, "%s/%s/resolve/%s/%s", o->hub->endpoint, o->repository, o->info.commit, file) < 0)
                 *url = NULL;
-                return -1;
-        }
-        if (asprintf(shown, "%.*s@%.12s/%s", (int)len, o->canonical, o->info.commit, name) >= 0)
-                return 0;
-        *shown = NULL;
-        return -1;
-}
-
-static int open_objects(struct opening *o, const char *const *names, size_t n, bool whole, struct object *objects)
-{
-        struct object_url *asked = calloc(n, sizeof(*asked));
-        int r = asked != NULL ? 0 : -1;
-        for (size_t i = 0; r == 0 && i < n; i++) {
-                char *url = NULL, *shown = NULL;
-                r = file_urls(o, names[i], &url, &shown);
-                asked[i] = (struct object_url){
-                        .url = url, .shown = shown, .access = &o->access->http, .whole_first = whole};
-        }
-        r = r < 0 ? no_memory(o) : object_http_open(o->http, asked, n, objects, o->error);
-        for (size_t i = 0; asked != NULL && i < n; i++) {
-                free((char *)(uintptr_t)asked[i].url);
-                free((char *)(uintptr_t)asked[i].shown);
-        }
-        free(asked);
-        return r;
+        if (asprintf(shown, "%.*s@%.12s/%s", (int)len, o->canonical, o->info.commit, name) < 0)
+                *shown = NULL;
+        return *url != NULL && *shown != NULL;
 }
 
 /* A cache in front of the Hub may hold something else under the name: its size tells. */
@@ -239,32 +218,24 @@ static int check_size(const struct opening *o, const struct object *object, cons
                          object->version.size, file->size, object->path);
 }
 
-static int open_files(struct opening *o, const char *const *names, size_t n)
+static int check_sizes(const struct opening *o)
 {
-        int r = source_set_reserve(o->set, n, o->error);
-        if (r == 0)
-                r = open_objects(o, names, n, false, o->set->objects);
-        if (r == STREAMER_ENOENT)
-                r = source_set_missing(o->set, "listed in its revision", o->error);
-        if (r == 0)
-                o->set->n_objects = n;
-        for (size_t i = 0; r == 0 && i < n; i++)
-                r = check_size(o, &o->set->objects[i], names[i]);
+        const struct source_set *set = o->set;
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < set->n_objects; i++)
+                r = check_size(o, &set->objects[i], strrchr(set->objects[i].path, '/') + 1);
         return r;
 }
 
 static int open_indexed(struct opening *o)
 {
-        static const char *const name = FOLDER_INDEX;
-        struct source_set *set = o->set;
-        const char **names = NULL;
-        int r = open_objects(o, &name, 1, true, &set->index_object);
+        struct object_url url;
+        int r = store_url_init(&o->store, FOLDER_INDEX, &url, o->error);
+        url.text = true;
         if (r == 0)
-                r = source_set_fetch_index(set, &names, o->error);
-        if (r == 0)
-                r = open_files(o, names, set->index.n_files);
-        free(names);
-        return r;
+                r = object_http_open(o->store.http, &url, 1, &o->set->index_object, o->error);
+        store_url_deinit(&url);
+        return r < 0 ? r : store_open_indexed(&o->store, o->set, o->error);
 }
 
 static int take_digests(struct opening *o)
@@ -290,7 +261,10 @@ static int open_all(struct opening *o, const struct source_opts *opts)
                 r = choose(o);
         if (r == 0)
                 r = o->folder.has_index ? open_indexed(o)
-                                        : open_files(o, (const char *const *)o->folder.names, o->folder.n);
+                                        : store_open_files(&o->store, (const char *const *)o->folder.names, o->folder.n,
+                                                           o->set, o->error);
+        if (r == 0)
+                r = check_sizes(o);
         if (r == 0 && opts->want_sha256)
                 r = take_digests(o);
         return r;
@@ -300,15 +274,20 @@ static int hub_open(const struct sources *sources, const char *canonical, const 
                     struct source_set *set, struct error *error)
 {
         const char *name = canonical + strlen(SCHEME);
-        struct opening o = {.hub = sources->hub,
-                            .http = sources->http,
+        struct opening o = {.store = {.http = sources->http,
+                                      .atomic = true, /* of one commit */
+                                      .listed = "listed in its revision",
+                                      .locate = hub_locate},
+                            .hub = sources->hub,
                             .canonical = canonical,
                             .repository = strndup(name, strcspn(name, "@")),
                             .set = set,
                             .error = error};
         int r = o.repository != NULL ? access_new(o.hub, &o.access, error) : no_memory(&o);
-        if (r == 0)
+        if (r == 0) {
+                o.store.access = &o.access->http;
                 r = open_all(&o, opts);
+        }
         if (o.access != NULL)
                 http_access_unref(&o.access->http);
         folder_deinit(&o.folder);

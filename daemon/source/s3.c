@@ -2,21 +2,22 @@
  *
  * A prefix becomes objects as a folder does:
  *
- *   list (paged) > choose > [read the index] > ask for the first bytes of all, at once
+ *   list (paged), beside it the index, should there be one > choose > ask for the first bytes of all, at once
  *
  * The ETag of the listing goes along: an object that is replaced between the two fails the load, as one
- * that is replaced later does. A bucket in another region than thought begins the whole anew, once.
+ * that is replaced later does. What came of the index counts where the listing has it, with this ETag. A
+ * bucket in another region than thought begins the whole anew, once.
  */
 #include "daemon/source/s3.h"
 
 #include "daemon/base/log.h"
 #include "daemon/base/util.h"
-#include "daemon/io/object_http.h"
 #include "daemon/source/folder.h"
 #include "daemon/source/s3_access.h"
 #include "daemon/source/s3_reply.h"
 #include "daemon/source/s3_sign.h"
 #include "daemon/source/s3_sums.h"
+#include "daemon/source/store.h"
 #include "proto/codec.h"
 
 #include <string.h>
@@ -111,11 +112,11 @@ struct etag {
 };
 
 struct opening {
-        struct http *http;
+        struct store store;
         const char *canonical;
         const struct s3_uri *uri;
-        struct s3_access *access;
-        char *base; /* URL of the bucket */
+        struct s3_access *access; /* the store's */
+        char *base;               /* URL of the bucket */
         struct folder folder;
         struct etag *etags; /* of all files of the listing that may be of use */
         size_t n_etags;
@@ -144,14 +145,6 @@ static int keep_etag(struct opening *o, const char *name, const char *etag)
         *kept = (struct etag){strdup(name), strdup(etag)};
         o->n_etags++;
         return kept->name != NULL && kept->etag != NULL ? 0 : no_memory(o);
-}
-
-static const char *find_etag(const struct opening *o, const char *name)
-{
-        for (size_t i = 0; i < o->n_etags; i++)
-                if (strcmp(o->etags[i].name, name) == 0)
-                        return o->etags[i].etag[0] != '\0' ? o->etags[i].etag : NULL;
-        return NULL;
 }
 
 /* With the delimiter there are no keys of folders below; a store that does not know it gives them. */
@@ -183,32 +176,64 @@ static char *list_url(struct opening *o, const char *next)
         return query == NULL || asprintf(&url, "%s/?%s", o->base, query) < 0 ? NULL : url;
 }
 
-static int list_page(struct opening *o, struct s3_page *page)
+/* Asked for with the page `page->next`, and beside it what else is wanted. */
+static int fetch_page(struct opening *o, struct s3_page *page, struct http_fetch fetches[2], size_t n)
 {
         cleanup_free char *url = list_url(o, page->next);
         free(page->next);
         *page = (struct s3_page){.next = NULL};
         if (url == NULL)
                 return no_memory(o);
-        struct http_fetch fetch = {.request = {.url = url, .shown = o->canonical, .access = s3_access_http(o->access)},
-                                   .max_body = PAGE_BYTES};
-        int r = http_fetch(o->http, &fetch, 1, o->error);
-        if (r == 0 && fetch.answer.body == NULL)
+        fetches[0] = (struct http_fetch){.request = {.url = url, .shown = o->canonical, .access = o->store.access},
+                                         .max_body = PAGE_BYTES};
+        int r = http_fetch(o->store.http, fetches, n, o->error);
+        const struct http_answer *answer = &fetches[0].answer;
+        if (r == 0 && answer->body == NULL)
                 r = error_set(o->error, STREAMER_EFAILED, "an empty answer to a list (%s)", o->canonical);
         if (r == 0)
-                r = s3_page_parse(page, fetch.answer.body, fetch.answer.body_len, on_entry, o, o->error);
-        http_fetch_deinit(&fetch);
+                r = s3_page_parse(page, answer->body, answer->body_len, on_entry, o, o->error);
+        http_fetch_deinit(&fetches[0]);
+        return r;
+}
+
+/* Whatever is answered for the index: the list tells whether it is wanted. */
+static int first_page(struct opening *o, struct s3_page *page)
+{
+        struct object *index = &o->set->index_object;
+        struct http_fetch fetches[2] = {{.max_body = 0}};
+        struct object_url url;
+        struct error unwanted;
+        int r = store_url_init(&o->store, FOLDER_INDEX, &url, o->error);
+        url.text = true;
+        if (r == 0)
+                r = object_http_ask(o->store.http, &url, index, &fetches[1], o->error);
+        fetches[1].any_status = true;
+        if (r == 0)
+                r = fetch_page(o, page, fetches, 2);
+        if (r == 0 && object_http_answered(index, &fetches[1], &unwanted) < 0)
+                object_deinit(index);
+        http_fetch_deinit(&fetches[1]);
+        store_url_deinit(&url);
+        return r;
+}
+
+static int other_pages(struct opening *o, struct s3_page *page)
+{
+        struct http_fetch fetches[2];
+        int r = 0;
+        for (unsigned n = 1; r == 0 && page->next != NULL; n++)
+                r = n < PAGES_MAX ? fetch_page(o, page, fetches, 1)
+                                  : error_set(o->error, STREAMER_EFAILED, "more than %u pages of keys (%s)", PAGES_MAX,
+                                              o->canonical);
         return r;
 }
 
 static int list(struct opening *o)
 {
         struct s3_page page = {.next = NULL};
-        int r = list_page(o, &page);
-        for (unsigned n = 1; r == 0 && page.next != NULL; n++)
-                r = n < PAGES_MAX ? list_page(o, &page)
-                                  : error_set(o->error, STREAMER_EFAILED, "more than %u pages of keys (%s)", PAGES_MAX,
-                                              o->canonical);
+        int r = first_page(o, &page);
+        if (r == 0)
+                r = other_pages(o, &page);
         free(page.next);
         if (r == 0 && o->folder.n == 0 && !o->folder.has_index)
                 r = error_set(o->error, STREAMER_ENOENT, "no safetensors files with this prefix (%s)", o->canonical);
@@ -219,78 +244,43 @@ static int list(struct opening *o)
 
 /* ---- objects ---- */
 
-struct url {
-        char *url, *shown;
-};
-
 /* A file of the prefix, or the key itself where `name` is empty. */
-static int url_init(struct url *url, const struct opening *o, const char *name)
+static bool s3_locate(const struct store *store, const char *name, char **url, char **shown)
 {
+        const struct opening *o = container_of(store, struct opening, store);
         cleanup_free char *key = s3_encode(o->uri->key, true);
         cleanup_free char *file = s3_encode(name, true);
-        *url = (struct url){NULL, NULL};
-        if (key == NULL || file == NULL || asprintf(&url->url, "%s/%s%s", o->base, key, file) < 0) {
-                url->url = NULL;
-                return -1;
-        }
-        if (asprintf(&url->shown, "%s%s", o->canonical, name) >= 0)
-                return 0;
-        url->shown = NULL;
-        return -1;
+        if (key == NULL || file == NULL || asprintf(url, "%s/%s%s", o->base, key, file) < 0)
+                *url = NULL;
+        if (asprintf(shown, "%s%s", o->canonical, name) < 0)
+                *shown = NULL;
+        return *url != NULL && *shown != NULL;
 }
 
-static void url_deinit(struct url *url)
+static const char *s3_etag(const struct store *store, const char *name)
 {
-        free(url->url);
-        free(url->shown);
+        const struct opening *o = container_of(store, struct opening, store);
+        for (size_t i = 0; i < o->n_etags; i++)
+                if (strcmp(o->etags[i].name, name) == 0)
+                        return o->etags[i].etag[0] != '\0' ? o->etags[i].etag : NULL;
+        return NULL;
 }
 
-/* Opens n files of these names. */
-static int open_objects(struct opening *o, const char *const *names, size_t n, bool whole, struct object *objects)
-{
-        struct url *urls = calloc(n, sizeof(*urls));
-        struct object_url *asked = calloc(n, sizeof(*asked));
-        int r = urls != NULL && asked != NULL ? 0 : -1;
-        for (size_t i = 0; r == 0 && i < n; i++) {
-                r = url_init(&urls[i], o, names[i]);
-                asked[i] = (struct object_url){.url = urls[i].url,
-                                               .shown = urls[i].shown,
-                                               .etag = find_etag(o, names[i]),
-                                               .access = s3_access_http(o->access),
-                                               .whole_first = whole};
-        }
-        r = r < 0 ? no_memory(o) : object_http_open(o->http, asked, n, objects, o->error);
-        for (size_t i = 0; urls != NULL && i < n; i++)
-                url_deinit(&urls[i]);
-        free(urls);
-        free(asked);
-        return r;
-}
-
-static int open_files(struct opening *o, const char *const *names, size_t n)
-{
-        int r = source_set_reserve(o->set, n, o->error);
-        if (r == 0)
-                r = open_objects(o, names, n, false, o->set->objects);
-        if (r == STREAMER_ENOENT && o->uri->prefix)
-                r = source_set_missing(o->set, "listed with its prefix", o->error);
-        if (r == 0)
-                o->set->n_objects = n;
-        return r;
-}
-
+/* What came beside the list may be of another moment: then it is asked for by the list's ETag. */
 static int open_indexed(struct opening *o)
 {
-        static const char *const name = FOLDER_INDEX;
-        struct source_set *set = o->set;
-        const char **names = NULL;
-        int r = open_objects(o, &name, 1, true, &set->index_object);
+        struct object *index = &o->set->index_object;
+        const char *etag = s3_etag(&o->store, FOLDER_INDEX);
+        struct object_url url;
+        if (index->ops != NULL && (etag == NULL || object_http_has_etag(index, etag)))
+                return store_open_indexed(&o->store, o->set, o->error);
+        object_deinit(index);
+        int r = store_url_init(&o->store, FOLDER_INDEX, &url, o->error);
+        url.text = true;
         if (r == 0)
-                r = source_set_fetch_index(set, &names, o->error);
-        if (r == 0)
-                r = open_files(o, names, set->index.n_files);
-        free(names);
-        return r;
+                r = object_http_open(o->store.http, &url, 1, index, o->error);
+        store_url_deinit(&url);
+        return r < 0 ? r : store_open_indexed(&o->store, o->set, o->error);
 }
 
 static int open_prefix(struct opening *o)
@@ -298,7 +288,10 @@ static int open_prefix(struct opening *o)
         int r = list(o);
         if (r < 0)
                 return r;
-        return o->folder.has_index ? open_indexed(o) : open_files(o, (const char *const *)o->folder.names, o->folder.n);
+        if (o->folder.has_index)
+                return open_indexed(o);
+        object_deinit(&o->set->index_object);
+        return store_open_files(&o->store, (const char *const *)o->folder.names, o->folder.n, o->set, o->error);
 }
 
 /* ---- opening ---- */
@@ -308,8 +301,8 @@ static int find_sums(struct opening *o)
         const char *slash = strrchr(o->canonical, '/') + 1;
         cleanup_free char *folder = strndup(o->canonical, (size_t)(slash - o->canonical));
         cleanup_free char *key = folder != NULL ? s3_encode(key_of(folder), true) : NULL;
-        struct s3_sums_where where = {.http = o->http,
-                                      .access = s3_access_http(o->access),
+        struct s3_sums_where where = {.http = o->store.http,
+                                      .access = o->store.access,
                                       .base = o->base,
                                       .prefix = key,
                                       .shown = folder,
@@ -321,7 +314,7 @@ static int find_sums(struct opening *o)
 static int open_in(struct opening *o, const struct source_opts *opts)
 {
         static const char *const itself = "";
-        int r = o->uri->prefix ? open_prefix(o) : open_files(o, &itself, 1);
+        int r = o->uri->prefix ? open_prefix(o) : store_open_files(&o->store, &itself, 1, o->set, o->error);
         if (r == 0 && opts->want_sha256)
                 r = find_sums(o);
         return r;
@@ -344,12 +337,17 @@ static int attempt(const struct sources *sources, const char *canonical, const s
                    const struct source_opts *opts, struct source_set *set, char region[S3_REGION], struct error *error)
 {
         const struct s3_site *site = s3_sites_find(sources->s3, canonical);
-        struct opening o = {.http = sources->http,
+        struct opening o = {.store = {.http = sources->http,
+                                      .atomic = true,
+                                      .listed = uri->prefix ? "listed with its prefix" : NULL,
+                                      .locate = s3_locate,
+                                      .etag = s3_etag},
                             .canonical = canonical,
                             .uri = uri,
                             .access = s3_access_new(site, region),
                             .set = set,
                             .error = error};
+        o.store.access = o.access != NULL ? s3_access_http(o.access) : NULL;
         int r = o.access != NULL ? s3_site_base(site, uri->bucket, region, &o.base, error) : no_memory(&o);
         if (r == 0)
                 r = open_in(&o, opts);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The list goes first, since whoever wrote the files has written it; the store's own checksums fill in
- * what it does not hold. Where both tell, they must agree: two publishers that differ fail the load.
+ * Both are asked for at once. The list counts first, since whoever wrote the files has written it; the
+ * store's own checksums fill in what it does not hold. Where both tell, they must agree: two publishers
+ * that differ fail the load.
  */
 #include "daemon/source/s3_sums.h"
 
@@ -14,34 +15,29 @@
 #include <strings.h>
 
 #define HEADER "x-amz-checksum-sha256"
-#define AT_ONCE 64
 
 /* ---- the list ---- */
 
-static int parse_list(const struct http_fetch *fetch, const char *shown, struct object *objects, size_t n,
-                      struct error *error)
+/* To who may not list, a key that is not there is one that may not be read. */
+static int ask_list(const struct s3_sums_where *where, struct http_fetch *fetch, char **url, char **shown,
+                    struct error *error)
 {
-        struct text text = {.data = fetch->answer.body, .size = fetch->answer.body_len};
-        return sums_take(&text, shown, objects, n, error);
+        static const int absent[] = {403, 404, 0};
+        if (asprintf(url, "%s/%s" SUMS_NAME, where->base, where->prefix) < 0)
+                *url = NULL;
+        if (asprintf(shown, "%s" SUMS_NAME, where->shown) < 0)
+                *shown = NULL;
+        *fetch = (struct http_fetch){.request = {.url = *url, .shown = *shown, .access = where->access},
+                                     .max_body = SUMS_MAX,
+                                     .fine = where->listed ? NULL : absent};
+        return *url != NULL && *shown != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
 }
 
-static int read_list(const struct s3_sums_where *where, struct object *objects, size_t n, struct error *error)
+static int take_list(const struct http_fetch *fetch, struct object *objects, size_t n, struct error *error)
 {
-        cleanup_free char *url = NULL, *shown = NULL;
-        if (where->listed && !where->has_sums)
-                return 0;
-        if (asprintf(&url, "%s/%s" SUMS_NAME, where->base, where->prefix) < 0 ||
-            asprintf(&shown, "%s" SUMS_NAME, where->shown) < 0)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        struct http_fetch fetch = {.request = {.url = url, .shown = shown, .access = where->access},
-                                   .max_body = SUMS_MAX};
-        int r = http_fetch(where->http, &fetch, 1, error);
-        if (r == 0 && fetch.answer.body != NULL)
-                r = parse_list(&fetch, shown, objects, n, error);
-        http_fetch_deinit(&fetch);
-        /* To who may not list, a key that is not there is one that may not be read. */
-        bool absent = r == STREAMER_ENOENT || r == STREAMER_EPERM;
-        return absent && !where->listed ? 0 : r;
+        struct text text = {.data = fetch->answer.body, .size = fetch->answer.body_len};
+        bool there = fetch->answer.status < 300 && text.data != NULL;
+        return there ? sums_take(&text, fetch->request.shown, objects, n, error) : 0;
 }
 
 /* ---- the store's checksums ---- */
@@ -81,42 +77,54 @@ static char *object_url(const struct s3_sums_where *where, const struct object *
         return name == NULL || asprintf(&url, "%s/%s%s", where->base, where->prefix, name) < 0 ? NULL : url;
 }
 
-static int read_checksums(const struct s3_sums_where *where, const struct http_headers *headers, struct object *objects,
-                          size_t n, struct error *error)
+static int ask_checksum(const struct s3_sums_where *where, const struct http_headers *headers,
+                        const struct object *object, struct http_fetch *fetch, char **url, struct error *error)
 {
-        struct http_fetch fetches[AT_ONCE] = {{.max_body = 0}};
-        char *urls[AT_ONCE] = {NULL};
-        int r = 0;
-        for (size_t i = 0; i < n; i++) {
-                urls[i] = object_url(where, &objects[i]);
-                fetches[i].request = (struct http_request){.method = "HEAD",
-                                                           .url = urls[i],
-                                                           .shown = objects[i].path,
-                                                           .headers = headers,
-                                                           .access = where->access};
-                if (urls[i] == NULL)
-                        r = error_set(error, STREAMER_ENOMEM, "no memory");
-        }
+        *url = object_url(where, object);
+        *fetch = (struct http_fetch){.request = {.method = "HEAD",
+                                                 .url = *url,
+                                                 .shown = object->path,
+                                                 .headers = headers,
+                                                 .access = where->access}};
+        return *url != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+}
+
+/* ---- both ---- */
+
+/* For each object a request and its URL, and one of each for the list. */
+static int find(const struct s3_sums_where *where, struct object *objects, size_t n, struct http_fetch *fetches,
+                char **urls, struct error *error)
+{
+        bool list = !where->listed || where->has_sums;
+        struct http_headers headers = {.n = 0};
+        cleanup_free char *shown = NULL;
+        int r = http_headers_add(&headers, "x-amz-checksum-mode", "ENABLED", error);
+        for (size_t i = 0; r == 0 && i < n; i++)
+                r = ask_checksum(where, &headers, &objects[i], &fetches[i], &urls[i], error);
+        if (r == 0 && list)
+                r = ask_list(where, &fetches[n], &urls[n], &shown, error);
         if (r == 0)
-                r = http_fetch(where->http, fetches, n, error);
-        for (size_t i = 0; i < n; i++) {
-                if (r == 0)
-                        r = take_checksum(&objects[i], &fetches[i], error);
-                http_fetch_deinit(&fetches[i]);
-                free(urls[i]);
-        }
+                r = http_fetch(where->http, fetches, list ? n + 1 : n, error);
+        if (r == 0 && list)
+                r = take_list(&fetches[n], objects, n, error);
+        for (size_t i = 0; r == 0 && i < n; i++)
+                r = take_checksum(&objects[i], &fetches[i], error);
+        http_headers_deinit(&headers);
         return r;
 }
 
 int s3_sums_find(const struct s3_sums_where *where, struct object *objects, size_t n, struct error *error)
 {
-        struct http_headers headers = {.n = 0};
-        int r = read_list(where, objects, n, error);
-        if (r == 0)
-                r = http_headers_add(&headers, "x-amz-checksum-mode", "ENABLED", error);
-        for (size_t i = 0; r == 0 && i < n; i += AT_ONCE)
-                r = read_checksums(where, &headers, objects + i, n - i < AT_ONCE ? n - i : AT_ONCE, error);
-        http_headers_deinit(&headers);
+        struct http_fetch *fetches = calloc(n + 1, sizeof(*fetches));
+        char **urls = calloc(n + 1, sizeof(*urls));
+        int r = fetches != NULL && urls != NULL ? find(where, objects, n, fetches, urls, error)
+                                                : error_set(error, STREAMER_ENOMEM, "no memory");
+        for (size_t i = 0; fetches != NULL && urls != NULL && i <= n; i++) {
+                http_fetch_deinit(&fetches[i]);
+                free(urls[i]);
+        }
+        free(fetches);
+        free(urls);
         return r < 0 ? r
                      : sums_require(objects, n, "a " SUMS_NAME " with its prefix, and no checksum of the store's",
                                     error);

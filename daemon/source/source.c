@@ -7,7 +7,6 @@
 
 #include "daemon/base/hash.h"
 #include "daemon/base/util.h"
-#include "daemon/io/object_http.h"
 #include "daemon/source/hub.h"
 #include "daemon/source/s3.h"
 
@@ -103,27 +102,6 @@ int source_set_index(struct source_set *set, struct error *error)
                 return error_set(error, STREAMER_EFAILED, "the index names more than %d files (%s)", SOURCE_FILES_MAX,
                                  path);
         return 0;
-}
-
-int source_set_fetch_index(struct source_set *set, const char ***names, struct error *error)
-{
-        int r = object_http_text(&set->index_object, ST_HEADER_MAX, &set->index_text, error);
-        if (r == 0)
-                r = source_set_index(set, error);
-        if (r < 0)
-                return r;
-        *names = calloc(set->index.n_files, sizeof(**names));
-        if (*names == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        for (size_t i = 0; i < set->index.n_files; i++)
-                (*names)[i] = st_index_file(&set->index, i);
-        return 0;
-}
-
-int source_set_missing(const struct source_set *set, const char *listed, struct error *error)
-{
-        return error_set(error, STREAMER_EFAILED, "%s, but: %s", set->has_index ? "named by the index" : listed,
-                         error->text);
 }
 
 void source_set_deinit(struct source_set *set)

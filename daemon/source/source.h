@@ -107,13 +107,6 @@ int source_set_reserve(struct source_set *set, size_t n, struct error *error);
 /* An object of it can only be read in one stream. */
 bool source_set_streamed(const struct source_set *set);
 int source_set_index(struct source_set *set, struct error *error);
-/* The same of an index_object that is open and remote, read first; the names of its files, whose array is the caller's.
- */
-int source_set_fetch_index(struct source_set *set, const char ***names, struct error *error);
-
-/* A file that the index, or else the list (`listed`: "listed in its revision"), promises is not there: the
- * source is, and broken. Adds to what *error says. */
-int source_set_missing(const struct source_set *set, const char *listed, struct error *error);
 
 /* The same files in the same versions? (joins, aliases, "already resident") */
 struct source_identity {

@@ -13,8 +13,7 @@
 #include "daemon/base/hash.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http_policy.h"
-#include "daemon/io/object_http.h"
-#include "daemon/source/source.h"
+#include "daemon/source/store.h"
 #include "daemon/source/sums.h"
 #include "proto/codec.h"
 
@@ -115,123 +114,105 @@ static uint64_t web_lane(const char *canonical)
         return (lane ^ url.port) | UINT64_C(1) << 63; /* no file system's */
 }
 
-/* ---- opening ---- */
+/* ---- files ---- */
 
 struct web_files {
-        struct http *http;
-        struct http_access *access;
+        struct store store;
         const char *base; /* URL that others are relative to */
 };
 
-static int open_one(const struct web_files *files, const char *url, bool whole_first, struct object *object,
-                    struct error *error)
-{
-        cleanup_free char *shown = http_url_shown(url);
-        if (shown == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        const struct object_url what = {
-                .url = url, .shown = shown, .access = files->access, .whole_first = whole_first};
-        return object_http_open(files->http, &what, 1, object, error);
-}
-
-static char *beside(const struct web_files *files, const char *name)
-{
-        cleanup_free char *encoded = http_url_encode(name, "");
-        return encoded != NULL ? http_url_join(files->base, encoded) : NULL;
-}
-
 /* What messages and SHA256SUMS call it. */
-static char *shown_beside(const struct web_files *files, const char *name)
+static char *shown_beside(const char *base, const char *name)
 {
-        cleanup_free char *base = http_url_shown(files->base);
+        cleanup_free char *folder = http_url_shown(base);
         char *shown = NULL;
-        if (base == NULL)
+        if (folder == NULL)
                 return NULL;
-        *(strrchr(base, '/') + 1) = '\0';
-        return asprintf(&shown, "%s%s", base, name) < 0 ? NULL : shown;
+        *(strrchr(folder, '/') + 1) = '\0';
+        return asprintf(&shown, "%s%s", folder, name) < 0 ? NULL : shown;
 }
 
-static int open_shards(const struct web_files *files, struct source_set *set, struct error *error)
+static bool web_locate(const struct store *store, const char *name, char **url, char **shown)
 {
-        size_t n = set->index.n_files;
-        struct object_url *urls = calloc(n, sizeof(*urls));
-        int r = urls != NULL ? source_set_reserve(set, n, error) : error_set(error, STREAMER_ENOMEM, "no memory");
-        for (size_t i = 0; r == 0 && i < n; i++) {
-                const char *name = st_index_file(&set->index, i);
-                urls[i] = (struct object_url){
-                        .url = beside(files, name), .shown = shown_beside(files, name), .access = files->access};
-                if (urls[i].url == NULL || urls[i].shown == NULL)
-                        r = error_set(error, STREAMER_ENOMEM, "no memory");
-        }
+        const char *base = container_of(store, struct web_files, store)->base;
+        bool itself = name[0] == '\0';
+        cleanup_free char *encoded = http_url_encode(name, "");
+        *url = itself ? strdup(base) : encoded != NULL ? http_url_join(base, encoded) : NULL;
+        *shown = itself ? http_url_shown(base) : shown_beside(base, name);
+        return *url != NULL && *shown != NULL;
+}
+
+/* ---- opening ---- */
+
+/* The source itself and, where digests are wanted, the list of them that may lie beside it: one round. */
+static int open_first(const struct web_files *files, bool text, struct object *itself, struct object *sums,
+                      struct error *error)
+{
+        struct object_url urls[2] = {{.url = NULL}};
+        struct object objects[2];
+        size_t n = sums != NULL ? 2 : 1;
+        int r = store_url_init(&files->store, "", &urls[0], error);
+        if (r == 0 && sums != NULL)
+                r = store_url_init(&files->store, SUMS_NAME, &urls[1], error);
+        urls[0].text = text;
+        urls[1].text = urls[1].optional = true;
         if (r == 0)
-                r = object_http_open(files->http, urls, n, set->objects, error);
+                r = object_http_open(files->store.http, urls, n, objects, error);
         if (r == 0)
-                set->n_objects = n;
-        if (r == STREAMER_ENOENT)
-                r = error_set(error, STREAMER_EFAILED, "named by the index, but cannot be found: %s", error->text);
-        for (size_t i = 0; urls != NULL && i < n; i++) {
-                free((char *)(uintptr_t)urls[i].url);
-                free((char *)(uintptr_t)urls[i].shown);
-        }
-        free(urls);
+                *itself = objects[0];
+        if (r == 0 && sums != NULL)
+                *sums = objects[1];
+        store_url_deinit(&urls[0]);
+        store_url_deinit(&urls[1]);
         return r;
 }
 
-static int open_index(const struct web_files *files, struct source_set *set, struct error *error)
+static int open_index(const struct web_files *files, struct source_set *set, struct object *sums, struct error *error)
 {
-        int r = open_one(files, files->base, true, &set->index_object, error);
-        if (r == 0)
-                r = object_http_text(&set->index_object, ST_HEADER_MAX, &set->index_text, error);
-        if (r == 0)
-                r = source_set_index(set, error);
-        return r < 0 ? r : open_shards(files, set, error);
+        int r = open_first(files, true, &set->index_object, sums, error);
+        return r < 0 ? r : store_open_indexed(&files->store, set, error);
 }
 
-static int open_file(const struct web_files *files, struct source_set *set, struct error *error)
+static int open_file(const struct web_files *files, struct source_set *set, struct object *sums, struct error *error)
 {
         int r = source_set_reserve(set, 1, error);
         if (r == 0)
-                r = open_one(files, files->base, false, &set->objects[0], error);
+                r = open_first(files, false, &set->objects[0], sums, error);
         if (r == 0)
                 set->n_objects = 1;
         return r;
 }
 
-static int find_sums(const struct web_files *files, struct source_set *set, struct error *error)
+static int take_sums(struct object *list, struct source_set *set, struct error *error)
 {
-        cleanup_free char *url = beside(files, SUMS_NAME);
-        struct object list = {.ops = NULL};
         struct text text = {0};
-        if (url == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        int r = open_one(files, url, true, &list, error);
-        if (r == STREAMER_ENOENT)
+        if (list->ops == NULL)
                 return sums_require(set->objects, set->n_objects, "a " SUMS_NAME " beside it", error);
+        int r = object_http_text(list, SUMS_MAX, &text, error);
         if (r == 0)
-                r = object_http_text(&list, SUMS_MAX, &text, error);
-        if (r == 0)
-                r = sums_take(&text, list.path, set->objects, set->n_objects, error);
+                r = sums_take(&text, list->path, set->objects, set->n_objects, error);
         if (r == 0)
                 r = sums_require(set->objects, set->n_objects, "the " SUMS_NAME " beside it", error);
         text_deinit(&text);
-        object_deinit(&list);
         return r;
 }
 
 static int web_open(const struct sources *sources, const char *canonical, const struct source_opts *opts,
                     struct source_set *set, struct error *error)
 {
-        struct web_files files = {.http = sources->http, .base = canonical};
+        struct web_files files = {.store = {.http = sources->http, .locate = web_locate}, .base = canonical};
+        struct object list = {.ops = NULL}, *sums = opts->want_sha256 ? &list : NULL;
         if (sources->http == NULL)
                 return error_set(error, STREAMER_EUNSUPPORTED, "this daemon reads no network sources");
-        int r = web_access(sources->web, canonical, &files.access, error);
+        int r = web_access(sources->web, canonical, &files.store.access, error);
         if (r < 0)
                 return r;
-        r = ends_with(canonical, strcspn(canonical, "?"), INDEX_SUFFIX) ? open_index(&files, set, error)
-                                                                        : open_file(&files, set, error);
-        if (r == 0 && opts->want_sha256)
-                r = find_sums(&files, set, error);
-        http_access_unref(files.access);
+        r = ends_with(canonical, strcspn(canonical, "?"), INDEX_SUFFIX) ? open_index(&files, set, sums, error)
+                                                                        : open_file(&files, set, sums, error);
+        if (r == 0 && sums != NULL)
+                r = take_sums(sums, set, error);
+        object_deinit(&list);
+        http_access_unref(files.store.access);
         return r;
 }
 

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * All files are asked for in one round, which also brings their headers. What an index or a list has
+ * promised, and is not there, is a broken source and no missing one.
+ */
+#include "daemon/source/store.h"
+
+#include "daemon/base/util.h"
+
+#include <string.h>
+
+int store_url_init(const struct store *store, const char *name, struct object_url *url, struct error *error)
+{
+        char *text = NULL, *shown = NULL;
+        bool located = store->locate(store, name, &text, &shown);
+        *url = (struct object_url){.url = text,
+                                   .shown = shown,
+                                   .etag = store->etag != NULL ? store->etag(store, name) : NULL,
+                                   .access = store->access,
+                                   .atomic = store->atomic};
+        return located ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+}
+
+void store_url_deinit(struct object_url *url)
+{
+        free((char *)(uintptr_t)url->url);
+        free((char *)(uintptr_t)url->shown);
+        *url = (struct object_url){.url = NULL};
+}
+
+static int open_objects(const struct store *store, const char *const *names, size_t n, struct object *objects,
+                        struct error *error)
+{
+        struct object_url *urls = calloc(n, sizeof(*urls));
+        int r = urls != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        for (size_t i = 0; r == 0 && i < n; i++)
+                r = store_url_init(store, names[i], &urls[i], error);
+        if (r == 0)
+                r = object_http_open(store->http, urls, n, objects, error);
+        for (size_t i = 0; urls != NULL && i < n; i++)
+                store_url_deinit(&urls[i]);
+        free(urls);
+        return r;
+}
+
+int store_open_files(const struct store *store, const char *const *names, size_t n, struct source_set *set,
+                     struct error *error)
+{
+        int r = source_set_reserve(set, n, error);
+        if (r == 0)
+                r = open_objects(store, names, n, set->objects, error);
+        if (r == STREAMER_ENOENT && (set->has_index || store->listed != NULL))
+                r = error_set(error, STREAMER_EFAILED, "%s, but: %s",
+                              set->has_index ? "named by the index" : store->listed, error->text);
+        if (r == 0)
+                set->n_objects = n;
+        return r;
+}
+
+int store_open_indexed(const struct store *store, struct source_set *set, struct error *error)
+{
+        int r = object_http_text(&set->index_object, ST_HEADER_MAX, &set->index_text, error);
+        if (r == 0)
+                r = source_set_index(set, error);
+        if (r < 0)
+                return r;
+        const char **names = calloc(set->index.n_files, sizeof(*names));
+        if (names == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        for (size_t i = 0; i < set->index.n_files; i++)
+                names[i] = st_index_file(&set->index, i);
+        r = store_open_files(store, names, set->index.n_files, set, error);
+        free(names);
+        return r;
+}
