@@ -22,7 +22,8 @@
 struct proxy_loop {
         uv_loop_t loop;
         uv_tcp_t listener;
-        uv_async_t stop;
+        uv_async_t stop, release;
+        struct conn *held; /* newest first */
         struct proxy *proxy;
 };
 
@@ -42,6 +43,7 @@ struct conn {
         size_t sent;  /* of the answer, dripping */
         size_t limit; /* of the answer, to be sent */
         struct proxy_rule rule;
+        struct conn *next_held;
         unsigned handles;
         bool server_open, closing;
 };
@@ -167,6 +169,45 @@ static void choose_rule(struct conn *c)
         pthread_mutex_unlock(&p->mutex);
 }
 
+/* ---- holding ---- */
+
+static void note_held(struct conn *c)
+{
+        static const char *const whats[] = {" range", " first", " check"};
+        struct proxy *p = c->proxy;
+        char method[8], path[120];
+        bool ranged = find_header(&c->request, "\r\nRange: ") != NULL;
+        if (p->n_held == PROXY_HELD || sscanf(c->request.data, "%7s %119[^? ]", method, path) != 2)
+                die("the proxy cannot hold: %.200s", c->request.data);
+        size_t whole = strcspn(c->request.data + strlen(method) + 1, " ");
+        snprintf(p->held[p->n_held++], sizeof(p->held[0]), "%s %s%s%s", method, path,
+                 whole > strlen(path) ? "?list" : "", ranged ? whats[what_of(c)] : "");
+}
+
+static void hold(struct conn *c)
+{
+        struct proxy *p = c->proxy;
+        c->next_held = p->loop->held;
+        p->loop->held = c;
+        pthread_mutex_lock(&p->mutex);
+        note_held(c);
+        pthread_mutex_unlock(&p->mutex);
+}
+
+static void answer(struct conn *c);
+
+static void on_release(uv_async_t *async)
+{
+        struct proxy_loop *own = async->data;
+        struct conn *c = own->held;
+        own->held = NULL;
+        for (struct conn *next; c != NULL; c = next) {
+                next = c->next_held;
+                if (!c->closing)
+                        answer(c);
+        }
+}
+
 /* ---- answering ---- */
 
 static void read_requests(struct conn *c);
@@ -201,6 +242,8 @@ static void on_drip(uv_timer_t *timer)
 {
         struct conn *c = timer->data;
         size_t left = c->limit - c->sent, n = c->rule.bytes < left ? (size_t)c->rule.bytes : left;
+        if (c->rule.fault == PROXY_WINDOW)
+                c->rule.bytes *= 2;
         if (n == left)
                 uv_timer_stop(timer);
         send_some(c, n);
@@ -286,6 +329,8 @@ static void answer(struct conn *c)
         misbehave(c);
         if (c->rule.fault == PROXY_DRIP)
                 uv_timer_start(&c->timer, on_drip, 0, DRIP_MS);
+        else if (c->rule.fault == PROXY_WINDOW)
+                uv_timer_start(&c->timer, on_drip, c->rule.ms, c->rule.ms);
         else
                 send_some(c, c->limit);
 }
@@ -299,8 +344,13 @@ static void answer_or_wait(struct conn *c)
 {
         const char *end = c->answer.data != NULL ? memmem(c->answer.data, c->answer.n, "\r\n\r\n", 4) : NULL;
         c->head = end != NULL ? (size_t)(end + 4 - c->answer.data) : c->answer.n;
+        /* The connection to the server ends with its answer; the client's does not. */
+        if (find_header(&c->answer, "\r\nContent-Length: ") != NULL)
+                drop_header(c, "\r\nConnection: close");
         if (c->rule.fault == PROXY_LATENCY)
                 uv_timer_start(&c->timer, on_waited, c->rule.ms, 0);
+        else if (c->rule.fault == PROXY_HOLD)
+                hold(c);
         else
                 answer(c);
 }
@@ -422,6 +472,7 @@ static void on_accept(uv_stream_t *listener, int status)
         uv_timer_init(listener->loop, &c->timer);
         c->client.data = c->timer.data = c;
         pthread_mutex_lock(&p->mutex);
+        p->accepted++;
         if (++p->open > p->most_open)
                 p->most_open = p->open;
         pthread_mutex_unlock(&p->mutex);
@@ -436,7 +487,8 @@ static void on_accept(uv_stream_t *listener, int status)
 static void close_one(uv_handle_t *handle, void *arg)
 {
         struct proxy_loop *own = arg;
-        if (handle == (uv_handle_t *)&own->listener || handle == (uv_handle_t *)&own->stop)
+        if (handle == (uv_handle_t *)&own->listener || handle == (uv_handle_t *)&own->stop ||
+            handle == (uv_handle_t *)&own->release)
                 uv_close(handle, NULL);
         else if (!uv_is_closing(handle))
                 conn_close(handle->data);
@@ -465,7 +517,8 @@ void proxy_start(struct proxy *p, unsigned upstream)
         uv_loop_init(&own->loop);
         uv_tcp_init(&own->loop, &own->listener);
         uv_async_init(&own->loop, &own->stop, on_stop);
-        own->listener.data = own->stop.data = own;
+        uv_async_init(&own->loop, &own->release, on_release);
+        own->listener.data = own->stop.data = own->release.data = own;
         uv_ip4_addr("127.0.0.1", 0, &at);
         if (uv_tcp_bind(&own->listener, (const struct sockaddr *)&at, 0) != 0 ||
             uv_listen((uv_stream_t *)&own->listener, 128, on_accept) != 0)
@@ -497,7 +550,7 @@ void proxy_rule(struct proxy *p, const struct proxy_rule *rule)
 void proxy_clear(struct proxy *p)
 {
         pthread_mutex_lock(&p->mutex);
-        p->n_rules = p->faults = 0;
+        p->n_rules = p->faults = p->accepted = 0;
         memset(p->seen, 0, sizeof(p->seen));
         pthread_mutex_unlock(&p->mutex);
 }
@@ -516,6 +569,42 @@ unsigned proxy_faults(struct proxy *p)
         unsigned n = p->faults;
         pthread_mutex_unlock(&p->mutex);
         return n;
+}
+
+unsigned proxy_accepted(struct proxy *p)
+{
+        pthread_mutex_lock(&p->mutex);
+        unsigned n = p->accepted;
+        pthread_mutex_unlock(&p->mutex);
+        return n;
+}
+
+static int compare_held(const void *a, const void *b)
+{
+        return strcmp(a, b);
+}
+
+char *proxy_held(struct proxy *p)
+{
+        char *text = format_text("%s", "");
+        pthread_mutex_lock(&p->mutex);
+        qsort(p->held, p->n_held, sizeof(p->held[0]), compare_held);
+        for (unsigned i = 0, n; i < p->n_held; i += n) {
+                for (n = 1; i + n < p->n_held && strcmp(p->held[i], p->held[i + n]) == 0;)
+                        n++;
+                text = format_text("%s%s%s%s", text, i > 0 ? "\n" : "", p->held[i],
+                                   n > 1 ? format_text(" x%u", n) : "");
+        }
+        pthread_mutex_unlock(&p->mutex);
+        return text;
+}
+
+void proxy_release(struct proxy *p)
+{
+        pthread_mutex_lock(&p->mutex);
+        p->n_held = 0;
+        pthread_mutex_unlock(&p->mutex);
+        uv_async_send(&p->loop->release);
 }
 
 const char *proxy_url(const struct proxy *p, const char *path)

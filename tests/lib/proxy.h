@@ -31,6 +31,8 @@ enum proxy_fault {
         PROXY_NO_RANGE,    /* Range is not passed on */
         PROXY_REDIRECT,    /* 302 to `text` */
         PROXY_DROP,        /* the answer's header `text` is left out */
+        PROXY_HOLD,        /* nothing comes until proxy_release() */
+        PROXY_WINDOW,      /* as TCP begins: `bytes` at first, twice as much each `ms` */
 };
 
 enum proxy_what { PROXY_BLOCKS, PROXY_OPENINGS, PROXY_CHECKS, PROXY_ALL };
@@ -48,6 +50,7 @@ struct proxy_rule {
 };
 
 #define PROXY_RULES 16
+#define PROXY_HELD 64
 
 struct proxy {
         unsigned port, upstream;
@@ -58,6 +61,9 @@ struct proxy {
         unsigned seen[PROXY_ALL + 1]; /* requests, by what */
         unsigned faults;              /* that were made */
         unsigned open, most_open;     /* connections */
+        unsigned accepted;            /* ever */
+        char held[PROXY_HELD][160];   /* what was asked by those that are held */
+        unsigned n_held;
         char last_authorization[512]; /* "" where the last request had none */
         struct proxy_loop *loop;
 };
@@ -68,6 +74,11 @@ void proxy_rule(struct proxy *p, const struct proxy_rule *rule);
 void proxy_clear(struct proxy *p); /* rules and counts */
 unsigned proxy_seen(struct proxy *p, enum proxy_what what);
 unsigned proxy_faults(struct proxy *p);
+unsigned proxy_accepted(struct proxy *p);
+/* Requests that are held, sorted, a line for each kind: "GET /path first" (an opening), "check", "range" (a
+ * block), "GET /path?list" (with a query); "x3" behind those that are three. Never freed. */
+char *proxy_held(struct proxy *p);
+void proxy_release(struct proxy *p);
 /* Never freed. */
 const char *proxy_url(const struct proxy *p, const char *path);
 
