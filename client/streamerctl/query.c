@@ -271,6 +271,29 @@ static void status_devices(const json_t *devices)
         table_print_deinit(&t);
 }
 
+/* Below its load, where there are several or it waits. */
+static void status_targets(struct table *t, const json_t *targets)
+{
+        size_t i;
+        const json_t *target;
+        json_array_foreach(targets, i, target)
+        {
+                char waits[HUMAN_MAX] = "";
+                uint64_t waits_ns = json_u64(target, "waits_ns");
+                if (json_array_size(targets) < 2 && waits_ns == 0)
+                        return;
+                human_time(waits, waits_ns);
+                table_addf(t, "  %s", json_str(target, "device"));
+                table_add(t, "");
+                table_addf(t, "%s%s%s", json_str(target, "state"), waits_ns > 0 ? " for " : "",
+                           waits_ns > 0 ? waits : "");
+                table_add(t, "");
+                add_size(t, json_u64(target, "bytes"));
+                table_add(t, "");
+                table_add(t, "");
+        }
+}
+
 static void status_loads(const json_t *loads)
 {
         static const char *const titles[] = {"LOADING", ">GEN", "STATE", ">DONE", ">TOTAL", ">TENSORS", ">ELAPSED"};
@@ -292,6 +315,7 @@ static void status_loads(const json_t *loads)
                 add_size(&t, json_u64(l, "total"));
                 table_addf(&t, "%" PRIu64 " of %" PRIu64, json_u64(l, "tensors"), json_u64(l, "tensors_total"));
                 add_time(&t, json_u64(l, "elapsed_ns"));
+                status_targets(&t, json_object_get(l, "targets"));
         }
         table_print_deinit(&t);
 }

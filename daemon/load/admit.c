@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Between planning and allocating: a load asks for room on each of its devices, and is visible as
- * "queued" until it has it. Ranks ask together, all or none. Replicas ask each on its own and may be
- * refused so, unless the load wants to wait: two loads that wait, each with a half of what it needs,
- * would wait for ever.
+ * "queued" until it has it. Ranks ask together, all or none. Replicas ask each on its own, and where the
+ * load wants to wait none of them waits for another (round.c).
  *
  * How it fails: a refusal is the target's failure (all of them, for ranks). A load that ends
  * meanwhile withdraws; what was granted is given back with its generations.
@@ -14,7 +13,7 @@
 
 static bool asks_together(const struct load *load)
 {
-        return load->pattern != NULL || load->wait;
+        return load->pattern != NULL;
 }
 
 size_t target_segments(const struct load_target *target, const uint64_t **sizes)
@@ -24,7 +23,7 @@ size_t target_segments(const struct load_target *target, const uint64_t **sizes)
         return cached != NULL ? cached->copy->n : target->part->resolved.plan.n_segments;
 }
 
-static uint64_t needed_by(const struct load_target *target)
+uint64_t target_needs(const struct load_target *target)
 {
         const uint64_t *sizes;
         size_t n = target_segments(target, &sizes);
@@ -44,6 +43,14 @@ static void refuse(struct load_target *target, const struct error *error)
         load_end(load, LOAD_FAILED, error);
 }
 
+static void note_granted(struct load_target *target)
+{
+        struct load *load = target->load;
+        for (size_t i = 0; i < load->n_targets; i++)
+                if (asks_together(load) || &load->targets[i] == target)
+                        load->targets[i].granted = true;
+}
+
 static void on_answer(struct room_request *request, const struct error *error)
 {
         struct load_target *target = container_of(request, struct load_target, room);
@@ -53,8 +60,14 @@ static void on_answer(struct room_request *request, const struct error *error)
                 return;
         if (error->code != 0)
                 refuse(target, error);
-        if (load->queued == 0 && !load_ended(load->state))
-                load_allocate(load);
+        else
+                note_granted(target);
+        load_look_on(load);
+}
+
+static void on_blocked(struct room_request *request)
+{
+        load_look_on(container_of(request, struct load_target, room)->load);
 }
 
 static void ask(struct load_target *target, const struct room_part *parts, size_t n)
@@ -65,11 +78,25 @@ static void ask(struct load_target *target, const struct room_part *parts, size_
                                              .priority = load->priority,
                                              .evict = !load->no_evict && !target->generation->probe,
                                              .wait = load->wait,
+                                             .owner = load,
+                                             .waits = on_blocked,
                                              .answered = on_answer};
         list_init(&target->room.link);
         load->queued++;
         load->pending++;
         room_ask(load->loads->resident->room, &target->room);
+}
+
+/* Of a load that waits what serves already is not held: who waits for it in turn may have it. */
+static void let_go_of_shared(struct load *load)
+{
+        for (size_t i = 0; load->wait && i < load->n_targets; i++) {
+                struct generation *g = load->targets[i].generation;
+                if (!load->targets[i].shared || g == NULL)
+                        continue;
+                load->targets[i].generation = NULL;
+                generation_unpin(g);
+        }
 }
 
 /* Device memory is charged to who asked for it, until it is free again. */
@@ -88,6 +115,7 @@ void load_admit(struct load *load)
         size_t n = 0;
         load->state = LOAD_QUEUED;
         load_log_stage(load, "planned");
+        let_go_of_shared(load);
         for (size_t i = 0; i < load->n_parts; i++)
                 load->parts[i].planned = part_lives(&load->parts[i]);
         for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++) {
@@ -96,7 +124,7 @@ void load_admit(struct load *load)
                 struct error error = {0};
                 if (!target_lives(t))
                         continue;
-                if (charge_user(t, needed_by(t), &error) < 0) {
+                if (charge_user(t, target_needs(t), &error) < 0) {
                         refuse(t, &error);
                         continue;
                 }
@@ -104,10 +132,12 @@ void load_admit(struct load *load)
                         t->generation->data_bytes = plan->bytes;
                         t->generation->n_tensors = plan->n_tensors;
                 }
-                load->rooms[n++] = (struct room_part){t->generation, needed_by(t)};
+                load->rooms[i] = (struct room_part){t->generation, target_needs(t)};
                 first = first != NULL ? first : t;
+                t->granted = false;
+                n++;
                 if (!asks_together(load))
-                        ask(t, &load->rooms[n - 1], 1);
+                        ask(t, &load->rooms[i], 1);
         }
         if (asks_together(load) && !load_ended(load->state))
                 ask(first, load->rooms, n);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The states of a load, one function for each step and one for its end; the happy path first. See
- * load.h for the picture, part.c for the reading.
+ * load.h for the picture, part.c for the reading, round.c for replicas that wait for room.
  *
  * How it fails: any step, or the last target that fails, sets an error, and load_end() settles the
  * outcome at once. From then on steps that come home find the load ended and only count down
@@ -19,8 +19,8 @@
 
 /* ---- steps in flight ---- */
 
-static void step_start(struct load *load, struct work_pool *pool, uint64_t lane, void (*run)(struct work *),
-                       void (*done)(struct work *))
+void load_step_start(struct load *load, struct work_pool *pool, uint64_t lane, void (*run)(struct work *),
+                     void (*done)(struct work *))
 {
         load->pending++;
         load->step_error = (struct error){0};
@@ -54,8 +54,10 @@ bool load_step_home(struct load *load)
 {
         require(load->pending > 0);
         load->pending--;
-        if (!load_ended(load->state))
+        if (!load_ended(load->state)) {
+                load_settle_round(load);
                 return true;
+        }
         if (load->pending == 0)
                 work_submit(load->loads->pool, WORK_LANE_CPU, &load->step, take_apart, taken_apart);
         return false;
@@ -65,87 +67,11 @@ static bool step_failed(struct load *load, const struct error *error)
 {
         if (error->code == 0)
                 return false;
-        load_end(load, LOAD_FAILED, error);
+        if (load->served)
+                load_fail_targets(load, error);
+        else
+                load_end(load, LOAD_FAILED, error);
         return true;
-}
-
-/* ---- targets ---- */
-
-bool target_lives(const struct load_target *target)
-{
-        return !target->shared && !target->failed;
-}
-
-bool load_lives(const struct load *load)
-{
-        for (size_t i = 0; i < load->n_targets; i++)
-                if (target_lives(&load->targets[i]))
-                        return true;
-        return false;
-}
-
-static bool any_shared(const struct load *load)
-{
-        for (size_t i = 0; i < load->n_targets; i++)
-                if (load->targets[i].shared)
-                        return true;
-        return false;
-}
-
-/* Which of several it was. */
-static void tell_target(const struct load_target *target, const struct error *error, struct error *told)
-{
-        const struct load *load = target->load;
-        size_t rank = (size_t)(target - load->targets);
-        if (load->pattern != NULL)
-                error_set(told, error->code, "rank %zu: %s: %s", rank, target->device->name, error->text);
-        else
-                error_set(told, error->code, "%s: %s", target->device->name, error->text);
-}
-
-void target_give_up(struct load_target *target)
-{
-        struct generation *g = target->generation;
-        /* A worker may be looking at the bytes of a file. */
-        if (g == NULL || target->load->sha256)
-                return;
-        target->generation = NULL;
-        generation_unpin(g);
-}
-
-/* Alone: with the load. */
-static void target_fall(struct load_target *target, const struct error *error)
-{
-        struct load *load = target->load;
-        struct load_part *part = target->part;
-        target->failed = true;
-        target->error = *error;
-        if (part->reading)
-                reader_lose(load->loads->reader, &part->job, &target->copy, error);
-        else
-                __atomic_store_n(&target->copy.dead, true, __ATOMIC_RELEASE);
-        log_warn("%s: %s: %s", load->name, target->device->name, error->text);
-        generation_fail(target->generation, error);
-        if (!part->reading)
-                target_give_up(target);
-}
-
-void target_failed(struct load_target *target, const struct error *error)
-{
-        struct load *load = target->load;
-        struct error told;
-        tell_target(target, error, &told);
-        if (load->n_targets == 1 || load->pattern != NULL) {
-                load_end(load, LOAD_FAILED, load->n_targets == 1 ? error : &told);
-                return;
-        }
-        target_fall(target, error);
-        if (load_lives(load))
-                load_maybe_check(load);
-        else if (any_shared(load))
-                load_end(load, LOAD_READY, NULL);
-        else
-                load_end(load, LOAD_FAILED, &told);
 }
 
 /* ---- checking ---- */
@@ -173,7 +99,10 @@ static void check_done(struct work *work)
                 t->generation->verified = load->sha256;
                 memcpy(t->generation->digest, t->part->digest, DIGEST_SIZE);
         }
-        load_end(load, LOAD_READY, NULL);
+        if (load_has_late(load))
+                load_serve_round(load);
+        else
+                load_end(load, LOAD_READY, NULL);
 }
 
 static bool part_complete(const struct load_part *part)
@@ -194,7 +123,7 @@ void load_maybe_check(struct load *load)
         }
         load->state = LOAD_CHECKING;
         load_log_stage(load, "read");
-        step_start(load, load->loads->pool, load->lane, check_run, check_done);
+        load_step_start(load, load->loads->pool, load->lane, check_run, check_done);
 }
 
 /* ---- allocating ---- */
@@ -248,7 +177,7 @@ static void alloc_done(struct work *work)
                 target->short_of_memory = true;
         else if (target->step_error.code != 0)
                 target_failed(target, &target->step_error);
-        if (load->allocating == 0 && !load_ended(load->state))
+        if (load->allocating == 0 && load->state == LOAD_ALLOCATING)
                 allocated(load);
 }
 
@@ -324,7 +253,7 @@ void load_plan(struct load *load)
 {
         load->state = LOAD_PLANNING;
         load_log_stage(load, "opened");
-        step_start(load, load->loads->pool, load->lane, plan_run, plan_done);
+        load_step_start(load, load->loads->pool, load->lane, plan_run, plan_done);
 }
 
 /* ---- opening ---- */
@@ -375,30 +304,17 @@ static void place_done(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
         if (load_step_home(load))
-                step_start(load, load->loads->pool, load->lane, open_run, open_done);
+                load_step_start(load, load->loads->pool, load->lane, open_run, open_done);
 }
 
 /* Which file system it is on is asked of the mount table first, and that is a file, too. */
 void load_open(struct load *load)
 {
         load->state = LOAD_OPENING;
-        step_start(load, load->loads->pool, WORK_LANE_CPU, place_run, place_done);
+        load_step_start(load, load->loads->pool, WORK_LANE_CPU, place_run, place_done);
 }
 
 /* ---- the end ---- */
-
-static void end_target(struct load_target *target)
-{
-        const struct load *load = target->load;
-        struct generation *g = target->generation;
-        if (g == NULL || !target_lives(target))
-                return;
-        g->load_ns = load->ended_ns - load->started_ns;
-        if (load->state == LOAD_READY)
-                generation_ready(g);
-        else
-                generation_fail(g, &load->error);
-}
 
 void load_end(struct load *load, enum load_state state, const struct error *error)
 {
@@ -413,7 +329,7 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
         if (error != NULL)
                 load->error = *error;
         for (size_t i = 0; i < load->n_targets; i++)
-                end_target(&load->targets[i]);
+                target_end(&load->targets[i]);
         load_report(load);
         load_tell_watchers(load);
         for (size_t i = 0; i < load->n_parts; i++)

@@ -21,6 +21,9 @@
  * is cut by rank. Replicas fail each on its own: one that fails gives its memory back and the others
  * go on; the load fails with the last. Ranks succeed or fail together.
  *
+ * Replicas that wait for room do so each on its own: while one is blocked the others are read and serve,
+ * in a round of their own; it follows in a later one, without whoever asked having to do anything.
+ *
  * Ended is not gone. A load ends, for those who watch it, the moment its outcome is known; what is
  * still in flight (a read that hangs, a step in a worker) keeps the object, the generations' pins and
  * so their memory until it comes home.
@@ -110,6 +113,7 @@ struct load_target {
         struct generation *generation; /* pinned; NULL for a dry run, and once its memory was given up */
         bool shared;                   /* the generation is another load's: resident already */
         bool failed;                   /* on its own, before the load ended */
+        bool granted, late;            /* its room is charged; it sits this round out (round.c) */
         struct error error;            /* why */
         struct load_estimate estimate;
         struct room_request room;
@@ -135,8 +139,9 @@ struct load_part {
         struct sha_step *sha_steps;
         size_t files_checked;
         unsigned char digest[DIGEST_SIZE];
-        bool in_pieces, cut; /* its devices have memory, but not in one piece; smaller segments were planned */
-        bool has_books;      /* a worker's: planning */
+        bool in_pieces, cut;  /* its devices have memory, but not in one piece; smaller segments were planned */
+        uint64_t max_segment; /* of those; 0: the devices' own */
+        bool has_books;       /* a worker's: planning */
         bool planned, read, built, reading, checking;
 
         struct work build;
@@ -154,6 +159,8 @@ struct load {
         char *pattern; /* NULL: replicas */
         struct caller caller;
         bool sha256, dry_run, wait, no_evict, pin, probe;
+        bool served;                              /* on some of its devices, by an earlier round */
+        bool over, settling;                      /* a round is, and not home yet; and is about to be */
         bool given_up;                            /* atomic: it has ended; for steps that are still under way */
         uint64_t keep_alive_ns, drain_timeout_ns; /* 0: the default */
         struct source_roots *roots;               /* a reference; NULL: the loads' own */
@@ -166,7 +173,7 @@ struct load {
 
         struct load_target *targets; /* as they were named; rank r is the r-th */
         size_t n_targets;
-        struct room_part *rooms; /* what those that live need */
+        struct room_part *rooms; /* what each needs */
         struct load_part *parts;
         size_t n_parts;
         uint64_t number; /* of the generations; 0 until it is known */
@@ -179,7 +186,7 @@ struct load {
         struct wake_item resume;   /* it has ended */
         struct work step;          /* what is in flight; `pending` counts it and all that parts and targets have */
         struct error step_error;
-        unsigned pending, queued, allocating, retries;
+        unsigned pending, queued, allocating, retries, rounds;
 };
 
 struct loads {
@@ -212,5 +219,8 @@ void load_set_priority(struct load *load, unsigned priority);
 void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struct load_watch *, struct load *));
 void load_unwatch(struct load_watch *watch);
 void load_progress(struct load *load, struct load_progress *progress);
+
+/* How far one of its devices is, in the same words; `waits_ns`: for room, so long; 0: it does not. */
+const char *load_target_state(const struct load_target *target, uint64_t now, uint64_t *waits_ns);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between load.c (the states), part.c (what is read once) and loads.c (who has which load): private
- * to daemon/load.
+ * Between load.c (the states), target.c (its devices), part.c (what is read once) and loads.c (who has
+ * which load): private to daemon/load.
  */
 #ifndef DAEMON_LOAD_LOAD_STEPS_H
 #define DAEMON_LOAD_LOAD_STEPS_H
@@ -16,8 +16,9 @@ void load_open(struct load *load);
 void load_plan(struct load *load);
 /* The outcome is known. Called by a step that came home (`pending` may be zero) or by a cancel. */
 void load_end(struct load *load, enum load_state state, const struct error *error);
-/* Has a target that lives. */
-bool load_lives(const struct load *load);
+/* A step on a worker; `pending` counts it. */
+void load_step_start(struct load *load, struct work_pool *pool, uint64_t lane, void (*run)(struct work *),
+                     void (*done)(struct work *));
 /* Something that `pending` counts came home. False if the load has ended meanwhile: then there is
  * nothing to go on with. */
 bool load_step_home(struct load *load);
@@ -28,16 +29,40 @@ void load_maybe_check(struct load *load);
 /* Where the time of a load goes. */
 void load_log_stage(const struct load *load, const char *stage);
 
+/* ---- target.c ---- */
+
+bool target_open(const struct load_target *target);  /* neither does it serve nor has it failed */
+bool target_lives(const struct load_target *target); /* open, and of this round */
+/* Has a target that is open. */
+bool load_lives(const struct load *load);
 /* A target is out. The others go on, unless there are none, or they are ranks: then the load ends. */
 void target_failed(struct load_target *target, const struct error *error);
+/* All that live; so the load ends, unless some serve already. */
+void load_fail_targets(struct load *load, const struct error *error);
 /* One that has failed, and that nothing is on its way to, gives its memory back before the load ends. */
 void target_give_up(struct load_target *target);
-bool target_lives(const struct load_target *target); /* it is being loaded, and has not failed */
+/* With the load, which has ended. */
+void target_end(struct load_target *target);
+
+/* ---- round.c ---- */
+
+/* While QUEUED, when something has changed: goes on with the targets that have room where the others are blocked. */
+void load_look_on(struct load *load);
+/* Some are left to a later round. */
+bool load_has_late(const struct load *load);
+/* This round is read and checked: its targets serve, and the load goes on to the next. */
+void load_serve_round(struct load *load);
+/* Nothing of this round lives. When all of it is home the next begins. */
+void load_round_over(struct load *load);
+void load_settle_round(struct load *load);
+/* All are of the round that begins anew. */
+void load_join_rounds(struct load *load);
 
 /* ---- admit.c ---- */
 
-/* The segments that a target needs: how many, and their sizes. */
+/* The segments that a target needs: how many, and their sizes; and their sum. */
 size_t target_segments(const struct load_target *target, const uint64_t **sizes);
+uint64_t target_needs(const struct load_target *target);
 
 /* From PLANNING to QUEUED, and from there to load_allocate(). */
 void load_admit(struct load *load);
@@ -78,6 +103,8 @@ bool part_lives(const struct load_part *part);
 int part_plan(struct load_part *part, struct error *error);
 /* Again, for segments of another size. */
 int part_replan(struct load_part *part, const struct device_layout *layout, struct error *error);
+/* From its files on, for another round. */
+int part_again(struct load_part *part, struct error *error);
 void part_read(struct load_part *part);
 void part_deinit(struct load_part *part); /* on a worker */
 

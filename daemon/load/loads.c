@@ -324,6 +324,8 @@ void load_set_priority(struct load *load, unsigned priority)
         for (size_t i = 0; i < load->n_parts; i++)
                 if (load->parts[i].reading)
                         reader_set_weight(load->loads->reader, &load->parts[i].job, priority);
+        for (size_t i = 0; i < load->n_targets; i++)
+                room_set_priority(&load->targets[i].room, priority);
 }
 
 /* ---- watching ---- */
@@ -416,4 +418,17 @@ void load_progress(struct load *load, struct load_progress *progress)
         }
         if (first && load->state == LOAD_READY)
                 add_shared(load, progress);
+}
+
+const char *load_target_state(const struct load_target *target, uint64_t now, uint64_t *waits_ns)
+{
+        const struct load *load = target->load;
+        bool waits = target_open(target) && !target->granted && (target->late || load->state == LOAD_QUEUED);
+        const struct room_request *room = load->pattern != NULL ? &load->targets[0].room : &target->room;
+        *waits_ns = waits && now > room->since_ns ? now - room->since_ns : 0;
+        if (waits)
+                return load_state_name(LOAD_QUEUED);
+        if (target->failed)
+                return load_state_name(LOAD_FAILED);
+        return load_state_name(target->shared ? LOAD_READY : load->state);
 }

@@ -123,9 +123,12 @@ int part_plan(struct load_part *part, struct error *error)
         const struct load *load = part->load;
         bool sha256 = load->sha256 && !load->dry_run;
         int r = sha256 ? sha_init(part, error) : 0;
+        struct device_layout layout = part->targets[0]->device->layout;
+        if (part->max_segment > 0)
+                layout.max_segment = part->max_segment;
         if (r == 0)
-                r = resolve_plan(&part->resolved, &part->targets[0]->device->layout, load->loads->block_size,
-                                 sha256 ? sha_header : NULL, part->sha, error);
+                r = resolve_plan(&part->resolved, &layout, load->loads->block_size, sha256 ? sha_header : NULL,
+                                 part->sha, error);
         if (r < 0 || load->dry_run)
                 return r;
         part->has_books = true;
@@ -149,10 +152,18 @@ int part_replan(struct load_part *part, const struct device_layout *layout, stru
         return r;
 }
 
+int part_again(struct load_part *part, struct error *error)
+{
+        part_deinit(part);
+        int r = resolve_view(&part->resolved, &part->load->opened.set, NULL, 0, error);
+        return r == 0 ? part_plan(part, error) : r;
+}
+
 void part_deinit(struct load_part *part)
 {
         if (part->has_books)
                 publish_deinit(&part->publish);
+        part->has_books = false;
         for (size_t i = 0; i < part->n_targets; i++) {
                 table_drop(&part->targets[i]->manifest);
                 table_drop(&part->targets[i]->arrival);
@@ -160,6 +171,7 @@ void part_deinit(struct load_part *part)
         resolve_deinit(&part->resolved);
         part->sha = sha_free(part->sha);
         free(part->sha_steps);
+        part->sha_steps = NULL;
 }
 
 /* ---- the manifest, on a worker ---- */

@@ -31,14 +31,26 @@ void report_shown_source(char out[SHOWN_SOURCE], const char *source)
         snprintf(out, SHOWN, "%.*s%.*s", (int)scheme, source, (int)strcspn(authority, "?#"), authority);
 }
 
+static bool any(const struct load_target *target)
+{
+        (void)target;
+        return true;
+}
+
+static bool is_late(const struct load_target *target)
+{
+        return target_open(target) && target->late;
+}
+
 /* "cuda:0,cuda:1" */
-static void device_names(char out[SHOWN], const struct load *load)
+static void device_names(char out[SHOWN], const struct load *load, bool (*which)(const struct load_target *))
 {
         size_t used = 0;
         out[0] = '\0';
         for (size_t i = 0; i < load->n_targets && used < SHOWN; i++)
-                used += (size_t)snprintf(out + used, SHOWN - used, "%s%s", i > 0 ? "," : "",
-                                         load->targets[i].device->name);
+                if (which(&load->targets[i]))
+                        used += (size_t)snprintf(out + used, SHOWN - used, "%s%s", used > 0 ? "," : "",
+                                                 load->targets[i].device->name);
 }
 
 /* What was read, however many devices it went to. */
@@ -67,7 +79,7 @@ static struct brought brought_by(const struct load *load)
 static void report_shared(const struct load *load, const char *source)
 {
         char devices[SHOWN];
-        device_names(devices, load);
+        device_names(devices, load, any);
         metric_add_result(METRIC_LOADS, RESULT_SHARED, 1);
         log_event(LOG_LEVEL_INFO, LOG_MODEL_READY,
                   LOG_FIELDS(LOG_TEXT("model", load->name), LOG_NUMBER("generation", load->number),
@@ -75,18 +87,17 @@ static void report_shared(const struct load *load, const char *source)
                   "%s: resident already, generation %" PRIu64 " (%s)", load->name, load->number, source);
 }
 
-static void report_ready(const struct load *load, const char *source)
+/* Of one round, or of the only one. */
+static void report_brought(const struct load *load, const char *source, uint64_t ns)
 {
         const struct brought b = brought_by(load);
-        uint64_t ns = load->ended_ns - load->started_ns;
         double seconds = (double)ns / 1e9;
         unsigned busy = b.room_ns > 0 ? (unsigned)(100.0 * (double)b.read_ns / (double)b.room_ns) : 0;
         const char *kind = metric_source_name(metric_source_of(load->source));
         char reads[40] = "", devices[SHOWN];
-        device_names(devices, load);
+        device_names(devices, load, target_lives);
         if (b.bytes > 0)
                 snprintf(reads, sizeof(reads), ", reads %u %% busy", busy);
-        metric_add_result(METRIC_LOADS, RESULT_READY, 1);
         metric_add_source(METRIC_READ_BYTES, metric_source_of(load->source), b.bytes);
         metric_observe(METRIC_LOAD_SECONDS, ns);
         metric_observe(METRIC_LOAD_BYTES, b.bytes);
@@ -102,11 +113,27 @@ static void report_ready(const struct load *load, const char *source)
                   seconds > 0 ? (double)b.bytes / (double)GiB / seconds : 0.0, reads, source);
 }
 
+void load_report_round(const struct load *load)
+{
+        char source[SHOWN], late[SHOWN];
+        report_shown_source(source, load->source);
+        report_brought(load, source, now_ns() - load->started_ns);
+        device_names(late, load, is_late);
+        log_info("%s: waits for room on %s", load->name, late);
+}
+
+static void report_ready(const struct load *load, const char *source)
+{
+        metric_add_result(METRIC_LOADS, RESULT_READY, 1);
+        if (load_lives(load))
+                report_brought(load, source, load->ended_ns - load->started_ns);
+}
+
 /* Without the time it took, so that a client that asks again and again says the same each time. */
 static void report_failed(const struct load *load)
 {
         char devices[SHOWN];
-        device_names(devices, load);
+        device_names(devices, load, any);
         bool cancelled = load->state == LOAD_CANCELLED;
         metric_add_result(METRIC_LOADS, cancelled ? RESULT_CANCELLED : RESULT_FAILED, 1);
         if (!cancelled)
@@ -124,7 +151,7 @@ void load_report(const struct load *load)
         if (load->dry_run)
                 return;
         report_shown_source(source, load->source);
-        if (load->state == LOAD_READY && !load_lives(load))
+        if (load->state == LOAD_READY && !load_lives(load) && !load->served)
                 report_shared(load, source);
         else if (load->state == LOAD_READY)
                 report_ready(load, source);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is said and counted of a load at its end: one line of the log, and the metrics.
+ * What is said and counted of a load at its end, and when some of its devices serve before: one line of
+ * the log, and the metrics.
  */
 #ifndef DAEMON_LOAD_REPORT_H
 #define DAEMON_LOAD_REPORT_H
@@ -8,6 +9,8 @@
 #include "daemon/load/load.h"
 
 void load_report(const struct load *load);
+/* Those that live will serve while the others still wait for room. */
+void load_report_round(const struct load *load);
 
 #define SHOWN_SOURCE 512
 /* A source as logs and replies show it: without what may be secret in a URL. */

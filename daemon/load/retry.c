@@ -45,6 +45,7 @@ static int cut_smaller(struct load_part *part, struct error *error)
         layout.max_segment = round_up(before / 2, layout.granularity);
         int r = part_replan(part, &layout, error);
         part->cut = r == 0 && largest_segment(&part->resolved.plan) < before;
+        part->max_segment = layout.max_segment;
         return r;
 }
 
@@ -128,6 +129,7 @@ void load_retry(struct load *load)
 {
         load->state = LOAD_PLANNING;
         load->retries++;
+        load_join_rounds(load);
         for (size_t i = 0; i < load->n_parts; i++)
                 load->parts[i].in_pieces = load->parts[i].cut = load->parts[i].planned = false;
         for (size_t i = 0; i < load->n_targets; i++) {

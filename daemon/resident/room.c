@@ -77,6 +77,25 @@ static void tell_answered(struct room *room)
         }
 }
 
+static struct room_request *untold(const struct room *room)
+{
+        list_each (pos, &room->queue) {
+                struct room_request *request = container_of(pos, struct room_request, link);
+                if (request->blocked && !request->told && request->waits != NULL)
+                        return request;
+        }
+        return NULL;
+}
+
+static void tell_blocked(struct room *room)
+{
+        struct room_request *request;
+        while ((request = untold(room)) != NULL) {
+                request->told = true;
+                request->waits(request);
+        }
+}
+
 static void grant(struct room_request *request)
 {
         for (size_t i = 0; i < request->n_parts; i++)
@@ -118,11 +137,26 @@ static bool could_ever_fit(const struct asker *asker)
         return true;
 }
 
-static uint64_t count_blocked(const struct room *room)
+/* One before it in the queue that has the same owner; `end`: the queue's. */
+static bool counts_already(const struct room_request *request, const struct list *end)
+{
+        for (const struct list *pos = request->link.prev; request->owner != NULL && pos != end; pos = pos->prev) {
+                const struct room_request *before = container_of(pos, struct room_request, link);
+                if (before->blocked && before->owner == request->owner)
+                        return true;
+        }
+        return false;
+}
+
+/* By their owners, but this one's. */
+static uint64_t count_blocked(const struct room *room, const struct room_request *but)
 {
         uint64_t n = 0;
-        list_each (pos, &room->queue)
-                n += container_of(pos, struct room_request, link)->blocked;
+        list_each (pos, &room->queue) {
+                const struct room_request *request = container_of(pos, struct room_request, link);
+                bool own = request == but || (but->owner != NULL && request->owner == but->owner);
+                n += request->blocked && !own && !counts_already(request, &room->queue);
+        }
         return n;
 }
 
@@ -132,7 +166,7 @@ static void block(struct room_request *request, const struct asker *asker, const
         if (!request->wait || !could_ever_fit(asker)) {
                 say_what_is_missing(asker, ledger, &request->error);
                 answer(request);
-        } else if (!request->blocked && count_blocked(room) >= room->max_blocked) {
+        } else if (!request->blocked && count_blocked(room, request) >= room->max_blocked) {
                 error_set(&request->error, STREAMER_ELIMIT, "%" PRIu64 " loads wait for memory, no more are taken",
                           room->max_blocked);
                 answer(request);
@@ -217,7 +251,7 @@ static void serve(struct room_request *request, struct ledger *ledger)
                 block(request, &asker, ledger);
                 return;
         }
-        request->blocked = false;
+        request->blocked = request->told = false;
         add_victims(ledger, &outlook);
         if (outlook.outcome == ROOM_EVICTS)
                 evict(&outlook, generation_name(request->parts[0].generation));
@@ -238,6 +272,7 @@ static void pass(struct room *room)
         list_each_safe (pos, &room->queue)
                 serve(container_of(pos, struct room_request, link), &ledger);
         tell_answered(room);
+        tell_blocked(room);
         settle_devices(room);
 }
 
@@ -309,22 +344,39 @@ void room_deinit(struct room *room)
         room->devices = NULL;
 }
 
-static struct list *place_of(struct room *room, const struct room_request *request)
+static bool stands_before(const struct room_request *a, const struct room_request *b)
 {
+        return a->priority != b->priority ? a->priority > b->priority : a->since_ns < b->since_ns;
+}
+
+static void enqueue(struct room *room, struct room_request *request)
+{
+        struct list *before = &room->queue;
         list_each (pos, &room->queue)
-                if (container_of(pos, struct room_request, link)->priority < request->priority)
-                        return pos;
-        return &room->queue;
+                if (stands_before(request, container_of(pos, struct room_request, link))) {
+                        before = pos;
+                        break;
+                }
+        list_append(before, &request->link);
+        room_stir(room);
 }
 
 void room_ask(struct room *room, struct room_request *request)
 {
         request->room = room;
-        request->blocked = false;
+        request->blocked = request->told = false;
         request->error = (struct error){0};
         request->since_ns = now_ns();
-        list_append(place_of(room, request), &request->link); /* before it */
-        room_stir(room);
+        enqueue(room, request);
+}
+
+void room_set_priority(struct room_request *request, uint64_t priority)
+{
+        request->priority = priority;
+        if (request->room == NULL || list_empty(&request->link))
+                return;
+        list_remove(&request->link);
+        enqueue(request->room, request);
 }
 
 bool room_withdraw(struct room_request *request)

@@ -39,8 +39,11 @@ struct room_request {
         size_t n_parts;
         uint64_t priority, since_ns;
         bool evict, wait; /* may it evict; may it be blocked */
-        bool blocked;
+        bool blocked, told;
+        const void *owner;  /* whose requests count as one among those that are blocked; NULL: its own */
         struct error error; /* of the answer */
+        /* After a pass that has found it blocked and did not before; may be NULL. */
+        void (*waits)(struct room_request *request);
         /* Once, never inside a call of the caller's own. Code 0: every part is charged. */
         void (*answered)(struct room_request *request, const struct error *error);
 };
@@ -64,6 +67,8 @@ int room_init(struct room *room, struct resident *resident, struct wake *wake, u
 void room_deinit(struct room *room); /* accepts a zeroed one; the queue must be empty */
 
 void room_ask(struct room *room, struct room_request *request);
+/* In the queue: its place is among those of this priority from now on, by age. */
+void room_set_priority(struct room_request *request, uint64_t priority);
 /* It is not wanted any more. True: it will not be answered; false: it was, or was never asked. */
 bool room_withdraw(struct room_request *request);
 

@@ -17,16 +17,36 @@ static void write_device(struct writer *w, const struct device *d)
         writer_kstr(w, "page_kind", page_kind_name(d->pages));
 }
 
+static void write_targets(struct writer *w, const struct load *load)
+{
+        uint64_t now = now_ns();
+        writer_key(w, "targets");
+        writer_array(w, load->n_targets);
+        for (size_t i = 0; i < load->n_targets; i++) {
+                const struct load_target *t = &load->targets[i];
+                uint64_t waits_ns;
+                const char *state = load_target_state(t, now, &waits_ns);
+                writer_map(w, 4u + t->failed);
+                writer_kstr(w, "device", t->device->name);
+                writer_kstr(w, "state", state);
+                writer_ku64(w, "bytes", load->rooms[i].bytes);
+                writer_ku64(w, "waits_ns", waits_ns);
+                if (t->failed)
+                        writer_kstr(w, "error", t->error.text);
+        }
+}
+
 static void write_load(struct writer *w, struct load *load)
 {
         struct load_progress p;
         load_progress(load, &p);
-        writer_map(w, 11);
+        writer_map(w, 12);
         writer_kstr(w, "model", load->name);
         writer_key(w, "devices");
         writer_array(w, load->n_targets);
         for (size_t i = 0; i < load->n_targets; i++)
                 writer_str(w, load->targets[i].device->name);
+        write_targets(w, load);
         writer_ku64(w, "generation", p.generation);
         writer_kstr(w, "state", load_state_name(p.state));
         writer_ku64(w, "bytes", p.bytes);

@@ -3,6 +3,7 @@
  * Room on GPUs, against the stand-ins of CUDA's libraries: memory that is free in pieces, memory that
  * others have, and what is evicted to the host and comes back. It proves logic, no speed.
  */
+#include "tests/lib/ctl.h"
 #include "tests/lib/fake/state.h"
 #include "tests/lib/stage.h"
 #include "tests/lib/storage.h"
@@ -151,6 +152,61 @@ START_TEST(a_tensor_that_fits_no_piece_is_refused_in_the_devices_words)
         ck_assert_int_eq(loaded(small, "small", &devices[_i], 1), 0);
         check_on("small", devices[_i], small);
         client_unload(client, "small");
+}
+END_TEST
+
+/* ---- replicas that wait ---- */
+
+static const char *target_state(size_t i, char state[32])
+{
+        json_t *status = client_call(client, "status", NULL);
+        const json_t *load = json_array_get(json_object_get(status, "loads"), 0);
+        const json_t *target = json_array_get(json_object_get(load, "targets"), i);
+        const char *word = json_string_value(json_object_get(target, "state"));
+        uint64_t waits = (uint64_t)json_integer_value(json_object_get(target, "waits_ns"));
+        snprintf(state, 32, "%s", word != NULL ? word : "");
+        ck_assert_int_eq(waits > 0, strcmp(state, "queued") == 0);
+        json_decref(status);
+        return state;
+}
+
+static bool second_waits(void *arg)
+{
+        char state[32];
+        (void)arg;
+        return strcmp(target_state(1, state), "queued") == 0 && strcmp(target_state(0, state), "ready") == 0;
+}
+
+/* In pieces, as each GPU has them: those of the first round are those of the second. */
+START_TEST(a_replica_that_has_room_serves_while_the_other_waits)
+{
+        struct model *busy = model_of_many(11, 32, MIB), *m = model_of_many(12, 32, MIB);
+        streamer_op *op;
+        char *path = suite_path("m.safetensors");
+        model_write(m, path);
+        ck_assert_int_eq(loaded(busy, "busy", &devices[1], 1), 0);
+        json_decref(client_call(client, "pin", "{\"model\":\"busy\"}"));
+        streamer_load_opts opts = {.struct_size = sizeof(opts),
+                                   .source = path,
+                                   .name = "m",
+                                   .devices = devices,
+                                   .n_devices = 2,
+                                   .flags = STREAMER_LOAD_WAIT};
+        client_ok(client, streamer_load(client, &opts, &op), "m");
+        ck_assert(eventually(second_waits, NULL, 20000));
+        ck_assert_int_eq(streamer_op_wait(op, 0, NULL), STREAMER_ETIMEOUT);
+        check_on("m", devices[0], m);
+        struct ctl status;
+        ctl(&status, stage.socket, "status", NULL);
+        ck_assert_ptr_nonnull(strstr(status.out, "\n  cuda:1 "));
+        ck_assert_ptr_nonnull(strstr(status.out, " queued for "));
+        ctl_free(&status);
+        client_unload(client, "busy");
+        client_ok(client, streamer_op_wait(op, -1, NULL), "wait");
+        streamer_op_free(op);
+        check_on("m", devices[0], m);
+        check_on("m", devices[1], m);
+        client_unload(client, "m");
 }
 END_TEST
 
@@ -355,6 +411,7 @@ int main(void)
         tcase_add_checked_fixture(pieces, begin_in_pieces, end);
         tcase_add_loop_test(pieces, memory_that_is_free_in_pieces_takes_a_model_in_pieces, 0, 2);
         tcase_add_test(pieces, replicas_are_cut_alike);
+        tcase_add_test(pieces, a_replica_that_has_room_serves_while_the_other_waits);
         tcase_add_loop_test(pieces, a_tensor_that_fits_no_piece_is_refused_in_the_devices_words, 0, 2);
         TCase *others = suite_group("others", NULL, NULL, 60);
         tcase_add_checked_fixture(others, begin_with_others, end);

@@ -219,7 +219,6 @@ START_TEST(a_load_waits_for_memory_that_is_being_released)
         struct ask *ask = asked(load_of("m", 0, 8 * MiB));
         gate_await(&fakes[0].release, 1);
         waits(ask);
-        ck_assert(!ask->request.blocked);
         gate_open(&fakes[0].release);
         granted(ask);
 }
@@ -416,6 +415,69 @@ START_TEST(only_so_many_wait)
 }
 END_TEST
 
+START_TEST(requests_of_one_owner_count_as_one_of_those_that_wait)
+{
+        resident_model("a", 0, 5 * MiB)->pinned = true;
+        struct ask *a = load_of("m1", 0, 6 * MiB), *b = load_of("m2", 0, 6 * MiB);
+        a->request.owner = b->request.owner = &room;
+        waits(patient(a, 0));
+        struct ask *c = patient(load_of("m3", 0, 6 * MiB), 0);
+        waits(patient(b, 0));
+        waits(c);
+        refused(patient(load_of("m4", 0, 6 * MiB), 0), STREAMER_ELIMIT, "2 loads wait for memory");
+        room_withdraw(&a->request);
+        waits(b);
+        refused(patient(load_of("m5", 0, 6 * MiB), 0), STREAMER_ELIMIT, "2 loads wait for memory");
+}
+END_TEST
+
+static unsigned told_blocked;
+
+static void on_blocked(struct room_request *request)
+{
+        ck_assert(request->blocked);
+        told_blocked++;
+}
+
+START_TEST(who_is_blocked_is_told_once)
+{
+        struct generation *a = resident_model("a", 0, 8 * MiB);
+        struct lease *lease = lease_of(a);
+        struct ask *ask = load_of("m", 0, 8 * MiB);
+        ask->request.waits = on_blocked;
+        waits(patient(ask, 0));
+        ck_assert_uint_eq(told_blocked, 1);
+        room_stir(&room);
+        waits(ask);
+        ck_assert_uint_eq(told_blocked, 1);
+        gate_init(&fakes[0].release, false);
+        lease_end(&leases, lease); /* a is evicted, and its memory on its way */
+        core_until(!ask->request.blocked);
+        gate_open(&fakes[0].release);
+        granted(ask);
+        ck_assert_uint_eq(told_blocked, 1);
+}
+END_TEST
+
+START_TEST(a_priority_that_is_raised_moves_a_request_before_the_others)
+{
+        struct generation *a = resident_model("a", 0, BUDGET);
+        a->pinned = true;
+        struct ask *first = patient(load_of("first", 0, 2 * MiB), 7);
+        struct ask *second = patient(load_of("second", 0, 2 * MiB), 7);
+        waits(first);
+        waits(second);
+        room_set_priority(&second->request, 8);
+        room_set_priority(&first->request, 7);
+        a->pinned = false;
+        generation_drop_name(a, "a");
+        granted(first);
+        granted(second);
+        ck_assert_uint_eq(second->turn, 1);
+        room_set_priority(&first->request, 9); /* answered: nothing moves */
+}
+END_TEST
+
 START_TEST(what_could_never_fit_is_not_kept_waiting)
 {
         refused(patient(load_of("m", 0, BUDGET + 1), 0), STREAMER_ENOMEM, "10485761 bytes needed");
@@ -573,6 +635,9 @@ int main(void)
         tcase_add_test(waiting, a_blocked_load_holds_up_none_that_fits);
         tcase_add_test(waiting, only_so_many_wait);
         tcase_add_test(waiting, what_could_never_fit_is_not_kept_waiting);
+        tcase_add_test(waiting, requests_of_one_owner_count_as_one_of_those_that_wait);
+        tcase_add_test(waiting, who_is_blocked_is_told_once);
+        tcase_add_test(waiting, a_priority_that_is_raised_moves_a_request_before_the_others);
         tcase_add_test(waiting, who_withdraws_is_not_answered);
         TCase *several = core_group("several devices", begin, end);
         tcase_add_test(several, all_devices_or_none);
