@@ -227,8 +227,3 @@ int object_check_versions(const struct object *const *objects, size_t n, struct 
 {
         return n > 0 ? objects[0]->ops->check_versions(objects, n, error) : 0;
 }
-
-int object_check_version(const struct object *object, struct error *error)
-{
-        return object_check_versions(&object, 1, error);
-}

@@ -71,7 +71,8 @@ bool object_streamed(const struct object *object);
 
 /* All of one kind; n may be 0. */
 int object_read_ranges(const struct object_range *ranges, size_t n, struct error *error);
-int object_check_versions(const struct object *const *objects, size_t n, struct error *error);
+int object_check_versions(const struct object *const *objects, size_t n,
+                          struct error *error); /* names the field that changed */
 
 /* Takes over fd, an open regular file (refuses anything else), opens its O_DIRECT twin through
  * /proc/self/fd, asks alignment by STATX_DIOALIGN (512..4096; 4096 where the kernel does not say).
@@ -82,7 +83,6 @@ extern const struct object_ops object_file_ops;
 
 int object_read_range(const struct object *object, uint64_t offset, uint64_t len, unsigned char *to,
                       struct error *error);
-int object_check_version(const struct object *object, struct error *error); /* names the field that changed */
 
 /* ---- versions of files that are not objects ---- */
 

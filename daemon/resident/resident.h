@@ -140,7 +140,6 @@ struct generation *resident_ready(struct resident *resident, const char *name);
 struct generation *resident_loading(struct resident *resident, const char *name); /* the newest */
 struct generation *resident_failed(struct resident *resident, const char *name);
 /* Serving, else loading, else failed, else draining. */
-struct generation *resident_numbered(struct resident *resident, uint64_t number);
 /* The newest in this state; NULL device: on any. */
 struct generation *resident_on(struct resident *resident, const char *name, enum generation_state state,
                                const struct device *device);

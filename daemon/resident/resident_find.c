@@ -73,16 +73,6 @@ struct generation *resident_failed(struct resident *resident, const char *name)
         return resident_on(resident, name, GENERATION_FAILED, NULL);
 }
 
-struct generation *resident_numbered(struct resident *resident, uint64_t number)
-{
-        list_each (pos, &resident->generations) {
-                struct generation *g = container_of(pos, struct generation, link);
-                if (g->number == number)
-                        return g;
-        }
-        return NULL;
-}
-
 struct generation *resident_any(struct resident *resident, const char *name)
 {
         static const enum generation_state order[] = {GENERATION_READY, GENERATION_LOADING, GENERATION_CACHED,

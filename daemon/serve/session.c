@@ -119,81 +119,45 @@ static void on_subscribe(struct session *session, const struct request *request)
         session_ok(session, request->id);
 }
 
+static void on_ping(struct session *session, const struct request *request)
+{
+        session_ok(session, request->id);
+}
+
+/* These may be answered later: they take their request over. */
+static void (*const later[VERB_COUNT])(struct session *, struct request *) = {
+        [VERB_attach] = session_defer,  [VERB_wait] = session_defer,    [VERB_load] = session_load,
+        [VERB_ps] = session_ps,         [VERB_doctor] = session_doctor, [VERB_probe] = session_probe,
+        [VERB_reload] = session_reload, [VERB_unload] = session_unload, [VERB_verify] = session_verify,
+};
+
+static void (*const at_once[VERB_COUNT])(struct session *, const struct request *) = {
+        [VERB_hello] = on_hello,
+        [VERB_ping] = on_ping,
+        [VERB_version] = session_version,
+        [VERB_whoami] = session_whoami,
+        [VERB_list] = session_list,
+        [VERB_show] = session_show,
+        [VERB_status] = session_status,
+        [VERB_metrics] = session_metrics,
+        [VERB_subscribe] = on_subscribe,
+        [VERB_cancel] = session_cancel,
+        [VERB_set_priority] = session_set_priority,
+        [VERB_pin] = session_pin,
+        [VERB_unpin] = session_pin,
+        [VERB_reclaim] = session_reclaim,
+        [VERB_detach] = session_detach,
+};
+
 /* Takes the request over. */
 static void dispatch(struct session *session, struct request *request)
 {
-        switch (request->verb) {
-        case VERB_load:
-                session_load(session, request);
+        if (later[request->verb] != NULL) {
+                later[request->verb](session, request);
                 return;
-        case VERB_verify:
-                session_verify(session, request);
-                return;
-        case VERB_ps:
-                session_ps(session, request);
-                return;
-        case VERB_doctor:
-                session_doctor(session, request);
-                return;
-        case VERB_probe:
-                session_probe(session, request);
-                return;
-        case VERB_unload:
-                session_unload(session, request);
-                return;
-        case VERB_attach:
-        case VERB_wait:
-                session_defer(session, request);
-                return;
-        case VERB_hello:
-                on_hello(session, request);
-                break;
-        case VERB_ping:
-                session_ok(session, request->id);
-                break;
-        case VERB_version:
-                session_version(session, request);
-                break;
-        case VERB_cancel:
-                session_cancel(session, request);
-                break;
-        case VERB_reload:
-                session_reload(session, request);
-                return;
-        case VERB_whoami:
-                session_whoami(session, request);
-                break;
-        case VERB_set_priority:
-                session_set_priority(session, request);
-                break;
-        case VERB_list:
-                session_list(session, request);
-                break;
-        case VERB_show:
-                session_show(session, request);
-                break;
-        case VERB_status:
-                session_status(session, request);
-                break;
-        case VERB_metrics:
-                session_metrics(session, request);
-                break;
-        case VERB_reclaim:
-                session_reclaim(session, request);
-                break;
-        case VERB_detach:
-                session_detach(session, request);
-                break;
-        case VERB_subscribe:
-                on_subscribe(session, request);
-                break;
-        case VERB_pin:
-        case VERB_unpin:
-                session_pin(session, request);
-                break;
-        case VERB_COUNT:
-                require(false);
         }
+        require(at_once[request->verb] != NULL);
+        at_once[request->verb](session, request);
         request_deinit(request);
 }
 

@@ -248,12 +248,6 @@ void manager_stop(struct manager *m)
                 daemon_die(&m->d, "ended with %d", status);
 }
 
-void manager_restart(struct manager *m)
-{
-        manager_stop(m);
-        manager_start(m);
-}
-
 /* ---- looking ---- */
 
 static int by_name(const void *a, const void *b)

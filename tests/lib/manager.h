@@ -46,9 +46,8 @@ void manager_start(struct manager *m);
 /* Starts it and returns at once; manager_ready() waits. */
 void manager_spawn(struct manager *m);
 void manager_ready(struct manager *m);
-void manager_kill(struct manager *m);    /* as a crash */
-void manager_stop(struct manager *m);    /* SIGTERM; fails where it does not end with 0 */
-void manager_restart(struct manager *m); /* stop and start */
+void manager_kill(struct manager *m); /* as a crash */
+void manager_stop(struct manager *m); /* SIGTERM; fails where it does not end with 0 */
 
 /* Descriptors whose names begin so. Everything that the daemon has sent by now is counted. */
 size_t manager_count(struct manager *m, const char *prefix);

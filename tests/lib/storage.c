@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -44,23 +43,6 @@ static uint64_t proc_number(pid_t pid, const char *file, const char *key)
 uint64_t process_read_bytes(pid_t pid)
 {
         return proc_number(pid, "io", "read_bytes:");
-}
-
-uint64_t disk_read_bytes(const char *path)
-{
-        struct stat st;
-        unsigned long long sectors = 0;
-
-        must(stat(path, &st));
-        char *stat_path = format_text("/sys/dev/block/%u:%u/stat", major(st.st_dev), minor(st.st_dev));
-        FILE *f = fopen(stat_path, "re");
-        if (f) {
-                if (fscanf(f, "%*u %*u %llu", &sectors) != 1)
-                        sectors = 0;
-                fclose(f);
-        }
-        free(stat_path);
-        return sectors * 512;
 }
 
 uint64_t file_cached_bytes(const char *path)

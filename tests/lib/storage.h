@@ -12,8 +12,6 @@
 
 /* Bytes that the process made the storage layer read (/proc/PID/io read_bytes). */
 uint64_t process_read_bytes(pid_t pid);
-/* Bytes read from the disk that holds `path`, by anyone; 0 where the kernel does not say. */
-uint64_t disk_read_bytes(const char *path);
 
 uint64_t file_cached_bytes(const char *path);
 void file_uncache(const char *path); /* writes it back and drops its pages */
