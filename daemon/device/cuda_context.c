@@ -56,6 +56,14 @@ int cuda_failed(struct cuda_device *d, const char *call, enum cuda_error e, stru
                          d->device.name, call, api->cudaGetErrorString(e), api->cudaGetErrorName(e));
 }
 
+int cuda_select(struct cuda_device *d, struct error *error)
+{
+        if (cuda_is_lost(d))
+                return cuda_lost_error(d, error);
+        enum cuda_error e = d->cuda->api->cudaSetDevice(d->ordinal);
+        return e == CUDA_OK ? 0 : cuda_failed(d, "cudaSetDevice", e, error);
+}
+
 /* ---- contexts: all of these with cuda->mutex held ---- */
 
 static void pin_ring(struct cuda_device *d)

@@ -69,11 +69,9 @@ static int copier_ready(struct cuda_copier *copier, struct error *error)
 {
         struct cuda_device *d = copier->device;
         const struct cuda_api *api = d->cuda->api;
-        if (cuda_is_lost(d))
-                return cuda_lost_error(d, error);
-        enum cuda_error e = api->cudaSetDevice(d->ordinal);
-        if (e != CUDA_OK)
-                return cuda_failed(d, "cudaSetDevice", e, error);
+        int r = cuda_select(d, error);
+        if (r < 0)
+                return r;
         unsigned epoch = __atomic_load_n(&d->epoch, __ATOMIC_ACQUIRE);
         if (copier->epoch != epoch) {
                 copier->epoch = epoch;
@@ -82,7 +80,7 @@ static int copier_ready(struct cuda_copier *copier, struct error *error)
         }
         if (copier->stream != NULL)
                 return 0;
-        e = api->cudaStreamCreateWithFlags(&copier->stream, CUDA_STREAM_NON_BLOCKING);
+        enum cuda_error e = api->cudaStreamCreateWithFlags(&copier->stream, CUDA_STREAM_NON_BLOCKING);
         if (e != CUDA_OK)
                 copier->stream = NULL;
         return e == CUDA_OK ? 0 : cuda_failed(d, "cudaStreamCreateWithFlags", e, error);

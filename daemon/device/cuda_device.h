@@ -53,6 +53,8 @@ static inline struct cuda_device *cuda_of(struct device *device)
 int cuda_failed(struct cuda_device *d, const char *call, enum cuda_error e, struct error *error);
 bool cuda_is_lost(const struct cuda_device *d);
 int cuda_lost_error(const struct cuda_device *d, struct error *error);
+/* The calling thread's device from here on, unless it is lost. */
+int cuda_select(struct cuda_device *d, struct error *error);
 
 /* What is given back must not stay taken for one failure that passes: it is tried again, and an operator
  * is told where that fails too. A lost context has been told of, and takes its memory along. */

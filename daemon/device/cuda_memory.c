@@ -205,12 +205,10 @@ static int transfer(struct cuda_device *d, void *to, const void *from, uint64_t 
                     struct error *error)
 {
         const struct cuda_api *api = d->cuda->api;
-        if (cuda_is_lost(d))
-                return cuda_lost_error(d, error);
-        enum cuda_error e = api->cudaSetDevice(d->ordinal);
-        if (e != CUDA_OK)
-                return cuda_failed(d, "cudaSetDevice", e, error);
-        e = api->cudaMemcpy(to, from, len, kind);
+        int r = cuda_select(d, error);
+        if (r < 0)
+                return r;
+        enum cuda_error e = api->cudaMemcpy(to, from, len, kind);
         return e == CUDA_OK ? 0 : cuda_failed(d, "cudaMemcpy", e, error);
 }
 

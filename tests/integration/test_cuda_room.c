@@ -239,7 +239,7 @@ END_TEST
 static uint64_t cache_used(void)
 {
         json_t *status = client_call(client, "status", NULL);
-        uint64_t used = (uint64_t)json_integer_value(json_object_get(json_object_get(status, "host_cache"), "used"));
+        uint64_t used = json_number(json_object_get(status, "host_cache"), "used");
         json_decref(status);
         return used;
 }

@@ -39,7 +39,7 @@ static uint64_t priority_of(streamer_client *c, const char *name)
         char *args = format_text("{\"model\":\"%s\"}", name);
         json_t *reply = client_call(c, "show", args);
         json_t *m = json_array_get(json_object_get(reply, "models"), 0);
-        uint64_t priority = (uint64_t)json_integer_value(json_object_get(m, "priority"));
+        uint64_t priority = json_number(m, "priority");
 
         json_decref(reply);
         free(args);

@@ -224,7 +224,7 @@ END_TEST
 static uint64_t holds(const char *what)
 {
         json_t *reply = client_call(kept.client, "whoami", NULL);
-        uint64_t n = (uint64_t)json_integer_value(json_object_get(json_object_get(reply, "holds"), what));
+        uint64_t n = json_number(json_object_get(reply, "holds"), what);
 
         json_decref(reply);
         return n;
@@ -265,7 +265,7 @@ static uint64_t quarantined(void)
 {
         json_t *status = client_call(kept.client, "status", NULL);
         json_t *device = json_array_get(json_object_get(status, "devices"), 0);
-        uint64_t bytes = (uint64_t)json_integer_value(json_object_get(device, "quarantined"));
+        uint64_t bytes = json_number(device, "quarantined");
 
         json_decref(status);
         return bytes;

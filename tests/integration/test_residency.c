@@ -92,7 +92,7 @@ static uint64_t quarantined(void)
 {
         json_t *status = client_call(client, "status", NULL);
         json_t *device = json_array_get(json_object_get(status, "devices"), 0);
-        uint64_t n = (uint64_t)json_integer_value(json_object_get(device, "quarantined"));
+        uint64_t n = json_number(device, "quarantined");
         json_decref(status);
         return n;
 }

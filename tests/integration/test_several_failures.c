@@ -113,7 +113,7 @@ static bool all_is_back(void *arg)
         json_t *reply = client_call(client, "status", NULL);
         json_array_foreach(json_object_get(reply, "devices"), i, d)
         {
-                used += (uint64_t)json_integer_value(json_object_get(d, "used"));
+                used += json_number(d, "used");
         }
         json_decref(reply);
         return used == 0;

@@ -106,17 +106,6 @@ static json_t *shown(void)
         return model;
 }
 
-static const char *text_of(const json_t *o, const char *key)
-{
-        const char *text = json_string_value(json_object_get(o, key));
-        return text != NULL ? text : "";
-}
-
-static uint64_t figure_of(const json_t *o, const char *key)
-{
-        return (uint64_t)json_integer_value(json_object_get(o, key));
-}
-
 static uint64_t used_on(const char *device)
 {
         size_t i;
@@ -125,8 +114,8 @@ static uint64_t used_on(const char *device)
         json_t *reply = client_call(client, "status", NULL);
         json_array_foreach(json_object_get(reply, "devices"), i, d)
         {
-                if (strcmp(text_of(d, "device"), device) == 0)
-                        used = figure_of(d, "used");
+                if (strcmp(json_text(d, "device"), device) == 0)
+                        used = json_number(d, "used");
         }
         json_decref(reply);
         return used;
@@ -177,20 +166,20 @@ START_TEST(replicas_are_one_model_with_several_devices)
         streamer_lease *lease = attach_on(client, "cuda:1");
         json_t *model = shown(), *devices = json_object_get(model, "devices");
         ck_assert_uint_eq(json_array_size(devices), 2);
-        ck_assert_uint_eq(figure_of(model, "bytes"), m->bytes);
-        ck_assert_uint_eq(figure_of(model, "tensors"), m->n);
-        ck_assert_uint_eq(figure_of(model, "leases"), 1);
+        ck_assert_uint_eq(json_number(model, "bytes"), m->bytes);
+        ck_assert_uint_eq(json_number(model, "tensors"), m->n);
+        ck_assert_uint_eq(json_number(model, "leases"), 1);
         for (size_t i = 0; i < 2; i++) {
                 const json_t *d = json_array_get(devices, i);
-                ck_assert_str_eq(text_of(d, "device"), names[i]);
-                ck_assert_str_eq(text_of(d, "state"), "ready");
-                ck_assert_str_eq(text_of(d, "digest"), text_of(model, "digest"));
-                ck_assert_uint_eq(figure_of(d, "leases"), i);
-                ck_assert_uint_ge(figure_of(d, "bytes"), m->bytes);
+                ck_assert_str_eq(json_text(d, "device"), names[i]);
+                ck_assert_str_eq(json_text(d, "state"), "ready");
+                ck_assert_str_eq(json_text(d, "digest"), json_text(model, "digest"));
+                ck_assert_uint_eq(json_number(d, "leases"), i);
+                ck_assert_uint_ge(json_number(d, "bytes"), m->bytes);
         }
         json_t *list = client_call(client, "list", NULL), *ps = client_call(client, "ps", NULL);
         ck_assert_uint_eq(json_array_size(json_object_get(list, "models")), 1);
-        ck_assert_str_eq(text_of(json_array_get(json_object_get(ps, "leases"), 0), "device"), "cuda:1");
+        ck_assert_str_eq(json_text(json_array_get(json_object_get(ps, "leases"), 0), "device"), "cuda:1");
         streamer_detach(lease);
         json_decref(list);
         json_decref(ps);
@@ -227,7 +216,7 @@ START_TEST(a_replica_that_is_added_later_is_of_the_same_generation)
         uint64_t copied = gpus->copied[0];
         ck_assert_int_eq(load_on(path, names, 3, NULL), 0);
         json_t *after = shown();
-        ck_assert_uint_eq(figure_of(after, "generation"), figure_of(before, "generation"));
+        ck_assert_uint_eq(json_number(after, "generation"), json_number(before, "generation"));
         ck_assert_uint_eq(json_array_size(json_object_get(after, "devices")), 3);
         ck_assert_uint_eq(gpus->copied[0], copied); /* it was there */
         for (size_t i = 0; i < 3; i++)
@@ -333,9 +322,9 @@ START_TEST(a_device_that_is_lost_fails_alone)
         gpus->broken[1] = 700;
         one_fails(m, "cuda:1", "cuda:1");
         json_t *model = shown(), *d = json_array_get(json_object_get(model, "devices"), 1);
-        ck_assert_str_eq(text_of(model, "state"), "ready");
-        ck_assert_str_eq(text_of(d, "state"), "failed");
-        ck_assert_str_ne(text_of(d, "error"), "");
+        ck_assert_str_eq(json_text(model, "state"), "ready");
+        ck_assert_str_eq(json_text(d, "state"), "failed");
+        ck_assert_str_ne(json_text(d, "error"), "");
         json_decref(model);
         client_unload(client, "m");
         ck_assert_int_eq(client_call_code(client, "show", "{\"model\":\"m\"}"), STREAMER_ENOENT);
@@ -427,9 +416,9 @@ START_TEST(streamerctl_names_the_device_that_failed_and_exits_1)
         ck_assert_int_eq(r.code, 1);
         ck_assert_ptr_nonnull(strstr(r.err, "streamerctl: m: cuda:3: does not fit"));
         json_t *loaded = json_loads(r.out, 0, NULL), *failed = json_object_get(loaded, "failed");
-        ck_assert_str_eq(text_of(loaded, "state"), "ready");
+        ck_assert_str_eq(json_text(loaded, "state"), "ready");
         ck_assert_uint_eq(json_array_size(failed), 1);
-        ck_assert_str_eq(text_of(json_array_get(failed, 0), "device"), "cuda:3");
+        ck_assert_str_eq(json_text(json_array_get(failed, 0), "device"), "cuda:3");
         json_decref(loaded);
         ctl_free(&r);
         ctl(&r, stage.socket, "cat", "m", m->tensors[0].name, "--device", "0", NULL);
@@ -448,7 +437,7 @@ START_TEST(a_dry_run_estimates_each_device)
                                  write_model(m, "m.safetensors"));
         json_t *plan = client_call(client, "load", args), *devices = json_object_get(plan, "devices");
 
-        ck_assert_uint_eq(figure_of(plan, "bytes"), m->bytes);
+        ck_assert_uint_eq(json_number(plan, "bytes"), m->bytes);
         ck_assert_uint_eq(json_array_size(devices), 2);
         ck_assert(json_is_true(json_object_get(json_array_get(devices, 0), "fits")));
         ck_assert(json_is_false(json_object_get(json_array_get(devices, 1), "fits")));
@@ -558,10 +547,10 @@ START_TEST(each_rank_lies_on_its_own_device)
         char digest[33];
         model_digest(last, digest);
         ck_assert_uint_eq(json_array_size(devices), RANKS);
-        ck_assert_str_eq(text_of(model, "digest"), ""); /* each rank has its own */
-        ck_assert_str_eq(text_of(json_array_get(devices, 3), "digest"), digest);
-        ck_assert_uint_eq(figure_of(json_array_get(devices, 3), "rank"), 3);
-        ck_assert_uint_eq(figure_of(model, "tensors"), RANKS * last->n + 3);
+        ck_assert_str_eq(json_text(model, "digest"), ""); /* each rank has its own */
+        ck_assert_str_eq(json_text(json_array_get(devices, 3), "digest"), digest);
+        ck_assert_uint_eq(json_number(json_array_get(devices, 3), "rank"), 3);
+        ck_assert_uint_eq(json_number(model, "tensors"), RANKS * last->n + 3);
         json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
         json_decref(model);
         model_free(last);

@@ -43,26 +43,15 @@ json_t *ask(struct checker *c, const char *verb, const char *args)
         return json;
 }
 
-uint64_t number_in(const json_t *object, const char *key)
-{
-        return (uint64_t)json_integer_value(json_object_get(object, key));
-}
-
-static const char *word(const json_t *object, const char *key)
-{
-        const char *text = json_string_value(json_object_get(object, key));
-        return text != NULL ? text : "";
-}
-
 static uint64_t charged_of(const json_t *model)
 {
-        return number_in(json_array_get(json_object_get(model, "devices"), 0), "bytes");
+        return json_number(json_array_get(json_object_get(model, "devices"), 0), "bytes");
 }
 
 uint64_t device_bytes(struct checker *c, const char *which)
 {
         json_t *status = ask(c, "status", NULL);
-        uint64_t bytes = number_in(json_array_get(json_object_get(status, "devices"), 0), which);
+        uint64_t bytes = json_number(json_array_get(json_object_get(status, "devices"), 0), which);
         json_decref(status);
         return bytes;
 }
@@ -70,7 +59,7 @@ uint64_t device_bytes(struct checker *c, const char *which)
 uint64_t longest_stall(struct checker *c)
 {
         json_t *status = ask(c, "status", NULL);
-        uint64_t ns = number_in(json_object_get(status, "loop"), "longest_ns");
+        uint64_t ns = json_number(json_object_get(status, "loop"), "longest_ns");
         json_decref(status);
         return ns;
 }
@@ -130,17 +119,17 @@ static bool note(struct checker *c, const char *format, ...)
 
 static bool row_agrees(struct checker *c, const json_t *row, bool named[NAMES], unsigned *draining)
 {
-        const char *state = word(row, "state"), *name = word(row, "name");
-        struct gen *g = find_gen(c, number_in(row, "generation"));
+        const char *state = json_text(row, "state"), *name = json_text(row, "name");
+        struct gen *g = find_gen(c, json_number(row, "generation"));
         if (strcmp(state, "failed") == 0)
                 return true;
         if (g == NULL)
-                return note(c, "%s: generation %" PRIu64 " (%s) should be gone", name, number_in(row, "generation"),
+                return note(c, "%s: generation %" PRIu64 " (%s) should be gone", name, json_number(row, "generation"),
                             state);
-        if (number_in(row, "leases") != g->leases)
-                return note(c, "%s: %" PRIu64 " leases, not %u", name, number_in(row, "leases"), g->leases);
+        if (json_number(row, "leases") != g->leases)
+                return note(c, "%s: %" PRIu64 " leases, not %u", name, json_number(row, "leases"), g->leases);
         g->charged = charged_of(row);
-        if (json_is_true(json_object_get(row, "pinned")) != g->pinned || number_in(row, "priority") != g->priority)
+        if (json_is_true(json_object_get(row, "pinned")) != g->pinned || json_number(row, "priority") != g->priority)
                 return note(c, "%s: should be %spinned and of priority %u", name, g->pinned ? "" : "not ", g->priority);
         if (strcmp(state, "draining") == 0) {
                 ++*draining;

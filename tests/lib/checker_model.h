@@ -14,10 +14,7 @@
 
 #include "tests/lib/checker.h"
 #include "tests/lib/puppet.h"
-
-#include "streamer/client.h"
-
-#include <jansson.h>
+#include "tests/lib/stage.h"
 
 #define SOURCES 10u
 #define NAMES 8u
@@ -55,7 +52,6 @@ const char *name_of(unsigned n);
 /* ---- the daemon's word ---- */
 
 json_t *ask(struct checker *c, const char *verb, const char *args);
-uint64_t number_in(const json_t *object, const char *key);
 uint64_t device_bytes(struct checker *c, const char *which); /* "used", "quarantined" */
 uint64_t longest_stall(struct checker *c);                   /* ns, of its loop */
 

@@ -90,7 +90,7 @@ static uint64_t needed(struct checker *c, const char *source)
 {
         char *args = format_text("{\"source\":\"%s\",\"dry_run\":true}", source);
         json_t *estimate = ask(c, "load", args);
-        uint64_t bytes = number_in(estimate, "needed");
+        uint64_t bytes = json_number(estimate, "needed");
         json_decref(estimate);
         free(args);
         return bytes;

@@ -99,7 +99,7 @@ uint64_t stage_memory(void)
 #endif
         streamer_client *c = client_open(&stage);
         json_t *reply = client_call(c, "status", NULL), *ring = json_object_get(reply, "ring");
-        uint64_t bytes = (uint64_t)json_integer_value(json_object_get(ring, "bytes"));
+        uint64_t bytes = json_number(ring, "bytes");
         uint64_t memory = process_memory(stage.pid) - process_mapping_memory(stage.pid, bytes);
 
         json_decref(reply);
@@ -275,6 +275,18 @@ int client_call_code(streamer_client *c, const char *verb, const char *args)
         return streamer_call(c, verb, args, NULL);
 }
 
+const char *json_text(const json_t *object, const char *key)
+{
+        const char *text = json_string_value(json_object_get(object, key));
+
+        return text ? text : "";
+}
+
+uint64_t json_number(const json_t *object, const char *key)
+{
+        return (uint64_t)json_integer_value(json_object_get(object, key));
+}
+
 uint64_t client_leases(streamer_client *c)
 {
         json_t *reply = client_call(c, "ps", NULL);
@@ -288,7 +300,7 @@ uint64_t client_used(streamer_client *c)
 {
         json_t *reply = client_call(c, "status", NULL);
         json_t *device = json_array_get(json_object_get(reply, "devices"), 0);
-        uint64_t used = (uint64_t)json_integer_value(json_object_get(device, "used"));
+        uint64_t used = json_number(device, "used");
 
         json_decref(reply);
         return used;

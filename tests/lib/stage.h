@@ -69,6 +69,10 @@ uint64_t client_leases(streamer_client *c);                     /* in all */
 uint64_t client_used(streamer_client *c);                       /* bytes of the first device */
 const char *client_state(streamer_client *c, const char *name); /* "" if it is not there; static */
 
+/* A member of what was said: "" and 0 where it is not there. */
+const char *json_text(const json_t *object, const char *key);
+uint64_t json_number(const json_t *object, const char *key);
+
 /* Waits until only `leases` leases are left / until `used` bytes are. */
 void client_wait_leases(streamer_client *c, uint64_t leases);
 void client_wait_used(streamer_client *c, uint64_t used);

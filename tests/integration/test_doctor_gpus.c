@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * streamerctl doctor of a daemon on GPUs, which are stand-ins: what it says of each, what it finds wrong on
+ * either side, and the probe of each by two processes. No probe leaves anything.
+ */
+#include "tests/lib/doctor.h"
+#include "tests/lib/gpus.h"
+#include "tests/lib/suite.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <string.h>
+#include <unistd.h>
+
+static streamer_client *client;
+static struct fake_state *gpus;
+
+/* Two GPUs, one for each kind of handle. */
+static void begin(void)
+{
+        static const struct gpus two = {
+                .n = 2, .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB, handles: cuda-vmm-fd"}};
+        gpus = gpus_start(&two);
+        client = client_open(&stage);
+}
+
+static void end(void)
+{
+        doctor_left(client, 0);
+        doctor_end(client);
+}
+
+START_TEST(each_gpu_is_described_and_tried)
+{
+        begin();
+        doctor_ask();
+        ck_assert_msg(doctor_code == 0, "%s", json_dumps(doctor_said, 0));
+        doctor_found("ok", "device",
+                     "cuda:0: Stand-in GPU (GPU-fa4eda00-5eed-4000-8000-000000000000, 0000:01:00.0), cuda-ipc");
+        doctor_found("ok", "device",
+                     "cuda:1: Stand-in GPU (GPU-fa4eda00-5eed-4000-8000-000000000001, 0000:02:00.0), cuda-vmm-fd");
+        doctor_found("ok", "visible", "2 GPUs");
+        doctor_found("ok", "probe", "cuda:0: loaded, attached by cuda-ipc");
+        doctor_found("ok", "probe", "cuda:1: loaded, attached by cuda-vmm-fd");
+        doctor_found("ok", "memlock", "");
+        ck_assert_uint_gt(gpus->copied[0], 0);
+        ck_assert_uint_gt(gpus->copied[1], 0);
+        end();
+}
+END_TEST
+
+START_TEST(to_describe_gpus_makes_no_context)
+{
+        begin();
+        json_decref(client_call(client, "doctor", NULL));
+        ck_assert_uint_eq(gpus->contexts[0] + gpus->contexts[1], 0);
+        end();
+}
+END_TEST
+
+/* ---- what is the matter ---- */
+
+struct variable {
+        const char *name, *value;
+};
+
+static const struct {
+        const char *what;
+        struct variable both; /* in the environment of the daemon and of who asks; NULL: none */
+        struct variable ours; /* of who asks alone */
+        int code;
+        struct {
+                const char *result, *check, *part;
+        } found[3];
+} cases[] = {
+        {"a MIG instance", .both = {"FAKECUDA_NAME", "Stand-in GPU MIG 1g.5gb"},
+         .found = {{"ok", "device", "cuda:0: Stand-in GPU, MIG instance 1g.5gb ("},
+                   {"ok", "device", "shared within this instance only"}}},
+        {"an integrated GPU: which kind of handle would work", .both = {"FAKECUDA_INTEGRATED", "1"}, .code = 1,
+         .found = {{"warn", "device", "integrated GPUs (Tegra) have no cuda-ipc"},
+                   {"fail", "probe", "integrated GPUs (Tegra) have no cuda-ipc, handles: cuda-vmm-fd would work"},
+                   {"ok", "probe", "cuda:1: loaded"}}},
+        {"a GPU without virtual memory: which kind may work", .both = {"FAKECUDA_VMM", "0"}, .code = 1,
+         .found = {{"ok", "probe", "cuda:0: loaded"}, {"fail", "probe", "handles: cuda-ipc may work"}}},
+        {"bytes that read back wrong", .ours = {"FAKECUDA_DAMAGE", "1"}, .code = 1,
+         .found = {{"fail", "probe", "cuda:0: byte 1310719 of probe.0 is not what was loaded"},
+                   {"fail", "probe", "cuda:1: byte"}}},
+        {"a GPU that this process does not see", .ours = {"CUDA_VISIBLE_DEVICES", "1"}, .code = 1,
+         .found = {{"warn", "visible", "cuda:0 (GPU-fa4eda00-5eed-4000-8000-000000000000) is not seen"},
+                   {"fail", "probe", "CUDA_VISIBLE_DEVICES=1"},
+                   {"ok", "probe", "cuda:1: loaded"}}},
+        {"GPUs with other numbers here", .ours = {"CUDA_VISIBLE_DEVICES", "1,0"},
+         .found = {{"ok", "probe", "cuda:0: loaded"}, {"ok", "probe", "cuda:1: loaded"}}},
+        {"GPUs with other numbers here, by UUID",
+         .ours = {"CUDA_VISIBLE_DEVICES", "GPU-fa4eda00-5eed-4000-8000-000000000001,0"},
+         .found = {{"ok", "probe", "cuda:0: loaded"}, {"ok", "probe", "cuda:1: loaded"}}},
+        {"a process without the driver", .ours = {"STREAMER_CUDA_LIBRARY", "/nonexistent/libcuda.so.1"}, .code = 1,
+         .found = {{"fail", "visible", "no driver: /nonexistent/libcuda.so.1"},
+                   {"fail", "probe", "cuda:0: attaching"}}},
+};
+
+static void set(const struct variable *variable)
+{
+        if (variable->name != NULL)
+                setenv(variable->name, variable->value, 1);
+}
+
+START_TEST(what_is_the_matter_is_found)
+{
+        set(&cases[_i].both);
+        begin();
+        set(&cases[_i].ours);
+        doctor_ask();
+        ck_assert_msg(doctor_code == cases[_i].code, "%s: %d: %s", cases[_i].what, doctor_code,
+                      json_dumps(doctor_said, 0));
+        for (size_t i = 0; i < 3 && cases[_i].found[i].result != NULL; i++)
+                doctor_found(cases[_i].found[i].result, cases[_i].found[i].check, cases[_i].found[i].part);
+        end();
+}
+END_TEST
+
+START_TEST(a_lost_device_fails_and_the_other_passes)
+{
+        begin();
+        gpus->broken[0] = 700;
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 1);
+        doctor_found("fail", "probe", "cuda:0: loading");
+        doctor_found("ok", "probe", "cuda:1: loaded");
+        gpus->broken[0] = 0;
+        doctor_ask();
+        doctor_found("fail", "device", "out of service");
+        end();
+}
+END_TEST
+
+/* The daemon in a PID namespace of its own, below this one: it cannot name this side's processes. */
+START_TEST(a_pid_namespace_that_the_daemon_does_not_see_is_told_apart)
+{
+        int ours = must(open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC));
+        if (unshare(CLONE_NEWPID) < 0)
+                SKIP("PID namespaces cannot be made here");
+        begin();
+        must(setns(ours, CLONE_NEWPID));
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 1);
+        doctor_found("warn", "namespace", "cuda:0 hands out cuda-ipc");
+        doctor_found("fail", "probe", "cuda:0: attaching: attach: cuda-ipc does not reach another PID namespace");
+        doctor_found("ok", "probe", "cuda:1: loaded");
+        end();
+        close(ours);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("doctor: GPUs");
+        TCase *t = suite_group("GPUs", NULL, NULL, 60);
+        tcase_add_test(t, each_gpu_is_described_and_tried);
+        tcase_add_test(t, to_describe_gpus_makes_no_context);
+        LOOP(t, what_is_the_matter_is_found, cases);
+        tcase_add_test(t, a_lost_device_fails_and_the_other_passes);
+        tcase_add_test(t, a_pid_namespace_that_the_daemon_does_not_see_is_told_apart);
+        return suite_run();
+}
