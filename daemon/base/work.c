@@ -1,10 +1,19 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who submits is the loop, and it waits for nobody: work is pushed to an inbox without a lock, and a
+ * semaphore is posted. (A condition variable would not do: where a thread was woken and has no processor
+ * yet, glibc lets the next one who signals wait until it has.) The threads empty the inbox into the lanes,
+ * and start one another: whoever takes work up sees to it that one is left for the next.
+ */
 #include "daemon/base/work.h"
 
 #include "daemon/base/log.h"
 #include "daemon/base/util.h"
 
+#include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,15 +32,20 @@ struct work_lane {
 struct work_pool {
         struct wake *wake;
         char name[16];
-        pthread_mutex_t mutex;
-        pthread_cond_t work, ended;
+        _Atomic(struct work *) inbox; /* the newest first */
+        sem_t calls;                  /* one for each work that was submitted, and for what frees room */
+        _Atomic bool stopping;
+        _Atomic unsigned n_threads, hung; /* hung: works that are counted out */
+
+        pthread_mutex_t mutex; /* for what follows; not the loop's, but where threads hang and at the end */
+        pthread_cond_t ended;
         struct work_lane lanes[LANES];
         struct list turn; /* of lanes in use; rotated, so that each gets its turn */
         pthread_t *threads;
         struct list running; /* of work */
-        unsigned max_threads, per_lane, n_threads, idle, alive, queued;
-        unsigned outside, hung; /* works that run in lanes that read, less those that hang; these */
-        bool stopping;
+        unsigned max_threads, per_lane, alive, queued;
+        unsigned spare;   /* threads that run no work */
+        unsigned outside; /* works that run in lanes that read, less those that hang */
 };
 
 static bool lane_unused(const struct work_lane *lane)
@@ -55,6 +69,26 @@ static struct work_lane *lane_get(struct work_pool *pool, uint64_t key)
         unused->tail = &unused->head;
         list_append(&pool->turn, &unused->link);
         return unused;
+}
+
+/* In the order in which it came. */
+static void empty_inbox(struct work_pool *pool)
+{
+        struct work *work = atomic_exchange_explicit(&pool->inbox, NULL, memory_order_acquire), *oldest = NULL;
+        while (work != NULL) {
+                struct work *older = work->next;
+                work->next = oldest;
+                oldest = work;
+                work = older;
+        }
+        while ((work = oldest) != NULL) {
+                oldest = work->next;
+                work->next = NULL;
+                work->lane = lane_get(pool, work->key);
+                *work->lane->tail = work;
+                work->lane->tail = &work->next;
+                pool->queued++;
+        }
 }
 
 static bool reads(const struct work_lane *lane)
@@ -115,38 +149,88 @@ static void lane_put(struct work_lane *lane)
                 list_remove(&lane->link);
 }
 
+/* ---- threads ---- */
+
+static void *pool_thread(void *arg);
+
+static bool pool_start(struct work_pool *pool)
+{
+        if (pthread_create(&pool->threads[pool->n_threads], NULL, pool_thread, pool) != 0)
+                return false;
+        pool->n_threads++;
+        pool->alive++;
+        pool->spare++;
+        return true;
+}
+
+/* A thread that cannot be started is no failure: there is another, though it may be long in coming back. */
+static void keep_spare(struct work_pool *pool)
+{
+        if (pool->spare == 0 && !pool->stopping && pool->n_threads - pool->hung < pool->max_threads &&
+            pool->n_threads < pool->max_threads * THREADS_CAP)
+                pool_start(pool);
+}
+
+/* Begins and ends with the lock. */
+static void run_one(struct work_pool *pool, struct work *work)
+{
+        bool run = !pool->stopping;
+        pool->spare--;
+        keep_spare(pool);
+        pthread_mutex_unlock(&pool->mutex);
+        if (run)
+                work->run(work);
+        pthread_mutex_lock(&pool->mutex);
+        pool->spare++;
+        work_ends(pool, work);
+        lane_put(work->lane);
+        bool more = pool->queued > 0;
+        pthread_mutex_unlock(&pool->mutex);
+        /* A lane that was full may have room, or another that waited for room outside. */
+        if (more)
+                sem_post(&pool->calls);
+        wake_post(pool->wake, &work->item);
+        pthread_mutex_lock(&pool->mutex);
+}
+
+static void wait_for_call(struct work_pool *pool)
+{
+        while (sem_wait(&pool->calls) < 0 && errno == EINTR)
+                ;
+}
+
+/* Calls that came while all were busy are answered later, by one look each. */
 static void *pool_thread(void *arg)
 {
         struct work_pool *pool = arg;
         pthread_setname_np(pthread_self(), pool->name);
         pthread_mutex_lock(&pool->mutex);
         for (;;) {
+                empty_inbox(pool);
                 struct work *work = pool_take(pool);
                 if (work != NULL) {
-                        bool run = !pool->stopping;
-                        pthread_mutex_unlock(&pool->mutex);
-                        if (run)
-                                work->run(work);
-                        pthread_mutex_lock(&pool->mutex);
-                        work_ends(pool, work);
-                        /* A lane that was full may have more, or another that waited for room. */
-                        if (pool->queued > 0)
-                                pthread_cond_signal(&pool->work);
-                        lane_put(work->lane);
-                        wake_post(pool->wake, &work->item);
+                        run_one(pool, work);
                         continue;
                 }
                 if (pool->stopping)
                         break;
-                pool->idle++;
-                pthread_cond_wait(&pool->work, &pool->mutex);
-                pool->idle--;
+                pthread_mutex_unlock(&pool->mutex);
+                wait_for_call(pool);
+                pthread_mutex_lock(&pool->mutex);
         }
         pool->alive--;
         pthread_cond_broadcast(&pool->ended);
         pthread_mutex_unlock(&pool->mutex);
         return NULL;
 }
+
+static void call_all(struct work_pool *pool)
+{
+        for (unsigned i = 0; i < pool->n_threads; i++)
+                sem_post(&pool->calls);
+}
+
+/* ---- life ---- */
 
 struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned max_threads, unsigned per_lane)
 {
@@ -166,12 +250,15 @@ struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned ma
         pthread_condattr_t attr;
         pthread_condattr_init(&attr);
         pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-        pthread_cond_init(&pool->work, NULL);
+        sem_init(&pool->calls, 0, 0);
         pthread_cond_init(&pool->ended, &attr);
         pthread_condattr_destroy(&attr);
         list_init(&pool->turn);
         list_init(&pool->running);
-        return pool;
+        pthread_mutex_lock(&pool->mutex);
+        bool started = pool_start(pool);
+        pthread_mutex_unlock(&pool->mutex);
+        return started ? pool : work_pool_free(pool);
 }
 
 static void work_done(struct wake_item *item)
@@ -180,39 +267,21 @@ static void work_done(struct wake_item *item)
         work->done(work);
 }
 
-/* An idle thread may have been promised to earlier work, so idle ones are counted against all that
- * is queued. A thread that cannot be started is no failure as long as there is another. */
-static void pool_grow(struct work_pool *pool)
-{
-        if (pool->idle >= pool->queued || pool->n_threads - pool->hung >= pool->max_threads ||
-            pool->n_threads == pool->max_threads * THREADS_CAP)
-                return;
-        if (pthread_create(&pool->threads[pool->n_threads], NULL, pool_thread, pool) != 0) {
-                require(pool->n_threads > 0);
-                return;
-        }
-        pool->n_threads++;
-        pool->alive++;
-}
-
 void work_submit(struct work_pool *pool, uint64_t key, struct work *work, void (*run)(struct work *),
                  void (*done)(struct work *))
 {
+        require(!pool->stopping);
         work->item.fn = work_done;
         work->run = run;
         work->done = done;
-        work->next = NULL;
+        work->key = key;
         work->pool = pool;
-        pthread_mutex_lock(&pool->mutex);
-        require(!pool->stopping);
-        struct work_lane *lane = lane_get(pool, key);
-        work->lane = lane;
-        *lane->tail = work;
-        lane->tail = &work->next;
-        pool->queued++;
-        pool_grow(pool);
-        pthread_cond_signal(&pool->work);
-        pthread_mutex_unlock(&pool->mutex);
+        struct work *before = atomic_load_explicit(&pool->inbox, memory_order_relaxed);
+        do
+                work->next = before;
+        while (!atomic_compare_exchange_weak_explicit(&pool->inbox, &before, work, memory_order_release,
+                                                      memory_order_relaxed));
+        sem_post(&pool->calls);
 }
 
 static bool hangs(const struct work *work, uint64_t now, uint64_t hang_ns)
@@ -231,22 +300,20 @@ void work_pool_watch(struct work_pool *pool, uint64_t now, uint64_t hang_ns)
                 work->hung = true;
                 pool->hung++;
                 pool->outside--;
-                pool_grow(pool);
+                keep_spare(pool);
         }
-        unsigned hung = pool->hung, threads = pool->n_threads;
-        if (hung > before)
-                pthread_cond_broadcast(&pool->work);
+        unsigned hung = pool->hung;
         pthread_mutex_unlock(&pool->mutex);
-        if (hung > before)
-                log_warn("workers: %u of %u hang in storage that does not answer", hung, threads);
+        if (hung == before)
+                return;
+        call_all(pool);
+        log_warn("workers: %u of %u hang in storage that does not answer", hung, pool->n_threads);
 }
 
 void work_pool_count(struct work_pool *pool, unsigned *threads, unsigned *hung)
 {
-        pthread_mutex_lock(&pool->mutex);
         *threads = pool->n_threads;
         *hung = pool->hung;
-        pthread_mutex_unlock(&pool->mutex);
 }
 
 bool work_pool_stop(struct work_pool *pool, uint64_t deadline_ns)
@@ -254,7 +321,7 @@ bool work_pool_stop(struct work_pool *pool, uint64_t deadline_ns)
         struct timespec until = timespec_of(deadline_ns);
         pthread_mutex_lock(&pool->mutex);
         pool->stopping = true;
-        pthread_cond_broadcast(&pool->work);
+        call_all(pool);
         while (pool->alive > 0 && pthread_cond_timedwait(&pool->ended, &pool->mutex, &until) == 0)
                 ;
         bool all = pool->alive == 0;
@@ -273,8 +340,9 @@ bool work_pool_stop(struct work_pool *pool, uint64_t deadline_ns)
 struct work_pool *work_pool_free(struct work_pool *pool)
 {
         if (pool != NULL) {
-                require(pool->n_threads == 0);
-                pthread_cond_destroy(&pool->work);
+                /* One that never ran anything may not have been stopped: its thread is idle. */
+                require(pool->n_threads == 0 || work_pool_stop(pool, UINT64_MAX));
+                sem_destroy(&pool->calls);
                 pthread_cond_destroy(&pool->ended);
                 pthread_mutex_destroy(&pool->mutex);
                 free(pool->threads);

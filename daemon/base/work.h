@@ -6,7 +6,7 @@
  *
  *   submitted (lane's queue) > running (a pool thread) > done (the loop, through wake)
  *
- * Threads are started when work finds none idle, up to the cap, and stay. Some are left to the lane
+ * Threads are started when the last idle one takes work up, up to the cap, and stay. Some are left to the lane
  * that reads nothing, however many file systems hang; a thread that hangs is counted out and
  * replaced. A pool of one thread is a device's own thread.
  */
@@ -30,6 +30,7 @@ struct work {
         void (*run)(struct work *work);  /* on a pool thread */
         void (*done)(struct work *work); /* on the loop */
         struct work *next;
+        uint64_t key; /* of its lane */
         struct work_lane *lane;
         struct work_pool *pool;
         struct list running; /* in the pool, under its lock */
@@ -37,12 +38,13 @@ struct work {
         bool hung;           /* for so long that it is counted out */
 };
 
-/* NULL on ENOMEM. `name` is the threads' name (15 bytes at most). */
+/* With its first thread; NULL where there is no memory, or none for that. `name` is the threads' name (15 bytes at
+ * most). */
 struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned max_threads, unsigned per_lane);
 
-/* Refuses nothing: queues are bounded by those who submit. The work is the pool's until done() is
- * called, which happens exactly once; while the pool is being stopped run() is skipped for what is
- * still queued. Not to be called once the pool was stopped. */
+/* Never waits, and takes no lock. Refuses nothing: queues are bounded by those who submit. The work is the pool's until
+ * done() is called, which happens exactly once; while the pool is being stopped run() is skipped for what is still
+ * queued. Not to be called once the pool was stopped. */
 void work_submit(struct work_pool *pool, uint64_t lane, struct work *work, void (*run)(struct work *),
                  void (*done)(struct work *));
 

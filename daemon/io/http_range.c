@@ -258,10 +258,10 @@ static void maybe_hedge(struct range *range, uint64_t now)
         const struct read_job *job = range->ticket.job;
         if (!range->first.busy || range->hedge.busy || now - range->begun_ns < HTTP_TICK_MS * MS)
                 return;
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         uint64_t after = http_pace_straggler(&http_job(job)->pace);
         bool late = after > 0 && now - range->begun_ns > after && job->next == job->plan->n_blocks;
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
         if (!late || (range->hedge.to = reader_slot_get(reader)) == NULL)
                 return;
         log_debug("a hedge for a range of %.1f s (%s)", (double)(now - range->begun_ns) / 1e9,

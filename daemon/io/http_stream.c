@@ -47,10 +47,10 @@ static bool take_ticket(struct stream *s)
         struct reader *reader = s->thread->reader;
         if (s->have_ticket)
                 return true;
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         s->have_ticket = reader_try_job_locked(reader, s->job, &s->ticket);
         s->thread->n += s->have_ticket;
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
         if (!s->have_ticket)
                 return false;
         s->filled = 0;
@@ -186,9 +186,9 @@ static void stream_free(struct stream *s)
         http_transfer_deinit(&s->transfer);
         if (s->have_ticket)
                 http_block_lost(self, &s->ticket, s->error.code != 0 ? &s->error : NULL);
-        pthread_mutex_lock(&self->reader->mutex);
+        reader_lock(self->reader);
         list_remove(&s->link);
-        pthread_mutex_unlock(&self->reader->mutex);
+        reader_unlock(self->reader);
         reader_release(self->reader, job);
         free(s);
 }
@@ -198,9 +198,9 @@ static bool is_over(struct stream *s)
         struct reader *reader = s->thread->reader;
         if (s->error.code != 0 || http_job_stopped(s->thread, s->job))
                 return true;
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         bool over = !s->have_ticket && s->job->next == s->job->plan->n_blocks;
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
         return over;
 }
 
@@ -231,11 +231,11 @@ void streams_tend(struct http_thread *self)
         for (size_t i = 0;; i++) {
                 struct stream *s = NULL;
                 size_t k = 0;
-                pthread_mutex_lock(&self->reader->mutex);
+                reader_lock(self->reader);
                 list_each (pos, &self->streams)
                         if (k++ == i)
                                 s = container_of(pos, struct stream, link);
-                pthread_mutex_unlock(&self->reader->mutex);
+                reader_unlock(self->reader);
                 if (s == NULL)
                         return;
                 tend(s);
@@ -244,8 +244,8 @@ void streams_tend(struct http_thread *self)
 
 bool streams_wait(const struct http_thread *self)
 {
-        pthread_mutex_lock(&self->reader->mutex);
+        reader_lock(self->reader);
         bool any = !list_empty(&self->streams);
-        pthread_mutex_unlock(&self->reader->mutex);
+        reader_unlock(self->reader);
         return any;
 }

@@ -53,10 +53,10 @@ static void job_settle(struct reader *reader, struct read_job *job)
 
 void reader_release(struct reader *reader, struct read_job *job)
 {
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         job->held--;
         job_settle(reader, job);
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
 }
 
 static void job_failed(struct read_job *job, const struct error *error)
@@ -70,7 +70,7 @@ static void job_failed(struct read_job *job, const struct error *error)
 void reader_lose(struct reader *reader, struct read_job *job, struct read_target *target, const struct error *error)
 {
         bool lives = false;
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         if (!read_target_dead(target)) {
                 target->error = *error;
                 __atomic_store_n(&target->dead, true, __ATOMIC_RELEASE);
@@ -84,7 +84,7 @@ void reader_lose(struct reader *reader, struct read_job *job, struct read_target
                 job_failed(job, error);
                 job_settle(reader, job); /* it may be that nobody holds a ticket */
         }
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
 }
 
 void reader_landed(const struct ticket *ticket)
@@ -100,7 +100,7 @@ void reader_landed(const struct ticket *ticket)
 void reader_give(struct reader *reader, struct ticket *ticket, const struct error *error)
 {
         struct read_job *job = ticket->job;
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         if (error != NULL)
                 job_failed(job, error);
         give_targets(reader, ticket);
@@ -118,7 +118,7 @@ void reader_give(struct reader *reader, struct ticket *ticket, const struct erro
         /* This thread takes the next block itself; what it freed may let another one in. */
         if (others || error != NULL)
                 reader_wake_locked(reader, error != NULL);
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
 }
 
 /* ---- jobs ---- */
@@ -160,7 +160,7 @@ void reader_start(struct reader *reader, struct read_job *job)
         job->limit = reader->opts.concurrency;
         job->pace = NULL;
         struct engine *engine = &reader->engines[job->engine];
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         share_init(&job->share, job->weight > 0 ? job->weight : READER_WEIGHT, reader->virtual_time);
         list_append(&reader->jobs, &job->link);
         engine->jobs++;
@@ -168,26 +168,26 @@ void reader_start(struct reader *reader, struct read_job *job)
                 job->failed = job->stopped = true;
         job_settle(reader, job); /* a model without bytes */
         reader_wake_locked(reader, true);
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
 }
 
 void reader_stop(struct reader *reader, struct read_job *job)
 {
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         if (!job->over) {
                 job->stopped = true;
                 reader->engines[job->engine].ops->wake(reader, true);
                 job_settle(reader, job);
         }
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
 }
 
 void reader_set_weight(struct reader *reader, struct read_job *job, unsigned weight)
 {
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         job->share.weight = weight;
-        pthread_cond_broadcast(&reader->work); /* somebody's share has grown */
-        pthread_mutex_unlock(&reader->mutex);
+        park_call_all(&reader->work); /* somebody's share has grown */
+        reader_unlock(reader);
 }
 
 /* ---- pieces ---- */
@@ -227,26 +227,23 @@ static void grow(struct reader *reader, struct engine *engine)
 void reader_watch(struct reader *reader)
 {
         struct engine *files = &reader->engines[READ_PREAD];
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         unsigned before = files->stuck;
         for (size_t i = 0; i < READ_ENGINES; i++)
                 reader->engines[i].ops->watch(reader, now_ns());
         grow(reader, files);
         unsigned stuck = files->stuck, alive = files->alive;
         if (stuck != before)
-                pthread_cond_broadcast(&reader->work);
-        pthread_mutex_unlock(&reader->mutex);
+                park_call_all(&reader->work);
+        reader_unlock(reader);
         if (stuck > before)
                 log_event(LOG_LEVEL_WARN, LOG_STORAGE_STALLED, NULL,
                           "reader: %u of %u threads hang in reads of storage that does not answer", stuck, alive);
 }
 
-bool reader_job_stalled(struct reader *reader, const struct read_job *job)
+bool reader_job_stalled(const struct read_job *job)
 {
-        pthread_mutex_lock(&reader->mutex);
-        bool stalled = job->stalled > 0 || job->quiet;
-        pthread_mutex_unlock(&reader->mutex);
-        return stalled;
+        return __atomic_load_n(&job->stalled, __ATOMIC_RELAXED) > 0 || __atomic_load_n(&job->quiet, __ATOMIC_RELAXED);
 }
 
 void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *room_ns)
@@ -261,7 +258,7 @@ void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *r
 
 void reader_usage(struct reader *reader, struct reader_usage *usage)
 {
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         *usage = (struct reader_usage){.slots = reader->staging.n_slots,
                                        .used_slots = reader->staging.n_slots - reader->staging.n_free,
                                        .ring_bytes = reader->staging.bytes};
@@ -273,7 +270,7 @@ void reader_usage(struct reader *reader, struct reader_usage *usage)
                 usage->blocks += container_of(pos, struct read_job, link)->in_flight;
         /* Slots that are still to be touched are nobody's. */
         usage->used_slots -= reader->untouched < usage->used_slots ? reader->untouched : usage->used_slots;
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
 }
 
 int reader_init(struct reader *reader, const struct reader_opts *opts, struct wake *wake, struct error *error)
@@ -287,7 +284,7 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
         pthread_condattr_init(&attr);
         pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
         pthread_mutex_init(&reader->mutex, NULL);
-        pthread_cond_init(&reader->work, NULL);
+        park_init(&reader->work);
         pthread_cond_init(&reader->ended, &attr);
         pthread_condattr_destroy(&attr);
         list_init(&reader->jobs);
@@ -298,10 +295,10 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
                 list_init(&reader->engines[i].threads);
         while (staging_get(&reader->staging) != NULL)
                 reader->untouched++;
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         grow(reader, &reader->engines[READ_PREAD]);
         unsigned alive = reader->engines[READ_PREAD].alive;
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
         if (alive == 0)
                 return error_set(error, STREAMER_ENOMEM, "reader: no thread could be started");
         return 0;
@@ -318,20 +315,22 @@ static unsigned alive_threads(const struct reader *reader)
 bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
 {
         struct timespec until = timespec_of(deadline_ns);
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         reader->stopping = true;
         reader_wake_locked(reader, true);
+        reader_unlock(reader);
+        reader_lock(reader);
         while (alive_threads(reader) > 0 && pthread_cond_timedwait(&reader->ended, &reader->mutex, &until) == 0)
                 ;
         bool all = alive_threads(reader) == 0;
         for (size_t i = 0; !all && i < READ_ENGINES; i++)
                 reader->engines[i].ops->detach(reader);
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
         if (!all)
                 return false;
         for (size_t i = 0; i < READ_ENGINES; i++)
                 reader->engines[i].ops->join(reader);
-        pthread_cond_destroy(&reader->work);
+        park_deinit(&reader->work);
         pthread_cond_destroy(&reader->ended);
         pthread_mutex_destroy(&reader->mutex);
         staging_deinit(&reader->staging);

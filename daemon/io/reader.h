@@ -28,6 +28,7 @@
 #include "daemon/base/hash.h"
 #include "daemon/base/list.h"
 #include "daemon/base/numa.h"
+#include "daemon/base/park.h"
 #include "daemon/base/wake.h"
 #include "daemon/device/device.h"
 #include "daemon/io/object.h"
@@ -86,12 +87,13 @@ struct read_job {
         size_t next;
         unsigned in_flight, copying; /* tickets; of these, that are read and on their way to devices */
         unsigned busy;               /* places of the engine that it takes and that do not hang */
-        unsigned slots, stalled;
-        unsigned limit; /* of tickets that are not copied; the engine's to change. 0: they are taken by name */
-        unsigned held;  /* what keeps it from ending beside its tickets */
+        unsigned slots;
+        unsigned stalled; /* atomic, for who looks without the lock */
+        unsigned limit;   /* of tickets that are not copied; the engine's to change. 0: they are taken by name */
+        unsigned held;    /* what keeps it from ending beside its tickets */
         bool stopped, over;
         int node;   /* of its devices; NUMA_ANYWHERE where they have none, or several */
-        bool quiet; /* no byte for too long, and no thread that hangs */
+        bool quiet; /* atomic as well: no byte for too long, and no thread that hangs */
         void *pace; /* the engine's own, gone before ended() */
         uint64_t begun_ns, over_ns;
         uint64_t read_ns; /* atomic: spent in reads, by all threads together */
@@ -135,7 +137,8 @@ struct reader {
         struct reader_opts opts;
         struct wake *wake;
         pthread_mutex_t mutex;
-        pthread_cond_t work, ended;
+        struct park work; /* files' threads; the network's have loops of their own */
+        pthread_cond_t ended;
         struct list jobs;
         uint64_t virtual_time; /* of their shares */
         struct staging staging;
@@ -171,9 +174,9 @@ void reader_stop(struct reader *reader, struct read_job *job);
 void reader_set_weight(struct reader *reader, struct read_job *job, unsigned weight);
 
 /* On the loop, about once a second: counts threads that have moved no byte for stall_ns out and
- * replaces them up to a cap. True if this job has such threads. */
+ * replaces them up to a cap. */
 void reader_watch(struct reader *reader);
-bool reader_job_stalled(struct reader *reader, const struct read_job *job);
+bool reader_job_stalled(const struct read_job *job);
 
 /* Of a job that is over: the time spent in reads, and the time that could have been, which is its
  * length times its depth (its limit, or its blocks where they are fewer). Equal: storage was asked for
@@ -187,7 +190,19 @@ struct reader_usage {
 };
 void reader_usage(struct reader *reader, struct reader_usage *usage);
 
-/* ---- of the reader's own files, with its lock held ---- */
+/* ---- of the reader's own files ---- */
+
+static inline void reader_lock(struct reader *reader)
+{
+        pthread_mutex_lock(&reader->mutex);
+}
+/* Wakes who is to be woken, too. */
+static inline void reader_unlock(struct reader *reader)
+{
+        park_unlock(&reader->work, &reader->mutex);
+}
+
+/* With the lock held. */
 
 void reader_wake_locked(struct reader *reader, bool all);
 /* A place of the job's engine. */

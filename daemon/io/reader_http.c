@@ -36,32 +36,32 @@ unsigned char *http_block_target(const struct ticket *ticket, struct error *erro
 
 static void ticket_gone(struct http_thread *self)
 {
-        pthread_mutex_lock(&self->reader->mutex);
+        reader_lock(self->reader);
         self->n--;
-        pthread_mutex_unlock(&self->reader->mutex);
+        reader_unlock(self->reader);
         __atomic_store_n(&self->look, true, __ATOMIC_SEQ_CST);
 }
 
 static void pace_landed(struct reader *reader, const struct ticket *ticket, uint64_t took_ns)
 {
         struct read_job *job = ticket->job;
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         struct http_job *own = http_job(job);
         http_pace_landed(&own->pace, ticket->block->len, took_ns, now_ns());
         if (own->stream == NULL)
                 job->limit = own->pace.limit;
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
 }
 
 void http_slow_down(struct reader *reader, struct read_job *job)
 {
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         struct http_job *own = http_job(job);
         http_pace_slow_down(&own->pace, now_ns());
         if (own->stream == NULL)
                 job->limit = own->pace.limit;
         unsigned limit = own->pace.limit;
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
         log_debug("the server asks to slow down: %u ranges in flight", limit);
 }
 
@@ -89,13 +89,13 @@ void http_block_done(struct http_thread *self, struct ticket *ticket, const unsi
 void http_block_lost(struct http_thread *self, struct ticket *ticket, const struct error *error)
 {
         struct error ending = {0};
-        pthread_mutex_lock(&self->reader->mutex);
+        reader_lock(self->reader);
         self->n--;
         if (error == NULL && !ticket->job->stopped) {
                 error_set(&ending, STREAMER_ECANCELED, "the daemon is ending");
                 error = &ending;
         }
-        pthread_mutex_unlock(&self->reader->mutex);
+        reader_unlock(self->reader);
         __atomic_store_n(&self->look, true, __ATOMIC_SEQ_CST);
         reader_give(self->reader, ticket, error);
 }
@@ -107,7 +107,7 @@ static bool take(struct http_thread *self, struct ticket *ticket)
 {
         struct reader *reader = self->reader;
         struct http_thread *fewest = self;
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         list_each (pos, &reader->engines[READ_HTTP].threads) {
                 struct http_thread *t = container_of(pos, struct http_thread, link);
                 if (t->n < fewest->n)
@@ -119,15 +119,15 @@ static bool take(struct http_thread *self, struct ticket *ticket)
                 __atomic_store_n(&fewest->look, true, __ATOMIC_SEQ_CST);
                 http_loop_wake(&fewest->loop);
         }
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
         return taken;
 }
 
 bool http_job_stopped(struct http_thread *self, const struct read_job *job)
 {
-        pthread_mutex_lock(&self->reader->mutex);
+        reader_lock(self->reader);
         bool stopped = job->stopped || self->reader->stopping;
-        pthread_mutex_unlock(&self->reader->mutex);
+        reader_unlock(self->reader);
         return stopped;
 }
 
@@ -157,9 +157,9 @@ static void forget(struct http_thread *self)
 
 static bool stopping(struct http_thread *self)
 {
-        pthread_mutex_lock(&self->reader->mutex);
+        reader_lock(self->reader);
         bool stop = self->reader->stopping;
-        pthread_mutex_unlock(&self->reader->mutex);
+        reader_unlock(self->reader);
         return stop;
 }
 
@@ -201,9 +201,9 @@ static void *http_main(void *arg)
         }
         forget(self);
         flights_deinit(&self->flights);
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         reader_leave_locked(reader, READ_HTTP);
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
         return NULL;
 }
 
@@ -256,7 +256,7 @@ static void http_watch(struct reader *reader, uint64_t now)
                 if (job->engine != READ_HTTP || http_job(job) == NULL)
                         continue;
                 uint64_t moved = __atomic_load_n(&http_job(job)->moved_ns, __ATOMIC_RELAXED);
-                job->quiet = now > moved && now - moved >= reader->opts.stall_ns;
+                __atomic_store_n(&job->quiet, now > moved && now - moved >= reader->opts.stall_ns, __ATOMIC_RELAXED);
         }
 }
 

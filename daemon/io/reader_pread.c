@@ -284,7 +284,7 @@ static void set_job_locked(struct pread_thread *self, struct read_job *job)
         struct reader *reader = self->reader;
         if (self->stuck) { /* it came back */
                 self->stuck = false;
-                self->job->stalled--;
+                __atomic_sub_fetch(&self->job->stalled, 1, __ATOMIC_RELAXED);
                 reader->engines[READ_PREAD].stuck--;
                 reader_place_taken(reader, self->job);
         }
@@ -293,9 +293,9 @@ static void set_job_locked(struct pread_thread *self, struct read_job *job)
 
 static void set_job(struct pread_thread *self, struct read_job *job)
 {
-        pthread_mutex_lock(&self->reader->mutex);
+        reader_lock(self->reader);
         set_job_locked(self, job);
-        pthread_mutex_unlock(&self->reader->mutex);
+        reader_unlock(self->reader);
 }
 
 static void do_block(struct pread_thread *self, struct ticket *ticket)
@@ -321,15 +321,15 @@ static void wait_for_copy(struct pread_thread *self)
         struct reader *reader = self->reader;
         struct read_job *job = self->flights.oldest_first[0].ticket.job;
         __atomic_store_n(&self->moved_ns, now_ns(), __ATOMIC_RELAXED);
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         set_job_locked(self, job);
         reader_place_taken(reader, job);
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
         flights_wait(&self->flights);
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         set_job_locked(self, NULL);
         reader_place_left(reader, job);
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
         flights_reap(&self->flights);
 }
 
@@ -358,14 +358,14 @@ static void *pread_main(void *arg)
         while (next_block(self, &ticket))
                 do_block(self, &ticket);
         flights_deinit(&self->flights);
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         if (!reader->stopping) { /* one too many: nobody waits for it */
                 list_remove(&self->link);
                 pthread_detach(pthread_self());
                 free(self->bounce);
                 free(self);
         }
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
         return NULL;
 }
 
@@ -400,7 +400,7 @@ static void pread_watch(struct reader *reader, uint64_t now)
                 if (t->job == NULL || t->stuck || now < moved || now - moved < reader->opts.stall_ns)
                         continue;
                 t->stuck = true;
-                t->job->stalled++;
+                __atomic_add_fetch(&t->job->stalled, 1, __ATOMIC_RELAXED);
                 engine->stuck++;
                 reader_place_left(reader, t->job);
         }
@@ -426,9 +426,9 @@ static void pread_detach(struct reader *reader)
 static void pread_wake(struct reader *reader, bool all)
 {
         if (all)
-                pthread_cond_broadcast(&reader->work);
+                park_call_all(&reader->work);
         else
-                pthread_cond_signal(&reader->work);
+                park_call(&reader->work);
 }
 
 const struct engine_ops reader_pread_ops = {

@@ -58,30 +58,30 @@ int reader_job_node(const struct read_job *job)
 
 void reader_touch_ring(struct reader *reader)
 {
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         while (reader->untouched > 0 && !reader->stopping) {
                 unsigned char *slot = reader->staging.base + --reader->untouched * reader->staging.stride;
-                pthread_mutex_unlock(&reader->mutex);
+                reader_unlock(reader);
                 staging_touch(&reader->staging, slot);
-                pthread_mutex_lock(&reader->mutex);
+                reader_lock(reader);
                 staging_put(&reader->staging, slot);
                 reader_wake_locked(reader, false);
         }
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
 }
 
 unsigned char *reader_slot_get(struct reader *reader)
 {
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         unsigned char *slot = staging_get(&reader->staging);
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
         return slot;
 }
 
 void reader_slot_put(struct reader *reader, unsigned char *slot)
 {
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         staging_put(&reader->staging, slot);
         reader_wake_locked(reader, false);
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
 }

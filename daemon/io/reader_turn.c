@@ -23,12 +23,12 @@ void reader_place_left(struct reader *reader, struct read_job *job)
 void reader_copies(struct reader *reader, struct ticket *ticket)
 {
         struct read_job *job = ticket->job;
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         ticket->copied = true;
         job->copying++;
         reader_place_left(reader, job);
         reader->engines[job->engine].ops->wake(reader, false);
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
 }
 
 static unsigned places_of(const struct engine *engine)
@@ -143,15 +143,15 @@ static bool try_take(struct reader *reader, enum read_engine engine, int node, s
 bool reader_take(struct reader *reader, enum read_engine kind, int node, struct ticket *ticket)
 {
         struct engine *engine = &reader->engines[kind];
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         bool taken = false;
         /* More threads than the base are left from a time when some hung. */
         while (!reader->stopping && engine->alive - engine->stuck <= engine->base &&
                !(taken = try_take(reader, kind, node, ticket)))
-                pthread_cond_wait(&reader->work, &reader->mutex);
+                park_wait(&reader->work, &reader->mutex);
         if (!taken)
                 reader_leave_locked(reader, kind);
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
         return taken;
 }
 
@@ -171,9 +171,9 @@ bool reader_try_locked(struct reader *reader, enum read_engine kind, int node, s
 
 bool reader_try(struct reader *reader, enum read_engine kind, int node, struct ticket *ticket)
 {
-        pthread_mutex_lock(&reader->mutex);
+        reader_lock(reader);
         bool taken = reader_try_locked(reader, kind, node, ticket);
-        pthread_mutex_unlock(&reader->mutex);
+        reader_unlock(reader);
         return taken;
 }
 

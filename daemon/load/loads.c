@@ -398,7 +398,7 @@ static void add_part(struct load_part *part, struct load_progress *progress, boo
                 progress->tensors = tensors;
         }
         if (part->reading) {
-                progress->stalled = progress->stalled || reader_job_stalled(load->loads->reader, &part->job);
+                progress->stalled = progress->stalled || reader_job_stalled(&part->job);
                 progress->streamed = progress->streamed || source_set_streamed(&part->resolved.set);
         }
 }

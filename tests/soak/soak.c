@@ -283,8 +283,18 @@ static void run_workers(uint64_t until)
         }
 }
 
+static bool no_load_runs(void *arg)
+{
+        json_t *status = client_call(arg, "status", NULL);
+        bool none = json_array_size(json_object_get(status, "loads")) == 0;
+        json_decref(status);
+        return none;
+}
+
 static void unload_all(streamer_client *c)
 {
+        /* Those that nobody waited for. */
+        ck_assert_msg(eventually(no_load_runs, c, WAIT_MS), "a load does not end");
         for (unsigned i = 0; i < MODELS; i++) {
                 char name[16];
                 snprintf(name, sizeof(name), "m%u", i);

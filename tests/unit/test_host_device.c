@@ -65,7 +65,7 @@ static void end(void)
                 return;
         if (segment.device != NULL)
                 device->ops->release(&segment);
-        ck_assert(work_pool_stop(device->thread, now_ns()));
+        ck_assert(work_pool_stop(device->thread, now_ns() + UINT64_C(20000000000)));
         device = device_free(device);
 }
 

@@ -194,14 +194,14 @@ START_TEST(a_stalled_job_is_known_and_the_others_are_not_blamed)
         gate_init(&hung.device.prepare, false);
         reader_start(&reader, &hung.job);
         gate_await(&hung.device.prepare, 2);
-        ck_assert(!reader_job_stalled(&reader, &hung.job));
+        ck_assert(!reader_job_stalled(&hung.job));
         read_all(&fine);
         reader_watch(&reader);
-        ck_assert(reader_job_stalled(&reader, &hung.job));
-        ck_assert(!reader_job_stalled(&reader, &fine.job));
+        ck_assert(reader_job_stalled(&hung.job));
+        ck_assert(!reader_job_stalled(&fine.job));
         gate_open(&hung.device.prepare);
         core_until(hung.ended);
-        ck_assert(!reader_job_stalled(&reader, &hung.job));
+        ck_assert(!reader_job_stalled(&hung.job));
         reading_end(&hung);
         reading_end(&fine);
 }
@@ -430,7 +430,7 @@ START_TEST(a_copy_that_hangs_is_known_and_replaced_and_comes_home)
         ck_assert(eventually(two_copies_fly, &r, 10000));
         threads_await_asleep("reader", 2);
         reader_watch(&reader);
-        ck_assert(reader_job_stalled(&reader, &r.job));
+        ck_assert(reader_job_stalled(&r.job));
         ck_assert_uint_ge(reader.engines[READ_PREAD].stuck, 1);
         gate_open(&r.device.event);
         core_until(r.ended);

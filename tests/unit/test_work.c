@@ -276,10 +276,22 @@ END_TEST
 
 /* ---- threads ---- */
 
-START_TEST(a_pool_without_work_has_no_thread)
+START_TEST(a_pool_without_work_has_one_thread)
 {
         pool_begin(4, 4);
-        ck_assert_uint_eq(threads_named(THREADS), 0);
+        threads_await_asleep(THREADS, 1);
+}
+END_TEST
+
+START_TEST(work_that_runs_leaves_a_thread_for_the_next)
+{
+        struct held_work held;
+        pool_begin(4, 4);
+        held_work_submit(&held, pool, 1, &gate);
+        gate_await(&gate, 1);
+        threads_await_asleep(THREADS, 2);
+        gate_open(&gate);
+        core_until(held.done);
 }
 END_TEST
 
@@ -305,19 +317,16 @@ START_TEST(a_thread_that_is_idle_is_used_again)
         for (int i = 0; i < 3; i++) {
                 note_submit(&note, 1, 'a');
                 core_until(note.done);
-                threads_await_asleep(THREADS, 1);
+                threads_await_asleep(THREADS, 2); /* one that ran it, one that was left for the next */
         }
-        ck_assert_uint_eq(threads_named(THREADS), 1);
+        ck_assert_uint_eq(threads_named(THREADS), 2);
 }
 END_TEST
 
 START_TEST(two_submissions_that_find_one_idle_thread_both_run)
 {
-        struct note first;
         struct held_work held[2];
         pool_begin(4, 4);
-        note_submit(&first, 1, 'a');
-        core_until(first.done);
         threads_await_asleep(THREADS, 1);
         held_work_submit(&held[0], pool, 1, &gate);
         held_work_submit(&held[1], pool, 1, &gate);
@@ -329,10 +338,18 @@ END_TEST
 
 /* ---- the end ---- */
 
-START_TEST(a_pool_that_never_ran_stops_at_once)
+START_TEST(a_pool_that_never_ran_stops)
 {
         pool_begin(4, 4);
-        ck_assert(work_pool_stop(pool, 0));
+        ck_assert(work_pool_stop(pool, now_ns() + 20 * SECOND));
+}
+END_TEST
+
+START_TEST(a_pool_that_never_ran_need_not_be_stopped_to_be_freed)
+{
+        pool_begin(4, 4);
+        pool = work_pool_free(pool);
+        pool_begin(1, 1); /* which end() stops */
 }
 END_TEST
 
@@ -402,12 +419,14 @@ int main(void)
         tcase_add_test(lanes, lanes_take_turns);
         tcase_add_test(lanes, more_lanes_than_the_table_holds_share_some);
         TCase *threads = core_group("threads", begin, end);
-        tcase_add_test(threads, a_pool_without_work_has_no_thread);
+        tcase_add_test(threads, a_pool_without_work_has_one_thread);
+        tcase_add_test(threads, work_that_runs_leaves_a_thread_for_the_next);
         tcase_add_test(threads, threads_grow_to_the_cap_and_no_further);
         tcase_add_test(threads, a_thread_that_is_idle_is_used_again);
         tcase_add_test(threads, two_submissions_that_find_one_idle_thread_both_run);
         TCase *ends = core_group("the end", begin, end);
-        tcase_add_test(ends, a_pool_that_never_ran_stops_at_once);
+        tcase_add_test(ends, a_pool_that_never_ran_stops);
+        tcase_add_test(ends, a_pool_that_never_ran_need_not_be_stopped_to_be_freed);
         tcase_add_test(ends, stopping_ends_idle_threads);
         tcase_add_test(ends, work_that_hangs_makes_stop_give_up_at_its_deadline);
         tcase_add_test(ends, what_is_queued_when_the_pool_stops_is_not_run_but_done);

@@ -40,7 +40,7 @@
         CALL(pthread_attr_setaffinity_np, ENOMEM, 0) \
         CALL(sched_getaffinity, -1, EINVAL) CALL(getrlimit, -1, EPERM) CALL(setrlimit, -1, EPERM) \
         /* libuv */ \
-        CALL(uv_loop_init, -EMFILE, 0) CALL(uv_async_init, -EMFILE, 0) CALL(uv_poll_init, -ENOMEM, 0) \
+        CALL(uv_loop_init, -EMFILE, 0) CALL(uv_poll_init, -ENOMEM, 0) \
         CALL(uv_poll_start, -ENOMEM, 0) CALL(uv_signal_init, -EMFILE, 0) CALL(uv_signal_start, -EINVAL, 0) \
         /* libcurl */ \
         CALL(curl_global_init, 2, 0) CALL(curl_easy_init, 0, ENOMEM) CALL(curl_easy_setopt, 27, 0) \
