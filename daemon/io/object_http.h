@@ -22,6 +22,7 @@ struct object_url {
         const char *shown;          /* object.path: for messages */
         const char *etag;           /* it must have (from a listing), or NULL */
         struct http_access *access; /* referenced, or NULL */
+        uint64_t header;            /* bytes that it begins with and that will do, roughly; 0: not known */
         bool text;                  /* not safetensors: read whole, by object_http_text() */
         bool atomic;                /* replaced at once or not at all: an ETag stands for all of its bytes */
         bool optional;              /* it need not be there: object.ops is NULL then */

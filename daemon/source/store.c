@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * All files are asked for in one round, which also brings their headers. What an index or a list has
- * promised, and is not there, is a broken source and no missing one.
+ * All files are asked for in one round, which also brings their headers. An index tells how long these
+ * are, since it has the names of all tensors: no more is asked for than that. What an index or a list
+ * has promised, and is not there, is a broken source and no missing one.
  */
 #include "daemon/source/store.h"
 
 #include "daemon/base/util.h"
 
 #include <string.h>
+
+/* Of a tensor in a header besides its name: dtype, shape of three, offsets of 12 digits; and what stands in a header
+ * besides its tensors. What is longer after all costs a request more. */
+#define TENSOR_REST 104u
+#define HEADER_REST 1024u
 
 int store_url_init(const struct store *store, const char *name, struct object_url *url, struct error *error)
 {
@@ -28,13 +34,24 @@ void store_url_deinit(struct object_url *url)
         *url = (struct object_url){.url = NULL};
 }
 
-static int open_objects(const struct store *store, const char *const *names, size_t n, struct object *objects,
-                        struct error *error)
+/* Of the index's n files, in its order. */
+static void expect_headers(const struct st_index *index, struct object_url *urls)
+{
+        for (size_t i = 0; i < index->n_files; i++)
+                urls[i].header = HEADER_REST;
+        for (size_t i = 0; i < index->n_entries; i++)
+                urls[index->entries[i].file].header += index->entries[i].name_len + TENSOR_REST;
+}
+
+static int open_objects(const struct store *store, const char *const *names, size_t n, const struct st_index *index,
+                        struct object *objects, struct error *error)
 {
         struct object_url *urls = calloc(n, sizeof(*urls));
         int r = urls != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
         for (size_t i = 0; r == 0 && i < n; i++)
                 r = store_url_init(store, names[i], &urls[i], error);
+        if (r == 0 && index != NULL)
+                expect_headers(index, urls);
         if (r == 0)
                 r = object_http_open(store->http, urls, n, objects, error);
         for (size_t i = 0; urls != NULL && i < n; i++)
@@ -48,7 +65,7 @@ int store_open_files(const struct store *store, const char *const *names, size_t
 {
         int r = source_set_reserve(set, n, error);
         if (r == 0)
-                r = open_objects(store, names, n, set->objects, error);
+                r = open_objects(store, names, n, set->has_index ? &set->index : NULL, set->objects, error);
         if (r == STREAMER_ENOENT && (set->has_index || store->listed != NULL))
                 r = error_set(error, STREAMER_EFAILED, "%s, but: %s",
                               set->has_index ? "named by the index" : store->listed, error->text);

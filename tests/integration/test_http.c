@@ -430,6 +430,7 @@ static const struct {
         {"the check is reset", {.fault = PROXY_RESET, .what = PROXY_CHECKS, .nth = 1}},
         {"a slow drip", {.fault = PROXY_DRIP, .nth = 5, .bytes = 30000}},
         {"latency", {.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = 30}},
+        {"a window that opens slowly", {.fault = PROXY_WINDOW, .what = PROXY_ALL, .bytes = 14600, .ms = 5}},
         {"a stream", {.fault = PROXY_NO_RANGE, .what = PROXY_ALL}},
         {"no ETag", {.fault = PROXY_DROP, .what = PROXY_ALL, .text = "\r\nETag"}},
 };

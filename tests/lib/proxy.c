@@ -42,6 +42,7 @@ struct conn {
         size_t head;  /* of the answer: up to its body */
         size_t sent;  /* of the answer, dripping */
         size_t limit; /* of the answer, to be sent */
+        uint64_t window;
         struct proxy_rule rule;
         struct conn *next_held;
         unsigned handles;
@@ -241,9 +242,11 @@ static void send_some(struct conn *c, size_t n)
 static void on_drip(uv_timer_t *timer)
 {
         struct conn *c = timer->data;
-        size_t left = c->limit - c->sent, n = c->rule.bytes < left ? (size_t)c->rule.bytes : left;
-        if (c->rule.fault == PROXY_WINDOW)
-                c->rule.bytes *= 2;
+        bool grows = c->rule.fault == PROXY_WINDOW;
+        uint64_t most = grows && c->window > 0 ? c->window : c->rule.bytes;
+        size_t left = c->limit - c->sent, n = most < left ? (size_t)most : left;
+        if (grows)
+                c->window = most + n;
         if (n == left)
                 uv_timer_stop(timer);
         send_some(c, n);

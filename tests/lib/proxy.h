@@ -32,7 +32,8 @@ enum proxy_fault {
         PROXY_REDIRECT,    /* 302 to `text` */
         PROXY_DROP,        /* the answer's header `text` is left out */
         PROXY_HOLD,        /* nothing comes until proxy_release() */
-        PROXY_WINDOW,      /* as TCP begins: `bytes` at first, twice as much each `ms` */
+        PROXY_WINDOW,      /* as TCP begins: `bytes` after `ms`, and twice as much each time, in all of a connection's
+                              answers */
 };
 
 enum proxy_what { PROXY_BLOCKS, PROXY_OPENINGS, PROXY_CHECKS, PROXY_ALL };
