@@ -8,6 +8,8 @@
 #include <string.h>
 
 #define SECRET_MAX (16 * KiB)
+#define FILE_PREFIX "file:"
+#define CREDENTIAL_PREFIX "credential:"
 
 void secret_free(char *secret)
 {
@@ -21,14 +23,15 @@ static int read_file(const char *path, char **secret, struct error *error)
         cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
         if (fd < 0)
                 return error_errno(error, STREAMER_EFAILED, errno, "a secret in %s", path);
-        char *text = malloc(SECRET_MAX + 1);
+        char *text = calloc(1, SECRET_MAX + 1);
         if (text == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         ssize_t n = read(fd, text, SECRET_MAX);
         int why = errno;
-        text[n > 0 ? n : 0] = '\0';
-        text[strcspn(text, "\r\n")] = '\0';
-        if (text[0] != '\0') {
+        /* Other lines may be secrets, too; who frees the first knows nothing of them. */
+        size_t len = strcspn(text, "\r\n");
+        explicit_bzero(text + len, SECRET_MAX - len);
+        if (len > 0) {
                 *secret = text;
                 return 0;
         }
@@ -55,13 +58,22 @@ static int read_credential(const char *name, char **secret, struct error *error)
         return read_file(path, secret, error);
 }
 
+static bool begins(const char *setting, const char *prefix)
+{
+        return strncmp(setting, prefix, strlen(prefix)) == 0;
+}
+
+bool secret_is_elsewhere(const char *setting)
+{
+        return begins(setting, FILE_PREFIX) || begins(setting, CREDENTIAL_PREFIX);
+}
+
 int secret_read(const char *setting, char **secret, struct error *error)
 {
-        static const char file[] = "file:", credential[] = "credential:";
-        if (strncmp(setting, file, strlen(file)) == 0)
-                return read_file(setting + strlen(file), secret, error);
-        if (strncmp(setting, credential, strlen(credential)) == 0)
-                return read_credential(setting + strlen(credential), secret, error);
+        if (begins(setting, FILE_PREFIX))
+                return read_file(setting + strlen(FILE_PREFIX), secret, error);
+        if (begins(setting, CREDENTIAL_PREFIX))
+                return read_credential(setting + strlen(CREDENTIAL_PREFIX), secret, error);
         *secret = strdup(setting);
         return *secret != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
 }

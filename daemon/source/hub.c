@@ -12,6 +12,7 @@
 #include "daemon/base/util.h"
 #include "daemon/source/folder.h"
 #include "daemon/source/hub_reply.h"
+#include "daemon/source/login.h"
 #include "daemon/source/s3_sign.h"
 #include "daemon/source/store.h"
 #include "daemon/source/sums.h"
@@ -24,9 +25,12 @@
 #define ENDPOINT "https://huggingface.co"
 #define INFO_MAX (32 * MiB)
 #define NAME_MAX_LEN 200
+#define FILE_SETTING "file:"
 
 struct hub {
-        char *endpoint, *token, *ca;
+        char *endpoint, *ca;
+        char *token; /* a value, or where it is; NULL: none */
+        bool stored; /* where huggingface-cli leaves it, once somebody has logged in */
 };
 
 /* ---- the text of a source ---- */
@@ -79,44 +83,50 @@ static uint64_t hub_lane(const char *canonical)
 
 struct hub_access {
         struct http_access http;
-        char *token; /* NULL: nobody */
+        struct login login;
+        bool named; /* there is a token */
 };
 
 static int authorize(struct http_access *access, const struct http_request *request, struct http_headers *more,
                      struct error *error)
 {
-        const struct hub_access *a = container_of(access, struct hub_access, http);
-        char *value;
+        struct hub_access *a = container_of(access, struct hub_access, http);
         (void)request;
-        if (a->token == NULL)
-                return 0;
-        if (asprintf(&value, "Bearer %s", a->token) < 0)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        int r = http_headers_add(more, "Authorization", value, error);
-        secret_free(value);
-        return r;
+        return a->named ? login_authorize(&a->login, more, error) : 0;
 }
 
 /* To who may not know of it, a private repository is answered as 401, and a gated one as 403. */
+static int say(const struct hub_access *a, const struct http_request *request, const struct http_answer *answer,
+               struct error *error)
+{
+        const char *code = http_headers_find(&answer->headers, "X-Error-Code");
+        const char *id = http_headers_find(&answer->headers, "X-Request-Id");
+        bool unknown = answer->status == 401 && code != NULL && strcmp(code, "RepoNotFound") == 0;
+        return error_set(error, answer->status == 404 || unknown ? STREAMER_ENOENT : STREAMER_EPERM,
+                         "the Hub answers %d%s%s (%s%s%s, %s%s)", answer->status, code != NULL ? " " : "", code ?: "",
+                         request->shown, id != NULL ? ", request " : "", id ?: "",
+                         !a->named                  ? "without a token"
+                         : a->login.setting != NULL ? "with the token of "
+                                                    : "with a token",
+                         a->named && a->login.setting != NULL ? a->login.setting : "");
+}
+
 static int refused(struct http_access *access, const struct http_request *request, const struct http_answer *answer,
                    struct error *error)
 {
-        const struct hub_access *a = container_of(access, struct hub_access, http);
-        const char *code = http_headers_find(&answer->headers, "X-Error-Code");
-        const char *id = http_headers_find(&answer->headers, "X-Request-Id");
-        int status = answer->status;
-        if (status != 401 && status != 403 && status != 404)
+        struct hub_access *a = container_of(access, struct hub_access, http);
+        if (answer->status != 401 && answer->status != 403 && answer->status != 404)
                 return 0;
-        bool absent = status == 404 || (status == 401 && code != NULL && strcmp(code, "RepoNotFound") == 0);
-        return error_set(error, absent ? STREAMER_ENOENT : STREAMER_EPERM, "the Hub answers %d%s%s (%s%s%s, %s)",
-                         status, code != NULL ? " " : "", code ?: "", request->shown, id != NULL ? ", request " : "",
-                         id ?: "", a->token != NULL ? "with a token" : "without a token");
+        if (answer->status == 401 && a->named && login_again(&a->login))
+                return 1;
+        return say(a, request, answer, error);
 }
 
 static void access_free(struct http_access *access)
 {
         struct hub_access *a = container_of(access, struct hub_access, http);
-        secret_free(a->token);
+        if (a->named)
+                login_deinit(&a->login);
         free(a);
 }
 
@@ -124,11 +134,13 @@ static void access_free(struct http_access *access)
 static int access_new(const struct hub *hub, struct hub_access **out, struct error *error)
 {
         static const struct http_access_ops ops = {.authorize = authorize, .refused = refused, .free = access_free};
+        const char *token = hub->token;
         struct hub_access *a = calloc(1, sizeof(*a));
         if (a == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         a->http = (struct http_access){.ops = &ops, .refs = 1, .ca = hub->ca};
-        int r = hub->token != NULL ? secret_read(hub->token, &a->token, error) : 0;
+        a->named = token != NULL && !(hub->stored && access(token + strlen(FILE_SETTING), F_OK) < 0);
+        int r = a->named ? login_init(&a->login, NULL, secret_is_elsewhere(token) ? NULL : token, token, error) : 0;
         if (r < 0)
                 free(a);
         else
@@ -304,22 +316,17 @@ static const char *given(const char *text)
         return text != NULL && text[0] != '\0' ? text : NULL;
 }
 
-/* Where huggingface-cli has left it, as a setting; NULL if it has not. */
+/* Where huggingface-cli leaves it, as a setting; NULL where it has no place. */
 static char *stored_token(void)
 {
         const char *path = given(getenv("HF_TOKEN_PATH")), *home = given(getenv("HF_HOME"));
         const char *user = given(getenv("HOME"));
         char *setting = NULL;
-        int n = path != NULL   ? asprintf(&setting, "file:%s", path)
-                : home != NULL ? asprintf(&setting, "file:%s/token", home)
-                : user != NULL ? asprintf(&setting, "file:%s/.cache/huggingface/token", user)
+        int n = path != NULL   ? asprintf(&setting, FILE_SETTING "%s", path)
+                : home != NULL ? asprintf(&setting, FILE_SETTING "%s/token", home)
+                : user != NULL ? asprintf(&setting, FILE_SETTING "%s/.cache/huggingface/token", user)
                                : -1;
-        if (n < 0)
-                return NULL;
-        if (access(setting + strlen("file:"), F_OK) == 0)
-                return setting;
-        free(setting);
-        return NULL;
+        return n < 0 ? NULL : setting;
 }
 
 int hub_new(struct hub **out, const struct hub_opts *opts, struct error *error)
@@ -328,9 +335,10 @@ int hub_new(struct hub **out, const struct hub_opts *opts, struct error *error)
         if (hub == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         hub->endpoint = strdup(given(opts->endpoint) ?: ENDPOINT);
-        hub->token = given(opts->token) != NULL ? strdup(opts->token) : stored_token();
+        hub->stored = given(opts->token) == NULL;
+        hub->token = hub->stored ? stored_token() : strdup(opts->token);
         hub->ca = given(opts->ca) != NULL ? strdup(opts->ca) : NULL;
-        if (hub->endpoint == NULL || (given(opts->token) != NULL && hub->token == NULL) ||
+        if (hub->endpoint == NULL || (!hub->stored && hub->token == NULL) ||
             (given(opts->ca) != NULL && hub->ca == NULL)) {
                 hub_free(hub);
                 return error_set(error, STREAMER_ENOMEM, "no memory");

@@ -20,7 +20,34 @@ static struct model *whole, *sharded;
 static char *file, *folder, *digest; /* of the model in one file, and in shards */
 static char text[1024];
 
+/* Of these two repositories links expire once the first range has come, and with them the token. Who keeps the
+ * file of tokens writes the next one into it, but for the second repository nobody does. */
+static struct {
+        const char *name;
+        _Atomic unsigned ranges;
+        _Atomic bool expired;
+} fading[] = {{.name = "org/expiring"}, {.name = "org/expired"}};
+
 /* ---- the endpoints ---- */
+
+/* The one whose name is in this path or link; -1: neither. */
+static int fading_of(const char *path)
+{
+        return strstr(path, fading[0].name) ? 0 : strstr(path, fading[1].name) ? 1 : -1;
+}
+
+static bool link_serves(const struct endpoint_request *request)
+{
+        const char *range = endpoint_header(request, "Range");
+        int i = fading_of(request->path);
+        if (i < 0 || strstr(request->path, "link=2") || (range && strncmp(range, "bytes=0-", 8) == 0) ||
+            ++fading[i].ranges == 1)
+                return true;
+        if (i == 0)
+                file_write(suite_path("token"), "hf_thenext\n", 11);
+        fading[i].expired = true;
+        return false;
+}
 
 static void answer_cdn(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
@@ -28,7 +55,12 @@ static void answer_cdn(struct endpoint *e, const struct endpoint_request *reques
         size_t size;
         if (endpoint_header(request, "Authorization"))
                 file_write(suite_path("leaked"), "x", 1);
-        char *data = file_read(format_text("%s%s", suite_folder(), request->path), &size);
+        if (!link_serves(request)) {
+                reply->status = 403;
+                return;
+        }
+        char *data = file_read(format_text("%s%.*s", suite_folder(), (int)strcspn(request->path, "?"), request->path),
+                               &size);
         reply->headers = format_text("ETag: \"%08zx\"\r\n", size);
         endpoint_range(request, reply, data, size);
         free(data);
@@ -55,7 +87,8 @@ static char *listing(const char *repository)
 /* "/api/models/ORG/NAME/revision/REV?...": the repository, if there is one of this kind and revision. */
 static char *repository_of(const char *path)
 {
-        static const char *const names[] = {"org/tiny", "org/sharded", "org/resized", "org/forged", "org/gated"};
+        static const char *const names[] = {"org/tiny",  "org/sharded",  "org/resized", "org/forged",
+                                            "org/gated", "org/expiring", "org/expired"};
         for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
                 static const char *const revisions[] = {"main", "v1%2Fb", COMMIT};
                 for (size_t r = 0; r < 3; r++)
@@ -66,13 +99,30 @@ static char *repository_of(const char *path)
         return NULL;
 }
 
+static bool knows(const char *token, const char *path)
+{
+        int i = fading_of(path);
+        if (token && strcmp(token, "Bearer hf_thenext") == 0)
+                return true;
+        return token && !(i >= 0 && fading[i].expired) && strcmp(token, "Bearer hf_thetoken") == 0;
+}
+
+/* To the other host. */
+static char *location(const char *path, const char *name)
+{
+        int i = fading_of(path);
+        const char *query = i < 0 ? "" : format_text("?link=%d&of=%s", fading[i].expired ? 2 : 1, fading[i].name);
+        return format_text("Location: %s/%s/%s%s\r\nX-Linked-Size: 1\r\n", cdn.url,
+                           strncmp(path, "/org/sharded/", 13) == 0 ? "shards" : "whole", name, query);
+}
+
 static void answer_hub(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
         (void)e;
         const char *token = endpoint_header(request, "Authorization"),
                    *resolve = strstr(request->path, "/resolve/" COMMIT "/");
         const char *repository = repository_of(request->path);
-        if (!token || strcmp(token, "Bearer hf_thetoken") != 0) {
+        if (!knows(token, request->path)) {
                 reply->status = 401;
         } else if (repository && strcmp(repository, "org/gated") == 0) {
                 reply->status = 403;
@@ -80,10 +130,8 @@ static void answer_hub(struct endpoint *e, const struct endpoint_request *reques
         } else if (repository) {
                 reply->body = listing(repository);
         } else if (resolve && strncmp(request->path, "/org/", 5) == 0) {
-                bool shards = strncmp(request->path, "/org/sharded/", 13) == 0;
                 reply->status = 302;
-                reply->headers = format_text("Location: %s/%s/%s\r\nX-Linked-Size: 1\r\n", cdn.url,
-                                             shards ? "shards" : "whole", resolve + strlen("/resolve/" COMMIT "/"));
+                reply->headers = location(request->path, resolve + strlen("/resolve/" COMMIT "/"));
         } else {
                 reply->status = 404;
                 reply->headers = format_text("X-Error-Code: RepoNotFound\r\n");
@@ -204,7 +252,8 @@ END_TEST
 START_TEST(a_model_that_is_not_there)
 {
         assert_fails("hf://org/none", STREAMER_ENOENT,
-                     "the Hub answers 404 RepoNotFound (hf://org/none@main, with a token)");
+                     format_text("the Hub answers 404 RepoNotFound (hf://org/none@main, with the token of file:%s)",
+                                 suite_path("token")));
 }
 END_TEST
 
@@ -230,11 +279,28 @@ START_TEST(what_names_no_model)
 }
 END_TEST
 
+/* The other host refuses the link, the Hub the token; the file has the next one by then. */
+START_TEST(a_token_that_expires_in_mid_load)
+{
+        load_equals("hf://org/expiring", "org/expiring", whole);
+}
+END_TEST
+
+START_TEST(a_token_that_expires_and_is_not_replaced)
+{
+        file_write(suite_path("token"), "hf_thetoken\n", 12);
+        uint64_t began = clock_ns();
+        assert_fails("hf://org/expired", STREAMER_EPERM, "the Hub answers 401 (hf://org/expired@0123456789ab/model");
+        ck_assert_msg(strstr(text, "with the token of file:") != NULL, "%s", text);
+        ck_assert_uint_lt(clock_ns() - began, UINT64_C(5000000000));
+}
+END_TEST
+
 /* Last. The endpoints live in another process than the tests: they leave a file. */
 START_TEST(the_token_went_to_the_hub_alone)
 {
         char *log = file_read(stage.log, NULL);
-        ck_assert_ptr_null(strstr(log, "thetoken"));
+        ck_assert_ptr_null(strstr(log, "hf_the"));
         ck_assert_uint_eq(file_size(suite_path("leaked")), 0);
 }
 END_TEST
@@ -253,6 +319,8 @@ int main(void)
         tcase_add_test(tests, a_revision_that_is_not_there);
         tcase_add_test(tests, a_gated_model);
         LOOP(tests, what_names_no_model, bad_sources);
+        tcase_add_test(tests, a_token_that_expires_in_mid_load);
+        tcase_add_test(tests, a_token_that_expires_and_is_not_replaced);
         tcase_add_test(tests, the_token_went_to_the_hub_alone);
         return suite_run();
 }
