@@ -123,6 +123,19 @@ void file_write(const char *path, const void *data, size_t size)
         must(close(fd));
 }
 
+void file_put(const char *folder, const char *path, const char *text)
+{
+        char *name = format_text("%s/%s", folder, path);
+
+        for (char *at = strchr(name + strlen(folder) + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
+                *at = '\0';
+                mkdir(name, 0755);
+                *at = '/';
+        }
+        file_write(name, text, strlen(text));
+        free(name);
+}
+
 char *file_read(const char *path, size_t *size)
 {
         int fd = must(open(path, O_RDONLY | O_CLOEXEC));

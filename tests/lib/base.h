@@ -56,6 +56,8 @@ void folder_make(char path[PATH_SIZE], const char *prefix);
 void folder_remove(const char *path); /* with all that is in it; a missing one is fine */
 
 void file_write(const char *path, const void *data, size_t size);
+/* A text below a folder, with the folders on its way. */
+void file_put(const char *folder, const char *path, const char *text);
 char *file_read(const char *path, size_t *size); /* NUL-terminated; the caller frees */
 uint64_t file_size(const char *path);
 

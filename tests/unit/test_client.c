@@ -3,8 +3,7 @@
  * The library's connection, against a scripted daemon: connecting, timeouts, threads, forks; and
  * what it does when the daemon talks nonsense or goes away.
  */
-#include "streamer/client.h"
-#include "tests/lib/fake.h"
+#include "tests/lib/fake_client.h"
 #include "tests/lib/suite.h"
 
 #include <poll.h>
@@ -20,34 +19,6 @@ static int open_with(int timeout_ms, streamer_client **c)
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = fake.socket, .timeout_ms = timeout_ms};
         return streamer_connect(&opts, c);
 }
-
-static streamer_client *open_client(void (*script)(struct fake *f))
-{
-        streamer_client *c;
-        fake_start(&fake, script);
-        ck_assert_int_eq(open_with(10000, &c), 0);
-        return c;
-}
-
-static void finish(streamer_client *c)
-{
-        streamer_close(c);
-        fake_finish(&fake);
-}
-
-#define CALL_GIVES(c, verb, args, want)                                                                                \
-        do {                                                                                                           \
-                char *call_reply;                                                                                      \
-                ck_assert_int_eq(streamer_call((c), (verb), (args), &call_reply), 0);                                  \
-                ck_assert_str_eq(call_reply, (want));                                                                  \
-                free(call_reply);                                                                                      \
-        } while (0)
-
-#define CALL_FAILS(c, verb, args, code, text)                                                                          \
-        do {                                                                                                           \
-                ck_assert_int_eq(streamer_call((c), (verb), (args), NULL), (code));                                    \
-                ck_assert_str_eq(streamer_last_error(c), (text));                                                      \
-        } while (0)
 
 /* ---- connect ---- */
 
@@ -153,7 +124,7 @@ START_TEST(options_of_older_and_newer_callers_are_read_as_far_as_they_are_known)
         ck_assert_int_eq(streamer_connect(&newer.opts, &c), STREAMER_EINVAL);
         newer.later = 0;
         ck_assert_int_eq(streamer_connect(&newer.opts, &c), 0);
-        finish(c);
+        fake_disconnect(&fake, c);
         newer.opts.struct_size = 0;
         ck_assert_int_eq(streamer_connect(&newer.opts, &c), STREAMER_EINVAL);
 }
@@ -183,7 +154,7 @@ START_TEST(a_reply_that_comes_too_late_is_dropped)
         ck_assert_int_eq(open_with(500, &c), 0);
         CALL_FAILS(c, "status", NULL, STREAMER_ETIMEOUT, "no reply in time");
         CALL_GIVES(c, "version", NULL, "{\"version\":\"right\"}");
-        finish(c);
+        fake_disconnect(&fake, c);
 }
 END_TEST
 
@@ -223,14 +194,14 @@ START_TEST(threads_get_each_its_own_reply)
 {
         pthread_t threads[8];
         struct caller callers[8];
-        streamer_client *c = open_client(answer_in_reverse);
+        streamer_client *c = fake_connect(&fake, answer_in_reverse);
         for (int i = 0; i < 8; i++) {
                 callers[i] = (struct caller){c, i};
                 ck_assert_int_eq(pthread_create(&threads[i], NULL, call_verify, &callers[i]), 0);
         }
         for (int i = 0; i < 8; i++)
                 pthread_join(threads[i], NULL);
-        finish(c);
+        fake_disconnect(&fake, c);
 }
 END_TEST
 
@@ -243,11 +214,11 @@ static void *read_error(void *c)
 START_TEST(the_text_of_an_error_belongs_to_the_thread_that_failed)
 {
         pthread_t thread;
-        streamer_client *c = open_client(greet);
+        streamer_client *c = fake_connect(&fake, greet);
         CALL_FAILS(c, "lod", NULL, STREAMER_EINVAL, "unknown verb 'lod'");
         ck_assert_int_eq(pthread_create(&thread, NULL, read_error, c), 0);
         pthread_join(thread, NULL);
-        finish(c);
+        fake_disconnect(&fake, c);
 }
 END_TEST
 
@@ -262,7 +233,7 @@ static void answer_pings(struct fake *f)
 START_TEST(in_a_forked_child_calls_fail_and_the_parent_goes_on)
 {
         int status;
-        streamer_client *c = open_client(answer_pings);
+        streamer_client *c = fake_connect(&fake, answer_pings);
         pid_t pid = must(fork());
         if (pid == 0) {
                 bool good = streamer_call(c, "ping", NULL, NULL) == STREAMER_EFORK &&
@@ -273,7 +244,7 @@ START_TEST(in_a_forked_child_calls_fail_and_the_parent_goes_on)
         ck_assert_int_eq(must(waitpid(pid, &status, 0)), pid);
         ck_assert_int_eq(status, 0);
         CALL_GIVES(c, "ping", NULL, "{}");
-        finish(c);
+        fake_disconnect(&fake, c);
 }
 END_TEST
 
@@ -288,14 +259,14 @@ static void leave(struct fake *f)
 
 START_TEST(when_the_daemon_goes_calls_say_so_and_the_descriptor_hangs_up)
 {
-        streamer_client *c = open_client(leave);
+        streamer_client *c = fake_connect(&fake, leave);
         CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE, "the daemon closed the connection");
         CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE,
                    "the daemon closed the connection, and cannot be reached again");
         struct pollfd p = {.fd = streamer_fd(c)};
         ck_assert_int_eq(must(poll(&p, 1, 0)), 1);
         ck_assert(p.revents & POLLHUP);
-        finish(c);
+        fake_disconnect(&fake, c);
 }
 END_TEST
 
@@ -313,9 +284,9 @@ static void talk_nonsense(struct fake *f)
         do {                                                                                                           \
                 nonsense = (bytes);                                                                                    \
                 nonsense_size = sizeof(bytes) - 1;                                                                     \
-                streamer_client *c = open_client(talk_nonsense);                                                       \
+                streamer_client *c = fake_connect(&fake, talk_nonsense);                                               \
                 CALL_FAILS(c, "ping", NULL, code_, text);                                                              \
-                finish(c);                                                                                             \
+                fake_disconnect(&fake, c);                                                                             \
         } while (0)
 
 START_TEST(nonsense_ends_the_connection)
@@ -340,10 +311,10 @@ static void send_stray_descriptors(struct fake *f)
 
 START_TEST(descriptors_that_no_reply_asks_for_end_the_connection)
 {
-        streamer_client *c = open_client(send_stray_descriptors);
+        streamer_client *c = fake_connect(&fake, send_stray_descriptors);
         CALL_GIVES(c, "ping", NULL, "{}");
         CALL_FAILS(c, "ping", NULL, STREAMER_EPROTO, "the daemon sent descriptors that belong to no reply");
-        finish(c);
+        fake_disconnect(&fake, c);
 }
 END_TEST
 

@@ -3,55 +3,11 @@
  * Attach to a model that still loads, and replies that do not hold together, against a scripted
  * daemon.
  */
-#include "streamer/client.h"
-#include "tests/lib/fake_model.h"
-#include "tests/lib/suite.h"
+#include "tests/unit/attach_stage.h"
 
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
-
-static struct fake fake;
-static struct fake_model m;
-static streamer_client *client;
-
-static void begin(void)
-{
-        fake_model_init(&m);
-}
-
-static void serve(struct fake *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_attach);
-        ck_assert_str_eq(f->request.u.attach.model, "m");
-        fake_model_attach(f, &m, f->request.id);
-        fake_model_detach(f);
-}
-
-static void connect_to(void (*script)(struct fake *f))
-{
-        fake_start(&fake, script);
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = fake.socket};
-        ck_assert_int_eq(streamer_connect(&opts, &client), 0);
-}
-
-static streamer_lease *attach(void (*script)(struct fake *f), unsigned flags)
-{
-        streamer_lease *lease;
-        streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = flags};
-        connect_to(script);
-        int rc = streamer_attach(client, "m", &opts, &lease);
-        ck_assert_msg(rc == 0, "%s", streamer_last_error(client));
-        return lease;
-}
-
-static void finish(streamer_lease *lease)
-{
-        streamer_detach(lease);
-        fake_finish(&fake);
-        streamer_close(client);
-}
 
 /* ---- while it loads ---- */
 
@@ -132,8 +88,7 @@ START_TEST(a_daemon_that_goes_while_it_loads_is_told_after_what_arrived)
         m.loading = true;
         fake_model_arrive(&m, 1);
         streamer_lease *lease = attach(serve_and_see_it_closed, 0);
-        streamer_close(client);
-        fake_finish(&fake);
+        fake_disconnect(&fake, client);
         ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), 0);
         ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), STREAMER_EUNREACHABLE);
         streamer_detach(lease);
@@ -160,7 +115,7 @@ END_TEST
 static void attach_fails(int code, const char *text)
 {
         streamer_lease *lease;
-        connect_to(serve);
+        client = fake_connect(&fake, serve);
         ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), code);
         ck_assert_str_eq(streamer_last_error(client), text);
         fake_finish(&fake);
@@ -227,10 +182,9 @@ START_TEST(descriptors_that_did_not_come_end_the_connection)
         streamer_lease *lease;
         m.loading = true;
         m.n_fds = 2;
-        connect_to(serve_and_see_it_closed);
+        client = fake_connect(&fake, serve_and_see_it_closed);
         ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), STREAMER_EPROTO);
-        streamer_close(client);
-        fake_finish(&fake);
+        fake_disconnect(&fake, client);
 }
 END_TEST
 
@@ -259,7 +213,7 @@ START_TEST(an_attach_that_comes_too_late_is_given_back)
 {
         streamer_lease *lease;
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .timeout_ms = 1};
-        connect_to(serve_late);
+        client = fake_connect(&fake, serve_late);
         ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT);
         int before = lowest_free();
         ck_assert_int_eq(streamer_call(client, "ping", NULL, NULL), 0);

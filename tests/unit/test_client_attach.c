@@ -3,57 +3,14 @@
  * Attach to a model that is ready, against a scripted daemon: tensors in place, what a lease tells,
  * what it outlives.
  */
-#include "streamer/client.h"
-#include "tests/lib/fake_model.h"
-#include "tests/lib/suite.h"
+#include "tests/lib/dlpack.h"
+#include "tests/unit/attach_stage.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static struct fake fake;
-static struct fake_model m;
-static streamer_client *client;
-
-static void begin(void)
-{
-        fake_model_init(&m);
-}
-
-static void serve(struct fake *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_attach);
-        ck_assert_str_eq(f->request.u.attach.model, "m");
-        fake_model_attach(f, &m, f->request.id);
-        fake_model_detach(f);
-}
-
-static void connect_to(void (*script)(struct fake *f))
-{
-        fake_start(&fake, script);
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = fake.socket};
-        ck_assert_int_eq(streamer_connect(&opts, &client), 0);
-}
-
-static streamer_lease *attach(void (*script)(struct fake *f), unsigned flags)
-{
-        streamer_lease *lease;
-        streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = flags};
-        connect_to(script);
-        int rc = streamer_attach(client, "m", &opts, &lease);
-        ck_assert_msg(rc == 0, "%s", streamer_last_error(client));
-        return lease;
-}
-
-static void finish(streamer_lease *lease)
-{
-        streamer_detach(lease);
-        fake_finish(&fake);
-        streamer_close(client);
-}
 
 /* ---- a ready model ---- */
 
@@ -201,8 +158,7 @@ START_TEST(a_lease_outlives_its_client)
 {
         streamer_tensor t;
         streamer_lease *lease = attach(serve_and_see_it_closed, 0);
-        streamer_close(client);
-        fake_finish(&fake);
+        fake_disconnect(&fake, client);
         ck_assert_int_eq(streamer_tensor_get(lease, 1, &t), 0);
         ck_assert_mem_eq(t.data, "BBBBBBBB", 8);
         ck_assert_str_eq(streamer_digest(lease), FAKE_DIGEST);
@@ -231,17 +187,6 @@ START_TEST(in_a_forked_child_the_memory_stays_readable_and_calls_fail)
 END_TEST
 
 /* ---- DLPack ---- */
-
-struct dl { /* the ABI of DLPack 0.8, as a consumer sees it */
-        void *data;
-        int32_t device_type, device_id, ndim;
-        uint8_t code, bits;
-        uint16_t lanes;
-        int64_t *shape, *strides;
-        uint64_t byte_offset;
-        void *manager_ctx;
-        void (*deleter)(struct dl *self);
-};
 
 START_TEST(a_capsule_keeps_the_segment_and_the_lease)
 {

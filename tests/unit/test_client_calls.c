@@ -2,43 +2,13 @@
  *
  * Calls and events, against a scripted daemon: JSON in and out, pages put together, failures.
  */
-#include "streamer/client.h"
-#include "tests/lib/fake.h"
+#include "tests/lib/fake_client.h"
 #include "tests/lib/suite.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static struct fake fake;
-
-static streamer_client *open_client(void (*script)(struct fake *f))
-{
-        streamer_client *c;
-        fake_start(&fake, script);
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = fake.socket};
-        ck_assert_int_eq(streamer_connect(&opts, &c), 0);
-        return c;
-}
-
-static void finish(streamer_client *c)
-{
-        streamer_close(c);
-        fake_finish(&fake);
-}
-
-#define CALL_GIVES(c, verb, args, want)                                                                                \
-        do {                                                                                                           \
-                char *call_reply;                                                                                      \
-                ck_assert_int_eq(streamer_call((c), (verb), (args), &call_reply), 0);                                  \
-                ck_assert_str_eq(call_reply, (want));                                                                  \
-                free(call_reply);                                                                                      \
-        } while (0)
-
-#define CALL_FAILS(c, verb, args, code, text)                                                                          \
-        do {                                                                                                           \
-                ck_assert_int_eq(streamer_call((c), (verb), (args), NULL), (code));                                    \
-                ck_assert_str_eq(streamer_last_error(c), (text));                                                      \
-        } while (0)
 
 /* ---- calls ---- */
 
@@ -68,11 +38,11 @@ static void answer_status(struct fake *f)
 
 START_TEST(a_reply_becomes_json_with_all_64_bits)
 {
-        streamer_client *c = open_client(answer_status);
+        streamer_client *c = fake_connect(&fake, answer_status);
         CALL_GIVES(c, "status", NULL,
                    "{\"version\":\"1\\n\",\"most\":9223372036854775807,\"more\":\"9223372036854775808\",\"less\":-1,"
                    "\"list\":[true,null]}");
-        finish(c);
+        fake_disconnect(&fake, c);
 }
 END_TEST
 
@@ -88,18 +58,18 @@ static void fail_and_go_on(struct fake *f)
 
 START_TEST(a_failure_brings_code_and_text_and_the_connection_stays)
 {
-        streamer_client *c = open_client(fail_and_go_on);
+        streamer_client *c = fake_connect(&fake, fail_and_go_on);
         ck_assert_str_eq(streamer_last_error(c), "");
         CALL_FAILS(c, "cancel", "{\"model\":\"m\"}", STREAMER_ENOENT, "cancel: no such load (m)");
         CALL_GIVES(c, "ping", NULL, "{}");
         ck_assert_str_eq(streamer_last_error(c), "cancel: no such load (m)");
-        finish(c);
+        fake_disconnect(&fake, c);
 }
 END_TEST
 
 START_TEST(wrong_arguments_are_refused_by_name_before_anything_is_sent)
 {
-        streamer_client *c = open_client(greet);
+        streamer_client *c = fake_connect(&fake, greet);
         CALL_FAILS(c, "lod", NULL, STREAMER_EINVAL, "unknown verb 'lod'");
         CALL_FAILS(c, "cancel", "{}", STREAMER_EINVAL, "cancel: field 'model' is missing");
         CALL_FAILS(c, "cancel", "{\"model\":1}", STREAMER_EINVAL, "cancel: field 'model' must be a string");
@@ -109,7 +79,7 @@ START_TEST(wrong_arguments_are_refused_by_name_before_anything_is_sent)
         CALL_FAILS(c, "cancel", "[]", STREAMER_EINVAL, "cancel: the arguments are no JSON object");
         ck_assert_int_eq(streamer_call(c, "cancel", "{", NULL), STREAMER_EINVAL);
         CALL_FAILS(c, "attach", "{\"model\":\"m\"}", STREAMER_EINVAL, "attach: has a function of its own");
-        finish(c);
+        fake_disconnect(&fake, c);
 }
 END_TEST
 
@@ -141,10 +111,10 @@ static void answer_in_pages(struct fake *f)
 
 START_TEST(long_lists_come_whole_unless_the_caller_sets_a_limit)
 {
-        streamer_client *c = open_client(answer_in_pages);
+        streamer_client *c = fake_connect(&fake, answer_in_pages);
         CALL_GIVES(c, "ps", NULL, "{\"leases\":[{\"id\":1},{\"id\":2},{\"id\":3}]}");
         CALL_GIVES(c, "ps", "{\"limit\":1}", "{\"leases\":[{\"id\":1}],\"next\":10}");
-        finish(c);
+        fake_disconnect(&fake, c);
 }
 END_TEST
 
@@ -177,7 +147,7 @@ START_TEST(the_list_of_models_is_put_together_from_its_pages)
 {
         streamer_model_list *list;
         streamer_model m;
-        streamer_client *c = open_client(answer_models);
+        streamer_client *c = fake_connect(&fake, answer_models);
         ck_assert_int_eq(streamer_list(c, &list), 0);
         ck_assert_uint_eq(streamer_model_list_count(list), 2);
         ck_assert_int_eq(streamer_model_list_get(list, 1, &m), 0);
@@ -186,7 +156,7 @@ START_TEST(the_list_of_models_is_put_together_from_its_pages)
         ck_assert_uint_eq(m.bytes, UINT64_MAX);
         ck_assert_int_eq(streamer_model_list_get(list, 2, &m), STREAMER_ENOENT);
         streamer_model_list_free(list);
-        finish(c);
+        fake_disconnect(&fake, c);
 }
 END_TEST
 
@@ -203,11 +173,11 @@ static void answer_unload(struct fake *f)
 
 START_TEST(unload_takes_the_drain_flag_and_no_other)
 {
-        streamer_client *c = open_client(answer_unload);
+        streamer_client *c = fake_connect(&fake, answer_unload);
         ck_assert_int_eq(streamer_unload(c, "m", 0), STREAMER_EBUSY);
         ck_assert_int_eq(streamer_unload(c, "m", STREAMER_UNLOAD_DRAIN), 0);
         ck_assert_int_eq(streamer_unload(c, "m", 1u << 31), STREAMER_EINVAL);
-        finish(c);
+        fake_disconnect(&fake, c);
 }
 END_TEST
 
@@ -236,7 +206,7 @@ static void answer_subscribe(struct fake *f)
 START_TEST(events_right_behind_the_subscription_are_kept)
 {
         char *event;
-        streamer_client *c = open_client(answer_subscribe);
+        streamer_client *c = fake_connect(&fake, answer_subscribe);
         ck_assert_int_eq(streamer_event_next(c, 0, &event), STREAMER_EINVAL);
         CALL_GIVES(c, "subscribe", NULL, "{}");
         ck_assert_int_eq(streamer_event_next(c, 5000, &event), 0);
@@ -245,7 +215,7 @@ START_TEST(events_right_behind_the_subscription_are_kept)
         ck_assert_int_eq(streamer_event_next(c, 5000, &event), 0);
         free(event);
         ck_assert_int_eq(streamer_event_next(c, 5000, &event), STREAMER_EUNREACHABLE);
-        finish(c);
+        fake_disconnect(&fake, c);
 }
 END_TEST
 
@@ -265,7 +235,7 @@ static void flood(struct fake *f)
 START_TEST(events_that_nobody_reads_are_counted_as_lost)
 {
         char *event;
-        streamer_client *c = open_client(flood);
+        streamer_client *c = fake_connect(&fake, flood);
         CALL_GIVES(c, "subscribe", NULL, "{}");
         CALL_GIVES(c, "ping", NULL, "{}");
         for (int i = 0; i < 1024; i++) {
@@ -276,7 +246,7 @@ START_TEST(events_that_nobody_reads_are_counted_as_lost)
         ck_assert_str_eq(event, "{\"event\":\"lost\",\"count\":476}");
         free(event);
         ck_assert_int_eq(streamer_event_next(c, 0, &event), STREAMER_ETIMEOUT);
-        finish(c);
+        fake_disconnect(&fake, c);
 }
 END_TEST
 

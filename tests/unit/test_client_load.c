@@ -3,8 +3,7 @@
  * Loads as the library watches them, against a scripted daemon; and what a source becomes on its
  * way: paths absolute, Hub ids looked up in the caller's cache.
  */
-#include "streamer/client.h"
-#include "tests/lib/fake.h"
+#include "tests/lib/fake_client.h"
 #include "tests/lib/suite.h"
 
 #include <stdlib.h>
@@ -18,18 +17,11 @@ static struct fake fake;
 static streamer_client *client;
 static streamer_progress p = {.struct_size = sizeof(p)};
 
-static void connect_to(void (*script)(struct fake *f))
-{
-        fake_start(&fake, script);
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = fake.socket};
-        ck_assert_int_eq(streamer_connect(&opts, &client), 0);
-}
-
 static streamer_op *load(void (*script)(struct fake *f), unsigned flags)
 {
         streamer_op *op;
         streamer_load_opts opts = {.struct_size = sizeof(opts), .source = "/m.safetensors", .flags = flags};
-        connect_to(script);
+        client = fake_connect(&fake, script);
         int rc = streamer_load(client, &opts, &op);
         ck_assert_msg(rc == 0, "%s", streamer_last_error(client));
         return op;
@@ -38,8 +30,7 @@ static streamer_op *load(void (*script)(struct fake *f), unsigned flags)
 static void finish(streamer_op *op)
 {
         streamer_op_free(op);
-        streamer_close(client);
-        fake_finish(&fake);
+        fake_disconnect(&fake, client);
 }
 
 /* ---- the daemon's side ---- */
@@ -176,8 +167,7 @@ END_TEST
 START_TEST(an_operation_outlives_its_client)
 {
         streamer_op *op = load(load_and_leave, 0);
-        streamer_close(client);
-        fake_finish(&fake);
+        fake_disconnect(&fake, client);
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_EUNREACHABLE);
         streamer_op_free(op);
 }
@@ -229,7 +219,7 @@ static int resolve(const char *source)
 {
         streamer_op *op;
         streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source, .flags = STREAMER_LOAD_DETACH};
-        connect_to(note_source);
+        client = fake_connect(&fake, note_source);
         int rc = streamer_load(client, &opts, &op);
         if (rc == 0) {
                 streamer_op_free(op);

@@ -107,37 +107,22 @@ END_TEST
 
 /* ---- who does not ---- */
 
-START_TEST(leased_models_stay)
+static const struct {
+        const char *why;
+        struct evict_candidate stays;
+} stayers[] = {
+        {"leased", {.bytes = 10, .last_used = 1, .ready = true, .held = 1}},
+        {"pinned", {.bytes = 10, .last_used = 1, .ready = true, .pinned = true}},
+        {"not ready", {.bytes = 10, .last_used = 1}},
+        {"holds nothing", {.last_used = 1, .ready = true}},
+};
+
+START_TEST(what_may_not_go_stays)
 {
-        struct evict_candidate c[] = {idle("leased", 10, 1), idle("b", 10, 2)};
-        c[0].held = 1;
+        struct evict_candidate c[] = {stayers[_i].stays, idle("b", 10, 2)};
+        c[0].owner = (void *)(uintptr_t)stayers[_i].why;
         expect(c, 10, "b");
         expect_none(c, 11);
-}
-END_TEST
-
-START_TEST(pinned_models_stay)
-{
-        struct evict_candidate c[] = {idle("pinned", 10, 1), idle("b", 10, 2)};
-        c[0].pinned = true;
-        expect(c, 10, "b");
-        expect_none(c, 11);
-}
-END_TEST
-
-START_TEST(what_is_not_ready_stays)
-{
-        struct evict_candidate c[] = {idle("loading", 10, 1), idle("b", 10, 2)};
-        c[0].ready = false;
-        expect(c, 10, "b");
-        expect_none(c, 11);
-}
-END_TEST
-
-START_TEST(what_holds_nothing_stays)
-{
-        struct evict_candidate c[] = {idle("empty", 0, 1), idle("b", 10, 2)};
-        expect(c, 10, "b");
 }
 END_TEST
 
@@ -249,10 +234,7 @@ int main(void)
         tcase_add_test(waste, a_victim_that_another_makes_needless_is_spared);
         tcase_add_test(waste, a_later_one_is_not_taken_to_spare_several_earlier_ones);
         TCase *stay = suite_group("who stays", NULL, NULL, 10);
-        tcase_add_test(stay, leased_models_stay);
-        tcase_add_test(stay, pinned_models_stay);
-        tcase_add_test(stay, what_is_not_ready_stays);
-        tcase_add_test(stay, what_holds_nothing_stays);
+        LOOP(stay, what_may_not_go_stays, stayers);
         tcase_add_test(stay, where_all_together_do_not_suffice_nobody_goes);
         TCase *subsets = suite_group("against every subset", NULL, NULL, 60);
         tcase_add_test(subsets, every_choice_is_the_best_of_all_subsets);

@@ -15,17 +15,9 @@
 
 static char *tree;
 
-/* A file below the tree, with the folders on its way. */
 static void put(const char *path, const char *text)
 {
-        char *name = format_text("%s/%s", tree, path);
-        for (char *at = strchr(name + strlen(tree) + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
-                *at = '\0';
-                mkdir(name, 0755);
-                *at = '/';
-        }
-        file_write(name, text, strlen(text));
-        free(name);
+        file_put(tree, path, text);
 }
 
 static void begin(void)

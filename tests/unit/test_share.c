@@ -81,30 +81,43 @@ END_TEST
 
 #define N 3
 
-/* Gives `turns` blocks to whoever is due, of those in the mask; counts them by share. */
-static void serve(struct share *shares, uint64_t *now, unsigned turns, unsigned mask, unsigned count[N])
+/* Of one test, in its process. */
+static struct share shares[N];
+static uint64_t now;
+
+static void begin(unsigned n, unsigned weight)
 {
+        for (unsigned i = 0; i < n; i++)
+                share_init(&shares[i], weight, now);
+}
+
+struct served {
+        unsigned count[N];
+};
+
+/* Gives `turns` blocks to whoever is due, of those in the mask; counts them by share. */
+static struct served serve(unsigned turns, unsigned mask)
+{
+        struct served served = {0};
         for (unsigned t = 0; t < turns; t++) {
                 unsigned first = N;
                 for (unsigned i = 0; i < N; i++)
                         if ((mask & 1u << i) && (first == N || share_before(&shares[i], &shares[first])))
                                 first = i;
-                share_take(&shares[first], now, 8 * MiB);
-                count[first]++;
+                share_take(&shares[first], &now, 8 * MiB);
+                served.count[first]++;
         }
+        return served;
 }
 
 START_TEST(turns_follow_the_weights)
 {
-        struct share shares[N];
-        uint64_t now = 0;
-        unsigned count[N] = {0};
         for (unsigned i = 0; i < N; i++)
                 share_init(&shares[i], 100u << i, now);
-        serve(shares, &now, 7000, 7, count);
+        struct served served = serve(7000, 7);
         for (unsigned i = 0; i < N; i++) {
-                ck_assert_uint_ge(count[i], (1000u << i) - 2);
-                ck_assert_uint_le(count[i], (1000u << i) + 2);
+                ck_assert_uint_ge(served.count[i], (1000u << i) - 2);
+                ck_assert_uint_le(served.count[i], (1000u << i) + 2);
         }
 }
 END_TEST
@@ -112,7 +125,6 @@ END_TEST
 START_TEST(small_blocks_come_more_often_than_large_ones)
 {
         struct share small, large;
-        uint64_t now = 0;
         unsigned n_small = 0, n_large = 0;
         share_init(&small, 100, now);
         share_init(&large, 100, now);
@@ -129,57 +141,43 @@ END_TEST
 
 START_TEST(who_comes_late_gets_its_share_from_then_on_and_no_more)
 {
-        struct share shares[N];
-        uint64_t now = 0;
-        unsigned early[N] = {0}, both[N] = {0};
-        share_init(&shares[0], 100, now);
-        serve(shares, &now, 1000, 1, early);
+        begin(1, 100);
+        serve(1000, 1);
         share_init(&shares[1], 100, now);
-        serve(shares, &now, 100, 3, both);
-        ck_assert_uint_ge(both[0], 49);
-        ck_assert_uint_ge(both[1], 49);
+        struct served both = serve(100, 3);
+        ck_assert_uint_ge(both.count[0], 49);
+        ck_assert_uint_ge(both.count[1], 49);
 }
 END_TEST
 
 START_TEST(who_could_not_take_any_has_saved_nothing_up)
 {
-        struct share shares[N];
-        uint64_t now = 0;
-        unsigned count[N] = {0}, after[N] = {0};
-        for (unsigned i = 0; i < 2; i++)
-                share_init(&shares[i], 100, now);
-        serve(shares, &now, 1000, 1, count); /* the second is held up */
-        serve(shares, &now, 100, 3, after);
-        ck_assert_uint_ge(after[0], 48);
-        ck_assert_uint_ge(after[1], 48);
+        begin(2, 100);
+        serve(1000, 1); /* the second is held up */
+        struct served after = serve(100, 3);
+        ck_assert_uint_ge(after.count[0], 48);
+        ck_assert_uint_ge(after.count[1], 48);
 }
 END_TEST
 
 START_TEST(a_new_weight_counts_at_once)
 {
-        struct share shares[N];
-        uint64_t now = 0;
-        unsigned before[N] = {0}, after[N] = {0};
-        for (unsigned i = 0; i < 2; i++)
-                share_init(&shares[i], 100, now);
-        serve(shares, &now, 100, 3, before);
+        begin(2, 100);
+        serve(100, 3);
         shares[1].weight = 900;
-        serve(shares, &now, 1000, 3, after);
-        ck_assert_uint_ge(after[1], 895);
-        ck_assert_uint_le(after[1], 905);
+        struct served after = serve(1000, 3);
+        ck_assert_uint_ge(after.count[1], 895);
+        ck_assert_uint_le(after.count[1], 905);
 }
 END_TEST
 
 START_TEST(time_that_wraps_round_is_still_time)
 {
-        struct share shares[N];
-        uint64_t now = UINT64_MAX - 100;
-        unsigned count[N] = {0};
-        for (unsigned i = 0; i < 2; i++)
-                share_init(&shares[i], 100, now);
-        serve(shares, &now, 100, 3, count);
-        ck_assert_uint_eq(count[0], 50);
-        ck_assert_uint_eq(count[1], 50);
+        now = UINT64_MAX - 100;
+        begin(2, 100);
+        struct served served = serve(100, 3);
+        ck_assert_uint_eq(served.count[0], 50);
+        ck_assert_uint_eq(served.count[1], 50);
 }
 END_TEST
 
