@@ -46,7 +46,7 @@
         CALL(curl_global_init, 2, 0) CALL(curl_easy_init, 0, ENOMEM) CALL(curl_easy_setopt, 27, 0) \
         CALL(curl_easy_pause, 43, 0) CALL(curl_slist_append, 0, ENOMEM) \
         CALL(curl_multi_init, 0, ENOMEM) CALL(curl_multi_add_handle, 3, 0) CALL(curl_multi_perform, 3, 0) \
-        CALL(curl_multi_poll, 3, 0) \
+        CALL(curl_multi_poll, 3, 0) CALL(curl_share_init, 0, ENOMEM) CALL(curl_share_setopt, 4, 0) \
         /* users and groups; these answer the error itself */ \
         CALL(getpwnam_r, ENOMEM, 0) CALL(getpwuid_r, ENOMEM, 0) CALL(getgrnam_r, ENOMEM, 0) \
         /* the rest */ \
