@@ -10,6 +10,7 @@
 #include "daemon/base/inherit.h"
 #include "daemon/base/log.h"
 #include "daemon/base/notify.h"
+#include "daemon/base/prompt.h"
 #include "daemon/base/machine.h"
 #include "daemon/config/devices.h"
 #include "daemon/config/reload.h"
@@ -314,6 +315,7 @@ static void take_apart(struct daemon *d)
         uv_walk(&d->loop, close_handle, NULL);
         uv_run(&d->loop, UV_RUN_DEFAULT);
         require(uv_loop_close(&d->loop) == 0);
+        stall_watch_deinit(&d->stall);
         monitor_free(d->monitor);
         resident_deinit(&d->resident);
         room_deinit(&d->room);
@@ -348,6 +350,8 @@ static int start(struct daemon *d, struct error *error)
                 r = monitor_new(&d->monitor, &d->server, d->config.metrics.listen, error);
         if (r < 0)
                 return r;
+        if (!prompt_this_thread())
+                log_debug("the loop runs at the nice value of the rest: no right to a better one (RLIMIT_NICE)");
         stall_watch_start(&d->stall, &d->loop);
         uv_timer_init(&d->loop, &d->ending);
         manager_start(&d->manager, &d->loop);

@@ -4,6 +4,10 @@
 #include "daemon/base/metric.h"
 #include "daemon/base/util.h"
 
+#include <fcntl.h>
+#include <inttypes.h>
+
+#define LOOK_NS (UINT64_C(1) * 1000000)
 #define METRIC_FROM_NS (UINT64_C(10) * 1000000) /* shorter ones would cost more than they tell */
 
 uint64_t stall_bound_ns(unsigned bucket)
@@ -13,16 +17,20 @@ uint64_t stall_bound_ns(unsigned bucket)
         return bucket < ARRAY_SIZE(bounds) ? bounds[bucket] * UINT64_C(1000000) : UINT64_MAX;
 }
 
-uint64_t stall_turn(struct stall *stall, uint64_t now, uint64_t idle)
+/* Of clocks that are read one after the other. */
+static uint64_t less(uint64_t a, uint64_t b)
 {
-        uint64_t passed = now - stall->last_ns, waited = idle - stall->last_idle_ns;
-        bool first = stall->last_ns == 0;
-        stall->last_ns = now;
-        stall->last_idle_ns = idle;
-        if (first)
+        return a > b ? a - b : 0;
+}
+
+uint64_t stall_turn(struct stall *stall, const struct stall_clocks *clocks)
+{
+        const struct stall_clocks last = stall->last;
+        stall->last = *clocks;
+        if (last.now_ns == 0)
                 return 0;
-        /* The two clocks are read one after the other. */
-        uint64_t busy = passed > waited ? passed - waited : 0;
+        uint64_t busy = less(clocks->now_ns - last.now_ns, clocks->idle_ns - last.idle_ns);
+        uint64_t own = less(busy, clocks->ready_ns - last.ready_ns);
         unsigned bucket = 0;
         while (busy >= stall_bound_ns(bucket) && bucket < STALL_BUCKETS - 1)
                 bucket++;
@@ -30,7 +38,28 @@ uint64_t stall_turn(struct stall *stall, uint64_t now, uint64_t idle)
         stall->turns++;
         if (busy > stall->longest_ns)
                 stall->longest_ns = busy;
+        if (own > stall->longest_own_ns)
+                stall->longest_own_ns = own;
         return busy;
+}
+
+/* ---- on a loop ---- */
+
+/* "time on a processor, time ready without one, ...", in nanoseconds. A look costs a microsecond, so that
+ * turns of less than LOOK_NS go without: what they waited is then counted in a later one. */
+static void look(struct stall_watch *watch)
+{
+        char text[96];
+        uint64_t before = watch->clocks.ready_ns;
+        if (watch->schedstat < 0 || watch->clocks.now_ns - watch->looked_ns < LOOK_NS)
+                return;
+        watch->looked_ns = watch->clocks.now_ns;
+        ssize_t n = pread(watch->schedstat, text, sizeof(text) - 1, 0);
+        if (n <= 0)
+                return;
+        text[n] = '\0';
+        if (sscanf(text, "%*u %" SCNu64, &watch->clocks.ready_ns) == 1)
+                metric_add(METRIC_LOOP_READY, less(watch->clocks.ready_ns, before));
 }
 
 /* Callbacks run inside the loop's poll, so the time around it is asked for, and not the one between
@@ -38,16 +67,25 @@ uint64_t stall_turn(struct stall *stall, uint64_t now, uint64_t idle)
 static void on_about_to_wait(uv_prepare_t *prepare)
 {
         struct stall_watch *watch = container_of(prepare, struct stall_watch, prepare);
-        uint64_t busy = stall_turn(&watch->stall, uv_hrtime(), uv_metrics_idle_time(prepare->loop));
+        watch->clocks.now_ns = uv_hrtime();
+        watch->clocks.idle_ns = uv_metrics_idle_time(prepare->loop);
+        look(watch);
+        uint64_t busy = stall_turn(&watch->stall, &watch->clocks);
         if (busy >= METRIC_FROM_NS)
                 metric_observe(METRIC_LOOP_STALL, busy);
 }
 
 void stall_watch_start(struct stall_watch *watch, uv_loop_t *loop)
 {
-        *watch = (struct stall_watch){.stall = {.turns = 0}};
+        *watch = (struct stall_watch){.schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)};
         uv_loop_configure(loop, UV_METRICS_IDLE_TIME);
         uv_prepare_init(loop, &watch->prepare);
         uv_prepare_start(&watch->prepare, on_about_to_wait);
         uv_unref((uv_handle_t *)&watch->prepare);
+}
+
+void stall_watch_deinit(struct stall_watch *watch)
+{
+        close_p(&watch->schedstat);
+        watch->schedstat = -1;
 }

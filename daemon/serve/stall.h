@@ -3,6 +3,10 @@
  * How long the loop keeps everybody waiting: the time from one wait for events to the next, less
  * what was spent waiting. Kept as the longest of all and as a histogram, shown by `status`, and
  * handed to the metrics.
+ *
+ * On a machine with more to do than processors most of it may be time in which the loop was ready and
+ * had no processor. The kernel counts that (schedstat), so the longest turn without it is told as well:
+ * what the loop did itself, or waited for in a lock or a call.
  */
 #ifndef DAEMON_SERVE_STALL_H
 #define DAEMON_SERVE_STALL_H
@@ -19,25 +23,33 @@
 
 struct stall {
         uint64_t turns, longest_ns;
+        uint64_t longest_own_ns; /* less the time without a processor */
         uint64_t counts[STALL_BUCKETS];
-        uint64_t last_ns, last_idle_ns; /* at the wait before; 0: none yet */
+        struct stall_clocks {
+                uint64_t now_ns;
+                uint64_t idle_ns;  /* in all: waiting for events */
+                uint64_t ready_ns; /* in all: without a processor, whether in a turn or when an event came */
+        } last;                    /* at the wait before; none yet: 0 */
 };
 
 /* UINT64_MAX for the last. */
 uint64_t stall_bound_ns(unsigned bucket);
 
-/* The loop is about to wait. `idle_ns`: what it has spent waiting in all. Answers the busy time
- * since the wait before. Pure. */
-uint64_t stall_turn(struct stall *stall, uint64_t now_ns, uint64_t idle_ns);
+/* The loop is about to wait. Answers the busy time since the wait before. Pure. */
+uint64_t stall_turn(struct stall *stall, const struct stall_clocks *clocks);
 
 /* ---- on a loop ---- */
 
 struct stall_watch {
         struct stall stall;
         uv_prepare_t prepare;
+        int schedstat; /* of the loop's thread; -1 where the kernel does not tell */
+        struct stall_clocks clocks;
+        uint64_t looked_ns; /* into schedstat */
 };
 
-/* Before anything else runs on the loop. Closed with the loop's other handles. */
+/* By the loop's thread, before anything else runs on the loop. Closed with the loop's other handles. */
 void stall_watch_start(struct stall_watch *watch, uv_loop_t *loop);
+void stall_watch_deinit(struct stall_watch *watch);
 
 #endif

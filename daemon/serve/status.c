@@ -114,9 +114,10 @@ static void write_workers(struct writer *w, struct work_pool *pool)
 static void write_loop(struct writer *w, const struct stall *stall)
 {
         writer_key(w, "loop");
-        writer_map(w, 3);
+        writer_map(w, 4);
         writer_ku64(w, "turns", stall->turns);
         writer_ku64(w, "longest_ns", stall->longest_ns);
+        writer_ku64(w, "longest_own_ns", stall->longest_own_ns);
         writer_key(w, "histogram");
         writer_array(w, STALL_BUCKETS);
         for (unsigned i = 0; i < STALL_BUCKETS; i++) {

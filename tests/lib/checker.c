@@ -59,7 +59,7 @@ static void finish(struct checker *c, unsigned fds)
                 differ(c, "%" PRIu64 " bytes are left", device_bytes(c, "used"));
         if (count_entries(c, "fd") > fds)
                 differ(c, "%u descriptors, %u at the beginning", count_entries(c, "fd"), fds);
-        c->counts->stall_ns = longest_stall(c);
+        note_stall(c);
         streamer_close(c->client);
         if (daemon_stop(&c->daemon) != 0)
                 daemon_die(&c->daemon, "did not end well");
@@ -89,5 +89,6 @@ void checker_print(const struct checker_counts *counts)
 #define X(name) printf(" " #name " %" PRIu64, counts->name);
         CHECKER_COUNTS(X)
 #undef X
-        printf(", longest stall %.1f ms\n", (double)counts->stall_ns / 1e6);
+        printf(", longest stall %.1f ms, its own %.1f ms\n", (double)counts->stall_ns / 1e6,
+               (double)counts->own_stall_ns / 1e6);
 }

@@ -56,12 +56,12 @@ uint64_t device_bytes(struct checker *c, const char *which)
         return bytes;
 }
 
-uint64_t longest_stall(struct checker *c)
+void note_stall(struct checker *c)
 {
-        json_t *status = ask(c, "status", NULL);
-        uint64_t ns = json_number(json_object_get(status, "loop"), "longest_ns");
+        json_t *status = ask(c, "status", NULL), *loop = json_object_get(status, "loop");
+        c->counts->stall_ns = json_number(loop, "longest_ns");
+        c->counts->own_stall_ns = json_number(loop, "longest_own_ns");
         json_decref(status);
-        return ns;
 }
 
 /* ---- the model of it ---- */

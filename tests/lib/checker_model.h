@@ -53,7 +53,7 @@ const char *name_of(unsigned n);
 
 json_t *ask(struct checker *c, const char *verb, const char *args);
 uint64_t device_bytes(struct checker *c, const char *which); /* "used", "quarantined" */
-uint64_t longest_stall(struct checker *c);                   /* ns, of its loop */
+void note_stall(struct checker *c);                          /* into the counts */
 
 /* ---- the model ---- */
 

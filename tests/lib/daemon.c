@@ -117,6 +117,7 @@ static _Noreturn void exec_daemon(const struct daemon *d, const char *notify, co
         must(dup2(log, STDOUT_FILENO));
         must(dup2(log, STDERR_FILENO));
         signal(SIGPIPE, SIG_DFL);
+        setsid(); /* as a service has it: the scheduler shares among sessions first */
         setenv("NOTIFY_SOCKET", notify, 1);
         unsetenv("STREAMERD_SOCKET");
         prctl(PR_SET_PDEATHSIG, SIGKILL);
