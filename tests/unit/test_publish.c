@@ -6,135 +6,7 @@
  * Blocks are landed here by hand, in any order and by several threads; what a client would see is
  * read through the tables as a client reads them.
  */
-#include "tests/lib/core.h"
-
-#include "daemon/base/util.h"
-#include "daemon/load/publish.h"
-
-#include <string.h>
-
-#define BLOCK (2 * MiB)
-
-static const struct device_layout layout = {.page = 4096, .align = 1, .granularity = 2 * MiB};
-
-static struct model *model;
-static struct resolved resolved;
-static struct publish publish;
-#define TARGETS 2
-static struct read_target targets[TARGETS];
-static struct read_target *const target_list[TARGETS] = {&targets[0], &targets[1]};
-static unsigned char *images[8]; /* of the files */
-static const struct plan *plan;
-
-static void publish_open(const char *path, bool by_file)
-{
-        struct error error = {0};
-        core_resolve(&resolved, path, &layout, BLOCK);
-        plan = &resolved.plan;
-        for (size_t i = 0; i < resolved.set.n_objects; i++)
-                images[i] = (unsigned char *)file_read(resolved.set.objects[i].path, NULL);
-        for (size_t i = 0; i < TARGETS; i++)
-                targets[i] = (struct read_target){.dead = false};
-        ck_assert_int_eq(publish_init(&publish, &resolved, target_list, TARGETS, by_file, &error), 0);
-}
-
-static void build(void)
-{
-        struct error error = {0};
-        ck_assert_msg(publish_build(&publish, 42, plan->segments, &error) == 0, "%s", error.text);
-}
-
-static void end(void)
-{
-        publish_deinit(&publish);
-        for (size_t i = 0; i < resolved.set.n_objects; i++)
-                free(images[i]);
-        resolve_deinit(&resolved);
-        model = model_free(model);
-}
-
-/* What a reader thread does with a block. */
-static bool land(size_t block)
-{
-        const struct plan_block *b = &plan->blocks[block];
-        struct plan_cursor cursor;
-        struct plan_piece piece;
-        plan_pieces_begin(b, &cursor);
-        while (plan_pieces_next(plan, b, &cursor, &piece))
-                hash_bytes(images[b->file] + b->file_off + piece.in_block, piece.len, publish.leaves[piece.leaf]);
-        return publish_landed(&publish, b);
-}
-
-static struct manifest_view view_of(void)
-{
-        struct manifest_view view;
-        const char *why = "";
-        int r = manifest_open(&view, publish.manifest.map, publish.manifest.size, &why);
-        ck_assert_msg(r == 0, "%s", why);
-        return view;
-}
-
-static const struct arrival_header *log_of(size_t target)
-{
-        return publish.logs[target].map;
-}
-
-static uint64_t visible(void)
-{
-        return __atomic_load_n(&log_of(0)->count, __ATOMIC_ACQUIRE);
-}
-
-static uint32_t arrival(uint64_t i)
-{
-        return ((const uint32_t *)(log_of(0) + 1))[i];
-}
-
-/* The model's own number of a record. */
-static size_t tensor_of(const struct manifest_view *view, uint64_t record)
-{
-        const char *why = "";
-        ck_assert_msg(manifest_check(view, record, &why) == 0, "%s", why);
-        size_t i = model_index(model, view->strings + view->records[record].name_off);
-        ck_assert_uint_lt(i, model->n);
-        return i;
-}
-
-static void digest_is_right(const struct manifest_view *view, uint64_t record)
-{
-        unsigned char want[DIGEST_SIZE];
-        model_tensor_digest(model, tensor_of(view, record), want);
-        ck_assert_mem_eq(view->records[record].digest, want, DIGEST_SIZE);
-}
-
-static bool arrived(const struct manifest_view *view, const char *name)
-{
-        for (uint64_t i = 0; i < visible(); i++)
-                if (strcmp(view->strings + view->records[arrival(i)].name_off, name) == 0)
-                        return true;
-        return false;
-}
-
-/* ---- models ---- */
-
-/* Tensors of less than a leaf, of several, of several blocks; many in one block; empty ones. */
-static void begin_mixed(void)
-{
-        model = model_new(11);
-        model_set_metadata(model, "{\"format\":\"pt\",\"note\":\"\\u00e4\"}");
-        model_add(model, "zeta", "U8", (uint64_t[]){5 * MiB + 3}, 1);
-        model_add(model, "alpha", "BF16", (uint64_t[]){4, 300, 2}, 3);
-        model_add(model, "empty", "F32", (uint64_t[]){0, 9}, 2);
-        model_add_many(model, "small", 600, 500);
-        model_add(model, "mid", "F32", (uint64_t[]){MiB}, 1);
-        model_add(model, "scalar", "F64", NULL, 0);
-        model_add(model, "last", "U8", (uint64_t[]){MiB + 1}, 1);
-}
-
-static void begin_one_file(void)
-{
-        begin_mixed();
-        publish_open(core_write(model, "one.safetensors"), false);
-}
+#include "tests/unit/publish_stage.h"
 
 /* Three tensors, a block each. */
 static void begin_three_blocks(void)
@@ -147,13 +19,17 @@ static void begin_three_blocks(void)
         ck_assert_uint_eq(plan->n_blocks, 3);
 }
 
-static void begin_by_file(void)
+static uint32_t arrival(uint64_t i)
 {
-        begin_mixed();
-        char *folder = suite_path("by-file");
-        model_write_sharded(model, folder, 3, true);
-        publish_open(folder, true);
-        ck_assert_uint_eq(resolved.set.n_objects, 3);
+        return ((const uint32_t *)(log_of(0) + 1))[i];
+}
+
+static bool arrived(const struct manifest_view *view, const char *name)
+{
+        for (uint64_t i = 0; i < visible(); i++)
+                if (strcmp(view->strings + view->records[arrival(i)].name_off, name) == 0)
+                        return true;
+        return false;
 }
 
 /* ---- when ---- */
@@ -392,125 +268,6 @@ START_TEST(each_file_is_whole_once_and_stale_tensors_do_not_count)
 }
 END_TEST
 
-/* ---- the tables ---- */
-
-static void land_all(void)
-{
-        publish_begin(&publish);
-        for (size_t i = 0; i < plan->n_blocks; i++)
-                land(i);
-}
-
-START_TEST(the_manifest_is_one_that_clients_accept)
-{
-        build();
-        struct manifest_view view = view_of();
-        const char *why;
-        ck_assert_uint_eq(view.header->generation, 42);
-        ck_assert_uint_eq(view.header->data_bytes, model->bytes);
-        ck_assert_uint_eq(view.header->n_records, model->n);
-        ck_assert_uint_eq(view.header->n_segments, plan->n_segments);
-        for (size_t i = 0; i < model->n; i++) {
-                const struct model_tensor *t = &model->tensors[i];
-                int64_t at = manifest_find(&view, t->name, strlen(t->name), &why);
-                ck_assert_msg(at >= 0, "%s", t->name);
-                const struct manifest_record *r = &view.records[at];
-                ck_assert_uint_eq(tensor_of(&view, (uint64_t)at), i);
-                ck_assert_str_eq(dtype_name(r->dtype), t->dtype);
-                ck_assert_uint_eq(r->rank, t->rank);
-                ck_assert_mem_eq(view.shapes + r->shape_off, t->shape, t->rank * sizeof(uint64_t));
-                ck_assert_uint_eq(r->bytes, t->bytes);
-        }
-}
-END_TEST
-
-START_TEST(records_say_where_the_plan_has_put_the_tensors)
-{
-        build();
-        struct manifest_view view = view_of();
-        for (size_t i = 0; i < plan->n_tensors; i++) {
-                const char *why, *name = model->tensors[core_tensor(&resolved, model, i)].name;
-                const struct manifest_record *r = &view.records[manifest_find(&view, name, strlen(name), &why)];
-                ck_assert_uint_eq(r->segment, plan->tensors[i].segment);
-                ck_assert_uint_eq(r->offset, plan->tensors[i].offset);
-        }
-}
-END_TEST
-
-START_TEST(metadata_of_the_file_is_in_the_manifest)
-{
-        build();
-        struct manifest_view view = view_of();
-        ck_assert_str_eq(manifest_metadata(&view, "format"), "pt");
-        ck_assert_str_eq(manifest_metadata(&view, "note"), "\xc3\xa4");
-        ck_assert_ptr_null(manifest_metadata(&view, "other"));
-}
-END_TEST
-
-START_TEST(digests_are_what_others_compute)
-{
-        struct error error = {0};
-        unsigned char digest[DIGEST_SIZE];
-        char got[33], want[33];
-        build();
-        land_all();
-        struct manifest_view view = view_of();
-        for (uint64_t i = 0; i < view.header->n_records; i++)
-                digest_is_right(&view, i);
-        ck_assert_int_eq(publish_finish(&publish, digest, &error), 0);
-        for (size_t i = 0; i < DIGEST_SIZE; i++)
-                snprintf(got + 2 * i, 3, "%02x", digest[i]);
-        model_digest(model, want);
-        ck_assert_str_eq(got, want);
-        ck_assert_mem_eq(view.header->digest, digest, DIGEST_SIZE);
-}
-END_TEST
-
-START_TEST(sharding_changes_no_digest)
-{
-        struct error error = {0};
-        unsigned char digest[DIGEST_SIZE];
-        char got[33], want[33];
-        build();
-        land_all();
-        for (size_t i = 0; i < 3; i++)
-                publish_file(&publish, i);
-        ck_assert_int_eq(publish_finish(&publish, digest, &error), 0);
-        for (size_t i = 0; i < DIGEST_SIZE; i++)
-                snprintf(got + 2 * i, 3, "%02x", digest[i]);
-        model_digest(model, want);
-        ck_assert_str_eq(got, want);
-}
-END_TEST
-
-START_TEST(the_model_digest_is_not_there_before_the_end)
-{
-        static const unsigned char zero[DIGEST_SIZE];
-        build();
-        land_all();
-        struct manifest_view view = view_of();
-        ck_assert_mem_eq(view.header->digest, zero, DIGEST_SIZE);
-}
-END_TEST
-
-START_TEST(a_model_without_tensors_has_tables_too)
-{
-        struct error error = {0};
-        unsigned char digest[DIGEST_SIZE], want[DIGEST_SIZE];
-        model = model_new(1);
-        publish_open(core_write(model, "none.safetensors"), false);
-        publish_begin(&publish);
-        build();
-        struct manifest_view view = view_of();
-        ck_assert_uint_eq(view.header->n_records, 0);
-        ck_assert_uint_eq(visible(), 0);
-        ck_assert_int_eq(publish_finish(&publish, digest, &error), 0);
-        hash_bytes("", 0, want);
-        ck_assert_mem_eq(digest, want, DIGEST_SIZE);
-        end();
-}
-END_TEST
-
 /* ---- several targets ---- */
 
 static uint64_t visible_in(size_t target)
@@ -578,15 +335,6 @@ int main(void)
         tcase_add_test(by_file, tensors_are_held_back_until_their_file_is_released);
         tcase_add_test(by_file, a_file_released_before_the_manifest_is_seen_with_it);
         tcase_add_test(by_file, each_file_is_whole_once_and_stale_tensors_do_not_count);
-        tcase_add_test(by_file, sharding_changes_no_digest);
-        TCase *tables = core_group("tables", begin_one_file, end);
-        tcase_add_test(tables, the_manifest_is_one_that_clients_accept);
-        tcase_add_test(tables, records_say_where_the_plan_has_put_the_tensors);
-        tcase_add_test(tables, metadata_of_the_file_is_in_the_manifest);
-        tcase_add_test(tables, digests_are_what_others_compute);
-        tcase_add_test(tables, the_model_digest_is_not_there_before_the_end);
-        TCase *none = core_group("no tensors", NULL, NULL);
-        tcase_add_test(none, a_model_without_tensors_has_tables_too);
         TCase *several = core_group("several targets", begin_three_blocks, end);
         tcase_add_test(several, each_target_has_a_log_of_its_own);
         tcase_add_loop_test(several, the_log_of_a_dead_target_stands_still, 0, 3);

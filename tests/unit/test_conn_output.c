@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a connection sends: to clients that do not read, descriptors on their way, and the two ways of
+ * closing.
+ */
+#include "tests/unit/conn_stage.h"
+
+/* A frame of the daemon with `len` bytes of text. */
+static void reply(size_t len, char c, const int *fds, size_t n_fds)
+{
+        struct writer w;
+        char *text = must_alloc(len);
+        memset(text, c, len);
+        conn_writer(&w);
+        writer_strn(&w, text, len);
+        free(text);
+        conn_send(conn, &w, fds, n_fds);
+}
+
+static size_t read_bytes(unsigned char *to, size_t len)
+{
+        size_t used = 0;
+        while (used < len && read_some(to, &used, len))
+                uv_run(&core_loop, UV_RUN_NOWAIT);
+        return used;
+}
+
+/* ---- clients that do not read ---- */
+
+/* Fills the kernel's buffer and then ours beyond its limit: the number of replies. */
+static unsigned flood(size_t len)
+{
+        unsigned n = 0;
+        while (!conn->paused) {
+                reply(len, (char)('a' + n % 26), NULL, 0);
+                n++;
+        }
+        return n;
+}
+
+START_TEST(a_client_that_does_not_read_is_not_read)
+{
+        unsigned char data[64];
+        flood(16 * KiB);
+        ck_assert_uint_gt(conn->out_bytes, OUTPUT_LIMIT);
+        ck_assert(!conn_writable(conn));
+        send_bytes(data, put_frame(data, "request"));
+        core_settle();
+        ck_assert_uint_eq(frames, 0);
+        ck_assert(!closed);
+}
+END_TEST
+
+START_TEST(reading_again_resumes_it_and_every_byte_arrives)
+{
+        unsigned char data[64];
+        unsigned n = flood(16 * KiB);
+        send_bytes(data, put_frame(data, "request"));
+        core_settle();
+        size_t one = FRAME_HEADER + 3 + 16 * KiB, total = n * one; /* msgpack: str 16 and its length */
+        unsigned char *got = must_alloc(total);
+        ck_assert_uint_eq(read_bytes(got, total), total);
+        core_until(frames == 1);
+        for (unsigned i = 0; i < n; i++)
+                for (size_t k = FRAME_HEADER + 3; k < one; k += 997)
+                        ck_assert_int_eq(got[i * one + k], 'a' + (int)(i % 26));
+        ck_assert_uint_eq(conn->out_bytes, 0);
+        ck_assert(conn_writable(conn));
+        ck_assert_uint_gt(drains, 0);
+        free(got);
+}
+END_TEST
+
+static void answer(void)
+{
+        reply(8 * KiB, 'r', NULL, 0);
+}
+
+/* As many requests as it likes: what waits here stays bounded. */
+START_TEST(a_client_that_asks_and_never_reads_cannot_make_the_daemon_grow)
+{
+        unsigned char data[64];
+        size_t n = put_frame(data, "ask");
+        on_frame = answer;
+        for (int i = 0; i < 2000; i++) {
+                ssize_t sent = send(client, data, n, MSG_NOSIGNAL);
+                core_settle();
+                if (sent < 0)
+                        break;
+                ck_assert_int_eq(sent, (ssize_t)n);
+        }
+        ck_assert(conn->paused);
+        ck_assert_uint_le(conn->out_bytes, OUTPUT_LIMIT + 9 * KiB);
+        unsigned before = frames;
+        core_settle();
+        ck_assert_uint_eq(frames, before);
+}
+END_TEST
+
+START_TEST(a_paused_client_that_goes_is_closed)
+{
+        flood(16 * KiB);
+        close(client);
+        client = -1;
+        core_until(closed);
+}
+END_TEST
+
+/* ---- descriptors ---- */
+
+/* The kernel may still hold the message: the count goes down when it was read. */
+START_TEST(descriptors_are_counted_until_they_are_read)
+{
+        int fds[3], got[3];
+        size_t n_got = 0;
+        char buffer[64];
+        for (size_t i = 0; i < 3; i++)
+                fds[i] = must(eventfd(0, EFD_CLOEXEC));
+        reply(4, 'f', fds, 3);
+        ck_assert_uint_eq(conn_fds_in_flight(conn), 3);
+        reply(4, 'g', fds, 1);
+        ck_assert_uint_eq(conn_fds_in_flight(conn), 4);
+        ck_assert_int_gt(frame_recv_fds(client, buffer, sizeof(buffer), got, &n_got, 3), 0);
+        ck_assert_uint_eq(n_got, 3);
+        n_got = 0;
+        ck_assert_int_gt(frame_recv_fds(client, buffer, sizeof(buffer), got, &n_got, 3), 0);
+        ck_assert_uint_eq(n_got, 1);
+        ck_assert_uint_eq(conn_fds_in_flight(conn), 0);
+}
+END_TEST
+
+START_TEST(descriptors_that_must_wait_are_kept_open_for_it)
+{
+        int fd = must(eventfd(7, EFD_CLOEXEC)), got[1] = {-1};
+        size_t n_got = 0;
+        unsigned n = flood(16 * KiB);
+        reply(4, 'f', &fd, 1);
+        close(fd);
+        unsigned char *sink = must_alloc(n * 17 * KiB);
+        read_bytes(sink, n * (FRAME_HEADER + 3 + 16 * KiB));
+        core_settle();
+        ck_assert_int_gt(frame_recv_fds(client, sink, 64, got, &n_got, 1), 0);
+        ck_assert_uint_eq(n_got, 1);
+        eventfd_t value;
+        must(eventfd_read(got[0], &value));
+        ck_assert_uint_eq(value, 7);
+        free(sink);
+}
+END_TEST
+
+START_TEST(descriptors_that_were_never_sent_are_closed_with_the_connection)
+{
+        int fd = must(eventfd(0, EFD_CLOEXEC));
+        unsigned before = process_fds(getpid());
+        flood(16 * KiB);
+        reply(4, 'f', &fd, 1);
+        ck_assert_uint_eq(process_fds(getpid()), before + 1);
+        conn_close(conn, false);
+        core_until(closed);
+        ck_assert_uint_eq(process_fds(getpid()), before - 1); /* and the connection's own */
+}
+END_TEST
+
+START_TEST(descriptors_that_a_client_sends_are_dropped)
+{
+        unsigned char data[64];
+        int fd = must(eventfd(0, EFD_CLOEXEC));
+        size_t n = put_frame(data, "gift");
+        unsigned before = process_fds(getpid());
+        ck_assert_int_eq(frame_send_fds(client, data, n, &fd, 1), (ssize_t)n);
+        core_until(frames == 1);
+        ck_assert_uint_eq(process_fds(getpid()), before);
+}
+END_TEST
+
+/* ---- closing ---- */
+
+START_TEST(closing_with_flush_sends_what_is_queued_first)
+{
+        unsigned n = flood(16 * KiB);
+        conn_close(conn, true);
+        core_settle();
+        ck_assert(!closed);
+        unsigned char *got = must_alloc((n + 1) * 17 * KiB);
+        ck_assert_uint_eq(read_to_end(got, (n + 1) * 17 * KiB), n * (FRAME_HEADER + 3 + 16 * KiB));
+        core_until(closed);
+        free(got);
+}
+END_TEST
+
+START_TEST(closing_with_flush_closes_at_once_where_nothing_is_queued)
+{
+        conn_close(conn, true);
+        ck_assert(!closed); /* never inside the call */
+        core_until(closed);
+}
+END_TEST
+
+START_TEST(closing_without_flush_drops_what_is_queued)
+{
+        unsigned n = flood(16 * KiB);
+        conn_close(conn, false);
+        core_until(closed);
+        unsigned char *got = must_alloc((n + 1) * 17 * KiB);
+        ck_assert_uint_lt(read_to_end(got, (n + 1) * 17 * KiB), n * (FRAME_HEADER + 3 + 16 * KiB));
+        free(got);
+}
+END_TEST
+
+START_TEST(a_connection_that_closes_takes_no_more_requests)
+{
+        unsigned char data[64];
+        flood(16 * KiB);
+        conn_close(conn, true);
+        send_bytes(data, put_frame(data, "late"));
+        core_settle();
+        ck_assert_uint_eq(frames, 0);
+        close(client);
+        client = -1;
+        core_until(closed);
+        ck_assert_uint_eq(frames, 0);
+}
+END_TEST
+
+static void close_now(void)
+{
+        conn_close(conn, false);
+}
+
+START_TEST(a_frame_may_close_its_own_connection)
+{
+        unsigned char data[64];
+        size_t n = put_frame(data, "bye");
+        n += put_frame(data + n, "more");
+        on_frame = close_now;
+        send_bytes(data, n);
+        core_until(closed);
+        ck_assert_str_eq(bodies, "bye|");
+}
+END_TEST
+
+START_TEST(sending_to_a_connection_that_is_closing_is_nothing)
+{
+        conn_close(conn, false);
+        reply(16, 'x', NULL, 0);
+        conn_hold(conn, true);
+        conn_tick(conn, now_ns() + 100 * SECOND);
+        core_until(closed);
+}
+END_TEST
+
+START_TEST(a_reply_over_the_frames_limit_closes_rather_than_lies)
+{
+        reply(FRAME_MAX + 1, 'x', NULL, 0);
+        core_until(closed);
+}
+END_TEST
+
+START_TEST(who_is_at_the_other_end_is_known)
+{
+        ck_assert_int_eq(conn->pid, getpid());
+        ck_assert_uint_eq(conn->caller.uid, getuid());
+        ck_assert_uint_eq(conn->caller.gid, getgid());
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("conn: output");
+        TCase *in = core_group("frames", begin, end);
+        tcase_add_test(in, who_is_at_the_other_end_is_known);
+        TCase *out = core_group("clients that do not read", begin, end);
+        tcase_add_test(out, a_client_that_does_not_read_is_not_read);
+        tcase_add_test(out, reading_again_resumes_it_and_every_byte_arrives);
+        tcase_add_test(out, a_client_that_asks_and_never_reads_cannot_make_the_daemon_grow);
+        tcase_add_test(out, a_paused_client_that_goes_is_closed);
+        TCase *fds = core_group("descriptors", begin, end);
+        tcase_add_test(fds, descriptors_are_counted_until_they_are_read);
+        tcase_add_test(fds, descriptors_that_must_wait_are_kept_open_for_it);
+        tcase_add_test(fds, descriptors_that_were_never_sent_are_closed_with_the_connection);
+        tcase_add_test(fds, descriptors_that_a_client_sends_are_dropped);
+        TCase *closing = core_group("closing", begin, end);
+        tcase_add_test(closing, closing_with_flush_sends_what_is_queued_first);
+        tcase_add_test(closing, closing_with_flush_closes_at_once_where_nothing_is_queued);
+        tcase_add_test(closing, closing_without_flush_drops_what_is_queued);
+        tcase_add_test(closing, a_connection_that_closes_takes_no_more_requests);
+        tcase_add_test(closing, a_frame_may_close_its_own_connection);
+        tcase_add_test(closing, sending_to_a_connection_that_is_closing_is_nothing);
+        tcase_add_test(closing, a_reply_over_the_frames_limit_closes_rather_than_lies);
+        return suite_run();
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Copies and mapped memory of the stand-ins for CUDA: what lands when, what waits for what, and who may
+ * write.
+ */
+#include "tests/unit/fake_cuda_stage.h"
+
+/* ---- copies ---- */
+
+START_TEST(a_copy_lands_when_its_event_fires)
+{
+        struct fake_state *state = share_state();
+        struct pipe p;
+        start();
+        pipe_begin(&p);
+        state->hold = 1;
+        pipe_copy(&p);
+        ck_assert_int_eq(api->cudaEventRecord(p.event, p.stream), CUDA_OK);
+        ck_assert_int_eq(api->cudaEventQuery(p.event), CUDA_NOT_READY);
+        ck_assert_int_eq(api->cudaGetLastError(), CUDA_OK);
+        ck_assert_uint_eq(p.device[0], 0);
+        state->hold = 0;
+        ck_assert_uint_eq(p.device[0], 0);
+        ck_assert_int_eq(api->cudaEventQuery(p.event), CUDA_OK);
+        ck_assert_uint_eq(p.device[0], 'x');
+        ck_assert_uint_eq(p.device[sizeof(p.host) - 1], 'x');
+        ck_assert_uint_eq(state->copied[0], sizeof(p.host));
+        pipe_end(&p);
+}
+END_TEST
+
+START_TEST(an_event_takes_the_time_that_was_set)
+{
+        struct pipe p;
+        setenv("FAKECUDA_EVENT_MS", "20", 1);
+        start();
+        pipe_begin(&p);
+        pipe_copy(&p);
+        uint64_t before = clock_ns();
+        ck_assert_int_eq(api->cudaEventRecord(p.event, p.stream), CUDA_OK);
+        ck_assert_int_eq(api->cudaEventSynchronize(p.event), CUDA_OK);
+        ck_assert_uint_ge(clock_ns() - before, 20000000);
+        ck_assert_uint_eq(p.device[0], 'x');
+        pipe_end(&p);
+}
+END_TEST
+
+START_TEST(a_buffer_that_changes_before_its_event_is_copied_changed)
+{
+        struct pipe p;
+        start();
+        pipe_begin(&p);
+        pipe_copy(&p);
+        ck_assert_int_eq(api->cudaEventRecord(p.event, p.stream), CUDA_OK);
+        p.host[0] = 'y';
+        ck_assert_int_eq(api->cudaEventQuery(p.event), CUDA_OK);
+        ck_assert_uint_eq(p.device[0], 'y');
+        pipe_end(&p);
+}
+END_TEST
+
+START_TEST(an_event_waits_only_for_what_was_before_it)
+{
+        struct pipe p;
+        start();
+        pipe_begin(&p);
+        ck_assert_int_eq(api->cudaEventRecord(p.event, p.stream), CUDA_OK);
+        pipe_copy(&p);
+        ck_assert_int_eq(api->cudaEventQuery(p.event), CUDA_OK);
+        ck_assert_uint_eq(p.device[0], 0);
+        ck_assert_int_eq(api->cudaStreamSynchronize(p.stream), CUDA_OK);
+        ck_assert_uint_eq(p.device[0], 'x');
+        pipe_end(&p);
+}
+END_TEST
+
+START_TEST(an_event_that_was_never_recorded_has_fired)
+{
+        struct pipe p;
+        start();
+        pipe_begin(&p);
+        ck_assert_int_eq(api->cudaEventQuery(p.event), CUDA_OK);
+        pipe_end(&p);
+}
+END_TEST
+
+START_TEST(an_event_belongs_to_one_gpu)
+{
+        struct pipe p;
+        struct CUevent_st *other;
+        setenv("FAKECUDA_DEVICES", "2", 1);
+        start();
+        pipe_begin(&p);
+        ck_assert_int_eq(api->cudaSetDevice(1), CUDA_OK);
+        ck_assert_int_eq(api->cudaEventCreateWithFlags(&other, CUDA_EVENT_DISABLE_TIMING), CUDA_OK);
+        ck_assert_int_eq(api->cudaEventRecord(other, p.stream), (enum cuda_error)400);
+        pipe_end(&p);
+}
+END_TEST
+
+START_TEST(a_copy_past_the_end_of_its_memory_is_refused)
+{
+        struct pipe p;
+        start();
+        pipe_begin(&p);
+        ck_assert_int_eq(api->cudaMemcpyAsync(p.device + 1, p.host, sizeof(p.host), CUDA_COPY_HOST_TO_DEVICE, p.stream),
+                         CUDA_INVALID_VALUE);
+        pipe_end(&p);
+}
+END_TEST
+
+START_TEST(copies_from_memory_that_is_not_pinned_are_counted)
+{
+        struct fake_state *state = share_state();
+        struct pipe p;
+        start();
+        pipe_begin(&p);
+        pipe_copy(&p);
+        ck_assert_uint_eq(state->pageable, 0);
+        ck_assert_int_eq(api->cudaMemcpyAsync(p.device, &p.device, 8, CUDA_COPY_HOST_TO_DEVICE, p.stream), CUDA_OK);
+        ck_assert_uint_eq(state->pageable, 1);
+        pipe_end(&p);
+}
+END_TEST
+
+START_TEST(memory_is_registered_once)
+{
+        struct pipe p;
+        start();
+        pipe_begin(&p);
+        ck_assert_int_eq(api->cudaHostRegister(p.host + 8, 8, CUDA_HOST_REGISTER_PORTABLE), CUDA_ALREADY_REGISTERED);
+        ck_assert_int_eq(api->cudaHostUnregister(p.host + 8), (enum cuda_error)713);
+        pipe_end(&p);
+}
+END_TEST
+
+START_TEST(free_waits_for_the_copies_to_its_gpu)
+{
+        struct fake_state *state = share_state();
+        struct pipe p;
+        setenv("FAKECUDA_EVENT_MS", "5", 1);
+        start();
+        pipe_begin(&p);
+        pipe_copy(&p);
+        ck_assert_int_eq(api->cudaFree(device_memory(MIB)), CUDA_OK);
+        ck_assert_uint_eq(state->copied[0], sizeof(p.host));
+        pipe_end(&p);
+}
+END_TEST
+
+/* Loop: the runtime's major version. */
+START_TEST(a_batch_goes_through_either_version)
+{
+        struct pipe p;
+        start_version(_i);
+        pipe_begin(&p);
+        void *to[] = {p.device, p.device + 100};
+        const void *from[] = {p.host, p.host};
+        const size_t sizes[] = {10, 20};
+        ck_assert(cuda_has_batch(api));
+        ck_assert_int_eq(cuda_copy_batch(api, to, from, sizes, 2, p.stream), CUDA_OK);
+        ck_assert_int_eq(api->cudaEventRecord(p.event, p.stream), CUDA_OK);
+        ck_assert_uint_eq(p.device[100], 0);
+        ck_assert_int_eq(api->cudaEventQuery(p.event), CUDA_OK);
+        ck_assert_uint_eq(p.device[9], 'x');
+        ck_assert_uint_eq(p.device[10], 0);
+        ck_assert_uint_eq(p.device[119], 'x');
+        ck_assert_uint_eq(p.device[120], 0);
+        pipe_end(&p);
+}
+END_TEST
+
+/* ---- virtual memory management ---- */
+
+struct vmm {
+        cu_allocation allocation;
+        cu_pointer pointer;
+        size_t size;
+};
+
+static void vmm_map(struct vmm *v, enum cu_access flags)
+{
+        struct cu_access_desc access = {.location = {CU_LOCATION_DEVICE, 0}, .flags = flags};
+        ck_assert_int_eq(api->cuMemAddressReserve(&v->pointer, v->size, 0, 0, 0), CU_OK);
+        ck_assert_int_eq(api->cuMemMap(v->pointer, v->size, 0, v->allocation, 0), CU_OK);
+        ck_assert_int_eq(api->cuMemSetAccess(v->pointer, v->size, &access, 1), CU_OK);
+}
+
+static void vmm_import(struct vmm *v, const struct exporter *e)
+{
+        v->size = e->size;
+        ck_assert_int_eq(
+                api->cuMemImportFromShareableHandle(&v->allocation, (void *)(intptr_t)e->fd, CU_HANDLE_POSIX_FD),
+                CU_OK);
+}
+
+START_TEST(a_descriptor_is_mapped_in_another_process)
+{
+        struct exporter e;
+        struct vmm v;
+        exporter_start(&e, 0, 2 * MIB, true);
+        start();
+        vmm_import(&v, &e);
+        vmm_map(&v, CU_ACCESS_READ);
+        const unsigned char *p = (const void *)(uintptr_t)v.pointer;
+        ck_assert_uint_eq(p[2 * MIB - 1], exporter_byte(0, 2 * MIB - 1));
+        exporter_stop(&e);
+        ck_assert_uint_eq(p[5], exporter_byte(0, 5)); /* it outlives the exporter */
+}
+END_TEST
+
+START_TEST(what_is_mapped_to_be_read_is_not_written)
+{
+        struct exporter e;
+        struct vmm v;
+        int status;
+        exporter_start(&e, 0, 2 * MIB, true);
+        start();
+        vmm_import(&v, &e);
+        vmm_map(&v, CU_ACCESS_READ);
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                signal(SIGSEGV, SIG_DFL);
+                *(volatile char *)(uintptr_t)v.pointer = 1;
+                _exit(0);
+        }
+        must(waitpid(pid, &status, 0));
+        ck_assert(!WIFEXITED(status) || WEXITSTATUS(status) != 0);
+        exporter_stop(&e);
+}
+END_TEST
+
+START_TEST(addresses_are_freed_after_what_is_mapped_there)
+{
+        struct exporter e;
+        struct vmm v;
+        exporter_start(&e, 0, 2 * MIB, true);
+        start();
+        vmm_import(&v, &e);
+        vmm_map(&v, CU_ACCESS_READ);
+        ck_assert_int_eq(api->cuMemAddressFree(v.pointer, v.size), CU_INVALID_VALUE);
+        ck_assert_int_eq(api->cuMemUnmap(v.pointer, v.size), CU_OK);
+        ck_assert_int_eq(api->cuMemAddressFree(v.pointer, v.size), CU_OK);
+        ck_assert_int_eq(api->cuMemRelease(v.allocation), CU_OK);
+        ck_assert_int_eq(api->cuMemRelease(v.allocation), CU_INVALID_VALUE);
+        exporter_stop(&e);
+}
+END_TEST
+
+START_TEST(vmm_memory_counts_until_its_last_mapping)
+{
+        struct cu_allocation_prop prop = {
+                .type = CU_ALLOCATION_PINNED, .handle_types = CU_HANDLE_POSIX_FD, .location = {CU_LOCATION_DEVICE, 0}};
+        struct vmm v = {.size = 6 * MIB};
+        cu_allocation second;
+        setenv("FAKECUDA_MEM_MIB", "8", 1);
+        start();
+        ck_assert_int_eq(api->cuMemCreate(&v.allocation, v.size, &prop, 0), CU_OK);
+        vmm_map(&v, CU_ACCESS_READ_WRITE);
+        ck_assert_int_eq(api->cuMemRelease(v.allocation), CU_OK);
+        ck_assert_int_eq(api->cuMemCreate(&second, 4 * MIB, &prop, 0), CU_OUT_OF_MEMORY);
+        ck_assert_int_eq(api->cuMemUnmap(v.pointer, v.size), CU_OK);
+        ck_assert_int_eq(api->cuMemCreate(&second, 4 * MIB, &prop, 0), CU_OK);
+        ck_assert_int_eq(api->cuMemCreate(&second, MIB, &prop, 0), CU_INVALID_VALUE); /* not whole granules */
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("fake CUDA: copies");
+        TCase *t = suite_group("copies", NULL, NULL, 30);
+        tcase_add_test(t, a_copy_lands_when_its_event_fires);
+        tcase_add_test(t, an_event_takes_the_time_that_was_set);
+        tcase_add_test(t, a_buffer_that_changes_before_its_event_is_copied_changed);
+        tcase_add_test(t, an_event_waits_only_for_what_was_before_it);
+        tcase_add_test(t, an_event_that_was_never_recorded_has_fired);
+        tcase_add_test(t, an_event_belongs_to_one_gpu);
+        tcase_add_test(t, a_copy_past_the_end_of_its_memory_is_refused);
+        tcase_add_test(t, copies_from_memory_that_is_not_pinned_are_counted);
+        tcase_add_test(t, memory_is_registered_once);
+        tcase_add_test(t, free_waits_for_the_copies_to_its_gpu);
+        tcase_add_loop_test(t, a_batch_goes_through_either_version, 12, 14);
+        t = suite_group("virtual memory management", NULL, NULL, 30);
+        tcase_add_test(t, a_descriptor_is_mapped_in_another_process);
+        tcase_add_test(t, what_is_mapped_to_be_read_is_not_written);
+        tcase_add_test(t, addresses_are_freed_after_what_is_mapped_there);
+        tcase_add_test(t, vmm_memory_counts_until_its_last_mapping);
+        return suite_run();
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The memory of what is resident: the budget that it takes, and the moment when it is given back, which is
+ * not the moment when it is dropped; and who is told.
+ */
+#include "tests/unit/resident_stage.h"
+
+/* ---- budget ---- */
+
+START_TEST(a_charge_takes_from_the_budget_and_a_release_gives_back)
+{
+        struct generation *g = loading_with("m", 10 * MiB);
+        ck_assert_uint_eq(fake.device.used, 10 * MiB);
+        ck_assert_uint_eq(g->charged, 10 * MiB);
+        ready(g);
+        generation_drop_name(g, "m");
+        ck_assert_uint_eq(fake.device.used, 10 * MiB); /* until it is freed */
+        core_until(resident_empty(&resident));
+        ck_assert_uint_eq(fake.device.used, 0);
+}
+END_TEST
+
+START_TEST(the_last_byte_of_the_budget_may_be_taken)
+{
+        struct error error = {0};
+        struct generation *g = loading("m");
+        ck_assert_int_eq(generation_charge(g, BUDGET, &error), 0);
+        ck_assert_int_eq(generation_charge(g, 1, &error), STREAMER_ENOMEM);
+        ck_assert_uint_eq(g->charged, BUDGET);
+        failed(g, "x");
+}
+END_TEST
+
+START_TEST(what_does_not_fit_is_told_with_figures_and_holders)
+{
+        struct error error = {0};
+        ready(loading_with("first", 40 * MiB));
+        struct generation *leased = ready(loading_with("second", 20 * MiB));
+        leased->n_leases = 1;
+        struct generation *g = loading("m");
+        ck_assert_int_eq(generation_charge(g, 10 * MiB, &error), STREAMER_ENOMEM);
+        ck_assert_ptr_nonnull(strstr(error.text, "10485760 bytes needed, 4194304 of 67108864 free"));
+        ck_assert_ptr_nonnull(strstr(error.text, "first 41943040 (ready)"));
+        ck_assert_ptr_nonnull(strstr(error.text, "second 20971520 (ready, 1 lease by"));
+        ck_assert_uint_eq(g->charged, 0);
+        ck_assert_uint_eq(fake.device.used, 60 * MiB);
+        leased->n_leases = 0;
+        failed(g, error.text);
+}
+END_TEST
+
+START_TEST(what_does_not_fit_an_empty_device_says_that_it_is_empty)
+{
+        struct error error = {0};
+        struct generation *g = loading("m");
+        ck_assert_int_eq(generation_charge(g, BUDGET + 1, &error), STREAMER_ENOMEM);
+        ck_assert_ptr_nonnull(strstr(error.text, "nothing resident"));
+        failed(g, error.text);
+}
+END_TEST
+
+START_TEST(more_holders_than_fit_the_text_are_cut)
+{
+        struct error error = {0};
+        struct generation *many[30], *g;
+        char name[120];
+        for (size_t i = 0; i < ARRAY_SIZE(many); i++) {
+                memset(name, 'n', sizeof(name));
+                snprintf(name + 100, 20, "%zu", i);
+                many[i] = loading_with(name, 2 * MiB);
+                ready(many[i]);
+        }
+        g = loading("m");
+        ck_assert_int_eq(generation_charge(g, 10 * MiB, &error), STREAMER_ENOMEM);
+        ck_assert_ptr_nonnull(strstr(error.text, "10485760 bytes needed"));
+        failed(g, error.text);
+}
+END_TEST
+
+/* ---- drop is not release ---- */
+
+START_TEST(memory_stays_while_a_lease_holds_it)
+{
+        struct generation *g = ready(loading_with("m", 2 * MiB));
+        g->n_leases = 2;
+        generation_drop_name(g, "m");
+        ck_assert_int_eq((int)g->state, (int)GENERATION_DRAINING);
+        ck_assert_ptr_eq(resident_any(&resident, "m"), g); /* for ps */
+        core_settle();
+        g->n_leases--;
+        generation_settle(g);
+        core_settle();
+        ck_assert_uint_eq(fake.freed, 0);
+        ck_assert_uint_eq(fake.device.used, 2 * MiB);
+        g->n_leases--;
+        generation_settle(g);
+        core_until(resident_empty(&resident));
+        ck_assert_uint_eq(fake.freed, 1);
+}
+END_TEST
+
+START_TEST(memory_stays_while_a_pin_holds_it)
+{
+        struct generation *g = ready(loading_with("m", 2 * MiB));
+        generation_pin(g);
+        generation_drop_name(g, "m");
+        core_settle();
+        ck_assert_uint_eq(fake.freed, 0);
+        generation_unpin(g);
+        core_until(resident_empty(&resident));
+}
+END_TEST
+
+START_TEST(a_failed_load_keeps_its_memory_for_those_who_attached_early)
+{
+        struct generation *g = loading_with("m", 2 * MiB);
+        g->n_leases = 1;
+        failed(g, "changed");
+        core_settle();
+        ck_assert_uint_eq(fake.freed, 0);
+        g->n_leases = 0;
+        generation_settle(g);
+        core_until(fake.device.used == 0);
+        ck_assert_ptr_eq(resident_failed(&resident, "m"), g); /* listed, without memory */
+        ck_assert_uint_eq(g->n_segments, 0);
+        ck_assert_int_eq(g->manifest.fd, -1);
+}
+END_TEST
+
+START_TEST(what_serves_is_never_freed_though_nobody_holds_it)
+{
+        struct generation *g = ready(loading_with("m", 2 * MiB));
+        generation_settle(g);
+        core_settle();
+        ck_assert_uint_eq(fake.freed, 0);
+        ck_assert_ptr_eq(resident_ready(&resident, "m"), g);
+}
+END_TEST
+
+START_TEST(memory_is_freed_exactly_once_on_the_devices_thread)
+{
+        struct generation *g = loading_with("m", 2 * MiB);
+        gate_init(&fake.release, false);
+        ready(g);
+        generation_drop_name(g, "m");
+        gate_await(&fake.release, 1);
+        generation_settle(g);
+        generation_settle(g);
+        core_settle();
+        ck_assert_uint_eq(fake.device.used, 2 * MiB); /* not given to others before it is free */
+        gate_open(&fake.release);
+        core_until(resident_empty(&resident));
+        ck_assert_uint_eq(gate_come(&fake.release), 1);
+        ck_assert_uint_eq(fake.device.used, 0);
+}
+END_TEST
+
+/* ---- those who wait for a change ---- */
+
+static unsigned changes_since(unsigned *last)
+{
+        unsigned n = changes - *last;
+        *last = changes;
+        return n;
+}
+
+START_TEST(each_change_is_told_once)
+{
+        unsigned last = changes;
+        struct error error = {0};
+        struct generation *g = loading("m");
+        ck_assert_uint_eq(changes_since(&last), 0);
+        ck_assert_int_eq(generation_charge(g, MiB, &error), 0);
+        ck_assert_uint_eq(changes_since(&last), 1);
+        ready(g);
+        ck_assert_uint_eq(changes_since(&last), 1);
+        resident_any(&resident, "m");
+        generation_pin(g);
+        generation_unpin(g);
+        ck_assert_uint_eq(changes_since(&last), 0);
+        generation_drop_name(g, "m");
+        ck_assert_uint_eq(changes_since(&last), 1);
+        core_until(resident_empty(&resident)); /* memory is back */
+        ck_assert_uint_eq(changes_since(&last), 1);
+        failed(loading("m"), "x");
+        ck_assert_uint_eq(changes_since(&last), 1);
+}
+END_TEST
+
+START_TEST(a_take_over_is_told_for_both)
+{
+        struct generation *old = ready(loading("m")), *new = loading("m");
+        generation_pin(old);
+        unsigned last = changes;
+        ready(new);
+        ck_assert_uint_eq(changes_since(&last), 2);
+        generation_unpin(old);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("resident: memory");
+        TCase *budget = core_group("budget", begin, end);
+        tcase_add_test(budget, a_charge_takes_from_the_budget_and_a_release_gives_back);
+        tcase_add_test(budget, the_last_byte_of_the_budget_may_be_taken);
+        tcase_add_test(budget, what_does_not_fit_is_told_with_figures_and_holders);
+        tcase_add_test(budget, what_does_not_fit_an_empty_device_says_that_it_is_empty);
+        tcase_add_test(budget, more_holders_than_fit_the_text_are_cut);
+        TCase *release = core_group("drop is not release", begin, end);
+        tcase_add_test(release, memory_stays_while_a_lease_holds_it);
+        tcase_add_test(release, memory_stays_while_a_pin_holds_it);
+        tcase_add_test(release, a_failed_load_keeps_its_memory_for_those_who_attached_early);
+        tcase_add_test(release, what_serves_is_never_freed_though_nobody_holds_it);
+        tcase_add_test(release, memory_is_freed_exactly_once_on_the_devices_thread);
+        TCase *told = core_group("those who wait for a change", begin, end);
+        tcase_add_test(told, each_change_is_told_once);
+        tcase_add_test(told, a_take_over_is_told_for_both);
+        return suite_run();
+}

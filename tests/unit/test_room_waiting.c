@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loads that wait for room: in which order, how many, who is told; and those that want it on several devices
+ * at once.
+ */
+#include "tests/unit/room_stage.h"
+
+static struct ask *and_of(struct ask *ask, int device, uint64_t bytes)
+{
+        const char *name = generation_name(ask->parts[0].generation);
+        ask->parts[1] = (struct room_part){generation_new(&resident, name, "/models/y", devices[device]), bytes};
+        ask->request.n_parts = 2;
+        return ask;
+}
+
+/* ---- waiting ---- */
+
+START_TEST(a_load_that_wants_to_wait_gets_what_becomes_free)
+{
+        struct lease *lease = lease_of(resident_model("a", 0, 8 * MiB));
+        struct ask *ask = patient(load_of("m", 0, 8 * MiB), 0);
+        waits(ask);
+        ck_assert(ask->request.blocked);
+        lease_end(&leases, lease);
+        granted(ask);
+}
+END_TEST
+
+START_TEST(priority_goes_first_then_age)
+{
+        struct generation *a = resident_model("a", 0, BUDGET);
+        room.max_blocked = 3;
+        a->pinned = true;
+        struct ask *low = patient(load_of("low", 0, 2 * MiB), 0);
+        struct ask *old = patient(load_of("old", 0, 2 * MiB), 7);
+        struct ask *new = patient(load_of("new", 0, 2 * MiB), 7);
+        waits(low);
+        a->pinned = false;
+        generation_drop_name(a, "a");
+        granted(low);
+        granted(old);
+        granted(new);
+        ck_assert_uint_eq(old->turn, 1);
+        ck_assert_uint_eq(new->turn, 2);
+        ck_assert_uint_eq(low->turn, 3);
+}
+END_TEST
+
+START_TEST(a_blocked_load_holds_up_none_that_fits)
+{
+        resident_model("a", 0, 5 * MiB)->pinned = true;
+        struct ask *big = patient(load_of("big", 0, 6 * MiB), 9);
+        waits(big);
+        granted(asked(load_of("small", 0, 5 * MiB)));
+        waits(big);
+}
+END_TEST
+
+START_TEST(only_so_many_wait)
+{
+        resident_model("a", 0, 5 * MiB)->pinned = true;
+        struct ask *a = patient(load_of("m1", 0, 6 * MiB), 0), *b = patient(load_of("m2", 0, 6 * MiB), 0);
+        struct ask *c = patient(load_of("m3", 0, 6 * MiB), 0);
+        refused(c, STREAMER_ELIMIT, "2 loads wait for memory");
+        waits(a);
+        room_withdraw(&a->request);
+        struct ask *d = patient(load_of("m4", 0, 6 * MiB), 0);
+        waits(d);
+        waits(b);
+}
+END_TEST
+
+START_TEST(requests_of_one_owner_count_as_one_of_those_that_wait)
+{
+        resident_model("a", 0, 5 * MiB)->pinned = true;
+        struct ask *a = load_of("m1", 0, 6 * MiB), *b = load_of("m2", 0, 6 * MiB);
+        a->request.owner = b->request.owner = &room;
+        waits(patient(a, 0));
+        struct ask *c = patient(load_of("m3", 0, 6 * MiB), 0);
+        waits(patient(b, 0));
+        waits(c);
+        refused(patient(load_of("m4", 0, 6 * MiB), 0), STREAMER_ELIMIT, "2 loads wait for memory");
+        room_withdraw(&a->request);
+        waits(b);
+        refused(patient(load_of("m5", 0, 6 * MiB), 0), STREAMER_ELIMIT, "2 loads wait for memory");
+}
+END_TEST
+
+static unsigned told_blocked;
+
+static void on_blocked(struct room_request *request)
+{
+        ck_assert(request->blocked);
+        told_blocked++;
+}
+
+START_TEST(who_is_blocked_is_told_once)
+{
+        struct generation *a = resident_model("a", 0, 8 * MiB);
+        struct lease *lease = lease_of(a);
+        struct ask *ask = load_of("m", 0, 8 * MiB);
+        ask->request.waits = on_blocked;
+        waits(patient(ask, 0));
+        ck_assert_uint_eq(told_blocked, 1);
+        room_stir(&room);
+        waits(ask);
+        ck_assert_uint_eq(told_blocked, 1);
+        gate_init(&fakes[0].release, false);
+        lease_end(&leases, lease); /* a is evicted, and its memory on its way */
+        core_until(!ask->request.blocked);
+        gate_open(&fakes[0].release);
+        granted(ask);
+        ck_assert_uint_eq(told_blocked, 1);
+}
+END_TEST
+
+START_TEST(a_priority_that_is_raised_moves_a_request_before_the_others)
+{
+        struct generation *a = resident_model("a", 0, BUDGET);
+        a->pinned = true;
+        struct ask *first = patient(load_of("first", 0, 2 * MiB), 7);
+        struct ask *second = patient(load_of("second", 0, 2 * MiB), 7);
+        waits(first);
+        waits(second);
+        room_set_priority(&second->request, 8);
+        room_set_priority(&first->request, 7);
+        a->pinned = false;
+        generation_drop_name(a, "a");
+        granted(first);
+        granted(second);
+        ck_assert_uint_eq(second->turn, 1);
+        room_set_priority(&first->request, 9); /* answered: nothing moves */
+}
+END_TEST
+
+START_TEST(what_could_never_fit_is_not_kept_waiting)
+{
+        refused(patient(load_of("m", 0, BUDGET + 1), 0), STREAMER_ENOMEM, "10485761 bytes needed");
+}
+END_TEST
+
+START_TEST(who_withdraws_is_not_answered)
+{
+        struct lease *lease = lease_of(resident_model("a", 0, 8 * MiB));
+        struct ask *gone = patient(load_of("gone", 0, 8 * MiB), 1), *next = patient(load_of("next", 0, 8 * MiB), 0);
+        waits(gone);
+        room_withdraw(&gone->request);
+        room_withdraw(&gone->request);
+        lease_end(&leases, lease);
+        granted(next);
+        ck_assert_uint_eq(gone->answers, 0);
+}
+END_TEST
+
+/* ---- several devices ---- */
+
+START_TEST(all_devices_or_none)
+{
+        struct generation *a = resident_model("a", 1, 8 * MiB);
+        a->pinned = true;
+        struct ask *both = asked(and_of(load_of("m", 0, 4 * MiB), 1, 4 * MiB));
+        refused(both, STREAMER_ENOMEM, "(second: a 8388608 (ready, pinned))");
+        ck_assert_uint_eq(devices[0]->used, 0);
+        a->pinned = false;
+        struct ask *again = asked(and_of(load_of("n", 0, 4 * MiB), 1, 4 * MiB));
+        granted(again);
+        ck_assert_uint_eq(again->parts[1].generation->charged, 4 * MiB);
+        ck_assert(!stands("a"));
+}
+END_TEST
+
+START_TEST(nobody_is_evicted_on_one_device_where_the_other_is_full)
+{
+        resident_model("a", 0, 8 * MiB);
+        resident_model("b", 1, 8 * MiB)->pinned = true;
+        refused(asked(and_of(load_of("m", 0, 8 * MiB), 1, 8 * MiB)), STREAMER_ENOMEM, "second: b");
+        ck_assert(stands("a"));
+}
+END_TEST
+
+START_TEST(two_that_want_both_devices_do_not_wait_for_each_other)
+{
+        struct lease *lease = lease_of(resident_model("a", 0, 6 * MiB));
+        struct ask *x = and_of(load_of("x", 0, 6 * MiB), 1, 6 * MiB);
+        struct ask *y = and_of(load_of("y", 1, 6 * MiB), 0, 6 * MiB);
+        patient(x, 0);
+        patient(y, 0);
+        waits(x);
+        waits(y);
+        ck_assert_uint_eq(devices[1]->used, 0);
+        lease_end(&leases, lease);
+        granted(x);
+        waits(y);
+        generation_ready(x->parts[0].generation);
+        generation_ready(x->parts[1].generation);
+        generation_unpin(x->parts[0].generation);
+        generation_unpin(x->parts[1].generation);
+        granted(y);
+}
+END_TEST
+
+START_TEST(parts_on_one_device_are_added_up)
+{
+        refused(asked(and_of(load_of("m", 0, 6 * MiB), 0, 6 * MiB)), STREAMER_ENOMEM, "12582912 bytes needed");
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("room: waiting");
+        TCase *waiting = core_group("waiting", begin, end);
+        tcase_add_test(waiting, a_load_that_wants_to_wait_gets_what_becomes_free);
+        tcase_add_test(waiting, priority_goes_first_then_age);
+        tcase_add_test(waiting, a_blocked_load_holds_up_none_that_fits);
+        tcase_add_test(waiting, only_so_many_wait);
+        tcase_add_test(waiting, what_could_never_fit_is_not_kept_waiting);
+        tcase_add_test(waiting, requests_of_one_owner_count_as_one_of_those_that_wait);
+        tcase_add_test(waiting, who_is_blocked_is_told_once);
+        tcase_add_test(waiting, a_priority_that_is_raised_moves_a_request_before_the_others);
+        tcase_add_test(waiting, who_withdraws_is_not_answered);
+        TCase *several = core_group("several devices", begin, end);
+        tcase_add_test(several, all_devices_or_none);
+        tcase_add_test(several, nobody_is_evicted_on_one_device_where_the_other_is_full);
+        tcase_add_test(several, two_that_want_both_devices_do_not_wait_for_each_other);
+        tcase_add_test(several, parts_on_one_device_are_added_up);
+        return suite_run();
+}
