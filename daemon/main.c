@@ -124,7 +124,7 @@ static void take_back(struct daemon *d)
         struct server *s = &d->server;
         const char *folder = config_text(d->config.state);
         keep_take_back(&s->keep, &d->inherit);
-        again_init(&s->again, &d->loads, &d->resident, folder);
+        server_load_again(s, folder);
         remember_init(&s->remember, &d->resident, d->pool, folder, &s->again.state);
         recheck_init(&s->recheck, &d->resident, d->pool);
 }

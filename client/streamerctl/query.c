@@ -164,6 +164,9 @@ static void show_model(const json_t *m)
         show_line("name", json_str(m, "name"));
         show_line("state", json_str(m, "state"));
         show_line("error", json_str(m, "error"));
+        if (json_u64(m, "retry_ns") > 0)
+                printf("tried       %" PRIu64 " times, again in %s\n", json_u64(m, "tries"),
+                       human_time(text, json_u64(m, "retry_ns")));
         show_line("source", json_str(m, "source"));
         show_line("digest", json_str(m, "digest"));
         if (strcmp(json_str(m, "tier"), "host") == 0)

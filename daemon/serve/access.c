@@ -41,6 +41,14 @@ static int check_name(const struct server *server, const struct conn *conn, cons
                                          name, (unsigned)g->loaded_by, (unsigned)conn->caller.uid,
                                          role_name(grant->role), grant->text);
         }
+        struct wanted wanted;
+        if (wanted_find(server, name, &wanted) && wanted.uid != conn->caller.uid &&
+            strcmp(wanted.source, canonical) != 0)
+                return error_set(error, STREAMER_EPERM,
+                                 "%s: load: another source is to be loaded under this name for uid %u, and uid %u has "
+                                 "the role %s (%s)",
+                                 name, (unsigned)wanted.uid, (unsigned)conn->caller.uid, role_name(grant->role),
+                                 grant->text);
         return 0;
 }
 
@@ -99,6 +107,12 @@ int access_check_model(const struct server *server, const struct conn *conn, con
                                          verb_desc(request->verb)->name, (unsigned)g->loaded_by,
                                          (unsigned)conn->caller.uid, role_name(grant.role), grant.text);
         }
+        struct wanted wanted;
+        if (wanted_find(server, model, &wanted) && wanted.uid != conn->caller.uid)
+                return error_set(error, STREAMER_EPERM,
+                                 "%s: %s: it is to be loaded for uid %u, and uid %u has the role %s (%s)", model,
+                                 verb_desc(request->verb)->name, (unsigned)wanted.uid, (unsigned)conn->caller.uid,
+                                 role_name(grant.role), grant.text);
         return 0;
 }
 

@@ -7,14 +7,14 @@
 #include <string.h>
 
 #define SECOND UINT64_C(1000000000)
-#define TRIES 10
-#define PAUSE_MAX (60 * SECOND)
+#define PAUSE_MAX (300 * SECOND)
 
 struct again_model {
         struct again *again;
         size_t index; /* in the state */
         unsigned tries;
         uint64_t due_ns;
+        struct error error; /* of the last try; code 0: none has failed */
         struct load_watch watch;
 };
 
@@ -57,29 +57,47 @@ static size_t missing(const struct again_model *m, const char *devices[STATE_DEV
         return n;
 }
 
-static void try_later(struct again_model *m, const char *why)
+static uint64_t pause_after(unsigned tries)
 {
-        const char *name = model_of(m)->name;
-        if (m->tries >= TRIES) {
-                log_error("%s: was pinned and cannot be loaded again, given up after %u times: %s", name, m->tries,
-                          why);
-                forget(m);
-                return;
-        }
-        uint64_t pause = SECOND << (m->tries - 1);
-        if (pause > PAUSE_MAX)
-                pause = PAUSE_MAX;
+        uint64_t pause = SECOND;
+        for (unsigned i = 1; i < tries && pause < PAUSE_MAX; i++)
+                pause *= 2;
+        return pause < PAUSE_MAX ? pause : PAUSE_MAX;
+}
+
+static void try_later(struct again_model *m, const struct error *error)
+{
+        uint64_t pause = pause_after(m->tries);
         m->due_ns = now_ns() + pause;
-        log_warn("%s: was pinned, and is tried again in %" PRIu64 " s: %s", name, pause / SECOND, why);
+        m->error = *error;
+        log_warn("%s: was pinned, and is tried again in %" PRIu64 " s: %s", model_of(m)->name, pause / SECOND,
+                 error->text);
+        if (m->again->changed != NULL)
+                m->again->changed(m->again);
 }
 
 /* ---- loading ---- */
 
+/* Why it is not on all of its devices; NULL: it is, or is not to be. */
+static const struct error *lost_some(const struct again_model *m, const struct load *load)
+{
+        const char *devices[STATE_DEVICES];
+        if (load->state == LOAD_FAILED)
+                return &load->error;
+        if (load->state == LOAD_CANCELLED || missing(m, devices) == 0)
+                return NULL;
+        for (size_t i = 0; i < load->n_targets; i++)
+                if (load->targets[i].failed)
+                        return &load->targets[i].error;
+        return NULL;
+}
+
 static void ended(struct load_watch *watch, struct load *load)
 {
         struct again_model *m = container_of(watch, struct again_model, watch);
-        if (load->state == LOAD_FAILED)
-                try_later(m, load->error.text);
+        const struct error *error = lost_some(m, load);
+        if (error != NULL)
+                try_later(m, error);
         else
                 forget(m); /* ready, or somebody cancelled it */
 }
@@ -121,8 +139,9 @@ static void begin(struct again_model *m)
                 return;
         }
         m->tries++;
+        m->due_ns = 0;
         if (r < 0)
-                try_later(m, error.text);
+                try_later(m, &error);
         else
                 load_watch(load, &m->watch, ended);
 }
@@ -191,6 +210,73 @@ void again_init(struct again *again, struct loads *loads, struct resident *resid
 size_t again_left(const struct again *again)
 {
         return again->n;
+}
+
+/* ---- what clients see and change ---- */
+
+bool again_wanted(const struct again *again, size_t i, struct wanted *wanted)
+{
+        const struct again_model *m = again->models[i];
+        const struct state_model *model = model_of(m);
+        *wanted = (struct wanted){.name = model->name,
+                                  .source = model->source,
+                                  .uid = model->origin.uid,
+                                  .priority = model->priority,
+                                  .tries = m->tries,
+                                  .pinned = true,
+                                  .failed = m->error.code != 0 && m->watch.load == NULL,
+                                  .error = m->error.text,
+                                  .code = m->error.code,
+                                  .retry_at_ns = m->due_ns};
+        return true;
+}
+
+static struct again_model *find(const struct again *again, const char *name)
+{
+        for (size_t i = 0; i < again->n; i++)
+                if (strcmp(model_of(again->models[i])->name, name) == 0)
+                        return again->models[i];
+        return NULL;
+}
+
+static bool drop_device(struct state_model *model, const struct device *device)
+{
+        for (size_t i = 0; i < model->n_devices; i++) {
+                if (strcmp(model->devices[i], device->uuid) != 0)
+                        continue;
+                free(model->devices[i]);
+                model->devices[i] = model->devices[--model->n_devices];
+                return true;
+        }
+        return false;
+}
+
+bool again_forget(struct again *again, const char *name, const char *device_name)
+{
+        struct again_model *m = find(again, name);
+        if (m == NULL)
+                return false;
+        if (device_name != NULL) {
+                const struct device *device = resident_device(again->resident, device_name, NULL);
+                if (device == NULL || !drop_device(model_of(m), device))
+                        return false;
+                if (model_of(m)->n_devices > 0 && !model_of(m)->ranks)
+                        return true;
+        }
+        load_unwatch(&m->watch); /* one that is under way goes on */
+        forget(m);
+        return true;
+}
+
+/* It is taken from the end, and may have to move there. */
+bool again_set_priority(struct again *again, const char *name, unsigned priority)
+{
+        struct again_model *m = find(again, name);
+        if (m == NULL)
+                return false;
+        model_of(m)->priority = priority;
+        qsort(again->models, again->n, sizeof(struct again_model *), by_priority);
+        return true;
 }
 
 void again_stop(struct again *again)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Models that are to be there again after a start: those that were pinned and have not been taken
- * back. Loaded in order of priority; one that fails is tried again, after 1 s, 2 s, 4 s and so on up
- * to a minute, ten times in all.
+ * back. Loaded in order of priority; one that fails is tried again, after 1 s, 2 s, 4 s and so on up to
+ * five minutes, until it is there or nobody wants it any more: pinned is what the operator said.
  *
- *   wanted > loading > ready, or there by another's doing, or cancelled, or given up
+ *   wanted > loading > ready, or there by another's doing, or cancelled, unpinned, unloaded
  *       ^------/ failed
  */
 #ifndef DAEMON_SERVE_AGAIN_H
@@ -12,6 +12,7 @@
 
 #include "daemon/load/load.h"
 #include "daemon/resident/state.h"
+#include "daemon/serve/wanted.h"
 
 struct again_model;
 
@@ -21,6 +22,7 @@ struct again {
         struct state state; /* what was read; models leave it when they are settled */
         struct again_model **models;
         size_t n;
+        void (*changed)(struct again *again); /* something has become of one that no generation tells of; or NULL */
 };
 
 /* What the state file of `folder` (NULL: none) says. Before the loop runs, after models were taken
@@ -31,6 +33,10 @@ void again_deinit(struct again *again);
 void again_tick(struct again *again, uint64_t now);
 /* Of models that are still wanted. */
 size_t again_left(const struct again *again);
+bool again_wanted(const struct again *again, size_t i, struct wanted *wanted); /* i < again_left() */
+/* By its name. On one of its devices; NULL: on all. False: it was not wanted there. */
+bool again_forget(struct again *again, const char *name, const char *device);
+bool again_set_priority(struct again *again, const char *name, unsigned priority);
 /* The daemon ends. */
 void again_stop(struct again *again);
 

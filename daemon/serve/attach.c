@@ -310,13 +310,21 @@ static int lease_begin(struct session *session, struct generation *g, const stru
         return 0;
 }
 
+/* Nothing of it is there, and it will be loaded without anybody's asking. */
+static bool is_to_come(const struct server *server, const struct req_attach *req)
+{
+        struct wanted wanted;
+        return resident_any(server->resident, req->model) == NULL && req->generation == 0 &&
+               wanted_find(server, req->model, &wanted) && !wanted.failed;
+}
+
 bool session_attach(struct session *session, const struct request *request)
 {
         const struct req_attach *req = &request->u.attach;
         struct error error = {0};
         struct generation *g = NULL;
         enum choice choice = choose(session->server->resident, req, &g, &error);
-        if (choice == CHOICE_WAIT)
+        if (choice == CHOICE_WAIT || (choice == CHOICE_ERROR && is_to_come(session->server, req)))
                 return false;
         if (choice == CHOICE_ERROR || lease_begin(session, g, request, &error) < 0)
                 session_error(session, request->id, &error);

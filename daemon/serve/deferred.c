@@ -52,7 +52,15 @@ void deferred_orphan(struct deferred *d)
 
 /* ---- wait ---- */
 
-/* False: nothing to say yet. */
+static void wait_failed(struct session *session, const struct request *request, int code, const char *why)
+{
+        struct error error;
+        error_set(&error, code == STREAMER_ECANCELED ? STREAMER_ECANCELED : STREAMER_EFAILED, "%s: %s",
+                  request->u.wait.model, why);
+        session_error(session, request->id, &error);
+}
+
+/* False: nothing to say yet. What is wanted and was not begun will be. */
 static bool try_wait(struct session *session, const struct request *request)
 {
         struct resident *resident = session->server->resident;
@@ -65,17 +73,17 @@ static bool try_wait(struct session *session, const struct request *request)
                 session_reply_state(session, request->id, model, "ready", g->number);
                 return true;
         }
-        if (loading != NULL)
+        struct wanted wanted = {.name = NULL};
+        bool is_wanted = wanted_find(session->server, model, &wanted);
+        if (loading != NULL || (is_wanted && !wanted.failed))
                 return false;
         g = resident_failed(resident, model);
-        if (g == NULL) {
+        if (g != NULL)
+                wait_failed(session, request, g->error.code, g->error.text);
+        else if (is_wanted)
+                wait_failed(session, request, wanted.code, wanted.error);
+        else
                 session_no_model(session, request->id, model);
-                return true;
-        }
-        struct error error;
-        error_set(&error, g->error.code == STREAMER_ECANCELED ? STREAMER_ECANCELED : STREAMER_EFAILED, "%s: %s", model,
-                  g->error.text);
-        session_error(session, request->id, &error);
         return true;
 }
 

@@ -40,7 +40,7 @@ static void tell_subscriber(struct session *session, const struct generation *g)
         session_send(session, &w);
 }
 
-static void answer_soon(struct server *server)
+void sessions_answer_soon(struct server *server)
 {
         if (server->answer_posted || list_empty(&server->waiting))
                 return;
@@ -65,13 +65,13 @@ void sessions_changed(struct server *server, struct generation *generation)
                 if (wants(session, generation))
                         tell_subscriber(session, generation);
         }
-        answer_soon(server);
+        sessions_answer_soon(server);
 }
 
 void sessions_arrived(struct server *server, struct generation *generation)
 {
         tell_leases(generation);
-        answer_soon(server);
+        sessions_answer_soon(server);
 }
 
 void sessions_progress(struct server *server)

@@ -185,11 +185,14 @@ void session_cancel(struct session *session, const struct request *request)
 {
         const char *model = request->u.cancel.model;
         struct load *load = loads_find(session->server->loads, model);
-        if (load == NULL) {
+        if (load != NULL) {
+                load_cancel(load);
+        } else if (wanted_forget(session->server, model, NULL)) {
+                sessions_answer_soon(session->server);
+        } else {
                 session_not(session, request->id, model, "loading");
                 return;
         }
-        load_cancel(load);
         struct writer w;
         session_reply(&w, request->id, 1);
         writer_kstr(&w, "model", model);
@@ -219,7 +222,8 @@ void session_set_priority(struct session *session, const struct request *request
         }
         if (load != NULL)
                 load_set_priority(load, priority);
-        if (n == 0) {
+        bool wanted = wanted_set_priority(session->server, model, priority);
+        if (n == 0 && !wanted) {
                 session_no_model(session, request->id, model);
                 return;
         }

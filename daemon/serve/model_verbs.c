@@ -20,11 +20,26 @@ void session_list(struct session *session, const struct request *request)
         session_send(session, &w);
 }
 
+static void show_wanted(struct session *session, uint64_t id, const struct wanted *wanted)
+{
+        struct writer w;
+        session_reply(&w, id, 1);
+        writer_key(&w, "models");
+        writer_array(&w, 1);
+        reply_wanted(&w, wanted);
+        session_send(session, &w);
+}
+
 void session_show(struct session *session, const struct request *request)
 {
         const struct req_show *req = &request->u.show;
         struct resident *resident = session->server->resident;
         struct generation *g = resident_any(resident, req->model);
+        struct wanted wanted;
+        if (g == NULL && req->device == NULL && !req->tensors && wanted_find(session->server, req->model, &wanted)) {
+                show_wanted(session, request->id, &wanted);
+                return;
+        }
         if (g == NULL) {
                 session_no_model(session, request->id, req->model);
                 return;
@@ -45,7 +60,7 @@ void session_show(struct session *session, const struct request *request)
                 return;
         }
         conn_writer(&w);
-        if (reply_show(&w, &group, g, request, &error) < 0) {
+        if (reply_show(&w, session->server, &group, g, request, &error) < 0) {
                 writer_deinit(&w);
                 session_error(session, request->id, &error);
                 return;
@@ -160,10 +175,13 @@ void session_pin(struct session *session, const struct request *request)
                 generation_changed(g);
                 n++;
         }
-        if (n == 0) {
+        bool wanted = wanted_pin(session->server, model, pin);
+        if (n == 0 && !wanted) {
                 session_no_model(session, request->id, model);
                 return;
         }
+        if (wanted)
+                sessions_answer_soon(session->server);
         struct writer w;
         session_reply(&w, request->id, 2);
         writer_kstr(&w, "model", model);
@@ -270,7 +288,15 @@ void session_unload(struct session *session, struct request *request)
         struct resident *resident = session->server->resident;
         struct group group;
         struct error error = {0};
-        if (unload_check(resident, req, &group, &error) < 0) {
+        int r = unload_check(resident, req, &group, &error);
+        bool wanted = (r == 0 || r == STREAMER_ENOENT) && wanted_forget(session->server, req->model, req->device);
+        if (wanted && r < 0) {
+                sessions_answer_soon(session->server);
+                session_reply_state(session, request->id, req->model, "gone", 0);
+                request_deinit(request);
+                return;
+        }
+        if (r < 0) {
                 session_error(session, request->id, &error);
                 request_deinit(request);
                 return;

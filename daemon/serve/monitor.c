@@ -86,6 +86,9 @@ static enum MHD_Result on_ready(struct monitor *monitor, struct MHD_Connection *
         if (model == NULL || resident_ready(server->resident, model) != NULL)
                 return say(connection, MHD_HTTP_OK, "ready\n");
         const struct generation *g = resident_any(server->resident, model);
+        struct wanted wanted;
+        if (g == NULL && wanted_find(server, model, &wanted))
+                return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, wanted.failed ? "not ready\n" : "queued\n");
         if (g == NULL)
                 return say(connection, MHD_HTTP_NOT_FOUND, "no such model\n");
         return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE,

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/serve/preload.h"
+#include "daemon/serve/preload_item.h"
 
 #include "daemon/base/log.h"
-#include "daemon/load/report.h"
 #include "daemon/model/ranks.h"
 #include "proto/codes.h"
 #include "proto/hub.h"
@@ -12,22 +11,6 @@
 
 #define RETRY_CAP_NS (UINT64_C(300) * 1000000000)
 #define LANE_HUB UINT64_MAX /* of work: the cache's file system is not known before */
-
-enum item_state { ITEM_WAITING, ITEM_LOOKING, ITEM_LOADING, ITEM_READY, ITEM_FAILED };
-
-struct item {
-        struct list link; /* in preload->items, by priority; alone: not wanted any more */
-        struct preload *preload;
-        struct preload_entry entry;
-        enum item_state state;
-        unsigned tries;
-        bool hopeless; /* trying again would not help */
-        uint64_t due_ns;
-        struct error error; /* of the last try */
-        struct work work;   /* the Hub's look-up */
-        char *path;
-        struct load_watch watch;
-};
 
 /* ---- entries ---- */
 
@@ -67,19 +50,12 @@ bool preload_entry_equal(const struct preload_entry *a, const struct preload_ent
 
 /* ---- items ---- */
 
-static void title(char out[SHOWN_SOURCE], const struct item *item)
-{
-        if (item->entry.name != NULL)
-                snprintf(out, SHOWN_SOURCE, "%s", item->entry.name);
-        else
-                report_shown_source(out, item->entry.source);
-}
-
 static void item_free(struct item *item)
 {
         list_remove(&item->link);
         load_unwatch(&item->watch);
         entry_deinit(&item->entry);
+        free(item->name);
         free(item->path);
         free(item);
 }
@@ -99,17 +75,11 @@ static void count(struct preload *preload)
                 preload->n_unready += container_of(pos, struct item, link)->state != ITEM_READY;
 }
 
-static unsigned priority_of(const struct preload_entry *entry)
-{
-        return entry->priority > 0 ? entry->priority : PROTO_PRIORITY_DEFAULT;
-}
-
 /* Behind those of the same priority: the settings' order holds among these. */
 static void insert(struct preload *preload, struct item *item)
 {
         struct list *before = preload->items.next;
-        while (before != &preload->items &&
-               priority_of(&container_of(before, struct item, link)->entry) >= priority_of(&item->entry))
+        while (before != &preload->items && container_of(before, struct item, link)->priority >= item->priority)
                 before = before->next;
         list_append(before, &item->link);
 }
@@ -126,7 +96,7 @@ static void item_failed(struct item *item, const struct error *error)
         struct preload *preload = item->preload;
         uint64_t wait = preload->opts.retry_ns;
         char shown[SHOWN_SOURCE];
-        title(shown, item);
+        item_title(shown, item);
         for (unsigned i = 1; i < item->tries && wait < RETRY_CAP_NS; i++)
                 wait *= 2;
         wait = wait < RETRY_CAP_NS ? wait : RETRY_CAP_NS;
@@ -134,6 +104,8 @@ static void item_failed(struct item *item, const struct error *error)
         item->error = *error;
         item->hopeless = is_hopeless(error->code);
         item->due_ns = now_ns() + wait;
+        if (preload->changed != NULL)
+                preload->changed(preload);
         if (item->hopeless)
                 log_event(LOG_LEVEL_ERROR, LOG_NO_ID,
                           LOG_FIELDS(LOG_TEXT("model", shown), LOG_TEXT("code", code_wire(error->code))),
@@ -162,6 +134,38 @@ static void load_is_over(struct load_watch *watch, struct load *load)
         count(item->preload);
 }
 
+/* Somebody's wish, too. */
+bool preload_give_up(struct preload *preload, const char *name)
+{
+        bool found = false;
+        list_each (pos, &preload->items) {
+                struct item *item = container_of(pos, struct item, link);
+                bool idle = item->state == ITEM_WAITING || item->state == ITEM_FAILED;
+                if (!idle || strcmp(item->name, name) != 0)
+                        continue;
+                item->tries = 0;
+                item->state = ITEM_FAILED;
+                item->hopeless = found = true;
+                error_set(&item->error, STREAMER_ECANCELED, "cancelled");
+        }
+        return found;
+}
+
+bool preload_set_priority(struct preload *preload, const char *name, unsigned priority)
+{
+        bool found = false;
+        list_each_safe (pos, &preload->items) {
+                struct item *item = container_of(pos, struct item, link);
+                if (item->state == ITEM_READY || strcmp(item->name, name) != 0)
+                        continue;
+                item->priority = priority;
+                list_remove(&item->link);
+                insert(preload, item);
+                found = true;
+        }
+        return found;
+}
+
 static void item_load(struct item *item, const char *source)
 {
         const struct preload_entry *e = &item->entry;
@@ -175,10 +179,10 @@ static void item_load(struct item *item, const char *source)
                            : e->rank          ? RANKS_PATTERN
                                               : NULL,
                 .sha256 = e->sha256,
-                .pin = e->pin,
+                .pin = item->pin,
                 .no_evict = true,
                 .keep_alive_ns = e->keep_alive_ns,
-                .priority = e->priority,
+                .priority = item->priority,
                 .caller = &own,
         };
         struct error error = {0};
@@ -291,6 +295,20 @@ static struct item *take_equal(struct list *items, const struct preload_entry *e
         return NULL;
 }
 
+/* As the load will call it; of the Hub's ids without the revision. */
+static char *name_of(const struct preload_entry *entry)
+{
+        cleanup_free char *canonical = NULL;
+        struct error error;
+        if (entry->name != NULL)
+                return strdup(entry->name);
+        if (hub_is_id(entry->source))
+                return strndup(entry->source, strcspn(entry->source, "@"));
+        if (source_canonical(entry->source, &canonical, &error) < 0)
+                return strdup(entry->source);
+        return source_default_name(canonical);
+}
+
 static struct item *item_new_consume(struct preload *preload, struct preload_entry *entry)
 {
         struct item *item = calloc(1, sizeof(*item));
@@ -298,6 +316,13 @@ static struct item *item_new_consume(struct preload *preload, struct preload_ent
                 return NULL;
         list_init(&item->link);
         item->preload = preload;
+        item->name = name_of(entry);
+        if (item->name == NULL) {
+                free(item);
+                return NULL;
+        }
+        item->pin = entry->pin;
+        item->priority = entry->priority > 0 ? entry->priority : PROTO_PRIORITY_DEFAULT;
         item->entry = *entry;
         *entry = (struct preload_entry){.source = NULL};
         return item;
@@ -329,56 +354,7 @@ int preload_set_consume(struct preload *preload, struct preload_list *list, cons
                 item_drop(container_of(pos, struct item, link));
         preload_list_deinit(list);
         count(preload);
+        if (preload->changed != NULL)
+                preload->changed(preload);
         return r;
-}
-
-/* ---- status ---- */
-
-void preload_summarize(const struct preload *preload, struct preload_summary *summary)
-{
-        char shown[SHOWN_SOURCE];
-        *summary = (struct preload_summary){0};
-        list_each (pos, &preload->items) {
-                const struct item *item = container_of(pos, struct item, link);
-                /* One that is being tried again is no better for it yet. */
-                bool failed = item->state == ITEM_FAILED || (item->state != ITEM_READY && item->tries > 1);
-                summary->n++;
-                summary->ready += item->state == ITEM_READY;
-                if (failed && summary->failed++ == 0) {
-                        title(shown, item);
-                        snprintf(summary->title, sizeof(summary->title), "%.250s", shown);
-                }
-        }
-}
-
-static void write_item(struct writer *w, const struct item *item, uint64_t now)
-{
-        static const char *const states[] = {[ITEM_WAITING] = "waiting",
-                                             [ITEM_LOOKING] = "loading",
-                                             [ITEM_LOADING] = "loading",
-                                             [ITEM_READY] = "ready",
-                                             [ITEM_FAILED] = "failed"};
-        char source[SHOWN_SOURCE];
-        report_shown_source(source, item->entry.source);
-        bool failed = item->state == ITEM_FAILED, again = failed && !item->hopeless;
-        writer_map(w, 3u + (item->entry.name != NULL) + failed + again);
-        writer_kstr(w, "source", source);
-        if (item->entry.name != NULL)
-                writer_kstr(w, "name", item->entry.name);
-        writer_kstr(w, "state", states[item->state]);
-        writer_ku64(w, "tries", item->tries);
-        if (failed)
-                writer_kstr(w, "error", item->error.text);
-        if (again)
-                writer_ku64(w, "retry_ns", item->due_ns > now ? item->due_ns - now : 0);
-}
-
-void preload_write(struct writer *w, const struct preload *preload, uint64_t now)
-{
-        size_t n = 0;
-        list_each (pos, &preload->items)
-                n++;
-        writer_array(w, n);
-        list_each (pos, &preload->items)
-                write_item(w, container_of(pos, struct item, link), now);
 }

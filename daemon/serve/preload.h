@@ -14,6 +14,7 @@
 #define DAEMON_SERVE_PRELOAD_H
 
 #include "daemon/load/load.h"
+#include "daemon/serve/wanted.h"
 #include "proto/codec.h"
 
 /* One entry of `preload`. */
@@ -47,6 +48,8 @@ struct preload {
         struct list items;
         uint64_t n_unready;
         bool closing;
+        /* Something has become of one that no generation tells of; may be NULL. */
+        void (*changed)(struct preload *preload);
 };
 
 void preload_init(struct preload *preload, struct loads *loads, struct work_pool *pool);
@@ -61,6 +64,14 @@ int preload_set_consume(struct preload *preload, struct preload_list *list, cons
 void preload_tick(struct preload *preload, uint64_t now);
 /* Nothing new is begun. */
 void preload_close(struct preload *preload);
+
+/* ---- those that are not there yet, by the name that they will have ---- */
+
+bool preload_wanted(const struct preload *preload, size_t i, struct wanted *wanted); /* the i-th; false: fewer */
+/* False: none of this name is wanted. It is not tried again until the next reload. */
+bool preload_give_up(struct preload *preload, const char *name);
+bool preload_pin(struct preload *preload, const char *name, bool pin);
+bool preload_set_priority(struct preload *preload, const char *name, unsigned priority);
 
 struct preload_summary {
         size_t n, ready, failed; /* in all; of them; of them, whether they are tried again or not */

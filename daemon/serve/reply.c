@@ -81,12 +81,53 @@ static uint64_t idle_ns(const struct group *group, uint64_t now)
         return now > last ? now - last : 0;
 }
 
-void reply_model(struct writer *w, const struct group *group)
+static void write_tries(struct writer *w, const struct wanted *wanted, uint64_t now)
+{
+        writer_ku64(w, "tries", wanted->tries);
+        if (wanted->retry_at_ns > 0)
+                writer_ku64(w, "retry_ns", wanted->retry_at_ns > now ? wanted->retry_at_ns - now : 1);
+}
+
+static uint32_t count_tries(const struct wanted *wanted)
+{
+        return wanted->retry_at_ns > 0 ? 2 : 1;
+}
+
+void reply_wanted(struct writer *w, const struct wanted *wanted)
 {
         uint64_t now = now_ns();
+        writer_map(w, 16u + wanted->failed + (wanted->failed ? count_tries(wanted) : 0));
+        writer_kstr(w, "name", wanted->name);
+        writer_ku64(w, "generation", 0);
+        writer_kstr(w, "digest", "");
+        reply_source(w, wanted->source);
+        writer_kstr(w, "state", wanted->failed ? "failed" : "queued");
+        writer_ku64(w, "bytes", 0);
+        writer_ku64(w, "tensors", 0);
+        writer_key(w, "devices");
+        writer_array(w, 0);
+        writer_ku64(w, "leases", 0);
+        writer_kbool(w, "pinned", wanted->pinned);
+        writer_kstr(w, "tier", "device");
+        writer_ku64(w, "idle_ns", 0);
+        writer_ku64(w, "keep_alive_ns", 0);
+        writer_ku64(w, "expires_in_ns", 0);
+        writer_ku64(w, "priority", wanted->priority);
+        writer_ku64(w, "load_ns", 0);
+        if (wanted->failed) {
+                writer_kstr(w, "error", wanted->error);
+                write_tries(w, wanted, now);
+        }
+}
+
+void reply_model(struct writer *w, const struct server *server, const struct group *group)
+{
+        uint64_t now = now_ns();
+        struct wanted wanted;
         const struct generation *g = representative(group);
         bool failed = g->state == GENERATION_FAILED;
-        writer_map(w, failed ? 17 : 16);
+        bool tried = wanted_find(server, group->name, &wanted) && wanted.failed;
+        writer_map(w, 16u + failed + (tried ? count_tries(&wanted) : 0));
         writer_kstr(w, "name", group->name);
         writer_ku64(w, "generation", g->number);
         reply_group_digest(w, group);
@@ -108,4 +149,6 @@ void reply_model(struct writer *w, const struct group *group)
         writer_ku64(w, "load_ns", g->state == GENERATION_LOADING ? 0 : g->load_ns);
         if (failed)
                 writer_kstr(w, "error", g->error.text);
+        if (tried)
+                write_tries(w, &wanted, now);
 }

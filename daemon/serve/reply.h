@@ -9,7 +9,10 @@
 #include "daemon/serve/server.h"
 
 /* One model under one of its names. */
-void reply_model(struct writer *writer, const struct group *group);
+void reply_model(struct writer *writer, const struct server *server, const struct group *group);
+
+/* One that is to be resident and of which nothing is there. */
+void reply_wanted(struct writer *writer, const struct wanted *wanted);
 
 /* A key and its value. A digest is empty where none is known yet; a URL loses its query, which may be
  * a signature. */
@@ -21,8 +24,8 @@ void reply_group_digest(struct writer *writer, const struct group *group);
 
 void reply_list(struct writer *writer, const struct server *server, const struct request *request);
 /* STREAMER_EUNSUPPORTED where one record exceeds a frame. */
-int reply_show(struct writer *writer, const struct group *group, const struct generation *generation,
-               const struct request *request, struct error *error);
+int reply_show(struct writer *writer, const struct server *server, const struct group *group,
+               const struct generation *generation, const struct request *request, struct error *error);
 void reply_estimate(struct writer *writer, const struct load *load, uint64_t id);
 
 #endif

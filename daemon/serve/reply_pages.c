@@ -18,20 +18,25 @@
 
 struct entry {
         const char *name;
-        struct generation *generation;
+        struct generation *generation; /* NULL: it is wanted, and nothing of it is there */
 };
 
 static int by_name(const void *a, const void *b)
 {
         const struct entry *x = a, *y = b;
         int r = strcmp(x->name, y->name);
-        return r != 0 ? r : group_compare(x->generation, y->generation);
+        if (r != 0 || x->generation == NULL || y->generation == NULL)
+                return r != 0 ? r : (x->generation != NULL) - (y->generation != NULL);
+        return group_compare(x->generation, y->generation);
 }
 
-static size_t count_entries(const struct resident *resident)
+static size_t count_entries(const struct server *server)
 {
         size_t n = 0;
-        list_each (pos, &resident->generations) {
+        struct wanted wanted;
+        while (wanted_at(server, n, &wanted))
+                n++;
+        list_each (pos, &server->resident->generations) {
                 struct generation *g = container_of(pos, struct generation, link);
                 n += list_empty(&g->names);
                 list_each (name, &g->names)
@@ -40,11 +45,28 @@ static size_t count_entries(const struct resident *resident)
         return n;
 }
 
-/* Every name of every generation that comes after `after`, sorted. */
-static size_t collect(const struct resident *resident, const char *after, struct entry *entries)
+static bool any_has(const struct resident *resident, const char *name)
 {
-        size_t n = 0;
-        list_each (pos, &resident->generations) {
+        list_each (pos, &resident->generations)
+                if (generation_has_name(container_of(pos, struct generation, link), name))
+                        return true;
+        return false;
+}
+
+static size_t collect_wanted(const struct server *server, const char *after, struct entry *entries, size_t n)
+{
+        struct wanted wanted;
+        for (size_t i = 0; wanted_at(server, i, &wanted); i++)
+                if ((after == NULL || strcmp(wanted.name, after) > 0) && !any_has(server->resident, wanted.name))
+                        entries[n++] = (struct entry){wanted.name, NULL};
+        return n;
+}
+
+/* Every name of every generation that comes after `after`, and those that are wanted, sorted. */
+static size_t collect(const struct server *server, const char *after, struct entry *entries)
+{
+        size_t n = collect_wanted(server, after, entries, 0);
+        list_each (pos, &server->resident->generations) {
                 struct generation *g = container_of(pos, struct generation, link);
                 if (list_empty(&g->names) && (after == NULL || strcmp(g->last_name, after) > 0))
                         entries[n++] = (struct entry){g->last_name, g};
@@ -62,7 +84,10 @@ static size_t collect(const struct resident *resident, const char *after, struct
 static size_t take_group(const struct entry *entries, size_t n, struct group *group)
 {
         *group = (struct group){.name = entries[0].name};
+        if (entries[0].generation == NULL)
+                return 1;
         while (group->n < n && group->n < GROUP_MAX && strcmp(entries[group->n].name, entries[0].name) == 0 &&
+               entries[group->n].generation != NULL &&
                group_same(entries[group->n].generation, entries[0].generation)) {
                 group->members[group->n] = entries[group->n].generation;
                 group->n++;
@@ -82,12 +107,12 @@ static size_t count_groups(const struct entry *entries, size_t n)
 void reply_list(struct writer *w, const struct server *server, const struct request *request)
 {
         const struct req_list *req = &request->u.list;
-        cleanup_free struct entry *entries = calloc(count_entries(server->resident) + 1, sizeof(*entries));
+        cleanup_free struct entry *entries = calloc(count_entries(server) + 1, sizeof(*entries));
         if (entries == NULL) {
                 writer_error(w, request->id, STREAMER_ENOMEM, "no memory");
                 return;
         }
-        size_t n = collect(server->resident, req->after, entries);
+        size_t n = collect(server, req->after, entries);
         size_t page = req->limit > 0 && req->limit < LIST_PAGE ? (size_t)req->limit : LIST_PAGE;
         size_t end = n < page ? n : page;
         while (end > 0 && end < n && strcmp(entries[end].name, entries[end - 1].name) == 0)
@@ -97,8 +122,12 @@ void reply_list(struct writer *w, const struct server *server, const struct requ
         writer_array(w, count_groups(entries, end));
         for (size_t i = 0; i < end;) {
                 struct group group;
+                struct wanted wanted;
                 i += take_group(entries + i, end - i, &group);
-                reply_model(w, &group);
+                if (group.n > 0)
+                        reply_model(w, server, &group);
+                else if (wanted_find(server, group.name, &wanted))
+                        reply_wanted(w, &wanted);
         }
         if (end < n)
                 writer_kstr(w, "next", entries[end - 1].name);
@@ -132,8 +161,8 @@ static void write_record(struct writer *w, const struct manifest_view *m, const 
                 writer_hex(w, r->digest, DIGEST_SIZE);
 }
 
-static int write_tensors(struct writer *w, const struct group *group, const struct generation *g,
-                         const struct request *request, struct error *error)
+static int write_tensors(struct writer *w, const struct server *server, const struct group *group,
+                         const struct generation *g, const struct request *request, struct error *error)
 {
         const struct req_show *req = &request->u.show;
         const struct manifest_view m = table_manifest(&g->manifest);
@@ -151,7 +180,7 @@ static int write_tensors(struct writer *w, const struct group *group, const stru
         writer_reply(w, request->id, more ? 3 : 2);
         writer_key(w, "models");
         writer_array(w, 1);
-        reply_model(w, group);
+        reply_model(w, server, group);
         writer_key(w, "tensor_list");
         writer_array(w, end - from);
         for (uint64_t i = from; i < end; i++)
@@ -161,18 +190,18 @@ static int write_tensors(struct writer *w, const struct group *group, const stru
         return 0;
 }
 
-int reply_show(struct writer *w, const struct group *group, const struct generation *g, const struct request *request,
-               struct error *error)
+int reply_show(struct writer *w, const struct server *server, const struct group *group, const struct generation *g,
+               const struct request *request, struct error *error)
 {
         if (request->u.show.tensors) {
                 if (g->manifest.fd < 0 || g->releasing)
                         return error_set(error, STREAMER_EFAILED, "its tensors are not known (%s)",
                                          generation_state_name(g->state));
-                return write_tensors(w, group, g, request, error);
+                return write_tensors(w, server, group, g, request, error);
         }
         writer_reply(w, request->id, 1);
         writer_key(w, "models");
         writer_array(w, 1);
-        reply_model(w, group);
+        reply_model(w, server, group);
         return 0;
 }

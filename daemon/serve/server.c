@@ -242,6 +242,16 @@ static void on_changed(struct resident *resident, struct generation *generation)
         remember_changed(&server->remember);
 }
 
+static void on_preload_changed(struct preload *preload)
+{
+        sessions_answer_soon(container_of(preload, struct server, preload));
+}
+
+static void on_again_changed(struct again *again)
+{
+        sessions_answer_soon(container_of(again, struct server, again));
+}
+
 static void on_arrived(struct loads *loads, struct generation *generation)
 {
         sessions_arrived(loads->context, generation);
@@ -273,6 +283,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->waiting);
         list_init(&server->reloads);
         preload_init(&server->preload, server->loads, server->pool);
+        server->preload.changed = on_preload_changed;
         users_init(&server->users);
         leases_init(&server->leases);
         server->leases.watch = watch_process;
@@ -289,6 +300,12 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         }
         int r = listener >= 0 ? adopt_socket(server, listener, path, error) : bind_socket(server, path, error);
         return r < 0 ? r : start_handles(server, error);
+}
+
+void server_load_again(struct server *server, const char *folder)
+{
+        again_init(&server->again, server->loads, server->resident, folder);
+        server->again.changed = on_again_changed;
 }
 
 void server_close(struct server *server)

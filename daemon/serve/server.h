@@ -20,6 +20,7 @@
 #include "daemon/serve/recheck.h"
 #include "daemon/serve/role.h"
 #include "daemon/serve/stall.h"
+#include "daemon/serve/wanted.h"
 
 struct server_limits {
         uint64_t connections, leases_per_client, requests_per_client;
@@ -79,6 +80,9 @@ struct server {
 /* Serves `listener`, a socket that listens already (server->path says where), or where that is -1 binds
  * to path: a socket that another daemon serves is STREAMER_EBUSY, a stale one is replaced. */
 int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *path, int listener, struct error *error);
+/* What was pinned, and has not been taken back, is to be loaded again: `folder` has the state file, NULL:
+ * none. Before the loop runs. */
+void server_load_again(struct server *server, const char *folder);
 /* Begins the end. */
 void server_close(struct server *server);
 /* No connection is left. */

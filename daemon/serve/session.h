@@ -127,6 +127,8 @@ void session_abandon_leases(struct session *session);
 
 /* A change of this generation: answers deferred requests, tells subscribers. */
 void sessions_changed(struct server *server, struct generation *generation);
+/* Something that no generation tells of has changed: looks again at deferred requests. */
+void sessions_answer_soon(struct server *server);
 /* Its tensors have arrived: tells leases that follow. */
 void sessions_arrived(struct server *server, struct generation *generation);
 /* Progress of watched loads, ten times a second; deadlines. */

@@ -2,6 +2,7 @@
 #include "daemon/serve/status.h"
 
 #include "daemon/resident/host_cache.h"
+#include "daemon/serve/reply.h"
 
 /* ---- what it holds and does ---- */
 
@@ -135,11 +136,32 @@ static void write_preload(struct writer *w, const struct preload *preload)
         preload_write(w, preload, now_ns());
 }
 
+/* Pinned when the daemon last ended, and not there yet. */
+static void write_again(struct writer *w, const struct again *again)
+{
+        uint64_t now = now_ns();
+        struct wanted m;
+        writer_key(w, "again");
+        writer_array(w, again_left(again));
+        for (size_t i = 0; i < again_left(again); i++) {
+                again_wanted(again, i, &m);
+                writer_map(w, 4u + 2 * m.failed);
+                writer_kstr(w, "name", m.name);
+                reply_source(w, m.source);
+                writer_kstr(w, "state", m.failed ? "failed" : m.tries > 0 ? "loading" : "waiting");
+                writer_ku64(w, "tries", m.tries);
+                if (!m.failed)
+                        continue;
+                writer_kstr(w, "error", m.error);
+                writer_ku64(w, "retry_ns", m.retry_at_ns > now ? m.retry_at_ns - now : 0);
+        }
+}
+
 /* ---- the whole ---- */
 
 void status_write(struct writer *w, const struct server *server, uint64_t id)
 {
-        writer_reply(w, id, 10);
+        writer_reply(w, id, 11);
         writer_kstr(w, "version", STREAMERD_VERSION);
         writer_ku64(w, "protocol", PROTOCOL_MAX);
         writer_ku64(w, "uptime_ns", now_ns() - server->started_ns);
@@ -151,6 +173,7 @@ void status_write(struct writer *w, const struct server *server, uint64_t id)
         status_ring(w, server->reader);
         write_loads(w, server->loads);
         write_preload(w, &server->preload);
+        write_again(w, &server->again);
         write_workers(w, server->pool);
         write_loop(w, server->stall);
 }

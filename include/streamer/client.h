@@ -113,7 +113,7 @@ STREAMER_API const char *streamer_last_error(const streamer_client *client);
 typedef struct streamer_model {
         const char *name;
         const char *source;
-        const char *state;  /* "loading", "ready", "draining", "cached" (in the host cache), "failed" */
+        const char *state;  /* "queued", "loading", "ready", "draining", "cached" (in the host cache), "failed" */
         const char *digest; /* 32 hex digits; "" until ready */
         uint64_t generation;
         uint64_t bytes;   /* of tensor data */

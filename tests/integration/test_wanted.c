@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models that are to be loaded without anybody's asking, before anything of them is there: `preload` and
+ * what was pinned. The first of the list hangs in a server that never answers, so the second is not begun
+ * for as long as the test likes.
+ */
+#include "tests/lib/ctl.h"
+#include "tests/lib/person.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/suite.h"
+
+#include "daemon/resident/state.h"
+
+#include <arpa/inet.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define WAIT_MS 20000
+#define NOBODY 60203
+
+static struct daemon d;
+static char root[PATH_SIZE], state_folder[PATH_SIZE], *config, *silent;
+static struct model *model;
+static streamer_client *client;
+
+/* A socket that takes connections and says nothing: its URL. */
+static char *silent_server(void)
+{
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+        socklen_t len = sizeof(address);
+        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        must(bind(fd, (struct sockaddr *)&address, len));
+        must(listen(fd, 16));
+        must(getsockname(fd, (struct sockaddr *)&address, &len));
+        return format_text("http://127.0.0.1:%u/first.safetensors", ntohs(address.sin_port));
+}
+
+static void configure(const char *preload)
+{
+        char *text = format_text("roots: [%s]\ndevices:\n  - host=64MiB\nstate: %s\n"
+                                 "access: {roles: [{users: [%d], role: load}]}\n"
+                                 "limits: {preload_retry: 20ms, preload_loads: 1}\npreload: [%s]\n",
+                                 root, state_folder, NOBODY, preload);
+        file_write(config, text, strlen(text));
+        free(text);
+}
+
+static void start(void)
+{
+        daemon_start(&d, (const char *const[]){"--config", config, NULL});
+        client = client_open(&d);
+}
+
+/* "second" stands behind "first", which hangs. */
+static void begin(void)
+{
+        snprintf(root, sizeof(root), "%s", suite_path("root-%d", (int)getpid()));
+        snprintf(state_folder, sizeof(state_folder), "%s", suite_path("state-%d", (int)getpid()));
+        mkdir(root, 0755);
+        mkdir(state_folder, 0700);
+        must(chmod(suite_folder(), 0755));
+        config = suite_path("config-%d.yaml", (int)getpid());
+        model = model_mixed(5, 1 << 18);
+        model_write(model, format_text("%s/second.safetensors", root));
+        silent = silent_server();
+        configure(format_text("{source: \"%s\", priority: 900}, {source: %s/second.safetensors, pin: true}", silent,
+                              root));
+        daemon_init(&d, suite_path("d-%d", (int)getpid()));
+        start();
+}
+
+static void end(void)
+{
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+static int ctl_says(const char *says, const char *const *args)
+{
+        struct ctl result;
+        ctl_v(&result, d.socket, args);
+        if (says != NULL && strstr(result.out, says) == NULL && strstr(result.err, says) == NULL)
+                die("%s %s: \"%s%s\" does not say \"%s\"", args[0], args[1] != NULL ? args[1] : "", result.out,
+                    result.err, says);
+        int code = result.code;
+        ctl_free(&result);
+        return code;
+}
+
+#define CTL(says, ...) ctl_says(says, (const char *const[]){__VA_ARGS__, NULL})
+
+static json_t *entry(const char *name)
+{
+        json_t *m, *found = NULL, *reply = client_call(client, "list", NULL);
+        size_t i;
+        json_array_foreach(json_object_get(reply, "models"), i, m)
+        {
+                if (strcmp(json_string_value(json_object_get(m, "name")), name) == 0)
+                        found = json_incref(m);
+        }
+        json_decref(reply);
+        return found;
+}
+
+static bool is_ready(void *name)
+{
+        return strcmp(client_state(client, name), "ready") == 0;
+}
+
+/* The first is given up: the second's turn. */
+static void let_go(void)
+{
+        ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
+        ck_assert(eventually(is_ready, "second", WAIT_MS));
+}
+
+/* ---- preload ---- */
+
+START_TEST(one_that_was_not_begun_is_listed_as_queued)
+{
+        json_t *m = entry("second");
+        ck_assert_ptr_nonnull(m);
+        ck_assert_str_eq(json_string_value(json_object_get(m, "state")), "queued");
+        ck_assert_int_eq(json_integer_value(json_object_get(m, "generation")), 0);
+        ck_assert(json_is_true(json_object_get(m, "pinned")));
+        ck_assert_uint_eq(json_array_size(json_object_get(m, "devices")), 0);
+        json_decref(m);
+        ck_assert_int_eq(CTL("second.safetensors", "show", "second"), 0);
+        ck_assert_int_eq(CTL("queued", "list"), 0);
+        let_go();
+        m = entry("second");
+        ck_assert_int_gt(json_integer_value(json_object_get(m, "generation")), 0);
+        json_decref(m);
+}
+END_TEST
+
+/* A page ends between two models, whether they are there or not. */
+START_TEST(a_list_in_pages_has_each_name_once)
+{
+        const char *const names[] = {"first", "second"};
+        char *after = format_text("{\"limit\":1}");
+        for (size_t i = 0; i < 2; i++) {
+                json_t *reply = client_call(client, "list", after);
+                json_t *models = json_object_get(reply, "models");
+                ck_assert_uint_eq(json_array_size(models), 1);
+                ck_assert_str_eq(json_string_value(json_object_get(json_array_get(models, 0), "name")), names[i]);
+                ck_assert_int_eq(json_object_get(reply, "next") != NULL, i == 0);
+                json_decref(reply);
+                after = format_text("{\"limit\":1,\"after\":\"%s\"}", names[i]);
+        }
+}
+END_TEST
+
+START_TEST(it_is_waited_for_from_the_first_moment_on)
+{
+        struct ctl_running waits;
+        struct ctl result;
+        ck_assert_int_eq(CTL("still loading", "wait", "second", "--timeout", "0.2"), 5);
+        ctl_start(&waits, d.socket, (const char *const[]){"wait", "second", NULL});
+        let_go();
+        ctl_finish(&waits, &result);
+        ck_assert_int_eq(result.code, 0);
+        ctl_free(&result);
+        ck_assert_int_eq(CTL("no such model", "wait", "third"), 3);
+}
+END_TEST
+
+START_TEST(attach_waits_for_it_too)
+{
+        struct ctl_running reads;
+        struct ctl result;
+        ctl_start(&reads, d.socket, (const char *const[]){"cat", "second", model->tensors[0].name, NULL});
+        let_go();
+        ctl_finish(&reads, &result);
+        ck_assert_int_eq(result.code, 0);
+        ck_assert_uint_eq(result.out_size, model->tensors[0].bytes);
+        ctl_free(&result);
+}
+END_TEST
+
+static bool preload_says(void *text)
+{
+        char *reply;
+        client_ok(client, streamer_call(client, "status", NULL, &reply), "status");
+        bool says = strstr(reply, text) != NULL;
+        free(reply);
+        return says;
+}
+
+/* By unload, or by cancel; and whoever waits for it is told. */
+START_TEST(what_was_not_begun_can_be_left_out)
+{
+        struct ctl_running waits;
+        struct ctl result;
+        ctl_start(&waits, d.socket, (const char *const[]){"wait", "second", NULL});
+        ck_assert_int_eq(CTL(NULL, _i == 0 ? "unload" : "cancel", "second"), 0);
+        ctl_finish(&waits, &result);
+        ck_assert_int_eq(result.code, 1);
+        ck_assert_ptr_nonnull(strstr(result.err, "cancelled"));
+        ctl_free(&result);
+        ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
+        ck_assert(preload_says("cancelled"));
+        ck_assert_str_eq(client_state(client, "second"), "failed");
+        /* The settings are its owner's word again. */
+        ck_assert_int_eq(CTL(NULL, "reload"), 0);
+        ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
+        ck_assert(eventually(is_ready, "second", WAIT_MS));
+}
+END_TEST
+
+START_TEST(who_waits_for_one_that_leaves_the_settings_is_told)
+{
+        struct ctl_running waits;
+        struct ctl result;
+        ctl_start(&waits, d.socket, (const char *const[]){"wait", "second", NULL});
+        configure(format_text("{source: \"%s\", priority: 900}", silent));
+        ck_assert_int_eq(CTL(NULL, "reload"), 0);
+        ctl_finish(&waits, &result);
+        ck_assert_int_eq(result.code, 3);
+        ctl_free(&result);
+}
+END_TEST
+
+START_TEST(pin_and_priority_are_those_of_the_load_to_come)
+{
+        ck_assert_int_eq(CTL(NULL, "unpin", "second"), 0);
+        ck_assert_int_eq(CTL(NULL, "set-priority", "second", "700"), 0);
+        let_go();
+        json_t *m = entry("second");
+        ck_assert(json_is_false(json_object_get(m, "pinned")));
+        ck_assert_int_eq(json_integer_value(json_object_get(m, "priority")), 700);
+        json_decref(m);
+}
+END_TEST
+
+static int change_it(void)
+{
+        if (CTL("is to be loaded for uid 0", "unload", "second") != 8 || CTL("uid 0", "unpin", "second") != 8)
+                return -1;
+        return CTL("is to be loaded under this name for uid 0", "load", config, "--name", "second") == 8 ? 0 : -1;
+}
+
+START_TEST(it_is_its_owners)
+{
+        ROOT_ONLY();
+        must(chmod(d.socket, 0666));
+        ck_assert_int_eq(person_does(NOBODY, NOBODY, change_it), 0);
+}
+END_TEST
+
+/* ---- what was pinned ---- */
+
+static bool state_has(const char *name)
+{
+        struct state now;
+        struct error error = {0};
+        bool has = state_load(&now, state_folder, &error) == 0 && state_find(&now, name) != NULL;
+        state_deinit(&now);
+        return has;
+}
+
+static bool state_has_not(void *name)
+{
+        return !state_has(name);
+}
+
+static bool is_tried_again(void *tries)
+{
+        json_t *m = entry("lost");
+        bool is = m != NULL && strcmp(json_string_value(json_object_get(m, "state")), "failed") == 0 &&
+                  json_integer_value(json_object_get(m, "tries")) >= *(int *)tries &&
+                  json_integer_value(json_object_get(m, "retry_ns")) > 0;
+        json_decref(m);
+        return is;
+}
+
+/* "lost" is loaded and pinned; then its file goes, and the daemon begins anew. */
+static void begin_lost(void)
+{
+        begin();
+        ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
+        char *path = format_text("%s/lost.safetensors", root);
+        model_write(model, path);
+        client_load(client, path, "lost");
+        ck_assert_int_eq(CTL(NULL, "pin", "lost"), 0);
+        configure("");
+        end();
+        must(unlink(path));
+        start();
+}
+
+START_TEST(a_pinned_model_that_fails_is_visible_and_survives_restarts)
+{
+        int once = 1, twice = 2;
+        ck_assert(eventually(is_tried_again, &twice, WAIT_MS));
+        ck_assert(preload_says("\"again\":[{"));
+        ck_assert_int_eq(CTL("times, again in", "show", "lost"), 0);
+        ck_assert_int_eq(CTL("lost.safetensors", "wait", "lost"), 1);
+        end();
+        start();
+        ck_assert(eventually(is_tried_again, &once, WAIT_MS));
+        model_write(model, format_text("%s/lost.safetensors", root));
+        ck_assert(eventually(is_ready, "lost", WAIT_MS));
+        client_equals(client, "lost", model);
+        json_t *m = entry("lost");
+        ck_assert_ptr_null(json_object_get(m, "tries"));
+        json_decref(m);
+}
+END_TEST
+
+/* By unpin, unload and cancel. */
+START_TEST(it_is_tried_until_nobody_wants_it)
+{
+        static const char *const verbs[] = {"unpin", "unload", "cancel"};
+        int once = 1;
+        ck_assert(eventually(is_tried_again, &once, WAIT_MS));
+        ck_assert(state_has("lost"));
+        ck_assert_int_eq(CTL(NULL, verbs[_i], "lost"), 0);
+        ck_assert(preload_says("\"again\":[]"));
+        ck_assert(eventually(state_has_not, "lost", WAIT_MS));
+        end();
+        start();
+        ck_assert_ptr_null(entry("lost"));
+        ck_assert_int_eq(CTL("no such model", "wait", "lost"), 3);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("wanted");
+        TCase *preload = suite_group("preload", NULL, NULL, 60);
+        tcase_add_checked_fixture(preload, begin, end);
+        tcase_add_test(preload, one_that_was_not_begun_is_listed_as_queued);
+        tcase_add_test(preload, a_list_in_pages_has_each_name_once);
+        tcase_add_test(preload, it_is_waited_for_from_the_first_moment_on);
+        tcase_add_test(preload, attach_waits_for_it_too);
+        tcase_add_loop_test(preload, what_was_not_begun_can_be_left_out, 0, 2);
+        tcase_add_test(preload, who_waits_for_one_that_leaves_the_settings_is_told);
+        tcase_add_test(preload, pin_and_priority_are_those_of_the_load_to_come);
+        tcase_add_test(preload, it_is_its_owners);
+        TCase *pinned = suite_group("pinned", NULL, NULL, 60);
+        tcase_add_checked_fixture(pinned, begin_lost, end);
+        tcase_add_test(pinned, a_pinned_model_that_fails_is_visible_and_survives_restarts);
+        tcase_add_loop_test(pinned, it_is_tried_until_nobody_wants_it, 0, 3);
+        return suite_run();
+}
