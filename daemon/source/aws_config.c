@@ -8,7 +8,7 @@
 #include "daemon/source/aws_config.h"
 
 #include "daemon/base/util.h"
-#include "daemon/source/s3_sign.h"
+#include "daemon/source/aws_sign.h"
 
 #include <ctype.h>
 #include <errno.h>

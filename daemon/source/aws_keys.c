@@ -4,7 +4,7 @@
 #include "daemon/base/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/model/json.h"
-#include "daemon/source/s3_sign.h"
+#include "daemon/source/aws_sign.h"
 #include "daemon/source/xml.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ int aws_keys_init(struct aws_keys *keys, const char *access, const char *secret,
                                  "an access key or session token with bytes that no header may "
                                  "hold (%s)",
                                  from);
-        if (secret[0] == '\0' || strlen(secret) >= S3_SECRET_MAX)
+        if (secret[0] == '\0' || strlen(secret) >= AWS_SECRET_MAX)
                 return error_set(error, STREAMER_EFAILED, "an empty or overlong secret key (%s)", from);
         *keys = (struct aws_keys){.access = strdup(access),
                                   .secret = strdup(secret),

@@ -15,7 +15,7 @@
 #include "daemon/base/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/source/s3_reply.h"
-#include "daemon/source/s3_sign.h"
+#include "daemon/source/aws_sign.h"
 
 #include <arpa/inet.h>
 #include <openssl/crypto.h>
@@ -125,12 +125,12 @@ static char *sts_endpoint(const struct aws_config *config)
 
 static char *sts_form(const char *role, const char *token)
 {
-        struct s3_param params[] = {{"Action", "AssumeRoleWithWebIdentity"},
+        struct aws_param params[] = {{"Action", "AssumeRoleWithWebIdentity"},
                                     {"RoleArn", role},
                                     {"RoleSessionName", aws_env("AWS_ROLE_SESSION_NAME") ?: "streamerd"},
                                     {"Version", "2011-06-15"},
                                     {"WebIdentityToken", token}};
-        return s3_query(params, ARRAY_SIZE(params));
+        return aws_query(params, ARRAY_SIZE(params));
 }
 
 static int sts_refused(const struct http_fetch *fetch, const char *from, struct error *error)

@@ -13,7 +13,7 @@
 #include "daemon/source/folder.h"
 #include "daemon/source/hub_reply.h"
 #include "daemon/source/login.h"
-#include "daemon/source/s3_sign.h"
+#include "daemon/source/aws_sign.h"
 #include "daemon/source/store.h"
 #include "daemon/source/sums.h"
 #include "proto/codec.h"
@@ -170,7 +170,7 @@ static int no_memory(struct opening *o)
 
 static int read_info(struct opening *o)
 {
-        cleanup_free char *url = NULL, *revision = s3_encode(revision_of(o->canonical), false);
+        cleanup_free char *url = NULL, *revision = aws_encode(revision_of(o->canonical), false);
         if (revision == NULL ||
             asprintf(&url, "%s/api/models/%s/revision/%s?blobs=true", o->hub->endpoint, o->repository, revision) < 0) {
                 url = NULL;
@@ -210,7 +210,7 @@ static int choose(struct opening *o)
 static bool hub_locate(const struct store *store, const char *name, char **url, char **shown)
 {
         const struct opening *o = container_of(store, struct opening, store);
-        cleanup_free char *file = s3_encode(name, true);
+        cleanup_free char *file = aws_encode(name, true);
         size_t len = strcspn(o->canonical, "@");
         if (file == NULL ||
             asprintf(url, "%s/%s/resolve/%s/%s", o->hub->endpoint, o->repository, o->info.commit, file) < 0)

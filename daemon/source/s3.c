@@ -15,7 +15,7 @@
 #include "daemon/source/folder.h"
 #include "daemon/source/s3_access.h"
 #include "daemon/source/s3_reply.h"
-#include "daemon/source/s3_sign.h"
+#include "daemon/source/aws_sign.h"
 #include "daemon/source/s3_sums.h"
 #include "daemon/source/store.h"
 #include "proto/codec.h"
@@ -166,13 +166,13 @@ static int on_entry(void *context, const struct s3_entry *entry, struct error *e
 
 static char *list_url(struct opening *o, const char *next)
 {
-        struct s3_param params[5] = {
+        struct aws_param params[5] = {
                 {"list-type", "2"}, {"encoding-type", "url"}, {"delimiter", "/"}, {"prefix", o->uri->key}};
         size_t n = 4;
         char *url = NULL;
         if (next != NULL)
-                params[n++] = (struct s3_param){"continuation-token", next};
-        cleanup_free char *query = s3_query(params, n);
+                params[n++] = (struct aws_param){"continuation-token", next};
+        cleanup_free char *query = aws_query(params, n);
         return query == NULL || asprintf(&url, "%s/?%s", o->base, query) < 0 ? NULL : url;
 }
 
@@ -248,8 +248,8 @@ static int list(struct opening *o)
 static bool s3_locate(const struct store *store, const char *name, char **url, char **shown)
 {
         const struct opening *o = container_of(store, struct opening, store);
-        cleanup_free char *key = s3_encode(o->uri->key, true);
-        cleanup_free char *file = s3_encode(name, true);
+        cleanup_free char *key = aws_encode(o->uri->key, true);
+        cleanup_free char *file = aws_encode(name, true);
         if (key == NULL || file == NULL || asprintf(url, "%s/%s%s", o->base, key, file) < 0)
                 *url = NULL;
         if (asprintf(shown, "%s%s", o->canonical, name) < 0)
@@ -300,7 +300,7 @@ static int find_sums(struct opening *o)
 {
         const char *slash = strrchr(o->canonical, '/') + 1;
         cleanup_free char *folder = strndup(o->canonical, (size_t)(slash - o->canonical));
-        cleanup_free char *key = folder != NULL ? s3_encode(key_of(folder), true) : NULL;
+        cleanup_free char *key = folder != NULL ? aws_encode(key_of(folder), true) : NULL;
         struct s3_sums_where where = {.http = o->store.http,
                                       .access = o->store.access,
                                       .base = o->base,

@@ -14,7 +14,7 @@
 
 #include "daemon/base/util.h"
 #include "daemon/source/s3_reply.h"
-#include "daemon/source/s3_sign.h"
+#include "daemon/source/aws_sign.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -54,7 +54,7 @@ static void parts_deinit(struct parts *parts)
         free(parts->path);
 }
 
-static int add_signed(struct http_headers *headers, const struct s3_signed *out, struct error *error)
+static int add_signed(struct http_headers *headers, const struct aws_signed *out, struct error *error)
 {
         int r = http_headers_add(headers, "Authorization", out->authorization, error);
         if (r == 0)
@@ -69,10 +69,10 @@ static int add_signed(struct http_headers *headers, const struct s3_signed *out,
 static int sign(const struct s3_access *a, const struct http_request *request, const struct aws_keys *keys,
                 struct http_headers *more, struct error *error)
 {
-        struct s3_signed out;
+        struct aws_signed out;
         struct parts parts;
         int r = parts_init(&parts, request->url);
-        const struct s3_sign_request what = {.method = request->method ?: "GET",
+        const struct aws_sign_request what = {.method = request->method ?: "GET",
                                              .host = parts.host,
                                              .path = parts.path,
                                              .query = parts.query,
@@ -81,13 +81,13 @@ static int sign(const struct s3_access *a, const struct http_request *request, c
                                              .checksum = request->headers != NULL &&
                                                          http_headers_find(request->headers, "x-amz-checksum-mode") !=
                                                                  NULL};
-        const struct s3_sign_keys with = {keys->access, keys->secret, keys->token};
-        if (r < 0 || s3_sign(&out, &what, &with) < 0) {
+        const struct aws_sign_keys with = {keys->access, keys->secret, keys->token};
+        if (r < 0 || aws_sign(&out, &what, &with) < 0) {
                 parts_deinit(&parts);
                 return error_set(error, STREAMER_ENOMEM, "no memory for a signature");
         }
         r = add_signed(more, &out, error);
-        s3_signed_deinit(&out);
+        aws_signed_deinit(&out);
         parts_deinit(&parts);
         return r;
 }

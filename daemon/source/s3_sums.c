@@ -8,7 +8,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/util.h"
-#include "daemon/source/s3_sign.h"
+#include "daemon/source/aws_sign.h"
 
 #include <openssl/evp.h>
 #include <string.h>
@@ -72,7 +72,7 @@ static int take_checksum(struct object *object, const struct http_fetch *fetch, 
 /* URLs of objects are their paths behind the folder's. */
 static char *object_url(const struct s3_sums_where *where, const struct object *object)
 {
-        cleanup_free char *name = s3_encode(object->path + strlen(where->shown), true);
+        cleanup_free char *name = aws_encode(object->path + strlen(where->shown), true);
         char *url = NULL;
         return name == NULL || asprintf(&url, "%s/%s%s", where->base, where->prefix, name) < 0 ? NULL : url;
 }
