@@ -258,6 +258,14 @@ void aws_config_deinit(struct aws_config *config)
         *config = (struct aws_config){.profile = NULL};
 }
 
+struct aws_config aws_config_other(const struct aws_config *config, const char *profile)
+{
+        return (struct aws_config){.config = config->config,
+                                   .credentials = config->credentials,
+                                   .profile = (char *)(uintptr_t)profile,
+                                   .named = true};
+}
+
 /* In the config file the default profile has two names, the longer of which counts. */
 static const char *config_get(const struct aws_config *config, const char *kind, const char *name, const char *key)
 {

@@ -47,6 +47,8 @@ struct aws_config {
  * NULL: AWS_PROFILE, else "default". */
 int aws_config_init(struct aws_config *config, const char *profile, struct error *error);
 void aws_config_deinit(struct aws_config *config);
+/* Another profile of the same files: borrows both, not to be deinited. */
+struct aws_config aws_config_other(const struct aws_config *config, const char *profile);
 
 /* A setting of the profile; the credentials file goes before. */
 const char *aws_config_get(const struct aws_config *config, const char *key);

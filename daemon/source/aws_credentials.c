@@ -15,7 +15,8 @@
 #include "daemon/base/log.h"
 #include "daemon/base/secret.h"
 #include "daemon/base/util.h"
-#include "daemon/source/aws_services.h"
+#include "daemon/source/aws_profile.h"
+#include "daemon/source/aws_sts.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -60,58 +61,13 @@ static int from_settings(struct aws_credentials *c, struct aws_keys *keys, struc
 
 /* ---- the chain ---- */
 
-static int from_environment(struct aws_keys *keys, struct error *error)
-{
-        const char *access = aws_env("AWS_ACCESS_KEY_ID"), *secret = aws_env("AWS_SECRET_ACCESS_KEY");
-        if (access == NULL && secret == NULL)
-                return 0;
-        if (access == NULL || secret == NULL)
-                return error_set(error, STREAMER_EPERM,
-                                 "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: one is set "
-                                 "without the other");
-        int r = aws_keys_init(keys, access, secret, aws_env("AWS_SESSION_TOKEN"), "environment", error);
-        return r < 0 ? r : 1;
-}
-
-/* Ways to credentials that take a program, a browser or further roles. */
-static int unsupported(const struct aws_config *config, struct error *error)
-{
-        static const char *const ways[] = {"source_profile", "credential_source", "credential_process", "sso_session",
-                                           "sso_start_url"};
-        for (size_t i = 0; i < ARRAY_SIZE(ways); i++)
-                if (aws_config_get(config, ways[i]) != NULL)
-                        return error_set(error, STREAMER_EUNSUPPORTED,
-                                         "profile '%s' has %s, which is not supported: keys, or role_arn with "
-                                         "web_identity_token_file, are",
-                                         config->profile, ways[i]);
-        return 0;
-}
-
-static int from_profile(struct aws_keys *keys, const struct aws_config *config, struct error *error)
-{
-        const char *access = aws_config_get(config, "aws_access_key_id");
-        const char *secret = aws_config_get(config, "aws_secret_access_key");
-        char from[160];
-        if (config->named && !aws_config_has_profile(config))
-                return error_set(error, STREAMER_EPERM, "profile '%s' is in none of the shared files", config->profile);
-        if (access == NULL && secret == NULL)
-                return unsupported(config, error);
-        if (access == NULL || secret == NULL)
-                return error_set(error, STREAMER_EPERM,
-                                 "profile '%s': of aws_access_key_id and aws_secret_access_key one is missing",
-                                 config->profile);
-        snprintf(from, sizeof(from), "profile '%.120s'", config->profile);
-        int r = aws_keys_init(keys, access, secret, aws_config_get(config, "aws_session_token"), from, error);
-        return r < 0 ? r : 1;
-}
-
 static int find_along_chain(struct aws_credentials *c, struct aws_keys *keys, const struct aws_config *config,
                             struct error *error)
 {
         struct error why = {.text = "disabled"};
-        int r = from_environment(keys, error);
+        int r = aws_environment(keys, error);
         if (r == 0)
-                r = from_profile(keys, config, error);
+                r = aws_profile(&c->services, keys, config, error);
         if (r == 0)
                 r = aws_web_identity(&c->services, keys, config, error);
         if (r == 0)

@@ -5,7 +5,7 @@
  *
  *   settings of the daemon, if they name keys      (then nothing else is asked)
  *   AWS_ACCESS_KEY_ID, ...                         environment
- *   AWS_PROFILE in the shared files                profile
+ *   AWS_PROFILE in the shared files                profile, and roles that it is good for
  *   AWS_WEB_IDENTITY_TOKEN_FILE, or a profile's    web identity, from STS
  *   AWS_CONTAINER_CREDENTIALS_*                    container endpoint
  *   instance metadata (IMDSv2)                     instance role

@@ -26,7 +26,7 @@ void aws_keys_deinit(struct aws_keys *keys); /* accepts a zeroed one */
 /* {"AccessKeyId", "SecretAccessKey", "Token", "Expiration"} of the container and instance endpoints.
  * `text` is changed, with room for one more byte. */
 int aws_keys_parse_json(struct aws_keys *keys, char *text, size_t size, const char *from, struct error *error);
-/* AssumeRoleWithWebIdentityResponse of STS. */
+/* What STS answers, for whatever a role was asked for with. */
 int aws_keys_parse_xml(struct aws_keys *keys, char *text, size_t size, const char *from, struct error *error);
 
 /* "2031-02-28T12:00:00Z", with a fraction or not; -1 if it is something else. */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Three ways to the same four strings:
+ * Two ways to the same four strings:
  *
- *   web identity  POST to STS: the token in a file, for a role       > XML
  *   container     GET from the container's endpoint, with a token    > JSON
  *   instance      PUT for a token, GET the role's name, GET its keys > JSON
  *
@@ -14,8 +13,7 @@
 
 #include "daemon/base/secret.h"
 #include "daemon/base/util.h"
-#include "daemon/source/s3_reply.h"
-#include "daemon/source/aws_sign.h"
+#include "daemon/source/aws_config.h"
 
 #include <arpa/inet.h>
 #include <openssl/crypto.h>
@@ -76,12 +74,10 @@ void aws_services_deinit(struct aws_services *services)
 
 /* ---- asking ---- */
 
-/* One request; its answer of 200 is a success, any other status is the caller's to read. Answers hold
- * secrets: to be given back with wipe(). */
-static int ask(struct http *http, struct http_fetch *fetch, struct error *error)
+int aws_ask(struct http *http, struct http_fetch *fetch, struct error *error)
 {
         fetch->max_body = ANSWER_MAX;
-        fetch->any_status = true;
+        fetch->any_status = fetch->secret = true;
         /* Where an endpoint is named with plain http, that is what it speaks. */
         fetch->request.plain_ok = strncmp(fetch->request.url, "http://", 7) == 0;
         int r = http_fetch(http, fetch, 1, error);
@@ -90,15 +86,14 @@ static int ask(struct http *http, struct http_fetch *fetch, struct error *error)
         return r;
 }
 
-static void wipe(struct http_fetch *fetch)
+void aws_wipe(struct http_fetch *fetch)
 {
         if (fetch->answer.body != NULL)
                 OPENSSL_cleanse(fetch->answer.body, fetch->answer.body_len);
         http_fetch_deinit(fetch);
 }
 
-/* What a token file holds. */
-static int read_token(const char *path, char **token, struct error *error)
+int aws_read_token(const char *path, char **token, struct error *error)
 {
         cleanup_free char *setting = NULL;
         if (asprintf(&setting, "file:%s", path) < 0) {
@@ -106,88 +101,6 @@ static int read_token(const char *path, char **token, struct error *error)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         }
         return secret_read(setting, token, error);
-}
-
-/* ---- web identity ---- */
-
-static char *sts_endpoint(const struct aws_config *config)
-{
-        const char *named = aws_env("AWS_ENDPOINT_URL_STS") ?: aws_config_endpoint(config, "sts");
-        const char *region = aws_env("AWS_REGION") ?: aws_env("AWS_DEFAULT_REGION") ?: aws_config_get(config, "region");
-        char *url = NULL;
-        if (named != NULL)
-                return asprintf(&url, "%s", named) < 0 ? NULL : url;
-        bool china = region != NULL && strncmp(region, "cn-", 3) == 0;
-        int n = region != NULL ? asprintf(&url, "https://sts.%s.amazonaws.com%s/", region, china ? ".cn" : "")
-                               : asprintf(&url, "https://sts.amazonaws.com/");
-        return n < 0 ? NULL : url;
-}
-
-static char *sts_form(const char *role, const char *token)
-{
-        struct aws_param params[] = {{"Action", "AssumeRoleWithWebIdentity"},
-                                    {"RoleArn", role},
-                                    {"RoleSessionName", aws_env("AWS_ROLE_SESSION_NAME") ?: "streamerd"},
-                                    {"Version", "2011-06-15"},
-                                    {"WebIdentityToken", token}};
-        return aws_query(params, ARRAY_SIZE(params));
-}
-
-static int sts_refused(const struct http_fetch *fetch, const char *from, struct error *error)
-{
-        struct s3_fault fault;
-        s3_fault_parse(&fault, fetch->answer.body, fetch->answer.body_len);
-        return error_set(error, STREAMER_EPERM, "STS answers %d%s%s%s%s (%s)", fetch->answer.status,
-                         fault.code[0] != '\0' ? " " : "", fault.code, fault.message[0] != '\0' ? ": " : "",
-                         fault.message, from);
-}
-
-static int sts_ask(struct aws_services *services, struct aws_keys *keys, const char *url, const char *form,
-                   const char *from, struct error *error)
-{
-        struct http_headers headers = {.n = 0};
-        struct http_fetch fetch = {.request = {.method = "POST",
-                                               .url = url,
-                                               .shown = from,
-                                               .headers = &headers,
-                                               .body = form,
-                                               .body_len = strlen(form)}};
-        int r = http_headers_add(&headers, "Content-Type", "application/x-www-form-urlencoded", error);
-        if (r == 0)
-                r = ask(services->far, &fetch, error);
-        if (r == 0)
-                r = fetch.answer.status == 200
-                            ? aws_keys_parse_xml(keys, fetch.answer.body, fetch.answer.body_len, from, error)
-                            : sts_refused(&fetch, from, error);
-        wipe(&fetch);
-        http_headers_deinit(&headers);
-        return r;
-}
-
-int aws_web_identity(struct aws_services *services, struct aws_keys *keys, const struct aws_config *config,
-                     struct error *error)
-{
-        const char *file = aws_env("AWS_WEB_IDENTITY_TOKEN_FILE"), *role = aws_env("AWS_ROLE_ARN");
-        char *token = NULL, from[300];
-        if (file == NULL) {
-                file = aws_config_get(config, "web_identity_token_file");
-                role = aws_config_get(config, "role_arn");
-        }
-        if (file == NULL)
-                return 0;
-        if (role == NULL)
-                return error_set(error, STREAMER_EFAILED, "a web identity token file without a role (AWS_ROLE_ARN)");
-        snprintf(from, sizeof(from), "web identity as %s", role);
-        int r = read_token(file, &token, error);
-        if (r < 0)
-                return r;
-        cleanup_free char *url = sts_endpoint(config);
-        char *form = sts_form(role, token);
-        r = url != NULL && form != NULL ? sts_ask(services, keys, url, form, from, error)
-                                        : error_set(error, STREAMER_ENOMEM, "no memory");
-        secret_free(form);
-        secret_free(token);
-        return r < 0 ? r : 1;
 }
 
 /* ---- container ---- */
@@ -240,7 +153,7 @@ static int container_headers(struct http_headers *headers, struct error *error)
         const char *file = aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
         const char *given = aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN");
         char *token = NULL;
-        int r = file != NULL ? read_token(file, &token, error) : 0;
+        int r = file != NULL ? aws_read_token(file, &token, error) : 0;
         if (r == 0 && (token ?: given) != NULL)
                 r = http_headers_add(headers, "Authorization", token ?: given, error);
         secret_free(token);
@@ -258,12 +171,12 @@ int aws_container(struct aws_services *services, struct aws_keys *keys, struct e
         struct http_fetch fetch = {.request = {.url = uri, .shown = from, .headers = &headers}};
         r = container_headers(&headers, error);
         if (r == 0)
-                r = ask(services->near, &fetch, error);
+                r = aws_ask(services->near, &fetch, error);
         if (r == 0)
                 r = fetch.answer.status == 200
                             ? aws_keys_parse_json(keys, fetch.answer.body, fetch.answer.body_len, from, error)
                             : error_set(error, STREAMER_EPERM, "the %s answers %d", from, fetch.answer.status);
-        wipe(&fetch);
+        aws_wipe(&fetch);
         http_headers_deinit(&headers);
         return r < 0 ? r : 1;
 }
@@ -292,7 +205,7 @@ static int instance_fetch(struct aws_services *services, struct http_fetch *fetc
         fetch->request.method = method;
         fetch->request.url = url;
         fetch->request.shown = "instance metadata";
-        int r = ask(services->near, fetch, error);
+        int r = aws_ask(services->near, fetch, error);
         fetch->request.url = NULL;
         return r;
 }
@@ -312,7 +225,7 @@ static int instance_session(struct aws_services *services, struct http_headers *
         bool have = r == 0 && asked == 0 && fetch.answer.status == 200;
         if (have)
                 r = http_headers_add(headers, "X-aws-ec2-metadata-token", fetch.answer.body, error);
-        wipe(&fetch);
+        aws_wipe(&fetch);
         http_headers_deinit(&ttl);
         return r < 0 ? r : have;
 }
@@ -348,7 +261,7 @@ static int instance_keys(struct aws_services *services, const struct http_header
                             ? aws_keys_parse_json(keys, fetch.answer.body, fetch.answer.body_len, from, error)
                             : error_set(error, STREAMER_EPERM, "instance metadata answer %d for role %s",
                                         fetch.answer.status, role);
-        wipe(&fetch);
+        aws_wipe(&fetch);
         return r < 0 ? r : 1;
 }
 

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The services that hand out credentials: STS for web identities, the endpoint of a container, the
- * metadata of an instance. All calls block, each for a bounded time.
+ * The services that hand out credentials: the endpoint of a container, the metadata of an instance, and
+ * STS (aws_sts.h). All calls block, each for a bounded time.
  */
 #ifndef DAEMON_SOURCE_AWS_SERVICES_H
 #define DAEMON_SOURCE_AWS_SERVICES_H
 
 #include "daemon/io/http.h"
-#include "daemon/source/aws_config.h"
 #include "daemon/source/aws_keys.h"
 
 struct aws_services {
@@ -20,13 +19,18 @@ void aws_services_stop(struct aws_services *services); /* calls end soon, with S
 void aws_services_deinit(struct aws_services *services);
 
 /* Each answers 1 with keys, 0 where it is not set up here, or an error. */
-int aws_web_identity(struct aws_services *services, struct aws_keys *keys, const struct aws_config *config,
-                     struct error *error);
 int aws_container(struct aws_services *services, struct aws_keys *keys, struct error *error);
 /* Also 0 where nothing answers, with the reason in *why: most machines are no instances. */
 int aws_instance(struct aws_services *services, struct aws_keys *keys, struct error *why, struct error *error);
 
-/* ---- parts, for the tests ---- */
+/* ---- parts: for STS, and for the tests ---- */
+
+/* One request; its answer of 200 is a success, any other status is the caller's to read. Answers hold
+ * secrets: to be given back with aws_wipe(), also on failure. */
+int aws_ask(struct http *http, struct http_fetch *fetch, struct error *error);
+void aws_wipe(struct http_fetch *fetch);
+/* What a token file holds: a secret. */
+int aws_read_token(const char *path, char **token, struct error *error);
 
 /* Where a container's credentials are; *uri NULL where that is not set. malloc'd. Over plain http, and
  * with the token it takes, these hosts alone are asked: loopback and the addresses of ECS and EKS. */

@@ -73,14 +73,14 @@ static int sign(const struct s3_access *a, const struct http_request *request, c
         struct parts parts;
         int r = parts_init(&parts, request->url);
         const struct aws_sign_request what = {.method = request->method ?: "GET",
-                                             .host = parts.host,
-                                             .path = parts.path,
-                                             .query = parts.query,
-                                             .region = a->region,
-                                             .when = time(NULL),
-                                             .checksum = request->headers != NULL &&
-                                                         http_headers_find(request->headers, "x-amz-checksum-mode") !=
-                                                                 NULL};
+                                              .host = parts.host,
+                                              .path = parts.path,
+                                              .query = parts.query,
+                                              .region = a->region,
+                                              .when = time(NULL),
+                                              .checksum = request->headers != NULL &&
+                                                          http_headers_find(request->headers, "x-amz-checksum-mode") !=
+                                                                  NULL};
         const struct aws_sign_keys with = {keys->access, keys->secret, keys->token};
         if (r < 0 || aws_sign(&out, &what, &with) < 0) {
                 parts_deinit(&parts);

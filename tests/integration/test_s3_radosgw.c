@@ -75,8 +75,21 @@ static char *settings(void)
                            "    - {source: 's3://models/region/', endpoint: '%s', access_key: TESTACCESS,\n"
                            "       secret_key: testsecret, region: eu-nowhere-7}\n"
                            "    - {source: 's3://public', endpoint: '%s', unsigned: true}\n"
-                           "    - {source: 's3://models/unsigned/', endpoint: '%s', unsigned: true}\n",
-                           proxy.url, store.url, store.url, store.url, store.url);
+                           "    - {source: 's3://models/unsigned/', endpoint: '%s', unsigned: true}\n"
+                           "    - {source: 's3://models/role/', endpoint: '%s', profile: reader}\n"
+                           "    - {source: 's3://models/other-role/', endpoint: '%s', profile: stranger}\n",
+                           proxy.url, store.url, store.url, store.url, store.url, store.url, store.url);
+}
+
+/* No default profile: the chain goes on to the container. */
+static void write_profiles(void)
+{
+        const char *profiles = "[profile base]\naws_access_key_id = TESTACCESS\naws_secret_access_key = testsecret\n"
+                               "[profile reader]\nrole_arn = arn:aws:iam:::role/reader\nsource_profile = base\n"
+                               "[profile stranger]\nrole_arn = arn:aws:iam:::role/none\nsource_profile = base\n";
+        file_write(suite_path("profiles"), profiles, strlen(profiles));
+        setenv("AWS_CONFIG_FILE", suite_path("profiles"), 1);
+        setenv("AWS_ENDPOINT_URL_STS", store.url, 1);
 }
 
 static void begin(void)
@@ -97,7 +110,7 @@ static void begin(void)
         unsetenv("AWS_SECRET_ACCESS_KEY");
         unsetenv("AWS_ENDPOINT_URL_S3");
         setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null/none", 1);
-        setenv("AWS_CONFIG_FILE", "/dev/null/none", 1);
+        write_profiles();
         setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", container.url, 1);
         stage_begin((const char *const[]){"--config", config, "--device", "host=256MiB", "--block-size", "1MiB",
                                           "--log-level", "debug", NULL});
@@ -165,6 +178,25 @@ START_TEST(a_session_that_ends_in_mid_load)
         shared->armed = false;
         ck_assert_uint_ge(shared->refused, 1);
         ck_assert_uint_eq(shared->sessions, 2); /* one more, for all requests that were refused */
+}
+END_TEST
+
+/* The store's own STS takes our signature, and its sessions may read. */
+START_TEST(a_role_by_a_profile)
+{
+        model = model_mixed(6, 4 << 20);
+        put("models", model, "role/model.safetensors");
+        load_equals("s3://models/role/", "role", model);
+        ck_assert_ptr_nonnull(strstr(file_read(stage.log, NULL),
+                                     "credentials: from role arn:aws:iam:::role/reader, by profile 'base'"));
+}
+END_TEST
+
+START_TEST(a_role_that_is_not_there)
+{
+        ck_assert_int_eq(client_load_result(client, "s3://models/other-role/", "u", text), STREAMER_EPERM);
+        ck_assert_msg(strstr(text, "STS answers ") && strstr(text, "role/none, by profile 'base'"), "%s", text);
+        client_unload(client, "u");
 }
 END_TEST
 
@@ -237,6 +269,8 @@ int main(void)
         tcase_add_test(tests, keys_of_the_store);
         tcase_add_test(tests, a_session_of_sts);
         tcase_add_test(tests, a_session_that_ends_in_mid_load);
+        tcase_add_test(tests, a_role_by_a_profile);
+        tcase_add_test(tests, a_role_that_is_not_there);
         tcase_add_test(tests, a_public_bucket_unsigned);
         tcase_add_test(tests, a_private_bucket_unsigned);
         LOOP(tests, a_prefix_of_any_characters, keys);

@@ -4,104 +4,7 @@
  * who is asked in which order, what expires, and what happens where an endpoint is slow, dead or wrong.
  * No secret shows in an error.
  */
-#include "tests/lib/endpoint.h"
-#include "tests/lib/suite.h"
-
-#include "daemon/base/log.h"
-#include "daemon/base/util.h"
-#include "daemon/source/aws_credentials.h"
-#include "daemon/source/aws_services.h"
-
-#include <string.h>
-#include <unistd.h>
-
-static struct aws_credentials *credentials;
-static struct aws_keys keys;
-static struct error error;
-static struct endpoint service;
-
-/* What the service answers; changed by tests. */
-static _Atomic int status = 200;
-static time_t life = 3600; /* of what it gives out */
-static _Atomic bool hang;
-static unsigned given;  /* how many it has given out: "AK1", "AK2", ... */
-static char said[4096]; /* methods and paths */
-
-static void forget_environment(void)
-{
-        static const char *const names[] = {"AWS_ACCESS_KEY_ID",
-                                            "AWS_SECRET_ACCESS_KEY",
-                                            "AWS_SESSION_TOKEN",
-                                            "AWS_PROFILE",
-                                            "AWS_WEB_IDENTITY_TOKEN_FILE",
-                                            "AWS_ROLE_ARN",
-                                            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-                                            "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-                                            "AWS_CONTAINER_AUTHORIZATION_TOKEN",
-                                            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
-                                            "AWS_ENDPOINT_URL_STS",
-                                            "AWS_REGION",
-                                            "AWS_DEFAULT_REGION",
-                                            "AWS_EC2_METADATA_SERVICE_ENDPOINT",
-                                            "http_proxy",
-                                            "HTTP_PROXY",
-                                            "https_proxy"};
-        for (size_t i = 0; i < ARRAY_SIZE(names); i++)
-                unsetenv(names[i]);
-        setenv("AWS_CONFIG_FILE", suite_path("config-%d", (int)getpid()), 1);
-        setenv("AWS_SHARED_CREDENTIALS_FILE", suite_path("credentials-%d", (int)getpid()), 1);
-        setenv("AWS_EC2_METADATA_DISABLED", "true", 1);
-}
-
-static void begin(void)
-{
-        log_init(LOG_LEVEL_ERROR);
-        forget_environment();
-}
-
-static void end(void)
-{
-        aws_keys_deinit(&keys);
-        credentials = aws_credentials_free(credentials);
-}
-
-static void open_with(const struct aws_credentials_opts *opts)
-{
-        ck_assert_msg(aws_credentials_new(&credentials, opts, &error) == 0, "%s", error.text);
-}
-
-/* Asks until there is an answer, as those who authorize requests do. */
-static int get(void)
-{
-        int r;
-        if (credentials == NULL)
-                open_with(&(struct aws_credentials_opts){.profile = NULL});
-        aws_keys_deinit(&keys);
-        while ((r = aws_credentials_get(credentials, &keys, &error)) == 1)
-                usleep(1000); /* the pause between two questions, no more */
-        return r;
-}
-
-static void assert_keys(const char *access, const char *secret, const char *token, const char *from)
-{
-        ck_assert_msg(get() == 0, "%s", error.text);
-        ck_assert_str_eq(keys.access, access);
-        ck_assert_str_eq(keys.secret, secret);
-        ck_assert_str_eq(keys.token ?: "", token);
-        ck_assert_str_eq(keys.from, from);
-}
-
-static void assert_fails(int code, const char *why)
-{
-        ck_assert_int_eq(get(), code);
-        ck_assert_msg(strstr(error.text, why) != NULL, "%s", error.text);
-        ck_assert_ptr_null(strstr(error.text, "thesecret"));
-}
-
-static void write_file(const char *variable, const char *text)
-{
-        file_write(getenv(variable), text, strlen(text));
-}
+#include "tests/unit/aws_stage.h"
 
 /* ---- the environment and the files ---- */
 
@@ -141,8 +44,7 @@ START_TEST(a_profile_that_is_asked_for_must_be_there)
 }
 END_TEST
 
-static const char *const ways[] = {"source_profile", "credential_source", "credential_process", "sso_session",
-                                   "sso_start_url"};
+static const char *const ways[] = {"credential_process", "sso_session", "sso_start_url"};
 
 START_TEST(a_way_that_is_not_supported_is_named)
 {
@@ -205,54 +107,6 @@ START_TEST(a_key_without_its_other_half_is_no_setting)
 END_TEST
 
 /* ---- services ---- */
-
-static char *expiration(time_t after)
-{
-        char *text = must_alloc(32);
-        time_t when = time(NULL) + after;
-        struct tm tm;
-        strftime(text, 32, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&when, &tm));
-        return text;
-}
-
-static void give_json(struct endpoint_reply *reply)
-{
-        unsigned n = __atomic_add_fetch(&given, 1, __ATOMIC_SEQ_CST);
-        reply->body = format_text("{\"Code\":\"Success\",\"AccessKeyId\":\"AK%u\",\"SecretAccessKey\":\"thesecret\","
-                                  "\"Token\":\"T%u\",\"Expiration\":\"%s\"}",
-                                  n, n, expiration(life));
-}
-
-static void note(const struct endpoint_request *request)
-{
-        strcat(said, format_text("%s %s\n", request->method, request->path));
-}
-
-static void serve(void (*answer)(struct endpoint *, const struct endpoint_request *, struct endpoint_reply *))
-{
-        service.answer = answer;
-        endpoint_start(&service);
-}
-
-static void answer_container(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
-{
-        (void)e;
-        const char *token = endpoint_header(request, "Authorization");
-        note(request);
-        reply->status = token != NULL && strcmp(token, "bearer thetoken") == 0 ? status : 401;
-        reply->hang = hang;
-        if (reply->status == 200)
-                give_json(reply);
-}
-
-static void set_container(void)
-{
-        char *path = suite_path("token-%d", (int)getpid());
-        serve(answer_container);
-        file_write(path, "bearer thetoken\n", 16);
-        setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", format_text("%s/v1/credentials?a=b", service.url), 1);
-        setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", path, 1);
-}
 
 START_TEST(a_container_with_its_token_file)
 {
@@ -318,37 +172,6 @@ START_TEST(which_hosts_a_container_may_name)
 END_TEST
 
 /* ---- STS ---- */
-
-static void answer_sts(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
-{
-        (void)e;
-        note(request);
-        reply->status = status;
-        reply->hang = hang;
-        if (strstr(request->body, "Action=AssumeRoleWithWebIdentity&") == NULL ||
-            strstr(request->body, "&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fr&") == NULL ||
-            strstr(request->body, "&WebIdentityToken=a.b%2Bc") == NULL || strstr(request->body, "Version=") == NULL)
-                reply->status = 400;
-        if (reply->status == 200)
-                reply->body = format_text("<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult>"
-                                          "<Credentials><AccessKeyId>AK%u</AccessKeyId><SecretAccessKey>thesecret"
-                                          "</SecretAccessKey><SessionToken>T</SessionToken><Expiration>%s</Expiration>"
-                                          "</Credentials></AssumeRoleWithWebIdentityResult>"
-                                          "</AssumeRoleWithWebIdentityResponse>",
-                                          ++given, expiration(life));
-        else
-                reply->body = format_text("<ErrorResponse><Error><Code>AccessDenied</Code><Message>not you</Message>"
-                                          "</Error></ErrorResponse>");
-}
-
-static char *set_sts(void)
-{
-        char *path = suite_path("jwt-%d", (int)getpid());
-        serve(answer_sts);
-        file_write(path, "a.b+c", 5);
-        setenv("AWS_ENDPOINT_URL_STS", service.url, 1);
-        return path;
-}
 
 START_TEST(a_web_identity_of_the_environment)
 {
@@ -571,13 +394,6 @@ START_TEST(an_end_does_not_wait_for_a_service_that_hangs)
         ck_assert_uint_lt(clock_ns() - begun, UINT64_C(2) * 1000000000);
 }
 END_TEST
-
-static TCase *group(const char *name)
-{
-        TCase *tests = suite_group(name, NULL, NULL, 30);
-        tcase_add_checked_fixture(tests, begin, end);
-        return tests;
-}
 
 int main(void)
 {
