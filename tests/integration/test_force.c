@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models that are unloaded while they are held: drained, taken by force, in quarantine; and who hears of it.
+ */
+#include "tests/integration/residency_stage.h"
+
+static uint64_t quarantined(void)
+{
+        json_t *status = client_call(client, "status", NULL);
+        json_t *device = json_array_get(json_object_get(status, "devices"), 0);
+        uint64_t n = json_number(device, "quarantined");
+        json_decref(status);
+        return n;
+}
+
+/* ---- force ---- */
+
+static bool is_revoked(void *lease)
+{
+        return streamer_lease_check(lease) == STREAMER_EREVOKED;
+}
+
+START_TEST(force_tells_the_client_and_leaves_its_memory_as_it_was)
+{
+        streamer_client *holder = client_open(&stage);
+        struct model *a = load("a");
+        streamer_lease *lease = client_attach(holder, "a");
+        ck_assert_int_eq(streamer_lease_check(lease), 0);
+        uint64_t used = client_used(client);
+        client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), "unload");
+        struct pollfd fd = {.fd = streamer_fd(holder), .events = POLLIN};
+        ck_assert_int_eq(poll(&fd, 1, 10000), 1);
+        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(holder), "unloaded by force"));
+        ck_assert(!stands("a"));
+        ck_assert_uint_ge(quarantined(), SIZE);
+        ck_assert_uint_eq(client_used(client), used);
+        struct model *b = load("b");
+        load("c");
+        lease_equals(lease, a);
+        client_equals(client, "b", b);
+        ck_assert_uint_gt(quarantined(), 0);
+        streamer_detach(lease);
+        ck_assert(eventually(is_gone, "a", 5000));
+        ck_assert_uint_eq(quarantined(), 0);
+        streamer_close(holder);
+}
+END_TEST
+
+START_TEST(ps_names_who_holds_what_was_taken)
+{
+        streamer_client *holder = client_open(&stage);
+        load("a");
+        streamer_lease *lease = client_attach(holder, "a");
+        client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), "unload");
+        json_t *ps = client_call(client, "ps", NULL);
+        json_t *row = json_array_get(json_object_get(ps, "leases"), 0);
+        ck_assert(json_is_true(json_object_get(row, "quarantined")));
+        ck_assert_str_eq(json_string_value(json_object_get(row, "device")), stage_device());
+        ck_assert_int_eq((int)json_integer_value(json_object_get(row, "pid")), getpid());
+        ck_assert(json_string_length(json_object_get(row, "client")) > 0);
+        json_decref(ps);
+        streamer_detach(lease);
+        streamer_close(holder);
+}
+END_TEST
+
+START_TEST(what_drains_too_long_is_taken)
+{
+        streamer_client *holder = client_open(&stage);
+        struct model *a = load("a");
+        streamer_lease *lease = client_attach(holder, "a");
+        ck_assert_int_eq(client_call_code(client, "unload", "{\"model\":\"a\",\"drain\":true,\"drain_timeout_ms\":1}"),
+                         0);
+        ck_assert(eventually(is_revoked, lease, 10000));
+        ck_assert_uint_ge(quarantined(), SIZE);
+        lease_equals(lease, a);
+        streamer_detach(lease);
+        ck_assert(eventually(is_gone, "a", 5000));
+        streamer_close(holder);
+}
+END_TEST
+
+START_TEST(what_is_replaced_is_taken_when_its_time_is_over)
+{
+        const char *path;
+        streamer_op *op;
+        streamer_lease *again;
+        streamer_client *holder = client_open(&stage);
+        struct model *old = load("a");
+        streamer_lease *lease = client_attach(holder, "a");
+        struct model *new = model_of("b", &path);
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = path, .name = "a", .drain_timeout_ms = 1};
+        client_ok(client, streamer_load(client, &opts, &op), "load");
+        client_ok(client, streamer_op_wait(op, -1, NULL), "wait");
+        streamer_op_free(op);
+        client_equals(client, "a", new);
+        ck_assert(eventually(is_revoked, lease, 10000));
+        lease_equals(lease, old);
+        streamer_attach_opts wanted = {.struct_size = sizeof(wanted), .generation = streamer_generation(lease)};
+        ck_assert_int_eq(streamer_attach(client, "a", &wanted, &again), STREAMER_ENOENT);
+        wanted = (streamer_attach_opts){.struct_size = sizeof(wanted), .digest = streamer_digest(lease)};
+        ck_assert_int_eq(streamer_attach(client, "a", &wanted, &again), STREAMER_EDIGEST);
+        streamer_detach(lease);
+        streamer_close(holder);
+}
+END_TEST
+
+START_TEST(without_force_a_leased_model_stays)
+{
+        load("a");
+        streamer_lease *lease = client_attach(client, "a");
+        ck_assert_int_eq(streamer_unload(client, "a", 0), STREAMER_EBUSY);
+        ck_assert(stands("a"));
+        streamer_detach(lease);
+}
+END_TEST
+
+/* ---- events of one model ---- */
+
+START_TEST(a_client_hears_of_the_model_it_asked_for_and_of_no_other)
+{
+        char *event;
+        streamer_client *listener = client_open(&stage);
+        client_ok(listener, streamer_subscribe(listener, "b"), "subscribe");
+        load("a");
+        load("b");
+        client_unload(client, "a");
+        client_unload(client, "b");
+        do {
+                client_ok(listener, streamer_event_next(listener, 10000, &event), "event");
+                ck_assert_ptr_nonnull(strstr(event, "\"model\":\"b\""));
+        } while (!strstr(event, "\"gone\""));
+        streamer_close(listener);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("force");
+        TCase *force = suite_group("force", begin, stage_end, 60);
+        tcase_add_checked_fixture(force, connect_client, check_stage);
+        tcase_add_test(force, force_tells_the_client_and_leaves_its_memory_as_it_was);
+        tcase_add_test(force, ps_names_who_holds_what_was_taken);
+        tcase_add_test(force, what_drains_too_long_is_taken);
+        tcase_add_test(force, what_is_replaced_is_taken_when_its_time_is_over);
+        tcase_add_test(force, without_force_a_leased_model_stays);
+        TCase *events = suite_group("events of one model", begin, stage_end, 60);
+        tcase_add_checked_fixture(events, connect_client, check_stage);
+        tcase_add_test(events, a_client_hears_of_the_model_it_asked_for_and_of_no_other);
+        return suite_run();
+}

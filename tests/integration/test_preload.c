@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models that are loaded at start: in which order, what becomes of those that fail, and whose they are.
+ */
+#include "tests/integration/preload_stage.h"
+
+/* ---- preload ---- */
+
+START_TEST(what_is_listed_is_loaded_at_start)
+{
+        begin("");
+        char *path = write_model("a.safetensors");
+        char *text = format_text("preload:\n  - {source: %s, name: \"first\", pin: true, priority: 700}\n", path);
+        configure(text);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+        daemon_start(&d, (const char *const[]){"--config", config, NULL});
+        await_row(0, "ready", 1);
+        is_served("first");
+        streamer_client *c = client_open(&d);
+        json_t *reply = client_call(c, "show", "{\"model\":\"first\"}");
+        json_t *m = json_array_get(json_object_get(reply, "models"), 0);
+        ck_assert_int_eq(json_integer_value(json_object_get(m, "priority")), 700);
+        json_decref(reply);
+        streamer_close(c);
+        end();
+}
+END_TEST
+
+START_TEST(what_fails_is_tried_again_until_it_is_there)
+{
+        begin("");
+        char *text = format_text("preload:\n  - {source: %s/late.safetensors}\n", root);
+        configure(text);
+        ck_assert_int_eq(reload_code("applied"), 0);
+        await_row(0, "failed", 3);
+        await_log("preload: ");
+        write_model("late.safetensors");
+        await_row(0, "ready", 4);
+        is_served("late");
+        end();
+}
+END_TEST
+
+START_TEST(one_that_cannot_be_loaded_does_not_hold_the_others_up)
+{
+        begin("");
+        char *path = write_model("good.safetensors");
+        char *text = format_text("preload:\n  - {source: %s/none.safetensors, priority: 9000}\n"
+                                 "  - {source: %s, devices: [cuda:7], priority: 8000}\n"
+                                 "  - {source: s3-like/name@nowhere, priority: 7000}\n  - {source: %s}\n",
+                                 root, path, path);
+        configure(text);
+        ck_assert_int_eq(reload_code("applied"), 0);
+        await_row(3, "ready", 1);
+        await_row(0, "failed", 2);
+        is_served("good");
+        end();
+}
+END_TEST
+
+START_TEST(the_manager_is_told_of_those_that_are_not_there)
+{
+        begin("");
+        char *path = write_model("good.safetensors");
+        char *text = format_text("preload:\n  - {source: %s/none.safetensors, name: absent}\n  - {source: %s}\n", root,
+                                 path);
+        configure(text);
+        hangup();
+        await_notify("; preload: 1 of 2 ready, 1 failed (absent)");
+        write_model("none.safetensors");
+        await_notify("STATUS=2 models resident, 0 leases");
+        end();
+}
+END_TEST
+
+START_TEST(a_secret_of_a_url_is_neither_logged_nor_told)
+{
+        begin("preload: [{source: \"http://127.0.0.1:1/m.safetensors?sig=hidden\"}]");
+        await_row(0, "failed", 1);
+        await_log("preload: http://127.0.0.1:1/m.safetensors: ");
+        streamer_client *c = client_open(&d);
+        char *reply;
+        ck_assert_int_eq(streamer_call(c, "status", NULL, &reply), 0);
+        ck_assert_ptr_null(strstr(reply, "hidden"));
+        ck_assert(!log_has((void *)(uintptr_t) "hidden"));
+        free(reply);
+        streamer_close(c);
+        end();
+}
+END_TEST
+
+START_TEST(a_name_of_the_hub_is_looked_up_in_the_daemons_own_cache)
+{
+        static const char commit[] = "0123456789012345678901234567890123456789";
+
+        snprintf(root, sizeof(root), "%s", suite_path("root-%d", (int)getpid()));
+        mkdir(root, 0755);
+        must(setenv("HF_HUB_CACHE", root, 1));
+        begin("preload: [{source: org/tiny}]");
+        await_row(0, "failed", 1);
+        char *repo = format_text("%s/models--org--tiny", root);
+        char *snapshot = format_text("%s/snapshots/%s", repo, commit);
+        must(mkdir(repo, 0755));
+        must(mkdir(format_text("%s/refs", repo), 0755));
+        must(mkdir(format_text("%s/snapshots", repo), 0755));
+        must(mkdir(snapshot, 0755));
+        model_write(model, format_text("%s/model.safetensors", snapshot));
+        file_write(format_text("%s/refs/main", repo), commit, strlen(commit));
+        await_row(0, "ready", 1);
+        is_served("org/tiny");
+        end();
+}
+END_TEST
+
+START_TEST(one_that_was_unloaded_stays_so)
+{
+        begin("");
+        char *path = write_model("a.safetensors");
+        char *text = format_text("preload: [{source: %s}]", path);
+        configure(text);
+        ck_assert_int_eq(reload_code("applied"), 0);
+        await_row(0, "ready", 1);
+        streamer_client *c = client_open(&d);
+        client_unload(c, "a");
+        ck_assert_int_eq(reload_code("applied"), 0);
+        await_row(0, "ready", 1);
+        ck_assert_str_eq(client_state(c, "a"), "");
+        streamer_close(c);
+        end();
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("preload");
+        TCase *preload = suite_group("preload", NULL, NULL, 60);
+        tcase_add_test(preload, what_is_listed_is_loaded_at_start);
+        tcase_add_test(preload, what_fails_is_tried_again_until_it_is_there);
+        tcase_add_test(preload, one_that_cannot_be_loaded_does_not_hold_the_others_up);
+        tcase_add_test(preload, the_manager_is_told_of_those_that_are_not_there);
+        tcase_add_test(preload, a_secret_of_a_url_is_neither_logged_nor_told);
+        tcase_add_test(preload, a_name_of_the_hub_is_looked_up_in_the_daemons_own_cache);
+        tcase_add_test(preload, one_that_was_unloaded_stays_so);
+        return suite_run();
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The forms of the log: which one AUTO takes, the journal with its fields, JSON.
+ */
+#include "tests/unit/log_stage.h"
+
+/* ---- what AUTO takes ---- */
+
+static void say_one(void)
+{
+        log_init(LOG_LEVEL_INFO);
+        log_info("a");
+}
+
+START_TEST(a_process_that_the_manager_started_writes_prefixes)
+{
+        char *pid = format_text("%d", (int)getpid());
+        setenv("SYSTEMD_EXEC_PID", pid, 1);
+        free(pid);
+        ck_assert_str_eq(captured(say_one), "<6>a\n");
+}
+END_TEST
+
+START_TEST(a_process_that_inherited_the_managers_variable_does_not)
+{
+        setenv("SYSTEMD_EXEC_PID", "1", 1);
+        ck_assert_ptr_nonnull(strstr(captured(say_one), "Z info: a\n"));
+}
+END_TEST
+
+START_TEST(an_inherited_journal_variable_is_not_believed)
+{
+        setenv("JOURNAL_STREAM", "1:1", 1);
+        ck_assert_ptr_nonnull(strstr(captured(say_one), "Z info: a\n"));
+}
+END_TEST
+
+/* Standard error claims to be the journal's stream, and is. */
+static void claim_journal(void)
+{
+        struct stat st;
+        must(fstat(STDERR_FILENO, &st));
+        char *name = format_text("%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+        setenv("JOURNAL_STREAM", name, 1);
+        free(name);
+}
+
+static void say_to_stderr_of_journal(void)
+{
+        claim_journal();
+        log_set_output(&(struct log_output){.format = LOG_FORMAT_AUTO, .to_stderr = true});
+        log_warn("a");
+}
+
+START_TEST(the_journals_stream_gets_prefixes_where_standard_error_is_wished)
+{
+        ck_assert_str_eq(captured(say_to_stderr_of_journal), "<4>a\n");
+}
+END_TEST
+
+static void say_to_absent_journal(void)
+{
+        claim_journal();
+        log_set_output(&(struct log_output){.format = LOG_FORMAT_AUTO, .journal = suite_path("no-journal")});
+        log_warn("a");
+}
+
+START_TEST(without_its_socket_the_journal_is_reached_by_its_stream)
+{
+        ck_assert_str_eq(captured(say_to_absent_journal), "<4>a\n");
+}
+END_TEST
+
+/* ---- the journal ---- */
+
+static const char *journal_path(void)
+{
+        static char path[108];
+        snprintf(path, sizeof(path), "%s", suite_path("journal-%d", (int)getpid()));
+        return path;
+}
+
+static int journal_listen(const char *path)
+{
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+        int fd = must(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        must(bind(fd, (struct sockaddr *)&address, sizeof(address)));
+        return fd;
+}
+
+static const char *datagram(int fd)
+{
+        static char text[LOG_LINE_MAX + 1];
+        text[must(recv(fd, text, sizeof(text) - 1, 0))] = '\0';
+        return text;
+}
+
+static int journal;
+
+static void say_to_journal(void)
+{
+        claim_journal();
+        log_init(LOG_LEVEL_INFO);
+        log_set_output(&(struct log_output){.format = LOG_FORMAT_AUTO, .journal = journal_path()});
+        log_event(
+                LOG_LEVEL_WARN, LOG_MODEL_FAILED,
+                LOG_FIELDS(LOG_TEXT("model", "a\nPRIORITY=0"), LOG_NUMBER("generation", 7), LOG_TEXT("code", "failed")),
+                "it %s", "failed");
+}
+
+START_TEST(the_journal_gets_fields)
+{
+        journal = journal_listen(journal_path());
+        ck_assert_str_eq(captured(say_to_journal), "");
+        ck_assert_str_eq(datagram(journal), "MESSAGE=it failed\nPRIORITY=4\nSYSLOG_IDENTIFIER=streamerd\n"
+                                            "MESSAGE_ID=623544edab8e4812a6fe71f8ef889b4e\n"
+                                            "MODEL=a\\x0aPRIORITY=0\nGENERATION=7\nCODE=failed\n");
+}
+END_TEST
+
+static void say_much_to_journal(void)
+{
+        log_set_output(&(struct log_output){.format = LOG_FORMAT_JOURNAL, .journal = journal_path()});
+        for (int i = 0; i < 5000; i++)
+                log_warn("line %d", i);
+}
+
+START_TEST(a_journal_that_stands_still_loses_lines_and_is_told_so)
+{
+        journal = journal_listen(journal_path());
+        ck_assert_str_eq(captured(say_much_to_journal), "");
+        ck_assert_uint_gt(log_lost(), 0);
+        ck_assert_ptr_nonnull(strstr(datagram(journal), "MESSAGE=line 0\n"));
+        datagram(journal);
+        uint64_t lost = log_lost();
+        log_warn("after");
+        char *want = format_text("MESSAGE=log: %ju lines were lost: nobody took them\n", (uintmax_t)lost);
+        bool told = false, after = false;
+        for (char data[LOG_LINE_MAX + 1]; !after;) {
+                ssize_t n = must(recv(journal, data, sizeof(data) - 1, 0));
+                data[n] = '\0';
+                told |= strncmp(data, want, strlen(want)) == 0;
+                after = strncmp(data, "MESSAGE=after\n", 14) == 0;
+        }
+        ck_assert_msg(told, "%s", want);
+        free(want);
+}
+END_TEST
+
+/* ---- JSON ---- */
+
+static void say_json(void)
+{
+        set_output(LOG_FORMAT_JSON);
+        log_event(
+                LOG_LEVEL_INFO, LOG_MODEL_READY,
+                LOG_FIELDS(LOG_TEXT("model", "a \"b\" \\ \x01 \xc3\xa9"), LOG_NUMBER("generation", UINT64_C(1) << 53)),
+                "\"quoted\" \\ \t %s", "\xff");
+}
+
+START_TEST(a_json_line_is_one_object_with_its_fields)
+{
+        char *text = captured(say_json);
+        json_t *o = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        const char *time, *level, *message, *id, *model;
+        json_int_t generation;
+        ck_assert_msg(o != NULL, "%s", text);
+        ck_assert_int_eq(json_unpack(o, "{s:s, s:s, s:s, s:s, s:s, s:I !}", "time", &time, "level", &level, "message",
+                                     &message, "message_id", &id, "model", &model, "generation", &generation),
+                         0);
+        ck_assert_str_eq(level, "info");
+        ck_assert_str_eq(message, "\"quoted\" \\ \\x09 \\xff");
+        ck_assert_str_eq(model, "a \"b\" \\ \\x01 \xc3\xa9");
+        ck_assert_int_eq(generation, (json_int_t)1 << 53);
+        ck_assert_str_eq(id, "f556871bc85f4a2cb3e2fc44114610b9");
+        ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
+        json_decref(o);
+}
+END_TEST
+
+/* Texts of quotes, backslashes, escapes and wide characters, of every length up to far too long. */
+START_TEST(a_line_is_whole_and_bounded_whatever_its_texts)
+{
+        static const char *const units[] = {"x", "\"", "\\", "\xf0\x9f\x98\x80", "\x01"};
+        char *unit_text = must_alloc(20000), line[LOG_LINE_MAX + 1];
+        for (size_t u = 0; u < sizeof(units) / sizeof(units[0]); u++) {
+                unit_text[0] = '\0';
+                for (size_t n = 0; n < 3000; n += 37) {
+                        for (size_t i = 0; i < 37; i++)
+                                strcat(unit_text, units[u]);
+                        struct log_record r = {
+                                .level = LOG_LEVEL_INFO,
+                                .message = LOG_MODEL_READY,
+                                .fields = LOG_FIELDS(LOG_TEXT("model", unit_text), LOG_TEXT("device", unit_text),
+                                                     LOG_TEXT("code", unit_text), LOG_NUMBER("lease", INT64_MAX)),
+                                .text = u == 4 || n * strlen(units[u]) > 1900 ? "text" : unit_text,
+                        };
+                        size_t len = log_line(line, LOG_FORMAT_JSON, &r);
+                        ck_assert_uint_le(len, LOG_LINE_MAX);
+                        json_t *o = json_loadb(line, len, JSON_REJECT_DUPLICATES, NULL);
+                        ck_assert_msg(o != NULL, "%zu of '%s': %.*s", n, units[u], (int)len, line);
+                        json_decref(o);
+                        ck_assert_uint_le(log_line(line, LOG_FORMAT_JOURNAL, &r), LOG_LINE_MAX);
+                }
+        }
+        free(unit_text);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("log: formats");
+        TCase *lines = suite_group("lines", NULL, NULL, 10);
+        tcase_add_test(lines, a_json_line_is_one_object_with_its_fields);
+        tcase_add_test(lines, a_line_is_whole_and_bounded_whatever_its_texts);
+        TCase *where = suite_group("where it goes", NULL, NULL, 10);
+        tcase_add_test(where, a_process_that_the_manager_started_writes_prefixes);
+        tcase_add_test(where, a_process_that_inherited_the_managers_variable_does_not);
+        tcase_add_test(where, an_inherited_journal_variable_is_not_believed);
+        tcase_add_test(where, the_journals_stream_gets_prefixes_where_standard_error_is_wished);
+        tcase_add_test(where, without_its_socket_the_journal_is_reached_by_its_stream);
+        tcase_add_test(where, the_journal_gets_fields);
+        TCase *lost = suite_group("nobody waits", NULL, NULL, 10);
+        tcase_add_test(lost, a_journal_that_stands_still_loses_lines_and_is_told_so);
+        return suite_run();
+}
