@@ -11,35 +11,33 @@
 
 /* ---- files that change ---- */
 
-START_TEST(a_file_cut_short_while_it_loads)
+static void cut_short(void)
 {
-        streamer_op *op = held_load("m");
-
         must(truncate(held.backing, (off_t)(model_data_offset(held.model) + HELD_HALF * MIB)));
-        hang_release(&held.hang);
-        held_fails(op, NULL);
-        client_wait_used(held.client, held.empty);
 }
-END_TEST
 
-START_TEST(a_file_that_grows_while_it_loads)
+static void grow(void)
 {
-        streamer_op *op = held_load("m");
-
         held_rewrite((off_t)file_size(held.backing), 4096);
-        hang_release(&held.hang);
-        held_fails(op, "changed");
-        client_wait_used(held.client, held.empty);
 }
-END_TEST
 
-START_TEST(a_file_rewritten_in_place_while_it_loads)
+static void rewrite_in_place(void)
+{
+        held_rewrite((off_t)model_data_offset(held.model), 4096);
+}
+
+static const struct {
+        void (*change)(void);
+        const char *says; /* NULL: any text */
+} file_changes[] = {{cut_short, NULL}, {grow, "changed"}, {rewrite_in_place, "changed"}};
+
+START_TEST(a_file_that_changes_while_it_loads_fails_the_load)
 {
         streamer_op *op = held_load("m");
 
-        held_rewrite((off_t)model_data_offset(held.model), 4096);
+        file_changes[_i].change();
         hang_release(&held.hang);
-        held_fails(op, "changed");
+        held_fails(op, file_changes[_i].says);
         client_wait_used(held.client, held.empty);
 }
 END_TEST
@@ -233,9 +231,7 @@ int main(void)
         }
         TCase *changes = suite_group("files that change", NULL, NULL, 60);
         tcase_add_checked_fixture(changes, held_begin, held_end);
-        tcase_add_test(changes, a_file_cut_short_while_it_loads);
-        tcase_add_test(changes, a_file_that_grows_while_it_loads);
-        tcase_add_test(changes, a_file_rewritten_in_place_while_it_loads);
+        LOOP(changes, a_file_that_changes_while_it_loads_fails_the_load, file_changes);
         tcase_add_test(changes, clients_that_came_early_are_told_of_a_late_failure);
         tcase_add_test(changes, an_attach_that_waits_is_told_of_the_failure);
         tcase_add_test(changes, a_read_error_names_the_file_and_the_error);

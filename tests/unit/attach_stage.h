@@ -19,6 +19,13 @@ static void begin(void)
         fake_model_init(&m);
 }
 
+static TCase *group(const char *name)
+{
+        TCase *tests = suite_group(name, NULL, NULL, 20);
+        tcase_add_checked_fixture(tests, begin, NULL);
+        return tests;
+}
+
 static void serve(struct fake *f)
 {
         fake_hello(f);

@@ -223,13 +223,6 @@ START_TEST(an_attach_that_comes_too_late_is_given_back)
 }
 END_TEST
 
-static TCase *group(const char *name)
-{
-        TCase *tests = suite_group(name, NULL, NULL, 20);
-        tcase_add_checked_fixture(tests, begin, NULL);
-        return tests;
-}
-
 int main(void)
 {
         suite_begin("client: arrival");

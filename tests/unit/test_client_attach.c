@@ -210,13 +210,6 @@ START_TEST(a_capsule_keeps_the_segment_and_the_lease)
 }
 END_TEST
 
-static TCase *group(const char *name)
-{
-        TCase *tests = suite_group(name, NULL, NULL, 20);
-        tcase_add_checked_fixture(tests, begin, NULL);
-        return tests;
-}
-
 int main(void)
 {
         suite_begin("client: attach");

@@ -173,52 +173,22 @@ START_TEST(a_library_that_is_another_is_told_apart)
 }
 END_TEST
 
-START_TEST(a_machine_without_a_driver)
-{
-        setenv("FAKECUDA_VERSION", "0", 1);
-        assert_off("no NVIDIA driver");
-}
-END_TEST
+static const struct {
+        const char *variable, *value, *says;
+} causes[] = {
+        {"FAKECUDA_VERSION", "0", "no NVIDIA driver"},
+        {"FAKECUDA_VERSION", "12040", "too old: it is made for CUDA 12.4"},
+        {"FAKECUDA_FAIL", "cudaGetDeviceCount:1:34", "stub"}, /* the toolkit's library in the driver's place */
+        {"FAKECUDA_FAIL", "cudaGetDeviceCount:1:801", "NOT_SUPPORTED (801)"},
+        {"FAKECUDA_FAIL", "cuInit:1:999", "cuInit: UNKNOWN (999)"},
+        {"CUDA_VISIBLE_DEVICES", "7", "CUDA_VISIBLE_DEVICES=7"},
+        {"STREAMER_CUDA_LIBRARY", "/nowhere/libcuda.so.1", "/nowhere/libcuda.so.1"},
+};
 
-START_TEST(a_driver_that_is_too_old)
+START_TEST(cuda_that_is_off_says_why)
 {
-        setenv("FAKECUDA_VERSION", "12040", 1);
-        assert_off("too old: it is made for CUDA 12.4");
-}
-END_TEST
-
-START_TEST(the_stub_of_the_toolkit)
-{
-        setenv("FAKECUDA_FAIL", "cudaGetDeviceCount:1:34", 1);
-        assert_off("stub");
-}
-END_TEST
-
-START_TEST(no_gpu)
-{
-        setenv("CUDA_VISIBLE_DEVICES", "7", 1);
-        assert_off("CUDA_VISIBLE_DEVICES=7");
-}
-END_TEST
-
-START_TEST(another_error_has_its_name_and_number)
-{
-        setenv("FAKECUDA_FAIL", "cudaGetDeviceCount:1:801", 1);
-        assert_off("NOT_SUPPORTED (801)");
-}
-END_TEST
-
-START_TEST(a_driver_library_that_is_not_there)
-{
-        setenv("STREAMER_CUDA_LIBRARY", "/nowhere/libcuda.so.1", 1);
-        assert_off("/nowhere/libcuda.so.1");
-}
-END_TEST
-
-START_TEST(a_driver_that_does_not_start)
-{
-        setenv("FAKECUDA_FAIL", "cuInit:1:999", 1);
-        assert_off("cuInit: UNKNOWN (999)");
+        setenv(causes[_i].variable, causes[_i].value, 1);
+        assert_off(causes[_i].says);
 }
 END_TEST
 
@@ -267,13 +237,7 @@ static void add_off(void)
         TCase *t = suite_group("off", NULL, NULL, 30);
         tcase_add_test(t, a_library_that_is_not_there_is_named);
         tcase_add_test(t, a_library_that_is_another_is_told_apart);
-        tcase_add_test(t, a_machine_without_a_driver);
-        tcase_add_test(t, a_driver_that_is_too_old);
-        tcase_add_test(t, the_stub_of_the_toolkit);
-        tcase_add_test(t, no_gpu);
-        tcase_add_test(t, another_error_has_its_name_and_number);
-        tcase_add_test(t, a_driver_library_that_is_not_there);
-        tcase_add_test(t, a_driver_that_does_not_start);
+        LOOP(t, cuda_that_is_off_says_why, causes);
         tcase_add_test(t, device_files_that_are_closed_to_this_user_come_before_every_other_reason);
         tcase_add_test(t, device_files_that_are_open_are_no_reason);
 }

@@ -16,43 +16,28 @@ static void assert_uuid(int ordinal, const char *expected)
 
 /* ---- devices ---- */
 
-START_TEST(every_gpu_of_the_machine_is_there)
-{
-        setenv("FAKECUDA_DEVICES", "3", 1);
-        start();
-        ck_assert_int_eq(api->n_devices, 3);
-        assert_uuid(0, UUID_0);
-        assert_uuid(2, UUID_2);
-}
-END_TEST
+/* Of a machine of three GPUs. */
+static const struct {
+        const char *visible; /* CUDA_VISIBLE_DEVICES; NULL: not set */
+        int n;
+        const char *first, *last; /* UUIDs */
+} choices[] = {
+        {NULL, 3, UUID_0, UUID_2},
+        {"2,0", 2, UUID_2, UUID_0},
+        {UUID_2 "," UUID_0, 2, UUID_2, UUID_0},
+        {"GPU-fa4eda00-5eed-4000-8000-000000000002,0", 2, UUID_2, UUID_0},
+        {"0,7,2", 1, UUID_0, UUID_0}, /* a name that means nothing ends the list */
+};
 
-START_TEST(visible_devices_pick_and_order_by_number)
+START_TEST(gpus_are_those_that_are_visible_in_their_order)
 {
         setenv("FAKECUDA_DEVICES", "3", 1);
-        setenv("CUDA_VISIBLE_DEVICES", "2,0", 1);
+        if (choices[_i].visible != NULL)
+                setenv("CUDA_VISIBLE_DEVICES", choices[_i].visible, 1);
         start();
-        ck_assert_int_eq(api->n_devices, 2);
-        assert_uuid(0, UUID_2);
-        assert_uuid(1, UUID_0);
-}
-END_TEST
-
-START_TEST(visible_devices_pick_by_uuid_and_by_its_beginning)
-{
-        setenv("FAKECUDA_DEVICES", "3", 1);
-        setenv("CUDA_VISIBLE_DEVICES", UUID_2 ",GPU-fa4eda00-5eed-4000-8000-000000000000", 1);
-        start();
-        assert_uuid(0, UUID_2);
-        assert_uuid(1, UUID_0);
-}
-END_TEST
-
-START_TEST(a_name_that_means_nothing_ends_the_list)
-{
-        setenv("FAKECUDA_DEVICES", "3", 1);
-        setenv("CUDA_VISIBLE_DEVICES", "1,7,0", 1);
-        start();
-        ck_assert_int_eq(api->n_devices, 1);
+        ck_assert_int_eq(api->n_devices, choices[_i].n);
+        assert_uuid(0, choices[_i].first);
+        assert_uuid(choices[_i].n - 1, choices[_i].last);
 }
 END_TEST
 
@@ -283,10 +268,7 @@ int main(void)
 {
         suite_begin("stand-ins for CUDA");
         TCase *t = suite_group("devices", NULL, NULL, 30);
-        tcase_add_test(t, every_gpu_of_the_machine_is_there);
-        tcase_add_test(t, visible_devices_pick_and_order_by_number);
-        tcase_add_test(t, visible_devices_pick_by_uuid_and_by_its_beginning);
-        tcase_add_test(t, a_name_that_means_nothing_ends_the_list);
+        LOOP(t, gpus_are_those_that_are_visible_in_their_order, choices);
         tcase_add_test(t, a_gpu_that_holds_nothing_has_no_context);
         tcase_add_test(t, a_child_of_fork_has_no_cuda);
         t = suite_group("memory", NULL, NULL, 30);
