@@ -10,6 +10,9 @@
 
 /* Threads that hang are replaced until there are this many times the base. */
 #define THREADS_CAP 3u
+/* What has just come goes first for so many times what it may have in flight. */
+#define HEAD_START 2u
+#define EXPECT_NS (UINT64_C(1) * 1000000000)
 
 /* ---- engines ---- */
 
@@ -141,6 +144,40 @@ static void job_ended(struct wake_item *item)
         job->ended(job);
 }
 
+void reader_expect(struct reader *reader, struct read_expect *expect, uint64_t storage)
+{
+        expect->storage = storage;
+        expect->since_ns = now_ns();
+        reader_lock(reader);
+        list_append(&reader->expected, &expect->link);
+        reader_unlock(reader);
+}
+
+static void expect_over_locked(struct reader *reader, struct read_expect *expect)
+{
+        expect->storage = 0;
+        list_remove(&expect->link);
+        reader_wake_locked(reader, true);
+}
+
+void reader_expect_over(struct reader *reader, struct read_expect *expect)
+{
+        reader_lock(reader);
+        if (expect->storage != 0)
+                expect_over_locked(reader, expect);
+        reader_unlock(reader);
+}
+
+/* Who takes longer over its headers waits for something else. */
+static void forget_expected(struct reader *reader, uint64_t now)
+{
+        list_each_safe (pos, &reader->expected) {
+                struct read_expect *expect = container_of(pos, struct read_expect, link);
+                if (now - expect->since_ns > EXPECT_NS)
+                        expect_over_locked(reader, expect);
+        }
+}
+
 void reader_start(struct reader *reader, struct read_job *job)
 {
         job->next = 0;
@@ -162,6 +199,8 @@ void reader_start(struct reader *reader, struct read_job *job)
         struct engine *engine = &reader->engines[job->engine];
         reader_lock(reader);
         share_init(&job->share, job->weight > 0 ? job->weight : READER_WEIGHT, reader->virtual_time);
+        if (job->storage != 0)
+                share_head_start(&job->share, HEAD_START * reader->opts.concurrency * reader->opts.block_size);
         list_append(&reader->jobs, &job->link);
         engine->jobs++;
         if (engine->ops->begin != NULL && engine->ops->begin(reader, job, &job->error) < 0)
@@ -232,6 +271,7 @@ void reader_watch(struct reader *reader)
         for (size_t i = 0; i < READ_ENGINES; i++)
                 reader->engines[i].ops->watch(reader, now_ns());
         grow(reader, files);
+        forget_expected(reader, now_ns());
         unsigned stuck = files->stuck, alive = files->alive;
         if (stuck != before)
                 park_call_all(&reader->work);
@@ -288,6 +328,7 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
         pthread_cond_init(&reader->ended, &attr);
         pthread_condattr_destroy(&attr);
         list_init(&reader->jobs);
+        list_init(&reader->expected);
         reader->engines[READ_PREAD] = (struct engine){
                 .ops = &reader_pread_ops, .base = opts->concurrency * READER_THREADS_PER_BLOCK, .places = 1};
         reader_http_init(reader);

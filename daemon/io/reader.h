@@ -69,7 +69,8 @@ struct read_job {
         /* One at least that lives; a single one where blocks are read in place. */
         struct read_target *targets[READ_TARGETS];
         size_t n_targets;
-        unsigned weight; /* of its share, where loads run side by side; 0: READER_WEIGHT */
+        unsigned weight;  /* of its share, where loads run side by side; 0: READER_WEIGHT */
+        uint64_t storage; /* whose queue its reads share with those of other jobs; 0: nobody's */
 
         /* On a reader thread: the block's bytes are where they belong, in each target that lives,
          * and its leaves are hashed. */
@@ -97,6 +98,12 @@ struct read_job {
         void *pace; /* the engine's own, gone before ended() */
         uint64_t begun_ns, over_ns;
         uint64_t read_ns; /* atomic: spent in reads, by all threads together */
+};
+
+/* A load that is going to read; embedded by it. */
+struct read_expect {
+        struct list link;
+        uint64_t storage, since_ns;
 };
 
 struct reader_opts {
@@ -139,7 +146,7 @@ struct reader {
         pthread_mutex_t mutex;
         struct park work; /* files' threads; the network's have loops of their own */
         pthread_cond_t ended;
-        struct list jobs;
+        struct list jobs, expected;
         uint64_t virtual_time; /* of their shares */
         struct staging staging;
         unsigned untouched; /* slots, taken from the ring until a thread has touched them */
@@ -166,6 +173,11 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
 /* True if every thread has ended and the reader is gone; false: some are stuck in the kernel, and
  * the process must end without them. */
 bool reader_deinit(struct reader *reader, uint64_t deadline_ns);
+
+/* Before a load opens its files: while it does, and for EXPECT_NS at the most, others keep less of this
+ * storage's queue full, behind which its headers and its first blocks would wait. Over is over once. */
+void reader_expect(struct reader *reader, struct read_expect *expect, uint64_t storage);
+void reader_expect_over(struct reader *reader, struct read_expect *expect);
 
 void reader_start(struct reader *reader, struct read_job *job);
 /* No new blocks; what is in flight comes home, then ended(). May be called at any time before. */

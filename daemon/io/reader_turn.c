@@ -56,6 +56,44 @@ static unsigned heaviest(const struct reader *reader, const struct read_job *sel
         return weight;
 }
 
+/* ---- storage that several read from ---- */
+
+static bool is_expected(const struct reader *reader, uint64_t storage)
+{
+        list_each (pos, &reader->expected)
+                if (container_of(pos, struct read_expect, link)->storage == storage)
+                        return true;
+        return false;
+}
+
+/* It has just come, and is on its way. */
+static bool has_head_start(const struct read_job *job)
+{
+        return job->share.ahead > 0 && has_blocks(job) && job->stalled == 0;
+}
+
+/* Everybody's part of it by weight, one block at the least; more as long as there is room. */
+static bool storage_has_room(const struct reader *reader, const struct read_job *self)
+{
+        unsigned limit = reader->opts.concurrency, busy = self->busy, weights = self->share.weight;
+        if (self->storage == 0 || self->busy == 0)
+                return true;
+        bool steps_back = !has_head_start(self) && is_expected(reader, self->storage);
+        list_each (pos, &reader->jobs) {
+                const struct read_job *job = container_of(pos, struct read_job, link);
+                if (job == self || job->storage != self->storage)
+                        continue;
+                busy += job->busy;
+                weights += has_blocks(job) && job->stalled == 0 ? job->share.weight : 0;
+                steps_back = steps_back || (has_head_start(job) && !has_head_start(self));
+        }
+        if (steps_back)
+                return self->busy < limit / 4;
+        return busy < limit || self->busy < (uint64_t)limit * self->share.weight / weights;
+}
+
+/* ---- slots ---- */
+
 static bool slot_for(const struct reader *reader, const struct read_job *job, unsigned most)
 {
         unsigned n_free = reader->staging.n_free;
@@ -75,7 +113,7 @@ static bool may_take(const struct reader *reader, const struct read_job *job)
         unsigned usable = places_of(engine);
         if (job->busy >= share_of(&job->share, most, usable > others ? usable - others : 0))
                 return false;
-        return slot_for(reader, job, most);
+        return storage_has_room(reader, job) && slot_for(reader, job, most);
 }
 
 static bool is_far(const struct read_job *job, int node)

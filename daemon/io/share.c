@@ -13,6 +13,11 @@ void share_init(struct share *share, unsigned weight, uint64_t now)
         *share = (struct share){.weight = weight, .due = now};
 }
 
+void share_head_start(struct share *share, uint64_t bytes)
+{
+        share->ahead = bytes;
+}
+
 unsigned share_of(const struct share *share, unsigned heaviest, unsigned n)
 {
         require(heaviest >= share->weight);
@@ -32,6 +37,11 @@ bool share_before(const struct share *a, const struct share *b)
 
 void share_take(struct share *share, uint64_t *now, uint64_t bytes)
 {
+        if (share->ahead >= bytes) {
+                share->ahead -= bytes;
+                return;
+        }
+        share->ahead = 0;
         if (earlier(*now, share->due))
                 *now = share->due;
         share->due = *now + bytes * SHARE_WEIGHT_MAX / share->weight;

@@ -25,10 +25,15 @@
 struct share {
         unsigned weight; /* 1 to SHARE_WEIGHT_MAX */
         uint64_t due;    /* virtual time at which its next block is due */
+        uint64_t ahead;  /* bytes that cost it nothing: see share_head_start() */
 };
 
 /* `now`: the virtual time, which begins at 0 and is moved by share_take(). */
 void share_init(struct share *share, unsigned weight, uint64_t now);
+
+/* Its next `bytes` are not counted, so that it goes before all others meanwhile. For one that has just
+ * come: it finds their blocks in storage's queue, and has waited behind them for its headers already. */
+void share_head_start(struct share *share, uint64_t bytes);
 
 /* How many of `n` (what is free and what it holds) it may hold; 1 at least. `heaviest`: the largest
  * weight among those that share, itself included. */

@@ -135,6 +135,7 @@ static void start_reading(struct load *load)
         for (size_t i = 0; i < load->n_parts; i++)
                 if (part_lives(&load->parts[i]))
                         part_read(&load->parts[i]);
+        reader_expect_over(load->loads->reader, &load->expect);
 }
 
 static void alloc_run(struct work *work)
@@ -303,8 +304,11 @@ static void place_run(struct work *work)
 static void place_done(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        if (load_step_home(load))
-                load_step_start(load, load->loads->pool, load->lane, open_run, open_done);
+        if (!load_step_home(load))
+                return;
+        if (source_is_local(load->source) && !load->probe && !load->dry_run)
+                reader_expect(load->loads->reader, &load->expect, load->lane);
+        load_step_start(load, load->loads->pool, load->lane, open_run, open_done);
 }
 
 /* Which file system it is on is asked of the mount table first, and that is a file, too. */
@@ -323,6 +327,7 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
         __atomic_store_n(&load->given_up, true, __ATOMIC_RELAXED);
         load->ended_ns = now_ns();
         load->loads->n_running--;
+        reader_expect_over(load->loads->reader, &load->expect);
         load_unwatch(&load->behind);
         load_withdraw(load);
         user_discharge(&load->charge);

@@ -276,6 +276,8 @@ void part_read(struct load_part *part)
                 part->copies[i]->idle = on_idle;
                 part->job.targets[i] = part->copies[i];
         }
+        /* Of what is on the network each load has a limit of its own, which the server's answers set. */
+        part->job.storage = part->job.engine == READ_PREAD ? load->lane : 0;
         part->arrived.fn = on_arrived;
         /* Files without a byte to read are whole already. */
         for (size_t i = 0; load->sha256 && i < set->n_objects; i++)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * On a machine of several NUMA nodes: which slot a block gets, and whose block a thread takes. The reader
- * has no threads of its own here, so that each step is the test's.
+ * Whose block a thread takes: on a machine of several NUMA nodes, which slot it gets there, and where
+ * several read from one storage. The reader has no threads of its own here, so that each step is the
+ * test's.
  */
 #include "tests/lib/reading.h"
 
@@ -18,10 +19,16 @@ static void no_wake(struct reader *r, bool all)
         (void)all;
 }
 
-static const struct engine_ops no_threads = {.wake = no_wake};
+static void no_watch(struct reader *r, uint64_t now)
+{
+        (void)r;
+        (void)now;
+}
+
+static const struct engine_ops no_threads = {.wake = no_wake, .watch = no_watch};
 static struct reader turns;
 static struct reading near, far;
-static struct ticket taken[SLOTS];
+static struct ticket taken[2 * SLOTS];
 static size_t n_taken;
 
 static void begin(void)
@@ -32,6 +39,7 @@ static void begin(void)
         turns.staging.numa.nodes = NODES; /* as if this machine had them */
         pthread_mutex_init(&turns.mutex, NULL);
         list_init(&turns.jobs);
+        list_init(&turns.expected);
         for (size_t i = 0; i < READ_ENGINES; i++)
                 turns.engines[i] = (struct engine){.ops = &no_threads, .alive = SLOTS, .places = 1};
         reading_plan(&near, even_file("near", SLOTS), true);
@@ -150,6 +158,129 @@ START_TEST(threads_are_placed_on_the_nodes_in_turn)
 }
 END_TEST
 
+/* ---- one storage ---- */
+
+#define DEPTH 4
+#define STORAGE 7
+
+static void storage_begin(void)
+{
+        begin();
+        turns.opts.concurrency = DEPTH;
+        turns.engines[READ_PREAD].alive = 8 * DEPTH;
+        near.job.storage = far.job.storage = STORAGE;
+        for (size_t i = 0; i < SLOTS; i++)
+                near.resolved.plan.blocks[i].in_place = far.resolved.plan.blocks[i].in_place = true;
+}
+
+/* A load that has read for a while has as much in flight as it may. */
+static void begin_large(void)
+{
+        reader_start(&turns, &near.job);
+        near.job.share.ahead = 0;
+        for (unsigned i = 0; i < DEPTH; i++)
+                ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
+        ck_assert_ptr_null(take(NUMA_ANYWHERE));
+}
+
+static void give_one_of(struct read_job *job)
+{
+        size_t i = 0;
+        while (taken[i].job != job)
+                i++;
+        reader_give(&turns, &taken[i], NULL);
+        taken[i] = taken[--n_taken];
+}
+
+START_TEST(who_comes_has_its_part_at_once)
+{
+        begin_large();
+        reader_start(&turns, &far.job);
+        ck_assert_ptr_eq(take(NUMA_ANYWHERE), &far.job);
+        ck_assert_ptr_eq(take(NUMA_ANYWHERE), &far.job);
+        ck_assert_ptr_null(take(NUMA_ANYWHERE));
+}
+END_TEST
+
+START_TEST(who_comes_goes_first_and_the_others_keep_a_quarter)
+{
+        begin_large();
+        reader_start(&turns, &far.job);
+        take(NUMA_ANYWHERE);
+        take(NUMA_ANYWHERE);
+        give_one_of(&near.job);
+        give_one_of(&near.job);
+        ck_assert_ptr_null(take(NUMA_ANYWHERE)); /* as many are in flight as may be */
+        give_one_of(&near.job);
+        ck_assert_ptr_eq(take(NUMA_ANYWHERE), &far.job);
+        give_one_of(&near.job);
+        ck_assert_ptr_eq(take(NUMA_ANYWHERE), &far.job);
+        ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
+        ck_assert_ptr_null(take(NUMA_ANYWHERE));
+}
+END_TEST
+
+START_TEST(without_a_head_start_each_has_its_part)
+{
+        begin_large();
+        reader_start(&turns, &far.job);
+        far.job.share.ahead = 0;
+        take(NUMA_ANYWHERE);
+        take(NUMA_ANYWHERE);
+        for (unsigned i = 0; i < DEPTH - 1; i++)
+                give_one_of(&near.job);
+        ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
+        ck_assert_ptr_null(take(NUMA_ANYWHERE));
+}
+END_TEST
+
+START_TEST(other_storage_has_a_queue_of_its_own)
+{
+        begin_large();
+        far.job.storage = STORAGE + 1;
+        reader_start(&turns, &far.job);
+        for (unsigned i = 0; i < DEPTH; i++)
+                ck_assert_ptr_eq(take(NUMA_ANYWHERE), &far.job);
+        give_one_of(&near.job);
+        ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
+}
+END_TEST
+
+START_TEST(who_is_expected_finds_a_short_queue)
+{
+        struct read_expect expect = {.storage = 0};
+        begin_large();
+        reader_expect(&turns, &expect, STORAGE);
+        for (unsigned i = 0; i < DEPTH; i++) {
+                ck_assert_ptr_null(take(NUMA_ANYWHERE));
+                give_one_of(&near.job);
+        }
+        ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
+        ck_assert_ptr_null(take(NUMA_ANYWHERE));
+        reader_expect_over(&turns, &expect);
+        reader_expect_over(&turns, &expect);
+        ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
+}
+END_TEST
+
+START_TEST(who_is_expected_elsewhere_or_for_long_is_not_waited_for)
+{
+        struct read_expect elsewhere = {.storage = 0}, late = {.storage = 0};
+        begin_large();
+        reader_expect(&turns, &elsewhere, STORAGE + 1);
+        give_one_of(&near.job);
+        ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
+        reader_expect(&turns, &late, STORAGE);
+        late.since_ns -= UINT64_C(3600) * 1000000000;
+        give_one_of(&near.job);
+        ck_assert_ptr_null(take(NUMA_ANYWHERE));
+        reader_watch(&turns);
+        ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
+        reader_expect_over(&turns, &elsewhere);
+        reader_expect_over(&turns, &late);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("reader turns");
@@ -161,5 +292,12 @@ int main(void)
         tcase_add_test(t, a_job_for_devices_of_several_nodes_is_near_none);
         tcase_add_test(t, a_device_that_is_left_out_has_no_say);
         tcase_add_test(t, threads_are_placed_on_the_nodes_in_turn);
+        t = core_group("one storage", storage_begin, end);
+        tcase_add_test(t, who_comes_has_its_part_at_once);
+        tcase_add_test(t, who_comes_goes_first_and_the_others_keep_a_quarter);
+        tcase_add_test(t, without_a_head_start_each_has_its_part);
+        tcase_add_test(t, other_storage_has_a_queue_of_its_own);
+        tcase_add_test(t, who_is_expected_finds_a_short_queue);
+        tcase_add_test(t, who_is_expected_elsewhere_or_for_long_is_not_waited_for);
         return suite_run();
 }

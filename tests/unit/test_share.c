@@ -150,6 +150,19 @@ START_TEST(who_comes_late_gets_its_share_from_then_on_and_no_more)
 }
 END_TEST
 
+START_TEST(who_has_a_head_start_goes_first_for_so_many_bytes_and_no_more)
+{
+        begin(1, 100);
+        serve(1000, 1);
+        share_init(&shares[1], 100, now);
+        share_head_start(&shares[1], 16 * 8 * MiB);
+        ck_assert_uint_ge(serve(17, 3).count[1], 16);
+        struct served both = serve(100, 3);
+        ck_assert_uint_ge(both.count[0], 49);
+        ck_assert_uint_ge(both.count[1], 49);
+}
+END_TEST
+
 START_TEST(who_could_not_take_any_has_saved_nothing_up)
 {
         begin(2, 100);
@@ -194,6 +207,7 @@ int main(void)
         tcase_add_test(next, turns_follow_the_weights);
         tcase_add_test(next, small_blocks_come_more_often_than_large_ones);
         tcase_add_test(next, who_comes_late_gets_its_share_from_then_on_and_no_more);
+        tcase_add_test(next, who_has_a_head_start_goes_first_for_so_many_bytes_and_no_more);
         tcase_add_test(next, who_could_not_take_any_has_saved_nothing_up);
         tcase_add_test(next, a_new_weight_counts_at_once);
         tcase_add_test(next, time_that_wraps_round_is_still_time);
