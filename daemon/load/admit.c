@@ -18,7 +18,7 @@ static bool asks_together(const struct load *load)
 
 size_t target_segments(const struct load_target *target, const uint64_t **sizes)
 {
-        const struct generation *cached = target->load->cached;
+        const struct generation *cached = target->cached;
         *sizes = cached != NULL ? cached->copy->sizes : target->part->resolved.plan.segments;
         return cached != NULL ? cached->copy->n : target->part->resolved.plan.n_segments;
 }
@@ -128,7 +128,7 @@ void load_admit(struct load *load)
                         refuse(t, &error);
                         continue;
                 }
-                if (load->cached == NULL) {
+                if (!load_is_cached(load)) {
                         t->generation->data_bytes = plan->bytes;
                         t->generation->n_tensors = plan->n_tensors;
                 }

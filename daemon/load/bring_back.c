@@ -6,6 +6,8 @@
  *
  *   opening > queued > allocating > reading (the copy) > ready
  *
+ * Ranks come back all or not at all: each from its part, or all from their files.
+ *
  * How it fails: as a load does. Where the device has no pieces of the size that the copy has, the load
  * goes on from its files.
  */
@@ -18,28 +20,51 @@
 /* One transfer: long enough to be fast, short enough to see a failing device. */
 #define CHUNK (64 * MiB)
 
-bool load_find_cached(struct load *load)
+bool load_is_cached(const struct load *load)
 {
-        struct load_target *t = &load->targets[0];
-        if (load->n_targets != 1 || load->pattern != NULL || load->dry_run)
-                return false;
-        struct generation *cached = resident_cached(load->loads->resident, &t->part->identity, t->device);
-        if (cached == NULL || (load->sha256 && !cached->verified))
-                return false;
-        load->cached = cached;
+        return load->targets[0].cached != NULL;
+}
+
+/* What the target was, in the cache; NULL where it is not, or must not pass for what is asked. */
+static struct generation *find(const struct load_target *target)
+{
+        const struct load *load = target->load;
+        struct generation *g = resident_cached(load->loads->resident, &target->part->identity, target->device);
+        return g == NULL || (load->sha256 && !g->verified) ? NULL : g;
+}
+
+static void use(struct load_target *target, struct generation *cached)
+{
+        target->cached = cached;
         generation_pin(cached);
         generation_used(cached);
-        t->generation->data_bytes = cached->data_bytes;
-        t->generation->n_tensors = cached->n_tensors;
+        target->generation->data_bytes = cached->data_bytes;
+        target->generation->n_tensors = cached->n_tensors;
+}
+
+bool load_find_cached(struct load *load)
+{
+        struct generation *cached[LOAD_DEVICES];
+        if (load->dry_run || (load->pattern == NULL && load->n_targets != 1))
+                return false;
+        for (size_t i = 0; i < load->n_targets; i++) {
+                cached[i] = find(&load->targets[i]);
+                if (cached[i] == NULL || cached[i]->number != cached[0]->number)
+                        return false;
+        }
+        for (size_t i = 0; i < load->n_targets; i++)
+                use(&load->targets[i], cached[i]);
         return true;
 }
 
 void load_forget_cached(struct load *load)
 {
-        struct generation *cached = load->cached;
-        load->cached = NULL;
-        if (cached != NULL)
-                generation_unpin(cached);
+        for (size_t i = 0; i < load->n_targets; i++) {
+                struct generation *cached = load->targets[i].cached;
+                load->targets[i].cached = NULL;
+                if (cached != NULL)
+                        generation_unpin(cached);
+        }
 }
 
 static int put_segment(struct segment *segment, const unsigned char *from, struct error *error)
@@ -71,7 +96,7 @@ static void copy_run(struct work *work)
 {
         struct load_target *target = container_of(work, struct load_target, step);
         struct generation *g = target->generation;
-        const struct generation *cached = target->load->cached;
+        const struct generation *cached = target->cached;
         int r = copy_table(target, &cached->manifest);
         for (unsigned i = 0; r == 0 && i < g->n_segments; i++)
                 r = put_segment(&g->segments[i], cached->copy->bases[i], &target->step_error);
@@ -90,16 +115,20 @@ static void copy_done(struct work *work)
         }
         g->manifest = target->manifest;
         target->manifest.fd = -1;
-        g->verified = load->cached->verified;
-        memcpy(g->digest, load->cached->digest, DIGEST_SIZE);
-        load_end(load, LOAD_READY, NULL);
+        g->verified = target->cached->verified;
+        memcpy(g->digest, target->cached->digest, DIGEST_SIZE);
+        if (--load->allocating == 0)
+                load_end(load, LOAD_READY, NULL);
 }
 
 void load_copy_back(struct load *load)
 {
-        struct load_target *target = &load->targets[0];
         load->state = LOAD_READING;
         load_log_stage(load, "allocated");
-        load->pending++;
-        work_submit(target->device->thread, WORK_LANE_CPU, &target->step, copy_run, copy_done);
+        for (size_t i = 0; i < load->n_targets; i++) {
+                struct load_target *target = &load->targets[i];
+                load->pending++;
+                load->allocating++;
+                work_submit(target->device->thread, WORK_LANE_CPU, &target->step, copy_run, copy_done);
+        }
 }

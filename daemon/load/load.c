@@ -161,7 +161,7 @@ static void allocated(struct load *load)
                         load_retry(load);
                         return;
                 }
-        if (load->cached != NULL)
+        if (load_is_cached(load))
                 load_copy_back(load);
         else
                 start_reading(load);

@@ -111,6 +111,7 @@ struct load_target {
         struct load_part *part;
         struct device *device;
         struct generation *generation; /* pinned; NULL for a dry run, and once its memory was given up */
+        struct generation *cached;     /* in host memory: it is copied back; pinned; NULL: it is read */
         bool shared;                   /* the generation is another load's: resident already */
         bool failed;                   /* on its own, before the load ended */
         bool granted, late;            /* its room is charged; it sits this round out (round.c) */
@@ -181,11 +182,10 @@ struct load {
         struct list watchers;
         uint64_t started_ns, ended_ns;
 
-        struct generation *cached; /* in host memory: it is copied back; pinned */
-        struct resolved opened;    /* the source, all of it */
-        struct load_watch behind;  /* another load that brings what this one wants, too */
-        struct wake_item resume;   /* it has ended */
-        struct work step;          /* what is in flight; `pending` counts it and all that parts and targets have */
+        struct resolved opened;   /* the source, all of it */
+        struct load_watch behind; /* another load that brings what this one wants, too */
+        struct wake_item resume;  /* it has ended */
+        struct work step;         /* what is in flight; `pending` counts it and all that parts and targets have */
         struct error step_error;
         unsigned pending, queued, allocating, retries, rounds;
 };

@@ -105,7 +105,7 @@ static void all_released(struct load *load)
         for (size_t i = 0; i < load->n_targets; i++)
                 if (target_lives(&load->targets[i]))
                         generation_uncharge(load->targets[i].generation);
-        if (load->cached != NULL) { /* the copy has the pieces it has */
+        if (load_is_cached(load)) { /* the copy has the pieces it has */
                 load_forget_cached(load);
                 load_plan(load);
                 return;

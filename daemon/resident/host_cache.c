@@ -7,6 +7,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/model/plan.h"
+#include "daemon/resident/group.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -15,6 +16,22 @@ void host_cache_init(struct host_cache *cache, struct resident *resident, uint64
 {
         *cache = (struct host_cache){.resident = resident, .budget = budget};
         resident->cache = cache;
+}
+
+/* ---- ranks ---- */
+
+/* It, and where it is one of several ranks the others that are in this state. */
+static size_t ranks_of(struct generation *generation, enum generation_state state, struct generation *ranks[GROUP_MAX])
+{
+        size_t n = 0;
+        list_each (pos, &generation->resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                bool same = g == generation ||
+                            (generation->n_ranks > 0 && g->n_ranks > 0 && g->number == generation->number);
+                if (same && g->state == state && n < GROUP_MAX)
+                        ranks[n++] = g;
+        }
+        return n;
 }
 
 /* ---- room ---- */
@@ -31,18 +48,27 @@ static uint64_t kept_bytes(const struct host_cache *cache)
         return sum;
 }
 
-/* Of those that nobody copies from or to. */
+/* Of those that nobody copies from or to, nor from or to another of their ranks. */
 static struct generation *least_recently_used(const struct host_cache *cache)
 {
         struct generation *oldest = NULL;
         list_each (pos, &cache->resident->generations) {
                 struct generation *g = container_of(pos, struct generation, link);
-                if (g->state != GENERATION_CACHED || g->pins > 0)
+                if (g->state != GENERATION_CACHED || generation_holders(g) > 0)
                         continue;
                 if (oldest == NULL || g->last_used_ns < oldest->last_used_ns)
                         oldest = g;
         }
         return oldest;
+}
+
+/* With its other ranks: they are of use together alone. */
+static void drop(struct generation *generation)
+{
+        struct generation *ranks[GROUP_MAX];
+        size_t n = ranks_of(generation, GENERATION_CACHED, ranks);
+        for (size_t i = 0; i < n; i++)
+                generation_drop_all(ranks[i]);
 }
 
 static bool make_room(struct host_cache *cache, uint64_t bytes)
@@ -53,7 +79,7 @@ static bool make_room(struct host_cache *cache, uint64_t bytes)
                         return false;
                 log_info("%s: leaves the host cache (generation %" PRIu64 ", %" PRIu64 " bytes)", generation_name(g),
                          g->number, g->copy->bytes);
-                generation_drop_all(g);
+                drop(g);
         }
         return true;
 }
@@ -123,7 +149,7 @@ static void take_done(struct work *work)
         if (copy->error.code != 0) {
                 log_warn("%s: not kept in the host cache: %s", generation_name(g), copy->error.text);
                 if (g->state == GENERATION_CACHED)
-                        generation_drop_all(g);
+                        drop(g);
         }
         generation_unpin(g);
 }
@@ -132,17 +158,12 @@ static void take_done(struct work *work)
 
 static bool can_be_kept(const struct host_cache *cache, const struct generation *g)
 {
-        return cache != NULL && cache->budget > 0 && g->device->ops->host_alloc != NULL && g->n_ranks == 0 &&
-               !g->probe && g->n_segments > 0 && g->charged <= cache->budget;
+        return cache != NULL && cache->budget > 0 && g->device->ops->host_alloc != NULL && !g->probe &&
+               g->n_segments > 0;
 }
 
-bool host_cache_take(struct host_cache *cache, struct generation *g)
+static void take(struct host_cache *cache, struct generation *g, struct host_copy *copy)
 {
-        if (!can_be_kept(cache, g) || !make_room(cache, g->charged))
-                return false;
-        struct host_copy *copy = calloc(1, sizeof(*copy));
-        if (copy == NULL)
-                return false;
         copy->generation = g;
         for (unsigned i = 0; i < g->n_segments; i++)
                 copy->sizes[i] = g->segments[i].size;
@@ -153,7 +174,29 @@ bool host_cache_take(struct host_cache *cache, struct generation *g)
         generation_pin(g);
         generation_changed(g);
         work_submit(g->device->thread, WORK_LANE_CPU, &copy->work, take_run, take_done);
-        return true;
+}
+
+bool host_cache_take(struct host_cache *cache, struct generation *generation)
+{
+        struct generation *ranks[GROUP_MAX];
+        struct host_copy *copies[GROUP_MAX];
+        size_t n = ranks_of(generation, GENERATION_READY, ranks), n_copies = 0;
+        uint64_t bytes = 0;
+        bool all = true;
+        for (size_t i = 0; i < n; i++) {
+                all = all && can_be_kept(cache, ranks[i]);
+                bytes += ranks[i]->charged;
+        }
+        if (!all || bytes > cache->budget || !make_room(cache, bytes))
+                return false;
+        while (n_copies < n && (copies[n_copies] = calloc(1, sizeof(struct host_copy))) != NULL)
+                n_copies++;
+        for (size_t i = 0; i < n_copies; i++)
+                if (n_copies == n)
+                        take(cache, ranks[i], copies[i]);
+                else
+                        free(copies[i]);
+        return n_copies == n;
 }
 
 void host_copy_release(struct host_copy *copy)

@@ -6,6 +6,8 @@
  *   ready > cached (copied out, off the loop) > draining > gone
  *                 \-> a load of the same files copies it back, as a new generation
  *
+ * The ranks of one load are taken, dropped and brought back together: all of them, or none.
+ *
  * A cached model keeps its names and is listed; nobody attaches to it. Its bytes are hashed as they
  * are copied out and compared with the digests of its tensors: what differs is not kept. Host memory
  * is allocated, freed and filled on the device's thread.
@@ -32,8 +34,8 @@ struct host_cache {
 
 void host_cache_init(struct host_cache *cache, struct resident *resident, uint64_t budget);
 
-/* Takes a model that is to be evicted: it is cached from now on, and its device gets the memory back
- * when it has been copied. False: it is not kept, and is still what it was. */
+/* Takes a model that is to be evicted, with all its ranks: it is cached from now on, and its devices get
+ * the memory back when it has been copied. False: it is not kept, and is still what it was. */
 bool host_cache_take(struct host_cache *cache, struct generation *generation);
 
 /* The copies of a generation that goes: on the device's thread, and on the loop. */
