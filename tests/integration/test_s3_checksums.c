@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * SHA-256 as a store keeps it of its objects. No store that packages bring does, so an endpoint answers
+ * HEAD as AWS's does: with x-amz-checksum-sha256 where x-amz-checksum-mode was asked for and signed, and
+ * with the type that tells a checksum of all bytes from one of an upload's parts.
+ */
+#include "tests/lib/endpoint.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/suite.h"
+
+#include <openssl/evp.h>
+#include <openssl/sha.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct endpoint store;
+static streamer_client *client;
+static struct model *model;
+static char *data; /* of the model's file */
+static size_t size;
+static char digest[65]; /* of these, for SHA256SUMS */
+static char text[1024];
+
+/* By the key's folder: what HEAD tells. "%s" is the checksum, "%w" that of other bytes. */
+static const struct {
+        const char *folder, *headers;
+        const char *sums;
+        const char *says; /* NULL: the load succeeds */
+} cases[] = {
+        {"whole", "x-amz-checksum-sha256: %s\r\nx-amz-checksum-type: FULL_OBJECT\r\n", NULL, NULL},
+        {"untyped", "x-amz-checksum-sha256: %s\r\n", NULL, NULL},
+        {"wrong", "x-amz-checksum-sha256: %w\r\nx-amz-checksum-type: FULL_OBJECT\r\n", NULL, "SHA-256 differs"},
+        {"parts", "x-amz-checksum-sha256: %s-12\r\nx-amz-checksum-type: COMPOSITE\r\n", NULL, "no published SHA-256"},
+        {"typed", "x-amz-checksum-sha256: %s\r\nx-amz-checksum-type: COMPOSITE\r\n", NULL, "no published SHA-256"},
+        {"short", "x-amz-checksum-sha256: AAAA\r\n", NULL, "no published SHA-256"},
+        {"odd", "x-amz-checksum-sha256: ********************************************\r\n", NULL,
+         "no published SHA-256"},
+        {"other", "x-amz-checksum-crc32: AAAAAA==\r\n", NULL, "no published SHA-256"},
+        {"none", "", NULL, "no published SHA-256"},
+        {"agreed", "x-amz-checksum-sha256: %s\r\n", "right", NULL},
+        {"differ", "x-amz-checksum-sha256: %w\r\n", "right", "two published digests that differ"},
+        {"forged", "", "forged", "SHA-256 differs"},
+};
+
+/* ---- the store ---- */
+
+static char *checksum(bool of_others)
+{
+        unsigned char sum[32];
+        char *out = must_alloc(48);
+
+        SHA256((unsigned char *)data, of_others ? size - 1 : size, sum);
+        EVP_EncodeBlock((unsigned char *)out, sum, sizeof(sum));
+        return out;
+}
+
+static char *filled(const char *headers)
+{
+        const char *at = strchr(headers, '%');
+
+        if (!at)
+                return format_text("%s", headers);
+        return format_text("%.*s%s%s", (int)(at - headers), headers, checksum(at[1] == 'w'), at + 2);
+}
+
+static void give_head(const struct endpoint_request *request, struct endpoint_reply *reply, size_t i)
+{
+        const char *mode = endpoint_header(request, "x-amz-checksum-mode");
+        const char *authorization = endpoint_header(request, "Authorization");
+
+        if (mode && (!authorization || !strstr(authorization, ";x-amz-checksum-mode;"))) {
+                reply->status = 403; /* what is of x-amz-* has to be signed */
+                return;
+        }
+        reply->headers = format_text("x-amz-request-id: R1\r\nETag: \"e\"\r\nAccept-Ranges: bytes\r\n%s",
+                                     mode ? filled(cases[i].headers) : "");
+        reply->body = must_alloc(size);
+        reply->size = size;
+}
+
+static void give_sums(struct endpoint_reply *reply, size_t i)
+{
+        if (!cases[i].sums)
+                reply->status = 404;
+        else
+                reply->body = format_text("%s  model.safetensors\n",
+                                          strcmp(cases[i].sums, "right") == 0 ? digest : format_text("%064d", 1));
+}
+
+static void answer(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)e;
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+                const char *prefix = format_text("/models/%s/", cases[i].folder);
+                if (strncmp(request->path, prefix, strlen(prefix)) != 0)
+                        continue;
+                reply->headers = format_text("ETag: \"e\"\r\n");
+                if (strstr(request->path, "SHA256SUMS"))
+                        give_sums(reply, i);
+                else if (strcmp(request->method, "HEAD") == 0)
+                        give_head(request, reply, i);
+                else
+                        endpoint_range(request, reply, data, size);
+                return;
+        }
+        reply->status = 404;
+}
+
+/* ---- the stage ---- */
+
+static void begin(void)
+{
+        unsigned char sum[32];
+
+        model = model_mixed(1, 2 << 20);
+        model_write(model, suite_path("model.safetensors"));
+        data = file_read(suite_path("model.safetensors"), &size);
+        SHA256((unsigned char *)data, size, sum);
+        for (int i = 0; i < 32; i++)
+                snprintf(digest + 2 * i, 3, "%02x", sum[i]);
+        store.answer = answer;
+        endpoint_start(&store);
+        setenv("AWS_ACCESS_KEY_ID", "key", 1);
+        setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
+        setenv("AWS_CONFIG_FILE", "/dev/null/none", 1);
+        setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null/none", 1);
+        setenv("AWS_ENDPOINT_URL_S3", store.url, 1);
+        stage_begin((const char *const[]){"--device", "host=64MiB", "--block-size", "1MiB", NULL});
+}
+
+static void before(void)
+{
+        client = client_open(&stage);
+}
+
+static void after(void)
+{
+        streamer_close(client);
+        stage_still_serves();
+}
+
+static int load_sha256(const char *source)
+{
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source, .name = "sha", .verify = "sha256"};
+        streamer_op *op = NULL;
+        int r = streamer_load(client, &opts, &op);
+
+        if (r == 0)
+                r = streamer_op_wait(op, 20000, NULL);
+        snprintf(text, sizeof(text), "%s", streamer_last_error(client));
+        streamer_op_free(op);
+        return r;
+}
+
+START_TEST(a_load_is_held_against_what_the_store_keeps)
+{
+        const char *says = cases[_i].says;
+        int r = load_sha256(format_text("s3://models/%s/model.safetensors", cases[_i].folder));
+
+        if (!says) {
+                ck_assert_msg(r == 0, "%s: %s", cases[_i].folder, text);
+                client_equals(client, "sha", model);
+        } else {
+                ck_assert_msg(r == STREAMER_EFAILED && strstr(text, says), "%s: %d: %s", cases[_i].folder, r, text);
+                ck_assert_msg(strstr(text, "model.safetensors") != NULL, "%s", text);
+        }
+        client_unload(client, "sha");
+}
+END_TEST
+
+START_TEST(without_verify_nothing_is_asked)
+{
+        client_load(client, "s3://models/wrong/model.safetensors", "m");
+        client_equals(client, "m", model);
+        client_unload(client, "m");
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("s3_checksums");
+        TCase *t = suite_group("checksums", begin, stage_end, 60);
+        tcase_add_checked_fixture(t, before, after);
+        tcase_add_loop_test(t, a_load_is_held_against_what_the_store_keeps, 0, (int)(sizeof(cases) / sizeof(cases[0])));
+        tcase_add_test(t, without_verify_nothing_is_asked);
+        return suite_run();
+}
