@@ -183,6 +183,9 @@ void http_headers_deinit(struct http_headers *headers)
 void http_answer_deinit(struct http_answer *answer)
 {
         http_headers_deinit(&answer->headers);
+        /* What came may be one, too: keys of a session, of which half may have come before a reset. */
+        if (answer->body != NULL)
+                explicit_bzero(answer->body, answer->body_len);
         free(answer->body);
         free(answer->led);
         *answer = (struct http_answer){0};

@@ -16,7 +16,6 @@
 #include "daemon/source/aws_config.h"
 
 #include <arpa/inet.h>
-#include <openssl/crypto.h>
 #include <string.h>
 
 #define ANSWER_MAX (64 * KiB)
@@ -84,13 +83,6 @@ int aws_ask(struct http *http, struct http_fetch *fetch, struct error *error)
         if (r == 0 && fetch->answer.body == NULL && (fetch->answer.body = strdup("")) == NULL)
                 r = error_set(error, STREAMER_ENOMEM, "no memory");
         return r;
-}
-
-void aws_wipe(struct http_fetch *fetch)
-{
-        if (fetch->answer.body != NULL)
-                OPENSSL_cleanse(fetch->answer.body, fetch->answer.body_len);
-        http_fetch_deinit(fetch);
 }
 
 int aws_read_token(const char *path, char **token, struct error *error)
@@ -176,7 +168,7 @@ int aws_container(struct aws_services *services, struct aws_keys *keys, struct e
                 r = fetch.answer.status == 200
                             ? aws_keys_parse_json(keys, fetch.answer.body, fetch.answer.body_len, from, error)
                             : error_set(error, STREAMER_EPERM, "the %s answers %d", from, fetch.answer.status);
-        aws_wipe(&fetch);
+        http_fetch_deinit(&fetch);
         http_headers_deinit(&headers);
         return r < 0 ? r : 1;
 }
@@ -225,7 +217,7 @@ static int instance_session(struct aws_services *services, struct http_headers *
         bool have = r == 0 && asked == 0 && fetch.answer.status == 200;
         if (have)
                 r = http_headers_add(headers, "X-aws-ec2-metadata-token", fetch.answer.body, error);
-        aws_wipe(&fetch);
+        http_fetch_deinit(&fetch);
         http_headers_deinit(&ttl);
         return r < 0 ? r : have;
 }
@@ -261,7 +253,7 @@ static int instance_keys(struct aws_services *services, const struct http_header
                             ? aws_keys_parse_json(keys, fetch.answer.body, fetch.answer.body_len, from, error)
                             : error_set(error, STREAMER_EPERM, "instance metadata answer %d for role %s",
                                         fetch.answer.status, role);
-        aws_wipe(&fetch);
+        http_fetch_deinit(&fetch);
         return r < 0 ? r : 1;
 }
 

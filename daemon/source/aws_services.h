@@ -25,10 +25,8 @@ int aws_instance(struct aws_services *services, struct aws_keys *keys, struct er
 
 /* ---- parts: for STS, and for the tests ---- */
 
-/* One request; its answer of 200 is a success, any other status is the caller's to read. Answers hold
- * secrets: to be given back with aws_wipe(), also on failure. */
+/* One request; its answer of 200 is a success, any other status is the caller's to read. */
 int aws_ask(struct http *http, struct http_fetch *fetch, struct error *error);
-void aws_wipe(struct http_fetch *fetch);
 /* What a token file holds: a secret. */
 int aws_read_token(const char *path, char **token, struct error *error);
 

@@ -115,7 +115,7 @@ static int post(struct aws_services *services, struct aws_keys *keys, const stru
                 r = fetch.answer.status == 200
                             ? aws_keys_parse_xml(keys, fetch.answer.body, fetch.answer.body_len, q->from, error)
                             : sts_refused(&fetch, q->from, error);
-        aws_wipe(&fetch);
+        http_fetch_deinit(&fetch);
         http_headers_deinit(&headers);
         return r < 0 ? r : 1;
 }

@@ -186,14 +186,6 @@ static int read_info(struct opening *o)
         return hub_info_parse(&o->info, o->fetch.answer.body, o->fetch.answer.body_len, o->canonical, o->error);
 }
 
-static const struct hub_file *find_file(const struct opening *o, const char *name)
-{
-        for (size_t i = 0; i < o->info.n; i++)
-                if (strcmp(o->info.files[i].name, name) == 0)
-                        return &o->info.files[i];
-        return NULL;
-}
-
 static int choose(struct opening *o)
 {
         int r = 0;
@@ -223,7 +215,7 @@ static bool hub_locate(const struct store *store, const char *name, char **url, 
 /* A cache in front of the Hub may hold something else under the name: its size tells. */
 static int check_size(const struct opening *o, const struct object *object, const char *name)
 {
-        const struct hub_file *file = find_file(o, name);
+        const struct hub_file *file = hub_info_find(&o->info, name);
         if (file == NULL || file->size == UINT64_MAX || file->size == object->version.size)
                 return 0;
         return error_set(o->error, STREAMER_EFAILED, "%" PRIu64 " bytes, where the Hub lists %" PRIu64 " (%s)",
@@ -255,7 +247,7 @@ static int take_digests(struct opening *o)
         int r = 0;
         for (size_t i = 0; r == 0 && i < o->set->n_objects; i++) {
                 struct object *object = &o->set->objects[i];
-                const struct hub_file *file = find_file(o, strrchr(object->path, '/') + 1);
+                const struct hub_file *file = hub_info_find(&o->info, strrchr(object->path, '/') + 1);
                 bool valid = false;
                 if (file != NULL)
                         r = sums_publish(object, file->sha256, "the Hub", &valid, o->error);

@@ -124,6 +124,18 @@ static bool parse_info(struct parser *p, const char **commit)
         return json_end(j);
 }
 
+static int compare_name(const void *a, const void *b)
+{
+        const struct hub_file *x = a, *y = b;
+        return strcmp(x->name, y->name);
+}
+
+const struct hub_file *hub_info_find(const struct hub_info *info, const char *name)
+{
+        const struct hub_file wanted = {.name = name};
+        return info->n > 0 ? bsearch(&wanted, info->files, info->n, sizeof(wanted), compare_name) : NULL;
+}
+
 /* It becomes part of a URL. */
 static bool is_commit(const char *text)
 {
@@ -150,6 +162,8 @@ int hub_info_parse(struct hub_info *info, char *text, size_t size, const char *s
                 r = error_set(error, STREAMER_EFAILED, "the answer names no commit (%s)", shown);
         else
                 snprintf(info->commit, sizeof(info->commit), "%s", commit);
+        if (r == 0 && info->n > 0)
+                qsort(info->files, info->n, sizeof(*info->files), compare_name);
         json_deinit(&p.json);
         if (r < 0)
                 hub_info_deinit(info);

@@ -17,12 +17,13 @@ struct hub_file {
 
 struct hub_info {
         char commit[65];
-        struct hub_file *files; /* names are in the text */
+        struct hub_file *files; /* in byte order of their names, which are in the text */
         size_t n;
 };
 
 /* `text` is changed, must outlive the info, and has room for one more byte. */
 int hub_info_parse(struct hub_info *info, char *text, size_t size, const char *shown, struct error *error);
-void hub_info_deinit(struct hub_info *info); /* accepts a zeroed one */
+const struct hub_file *hub_info_find(const struct hub_info *info, const char *name); /* NULL: none */
+void hub_info_deinit(struct hub_info *info);                                         /* accepts a zeroed one */
 
 #endif

@@ -6,6 +6,7 @@
  */
 #include "daemon/source/s3_reply.h"
 
+#include "daemon/base/percent.h"
 #include "daemon/base/util.h"
 #include "daemon/source/xml.h"
 
@@ -42,14 +43,6 @@ void s3_fault_parse(struct s3_fault *fault, char *text, size_t size)
 
 /* ---- lists ---- */
 
-static int hex_value(char c)
-{
-        if (c >= '0' && c <= '9')
-                return c - '0';
-        c = (char)(c | 0x20);
-        return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 bool s3_decode(char *text)
 {
         char *to = text;
@@ -58,10 +51,10 @@ bool s3_decode(char *text)
                         *to++ = *from == '+' ? ' ' : *from;
                         continue;
                 }
-                int high = hex_value(from[1]), low = high < 0 ? -1 : hex_value(from[2]);
-                if (low < 0 || high + low == 0)
+                int byte = percent_byte(from);
+                if (byte < 0)
                         return false;
-                *to++ = (char)(high << 4 | low);
+                *to++ = (char)byte;
                 from += 2;
         }
         *to = '\0';

@@ -5,6 +5,7 @@
  */
 #include "daemon/source/local.h"
 
+#include "daemon/base/percent.h"
 #include "daemon/base/util.h"
 #include "proto/codec.h"
 
@@ -16,14 +17,6 @@
 
 /* ---- canonical form ---- */
 
-static int hex_digit(char c)
-{
-        if (c >= '0' && c <= '9')
-                return c - '0';
-        c = (char)(c | 0x20);
-        return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* In place. -1 where a '%' is not followed by two digits or stands for NUL. */
 static int percent_decode(char *text)
 {
@@ -33,10 +26,10 @@ static int percent_decode(char *text)
                         *to++ = *from;
                         continue;
                 }
-                int high = hex_digit(from[1]), low = high < 0 ? -1 : hex_digit(from[2]);
-                if (low < 0 || high + low == 0)
+                int byte = percent_byte(from);
+                if (byte < 0)
                         return -1;
-                *to++ = (char)(high << 4 | low);
+                *to++ = (char)byte;
                 from += 2;
         }
         *to = '\0';

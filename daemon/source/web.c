@@ -11,6 +11,7 @@
 #include "daemon/source/web.h"
 
 #include "daemon/base/hash.h"
+#include "daemon/base/percent.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http_policy.h"
 #include "daemon/source/store.h"
@@ -59,17 +60,14 @@ static int web_canonical(const char *source, char **out, struct error *error)
         return 0;
 }
 
+/* In place; control characters stay as they are written. */
 static void percent_decode(char *text)
 {
         char *to = text;
-        unsigned byte;
-        for (const char *from = text; *from != '\0'; to++) {
-                if (*from == '%' && sscanf(from + 1, "%2x", &byte) == 1 && byte >= ' ') {
-                        *to = (char)byte;
-                        from += 3;
-                } else {
-                        *to = *from++;
-                }
+        for (const char *from = text; *from != '\0';) {
+                int byte = percent_byte(from);
+                *to++ = byte >= ' ' ? (char)byte : *from;
+                from += byte >= ' ' ? 3 : 1;
         }
         *to = '\0';
 }
