@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Verbs that only ask: list, show, status, ps. Their JSON is the daemon's reply as it came; their
- * tables pick from it.
+ * Verbs that only ask: list, show, status, metrics, ps. Their JSON is the daemon's reply as it came; their
+ * tables are columns, each of which picks a member of it.
  */
 #include "client/streamerctl/ctl.h"
 #include "client/streamerctl/output.h"
@@ -11,32 +11,49 @@
 #include <stdio.h>
 #include <string.h>
 
-#define COLUMNS(titles) (titles), sizeof(titles) / sizeof((titles)[0])
+/* ---- tables ---- */
 
-static void add_size(struct table *t, uint64_t bytes)
+/* A column, and how a row's member becomes its text. */
+struct column {
+        const char *title; /* as table_init() takes it */
+        const char *key;
+        void (*add)(struct table *table, const json_t *row, const char *key);
+};
+
+static void add_text(struct table *t, const json_t *row, const char *key)
 {
-        char text[HUMAN_MAX];
-        table_add(t, human_size(text, bytes));
+        table_add(t, json_str(row, key));
 }
 
-static void add_time(struct table *t, uint64_t ns)
+static void add_number(struct table *t, const json_t *row, const char *key)
 {
-        char text[HUMAN_MAX];
-        table_add(t, human_time(text, ns));
+        table_addf(t, "%" PRIu64, json_u64(row, key));
 }
 
-static void add_u64(struct table *t, const json_t *o, const char *key)
+static void add_size(struct table *t, const json_t *row, const char *key)
 {
-        table_addf(t, "%" PRIu64, json_u64(o, key));
+        char text[HUMAN_MAX];
+        table_add(t, human_size(text, json_u64(row, key)));
+}
+
+static void add_time(struct table *t, const json_t *row, const char *key)
+{
+        char text[HUMAN_MAX];
+        table_add(t, human_time(text, json_u64(row, key)));
+}
+
+static void add_yes(struct table *t, const json_t *row, const char *key)
+{
+        table_add(t, json_is_true(json_object_get(row, key)) ? "yes" : "no");
 }
 
 /* "host", or "cuda:0,cuda:1". */
-static void add_devices(struct table *t, const json_t *model)
+static void add_devices(struct table *t, const json_t *model, const char *key)
 {
         char text[200] = "";
         size_t i;
         const json_t *device;
-        json_array_foreach(json_object_get(model, "devices"), i, device)
+        json_array_foreach(json_object_get(model, key), i, device)
         {
                 size_t len = strlen(text);
                 snprintf(text + len, sizeof(text) - len, "%s%s", i > 0 ? "," : "", json_str(device, "device"));
@@ -45,14 +62,54 @@ static void add_devices(struct table *t, const json_t *model)
 }
 
 /* "pinned", or how long it stays if nobody uses it. */
-static void add_kept(struct table *t, const json_t *model)
+static void add_kept(struct table *t, const json_t *model, const char *key)
 {
         char text[HUMAN_MAX];
-        uint64_t left = json_u64(model, "expires_in_ns");
+        uint64_t left = json_u64(model, key);
         if (json_is_true(json_object_get(model, "pinned")))
                 table_add(t, "pinned");
         else
                 table_add(t, left > 0 ? human_time(text, left) : "");
+}
+
+static void add_shape(struct table *t, const json_t *tensor, const char *key)
+{
+        char text[200] = "[";
+        size_t i;
+        const json_t *dim;
+        json_array_foreach(json_object_get(tensor, key), i, dim)
+        {
+                size_t len = strlen(text);
+                snprintf(text + len, sizeof(text) - len, "%s%" JSON_INTEGER_FORMAT, i > 0 ? ", " : "",
+                         json_integer_value(dim));
+        }
+        table_addf(t, "%s]", text);
+}
+
+#define COLUMNS_MAX 12
+#define COLUMNS(columns) (columns), sizeof(columns) / sizeof((columns)[0])
+
+/* What is below a row, in rows of its own; NULL: nothing. */
+typedef void below_fn(struct table *table, const json_t *row);
+
+static void print_rows(const json_t *rows, const struct column *columns, size_t n, bool whole, below_fn *below)
+{
+        const char *titles[COLUMNS_MAX];
+        struct table t;
+        size_t i;
+        const json_t *row;
+        for (size_t c = 0; c < n; c++)
+                titles[c] = columns[c].title;
+        table_init(&t, titles, n);
+        t.whole = whole;
+        json_array_foreach(rows, i, row)
+        {
+                for (size_t c = 0; c < n; c++)
+                        columns[c].add(&t, row, columns[c].key);
+                if (below)
+                        below(&t, row);
+        }
+        table_print_deinit(&t);
 }
 
 /* Calls, and prints where the format is JSON: then *reply stays NULL. */
@@ -69,52 +126,20 @@ static int ask(struct ctl *ctl, const char *verb, json_t *args, const char *subj
 
 /* ---- list ---- */
 
-static void list_narrow(const json_t *models)
-{
-        static const char *const titles[] = {"NAME", "STATE", ">TENSORS", ">SIZE", "DEVICE", ">LEASES", "KEPT"};
-        struct table t;
-        size_t i;
-        const json_t *m;
-        table_init(&t, COLUMNS(titles));
-        json_array_foreach(models, i, m)
-        {
-                table_add(&t, json_str(m, "name"));
-                table_add(&t, json_str(m, "state"));
-                add_u64(&t, m, "tensors");
-                add_size(&t, json_u64(m, "bytes"));
-                add_devices(&t, m);
-                add_u64(&t, m, "leases");
-                add_kept(&t, m);
-        }
-        table_print_deinit(&t);
-}
+static const struct column list_columns[] = {
+        {"NAME", "name", add_text},          {"STATE", "state", add_text},       {">TENSORS", "tensors", add_number},
+        {">SIZE", "bytes", add_size},        {"DEVICE", "devices", add_devices}, {">LEASES", "leases", add_number},
+        {"KEPT", "expires_in_ns", add_kept},
+};
 
-static void list_wide(const json_t *models)
-{
-        static const char *const titles[] = {"NAME",    ">GEN", "STATE", ">TENSORS", ">SIZE",  "DEVICE",
-                                             ">LEASES", "KEPT", ">IDLE", ">LOAD",    "DIGEST", "SOURCE"};
-        struct table t;
-        size_t i;
-        const json_t *m;
-        table_init(&t, COLUMNS(titles));
-        t.whole = true;
-        json_array_foreach(models, i, m)
-        {
-                table_add(&t, json_str(m, "name"));
-                add_u64(&t, m, "generation");
-                table_add(&t, json_str(m, "state"));
-                add_u64(&t, m, "tensors");
-                add_size(&t, json_u64(m, "bytes"));
-                add_devices(&t, m);
-                add_u64(&t, m, "leases");
-                add_kept(&t, m);
-                add_time(&t, json_u64(m, "idle_ns"));
-                add_time(&t, json_u64(m, "load_ns"));
-                table_add(&t, json_str(m, "digest"));
-                table_add(&t, json_str(m, "source"));
-        }
-        table_print_deinit(&t);
-}
+static const struct column list_wide_columns[] = {
+        {"NAME", "name", add_text},          {">GEN", "generation", add_number},  {"STATE", "state", add_text},
+        {">TENSORS", "tensors", add_number}, {">SIZE", "bytes", add_size},        {"DEVICE", "devices", add_devices},
+        {">LEASES", "leases", add_number},   {"KEPT", "expires_in_ns", add_kept}, {">IDLE", "idle_ns", add_time},
+        {">LOAD", "load_ns", add_time},      {"DIGEST", "digest", add_text},      {"SOURCE", "source", add_text},
+};
+
+_Static_assert(sizeof(list_wide_columns) / sizeof(list_wide_columns[0]) <= COLUMNS_MAX, "a table has more columns");
 
 int verb_list(struct ctl *ctl)
 {
@@ -124,9 +149,9 @@ int verb_list(struct ctl *ctl)
                 return rc;
         const json_t *models = json_object_get(reply, "models");
         if (ctl->format == FORMAT_WIDE)
-                list_wide(models);
+                print_rows(models, COLUMNS(list_wide_columns), true, NULL);
         else
-                list_narrow(models);
+                print_rows(models, COLUMNS(list_columns), false, NULL);
         return 0;
 }
 
@@ -188,41 +213,17 @@ static void show_model(const json_t *m)
                 printf("loaded in   %s\n", human_time(text, json_u64(m, "load_ns")));
 }
 
-static void add_shape(struct table *t, const json_t *tensor)
-{
-        char text[200] = "[";
-        size_t i;
-        const json_t *dim;
-        json_array_foreach(json_object_get(tensor, "shape"), i, dim)
-        {
-                size_t len = strlen(text);
-                snprintf(text + len, sizeof(text) - len, "%s%" JSON_INTEGER_FORMAT, i > 0 ? ", " : "",
-                         json_integer_value(dim));
-        }
-        table_addf(t, "%s]", text);
-}
+#define NARROW_TENSORS 4 /* columns */
+static const struct column tensor_columns[] = {
+        {"TENSOR", "name", add_text},   {"DTYPE", "dtype", add_text},        {"SHAPE", "shape", add_shape},
+        {">SIZE", "bytes", add_size},   {">SEGMENT", "segment", add_number}, {">OFFSET", "offset", add_number},
+        {"DIGEST", "digest", add_text},
+};
 
 static void show_tensors(const json_t *tensors, bool wide)
 {
-        static const char *const titles[] = {"TENSOR", "DTYPE", "SHAPE", ">SIZE", ">SEGMENT", ">OFFSET", "DIGEST"};
-        struct table t;
-        size_t i;
-        const json_t *x;
-        table_init(&t, titles, wide ? 7 : 4);
-        t.whole = wide;
-        json_array_foreach(tensors, i, x)
-        {
-                table_add(&t, json_str(x, "name"));
-                table_add(&t, json_str(x, "dtype"));
-                add_shape(&t, x);
-                add_size(&t, json_u64(x, "bytes"));
-                if (!wide)
-                        continue;
-                add_u64(&t, x, "segment");
-                add_u64(&t, x, "offset");
-                table_add(&t, json_str(x, "digest"));
-        }
-        table_print_deinit(&t);
+        size_t n = sizeof(tensor_columns) / sizeof(tensor_columns[0]);
+        print_rows(tensors, tensor_columns, wide ? n : NARROW_TENSORS, wide, NULL);
 }
 
 int verb_show(struct ctl *ctl)
@@ -254,31 +255,35 @@ int verb_show(struct ctl *ctl)
 
 /* ---- status ---- */
 
-static void status_devices(const json_t *devices)
+static const struct column device_columns[] = {
+        {"DEVICE", "device", add_text}, {">BUDGET", "budget", add_size},           {">USED", "used", add_size},
+        {">FREE", "free", add_size},    {">QUARANTINED", "quarantined", add_size}, {"PAGES", "page_kind", add_text},
+        {"UUID", "uuid", add_text},
+};
+
+static void add_load_state(struct table *t, const json_t *load, const char *key)
 {
-        static const char *const titles[] = {"DEVICE", ">BUDGET", ">USED", ">FREE", ">QUARANTINED", "PAGES", "UUID"};
-        struct table t;
-        size_t i;
-        const json_t *d;
-        table_init(&t, COLUMNS(titles));
-        json_array_foreach(devices, i, d)
-        {
-                table_add(&t, json_str(d, "device"));
-                add_size(&t, json_u64(d, "budget"));
-                add_size(&t, json_u64(d, "used"));
-                add_size(&t, json_u64(d, "free"));
-                add_size(&t, json_u64(d, "quarantined"));
-                table_add(&t, json_str(d, "page_kind"));
-                table_add(&t, json_str(d, "uuid"));
-        }
-        table_print_deinit(&t);
+        table_addf(t, "%s%s%s", json_str(load, key),
+                   json_is_true(json_object_get(load, "streamed")) ? ", in one stream" : "",
+                   json_is_true(json_object_get(load, "stalled")) ? ", stalled" : "");
 }
 
+static void add_arrived(struct table *t, const json_t *load, const char *key)
+{
+        table_addf(t, "%" PRIu64 " of %" PRIu64, json_u64(load, key), json_u64(load, "tensors_total"));
+}
+
+static const struct column load_columns[] = {
+        {"LOADING", "model", add_text},       {">GEN", "generation", add_number}, {"STATE", "state", add_load_state},
+        {">DONE", "bytes", add_size},         {">TOTAL", "total", add_size},      {">TENSORS", "tensors", add_arrived},
+        {">ELAPSED", "elapsed_ns", add_time},
+};
+
 /* Below its load, where there are several or it waits. */
-static void status_targets(struct table *t, const json_t *targets)
+static void add_targets(struct table *t, const json_t *load)
 {
         size_t i;
-        const json_t *target;
+        const json_t *target, *targets = json_object_get(load, "targets");
         json_array_foreach(targets, i, target)
         {
                 char waits[HUMAN_MAX] = "";
@@ -291,36 +296,10 @@ static void status_targets(struct table *t, const json_t *targets)
                 table_addf(t, "%s%s%s", json_str(target, "state"), waits_ns > 0 ? " for " : "",
                            waits_ns > 0 ? waits : "");
                 table_add(t, "");
-                add_size(t, json_u64(target, "bytes"));
+                add_size(t, target, "bytes");
                 table_add(t, "");
                 table_add(t, "");
         }
-}
-
-static void status_loads(const json_t *loads)
-{
-        static const char *const titles[] = {"LOADING", ">GEN", "STATE", ">DONE", ">TOTAL", ">TENSORS", ">ELAPSED"};
-        struct table t;
-        size_t i;
-        const json_t *l;
-        if (json_array_size(loads) == 0)
-                return;
-        putchar('\n');
-        table_init(&t, COLUMNS(titles));
-        json_array_foreach(loads, i, l)
-        {
-                table_add(&t, json_str(l, "model"));
-                add_u64(&t, l, "generation");
-                table_addf(&t, "%s%s%s", json_str(l, "state"),
-                           json_is_true(json_object_get(l, "streamed")) ? ", in one stream" : "",
-                           json_is_true(json_object_get(l, "stalled")) ? ", stalled" : "");
-                add_size(&t, json_u64(l, "bytes"));
-                add_size(&t, json_u64(l, "total"));
-                table_addf(&t, "%" PRIu64 " of %" PRIu64, json_u64(l, "tensors"), json_u64(l, "tensors_total"));
-                add_time(&t, json_u64(l, "elapsed_ns"));
-                status_targets(&t, json_object_get(l, "targets"));
-        }
-        table_print_deinit(&t);
 }
 
 int verb_status(struct ctl *ctl)
@@ -336,8 +315,11 @@ int verb_status(struct ctl *ctl)
         printf("staging ring %s, pages: %s, %" PRIu64 " threads%s%s\n\n",
                human_size(ring_size, json_u64(ring, "bytes")), json_str(ring, "page_kind"), json_u64(ring, "threads"),
                json_str(ring, "numa")[0] ? ", " : "", json_str(ring, "numa"));
-        status_devices(json_object_get(reply, "devices"));
-        status_loads(json_object_get(reply, "loads"));
+        print_rows(json_object_get(reply, "devices"), COLUMNS(device_columns), false, NULL);
+        if (json_array_size(json_object_get(reply, "loads")) == 0)
+                return 0;
+        putchar('\n');
+        print_rows(json_object_get(reply, "loads"), COLUMNS(load_columns), false, add_targets);
         return 0;
 }
 
@@ -354,32 +336,25 @@ int verb_metrics(struct ctl *ctl)
 
 /* ---- ps ---- */
 
+static const struct column lease_columns[] = {
+        {">ID", "id", add_number},
+        {"MODEL", "model", add_text},
+        {">GEN", "generation", add_number},
+        {"DEVICE", "device", add_text},
+        {">PID", "pid", add_number},
+        {">UID", "uid", add_number},
+        {"COMMAND", "comm", add_text},
+        {">SIZE", "bytes", add_size},
+        {">AGE", "age_ns", add_time},
+        {"ORPHAN", "orphan", add_yes},
+        {"QUARANTINED", "quarantined", add_yes},
+};
+
 int verb_ps(struct ctl *ctl)
 {
-        static const char *const titles[] = {">ID",     "MODEL", ">GEN", "DEVICE", ">PID",       ">UID",
-                                             "COMMAND", ">SIZE", ">AGE", "ORPHAN", "QUARANTINED"};
-        struct table t;
-        size_t i;
-        const json_t *l;
         cleanup_json json_t *reply = NULL;
         int rc = ask(ctl, "ps", NULL, NULL, &reply);
-        if (rc != 0 || !reply)
-                return rc;
-        table_init(&t, COLUMNS(titles));
-        json_array_foreach(json_object_get(reply, "leases"), i, l)
-        {
-                add_u64(&t, l, "id");
-                table_add(&t, json_str(l, "model"));
-                add_u64(&t, l, "generation");
-                table_add(&t, json_str(l, "device"));
-                add_u64(&t, l, "pid");
-                add_u64(&t, l, "uid");
-                table_add(&t, json_str(l, "comm"));
-                add_size(&t, json_u64(l, "bytes"));
-                add_time(&t, json_u64(l, "age_ns"));
-                table_add(&t, json_is_true(json_object_get(l, "orphan")) ? "yes" : "no");
-                table_add(&t, json_is_true(json_object_get(l, "quarantined")) ? "yes" : "no");
-        }
-        table_print_deinit(&t);
-        return 0;
+        if (rc == 0 && reply)
+                print_rows(json_object_get(reply, "leases"), COLUMNS(lease_columns), false, NULL);
+        return rc;
 }
