@@ -145,7 +145,7 @@ export FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CI
 
 # What runs a second time with GPUs, which are stand-ins, in place of the host device: all that is about models
 # and processes. The rest is about pages, users' rights to host memory, settings, or has devices of its own.
-ON_GPU := arrival bad_files changes cli fairness generations hostile large lives sources
+ON_GPU := arrival bad_files changes cli cli_held fairness generations hostile large lives sources
 CHECKS = $(TESTS) $(REPLAYS) $(ON_GPU:%=cuda=$(BUILD)/tests/integration/test_%)
 
 ## check        all tests: unit, integration (again on stand-ins for GPUs), the fuzz corpora, layers; ONLY=name

@@ -2,57 +2,7 @@
  *
  * streamerctl against a real daemon: what each verb prints, the JSON shapes, every exit code.
  */
-#include "tests/lib/ctl.h"
-#include "tests/lib/hang.h"
-#include "tests/lib/stage.h"
-#include "tests/lib/suite.h"
-
-#include <poll.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-static void begin(void)
-{
-        stage_begin(NULL);
-}
-
-/* Runs and checks the exit code; the error must be one line that begins with the program's name. */
-static struct ctl run(int code, const char *const *args)
-{
-        struct ctl r;
-
-        ctl_v(&r, stage.socket, args);
-        ck_assert_msg(r.code == code, "%s: exit %d instead of %d: %s", args[0], r.code, code, r.err);
-        if (code != 0) {
-                char *newline = strchr(r.err, '\n');
-                ck_assert_msg(strncmp(r.err, "streamerctl: ", 13) == 0, "%s", r.err);
-                ck_assert_msg(code == 2 || (newline && !newline[1]), "more than one line: %s", r.err);
-                ck_assert_str_eq(r.out, "");
-        }
-        return r;
-}
-#define RUN(code, ...) run((code), (const char *const[]){__VA_ARGS__, NULL})
-
-static json_t *run_json(const char *const *args)
-{
-        struct ctl r = run(0, args);
-        json_error_t error;
-        json_t *o = json_loads(r.out, JSON_REJECT_DUPLICATES, &error);
-
-        ck_assert_msg(o != NULL, "%s: %s: %s", args[0], error.text, r.out);
-        return o;
-}
-#define JSON(...) run_json((const char *const[]){__VA_ARGS__, NULL})
-
-/* An object must have these members, of these types. */
-#define UNPACK(o, ...)                                                                                                 \
-        do {                                                                                                           \
-                json_error_t unpack_error;                                                                             \
-                ck_assert_msg(json_unpack_ex((o), &unpack_error, 0, __VA_ARGS__) == 0, "%s: %s", unpack_error.text,    \
-                              json_dumps((o), JSON_COMPACT));                                                          \
-        } while (0)
+#include "tests/integration/cli_stage.h"
 
 static struct model *load_one(const char *name, uint64_t seed)
 {
@@ -337,91 +287,6 @@ START_TEST(errors_name_the_model_or_the_source)
 }
 END_TEST
 
-/* ---- a load that is held ---- */
-
-static struct hang hang;
-
-static const char *begin_held(void)
-{
-        const char *why = hang_unavailable();
-        struct model *m = model_mixed(8, 4 << 20);
-
-        if (why)
-                return why;
-        model_write(m, suite_path("backing"));
-        hang_start(&hang, suite_path("hang"), "m.safetensors", suite_path("backing"));
-        daemon_init(&stage, suite_path("d-held"));
-        daemon_start(&stage, (const char *const[]){"--device", "host=64MiB", "--root", hang.folder, NULL});
-        hang_hold(&hang, 2 << 20);
-        return NULL;
-}
-
-START_TEST(exit_5_for_a_load_that_takes_longer_and_it_goes_on)
-{
-        const char *why = begin_held();
-
-        if (why)
-                SKIP(why);
-        RUN(0, "load", hang.path, "--name", "slow", "--detach");
-        hang_wait_held(&hang);
-        RUN(5, "wait", "slow", "--timeout", "0.1");
-        hang_release(&hang);
-        RUN(0, "wait", "slow");
-        ck_assert_int_eq(daemon_stop(&stage), 0);
-        hang_stop(&hang);
-}
-END_TEST
-
-START_TEST(ctrl_c_leaves_the_load_alone_and_cancel_ends_it)
-{
-        struct ctl_running running;
-        const char *why = begin_held();
-        struct ctl r;
-
-        if (why)
-                SKIP(why);
-        ctl_start(&running, stage.socket, (const char *const[]){"load", hang.path, "--name", "slow", NULL});
-        hang_wait_held(&hang);
-        kill(running.pid, SIGINT);
-        ctl_finish(&running, &r);
-        ck_assert_int_eq(r.code, 130);
-        json_t *loads = json_object_get(JSON("status", "--json"), "loads");
-        ck_assert_uint_eq(json_array_size(loads), 1);
-        RUN(0, "cancel", "slow");
-        RUN(1, "wait", "slow");
-        hang_release(&hang);
-        ck_assert_int_eq(daemon_stop(&stage), 0);
-        hang_stop(&hang);
-}
-END_TEST
-
-START_TEST(events_are_one_object_a_line)
-{
-        struct ctl_running running;
-        streamer_client *c = client_open(&stage);
-        struct model *m = model_mixed(9, 1 << 16);
-        const char *path = stage_write(m, "events.safetensors");
-        char text[4096];
-
-        ctl_start(&running, stage.socket, (const char *const[]){"events", NULL});
-        /* It says nothing when it has subscribed: load until it hears of one. */
-        struct pollfd fd = {.fd = running.out, .events = POLLIN};
-        do {
-                client_load(c, path, "e");
-                client_unload(c, "e");
-        } while (must(poll(&fd, 1, 20)) == 0);
-        ssize_t n = must(read(running.out, text, sizeof(text) - 1));
-        text[n] = '\0';
-        ck_assert_ptr_nonnull(strchr(text, '\n'));
-        *strchr(text, '\n') = '\0';
-        json_t *event = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
-        ck_assert_str_eq(json_string_value(json_object_get(event, "event")), "model");
-        ck_assert_str_eq(json_string_value(json_object_get(event, "model")), "e");
-        kill(running.pid, SIGTERM);
-        waitpid(running.pid, NULL, 0);
-}
-END_TEST
-
 int main(void)
 {
         suite_begin("streamerctl");
@@ -436,7 +301,6 @@ int main(void)
         tcase_add_test(shapes, load_detach_answers_with_the_name_and_wait_with_the_end);
         tcase_add_test(shapes, a_dry_run_says_what_a_load_would_take_and_loads_nothing);
         tcase_add_test(shapes, names_may_hold_slashes_spaces_and_any_utf8);
-        tcase_add_test(shapes, events_are_one_object_a_line);
         TCase *codes = suite_group("exit codes", begin, stage_end, 60);
         tcase_add_test(codes, exit_0_for_ping_version_and_help);
         tcase_add_test(codes, exit_1_for_a_file_that_is_no_model);
@@ -446,8 +310,5 @@ int main(void)
         tcase_add_test(codes, exit_6_for_a_model_in_use);
         tcase_add_test(codes, exit_7_for_a_model_larger_than_the_budget);
         tcase_add_test(codes, errors_name_the_model_or_the_source);
-        TCase *held = suite_group("a load that is held", NULL, NULL, 60);
-        tcase_add_test(held, exit_5_for_a_load_that_takes_longer_and_it_goes_on);
-        tcase_add_test(held, ctrl_c_leaves_the_load_alone_and_cancel_ends_it);
         return suite_run();
 }

@@ -1,61 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Settings from file, environment and flags: which goes over which, and what is only printed.
+ * Settings from file, environment and flags: which goes over which.
  */
-#include "tests/lib/suite.h"
+#include "tests/unit/config_stage.h"
 
-#include "daemon/base/util.h"
-#include "daemon/config/flags.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-static struct config config;
-static struct error error;
-
-static void begin(void)
-{
-        for (size_t i = 0; i < n_settings; i++)
-                if (settings[i].env != NULL)
-                        unsetenv(settings[i].env);
-        unsetenv("RUNAI_STREAMER_BLOCK_BYTESIZE");
-        unsetenv("RUNAI_STREAMER_LOG_TO_STDERR");
-}
-
-static void end(void)
-{
-        config_deinit(&config);
-}
-
-static enum config_action action;
-static char notes[4096];
-
-#define LOAD(...) load((char *[]){"streamerd", __VA_ARGS__, NULL})
-#define NEEDED "--device=host=1GiB", "--root", "/"
-
-static int load(char **argv)
-{
-        int argc = 0;
-        while (argv[argc] != NULL)
-                argc++;
-        config_deinit(&config);
-        return config_load(&config, argc, argv, &action, notes, sizeof(notes), &error);
-}
-
-static char *write_file(const char *yaml)
-{
-        char *path = suite_path("config-%d.yaml", (int)getpid());
-        file_write(path, yaml, strlen(yaml));
-        return path;
-}
-
-static void assert_usage(int r, const char *what)
-{
-        ck_assert_int_eq(r, STREAMER_EINVAL);
-        ck_assert_msg(strstr(error.text, what) != NULL, "%s", error.text);
-}
+/* ---- flags ---- */
 
 START_TEST(a_device_and_a_root_suffice)
 {
@@ -259,145 +208,9 @@ START_TEST(the_log_can_be_kept_on_standard_error)
 }
 END_TEST
 
-/* ---- what only prints ---- */
-
-/* Runs config_load with standard output in a file. */
-static char *printed(char **argv, int *r)
+int main(void)
 {
-        char *path = suite_path("stdout-%d", (int)getpid());
-        fflush(stdout);
-        int saved = must(dup(STDOUT_FILENO));
-        FILE *f = fopen(path, "w");
-        must(dup2(fileno(f), STDOUT_FILENO));
-        *r = load(argv);
-        fflush(stdout);
-        must(dup2(saved, STDOUT_FILENO));
-        close(saved);
-        fclose(f);
-        return file_read(path, NULL);
-}
-
-START_TEST(help_and_version_print_and_need_nothing)
-{
-        int r;
-        char *usage = config_usage();
-        ck_assert_str_eq(printed((char *[]){"streamerd", "--help", NULL}, &r), usage);
-        ck_assert_int_eq(r, 0);
-        ck_assert_int_eq(action, CONFIG_EXIT);
-        ck_assert_str_eq(printed((char *[]){"streamerd", "-h", NULL}, &r), usage);
-        ck_assert_str_eq(printed((char *[]){"streamerd", "--socket", "/s", "--version", NULL}, &r),
-                         "streamerd " STREAMERD_VERSION "\n");
-        ck_assert_int_eq(action, CONFIG_EXIT);
-}
-END_TEST
-
-START_TEST(a_check_reads_all_and_does_not_run)
-{
-        int r;
-        char *path = write_file("roots: [/]\ndevices: [host]\n");
-        char *text = printed((char *[]){"streamerd", "--check-config", "--config", path, NULL}, &r);
-        ck_assert_int_eq(r, 0);
-        ck_assert_int_eq(action, CONFIG_EXIT);
-        ck_assert_ptr_nonnull(strstr(text, "the settings are valid"));
-        ck_assert_ptr_nonnull(strstr(text, path));
-        write_file("roots: [/]\n");
-        assert_usage(LOAD("--check-config", "--config", path), "no device");
-}
-END_TEST
-
-START_TEST(usage_tells_every_variable)
-{
-        char *usage = config_usage();
-        for (size_t i = 0; i < n_settings; i++)
-                ck_assert_msg(settings[i].env == NULL || strstr(usage, settings[i].env) != NULL, "%s", settings[i].env);
-}
-END_TEST
-
-START_TEST(every_setting_with_a_flag_is_in_the_table_of_flags)
-{
-        for (size_t i = 0; i < n_settings; i++) {
-                size_t k = 0;
-                while (settings[i].flag != NULL && k < n_flags && strcmp(flags[k].name, settings[i].flag) != 0)
-                        k++;
-                ck_assert_msg(k < n_flags && (settings[i].flag == NULL || flags[k].value != NULL), "%s",
-                              settings[i].flag);
-        }
-}
-END_TEST
-
-/* ---- completion ---- */
-
-#define ALL                                                                                                            \
-        "--device --root --socket --state --config --concurrency --block-size --memory-limit --log-level "             \
-        "--log-format --metrics-listen --check-config --version --help "
-
-static const struct {
-        const char *words[4];
-        const char *offers; /* the first words of the lines */
-} completions[] = {
-        {{""}, ALL},
-        {{"--lo"}, "--log-level --log-format "},
-        {{"--log-level"}, "--log-level "},
-        {{"--log-level", ""}, "error warn info debug "},
-        {{"--log-level", "--log-level", ""}, ALL}, /* a value may look like a flag */
-        {{"--log-format", "j"}, "journal json "},
-        {{"--log-level=d"}, "--log-level=debug "},
-        {{"--device", ""}, "host cuda:0 cuda:all "},
-        {{"--root", "/srv"}, ":files "},
-        {{"--root=/srv"}, ":files "},
-        {{"--check-config", "--ve"}, "--version "},
-        {{"--concurrency", ""}, ""},
-        {{"--nonsense="}, ""},
-        {{"nonsense"}, ""},
-};
-
-/* The first word of each line. */
-static char *offers(const char *const words[4])
-{
-        char *argv[8] = {"streamerd", "complete", "--"};
-        int n = 3, r;
-        for (size_t i = 0; i < 4 && words[i] != NULL; i++)
-                argv[n++] = (char *)(uintptr_t)words[i];
-        char *all = printed(argv, &r), *out = must_alloc(strlen(all) + 1);
-        ck_assert_int_eq(r, 0);
-        ck_assert_int_eq(action, CONFIG_EXIT);
-        out[0] = '\0';
-        for (char *line = strtok(all, "\n"); line != NULL; line = strtok(NULL, "\n"))
-                strcat(strncat(out, line, strcspn(line, "\t")), " ");
-        free(all);
-        return out;
-}
-
-START_TEST(what_may_stand_next_is_offered)
-{
-        char *said = offers(completions[_i].words);
-        ck_assert_str_eq(said, completions[_i].offers);
-        free(said);
-}
-END_TEST
-
-/* What is offered is what is taken. */
-START_TEST(every_offered_word_is_a_valid_value)
-{
-        for (size_t i = 0; i < n_flags; i++)
-                for (const char *const *word = flags[i].words; word != NULL && *word != NULL; word++) {
-                        char *flag = format_text("--%s=%s", flags[i].name, *word);
-                        ck_assert_msg(LOAD("--root", "/", "--device", "cuda:7", flag) == 0, "%s", error.text);
-                        config_deinit(&config);
-                        free(flag);
-                }
-}
-END_TEST
-
-static TCase *group_of(const char *name)
-{
-        TCase *group = suite_group(name, NULL, NULL, 10);
-        tcase_add_checked_fixture(group, begin, end);
-        return group;
-}
-
-static void add_flags(void)
-{
+        suite_begin("config-load");
         TCase *flag = group_of("flags");
         tcase_add_test(flag, a_device_and_a_root_suffice);
         tcase_add_test(flag, neither_flags_nor_a_file_is_wrong_usage);
@@ -410,24 +223,10 @@ static void add_flags(void)
         tcase_add_test(flag, a_list_given_as_flags_replaces_the_files);
         tcase_add_test(flag, a_wrong_file_is_no_start);
         tcase_add_test(flag, a_percentage_is_of_this_machines_memory);
-}
-
-int main(void)
-{
-        suite_begin("config-load");
-        add_flags();
         TCase *variable = group_of("environment");
         LOOP(variable, a_wrong_variable_is_named, variables);
         tcase_add_test(variable, the_newer_name_of_a_variable_goes_first);
         tcase_add_test(variable, an_unlimited_memory_limit_is_the_default_ring_and_is_noted);
         tcase_add_test(variable, the_log_can_be_kept_on_standard_error);
-        TCase *print = group_of("print");
-        tcase_add_test(print, help_and_version_print_and_need_nothing);
-        tcase_add_test(print, a_check_reads_all_and_does_not_run);
-        tcase_add_test(print, usage_tells_every_variable);
-        tcase_add_test(print, every_setting_with_a_flag_is_in_the_table_of_flags);
-        TCase *complete = group_of("completion");
-        LOOP(complete, what_may_stand_next_is_offered, completions);
-        tcase_add_test(complete, every_offered_word_is_a_valid_value);
         return suite_run();
 }
