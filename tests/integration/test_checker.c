@@ -25,6 +25,8 @@ static void check(uint64_t seed)
         ck_assert_uint_gt(counts.replaced, 0);
         ck_assert_uint_gt(counts.taken, 0);
         ck_assert_uint_gt(counts.pins, 0);
+        ck_assert_uint_gt(counts.expired, 0);
+        ck_assert_uint_gt(counts.no_evict, 0);
 }
 
 START_TEST(the_daemon_does_what_its_model_says)

@@ -18,7 +18,7 @@
 #define CHECKER_COUNTS(X) \
         X(steps) X(attaches) X(refused_attaches) X(detaches) X(kills) X(loads) X(aliases) X(replaced) X(no_room) \
         X(evicted) X(cancels) X(unloads) X(busy) X(drains) X(taken) X(pins) X(unpins) X(priorities) X(rewrites) \
-        X(looks) X(verifies)
+        X(looks) X(verifies) X(kept_alive) X(expired) X(no_evict)
 // clang-format on
 
 struct checker_counts {

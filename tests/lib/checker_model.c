@@ -105,6 +105,22 @@ static void forget(struct checker *c, struct gen *g)
         settle(c, g);
 }
 
+static bool is_over(const struct gen *g)
+{
+        return g->number != 0 && g->keep_alive_ms == BRIEF_MS && g->leases == 0 && !g->pinned;
+}
+
+/* What is kept alive no longer is to be gone. */
+static void expire(struct checker *c)
+{
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                if (!is_over(&c->gens[i]))
+                        continue;
+                c->counts->expired++;
+                forget(c, &c->gens[i]);
+        }
+}
+
 /* ---- the two, held against each other ---- */
 
 static bool note(struct checker *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -131,6 +147,8 @@ static bool row_agrees(struct checker *c, const json_t *row, bool named[NAMES], 
         g->charged = charged_of(row);
         if (json_is_true(json_object_get(row, "pinned")) != g->pinned || json_number(row, "priority") != g->priority)
                 return note(c, "%s: should be %spinned and of priority %u", name, g->pinned ? "" : "not ", g->priority);
+        if (json_number(row, "keep_alive_ns") != g->keep_alive_ms * UINT64_C(1000000))
+                return note(c, "%s: should be kept alive for %u ms", name, g->keep_alive_ms);
         if (strcmp(state, "draining") == 0) {
                 ++*draining;
                 return !is_named(c, g) || note(c, "%s: drains, and should serve", name);
@@ -192,6 +210,7 @@ static bool agrees(void *arg)
 void compare(struct checker *c, bool may_evict)
 {
         struct comparison now = {.c = c, .may_evict = may_evict};
+        expire(c);
         if (!eventually(agrees, &now, CHECKER_WAIT_MS))
                 differ(c, "%s", c->text);
         for (unsigned i = 0; i < NAMES; i++)

@@ -6,8 +6,12 @@
  *   named, ready --(last name gone)--> draining --(last lease gone)--> gone
  *                                         \-- by force: taken, and every lease of it knows
  *
+ * Keep-alive has no clock here: what is kept alive for a millisecond goes as soon as nobody holds it and
+ * it is not pinned, and the daemon is given until the next comparison agrees; a day is for ever.
+ *
  * What the model leaves open, and takes from the daemon's own list: which of the generations that may
- * be evicted are, and whether a load that is cancelled ends before that.
+ * be evicted are (though none where less important ones would do), and whether a load that is cancelled
+ * ends before that.
  */
 #ifndef TESTS_LIB_CHECKER_MODEL_H
 #define TESTS_LIB_CHECKER_MODEL_H
@@ -22,11 +26,14 @@
 #define GENERATIONS (NAMES + PUPPETS * PUPPET_SLOTS)
 #define BUDGET (16u << 20)
 #define CHECKER_WAIT_MS 30000
+/* Times to be kept alive: over as soon as nobody holds it, and not over in this run. */
+#define BRIEF_MS 1u
+#define LONG_MS 86400000u
 
 struct gen {
         uint64_t number; /* 0: this place is empty */
         uint64_t seed, charged;
-        unsigned source, version, leases, priority;
+        unsigned source, version, leases, priority, keep_alive_ms;
         bool pinned, taken;
 };
 
