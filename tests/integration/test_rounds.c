@@ -158,8 +158,6 @@ static void begin(void)
         setenv("AWS_CONFIG_FILE", "/dev/null/none", 1);
         setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null/none", 1);
         setenv("HF_HOME", suite_path("none"), 1);
-        server.answer = answer;
-        endpoint_start(&server);
         write_files();
 }
 
@@ -168,6 +166,8 @@ static void before(void)
 {
         char *config = suite_path("config-%d.yaml", (int)getpid());
 
+        server.answer = answer;
+        endpoint_start(&server);
         proxy_start(&proxy, (unsigned)strtoul(strrchr(server.url, ':') + 1, NULL, 10));
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .what = PROXY_ALL});
         char *text = format_text("io: {block_size: 1MiB, concurrency: 16}\nhttp: {threads: 2}\n"

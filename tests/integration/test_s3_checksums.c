@@ -19,7 +19,8 @@ static streamer_client *client;
 static struct model *model;
 static char *data; /* of the model's file */
 static size_t size;
-static char digest[65]; /* of these, for SHA256SUMS */
+static char digest[65];       /* of these, for SHA256SUMS */
+static char checksums[2][48]; /* of these, and of others */
 static char text[1024];
 
 /* By the key's folder: what HEAD tells. "%s" is the checksum, "%w" that of other bytes. */
@@ -45,23 +46,13 @@ static const struct {
 
 /* ---- the store ---- */
 
-static char *checksum(bool of_others)
-{
-        unsigned char sum[32];
-        char *out = must_alloc(48);
-
-        SHA256((unsigned char *)data, of_others ? size - 1 : size, sum);
-        EVP_EncodeBlock((unsigned char *)out, sum, sizeof(sum));
-        return out;
-}
-
 static char *filled(const char *headers)
 {
         const char *at = strchr(headers, '%');
 
         if (!at)
                 return format_text("%s", headers);
-        return format_text("%.*s%s%s", (int)(at - headers), headers, checksum(at[1] == 'w'), at + 2);
+        return format_text("%.*s%s%s", (int)(at - headers), headers, checksums[at[1] == 'w'], at + 2);
 }
 
 static void give_head(const struct endpoint_request *request, struct endpoint_reply *reply, size_t i)
@@ -116,7 +107,10 @@ static void begin(void)
         model = model_mixed(1, 2 << 20);
         model_write(model, suite_path("model.safetensors"));
         data = file_read(suite_path("model.safetensors"), &size);
-        SHA256((unsigned char *)data, size, sum);
+        for (size_t others = 0; others < 2; others++) {
+                SHA256((unsigned char *)data, size - 1 + others, sum);
+                EVP_EncodeBlock((unsigned char *)checksums[1 - others], sum, sizeof(sum));
+        }
         for (int i = 0; i < 32; i++)
                 snprintf(digest + 2 * i, 3, "%02x", sum[i]);
         store.answer = answer;
