@@ -60,7 +60,7 @@ enum metric_label {
         M(LEASES,          GAUGE,   "streamerd_leases",                    NONE,    "Leases, orphans included") \
         M(ATTACHES,        COUNTER, "streamerd_attaches_total",            NONE,    "Attaches that were granted") \
         M(REQUEST_ERRORS,  COUNTER, "streamerd_request_errors_total",      CODE,    "Requests that were answered with an error, by code") \
-        M(EVICTIONS,       COUNTER, "streamerd_evictions_total",           NONE,    "Models that were dropped to make room") \
+        M(EVICTIONS,       COUNTER, "streamerd_evictions_total",           NONE,    "Models that gave way to others, to the host cache or for good") \
         M(LOOP_STALL,      SECONDS, "streamerd_loop_stall_seconds",        NONE,    "How long turns of the event loop kept everybody waiting; shorter than 10 ms are not counted") \
         M(LOOP_READY,      COUNTER_SECONDS, "streamerd_loop_ready_seconds_total", NONE, "Time that the event loop had something to do and no processor to do it on") \
         M(LOG_LOST,        COUNTER, "streamerd_log_lost_total",            NONE,    "Log lines that nobody took")

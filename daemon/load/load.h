@@ -162,6 +162,7 @@ struct load {
         bool sha256, dry_run, wait, no_evict, pin, probe;
         bool served;                              /* on some of its devices, by an earlier round */
         bool over, settling;                      /* a round is, and not home yet; and is about to be */
+        bool stale;                               /* the parts are those of an earlier round */
         bool given_up;                            /* atomic: it has ended; for steps that are still under way */
         uint64_t keep_alive_ns, drain_timeout_ns; /* 0: the default */
         struct source_roots *roots;               /* a reference; NULL: the loads' own */

@@ -80,6 +80,7 @@ static void again_done(struct work *work)
 static void plan_again(struct load *load)
 {
         load->state = LOAD_PLANNING;
+        load->stale = false;
         for (size_t i = 0; i < load->n_parts; i++) {
                 struct load_part *part = &load->parts[i];
                 part->read = part->built = part->checking = false;
@@ -104,10 +105,11 @@ void load_look_on(struct load *load)
         for (size_t i = 0; i < load->n_targets; i++)
                 if (target_open(&load->targets[i]))
                         set_late(&load->targets[i], !load->targets[i].granted);
-        if (load->rounds++ == 0)
-                load_allocate(load);
-        else
+        load->rounds++;
+        if (load->stale)
                 plan_again(load);
+        else
+                load_allocate(load);
 }
 
 /* ---- the end of one ---- */
@@ -137,7 +139,7 @@ void load_settle_round(struct load *load)
 void load_round_over(struct load *load)
 {
         load->state = LOAD_QUEUED;
-        load->over = true;
+        load->over = load->stale = true;
         for (size_t i = 0; i < load->n_parts; i++)
                 load->parts[i].planned = false;
         load_settle_round(load);

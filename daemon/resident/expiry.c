@@ -13,7 +13,7 @@ static bool may_expire(const struct generation *g)
 
 uint64_t generation_expires_in(const struct generation *g, uint64_t now)
 {
-        uint64_t at = g->last_used_ns + g->keep_alive_ns;
+        uint64_t at = generation_last_used(g) + g->keep_alive_ns;
         if (!may_expire(g))
                 return 0;
         return at > now ? at - now : 1;
@@ -21,7 +21,7 @@ uint64_t generation_expires_in(const struct generation *g, uint64_t now)
 
 static bool has_expired(const struct generation *g, uint64_t now)
 {
-        return may_expire(g) && now - g->last_used_ns >= g->keep_alive_ns;
+        return may_expire(g) && now - generation_last_used(g) >= g->keep_alive_ns;
 }
 
 static bool is_overdue(const struct generation *g, uint64_t now)
@@ -50,7 +50,7 @@ void resident_expire(struct resident *resident, uint64_t now)
                         continue;
                 }
                 log_info("%s: generation %" PRIu64 " goes: nobody has used it for %" PRIu64 " ms", generation_name(g),
-                         g->number, (now - g->last_used_ns) / 1000000);
-                generation_evict(g);
+                         g->number, (now - generation_last_used(g)) / 1000000);
+                generation_drop_ranks(g, GENERATION_READY);
         }
 }

@@ -47,6 +47,17 @@ void group_find(struct group *group, struct resident *resident, const char *name
         qsort(group->members, group->n, sizeof(group->members[0]), compare_members);
 }
 
+size_t group_ranks(struct generation *generation, enum generation_state state, struct generation *ranks[GROUP_MAX])
+{
+        size_t n = 0;
+        list_each (pos, &generation->resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (n < GROUP_MAX && g->state == state && generation_is_rank_of(generation, g))
+                        ranks[n++] = g;
+        }
+        return n;
+}
+
 struct generation *group_on(const struct group *group, const struct device *device)
 {
         for (size_t i = 0; i < group->n; i++)

@@ -25,6 +25,9 @@ void group_find(struct group *group, struct resident *resident, const char *name
 /* The member on a device; NULL: the first. NULL if there is none. */
 struct generation *group_on(const struct group *group, const struct device *device);
 
+/* It, and where it is one of several ranks the others, those of them that are in this state. */
+size_t group_ranks(struct generation *generation, enum generation_state state, struct generation *ranks[GROUP_MAX]);
+
 /* Ready if one of them is, else loading, else failed, else draining. */
 enum generation_state group_state(const struct group *group);
 /* Of the model: once for replicas, of all ranks together. */

@@ -18,22 +18,6 @@ void host_cache_init(struct host_cache *cache, struct resident *resident, uint64
         resident->cache = cache;
 }
 
-/* ---- ranks ---- */
-
-/* It, and where it is one of several ranks the others that are in this state. */
-static size_t ranks_of(struct generation *generation, enum generation_state state, struct generation *ranks[GROUP_MAX])
-{
-        size_t n = 0;
-        list_each (pos, &generation->resident->generations) {
-                struct generation *g = container_of(pos, struct generation, link);
-                bool same = g == generation ||
-                            (generation->n_ranks > 0 && g->n_ranks > 0 && g->number == generation->number);
-                if (same && g->state == state && n < GROUP_MAX)
-                        ranks[n++] = g;
-        }
-        return n;
-}
-
 /* ---- room ---- */
 
 /* What is not on its way out already. */
@@ -56,19 +40,10 @@ static struct generation *least_recently_used(const struct host_cache *cache)
                 struct generation *g = container_of(pos, struct generation, link);
                 if (g->state != GENERATION_CACHED || generation_holders(g) > 0)
                         continue;
-                if (oldest == NULL || g->last_used_ns < oldest->last_used_ns)
+                if (oldest == NULL || generation_last_used(g) < generation_last_used(oldest))
                         oldest = g;
         }
         return oldest;
-}
-
-/* With its other ranks: they are of use together alone. */
-static void drop(struct generation *generation)
-{
-        struct generation *ranks[GROUP_MAX];
-        size_t n = ranks_of(generation, GENERATION_CACHED, ranks);
-        for (size_t i = 0; i < n; i++)
-                generation_drop_all(ranks[i]);
 }
 
 static bool make_room(struct host_cache *cache, uint64_t bytes)
@@ -79,7 +54,7 @@ static bool make_room(struct host_cache *cache, uint64_t bytes)
                         return false;
                 log_info("%s: leaves the host cache (generation %" PRIu64 ", %" PRIu64 " bytes)", generation_name(g),
                          g->number, g->copy->bytes);
-                drop(g);
+                generation_drop_ranks(g, GENERATION_CACHED); /* they are of use together alone */
         }
         return true;
 }
@@ -149,7 +124,7 @@ static void take_done(struct work *work)
         if (copy->error.code != 0) {
                 log_warn("%s: not kept in the host cache: %s", generation_name(g), copy->error.text);
                 if (g->state == GENERATION_CACHED)
-                        drop(g);
+                        generation_drop_ranks(g, GENERATION_CACHED);
         }
         generation_unpin(g);
 }
@@ -180,7 +155,7 @@ bool host_cache_take(struct host_cache *cache, struct generation *generation)
 {
         struct generation *ranks[GROUP_MAX];
         struct host_copy *copies[GROUP_MAX];
-        size_t n = ranks_of(generation, GENERATION_READY, ranks), n_copies = 0;
+        size_t n = group_ranks(generation, GENERATION_READY, ranks), n_copies = 0;
         uint64_t bytes = 0;
         bool all = true;
         for (size_t i = 0; i < n; i++) {

@@ -2,9 +2,9 @@
 #include "daemon/resident/resident.h"
 
 #include "daemon/base/log.h"
-#include "daemon/base/metric.h"
-#include "daemon/resident/keep.h"
+#include "daemon/resident/group.h"
 #include "daemon/resident/host_cache.h"
+#include "daemon/resident/keep.h"
 #include "daemon/resident/lease.h"
 #include "daemon/resident/room.h"
 
@@ -278,19 +278,12 @@ void generation_drop_all(struct generation *generation)
         generation_drop_name(generation, generation_name(generation));
 }
 
-void generation_evict(struct generation *generation)
+void generation_drop_ranks(struct generation *generation, enum generation_state state)
 {
-        struct resident *resident = generation->resident;
-        uint64_t number = generation->number;
-        bool ranks = generation->n_ranks > 0;
-        require(generation->state == GENERATION_READY && generation_holders(generation) == 0);
-        metric_add(METRIC_EVICTIONS, 1);
-        generation_drop_all(generation);
-        list_each_safe (pos, &resident->generations) {
-                struct generation *g = container_of(pos, struct generation, link);
-                if (ranks && g->number == number && g->n_ranks > 0 && g->state == GENERATION_READY)
-                        generation_drop_all(g);
-        }
+        struct generation *ranks[GROUP_MAX];
+        size_t n = group_ranks(generation, state, ranks);
+        for (size_t i = 0; i < n; i++)
+                generation_drop_all(ranks[i]);
 }
 
 void generation_revoke(struct generation *generation)

@@ -172,14 +172,16 @@ int generation_charge(struct generation *generation, uint64_t bytes, struct erro
 /* Gives back what was charged and is not allocated. */
 void generation_uncharge(struct generation *generation);
 
-/* Who keeps it from being evicted: leases, and work that touches it. Ranks stand and fall together. */
+/* Ranks stand and fall together: one is in use, pinned, or used last, where any of them is. */
+bool generation_is_rank_of(const struct generation *generation, const struct generation *other); /* or the same */
+/* Who keeps it from being evicted: leases, and work that touches it. */
 uint64_t generation_holders(const struct generation *generation);
 bool generation_pinned(const struct generation *generation);
-/* All its names go: it drains, and its memory is released; that of its other ranks, too. Nobody may
- * hold it. */
-void generation_evict(struct generation *generation);
+uint64_t generation_last_used(const struct generation *generation);
 /* All its names go. */
 void generation_drop_all(struct generation *generation);
+/* Those of all its ranks that are in this state. */
+void generation_drop_ranks(struct generation *generation, enum generation_state state);
 /* It drains, and those who hold it are to know that it was taken from them. What they may have mapped
  * stays, in quarantine, until they are gone. */
 void generation_revoke(struct generation *generation);

@@ -134,9 +134,20 @@ struct generation *resident_cached(struct resident *resident, const struct sourc
 
 /* ---- who holds it ---- */
 
-static bool is_rank_of(const struct generation *g, const struct generation *other)
+bool generation_is_rank_of(const struct generation *g, const struct generation *other)
 {
         return g == other || (g->n_ranks > 0 && g->number == other->number && other->n_ranks > 0);
+}
+
+uint64_t generation_last_used(const struct generation *generation)
+{
+        uint64_t last = 0;
+        list_each (pos, &generation->resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (generation_is_rank_of(generation, g) && g->last_used_ns > last)
+                        last = g->last_used_ns;
+        }
+        return last;
 }
 
 uint64_t generation_holders(const struct generation *generation)
@@ -144,7 +155,7 @@ uint64_t generation_holders(const struct generation *generation)
         uint64_t n = 0;
         list_each (pos, &generation->resident->generations) {
                 const struct generation *g = container_of(pos, struct generation, link);
-                if (is_rank_of(generation, g))
+                if (generation_is_rank_of(generation, g))
                         n += g->n_leases + g->pins;
         }
         return n;
@@ -154,7 +165,7 @@ bool generation_pinned(const struct generation *generation)
 {
         list_each (pos, &generation->resident->generations) {
                 const struct generation *g = container_of(pos, struct generation, link);
-                if (is_rank_of(generation, g) && g->pinned)
+                if (generation_is_rank_of(generation, g) && g->pinned)
                         return true;
         }
         return false;

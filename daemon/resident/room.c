@@ -11,6 +11,7 @@
 #include "daemon/resident/room.h"
 
 #include "daemon/base/log.h"
+#include "daemon/base/metric.h"
 #include "daemon/resident/host_cache.h"
 #include "daemon/resident/room_ledger.h"
 
@@ -229,8 +230,9 @@ static void evict(const struct room_outlook *outlook, const char *for_whom)
                         continue;
                 log_info("%s: evicted (generation %" PRIu64 ", %" PRIu64 " bytes of %s) for %s", generation_name(g),
                          g->number, g->charged, g->device->name, for_whom);
+                metric_add(METRIC_EVICTIONS, 1);
                 if (!host_cache_take(g->resident->cache, g))
-                        generation_evict(g);
+                        generation_drop_ranks(g, GENERATION_READY);
         }
 }
 

@@ -51,10 +51,11 @@ static bool is_replaced(const struct asker *asker, const struct generation *g)
 
 static struct evict_candidate candidate_of(const struct asker *asker, struct generation *g)
 {
+        uint64_t last_used = generation_last_used(g);
         return (struct evict_candidate){
                 .bytes = g->charged,
-                .last_used = g->last_used_ns,
-                .expires = g->keep_alive_ns > 0 ? g->last_used_ns + g->keep_alive_ns : 0,
+                .last_used = last_used,
+                .expires = g->keep_alive_ns > 0 ? last_used + g->keep_alive_ns : 0,
                 .priority = g->priority,
                 .held = generation_holders(g),
                 .pinned = generation_pinned(g) || is_replaced(asker, g),

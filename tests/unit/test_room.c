@@ -5,6 +5,9 @@
  */
 #include "tests/unit/room_stage.h"
 
+#include "daemon/base/metric.h"
+#include "daemon/resident/expiry.h"
+
 /* ---- it fits ---- */
 
 START_TEST(what_fits_is_granted_and_charged)
@@ -232,6 +235,71 @@ START_TEST(a_look_names_victims_and_changes_nothing)
 }
 END_TEST
 
+/* ---- ranks ---- */
+
+/* The two ranks of a model, each on a device, used at these times. */
+static void rank_model(struct generation *ranks[2], const char *name, uint64_t bytes, uint64_t first, uint64_t second)
+{
+        for (unsigned i = 0; i < 2; i++) {
+                ranks[i] = resident_model(name, (int)i, bytes);
+                ranks[i]->number = ranks[0]->number;
+                ranks[i]->rank = i;
+                ranks[i]->n_ranks = 2;
+                ranks[i]->last_used_ns = i == 0 ? first : second;
+        }
+}
+
+START_TEST(a_rank_that_was_used_keeps_the_others_alive)
+{
+        struct generation *ranks[2];
+        rank_model(ranks, "m", MiB, 1000, 5000);
+        for (unsigned i = 0; i < 2; i++)
+                ranks[i]->keep_alive_ns = 2000;
+        ck_assert_uint_eq(generation_expires_in(ranks[0], 6000), 1000);
+        resident_expire(&resident, 6999);
+        ck_assert(stands("m"));
+        resident_expire(&resident, 7000);
+        ck_assert(!stands("m"));
+        core_until(fakes[0].device.used == 0 && fakes[1].device.used == 0);
+}
+END_TEST
+
+START_TEST(ranks_are_as_recently_used_as_the_last_of_them)
+{
+        struct generation *ranks[2];
+        rank_model(ranks, "ranks", 4 * MiB, 1000, 5000);
+        resident_model("alone", 0, 4 * MiB)->last_used_ns = 3000;
+        granted(asked(load_of("m", 0, 4 * MiB)));
+        ck_assert(stands("ranks"));
+        ck_assert(!stands("alone"));
+}
+END_TEST
+
+static double evictions(void)
+{
+        struct metric_text text = {0};
+        metric_begin(&text, METRIC_EVICTIONS);
+        metric_counted(&text, METRIC_EVICTIONS);
+        const char *line = strrchr(text.data, ' ');
+        double n = line != NULL ? strtod(line, NULL) : -1;
+        metric_text_deinit(&text);
+        return n;
+}
+
+START_TEST(who_gives_way_is_counted_and_who_expires_is_not)
+{
+        struct generation *g = resident_model("brief", 0, 4 * MiB);
+        g->keep_alive_ns = 1;
+        resident_expire(&resident, now_ns() + 2);
+        ck_assert(!stands("brief"));
+        core_until(fakes[0].device.used == 0);
+        ck_assert(evictions() == 0);
+        resident_model("old", 0, BUDGET);
+        granted(asked(load_of("m", 0, 4 * MiB)));
+        ck_assert(evictions() == 1);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("room");
@@ -259,5 +327,9 @@ int main(void)
         tcase_add_test(others, a_device_that_was_asked_for_nothing_is_let_go);
         TCase *looking = core_group("a look", begin, end);
         tcase_add_test(looking, a_look_names_victims_and_changes_nothing);
+        TCase *ranks = core_group("use", begin, end);
+        tcase_add_test(ranks, a_rank_that_was_used_keeps_the_others_alive);
+        tcase_add_test(ranks, ranks_are_as_recently_used_as_the_last_of_them);
+        tcase_add_test(ranks, who_gives_way_is_counted_and_who_expires_is_not);
         return suite_run();
 }
