@@ -109,11 +109,14 @@ int part_again(struct load_part *part, struct error *error);
 void part_read(struct load_part *part);
 void part_deinit(struct load_part *part); /* on a worker */
 
-/* ---- loads.c ---- */
+/* ---- progress.c ---- */
 
 /* Tells those who watch; each is unlinked before it is called. */
 void load_tell_watchers(struct load *load);
 void load_move_watchers(struct load *from, struct load *to);
+
+/* ---- loads.c ---- */
+
 /* This load wants the generation: pinned, kept alive, as it was asked to be. */
 void load_keep(const struct load *load, struct generation *generation);
 /* When nothing of it is in flight and it has ended. */
