@@ -87,10 +87,11 @@ static void save_done(struct work *work)
                 log_error("%s: what is resident will not be remembered", remember->error.text);
         remember->told = failed;
         remember->due |= failed; /* a disk that is full may not be so for ever */
-        if (failed) {
+        msgpack_sbuffer_destroy(&remember->written);
+        if (failed) { /* which of the two the file has now is not known */
                 msgpack_sbuffer_destroy(&remember->next);
+                msgpack_sbuffer_init(&remember->written);
         } else {
-                msgpack_sbuffer_destroy(&remember->written);
                 remember->written = remember->next;
         }
         msgpack_sbuffer_init(&remember->next);

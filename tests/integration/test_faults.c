@@ -1,36 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Calls that fail. Every call of the daemon into the system and its libraries that can fail does, one
- * at a time: the first, the second, ... of each kind while a client goes through the life of a model.
- * A failure may cost one request, which then says why; it never costs the daemon, another model, or
- * the next request.
+ * at a time: the first, the second, ... of each kind while a client goes through the life of a model,
+ * and through other parts of the daemon's, for what that one does not call. A failure may cost one
+ * request, which then says why; it never costs the daemon, another model, or the next request.
  *
  * Which calls there are is read off the daemon itself (nm -u). Each must be one that is made to fail
  * here, or stand in tests/fault-exempt.txt with the reason why not.
  */
+#include "tests/lib/endpoint.h"
 #include "tests/lib/faults.h"
+#include "tests/lib/manager.h"
 #include "tests/lib/nginx.h"
 #include "tests/lib/stage.h"
 #include "tests/lib/suite.h"
+#include "tests/lib/visit.h"
 
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define NTH_MAX 100000
-/* Short: the first few of each call, then ever wider steps; long (STREAMERD_FAULTS=all): each. */
+/* Short: the first few of each call, then ever wider steps; long (STREAMERD_FAULTS=all, or a call's name): each. */
 #define NTH_EACH 6
 
 static struct model *model;
 static char *source, *url; /* url: NULL where there is no web server */
 static struct nginx nginx;
+static struct endpoint store; /* of S3: it has nothing, and is asked all the same */
+static char *metrics, *state;
 
 /* Also what is off by default; the daemon's own user may do all, by a rule that looks it up. */
 #define SETTINGS                                                                                                       \
-        "devices:\n  - host=64MiB\nio:\n  memory_limit: 16MiB\nmetrics:\n  listen: 127.0.0.1:0\n"                      \
-        "access:\n  roles:\n    - role: admin\n      users: [root]\n"
+        "devices:\n  - host=64MiB\nio:\n  memory_limit: 16MiB\nmetrics:\n  listen: %s\n"                               \
+        "access:\n  roles:\n    - role: admin\n      users: [root]\n    - role: attach\n      groups: [root]\n"
 
 /* SHA256SUMS beside the files, so that a load can hold them against it. */
 static void sum_files(const char *folder)
@@ -40,30 +48,44 @@ static void sum_files(const char *folder)
         free(command);
 }
 
-static void begin(void)
+static void has_nothing(struct endpoint *endpoint, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
-        if (suite_short())
-                return;
-        char *state = suite_path("state"), *config = suite_path("config.yaml");
-        file_write(config, SETTINGS, strlen(SETTINGS));
-        faults_begin(suite_folder());
-        faults_show();
-        stage_begin((const char *const[]){"--config", config, "--state", state, NULL});
-        faults_hide();
-        model = model_mixed(3, 3 << 20);
-        source = stage_path("victim");
-        model_write_sharded(model, source, 2, false);
-        sum_files(source);
-        if (nginx_unavailable() != NULL)
-                return;
-        nginx_start(&nginx, suite_path("nginx"), stage_root());
-        url = format_text("http://127.0.0.1:%u/victim/model.safetensors.index.json", nginx.http);
+        (void)endpoint;
+        (void)request;
+        reply->status = 404;
+}
+
+static void begin_store(void)
+{
+        store.answer = has_nothing;
+        endpoint_start(&store);
+        setenv("AWS_ENDPOINT_URL_S3", store.url, 1);
+        setenv("AWS_ACCESS_KEY_ID", "test", 1);
+        setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
+        setenv("AWS_REGION", "here", 1);
+}
+
+/* The one call that this run is about; NULL: all. */
+static const char *only(void)
+{
+        const char *mode = getenv("STREAMERD_FAULTS");
+        return mode == NULL || strcmp(mode, "all") == 0 || strcmp(mode, "short") == 0 ? NULL : mode;
+}
+
+static bool is_meant(enum fault_call which)
+{
+        return only() == NULL || strcmp(only(), fault_name(which)) == 0;
+}
+
+static bool every_one(void)
+{
+        const char *mode = getenv("STREAMERD_FAULTS");
+        return mode != NULL && strcmp(mode, "short") != 0;
 }
 
 static uint64_t next_nth(uint64_t nth)
 {
-        const char *mode = getenv("STREAMERD_FAULTS");
-        if (nth < NTH_EACH || (mode != NULL && strcmp(mode, "all") == 0))
+        if (nth < NTH_EACH || every_one())
                 return nth + 1;
         return nth + nth / 2;
 }
@@ -106,11 +128,12 @@ static void look(streamer_client *c)
         streamer_detach(lease);
 }
 
-static void call(streamer_client *c, const char *verb, const char *args)
+static bool call(streamer_client *c, const char *verb, const char *args)
 {
         char *reply = NULL;
-        if (named(c, streamer_call(c, verb, args, &reply)))
-                free(reply);
+        bool ok = named(c, streamer_call(c, verb, args, &reply));
+        free(reply);
+        return ok;
 }
 
 static void live(void)
@@ -134,13 +157,77 @@ static void live(void)
         streamer_close(c);
 }
 
+/* ---- and the rest ---- */
+
+static void live_asked(void)
+{
+        static const char *const pages[] = {"/metrics", "/healthz", "/readyz", "/nothing"};
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = stage.socket, .timeout_ms = 20000};
+        streamer_client *c;
+        struct visit visit;
+        for (size_t i = 0; i < sizeof(pages) / sizeof(pages[0]); i++) {
+                visit_ask(&visit, metrics, i == 0 ? "PUT" : "GET", pages[i]);
+                visit_ask(&visit, metrics, "GET", pages[i]);
+                visit_free(&visit);
+        }
+        if (streamer_connect(&opts, &c) < 0)
+                return;
+        char *root = format_text("{\"root\":\"%s\"}", stage_root());
+        call(c, "doctor", "{}");
+        call(c, "doctor", root);
+        free(root);
+        streamer_close(c);
+}
+
+static void live_by_store(void)
+{
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = stage.socket, .timeout_ms = 20000};
+        streamer_client *c;
+        if (streamer_connect(&opts, &c) < 0)
+                return;
+        ck_assert(!load(c, "s3://bucket/model.safetensors", NULL));
+        ck_assert(!load(c, "s3://bucket/folder/", NULL));
+        streamer_close(c);
+}
+
+/* A name that is pinned is remembered; what could not be written is written the next time. */
+static bool is_written(void *unused)
+{
+        struct stat st;
+        (void)unused;
+        return stat(format_text("%s/state", state), &st) == 0;
+}
+
+static void change_and_wait(streamer_client *c, const char *verb)
+{
+        unlink(format_text("%s/state", state));
+        if (call(c, verb, "{\"model\":\"witness\"}"))
+                ck_assert_msg(eventually(is_written, NULL, 20000), "after %s", verb);
+}
+
+static void live_remembered(void)
+{
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = stage.socket, .timeout_ms = 20000};
+        streamer_client *c;
+        if (streamer_connect(&opts, &c) < 0)
+                return;
+        change_and_wait(c, "pin");
+        change_and_wait(c, "unpin");
+        streamer_close(c);
+}
+
+static void (*const lives[])(void) = {live, live_asked, live_by_store, live_remembered};
+#define LIVES (sizeof(lives) / sizeof(lives[0]))
+/* What each calls, where nothing fails. */
+static bool calls_of[LIVES][FAULT_COUNT];
+
 /* In a process of its own: what a lost connection leaves attached goes with it. */
-static void live_and_die(void)
+static void live_and_die(void (*life)(void))
 {
         int status;
         pid_t pid = must(fork());
         if (pid == 0) {
-                live();
+                life();
                 _exit(0);
         }
         must(waitpid(pid, &status, 0));
@@ -165,11 +252,50 @@ static void works(enum fault_call which, uint64_t nth)
         stage_still_serves();
 }
 
-static void one_by_one(enum fault_call which)
+static void note_calls(void)
+{
+        uint64_t before[FAULT_COUNT];
+        for (size_t l = 0; l < LIVES; l++) {
+                for (int i = 0; i < FAULT_COUNT; i++)
+                        before[i] = fault_seen((enum fault_call)i);
+                live_and_die(lives[l]);
+                for (int i = 0; i < FAULT_COUNT; i++)
+                        calls_of[l][i] = fault_seen((enum fault_call)i) > before[i];
+        }
+}
+
+static void begin(void)
+{
+        if (suite_short())
+                return;
+        char *config = suite_path("config.yaml");
+        metrics = format_text("unix:%s", suite_path("metrics"));
+        state = suite_path("state");
+        must(mkdir(state, 0700));
+        char *settings = format_text(SETTINGS, metrics);
+        file_write(config, settings, strlen(settings));
+        free(settings);
+        begin_store();
+        faults_begin(suite_folder());
+        faults_show();
+        stage_begin((const char *const[]){"--config", config, "--state", state, NULL});
+        faults_hide();
+        model = model_mixed(3, 3 << 20);
+        source = stage_path("victim");
+        model_write_sharded(model, source, 2, false);
+        sum_files(source);
+        if (nginx_unavailable() == NULL) {
+                nginx_start(&nginx, suite_path("nginx"), stage_root());
+                url = format_text("http://127.0.0.1:%u/victim/model.safetensors.index.json", nginx.http);
+        }
+        note_calls();
+}
+
+static void one_by_one(enum fault_call which, void (*life)(void))
 {
         for (uint64_t nth = 0; nth < NTH_MAX; nth = next_nth(nth)) {
                 fault_arm(which, nth);
-                live_and_die();
+                live_and_die(life);
                 bool struck = fault_disarm();
                 works(which, nth);
                 if (!struck)
@@ -177,25 +303,47 @@ static void one_by_one(enum fault_call which)
         }
 }
 
+/* In the first life in which it fails; in all of them in the long form. */
 START_TEST(a_call_that_fails_costs_one_request_at_most)
 {
-        if (suite_short())
+        if (suite_short() || !is_meant((enum fault_call)_i))
                 return;
-        one_by_one((enum fault_call)_i);
+        for (size_t l = 0; l < LIVES; l++) {
+                if (!calls_of[l][_i])
+                        continue;
+                one_by_one((enum fault_call)_i, lives[l]);
+                if (!every_one() && fault_failed((enum fault_call)_i) > 0)
+                        return;
+        }
 }
 END_TEST
+
+/* Of a daemon that was killed: a file that nobody serves. */
+static void leave_socket(const char *path)
+{
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        ck_assert_uint_lt(strlen(path), sizeof(address.sun_path));
+        strcpy(address.sun_path, path);
+        int fd = must(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        unlink(path);
+        must(bind(fd, (struct sockaddr *)&address, sizeof(address)));
+        close(fd);
+}
 
 START_TEST(a_call_that_fails_at_the_start_is_said_or_does_without)
 {
         struct daemon d;
-        if (suite_short())
+        if (suite_short() || !is_meant((enum fault_call)_i))
                 return;
         daemon_init(&d, suite_path("start"));
-        for (uint64_t nth = 0; nth < NTH_EACH; nth++) {
+        setenv("INVOCATION_ID", "of a service", 1);
+        for (uint64_t nth = 0; nth < (every_one() ? NTH_MAX : NTH_EACH); nth++) {
+                leave_socket(d.socket);
                 fault_arm((enum fault_call)_i, nth);
                 faults_show();
-                int status = daemon_try(
-                        &d, (const char *const[]){"--config", suite_path("config.yaml"), "--root", stage_root(), NULL});
+                int status = daemon_try(&d, (const char *const[]){"--config", suite_path("config.yaml"), "--root",
+                                                                  stage_root(), "--root", ".", "--metrics-listen",
+                                                                  "127.0.0.1:0", NULL});
                 faults_hide();
                 bool struck = fault_disarm();
                 ck_assert_msg((status >= 0 && status <= 2) || status == 7, "%s %lu: exit status %d",
@@ -206,14 +354,58 @@ START_TEST(a_call_that_fails_at_the_start_is_said_or_does_without)
 }
 END_TEST
 
+/* ---- models that a service manager keeps ---- */
+
+static const enum fault_call of_manager[] = {FAULT_sd_pid_notify_with_fds, FAULT_sd_notify, FAULT_sd_notify_barrier,
+                                             FAULT_sd_is_socket_unix};
+
+static void load_kept(const struct daemon *d)
+{
+        streamer_client *c = client_open(d);
+        client_load(c, source, "kept");
+        streamer_close(c);
+}
+
+/* What was not kept is loaded again, by whoever asks. */
+static void keep_and_restart(struct manager *m, enum fault_call which, uint64_t nth)
+{
+        manager_start(m);
+        fault_arm(which, nth);
+        load_kept(&m->d);
+        streamer_client *c = client_open(&m->d);
+        client_unload(c, "kept");
+        client_load(c, source, "kept");
+        streamer_close(c);
+        manager_kill(m);
+        manager_start(m);
+        fault_disarm();
+        load_kept(&m->d);
+        manager_stop(m);
+}
+
+START_TEST(a_call_to_the_manager_that_fails_costs_no_model)
+{
+        struct manager m;
+        if (suite_short() || !is_meant(of_manager[_i]))
+                return;
+        faults_show();
+        manager_init(&m, suite_path("manager"), MANAGER_FDS,
+                     (const char *const[]){"--device", "host=64MiB", "--root", stage_root(), NULL});
+        for (uint64_t nth = 0; nth < 3; nth++)
+                keep_and_restart(&m, of_manager[_i], nth);
+        faults_hide();
+        manager_deinit(&m);
+}
+END_TEST
+
 /* ---- which calls there are ---- */
 
-static bool is_injected(const char *name)
+static int injected_as(const char *name)
 {
         for (int i = 0; i < FAULT_COUNT; i++)
                 if (strcmp(fault_name((enum fault_call)i), name) == 0)
-                        return true;
-        return false;
+                        return i;
+        return -1;
 }
 
 /* "name name ...: reason" */
@@ -238,17 +430,23 @@ START_TEST(every_call_is_made_to_fail_or_exempt)
                                     build_path("streamerd"));
         char *list = file_read("tests/fault-exempt.txt", NULL), name[256], missing[4096] = "";
         size_t injected = 0, exempt = 0, struck = 0;
+        if (only() != NULL)
+                ck_assert_msg(injected_as(only()) >= 0, "%s cannot be made to fail", only());
+        char never[4096] = "";
         if (suite_short())
                 return;
-        for (int i = 0; i < FAULT_COUNT; i++)
-                struck += fault_failed((enum fault_call)i) > 0;
         FILE *nm = popen(command, "r"); /* NOLINT: a command of our own */
         ck_assert_ptr_nonnull(nm);
         while (fgets(name, sizeof(name), nm) != NULL) {
                 name[strcspn(name, "\n")] = '\0';
-                bool in = is_injected(name), out = is_exempt(list, name);
+                int call = injected_as(name);
+                bool in = call >= 0, out = is_exempt(list, name),
+                     failed = in && fault_failed((enum fault_call)call) > 0;
                 injected += in;
+                struck += failed;
                 exempt += out;
+                if (in && !failed && strlen(never) + strlen(name) + 2 < sizeof(never))
+                        strcat(strcat(never, " "), name);
                 if (!in && !out && strlen(missing) + strlen(name) + 2 < sizeof(missing))
                         strcat(strcat(missing, " "), name);
         }
@@ -257,6 +455,10 @@ START_TEST(every_call_is_made_to_fail_or_exempt)
         ck_assert_uint_gt(injected, 40);
         printf("calls of the daemon: %zu; %zu can be made to fail, %zu of them have; %zu exempt\n", injected + exempt,
                injected, struck, exempt);
+        if (only() != NULL)
+                printf("%s: failed %ju times\n", only(), (uintmax_t)fault_failed((enum fault_call)injected_as(only())));
+        else
+                ck_assert_msg(never[0] == '\0', "never made to fail:%s", never);
         free(list);
         free(command);
 }
@@ -275,9 +477,11 @@ static void end(void)
 int main(void)
 {
         suite_begin("faults");
-        TCase *tests = suite_group("life", begin, end, 300);
+        TCase *tests = suite_group("life", begin, end, every_one() ? 7200 : 300);
         tcase_add_loop_test(tests, a_call_that_fails_costs_one_request_at_most, 0, FAULT_COUNT);
         tcase_add_loop_test(tests, a_call_that_fails_at_the_start_is_said_or_does_without, 0, FAULT_COUNT);
+        tcase_add_loop_test(tests, a_call_to_the_manager_that_fails_costs_no_model, 0,
+                            sizeof(of_manager) / sizeof(of_manager[0]));
         tcase_add_test(tests, every_call_is_made_to_fail_or_exempt); /* last: it counts */
         return suite_run();
 }
