@@ -109,6 +109,7 @@ struct config {
                 unsigned tries;              /* 6, of one range */
                 unsigned redirects;          /* 5 */
                 unsigned threads;            /* 4, of the network */
+                uint64_t request_max;        /* 128 MiB: what one request of a load asks for */
                 char *ca;                    /* NULL or "": the system's certificates */
                 char **allow_plain;
                 size_t n_allow_plain;

@@ -17,6 +17,7 @@ static int make_http(const struct config *config, struct sources *sources, struc
                                  .tries = config->http.tries,
                                  .redirects = config->http.redirects,
                                  .threads = config->http.threads,
+                                 .request_max = config->http.request_max,
                                  .ca = config_text(config->http.ca),
                                  .allow_plain = (const char *const *)config->http.allow_plain,
                                  .n_allow_plain = config->http.n_allow_plain};

@@ -30,6 +30,7 @@ struct http_opts {
         uint64_t backoff_ns;         /* pause before the second try, at most; doubled for each further one */
         uint64_t retry_after_ns;     /* the longest pause that a server may ask for, and of all pauses */
         unsigned tries, redirects, threads;
+        uint64_t request_max;           /* bytes that one request of a load asks for; at least a block */
         const char *ca;                 /* certificates in PEM, instead of the system's; NULL */
         const char *const *allow_plain; /* hosts, or host:port */
         size_t n_allow_plain;

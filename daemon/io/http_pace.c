@@ -2,15 +2,23 @@
 #include "daemon/io/http_pace.h"
 
 #define SECOND UINT64_C(1000000000)
+/* Within a building answers take a few milliseconds at most, between buildings ten and more. */
+#define FAR (SECOND / 50)
+#define WINDOW_LEAST (SECOND / 10)
 /* A store that slows a client down answers all that is in flight so: one of them counts. */
 #define ONE_SLOWING (SECOND / 2)
-#define PROBE_AGAIN 8u /* windows that brought no more, before one more step is tried */
+#define PROBE_AGAIN 8u /* windows at the best, before more is tried again */
 #define STRAGGLER_TIMES 3u
 #define STRAGGLER_LEAST (SECOND / 2)
+/* Cutting a request short costs a connection and another request, which a store that is short of processors
+ * pays for with what it sends meanwhile: halves of what would be there soon made loads from Swift slower by a
+ * third. */
+#define WORTH_A_REQUEST SECOND
 
 void http_pace_init(struct http_pace *pace, unsigned most, uint64_t now)
 {
-        *pace = (struct http_pace){.limit = (most + 1) / 2, .most = most, .window_ns = now};
+        unsigned half = (most + 1) / 2;
+        *pace = (struct http_pace){.limit = half, .best = half, .most = most, .window_ns = now};
 }
 
 static void window_begin(struct http_pace *pace, uint64_t now)
@@ -20,19 +28,40 @@ static void window_begin(struct http_pace *pace, uint64_t now)
         pace->window_ns = now;
 }
 
+static void set(struct http_pace *pace, unsigned limit)
+{
+        pace->limit = limit < pace->most ? limit : pace->most;
+        pace->settled = false;
+        pace->held = 0;
+}
+
 static void grow(struct http_pace *pace)
 {
-        unsigned to = pace->slowed_ns > 0 ? pace->limit + 1 : pace->limit * 2;
-        pace->limit = to < pace->most ? to : pace->most;
-        pace->held = 0;
+        set(pace, pace->slowed_ns > 0 ? pace->limit + 1 : pace->limit * 2);
+}
+
+void http_pace_answered(struct http_pace *pace, uint64_t after_ns)
+{
+        if (!pace->answered && after_ns >= FAR && pace->slowed_ns == 0) {
+                set(pace, pace->most);
+                pace->best = pace->most;
+        }
+        pace->answered = true;
 }
 
 static void window_end(struct http_pace *pace, uint64_t now)
 {
-        uint64_t ns = now > pace->window_ns ? now - pace->window_ns : 1;
-        uint64_t rate = (uint64_t)((double)pace->bytes * (double)SECOND / (double)ns);
+        uint64_t rate = (uint64_t)((double)pace->bytes * (double)SECOND / (double)(now - pace->window_ns));
         window_begin(pace, now);
-        if (rate > pace->rate + pace->rate / 20 || ++pace->held >= PROBE_AGAIN) {
+        if (!pace->settled) {
+                pace->settled = true;
+        } else if (rate > pace->rate + pace->rate / 20) {
+                pace->rate = rate;
+                pace->best = pace->limit;
+                grow(pace);
+        } else if (pace->limit > pace->best) {
+                set(pace, pace->best);
+        } else if (++pace->held >= PROBE_AGAIN) {
                 pace->rate = rate;
                 grow(pace);
         }
@@ -40,9 +69,9 @@ static void window_end(struct http_pace *pace, uint64_t now)
 
 void http_pace_landed(struct http_pace *pace, uint64_t bytes, uint64_t took_ns, uint64_t now)
 {
-        pace->range_ns = pace->range_ns == 0 ? took_ns : pace->range_ns - pace->range_ns / 8 + took_ns / 8;
+        pace->block_ns = pace->block_ns == 0 ? took_ns : pace->block_ns - pace->block_ns / 8 + took_ns / 8;
         pace->bytes += bytes;
-        if (++pace->landed >= pace->limit)
+        if (++pace->landed >= pace->limit && now >= pace->window_ns + WINDOW_LEAST)
                 window_end(pace, now);
 }
 
@@ -51,16 +80,24 @@ void http_pace_slow_down(struct http_pace *pace, uint64_t now)
         if (pace->slowed_ns > 0 && now - pace->slowed_ns < ONE_SLOWING)
                 return;
         pace->slowed_ns = now;
-        pace->limit = pace->limit > 1 ? pace->limit / 2 : 1;
+        set(pace, pace->limit > 1 ? pace->limit / 2 : 1);
+        pace->best = pace->limit;
         pace->rate = 0;
-        pace->held = 0;
         window_begin(pace, now);
+}
+
+size_t http_pace_split(const struct http_pace *pace)
+{
+        if (pace->block_ns == 0)
+                return SIZE_MAX;
+        size_t blocks = (size_t)(WORTH_A_REQUEST / pace->block_ns) + 1;
+        return blocks > 2 ? blocks : 2;
 }
 
 uint64_t http_pace_straggler(const struct http_pace *pace)
 {
-        uint64_t after = pace->range_ns * STRAGGLER_TIMES;
-        if (pace->range_ns == 0)
+        uint64_t after = pace->block_ns * STRAGGLER_TIMES;
+        if (pace->block_ns == 0)
                 return 0;
         return after > STRAGGLER_LEAST ? after : STRAGGLER_LEAST;
 }

@@ -1,30 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How many ranges of one load are in flight. It starts at half of what it may have and grows while
- * throughput grows; a server that asks to slow down halves it, and from then on it grows by one at a
- * time. Pure: time comes from the caller.
+ * How many ranges of one load are in flight. Pure: time comes from the caller.
+ *
+ * A server that is far takes all that there may be: they fill the time until it answers. One that is near
+ * begins with half, since each further one may only cost it time:
+ *
+ *   settling > measured: no more than before > back to what was best, tried again after a while
+ *       ^          \
+ *       |           \ throughput grew
+ *       |____________\_ twice as many
+ *
+ * A server that asks to slow down halves it, and from then on it grows by one at a time.
  */
 #ifndef DAEMON_IO_HTTP_PACE_H
 #define DAEMON_IO_HTTP_PACE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct http_pace {
         unsigned limit, most;
-        unsigned landed; /* in this window, which ends with as many as the limit */
+        bool answered, settled;
+        /* The window, which ends when as many blocks as the limit have landed, not too soon: */
+        unsigned landed;
         uint64_t window_ns, bytes;
-        uint64_t rate;      /* bytes a second in the last window in which it grew */
-        unsigned held;      /* windows since */
+        /* The best that was measured: */
+        unsigned best;
+        uint64_t rate;      /* bytes a second with it; 0: none yet */
+        unsigned held;      /* windows since it was tried to have more */
         uint64_t slowed_ns; /* when it was last halved; 0: never */
-        uint64_t range_ns;  /* what a range takes, smoothed; 0: none has landed */
+        uint64_t block_ns;  /* what a block takes, smoothed; 0: none has landed */
 };
 
 void http_pace_init(struct http_pace *pace, unsigned most, uint64_t now);
+/* The server has begun to answer a request, so long after it was asked. */
+void http_pace_answered(struct http_pace *pace, uint64_t after_ns);
+/* So many blocks are worth the cost of another request, once a place is free. SIZE_MAX: not known yet. */
+size_t http_pace_split(const struct http_pace *pace);
 void http_pace_landed(struct http_pace *pace, uint64_t bytes, uint64_t took_ns, uint64_t now);
-/* 429, 503. */
 void http_pace_slow_down(struct http_pace *pace, uint64_t now);
-/* A range that has taken so long is a straggler: 0 where nothing is known yet. */
+/* A block that takes longer is a straggler. 0: not known yet. */
 uint64_t http_pace_straggler(const struct http_pace *pace);
 
 #endif

@@ -31,8 +31,7 @@ struct stream {
         struct ticket ticket; /* where have_ticket */
         bool have_ticket;
         unsigned char *to;
-        uint64_t filled;
-        struct hash_cursor hash;
+        struct fill fill;
 
         struct http_retry retry;
         bool waiting;
@@ -53,9 +52,8 @@ static bool take_ticket(struct stream *s)
         reader_unlock(reader);
         if (!s->have_ticket)
                 return false;
-        s->filled = 0;
         s->begun_ns = now_ns();
-        reader_hash_begin(&s->ticket, &s->hash);
+        reader_fill_begin(&s->ticket, &s->fill);
         s->to = http_block_target(&s->ticket, &s->error);
         return s->to != NULL;
 }
@@ -66,20 +64,19 @@ static void land(struct stream *s)
         s->have_ticket = false;
         s->retry.made = 0; /* it made progress */
         http_block_done(s->thread, &ticket, s->to, now_ns() - s->begun_ns);
+        http_place_gone(s->thread);
 }
 
 /* Bytes of the block at hand; the number of those taken, or dropped since nobody wants them. */
 static size_t feed(struct stream *s, const unsigned char *data, size_t n)
 {
         const struct plan_block *block = s->ticket.block;
-        uint64_t want = block->file_off + s->filled;
+        uint64_t want = block->file_off + s->fill.have;
         if (s->at < want)
                 return want - s->at < n ? (size_t)(want - s->at) : n;
-        uint64_t left = block->len - s->filled;
+        uint64_t left = block->len - s->fill.have;
         size_t taken = left < n ? (size_t)left : n;
-        memcpy(s->to + s->filled, data, taken);
-        s->filled += taken;
-        reader_hash(&s->ticket, &s->hash, s->to, s->filled);
+        reader_fill(&s->ticket, &s->fill, s->to, data, taken);
         return taken;
 }
 
@@ -99,7 +96,7 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
                 size_t taken = feed(s, data + done, n - done);
                 s->at += taken;
                 done += taken;
-                if (s->filled == s->ticket.block->len)
+                if (s->fill.have == s->ticket.block->len)
                         land(s);
         }
         return HTTP_MORE;
@@ -149,8 +146,8 @@ static void begin(struct stream *s)
         struct http_transfer *t = &s->transfer;
         s->waiting = false;
         s->file = s->ticket.block->file;
-        s->at = s->eaten = s->filled = 0;
-        reader_hash_begin(&s->ticket, &s->hash);
+        s->at = s->eaten = 0;
+        reader_fill_begin(&s->ticket, &s->fill);
         t->http = remote_http(object_of(s));
         t->buffer_size = BUFFER;
         t->accept = on_accept;
@@ -166,8 +163,12 @@ static void begin(struct stream *s)
 int stream_new(struct http_thread *thread, struct read_job *job, struct error *error)
 {
         struct stream *s = calloc(1, sizeof(*s));
-        if (s == NULL)
+        if (s != NULL)
+                s->fill.hash = hash_new();
+        if (s == NULL || s->fill.hash == NULL) {
+                free(s);
                 return error_set(error, STREAMER_ENOMEM, "no memory");
+        }
         s->thread = thread;
         s->job = job;
         job->limit = 0; /* nobody's to take */
@@ -184,12 +185,16 @@ static void stream_free(struct stream *s)
         if (s->running)
                 http_loop_remove(&self->loop, &s->transfer);
         http_transfer_deinit(&s->transfer);
-        if (s->have_ticket)
-                http_block_lost(self, &s->ticket, s->error.code != 0 ? &s->error : NULL);
+        if (s->have_ticket) {
+                bool failed = s->error.code != 0 || http_job_cut_short(self, job, &s->error);
+                reader_give(self->reader, &s->ticket, failed ? &s->error : NULL);
+                http_place_gone(self);
+        }
         reader_lock(self->reader);
         list_remove(&s->link);
         reader_unlock(self->reader);
         reader_release(self->reader, job);
+        hash_free(s->fill.hash);
         free(s);
 }
 

@@ -23,7 +23,7 @@ struct http_thread {
         struct list ranges;  /* in flight */
         struct list spare;   /* of ranges, with their handles */
         struct list streams; /* under the reader's lock */
-        unsigned n;          /* tickets; under the reader's lock */
+        unsigned n;          /* ranges, and tickets of streams; under the reader's lock */
         bool look;           /* atomic: there may be tickets to take or to give up */
 };
 
@@ -42,16 +42,23 @@ static inline struct http_job *http_job(const struct read_job *job)
 unsigned char *http_block_target(const struct ticket *ticket, struct error *error);
 /* The block is whole and hashed at `data`: lands it, or starts its copies; the ticket is done with. */
 void http_block_done(struct http_thread *self, struct ticket *ticket, const unsigned char *data, uint64_t took_ns);
-/* The ticket comes back without its block; error NULL: its job was stopped. */
-void http_block_lost(struct http_thread *self, struct ticket *ticket, const struct error *error);
+/* True where a job loses its blocks though nobody stopped it: the daemon ends, which is the error. */
+bool http_job_cut_short(struct http_thread *self, const struct read_job *job, struct error *error);
+/* Of the thread with the fewest ranges: a run, and its first block. */
+bool http_take_run(struct http_thread *self, struct read_run *run, struct ticket *ticket);
+void http_place_gone(struct http_thread *self);
 void http_slow_down(struct reader *reader, struct read_job *job);
+/* A server began to answer, so long after it was asked. */
+void http_answered(struct http_thread *self, struct read_job *job, uint64_t after_ns);
 /* With the lock held, or not. */
 bool http_job_stopped(struct http_thread *self, const struct read_job *job);
 
 /* ---- ranges ---- */
 
-/* The ticket becomes a range in flight, or is given back as lost. */
-void range_begin(struct http_thread *self, const struct ticket *ticket);
+/* One more in flight, if there is one to be had. */
+bool range_take(struct http_thread *self);
+/* Those that waited for a slot. */
+void ranges_go_on(struct http_thread *self);
 /* One turn: tries what has waited, hedges what is late. Milliseconds that the loop may wait. */
 unsigned ranges_tend(struct http_thread *self);
 /* Those whose jobs were stopped; all where the reader ends. */

@@ -47,6 +47,14 @@ bool http_transfer_same_origin(const struct http_transfer *t)
                http_url_same_origin(&first, &now);
 }
 
+uint64_t http_transfer_answered_ns(const struct http_transfer *t)
+{
+        curl_off_t asked_us = 0, answered_us = 0;
+        curl_easy_getinfo(t->easy, CURLINFO_PRETRANSFER_TIME_T, &asked_us);
+        curl_easy_getinfo(t->easy, CURLINFO_STARTTRANSFER_TIME_T, &answered_us);
+        return answered_us > asked_us ? (uint64_t)(answered_us - asked_us) * 1000 : 0;
+}
+
 /* ---- headers that come ---- */
 
 static void wrong_range(struct http_transfer *t, const char *what, const char *value)

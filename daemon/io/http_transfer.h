@@ -75,6 +75,8 @@ void http_loop_deinit(struct http_loop *loop); /* none may be in it; accepts a z
 void http_loop_add(struct http_loop *loop, struct http_transfer *t);
 void http_loop_remove(struct http_loop *loop, struct http_transfer *t); /* no done() */
 void http_transfer_go_on(struct http_transfer *t);
+/* From the request to the first byte of the answer; from accept() on. */
+uint64_t http_transfer_answered_ns(const struct http_transfer *t);
 /* Waits for something to do, timeout_ms at most, and does it. */
 void http_loop_run(struct http_loop *loop, unsigned timeout_ms);
 /* From any thread: ends the waiting. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/io/reader.h"
 
+#include "daemon/base/copy.h"
 #include "daemon/base/log.h"
 #include "daemon/io/reader_http.h"
 #include "daemon/io/reader_pread.h"
@@ -68,6 +69,20 @@ static void job_failed(struct read_job *job, const struct error *error)
                 return;
         job->failed = job->stopped = true;
         job->error = *error;
+}
+
+void reader_run_end(struct reader *reader, struct read_run *run, const struct error *error)
+{
+        reader_lock(reader);
+        list_remove(&run->link);
+        if (error != NULL)
+                job_failed(run->job, error);
+        require(run->next == run->end || run->job->stopped);
+        run->job->held--;
+        job_settle(reader, run->job);
+        if (error != NULL)
+                reader_wake_locked(reader, true);
+        reader_unlock(reader);
 }
 
 void reader_lose(struct reader *reader, struct read_job *job, struct read_target *target, const struct error *error)
@@ -180,7 +195,10 @@ static void forget_expected(struct reader *reader, uint64_t now)
 
 void reader_start(struct reader *reader, struct read_job *job)
 {
+        list_init(&job->runs);
         job->next = 0;
+        job->run_most = job->run_parts = 1;
+        job->split_from = SIZE_MAX;
         job->in_flight = job->copying = job->busy = job->slots = job->stalled = job->held = 0;
         job->quiet = false;
         job->stopped = job->over = job->failed = false;
@@ -249,6 +267,38 @@ void reader_hash(const struct ticket *ticket, struct hash_cursor *cursor, const 
                 hash_bytes(data + cursor->piece.in_block, cursor->piece.len, job->leaves[cursor->piece.leaf]);
                 cursor->have_piece = plan_pieces_next(job->plan, ticket->block, &cursor->pieces, &cursor->piece);
         }
+}
+
+void reader_fill_begin(const struct ticket *ticket, struct fill *fill)
+{
+        hash_reset(fill->hash);
+        reader_hash_begin(ticket, &fill->cursor);
+        fill->have = 0;
+}
+
+/* Bytes between pieces are nobody's. */
+static void hash_next(const struct ticket *ticket, struct fill *fill, const unsigned char *data, uint64_t end)
+{
+        const struct read_job *job = ticket->job;
+        struct hash_cursor *cursor = &fill->cursor;
+        const struct plan_piece *piece = &cursor->piece;
+        while (cursor->have_piece && piece->in_block < end) {
+                uint64_t from = piece->in_block > fill->have ? piece->in_block : fill->have;
+                uint64_t piece_end = piece->in_block + piece->len, to = piece_end < end ? piece_end : end;
+                hash_update(fill->hash, data + (from - fill->have), to - from);
+                if (to < piece_end)
+                        return;
+                hash_final(fill->hash, job->leaves[piece->leaf]);
+                hash_reset(fill->hash);
+                cursor->have_piece = plan_pieces_next(job->plan, ticket->block, &cursor->pieces, &cursor->piece);
+        }
+}
+
+void reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *to, const unsigned char *data, size_t n)
+{
+        hash_next(ticket, fill, data, fill->have + n);
+        copy_past_cache(to + fill->have, data, n);
+        fill->have += n;
 }
 
 /* ---- threads ---- */

@@ -15,6 +15,12 @@
  * of its device's node where one is free, and a thread takes blocks for its own node first. Neither is
  * waited for: a slot or a block of another node is better than none.
  *
+ * Runs. Where asking costs more than a block is worth (a store authenticates, routes and opens for each
+ * request), an engine may reserve a run of blocks that follow each other in their file, and ask for all of
+ * them at once. It still holds one ticket at a time, the next when the last is full, so limits, shares and
+ * slots count what they count for single blocks. With nothing left to reserve, the second half of the
+ * longest run goes to whoever asks: a slow connection keeps no more than its share.
+ *
  * Fairness. A load reads at most `concurrency` blocks at once (fewer where its engine says so), and holds
  * of what the others leave free (places of the engine, and slots where it needs them) at most half, less
  * where others weigh more (share.h): so whoever comes next finds a place and a slot at once, a load whose
@@ -85,13 +91,17 @@ struct read_job {
         struct list link;
         struct wake_item item;
         struct share share;
-        size_t next;
+        struct list runs;
+        size_t next;                 /* block that nobody has, nor has reserved */
         unsigned in_flight, copying; /* tickets; of these, that are read and on their way to devices */
         unsigned busy;               /* places of the engine that it takes and that do not hang */
         unsigned slots;
-        unsigned stalled; /* atomic, for who looks without the lock */
-        unsigned limit;   /* of tickets that are not copied; the engine's to change. 0: they are taken by name */
-        unsigned held;    /* what keeps it from ending beside its tickets */
+        unsigned stalled;   /* atomic, for who looks without the lock */
+        unsigned limit;     /* of tickets that are not copied; the engine's to change. 0: they are taken by name */
+        size_t run_most;    /* blocks of one run, likewise; 1 for those who take single blocks */
+        unsigned run_parts; /* the largest limit that there will be */
+        size_t split_from;  /* runs of so many blocks are worth splitting, likewise */
+        unsigned held;      /* what keeps it from ending beside its tickets */
         bool stopped, over;
         int node;   /* of its devices; NUMA_ANYWHERE where they have none, or several */
         bool quiet; /* atomic as well: no byte for too long, and no thread that hangs */
@@ -167,6 +177,13 @@ struct ticket {
         uint64_t targets;    /* bits: those that lived when it was taken */
         unsigned char *slot; /* NULL where the block lands in place */
         bool copied;         /* read and hashed, and on its way to devices: it takes no place */
+};
+
+/* Blocks that one request asks for, and that nobody else takes. */
+struct read_run {
+        struct list link; /* in its job's runs */
+        struct read_job *job;
+        size_t next, end; /* blocks that are still to be taken; the end may move down, never up */
 };
 
 int reader_init(struct reader *reader, const struct reader_opts *opts, struct wake *wake, struct error *error);
@@ -246,6 +263,19 @@ bool reader_try(struct reader *reader, enum read_engine engine, int node, struct
 bool reader_try_locked(struct reader *reader, enum read_engine engine, int node, struct ticket *ticket);
 /* The next block of this job, whatever its limit. */
 bool reader_try_job_locked(struct reader *reader, struct read_job *job, struct ticket *ticket);
+/* As reader_try_locked(), with a run of blocks behind the one that is taken, none perhaps. It keeps the job
+ * from ending until reader_run_end(). */
+bool reader_run_begin_locked(struct reader *reader, enum read_engine engine, int node, struct read_run *run,
+                             struct ticket *ticket);
+/* The run's next block, whatever its job's limit: false where the run is over, or where there is no slot
+ * just now. */
+bool reader_run_next_locked(struct reader *reader, struct read_run *run, struct ticket *ticket);
+/* Nothing of it is to be taken any more. */
+bool reader_run_over_locked(const struct read_run *run);
+/* All that is left of a run becomes another: `run` is over. */
+void reader_run_move_locked(struct read_run *run, struct read_run *to);
+/* With an error: the whole job's. */
+void reader_run_end(struct reader *reader, struct read_run *run, const struct error *error);
 /* One thing less that holds the job: it may end. */
 void reader_release(struct reader *reader, struct read_job *job);
 /* A slot beyond what tickets hold, if there is one: NULL else. */
@@ -274,5 +304,17 @@ struct hash_cursor {
 };
 void reader_hash_begin(const struct ticket *ticket, struct hash_cursor *cursor);
 void reader_hash(const struct ticket *ticket, struct hash_cursor *cursor, const unsigned char *data, uint64_t have);
+
+/* A block whose bytes come piece by piece through a buffer: hashed there, where they are in the cache, and
+ * then stored past it. */
+struct fill {
+        struct hash *hash; /* the caller's, from hash_new() */
+        struct hash_cursor cursor;
+        uint64_t have; /* bytes of the block */
+};
+void reader_fill_begin(const struct ticket *ticket, struct fill *fill);
+/* The block's next n bytes, into the block that begins at `to`. */
+void reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *to, const unsigned char *data,
+                 size_t n);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A network thread takes as many tickets as its load may have in flight, evenly with the other threads
- * so that TLS and hashing use more than one core, and makes a range of each (http_range.c); or it reads
- * a stream (http_stream.c). Here is what becomes of a block, and the threads' own life:
+ * A network thread takes as many runs of blocks as its load may have in flight, evenly with the other
+ * threads so that TLS and hashing use more than one core, and makes a range of each (http_range.c); or it
+ * reads a stream (http_stream.c). Here is what becomes of a block, and the threads' own life:
  *
  *   asleep > woken: takes what it may, gives up what was stopped > tends what is in flight > asleep ...
  *               \
@@ -17,7 +17,7 @@
 
 #define MS UINT64_C(1000000)
 #define STACK_SIZE (512 * KiB)
-#define PLACES 32u /* tickets of one thread */
+#define PLACES 32u /* ranges of one thread */
 #define COPY_TICK_MS 2u
 #define IDLE_MS 15000u /* then connections are closed, and handles freed */
 
@@ -34,7 +34,7 @@ unsigned char *http_block_target(const struct ticket *ticket, struct error *erro
         return segment->base + block->offset;
 }
 
-static void ticket_gone(struct http_thread *self)
+void http_place_gone(struct http_thread *self)
 {
         reader_lock(self->reader);
         self->n--;
@@ -42,25 +42,39 @@ static void ticket_gone(struct http_thread *self)
         __atomic_store_n(&self->look, true, __ATOMIC_SEQ_CST);
 }
 
+/* With the lock held: what the pace says is what holds from now on. A stream takes its tickets by name. */
+static void pace_applies(struct read_job *job)
+{
+        const struct http_job *own = http_job(job);
+        if (own->stream != NULL)
+                return;
+        job->limit = own->pace.limit;
+        job->split_from = http_pace_split(&own->pace);
+}
+
 static void pace_landed(struct reader *reader, const struct ticket *ticket, uint64_t took_ns)
 {
-        struct read_job *job = ticket->job;
         reader_lock(reader);
-        struct http_job *own = http_job(job);
-        http_pace_landed(&own->pace, ticket->block->len, took_ns, now_ns());
-        if (own->stream == NULL)
-                job->limit = own->pace.limit;
+        http_pace_landed(&http_job(ticket->job)->pace, ticket->block->len, took_ns, now_ns());
+        pace_applies(ticket->job);
         reader_unlock(reader);
+}
+
+void http_answered(struct http_thread *self, struct read_job *job, uint64_t after_ns)
+{
+        reader_lock(self->reader);
+        http_pace_answered(&http_job(job)->pace, after_ns);
+        pace_applies(job);
+        reader_unlock(self->reader);
+        __atomic_store_n(&self->look, true, __ATOMIC_SEQ_CST); /* there may be more in flight by now */
 }
 
 void http_slow_down(struct reader *reader, struct read_job *job)
 {
         reader_lock(reader);
-        struct http_job *own = http_job(job);
-        http_pace_slow_down(&own->pace, now_ns());
-        if (own->stream == NULL)
-                job->limit = own->pace.limit;
-        unsigned limit = own->pace.limit;
+        http_pace_slow_down(&http_job(job)->pace, now_ns());
+        pace_applies(job);
+        unsigned limit = http_job(job)->pace.limit;
         reader_unlock(reader);
         log_debug("the server asks to slow down: %u ranges in flight", limit);
 }
@@ -77,7 +91,7 @@ void http_block_done(struct http_thread *self, struct ticket *ticket, const unsi
                 }
                 r = flights_start(&self->flights, ticket, data);
         }
-        ticket_gone(self);
+        __atomic_store_n(&self->look, true, __ATOMIC_SEQ_CST); /* there may be more in flight by now */
         if (r == 1) {
                 flights_leave_place(&self->flights);
                 return;
@@ -86,24 +100,20 @@ void http_block_done(struct http_thread *self, struct ticket *ticket, const unsi
         reader_give(self->reader, ticket, NULL);
 }
 
-void http_block_lost(struct http_thread *self, struct ticket *ticket, const struct error *error)
+bool http_job_cut_short(struct http_thread *self, const struct read_job *job, struct error *error)
 {
-        struct error ending = {0};
         reader_lock(self->reader);
-        self->n--;
-        if (error == NULL && !ticket->job->stopped) {
-                error_set(&ending, STREAMER_ECANCELED, "the daemon is ending");
-                error = &ending;
-        }
+        bool stopped = job->stopped;
         reader_unlock(self->reader);
-        __atomic_store_n(&self->look, true, __ATOMIC_SEQ_CST);
-        reader_give(self->reader, ticket, error);
+        if (!stopped)
+                error_set(error, STREAMER_ECANCELED, "the daemon is ending");
+        return !stopped;
 }
 
 /* ---- a thread ---- */
 
 /* Those with the fewest take first: who has more than another leaves it to that one. */
-static bool take(struct http_thread *self, struct ticket *ticket)
+bool http_take_run(struct http_thread *self, struct read_run *run, struct ticket *ticket)
 {
         struct reader *reader = self->reader;
         struct http_thread *fewest = self;
@@ -113,7 +123,8 @@ static bool take(struct http_thread *self, struct ticket *ticket)
                 if (t->n < fewest->n)
                         fewest = t;
         }
-        bool taken = fewest == self && self->n < PLACES && reader_try_locked(reader, READ_HTTP, self->node, ticket);
+        bool taken = fewest == self && self->n < PLACES &&
+                     reader_run_begin_locked(reader, READ_HTTP, self->node, run, ticket);
         self->n += taken;
         if (fewest != self) {
                 __atomic_store_n(&fewest->look, true, __ATOMIC_SEQ_CST);
@@ -133,12 +144,12 @@ bool http_job_stopped(struct http_thread *self, const struct read_job *job)
 
 static void look(struct http_thread *self)
 {
-        struct ticket ticket;
         if (!__atomic_exchange_n(&self->look, false, __ATOMIC_SEQ_CST))
                 return;
         ranges_give_up(self);
-        while (take(self, &ticket))
-                range_begin(self, &ticket);
+        ranges_go_on(self);
+        while (range_take(self))
+                ;
 }
 
 static void tend_copies(struct http_thread *self)
@@ -170,7 +181,9 @@ static void turn(struct http_thread *self, bool *idle)
         tend_copies(self);
         unsigned wait_ms = ranges_tend(self);
         bool busy = !list_empty(&self->ranges) || streams_wait(self) || self->flights.n > 0;
-        if (!busy && !*idle)
+        if (!busy && __atomic_load_n(&self->look, __ATOMIC_RELAXED))
+                busy = true; /* for want of memory it could not take what there is */
+        else if (!busy && !*idle)
                 wait_ms = IDLE_MS;
         else if (!busy)
                 wait_ms = 4 * IDLE_MS;
@@ -283,6 +296,9 @@ static int http_begin(struct reader *reader, struct read_job *job, struct error 
         http_pace_init(&own->pace, reader->opts.concurrency, now_ns());
         own->moved_ns = now_ns();
         job->limit = own->pace.limit;
+        job->run_parts = own->pace.most;
+        if (http_opts(reader->opts.http)->request_max > reader->opts.block_size)
+                job->run_most = (size_t)(http_opts(reader->opts.http)->request_max / reader->opts.block_size);
         job->pace = own;
         if (!any_streamed(job))
                 return 0;

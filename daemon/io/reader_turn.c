@@ -38,9 +38,39 @@ static unsigned places_of(const struct engine *engine)
 
 /* ---- whose turn it is ---- */
 
+static struct read_run *longest_run(const struct read_job *job)
+{
+        struct read_run *longest = NULL;
+        list_each (pos, &job->runs) {
+                struct read_run *run = container_of(pos, struct read_run, link);
+                if (longest == NULL || run->end - run->next > longest->end - longest->next)
+                        longest = run;
+        }
+        return longest;
+}
+
+/* Where another's run would be cut in two. It may have begun its last block but one, so that it is given
+ * away where only one is left. */
+static size_t cut_of(const struct read_run *run)
+{
+        return run->end - (run->end - run->next + 1) / 2;
+}
+
+/* The block that is to be taken next: of those that nobody has, else of what another has reserved. n_blocks:
+ * none. */
+static size_t next_block(const struct read_job *job)
+{
+        size_t none = job->plan->n_blocks;
+        if (job->stopped || job->next < none)
+                return job->stopped ? none : job->next;
+        const struct read_run *longest = longest_run(job);
+        bool worth = longest != NULL && longest->end - longest->next >= job->split_from;
+        return worth ? cut_of(longest) : none;
+}
+
 static bool has_blocks(const struct read_job *job)
 {
-        return !job->stopped && job->next < job->plan->n_blocks;
+        return next_block(job) < job->plan->n_blocks;
 }
 
 /* Of those that want a share. One whose storage hangs wants none, and must not make the others'
@@ -94,10 +124,10 @@ static bool storage_has_room(const struct reader *reader, const struct read_job 
 
 /* ---- slots ---- */
 
-static bool slot_for(const struct reader *reader, const struct read_job *job, unsigned most)
+static bool slot_for(const struct reader *reader, const struct read_job *job, size_t block, unsigned most)
 {
         unsigned n_free = reader->staging.n_free;
-        if (job->plan->blocks[job->next].in_place)
+        if (job->plan->blocks[block].in_place)
                 return true;
         return n_free > 0 && job->slots < share_of(&job->share, most, n_free + job->slots);
 }
@@ -113,7 +143,7 @@ static bool may_take(const struct reader *reader, const struct read_job *job)
         unsigned usable = places_of(engine);
         if (job->busy >= share_of(&job->share, most, usable > others ? usable - others : 0))
                 return false;
-        return storage_has_room(reader, job) && slot_for(reader, job, most);
+        return storage_has_room(reader, job) && slot_for(reader, job, next_block(job), most);
 }
 
 static bool is_far(const struct read_job *job, int node)
@@ -153,10 +183,10 @@ static uint64_t take_targets(struct read_job *job)
         return taken;
 }
 
-static void take_next(struct reader *reader, struct read_job *job, struct ticket *ticket)
+static void take_block(struct reader *reader, struct read_job *job, size_t block, struct ticket *ticket)
 {
         ticket->job = job;
-        ticket->block = &job->plan->blocks[job->next++];
+        ticket->block = &job->plan->blocks[block];
         ticket->slot = ticket->block->in_place ? NULL : staging_get_near(&reader->staging, job->node);
         ticket->targets = take_targets(job);
         ticket->copied = false;
@@ -172,7 +202,7 @@ static bool try_take(struct reader *reader, enum read_engine engine, int node, s
 {
         struct read_job *job = choose(reader, engine, node);
         if (job != NULL)
-                take_next(reader, job, ticket);
+                take_block(reader, job, job->next++, ticket);
         return job != NULL;
 }
 
@@ -217,8 +247,83 @@ bool reader_try(struct reader *reader, enum read_engine kind, int node, struct t
 
 bool reader_try_job_locked(struct reader *reader, struct read_job *job, struct ticket *ticket)
 {
-        bool may = !reader->stopping && has_blocks(job) && slot_for(reader, job, heaviest(reader, job));
+        bool may = !reader->stopping && has_blocks(job) && slot_for(reader, job, job->next, heaviest(reader, job));
         if (may)
-                take_next(reader, job, ticket);
+                take_block(reader, job, job->next++, ticket);
         return may;
+}
+
+/* ---- runs ---- */
+
+static bool follows(const struct plan_block *a, const struct plan_block *b)
+{
+        return b->file == a->file && b->file_off == a->file_off + a->len;
+}
+
+/* Blocks that are not there yet: nobody's, reserved, in flight. */
+static size_t unfinished(const struct read_job *job)
+{
+        size_t n = job->plan->n_blocks - job->next + job->in_flight;
+        list_each (pos, &job->runs) {
+                const struct read_run *run = container_of(pos, struct read_run, link);
+                n += run->end - run->next;
+        }
+        return n;
+}
+
+/* An even part of what is unfinished for each that may ever be in flight: they end together, and who comes
+ * when the limit grows finds something left. */
+static size_t run_end(const struct read_job *job)
+{
+        const struct plan_block *blocks = job->plan->blocks;
+        size_t even = (unfinished(job) + job->run_parts - 1) / job->run_parts, end = job->next + 1;
+        size_t left = job->plan->n_blocks - job->next, most = even < job->run_most ? even : job->run_most;
+        if (most > left)
+                most = left;
+        while (end < job->next + most && follows(&blocks[end - 1], &blocks[end]))
+                end++;
+        return end;
+}
+
+bool reader_run_begin_locked(struct reader *reader, enum read_engine engine, int node, struct read_run *run,
+                             struct ticket *ticket)
+{
+        struct read_job *job = reader->stopping ? NULL : choose(reader, engine, node);
+        if (job == NULL)
+                return false;
+        size_t first = next_block(job);
+        *run = (struct read_run){.job = job, .next = first + 1};
+        if (first == job->next) {
+                run->end = job->next = run_end(job);
+        } else {
+                struct read_run *from = longest_run(job);
+                run->end = from->end;
+                from->end = first;
+        }
+        list_append(&job->runs, &run->link);
+        job->held++;
+        take_block(reader, job, first, ticket);
+        return true;
+}
+
+bool reader_run_over_locked(const struct read_run *run)
+{
+        return run->job->stopped || run->next == run->end;
+}
+
+bool reader_run_next_locked(struct reader *reader, struct read_run *run, struct ticket *ticket)
+{
+        struct read_job *job = run->job;
+        if (reader->stopping || reader_run_over_locked(run) || !slot_for(reader, job, run->next, heaviest(reader, job)))
+                return false;
+        take_block(reader, job, run->next++, ticket);
+        return true;
+}
+
+void reader_run_move_locked(struct read_run *run, struct read_run *to)
+{
+        *to = (struct read_run){.job = run->job, .next = run->next, .end = run->end};
+        run->end = run->next;
+        list_append(&run->job->runs, &to->link);
+        run->job->held++;
 }

@@ -84,8 +84,23 @@ double ceiling_fio(const struct bench *b, const char *path);
 const char *ceiling_fio_command(const struct bench *b, const char *path);
 /* Two threads pread the whole cached file in blocks into a map that is already there. */
 double ceiling_preads(const struct bench *b, const char *path);
-/* The best of 1 to 16 curls that fetch a range each, and what it cost. `ca` may be NULL. */
-double ceiling_curl(const char *url, const char *ca, uint64_t size, double *cpu_s_per_gib);
+/* 1, 2, 4, 8 and 16 curls that fetch a range each, in rounds. The best number is the one with the highest
+ * median: the best of all single runs would be the luckiest. */
+#define CURL_STEPS 5u
+struct curls {
+        const char *url, *ca; /* ca may be NULL */
+        uint64_t size;
+        unsigned rounds;
+        double gib_per_s[CURL_STEPS][ROUNDS_MAX], cpu_s_per_gib[CURL_STEPS][ROUNDS_MAX];
+};
+void curls_round(struct curls *c);
+struct curl_ceiling {
+        unsigned n;
+        double gib_per_s, cpu_s_per_gib;
+};
+struct curl_ceiling curls_best(const struct curls *c);
+/* "1.00 1.51 ...": the last round's rates. malloc'd. */
+char *curls_told(const struct curls *c);
 /* Makes the machine's host give us the memory that the next run needs, then frees it. */
 void ceiling_touch(uint64_t bytes);
 

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define BLOCKS 12 /* of 1 MiB, as the configuration has it */
+#define CONCURRENCY 8
 
 static struct nginx web;
 static struct proxy proxy;
@@ -465,28 +466,53 @@ START_TEST(a_stream_that_always_ends_too_soon_fails)
 }
 END_TEST
 
-/* The last block drips for half a minute; a second request for it brings it at once. */
-START_TEST(a_straggler_at_the_end_gets_a_hedge)
+/* ---- runs ---- */
+
+static uint64_t last_byte(void)
+{
+        return file_size(suite_path("www/m.safetensors")) - 1;
+}
+
+START_TEST(one_request_brings_neighbouring_blocks)
 {
         serves(through("/m.safetensors"));
-        unsigned blocks = proxy_seen(&proxy, PROXY_BLOCKS);
-        proxy_clear(&proxy);
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .nth = blocks, .bytes = 300});
+        ck_assert_uint_lt(proxy_seen(&proxy, PROXY_BLOCKS), BLOCKS);
+        ck_assert_uint_ge(proxy_seen(&proxy, PROXY_BLOCKS), CONCURRENCY - 1);
+}
+END_TEST
+
+/* In the middle of the second block of the first request: what came before it is not asked for again. */
+START_TEST(a_request_that_ends_too_soon_goes_on_at_the_byte_that_is_missing)
+{
+        const uint64_t came = (1 << 20) + 300000, first = last_byte() + 1 - model->bytes;
+        unsigned went_on = 0;
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_SHORT, .nth = 1, .bytes = came, .byte = first});
+        serves(through("/m.safetensors"));
+        for (unsigned i = 0; i < proxy_seen(&proxy, PROXY_BLOCKS); i++)
+                went_on += proxy.asked[i].first == first + came;
+        ck_assert_uint_eq(proxy_faults(&proxy), 1);
+        ck_assert_uint_eq(went_on, 1);
+        ck_assert_uint_eq(proxy_asked_for(&proxy, first + came - 1), 1);
+        ck_assert_uint_eq(proxy_asked_for(&proxy, first + came), 2);
+}
+END_TEST
+
+/* The end drips for half a minute; second requests for what it holds up bring it at once. */
+START_TEST(a_straggler_at_the_end_gets_a_hedge)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .nth = 1, .bytes = 300, .byte = last_byte()});
         uint64_t began = clock_ns();
         serves(through("/m.safetensors"));
         ck_assert_uint_lt(clock_ns() - began, UINT64_C(10000000000));
-        ck_assert_uint_eq(proxy_seen(&proxy, PROXY_BLOCKS), blocks + 1);
+        ck_assert_uint_eq(proxy_asked_for(&proxy, last_byte()), 2);
 }
 END_TEST
 
 /* Both are slow, the first is whole first: what the hedge brought is thrown away. */
 START_TEST(a_hedge_that_loses_leaves_nothing)
 {
-        serves(through("/m.safetensors"));
-        unsigned blocks = proxy_seen(&proxy, PROXY_BLOCKS);
-        proxy_clear(&proxy);
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .nth = blocks, .bytes = 8000});
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .nth = blocks + 1, .bytes = 1});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .nth = 1, .bytes = 8000, .byte = last_byte()});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .nth = 2, .bytes = 1, .byte = last_byte()});
         serves(through("/m.safetensors"));
 }
 END_TEST
@@ -619,7 +645,7 @@ END_TEST
 
 START_TEST(progress_tells_bytes_before_the_end)
 {
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .nth = BLOCKS - 2, .bytes = 10});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .nth = 1, .bytes = 10, .byte = last_byte()});
         streamer_op *op = client_load_begin(client, through("/m.safetensors"), "m");
         streamer_progress p = {.struct_size = sizeof(p)};
         while (streamer_op_wait(op, 10, &p) == STREAMER_ETIMEOUT && p.bytes == 0)
@@ -709,6 +735,8 @@ int main(void)
         tcase_add_test(t, a_server_that_asks_to_slow_down_gets_half_and_no_secret_is_told);
         tcase_add_test(t, a_stream_that_breaks_begins_again);
         tcase_add_test(t, a_stream_that_always_ends_too_soon_fails);
+        tcase_add_test(t, one_request_brings_neighbouring_blocks);
+        tcase_add_test(t, a_request_that_ends_too_soon_goes_on_at_the_byte_that_is_missing);
         tcase_add_test(t, a_straggler_at_the_end_gets_a_hedge);
         tcase_add_test(t, a_hedge_that_loses_leaves_nothing);
         LOOP(t, what_lasts_fails_with_its_name, lasting);

@@ -121,14 +121,20 @@ static const char *find_header(const struct bytes *b, const char *name)
         return at != NULL && end != NULL && at < end ? at : NULL;
 }
 
-static enum proxy_what what_of(struct conn *c)
+static enum proxy_what what_of(struct conn *c, struct proxy_asked *asked)
 {
         unsigned long long first = 0, last = 0;
         const char *range = find_header(&c->request, "\r\nRange: bytes=");
         bool ranged = range != NULL && sscanf(range + strlen("\r\nRange: bytes="), "%llu-%llu", &first, &last) == 2;
+        *asked = ranged ? (struct proxy_asked){first, last} : (struct proxy_asked){0, UINT64_MAX};
         if (strncmp(c->request.data, "HEAD", 4) == 0 || (ranged && last == 0))
                 return PROXY_CHECKS;
         return ranged && first == 0 ? PROXY_OPENINGS : PROXY_BLOCKS;
+}
+
+static bool has_byte(const struct proxy_asked *asked, uint64_t byte)
+{
+        return asked->first <= byte && byte <= asked->last;
 }
 
 static bool applies(const struct proxy_rule *r, unsigned number)
@@ -153,15 +159,25 @@ static void note_authorization(struct conn *c)
 static void choose_rule(struct conn *c)
 {
         struct proxy *p = c->proxy;
-        enum proxy_what what = what_of(c);
+        struct proxy_asked asked;
+        enum proxy_what what = what_of(c, &asked);
         c->rule = (struct proxy_rule){.fault = PROXY_NONE};
         pthread_mutex_lock(&p->mutex);
+        if (what == PROXY_BLOCKS && p->seen[what] < PROXY_ASKED)
+                p->asked[p->seen[what]] = asked;
         p->seen[what]++;
         p->seen[PROXY_ALL]++;
         note_authorization(c);
         for (unsigned i = 0; i < p->n_rules; i++) {
-                const struct proxy_rule *r = &p->rules[i];
-                if ((r->what != what && r->what != PROXY_ALL) || !applies(r, p->seen[r->what]))
+                struct proxy_rule *r = &p->rules[i];
+                unsigned number = p->seen[r->what];
+                if (r->what != what && r->what != PROXY_ALL)
+                        continue;
+                if (r->byte > 0 && !has_byte(&asked, r->byte))
+                        continue;
+                if (r->byte > 0)
+                        number = ++r->matched;
+                if (!applies(r, number))
                         continue;
                 c->rule = *r;
                 p->faults++;
@@ -177,12 +193,14 @@ static void note_held(struct conn *c)
         static const char *const whats[] = {" range", " first", " check"};
         struct proxy *p = c->proxy;
         char method[8], path[120];
-        bool ranged = find_header(&c->request, "\r\nRange: ") != NULL;
+        struct proxy_asked asked;
+        enum proxy_what what = what_of(c, &asked);
+        bool ranged = asked.last != UINT64_MAX;
         if (p->n_held == PROXY_HELD || sscanf(c->request.data, "%7s %119[^? ]", method, path) != 2)
                 die("the proxy cannot hold: %.200s", c->request.data);
         size_t whole = strcspn(c->request.data + strlen(method) + 1, " ");
         snprintf(p->held[p->n_held++], sizeof(p->held[0]), "%s %s%s%s", method, path,
-                 whole > strlen(path) ? "?list" : "", ranged ? whats[what_of(c)] : "");
+                 whole > strlen(path) ? "?list" : "", ranged ? whats[what] : "");
 }
 
 static void hold(struct conn *c)
@@ -556,6 +574,16 @@ void proxy_clear(struct proxy *p)
         p->n_rules = p->faults = p->accepted = 0;
         memset(p->seen, 0, sizeof(p->seen));
         pthread_mutex_unlock(&p->mutex);
+}
+
+unsigned proxy_asked_for(struct proxy *p, uint64_t byte)
+{
+        unsigned n = 0;
+        pthread_mutex_lock(&p->mutex);
+        for (unsigned i = 0; i < p->seen[PROXY_BLOCKS] && i < PROXY_ASKED; i++)
+                n += has_byte(&p->asked[i], byte);
+        pthread_mutex_unlock(&p->mutex);
+        return n;
 }
 
 unsigned proxy_seen(struct proxy *p, enum proxy_what what)

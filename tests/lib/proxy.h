@@ -48,10 +48,13 @@ struct proxy_rule {
         unsigned ms;
         int status;
         const char *text, *header; /* not copied */
+        uint64_t byte;             /* not 0: only of requests for blocks with this byte, which are counted apart */
+        unsigned matched;          /* private */
 };
 
 #define PROXY_RULES 16
 #define PROXY_HELD 64
+#define PROXY_ASKED 256
 
 struct proxy {
         unsigned port, upstream;
@@ -63,7 +66,10 @@ struct proxy {
         unsigned faults;              /* that were made */
         unsigned open, most_open;     /* connections */
         unsigned accepted;            /* ever */
-        char held[PROXY_HELD][160];   /* what was asked by those that are held */
+        struct proxy_asked {
+                uint64_t first, last;
+        } asked[PROXY_ASKED];       /* by requests for blocks, as many as proxy_seen() says */
+        char held[PROXY_HELD][160]; /* what was asked by those that are held */
         unsigned n_held;
         char last_authorization[512]; /* "" where the last request had none */
         struct proxy_loop *loop;
@@ -73,6 +79,8 @@ void proxy_start(struct proxy *p, unsigned upstream);
 void proxy_stop(struct proxy *p);
 void proxy_rule(struct proxy *p, const struct proxy_rule *rule);
 void proxy_clear(struct proxy *p); /* rules and counts */
+/* Requests for blocks that have this byte. */
+unsigned proxy_asked_for(struct proxy *p, uint64_t byte);
 unsigned proxy_seen(struct proxy *p, enum proxy_what what);
 unsigned proxy_faults(struct proxy *p);
 unsigned proxy_accepted(struct proxy *p);

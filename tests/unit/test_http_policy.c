@@ -206,43 +206,95 @@ END_TEST
 
 static uint64_t clock_;
 
-/* One window of as many ranges as the limit, at this rate. */
+/* One window of as many blocks as the limit, at this rate; not shorter than a window may be. */
 static void window(struct http_pace *pace, uint64_t bytes_per_second)
 {
         unsigned n = pace->limit;
         for (unsigned i = 0; i < n; i++) {
-                clock_ += (MiB * SECOND) / bytes_per_second;
-                http_pace_landed(pace, MiB, SECOND / 10, clock_);
+                clock_ += (8 * MiB * SECOND) / bytes_per_second;
+                http_pace_landed(pace, 8 * MiB, SECOND / 10, clock_);
         }
 }
 
-START_TEST(it_grows_while_throughput_grows)
+/* The one that settles, and the one that counts. */
+static void measure(struct http_pace *pace, uint64_t bytes_per_second)
+{
+        window(pace, bytes_per_second);
+        window(pace, bytes_per_second);
+}
+
+START_TEST(it_begins_with_half_and_grows_while_throughput_grows)
 {
         struct http_pace pace;
         clock_ = SECOND;
-        http_pace_init(&pace, 32, clock_);
-        ck_assert_uint_eq(pace.limit, 16);
-        window(&pace, 100 * MiB);
+        http_pace_init(&pace, 64, clock_);
         ck_assert_uint_eq(pace.limit, 32);
-        http_pace_init(&pace, 128, clock_);
-        window(&pace, 100 * MiB);
-        window(&pace, 100 * MiB); /* no more than before */
-        ck_assert_uint_eq(pace.limit, 128);
+        http_pace_answered(&pace, SECOND / 1000);
+        ck_assert_uint_eq(pace.limit, 32);
+        measure(&pace, 100 * MiB);
+        ck_assert_uint_eq(pace.limit, 64);
+        measure(&pace, 200 * MiB);
+        measure(&pace, 200 * MiB);
+        ck_assert_uint_eq(pace.limit, 64);
 }
 END_TEST
 
-START_TEST(it_stays_where_more_brings_nothing)
+START_TEST(where_more_brings_nothing_it_goes_back_and_tries_again_later)
 {
         struct http_pace pace;
         clock_ = SECOND;
-        http_pace_init(&pace, 512, clock_);
+        http_pace_init(&pace, 64, clock_);
+        measure(&pace, 100 * MiB);
+        ck_assert_uint_eq(pace.limit, 64);
+        measure(&pace, 100 * MiB);
+        ck_assert_uint_eq(pace.limit, 32);
         window(&pace, 100 * MiB);
-        ck_assert_uint_eq(pace.limit, 512);
-        http_pace_slow_down(&pace, clock_ += SECOND);
+        for (int i = 0; i < 7; i++) {
+                window(&pace, 100 * MiB);
+                ck_assert_uint_eq(pace.limit, 32);
+        }
         window(&pace, 100 * MiB);
-        unsigned limit = pace.limit;
-        window(&pace, 100 * MiB);
-        ck_assert_uint_eq(pace.limit, limit);
+        ck_assert_uint_eq(pace.limit, 64);
+}
+END_TEST
+
+START_TEST(a_window_is_not_too_short_to_tell)
+{
+        struct http_pace pace;
+        http_pace_init(&pace, 8, SECOND);
+        for (unsigned i = 0; i < 100; i++)
+                http_pace_landed(&pace, MiB, 1000, SECOND + i * 1000);
+        ck_assert_uint_eq(pace.limit, 4);
+}
+END_TEST
+
+START_TEST(a_server_that_is_far_gets_all_at_once)
+{
+        struct http_pace pace;
+        http_pace_init(&pace, 64, SECOND);
+        http_pace_answered(&pace, SECOND / 10);
+        ck_assert_uint_eq(pace.limit, 64);
+        http_pace_init(&pace, 64, SECOND);
+        http_pace_answered(&pace, SECOND / 1000);
+        http_pace_answered(&pace, SECOND / 10); /* the first told how far it is */
+        ck_assert_uint_eq(pace.limit, 32);
+        http_pace_init(&pace, 64, SECOND);
+        http_pace_slow_down(&pace, 2 * SECOND);
+        http_pace_answered(&pace, SECOND / 10); /* it has asked for less */
+        ck_assert_uint_eq(pace.limit, 16);
+}
+END_TEST
+
+START_TEST(a_run_is_split_where_a_second_of_it_is_left)
+{
+        struct http_pace pace;
+        http_pace_init(&pace, 8, 0);
+        ck_assert_uint_eq(http_pace_split(&pace), SIZE_MAX);
+        http_pace_landed(&pace, MiB, SECOND / 10, SECOND);
+        ck_assert_uint_eq(http_pace_split(&pace), 11);
+        http_pace_init(&pace, 8, 0);
+        http_pace_landed(&pace, MiB, 10 * SECOND, SECOND);
+        ck_assert_uint_eq(http_pace_split(&pace), 2);
 }
 END_TEST
 
@@ -251,13 +303,13 @@ START_TEST(slowing_down_halves_it_once_for_all_that_was_in_flight)
         struct http_pace pace;
         clock_ = SECOND;
         http_pace_init(&pace, 32, clock_);
-        window(&pace, 100 * MiB);
+        measure(&pace, 100 * MiB);
         for (int i = 0; i < 10; i++)
                 http_pace_slow_down(&pace, clock_ += SECOND / 100);
         ck_assert_uint_eq(pace.limit, 16);
         http_pace_slow_down(&pace, clock_ += SECOND);
         ck_assert_uint_eq(pace.limit, 8);
-        window(&pace, 100 * MiB);
+        measure(&pace, 100 * MiB);
         ck_assert_uint_eq(pace.limit, 9);
         for (int i = 0; i < 20; i++)
                 http_pace_slow_down(&pace, clock_ += SECOND);
@@ -308,8 +360,11 @@ int main(void)
         tcase_add_test(t, which_statuses_are_worth_another_try);
         tcase_add_test(t, pauses_double_up_to_the_cap_with_full_jitter);
         tcase_add_test(t, a_server_may_ask_for_a_pause_within_the_cap);
-        tcase_add_test(t, it_grows_while_throughput_grows);
-        tcase_add_test(t, it_stays_where_more_brings_nothing);
+        tcase_add_test(t, it_begins_with_half_and_grows_while_throughput_grows);
+        tcase_add_test(t, a_window_is_not_too_short_to_tell);
+        tcase_add_test(t, a_server_that_is_far_gets_all_at_once);
+        tcase_add_test(t, a_run_is_split_where_a_second_of_it_is_left);
+        tcase_add_test(t, where_more_brings_nothing_it_goes_back_and_tries_again_later);
         tcase_add_test(t, slowing_down_halves_it_once_for_all_that_was_in_flight);
         tcase_add_test(t, a_straggler_takes_three_times_as_long_as_others);
         tcase_add_test(t, headers_cannot_be_smuggled);
