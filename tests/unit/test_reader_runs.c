@@ -40,6 +40,7 @@ static void begin(void)
         ck_assert_int_eq(staging_init(&turns.staging, SLOTS * BLOCK, BLOCK, &error), 0);
         pthread_mutex_init(&turns.mutex, NULL);
         list_init(&turns.jobs);
+        list_init(&turns.expected);
         for (size_t i = 0; i < READ_ENGINES; i++)
                 turns.engines[i] = (struct engine){.ops = &no_threads, .alive = 4 * PARTS, .places = 1};
         for (size_t i = 0; i < BLOCKS; i++)
