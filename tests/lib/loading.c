@@ -261,13 +261,9 @@ void load_hold_lane(const char *path)
 /* A load that is queued in its lane to be opened, with something behind it that holds its next step. */
 static void start_held_planning(struct watched *w, const char *path)
 {
-        struct held_work before_opening;
-        struct gate open;
-        gate_init(&open, true);
         load_hold_lane(path);
         load_start(w, path, "m");
-        held_work_submit(&before_opening, pool, WORK_LANE_CPU, &open);
-        core_until(before_opening.done);
+        core_until(w->load->expect.storage != 0); /* its lane is known, and it stands there */
         held_work_submit(&lane_work[1], pool, source_lane(path), &lane_gate);
         gate_let(&lane_gate, 1);
 }
