@@ -79,8 +79,11 @@ bool login_again(struct login *login)
 {
         struct error error;
         char *secret = NULL;
-        if (login->setting == NULL || secret_read(login->setting, &secret, &error) < 0)
+        if (login->setting == NULL)
                 return false;
+        /* It is being written just now; or gone, but tries are counted. */
+        if (secret_read(login->setting, &secret, &error) < 0)
+                return true;
         char *value = header_value(login->user, secret);
         secret_free(secret);
         pthread_mutex_lock(&login->mutex);

@@ -205,7 +205,15 @@ static void answer_second_token(struct endpoint *e, const struct endpoint_reques
                 reply->status = 401;
 }
 
-static int fetch_with(const char *token_file, bool replace, struct error *error)
+static void answer_when_written(struct endpoint *e, const struct endpoint_request *request,
+                                struct endpoint_reply *reply)
+{
+        if (e->requests == 3)
+                file_write(suite_path("token"), "the-second\n", 11);
+        answer_second_token(e, request, reply);
+}
+
+static int fetch_with(const char *token_file, const char *then, struct error *error)
 {
         const struct web_host host = {.host = "127.0.0.1", .token_file = token_file};
         struct http_access *access;
@@ -215,8 +223,7 @@ static int fetch_with(const char *token_file, bool replace, struct error *error)
         ck_assert_int_eq(web_new(&web, &host, 1, &unused), 0);
         ck_assert_int_eq(web_access(web, endpoint.url, &access, &unused), 0);
         web_free(web);
-        if (replace)
-                file_write(token_file, "the-second\n", 11);
+        file_write(token_file, then, strlen(then));
         struct http_fetch fetches[3];
         for (int i = 0; i < 3; i++)
                 fetches[i] = (struct http_fetch){.request = {.url = endpoint.url, .shown = "x", .access = access},
@@ -233,7 +240,27 @@ START_TEST(a_token_that_was_replaced_is_read_again)
         struct error error = {0};
         endpoint = (struct endpoint){.answer = answer_second_token};
         endpoint_start(&endpoint);
-        ck_assert_msg(fetch_with(suite_path("token"), true, &error) == 0, "%s", error.text);
+        ck_assert_msg(fetch_with(suite_path("token"), "the-second\n", &error) == 0, "%s", error.text);
+}
+END_TEST
+
+/* Who writes it has cut it off and not written yet, when the server refuses the old one. */
+START_TEST(a_token_that_is_being_written_is_waited_for)
+{
+        struct error error = {0};
+        endpoint = (struct endpoint){.answer = answer_when_written};
+        endpoint_start(&endpoint);
+        ck_assert_msg(fetch_with(suite_path("token"), "", &error) == 0, "%s", error.text);
+}
+END_TEST
+
+START_TEST(a_token_that_is_gone_is_not_waited_for_for_ever)
+{
+        struct error error = {0};
+        endpoint = (struct endpoint){.answer = answer_second_token};
+        endpoint_start(&endpoint);
+        ck_assert_int_eq(fetch_with(suite_path("token"), "", &error), STREAMER_EPERM);
+        ck_assert_msg(strstr(error.text, "given up after 4 tries") != NULL, "%s", error.text);
 }
 END_TEST
 
@@ -242,7 +269,7 @@ START_TEST(a_token_that_stays_the_same_is_refused_at_once)
         struct error error = {0};
         endpoint = (struct endpoint){.answer = answer_second_token};
         endpoint_start(&endpoint);
-        ck_assert_int_eq(fetch_with(suite_path("token"), false, &error), STREAMER_EPERM);
+        ck_assert_int_eq(fetch_with(suite_path("token"), "the-first\n", &error), STREAMER_EPERM);
         ck_assert_msg(strstr(error.text, "the-first") == NULL, "%s", error.text);
         ck_assert_uint_le(endpoint.requests, 3);
 }
@@ -258,6 +285,8 @@ int main(void)
         tcase_add_test(t, no_encoding_is_asked_for);
         tcase_add_test(t, an_encoded_range_is_refused);
         tcase_add_test(t, a_token_that_was_replaced_is_read_again);
+        tcase_add_test(t, a_token_that_is_being_written_is_waited_for);
+        tcase_add_test(t, a_token_that_is_gone_is_not_waited_for_for_ever);
         tcase_add_test(t, a_token_that_stays_the_same_is_refused_at_once);
         return suite_run();
 }
