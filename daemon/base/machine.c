@@ -59,6 +59,12 @@ static uint64_t group_limit(const char *root, char *line)
         return MACHINE_UNLIMITED;
 }
 
+unsigned machine_processors(void)
+{
+        long n = sysconf(_SC_NPROCESSORS_ONLN);
+        return n > 0 ? (unsigned)n : 1;
+}
+
 uint64_t machine_cgroup_memory(const char *root)
 {
         char name[512], line[1024];

@@ -35,6 +35,9 @@ struct machine {
 /* May block on the kernel's files. `root`: see sysfile.h; limits and system calls are this process's. */
 void machine_read(struct machine *machine, const char *root);
 
+/* Processors that are online: 1 at least. */
+unsigned machine_processors(void);
+
 /* The tightest memory limit of this process's cgroup, of either version. */
 uint64_t machine_cgroup_memory(const char *root);
 

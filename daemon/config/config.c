@@ -36,7 +36,6 @@ void config_init(struct config *config)
                          .retry_after_ns = 30 * UINT64_C(1000000000),
                          .tries = 6,
                          .redirects = 5,
-                         .threads = 4,
                          .request_max = 128 * MiB},
                 .cuda = {.segment_size = 4 * GiB, .trust_detach = true},
                 .limits =

@@ -108,7 +108,7 @@ struct config {
                 uint64_t retry_after_ns;     /* 30 s: the longest pause */
                 unsigned tries;              /* 6, of one range */
                 unsigned redirects;          /* 5 */
-                unsigned threads;            /* 4, of the network */
+                unsigned threads;            /* of the network; 0: one for each processor, 4 at most */
                 uint64_t request_max;        /* 128 MiB: what one request of a load asks for */
                 char *ca;                    /* NULL or "": the system's certificates */
                 char **allow_plain;

@@ -54,7 +54,7 @@ const struct setting settings[] = {
         {"http.backoff",                NULL,           NULL,                   SETTING_DURATION, FIELD(http.backoff_ns),            SECOND / 1000, HOUR, 1},
         {"http.retry_after",            NULL,           NULL,                   SETTING_DURATION, FIELD(http.retry_after_ns),        SECOND / 1000, HOUR, 1},
         {"http.redirects",              NULL,           NULL,                   SETTING_UNSIGNED, FIELD(http.redirects),             0,      50,        1},
-        {"http.threads",                NULL,           NULL,                   SETTING_UNSIGNED, FIELD(http.threads),               1,      64,        1},
+        {"http.threads",                NULL,           NULL,                   SETTING_UNSIGNED, FIELD(http.threads),               0,      64,        1},
         {"http.request_max",            NULL,           NULL,                   SETTING_SIZE,     FIELD(http.request_max),           MiB,    GiB << 10, 1},
         {"s3.endpoint",                 NULL,           RUNAI "S3_ENDPOINT",    SETTING_FILE,     FIELD(s3.endpoint),                0,      0,         1},
         {"s3.region",                   NULL,           NULL,                   SETTING_FILE,     FIELD(s3.region),                  0,      0,         1},

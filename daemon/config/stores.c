@@ -1,12 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/config/stores.h"
 
+#include "daemon/base/machine.h"
 #include "daemon/base/util.h"
 #include "daemon/source/hub.h"
 #include "daemon/source/s3_site.h"
 #include "daemon/source/web.h"
 
 /* ---- the web ---- */
+
+#define THREADS_MOST 4u /* that nobody asked for */
+
+static unsigned threads_of(const struct config *config)
+{
+        unsigned processors = machine_processors();
+        if (config->http.threads > 0)
+                return config->http.threads;
+        return processors < THREADS_MOST ? processors : THREADS_MOST;
+}
 
 static int make_http(const struct config *config, struct sources *sources, struct error *error)
 {
@@ -16,7 +27,7 @@ static int make_http(const struct config *config, struct sources *sources, struc
                                  .retry_after_ns = config->http.retry_after_ns,
                                  .tries = config->http.tries,
                                  .redirects = config->http.redirects,
-                                 .threads = config->http.threads,
+                                 .threads = threads_of(config),
                                  .request_max = config->http.request_max,
                                  .ca = config_text(config->http.ca),
                                  .allow_plain = (const char *const *)config->http.allow_plain,
