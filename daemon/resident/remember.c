@@ -107,9 +107,9 @@ void remember_tick(struct remember *remember)
         msgpack_sbuffer now;
         if (remember->folder == NULL || !remember->due || remember->writing || remember->frozen)
                 return;
-        remember->due = false;
         if (pack(remember, &now) < 0)
-                return;
+                return; /* another time: there may be memory then */
+        remember->due = false;
         if (now.size == remember->written.size && memcmp(now.data, remember->written.data, now.size) == 0) {
                 msgpack_sbuffer_destroy(&now);
                 return;

@@ -158,14 +158,14 @@ int state_pack(const struct state *state, msgpack_sbuffer *out)
         struct head head = {.magic = MAGIC, .version = VERSION};
         struct writer w;
         writer_init(&w);
-        msgpack_sbuffer_write(&w.buf, (const char *)&head, sizeof(head));
+        w.failed = msgpack_sbuffer_write(&w.buf, (const char *)&head, sizeof(head)) != 0;
         writer_map(&w, 2);
         writer_ku64(&w, "last_generation", state->last_number);
         writer_key(&w, "models");
         writer_array(&w, state->n);
         for (size_t i = 0; i < state->n; i++)
                 pack_model(&w, &state->models[i]);
-        if (w.failed || w.buf.size < sizeof(head)) {
+        if (w.failed) {
                 writer_deinit(&w);
                 return STREAMER_ENOMEM;
         }

@@ -218,6 +218,7 @@ void session_set_priority(struct session *session, const struct request *request
                 if (!generation_has_name(g, model))
                         continue;
                 g->priority = priority;
+                remember_changed(&session->server->remember);
                 n++;
         }
         if (load != NULL)

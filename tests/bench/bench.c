@@ -55,6 +55,18 @@ static void run_group(const struct bench *b, size_t i)
         die_hook = NULL;
 }
 
+static void report_stall(void)
+{
+        double ms, own_ms;
+
+        bench_longest_stall(&ms, &own_ms);
+        if (ms > 0) {
+                report_note("the loop's longest stall: %.1f ms, %.1f ms without what it had no processor for", ms,
+                            own_ms);
+                report_row(ROW_loop_stall, ms, 0);
+        }
+}
+
 int main(int argc, char **argv)
 {
         const char *dir = getenv("BENCH_DIR"), *only = argc == 2 ? argv[1] : NULL;
@@ -75,6 +87,7 @@ int main(int argc, char **argv)
         for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)
                 if (!only || strcmp(only, groups[i].name) == 0)
                         run_group(&b, i);
+        report_stall();
         report_print();
         report_write(build_path("bench.json"));
         undo_now();

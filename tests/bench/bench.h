@@ -59,7 +59,8 @@ enum better { HIGHER, LOWER };
         X(http_cpu_beyond_curl,         "CPU-s/GiB",  LOWER,  0.3) \
         X(fairness_small_load,          "times",      LOWER,  2.5) \
         X(attach_300,                   "us",         LOWER,  300) \
-        X(attach_100k,                  "us",         LOWER,  300)
+        X(attach_100k,                  "us",         LOWER,  300) \
+        X(loop_stall,                   "ms",         LOWER,  50)
 // clang-format on
 
 enum row {
@@ -121,6 +122,8 @@ void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const ch
 /* With more settings: lines of YAML. */
 void bench_daemon_start_with(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more);
 void bench_daemon_stop(struct bench_daemon *bd);
+/* The longest stall of the loop of any daemon that was stopped: ms, and without what it had no processor for. */
+void bench_longest_stall(double *ms, double *own_ms);
 /* After a group that failed. */
 void bench_daemons_kill(void);
 

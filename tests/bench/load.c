@@ -26,19 +26,49 @@ static struct daemon *running_slot(pid_t pid)
         return running[0].pid == pid ? &running[0] : &running[1];
 }
 
-static void ask_ring(struct bench_daemon *bd)
+static json_t *ask_status(struct bench_daemon *bd)
 {
         char *text = NULL;
 
         must_do(bd, streamer_call(bd->client, "status", NULL, &text), "status");
-        json_t *status = json_loads(text, 0, NULL), *ring = json_object_get(status, "ring");
+        json_t *status = json_loads(text, 0, NULL);
+        free(text);
+        return status;
+}
+
+static void ask_ring(struct bench_daemon *bd)
+{
+        json_t *status = ask_status(bd), *ring = json_object_get(status, "ring");
         const char *kind = json_string_value(json_object_get(ring, "page_kind"));
 
         bd->ring = (uint64_t)json_integer_value(json_object_get(ring, "bytes"));
         report_note("daemon with %s segments: ring of %llu MiB in %s pages", bd->pages,
                     (unsigned long long)(bd->ring / MIB), kind ? kind : "?");
         json_decref(status);
-        free(text);
+}
+
+static uint64_t longest_ns, longest_own_ns;
+
+static void note_longest(uint64_t *longest, const json_t *loop, const char *key)
+{
+        uint64_t ns = (uint64_t)json_integer_value(json_object_get(loop, key));
+
+        *longest = ns > *longest ? ns : *longest;
+}
+
+static void ask_stall(struct bench_daemon *bd)
+{
+        json_t *status = ask_status(bd), *loop = json_object_get(status, "loop");
+
+        note_longest(&longest_ns, loop, "longest_ns");
+        note_longest(&longest_own_ns, loop, "longest_own_ns");
+        json_decref(status);
+}
+
+void bench_longest_stall(double *ms, double *own_ms)
+{
+        *ms = (double)longest_ns / 1e6;
+        *own_ms = (double)longest_own_ns / 1e6;
 }
 
 void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages)
@@ -67,6 +97,7 @@ void bench_daemon_start_with(struct bench_daemon *bd, const struct bench *b, con
 
 void bench_daemon_stop(struct bench_daemon *bd)
 {
+        ask_stall(bd);
         streamer_close(bd->client);
         running_slot(bd->d.pid)->pid = 0;
         if (daemon_stop(&bd->d) != 0)
