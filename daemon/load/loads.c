@@ -200,6 +200,16 @@ static void load_undo(struct load *load)
         load_free(load);
 }
 
+/* What a target brings, or has brought: what serves already is not held by a load that waits for more. */
+static struct generation *brought_to(const struct load_target *target)
+{
+        const struct load *load = target->load;
+        if (target->generation != NULL || !target->shared)
+                return target->generation;
+        struct generation *g = resident_on(load->loads->resident, load->name, GENERATION_READY, target->device);
+        return g != NULL && g->number == load->number ? g : NULL;
+}
+
 /* How its generations are to be kept; a load that is repeated adds to what was asked for before. */
 static void load_mark(struct load *load, const struct load_request *request)
 {
@@ -208,9 +218,11 @@ static void load_mark(struct load *load, const struct load_request *request)
                 load->keep_alive_ns = request->keep_alive_ns;
         if (request->drain_timeout_ns > 0)
                 load->drain_timeout_ns = request->drain_timeout_ns;
-        for (size_t i = 0; i < load->n_targets; i++)
-                if (load->targets[i].generation != NULL)
-                        load_keep(load, load->targets[i].generation);
+        for (size_t i = 0; i < load->n_targets; i++) {
+                struct generation *g = brought_to(&load->targets[i]);
+                if (g != NULL)
+                        load_keep(load, g);
+        }
 }
 
 void load_keep(const struct load *load, struct generation *generation)

@@ -279,6 +279,28 @@ START_TEST(a_load_counts_once_among_those_that_wait_however_many_devices_it_wait
 }
 END_TEST
 
+START_TEST(what_is_wished_again_is_wished_of_what_serves_already_too)
+{
+        struct watched w, again;
+        begin_waiting(&w);
+        int r = load_request(&again, &(struct load_request){.source = w.load->source,
+                                                            .name = "m",
+                                                            .devices = (const char *const[]){"one", "two"},
+                                                            .n_devices = 2,
+                                                            .pin = true,
+                                                            .keep_alive_ns = 7,
+                                                            .caller = &core_caller});
+        ck_assert_int_eq(r, 0);
+        ck_assert_ptr_eq(again.load, w.load);
+        ck_assert(on("m", "one", GENERATION_READY)->pinned);
+        ck_assert_uint_eq(on("m", "one", GENERATION_READY)->keep_alive_ns, 7);
+        give_back(1);
+        ends(&w, LOAD_READY);
+        ends(&again, LOAD_READY);
+        ck_assert(on("m", "two", GENERATION_READY)->pinned);
+}
+END_TEST
+
 /* ---- failing ---- */
 
 START_TEST(one_that_could_never_fit_fails_alone)
@@ -407,6 +429,7 @@ int main(void)
         tcase_add_test(two, two_loads_do_not_wait_for_each_others_devices);
         tcase_add_test(two, what_serves_already_is_not_held_by_a_load_that_waits_for_more);
         tcase_add_test(two, a_load_counts_once_among_those_that_wait_however_many_devices_it_waits_for);
+        tcase_add_test(two, what_is_wished_again_is_wished_of_what_serves_already_too);
         TCase *failing = core_group("failing", loading_begin_several, end);
         tcase_add_test(failing, one_that_could_never_fit_fails_alone);
         tcase_add_test(failing, cancelling_ends_the_wait_and_leaves_what_serves);
