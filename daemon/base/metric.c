@@ -132,6 +132,8 @@ __attribute__((format(printf, 2, 3))) static void put(struct metric_text *text, 
 {
         char line[512];
         va_list args;
+        if (text->failed)
+                return;
         va_start(args, format);
         int n = vsnprintf(line, sizeof(line), format, args);
         va_end(args);
@@ -139,8 +141,8 @@ __attribute__((format(printf, 2, 3))) static void put(struct metric_text *text, 
         if (text->len + (size_t)n + 1 > text->cap) {
                 size_t cap = text->cap * 2 + 4096;
                 char *data = realloc(text->data, cap);
-                text->failed |= data == NULL;
-                if (text->failed)
+                text->failed = data == NULL;
+                if (data == NULL)
                         return;
                 text->data = data;
                 text->cap = cap;
