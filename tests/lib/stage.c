@@ -100,7 +100,14 @@ uint64_t stage_memory(void)
         streamer_client *c = client_open(&stage);
         json_t *reply = client_call(c, "status", NULL), *ring = json_object_get(reply, "ring");
         uint64_t bytes = json_number(ring, "bytes");
-        uint64_t memory = process_memory(stage.pid) - process_mapping_memory(stage.pid, bytes);
+        uint64_t memory, touched;
+
+        /* Threads of the reader may still be touching the ring: both figures are of one moment. */
+        do {
+                touched = process_mapping_memory(stage.pid, bytes);
+                memory = process_memory(stage.pid);
+        } while (process_mapping_memory(stage.pid, bytes) != touched);
+        memory -= touched;
 
         json_decref(reply);
         streamer_close(c);
