@@ -154,17 +154,22 @@ START_TEST(a_cold_load_reads_each_byte_once_and_leaves_the_cache_alone)
 }
 END_TEST
 
+/* The kernel may take pages out of the cache at any time, the daemon's own among them: then once more. */
 START_TEST(a_warm_load_reads_nothing_from_storage)
 {
         struct model *m = model_mixed(7, 32 * MIB);
         const char *path = stage_write(m, "warm.safetensors");
+        uint64_t read = UINT64_MAX;
 
-        file_cache(path);
-        uint64_t before = process_read_bytes(stage.pid);
-        client_load(client, path, "warm");
-        ck_assert_uint_le(process_read_bytes(stage.pid) - before, MIB);
-        client_equals(client, "warm", m);
-        client_unload(client, "warm");
+        for (int i = 0; i < 3 && read > MIB; i++) {
+                file_cache(path);
+                uint64_t before = process_read_bytes(stage.pid);
+                client_load(client, path, "warm");
+                read = process_read_bytes(stage.pid) - before;
+                client_equals(client, "warm", m);
+                client_unload(client, "warm");
+        }
+        ck_assert_uint_le(read, MIB);
 }
 END_TEST
 
