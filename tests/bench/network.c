@@ -21,8 +21,6 @@
 #define CURLS_MAX (1u << (CURL_STEPS - 1))
 #define LATENCY_MS 200
 #define CONCURRENCY 16
-/* One range in 50 of a block each is what the row promises; a request asks for up to 16 of them. */
-#define EVERY (50 / 16)
 
 /* ---- curl ---- */
 
@@ -167,7 +165,7 @@ static void rows_behind_proxy(struct network *n)
         double late = seconds_through(
                 n, &p, &(struct proxy_rule){.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = LATENCY_MS});
         double failing =
-                seconds_through(n, &p, &(struct proxy_rule){.fault = PROXY_RESET, .every = EVERY, .bytes = 1 << 20});
+                seconds_through(n, &p, &(struct proxy_rule){.fault = PROXY_RESET, .every = 50, .bytes = 1 << 20});
         double ceiling = in_flight < gib / plain ? in_flight : gib / plain;
         report_note("behind a proxy: %.2f s, with %d ms latency %.2f s, with one range in 50 reset %.2f s", plain,
                     LATENCY_MS, late, failing);
@@ -191,6 +189,10 @@ void rows_network(const struct bench *b)
                                 format_text("http: {ca: %s}\n", n.web.ca));
         row_rate(&n, ROW_http_vs_curl, format_text("http://127.0.0.1:%u/network.safetensors", n.web.http), NULL);
         row_rate(&n, ROW_https_vs_curl, format_text("https://localhost:%u/network.safetensors", n.web.https), n.web.ca);
+        bench_daemon_stop(&n.daemon);
+        /* These rows are promised of ranges of a block each, and the proxy keeps what it passes on. */
+        bench_daemon_start_with(&n.daemon, b, b->hugetlb ? "hugetlb" : "auto",
+                                format_text("http: {request_max: %llu}\n", (unsigned long long)BLOCK));
         rows_behind_proxy(&n);
         bench_daemon_stop(&n.daemon);
         nginx_stop(&n.web);
