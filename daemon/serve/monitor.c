@@ -45,11 +45,12 @@ static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status
                         free(body);
                 return MHD_NO;
         }
-        MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-        MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
-        if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
-                MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
-        enum MHD_Result r = MHD_queue_response(connection, status, response);
+        /* Without them it is not answered: who waits for the end of the connection would wait for long. */
+        bool whole = MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type) == MHD_YES &&
+                     MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close") == MHD_YES;
+        if (whole && status == MHD_HTTP_METHOD_NOT_ALLOWED)
+                whole = MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD") == MHD_YES;
+        enum MHD_Result r = whole ? MHD_queue_response(connection, status, response) : MHD_NO;
         MHD_destroy_response(response);
         return r;
 }

@@ -27,7 +27,7 @@
 
 #define NTH_MAX 100000
 /* Short: the first few of each call, then ever wider steps; long (STREAMERD_FAULTS=all, or a call's name): each. */
-#define NTH_EACH 6
+#define NTH_EACH 4
 
 static struct model *model;
 static char *source, *url; /* url: NULL where there is no web server */
@@ -87,7 +87,7 @@ static uint64_t next_nth(uint64_t nth)
 {
         if (nth < NTH_EACH || every_one())
                 return nth + 1;
-        return nth + nth / 2;
+        return nth * 2;
 }
 
 /* ---- the life of a model, where anything may fail ---- */
