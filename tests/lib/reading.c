@@ -29,6 +29,12 @@ static bool no_reader_threads(void *arg)
         return threads_named("reader") == 0;
 }
 
+void reading_reader_left(void)
+{
+        ck_assert(!reader_deinit(&reader, now_ns() + SECOND / 50));
+        running = false;
+}
+
 void reading_reader_end(void)
 {
         if (running)

@@ -18,6 +18,8 @@ extern struct reader reader;
 
 /* Every thread that moves no byte is one that hangs, as soon as reader_watch() looks. */
 void reading_reader_begin(unsigned concurrency, uint64_t memory_limit);
+/* It gives up at its deadline: the threads that hang are nobody's to join. */
+void reading_reader_left(void);
 void reading_reader_end(void); /* fails where a thread is left; forgives one that has not begun */
 
 struct reading {
