@@ -202,19 +202,6 @@ static void load_equals(const char *source, const char *name, const struct model
         client_unload(client, name);
 }
 
-static int load_sha256(const char *source)
-{
-        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source, .name = "sha", .verify = "sha256"};
-        streamer_op *op = NULL;
-        int r = streamer_load(client, &opts, &op);
-
-        if (r == 0)
-                r = streamer_op_wait(op, 20000, NULL);
-        snprintf(text, sizeof(text), "%s", streamer_last_error(client));
-        streamer_op_free(op);
-        return r;
-}
-
 /* ---- tests ---- */
 
 static const char *const revisions[] = {"", "@main", "@v1/b", ("@" COMMIT)};
@@ -233,13 +220,13 @@ END_TEST
 
 START_TEST(sha256_as_the_hub_has_it)
 {
-        ck_assert_msg(load_sha256("hf://org/tiny") == 0, "%s", text);
+        ck_assert_msg(client_load_sha256(client, "hf://org/tiny", "sha", text) == 0, "%s", text);
         client_equals(client, "sha", whole);
         client_unload(client, "sha");
-        ck_assert_int_eq(load_sha256("hf://org/forged"), STREAMER_EFAILED);
+        ck_assert_int_eq(client_load_sha256(client, "hf://org/forged", "sha", text), STREAMER_EFAILED);
         ck_assert_msg(strstr(text, "SHA-256 differs") != NULL, "%s", text);
         client_unload(client, "sha");
-        ck_assert_int_eq(load_sha256("hf://org/sharded"), STREAMER_EFAILED);
+        ck_assert_int_eq(client_load_sha256(client, "hf://org/sharded", "sha", text), STREAMER_EFAILED);
         ck_assert_msg(strstr(text, "no published SHA-256") != NULL, "%s", text);
         client_unload(client, "sha");
 }

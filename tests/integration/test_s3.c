@@ -367,19 +367,6 @@ END_TEST
 
 /* ---- SHA-256 ---- */
 
-static int load_sha256(const char *source)
-{
-        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source, .name = "sha", .verify = "sha256"};
-        streamer_op *op = NULL;
-        int r = streamer_load(client, &opts, &op);
-
-        if (r == 0)
-                r = streamer_op_wait(op, 20000, NULL);
-        snprintf(text, sizeof(text), "%s", streamer_last_error(client));
-        streamer_op_free(op);
-        return r;
-}
-
 static char *sums_of(const char *path, const char *name, unsigned char change)
 {
         unsigned char digest[32];
@@ -400,10 +387,10 @@ START_TEST(sha256_from_a_list_with_the_same_prefix)
         model = model_mixed(50, 2 << 20);
         put_model(model, "sums/model.safetensors");
         put_text("sums/SHA256SUMS", sums_of(stage_write(model, "sums"), "model.safetensors", 0));
-        ck_assert_msg(load_sha256("s3://models/sums/") == 0, "%s", text);
+        ck_assert_msg(client_load_sha256(client, "s3://models/sums/", "sha", text) == 0, "%s", text);
         client_equals(client, "sha", model);
         client_unload(client, "sha");
-        ck_assert_msg(load_sha256("s3://models/sums/model.safetensors") == 0, "%s", text);
+        ck_assert_msg(client_load_sha256(client, "s3://models/sums/model.safetensors", "sha", text) == 0, "%s", text);
         client_unload(client, "sha");
 }
 END_TEST
@@ -413,7 +400,7 @@ START_TEST(sha256_that_differs_fails_the_load)
         model = model_mixed(51, 1 << 20);
         put_model(model, "bad-sums/model.safetensors");
         put_text("bad-sums/SHA256SUMS", sums_of(stage_write(model, "sums"), "model.safetensors", 1));
-        ck_assert_int_eq(load_sha256("s3://models/bad-sums/"), STREAMER_EFAILED);
+        ck_assert_int_eq(client_load_sha256(client, "s3://models/bad-sums/", "sha", text), STREAMER_EFAILED);
         assert_says("SHA-256 differs");
         client_unload(client, "sha");
 }
@@ -423,7 +410,7 @@ START_TEST(sha256_that_nobody_published)
 {
         model = model_mixed(52, 1 << 18);
         put_model(model, "no-sums/model.safetensors");
-        ck_assert_int_eq(load_sha256("s3://models/no-sums/"), STREAMER_EFAILED);
+        ck_assert_int_eq(client_load_sha256(client, "s3://models/no-sums/", "sha", text), STREAMER_EFAILED);
         assert_says("no published SHA-256");
         client_unload(client, "sha");
 }

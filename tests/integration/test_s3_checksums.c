@@ -134,23 +134,11 @@ static void after(void)
         stage_still_serves();
 }
 
-static int load_sha256(const char *source)
-{
-        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source, .name = "sha", .verify = "sha256"};
-        streamer_op *op = NULL;
-        int r = streamer_load(client, &opts, &op);
-
-        if (r == 0)
-                r = streamer_op_wait(op, 20000, NULL);
-        snprintf(text, sizeof(text), "%s", streamer_last_error(client));
-        streamer_op_free(op);
-        return r;
-}
-
 START_TEST(a_load_is_held_against_what_the_store_keeps)
 {
         const char *says = cases[_i].says;
-        int r = load_sha256(format_text("s3://models/%s/model.safetensors", cases[_i].folder));
+        int r = client_load_sha256(client, format_text("s3://models/%s/model.safetensors", cases[_i].folder), "sha",
+                                   text);
 
         if (!says) {
                 ck_assert_msg(r == 0, "%s: %s", cases[_i].folder, text);

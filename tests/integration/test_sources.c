@@ -263,26 +263,13 @@ END_TEST
 
 /* ---- SHA-256 ---- */
 
-static int load_sha256(const char *source, const char *name, char text[1024])
-{
-        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source, .name = name, .verify = "sha256"};
-        streamer_op *op = NULL;
-        int r = streamer_load(client, &opts, &op);
-
-        if (r == 0)
-                r = streamer_op_wait(op, 20000, NULL);
-        snprintf(text, 1024, "%s", streamer_last_error(client));
-        streamer_op_free(op);
-        return r;
-}
-
 START_TEST(sha256_of_a_blob_that_is_what_its_name_says)
 {
         struct model *m = model_mixed(21, 3 << 20);
         char text[1024];
 
         make_hub("hub-good", m, NULL);
-        ck_assert_msg(load_sha256("org/tiny", "good", text) == 0, "%s", text);
+        ck_assert_msg(client_load_sha256(client, "org/tiny", "good", text) == 0, "%s", text);
         client_equals(client, "good", m);
         client_unload(client, "good");
 }
@@ -294,7 +281,7 @@ START_TEST(sha256_of_a_blob_that_is_not)
         char text[1024];
 
         make_hub("hub-bad", m, "00000000000000000000000000000000000000000000000000000000deadbeef");
-        ck_assert_int_eq(load_sha256("org/tiny", "bad", text), STREAMER_EFAILED);
+        ck_assert_int_eq(client_load_sha256(client, "org/tiny", "bad", text), STREAMER_EFAILED);
         ck_assert_ptr_nonnull(strstr(text, "model.safetensors"));
         ck_assert_str_eq(client_state(client, "bad"), "failed");
         client_unload(client, "bad");
@@ -321,11 +308,11 @@ START_TEST(sha256_from_a_list_beside_the_file)
         must(mkdir(stage_path("sums"), 0755));
         char *path = stage_write(m, "sums/model.safetensors");
         write_sums("sums", "model.safetensors", true);
-        ck_assert_int_eq(load_sha256(path, "sums", text), 0);
+        ck_assert_int_eq(client_load_sha256(client, path, "sums", text), 0);
         client_equals(client, "sums", m);
         client_unload(client, "sums");
         write_sums("sums", "model.safetensors", false);
-        ck_assert_int_eq(load_sha256(path, "sums", text), STREAMER_EFAILED);
+        ck_assert_int_eq(client_load_sha256(client, path, "sums", text), STREAMER_EFAILED);
         client_unload(client, "sums");
 }
 END_TEST
@@ -335,7 +322,8 @@ START_TEST(sha256_where_none_was_published_is_refused)
         struct model *m = model_mixed(24, 1 << 18);
         char text[1024];
 
-        ck_assert_int_eq(load_sha256(stage_write(m, "unpublished.safetensors"), "u", text), STREAMER_EFAILED);
+        ck_assert_int_eq(client_load_sha256(client, stage_write(m, "unpublished.safetensors"), "u", text),
+                         STREAMER_EFAILED);
         ck_assert_msg(strstr(text, "unpublished.safetensors") != NULL, "%s", text);
         client_unload(client, "u");
 }

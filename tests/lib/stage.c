@@ -167,9 +167,9 @@ streamer_op *client_load_begin(streamer_client *c, const char *source, const cha
         return op;
 }
 
-int client_load_result(streamer_client *c, const char *source, const char *name, char text[1024])
+static int load_result(streamer_client *c, const char *source, const char *name, const char *verify, char text[1024])
 {
-        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source, .name = name};
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source, .name = name, .verify = verify};
         streamer_op *op = NULL;
         int r = streamer_load(c, &opts, &op);
 
@@ -178,6 +178,16 @@ int client_load_result(streamer_client *c, const char *source, const char *name,
         snprintf(text, 1024, "%s", streamer_last_error(c));
         streamer_op_free(op);
         return r;
+}
+
+int client_load_result(streamer_client *c, const char *source, const char *name, char text[1024])
+{
+        return load_result(c, source, name, NULL, text);
+}
+
+int client_load_sha256(streamer_client *c, const char *source, const char *name, char text[1024])
+{
+        return load_result(c, source, name, "sha256", text);
 }
 
 void client_load(streamer_client *c, const char *source, const char *name)

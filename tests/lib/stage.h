@@ -53,6 +53,7 @@ void client_load(streamer_client *c, const char *source, const char *name);
 /* The load must fail with this code, and with `text` (NULL: any) in what is said. */
 void client_load_fails(streamer_client *c, const char *source, const char *name, int code, const char *text);
 int client_load_result(streamer_client *c, const char *source, const char *name, char text[1024]);
+int client_load_sha256(streamer_client *c, const char *source, const char *name, char text[1024]);
 streamer_op *client_load_begin(streamer_client *c, const char *source, const char *name);
 void client_unload(streamer_client *c, const char *name);
 streamer_lease *client_attach(streamer_client *c, const char *name);
