@@ -325,11 +325,12 @@ static void step_attach(struct checker *c)
 {
         unsigned p = (unsigned)random_below(c, PUPPETS), slot = (unsigned)random_below(c, PUPPET_SLOTS);
         unsigned name = (unsigned)random_below(c, NAMES);
-        struct gen *g = c->names[name];
         struct puppet_answer answer;
-        if (c->held[p][slot] != NULL)
+        if (c->held[p][slot] != NULL) {
                 detach(c, p, slot);
-        g = c->names[name];
+                compare(c, false); /* what was kept alive for as long as it was held is to be gone, not going */
+        }
+        struct gen *g = c->names[name];
         puppet_attach(&c->puppets[p], slot, name_of(name), &answer);
         check_answer(c, &answer);
         c->counts->attaches += answer.result == 0;
