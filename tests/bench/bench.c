@@ -24,14 +24,25 @@ static uint64_t setting(const char *name, uint64_t otherwise, uint64_t most)
         return n < most ? n : most;
 }
 
+static bool setting_on(const char *name)
+{
+        const char *text = getenv(name);
+
+        return !text || strcmp(text, "0") != 0;
+}
+
 /* ---- groups ---- */
 
+/* `segments`: what is resident at once, at most, or mapped for a ceiling. */
 static const struct {
         const char *name;
         void (*run)(const struct bench *b);
-} groups[] = {{"rates", rows_rates},     {"tensors", rows_tensors},   {"memory", rows_memory},
-              {"network", rows_network}, {"fairness", rows_fairness}, {"stores", rows_stores},
-              {"attach", rows_attach}};
+        uint64_t segments;
+} groups[] = {{"rates", rows_rates, 4 * GIB},       {"tensors", rows_tensors, GIB},
+              {"memory", rows_memory, 8 * GIB},     {"network", rows_network, 2 * GIB},
+              {"fairness", rows_fairness, 5 * GIB}, {"stores", rows_stores, GIB},
+              {"attach", rows_attach, 2 * GIB}};
+#define BESIDE GIB /* rings, fio's buffers */
 
 static jmp_buf group_failed;
 
@@ -41,13 +52,24 @@ static void give_up(const char *text)
         longjmp(group_failed, 1);
 }
 
+/* For the group's own need alone: what is set aside is missing elsewhere. */
+static void set_pages_aside(struct bench *b, uint64_t bytes)
+{
+        hugepages_allow(HUGE_BYTES); /* somebody else may have put back what he found */
+        b->pool = b->wants_pool && hugepages_reserve(bytes);
+        if (b->pool)
+                ceiling_touch_pool(bytes);
+        report_note("huge pages: %s", b->pool ? "a pool that was set aside (vm.nr_hugepages)"
+                                              : "as they are asked for (vm.nr_overcommit_hugepages)");
+}
+
 /* What cannot be measured here is a row without a value, not the end of the bench. */
-static void run_group(const struct bench *b, size_t i)
+static void run_group(struct bench *b, size_t i)
 {
         die_hook = give_up;
         if (setjmp(group_failed) == 0) {
                 if (b->hugetlb)
-                        hugepages_allow(HUGE_BYTES);
+                        set_pages_aside(b, groups[i].segments / b->shrink + BESIDE);
                 groups[i].run(b);
         } else {
                 bench_daemons_kill();
@@ -82,6 +104,7 @@ int main(int argc, char **argv)
         folder_make(b.folder, "streamerd-bench");
         undo_folder(b.folder);
         b.hugetlb = hugepages_allow(HUGE_BYTES);
+        b.wants_pool = setting_on("BENCH_POOL");
         report_note("pages: %s", b.hugetlb ? "hugetlb and 4 KiB"
                                            : "no hugetlb (vm.nr_overcommit_hugepages cannot be set here), 4 KiB");
         for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)

@@ -7,6 +7,8 @@
  *   BENCH_DIR     where the files go: about 14 GiB (/var/tmp)
  *   BENCH_ROUNDS  rounds of each measurement (5)
  *   BENCH_SHRINK  divides all sizes: for a try of the bench itself (1)
+ *   BENCH_POOL    0: sets no huge pages aside, so that each comes from the system's free memory and goes
+ *                 back there (1: a pool of them, as machines that serve have)
  */
 #ifndef TESTS_BENCH_BENCH_H
 #define TESTS_BENCH_BENCH_H
@@ -22,13 +24,15 @@
 #define BLOCK ((size_t)8 << 20)
 #define ROUNDS_MAX 15
 
-#define HUGE_BYTES (18 * GIB) /* a segment of 8 GiB, a map of 4 GiB, two rings, fio's buffers */
+#define HUGE_BYTES (18 * GIB) /* that may be taken beyond the pool, and all of them where there is none */
 
 struct bench {
         char folder[PATH_SIZE];
         unsigned rounds;
         uint64_t shrink;
         bool hugetlb; /* the system hands out huge pages */
+        bool wants_pool;
+        bool pool; /* of which there are as many as a group needs, set aside and touched */
         const char *self;
 };
 
@@ -104,6 +108,8 @@ struct curl_ceiling curls_best(const struct curls *c);
 char *curls_told(const struct curls *c);
 /* Makes the machine's host give us the memory that the next run needs, then frees it. */
 void ceiling_touch(uint64_t bytes);
+/* Once, for pages that are set aside: the host does not take them back. */
+void ceiling_touch_pool(uint64_t bytes);
 
 /* ---- one load ---- */
 
@@ -114,6 +120,7 @@ struct load_figures {
 
 struct bench_daemon {
         struct daemon d;
+        const struct bench *bench;
         streamer_client *client;
         const char *pages;
         uint64_t ring; /* bytes */
@@ -127,6 +134,8 @@ void bench_longest_stall(double *ms, double *own_ms);
 /* After a group that failed. */
 void bench_daemons_kill(void);
 
+/* Before a load: the memory that it will take, where that comes from what the machine has free. */
+void bench_touch(const struct bench_daemon *bd, uint64_t bytes);
 /* Loads `path` as model "m" and unloads it again; `sample` looks at the daemon's memory all along. */
 void bench_load(struct bench_daemon *bd, const char *path, const struct model *m, bool sample, struct load_figures *f);
 void bench_load_keep(struct bench_daemon *bd, const char *path, const char *name);

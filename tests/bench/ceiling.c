@@ -74,6 +74,12 @@ void ceiling_touch(uint64_t bytes)
         munmap(map_pages(false, bytes), bytes);
 }
 
+void ceiling_touch_pool(uint64_t bytes)
+{
+        bytes = whole_pages(bytes);
+        munmap(map_pages(true, bytes), bytes);
+}
+
 /* ---- the page cache ---- */
 
 struct shared_read {

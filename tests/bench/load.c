@@ -82,7 +82,7 @@ void bench_daemon_start_with(struct bench_daemon *bd, const struct bench *b, con
              *config = format_text("%s/c-%s.yaml", b->folder, pages);
         char *text = format_text("devices:\n  - device: host\n    budget: 16GiB\n    pages: %s\n%s", pages, more);
 
-        *bd = (struct bench_daemon){.pages = pages};
+        *bd = (struct bench_daemon){.bench = b, .pages = pages};
         file_write(config, text, strlen(text));
         daemon_init(&bd->d, folder);
         daemon_start(&bd->d, (const char *const[]){"--config", config, "--root", b->folder, NULL});
@@ -170,6 +170,12 @@ void bench_unload(struct bench_daemon *bd, const char *name)
         must_do(bd, streamer_unload(bd->client, name, 0), "unload");
         if (!eventually(is_gone, bd, 20000))
                 die("the memory of an unloaded model was not freed");
+}
+
+void bench_touch(const struct bench_daemon *bd, uint64_t bytes)
+{
+        if (!bd->bench->pool || strcmp(bd->pages, "hugetlb") != 0)
+                ceiling_touch(bytes);
 }
 
 void bench_load(struct bench_daemon *bd, const char *path, const struct model *m, bool sample, struct load_figures *f)

@@ -106,7 +106,7 @@ struct network {
 
 static void load_once(struct network *n, const char *url, struct load_figures *f)
 {
-        ceiling_touch(n->model->bytes);
+        bench_touch(&n->daemon, n->model->bytes);
         bench_load(&n->daemon, url, n->model, true, f);
 }
 

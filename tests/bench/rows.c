@@ -32,7 +32,7 @@ static void one_load(struct bench_daemon *bd, const char *path, const struct mod
                 file_cache(path);
         else
                 file_uncache(path);
-        ceiling_touch(m->bytes); /* last: what the cache takes is touched, too */
+        bench_touch(bd, m->bytes); /* last: what the cache takes is touched, too */
         bench_load(bd, path, m, false, f);
 }
 

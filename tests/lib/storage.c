@@ -18,6 +18,7 @@
 
 #define HUGE_PAGE (UINT64_C(2) << 20)
 #define OVERCOMMIT "/proc/sys/vm/nr_overcommit_hugepages"
+#define SET_ASIDE "/proc/sys/vm/nr_hugepages"
 
 /* The number after `key` at the start of a line of /proc/PID/file; 0 if there is none. */
 static uint64_t proc_number(pid_t pid, const char *file, const char *key)
@@ -145,22 +146,55 @@ unsigned process_threads(pid_t pid)
 
 /* ---- huge pages ---- */
 
+static uint64_t number_in(const char *path)
+{
+        char *text = file_read(path, NULL);
+        uint64_t n = strtoull(text, NULL, 10);
+
+        free(text);
+        return n;
+}
+
+/* With what is there now to be put back. */
+static bool set_number(const char *path, uint64_t n)
+{
+        char *before = file_read(path, NULL), *now = format_text("%llu", (unsigned long long)n);
+        int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+        if (fd >= 0)
+                undo_setting(path, before);
+        bool ok = fd >= 0 && write(fd, now, strlen(now)) == (ssize_t)strlen(now);
+        if (fd >= 0)
+                close(fd);
+        free(now);
+        free(before);
+        return ok;
+}
+
 bool hugepages_allow(uint64_t bytes)
 {
         uint64_t pages = (bytes + HUGE_PAGE - 1) / HUGE_PAGE;
-        char *before = file_read(OVERCOMMIT, NULL), *now;
-        int fd = open(OVERCOMMIT, O_WRONLY | O_CLOEXEC);
-        bool ok = fd >= 0;
 
         /* Never less than somebody else relies on. */
-        if (ok && strtoull(before, NULL, 10) < pages) {
-                now = format_text("%llu", (unsigned long long)pages);
-                undo_setting(OVERCOMMIT, before);
-                ok = write(fd, now, strlen(now)) == (ssize_t)strlen(now);
-                free(now);
-        }
-        if (fd >= 0)
-                close(fd);
-        free(before);
-        return ok;
+        if (number_in(OVERCOMMIT) >= pages)
+                return access(OVERCOMMIT, W_OK) == 0;
+        return set_number(OVERCOMMIT, pages);
+}
+
+bool hugepages_reserve(uint64_t bytes)
+{
+        static uint64_t others = UINT64_MAX;
+        uint64_t pages = (bytes + HUGE_PAGE - 1) / HUGE_PAGE;
+
+        if (others == UINT64_MAX)
+                others = number_in(SET_ASIDE);
+        if (number_in(SET_ASIDE) == others + pages)
+                return true;
+        if (!set_number(SET_ASIDE, others + pages))
+                return false;
+        /* The kernel takes any number, and sets aside what it finds of it. */
+        if (number_in(SET_ASIDE) == others + pages)
+                return true;
+        set_number(SET_ASIDE, others);
+        return false;
 }

@@ -30,4 +30,8 @@ unsigned process_threads(pid_t pid);
  * was set before is put back when the program ends (undo.h). */
 bool hugepages_allow(uint64_t bytes);
 
+/* Sets `bytes` of them aside (vm.nr_hugepages), beside what was set aside before the first call; instead of
+ * those of the call before. False where that is not allowed, or so many are not found. Put back likewise. */
+bool hugepages_reserve(uint64_t bytes);
+
 #endif
