@@ -4,12 +4,13 @@
 # check.sh PROGRAM...: runs test programs one after the other and sums up. A program that fails, or
 # says nothing of what it checked, fails the run; so does a skipped test under CI=true, unless
 # skips.txt allows it (README.md). A fuzz program replays its corpus. "cuda=PROGRAM" runs it with
-# stand-ins of a GPU for the host device.
+# stand-ins of a GPU for the host device. What a failed program said last is told again at the end,
+# where those look who have only that.
 set -u
 
 allowed=$(dirname "$0")/skips.txt
-output=$(mktemp)
-trap 'rm -f "$output"' EXIT
+output=$(mktemp) words=$(mktemp)
+trap 'rm -f "$output" "$words"' EXIT
 limit=${TEST_TIMEOUT:-900}
 passed=0 failed=0 skipped=0 failures=() took=
 
@@ -42,6 +43,11 @@ note_skips() {
         done < <(sed -n 's/^SKIP: //p' "$output")
 }
 
+fail() {
+        failures+=("$1")
+        { echo "# ${1%%: *}" && grep -v '^Running suite' "$output" | tail -n 20; } >>"$words"
+}
+
 for program in "$@"; do
         echo "# $program"
         began=$SECONDS
@@ -50,14 +56,14 @@ for program in "$@"; do
         took+="$((SECONDS - began)) s $program"$'\n'
         note_skips "$program"
         if ! count; then
-                failures+=("$program: exit status $status, no summary")
+                fail "$program: exit status $status, no summary"
                 failed=$((failed + 1))
         elif [ "$status" -ne 0 ]; then
-                failures+=("$program: exit status $status")
+                fail "$program: exit status $status"
         fi
 done
 echo "$SECONDS s in all; longest:"
 printf '%s' "$took" | sort -rn | head -8
-[ ${#failures[@]} -eq 0 ] || printf 'FAILED: %s\n' "${failures[@]}"
+[ ${#failures[@]} -eq 0 ] || { cat "$words" && printf 'FAILED: %s\n' "${failures[@]}"; }
 echo "$passed passed, $failed failed, $skipped skipped in $# programs"
 [ ${#failures[@]} -eq 0 ]
