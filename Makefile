@@ -140,7 +140,7 @@ tests: all $(TESTS) $(REPLAYS) $(FAKES) $(FAULT)
 # Sanitizer builds run the short set, and get more time for it.
 export STREAMERD_BUILD = $(BUILD)
 export STREAMERD_TEST_SHORT ?= $(if $(SANITIZE),1,0)
-export CK_TIMEOUT_MULTIPLIER ?= $(if $(SANITIZE),10,1)
+export CK_TIMEOUT_MULTIPLIER ?= $(if $(SANITIZE),10,2)
 export FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CI
 
 # What runs a second time with GPUs, which are stand-ins, in place of the host device: all that is about models
@@ -149,7 +149,7 @@ ON_GPU := arrival bad_files changes cli cli_held fairness generations hostile la
 CHECKS = $(TESTS) $(REPLAYS) $(ON_GPU:%=cuda=$(BUILD)/tests/integration/test_%)
 
 ## check        all tests: unit, integration (again on stand-ins for GPUs), the fuzz corpora, layers; ONLY=name
-##              runs the programs with that in their names
+##              runs the programs with that in their names, JOBS=n so many at a time
 check: tests layers
 	@tests/check.sh $(if $(ONLY),$(foreach t,$(CHECKS),$(if $(findstring $(ONLY),$(t)),$(t))),$(CHECKS))
 

@@ -215,28 +215,38 @@ END_TEST
  * started when work finds none idle, up to 16, and stay. */
 #define THREADS_MOST (1 + 2 * 16 + 1 + 16)
 
+static void load_and_unload(const char *path, uint64_t used)
+{
+        client_load(client, path, "again");
+        streamer_detach(client_attach(client, "again"));
+        client_unload(client, "again");
+        client_load_fails(client, stage_path("missing.safetensors"), "missing", STREAMER_ENOENT, NULL);
+        client_wait_used(client, used);
+}
+
+/* Pools grow to what they need when chance has it so, each thread with a stack and a heap of its own:
+ * once. What a load leaves behind is there after every stretch. */
 START_TEST(many_loads_leave_no_memory_descriptor_or_thread_behind)
 {
         struct model *m = model_mixed(10, 4 * MIB);
         const char *path = stage_write(m, "again.safetensors");
-        uint64_t used = client_used(client), memory = 0;
+        uint64_t used = client_used(client), memory, least_growth = UINT64_MAX;
         unsigned fds = 0;
 
-        for (int i = 0; i < 60; i++) {
-                client_load(client, path, "again");
-                streamer_detach(client_attach(client, "again"));
-                client_unload(client, "again");
-                client_load_fails(client, stage_path("missing.safetensors"), "missing", STREAMER_ENOENT, NULL);
-                client_wait_used(client, used);
-                if (i == 20) {
-                        memory = stage_memory();
+        for (int stretch = 0; stretch < 6 && least_growth > MIB / 2; stretch++) {
+                memory = stage_memory();
+                for (int i = 0; i < 20; i++)
+                        load_and_unload(path, used);
+                uint64_t after = stage_memory(), growth = after > memory ? after - memory : 0;
+                if (growth < least_growth)
+                        least_growth = growth;
+                if (stretch == 0)
                         fds = process_fds(stage.pid);
-                }
         }
+        ck_assert_uint_le(least_growth, MIB / 2);
         client_unload(client, "missing");
         ck_assert_uint_le(process_fds(stage.pid), fds);
         ck_assert_uint_le(process_threads(stage.pid), THREADS_MOST);
-        ck_assert_uint_le(stage_memory(), memory + MIB);
 }
 END_TEST
 

@@ -110,16 +110,12 @@ END_TEST
 
 /* ---- on a loop ---- */
 
-/* What comes before the first turn has ended is nobody's: a timer that is due at once would be. */
 static void hold_up(uv_timer_t *timer)
 {
-        const struct stall_watch *watch = timer->data;
-        if (watch->stall.last.now_ns == 0)
-                return;
+        (void)timer;
         uint64_t until = now_ns() + 30 * MS;
         while (now_ns() < until)
                 ;
-        uv_close((uv_handle_t *)timer, NULL);
 }
 
 START_TEST(a_callback_that_takes_its_time_shows)
@@ -128,11 +124,11 @@ START_TEST(a_callback_that_takes_its_time_shows)
         uv_timer_t timer;
         stall_watch_start(&watch, &core_loop);
         uv_timer_init(&core_loop, &timer);
-        timer.data = &watch;
         uv_timer_start(&timer, hold_up, 1, 1);
-        core_until(watch.stall.longest_ns >= 30 * MS);
-        ck_assert_uint_gt(watch.stall.longest_own_ns, 0); /* it ran, whoever else did */
+        /* Time without a processor before a turn began may be taken off it: some turn has less of that. */
+        core_until(watch.stall.longest_ns >= 30 * MS && watch.stall.longest_own_ns > 0);
         ck_assert_uint_le(watch.stall.longest_own_ns, watch.stall.longest_ns);
+        uv_close((uv_handle_t *)&timer, NULL);
         uv_close((uv_handle_t *)&watch.prepare, NULL);
         core_settle();
         stall_watch_deinit(&watch);
