@@ -210,13 +210,11 @@ static void handle_command(struct server *s)
 
         if (read(s->commands, &c, sizeof(c)) != sizeof(c))
                 _exit(0);
+        if (c.what != HOLD)
+                s->fail_from = c.what == FAIL ? s->hold_from : UINT64_MAX;
         s->hold_from = c.what == HOLD ? c.from : UINT64_MAX;
         if (c.what == HOLD)
                 return;
-        s->fail_from = UINT64_MAX;
-        for (size_t i = 0; c.what == FAIL && i < s->n_held; i++)
-                if (s->held[i].offset < s->fail_from)
-                        s->fail_from = s->held[i].offset;
         for (size_t i = 0; i < s->n_held; i++)
                 answer_read(s, &s->held[i]);
         s->n_held = 0;

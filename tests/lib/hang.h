@@ -36,6 +36,6 @@ void hang_stop(struct hang *h); /* held reads fail; unmounts */
 void hang_hold(struct hang *h, uint64_t from);
 void hang_wait_held(struct hang *h); /* until a read is held; fails after 20 s */
 void hang_release(struct hang *h);
-void hang_fail(struct hang *h); /* held reads answer EIO, as do later ones from there on */
+void hang_fail(struct hang *h); /* held reads answer EIO, as do later ones that would have been held */
 
 #endif
