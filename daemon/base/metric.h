@@ -51,6 +51,7 @@ enum metric_label {
         M(READ_TIME,       COUNTER_SECONDS, "streamerd_read_seconds_total", NONE,   "Time that blocks of loads that became ready were being read") \
         M(READ_ROOM,       COUNTER_SECONDS, "streamerd_read_room_seconds_total", NONE, "Time that they could have been: length times depth of these loads") \
         M(RETRIES,         COUNTER, "streamerd_retries_total",             CAUSE,   "Requests to a web server or a store that were made again, by what became of the one before") \
+        M(PAUSES,          COUNTER, "streamerd_pauses_total",              NONE,    "Times that a request to a web server or a store was not read on for want of a free slot of the staging ring") \
         M(RING_BYTES,      GAUGE,   "streamerd_ring_bytes",                NONE,    "Bytes of the staging ring") \
         M(RING_SLOTS,      GAUGE,   "streamerd_ring_slots",                NONE,    "Slots of the staging ring") \
         M(RING_USED,       GAUGE,   "streamerd_ring_used_slots",           NONE,    "Slots of the staging ring that are in use") \

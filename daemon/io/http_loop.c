@@ -54,6 +54,8 @@ void http_transfer_go_on(struct http_transfer *t)
                 return;
         t->paused = false;
         t->moved_ns = now_ns();
+        /* What was kept comes at once. A verdict on it is libcurl's answer here, and is told to nobody else: the
+         * next turn ends it. */
         curl_easy_pause(t->easy, CURLPAUSE_CONT);
 }
 
@@ -87,11 +89,10 @@ static bool tend_one(struct http_loop *loop, uint64_t now)
                         t->moved_ns = since;
                         return true;
                 }
-                if (t->in_multi && !stalled(t, now))
+                bool over = t->judged || t->enough;
+                if (!over && !stalled(t, now))
                         continue;
-                if (!t->judged && !stalled(t, now))
-                        continue;
-                if (!t->judged) {
+                if (!over) {
                         error_set(&t->error, STREAMER_EFAILED, "no byte for %.1f s%s (%s)",
                                   (double)http_opts(t->http)->stall_ns / 1e9, t->in_multi ? "" : ", no credentials yet",
                                   t->request.shown);
@@ -115,10 +116,12 @@ void http_loop_run(struct http_loop *loop, unsigned timeout_ms)
 {
         struct curl_waitfd event = {.fd = loop->event, .events = CURL_WAIT_POLLIN};
         int running;
-        while (tend_one(loop, now_ns()))
-                ;
+        /* What waits for this thread, which may have been kept from it for long, has not stalled. */
+        uint64_t since = now_ns();
         curl_multi_perform(loop->multi, &running);
         read_messages(loop);
+        while (tend_one(loop, since))
+                ;
         curl_multi_poll(loop->multi, &event, 1, (int)timeout_ms, NULL);
         drain_event(loop);
         curl_multi_perform(loop->multi, &running);

@@ -41,7 +41,6 @@ struct range {
         struct attempt first, hedge;
         unsigned char *hedge_to;
         uint32_t file;
-        size_t eaten; /* bytes of what comes again after a pause that were taken before it */
         struct http_retry retry;
         bool waiting; /* for its next try */
 
@@ -76,7 +75,6 @@ static struct range *range_new(struct http_thread *self)
         }
         range->retry = (struct http_retry){0};
         range->waiting = range->held = false;
-        range->eaten = 0;
         return range;
 }
 
@@ -217,12 +215,11 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
 {
         struct range *range = container_of(t, struct attempt, transfer)->range;
         uint64_t end = t->request.offset + t->received + n; /* in the object */
-        size_t done = range->eaten;
-        range->eaten = 0;
+        size_t done = 0;
         __atomic_store_n(&job_of(range)->moved_ns, t->moved_ns, __ATOMIC_RELAXED);
         while (done < n) {
                 if (!have_block(range, &t->error)) {
-                        range->eaten = done;
+                        t->taken = done;
                         if (t->error.code != 0)
                                 return HTTP_BROKEN;
                         return run_over(range) ? HTTP_ENOUGH : HTTP_PAUSE;
@@ -344,7 +341,6 @@ static void try_first(struct range *range)
         uint64_t from, to;
         range->waiting = false;
         range->begun_ns = now_ns();
-        range->eaten = 0;
         if (!what_is_left(range, &from, &to)) {
                 range_over(range, NULL);
                 return;

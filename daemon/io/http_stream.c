@@ -25,8 +25,7 @@ struct stream {
         struct http_transfer transfer;
         bool running; /* the transfer is in the loop */
         uint32_t file;
-        uint64_t at;    /* offset in the object of the next byte */
-        uint64_t eaten; /* bytes of what comes again after a pause that were taken before it */
+        uint64_t at; /* offset in the object of the next byte */
 
         struct ticket ticket; /* where have_ticket */
         bool have_ticket;
@@ -83,12 +82,11 @@ static size_t feed(struct stream *s, const unsigned char *data, size_t n)
 static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *data, size_t n)
 {
         struct stream *s = container_of(t, struct stream, transfer);
-        size_t done = (size_t)s->eaten;
-        s->eaten = 0;
+        size_t done = 0;
         __atomic_store_n(&http_job(s->job)->moved_ns, t->moved_ns, __ATOMIC_RELAXED);
         while (done < n) {
                 if (!take_ticket(s)) {
-                        s->eaten = done;
+                        t->taken = done;
                         return s->error.code != 0 ? HTTP_ENOUGH : HTTP_PAUSE;
                 }
                 if (s->ticket.block->file != s->file)
@@ -146,7 +144,7 @@ static void begin(struct stream *s)
         struct http_transfer *t = &s->transfer;
         s->waiting = false;
         s->file = s->ticket.block->file;
-        s->at = s->eaten = 0;
+        s->at = 0;
         reader_fill_begin(&s->ticket, &s->fill);
         t->http = remote_http(object_of(s));
         t->buffer_size = BUFFER;

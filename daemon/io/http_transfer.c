@@ -194,10 +194,14 @@ static size_t pass_on(struct http_transfer *t, const unsigned char *data, size_t
                 wrong_range(t, "more bytes than its range", header(t, "Content-Range"));
                 return 0;
         }
+        t->taken = 0;
         switch (wanted > 0 ? t->bytes(t, data + skipped, wanted) : HTTP_MORE) {
         case HTTP_PAUSE:
-                t->skip += skipped;
+                /* libcurl brings all of them again. */
+                t->skip += skipped + t->taken;
+                t->received += t->taken;
                 t->paused = true;
+                metric_add(METRIC_PAUSES, 1);
                 return CURL_WRITEFUNC_PAUSE;
         case HTTP_BROKEN:
                 http_transfer_judge(t, HTTP_FAILED);

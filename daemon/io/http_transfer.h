@@ -16,8 +16,8 @@
 
 enum http_outcome { HTTP_OK, HTTP_AGAIN, HTTP_FAILED };
 
-/* What bytes() answers. ENOUGH: the rest is not wanted, and the transfer is a success. PAUSE: nothing was
- * taken; they come again after http_transfer_go_on(). */
+/* What bytes() answers. ENOUGH: the rest is not wanted, and the transfer is a success. PAUSE: of these bytes
+ * `taken` were; the others come again after http_transfer_go_on(). */
 enum http_sink { HTTP_MORE, HTTP_PAUSE, HTTP_ENOUGH, HTTP_BROKEN };
 
 struct http_transfer {
@@ -36,6 +36,7 @@ struct http_transfer {
 
         struct http_answer answer;
         struct error error;
+        size_t taken;      /* set by bytes() that pauses */
         uint64_t received; /* bytes that were passed on */
         uint64_t moved_ns; /* when a byte came last */
         unsigned hops;     /* redirects followed */
