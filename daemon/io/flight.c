@@ -14,12 +14,21 @@ static struct copier *copier_of(struct flights *flights, struct device *device, 
         return *copier;
 }
 
+int flights_init(struct flights *flights, struct reader *reader, unsigned most)
+{
+        *flights = (struct flights){.reader = reader, .most = most};
+        flights->oldest_first = calloc(most, sizeof(*flights->oldest_first));
+        return flights->oldest_first != NULL ? 0 : -1;
+}
+
 void flights_deinit(struct flights *flights)
 {
         require(flights->n == 0);
         for (size_t i = 0; i < FLIGHT_DEVICES; i++)
                 if (flights->copiers[i] != NULL)
                         flights->copiers[i]->ops->copier_free(flights->copiers[i]);
+        free(flights->oldest_first);
+        *flights = (struct flights){0};
 }
 
 /* A block on its way to one target. */
@@ -112,7 +121,7 @@ static void start_one(struct flights *flights, struct flight *flight, struct rea
 int flights_start(struct flights *flights, const struct ticket *ticket, const unsigned char *data)
 {
         const struct read_job *job = ticket->job;
-        require(flights->n < FLIGHTS_MAX);
+        require(!flights_full(flights));
         struct flight *flight = &flights->oldest_first[flights->n];
         flight->ticket = *ticket;
         flight->n = 0;

@@ -10,7 +10,6 @@
 
 #include "daemon/io/reader.h"
 
-#define FLIGHTS_MAX 2 /* slots of one thread: one filled, one copied */
 #define FLIGHT_DEVICES 64
 
 struct flight_copy {
@@ -28,11 +27,19 @@ struct flight {
 struct flights {
         struct reader *reader;
         struct copier *copiers[FLIGHT_DEVICES]; /* by device number, made when first used */
-        struct flight oldest_first[FLIGHTS_MAX];
-        unsigned n;
+        struct flight *oldest_first;
+        unsigned n, most;
 };
 
-void flights_deinit(struct flights *flights); /* none may be in flight */
+/* 0, or -1: no memory. */
+int flights_init(struct flights *flights, struct reader *reader, unsigned most);
+void flights_deinit(struct flights *flights); /* none may be in flight; accepts a zeroed one */
+
+/* There is no place for another. */
+static inline bool flights_full(const struct flights *flights)
+{
+        return flights->n == flights->most;
+}
 
 /* Starts the copies of a slot's block, whose bytes begin at `data`. 1: in flight, and the ticket is
  * taken over; 0: nothing of it is (copied at once, or failed). */

@@ -19,6 +19,7 @@
 #define STACK_SIZE (512 * KiB)
 #define PLACES 32u /* ranges of one thread */
 #define COPY_TICK_MS 2u
+#define FLIGHTS 256u   /* slots on their way to devices, of one thread; of more, which are many GiB, it waits for one */
 #define IDLE_MS 15000u /* then connections are closed, and handles freed */
 
 /* ---- blocks ---- */
@@ -85,7 +86,7 @@ void http_block_done(struct http_thread *self, struct ticket *ticket, const unsi
         reader_read_took(ticket, took_ns);
         pace_landed(self->reader, ticket, took_ns);
         if (ticket->slot != NULL) {
-                while (self->flights.n == FLIGHTS_MAX) {
+                while (flights_full(&self->flights)) {
                         flights_wait(&self->flights);
                         flights_reap(&self->flights);
                 }
@@ -152,14 +153,6 @@ static void look(struct http_thread *self)
                 ;
 }
 
-static void tend_copies(struct http_thread *self)
-{
-        if (self->flights.n > 0 && list_empty(&self->ranges))
-                flights_wait(&self->flights);
-        if (self->flights.n > 0)
-                flights_reap(&self->flights);
-}
-
 static void forget(struct http_thread *self)
 {
         ranges_forget(self);
@@ -178,7 +171,7 @@ static void turn(struct http_thread *self, bool *idle)
 {
         look(self);
         streams_tend(self);
-        tend_copies(self);
+        flights_reap(&self->flights);
         unsigned wait_ms = ranges_tend(self);
         bool busy = !list_empty(&self->ranges) || streams_wait(self) || self->flights.n > 0;
         if (!busy && __atomic_load_n(&self->look, __ATOMIC_RELAXED))
@@ -224,11 +217,15 @@ static bool http_start(struct reader *reader)
 {
         struct error error = {0};
         struct http_thread *self = calloc(1, sizeof(*self));
-        if (self == NULL || http_loop_init(&self->loop, &error) < 0) {
+        unsigned slots = reader->staging.n_slots;
+        if (self == NULL || flights_init(&self->flights, reader, slots < FLIGHTS ? slots : FLIGHTS) < 0 ||
+            http_loop_init(&self->loop, &error) < 0) {
+                if (self != NULL)
+                        flights_deinit(&self->flights);
                 free(self);
                 return false;
         }
-        self->reader = self->flights.reader = reader;
+        self->reader = reader;
         list_init(&self->ranges);
         list_init(&self->spare);
         list_init(&self->streams);
@@ -239,6 +236,7 @@ static bool http_start(struct reader *reader)
         bool ok = pthread_create(&self->thread, &attr, http_main, self) == 0;
         pthread_attr_destroy(&attr);
         if (!ok) {
+                flights_deinit(&self->flights);
                 http_loop_deinit(&self->loop);
                 free(self);
                 return false;

@@ -15,6 +15,7 @@
 #endif
 #define PAGE UINT64_C(4096)
 #define STACK_SIZE (256 * KiB)
+#define FLIGHTS 2u /* slots of one thread: one filled, one copied */
 /* Buffered reads are hashed after each piece of this size, while it is in the L2 cache. */
 #define BUFFERED_PIECE (512 * KiB)
 
@@ -342,7 +343,7 @@ static bool next_block(struct pread_thread *self, struct ticket *ticket)
                         flights_reap(flights);
                 if (flights->n == 0)
                         return reader_take(self->reader, READ_PREAD, self->node, ticket);
-                if (flights->n < FLIGHTS_MAX && reader_try(self->reader, READ_PREAD, self->node, ticket))
+                if (!flights_full(flights) && reader_try(self->reader, READ_PREAD, self->node, ticket))
                         return true;
                 wait_for_copy(self);
         }
@@ -374,15 +375,17 @@ static bool pread_start(struct reader *reader)
         struct pread_thread *self = calloc(1, sizeof(*self));
         if (self == NULL)
                 return false;
-        self->reader = self->flights.reader = reader;
+        self->reader = reader;
         self->bounce = aligned_alloc(PAGE, 2 * PAGE);
+        bool ok = flights_init(&self->flights, reader, FLIGHTS) == 0 && self->bounce != NULL;
         pthread_attr_t attr;
         pthread_attr_init(&attr);
         pthread_attr_setstacksize(&attr, STACK_SIZE);
         self->node = reader_place_thread(reader, &attr);
-        bool ok = self->bounce != NULL && pthread_create(&self->thread, &attr, pread_main, self) == 0;
+        ok = ok && pthread_create(&self->thread, &attr, pread_main, self) == 0;
         pthread_attr_destroy(&attr);
         if (!ok) {
+                flights_deinit(&self->flights);
                 free(self->bounce);
                 free(self);
                 return false;
