@@ -561,15 +561,7 @@ static const struct {
 
 static double retries(const char *cause)
 {
-        json_t *reply = client_call(client, "metrics", NULL);
-        const char *text = json_string_value(json_object_get(reply, "text"));
-        char *series = format_text("\nstreamerd_retries_total{cause=\"%s\"} ", cause);
-        const char *at = text != NULL ? strstr(text, series) : NULL;
-        ck_assert_msg(at != NULL, "no series %s", series);
-        double value = strtod(at + strlen(series), NULL);
-        free(series);
-        json_decref(reply);
-        return value;
+        return client_metric(client, format_text("streamerd_retries_total{cause=\"%s\"}", cause));
 }
 
 START_TEST(what_lasts_fails_with_its_name)

@@ -22,7 +22,7 @@
 struct proxy_loop {
         uv_loop_t loop;
         uv_tcp_t listener;
-        uv_async_t stop, release;
+        uv_async_t stop, release, cut;
         struct conn *held; /* newest first */
         struct proxy *proxy;
 };
@@ -509,10 +509,22 @@ static void close_one(uv_handle_t *handle, void *arg)
 {
         struct proxy_loop *own = arg;
         if (handle == (uv_handle_t *)&own->listener || handle == (uv_handle_t *)&own->stop ||
-            handle == (uv_handle_t *)&own->release)
+            handle == (uv_handle_t *)&own->release || handle == (uv_handle_t *)&own->cut)
                 uv_close(handle, NULL);
         else if (!uv_is_closing(handle))
                 conn_close(handle->data);
+}
+
+static void reset_one(uv_handle_t *handle, void *arg)
+{
+        (void)arg;
+        if (handle->type == UV_TIMER && !uv_is_closing(handle)) /* one of each connection */
+                conn_reset(handle->data);
+}
+
+static void on_cut(uv_async_t *async)
+{
+        uv_walk(async->loop, reset_one, NULL);
 }
 
 static void on_stop(uv_async_t *async)
@@ -539,6 +551,7 @@ void proxy_start(struct proxy *p, unsigned upstream)
         uv_tcp_init(&own->loop, &own->listener);
         uv_async_init(&own->loop, &own->stop, on_stop);
         uv_async_init(&own->loop, &own->release, on_release);
+        uv_async_init(&own->loop, &own->cut, on_cut);
         own->listener.data = own->stop.data = own->release.data = own;
         uv_ip4_addr("127.0.0.1", 0, &at);
         if (uv_tcp_bind(&own->listener, (const struct sockaddr *)&at, 0) != 0 ||
@@ -636,6 +649,11 @@ void proxy_release(struct proxy *p)
         p->n_held = 0;
         pthread_mutex_unlock(&p->mutex);
         uv_async_send(&p->loop->release);
+}
+
+void proxy_cut(struct proxy *p)
+{
+        uv_async_send(&p->loop->cut);
 }
 
 const char *proxy_url(const struct proxy *p, const char *path)

@@ -88,6 +88,8 @@ unsigned proxy_accepted(struct proxy *p);
  * block), "GET /path?list" (with a query); "x3" behind those that are three. Never freed. */
 char *proxy_held(struct proxy *p);
 void proxy_release(struct proxy *p);
+/* Resets all connections, those of which an answer is under way, too; new ones are welcome. */
+void proxy_cut(struct proxy *p);
 /* Never freed. */
 const char *proxy_url(const struct proxy *p, const char *path);
 

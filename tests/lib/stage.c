@@ -323,6 +323,20 @@ uint64_t client_used(streamer_client *c)
         return used;
 }
 
+double client_metric(streamer_client *c, const char *series)
+{
+        json_t *reply = client_call(c, "metrics", NULL);
+        const char *text = json_text(reply, "text");
+        char *line = format_text("\n%s ", series);
+        const char *at = strstr(text, line);
+        if (at == NULL)
+                die("no series %s", series);
+        double value = strtod(at + strlen(line), NULL);
+        free(line);
+        json_decref(reply);
+        return value;
+}
+
 const char *client_state(streamer_client *c, const char *name)
 {
         static char state[32];

@@ -68,6 +68,7 @@ json_t *client_call(streamer_client *c, const char *verb, const char *args);
 int client_call_code(streamer_client *c, const char *verb, const char *args);
 uint64_t client_leases(streamer_client *c);                     /* in all */
 uint64_t client_used(streamer_client *c);                       /* bytes of the first device */
+double client_metric(streamer_client *c, const char *series);   /* "NAME" or "NAME{label=\"value\"}" */
 const char *client_state(streamer_client *c, const char *name); /* "" if it is not there; static */
 
 /* A member of what was said: "" and 0 where it is not there. */
