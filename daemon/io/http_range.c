@@ -10,51 +10,18 @@
  * Bytes that came before a failure stay: they are of the version that each answer is checked for. A run may
  * become shorter while it is under way, since the reader splits it for who has nothing else to do; its
  * connection is closed where it ends then.
- *
- * A straggler near the end of a load, when there is nothing else to take, first leaves the rest of its run
- * to another request; its last block gets a hedge: a second request over another connection, into a slot of
- * its own. Whichever is whole first wins; a hedge's bytes are moved to their place only then, and hashed
- * there, so that the loser's are never seen.
  */
-#include "daemon/io/http_thread.h"
+#include "daemon/io/http_range.h"
 
-#include "daemon/base/log.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http_policy.h"
-
-#include <string.h>
 
 #define MS UINT64_C(1000000)
 #define BUFFER (256u * 1024)
 
-struct attempt {
-        struct http_transfer transfer;
-        struct range *range;
-        char *led;
-        bool busy;
-};
-
-struct range {
-        struct list link;
-        struct http_thread *thread;
-        struct read_run run;
-        struct attempt first, hedge;
-        unsigned char *hedge_to;
-        uint32_t file;
-        struct http_retry retry;
-        bool waiting; /* for its next try */
-
-        /* The block at hand, where `held`: */
-        bool held;
-        struct ticket ticket;
-        unsigned char *to;
-        struct fill fill;
-        uint64_t begun_ns; /* it, or the present try for it */
-};
-
 /* ---- ranges ---- */
 
-static struct range *range_new(struct http_thread *self)
+struct range *range_new(struct http_thread *self)
 {
         struct range *range;
         if (!list_empty(&self->spare)) {
@@ -84,28 +51,20 @@ static void drop_led(struct attempt *a)
         a->led = NULL;
 }
 
-static void cancel(struct attempt *a)
+void attempt_cancel(struct attempt *a)
 {
         if (a->busy)
                 http_loop_remove(&a->range->thread->loop, &a->transfer);
         a->busy = false;
 }
 
-static void give_hedge_slot(struct range *range)
-{
-        if (range->hedge_to != NULL)
-                reader_slot_put(range->thread->reader, range->hedge_to);
-        range->hedge_to = NULL;
-}
-
-/* No block is at hand. An error is the whole job's. */
-static void range_over(struct range *range, const struct error *error)
+void range_over(struct range *range, const struct error *error)
 {
         struct http_thread *self = range->thread;
         require(!range->held);
-        cancel(&range->first);
-        cancel(&range->hedge);
-        give_hedge_slot(range);
+        attempt_cancel(&range->first);
+        attempt_cancel(&range->hedge);
+        hedge_give_slot(range);
         reader_run_end(self->reader, &range->run, error);
         drop_led(&range->first);
         drop_led(&range->hedge);
@@ -129,8 +88,8 @@ static void range_lost(struct range *range, const struct error *error)
         struct http_thread *self = range->thread;
         struct error why = error != NULL ? *error : (struct error){0};
         bool failed = error != NULL || http_job_cut_short(self, range->run.job, &why);
-        cancel(&range->first); /* before its block's memory is another's */
-        cancel(&range->hedge);
+        attempt_cancel(&range->first); /* before its block's memory is another's */
+        attempt_cancel(&range->hedge);
         if (range->held)
                 reader_give(self->reader, &range->ticket, failed ? &why : NULL);
         range->held = false;
@@ -170,7 +129,7 @@ static bool have_block(struct range *range, struct error *error)
         return taken && block_begin(range, error);
 }
 
-static size_t feed(struct range *range, const unsigned char *data, size_t n)
+size_t range_feed(struct range *range, const unsigned char *data, size_t n)
 {
         uint64_t left = range->ticket.block->len - range->fill.have;
         size_t taken = left < n ? (size_t)left : n;
@@ -178,7 +137,7 @@ static size_t feed(struct range *range, const unsigned char *data, size_t n)
         return taken;
 }
 
-static void land(struct range *range)
+void range_land(struct range *range)
 {
         struct ticket ticket = range->ticket;
         range->held = false;
@@ -188,20 +147,10 @@ static void land(struct range *range)
 
 /* ---- answers ---- */
 
-static struct http_job *job_of(const struct range *range)
-{
-        return http_job(range->run.job);
-}
-
-static const struct object *object_of(const struct range *range)
-{
-        return &range->run.job->objects[range->file];
-}
-
 static enum http_outcome on_accept(struct http_transfer *t)
 {
         struct attempt *a = container_of(t, struct attempt, transfer);
-        const struct object *object = object_of(a->range);
+        const struct object *object = range_object(a->range);
         http_answered(a->range->thread, a->range->run.job, http_transfer_answered_ns(t));
         if (remote_check_answer(object, &t->answer, &t->error) < 0)
                 return HTTP_FAILED;
@@ -216,7 +165,7 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
         struct range *range = container_of(t, struct attempt, transfer)->range;
         uint64_t end = t->request.offset + t->received + n; /* in the object */
         size_t done = 0;
-        __atomic_store_n(&job_of(range)->moved_ns, t->moved_ns, __ATOMIC_RELAXED);
+        __atomic_store_n(&range_job(range)->moved_ns, t->moved_ns, __ATOMIC_RELAXED);
         while (done < n) {
                 if (!have_block(range, &t->error)) {
                         t->taken = done;
@@ -224,20 +173,12 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
                                 return HTTP_BROKEN;
                         return run_over(range) ? HTTP_ENOUGH : HTTP_PAUSE;
                 }
-                done += feed(range, data + done, n - done);
+                done += range_feed(range, data + done, n - done);
                 if (range->fill.have == range->ticket.block->len)
-                        land(range);
+                        range_land(range);
         }
         bool shorter = !range->held && end < t->request.offset + t->request.len && run_over(range);
         return shorter ? HTTP_ENOUGH : HTTP_MORE;
-}
-
-static enum http_sink on_hedge_bytes(struct http_transfer *t, const unsigned char *data, size_t n)
-{
-        struct range *range = container_of(t, struct attempt, transfer)->range;
-        memcpy(range->hedge_to + t->received, data, n);
-        __atomic_store_n(&job_of(range)->moved_ns, t->moved_ns, __ATOMIC_RELAXED);
-        return HTTP_MORE;
 }
 
 /* A link that redirects led to once, and that no longer serves, is no failure of the object's. */
@@ -245,7 +186,7 @@ static bool led_astray(struct attempt *a)
 {
         if (a->led == NULL)
                 return false;
-        remote_set_led(object_of(a->range), NULL);
+        remote_set_led(range_object(a->range), NULL);
         drop_led(a);
         return true;
 }
@@ -256,7 +197,7 @@ static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
         struct range *range = a->range;
         a->busy = false;
         if (t->answer.led != NULL)
-                remote_set_led(object_of(range), t->answer.led);
+                remote_set_led(range_object(range), t->answer.led);
         if (!range->held && run_over(range)) {
                 range_over(range, NULL);
                 return;
@@ -274,29 +215,12 @@ static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
                 range_lost(range, &t->error);
 }
 
-static void on_hedge_done(struct http_transfer *t, enum http_outcome outcome)
-{
-        struct attempt *a = container_of(t, struct attempt, transfer);
-        struct range *range = a->range;
-        a->busy = false;
-        if (outcome != HTTP_OK) { /* the first goes on alone */
-                give_hedge_slot(range);
-                return;
-        }
-        cancel(&range->first);
-        log_debug("a hedge won (%s)", object_of(range)->path);
-        reader_fill_begin(&range->ticket, &range->fill);
-        feed(range, range->hedge_to, range->ticket.block->len);
-        land(range);
-        range_over(range, NULL);
-}
-
 /* ---- tries ---- */
 
-static void ask(struct attempt *a, uint64_t from, uint64_t to)
+void range_ask(struct attempt *a, uint64_t from, uint64_t to)
 {
         struct range *range = a->range;
-        const struct object *object = object_of(range);
+        const struct object *object = range_object(range);
         struct http_transfer *t = &a->transfer;
         bool first = a == &range->first;
         drop_led(a);
@@ -306,16 +230,11 @@ static void ask(struct attempt *a, uint64_t from, uint64_t to)
         t->fresh = !first;
         t->buffer_size = BUFFER;
         t->accept = on_accept;
-        t->bytes = first ? on_bytes : on_hedge_bytes;
-        t->done = first ? on_first_done : on_hedge_done;
+        t->bytes = first ? on_bytes : hedge_bytes;
+        t->done = first ? on_first_done : hedge_done;
         remote_request(object, from, to - from, &t->request);
         a->busy = true;
         http_loop_add(&range->thread->loop, t);
-}
-
-static uint64_t end_of(const struct plan_block *block)
-{
-        return block->file_off + block->len;
 }
 
 /* What is left of the run. False: nothing is. */
@@ -332,11 +251,11 @@ static bool what_is_left(struct range *range, uint64_t *from, uint64_t *to)
         const struct plan_block *block = range->held ? range->ticket.block : &blocks[range->run.next];
         range->file = block->file;
         *from = range->held ? block->file_off + range->fill.have : block->file_off;
-        *to = over ? end_of(block) : end_of(&blocks[end - 1]);
+        *to = over ? block_end(block) : block_end(&blocks[end - 1]);
         return true;
 }
 
-static void try_first(struct range *range)
+void range_try(struct range *range)
 {
         uint64_t from, to;
         range->waiting = false;
@@ -345,7 +264,7 @@ static void try_first(struct range *range)
                 range_over(range, NULL);
                 return;
         }
-        ask(&range->first, from, to);
+        range_ask(&range->first, from, to);
 }
 
 bool range_take(struct http_thread *self)
@@ -362,46 +281,10 @@ bool range_take(struct http_thread *self)
         }
         list_append(&self->ranges, &range->link);
         if (block_begin(range, &error))
-                try_first(range);
+                range_try(range);
         else
                 range_lost(range, &error);
         return true;
-}
-
-/* ---- stragglers ---- */
-
-static void leave_the_rest(struct range *range)
-{
-        struct http_thread *self = range->thread;
-        struct range *other = range_new(self);
-        if (other == NULL)
-                return;
-        reader_lock(self->reader);
-        reader_run_move_locked(&range->run, &other->run);
-        self->n++;
-        reader_unlock(self->reader);
-        list_append(&self->ranges, &other->link);
-        try_first(other);
-}
-
-/* With nothing left to take, and a slot that nobody needs. */
-static void maybe_hedge(struct range *range, uint64_t now)
-{
-        struct reader *reader = range->thread->reader;
-        const struct read_job *job = range->run.job;
-        if (!range->first.busy || !range->held || range->hedge.busy || now - range->begun_ns < HTTP_TICK_MS * MS)
-                return;
-        reader_lock(reader);
-        uint64_t after = http_pace_straggler(&http_job(job)->pace);
-        bool late = after > 0 && now - range->begun_ns > after && job->next == job->plan->n_blocks;
-        bool last = reader_run_over_locked(&range->run);
-        reader_unlock(reader);
-        if (late && !last)
-                leave_the_rest(range);
-        if (!late || !last || (range->hedge_to = reader_slot_get(reader)) == NULL)
-                return;
-        log_debug("a hedge for a range of %.1f s (%s)", (double)(now - range->begun_ns) / 1e9, object_of(range)->path);
-        ask(&range->hedge, range->ticket.block->file_off, end_of(range->ticket.block));
 }
 
 /* ---- all of a thread's ---- */
@@ -437,11 +320,11 @@ unsigned ranges_tend(struct http_thread *self)
         list_each_safe (pos, &self->ranges) {
                 struct range *range = container_of(pos, struct range, link);
                 if (range->waiting && range->retry.at_ns <= now)
-                        try_first(range);
+                        range_try(range);
                 else if (range->waiting && range->retry.at_ns - now < next)
                         next = range->retry.at_ns - now;
                 else
-                        maybe_hedge(range, now);
+                        hedge_if_late(range, now);
         }
         return (unsigned)((next + MS - 1) / MS);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A network thread, and what it has in flight: private to reader_http.c, http_range.c and
+ * A network thread, and what it has in flight: private to reader_http.c, http_range.c, http_hedge.c and
  * http_stream.c (servers that know no ranges).
  */
 #ifndef DAEMON_IO_HTTP_THREAD_H

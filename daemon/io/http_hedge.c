@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A straggler near the end of a load, when there is nothing else to take, first leaves the rest of its run
+ * to another request; its last block gets a hedge: a second request over another connection, into a slot of
+ * its own. Whichever is whole first wins; a hedge's bytes are moved to their place only then, and hashed
+ * there, so that the loser's are never seen.
+ */
+#include "daemon/io/http_range.h"
+
+#include "daemon/base/log.h"
+
+#include <string.h>
+
+#define MS UINT64_C(1000000)
+
+/* ---- who is late ---- */
+
+static void leave_the_rest(struct range *range)
+{
+        struct http_thread *self = range->thread;
+        struct range *other = range_new(self);
+        if (other == NULL)
+                return;
+        reader_lock(self->reader);
+        reader_run_move_locked(&range->run, &other->run);
+        self->n++;
+        reader_unlock(self->reader);
+        list_append(&self->ranges, &other->link);
+        range_try(other);
+}
+
+void hedge_if_late(struct range *range, uint64_t now)
+{
+        struct reader *reader = range->thread->reader;
+        const struct read_job *job = range->run.job;
+        if (!range->first.busy || !range->held || range->hedge.busy || now - range->begun_ns < HTTP_TICK_MS * MS)
+                return;
+        reader_lock(reader);
+        uint64_t after = http_pace_straggler(&http_job(job)->pace);
+        bool late = after > 0 && now - range->begun_ns > after && job->next == job->plan->n_blocks;
+        bool last = reader_run_over_locked(&range->run);
+        reader_unlock(reader);
+        if (late && !last)
+                leave_the_rest(range);
+        if (!late || !last || (range->hedge_to = reader_slot_get(reader)) == NULL)
+                return;
+        log_debug("a hedge for a range of %.1f s (%s)", (double)(now - range->begun_ns) / 1e9,
+                  range_object(range)->path);
+        range_ask(&range->hedge, range->ticket.block->file_off, block_end(range->ticket.block));
+}
+
+/* ---- the second request ---- */
+
+void hedge_give_slot(struct range *range)
+{
+        if (range->hedge_to != NULL)
+                reader_slot_put(range->thread->reader, range->hedge_to);
+        range->hedge_to = NULL;
+}
+
+enum http_sink hedge_bytes(struct http_transfer *t, const unsigned char *data, size_t n)
+{
+        struct range *range = container_of(t, struct attempt, transfer)->range;
+        memcpy(range->hedge_to + t->received, data, n);
+        __atomic_store_n(&range_job(range)->moved_ns, t->moved_ns, __ATOMIC_RELAXED);
+        return HTTP_MORE;
+}
+
+void hedge_done(struct http_transfer *t, enum http_outcome outcome)
+{
+        struct attempt *a = container_of(t, struct attempt, transfer);
+        struct range *range = a->range;
+        a->busy = false;
+        if (outcome != HTTP_OK) { /* the first goes on alone */
+                hedge_give_slot(range);
+                return;
+        }
+        attempt_cancel(&range->first);
+        log_debug("a hedge won (%s)", range_object(range)->path);
+        reader_fill_begin(&range->ticket, &range->fill);
+        range_feed(range, range->hedge_to, range->ticket.block->len);
+        range_land(range);
+        range_over(range, NULL);
+}
