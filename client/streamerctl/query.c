@@ -256,9 +256,9 @@ int verb_show(struct ctl *ctl)
 /* ---- status ---- */
 
 static const struct column device_columns[] = {
-        {"DEVICE", "device", add_text}, {">BUDGET", "budget", add_size},           {">USED", "used", add_size},
-        {">FREE", "free", add_size},    {">QUARANTINED", "quarantined", add_size}, {"PAGES", "page_kind", add_text},
-        {"UUID", "uuid", add_text},
+        {"DEVICE", "device", add_text},   {">BUDGET", "budget", add_size}, {">USED", "used", add_size},
+        {">FREE", "free", add_size},      {">SPARE", "spare", add_size},   {">QUARANTINED", "quarantined", add_size},
+        {"PAGES", "page_kind", add_text}, {"UUID", "uuid", add_text},
 };
 
 static void add_load_state(struct table *t, const json_t *load, const char *key)

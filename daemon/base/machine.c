@@ -8,6 +8,7 @@
 #include "daemon/base/util.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -26,15 +27,60 @@ static uint64_t limit_of(__rlimit_resource_t resource)
         return limit.rlim_cur;
 }
 
+/* Of one version of cgroups. */
+struct cgroup_files {
+        const char *mount, *limit, *used;
+        const char *droppable[2]; /* in memory.stat: cached files */
+};
+static const struct cgroup_files cgroup1 = {"/sys/fs/cgroup/memory",
+                                            "memory.limit_in_bytes",
+                                            "memory.usage_in_bytes",
+                                            {"total_inactive_file", "total_active_file"}};
+static const struct cgroup_files cgroup2 = {
+        "/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}};
+
+/* The sum of the lines "name number" or "name: number kB" with these names; *found: how many there were. */
+static uint64_t sum_lines(const char *path, const char *const names[2], unsigned *found)
+{
+        char line[256], name[64];
+        uint64_t value, sum = 0;
+        FILE *f = fopen(path, "re");
+        *found = 0;
+        while (f != NULL && fgets(line, sizeof(line), f) != NULL)
+                for (int i = 0; i < 2 && sscanf(line, "%63s %" SCNu64, name, &value) == 2; i++)
+                        if (names[i] != NULL && strcmp(name, names[i]) == 0) {
+                                sum += value;
+                                ++*found;
+                        }
+        if (f != NULL)
+                fclose(f);
+        return sum;
+}
+
+static uint64_t group_used(const char *root, const struct cgroup_files *files, const char *path)
+{
+        char stat[1536];
+        unsigned found;
+        int64_t used;
+        if (!sysfile_number(&used, root, "%s%s/%s", files->mount, path, files->used) || used < 0)
+                return 0;
+        snprintf(stat, sizeof(stat), "%s%s%s/memory.stat", root, files->mount, path);
+        uint64_t droppable = sum_lines(stat, files->droppable, &found);
+        return (uint64_t)used > droppable ? (uint64_t)used - droppable : 0;
+}
+
 /* From the group upwards: a limit of any ancestor holds, too. */
-static uint64_t tightest(const char *root, const char *mount, char *path, const char *file)
+static uint64_t tightest(const char *root, const struct cgroup_files *files, char *path, bool left)
 {
         uint64_t least = MACHINE_UNLIMITED;
         for (;;) {
                 int64_t limit;
-                if (sysfile_number(&limit, root, "%s%s/%s", mount, path, file) && limit >= 0 && limit < CGROUP1_NONE &&
-                    (uint64_t)limit < least)
-                        least = (uint64_t)limit;
+                if (sysfile_number(&limit, root, "%s%s/%s", files->mount, path, files->limit) && limit >= 0 &&
+                    limit < CGROUP1_NONE) {
+                        uint64_t used = left ? group_used(root, files, path) : 0;
+                        uint64_t rest = (uint64_t)limit > used ? (uint64_t)limit - used : 0;
+                        least = rest < least ? rest : least;
+                }
                 char *slash = strrchr(path, '/');
                 if (slash == NULL)
                         return least;
@@ -43,7 +89,7 @@ static uint64_t tightest(const char *root, const char *mount, char *path, const 
 }
 
 /* A line of /proc/self/cgroup is "number:controllers:/path"; version 2 has neither number nor names. */
-static uint64_t group_limit(const char *root, char *line)
+static uint64_t group_limit(const char *root, char *line, bool left)
 {
         char *controllers = strchr(line, ':'), *path = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
         if (path == NULL)
@@ -52,20 +98,15 @@ static uint64_t group_limit(const char *root, char *line)
         if (strcmp(path, "/") == 0)
                 path[0] = '\0';
         if (controllers[0] == '\0')
-                return tightest(root, "/sys/fs/cgroup", path, "memory.max");
+                return tightest(root, &cgroup2, path, left);
         for (char *rest = controllers, *name; (name = strsep(&rest, ",")) != NULL;)
                 if (strcmp(name, "memory") == 0)
-                        return tightest(root, "/sys/fs/cgroup/memory", path, "memory.limit_in_bytes");
+                        return tightest(root, &cgroup1, path, left);
         return MACHINE_UNLIMITED;
 }
 
-unsigned machine_processors(void)
-{
-        long n = sysconf(_SC_NPROCESSORS_ONLN);
-        return n > 0 ? (unsigned)n : 1;
-}
-
-uint64_t machine_cgroup_memory(const char *root)
+/* The limit, or what is left of it. */
+static uint64_t cgroup_memory(const char *root, bool left)
 {
         char name[512], line[1024];
         uint64_t least = MACHINE_UNLIMITED;
@@ -73,12 +114,34 @@ uint64_t machine_cgroup_memory(const char *root)
         FILE *f = fopen(name, "re");
         while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
                 line[strcspn(line, "\n")] = '\0';
-                uint64_t limit = group_limit(root, line);
+                uint64_t limit = group_limit(root, line, left);
                 least = limit < least ? limit : least;
         }
         if (f != NULL)
                 fclose(f);
         return least;
+}
+
+uint64_t machine_cgroup_memory(const char *root)
+{
+        return cgroup_memory(root, false);
+}
+
+uint64_t machine_available_memory(const char *root)
+{
+        static const char *const names[2] = {"MemAvailable:", NULL};
+        char path[512];
+        unsigned found;
+        uint64_t group = cgroup_memory(root, true);
+        snprintf(path, sizeof(path), "%s/proc/meminfo", root);
+        uint64_t machine = sum_lines(path, names, &found) * KiB;
+        return found > 0 && machine < group ? machine : group;
+}
+
+unsigned machine_processors(void)
+{
+        long n = sysconf(_SC_NPROCESSORS_ONLN);
+        return n > 0 ? (unsigned)n : 1;
 }
 
 /* ---- the kernel ---- */

@@ -41,4 +41,7 @@ unsigned machine_processors(void);
 /* The tightest memory limit of this process's cgroup, of either version. */
 uint64_t machine_cgroup_memory(const char *root);
 
+/* What this process can still take, cached files given up: of the machine, and of its cgroup. */
+uint64_t machine_available_memory(const char *root);
+
 #endif

@@ -41,6 +41,7 @@ enum metric_label {
         M(DEVICE_FREE,     GAUGE,   "streamerd_device_free_bytes",         DEVICE,  "Bytes of the budget that are free") \
         M(DEVICE_DRAINING, GAUGE,   "streamerd_device_draining_bytes",     DEVICE,  "Bytes of models that were dropped and are still held by leases") \
         M(DEVICE_QUARANTINED, GAUGE, "streamerd_device_quarantined_bytes", DEVICE, "Bytes of models that were taken from clients who still map them") \
+        M(DEVICE_SPARE,    GAUGE,   "streamerd_device_spare_bytes",        DEVICE,  "Bytes that are made ready for the next model, beside the used ones") \
         M(MODELS,          GAUGE,   "streamerd_models",                    STATE,   "Generations of models by state") \
         M(LOADS_RUNNING,   GAUGE,   "streamerd_loads_running",             NONE,    "Loads that run or wait") \
         M(LOADS,           COUNTER, "streamerd_loads_total",               RESULT,  "Loads that have ended, by result; shared: resident already") \

@@ -28,6 +28,7 @@ struct config_device {
         uint64_t budget;             /* bytes; 0 where it is a percentage of a device that is not the host */
         unsigned budget_percent;     /* of the device's memory, 90 where no budget is given; else 0 */
         enum config_pages pages;     /* host */
+        uint64_t spare;              /* host: bytes that are made ready ahead of need; 0: none */
         enum config_handles handles; /* cuda */
 };
 

@@ -20,6 +20,14 @@ static enum host_pages pages_of(enum config_pages pages)
         return map[pages];
 }
 
+static int new_host(struct device **device, const struct config_device *c, struct wake *wake, struct error *error)
+{
+        const struct host_opts opts = {.budget = c->budget, .pages = pages_of(c->pages), .spare = c->spare};
+        if (c->spare > c->budget)
+                log_warn("host: a spare of %" PRIu64 " bytes is more than the budget: it stays within that", c->spare);
+        return host_device_new(device, &opts, wake, error);
+}
+
 static int add(struct devices *d, struct device *device, struct error *error)
 {
         for (size_t i = 0; i < d->n; i++)
@@ -66,7 +74,7 @@ int devices_init(struct devices *d, const struct config *config, struct wake *wa
                 int r;
                 if (strcmp(c->name, "host") != 0)
                         r = add_cuda(d, config, c, wake, error);
-                else if ((r = host_device_new(&device, c->budget, pages_of(c->pages), wake, error)) == 0)
+                else if ((r = new_host(&device, c, wake, error)) == 0)
                         r = add(d, device, error);
                 if (r < 0)
                         return r;

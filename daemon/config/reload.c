@@ -41,7 +41,8 @@ static bool same_devices(const struct config *a, const struct config *b)
         for (size_t i = 0; same && i < a->n_devices; i++) {
                 const struct config_device *x = &a->devices[i], *y = &b->devices[i];
                 same = strcmp(x->name, y->name) == 0 && x->budget == y->budget &&
-                       x->budget_percent == y->budget_percent && x->pages == y->pages && x->handles == y->handles;
+                       x->budget_percent == y->budget_percent && x->pages == y->pages && x->spare == y->spare &&
+                       x->handles == y->handles;
         }
         return same;
 }

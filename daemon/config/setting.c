@@ -365,22 +365,42 @@ static int append_device(struct config *config, struct config_device *device, ch
         return 0;
 }
 
-int setting_add_device_parts(struct config *config, const char *name, const char *budget, const char *pages,
-                             const char *handles, char why[SETTING_WHY])
+static int parse_spare(struct config_device *device, const char *text, char why[SETTING_WHY])
+{
+        if (config_parse_size(text, &device->spare) < 0)
+                return setting_wrong(why, "spare: '%.40s' is not a size (bytes, or with KiB, MiB, GiB, TiB)", text);
+        return 0;
+}
+
+static int parse_part(struct config_device *device, enum device_part part, const char *text, char why[SETTING_WHY])
+{
+        static const struct {
+                const char *name;
+                int (*parse)(struct config_device *device, const char *text, char why[SETTING_WHY]);
+                bool host, cuda;
+        } parts[DEVICE_PARTS] = {[PART_BUDGET] = {"budget", parse_budget, true, true},
+                                 [PART_PAGES] = {"pages", parse_pages, true, false},
+                                 [PART_SPARE] = {"spare", parse_spare, true, false},
+                                 [PART_HANDLES] = {"handles", parse_handles, false, true}};
+        bool host = strcmp(device->name, "host") == 0;
+        if (parts[part].parse == NULL || text == NULL)
+                return 0;
+        if (host ? !parts[part].host : !parts[part].cuda)
+                return setting_wrong(why, "%s: of %s only", parts[part].name,
+                                     host ? "CUDA devices" : "the host device");
+        return parts[part].parse(device, text, why);
+}
+
+int setting_add_device_parts(struct config *config, const char *const parts[DEVICE_PARTS], char why[SETTING_WHY])
 {
         struct config_device device = {.budget_percent = 90};
-        if (name == NULL)
+        if (parts[PART_DEVICE] == NULL)
                 return setting_wrong(why, "has no 'device'");
-        int r = check_device(name, why);
-        if (r == 0 && budget != NULL)
-                r = parse_budget(&device, budget, why);
-        bool host = strcmp(name, "host") == 0;
-        if (r == 0 && pages != NULL)
-                r = host ? parse_pages(&device, pages, why) : setting_wrong(why, "pages: of the host device only");
-        if (r == 0 && handles != NULL)
-                r = host ? setting_wrong(why, "handles: of CUDA devices only") : parse_handles(&device, handles, why);
+        int r = check_device(parts[PART_DEVICE], why);
         if (r == 0)
-                r = setting_copy(&device.name, name, why);
+                r = setting_copy(&device.name, parts[PART_DEVICE], why);
+        for (enum device_part i = 0; r == 0 && i < DEVICE_PARTS; i++)
+                r = parse_part(&device, i, parts[i], why);
         if (r == 0)
                 r = append_device(config, &device, why);
         if (r < 0)
@@ -394,7 +414,9 @@ int setting_add_device(struct config *config, const char *text, char why[SETTING
         const char *equals = strchr(text, '=');
         if (name == NULL)
                 return setting_wrong(why, "no memory");
-        return setting_add_device_parts(config, name, equals != NULL ? equals + 1 : NULL, NULL, NULL, why);
+        const char *const parts[DEVICE_PARTS] = {
+                [PART_DEVICE] = name, [PART_BUDGET] = equals != NULL ? equals + 1 : NULL};
+        return setting_add_device_parts(config, parts, why);
 }
 
 void setting_clear_devices(struct config *config)

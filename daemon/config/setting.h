@@ -59,9 +59,9 @@ void setting_clear_roots(struct config *config);
 
 /* "host", "host=8GiB", "host=90%". */
 int setting_add_device(struct config *config, const char *text, char why[SETTING_WHY]);
-/* Its parts, each NULL where it is not given. */
-int setting_add_device_parts(struct config *config, const char *device, const char *budget, const char *pages,
-                             const char *handles, char why[SETTING_WHY]);
+/* Its parts, as words, each NULL where it is not given. */
+enum device_part { PART_DEVICE, PART_BUDGET, PART_PAGES, PART_SPARE, PART_HANDLES, DEVICE_PARTS };
+int setting_add_device_parts(struct config *config, const char *const parts[DEVICE_PARTS], char why[SETTING_WHY]);
 void setting_clear_devices(struct config *config);
 
 void setting_clear_http(struct config *config);

@@ -14,7 +14,6 @@
 
 #include <string.h>
 
-#define DEVICE_PARTS 4
 
 /* ---- events ---- */
 
@@ -172,7 +171,7 @@ static int read_section(struct doc *r)
 /* { device: host, budget: 8GiB, pages: thp }: one value of it. */
 static int read_device_part(struct doc *r, char *parts[DEVICE_PARTS])
 {
-        static const char *const words[DEVICE_PARTS] = {"device", "budget", "pages", "handles"};
+        static const char *const words[DEVICE_PARTS] = {"device", "budget", "pages", "spare", "handles"};
         size_t i = 0;
         if (!doc_at(r, YAML_SCALAR_EVENT))
                 return doc_fail(r, "a key must be a word");
@@ -200,7 +199,7 @@ static int read_device_map(struct doc *r)
         while ((e = doc_next(r)) == 0 && !doc_at(r, YAML_MAPPING_END_EVENT) && (e = read_device_part(r, parts)) == 0)
                 ;
         snprintf(r->key, sizeof(r->key), "devices");
-        if (e == 0 && setting_add_device_parts(r->config, parts[0], parts[1], parts[2], parts[3], why) < 0)
+        if (e == 0 && setting_add_device_parts(r->config, (const char *const *)parts, why) < 0)
                 e = doc_fail(r, why);
         for (size_t i = 0; i < DEVICE_PARTS; i++)
                 free(parts[i]);
@@ -213,7 +212,8 @@ static int read_device(struct doc *r)
         if (doc_at(r, YAML_MAPPING_START_EVENT))
                 return read_device_map(r);
         if (!doc_at(r, YAML_SCALAR_EVENT))
-                return doc_fail(r, "a device is a word such as host=8GiB, or { device, budget, pages, handles }");
+                return doc_fail(r,
+                                "a device is a word such as host=8GiB, or { device, budget, pages, spare, handles }");
         return setting_add_device(r->config, doc_scalar(r), why) < 0 ? doc_fail(r, why) : 0;
 }
 

@@ -25,6 +25,11 @@ uint64_t device_unused(const struct device *device)
         return budget > device->used ? budget - device->used : 0;
 }
 
+uint64_t device_spare(const struct device *device)
+{
+        return device->ops->spare != NULL ? device->ops->spare(device) : 0;
+}
+
 struct device *device_free(struct device *device)
 {
         if (device == NULL)

@@ -108,6 +108,10 @@ struct device_ops {
          * at its best (pinned), zeroed. */
         int (*host_alloc)(struct device *device, uint64_t size, void **base, struct error *error);
         void (*host_free)(struct device *device, void *base, uint64_t size);
+        /* Both or none (NULL), from any thread, without waiting: memory that is made ready ahead of need, where
+         * that is configured. spare_fill(): it may be, until further notice, or must not; spare(): bytes. */
+        void (*spare_fill)(struct device *device, bool fill);
+        uint64_t (*spare)(const struct device *device);
         void (*free)(struct device *device);
 };
 
@@ -139,6 +143,8 @@ struct device {
 /* The budget, or what others leave of the device where that is less. */
 uint64_t device_budget(const struct device *device);
 uint64_t device_unused(const struct device *device);
+/* Bytes that are made ready and belong to no model: beside the used ones, and no charge on the budget. */
+uint64_t device_spare(const struct device *device);
 
 struct device *device_free(struct device *device); /* the thread must have been stopped */
 
@@ -146,10 +152,15 @@ struct device *device_free(struct device *device); /* the thread must have been 
 
 enum host_pages { HOST_PAGES_AUTO, HOST_PAGES_HUGETLB, HOST_PAGES_THP, HOST_PAGES_4K };
 
+struct host_opts {
+        uint64_t budget;
+        enum host_pages pages;
+        uint64_t spare; /* bytes that are made ready ahead of need; 0: none */
+};
+
 /* Memory of this machine in sealed memfds. AUTO takes hugetlb where the system grants it, else
  * transparent huge pages, else 4 KiB pages; a named kind is taken or fails. */
-int host_device_new(struct device **device, uint64_t budget, enum host_pages pages, struct wake *wake,
-                    struct error *error);
+int host_device_new(struct device **device, const struct host_opts *opts, struct wake *wake, struct error *error);
 
 /* A memfd for tables: sealed against growing and shrinking, and against writing except through the
  * map that is returned. */

@@ -11,14 +11,15 @@
  *   hugetlb   reserved at mmap time, so that a lack of pages shows here and not as a signal
  *   thp       the kernel's shmem_enabled must allow it on advice
  *   4k        allocated block by block by the reader threads, ahead of each read (host_prepare)
- * Nothing is touched here: reader threads fault pages in as they fill them, in parallel.
+ * Nothing is touched here: reader threads fault pages in as they fill them, in parallel. Where a spare
+ * is configured (host_spare.h) a segment is made of it, and only what it lacks is fresh.
  *
  * A memfd is never used for a second model: a client may have kept its map.
  */
-#include "daemon/device/device.h"
+#include "daemon/device/host_spare.h"
 
 #include "daemon/base/log.h"
-#include "daemon/base/util.h"
+#include "daemon/base/machine.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,14 +36,14 @@
 #define MFD_NOEXEC_SEAL 8U /* Linux 6.3 */
 #endif
 
-#define HUGE_PAGE (2 * MiB)
 #define SEALS (F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
 
 struct host_device {
         struct device device;
         enum host_pages want;
         bool thp_allowed;
-        bool told; /* that AUTO got something less than hugetlb */
+        bool told;                /* that AUTO got something less than hugetlb */
+        struct host_spare *spare; /* NULL: none is configured */
 };
 
 /* ---- memfds ---- */
@@ -55,10 +56,16 @@ static int memfd_new(const char *name, unsigned flags)
         return fd;
 }
 
-/* A sealed memfd of `size` bytes with the only writable map it will ever have. -1 with errno. */
-static int sealed_new(const char *name, unsigned flags, uint64_t size, void **map)
+int host_memfd_new(enum page_kind pages)
 {
-        cleanup_close int fd = memfd_new(name, flags);
+        return memfd_new("streamerd-segment", pages == PAGES_HUGETLB ? MFD_HUGETLB | MFD_HUGE_2MB : 0);
+}
+
+/* `size` bytes of a memfd that nobody else has, sealed, with the only writable map it will ever have. -1 with
+ * errno. */
+static int sealed_consume_fd(int memfd, uint64_t size, void **map)
+{
+        cleanup_close int fd = memfd;
         if (fd < 0)
                 return -1;
         if (ftruncate(fd, (off_t)size) < 0)
@@ -78,7 +85,7 @@ static int sealed_new(const char *name, unsigned flags, uint64_t size, void **ma
 
 int host_table_new(const char *name, uint64_t size, int *fd, void **map, struct error *error)
 {
-        cleanup_close int memfd = sealed_new(name, 0, size, map);
+        cleanup_close int memfd = sealed_consume_fd(memfd_new(name, 0), size, map);
         if (memfd < 0)
                 return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", size);
         /* Its pages now, so that a machine without memory says so here. */
@@ -118,10 +125,10 @@ static bool thp_allowed(void)
                             strstr(text, "[force]"));
 }
 
-static int try_hugetlb(uint64_t size, struct segment *segment)
+static int hugetlb_consume_fd(int memfd, struct segment *segment)
 {
         void *base;
-        int fd = sealed_new("streamerd-segment", MFD_HUGETLB | MFD_HUGE_2MB, size, &base);
+        int fd = sealed_consume_fd(memfd, segment->size, &base);
         if (fd < 0)
                 return -1;
         segment->fd = fd;
@@ -130,32 +137,32 @@ static int try_hugetlb(uint64_t size, struct segment *segment)
         return 0;
 }
 
+static int try_hugetlb(struct segment *segment)
+{
+        return hugetlb_consume_fd(host_memfd_new(PAGES_HUGETLB), segment);
+}
+
 /* Pages of shared memory are taken as they are touched, and a machine that runs out kills somebody:
  * so ask first what is there. */
 static int memory_available(uint64_t size, struct error *error)
 {
-        FILE *f = fopen("/proc/meminfo", "re");
-        char line[128];
-        uint64_t kib = UINT64_MAX;
-        while (f != NULL && fgets(line, sizeof(line), f) != NULL)
-                if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
-                        break;
-        if (f != NULL)
-                fclose(f);
-        if (kib != UINT64_MAX && size > kib * KiB)
-                return error_set(error, STREAMER_ENOMEM,
-                                 "host: %" PRIu64 " bytes needed, %" PRIu64 " available on this machine", size,
-                                 kib * KiB);
-        return 0;
+        uint64_t available = machine_available_memory("");
+        if (size <= available)
+                return 0;
+        return error_set(error, STREAMER_ENOMEM,
+                         "host: %" PRIu64 " bytes needed, %" PRIu64 " available on this machine", size, available);
 }
 
-static int try_shmem(uint64_t size, bool thp, struct segment *segment, struct error *error)
+/* Of a memfd whose first `ready` bytes are there. */
+static int shmem_consume_fd(int memfd, uint64_t ready, bool thp, struct segment *segment, struct error *error)
 {
-        int r = memory_available(size, error);
+        cleanup_close int own = memfd;
+        uint64_t size = segment->size;
+        int r = memory_available(size > ready ? size - ready : 0, error);
         if (r < 0)
                 return r;
         void *base;
-        cleanup_close int fd = sealed_new("streamerd-segment", 0, size, &base);
+        cleanup_close int fd = sealed_consume_fd(take_fd(&own), size, &base);
         if (fd < 0)
                 return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", size);
         if (thp && madvise(base, size, MADV_HUGEPAGE) < 0) {
@@ -178,13 +185,27 @@ static void tell_fallback(struct host_device *host, int errno_value)
                  strerror(errno_value), host->thp_allowed ? "transparent huge" : "4 KiB");
 }
 
-static int host_alloc(struct device *device, uint64_t size, struct segment *segment, struct error *error)
+/* Whatever is in the way of it, fresh memory is there without the spare. */
+static int try_spare(struct host_device *host, struct segment *segment)
 {
-        struct host_device *host = container_of(device, struct host_device, device);
-        *segment = (struct segment){.device = device, .size = size, .fd = -1};
-        require(size > 0 && size % HUGE_PAGE == 0);
+        struct error error = {0};
+        enum page_kind pages;
+        uint64_t ready;
+        int fd = host_spare_take(host->spare, segment->size, &ready, &pages);
+        if (fd < 0)
+                return -1;
+        if (pages == PAGES_HUGETLB)
+                return hugetlb_consume_fd(fd, segment);
+        return shmem_consume_fd(fd, ready, pages == PAGES_THP, segment, &error);
+}
+
+static int alloc_fresh(struct host_device *host, struct segment *segment, struct error *error)
+{
+        uint64_t size = segment->size;
         if (host->want == HOST_PAGES_AUTO || host->want == HOST_PAGES_HUGETLB) {
-                if (try_hugetlb(size, segment) == 0)
+                if (try_hugetlb(segment) == 0)
+                        return 0;
+                if (host_spare_drop(host->spare) && try_hugetlb(segment) == 0)
                         return 0;
                 if (host->want == HOST_PAGES_HUGETLB)
                         return error_errno(error, STREAMER_ENOMEM, errno,
@@ -193,15 +214,35 @@ static int host_alloc(struct device *device, uint64_t size, struct segment *segm
                 tell_fallback(host, errno);
         }
         bool thp = host->want == HOST_PAGES_THP || (host->want == HOST_PAGES_AUTO && host->thp_allowed);
-        return try_shmem(size, thp, segment, error);
+        int r = shmem_consume_fd(host_memfd_new(thp ? PAGES_THP : PAGES_4K), 0, thp, segment, error);
+        if (r < 0 && host_spare_drop(host->spare))
+                r = shmem_consume_fd(host_memfd_new(thp ? PAGES_THP : PAGES_4K), 0, thp, segment, error);
+        return r;
+}
+
+static int host_alloc(struct device *device, uint64_t size, struct segment *segment, struct error *error)
+{
+        struct host_device *host = container_of(device, struct host_device, device);
+        *segment = (struct segment){.device = device, .size = size, .fd = -1};
+        require(size > 0 && size % HOST_HUGE_PAGE == 0);
+        host_spare_hold(host->spare, size);
+        if (try_spare(host, segment) == 0)
+                return 0;
+        int r = alloc_fresh(host, segment, error);
+        if (r < 0)
+                host_spare_release(host->spare, size);
+        return r;
 }
 
 static void host_release(struct segment *segment)
 {
+        struct host_device *host = container_of(segment->device, struct host_device, device);
         if (segment->base != NULL)
                 munmap(segment->base, segment->size);
-        if (segment->fd >= 0)
+        if (segment->fd >= 0) {
                 close(segment->fd);
+                host_spare_release(host->spare, segment->size);
+        }
         segment->base = NULL;
         segment->fd = -1;
 }
@@ -221,6 +262,7 @@ static int host_adopt_consume_fd(struct device *device, int fd, uint64_t size, e
                 return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", size);
         segment->base = base;
         segment->fd = take_fd(&own);
+        host_spare_hold(container_of(device, struct host_device, device)->spare, size);
         return 0;
 }
 
@@ -260,9 +302,21 @@ static void host_handle(const struct segment *segment, struct handle *handle)
         *handle = (struct handle){.kind = "memfd", .fd = segment->fd};
 }
 
+static void host_spare_may_fill(struct device *device, bool fill)
+{
+        host_spare_fill(container_of(device, struct host_device, device)->spare, fill);
+}
+
+static uint64_t host_spare_ready(const struct device *device)
+{
+        return host_spare_bytes(container_of(device, const struct host_device, device)->spare);
+}
+
 static void host_free(struct device *device)
 {
-        free(container_of(device, struct host_device, device));
+        struct host_device *host = container_of(device, struct host_device, device);
+        host_spare_free(host->spare);
+        free(host);
 }
 
 static void host_describe(struct device *device, struct device_facts *facts)
@@ -281,13 +335,15 @@ static const struct device_ops host_ops = {
         .read = host_read,
         .handle = host_handle,
         .describe = host_describe,
+        .spare_fill = host_spare_may_fill,
+        .spare = host_spare_ready,
         .free = host_free,
 };
 
 /* What AUTO will get as things stand; each allocation asks again. */
 static enum page_kind expected_pages(const struct host_device *host)
 {
-        struct segment probe = {.fd = -1, .size = HUGE_PAGE};
+        struct segment probe = {.fd = -1, .size = HOST_HUGE_PAGE};
         switch (host->want) {
         case HOST_PAGES_HUGETLB:
                 return PAGES_HUGETLB;
@@ -298,8 +354,9 @@ static enum page_kind expected_pages(const struct host_device *host)
         case HOST_PAGES_AUTO:
                 break;
         }
-        if (try_hugetlb(HUGE_PAGE, &probe) == 0) {
-                host_release(&probe);
+        if (try_hugetlb(&probe) == 0) {
+                munmap(probe.base, probe.size);
+                close(probe.fd);
                 return PAGES_HUGETLB;
         }
         return host->thp_allowed ? PAGES_THP : PAGES_4K;
@@ -319,15 +376,31 @@ static void read_boot_id(char *out, size_t size)
         fclose(f);
 }
 
-int host_device_new(struct device **device, uint64_t budget, enum host_pages pages, struct wake *wake,
-                    struct error *error)
+/* The daemon does without it where its thread cannot be started. */
+static void make_spare(struct host_device *host, uint64_t bytes)
+{
+        struct host_spare_opts opts = {.most = bytes, .budget = host->device.budget};
+        if (bytes < HOST_HUGE_PAGE)
+                return;
+        if (host->want == HOST_PAGES_AUTO || host->want == HOST_PAGES_HUGETLB)
+                opts.kinds[opts.n_kinds++] = PAGES_HUGETLB;
+        if (host->want == HOST_PAGES_THP || (host->want == HOST_PAGES_AUTO && host->thp_allowed))
+                opts.kinds[opts.n_kinds++] = PAGES_THP;
+        else if (host->want != HOST_PAGES_HUGETLB)
+                opts.kinds[opts.n_kinds++] = PAGES_4K;
+        host->spare = host_spare_new(&opts);
+        if (host->spare == NULL)
+                log_warn("host: no memory is made ready ahead of need: its thread could not be started");
+}
+
+int host_device_new(struct device **device, const struct host_opts *opts, struct wake *wake, struct error *error)
 {
         struct host_device *host = calloc(1, sizeof(*host));
         if (host == NULL)
                 return error_set(error, STREAMER_ENOMEM, "host: no memory");
-        host->want = pages;
+        host->want = opts->pages;
         host->thp_allowed = thp_allowed();
-        if (pages == HOST_PAGES_THP && !host->thp_allowed) {
+        if (opts->pages == HOST_PAGES_THP && !host->thp_allowed) {
                 free(host);
                 return error_set(error, STREAMER_EUNSUPPORTED,
                                  "host: transparent huge pages for shared memory are off "
@@ -338,15 +411,16 @@ int host_device_new(struct device **device, uint64_t budget, enum host_pages pag
         d->caps = DEVICE_KEPT;
         snprintf(d->name, sizeof(d->name), "host");
         read_boot_id(d->uuid, sizeof(d->uuid));
-        d->layout = (struct device_layout){.page = 4096, .align = 1, .granularity = HUGE_PAGE, .max_segment = 0};
+        d->layout = (struct device_layout){.page = 4096, .align = 1, .granularity = HOST_HUGE_PAGE, .max_segment = 0};
         d->numa_node = -1;
-        d->budget = budget;
+        d->budget = opts->budget;
         d->pages = expected_pages(host);
         d->thread = work_pool_new(wake, "device-host", 1, 1);
         if (d->thread == NULL) {
                 free(host);
                 return error_set(error, STREAMER_ENOMEM, "host: no memory");
         }
+        make_spare(host, opts->spare);
         *device = d;
         return 0;
 }

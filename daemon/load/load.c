@@ -185,6 +185,7 @@ static void alloc_done(struct work *work)
 void load_allocate(struct load *load)
 {
         load->state = LOAD_ALLOCATING;
+        loads_leave_spare(load->loads);
         load_log_stage(load, "admitted");
         for (size_t i = 0; i < load->n_targets; i++) {
                 struct load_target *t = &load->targets[i];
@@ -315,6 +316,7 @@ static void place_done(struct work *work)
 void load_open(struct load *load)
 {
         load->state = LOAD_OPENING;
+        loads_leave_spare(load->loads);
         load_step_start(load, load->loads->pool, WORK_LANE_CPU, place_run, place_done);
 }
 

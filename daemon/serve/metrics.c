@@ -43,6 +43,8 @@ static void write_device(struct metric_text *t, enum metric metric, const struct
                         value = draining_bytes(resident, d);
                 else if (metric == METRIC_DEVICE_QUARANTINED)
                         value = d->quarantined;
+                else if (metric == METRIC_DEVICE_SPARE)
+                        value = device_spare(d);
                 metric_sample(t, metric, d->name, (double)value);
         }
 }
@@ -85,6 +87,7 @@ static void write_one(struct metric_text *t, enum metric metric, const struct se
         case METRIC_DEVICE_FREE:
         case METRIC_DEVICE_DRAINING:
         case METRIC_DEVICE_QUARANTINED:
+        case METRIC_DEVICE_SPARE:
                 write_device(t, metric, server->resident);
                 break;
         case METRIC_MODELS:

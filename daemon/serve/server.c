@@ -172,6 +172,7 @@ static void on_second(uv_timer_t *timer)
         reader_watch(server->reader);
         work_pool_watch(server->pool, now_ns(), server->reader->opts.stall_ns);
         room_tick(server->resident->room);
+        loads_fill_spare(server->loads);
         sessions_tick(server, now_ns());
         log_tick();
         report_tell(server);
@@ -328,6 +329,7 @@ void server_close(struct server *server)
         }
         preload_close(&server->preload);
         loads_cancel_all(server->loads);
+        loads_leave_spare(server->loads);
         sessions_shutdown(server);
 }
 

@@ -8,13 +8,14 @@
 
 static void write_device(struct writer *w, const struct device *d)
 {
-        writer_map(w, 7);
+        writer_map(w, 8);
         writer_kstr(w, "device", d->name);
         writer_kstr(w, "uuid", d->uuid);
         writer_ku64(w, "budget", d->budget);
         writer_ku64(w, "used", d->used);
         writer_ku64(w, "quarantined", d->quarantined);
         writer_ku64(w, "free", device_unused(d));
+        writer_ku64(w, "spare", device_spare(d));
         writer_kstr(w, "page_kind", page_kind_name(d->pages));
 }
 

@@ -92,7 +92,7 @@ START_TEST(every_key_is_read)
         assert_parses("socket: /s\n"
                       "roots: [/a, \"/b c\"]\n"
                       "devices:\n"
-                      "  - {device: host, budget: 8GiB, pages: thp}\n"
+                      "  - {device: host, budget: 8GiB, pages: thp, spare: 3GiB}\n"
                       "io: {concurrency: 4, block_size: 2MiB, memory_limit: 64MiB, stall: 5s}\n"
                       "limits:\n"
                       "  connections: 1\n  connections_per_uid: 2\n  leases_per_uid: 21\n  loads_per_uid: 22\n"
@@ -109,6 +109,7 @@ START_TEST(every_key_is_read)
         ck_assert_uint_eq(config.devices[0].budget, 8 * GiB);
         ck_assert_uint_eq(config.devices[0].budget_percent, 0);
         ck_assert_int_eq(config.devices[0].pages, CONFIG_PAGES_THP);
+        ck_assert_uint_eq(config.devices[0].spare, 3 * GiB);
         ck_assert_uint_eq(config.io.concurrency, 4);
         ck_assert_uint_eq(config.io.block_size, 2 * MiB);
         ck_assert_uint_eq(config.io.memory_limit, 64 * MiB);
@@ -153,6 +154,7 @@ START_TEST(a_device_is_a_word_or_a_mapping)
         ck_assert_uint_eq(config.devices[0].budget, devices[_i].budget);
         ck_assert_uint_eq(config.devices[0].budget_percent, devices[_i].percent);
         ck_assert_int_eq(config.devices[0].pages, CONFIG_PAGES_AUTO);
+        ck_assert_uint_eq(config.devices[0].spare, 0);
         free(yaml);
 }
 END_TEST
@@ -306,6 +308,9 @@ static const struct {
         {"devices: [host, host]", "f.yaml:1: devices: host is listed twice"},
         {"devices: [{budget: 1GiB}]", "f.yaml:1: devices: has no 'device'"},
         {"devices: [{device: host, pages: 2m}]", "f.yaml:1: devices: pages: '2m' is not auto, hugetlb, thp or 4k"},
+        {"devices: [{device: host, spare: much}]", "f.yaml:1: devices: spare: 'much' is not a size"},
+        {"devices: [{device: host, spare: -1}]", "f.yaml:1: devices: spare: '-1' is not a size"},
+        {"devices: [{device: 'cuda:0', spare: 1GiB}]", "f.yaml:1: devices: spare: of the host device only"},
         {"devices: [{device: host, colour: red}]", "f.yaml:1: devices.colour: unknown key"},
         {"devices: [{device: host, device: host}]", "f.yaml:1: devices.device: given twice"},
 };

@@ -52,7 +52,7 @@ static const char *device_begin(enum host_pages pages)
                 return "the pool of hugetlb pages cannot be set";
         if (pages == HOST_PAGES_THP)
                 thp_allow();
-        if (host_device_new(&device, 64 * MiB, pages, core_wake, &error) < 0)
+        if (host_device_new(&device, &(struct host_opts){.budget = 64 * MiB, .pages = pages}, core_wake, &error) < 0)
                 return pages == HOST_PAGES_THP ? "no transparent huge pages for shared memory" : "no host device";
         if (device->ops->alloc(device, SEGMENT, &segment, &error) < 0)
                 return "no hugetlb pages are granted";
@@ -259,7 +259,9 @@ static uint64_t hugetlb_limit(void)
 START_TEST(auto_takes_smaller_pages_where_hugetlb_is_not_granted)
 {
         struct error error = {0};
-        ck_assert_int_eq(host_device_new(&device, GiB, HOST_PAGES_AUTO, core_wake, &error), 0);
+        ck_assert_int_eq(host_device_new(&device, &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_AUTO},
+                                         core_wake, &error),
+                         0);
         uint64_t size = hugetlb_limit() + 2 * MiB;
         ck_assert_msg(device->ops->alloc(device, size, &segment, &error) == 0, "%s", error.text);
         ck_assert_int_ne((int)segment.pages, (int)PAGES_HUGETLB);
@@ -272,7 +274,9 @@ START_TEST(auto_takes_hugetlb_where_it_is_granted)
         struct error error = {0};
         if (!hugepages_allow(64 * MiB))
                 SKIP("the pool of hugetlb pages cannot be set");
-        ck_assert_int_eq(host_device_new(&device, GiB, HOST_PAGES_AUTO, core_wake, &error), 0);
+        ck_assert_int_eq(host_device_new(&device, &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_AUTO},
+                                         core_wake, &error),
+                         0);
         ck_assert_int_eq((int)device->pages, (int)PAGES_HUGETLB);
         ck_assert_int_eq(device->ops->alloc(device, 2 * MiB, &segment, &error), 0);
         ck_assert_int_eq((int)segment.pages, (int)PAGES_HUGETLB);
@@ -282,7 +286,9 @@ END_TEST
 START_TEST(hugetlb_by_name_fails_where_it_is_not_granted)
 {
         struct error error = {0};
-        ck_assert_int_eq(host_device_new(&device, GiB, HOST_PAGES_HUGETLB, core_wake, &error), 0);
+        ck_assert_int_eq(host_device_new(&device, &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_HUGETLB},
+                                         core_wake, &error),
+                         0);
         struct segment refused;
         int r = device->ops->alloc(device, hugetlb_limit() + 2 * MiB, &refused, &error);
         ck_assert_int_eq(r, STREAMER_ENOMEM);
@@ -300,7 +306,9 @@ START_TEST(thp_by_name_fails_where_the_kernel_gives_none)
         free(text);
         if (!off)
                 SKIP("transparent huge pages for shared memory are on");
-        ck_assert_int_eq(host_device_new(&device, GiB, HOST_PAGES_THP, core_wake, &error), STREAMER_EUNSUPPORTED);
+        ck_assert_int_eq(host_device_new(&device, &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_THP},
+                                         core_wake, &error),
+                         STREAMER_EUNSUPPORTED);
         ck_assert_ptr_nonnull(strstr(error.text, "shmem_enabled"));
         ck_assert_ptr_null(device);
 }

@@ -67,7 +67,9 @@ START_TEST(the_host_device_serves_it_too)
 {
         struct error error = {0};
         struct device *host;
-        ck_assert_int_eq(host_device_new(&host, BUDGET, HOST_PAGES_4K, core_wake, &error), 0);
+        ck_assert_int_eq(host_device_new(&host, &(struct host_opts){.budget = BUDGET, .pages = HOST_PAGES_4K},
+                                         core_wake, &error),
+                         0);
         devices[0] = host;
         serves_small(load_ready(small_file("small.safetensors", 1), "m"), 1);
         core_until(loads_empty(&loads));

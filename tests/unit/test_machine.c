@@ -108,6 +108,48 @@ START_TEST(lines_that_are_none_are_passed_over)
 }
 END_TEST
 
+/* ---- memory that is left ---- */
+
+START_TEST(what_is_left_is_the_least_of_machine_and_groups)
+{
+        ck_assert_uint_eq(machine_available_memory(tree), MACHINE_UNLIMITED);
+        put("proc/meminfo", "MemTotal:  9000 kB\nMemFree:  1000 kB\nMemAvailable:   3000 kB\n");
+        ck_assert_uint_eq(machine_available_memory(tree), 3000 * 1024);
+        put("proc/self/cgroup", "0::/pod/daemon\n");
+        put("sys/fs/cgroup/pod/memory.max", "4194304\n");
+        put("sys/fs/cgroup/pod/memory.current", "3145728\n");
+        ck_assert_uint_eq(machine_available_memory(tree), 1 << 20);
+        put("sys/fs/cgroup/pod/daemon/memory.max", "8192\n");
+        put("sys/fs/cgroup/pod/daemon/memory.current", "4096\n");
+        ck_assert_uint_eq(machine_available_memory(tree), 4096);
+        ck_assert_uint_eq(machine_cgroup_memory(tree), 8192);
+}
+END_TEST
+
+START_TEST(cached_files_of_a_group_count_as_left)
+{
+        put("proc/self/cgroup", "0::/x\n");
+        put("sys/fs/cgroup/x/memory.max", "1000000\n");
+        put("sys/fs/cgroup/x/memory.current", "900000\n");
+        put("sys/fs/cgroup/x/memory.stat",
+            "anon 1\nfile 800000\nshmem 500000\ninactive_file 200000\nactive_file 100000\n");
+        ck_assert_uint_eq(machine_available_memory(tree), 400000);
+        put("sys/fs/cgroup/x/memory.current", "2000000\n");
+        ck_assert_uint_eq(machine_available_memory(tree), 0);
+}
+END_TEST
+
+START_TEST(version_1_counts_what_is_left_by_its_own_files)
+{
+        put("proc/self/cgroup", "7:memory:/job\n");
+        put("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "65536\n");
+        put("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "65000\n");
+        put("sys/fs/cgroup/memory/job/memory.stat",
+            "inactive_file 7\ntotal_inactive_file 1000\ntotal_active_file 2000\n");
+        ck_assert_uint_eq(machine_available_memory(tree), 3536);
+}
+END_TEST
+
 /* ---- all of it ---- */
 
 START_TEST(what_cannot_be_read_is_unknown)
@@ -149,6 +191,9 @@ int main(void)
         tcase_add_test(t, a_group_that_is_the_root_of_its_namespace_has_its_limit);
         tcase_add_test(t, version_1_has_its_own_file_and_its_own_word_for_none);
         tcase_add_test(t, lines_that_are_none_are_passed_over);
+        tcase_add_test(t, what_is_left_is_the_least_of_machine_and_groups);
+        tcase_add_test(t, cached_files_of_a_group_count_as_left);
+        tcase_add_test(t, version_1_counts_what_is_left_by_its_own_files);
         tcase_add_test(t, what_cannot_be_read_is_unknown);
         tcase_add_test(t, this_machine_is_described);
         return suite_run();

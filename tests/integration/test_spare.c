@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory that a daemon makes ready for the next model while nothing loads: what it is to loads, to those who
+ * ask, and at the end.
+ */
+#include "tests/lib/ctl.h"
+#include "tests/lib/faults.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/storage.h"
+#include "tests/lib/suite.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIB (UINT64_C(1) << 20)
+#define SPARE (16 * MIB)
+#define BUDGET (40 * MIB)
+/* Of segments: whole huge pages, header and alignment included. */
+#define MODEL (SPARE - MIB)
+
+static streamer_client *client;
+
+/* ---- stage ---- */
+
+static void begin(void)
+{
+        char *config = suite_path("config.yaml");
+        static const char text[] = "devices: [{device: host, budget: 40MiB, pages: 4k, spare: 16MiB}]\n"
+                                   "io: {memory_limit: 16MiB}\n";
+        file_write(config, text, sizeof(text) - 1);
+        faults_begin(suite_folder());
+        faults_show();
+        stage_begin((const char *const[]){"--config", config, NULL});
+        faults_hide();
+}
+
+static void connect_client(void)
+{
+        client = client_open(&stage);
+}
+
+static uint64_t of_device(streamer_client *c, const char *key)
+{
+        json_t *status = client_call(c, "status", NULL);
+        uint64_t n = json_number(json_array_get(json_object_get(status, "devices"), 0), key);
+        json_decref(status);
+        return n;
+}
+
+static bool is_ready(void *bytes)
+{
+        return of_device(client, "spare") == *(const uint64_t *)bytes;
+}
+
+static void await_spare(uint64_t bytes)
+{
+        ck_assert_msg(eventually(is_ready, &bytes, 20000), "%ju bytes are ready, not %ju",
+                      (uintmax_t)of_device(client, "spare"), (uintmax_t)bytes);
+}
+
+static void check_stage(void)
+{
+        streamer_unload(client, "a", 0);
+        streamer_unload(client, "b", 0);
+        await_spare(SPARE);
+        streamer_close(client);
+        stage_still_serves();
+}
+
+static struct model *write_model(const char *name, uint64_t bytes, const char **path)
+{
+        struct model *m = model_mixed((uint64_t)name[0], bytes);
+        *path = stage_write(m, format_text("%s.safetensors", name));
+        return m;
+}
+
+static struct model *load(const char *name, uint64_t bytes)
+{
+        const char *path;
+        struct model *m = write_model(name, bytes, &path);
+        client_load(client, path, name);
+        return m;
+}
+
+/* ---- loads ---- */
+
+START_TEST(it_is_ready_and_counts_as_free)
+{
+        await_spare(SPARE);
+        ck_assert_uint_eq(of_device(client, "budget"), BUDGET);
+        ck_assert_uint_eq(of_device(client, "free"), BUDGET - of_device(client, "used"));
+}
+END_TEST
+
+START_TEST(a_load_takes_it_and_it_is_made_anew)
+{
+        await_spare(SPARE);
+        struct model *m = load("a", MODEL);
+        uint64_t left = of_device(client, "spare");
+        ck_assert_msg(left < SPARE, "%ju bytes are still spare", (uintmax_t)left);
+        client_equals(client, "a", m);
+        await_spare(SPARE);
+        ck_assert_uint_le(of_device(client, "used") + SPARE, BUDGET);
+        client_equals(client, "a", m);
+        client_ok(client, streamer_unload(client, "a", 0), "unload");
+        m = load("b", MODEL);
+        client_equals(client, "b", m);
+}
+END_TEST
+
+START_TEST(no_load_is_refused_for_it)
+{
+        const char *path;
+        await_spare(SPARE);
+        uint64_t all = BUDGET - of_device(client, "used");
+        struct model *m = write_model("a", all - MIB, &path);
+        struct ctl r;
+        ctl(&r, stage.socket, "load", path, "--dry-run", "--json", NULL);
+        ck_assert_msg(strstr(r.out, "\"room\": \"fits\"") != NULL, "%s%s", r.out, r.err);
+        ctl_free(&r);
+        client_load(client, path, "a");
+        client_equals(client, "a", m);
+        ck_assert_uint_eq(of_device(client, "used"), BUDGET);
+        await_spare(0);
+}
+END_TEST
+
+START_TEST(models_and_spare_stay_in_the_budget)
+{
+        struct model *a = load("a", 8 * MIB - MIB), *b = load("b", SPARE - MIB);
+        uint64_t used = of_device(client, "used");
+        await_spare(BUDGET - used);
+        client_equals(client, "a", a);
+        client_equals(client, "b", b);
+        client_ok(client, streamer_unload(client, "b", 0), "unload");
+        await_spare(SPARE);
+        client_equals(client, "a", a);
+}
+END_TEST
+
+START_TEST(it_is_told)
+{
+        struct ctl r;
+        await_spare(SPARE);
+        ctl(&r, stage.socket, "status", NULL);
+        ck_assert_int_eq(r.code, 0);
+        ck_assert_ptr_nonnull(strstr(r.out, "SPARE"));
+        ctl_free(&r);
+        json_t *metrics = client_call(client, "metrics", NULL);
+        ck_assert_ptr_nonnull(
+                strstr(json_text(metrics, "text"), "streamerd_device_spare_bytes{device=\"host\"} 16777216\n"));
+        json_decref(metrics);
+}
+END_TEST
+
+/* ---- failures ---- */
+
+static const enum fault_call calls[] = {FAULT_memfd_create, FAULT_ftruncate, FAULT_fallocate};
+
+static bool has_failed(void *call)
+{
+        return fault_failed(*(const enum fault_call *)call) > 0;
+}
+
+/* The call is its own: nobody loads. It is tried again. */
+START_TEST(a_call_that_fails_leaves_less_for_a_while)
+{
+        enum fault_call call = calls[_i];
+        await_spare(SPARE);
+        struct model *m = load("a", MODEL);
+        fault_arm(call, call == FAULT_fallocate ? 3 : 0);
+        ck_assert(eventually(has_failed, &call, 20000));
+        fault_disarm();
+        await_spare(SPARE);
+        client_equals(client, "a", m);
+}
+END_TEST
+
+/* ---- a daemon of its own ---- */
+
+START_TEST(there_is_none_by_default)
+{
+        struct daemon d;
+        daemon_init(&d, suite_path("default"));
+        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", stage_root(), NULL});
+        streamer_client *c = client_open(&d);
+        ck_assert_uint_eq(of_device(c, "spare"), 0);
+        char *threads = format_text("grep -lx host-spare /proc/%d/task/*/comm", (int)d.pid);
+        ck_assert_int_ne(system(threads), 0); /* NOLINT: a command of our own */
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+END_TEST
+
+static bool has_begun(void *c)
+{
+        return of_device(c, "spare") > 0;
+}
+
+START_TEST(the_end_does_not_wait_for_it)
+{
+        struct daemon d;
+        char *config = suite_path("large.yaml");
+        static const char text[] = "devices: [{device: host, budget: 4GiB, pages: 4k, spare: 4GiB}]\n";
+        file_write(config, text, sizeof(text) - 1);
+        daemon_init(&d, suite_path("end"));
+        daemon_start(&d, (const char *const[]){"--config", config, "--root", stage_root(), NULL});
+        streamer_client *c = client_open(&d);
+        ck_assert(eventually(has_begun, c, 20000));
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("spare");
+        TCase *loads = suite_group("loads", begin, stage_end, 120);
+        tcase_add_checked_fixture(loads, connect_client, check_stage);
+        tcase_add_test(loads, it_is_ready_and_counts_as_free);
+        tcase_add_test(loads, a_load_takes_it_and_it_is_made_anew);
+        tcase_add_test(loads, no_load_is_refused_for_it);
+        tcase_add_test(loads, models_and_spare_stay_in_the_budget);
+        tcase_add_test(loads, it_is_told);
+        LOOP(loads, a_call_that_fails_leaves_less_for_a_while, calls);
+        TCase *own = suite_group("a daemon of its own", NULL, NULL, 60);
+        tcase_add_test(own, there_is_none_by_default);
+        tcase_add_test(own, the_end_does_not_wait_for_it);
+        return suite_run();
+}
