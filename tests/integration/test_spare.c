@@ -117,7 +117,7 @@ START_TEST(no_load_is_refused_for_it)
         struct model *m = write_model("a", all - MIB, &path);
         struct ctl r;
         ctl(&r, stage.socket, "load", path, "--dry-run", "--json", NULL);
-        ck_assert_msg(strstr(r.out, "\"room\": \"fits\"") != NULL, "%s%s", r.out, r.err);
+        ck_assert_msg(strstr(r.out, "\"room\":\"fits\"") != NULL, "%s%s", r.out, r.err);
         ctl_free(&r);
         client_load(client, path, "a");
         client_equals(client, "a", m);
