@@ -14,7 +14,6 @@
 
 #include <string.h>
 
-
 /* ---- events ---- */
 
 static unsigned line_of(const yaml_mark_t *mark)
