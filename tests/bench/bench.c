@@ -33,13 +33,13 @@ static bool setting_on(const char *name)
 
 /* ---- groups ---- */
 
-/* `segments`: what is resident at once, at most, or mapped for a ceiling. */
+/* `segments`: what is resident at once, or mapped for a ceiling, and made ready besides. */
 static const struct {
         const char *name;
         void (*run)(const struct bench *b);
         uint64_t segments;
-} groups[] = {{"rates", rows_rates, 4 * GIB},       {"tensors", rows_tensors, GIB},
-              {"memory", rows_memory, 8 * GIB},     {"network", rows_network, 2 * GIB},
+} groups[] = {{"rates", rows_rates, 8 * GIB},       {"tensors", rows_tensors, GIB},
+              {"memory", rows_memory, 8 * GIB},     {"network", rows_network, 4 * GIB},
               {"fairness", rows_fairness, 5 * GIB}, {"stores", rows_stores, GIB},
               {"attach", rows_attach, 2 * GIB}};
 #define BESIDE GIB /* rings, fio's buffers */

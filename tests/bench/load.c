@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HUGE_PAGE (UINT64_C(2) << 20)
+
 static void must_do(struct bench_daemon *bd, int r, const char *what)
 {
         if (r)
@@ -19,11 +21,15 @@ static void must_do(struct bench_daemon *bd, int r, const char *what)
 /* ---- the daemon ---- */
 
 /* Copies: when a group is given up, what stood on its stack is gone. */
-static struct daemon running[2];
+static struct daemon running[3];
+#define N_RUNNING (sizeof(running) / sizeof(running[0]))
 
 static struct daemon *running_slot(pid_t pid)
 {
-        return running[0].pid == pid ? &running[0] : &running[1];
+        for (size_t i = 0; i < N_RUNNING; i++)
+                if (running[i].pid == pid)
+                        return &running[i];
+        die("more than %zu daemons", N_RUNNING);
 }
 
 static json_t *ask_status(struct bench_daemon *bd)
@@ -78,11 +84,56 @@ void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const ch
 
 void bench_daemon_start_with(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more)
 {
-        char *folder = format_text("%s/d-%s", b->folder, pages),
-             *config = format_text("%s/c-%s.yaml", b->folder, pages);
-        char *text = format_text("devices:\n  - device: host\n    budget: 16GiB\n    pages: %s\n%s", pages, more);
+        bench_daemon_start_spare(bd, b, pages, 0, more);
+}
 
-        *bd = (struct bench_daemon){.bench = b, .pages = pages};
+/* ---- memory that is made ready ---- */
+
+static uint64_t of_device(struct bench_daemon *bd, const char *key)
+{
+        json_t *status = ask_status(bd), *device = json_array_get(json_object_get(status, "devices"), 0);
+        uint64_t n = (uint64_t)json_integer_value(json_object_get(device, key));
+
+        json_decref(status);
+        return n;
+}
+
+static bool is_ready(void *arg)
+{
+        struct bench_daemon *bd = arg;
+
+        return of_device(bd, "spare") >= bd->spare;
+}
+
+/* Nothing is timed meanwhile. */
+static void await_spare(struct bench_daemon *bd)
+{
+        uint64_t before = of_device(bd, "spare"), cpu = process_cpu_ns(bd->d.pid);
+
+        if (!bd->spare)
+                return;
+        if (!eventually(is_ready, bd, 120000))
+                die("%llu of %llu bytes were made ready", (unsigned long long)of_device(bd, "spare"),
+                    (unsigned long long)bd->spare);
+        bd->fill_cpu_s += (double)(process_cpu_ns(bd->d.pid) - cpu) / 1e9;
+        bd->fill_gib += (double)(bd->spare - before) / (double)GIB;
+}
+
+double bench_fill_cpu(const struct bench_daemon *bd)
+{
+        return bd->fill_cpu_s / bd->fill_gib;
+}
+
+void bench_daemon_start_spare(struct bench_daemon *bd, const struct bench *b, const char *pages, uint64_t spare,
+                              const char *more)
+{
+        const char *kind = spare ? "-spare" : "";
+        char *folder = format_text("%s/d-%s%s", b->folder, pages, kind),
+             *config = format_text("%s/c-%s%s.yaml", b->folder, pages, kind);
+        char *text = format_text("devices:\n  - device: host\n    budget: 16GiB\n    pages: %s\n    spare: %llu\n%s",
+                                 pages, (unsigned long long)spare, more);
+
+        *bd = (struct bench_daemon){.bench = b, .pages = pages, .spare = spare / HUGE_PAGE * HUGE_PAGE};
         file_write(config, text, strlen(text));
         daemon_init(&bd->d, folder);
         daemon_start(&bd->d, (const char *const[]){"--config", config, "--root", b->folder, NULL});
@@ -90,6 +141,9 @@ void bench_daemon_start_with(struct bench_daemon *bd, const struct bench *b, con
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = bd->d.socket};
         must_do(bd, streamer_connect(&opts, &bd->client), "connect");
         ask_ring(bd);
+        await_spare(bd);
+        /* What the machine's host takes to find memory that nobody has touched is no daemon's. */
+        bd->fill_cpu_s = bd->fill_gib = 0;
         free(text);
         free(config);
         free(folder);
@@ -107,8 +161,8 @@ void bench_daemon_stop(struct bench_daemon *bd)
 
 void bench_daemons_kill(void)
 {
-        daemon_kill(&running[0]);
-        daemon_kill(&running[1]);
+        for (size_t i = 0; i < N_RUNNING; i++)
+                daemon_kill(&running[i]);
 }
 
 /* ---- loads ---- */
@@ -148,15 +202,7 @@ static void load(struct bench_daemon *bd, const char *path, const char *name, ui
 static bool is_gone(void *arg)
 {
         struct bench_daemon *bd = arg;
-        char *text = NULL;
-
-        must_do(bd, streamer_call(bd->client, "status", NULL, &text), "status");
-        json_t *status = json_loads(text, 0, NULL);
-        json_t *device = json_array_get(json_object_get(status, "devices"), 0);
-        bool gone = json_integer_value(json_object_get(device, "used")) == 0;
-        json_decref(status);
-        free(text);
-        return gone;
+        return of_device(bd, "used") == 0;
 }
 
 void bench_load_keep(struct bench_daemon *bd, const char *path, const char *name)
@@ -190,6 +236,7 @@ void bench_load(struct bench_daemon *bd, const char *path, const struct model *m
         f->cpu_s_per_gib = (double)(process_cpu_ns(bd->d.pid) - cpu) / 1e9 / gib;
         f->storage_ratio = (double)(process_read_bytes(bd->d.pid) - storage) / (double)m->bytes;
         bench_unload(bd, "m");
+        await_spare(bd);
 }
 
 const char *bench_file(const struct bench *b, const struct model *m, const char *name)

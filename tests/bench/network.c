@@ -98,22 +98,23 @@ char *curls_told(const struct curls *c)
 struct network {
         const struct bench *bench;
         struct nginx web;
-        struct bench_daemon daemon;
+        struct bench_daemon daemon, spare; /* spare: one that makes its memory ready */
         struct model *model;
         const char *path;
         uint64_t size;
 };
 
-static void load_once(struct network *n, const char *url, struct load_figures *f)
+static void load_once(struct network *n, struct bench_daemon *bd, const char *url, struct load_figures *f)
 {
-        bench_touch(&n->daemon, n->model->bytes);
-        bench_load(&n->daemon, url, n->model, true, f);
+        bench_touch(bd, n->model->bytes);
+        bench_load(bd, url, n->model, true, f);
 }
 
-static void row_rate(struct network *n, enum row row, const char *url, const char *ca)
+static void row_rate(struct network *n, enum row row, enum row with_spare, const char *url, const char *ca)
 {
         struct curls c = {.url = url, .ca = ca, .size = n->size};
         double rates[ROUNDS_MAX], cpu[ROUNDS_MAX], memory[ROUNDS_MAX];
+        double spare_rates[ROUNDS_MAX], spare_cpu[ROUNDS_MAX];
         unsigned rounds = n->bench->rounds;
 
         report_note("network ceiling: 1, 2, 4, 8 and 16 of: curl -s -f -o /dev/null -r FROM-TO%s%s %s",
@@ -122,19 +123,26 @@ static void row_rate(struct network *n, enum row row, const char *url, const cha
                 struct load_figures f;
 
                 curls_round(&c);
-                load_once(n, url, &f);
+                load_once(n, &n->daemon, url, &f);
                 rates[i] = f.gib_per_s;
                 cpu[i] = f.cpu_s_per_gib;
                 memory[i] = (double)f.memory / (double)MIB;
-                report_note("round %u: curls %s GiB/s, load %.2f GiB/s (%.3f CPU-s/GiB), %.1f MiB beside the ring",
-                            i + 1, curls_told(&c), rates[i], cpu[i], memory[i]);
+                load_once(n, &n->spare, url, &f);
+                spare_rates[i] = f.gib_per_s;
+                spare_cpu[i] = f.cpu_s_per_gib;
+                report_note(
+                        "round %u: curls %s GiB/s, load %.2f GiB/s (%.3f CPU-s/GiB), %.1f MiB beside the ring; with "
+                        "a spare %.2f GiB/s (%.3f CPU-s/GiB)",
+                        i + 1, curls_told(&c), rates[i], cpu[i], memory[i], spare_rates[i], spare_cpu[i]);
         }
         struct curl_ceiling best = curls_best(&c);
         report_note("the best are %u curls: %.2f GiB/s, %.3f CPU-s/GiB", best.n, best.gib_per_s, best.cpu_s_per_gib);
         report_row(row, median(rates, rounds) / best.gib_per_s, best.gib_per_s);
+        report_row(with_spare, median(spare_rates, rounds) / best.gib_per_s, best.gib_per_s);
         if (row != ROW_http_vs_curl)
                 return;
         report_row(ROW_http_cpu_beyond_curl, median(cpu, rounds) - best.cpu_s_per_gib, 0);
+        report_row(ROW_http_cpu_beyond_curl_spare, median(spare_cpu, rounds) - best.cpu_s_per_gib, 0);
         report_row(ROW_http_memory, median(memory, rounds), 0);
 }
 
@@ -149,7 +157,7 @@ static double seconds_through(struct network *n, struct proxy *p, const struct p
                 proxy_clear(p);
                 if (rule)
                         proxy_rule(p, rule);
-                load_once(n, proxy_url(p, strrchr(n->path, '/')), &f);
+                load_once(n, &n->daemon, proxy_url(p, strrchr(n->path, '/')), &f);
                 seconds[i] = f.seconds;
         }
         return median(seconds, n->bench->rounds);
@@ -186,10 +194,14 @@ void rows_network(const struct bench *b)
         n.size = file_size(n.path);
         file_cache(n.path);
         nginx_start(&n.web, format_text("%s/nginx", b->folder), b->folder);
-        bench_daemon_start_with(&n.daemon, b, b->hugetlb ? "hugetlb" : "auto",
-                                format_text("http: {ca: %s}\n", n.web.ca));
-        row_rate(&n, ROW_http_vs_curl, format_text("http://127.0.0.1:%u/network.safetensors", n.web.http), NULL);
-        row_rate(&n, ROW_https_vs_curl, format_text("https://localhost:%u/network.safetensors", n.web.https), n.web.ca);
+        const char *pages = b->hugetlb ? "hugetlb" : "auto", *trust = format_text("http: {ca: %s}\n", n.web.ca);
+        bench_daemon_start_with(&n.daemon, b, pages, trust);
+        bench_daemon_start_spare(&n.spare, b, pages, SPARE_FOR(n.model), trust);
+        row_rate(&n, ROW_http_vs_curl, ROW_http_vs_curl_spare,
+                 format_text("http://127.0.0.1:%u/network.safetensors", n.web.http), NULL);
+        row_rate(&n, ROW_https_vs_curl, ROW_https_vs_curl_spare,
+                 format_text("https://localhost:%u/network.safetensors", n.web.https), n.web.ca);
+        bench_daemon_stop(&n.spare);
         bench_daemon_stop(&n.daemon);
         /* The proxy keeps an answer until it is whole: with longer ones it is slower than any delay. */
         bench_daemon_start_with(&n.daemon, b, b->hugetlb ? "hugetlb" : "auto",

@@ -53,6 +53,8 @@ static bool reached(enum row row)
 {
         double value = rows[row].value, target = promised[row].target;
 
+        if (target <= 0)
+                return rows[row].measured;
         return rows[row].measured && (promised[row].better == HIGHER ? value >= target : value <= target);
 }
 

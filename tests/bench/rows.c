@@ -23,6 +23,7 @@ struct rates {
         double fio[ROUNDS_MAX], preads[ROUNDS_MAX];
         double cold_hugetlb[ROUNDS_MAX], cold_4k[ROUNDS_MAX], warm_hugetlb[ROUNDS_MAX], warm_4k[ROUNDS_MAX];
         double cpu[ROUNDS_MAX], storage[ROUNDS_MAX];
+        double cold_spare[ROUNDS_MAX], warm_spare[ROUNDS_MAX], cpu_spare[ROUNDS_MAX];
 };
 
 static void one_load(struct bench_daemon *bd, const char *path, const struct model *m, bool warm,
@@ -34,6 +35,22 @@ static void one_load(struct bench_daemon *bd, const char *path, const struct mod
                 file_uncache(path);
         bench_touch(bd, m->bytes); /* last: what the cache takes is touched, too */
         bench_load(bd, path, m, false, f);
+}
+
+/* The same on a daemon that has made its memory ready. */
+static void round_with_spare(struct bench_daemon *bd, const char *path, const struct model *m, struct rates *r,
+                             unsigned i)
+{
+        struct load_figures f;
+
+        one_load(bd, path, m, true, &f);
+        r->warm_spare[i] = f.gib_per_s;
+        double warm_cpu = f.cpu_s_per_gib;
+        one_load(bd, path, m, false, &f);
+        r->cold_spare[i] = f.gib_per_s;
+        r->cpu_spare[i] = f.cpu_s_per_gib;
+        report_note("with a spare: cold %.2f, warm %.2f GiB/s; %.3f CPU-s/GiB, warm %.3f", r->cold_spare[i],
+                    r->warm_spare[i], r->cpu_spare[i], warm_cpu);
 }
 
 static void round_of_rates(const struct bench *b, struct bench_daemon *huge, struct bench_daemon *small,
@@ -75,6 +92,16 @@ static void report_ratio(enum row row, const double *values, double ceiling, uns
         report_row(row, median(values, n) / ceiling, ceiling);
 }
 
+static void report_spare(const struct bench_daemon *bd, const struct rates *r, unsigned n)
+{
+        double fio = median(r->fio, n), preads = median(r->preads, n);
+
+        report_ratio(ROW_cold_hugetlb_vs_fio_spare, r->cold_spare, fio, n);
+        report_ratio(ROW_warm_hugetlb_vs_2preads_spare, r->warm_spare, preads, n);
+        report_row(ROW_cpu_s_per_gib_spare, median(r->cpu_spare, n), 0);
+        report_row(ROW_spare_fill_cpu_s_per_gib, bench_fill_cpu(bd), 0);
+}
+
 static void report_rates(const struct bench *b, const struct rates *r)
 {
         unsigned n = b->rounds;
@@ -92,7 +119,7 @@ static void report_rates(const struct bench *b, const struct rates *r)
 
 void rows_rates(const struct bench *b)
 {
-        struct bench_daemon huge, small;
+        struct bench_daemon huge, small, spare;
         struct rates r = {0};
         struct model *m = even_model(1, 300, 4 * GIB / b->shrink);
         const char *path = bench_file(b, m, "large");
@@ -103,11 +130,19 @@ void rows_rates(const struct bench *b)
         if (b->hugetlb)
                 bench_daemon_start(&huge, b, "hugetlb");
         bench_daemon_start(&small, b, "4k");
-        for (unsigned i = 0; i < b->rounds; i++)
-                round_of_rates(b, b->hugetlb ? &huge : NULL, &small, path, m, &r, i);
-        report_rates(b, &r);
         if (b->hugetlb)
+                bench_daemon_start_spare(&spare, b, "hugetlb", SPARE_FOR(m), "");
+        for (unsigned i = 0; i < b->rounds; i++) {
+                round_of_rates(b, b->hugetlb ? &huge : NULL, &small, path, m, &r, i);
+                if (b->hugetlb)
+                        round_with_spare(&spare, path, m, &r, i);
+        }
+        report_rates(b, &r);
+        if (b->hugetlb) {
+                report_spare(&spare, &r, b->rounds);
+                bench_daemon_stop(&spare);
                 bench_daemon_stop(&huge);
+        }
         bench_daemon_stop(&small);
         unlink(path);
         model_free(m);
