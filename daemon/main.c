@@ -387,10 +387,12 @@ int main(int argc, char **argv)
         }
         log_init(d.config.log.level);
         log_set_output(&(struct log_output){.format = d.config.log.format, .to_stderr = d.config.log.to_stderr});
+        log_start();
         log_notes(notes);
         reload_init(&d.reload, &d.server, &d.config, argc, argv, on_reloaded, on_reload_over);
         if (start(&d, &error) < 0) {
                 log_error("%s", error.text);
+                log_stop();
                 return EXIT_FAILURE;
         }
         uv_run(&d.loop, UV_RUN_DEFAULT);
@@ -401,5 +403,6 @@ int main(int argc, char **argv)
         if (!stopped)
                 _exit(0);
         take_apart(&d);
+        log_stop();
         return 0;
 }

@@ -2,7 +2,8 @@
  *
  * A message is formatted aside, held against those of the last seconds, and leaves in one write that
  * does not wait, so that lines of several threads do not mix and a reader that stands still holds
- * nobody up.
+ * nobody up. Where a write cannot be told not to wait, as to a file, a thread makes it (log_writer.h),
+ * from log_start() to log_stop(); before and after, when nobody is served, whoever has a line does.
  *
  * How it fails: a line that is not taken is counted, and the count goes before the next line that
  * is. A journal that is not there gets nothing: its lines go to standard error. Standard error that
@@ -12,6 +13,7 @@
 
 #include "daemon/base/error.h"
 #include "daemon/base/log_line.h"
+#include "daemon/base/log_writer.h"
 #include "daemon/base/util.h"
 
 #include <errno.h>
@@ -29,6 +31,7 @@
 
 #define TEXT_SIZE 2048
 #define JOURNAL_SOCKET "/run/systemd/journal/socket"
+#define FLUSH_NS (UINT64_C(2) * 1000000000)
 #define REPEAT_NS (UINT64_C(5) * 1000000000)
 #define REPEAT_ROWS 16
 #define REPEAT_TEXT 512
@@ -48,8 +51,9 @@ static struct {
         bool is_socket;
         int journal; /* -1: not used */
         struct sockaddr_un journal_address;
+        struct log_writer *writer; /* NULL: no thread writes */
         struct repeat repeats[REPEAT_ROWS];
-        uint64_t lost, lost_told;
+        uint64_t lost, lost_told; /* less what the writer counts */
 } out = {.mutex = PTHREAD_MUTEX_INITIALIZER, .format = LOG_FORMAT_PLAIN, .fd = STDERR_FILENO, .journal = -1};
 
 static _Atomic int threshold = LOG_LEVEL_INFO;
@@ -141,6 +145,7 @@ static void open_journal(const char *path)
 void log_set_output(const struct log_output *output)
 {
         pthread_mutex_lock(&out.mutex);
+        require(out.writer == NULL);
         out.format = choose(output);
         open_stderr();
         open_journal(output->journal != NULL ? output->journal : JOURNAL_SOCKET);
@@ -160,8 +165,10 @@ void log_init(enum log_level level)
 
 /* ---- writing; under the lock ---- */
 
-static bool write_stderr(const char *data, size_t len)
+static bool write_stderr(const char *data, size_t len, uint64_t told)
 {
+        if (out.writer != NULL)
+                return log_writer_put(out.writer, data, len, told);
         if (out.is_socket)
                 return send(out.fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)len;
         /* A pipe of another user's cannot be opened anew, only asked. */
@@ -179,7 +186,8 @@ static bool write_journal(const char *data, size_t len, bool *absent)
         return n == (ssize_t)len;
 }
 
-static bool write_record(const struct log_record *record)
+/* `told`: of how many lost lines it tells. */
+static bool write_record(const struct log_record *record, uint64_t told)
 {
         char line[LOG_LINE_MAX];
         bool absent = true;
@@ -189,20 +197,39 @@ static bool write_record(const struct log_record *record)
         if (out.format == LOG_FORMAT_JOURNAL && !absent)
                 return false;
         enum log_format format = out.format == LOG_FORMAT_JOURNAL ? LOG_FORMAT_PREFIX : out.format;
-        return write_stderr(line, log_line(line, format, record));
+        return write_stderr(line, log_line(line, format, record), told);
+}
+
+static struct log_writer_lost written_lost(void)
+{
+        return out.writer != NULL ? log_writer_lost(out.writer) : (struct log_writer_lost){0};
+}
+
+static void tell_lost(void)
+{
+        struct log_writer_lost late = written_lost();
+        uint64_t untold = out.lost + late.lines + late.untold - out.lost_told;
+        char text[80];
+        if (untold == 0)
+                return;
+        snprintf(text, sizeof(text), "log: %" PRIu64 " lines were lost: nobody took them", untold);
+        if (write_record(&(struct log_record){.level = LOG_LEVEL_WARN, .text = text}, untold))
+                out.lost_told += untold;
 }
 
 static void emit(const struct log_record *record)
 {
-        if (out.lost > out.lost_told) {
-                char text[80];
-                snprintf(text, sizeof(text), "log: %" PRIu64 " lines were lost: nobody took them",
-                         out.lost - out.lost_told);
-                if (write_record(&(struct log_record){.level = LOG_LEVEL_WARN, .text = text}))
-                        out.lost_told = out.lost;
-        }
-        if (!write_record(record))
+        tell_lost();
+        if (!write_record(record, 0))
                 out.lost++;
+}
+
+static void unlock(void)
+{
+        struct log_writer *writer = out.writer;
+        pthread_mutex_unlock(&out.mutex);
+        if (writer != NULL)
+                log_writer_call(writer);
 }
 
 /* ---- repeats; under the lock ---- */
@@ -251,22 +278,73 @@ void log_tick(void)
 {
         pthread_mutex_lock(&out.mutex);
         end_repeats(now_ns());
+        unlock();
+}
+
+uint64_t log_lost(void)
+{
+        pthread_mutex_lock(&out.mutex);
+        uint64_t lost = out.lost + written_lost().lines;
         pthread_mutex_unlock(&out.mutex);
+        return lost;
+}
+
+/* ---- its thread ---- */
+
+/* What was opened anew or is a socket never waits. */
+static bool may_wait(void)
+{
+        return !out.is_socket && out.fd == STDERR_FILENO;
+}
+
+void log_start(void)
+{
+        pthread_mutex_lock(&out.mutex);
+        bool wanted = may_wait() && out.writer == NULL;
+        if (wanted)
+                out.writer = log_writer_new(out.fd);
+        bool failed = wanted && out.writer == NULL;
+        pthread_mutex_unlock(&out.mutex);
+        if (failed)
+                log_warn("log: no thread to write it with: the daemon may wait for its log's disk");
 }
 
 void log_flush(void)
 {
         pthread_mutex_lock(&out.mutex);
         end_repeats(UINT64_MAX);
+        struct log_writer *writer = out.writer;
+        pthread_mutex_unlock(&out.mutex);
+        if (writer != NULL)
+                log_writer_flush(writer, now_ns() + FLUSH_NS);
+}
+
+/* With the lock: a line that comes meanwhile is written after those before it. */
+void log_stop(void)
+{
+        log_flush();
+        pthread_mutex_lock(&out.mutex);
+        if (out.writer != NULL && log_writer_flush(out.writer, now_ns())) {
+                struct log_writer_lost late = written_lost();
+                out.lost += late.lines;
+                out.lost_told -= late.untold;
+                out.writer = log_writer_free(out.writer);
+        }
         pthread_mutex_unlock(&out.mutex);
 }
 
-uint64_t log_lost(void)
+/* Whoever broke it may hold the lock. */
+void broken_invariant(const char *file, int line, const char *what)
 {
-        pthread_mutex_lock(&out.mutex);
-        uint64_t lost = out.lost;
-        pthread_mutex_unlock(&out.mutex);
-        return lost;
+        struct log_writer *writer = NULL;
+        if (pthread_mutex_trylock(&out.mutex) == 0) {
+                writer = out.writer;
+                pthread_mutex_unlock(&out.mutex);
+        }
+        if (writer != NULL)
+                log_writer_flush(writer, now_ns() + FLUSH_NS);
+        fprintf(stderr, "streamerd: %s:%d: broken invariant: %s\n", file, line, what);
+        abort();
 }
 
 /* ---- the door ---- */
@@ -287,6 +365,6 @@ void log_event(enum log_level level, enum log_message message, const struct log_
         end_repeats(now);
         if (!repeats(level, printable, now))
                 emit(&(struct log_record){.level = level, .message = message, .fields = fields, .text = printable});
-        pthread_mutex_unlock(&out.mutex);
+        unlock();
         errno = saved;
 }

@@ -7,8 +7,9 @@
  *   log_event(LOG_LEVEL_INFO, LOG_MODEL_READY, LOG_FIELDS(LOG_TEXT("model", name)), "%s: ready", name);
  *
  * Never a secret, never a raw control byte. Nobody waits for the log: what standard error or the
- * journal does not take at once is lost, and the number of lost lines is told when it does again. A
- * message that repeats within some seconds is counted, not written.
+ * journal does not take at once is lost, and the number of lost lines is told when it does again. To
+ * a file, which makes whoever writes wait, a thread writes from log_start() on. A message that repeats
+ * within some seconds is counted, not written.
  */
 #ifndef DAEMON_BASE_LOG_H
 #define DAEMON_BASE_LOG_H
@@ -73,11 +74,17 @@ struct log_output {
 
 /* Sets the level, and looks at what standard error is; the output is then AUTO's. May be called again. */
 void log_init(enum log_level level);
-void log_set_level(enum log_level level); /* from any thread; the output stays */
-void log_set_output(const struct log_output *output);
-/* About once a second, and at the end: tells what was counted. */
-void log_tick(void);
+void log_set_level(enum log_level level);             /* from any thread; the output stays */
+void log_set_output(const struct log_output *output); /* not between log_start() and log_stop() */
+
+/* Where writing may wait a thread does it from here on, up to log_stop(). */
+void log_start(void);
+/* Waits for that thread, 2 s at the most, and tells what was counted; stop goes on without a thread. */
 void log_flush(void);
+void log_stop(void);
+
+/* About once a second: tells what was counted. */
+void log_tick(void);
 /* Lines that nobody took. */
 uint64_t log_lost(void);
 

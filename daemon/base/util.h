@@ -20,14 +20,14 @@
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 #define container_of(p, type, member) ((type *)(void *)((char *)(p)-offsetof(type, member)))
 
-/* An invariant, checked in release builds too. */
+/* An invariant, checked in release builds too. What the log has not written yet goes before its end (log.c). */
 #define require(cond)                                                                                                  \
         do {                                                                                                           \
-                if (__builtin_expect(!(cond), 0)) {                                                                    \
-                        fprintf(stderr, "streamerd: %s:%d: broken invariant: %s\n", __FILE__, __LINE__, #cond);        \
-                        abort();                                                                                       \
-                }                                                                                                      \
+                if (__builtin_expect(!(cond), 0))                                                                      \
+                        broken_invariant(__FILE__, __LINE__, #cond);                                                   \
         } while (0)
+
+_Noreturn void broken_invariant(const char *file, int line, const char *what);
 
 static inline uint64_t round_up(uint64_t n, uint64_t to)
 {

@@ -36,6 +36,7 @@
 #define MFD_NOEXEC_SEAL 8U /* Linux 6.3 */
 #endif
 
+#define UNMAP_SLICE (16 * MiB)
 #define SEALS (F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
 
 struct host_device {
@@ -234,11 +235,21 @@ static int host_alloc(struct device *device, uint64_t size, struct segment *segm
         return r;
 }
 
+/* The lock of the address space is held for as long as a call lasts (0.1 s for each GiB of 4 KiB pages), and
+ * whoever needs a piece of heap waits for it, the loop too. */
+static void unmap_in_slices(unsigned char *base, uint64_t size)
+{
+        for (uint64_t done = 0, slice; done < size; done += slice) {
+                slice = size - done < UNMAP_SLICE ? size - done : UNMAP_SLICE;
+                munmap(base + done, slice);
+        }
+}
+
 static void host_release(struct segment *segment)
 {
         struct host_device *host = container_of(segment->device, struct host_device, device);
         if (segment->base != NULL)
-                munmap(segment->base, segment->size);
+                unmap_in_slices(segment->base, segment->size);
         if (segment->fd >= 0) {
                 close(segment->fd);
                 host_spare_release(host->spare, segment->size);

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The log's own thread: what may wait is written by it, in order, and nobody else waits.
+ */
+#include "tests/unit/log_stage.h"
+
+#include "daemon/base/log_writer.h"
+#include "daemon/base/util.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#define THREADS 4
+#define LINES 500
+#define PIPE_BYTES (64u << 10) /* what an unread one takes */
+
+/* ---- to a file ---- */
+
+static void *say_numbers(void *arg)
+{
+        for (int i = 0; i < LINES; i++)
+                log_info("thread %d line %d", *(int *)arg, i);
+        return NULL;
+}
+
+static void say_from_threads(void)
+{
+        pthread_t threads[THREADS];
+        int numbers[THREADS];
+        set_output(LOG_FORMAT_PREFIX);
+        log_start();
+        for (int i = 0; i < THREADS; i++) {
+                numbers[i] = i;
+                ck_assert_int_eq(pthread_create(&threads[i], NULL, say_numbers, &numbers[i]), 0);
+        }
+        for (int i = 0; i < THREADS; i++)
+                pthread_join(threads[i], NULL);
+        log_stop();
+        log_info("after the thread");
+}
+
+START_TEST(lines_of_all_threads_are_there_whole_and_in_order)
+{
+        char *text = captured(say_from_threads), *save = NULL;
+        int next[THREADS] = {0};
+        bool after = false;
+        for (char *line = strtok_r(text, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save)) {
+                int thread, number, end = 0;
+                ck_assert_msg(!after, "%s: after the last", line);
+                after = strcmp(line, "<6>after the thread") == 0;
+                if (after)
+                        continue;
+                ck_assert_msg(sscanf(line, "<6>thread %d line %d%n", &thread, &number, &end) == 2 && line[end] == '\0',
+                              "%s", line);
+                ck_assert_int_eq(number, next[thread]++);
+        }
+        for (int i = 0; i < THREADS; i++)
+                ck_assert_int_eq(next[i], LINES);
+        ck_assert(after);
+        ck_assert_uint_eq(log_lost(), 0);
+}
+END_TEST
+
+static void say_and_flush(void)
+{
+        char *path = suite_path("stderr-%d", (int)getpid());
+        set_output(LOG_FORMAT_PREFIX);
+        log_start();
+        log_info("a");
+        log_info("a");
+        log_flush();
+        char *text = file_read(path, NULL);
+        ck_assert_str_eq(text, "<6>a\n<6>a (said 1 more time)\n");
+        free(text);
+        log_stop();
+}
+
+START_TEST(a_flush_waits_for_what_is_pending)
+{
+        captured(say_and_flush);
+}
+END_TEST
+
+/* A child, which must not leave a core file, with standard error in a file. */
+static char *said_by_child(void (*say)(void), int *status)
+{
+        char *path = suite_path("child-%d", (int)getpid());
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                must(setrlimit(RLIMIT_CORE, &(struct rlimit){0}));
+                int fd = must(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600));
+                must(dup2(fd, STDERR_FILENO));
+                signal(SIGABRT, SIG_DFL);
+                set_output(LOG_FORMAT_PREFIX);
+                log_start();
+                for (int i = 0; i < LINES; i++)
+                        log_info("line %d", i);
+                say();
+                _exit(0);
+        }
+        ck_assert_int_eq(waitpid(pid, status, 0), pid);
+        return file_read(path, NULL);
+}
+
+START_TEST(a_line_right_before_the_end_is_there)
+{
+        int status;
+        char *text = said_by_child(log_stop, &status);
+        ck_assert_int_eq(status, 0);
+        ck_assert_ptr_nonnull(strstr(text, "<6>line 0\n"));
+        ck_assert_ptr_nonnull(strstr(text, "<6>line 499\n"));
+        free(text);
+}
+END_TEST
+
+static void break_invariant(void)
+{
+        require(LINES == 0);
+}
+
+START_TEST(a_broken_invariant_comes_after_what_was_said_before_it)
+{
+        int status;
+        char *text = said_by_child(break_invariant, &status), *last = strstr(text, "<6>line 499\n");
+        ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+        ck_assert_ptr_nonnull(last);
+        ck_assert_ptr_nonnull(strstr(last, "broken invariant: LINES == 0\n"));
+        free(text);
+}
+END_TEST
+
+/* ---- nobody waits ---- */
+
+/* Standard error turns, under the running thread, into something else: returns what it was. */
+static int turn_stderr_into(int fd)
+{
+        int was = must(dup(STDERR_FILENO));
+        must(dup2(fd, STDERR_FILENO));
+        close(fd);
+        return was;
+}
+
+static void start_on_file(void)
+{
+        int fd = must(open(suite_path("file-%d", (int)getpid()), O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0600));
+        turn_stderr_into(fd);
+        set_output(LOG_FORMAT_PREFIX);
+        log_start();
+}
+
+static char *read_to_end(int fd, size_t most)
+{
+        char *text = must_alloc(most + 1);
+        size_t len = 0;
+        for (ssize_t n; (n = must(read(fd, text + len, most - len))) > 0;)
+                len += (size_t)n;
+        text[len] = '\0';
+        return text;
+}
+
+static int stuck_pipe(int *saved)
+{
+        int pipe_fds[2];
+        must(pipe2(pipe_fds, O_CLOEXEC));
+        *saved = turn_stderr_into(pipe_fds[1]);
+        return pipe_fds[0];
+}
+
+static uint64_t say_until_lost(void)
+{
+        uint64_t n = 0;
+        while (log_lost() == 0)
+                log_info("line %08" PRIu64, n++);
+        return n;
+}
+
+/* What was said and what came out, to the last line. */
+static void check_account(char *text, uint64_t said, uint64_t lost)
+{
+        uint64_t seen = 0, told = 0, next = 0;
+        char *save = NULL, *line = strtok_r(text, "\n", &save);
+        for (; line != NULL && strcmp(line, "<6>after") != 0; line = strtok_r(NULL, "\n", &save)) {
+                uint64_t n;
+                if (sscanf(line, "<4>log: %" SCNu64 " lines were lost", &n) == 1) {
+                        told += n;
+                        continue;
+                }
+                ck_assert_msg(sscanf(line, "<6>line %" SCNu64, &n) == 1 && n >= next, "%s", line);
+                next = n + 1;
+                seen++;
+        }
+        ck_assert_ptr_nonnull(line);
+        ck_assert_uint_eq(told, lost);
+        ck_assert_uint_eq(seen + lost, said);
+}
+
+START_TEST(a_pipe_that_is_stuck_keeps_a_bounded_number_of_lines_and_the_rest_are_counted)
+{
+        int saved;
+        start_on_file();
+        int out = stuck_pipe(&saved);
+        uint64_t said = say_until_lost(), lost;
+        for (uint64_t i = 0; i < 20000; i++)
+                log_info("line %08" PRIu64, said++);
+        lost = log_lost();
+        must(fcntl(out, F_SETPIPE_SZ, 1 << 20)); /* now it has room for all */
+        log_flush();
+        log_info("after");
+        log_stop();
+        ck_assert_uint_eq(log_lost(), lost);
+        close(turn_stderr_into(saved)); /* the last writer's end */
+        char *text = read_to_end(out, 1 << 20);
+        ck_assert_uint_gt(strlen(text), LOG_BATCH_MAX); /* the one that filled while the other was stuck */
+        ck_assert_uint_le(strlen(text), 2 * LOG_BATCH_MAX + PIPE_BYTES + LOG_LINE_MAX);
+        check_account(text, said, lost);
+        free(text);
+}
+END_TEST
+
+START_TEST(the_end_does_not_wait_for_ever_for_a_pipe_that_is_stuck)
+{
+        int saved;
+        start_on_file();
+        stuck_pipe(&saved);
+        say_until_lost();
+        uint64_t before = now_ns();
+        log_stop();
+        ck_assert_uint_lt(now_ns() - before, UINT64_C(8) * 1000000000);
+        log_info("nobody hangs that says something yet");
+        log_stop();
+}
+END_TEST
+
+START_TEST(what_a_full_disk_refuses_is_counted_and_told_once_it_has_room)
+{
+        start_on_file();
+        int full = must(open("/dev/full", O_WRONLY | O_CLOEXEC));
+        int file = turn_stderr_into(full);
+        log_info("one");
+        log_flush();
+        log_info("two");
+        log_info("three");
+        log_flush();
+        ck_assert_uint_eq(log_lost(), 3); /* the line that told of the first is not one of them */
+        close(turn_stderr_into(file));
+        log_info("four");
+        log_stop();
+        ck_assert_uint_eq(log_lost(), 3);
+        char *text = file_read(suite_path("file-%d", (int)getpid()), NULL);
+        ck_assert_str_eq(text, "<4>log: 3 lines were lost: nobody took them\n<6>four\n");
+        free(text);
+}
+END_TEST
+
+static unsigned threads_here(void)
+{
+        unsigned n = 0;
+        DIR *dir = opendir("/proc/self/task");
+        for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+                n += entry->d_name[0] != '.';
+        closedir(dir);
+        return n;
+}
+
+START_TEST(what_can_be_told_not_to_wait_needs_no_thread)
+{
+        int pipe_fds[2];
+        unsigned before = threads_here();
+        must(pipe2(pipe_fds, O_CLOEXEC));
+        turn_stderr_into(pipe_fds[1]);
+        set_output(LOG_FORMAT_PREFIX);
+        log_start();
+        ck_assert_uint_eq(threads_here(), before);
+        log_stop();
+        start_on_file();
+        ck_assert_uint_eq(threads_here(), before + 1);
+        log_stop();
+}
+END_TEST
+
+/* ---- by hand ---- */
+
+START_TEST(somebody_may_make_the_open_file_one_that_does_not_wait)
+{
+        int pipe_fds[2];
+        must(pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK));
+        struct log_writer *writer = log_writer_new(pipe_fds[1]);
+        char line[1000];
+        memset(line, 'x', sizeof(line));
+        line[sizeof(line) - 1] = '\n';
+        for (int i = 0; i < 100; i++)
+                ck_assert(log_writer_put(writer, line, sizeof(line), 0));
+        log_writer_call(writer);
+        size_t got = 0;
+        must(fcntl(pipe_fds[0], F_SETFL, 0));
+        for (char data[4000]; got < 100 * sizeof(line);) {
+                ssize_t n = must(read(pipe_fds[0], data, sizeof(data)));
+                ck_assert_int_eq((int)((size_t)n % sizeof(line)), 0); /* lines are whole */
+                got += (size_t)n;
+        }
+        ck_assert(log_writer_flush(writer, UINT64_MAX));
+        ck_assert_uint_eq(log_writer_lost(writer).lines, 0);
+        log_writer_free(writer);
+}
+END_TEST
+
+int main(void)
+{
+        unsetenv("JOURNAL_STREAM");
+        unsetenv("SYSTEMD_EXEC_PID");
+        suite_begin("log: its thread");
+        TCase *file = suite_group("to a file", NULL, NULL, 10);
+        tcase_add_test(file, lines_of_all_threads_are_there_whole_and_in_order);
+        tcase_add_test(file, a_flush_waits_for_what_is_pending);
+        tcase_add_test(file, a_line_right_before_the_end_is_there);
+        tcase_add_test(file, a_broken_invariant_comes_after_what_was_said_before_it);
+        TCase *waits = suite_group("nobody waits", NULL, NULL, 20);
+        tcase_add_test(waits, a_pipe_that_is_stuck_keeps_a_bounded_number_of_lines_and_the_rest_are_counted);
+        tcase_add_test(waits, the_end_does_not_wait_for_ever_for_a_pipe_that_is_stuck);
+        tcase_add_test(waits, what_a_full_disk_refuses_is_counted_and_told_once_it_has_room);
+        tcase_add_test(waits, what_can_be_told_not_to_wait_needs_no_thread);
+        tcase_add_test(waits, somebody_may_make_the_open_file_one_that_does_not_wait);
+        return suite_run();
+}
