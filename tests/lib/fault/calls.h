@@ -34,7 +34,6 @@
         CALL(accept4, -1, EMFILE) CALL(recv, -1, ECONNRESET) \
         CALL(sendmsg, -1, ENOBUFS) CALL(sendto, -1, EAGAIN) \
         CALL(getsockopt, -1, ENOBUFS) CALL(setsockopt, -1, ENOBUFS) CALL(getsockname, -1, ENOBUFS) CALL(socketpair, -1, EMFILE) \
-        CALL(poll, -1, EINTR) \
         /* threads and limits; these answer the error itself */ \
         CALL(pthread_create, EAGAIN, 0) CALL(pthread_cond_init, ENOMEM, 0) CALL(pthread_mutex_init, ENOMEM, 0) \
         CALL(getrlimit, -1, EPERM) CALL(setrlimit, -1, EPERM) \
