@@ -21,7 +21,7 @@
 #define CURLS_MAX (1u << (CURL_STEPS - 1))
 #define LATENCY_MS 200
 #define CONCURRENCY 16
-#define RUN 4 /* blocks of one request, behind the proxy */
+#define REQUEST_MAX (128u << 20) /* the default of http.request_max */
 
 /* ---- curl ---- */
 
@@ -163,6 +163,13 @@ static double seconds_through(struct network *n, struct proxy *p, const struct p
         return median(seconds, n->bench->rounds);
 }
 
+/* Blocks of which one request asks: no more than its even part of the model. */
+static unsigned blocks_a_request(const struct network *n)
+{
+        uint64_t even = n->size / BLOCK / CONCURRENCY, most = REQUEST_MAX / BLOCK;
+        return even == 0 ? 1 : (unsigned)(even < most ? even : most);
+}
+
 static void rows_behind_proxy(struct network *n)
 {
         struct proxy p;
@@ -173,8 +180,8 @@ static void rows_behind_proxy(struct network *n)
         double plain = seconds_through(n, &p, NULL);
         double late = seconds_through(
                 n, &p, &(struct proxy_rule){.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = LATENCY_MS});
-        double failing =
-                seconds_through(n, &p, &(struct proxy_rule){.fault = PROXY_RESET, .every = 50 / RUN, .bytes = 1 << 20});
+        double failing = seconds_through(
+                n, &p, &(struct proxy_rule){.fault = PROXY_RESET, .every = 50 / blocks_a_request(n), .bytes = 1 << 20});
         double ceiling = in_flight < gib / plain ? in_flight : gib / plain;
         report_note("behind a proxy: %.2f s, with %d ms latency %.2f s, with one range in 50 reset %.2f s", plain,
                     LATENCY_MS, late, failing);
@@ -202,10 +209,6 @@ void rows_network(const struct bench *b)
         row_rate(&n, ROW_https_vs_curl, ROW_https_vs_curl_spare,
                  format_text("https://localhost:%u/network.safetensors", n.web.https), n.web.ca);
         bench_daemon_stop(&n.spare);
-        bench_daemon_stop(&n.daemon);
-        /* The proxy keeps an answer until it is whole: with longer ones it is slower than any delay. */
-        bench_daemon_start_with(&n.daemon, b, b->hugetlb ? "hugetlb" : "auto",
-                                format_text("http: {request_max: %llu}\n", (unsigned long long)(RUN * BLOCK)));
         rows_behind_proxy(&n);
         bench_daemon_stop(&n.daemon);
         nginx_stop(&n.web);

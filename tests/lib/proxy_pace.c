@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * When the bytes of an answer go on. Those that wait are not read any further, so that nothing is kept but one
+ * buffer: an answer that begins late goes on at the server's speed, as over a long line.
+ *
+ *   its head has come > [waiting, held] > bytes, by credit where they drip, which each tick renews > its end
+ */
+#include "tests/lib/proxy_conn.h"
+
+#define DRIP_MS 10
+
+/* ---- later ---- */
+
+static void goes_on(struct conn *c)
+{
+        c->waits = false;
+        proxy_conn_pump(c);
+}
+
+static void on_waited(uv_timer_t *timer)
+{
+        goes_on(timer->data);
+}
+
+static void hold(struct conn *c)
+{
+        struct proxy *p = c->proxy;
+        c->waits = true;
+        c->next_held = p->loop->held;
+        p->loop->held = c;
+        pthread_mutex_lock(&p->mutex);
+        rule_note_held(c);
+        pthread_mutex_unlock(&p->mutex);
+}
+
+void pace_release(struct proxy_loop *own)
+{
+        struct conn *c = own->held;
+        own->held = NULL;
+        for (struct conn *next; c != NULL; c = next) {
+                next = c->next_held;
+                c->next_held = NULL;
+                goes_on(c);
+        }
+}
+
+void pace_forget(struct conn *c)
+{
+        struct conn **at = &c->proxy->loop->held;
+        while (*at != NULL && *at != c)
+                at = &(*at)->next_held;
+        if (*at == c)
+                *at = c->next_held;
+}
+
+/* ---- a few at a time ---- */
+
+static void on_tick(uv_timer_t *timer)
+{
+        struct conn *c = timer->data;
+        if (c->rule.fault == PROXY_WINDOW && c->window == 0)
+                c->window = c->rule.bytes;
+        c->credit = c->rule.fault == PROXY_WINDOW ? c->window : c->rule.bytes;
+        proxy_conn_pump(c);
+}
+
+size_t pace_allows(const struct conn *c, size_t n)
+{
+        return c->metered && n > c->credit ? (size_t)c->credit : n;
+}
+
+/* A window grows by what went through it. */
+void pace_sent(struct conn *c, size_t n)
+{
+        if (!c->metered)
+                return;
+        c->credit -= n;
+        if (c->rule.fault == PROXY_WINDOW)
+                c->window += n;
+}
+
+/* ---- an answer ---- */
+
+void pace_begin(struct conn *c)
+{
+        c->metered = c->rule.fault == PROXY_DRIP || c->rule.fault == PROXY_WINDOW;
+        c->credit = 0;
+        if (c->rule.fault == PROXY_DRIP)
+                uv_timer_start(&c->timer, on_tick, 0, DRIP_MS);
+        else if (c->rule.fault == PROXY_WINDOW)
+                uv_timer_start(&c->timer, on_tick, c->rule.ms, c->rule.ms);
+        else if (c->rule.fault == PROXY_HOLD)
+                hold(c);
+        else if (c->rule.fault == PROXY_LATENCY) {
+                c->waits = true;
+                uv_timer_start(&c->timer, on_waited, c->rule.ms, 0);
+        }
+}
+
+void pace_end(struct conn *c)
+{
+        uv_timer_stop(&c->timer);
+        c->metered = false;
+}
