@@ -10,7 +10,7 @@
 
 #include "daemon/base/hash.h"
 #include "daemon/base/util.h"
-#include "daemon/io/reader_pread.h"
+#include "daemon/io/pread_file.h"
 
 #include <endian.h>
 #include <errno.h>

@@ -2,9 +2,7 @@
  *
  * The engine for files: a thread takes a block and fills it by pread.
  *
- * Each block asks the page cache first: by cachestat(2), or where the kernel does not answer that by
- * two 4 KiB RWF_NOWAIT probes on a descriptor with POSIX_FADV_RANDOM (a larger probe, or one without
- * the advice, starts read-ahead of the whole file). If it is there it is read buffered, in pieces
+ * Each block asks the page cache first (pread_file.h). If it is there it is read buffered, in pieces
  * small enough to be hashed while they are in the CPU's cache; else with O_DIRECT, so that a cold
  * load leaves no page behind.
  *
@@ -14,16 +12,8 @@
 #ifndef DAEMON_IO_READER_PREAD_H
 #define DAEMON_IO_READER_PREAD_H
 
-#include "daemon/base/error.h"
-#include "daemon/io/object.h"
-
-#include <stdbool.h>
-#include <stdint.h>
+#include "daemon/io/reader.h"
 
 extern const struct engine_ops reader_pread_ops;
-
-/* Reads [offset, offset + len) to `to` for other uses (headers), cache first, then O_DIRECT where
- * `to` is congruent to offset modulo 4096 and has room up to the end of its last page. */
-int pread_range(const struct object *object, uint64_t offset, uint64_t len, unsigned char *to, struct error *error);
 
 #endif

@@ -7,7 +7,7 @@
 #include "tests/lib/reading.h"
 
 #include "daemon/base/util.h"
-#include "daemon/io/reader_pread.h"
+#include "daemon/io/pread_file.h"
 #include "tests/lib/hang.h"
 #include "tests/lib/storage.h"
 
