@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The stage of the tests over HTTP: nginx, with one model of BLOCKS blocks; a daemon that trusts it; and
+ * before each test a proxy in front of it, and a client.
+ */
+#ifndef TESTS_INTEGRATION_HTTP_STAGE_H
+#define TESTS_INTEGRATION_HTTP_STAGE_H
+
+#include "tests/lib/ctl.h"
+#include "tests/lib/nginx.h"
+#include "tests/lib/proxy.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/storage.h"
+#include "tests/lib/suite.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#define BLOCKS 12 /* of 1 MiB, as the configuration has it */
+#define CONCURRENCY 8
+
+static struct nginx web;
+static struct proxy proxy;
+static streamer_client *client;
+static struct model *model;
+
+static inline const char *write_config(void)
+{
+        const char *text = format_text("io: {block_size: 1MiB, concurrency: 8}\n"
+                                       "http:\n"
+                                       "  ca: %s\n  stall: %s\n  backoff: 5ms\n  retry_after: 300ms\n  tries: 4\n"
+                                       "  connect_timeout: 2s\n  redirects: 3\n  threads: 2\n"
+                                       "  hosts:\n"
+                                       "    - {host: localhost, token: the-token-of-localhost}\n"
+                                       "    - {host: '127.0.0.2', user: me, password: the-password}\n",
+                                       web.ca, suite_short() ? "3s" : "1500ms");
+        char *path = suite_path("http.yaml");
+        file_write(path, text, strlen(text));
+        return path;
+}
+
+static inline void begin(void)
+{
+        char *root = suite_path("www");
+        must(mkdir(root, 0755));
+        nginx_start(&web, suite_path("nginx"), root);
+        const char *const flags[] = {"--device", "host=256MiB", "--config", write_config(), NULL};
+        stage_begin(flags);
+        model = model_mixed(77, BLOCKS << 20);
+        model_write(model, suite_path("www/m.safetensors"));
+}
+
+static inline void end(void)
+{
+        stage_end();
+        nginx_stop(&web);
+}
+
+static inline void before(void)
+{
+        proxy_start(&proxy, web.http);
+        client = client_open(&stage);
+}
+
+static inline void after(void)
+{
+        stage_still_serves();
+        streamer_close(client);
+        proxy_stop(&proxy);
+}
+
+static inline const char *url(unsigned port, const char *path)
+{
+        return format_text("http://127.0.0.1:%u%s", port, path);
+}
+
+static inline const char *secure(const char *path)
+{
+        return format_text("https://localhost:%u%s", web.https, path);
+}
+
+static inline const char *through(const char *path)
+{
+        return proxy_url(&proxy, path);
+}
+
+static inline void serves(const char *source)
+{
+        client_load(client, source, "m");
+        client_equals(client, "m", model);
+        client_unload(client, "m");
+}
+
+static inline void refuses(const char *source, int code, const char *text)
+{
+        client_load_fails(client, source, "bad", code, text);
+        client_unload(client, "bad");
+}
+
+static inline char *log_text(void)
+{
+        size_t size;
+        return file_read(stage.log, &size);
+}
+
+static inline bool has_begun(void *arg)
+{
+        return proxy_seen(arg, PROXY_BLOCKS) > 0;
+}
+
+#endif

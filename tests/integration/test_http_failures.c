@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Web servers behind a proxy that misbehaves: what passes costs no byte, what lasts is told by its name, and
+ * a load may be given up at any time. Each test ends with the daemon still serving.
+ */
+#include "tests/integration/http_stage.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* ---- faults that pass ---- */
+
+static const struct {
+        const char *name;
+        struct proxy_rule rule;
+} passing[] = {
+        {"reset before a byte", {.fault = PROXY_RESET, .nth = 3, .bytes = 0}},
+        {"reset in the middle", {.fault = PROXY_RESET, .nth = 3, .bytes = 500000}},
+        {"reset of two tries", {.fault = PROXY_RESET, .nth = 3, .count = 2, .bytes = 100}},
+        {"a short body", {.fault = PROXY_SHORT, .nth = 2, .bytes = 4096}},
+        {"a stall", {.fault = PROXY_STALL, .nth = 4, .bytes = 70000}},
+        {"500", {.fault = PROXY_STATUS, .nth = 2, .status = 500, .text = "oh"}},
+        {"503", {.fault = PROXY_STATUS, .nth = 2, .status = 503, .text = "slow down"}},
+        {"503 for a while", {.fault = PROXY_STATUS, .nth = 2, .count = 3, .status = 503}},
+        {"429 with a pause", {.fault = PROXY_STATUS, .nth = 2, .status = 429, .header = "Retry-After: 1"}},
+        {"another range", {.fault = PROXY_WRONG_RANGE, .nth = 3}},
+        {"no Content-Range", {.fault = PROXY_DROP, .nth = 3, .text = "\r\nContent-Range"}},
+        {"the whole instead", {.fault = PROXY_NO_RANGE, .nth = 3}},
+        {"each fifth is reset", {.fault = PROXY_RESET, .every = 5, .bytes = 3000}},
+        {"the opening is reset", {.fault = PROXY_RESET, .what = PROXY_OPENINGS, .nth = 1, .bytes = 100}},
+        {"the opening has 503", {.fault = PROXY_STATUS, .what = PROXY_OPENINGS, .nth = 1, .status = 503}},
+        {"the check is reset", {.fault = PROXY_RESET, .what = PROXY_CHECKS, .nth = 1}},
+        {"a slow drip", {.fault = PROXY_DRIP, .nth = 5, .bytes = 30000}},
+        {"latency", {.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = 30}},
+        {"a window that opens slowly", {.fault = PROXY_WINDOW, .what = PROXY_ALL, .bytes = 14600, .ms = 5}},
+        {"a stream", {.fault = PROXY_NO_RANGE, .what = PROXY_ALL}},
+        {"no ETag", {.fault = PROXY_DROP, .what = PROXY_ALL, .text = "\r\nETag"}},
+};
+
+START_TEST(what_passes_costs_no_byte)
+{
+        proxy_rule(&proxy, &passing[_i].rule);
+        serves(through("/m.safetensors"));
+        ck_assert_msg(proxy_faults(&proxy) > 0, "%s: nothing happened", passing[_i].name);
+}
+END_TEST
+
+START_TEST(a_stream_that_breaks_begins_again)
+{
+        proxy_rule(&proxy,
+                   &(struct proxy_rule){.fault = PROXY_RESET, .what = PROXY_BLOCKS, .nth = 1, .bytes = 5 << 20});
+        proxy.upstream = web.streamed;
+        serves(through("/m.safetensors"));
+        ck_assert_uint_eq(proxy_faults(&proxy), 1);
+}
+END_TEST
+
+/* Without its length only what is missing tells that a body has ended too soon. */
+START_TEST(a_stream_that_always_ends_too_soon_fails)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_SHORT,
+                                                .what = PROXY_BLOCKS,
+                                                .bytes = (5 << 20) + 100,
+                                                .text = "\r\nContent-Length"});
+        proxy.upstream = web.streamed;
+        refuses(through("/m.safetensors"), STREAMER_EFAILED, "given up after 4 tries: short body");
+}
+END_TEST
+
+/* ---- runs ---- */
+
+static uint64_t last_byte(void)
+{
+        return file_size(suite_path("www/m.safetensors")) - 1;
+}
+
+START_TEST(one_request_brings_neighbouring_blocks)
+{
+        serves(through("/m.safetensors"));
+        ck_assert_uint_lt(proxy_seen(&proxy, PROXY_BLOCKS), BLOCKS);
+        ck_assert_uint_ge(proxy_seen(&proxy, PROXY_BLOCKS), CONCURRENCY - 1);
+}
+END_TEST
+
+/* In the middle of the second block of the first request: what came before it is not asked for again. */
+START_TEST(a_request_that_ends_too_soon_goes_on_at_the_byte_that_is_missing)
+{
+        const uint64_t came = (1 << 20) + 300000, first = last_byte() + 1 - model->bytes;
+        unsigned went_on = 0;
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_SHORT, .nth = 1, .bytes = came, .byte = first});
+        serves(through("/m.safetensors"));
+        for (unsigned i = 0; i < proxy_seen(&proxy, PROXY_BLOCKS); i++)
+                went_on += proxy.asked[i].first == first + came;
+        ck_assert_uint_eq(proxy_faults(&proxy), 1);
+        ck_assert_uint_eq(went_on, 1);
+        ck_assert_uint_eq(proxy_asked_for(&proxy, first + came - 1), 1);
+        ck_assert_uint_eq(proxy_asked_for(&proxy, first + came), 2);
+}
+END_TEST
+
+/* The end drips for half a minute; second requests for what it holds up bring it at once. */
+START_TEST(a_straggler_at_the_end_gets_a_hedge)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .nth = 1, .bytes = 300, .byte = last_byte()});
+        uint64_t began = clock_ns();
+        serves(through("/m.safetensors"));
+        ck_assert_uint_lt(clock_ns() - began, UINT64_C(10000000000));
+        ck_assert_uint_eq(proxy_asked_for(&proxy, last_byte()), 2);
+}
+END_TEST
+
+/* Both are slow, the first is whole first: what the hedge brought is thrown away. */
+START_TEST(a_hedge_that_loses_leaves_nothing)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .nth = 1, .bytes = 8000, .byte = last_byte()});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .nth = 2, .bytes = 1, .byte = last_byte()});
+        serves(through("/m.safetensors"));
+}
+END_TEST
+
+/* Of eight ranges four are asked for at first. */
+START_TEST(a_server_that_asks_to_slow_down_gets_half_and_no_secret_is_told)
+{
+        struct daemon d;
+        daemon_init(&d, suite_path("told"));
+        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", stage_root(), "--log-level", "debug",
+                                               "--config", suite_path("http.yaml"), NULL});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STATUS, .nth = 1, .count = 3, .status = 503});
+        streamer_client *c = client_open(&d);
+        client_load(c, format_text("http://localhost:%u/m.safetensors", proxy.port), "m");
+        client_equals(c, "m", model);
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+        size_t size;
+        const char *log = file_read(d.log, &size);
+        ck_assert_msg(strstr(log, "asks to slow down: 2 ranges in flight") != NULL, "%s", log);
+        ck_assert_ptr_null(strstr(log, "the-token-of-localhost"));
+}
+END_TEST
+
+/* ---- faults that do not ---- */
+
+static const struct {
+        struct proxy_rule rule;
+        const char *text, *cause; /* of its retries; NULL: it is not tried again */
+} lasting[] = {
+        {{.fault = PROXY_RESET, .bytes = 10}, "given up after 4 tries", "broken"},
+        {{.fault = PROXY_STATUS, .status = 500, .text = "I am broken"},
+         "given up after 4 tries: the server answers 500",
+         "status"},
+        {{.fault = PROXY_STATUS, .status = 503}, "given up after 4 tries: the server answers 503", "slow-down"},
+        {{.fault = PROXY_STALL, .bytes = 10}, "given up after 4 tries: no byte for", "stalled"},
+        {{.fault = PROXY_WRONG_RANGE}, "wrong Content-Range", NULL},
+        {{.fault = PROXY_SHORT, .bytes = 100}, "given up after 4 tries", NULL},
+        {{.fault = PROXY_STATUS, .nth = 2, .status = 403, .text = "expired"},
+         "the server answers 403 Said So: expired",
+         NULL},
+        {{.fault = PROXY_REPLACED, .nth = 3}, "was replaced while it was read: another ETag", NULL},
+        {{.fault = PROXY_REPLACED, .what = PROXY_CHECKS}, "was replaced while it was read: another ETag", NULL},
+        {{.fault = PROXY_STATUS, .nth = 3, .status = 412}, "was replaced while it was read", NULL},
+};
+
+static double retries(const char *cause)
+{
+        return client_metric(client, format_text("streamerd_retries_total{cause=\"%s\"}", cause));
+}
+
+START_TEST(what_lasts_fails_with_its_name)
+{
+        const char *cause = lasting[_i].cause;
+        double before = cause != NULL ? retries(cause) : 0;
+        proxy_rule(&proxy, &lasting[_i].rule);
+        char text[1024];
+        ck_assert_int_lt(client_load_result(client, through("/m.safetensors"), "bad", text), 0);
+        ck_assert_msg(strstr(text, lasting[_i].text) != NULL, "%s", text);
+        ck_assert_msg(strstr(text, "/m.safetensors") != NULL, "%s", text);
+        if (cause != NULL)
+                ck_assert_double_ge(retries(cause), before + 3);
+        client_unload(client, "bad");
+}
+END_TEST
+
+START_TEST(an_object_that_is_replaced_is_noticed)
+{
+        struct model *other = model_mixed(78, BLOCKS << 20);
+        char *path = suite_path("www/changing.safetensors"), text[1024];
+        model_write(model, path);
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .nth = 4, .bytes = 10});
+        streamer_op *op = client_load_begin(client, through("/changing.safetensors"), "bad");
+        while (proxy_faults(&proxy) == 0)
+                usleep(1000);
+        model_write(other, path);
+        must(truncate(path, (off_t)file_size(path) - 8));
+        int r = streamer_op_wait(op, 20000, NULL);
+        snprintf(text, sizeof(text), "%s", streamer_last_error(client));
+        ck_assert_msg(r == STREAMER_EFAILED && strstr(text, "replaced") != NULL, "%d: %s", r, text);
+        streamer_op_free(op);
+        client_unload(client, "bad");
+}
+END_TEST
+
+/* ---- others ---- */
+
+START_TEST(a_dead_server_holds_nobody_else_up)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = 60000});
+        streamer_op *op = client_load_begin(client, through("/m.safetensors"), "dead");
+        streamer_client *other = client_open(&stage);
+        uint64_t began = clock_ns();
+        client_load(other, url(web.http, "/m.safetensors"), "fine");
+        client_equals(other, "fine", model);
+        ck_assert_uint_lt(clock_ns() - began, UINT64_C(1500000000) * (suite_short() ? 10 : 1));
+        client_unload(other, "fine");
+        ck_assert_int_eq(client_call_code(other, "cancel", "{\"model\": \"dead\"}"), 0);
+        streamer_op_wait(op, 20000, NULL);
+        streamer_op_free(op);
+        /* Its request, which nobody answers, is given up too: nothing of it is left to wait for. */
+        began = clock_ns();
+        client_unload(client, "dead");
+        ck_assert_uint_lt(clock_ns() - began, UINT64_C(1000000000) * (suite_short() ? 2 : 1));
+        streamer_close(other);
+}
+END_TEST
+
+START_TEST(a_load_is_cancelled_in_mid_transfer)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .bytes = 1000});
+        streamer_op *op = client_load_begin(client, through("/m.safetensors"), "slow");
+        ck_assert(eventually(has_begun, &proxy, 20000));
+        uint64_t began = clock_ns();
+        ck_assert_int_eq(client_call_code(client, "cancel", "{\"model\": \"slow\"}"), 0);
+        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_ECANCELED);
+        ck_assert_uint_lt(clock_ns() - began, UINT64_C(2000000000));
+        streamer_op_free(op);
+        client_unload(client, "slow");
+}
+END_TEST
+
+START_TEST(progress_tells_bytes_before_the_end)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .nth = 1, .bytes = 10, .byte = last_byte()});
+        streamer_op *op = client_load_begin(client, through("/m.safetensors"), "m");
+        streamer_progress p = {.struct_size = sizeof(p)};
+        while (streamer_op_wait(op, 10, &p) == STREAMER_ETIMEOUT && p.bytes == 0)
+                ;
+        ck_assert_uint_gt(p.bytes, 0);
+        ck_assert_uint_lt(p.bytes, p.total);
+        ck_assert_int_eq(streamer_op_wait(op, 20000, &p), 0);
+        ck_assert_uint_eq(p.bytes, model->bytes);
+        streamer_op_free(op);
+        client_unload(client, "m");
+}
+END_TEST
+
+static bool few_fds(void *arg)
+{
+        return process_fds(stage.pid) <= *(unsigned *)arg;
+}
+
+START_TEST(loads_leave_no_descriptor_behind)
+{
+        serves(url(web.http, "/m.safetensors"));
+        unsigned fds = process_fds(stage.pid) + 20; /* connections that are kept alive are bounded */
+        for (int i = 0; i < 8; i++) {
+                serves(secure("/m.safetensors"));
+                serves(url(web.http, "/m.safetensors"));
+        }
+        ck_assert_msg(eventually(few_fds, &fds, 5000), "%u descriptors, %u before", process_fds(stage.pid), fds);
+}
+END_TEST
+
+START_TEST(sigterm_in_mid_transfer_ends_the_daemon)
+{
+        struct daemon d;
+        daemon_init(&d, suite_path("own"));
+        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", stage_root(), "--config",
+                                               suite_path("http.yaml"), NULL});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .bytes = 1000});
+        streamer_client *c = client_open(&d);
+        streamer_op *op = client_load_begin(c, through("/m.safetensors"), "slow");
+        ck_assert(eventually(has_begun, &proxy, 20000));
+        uint64_t began = clock_ns();
+        daemon_terminate(&d);
+        ck_assert_int_eq(daemon_wait(&d, 10000), 0);
+        ck_assert_uint_lt(clock_ns() - began, UINT64_C(10000000000));
+        streamer_op_free(op);
+        streamer_close(c);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("http_failures");
+        if (nginx_unavailable() != NULL) {
+                skip("http_failures", nginx_unavailable());
+                return suite_run();
+        }
+        TCase *t = suite_group("http_failures", begin, end, 60);
+        tcase_add_checked_fixture(t, before, after);
+        LOOP(t, what_passes_costs_no_byte, passing);
+        tcase_add_test(t, a_server_that_asks_to_slow_down_gets_half_and_no_secret_is_told);
+        tcase_add_test(t, a_stream_that_breaks_begins_again);
+        tcase_add_test(t, a_stream_that_always_ends_too_soon_fails);
+        tcase_add_test(t, one_request_brings_neighbouring_blocks);
+        tcase_add_test(t, a_request_that_ends_too_soon_goes_on_at_the_byte_that_is_missing);
+        tcase_add_test(t, a_straggler_at_the_end_gets_a_hedge);
+        tcase_add_test(t, a_hedge_that_loses_leaves_nothing);
+        LOOP(t, what_lasts_fails_with_its_name, lasting);
+        tcase_add_test(t, an_object_that_is_replaced_is_noticed);
+        tcase_add_test(t, a_dead_server_holds_nobody_else_up);
+        tcase_add_test(t, a_load_is_cancelled_in_mid_transfer);
+        tcase_add_test(t, progress_tells_bytes_before_the_end);
+        tcase_add_test(t, loads_leave_no_descriptor_behind);
+        tcase_add_test(t, sigterm_in_mid_transfer_ends_the_daemon);
+        return suite_run();
+}
