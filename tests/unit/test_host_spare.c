@@ -46,7 +46,7 @@ static void thp_allow(void)
 static const char *device_begin(enum host_pages pages, uint64_t spare)
 {
         struct error error = {0};
-        const struct host_opts opts = {.budget = BUDGET, .pages = pages, .spare = spare};
+        const struct host_opts opts = {.budget = BUDGET > spare ? BUDGET : spare, .pages = pages, .spare = spare};
         if (pages == HOST_PAGES_HUGETLB && !hugepages_allow(256 * MiB))
                 return "the pool of hugetlb pages cannot be set";
         if (pages == HOST_PAGES_THP)
@@ -78,6 +78,12 @@ static bool has_ready(void *bytes)
         return device_spare(device) == *(const uint64_t *)bytes;
 }
 
+static bool has_begun(void *unused)
+{
+        (void)unused;
+        return device_spare(device) > 0;
+}
+
 /* Says so again and again, as the daemon does. */
 static bool fills_to(void *bytes)
 {
@@ -88,6 +94,8 @@ static bool fills_to(void *bytes)
 static void fill(uint64_t bytes)
 {
         ck_assert_msg(eventually(fills_to, &bytes, 20000), "%ju bytes are ready", (uintmax_t)device_spare(device));
+        threads_await_asleep(THREAD, 1);
+        ck_assert_uint_eq(device_spare(device), bytes); /* and no more */
         device->ops->spare_fill(device, false);
 }
 
@@ -141,6 +149,18 @@ START_TEST(it_is_filled_with_whole_huge_pages)
         BEGIN(kinds[_i], SPARE + 4096);
         fill(SPARE);
         ck_assert_uint_eq(device->used, 0);
+}
+END_TEST
+
+/* More than it can have filled in the meantime. */
+START_TEST(it_stops_when_it_may_no_more)
+{
+        BEGIN(HOST_PAGES_4K, 8 * GiB);
+        device->ops->spare_fill(device, true);
+        ck_assert(eventually(has_begun, NULL, 20000));
+        device->ops->spare_fill(device, false);
+        threads_await_asleep(THREAD, 1);
+        ck_assert_uint_lt(device_spare(device), 4 * GiB);
 }
 END_TEST
 
@@ -240,13 +260,8 @@ START_TEST(where_both_do_not_fit_even_a_small_one_takes_it)
 {
         struct segment small;
         BEGIN(HOST_PAGES_4K, SPARE);
+        alloc(&segment, BUDGET - SPARE);
         fill(SPARE);
-        alloc(&segment, 2 * MiB);
-        device->ops->spare_fill(device, true);
-        device->ops->release(&segment);
-        alloc(&segment, BUDGET - 2 * MiB); /* takes it, and is beside nothing */
-        ck_assert_uint_eq(device_spare(device), 0);
-        fill(2 * MiB);
         alloc(&small, 2 * MiB);
         ck_assert_uint_eq(device_spare(device), 0);
         ck_assert_uint_eq(there(&small), 2 * MiB);
@@ -382,6 +397,7 @@ int main(void)
         tcase_add_test(filling, there_is_none_unless_it_is_asked_for);
         tcase_add_test(filling, nothing_is_made_ready_before_it_may);
         LOOP(filling, it_is_filled_with_whole_huge_pages, kinds);
+        tcase_add_test(filling, it_stops_when_it_may_no_more);
         tcase_add_test(filling, its_thread_gives_way_to_all_others);
         tcase_add_test(filling, with_the_segments_it_stays_in_the_budget);
         tcase_add_test(filling, adopted_segments_count_too);
