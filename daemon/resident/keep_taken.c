@@ -275,7 +275,7 @@ static void take_models(struct keep *keep, struct sets *sets)
 static bool has_exited(int pidfd)
 {
         struct pollfd p = {.fd = pidfd, .events = POLLIN};
-        return poll(&p, 1, 0) != 0;
+        return poll(&p, 1, 0) > 0;
 }
 
 static struct process *make_process(struct keep *keep, struct set *set, const struct book_lease *row)
