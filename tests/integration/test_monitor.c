@@ -316,6 +316,7 @@ START_TEST(a_port_of_this_machine_is_served_and_told)
         daemon_init(&d, suite_path("tcp"));
         daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(), "--metrics-listen",
                                                "127.0.0.1:0", NULL});
+        ck_assert(log_will_say(d.log, "metrics: served at http://"));
         said = file_read(d.log, NULL);
         at = strstr(said, "metrics: served at http://");
         ck_assert_msg(at != NULL, "%s", said);

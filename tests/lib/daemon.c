@@ -23,6 +23,7 @@
 #define FLAGS_MAX 64
 #define LOG_END 4000 /* bytes */
 #define START_MS 20000
+#define LOG_MS 10000
 #define STOP_MS 15000
 
 const char *build_path(const char *program)
@@ -231,4 +232,23 @@ void daemon_kill(struct daemon *d)
         kill(d->pid, SIGKILL);
         waitpid(d->pid, NULL, 0);
         reap(d);
+}
+
+struct said {
+        const char *log, *text;
+};
+
+static bool is_said(void *arg)
+{
+        const struct said *said = arg;
+        char *log = file_read(said->log, NULL);
+        bool found = strstr(log, said->text) != NULL;
+
+        free(log);
+        return found;
+}
+
+bool log_will_say(const char *log, const char *text)
+{
+        return eventually(is_said, &(struct said){log, text}, LOG_MS);
 }

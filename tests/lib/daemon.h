@@ -53,4 +53,7 @@ void daemon_kill(struct daemon *d); /* SIGKILL; forgives a dead one */
 /* A program of the build folder; never freed. */
 const char *build_path(const char *program);
 
+/* A thread of the daemon's writes its log: what it has said is there soon, and at once when it has ended. */
+bool log_will_say(const char *log, const char *text);
+
 #endif

@@ -71,7 +71,7 @@ void kept_restart_and_reconnect(int crash)
 
 bool kept_log_says(const char *text)
 {
-        return strstr(file_read(kept.m.d.log, NULL), text) != NULL;
+        return log_will_say(kept.m.d.log, text);
 }
 
 struct stored *kept_segment(void)
