@@ -79,13 +79,14 @@ static void run_group(struct bench *b, size_t i)
 
 static void report_stall(void)
 {
-        double ms, own_ms;
+        double ms, own_ms, bystander_ms = bystander_stop();
 
         bench_longest_stall(&ms, &own_ms);
         if (ms > 0) {
                 report_note("the loop's longest stall: %.1f ms, %.1f ms without what it had no processor for", ms,
                             own_ms);
                 report_row(ROW_loop_stall, ms, 0);
+                report_row(ROW_bystander_stall, bystander_ms, 0);
         }
 }
 
@@ -107,6 +108,7 @@ int main(int argc, char **argv)
         b.wants_pool = setting_on("BENCH_POOL");
         report_note("pages: %s", b.hugetlb ? "hugetlb and 4 KiB"
                                            : "no hugetlb (vm.nr_overcommit_hugepages cannot be set here), 4 KiB");
+        bystander_start();
         for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)
                 if (!only || strcmp(only, groups[i].name) == 0)
                         run_group(&b, i);

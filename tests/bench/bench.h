@@ -66,6 +66,7 @@ enum better { HIGHER, LOWER };
         X(attach_300,                   "us",         LOWER,  300) \
         X(attach_100k,                  "us",         LOWER,  300) \
         X(loop_stall,                   "ms",         LOWER,  50) \
+        X(bystander_stall,              "ms",         LOWER,  0) \
         X(cold_hugetlb_vs_fio_spare,    "of ceiling", HIGHER, 0.95) \
         X(cpu_s_per_gib_spare,          "CPU-s/GiB",  LOWER,  0.2) \
         X(warm_hugetlb_vs_2preads_spare, "of ceiling", HIGHER, 0.6) \
@@ -147,6 +148,11 @@ void bench_daemon_start_spare(struct bench_daemon *bd, const struct bench *b, co
 /* Processor time of making a GiB ready. */
 double bench_fill_cpu(const struct bench_daemon *bd);
 void bench_daemon_stop(struct bench_daemon *bd);
+/* A process beside all that is measured, and the longest time in ms for which the machine did not let it
+ * go on (bystander.c). */
+void bystander_start(void);
+double bystander_stop(void);
+
 /* The longest stall of the loop of any daemon that was stopped: ms, and without what it had no processor for. */
 void bench_longest_stall(double *ms, double *own_ms);
 /* After a group that failed. */

@@ -55,19 +55,22 @@ static void ask_ring(struct bench_daemon *bd)
 
 static uint64_t longest_ns, longest_own_ns;
 
-static void note_longest(uint64_t *longest, const json_t *loop, const char *key)
+static double note_longest(uint64_t *longest, const json_t *loop, const char *key)
 {
         uint64_t ns = (uint64_t)json_integer_value(json_object_get(loop, key));
 
         *longest = ns > *longest ? ns : *longest;
+        return (double)ns / 1e6;
 }
 
 static void ask_stall(struct bench_daemon *bd)
 {
         json_t *status = ask_status(bd), *loop = json_object_get(status, "loop");
 
-        note_longest(&longest_ns, loop, "longest_ns");
-        note_longest(&longest_own_ns, loop, "longest_own_ns");
+        double ms = note_longest(&longest_ns, loop, "longest_ns");
+        double own_ms = note_longest(&longest_own_ns, loop, "longest_own_ns");
+        report_note("the loop of the daemon with %s segments%s: longest stall %.1f ms, its own %.1f ms", bd->pages,
+                    bd->spare > 0 ? " and a spare" : "", ms, own_ms);
         json_decref(status);
 }
 
