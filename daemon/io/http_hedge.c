@@ -71,7 +71,8 @@ void hedge_done(struct http_transfer *t, enum http_outcome outcome)
         struct attempt *a = container_of(t, struct attempt, transfer);
         struct range *range = a->range;
         a->busy = false;
-        if (outcome != HTTP_OK) { /* the first goes on alone */
+        /* The first goes on alone; or it is whole as well, has landed, and is the next to be told of. */
+        if (outcome != HTTP_OK || !range->held) {
                 hedge_give_slot(range);
                 return;
         }

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Two answers for one block that end in the same turn of a network thread's loop: it is told of one after
+ * the other, and bytes of the one may have landed before it is told of the other. Neither a network nor a
+ * thread here, so that the order is the test's.
+ */
+#include "daemon/io/http_range.h"
+#include "tests/lib/core.h"
+#include "tests/lib/suite.h"
+
+#include "daemon/base/util.h"
+
+#include <stdlib.h>
+
+#define BLOCK (2 * MiB)
+#define SLOTS 2
+
+static void no_wake(struct reader *r, bool all)
+{
+        (void)r;
+        (void)all;
+}
+
+static const struct engine_ops no_threads = {.wake = no_wake};
+static struct reader reader;
+static struct http_thread *thread;
+static struct range *range;
+
+static void begin(void)
+{
+        struct error error = {0};
+        reader = (struct reader){.opts = {.concurrency = SLOTS, .block_size = BLOCK}, .wake = core_wake};
+        ck_assert_int_eq(staging_init(&reader.staging, SLOTS * BLOCK, BLOCK, &error), 0);
+        pthread_mutex_init(&reader.mutex, NULL);
+        list_init(&reader.jobs);
+        list_init(&reader.expected);
+        for (size_t i = 0; i < READ_ENGINES; i++)
+                reader.engines[i].ops = &no_threads;
+        thread = must_alloc(sizeof(*thread));
+        thread->reader = &reader;
+        range = must_alloc(sizeof(*range));
+        *range = (struct range){.thread = thread, .hedge = {.range = range, .busy = true}};
+        range->hedge_to = reader_slot_get(&reader);
+        ck_assert_ptr_nonnull(range->hedge_to);
+        ck_assert_uint_eq(reader.staging.n_free, SLOTS - 1);
+}
+
+static void end(void)
+{
+        staging_deinit(&reader.staging);
+        free(range);
+        free(thread);
+}
+
+static void came_to_nothing(void)
+{
+        ck_assert(!range->hedge.busy);
+        ck_assert_ptr_null(range->hedge_to);
+        ck_assert_uint_eq(reader.staging.n_free, SLOTS);
+}
+
+/* Its block was given back when it landed, and may be another's by now. */
+START_TEST(a_hedge_that_is_whole_when_the_first_has_landed_is_thrown_away)
+{
+        range->held = false;
+        hedge_done(&range->hedge.transfer, HTTP_OK);
+        came_to_nothing();
+        ck_assert(!range->held);
+}
+END_TEST
+
+START_TEST(a_hedge_that_failed_leaves_the_block_to_the_first)
+{
+        range->held = true;
+        hedge_done(&range->hedge.transfer, HTTP_AGAIN);
+        came_to_nothing();
+        ck_assert(range->held);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("http hedges");
+        TCase *t = core_group("two answers", begin, end);
+        tcase_add_test(t, a_hedge_that_is_whole_when_the_first_has_landed_is_thrown_away);
+        tcase_add_test(t, a_hedge_that_failed_leaves_the_block_to_the_first);
+        return suite_run();
+}
