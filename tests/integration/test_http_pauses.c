@@ -85,12 +85,12 @@ static const char *source_of(int kind)
         return format_text("http://127.0.0.1:%u/m.safetensors", kind == STREAM ? web.streamed : web.http);
 }
 
-/* The same behind the proxy, which knows no TLS. */
-static const char *const proxied[] = {"http", "stream"};
+/* The same behind the proxy, which knows no TLS: ranges, and a stream. */
+static const unsigned *const proxied[] = {&web.http, &web.streamed};
 
 static const char *source_through(int i)
 {
-        proxy.upstream = i == 1 ? web.streamed : web.http;
+        proxy.upstream = *proxied[i];
         return proxy_url(&proxy, "/m.safetensors");
 }
 
