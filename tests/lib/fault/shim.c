@@ -42,6 +42,17 @@ static bool strikes(enum fault_call call, const void *caller)
         return true;
 }
 
+#define HUGE_MAP 0x40000 /* MAP_HUGETLB */
+#define HUGE_FILE 4      /* MFD_HUGETLB */
+
+/* None are found, armed or not: whether the machine has any changes with what runs beside, and with it what
+ * else the daemon calls. */
+static bool wants_huge_pages(enum fault_call call, long second, long fourth)
+{
+        return page != NULL && ((call == FAULT_mmap && (fourth & HUGE_MAP) != 0) ||
+                                (call == FAULT_memfd_create && (second & HUGE_FILE) != 0));
+}
+
 typedef long (*call_fn)(long, long, long, long, long, long, long);
 
 static call_fn next_of(const char *name);
@@ -55,6 +66,10 @@ static call_fn next_of(const char *name);
                         if ((error) != 0)                                                                              \
                                 errno = (error);                                                                       \
                         return (result);                                                                               \
+                }                                                                                                      \
+                if (wants_huge_pages(FAULT_##name, b, d)) {                                                            \
+                        errno = ENOMEM;                                                                                \
+                        return -1;                                                                                     \
                 }                                                                                                      \
                 if (next == NULL)                                                                                      \
                         next = next_of(#name);                                                                         \
