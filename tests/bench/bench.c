@@ -55,7 +55,6 @@ static void give_up(const char *text)
 /* For the group's own need alone: what is set aside is missing elsewhere. */
 static void set_pages_aside(struct bench *b, uint64_t bytes)
 {
-        hugepages_allow(HUGE_BYTES); /* somebody else may have put back what he found */
         b->pool = b->wants_pool && hugepages_reserve(bytes);
         if (b->pool)
                 ceiling_touch_pool(bytes);
@@ -97,6 +96,7 @@ int main(int argc, char **argv)
 
         if (argc == 4 && strcmp(argv[1], "--attach") == 0)
                 return attach_child(argv[2], argv[3]);
+        machine_settings_lock();
         signal(SIGPIPE, SIG_IGN);
         b.rounds = (unsigned)setting("BENCH_ROUNDS", 5, ROUNDS_MAX);
         b.shrink = setting("BENCH_SHRINK", 1, 1024);

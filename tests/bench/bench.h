@@ -148,6 +148,7 @@ void bench_daemon_start_spare(struct bench_daemon *bd, const struct bench *b, co
 /* Processor time of making a GiB ready. */
 double bench_fill_cpu(const struct bench_daemon *bd);
 void bench_daemon_stop(struct bench_daemon *bd);
+
 /* A process beside all that is measured, and the longest time in ms for which the machine did not let it
  * go on (bystander.c). */
 void bystander_start(void);

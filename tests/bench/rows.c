@@ -58,8 +58,6 @@ static void round_of_rates(const struct bench *b, struct bench_daemon *huge, str
 {
         struct load_figures f;
 
-        if (b->hugetlb)
-                hugepages_allow(HUGE_BYTES); /* somebody else may have put back what he found */
         r->fio[i] = ceiling_fio(b, path);
         if (huge) {
                 one_load(huge, path, m, false, &f);

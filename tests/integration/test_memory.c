@@ -266,6 +266,7 @@ END_TEST
 
 int main(void)
 {
+        machine_settings_lock();
         suite_begin("memory and storage");
         have_hugetlb = hugepages_allow(512 * MIB);
         TCase *pages = suite_group("pages and the ring", NULL, NULL, 60);

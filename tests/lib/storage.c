@@ -7,10 +7,12 @@
 #include "tests/lib/undo.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -19,6 +21,7 @@
 #define HUGE_PAGE (UINT64_C(2) << 20)
 #define OVERCOMMIT "/proc/sys/vm/nr_overcommit_hugepages"
 #define SET_ASIDE "/proc/sys/vm/nr_hugepages"
+#define SHMEM_ENABLED "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 
 /* The number after `key` at the start of a line of /proc/PID/file; 0 if there is none. */
 static uint64_t proc_number(pid_t pid, const char *file, const char *key)
@@ -171,6 +174,17 @@ static bool set_number(const char *path, uint64_t n)
         return ok;
 }
 
+void machine_settings_lock(void)
+{
+        int fd = open(OVERCOMMIT, O_RDONLY | O_CLOEXEC); /* for good: also for the process that puts it back */
+        if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0)
+                return;
+        fprintf(stderr, "waits for another program that sets %s\n", OVERCOMMIT);
+        while (flock(fd, LOCK_EX) < 0)
+                if (errno != EINTR)
+                        die_errno("flock of %s", OVERCOMMIT);
+}
+
 bool hugepages_allow(uint64_t bytes)
 {
         uint64_t pages = (bytes + HUGE_PAGE - 1) / HUGE_PAGE;
@@ -197,4 +211,18 @@ bool hugepages_reserve(uint64_t bytes)
                 return true;
         set_number(SET_ASIDE, others);
         return false;
+}
+
+/* What the kernel puts in brackets is what holds. */
+void shmem_thp_allow(void)
+{
+        char *text = file_read(SHMEM_ENABLED, NULL), *word = strchr(text, '[');
+        int fd = open(SHMEM_ENABLED, O_WRONLY | O_CLOEXEC);
+        if (word != NULL && strncmp(word, "[never]", 7) == 0 && fd >= 0) {
+                undo_setting(SHMEM_ENABLED, "never");
+                must(write(fd, "advise", 6));
+        }
+        if (fd >= 0)
+                close(fd);
+        free(text);
 }

@@ -26,6 +26,10 @@ uint64_t process_cpu_ns(pid_t pid); /* user and system */
 unsigned process_fds(pid_t pid);
 unsigned process_threads(pid_t pid);
 
+/* What follows sets what all programs of the machine share. One that does so, or counts on what is set, is alone
+ * with it from here until it has ended and all is put back; others wait. The first thing that it does. */
+void machine_settings_lock(void);
+
 /* Lets the system hand out `bytes` of 2 MiB pages on demand; false where that is not allowed. What
  * was set before is put back when the program ends (undo.h). */
 bool hugepages_allow(uint64_t bytes);
@@ -33,5 +37,9 @@ bool hugepages_allow(uint64_t bytes);
 /* Sets `bytes` of them aside (vm.nr_hugepages), beside what was set aside before the first call; instead of
  * those of the call before. False where that is not allowed, or so many are not found. Put back likewise. */
 bool hugepages_reserve(uint64_t bytes);
+
+/* Lets shared memory have transparent huge pages where it asks for them, as far as that may be set. Put back
+ * likewise. */
+void shmem_thp_allow(void);
 
 #endif

@@ -10,7 +10,6 @@
 
 #include "daemon/base/util.h"
 #include "tests/lib/storage.h"
-#include "tests/lib/undo.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,20 +29,6 @@ static const enum page_kind expected[] = {PAGES_4K, PAGES_THP, PAGES_HUGETLB};
 static struct device *device;
 static struct segment segment;
 
-/* What the kernel puts in brackets is what holds. */
-static void thp_allow(void)
-{
-        char *text = file_read(SHMEM_ENABLED, NULL), *word = strchr(text, '[');
-        int fd = open(SHMEM_ENABLED, O_WRONLY | O_CLOEXEC);
-        if (word != NULL && strncmp(word, "[never]", 7) == 0 && fd >= 0) {
-                undo_setting(SHMEM_ENABLED, "never");
-                must(write(fd, "advise", 6));
-        }
-        if (fd >= 0)
-                close(fd);
-        free(text);
-}
-
 /* NULL, or why there is no device of this kind here. */
 static const char *device_begin(enum host_pages pages)
 {
@@ -51,7 +36,7 @@ static const char *device_begin(enum host_pages pages)
         if (pages == HOST_PAGES_HUGETLB && !hugepages_allow(64 * MiB))
                 return "the pool of hugetlb pages cannot be set";
         if (pages == HOST_PAGES_THP)
-                thp_allow();
+                shmem_thp_allow();
         if (host_device_new(&device, &(struct host_opts){.budget = 64 * MiB, .pages = pages}, core_wake, &error) < 0)
                 return pages == HOST_PAGES_THP ? "no transparent huge pages for shared memory" : "no host device";
         if (device->ops->alloc(device, SEGMENT, &segment, &error) < 0)
@@ -365,6 +350,7 @@ END_TEST
 
 int main(void)
 {
+        machine_settings_lock();
         suite_begin("host device");
         int n = (int)ARRAY_SIZE(kinds);
         /* First, while nobody has let the system grant more. */

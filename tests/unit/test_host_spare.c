@@ -7,10 +7,8 @@
 
 #include "daemon/base/util.h"
 #include "tests/lib/storage.h"
-#include "tests/lib/undo.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/memfd.h>
 #include <signal.h>
 #include <string.h>
@@ -21,26 +19,12 @@
 #define SPARE (8 * MiB)
 #define BUDGET (20 * MiB)
 #define THREAD "host-spare"
-#define SHMEM_ENABLED "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 
 static const enum host_pages kinds[] = {HOST_PAGES_4K, HOST_PAGES_THP, HOST_PAGES_HUGETLB};
 static const enum page_kind expected[] = {PAGES_4K, PAGES_THP, PAGES_HUGETLB};
 
 static struct device *device;
 static struct segment segment;
-
-static void thp_allow(void)
-{
-        char *text = file_read(SHMEM_ENABLED, NULL);
-        int fd = open(SHMEM_ENABLED, O_WRONLY | O_CLOEXEC);
-        if (strstr(text, "[never]") != NULL && fd >= 0) {
-                undo_setting(SHMEM_ENABLED, "never");
-                must(write(fd, "advise", 6));
-        }
-        if (fd >= 0)
-                close(fd);
-        free(text);
-}
 
 /* NULL, or why there is no device of this kind here. */
 static const char *device_begin(enum host_pages pages, uint64_t spare)
@@ -50,7 +34,7 @@ static const char *device_begin(enum host_pages pages, uint64_t spare)
         if (pages == HOST_PAGES_HUGETLB && !hugepages_allow(256 * MiB))
                 return "the pool of hugetlb pages cannot be set";
         if (pages == HOST_PAGES_THP)
-                thp_allow();
+                shmem_thp_allow();
         if (host_device_new(&device, &opts, core_wake, &error) < 0)
                 return "no transparent huge pages for shared memory";
         return NULL;
@@ -392,6 +376,7 @@ END_TEST
 
 int main(void)
 {
+        machine_settings_lock();
         suite_begin("host spare");
         TCase *filling = core_group("filling", NULL, device_end);
         tcase_add_test(filling, there_is_none_unless_it_is_asked_for);
