@@ -28,7 +28,8 @@ run() {
 run_one() {
         local began=$SECONDS
         run "$2" >"$folder/$1.out" 2>&1 </dev/null
-        echo "$? $((SECONDS - began))" >"$folder/$1.end"
+        echo "$? $((SECONDS - began))" >"$folder/$1.over"
+        mv "$folder/$1.over" "$folder/$1.end" # whole, for whoever looks just then
 }
 
 # One of Check's summary lines, or what a replay prints.
@@ -43,18 +44,18 @@ count() {
         failed=$((failed + failures + errors))
 }
 
+fail() {
+        failures+=("$1: $2")
+        { echo "# $1" && grep -v '^Running suite' "$3" | tail -n 20; } >>"$folder/words"
+}
+
 note_skips() {
         local line
         while IFS= read -r line; do
                 skipped=$((skipped + 1))
                 passed=$((passed > 0 ? passed - 1 : 0))
-                [ "${CI:-}" = true ] && ! grep -qxF -- "$line" "$allowed" && failures+=("$1: skipped: $line")
+                [ "${CI:-}" = true ] && ! grep -qxF -- "$line" "$allowed" && fail "$1" "skipped: $line" "$2"
         done < <(sed -n 's/^SKIP: //p' "$2")
-}
-
-fail() {
-        failures+=("$1: $2")
-        { echo "# $1" && grep -v '^Running suite' "$3" | tail -n 20; } >>"$folder/words"
 }
 
 # What has ended since it was asked last.
@@ -65,6 +66,7 @@ gather() {
                 i=$(basename "$end" .end)
                 read -r status seconds <"$end"
                 rm "$end"
+                ended[i]=1
                 echo "# ${programs[i]}"
                 cat "$folder/$i.out"
                 took+="$seconds s ${programs[i]}"$'\n'
@@ -78,7 +80,7 @@ gather() {
         done
 }
 
-programs=("$@") running=0
+programs=("$@") ended=() running=0
 for i in "${!programs[@]}"; do
         if [ "$running" -ge "${JOBS:-$(nproc)}" ]; then
                 wait -n
@@ -90,6 +92,9 @@ for i in "${!programs[@]}"; do
 done
 wait
 gather
+for i in "${!programs[@]}"; do
+        [ -n "${ended[i]:-}" ] || fail "${programs[i]}" "did not come to its end" "$folder/$i.out"
+done
 
 echo "$SECONDS s in all; longest:"
 printf '%s' "$took" | sort -rn | head -8
