@@ -44,6 +44,38 @@ void reading_reader_end(void)
         ck_assert(eventually(no_reader_threads, NULL, 10000));
 }
 
+/* ---- without threads ---- */
+
+static void no_wake(struct reader *bare, bool all)
+{
+        (void)bare;
+        (void)all;
+}
+
+static void no_watch(struct reader *bare, uint64_t now)
+{
+        (void)bare;
+        (void)now;
+}
+
+void reading_bare_begin(struct reader *bare, unsigned concurrency, unsigned slots, unsigned alive)
+{
+        static const struct engine_ops no_threads = {.wake = no_wake, .watch = no_watch};
+        struct error error = {0};
+        *bare = (struct reader){.opts = {.concurrency = concurrency, .block_size = BLOCK}, .wake = core_wake};
+        ck_assert_int_eq(staging_init(&bare->staging, slots * BLOCK, BLOCK, &error), 0);
+        pthread_mutex_init(&bare->mutex, NULL);
+        list_init(&bare->jobs);
+        list_init(&bare->expected);
+        for (size_t i = 0; i < READ_ENGINES; i++)
+                bare->engines[i] = (struct engine){.ops = &no_threads, .alive = alive, .places = 1};
+}
+
+void reading_bare_end(struct reader *bare)
+{
+        staging_deinit(&bare->staging);
+}
+
 /* ---- a load's reading ---- */
 
 static void on_landed(struct read_job *job, const struct plan_block *block)

@@ -22,6 +22,10 @@ void reading_reader_begin(unsigned concurrency, uint64_t memory_limit);
 void reading_reader_left(void);
 void reading_reader_end(void); /* fails where a thread is left; forgives one that has not begun */
 
+/* One without threads, so that each step is the test's: its engines say that they have `alive` of them. */
+void reading_bare_begin(struct reader *bare, unsigned concurrency, unsigned slots, unsigned alive);
+void reading_bare_end(struct reader *bare);
+
 struct reading {
         struct read_job job;
         struct resolved resolved;

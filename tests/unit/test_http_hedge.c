@@ -5,49 +5,32 @@
  * thread here, so that the order is the test's.
  */
 #include "daemon/io/http_range.h"
-#include "tests/lib/core.h"
+#include "tests/lib/reading.h"
 #include "tests/lib/suite.h"
-
-#include "daemon/base/util.h"
 
 #include <stdlib.h>
 
-#define BLOCK (2 * MiB)
 #define SLOTS 2
 
-static void no_wake(struct reader *r, bool all)
-{
-        (void)r;
-        (void)all;
-}
-
-static const struct engine_ops no_threads = {.wake = no_wake};
-static struct reader reader;
+static struct reader bare;
 static struct http_thread *thread;
 static struct range *range;
 
 static void begin(void)
 {
-        struct error error = {0};
-        reader = (struct reader){.opts = {.concurrency = SLOTS, .block_size = BLOCK}, .wake = core_wake};
-        ck_assert_int_eq(staging_init(&reader.staging, SLOTS * BLOCK, BLOCK, &error), 0);
-        pthread_mutex_init(&reader.mutex, NULL);
-        list_init(&reader.jobs);
-        list_init(&reader.expected);
-        for (size_t i = 0; i < READ_ENGINES; i++)
-                reader.engines[i].ops = &no_threads;
+        reading_bare_begin(&bare, SLOTS, SLOTS, SLOTS);
         thread = must_alloc(sizeof(*thread));
-        thread->reader = &reader;
+        thread->reader = &bare;
         range = must_alloc(sizeof(*range));
         *range = (struct range){.thread = thread, .hedge = {.range = range, .busy = true}};
-        range->hedge_to = reader_slot_get(&reader);
+        range->hedge_to = reader_slot_get(&bare);
         ck_assert_ptr_nonnull(range->hedge_to);
-        ck_assert_uint_eq(reader.staging.n_free, SLOTS - 1);
+        ck_assert_uint_eq(bare.staging.n_free, SLOTS - 1);
 }
 
 static void end(void)
 {
-        staging_deinit(&reader.staging);
+        reading_bare_end(&bare);
         free(range);
         free(thread);
 }
@@ -56,7 +39,7 @@ static void came_to_nothing(void)
 {
         ck_assert(!range->hedge.busy);
         ck_assert_ptr_null(range->hedge_to);
-        ck_assert_uint_eq(reader.staging.n_free, SLOTS);
+        ck_assert_uint_eq(bare.staging.n_free, SLOTS);
 }
 
 /* Its block was given back when it landed, and may be another's by now. */

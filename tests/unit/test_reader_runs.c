@@ -11,13 +11,6 @@
 #define PARTS 4u
 #define SLOTS 4u
 
-static void no_wake(struct reader *r, bool all)
-{
-        (void)r;
-        (void)all;
-}
-
-static const struct engine_ops no_threads = {.wake = no_wake};
 static struct reader turns;
 static struct fake_device device;
 static struct segment segment;
@@ -35,14 +28,7 @@ static void on_ended(struct read_job *j)
 
 static void begin(void)
 {
-        struct error error = {0};
-        turns = (struct reader){.opts = {.concurrency = PARTS, .block_size = BLOCK}, .wake = core_wake};
-        ck_assert_int_eq(staging_init(&turns.staging, SLOTS * BLOCK, BLOCK, &error), 0);
-        pthread_mutex_init(&turns.mutex, NULL);
-        list_init(&turns.jobs);
-        list_init(&turns.expected);
-        for (size_t i = 0; i < READ_ENGINES; i++)
-                turns.engines[i] = (struct engine){.ops = &no_threads, .alive = 4 * PARTS, .places = 1};
+        reading_bare_begin(&turns, PARTS, SLOTS, 4 * PARTS);
         for (size_t i = 0; i < BLOCKS; i++)
                 blocks[i] = (struct plan_block){.file_off = 100 + i * BLOCK, .len = BLOCK, .in_place = true};
         fake_device_init(&device, "fake", GiB, false);
@@ -57,7 +43,7 @@ static void begin(void)
 
 static void end(void)
 {
-        staging_deinit(&turns.staging);
+        reading_bare_end(&turns);
         fake_device_deinit(&device);
 }
 

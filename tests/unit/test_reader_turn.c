@@ -13,19 +13,6 @@
 #define NEAR 1
 #define FAR 3
 
-static void no_wake(struct reader *r, bool all)
-{
-        (void)r;
-        (void)all;
-}
-
-static void no_watch(struct reader *r, uint64_t now)
-{
-        (void)r;
-        (void)now;
-}
-
-static const struct engine_ops no_threads = {.wake = no_wake, .watch = no_watch};
 static struct reader turns;
 static struct reading near, far;
 static struct ticket taken[2 * SLOTS];
@@ -33,15 +20,8 @@ static size_t n_taken;
 
 static void begin(void)
 {
-        struct error error = {0};
-        turns = (struct reader){.opts = {.concurrency = SLOTS, .block_size = BLOCK}, .wake = core_wake};
-        ck_assert_int_eq(staging_init(&turns.staging, SLOTS * BLOCK, BLOCK, &error), 0);
+        reading_bare_begin(&turns, SLOTS, SLOTS, SLOTS);
         turns.staging.numa.nodes = NODES; /* as if this machine had them */
-        pthread_mutex_init(&turns.mutex, NULL);
-        list_init(&turns.jobs);
-        list_init(&turns.expected);
-        for (size_t i = 0; i < READ_ENGINES; i++)
-                turns.engines[i] = (struct engine){.ops = &no_threads, .alive = SLOTS, .places = 1};
         reading_plan(&near, even_file("near", SLOTS), true);
         reading_plan(&far, even_file("far", SLOTS), true);
         near.device.device.numa_node = NEAR;
@@ -53,7 +33,7 @@ static void end(void)
 {
         for (size_t i = 0; i < n_taken; i++)
                 reader_give(&turns, &taken[i], NULL);
-        staging_deinit(&turns.staging);
+        reading_bare_end(&turns);
         reading_end(&near);
         reading_end(&far);
 }
