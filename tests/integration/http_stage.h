@@ -97,10 +97,15 @@ static inline void refuses(const char *source, int code, const char *text)
         client_unload(client, "bad");
 }
 
+/* All that has been said so far: what is said next is there already. */
 static inline char *log_text(void)
 {
-        size_t size;
-        return file_read(stage.log, &size);
+        static unsigned n;
+        const char *next = format_text("said-so-far-%u", ++n);
+        client_load_fails(client, url(web.http, "/nothing.safetensors"), next, STREAMER_ENOENT, NULL);
+        client_unload(client, next);
+        ck_assert(log_will_say(stage.log, next));
+        return file_read(stage.log, NULL);
 }
 
 static inline bool has_begun(void *arg)

@@ -104,18 +104,9 @@ static void await_row(size_t i, const char *state, int tries)
         ck_assert_msg(eventually(row_is, &q, WAIT_MS), "preload[%zu] does not become %s", i, state);
 }
 
-static bool log_has(void *text)
-{
-        char *log = file_read(d.log, NULL);
-        bool has = strstr(log, text) != NULL;
-
-        free(log);
-        return has;
-}
-
 static void await_log(const char *text)
 {
-        if (!eventually(log_has, (void *)(uintptr_t)text, WAIT_MS))
+        if (!log_will_say(d.log, text))
                 die("the log does not say \"%s\":\n%s", text, file_read(d.log, NULL));
 }
 

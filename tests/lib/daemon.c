@@ -23,7 +23,7 @@
 #define FLAGS_MAX 64
 #define LOG_END 4000 /* bytes */
 #define START_MS 20000
-#define LOG_MS 10000
+#define LOG_MS 20000
 #define STOP_MS 15000
 
 const char *build_path(const char *program)
