@@ -179,6 +179,20 @@ void read_all(struct reading *r)
         core_until(r->ended);
 }
 
+void reading_hang(struct reading *r, const char *path, unsigned blocks)
+{
+        reading_begin(r, path, false);
+        gate_init(&r->device.prepare, false);
+        reader_start(&reader, &r->job);
+        gate_await(&r->device.prepare, blocks);
+}
+
+void reading_go_on(struct reading *r)
+{
+        gate_open(&r->device.prepare);
+        core_until(r->ended);
+}
+
 void all_landed_once(const struct reading *r)
 {
         for (size_t i = 0; i < r->resolved.plan.n_blocks; i++)

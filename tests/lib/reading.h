@@ -46,6 +46,11 @@ void reading_end(struct reading *r);
 /* Starts it and turns the loop until it has ended. */
 void read_all(struct reading *r);
 
+/* Begins and starts one of blocks in place that hangs, and waits until this many of them do. */
+void reading_hang(struct reading *r, const char *path, unsigned blocks);
+/* Lets it go on, to its end. */
+void reading_go_on(struct reading *r);
+
 /* The segments hold the bytes of these blocks, and poison everywhere else. */
 bool as_expected(const struct reading *r, const struct plan_block *blocks, size_t n);
 bool leaves_right(const struct reading *r);
