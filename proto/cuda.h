@@ -90,11 +90,10 @@ struct cu_access_desc {
 /* ---- entry points: X(name, result, arguments) ---- */
 
 // clang-format off
-/* What the daemon calls. */
-#define CUDA_DRIVER_CALLS(X) \
+/* What both the daemon and the client library call. */
+#define CUDA_SHARED_CALLS(X) \
         X(cuInit, enum cu_result, (unsigned flags)) \
         X(cuDeviceGet, enum cu_result, (cu_device *device, int ordinal)) \
-        X(cuDeviceTotalMem_v2, enum cu_result, (size_t *bytes, cu_device device)) /* needs no context */ \
         X(cuDeviceGetAttribute, enum cu_result, (int *value, enum cu_attribute attribute, cu_device device)) \
         X(cuDeviceGetName, enum cu_result, (char *name, int size, cu_device device)) \
         X(cuDeviceGetUuid_v2, enum cu_result, (struct cu_uuid *uuid, cu_device device)) \
@@ -102,8 +101,6 @@ struct cu_access_desc {
         X(cuGetErrorString, enum cu_result, (enum cu_result error, const char **text)) \
         X(cuMemGetAllocationGranularity, enum cu_result, \
           (size_t *granularity, const struct cu_allocation_prop *prop, enum cu_granularity option)) \
-        X(cuMemCreate, enum cu_result, \
-          (cu_allocation *allocation, size_t size, const struct cu_allocation_prop *prop, unsigned long long flags)) \
         X(cuMemRelease, enum cu_result, (cu_allocation allocation)) \
         X(cuMemAddressReserve, enum cu_result, \
           (cu_pointer *pointer, size_t size, size_t alignment, cu_pointer hint, unsigned long long flags)) \
@@ -113,21 +110,22 @@ struct cu_access_desc {
         X(cuMemUnmap, enum cu_result, (cu_pointer pointer, size_t size)) \
         X(cuMemSetAccess, enum cu_result, \
           (cu_pointer pointer, size_t size, const struct cu_access_desc *access, size_t n)) \
-        X(cuMemExportToShareableHandle, enum cu_result, \
-          (void *handle, cu_allocation allocation, enum cu_handle_type type, unsigned long long flags)) \
         X(cuMemImportFromShareableHandle, enum cu_result, \
           (cu_allocation *allocation, void *handle, enum cu_handle_type type))
 
+/* What the daemon calls. */
+#define CUDA_DRIVER_CALLS(X) \
+        CUDA_SHARED_CALLS(X) \
+        X(cuDeviceTotalMem_v2, enum cu_result, (size_t *bytes, cu_device device)) /* needs no context */ \
+        X(cuMemCreate, enum cu_result, \
+          (cu_allocation *allocation, size_t size, const struct cu_allocation_prop *prop, unsigned long long flags)) \
+        X(cuMemExportToShareableHandle, enum cu_result, \
+          (void *handle, cu_allocation allocation, enum cu_handle_type type, unsigned long long flags))
+
 /* What the client library calls. */
 #define CUDA_CLIENT_CALLS(X) \
-        X(cuInit, enum cu_result, (unsigned flags)) \
+        CUDA_SHARED_CALLS(X) \
         X(cuDeviceGetCount, enum cu_result, (int *count)) \
-        X(cuDeviceGet, enum cu_result, (cu_device *device, int ordinal)) \
-        X(cuDeviceGetAttribute, enum cu_result, (int *value, enum cu_attribute attribute, cu_device device)) \
-        X(cuDeviceGetName, enum cu_result, (char *name, int size, cu_device device)) \
-        X(cuDeviceGetUuid_v2, enum cu_result, (struct cu_uuid *uuid, cu_device device)) \
-        X(cuGetErrorName, enum cu_result, (enum cu_result error, const char **name)) \
-        X(cuGetErrorString, enum cu_result, (enum cu_result error, const char **text)) \
         X(cuCtxGetCurrent, enum cu_result, (struct CUctx_st **context)) \
         X(cuCtxGetDevice, enum cu_result, (cu_device *device)) \
         X(cuCtxPushCurrent_v2, enum cu_result, (struct CUctx_st *context)) \
@@ -139,20 +137,7 @@ struct cu_access_desc {
           (cu_pointer *pointer, struct cuda_ipc_handle handle, unsigned flags)) \
         X(cuIpcCloseMemHandle, enum cu_result, (cu_pointer pointer)) \
         X(cuMemcpyDtoH_v2, enum cu_result, (void *to, cu_pointer from, size_t size)) \
-        X(cuMemGetAddressRange_v2, enum cu_result, (cu_pointer *base, size_t *size, cu_pointer pointer)) \
-        X(cuMemGetAllocationGranularity, enum cu_result, \
-          (size_t *granularity, const struct cu_allocation_prop *prop, enum cu_granularity option)) \
-        X(cuMemImportFromShareableHandle, enum cu_result, \
-          (cu_allocation *allocation, void *handle, enum cu_handle_type type)) \
-        X(cuMemRelease, enum cu_result, (cu_allocation allocation)) \
-        X(cuMemAddressReserve, enum cu_result, \
-          (cu_pointer *pointer, size_t size, size_t alignment, cu_pointer hint, unsigned long long flags)) \
-        X(cuMemAddressFree, enum cu_result, (cu_pointer pointer, size_t size)) \
-        X(cuMemMap, enum cu_result, \
-          (cu_pointer pointer, size_t size, size_t offset, cu_allocation allocation, unsigned long long flags)) \
-        X(cuMemUnmap, enum cu_result, (cu_pointer pointer, size_t size)) \
-        X(cuMemSetAccess, enum cu_result, \
-          (cu_pointer pointer, size_t size, const struct cu_access_desc *access, size_t n))
+        X(cuMemGetAddressRange_v2, enum cu_result, (cu_pointer *base, size_t *size, cu_pointer pointer))
 // clang-format on
 
 /* ---- names ---- */
