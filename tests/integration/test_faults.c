@@ -8,13 +8,11 @@
  * Which calls there are is read off the daemon itself (nm -u). Each must be one that is made to fail
  * here, or stand in tests/fault-exempt.txt with the reason why not.
  */
+#include "tests/integration/faults_lives.h"
 #include "tests/lib/endpoint.h"
 #include "tests/lib/faults.h"
 #include "tests/lib/manager.h"
 #include "tests/lib/nginx.h"
-#include "tests/lib/stage.h"
-#include "tests/lib/suite.h"
-#include "tests/lib/visit.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -29,11 +27,8 @@
 /* Short: the first few of each call, then ever wider steps; long (STREAMERD_FAULTS=all, or a call's name): each. */
 #define NTH_EACH 4
 
-static struct model *model;
-static char *source, *url; /* url: NULL where there is no web server */
 static struct nginx nginx;
 static struct endpoint store; /* of S3: it has nothing, and is asked all the same */
-static char *metrics, *state;
 
 /* Also what is off by default; the daemon's own user may do all, by a rule that looks it up. */
 #define SETTINGS                                                                                                       \
@@ -88,129 +83,6 @@ static uint64_t next_nth(uint64_t nth)
         if (nth < NTH_EACH || every_one())
                 return nth + 1;
         return nth * 2;
-}
-
-/* ---- the life of a model, where anything may fail ---- */
-
-/* A failure must be one of ours, in words. Lost connections count: the next request works. */
-static bool named(streamer_client *c, int r)
-{
-        if (r >= 0)
-                return true;
-        ck_assert_msg(r >= STREAMER_EOS, "%d is no code of ours", r);
-        ck_assert_msg(r != STREAMER_ETIMEOUT, "no answer: %s", streamer_last_error(c));
-        ck_assert(strlen(streamer_last_error(c)) > 0);
-        return false;
-}
-
-static bool load(streamer_client *c, const char *from, const char *verify)
-{
-        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = from, .name = "victim", .verify = verify};
-        streamer_progress progress = {.struct_size = sizeof(progress)};
-        streamer_op *op;
-        if (!named(c, streamer_load(c, &opts, &op)))
-                return false;
-        bool ok = named(c, streamer_op_wait(op, 20000, &progress));
-        streamer_op_free(op);
-        return ok;
-}
-
-/* What is handed out is right, whatever has failed. */
-static void look(streamer_client *c)
-{
-        streamer_lease *lease;
-        streamer_tensor t;
-        if (!named(c, streamer_attach(c, "victim", NULL, &lease)))
-                return;
-        for (size_t i = 0; i < model->n; i++)
-                if (streamer_tensor_find(lease, model->tensors[i].name, &t) == 0)
-                        ck_assert_msg(model_check(model, i, t.data), "%s is wrong", model->tensors[i].name);
-        streamer_detach(lease);
-}
-
-static bool call(streamer_client *c, const char *verb, const char *args)
-{
-        char *reply = NULL;
-        bool ok = named(c, streamer_call(c, verb, args, &reply));
-        free(reply);
-        return ok;
-}
-
-static void live(void)
-{
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = stage.socket, .timeout_ms = 20000};
-        streamer_client *c;
-        if (streamer_connect(&opts, &c) < 0)
-                return;
-        if (load(c, source, "sha256")) {
-                look(c);
-                call(c, "show", "{\"model\":\"victim\",\"tensors\":true}");
-                call(c, "verify", "{\"model\":\"victim\"}");
-        }
-        call(c, "ps", "{}");
-        call(c, "status", "{}");
-        call(c, "pin", "{\"model\":\"victim\"}");
-        streamer_unload(c, "victim", 0);
-        if (url != NULL && load(c, url, NULL))
-                look(c);
-        streamer_unload(c, "victim", 0);
-        streamer_close(c);
-}
-
-/* ---- and the rest ---- */
-
-static void live_asked(void)
-{
-        static const char *const pages[] = {"/metrics", "/healthz", "/readyz", "/nothing"};
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = stage.socket, .timeout_ms = 20000};
-        streamer_client *c;
-        struct visit visit;
-        for (size_t i = 0; i < sizeof(pages) / sizeof(pages[0]); i++) {
-                visit_ask(&visit, metrics, i == 0 ? "PUT" : "GET", pages[i]);
-                visit_ask(&visit, metrics, "GET", pages[i]);
-                visit_free(&visit);
-        }
-        if (streamer_connect(&opts, &c) < 0)
-                return;
-        char *root = format_text("{\"root\":\"%s\"}", stage_root());
-        call(c, "doctor", "{}");
-        call(c, "doctor", root);
-        free(root);
-        streamer_close(c);
-}
-
-static void live_by_store(void)
-{
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = stage.socket, .timeout_ms = 20000};
-        streamer_client *c;
-        if (streamer_connect(&opts, &c) < 0)
-                return;
-        ck_assert(!load(c, "s3://bucket/model.safetensors", NULL));
-        ck_assert(!load(c, "s3://bucket/folder/", NULL));
-        streamer_close(c);
-}
-
-/* What has changed is remembered; what could not be written is written soon. */
-static bool is_written(void *unused)
-{
-        struct stat st;
-        (void)unused;
-        return stat(format_text("%s/state", state), &st) == 0;
-}
-
-/* Another priority each time: where an answer is lost the change may have been made all the same. */
-static void live_remembered(void)
-{
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = stage.socket, .timeout_ms = 20000};
-        streamer_client *c;
-        if (streamer_connect(&opts, &c) < 0)
-                return;
-        char *change = format_text("{\"model\":\"witness\",\"priority\":%u}", 1 + (unsigned)(clock_ns() / 1000 % 9999));
-        unlink(format_text("%s/state", state));
-        if (call(c, "set_priority", change))
-                ck_assert(eventually(is_written, NULL, 20000));
-        free(change);
-        streamer_close(c);
 }
 
 static void (*const lives[])(void) = {live, live_asked, live_by_store, live_remembered};
