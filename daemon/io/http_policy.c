@@ -10,6 +10,7 @@
 #include <time.h>
 
 #define SECOND UINT64_C(1000000000)
+#define BROKEN_PAUSE (SECOND / 20)
 
 /* ---- which URLs ---- */
 
@@ -148,4 +149,10 @@ uint64_t http_pause(const struct http_opts *opts, unsigned tries, const char *re
         /* Those who were told the same time must not all come back at that moment. */
         uint64_t jitter = most > 0 ? draw % (most + 1) : 0;
         return asked > 0 ? asked + jitter / 4 : jitter;
+}
+
+uint64_t http_pause_broken(const struct http_opts *opts, uint64_t draw)
+{
+        uint64_t most = opts->backoff_ns < BROKEN_PAUSE ? opts->backoff_ns : BROKEN_PAUSE;
+        return draw % (most + 1);
 }

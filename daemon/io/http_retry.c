@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between two tries: a pause that doubles, with full jitter, or what the server asks for. After the last
- * one whoever knows the server has the words for its refusal.
+ * Between two tries: a pause that doubles, with full jitter, or what the server asks for; hardly one where an answer
+ * broke off for the first time. After the last one whoever knows the server has the words for its refusal.
  */
 #include "daemon/io/http_transfer.h"
 
@@ -24,6 +24,14 @@ static enum metric_cause cause_of(const struct http_transfer *t)
         return t->answer.status >= 300 ? CAUSE_STATUS : CAUSE_BROKEN;
 }
 
+static uint64_t pause_after(const struct http_transfer *t, unsigned made, uint64_t draw)
+{
+        const struct http_opts *opts = http_opts(t->http);
+        if (made == 1 && t->received > 0 && cause_of(t) == CAUSE_BROKEN)
+                return http_pause_broken(opts, draw);
+        return http_pause(opts, made, http_headers_find(&t->answer.headers, "Retry-After"), draw);
+}
+
 bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned tries)
 {
         const struct http_opts *opts = http_opts(t->http);
@@ -32,8 +40,7 @@ bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned trie
         if (retry->made < (tries > 0 ? tries : opts->tries)) {
                 if (getrandom(&draw, sizeof(draw), GRND_NONBLOCK) < 0)
                         draw = now_ns();
-                uint64_t pause =
-                        http_pause(opts, retry->made, http_headers_find(&t->answer.headers, "Retry-After"), draw);
+                uint64_t pause = pause_after(t, retry->made, draw);
                 retry->at_ns = now_ns() + pause;
                 metric_add_cause(METRIC_RETRIES, cause_of(t), 1);
                 log_debug("try %u: %s; the next in %" PRIu64 " ms", retry->made, t->error.text, pause / MS);

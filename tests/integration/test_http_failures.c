@@ -99,6 +99,30 @@ START_TEST(a_request_that_ends_too_soon_goes_on_at_the_byte_that_is_missing)
 }
 END_TEST
 
+/* The setting's pause is a minute. */
+START_TEST(a_request_that_breaks_off_goes_on_almost_at_once)
+{
+        struct daemon d;
+        const char *config = suite_path("patient.yaml"),
+                   *text = "io: {block_size: 1MiB, concurrency: 8}\nhttp: {backoff: 60s, retry_after: 60s}\n";
+        file_write(config, text, strlen(text));
+        daemon_init(&d, suite_path("patient"));
+        daemon_start(&d,
+                     (const char *const[]){"--device", "host=64MiB", "--root", stage_root(), "--config", config, NULL});
+        proxy_rule(&proxy,
+                   &(struct proxy_rule){
+                           .fault = PROXY_RESET, .nth = 1, .bytes = 300000, .byte = last_byte() + 1 - model->bytes});
+        streamer_client *c = client_open(&d);
+        uint64_t began = clock_ns();
+        client_load(c, through("/m.safetensors"), "m");
+        ck_assert_uint_lt(clock_ns() - began, UINT64_C(10000000000));
+        ck_assert_uint_eq(proxy_faults(&proxy), 1);
+        client_equals(c, "m", model);
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+END_TEST
+
 /* The end drips for half a minute; second requests for what it holds up bring it at once. */
 START_TEST(a_straggler_at_the_end_gets_a_hedge)
 {
@@ -304,6 +328,7 @@ int main(void)
         tcase_add_test(t, a_stream_that_always_ends_too_soon_fails);
         tcase_add_test(t, one_request_brings_neighbouring_blocks);
         tcase_add_test(t, a_request_that_ends_too_soon_goes_on_at_the_byte_that_is_missing);
+        tcase_add_test(t, a_request_that_breaks_off_goes_on_almost_at_once);
         tcase_add_test(t, a_straggler_at_the_end_gets_a_hedge);
         tcase_add_test(t, a_hedge_that_loses_leaves_nothing);
         LOOP(t, what_lasts_fails_with_its_name, lasting);

@@ -7,6 +7,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/util.h"
+#include "daemon/io/http_transfer.h"
 #include "daemon/io/object_http.h"
 #include "daemon/source/web.h"
 
@@ -111,6 +112,49 @@ START_TEST(a_name_that_nobody_answers_holds_no_end_up)
         known = true;
         pthread_cond_broadcast(&changed);
         pthread_mutex_unlock(&mutex);
+}
+END_TEST
+
+/* ---- pauses ---- */
+
+#define DRAWS 200
+
+/* The longest of many first pauses after a try that ended so; by settings whose pause is ten seconds at most. */
+static uint64_t longest_pause(int status, uint64_t received, bool stalled, unsigned made)
+{
+        const struct http_opts opts = {.backoff_ns = 10 * SECOND, .retry_after_ns = 10 * SECOND, .tries = 4};
+        struct http *patient;
+        struct error error;
+        uint64_t longest = 0;
+        ck_assert_int_eq(http_new(&patient, &opts, &error), 0);
+        for (int i = 0; i < DRAWS; i++) {
+                struct http_transfer t = {
+                        .http = patient, .answer = {.status = status}, .received = received, .stalled = stalled};
+                struct http_retry retry = {.made = made};
+                uint64_t began = now_ns();
+                ck_assert(http_retry(&t, &retry, 0));
+                uint64_t pause = retry.at_ns > began ? retry.at_ns - began : 0;
+                longest = pause > longest ? pause : longest;
+        }
+        http_free(patient);
+        return longest;
+}
+
+/* With a second for the test's own delays. */
+START_TEST(an_answer_that_breaks_off_is_asked_for_again_almost_at_once)
+{
+        ck_assert_uint_lt(longest_pause(206, 1, false, 0), SECOND);
+}
+END_TEST
+
+START_TEST(what_else_fails_waits_longer)
+{
+        ck_assert_uint_gt(longest_pause(206, 1, false, 1), 2 * SECOND); /* and again */
+        ck_assert_uint_gt(longest_pause(206, 0, false, 0), 2 * SECOND); /* not a byte */
+        ck_assert_uint_gt(longest_pause(0, 0, false, 0), 2 * SECOND);   /* no connection */
+        ck_assert_uint_gt(longest_pause(206, 1, true, 0), 2 * SECOND);
+        ck_assert_uint_gt(longest_pause(500, 100, false, 0), 2 * SECOND);
+        ck_assert_uint_gt(longest_pause(503, 100, false, 0), 2 * SECOND);
 }
 END_TEST
 
@@ -281,6 +325,8 @@ int main(void)
         TCase *t = suite_group("http_fetch", NULL, NULL, 30);
         tcase_add_checked_fixture(t, before, after);
         tcase_add_test(t, a_name_that_nobody_answers_holds_no_end_up);
+        tcase_add_test(t, an_answer_that_breaks_off_is_asked_for_again_almost_at_once);
+        tcase_add_test(t, what_else_fails_waits_longer);
         tcase_add_test(t, certificates_are_the_systems_unless_others_are_named);
         tcase_add_test(t, no_encoding_is_asked_for);
         tcase_add_test(t, an_encoded_range_is_refused);
