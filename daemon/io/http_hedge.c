@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A straggler near the end of a load, when there is nothing else to take, first leaves the rest of its run
- * to another request; its last block gets a hedge: a second request over another connection, into a slot of
- * its own. Whichever is whole first wins; a hedge's bytes are moved to their place only then, and hashed
- * there, so that the loser's are never seen.
+ * A straggler near the end of a load, when there is nothing else to take and bytes come more slowly than they
+ * did (http_pace.h), first leaves the rest of its run to another request; its last block gets a hedge: a second
+ * request over another connection, into a slot of its own. Whichever is whole first wins; a hedge's bytes are moved to
+ * their place only then, and hashed there, so that the loser's are never seen.
  */
 #include "daemon/io/http_range.h"
 
@@ -32,12 +32,10 @@ static void leave_the_rest(struct range *range)
 void hedge_if_late(struct range *range, uint64_t now)
 {
         struct reader *reader = range->thread->reader;
-        const struct read_job *job = range->run.job;
         if (!range->first.busy || !range->held || range->hedge.busy || now - range->begun_ns < HTTP_TICK_MS * MS)
                 return;
         reader_lock(reader);
-        uint64_t after = http_pace_straggler(&http_job(job)->pace);
-        bool late = after > 0 && now - range->begun_ns > after && job->next == job->plan->n_blocks;
+        bool late = http_block_late_locked(range->thread, range->run.job, range->begun_ns, now);
         bool last = reader_run_over_locked(&range->run);
         reader_unlock(reader);
         if (late && !last)
@@ -62,7 +60,7 @@ enum http_sink hedge_bytes(struct http_transfer *t, const unsigned char *data, s
 {
         struct range *range = container_of(t, struct attempt, transfer)->range;
         memcpy(range->hedge_to + t->received, data, n);
-        __atomic_store_n(&range_job(range)->moved_ns, t->moved_ns, __ATOMIC_RELAXED);
+        http_job_moved(range_job(range), t->moved_ns, n);
         return HTTP_MORE;
 }
 

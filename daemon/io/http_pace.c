@@ -7,6 +7,7 @@
 #define WINDOW_LEAST (SECOND / 10)
 /* A store that slows a client down answers all that is in flight so: one of them counts. */
 #define ONE_SLOWING (SECOND / 2)
+#define SAMPLE (SECOND / 10)
 #define PROBE_AGAIN 8u /* windows at the best, before more is tried again */
 #define STRAGGLER_TIMES 3u
 #define STRAGGLER_LEAST (SECOND / 2)
@@ -49,9 +50,14 @@ void http_pace_answered(struct http_pace *pace, uint64_t after_ns)
         pace->answered = true;
 }
 
+static uint64_t rate_of(uint64_t bytes, uint64_t ns)
+{
+        return (uint64_t)((double)bytes * (double)SECOND / (double)ns);
+}
+
 static void window_end(struct http_pace *pace, uint64_t now)
 {
-        uint64_t rate = (uint64_t)((double)pace->bytes * (double)SECOND / (double)(now - pace->window_ns));
+        uint64_t rate = rate_of(pace->bytes, now - pace->window_ns);
         window_begin(pace, now);
         if (!pace->settled) {
                 pace->settled = true;
@@ -86,9 +92,30 @@ void http_pace_slow_down(struct http_pace *pace, uint64_t now)
         window_begin(pace, now);
 }
 
+bool http_pace_came(struct http_pace *pace, uint64_t bytes, uint64_t now)
+{
+        if (pace->first_ns == 0 && bytes > 0) {
+                pace->first_ns = pace->sample_ns = now;
+                pace->first_bytes = pace->sample_bytes = bytes;
+        }
+        if (pace->first_ns == 0 || now < pace->sample_ns + SAMPLE)
+                return false;
+        uint64_t flow = rate_of(bytes - pace->sample_bytes, now - pace->sample_ns);
+        pace->flow = pace->average > 0 ? pace->flow / 2 + flow / 2 : flow;
+        pace->average = rate_of(bytes - pace->first_bytes, now - pace->first_ns);
+        pace->sample_ns = now;
+        pace->sample_bytes = bytes;
+        return true;
+}
+
+bool http_pace_flows(const struct http_pace *pace)
+{
+        return pace->flow >= pace->average / 3 * 2;
+}
+
 size_t http_pace_split(const struct http_pace *pace)
 {
-        if (pace->block_ns == 0)
+        if (pace->block_ns == 0 || http_pace_flows(pace))
                 return SIZE_MAX;
         size_t blocks = (size_t)(WORTH_A_REQUEST / pace->block_ns) + 1;
         return blocks > 2 ? blocks : 2;

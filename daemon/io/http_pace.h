@@ -11,6 +11,9 @@
  *       |____________\_ twice as many
  *
  * A server that asks to slow down halves it, and from then on it grows by one at a time.
+ *
+ * Near the end of a load, requests are cut in two and blocks asked for twice where that may end it sooner: never
+ * while bytes come as fast as ever, since what one more request would bring is then taken from the others.
  */
 #ifndef DAEMON_IO_HTTP_PACE_H
 #define DAEMON_IO_HTTP_PACE_H
@@ -31,12 +34,20 @@ struct http_pace {
         unsigned held;      /* windows since it was tried to have more */
         uint64_t slowed_ns; /* when it was last halved; 0: never */
         uint64_t block_ns;  /* what a block takes, smoothed; 0: none has landed */
+        /* How fast bytes come, by samples: */
+        uint64_t first_ns, first_bytes; /* when there were some; 0: not yet */
+        uint64_t sample_ns, sample_bytes;
+        uint64_t flow, average; /* bytes a second: of the last few samples, of all; 0: not known yet */
 };
 
 void http_pace_init(struct http_pace *pace, unsigned most, uint64_t now);
 /* The server has begun to answer a request, so long after it was asked. */
 void http_pace_answered(struct http_pace *pace, uint64_t after_ns);
-/* So many blocks are worth the cost of another request, once a place is free. SIZE_MAX: not known yet. */
+/* So many bytes have come in all. True: a sample has ended. */
+bool http_pace_came(struct http_pace *pace, uint64_t bytes, uint64_t now);
+/* They come about as fast as ever: the server is busy, or the line is full. */
+bool http_pace_flows(const struct http_pace *pace);
+/* So many blocks are worth the cost of another request, once a place is free. SIZE_MAX: none, or not known yet. */
 size_t http_pace_split(const struct http_pace *pace);
 void http_pace_landed(struct http_pace *pace, uint64_t bytes, uint64_t took_ns, uint64_t now);
 void http_pace_slow_down(struct http_pace *pace, uint64_t now);

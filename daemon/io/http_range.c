@@ -165,7 +165,7 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
         struct range *range = container_of(t, struct attempt, transfer)->range;
         uint64_t end = t->request.offset + t->received + n; /* in the object */
         size_t done = 0;
-        __atomic_store_n(&range_job(range)->moved_ns, t->moved_ns, __ATOMIC_RELAXED);
+        http_job_moved(range_job(range), t->moved_ns, n);
         while (done < n) {
                 if (!have_block(range, &t->error)) {
                         t->taken = done;

@@ -83,7 +83,7 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
 {
         struct stream *s = container_of(t, struct stream, transfer);
         size_t done = 0;
-        __atomic_store_n(&http_job(s->job)->moved_ns, t->moved_ns, __ATOMIC_RELAXED);
+        http_job_moved(http_job(s->job), t->moved_ns, n);
         while (done < n) {
                 if (!take_ticket(s)) {
                         t->taken = done;

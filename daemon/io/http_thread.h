@@ -31,6 +31,7 @@ struct http_thread {
 struct http_job {
         struct http_pace pace;
         uint64_t moved_ns; /* atomic: when a byte came last */
+        uint64_t came;     /* atomic: bytes, those of hedges, too */
         struct stream *stream;
 };
 static inline struct http_job *http_job(const struct read_job *job)
@@ -48,6 +49,15 @@ bool http_job_cut_short(struct http_thread *self, const struct read_job *job, st
 bool http_take_run(struct http_thread *self, struct read_run *run, struct ticket *ticket);
 void http_place_gone(struct http_thread *self);
 void http_slow_down(struct reader *reader, struct read_job *job);
+/* Bytes of an answer have come. */
+static inline void http_job_moved(struct http_job *job, uint64_t now, size_t n)
+{
+        __atomic_store_n(&job->moved_ns, now, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&job->came, n, __ATOMIC_RELAXED);
+}
+/* With the lock held: the block that was asked for at `since_ns` is late, nothing else is left to take, and the
+ * server has time for more. */
+bool http_block_late_locked(struct http_thread *self, struct read_job *job, uint64_t since_ns, uint64_t now);
 /* A server began to answer, so long after it was asked. */
 void http_answered(struct http_thread *self, struct read_job *job, uint64_t after_ns);
 /* With the lock held, or not. */

@@ -53,12 +53,31 @@ static void pace_applies(struct read_job *job)
         job->split_from = http_pace_split(&own->pace);
 }
 
+static bool sample(struct read_job *job, uint64_t now)
+{
+        struct http_job *own = http_job(job);
+        return http_pace_came(&own->pace, __atomic_load_n(&own->came, __ATOMIC_RELAXED), now);
+}
+
 static void pace_landed(struct reader *reader, const struct ticket *ticket, uint64_t took_ns)
 {
         reader_lock(reader);
         http_pace_landed(&http_job(ticket->job)->pace, ticket->block->len, took_ns, now_ns());
+        sample(ticket->job, now_ns());
         pace_applies(ticket->job);
         reader_unlock(reader);
+}
+
+bool http_block_late_locked(struct http_thread *self, struct read_job *job, uint64_t since_ns, uint64_t now)
+{
+        const struct http_pace *pace = &http_job(job)->pace;
+        uint64_t after = http_pace_straggler(pace);
+        if (sample(job, now)) {
+                pace_applies(job);
+                __atomic_store_n(&self->look, true, __ATOMIC_SEQ_CST); /* there may be runs to split by now */
+        }
+        bool late = after > 0 && now - since_ns > after;
+        return late && job->next == job->plan->n_blocks && !http_pace_flows(pace);
 }
 
 void http_answered(struct http_thread *self, struct read_job *job, uint64_t after_ns)

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is decided about URLs, answers and further tries, and how many ranges are in flight.
+ * What is decided about URLs, answers and further tries.
  */
 #include "tests/lib/suite.h"
 
 #include "daemon/base/util.h"
-#include "daemon/io/http_pace.h"
 #include "daemon/io/http_policy.h"
 
 #include <stdlib.h>
@@ -202,131 +201,15 @@ START_TEST(a_server_may_ask_for_a_pause_within_the_cap)
 }
 END_TEST
 
-/* ---- the number in flight ---- */
-
-static uint64_t clock_;
-
-/* One window of as many blocks as the limit, at this rate; not shorter than a window may be. */
-static void window(struct http_pace *pace, uint64_t bytes_per_second)
+START_TEST(what_broke_is_tried_again_almost_at_once)
 {
-        unsigned n = pace->limit;
-        for (unsigned i = 0; i < n; i++) {
-                clock_ += (8 * MiB * SECOND) / bytes_per_second;
-                http_pace_landed(pace, 8 * MiB, SECOND / 10, clock_);
+        const struct http_opts hasty = {.backoff_ns = SECOND / 100};
+        ck_assert_uint_eq(http_pause_broken(&pausing, 0), 0);
+        ck_assert_uint_eq(http_pause_broken(&pausing, SECOND / 20), SECOND / 20);
+        for (uint64_t draw = 0; draw < 1000; draw++) {
+                ck_assert_uint_le(http_pause_broken(&pausing, draw * 7919 * 7919), SECOND / 20);
+                ck_assert_uint_le(http_pause_broken(&hasty, draw * 7919 * 7919), SECOND / 100);
         }
-}
-
-/* The one that settles, and the one that counts. */
-static void measure(struct http_pace *pace, uint64_t bytes_per_second)
-{
-        window(pace, bytes_per_second);
-        window(pace, bytes_per_second);
-}
-
-START_TEST(it_begins_with_half_and_grows_while_throughput_grows)
-{
-        struct http_pace pace;
-        clock_ = SECOND;
-        http_pace_init(&pace, 64, clock_);
-        ck_assert_uint_eq(pace.limit, 32);
-        http_pace_answered(&pace, SECOND / 1000);
-        ck_assert_uint_eq(pace.limit, 32);
-        measure(&pace, 100 * MiB);
-        ck_assert_uint_eq(pace.limit, 64);
-        measure(&pace, 200 * MiB);
-        measure(&pace, 200 * MiB);
-        ck_assert_uint_eq(pace.limit, 64);
-}
-END_TEST
-
-START_TEST(where_more_brings_nothing_it_goes_back_and_tries_again_later)
-{
-        struct http_pace pace;
-        clock_ = SECOND;
-        http_pace_init(&pace, 64, clock_);
-        measure(&pace, 100 * MiB);
-        ck_assert_uint_eq(pace.limit, 64);
-        measure(&pace, 100 * MiB);
-        ck_assert_uint_eq(pace.limit, 32);
-        window(&pace, 100 * MiB);
-        for (int i = 0; i < 7; i++) {
-                window(&pace, 100 * MiB);
-                ck_assert_uint_eq(pace.limit, 32);
-        }
-        window(&pace, 100 * MiB);
-        ck_assert_uint_eq(pace.limit, 64);
-}
-END_TEST
-
-START_TEST(a_window_is_not_too_short_to_tell)
-{
-        struct http_pace pace;
-        http_pace_init(&pace, 8, SECOND);
-        for (unsigned i = 0; i < 100; i++)
-                http_pace_landed(&pace, MiB, 1000, SECOND + i * 1000);
-        ck_assert_uint_eq(pace.limit, 4);
-}
-END_TEST
-
-START_TEST(a_server_that_is_far_gets_all_at_once)
-{
-        struct http_pace pace;
-        http_pace_init(&pace, 64, SECOND);
-        http_pace_answered(&pace, SECOND / 10);
-        ck_assert_uint_eq(pace.limit, 64);
-        http_pace_init(&pace, 64, SECOND);
-        http_pace_answered(&pace, SECOND / 1000);
-        http_pace_answered(&pace, SECOND / 10); /* the first told how far it is */
-        ck_assert_uint_eq(pace.limit, 32);
-        http_pace_init(&pace, 64, SECOND);
-        http_pace_slow_down(&pace, 2 * SECOND);
-        http_pace_answered(&pace, SECOND / 10); /* it has asked for less */
-        ck_assert_uint_eq(pace.limit, 16);
-}
-END_TEST
-
-START_TEST(a_run_is_split_where_a_second_of_it_is_left)
-{
-        struct http_pace pace;
-        http_pace_init(&pace, 8, 0);
-        ck_assert_uint_eq(http_pace_split(&pace), SIZE_MAX);
-        http_pace_landed(&pace, MiB, SECOND / 10, SECOND);
-        ck_assert_uint_eq(http_pace_split(&pace), 11);
-        http_pace_init(&pace, 8, 0);
-        http_pace_landed(&pace, MiB, 10 * SECOND, SECOND);
-        ck_assert_uint_eq(http_pace_split(&pace), 2);
-}
-END_TEST
-
-START_TEST(slowing_down_halves_it_once_for_all_that_was_in_flight)
-{
-        struct http_pace pace;
-        clock_ = SECOND;
-        http_pace_init(&pace, 32, clock_);
-        measure(&pace, 100 * MiB);
-        for (int i = 0; i < 10; i++)
-                http_pace_slow_down(&pace, clock_ += SECOND / 100);
-        ck_assert_uint_eq(pace.limit, 16);
-        http_pace_slow_down(&pace, clock_ += SECOND);
-        ck_assert_uint_eq(pace.limit, 8);
-        measure(&pace, 100 * MiB);
-        ck_assert_uint_eq(pace.limit, 9);
-        for (int i = 0; i < 20; i++)
-                http_pace_slow_down(&pace, clock_ += SECOND);
-        ck_assert_uint_eq(pace.limit, 1);
-}
-END_TEST
-
-START_TEST(a_straggler_takes_three_times_as_long_as_others)
-{
-        struct http_pace pace;
-        http_pace_init(&pace, 8, 0);
-        ck_assert_uint_eq(http_pace_straggler(&pace), 0);
-        http_pace_landed(&pace, MiB, SECOND, SECOND);
-        ck_assert_uint_eq(http_pace_straggler(&pace), 3 * SECOND);
-        http_pace_init(&pace, 8, 0);
-        http_pace_landed(&pace, MiB, 1000, SECOND);
-        ck_assert_uint_eq(http_pace_straggler(&pace), SECOND / 2);
 }
 END_TEST
 
@@ -360,13 +243,7 @@ int main(void)
         tcase_add_test(t, which_statuses_are_worth_another_try);
         tcase_add_test(t, pauses_double_up_to_the_cap_with_full_jitter);
         tcase_add_test(t, a_server_may_ask_for_a_pause_within_the_cap);
-        tcase_add_test(t, it_begins_with_half_and_grows_while_throughput_grows);
-        tcase_add_test(t, a_window_is_not_too_short_to_tell);
-        tcase_add_test(t, a_server_that_is_far_gets_all_at_once);
-        tcase_add_test(t, a_run_is_split_where_a_second_of_it_is_left);
-        tcase_add_test(t, where_more_brings_nothing_it_goes_back_and_tries_again_later);
-        tcase_add_test(t, slowing_down_halves_it_once_for_all_that_was_in_flight);
-        tcase_add_test(t, a_straggler_takes_three_times_as_long_as_others);
+        tcase_add_test(t, what_broke_is_tried_again_almost_at_once);
         tcase_add_test(t, headers_cannot_be_smuggled);
         return suite_run();
 }
