@@ -8,6 +8,7 @@
 
 #include "daemon/base/util.h"
 #include "daemon/io/http_policy.h"
+#include "daemon/io/http_tls.h"
 
 #include <curl/curl.h>
 #include <inttypes.h>
@@ -142,5 +143,5 @@ static bool set_common(struct http_transfer *t, CURL *easy)
 bool http_options_set(struct http_transfer *t)
 {
         curl_easy_reset(t->easy);
-        return set_common(t, t->easy) && set_method(t, t->easy);
+        return set_common(t, t->easy) && set_method(t, t->easy) && http_tls_set(t->easy);
 }

@@ -247,6 +247,7 @@ static void reset(struct http_transfer *t)
         t->reason[0] = '\0';
         t->received = t->skip = 0;
         t->accepted = t->redirected = t->paused = t->enough = t->judged = t->stalled = false;
+        t->socket = -1;
         t->moved_ns = now_ns();
 }
 
@@ -290,6 +291,7 @@ static void leave_multi(struct http_loop *loop, struct http_transfer *t)
         if (t->in_multi)
                 require(curl_multi_remove_handle(loop->multi, t->easy) == CURLM_OK);
         t->in_multi = false;
+        t->socket = -1;
 }
 
 void http_loop_remove(struct http_loop *loop, struct http_transfer *t)

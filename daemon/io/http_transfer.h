@@ -44,6 +44,7 @@ struct http_transfer {
         /* private */
         struct list link;
         void *easy; /* CURL */
+        int socket; /* that it waits to read from; -1 */
         struct curl_slist *lines;
         char *url; /* asked at present */
         char reason[256];
@@ -66,7 +67,9 @@ bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned trie
 
 struct http_loop {
         void *multi; /* CURLM */
-        int event;
+        int event, epoll;
+        uint64_t timer_ns; /* when libcurl wants to be asked again; UINT64_MAX: not by time */
+        bool behind;       /* a session may have read what libcurl did not ask for yet */
         struct list transfers;
 };
 

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/io/http_tls.h"
+
+#include "daemon/base/util.h"
+
+#include <curl/curl.h>
+#include <openssl/ssl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What a session has read ahead is deciphered in place and then copied: with more than stays in the cache next
+ * to the processor the load is slower again. */
+#define AHEAD (64 * KiB)
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool ours;
+
+/* Whether the TLS of libcurl is the library that this program calls, whose objects it may be handed. */
+static void look(void)
+{
+        const curl_version_info_data *info = curl_version_info(CURLVERSION_NOW);
+        char name[64];
+        snprintf(name, sizeof(name), "OpenSSL/%s", OpenSSL_version(OPENSSL_VERSION_STRING));
+        ours = info->ssl_version != NULL && strstr(info->ssl_version, name) != NULL;
+}
+
+static CURLcode on_context(CURL *easy, void *context, void *unused)
+{
+        SSL_CTX *tls = context;
+        (void)easy, (void)unused;
+        SSL_CTX_set_read_ahead(tls, 1);
+        SSL_CTX_set_default_read_buffer_len(tls, AHEAD);
+        /* Else the buffer is given back each time that it is empty, some thousand times a second. */
+        SSL_CTX_clear_mode(tls, SSL_MODE_RELEASE_BUFFERS);
+        return CURLE_OK;
+}
+
+bool http_tls_set(void *easy)
+{
+        pthread_once(&once, look);
+        return !ours || curl_easy_setopt(easy, CURLOPT_SSL_CTX_FUNCTION, on_context) == CURLE_OK;
+}
+
+bool http_tls_may_have_more(void *easy)
+{
+        const struct curl_tlssessioninfo *session = NULL;
+        if (!ours || curl_easy_getinfo(easy, CURLINFO_TLS_SSL_PTR, &session) != CURLE_OK)
+                return false;
+        if (session->backend != CURLSSLBACKEND_OPENSSL || session->internals == NULL)
+                return false;
+        return !SSL_want_read((const SSL *)session->internals);
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sessions of TLS that read ahead: whatever the length of an answer and of its records, and whatever goes
+ * wrong with it, its end is seen when it has come. nginx speaks TLS in front of a proxy that misbehaves; a
+ * server that sends nothing for a while is waited for longer than any of these loads may take, so that an end
+ * which was overlooked is not made good by another try.
+ */
+#include "tests/lib/ctl.h"
+#include "tests/lib/nginx.h"
+#include "tests/lib/proxy.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/storage.h"
+#include "tests/lib/suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define BLOCKS 12 /* of 1 MiB, as the configuration has it */
+#define SOON UINT64_C(20000000000)
+
+static struct nginx web, front;
+static struct proxy proxy;
+static unsigned whole, cut, slow; /* ports: records as they come, of 4 KiB, two MiB a second */
+static streamer_client *client;
+static struct model *model;
+
+/* ---- the stage ---- */
+
+static const char *write_config(void)
+{
+        const char *text = format_text("io: {block_size: 1MiB, concurrency: 4}\n"
+                                       "http: {ca: %s, stall: 60s, backoff: 5ms, tries: 4, threads: 2}\n",
+                                       web.ca);
+        char *path = suite_path("https.yaml");
+        file_write(path, text, strlen(text));
+        return path;
+}
+
+static void begin(void)
+{
+        char *root = suite_path("www");
+        must(mkdir(root, 0755));
+        nginx_start(&web, suite_path("nginx"), root);
+        stage_begin((const char *const[]){"--device", "host=256MiB", "--config", write_config(), NULL});
+        model = model_mixed(78, BLOCKS << 20);
+        model_write(model, suite_path("www/m.safetensors"));
+}
+
+static void end(void)
+{
+        stage_end();
+        nginx_stop(&web);
+}
+
+static char *server(unsigned port, const char *more)
+{
+        return format_text("server { listen 127.0.0.1:%u ssl; ssl_certificate %s/cert.pem; "
+                           "ssl_certificate_key %s/key.pem; %s location / { proxy_pass http://127.0.0.1:%u; "
+                           "proxy_buffering off; proxy_http_version 1.1; } }\n",
+                           port, web.folder, web.folder, more, proxy.port);
+}
+
+static void before(void)
+{
+        proxy_start(&proxy, web.http);
+        whole = free_port();
+        cut = free_port();
+        slow = free_port();
+        const char *servers = format_text("%s%s%s", server(whole, ""), server(cut, "ssl_buffer_size 4k;"),
+                                          server(slow, "limit_rate 2m;"));
+        front = (struct nginx){.pid = 0};
+        nginx_start_with(&front, suite_path("front"), servers, whole);
+        client = client_open(&stage);
+}
+
+static void after(void)
+{
+        stage_still_serves();
+        streamer_close(client);
+        nginx_stop(&front);
+        proxy_stop(&proxy);
+}
+
+static const char *at(unsigned port, const char *path)
+{
+        return format_text("https://localhost:%u%s", port, path);
+}
+
+static void serves(const char *source, const struct model *m)
+{
+        uint64_t began = clock_ns();
+        client_load(client, source, "m");
+        ck_assert_msg(clock_ns() - began < SOON, "%s: only after a second try", source);
+        client_equals(client, "m", m);
+        client_unload(client, "m");
+}
+
+/* ---- lengths ---- */
+
+/* About a record's, about what a session reads ahead, about several of these. */
+static const uint64_t lengths[] = {0,     1,     4095,   16383,  16384,  16385,  65000,
+                                   65535, 65536, 131072, 131073, 262143, 262144, 1000000};
+
+START_TEST(an_answer_ends_whatever_its_length)
+{
+        struct model *m = model_new(lengths[_i]);
+        model_add(m, "t", "U8", &lengths[_i], 1);
+        model_write(m, suite_path("www/one.safetensors"));
+        serves(at(whole, "/one.safetensors"), m);
+        serves(at(cut, "/one.safetensors"), m);
+        model_free(m);
+}
+END_TEST
+
+START_TEST(records_of_4_kib)
+{
+        serves(at(cut, "/m.safetensors"), model);
+}
+END_TEST
+
+START_TEST(a_server_that_is_slower_than_its_reader)
+{
+        serves(at(slow, "/m.safetensors"), model);
+}
+END_TEST
+
+/* Between chunks come records that hold nothing but a length. */
+START_TEST(an_answer_in_chunks)
+{
+        proxy.upstream = web.streamed;
+        proxy_rule(&proxy, &(struct proxy_rule){
+                                   .fault = PROXY_SHORT, .bytes = UINT64_C(1) << 40, .text = "\r\nContent-Length"});
+        serves(at(whole, "/m.safetensors"), model);
+        serves(at(cut, "/m.safetensors"), model);
+        ck_assert_uint_gt(proxy_faults(&proxy), 0);
+}
+END_TEST
+
+/* ---- faults that pass ---- */
+
+static const struct {
+        const char *name;
+        struct proxy_rule rule;
+} passing[] = {
+        {"reset before a byte", {.fault = PROXY_RESET, .nth = 3, .bytes = 0}},
+        {"reset in the middle", {.fault = PROXY_RESET, .nth = 3, .bytes = 500000}},
+        {"reset in a record", {.fault = PROXY_RESET, .nth = 2, .bytes = 100}},
+        {"a short body", {.fault = PROXY_SHORT, .nth = 2, .bytes = 4096}},
+        {"503", {.fault = PROXY_STATUS, .nth = 2, .status = 503, .text = "slow down"}},
+        {"another range", {.fault = PROXY_WRONG_RANGE, .nth = 3}},
+        {"each fifth is reset", {.fault = PROXY_RESET, .every = 5, .bytes = 3000}},
+        {"a slow drip", {.fault = PROXY_DRIP, .nth = 2, .bytes = 30000}},
+        {"latency", {.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = 30}},
+        {"a window that opens slowly", {.fault = PROXY_WINDOW, .what = PROXY_ALL, .bytes = 14600, .ms = 5}},
+        {"a stream", {.fault = PROXY_NO_RANGE, .what = PROXY_ALL}},
+};
+
+START_TEST(what_passes_costs_no_byte)
+{
+        proxy_rule(&proxy, &passing[_i].rule);
+        serves(at(whole, "/m.safetensors"), model);
+        ck_assert_msg(proxy_faults(&proxy) > 0, "%s: nothing happened", passing[_i].name);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("https");
+        if (nginx_unavailable() != NULL) {
+                skip("https", nginx_unavailable());
+                return suite_run();
+        }
+        TCase *t = suite_group("https", begin, end, 90);
+        tcase_add_checked_fixture(t, before, after);
+        LOOP(t, an_answer_ends_whatever_its_length, lengths);
+        tcase_add_test(t, records_of_4_kib);
+        tcase_add_test(t, a_server_that_is_slower_than_its_reader);
+        tcase_add_test(t, an_answer_in_chunks);
+        LOOP(t, what_passes_costs_no_byte, passing);
+        return suite_run();
+}
