@@ -208,6 +208,7 @@ static void on_event(struct http_loop *loop, const struct epoll_event *event)
         int what = 0;
         if (event->data.fd == loop->event) {
                 drain_event(loop);
+                loop->woken = true;
                 return;
         }
         /* What is wrong with a socket is told by reading it. */
@@ -275,8 +276,11 @@ void http_loop_run(struct http_loop *loop, unsigned timeout_ms)
 {
         /* What waits for this thread, which may have been kept from it for long, has not stalled. */
         uint64_t since = now_ns();
+        loop->woken = false;
         serve(loop, 0);
         while (tend_one(loop, since))
                 ;
-        serve(loop, time_to_wait(loop, timeout_ms));
+        /* Who woke it wants the thread to look at what else there is. */
+        if (!loop->woken)
+                serve(loop, time_to_wait(loop, timeout_ms));
 }

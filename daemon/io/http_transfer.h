@@ -70,6 +70,7 @@ struct http_loop {
         int event, epoll;
         uint64_t timer_ns; /* when libcurl wants to be asked again; UINT64_MAX: not by time */
         bool behind;       /* a session may have read what libcurl did not ask for yet */
+        bool woken;        /* in this turn, by http_loop_wake() */
         struct list transfers;
 };
 

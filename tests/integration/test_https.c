@@ -149,7 +149,7 @@ static const struct {
         {"a short body", {.fault = PROXY_SHORT, .nth = 2, .bytes = 4096}},
         {"503", {.fault = PROXY_STATUS, .nth = 2, .status = 503, .text = "slow down"}},
         {"another range", {.fault = PROXY_WRONG_RANGE, .nth = 3}},
-        {"each fifth is reset", {.fault = PROXY_RESET, .every = 5, .bytes = 3000}},
+        {"each second is reset", {.fault = PROXY_RESET, .every = 2, .bytes = 3000}},
         {"a slow drip", {.fault = PROXY_DRIP, .nth = 2, .bytes = 30000}},
         {"latency", {.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = 30}},
         {"a window that opens slowly", {.fault = PROXY_WINDOW, .what = PROXY_ALL, .bytes = 14600, .ms = 5}},
