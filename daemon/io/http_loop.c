@@ -35,8 +35,10 @@ static uint32_t events_of(int what)
 static bool watch(const struct http_loop *loop, curl_socket_t s, int what)
 {
         struct epoll_event event = {.events = events_of(what), .data.fd = s};
-        if (what == CURL_POLL_REMOVE) {
-                epoll_ctl(loop->epoll, EPOLL_CTL_DEL, s, NULL); /* which it is already where it was closed */
+        /* libcurl says so before it closes a socket, whose number may be another's right after. What it waits for
+         * nothing of is not left here either: epoll would tell of its errors again and again. */
+        if (event.events == 0) {
+                epoll_ctl(loop->epoll, EPOLL_CTL_DEL, s, NULL);
                 return true;
         }
         return epoll_ctl(loop->epoll, EPOLL_CTL_MOD, s, &event) == 0 ||

@@ -16,13 +16,18 @@
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool ours;
 
-/* Whether the TLS of libcurl is the library that this program calls, whose objects it may be handed. */
+/* Whether the TLS of libcurl is the library that this program calls, whose objects it may be handed. A libcurl
+ * that knows several puts those that it does not use in brackets. */
 static void look(void)
 {
-        const curl_version_info_data *info = curl_version_info(CURLVERSION_NOW);
+        const char *used = curl_version_info(CURLVERSION_NOW)->ssl_version;
         char name[64];
-        snprintf(name, sizeof(name), "OpenSSL/%s", OpenSSL_version(OPENSSL_VERSION_STRING));
-        ours = info->ssl_version != NULL && strstr(info->ssl_version, name) != NULL;
+        size_t len = (size_t)snprintf(name, sizeof(name), "OpenSSL/%s", OpenSSL_version(OPENSSL_VERSION_STRING));
+        for (; used != NULL && !ours; used = *used != '\0' ? used + 1 : NULL) {
+                size_t word = strcspn(used, " ");
+                ours = word == len && strncmp(used, name, len) == 0;
+                used += word;
+        }
 }
 
 static CURLcode on_context(CURL *easy, void *context, void *unused)

@@ -18,6 +18,8 @@
 
 #define BLOCKS 12 /* of 1 MiB, as the configuration has it */
 #define SOON UINT64_C(20000000000)
+#define STRUCK 8
+#define TRIES 9 /* one more than are struck: all of them may be tries for one range */
 
 static struct nginx web, front;
 static struct proxy proxy;
@@ -30,8 +32,8 @@ static struct model *model;
 static const char *write_config(void)
 {
         const char *text = format_text("io: {block_size: 1MiB, concurrency: 4}\n"
-                                       "http: {ca: %s, stall: 60s, backoff: 5ms, tries: 4, threads: 2}\n",
-                                       web.ca);
+                                       "http: {ca: %s, stall: 60s, backoff: 5ms, tries: %d, threads: 2}\n",
+                                       web.ca, TRIES);
         char *path = suite_path("https.yaml");
         file_write(path, text, strlen(text));
         return path;
@@ -61,16 +63,21 @@ static char *server(unsigned port, const char *more)
                            port, web.folder, web.folder, more, proxy.port);
 }
 
+static void start_front(void)
+{
+        const char *servers = format_text("%s%s%s", server(whole, ""), server(cut, "ssl_buffer_size 4k;"),
+                                          server(slow, "limit_rate 2m;"));
+        front = (struct nginx){.pid = 0};
+        nginx_start_with(&front, suite_path("front"), servers, whole);
+}
+
 static void before(void)
 {
         proxy_start(&proxy, web.http);
         whole = free_port();
         cut = free_port();
         slow = free_port();
-        const char *servers = format_text("%s%s%s", server(whole, ""), server(cut, "ssl_buffer_size 4k;"),
-                                          server(slow, "limit_rate 2m;"));
-        front = (struct nginx){.pid = 0};
-        nginx_start_with(&front, suite_path("front"), servers, whole);
+        start_front();
         client = client_open(&stage);
 }
 
@@ -119,9 +126,12 @@ START_TEST(records_of_4_kib)
 }
 END_TEST
 
+/* Who waits for the network sleeps. */
 START_TEST(a_server_that_is_slower_than_its_reader)
 {
+        uint64_t began = clock_ns(), cpu = process_cpu_ns(stage.pid);
         serves(at(slow, "/m.safetensors"), model);
+        ck_assert_uint_lt(process_cpu_ns(stage.pid) - cpu, (clock_ns() - began) / 2);
 }
 END_TEST
 
@@ -137,6 +147,64 @@ START_TEST(an_answer_in_chunks)
 }
 END_TEST
 
+/* ---- ends ---- */
+
+static bool bytes_come(void *op)
+{
+        streamer_progress progress = {.struct_size = sizeof(progress)};
+        return streamer_op_wait(op, 0, &progress) == STREAMER_ETIMEOUT && progress.bytes > 0;
+}
+
+/* A block of each request lands, and no more. */
+static streamer_op *begin_without_end(void)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .bytes = (1 << 20) + 5000});
+        streamer_op *op = client_load_begin(client, at(whole, "/m.safetensors"), "m");
+        ck_assert(eventually(bytes_come, op, 20000));
+        return op;
+}
+
+START_TEST(a_load_is_cancelled_under_way)
+{
+        streamer_op *op = begin_without_end();
+        ck_assert_int_eq(client_call_code(client, "cancel", "{\"model\": \"m\"}"), 0);
+        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_ECANCELED);
+        streamer_op_free(op);
+        client_unload(client, "m");
+        proxy_clear(&proxy);
+        serves(at(whole, "/m.safetensors"), model);
+}
+END_TEST
+
+START_TEST(sigterm_under_way)
+{
+        struct daemon shared = stage;
+        streamer_client *its_client = client;
+        daemon_init(&stage, suite_path("own"));
+        daemon_start(&stage, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(), "--config",
+                                                   suite_path("https.yaml"), NULL});
+        client = client_open(&stage);
+        streamer_op *op = begin_without_end();
+        daemon_terminate(&stage);
+        streamer_op_free(op);
+        ck_assert_int_eq(daemon_wait(&stage, 10000), 0);
+        streamer_close(client);
+        stage = shared;
+        client = its_client;
+}
+END_TEST
+
+/* Connections are kept from load to load; what comes next finds these closed, on the same ports, by who is
+ * asked. */
+START_TEST(a_server_that_closes_what_is_kept)
+{
+        serves(at(whole, "/m.safetensors"), model);
+        nginx_stop(&front);
+        start_front();
+        serves(at(whole, "/m.safetensors"), model);
+}
+END_TEST
+
 /* ---- faults that pass ---- */
 
 static const struct {
@@ -149,7 +217,6 @@ static const struct {
         {"a short body", {.fault = PROXY_SHORT, .nth = 2, .bytes = 4096}},
         {"503", {.fault = PROXY_STATUS, .nth = 2, .status = 503, .text = "slow down"}},
         {"another range", {.fault = PROXY_WRONG_RANGE, .nth = 3}},
-        {"each second is reset", {.fault = PROXY_RESET, .every = 2, .bytes = 3000}},
         {"a slow drip", {.fault = PROXY_DRIP, .nth = 2, .bytes = 30000}},
         {"latency", {.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = 30}},
         {"a window that opens slowly", {.fault = PROXY_WINDOW, .what = PROXY_ALL, .bytes = 14600, .ms = 5}},
@@ -161,6 +228,16 @@ START_TEST(what_passes_costs_no_byte)
         proxy_rule(&proxy, &passing[_i].rule);
         serves(at(whole, "/m.safetensors"), model);
         ck_assert_msg(proxy_faults(&proxy) > 0, "%s: nothing happened", passing[_i].name);
+}
+END_TEST
+
+/* A range may be struck each time that it is asked for, if there is no end to it. */
+START_TEST(each_second_is_reset_for_a_while)
+{
+        for (unsigned i = 0; i < STRUCK; i++)
+                proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_RESET, .nth = 2 * i + 1, .bytes = 3000});
+        serves(at(whole, "/m.safetensors"), model);
+        ck_assert_uint_gt(proxy_faults(&proxy), 1);
 }
 END_TEST
 
@@ -177,6 +254,10 @@ int main(void)
         tcase_add_test(t, records_of_4_kib);
         tcase_add_test(t, a_server_that_is_slower_than_its_reader);
         tcase_add_test(t, an_answer_in_chunks);
+        tcase_add_test(t, a_load_is_cancelled_under_way);
+        tcase_add_test(t, sigterm_under_way);
+        tcase_add_test(t, a_server_that_closes_what_is_kept);
         LOOP(t, what_passes_costs_no_byte, passing);
+        tcase_add_test(t, each_second_is_reset_for_a_while);
         return suite_run();
 }
