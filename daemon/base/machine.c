@@ -138,6 +138,16 @@ uint64_t machine_available_memory(const char *root)
         return found > 0 && machine < group ? machine : group;
 }
 
+uint64_t machine_pool_left(const char *root)
+{
+        static const char pool[] = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+        int64_t unused, promised;
+        if (!sysfile_number(&unused, root, "%s/free_hugepages", pool) ||
+            !sysfile_number(&promised, root, "%s/resv_hugepages", pool) || unused <= promised)
+                return 0;
+        return (uint64_t)(unused - promised) * (2 * MiB);
+}
+
 unsigned machine_processors(void)
 {
         long n = sysconf(_SC_NPROCESSORS_ONLN);

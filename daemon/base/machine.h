@@ -44,4 +44,7 @@ uint64_t machine_cgroup_memory(const char *root);
 /* What this process can still take, cached files given up: of the machine, and of its cgroup. */
 uint64_t machine_available_memory(const char *root);
 
+/* Bytes of huge pages of 2 MiB that were set aside (vm.nr_hugepages) and are neither used nor promised. */
+uint64_t machine_pool_left(const char *root);
+
 #endif

@@ -21,6 +21,8 @@
 
 enum config_pages { CONFIG_PAGES_AUTO, CONFIG_PAGES_HUGETLB, CONFIG_PAGES_THP, CONFIG_PAGES_4K };
 
+#define CONFIG_SPARE_AUTO UINT64_MAX
+
 enum config_handles { CONFIG_HANDLES_IPC, CONFIG_HANDLES_VMM_FD };
 
 struct config_device {
@@ -28,7 +30,7 @@ struct config_device {
         uint64_t budget;             /* bytes; 0 where it is a percentage of a device that is not the host */
         unsigned budget_percent;     /* of the device's memory, 90 where no budget is given; else 0 */
         enum config_pages pages;     /* host */
-        uint64_t spare;              /* host: bytes that are made ready ahead of need; 0: none */
+        uint64_t spare;              /* host: bytes that are made ready ahead of need; CONFIG_SPARE_AUTO; 0: none */
         enum config_handles handles; /* cuda */
 };
 

@@ -22,8 +22,10 @@ static enum host_pages pages_of(enum config_pages pages)
 
 static int new_host(struct device **device, const struct config_device *c, struct wake *wake, struct error *error)
 {
-        const struct host_opts opts = {.budget = c->budget, .pages = pages_of(c->pages), .spare = c->spare};
-        if (c->spare > c->budget)
+        bool is_auto = c->spare == CONFIG_SPARE_AUTO;
+        const struct host_opts opts = {
+                .budget = c->budget, .pages = pages_of(c->pages), .spare = is_auto ? HOST_SPARE_AUTO : c->spare};
+        if (!is_auto && c->spare > c->budget)
                 log_warn("host: a spare of %" PRIu64 " bytes is more than the budget: it stays within that", c->spare);
         return host_device_new(device, &opts, wake, error);
 }

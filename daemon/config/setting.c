@@ -367,8 +367,11 @@ static int append_device(struct config *config, struct config_device *device, ch
 
 static int parse_spare(struct config_device *device, const char *text, char why[SETTING_WHY])
 {
-        if (config_parse_size(text, &device->spare) < 0)
-                return setting_wrong(why, "spare: '%.40s' is not a size (bytes, or with KiB, MiB, GiB, TiB)", text);
+        if (strcmp(text, "auto") == 0)
+                device->spare = CONFIG_SPARE_AUTO;
+        else if (config_parse_size(text, &device->spare) < 0)
+                return setting_wrong(why, "spare: '%.40s' is not auto or a size (bytes, or with KiB, MiB, GiB, TiB)",
+                                     text);
         return 0;
 }
 
@@ -393,7 +396,7 @@ static int parse_part(struct config_device *device, enum device_part part, const
 
 int setting_add_device_parts(struct config *config, const char *const parts[DEVICE_PARTS], char why[SETTING_WHY])
 {
-        struct config_device device = {.budget_percent = 90};
+        struct config_device device = {.budget_percent = 90, .spare = CONFIG_SPARE_AUTO};
         if (parts[PART_DEVICE] == NULL)
                 return setting_wrong(why, "has no 'device'");
         int r = check_device(parts[PART_DEVICE], why);

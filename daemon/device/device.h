@@ -155,8 +155,11 @@ enum host_pages { HOST_PAGES_AUTO, HOST_PAGES_HUGETLB, HOST_PAGES_THP, HOST_PAGE
 struct host_opts {
         uint64_t budget;
         enum host_pages pages;
-        uint64_t spare; /* bytes that are made ready ahead of need; 0: none */
+        uint64_t spare; /* bytes that are made ready ahead of need; 0: none; HOST_SPARE_AUTO */
 };
+
+/* Of huge pages that were set aside and lie idle, what costs nobody anything. */
+#define HOST_SPARE_AUTO UINT64_MAX
 
 /* Memory of this machine in sealed memfds. AUTO takes hugetlb where the system grants it, else
  * transparent huge pages, else 4 KiB pages; a named kind is taken or fails. */

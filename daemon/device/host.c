@@ -387,18 +387,27 @@ static void read_boot_id(char *out, size_t size)
         fclose(f);
 }
 
+static void spare_kinds(const struct host_device *host, struct host_spare_opts *opts)
+{
+        if (host->want == HOST_PAGES_AUTO || host->want == HOST_PAGES_HUGETLB)
+                opts->kinds[opts->n_kinds++] = PAGES_HUGETLB;
+        if (opts->modest)
+                return;
+        if (host->want == HOST_PAGES_THP || (host->want == HOST_PAGES_AUTO && host->thp_allowed))
+                opts->kinds[opts->n_kinds++] = PAGES_THP;
+        else if (host->want != HOST_PAGES_HUGETLB)
+                opts->kinds[opts->n_kinds++] = PAGES_4K;
+}
+
 /* The daemon does without it where its thread cannot be started. */
 static void make_spare(struct host_device *host, uint64_t bytes)
 {
-        struct host_spare_opts opts = {.most = bytes, .budget = host->device.budget};
-        if (bytes < HOST_HUGE_PAGE)
+        uint64_t budget = host->device.budget;
+        bool modest = bytes == HOST_SPARE_AUTO;
+        struct host_spare_opts opts = {.most = modest ? budget : bytes, .budget = budget, .modest = modest, .root = ""};
+        spare_kinds(host, &opts);
+        if (opts.n_kinds == 0 || opts.most < HOST_HUGE_PAGE)
                 return;
-        if (host->want == HOST_PAGES_AUTO || host->want == HOST_PAGES_HUGETLB)
-                opts.kinds[opts.n_kinds++] = PAGES_HUGETLB;
-        if (host->want == HOST_PAGES_THP || (host->want == HOST_PAGES_AUTO && host->thp_allowed))
-                opts.kinds[opts.n_kinds++] = PAGES_THP;
-        else if (host->want != HOST_PAGES_HUGETLB)
-                opts.kinds[opts.n_kinds++] = PAGES_4K;
         host->spare = host_spare_new(&opts);
         if (host->spare == NULL)
                 log_warn("host: no memory is made ready ahead of need: its thread could not be started");

@@ -17,12 +17,15 @@
  * How it fails: a page that cannot be had ends the filling, what is there stays. Most that it takes is what
  * it leaves: never more than the machine, or the daemon's control group, has available besides; huge pages
  * that were set aside are there to be taken.
+ *
+ * A modest one looks before each piece, since the pool has other users: it takes no page of which as many do
+ * not stay, and gives back, piece by piece, while a quarter of its own size does not. Between the two it stays
+ * as it is: what moved with each page of others would be zeroed again and again.
  */
 #include "daemon/device/host_spare.h"
 
 #include "daemon/base/log.h"
 #include "daemon/base/machine.h"
-#include "daemon/base/sysfile.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,7 +44,6 @@
 #define PIECE HOST_HUGE_PAGE
 #define LOOK (64 * MiB) /* how often the machine is asked for what it has left */
 #define NICE_MOST 19
-#define POOL "/sys/kernel/mm/hugepages/hugepages-2048kB"
 
 struct host_spare {
         struct host_spare_opts opts;
@@ -51,6 +53,8 @@ struct host_spare {
         _Atomic bool fill, ending;
         _Atomic bool wanted; /* the device's thread wants the lock */
         _Atomic uint64_t held, bytes;
+        _Atomic uint64_t recent[HOST_SPARE_RECENT]; /* sizes of segments */
+        _Atomic unsigned n_recent;
 
         pthread_mutex_t mutex; /* for what follows, and for moving `bytes` */
         int fd;                /* -1: none */
@@ -114,25 +118,48 @@ static bool spare_begin(struct host_spare *spare)
 
 /* ---- how far ---- */
 
-static bool in_budget(const struct host_spare *spare)
+/* How large the next segment may be. */
+static uint64_t made_for(const struct host_spare *spare)
 {
-        return spare->bytes + PIECE <= spare->opts.most && spare->held + spare->bytes + PIECE <= spare->opts.budget;
+        uint64_t largest = 0;
+        for (unsigned i = 0; spare->opts.modest && i < HOST_SPARE_RECENT; i++)
+                if (spare->recent[i] > largest)
+                        largest = spare->recent[i];
+        return largest != 0 && largest < spare->opts.most ? largest : spare->opts.most;
 }
 
-static bool pool_has(uint64_t bytes)
+static bool in_budget(const struct host_spare *spare)
 {
-        int64_t there, promised;
-        return sysfile_number(&there, "", POOL "/free_hugepages") &&
-               sysfile_number(&promised, "", POOL "/resv_hugepages") && there > promised &&
-               (uint64_t)(there - promised) >= bytes / HOST_HUGE_PAGE;
+        return spare->bytes + PIECE <= made_for(spare) && spare->held + spare->bytes + PIECE <= spare->opts.budget;
 }
 
 static bool machine_has(const struct host_spare *spare)
 {
         enum page_kind pages = spare->fd >= 0 ? spare->pages : spare->opts.kinds[0];
-        if (spare->bytes % LOOK != 0 || (pages == PAGES_HUGETLB && pool_has(LOOK)))
+        if (spare->opts.modest)
+                return machine_pool_left(spare->opts.root) > spare->bytes + LOOK;
+        if (spare->bytes % LOOK != 0 || (pages == PAGES_HUGETLB && machine_pool_left(spare->opts.root) >= LOOK))
                 return true;
-        return machine_available_memory("") >= spare->bytes + LOOK;
+        return machine_available_memory(spare->opts.root) >= spare->bytes + LOOK;
+}
+
+static bool too_much(const struct host_spare *spare)
+{
+        uint64_t bytes = spare->bytes;
+        return bytes > made_for(spare) || spare->held + bytes > spare->opts.budget ||
+               machine_pool_left(spare->opts.root) < bytes / 4;
+}
+
+/* The last piece. False: there is none to give back. */
+static bool shed_piece(struct host_spare *spare)
+{
+        if (!spare->opts.modest || spare->bytes == 0 || !too_much(spare))
+                return false;
+        uint64_t left = spare->bytes - PIECE;
+        if (fallocate(spare->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)left, PIECE) < 0)
+                return false;
+        spare->bytes = left;
+        return true;
 }
 
 static void tell_short(struct host_spare *spare, const char *why)
@@ -149,7 +176,8 @@ static bool add_piece(struct host_spare *spare)
         if (!in_budget(spare))
                 return false;
         if (!machine_has(spare)) {
-                tell_short(spare, "others need the rest of the memory");
+                if (!spare->opts.modest)
+                        tell_short(spare, "others need the rest of the memory");
                 return false;
         }
         if (!(spare->fd < 0 ? spare_begin(spare) : spare_populate(spare, spare->bytes))) {
@@ -172,7 +200,7 @@ static void fill_up(struct host_spare *spare)
         bool more = true;
         while (more && may_fill(spare)) {
                 pthread_mutex_lock(&spare->mutex);
-                more = may_fill(spare) && add_piece(spare);
+                more = may_fill(spare) && (shed_piece(spare) || add_piece(spare));
                 pthread_mutex_unlock(&spare->mutex);
         }
 }
@@ -249,8 +277,10 @@ uint64_t host_spare_bytes(const struct host_spare *spare)
 
 void host_spare_hold(struct host_spare *spare, uint64_t bytes)
 {
-        if (spare != NULL)
-                spare->held += bytes;
+        if (spare == NULL)
+                return;
+        spare->held += bytes;
+        spare->recent[spare->n_recent++ % HOST_SPARE_RECENT] = bytes;
 }
 
 void host_spare_release(struct host_spare *spare, uint64_t bytes)
@@ -272,7 +302,8 @@ static void spare_lock(struct host_spare *spare)
 /* One that is far too large for it would have been made ready in vain. */
 static bool stays_beside(const struct host_spare *spare, uint64_t size)
 {
-        return size < spare->bytes / 2 && spare->held + spare->bytes <= spare->opts.budget;
+        uint64_t next = made_for(spare), for_what = spare->bytes < next ? spare->bytes : next;
+        return size < for_what / 2 && spare->held + spare->bytes <= spare->opts.budget;
 }
 
 int host_spare_take(struct host_spare *spare, uint64_t size, uint64_t *ready, enum page_kind *pages)

@@ -8,6 +8,10 @@
  *
  * A spare counts against no budget: it goes when a segment needs its room. All calls accept NULL, a
  * device without one.
+ *
+ * One that nobody has asked for is modest: it must cost nobody anything. It takes huge pages that were set
+ * aside and lie idle, leaves as many of them as it takes, and gives some back when others come for those.
+ * Nobody has said how large the next segment is: the largest of the last few tells, once there were some.
  */
 #ifndef DAEMON_DEVICE_HOST_SPARE_H
 #define DAEMON_DEVICE_HOST_SPARE_H
@@ -17,11 +21,15 @@
 
 struct host_spare;
 
+#define HOST_SPARE_RECENT 8u /* segments, whose largest a modest spare is made for */
+
 struct host_spare_opts {
         uint64_t most;   /* bytes that are made ready; whole huge pages of it */
         uint64_t budget; /* of segments and spare together */
         enum page_kind kinds[2];
         unsigned n_kinds; /* in order; the first that the system grants is taken */
+        bool modest;      /* of huge pages that were set aside alone, with regard to who else needs them */
+        const char *root; /* of the kernel's files: sysfile.h */
 };
 
 /* NULL where there is no memory, or none for its thread. It fills nothing yet. */

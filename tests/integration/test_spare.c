@@ -9,8 +9,12 @@
 #include "tests/lib/storage.h"
 #include "tests/lib/suite.h"
 
+#include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MIB (UINT64_C(1) << 20)
@@ -19,7 +23,12 @@
 /* Of segments: whole huge pages, header and alignment included. */
 #define MODEL (SPARE - MIB)
 
+/* A pool of which it takes a little less than half of the budget: 64 MiB always stay. */
+#define POOL_SHARE (28 * MIB)
+#define POOL_PAGES ((unsigned)((64 * MIB + POOL_SHARE) / (2 * MIB)))
+
 static streamer_client *client;
+static bool granted; /* are there huge pages at all? */
 
 /* ---- stage ---- */
 
@@ -183,16 +192,77 @@ END_TEST
 
 /* ---- a daemon of its own ---- */
 
-START_TEST(there_is_none_by_default)
+static const struct {
+        const char *settings;
+        bool may; /* takes huge pages that lie idle in a pool */
+} pools[] = {{"", true},
+             {", spare: auto", true},
+             {", pages: hugetlb", true},
+             {", spare: 0", false},
+             {", pages: 4k", false},
+             {", pages: hugetlb, spare: 0", false}};
+
+/* Folders of this test's own in place of the kernel's, for all that it starts: what is set aside on the machine
+ * itself would serve every daemon that runs just now. */
+static bool pool_show(unsigned unused)
+{
+        static const char place[] = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+        char *pool = suite_path("pool-%d", (int)getpid()), *text = format_text("%u\n", unused);
+        must(mkdir(pool, 0755));
+        file_put(pool, "free_hugepages", text);
+        file_put(pool, "resv_hugepages", "0\n");
+        return granted && unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+               mount(pool, place, NULL, MS_BIND, NULL) == 0;
+}
+
+static bool has_thread(const struct daemon *d)
+{
+        char *threads = format_text("grep -lqx host-spare /proc/%d/task/*/comm 2>/dev/null", (int)d->pid);
+        int status = system(threads); /* NOLINT: a command of our own */
+        free(threads);
+        return status == 0;
+}
+
+/* Without a word about it the daemon takes of a pool what lies idle there, and no more. */
+START_TEST(what_it_takes_unless_it_is_told)
 {
         struct daemon d;
-        daemon_init(&d, suite_path("default"));
+        if (!pool_show(POOL_PAGES))
+                SKIP("vm.nr_overcommit_hugepages cannot be set, or nothing be mounted");
+        char *config = suite_path("auto-%d.yaml", _i),
+             *text = format_text("devices: [{device: host, budget: 64MiB%s}]\n"
+                                 "io: {memory_limit: 16MiB}\n",
+                                 pools[_i].settings);
+        file_write(config, text, strlen(text));
+        daemon_init(&d, suite_path("auto-%d", _i));
+        daemon_start(&d, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        client = client_open(&d);
+        ck_assert_int_eq(has_thread(&d), pools[_i].may);
+        await_spare(pools[_i].may ? POOL_SHARE : 0);
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+END_TEST
+
+START_TEST(a_load_takes_what_was_made_of_its_own_accord)
+{
+        struct daemon d;
+        if (!pool_show(POOL_PAGES))
+                SKIP("vm.nr_overcommit_hugepages cannot be set, or nothing be mounted");
+        daemon_init(&d, suite_path("own"));
         daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(), NULL});
-        streamer_client *c = client_open(&d);
-        ck_assert_uint_eq(of_device(c, "spare"), 0);
-        char *threads = format_text("grep -lx host-spare /proc/%d/task/*/comm", (int)d.pid);
-        ck_assert_int_ne(system(threads), 0); /* NOLINT: a command of our own */
-        streamer_close(c);
+        client = client_open(&d);
+        await_spare(POOL_SHARE);
+        struct model *m = model_mixed(7, 12 * MIB);
+        const char *path = suite_path("own.safetensors");
+        model_write(m, path);
+        client_load(client, path, "a");
+        client_equals(client, "a", m);
+        uint64_t used = of_device(client, "used");
+        ck_assert_uint_ge(used, 12 * MIB);
+        await_spare(used); /* for another of that size */
+        client_equals(client, "a", m);
+        streamer_close(client);
         ck_assert_int_eq(daemon_stop(&d), 0);
 }
 END_TEST
@@ -219,7 +289,9 @@ END_TEST
 
 int main(void)
 {
+        machine_settings_lock();
         suite_begin("spare");
+        granted = hugepages_allow(512 * MIB);
         TCase *loads = suite_group("loads", begin, stage_end, 120);
         tcase_add_checked_fixture(loads, connect_client, check_stage);
         tcase_add_test(loads, it_is_ready_and_counts_as_free);
@@ -229,7 +301,8 @@ int main(void)
         tcase_add_test(loads, it_is_told);
         LOOP(loads, a_call_that_fails_leaves_less_for_a_while, calls);
         TCase *own = suite_group("a daemon of its own", NULL, NULL, 60);
-        tcase_add_test(own, there_is_none_by_default);
+        LOOP(own, what_it_takes_unless_it_is_told, pools);
+        tcase_add_test(own, a_load_takes_what_was_made_of_its_own_accord);
         tcase_add_test(own, the_end_does_not_wait_for_it);
         return suite_run();
 }

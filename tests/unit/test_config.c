@@ -133,6 +133,20 @@ START_TEST(an_empty_file_changes_nothing)
 END_TEST
 
 static const struct {
+        const char *spare;
+        uint64_t bytes;
+} spares[] = {{"auto", CONFIG_SPARE_AUTO}, {"0", 0}, {"4096", 4096}, {"2GiB", 2 * GiB}};
+
+START_TEST(a_spare_is_a_size_or_auto)
+{
+        char *yaml = format_text("devices: [{device: host, spare: %s}]", spares[_i].spare);
+        assert_parses(yaml);
+        ck_assert_uint_eq(config.devices[0].spare, spares[_i].bytes);
+        free(yaml);
+}
+END_TEST
+
+static const struct {
         const char *device, *name;
         uint64_t budget;
         unsigned percent;
@@ -154,7 +168,7 @@ START_TEST(a_device_is_a_word_or_a_mapping)
         ck_assert_uint_eq(config.devices[0].budget, devices[_i].budget);
         ck_assert_uint_eq(config.devices[0].budget_percent, devices[_i].percent);
         ck_assert_int_eq(config.devices[0].pages, CONFIG_PAGES_AUTO);
-        ck_assert_uint_eq(config.devices[0].spare, 0);
+        ck_assert_uint_eq(config.devices[0].spare, CONFIG_SPARE_AUTO);
         free(yaml);
 }
 END_TEST
@@ -308,8 +322,8 @@ static const struct {
         {"devices: [host, host]", "f.yaml:1: devices: host is listed twice"},
         {"devices: [{budget: 1GiB}]", "f.yaml:1: devices: has no 'device'"},
         {"devices: [{device: host, pages: 2m}]", "f.yaml:1: devices: pages: '2m' is not auto, hugetlb, thp or 4k"},
-        {"devices: [{device: host, spare: much}]", "f.yaml:1: devices: spare: 'much' is not a size"},
-        {"devices: [{device: host, spare: -1}]", "f.yaml:1: devices: spare: '-1' is not a size"},
+        {"devices: [{device: host, spare: much}]", "f.yaml:1: devices: spare: 'much' is not auto or a size"},
+        {"devices: [{device: host, spare: -1}]", "f.yaml:1: devices: spare: '-1' is not auto or a size"},
         {"devices: [{device: 'cuda:0', spare: 1GiB}]", "f.yaml:1: devices: spare: of the host device only"},
         {"devices: [{device: host, colour: red}]", "f.yaml:1: devices.colour: unknown key"},
         {"devices: [{device: host, device: host}]", "f.yaml:1: devices.device: given twice"},
@@ -394,6 +408,7 @@ int main(void)
         tcase_add_test(file, every_key_is_read);
         LOOP(file, an_empty_file_changes_nothing, empty_files);
         LOOP(file, a_device_is_a_word_or_a_mapping, devices);
+        LOOP(file, a_spare_is_a_size_or_auto, spares);
         tcase_add_test(file, sources_of_other_stores);
         LOOP(file, a_wrong_file_is_refused_by_file_line_and_key, bad_files);
         tcase_add_test(file, a_key_of_any_length_is_unknown);

@@ -20,6 +20,7 @@ static const struct {
         {"devices: [host=1GiB]", "devices: [host=2GiB]", "devices"},
         {"devices: [{device: host, pages: 4k}]", "devices: [{device: host, pages: thp}]", "devices"},
         {"devices: [host]", "devices: [{device: host, spare: 1GiB}]", "devices"},
+        {"devices: [host]", "devices: [{device: host, spare: auto}]", ""},
         {"devices: ['cuda:0']", "devices: ['cuda:0', 'cuda:1']", "devices"},
         {"devices: [{device: 'cuda:0', handles: cuda-ipc}]", "devices: [{device: 'cuda:0', handles: cuda-vmm-fd}]",
          "devices"},

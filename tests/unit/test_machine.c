@@ -150,6 +150,20 @@ START_TEST(version_1_counts_what_is_left_by_its_own_files)
 }
 END_TEST
 
+START_TEST(of_a_pool_of_huge_pages_what_is_promised_is_not_left)
+{
+        ck_assert_uint_eq(machine_pool_left(tree), 0);
+        put("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "7\n");
+        ck_assert_uint_eq(machine_pool_left(tree), 0);
+        put("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "0\n");
+        ck_assert_uint_eq(machine_pool_left(tree), 14 << 20);
+        put("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "5\n");
+        ck_assert_uint_eq(machine_pool_left(tree), 4 << 20);
+        put("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "8\n");
+        ck_assert_uint_eq(machine_pool_left(tree), 0);
+}
+END_TEST
+
 /* ---- all of it ---- */
 
 START_TEST(what_cannot_be_read_is_unknown)
@@ -194,6 +208,7 @@ int main(void)
         tcase_add_test(t, what_is_left_is_the_least_of_machine_and_groups);
         tcase_add_test(t, cached_files_of_a_group_count_as_left);
         tcase_add_test(t, version_1_counts_what_is_left_by_its_own_files);
+        tcase_add_test(t, of_a_pool_of_huge_pages_what_is_promised_is_not_left);
         tcase_add_test(t, what_cannot_be_read_is_unknown);
         tcase_add_test(t, this_machine_is_described);
         return suite_run();
