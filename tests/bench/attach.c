@@ -78,7 +78,7 @@ void rows_attach(const struct bench *b)
 {
         struct bench_daemon bd;
 
-        bench_daemon_start(&bd, b, b->hugetlb ? "hugetlb" : "auto");
+        bench_daemon_start(&bd, b, b->hugetlb ? "hugetlb" : "auto", "");
         row_attach(b, &bd, ROW_attach_300, 300, GIB / b->shrink);
         row_attach(b, &bd, ROW_attach_100k, 100000, GIB / b->shrink);
         bench_daemon_stop(&bd);

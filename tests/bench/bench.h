@@ -41,7 +41,7 @@ struct bench {
 enum better { HIGHER, LOWER };
 
 // clang-format off
-/* Target 0: to be known. Rows in _spare are those of the same name with memory that was made ready before.
+/* Target 0: to be known. Rows in _fresh are those of the same name where no memory was made ready before.
  *        name                            unit          better  target */
 #define ROWS(X) \
         X(cold_hugetlb_vs_fio,          "of ceiling", HIGHER, 0.95) \
@@ -67,12 +67,12 @@ enum better { HIGHER, LOWER };
         X(attach_100k,                  "us",         LOWER,  300) \
         X(loop_stall,                   "ms",         LOWER,  50) \
         X(bystander_stall,              "ms",         LOWER,  0) \
-        X(cold_hugetlb_vs_fio_spare,    "of ceiling", HIGHER, 0.95) \
-        X(cpu_s_per_gib_spare,          "CPU-s/GiB",  LOWER,  0.2) \
-        X(warm_hugetlb_vs_2preads_spare, "of ceiling", HIGHER, 0.6) \
-        X(http_vs_curl_spare,           "of ceiling", HIGHER, 0.8) \
-        X(https_vs_curl_spare,          "of ceiling", HIGHER, 0.85) \
-        X(http_cpu_beyond_curl_spare,   "CPU-s/GiB",  LOWER,  0.3) \
+        X(cold_hugetlb_vs_fio_fresh,    "of ceiling", HIGHER, 0.95) \
+        X(cpu_s_per_gib_fresh,          "CPU-s/GiB",  LOWER,  0.2) \
+        X(warm_hugetlb_vs_2preads_fresh, "of ceiling", HIGHER, 0.6) \
+        X(http_vs_curl_fresh,           "of ceiling", HIGHER, 0.8) \
+        X(https_vs_curl_fresh,          "of ceiling", HIGHER, 0.85) \
+        X(http_cpu_beyond_curl_fresh,   "CPU-s/GiB",  LOWER,  0.3) \
         X(spare_fill_cpu_s_per_gib,     "CPU-s/GiB",  LOWER,  0)
 // clang-format on
 
@@ -122,9 +122,6 @@ void ceiling_touch_pool(uint64_t bytes);
 
 /* ---- one load ---- */
 
-/* Its segment: with what is aligned, and the end of the last huge page. */
-#define SPARE_FOR(model) ((model)->bytes + 8 * MIB)
-
 struct load_figures {
         double seconds, gib_per_s, cpu_s_per_gib, storage_ratio;
         uint64_t memory; /* the most that was seen; only where it was sampled */
@@ -136,15 +133,18 @@ struct bench_daemon {
         streamer_client *client;
         const char *pages;
         uint64_t ring;               /* bytes */
-        uint64_t spare;              /* bytes that it makes ready before each load; 0: none */
-        double fill_cpu_s, fill_gib; /* what that took, and came to, in all */
+        bool fresh;                  /* it makes nothing ready */
+        uint64_t largest;            /* load so far: the next may be as large */
+        uint64_t least_ready;        /* bytes that were ready when a load began */
+        double fill_cpu_s, fill_gib; /* what making it ready took, and came to, in all */
 };
-void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages);
-/* With more settings: lines of YAML. */
-void bench_daemon_start_with(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more);
-/* And with so much memory that is made ready: it is there when this returns, and after each bench_load(). */
-void bench_daemon_start_spare(struct bench_daemon *bd, const struct bench *b, const char *pages, uint64_t spare,
-                              const char *more);
+/* With more settings: lines of YAML. What it makes ready of its own accord is there when this returns, and after
+ * each bench_load(). */
+void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more);
+/* One that makes nothing ready. */
+void bench_daemon_start_fresh(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more);
+/* Until it has as much ready as the largest load took, or as it wants to have. */
+void bench_await_ready(struct bench_daemon *bd);
 /* Processor time of making a GiB ready. */
 double bench_fill_cpu(const struct bench_daemon *bd);
 void bench_daemon_stop(struct bench_daemon *bd);

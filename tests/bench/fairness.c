@@ -42,8 +42,12 @@ static void await_bytes(struct bench_daemon *bd, streamer_op *op)
 static double beside(struct bench_daemon *bd, const char *large, const char *small)
 {
         streamer_progress p = {.struct_size = sizeof(p)};
-        streamer_op *op = begin_load(bd, large, "large");
 
+        bench_await_ready(bd);
+        file_uncache(small);
+        file_uncache(large);
+        ceiling_touch(file_size(small) + file_size(large));
+        streamer_op *op = begin_load(bd, large, "large");
         await_bytes(bd, op);
         uint64_t from = clock_ns();
         bench_load_keep(bd, small, "small");
@@ -71,14 +75,12 @@ void rows_fairness(const struct bench *b)
         struct bench_daemon bd;
         struct load_figures alone;
 
-        bench_daemon_start(&bd, b, b->hugetlb ? "hugetlb" : "auto");
+        bench_daemon_start(&bd, b, b->hugetlb ? "hugetlb" : "auto", "");
+        bd.largest = large->bytes;
         for (unsigned i = 0; i < b->rounds; i++) {
                 file_uncache(small_path);
                 ceiling_touch(large->bytes + small->bytes);
                 bench_load(&bd, small_path, small, false, &alone);
-                file_uncache(small_path);
-                file_uncache(large_path);
-                ceiling_touch(large->bytes + small->bytes);
                 double seconds = beside(&bd, large_path, small_path);
                 report_note("round %u: the small load alone %.3f s, beside the large one %.3f s%s", i + 1,
                             alone.seconds, seconds, seconds > 0 ? "" : " (the large one was over first)");

@@ -70,7 +70,7 @@ static void ask_stall(struct bench_daemon *bd)
         double ms = note_longest(&longest_ns, loop, "longest_ns");
         double own_ms = note_longest(&longest_own_ns, loop, "longest_own_ns");
         report_note("the loop of the daemon with %s segments%s: longest stall %.1f ms, its own %.1f ms", bd->pages,
-                    bd->spare > 0 ? " and a spare" : "", ms, own_ms);
+                    bd->fresh ? ", spare: 0" : "", ms, own_ms);
         json_decref(status);
 }
 
@@ -80,17 +80,9 @@ void bench_longest_stall(double *ms, double *own_ms)
         *own_ms = (double)longest_own_ns / 1e6;
 }
 
-void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages)
-{
-        bench_daemon_start_with(bd, b, pages, "");
-}
-
-void bench_daemon_start_with(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more)
-{
-        bench_daemon_start_spare(bd, b, pages, 0, more);
-}
-
 /* ---- memory that is made ready ---- */
+
+#define SETTLED_NS (UINT64_C(2500) * 1000000) /* more than the pause after a load, and no growth */
 
 static uint64_t of_device(struct bench_daemon *bd, const char *key)
 {
@@ -101,42 +93,62 @@ static uint64_t of_device(struct bench_daemon *bd, const char *key)
         return n;
 }
 
+struct await {
+        struct bench_daemon *bd;
+        uint64_t ready, since;
+};
+
 static bool is_ready(void *arg)
 {
-        struct bench_daemon *bd = arg;
+        struct await *a = arg;
+        uint64_t ready = of_device(a->bd, "spare"), now = clock_ns(), wanted = a->bd->largest;
 
-        return of_device(bd, "spare") >= bd->spare;
+        if (ready != a->ready)
+                a->since = now;
+        a->ready = ready;
+        return (wanted > 0 && ready >= wanted / HUGE_PAGE * HUGE_PAGE) || now - a->since > SETTLED_NS;
 }
 
 /* Nothing is timed meanwhile. */
-static void await_spare(struct bench_daemon *bd)
+void bench_await_ready(struct bench_daemon *bd)
 {
-        uint64_t before = of_device(bd, "spare"), cpu = process_cpu_ns(bd->d.pid);
-
-        if (!bd->spare)
+        if (bd->fresh || !bd->bench->pool || strcmp(bd->pages, "4k") == 0)
                 return;
-        if (!eventually(is_ready, bd, 120000))
-                die("%llu of %llu bytes were made ready", (unsigned long long)of_device(bd, "spare"),
-                    (unsigned long long)bd->spare);
+        uint64_t before = of_device(bd, "spare"), cpu = process_cpu_ns(bd->d.pid);
+        struct await a = {bd, before, clock_ns()};
+        if (!eventually(is_ready, &a, 120000))
+                die("memory is still being made ready: %llu bytes", (unsigned long long)a.ready);
+        if (a.ready <= before)
+                return;
         bd->fill_cpu_s += (double)(process_cpu_ns(bd->d.pid) - cpu) / 1e9;
-        bd->fill_gib += (double)(bd->spare - before) / (double)GIB;
+        bd->fill_gib += (double)(a.ready - before) / (double)GIB;
 }
 
 double bench_fill_cpu(const struct bench_daemon *bd)
 {
-        return bd->fill_cpu_s / bd->fill_gib;
+        return bd->fill_gib > 0 ? bd->fill_cpu_s / bd->fill_gib : 0;
 }
 
-void bench_daemon_start_spare(struct bench_daemon *bd, const struct bench *b, const char *pages, uint64_t spare,
-                              const char *more)
+static void tell_ready(const struct bench_daemon *bd)
 {
-        const char *kind = spare ? "-spare" : "";
+        if (bd->least_ready != UINT64_MAX)
+                report_note("the daemon with %s segments%s: %.2f GiB at the least were ready when a load began, of at "
+                            "most %.2f GiB",
+                            bd->pages, bd->fresh ? ", spare: 0" : "", (double)bd->least_ready / (double)GIB,
+                            (double)bd->largest / (double)GIB);
+}
+
+/* ---- start and end ---- */
+
+static void start(struct bench_daemon *bd, const struct bench *b, const char *pages, bool fresh, const char *more)
+{
+        const char *kind = fresh ? "-fresh" : "";
         char *folder = format_text("%s/d-%s%s", b->folder, pages, kind),
              *config = format_text("%s/c-%s%s.yaml", b->folder, pages, kind);
-        char *text = format_text("devices:\n  - device: host\n    budget: 16GiB\n    pages: %s\n    spare: %llu\n%s",
-                                 pages, (unsigned long long)spare, more);
+        char *text = format_text("devices:\n  - device: host\n    budget: 16GiB\n    pages: %s\n%s%s", pages,
+                                 fresh ? "    spare: 0\n" : "", more);
 
-        *bd = (struct bench_daemon){.bench = b, .pages = pages, .spare = spare / HUGE_PAGE * HUGE_PAGE};
+        *bd = (struct bench_daemon){.bench = b, .pages = pages, .fresh = fresh, .least_ready = UINT64_MAX};
         file_write(config, text, strlen(text));
         daemon_init(&bd->d, folder);
         daemon_start(&bd->d, (const char *const[]){"--config", config, "--root", b->folder, NULL});
@@ -144,7 +156,7 @@ void bench_daemon_start_spare(struct bench_daemon *bd, const struct bench *b, co
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = bd->d.socket};
         must_do(bd, streamer_connect(&opts, &bd->client), "connect");
         ask_ring(bd);
-        await_spare(bd);
+        bench_await_ready(bd);
         /* What the machine's host takes to find memory that nobody has touched is no daemon's. */
         bd->fill_cpu_s = bd->fill_gib = 0;
         free(text);
@@ -152,9 +164,20 @@ void bench_daemon_start_spare(struct bench_daemon *bd, const struct bench *b, co
         free(folder);
 }
 
+void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more)
+{
+        start(bd, b, pages, false, more);
+}
+
+void bench_daemon_start_fresh(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more)
+{
+        start(bd, b, pages, true, more);
+}
+
 void bench_daemon_stop(struct bench_daemon *bd)
 {
         ask_stall(bd);
+        tell_ready(bd);
         streamer_close(bd->client);
         running_slot(bd->d.pid)->pid = 0;
         if (daemon_stop(&bd->d) != 0)
@@ -230,6 +253,10 @@ void bench_touch(const struct bench_daemon *bd, uint64_t bytes)
 void bench_load(struct bench_daemon *bd, const char *path, const struct model *m, bool sample, struct load_figures *f)
 {
         double gib = (double)m->bytes / (double)GIB;
+
+        bench_await_ready(bd);
+        uint64_t ready = of_device(bd, "spare");
+        bd->least_ready = ready < bd->least_ready ? ready : bd->least_ready;
         uint64_t cpu = process_cpu_ns(bd->d.pid), storage = process_read_bytes(bd->d.pid), begin = clock_ns();
 
         *f = (struct load_figures){0};
@@ -239,7 +266,8 @@ void bench_load(struct bench_daemon *bd, const char *path, const struct model *m
         f->cpu_s_per_gib = (double)(process_cpu_ns(bd->d.pid) - cpu) / 1e9 / gib;
         f->storage_ratio = (double)(process_read_bytes(bd->d.pid) - storage) / (double)m->bytes;
         bench_unload(bd, "m");
-        await_spare(bd);
+        bd->largest = m->bytes > bd->largest ? m->bytes : bd->largest;
+        bench_await_ready(bd);
 }
 
 const char *bench_file(const struct bench *b, const struct model *m, const char *name)

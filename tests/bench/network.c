@@ -98,9 +98,10 @@ char *curls_told(const struct curls *c)
 struct network {
         const struct bench *bench;
         struct nginx web;
-        struct bench_daemon daemon, spare; /* spare: one that makes its memory ready */
+        struct bench_daemon daemon, fresh; /* fresh: one that makes nothing ready */
         struct model *model;
         const char *path;
+        struct held_file held; /* what the server reads is in memory for all of them */
         uint64_t size;
 };
 
@@ -110,40 +111,45 @@ static void load_once(struct network *n, struct bench_daemon *bd, const char *ur
         bench_load(bd, url, n->model, true, f);
 }
 
-static void row_rate(struct network *n, enum row row, enum row with_spare, const char *url, const char *ca)
+struct rates {
+        double gib_per_s[ROUNDS_MAX], cpu[ROUNDS_MAX], memory[ROUNDS_MAX];
+};
+
+static void rate_of(struct network *n, struct bench_daemon *bd, const char *url, struct rates *r, unsigned i)
+{
+        struct load_figures f;
+
+        load_once(n, bd, url, &f);
+        r->gib_per_s[i] = f.gib_per_s;
+        r->cpu[i] = f.cpu_s_per_gib;
+        r->memory[i] = (double)f.memory / (double)MIB;
+        report_note("round %u%s: load %.2f GiB/s (%.3f CPU-s/GiB), %.1f MiB beside the ring", i + 1,
+                    bd->fresh ? ", spare: 0" : "", r->gib_per_s[i], r->cpu[i], r->memory[i]);
+}
+
+static void row_rate(struct network *n, enum row row, enum row row_fresh, const char *url, const char *ca)
 {
         struct curls c = {.url = url, .ca = ca, .size = n->size};
-        double rates[ROUNDS_MAX], cpu[ROUNDS_MAX], memory[ROUNDS_MAX];
-        double spare_rates[ROUNDS_MAX], spare_cpu[ROUNDS_MAX];
+        struct rates ready, fresh;
         unsigned rounds = n->bench->rounds;
 
         report_note("network ceiling: 1, 2, 4, 8 and 16 of: curl -s -f -o /dev/null -r FROM-TO%s%s %s",
                     ca ? " --cacert " : "", ca ? ca : "", url);
         for (unsigned i = 0; i < rounds; i++) {
-                struct load_figures f;
-
                 curls_round(&c);
-                load_once(n, &n->daemon, url, &f);
-                rates[i] = f.gib_per_s;
-                cpu[i] = f.cpu_s_per_gib;
-                memory[i] = (double)f.memory / (double)MIB;
-                load_once(n, &n->spare, url, &f);
-                spare_rates[i] = f.gib_per_s;
-                spare_cpu[i] = f.cpu_s_per_gib;
-                report_note(
-                        "round %u: curls %s GiB/s, load %.2f GiB/s (%.3f CPU-s/GiB), %.1f MiB beside the ring; with "
-                        "a spare %.2f GiB/s (%.3f CPU-s/GiB)",
-                        i + 1, curls_told(&c), rates[i], cpu[i], memory[i], spare_rates[i], spare_cpu[i]);
+                report_note("round %u: curls %s GiB/s", i + 1, curls_told(&c));
+                rate_of(n, &n->daemon, url, &ready, i);
+                rate_of(n, &n->fresh, url, &fresh, i);
         }
         struct curl_ceiling best = curls_best(&c);
         report_note("the best are %u curls: %.2f GiB/s, %.3f CPU-s/GiB", best.n, best.gib_per_s, best.cpu_s_per_gib);
-        report_row(row, median(rates, rounds) / best.gib_per_s, best.gib_per_s);
-        report_row(with_spare, median(spare_rates, rounds) / best.gib_per_s, best.gib_per_s);
+        report_row(row, median(ready.gib_per_s, rounds) / best.gib_per_s, best.gib_per_s);
+        report_row(row_fresh, median(fresh.gib_per_s, rounds) / best.gib_per_s, best.gib_per_s);
         if (row != ROW_http_vs_curl)
                 return;
-        report_row(ROW_http_cpu_beyond_curl, median(cpu, rounds) - best.cpu_s_per_gib, 0);
-        report_row(ROW_http_cpu_beyond_curl_spare, median(spare_cpu, rounds) - best.cpu_s_per_gib, 0);
-        report_row(ROW_http_memory, median(memory, rounds), 0);
+        report_row(ROW_http_cpu_beyond_curl, median(ready.cpu, rounds) - best.cpu_s_per_gib, 0);
+        report_row(ROW_http_cpu_beyond_curl_fresh, median(fresh.cpu, rounds) - best.cpu_s_per_gib, 0);
+        report_row(ROW_http_memory, median(ready.memory, rounds), 0);
 }
 
 /* ---- behind a proxy ---- */
@@ -199,19 +205,20 @@ void rows_network(const struct bench *b)
         model_add_many(n.model, "model.layers.weight", 300, 2 * GIB / b->shrink / 300);
         n.path = bench_file(b, n.model, "network");
         n.size = file_size(n.path);
-        file_cache(n.path);
+        file_hold(&n.held, n.path);
         nginx_start(&n.web, format_text("%s/nginx", b->folder), b->folder);
         const char *pages = b->hugetlb ? "hugetlb" : "auto", *trust = format_text("http: {ca: %s}\n", n.web.ca);
-        bench_daemon_start_with(&n.daemon, b, pages, trust);
-        bench_daemon_start_spare(&n.spare, b, pages, SPARE_FOR(n.model), trust);
-        row_rate(&n, ROW_http_vs_curl, ROW_http_vs_curl_spare,
+        bench_daemon_start_fresh(&n.fresh, b, pages, trust);
+        bench_daemon_start(&n.daemon, b, pages, trust);
+        row_rate(&n, ROW_http_vs_curl, ROW_http_vs_curl_fresh,
                  format_text("http://127.0.0.1:%u/network.safetensors", n.web.http), NULL);
-        row_rate(&n, ROW_https_vs_curl, ROW_https_vs_curl_spare,
+        row_rate(&n, ROW_https_vs_curl, ROW_https_vs_curl_fresh,
                  format_text("https://localhost:%u/network.safetensors", n.web.https), n.web.ca);
-        bench_daemon_stop(&n.spare);
+        bench_daemon_stop(&n.fresh);
         rows_behind_proxy(&n);
         bench_daemon_stop(&n.daemon);
         nginx_stop(&n.web);
+        file_release(&n.held);
         unlink(n.path);
         model_free(n.model);
 }

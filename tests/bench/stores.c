@@ -19,9 +19,9 @@ static void row_store(const struct bench *b, enum row row, struct store *store, 
         struct curls c = {.url = url, .size = file_size(path)};
         struct load_figures f;
 
-        bench_daemon_start_with(&daemon, b, b->hugetlb ? "hugetlb" : "auto",
-                                format_text("s3: {endpoint: '%s', access_key: '%s', secret_key: '%s'}\n", store->url,
-                                            store->access, store->secret));
+        bench_daemon_start(&daemon, b, b->hugetlb ? "hugetlb" : "auto",
+                           format_text("s3: {endpoint: '%s', access_key: '%s', secret_key: '%s'}\n", store->url,
+                                       store->access, store->secret));
         report_note("%s: the ceiling is the best of 1, 2, 4, 8 and 16 of: curl -s -f -o /dev/null -r FROM-TO URL",
                     store->kind);
         for (unsigned i = 0; i < b->rounds; i++) {

@@ -18,6 +18,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 /* Linux 5.14 */
+#endif
+
 #define HUGE_PAGE (UINT64_C(2) << 20)
 #define OVERCOMMIT "/proc/sys/vm/nr_overcommit_hugepages"
 #define SET_ASIDE "/proc/sys/vm/nr_hugepages"
@@ -87,6 +91,23 @@ void file_cache(const char *path)
                 ;
         free(buf);
         close(fd);
+}
+
+void file_hold(struct held_file *held, const char *path)
+{
+        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
+
+        file_cache(path);
+        held->size = file_size(path);
+        held->map = mmap(NULL, held->size, PROT_READ, MAP_SHARED, fd, 0);
+        if (held->map == MAP_FAILED || madvise(held->map, held->size, MADV_POPULATE_READ))
+                die_errno("%s: cannot be held in memory", path);
+        close(fd);
+}
+
+void file_release(struct held_file *held)
+{
+        munmap(held->map, held->size);
 }
 
 /* ---- processes ---- */

@@ -17,6 +17,15 @@ uint64_t file_cached_bytes(const char *path);
 void file_uncache(const char *path); /* writes it back and drops its pages */
 void file_cache(const char *path);   /* reads it all through the page cache */
 
+/* As file_cache(), and it stays there: of cached files those that are mapped are the last to go, also where a
+ * machine gives back what has not been used for a minute. */
+struct held_file {
+        void *map;
+        uint64_t size;
+};
+void file_hold(struct held_file *held, const char *path);
+void file_release(struct held_file *held);
+
 /* Pss of anonymous and file pages; memory that is shared on purpose (memfds) does not count. */
 uint64_t process_memory(pid_t pid);
 /* The same of its mappings that are exactly this large, as far as they are in memory: a ring, say,
