@@ -16,13 +16,23 @@ void park_deinit(struct park *park)
         sem_destroy(&park->woken);
 }
 
-/* Each call is of one thread and posts once: whoever takes another's post is called for it, too. */
-void park_wait(struct park *park, pthread_mutex_t *mutex)
+void park_enter(struct park *park)
 {
         park->asleep++;
-        park_unlock(park, mutex);
+}
+
+/* Each call is of one thread and posts once: whoever takes another's post is called for it, too. */
+void park_sleep(struct park *park)
+{
         while (sem_wait(&park->woken) < 0 && errno == EINTR)
                 ;
+}
+
+void park_wait(struct park *park, pthread_mutex_t *mutex)
+{
+        park_enter(park);
+        park_unlock(park, mutex);
+        park_sleep(park);
         pthread_mutex_lock(mutex);
 }
 

@@ -26,6 +26,9 @@ void park_deinit(struct park *park); /* nobody is asleep */
 
 /* With the mutex, which is let go meanwhile. Like a condition's wait it may end for no reason. */
 void park_wait(struct park *park, pthread_mutex_t *mutex);
+/* The same in parts, for who has more to do when the mutex goes: with it; and without. */
+void park_enter(struct park *park);
+void park_sleep(struct park *park);
 void park_call(struct park *park);
 void park_call_all(struct park *park);
 void park_unlock(struct park *park, pthread_mutex_t *mutex);

@@ -22,6 +22,37 @@ void reader_wake_locked(struct reader *reader, bool all)
                 reader->engines[i].ops->wake(reader, all);
 }
 
+/* ---- the lock ---- */
+
+/* With the lock held. */
+static void show(struct reader *reader)
+{
+        for (size_t i = 0; i < READ_ENGINES; i++) {
+                __atomic_store_n(&reader->seen.threads[i], reader->engines[i].alive, __ATOMIC_RELAXED);
+                __atomic_store_n(&reader->seen.stuck[i], reader->engines[i].stuck, __ATOMIC_RELAXED);
+        }
+        __atomic_store_n(&reader->seen.free_slots, reader->staging.n_free, __ATOMIC_RELAXED);
+        __atomic_store_n(&reader->seen.untouched, reader->untouched, __ATOMIC_RELAXED);
+        __atomic_store_n(&reader->seen.blocks, reader->blocks, __ATOMIC_RELAXED);
+}
+
+void reader_unlock(struct reader *reader)
+{
+        do {
+                errands_run(&reader->errands);
+                show(reader);
+                park_unlock(&reader->work, &reader->mutex);
+        } while (errands_left(&reader->errands) && pthread_mutex_trylock(&reader->mutex) == 0);
+}
+
+/* The loop's way to the lock. */
+static void leave(struct reader *reader, struct errand *errand)
+{
+        errand_post(&reader->errands, errand);
+        if (pthread_mutex_trylock(&reader->mutex) == 0)
+                reader_unlock(reader);
+}
+
 /* ---- giving back ---- */
 
 /* A dead one is told of by the last that was on its way there. */
@@ -49,6 +80,7 @@ static void job_settle(struct reader *reader, struct read_job *job)
         list_remove(&job->link);
         if (engine->ops->end != NULL)
                 engine->ops->end(reader, job);
+        show(reader); /* who is told looks at once */
         wake_post(reader->wake, &job->item);
         engine->jobs--;
         reader_wake_locked(reader, true); /* the others' shares have grown */
@@ -126,6 +158,7 @@ void reader_give(struct reader *reader, struct ticket *ticket, const struct erro
                 job->slots--;
         }
         job->in_flight--;
+        reader->blocks--;
         if (ticket->copied)
                 job->copying--;
         else
@@ -152,34 +185,122 @@ static void target_idle(struct wake_item *item)
         target->idle(target);
 }
 
+/* ---- what the loop wants ---- */
+
+enum { WANT_START = 1, WANT_STOP = 2, WANT_WEIGHT = 4 };
+
+static void job_begin(struct reader *reader, struct read_job *job)
+{
+        struct engine *engine = &reader->engines[job->engine];
+        share_init(&job->share, job->weight > 0 ? job->weight : READER_WEIGHT, reader->virtual_time);
+        if (job->storage != 0)
+                share_head_start(&job->share, HEAD_START * reader->opts.concurrency * reader->opts.block_size);
+        list_append(&reader->jobs, &job->link);
+        engine->jobs++;
+        if (engine->ops->begin != NULL && engine->ops->begin(reader, job, &job->error) < 0)
+                job->failed = job->stopped = true;
+        job_settle(reader, job); /* a model without bytes */
+        reader_wake_locked(reader, true);
+}
+
+static void job_stop(struct reader *reader, struct read_job *job)
+{
+        if (job->over)
+                return;
+        job->stopped = true;
+        reader->engines[job->engine].ops->wake(reader, true);
+        job_settle(reader, job);
+}
+
+static void job_reweigh(struct reader *reader, struct read_job *job)
+{
+        job->share.weight = __atomic_load_n(&job->weight_wanted, __ATOMIC_RELAXED);
+        park_call_all(&reader->work); /* somebody's share has grown */
+}
+
+/* The count goes down last: with nothing asked the job is the loop's alone. */
+static void job_run(struct errand *errand)
+{
+        struct read_job *job = container_of(errand, struct read_job, errand);
+        struct reader *reader = job->reader;
+        unsigned asked = __atomic_load_n(&job->asked, __ATOMIC_ACQUIRE), left;
+        do {
+                unsigned wants = __atomic_exchange_n(&job->wants, 0, __ATOMIC_ACQUIRE);
+                if ((wants & WANT_START) != 0)
+                        job_begin(reader, job);
+                if ((wants & WANT_WEIGHT) != 0)
+                        job_reweigh(reader, job);
+                if ((wants & WANT_STOP) != 0)
+                        job_stop(reader, job);
+                left = __atomic_sub_fetch(&job->asked, asked, __ATOMIC_ACQ_REL);
+                asked = left;
+        } while (left > 0);
+}
+
+static void job_ask(struct reader *reader, struct read_job *job, unsigned want)
+{
+        __atomic_or_fetch(&job->wants, want, __ATOMIC_RELEASE);
+        if (__atomic_fetch_add(&job->asked, 1, __ATOMIC_ACQ_REL) == 0)
+                leave(reader, &job->errand);
+}
+
+static void farewell_run(struct errand *errand)
+{
+        struct read_job *job = container_of(errand, struct read_job, farewell);
+        wake_post(job->reader->wake, &job->item);
+}
+
+/* Whoever has the lock may be about to look at the job for the loop's sake: errands are run in turn, so that
+ * one more comes after that. */
 static void job_ended(struct wake_item *item)
 {
         struct read_job *job = container_of(item, struct read_job, item);
-        job->ended(job);
+        if (__atomic_load_n(&job->asked, __ATOMIC_ACQUIRE) > 0)
+                leave(job->reader, &job->farewell);
+        else
+                job->ended(job);
 }
 
-void reader_expect(struct reader *reader, struct read_expect *expect, uint64_t storage)
+static void expect_begin(struct errand *errand)
 {
-        expect->storage = storage;
-        expect->since_ns = now_ns();
-        reader_lock(reader);
-        list_append(&reader->expected, &expect->link);
-        reader_unlock(reader);
+        struct read_expect *expect = container_of(errand, struct read_expect, begin);
+        list_append(&expect->reader->expected, &expect->link);
 }
 
-static void expect_over_locked(struct reader *reader, struct read_expect *expect)
+static void expect_forget(struct reader *reader, struct read_expect *expect)
 {
         expect->storage = 0;
         list_remove(&expect->link);
         reader_wake_locked(reader, true);
 }
 
-void reader_expect_over(struct reader *reader, struct read_expect *expect)
+static void expect_end(struct errand *errand)
 {
-        reader_lock(reader);
+        struct read_expect *expect = container_of(errand, struct read_expect, end);
         if (expect->storage != 0)
-                expect_over_locked(reader, expect);
-        reader_unlock(reader);
+                expect_forget(expect->reader, expect);
+        free(expect);
+}
+
+struct read_expect *reader_expect(struct reader *reader, uint64_t storage)
+{
+        struct read_expect *expect = calloc(1, sizeof(*expect));
+        if (expect == NULL)
+                return NULL;
+        *expect = (struct read_expect){.reader = reader,
+                                       .storage = storage,
+                                       .since_ns = now_ns(),
+                                       .begin.run = expect_begin,
+                                       .end.run = expect_end};
+        leave(reader, &expect->begin);
+        return expect;
+}
+
+struct read_expect *reader_expect_over(struct reader *reader, struct read_expect *expect)
+{
+        if (expect != NULL)
+                leave(reader, &expect->end);
+        return NULL;
 }
 
 /* Who takes longer over its headers waits for something else. */
@@ -188,7 +309,7 @@ static void forget_expected(struct reader *reader, uint64_t now)
         list_each_safe (pos, &reader->expected) {
                 struct read_expect *expect = container_of(pos, struct read_expect, link);
                 if (now - expect->since_ns > EXPECT_NS)
-                        expect_over_locked(reader, expect);
+                        expect_forget(reader, expect);
         }
 }
 
@@ -213,37 +334,22 @@ void reader_start(struct reader *reader, struct read_job *job)
         job->node = reader_job_node(job);
         job->limit = reader->opts.concurrency;
         job->pace = NULL;
-        struct engine *engine = &reader->engines[job->engine];
-        reader_lock(reader);
-        share_init(&job->share, job->weight > 0 ? job->weight : READER_WEIGHT, reader->virtual_time);
-        if (job->storage != 0)
-                share_head_start(&job->share, HEAD_START * reader->opts.concurrency * reader->opts.block_size);
-        list_append(&reader->jobs, &job->link);
-        engine->jobs++;
-        if (engine->ops->begin != NULL && engine->ops->begin(reader, job, &job->error) < 0)
-                job->failed = job->stopped = true;
-        job_settle(reader, job); /* a model without bytes */
-        reader_wake_locked(reader, true);
-        reader_unlock(reader);
+        job->reader = reader;
+        job->errand.run = job_run;
+        job->farewell.run = farewell_run;
+        job->asked = job->wants = 0;
+        job_ask(reader, job, WANT_START);
 }
 
 void reader_stop(struct reader *reader, struct read_job *job)
 {
-        reader_lock(reader);
-        if (!job->over) {
-                job->stopped = true;
-                reader->engines[job->engine].ops->wake(reader, true);
-                job_settle(reader, job);
-        }
-        reader_unlock(reader);
+        job_ask(reader, job, WANT_STOP);
 }
 
 void reader_set_weight(struct reader *reader, struct read_job *job, unsigned weight)
 {
-        reader_lock(reader);
-        job->share.weight = weight;
-        park_call_all(&reader->work); /* somebody's share has grown */
-        reader_unlock(reader);
+        __atomic_store_n(&job->weight_wanted, weight, __ATOMIC_RELAXED);
+        job_ask(reader, job, WANT_WEIGHT);
 }
 
 void reader_read_took(const struct ticket *ticket, uint64_t ns)
@@ -263,22 +369,33 @@ static void grow(struct reader *reader, struct engine *engine)
         }
 }
 
-void reader_watch(struct reader *reader)
+static void watch_run(struct errand *errand)
 {
+        struct reader *reader = container_of(errand, struct reader, watch);
         struct engine *files = &reader->engines[READ_PREAD];
-        reader_lock(reader);
+        __atomic_store_n(&reader->watching, false, __ATOMIC_RELEASE);
         unsigned before = files->stuck;
         for (size_t i = 0; i < READ_ENGINES; i++)
                 reader->engines[i].ops->watch(reader, now_ns());
         grow(reader, files);
         forget_expected(reader, now_ns());
-        unsigned stuck = files->stuck, alive = files->alive;
-        if (stuck != before)
+        if (files->stuck != before)
                 park_call_all(&reader->work);
-        reader_unlock(reader);
-        if (stuck > before)
+        if (files->stuck > before)
+                __atomic_store_n(&reader->newly_stuck, files->stuck, __ATOMIC_RELAXED);
+}
+
+void reader_watch(struct reader *reader)
+{
+        if (!__atomic_exchange_n(&reader->watching, true, __ATOMIC_ACQUIRE)) {
+                reader->watch.run = watch_run;
+                leave(reader, &reader->watch);
+        }
+        unsigned stuck = __atomic_exchange_n(&reader->newly_stuck, 0, __ATOMIC_RELAXED);
+        if (stuck > 0)
                 log_event(LOG_LEVEL_WARN, LOG_STORAGE_STALLED, NULL,
-                          "reader: %u of %u threads hang in reads of storage that does not answer", stuck, alive);
+                          "reader: %u of %u threads hang in reads of storage that does not answer", stuck,
+                          __atomic_load_n(&reader->seen.threads[READ_PREAD], __ATOMIC_RELAXED));
 }
 
 bool reader_job_stalled(const struct read_job *job)
@@ -296,21 +413,20 @@ void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *r
         *took_ns = took < *room_ns ? took : *room_ns;
 }
 
-void reader_usage(struct reader *reader, struct reader_usage *usage)
+void reader_usage(const struct reader *reader, struct reader_usage *usage)
 {
-        reader_lock(reader);
+        unsigned n_free = __atomic_load_n(&reader->seen.free_slots, __ATOMIC_RELAXED);
+        unsigned untouched = __atomic_load_n(&reader->seen.untouched, __ATOMIC_RELAXED);
+        unsigned used = reader->staging.n_slots - n_free;
         *usage = (struct reader_usage){.slots = reader->staging.n_slots,
-                                       .used_slots = reader->staging.n_slots - reader->staging.n_free,
+                                       /* Slots that are still to be touched are nobody's. */
+                                       .used_slots = used > untouched ? used - untouched : 0,
+                                       .blocks = __atomic_load_n(&reader->seen.blocks, __ATOMIC_RELAXED),
                                        .ring_bytes = reader->staging.bytes};
         for (size_t i = 0; i < READ_ENGINES; i++) {
-                usage->threads += reader->engines[i].alive;
-                usage->stuck_threads += reader->engines[i].stuck;
+                usage->threads += __atomic_load_n(&reader->seen.threads[i], __ATOMIC_RELAXED);
+                usage->stuck_threads += __atomic_load_n(&reader->seen.stuck[i], __ATOMIC_RELAXED);
         }
-        list_each (pos, &reader->jobs)
-                usage->blocks += container_of(pos, struct read_job, link)->in_flight;
-        /* Slots that are still to be touched are nobody's. */
-        usage->used_slots -= reader->untouched < usage->used_slots ? reader->untouched : usage->used_slots;
-        reader_unlock(reader);
 }
 
 int reader_init(struct reader *reader, const struct reader_opts *opts, struct wake *wake, struct error *error)

@@ -31,6 +31,7 @@
 #ifndef DAEMON_IO_READER_H
 #define DAEMON_IO_READER_H
 
+#include "daemon/base/errand.h"
 #include "daemon/base/hash.h"
 #include "daemon/base/list.h"
 #include "daemon/base/numa.h"
@@ -106,14 +107,21 @@ struct read_job {
         int node;   /* of its devices; NUMA_ANYWHERE where they have none, or several */
         bool quiet; /* atomic as well: no byte for too long, and no thread that hangs */
         void *pace; /* the engine's own, gone before ended() */
+        struct reader *reader;
+        struct errand errand, farewell;
+        unsigned asked;         /* atomic: times that the loop wanted something, and it is not done yet */
+        unsigned wants;         /* atomic: what */
+        unsigned weight_wanted; /* atomic */
         uint64_t begun_ns, over_ns;
         uint64_t read_ns; /* atomic: spent in reads, by all threads together */
 };
 
-/* A load that is going to read; embedded by it. */
+/* A load that is going to read. */
 struct read_expect {
         struct list link;
-        uint64_t storage, since_ns;
+        struct reader *reader;
+        struct errand begin, end;
+        uint64_t storage, since_ns; /* 0: nobody waits for it any more */
 };
 
 struct reader_opts {
@@ -168,6 +176,15 @@ struct reader {
         } places[NUMA_NODES];
         unsigned n_places, next_place; /* none: they run anywhere */
         bool stopping;
+        unsigned blocks; /* in flight, of all jobs */
+
+        struct errands errands; /* of the loop */
+        struct errand watch;
+        bool watching;        /* atomic: that one is left */
+        unsigned newly_stuck; /* atomic: threads, to be told of; 0: no more than before */
+        struct {
+                unsigned free_slots, untouched, blocks, threads[READ_ENGINES], stuck[READ_ENGINES];
+        } seen; /* atomic: for who looks without the lock */
 };
 
 /* A block that a thread has taken. */
@@ -191,10 +208,14 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
  * the process must end without them. */
 bool reader_deinit(struct reader *reader, uint64_t deadline_ns);
 
+/* ---- on the loop, which waits for no thread (errand.h) ---- */
+
 /* Before a load opens its files: while it does, and for EXPECT_NS at the most, others keep less of this
- * storage's queue full, behind which its headers and its first blocks would wait. Over is over once. */
-void reader_expect(struct reader *reader, struct read_expect *expect, uint64_t storage);
-void reader_expect_over(struct reader *reader, struct read_expect *expect);
+ * storage's queue full, behind which its headers and its first blocks would wait. NULL: no memory, and
+ * nobody makes room. */
+struct read_expect *reader_expect(struct reader *reader, uint64_t storage);
+/* Accepts NULL. Answers NULL. */
+struct read_expect *reader_expect_over(struct reader *reader, struct read_expect *expect);
 
 void reader_start(struct reader *reader, struct read_job *job);
 /* No new blocks; what is in flight comes home, then ended(). May be called at any time before. */
@@ -202,8 +223,8 @@ void reader_stop(struct reader *reader, struct read_job *job);
 /* Between reader_start() and ended(): its share from now on. */
 void reader_set_weight(struct reader *reader, struct read_job *job, unsigned weight);
 
-/* On the loop, about once a second: counts threads that have moved no byte for stall_ns out and
- * replaces them up to a cap. */
+/* About once a second: counts threads that have moved no byte for stall_ns out and replaces them up to
+ * a cap. */
 void reader_watch(struct reader *reader);
 bool reader_job_stalled(const struct read_job *job);
 
@@ -217,7 +238,7 @@ struct reader_usage {
         unsigned blocks; /* in flight */
         uint64_t ring_bytes;
 };
-void reader_usage(struct reader *reader, struct reader_usage *usage);
+void reader_usage(const struct reader *reader, struct reader_usage *usage);
 
 /* ---- of the reader's own files ---- */
 
@@ -225,11 +246,8 @@ static inline void reader_lock(struct reader *reader)
 {
         pthread_mutex_lock(&reader->mutex);
 }
-/* Wakes who is to be woken, too. */
-static inline void reader_unlock(struct reader *reader)
-{
-        park_unlock(&reader->work, &reader->mutex);
-}
+/* Wakes who is to be woken, too, and does what the loop has left to be done. */
+void reader_unlock(struct reader *reader);
 
 /* With the lock held. */
 

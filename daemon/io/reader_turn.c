@@ -192,6 +192,7 @@ static void take_block(struct reader *reader, struct read_job *job, size_t block
         ticket->copied = false;
         job->slots += ticket->slot != NULL;
         job->in_flight++;
+        reader->blocks++;
         reader_place_taken(reader, job);
         share_take(&job->share, &reader->virtual_time, ticket->block->len);
         list_remove(&job->link);
@@ -208,6 +209,14 @@ static bool try_take(struct reader *reader, enum read_engine engine, int node, s
 
 /* ---- tickets ---- */
 
+static void wait_for_work(struct reader *reader)
+{
+        park_enter(&reader->work);
+        reader_unlock(reader);
+        park_sleep(&reader->work);
+        reader_lock(reader);
+}
+
 bool reader_take(struct reader *reader, enum read_engine kind, int node, struct ticket *ticket)
 {
         struct engine *engine = &reader->engines[kind];
@@ -216,7 +225,7 @@ bool reader_take(struct reader *reader, enum read_engine kind, int node, struct 
         /* More threads than the base are left from a time when some hung. */
         while (!reader->stopping && engine->alive - engine->stuck <= engine->base &&
                !(taken = try_take(reader, kind, node, ticket)))
-                park_wait(&reader->work, &reader->mutex);
+                wait_for_work(reader);
         if (!taken)
                 reader_leave_locked(reader, kind);
         reader_unlock(reader);

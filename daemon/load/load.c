@@ -135,7 +135,7 @@ static void start_reading(struct load *load)
         for (size_t i = 0; i < load->n_parts; i++)
                 if (part_lives(&load->parts[i]))
                         part_read(&load->parts[i]);
-        reader_expect_over(load->loads->reader, &load->expect);
+        load->expect = reader_expect_over(load->loads->reader, load->expect);
 }
 
 static void alloc_run(struct work *work)
@@ -307,8 +307,8 @@ static void place_done(struct work *work)
         struct load *load = container_of(work, struct load, step);
         if (!load_step_home(load))
                 return;
-        if (source_is_local(load->source) && !load->probe && !load->dry_run)
-                reader_expect(load->loads->reader, &load->expect, load->lane);
+        if (source_is_local(load->source) && !load->probe && !load->dry_run && load->expect == NULL)
+                load->expect = reader_expect(load->loads->reader, load->lane);
         load_step_start(load, load->loads->pool, load->lane, open_run, open_done);
 }
 
@@ -329,7 +329,7 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
         __atomic_store_n(&load->given_up, true, __ATOMIC_RELAXED);
         load->ended_ns = now_ns();
         load->loads->n_running--;
-        reader_expect_over(load->loads->reader, &load->expect);
+        load->expect = reader_expect_over(load->loads->reader, load->expect);
         load_unwatch(&load->behind);
         load_withdraw(load);
         user_discharge(&load->charge);

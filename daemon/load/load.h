@@ -172,7 +172,7 @@ struct load {
         unsigned priority;         /* its weight where loads share the reader */
         uint64_t probe_seed;
         uint64_t lane;
-        struct read_expect expect; /* from its opening until it reads */
+        struct read_expect *expect; /* from its opening until it reads; NULL: nobody makes room */
 
         struct load_target *targets; /* as they were named; rank r is the r-th */
         size_t n_targets;

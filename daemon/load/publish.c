@@ -88,7 +88,7 @@ static void publish_pending(struct publish *publish)
         for (size_t i = 0; i < publish->n_targets; i++)
                 if (!is_dead(publish, i))
                         log_pending(publish, publish->logs[i].map);
-        publish->n_published = publish->n_arrived;
+        __atomic_store_n(&publish->n_published, publish->n_arrived, __ATOMIC_RELEASE);
 }
 
 static void tensor_whole(struct publish *publish, uint32_t tensor)
@@ -163,10 +163,7 @@ void publish_file(struct publish *publish, size_t file)
 
 uint64_t publish_count(struct publish *publish)
 {
-        pthread_mutex_lock(&publish->mutex);
-        uint64_t n = publish->n_published;
-        pthread_mutex_unlock(&publish->mutex);
-        return n;
+        return __atomic_load_n(&publish->n_published, __ATOMIC_ACQUIRE);
 }
 
 /* ---- the manifest ---- */

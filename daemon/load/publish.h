@@ -35,7 +35,8 @@ struct publish {
 
         pthread_mutex_t mutex;
         uint32_t *arrived; /* plan tensors in order of arrival */
-        size_t n_arrived, n_published;
+        size_t n_arrived;
+        size_t n_published;  /* atomic, for who looks without the lock */
         uint32_t *record_of; /* plan tensor > record; NULL until the manifest is built */
 
         /* Its own maps, written to; generations have others (publish_share). */

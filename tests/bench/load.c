@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define HUGE_PAGE (UINT64_C(2) << 20)
+#define MS UINT64_C(1000000)
 
 static void must_do(struct bench_daemon *bd, int r, const char *what)
 {
@@ -63,14 +64,33 @@ static double note_longest(uint64_t *longest, const json_t *loop, const char *ke
         return (double)ns / 1e6;
 }
 
+/* The longest alone is a matter of luck: how many there were tells more. */
+static unsigned long long turns_from(const json_t *loop, uint64_t ns)
+{
+        json_int_t n = 0;
+        uint64_t from = 0;
+        size_t i;
+        json_t *row;
+
+        json_array_foreach(json_object_get(loop, "histogram"), i, row)
+        {
+                if (from >= ns)
+                        n += json_integer_value(json_object_get(row, "turns"));
+                from = (uint64_t)json_integer_value(json_object_get(row, "below_ns"));
+        }
+        return (unsigned long long)n;
+}
+
 static void ask_stall(struct bench_daemon *bd)
 {
         json_t *status = ask_status(bd), *loop = json_object_get(status, "loop");
 
         double ms = note_longest(&longest_ns, loop, "longest_ns");
         double own_ms = note_longest(&longest_own_ns, loop, "longest_own_ns");
-        report_note("the loop of the daemon with %s segments%s: longest stall %.1f ms, its own %.1f ms", bd->pages,
-                    bd->fresh ? ", spare: 0" : "", ms, own_ms);
+        report_note("the loop of the daemon with %s segments%s: longest stall %.1f ms, its own %.1f ms; of 10 ms and "
+                    "more %llu, of 50 ms and more %llu, of %llu turns",
+                    bd->pages, bd->fresh ? ", spare: 0" : "", ms, own_ms, turns_from(loop, 10 * MS),
+                    turns_from(loop, 50 * MS), turns_from(loop, 0));
         json_decref(status);
 }
 

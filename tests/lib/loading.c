@@ -263,7 +263,7 @@ static void start_held_planning(struct watched *w, const char *path)
 {
         load_hold_lane(path);
         load_start(w, path, "m");
-        core_until(w->load->expect.storage != 0); /* its lane is known, and it stands there */
+        core_until(w->load->expect != NULL); /* its lane is known, and it stands there */
         held_work_submit(&lane_work[1], pool, source_lane(path), &lane_gate);
         gate_let(&lane_gate, 1);
 }

@@ -35,6 +35,13 @@ void reading_reader_left(void)
         running = false;
 }
 
+void reading_watch(void)
+{
+        reader_watch(&reader);
+        reader_lock(&reader);
+        reader_unlock(&reader);
+}
+
 void reading_reader_end(void)
 {
         if (running)

@@ -20,6 +20,8 @@ extern struct reader reader;
 void reading_reader_begin(unsigned concurrency, uint64_t memory_limit);
 /* It gives up at its deadline: the threads that hang are nobody's to join. */
 void reading_reader_left(void);
+/* reader_watch(), and it has looked: a thread that has the lock may do that for it later. */
+void reading_watch(void);
 void reading_reader_end(void); /* fails where a thread is left; forgives one that has not begun */
 
 /* One without threads, so that each step is the test's: its engines say that they have `alive` of them. */

@@ -74,7 +74,7 @@ START_TEST(a_stalled_job_is_known_and_the_others_are_not_blamed)
         reading_begin(&fine, even_file("fine", 4), false);
         ck_assert(!reader_job_stalled(&hung.job));
         read_all(&fine);
-        reader_watch(&reader);
+        reading_watch();
         ck_assert(reader_job_stalled(&hung.job));
         ck_assert(!reader_job_stalled(&fine.job));
         reading_go_on(&hung);
@@ -93,7 +93,7 @@ START_TEST(threads_that_hang_are_replaced_up_to_the_cap)
                 char *name = format_text("h%u", i);
                 reading_hang(&hung[i], even_file(name, 2), 1);
                 free(name);
-                reader_watch(&reader);
+                reading_watch();
                 unsigned want = i + 3 < 6 ? i + 3 : 6;
                 threads_await_asleep("reader", want);
                 ck_assert_uint_eq(reader.engines[READ_PREAD].alive, want);
@@ -116,7 +116,7 @@ START_TEST(a_job_that_hung_goes_on_when_its_storage_answers)
         unsigned concurrency = (unsigned)_i;
         reading_reader_begin(concurrency, 4 * BLOCK);
         reading_hang(&hung, even_file("hung", 20), concurrency);
-        reader_watch(&reader);
+        reading_watch();
         threads_await_asleep("reader", 3 * concurrency);
         reading_go_on(&hung);
         all_landed_once(&hung);
@@ -132,7 +132,7 @@ START_TEST(stopping_a_job_that_hangs_waits_for_its_threads)
         struct reading hung;
         reading_reader_begin(2, 4 * BLOCK);
         reading_hang(&hung, even_file("hung", 8), 2);
-        reader_watch(&reader);
+        reading_watch();
         reader_stop(&reader, &hung.job);
         core_settle();
         ck_assert(!hung.ended);
@@ -215,7 +215,7 @@ START_TEST(a_heavy_job_that_hangs_does_not_make_the_others_small)
                 r[i].job.weight = i == 0 ? 1000 : 100;
                 reader_start(&reader, &r[i].job);
                 gate_await(&r[i].device.prepare, 16);
-                reader_watch(&reader);
+                reading_watch();
         }
         let_both_go(r);
 }

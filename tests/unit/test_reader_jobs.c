@@ -178,7 +178,7 @@ START_TEST(a_copy_that_hangs_is_known_and_replaced_and_comes_home)
         begin_copying(&r, even_file("even", 6));
         ck_assert(eventually(two_copies_fly, &r, 10000));
         threads_await_asleep("reader", 2);
-        reader_watch(&reader);
+        reading_watch();
         ck_assert(reader_job_stalled(&r.job));
         ck_assert_uint_ge(reader.engines[READ_PREAD].stuck, 1);
         gate_open(&r.device.event);

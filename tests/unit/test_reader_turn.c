@@ -228,36 +228,116 @@ END_TEST
 
 START_TEST(who_is_expected_finds_a_short_queue)
 {
-        struct read_expect expect = {.storage = 0};
         begin_large();
-        reader_expect(&turns, &expect, STORAGE);
+        struct read_expect *expect = reader_expect(&turns, STORAGE);
         for (unsigned i = 0; i < DEPTH; i++) {
                 ck_assert_ptr_null(take(NUMA_ANYWHERE));
                 give_one_of(&near.job);
         }
         ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
         ck_assert_ptr_null(take(NUMA_ANYWHERE));
-        reader_expect_over(&turns, &expect);
-        reader_expect_over(&turns, &expect);
+        ck_assert_ptr_null(reader_expect_over(&turns, expect));
+        ck_assert_ptr_null(reader_expect_over(&turns, NULL));
         ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
 }
 END_TEST
 
 START_TEST(who_is_expected_elsewhere_or_for_long_is_not_waited_for)
 {
-        struct read_expect elsewhere = {.storage = 0}, late = {.storage = 0};
         begin_large();
-        reader_expect(&turns, &elsewhere, STORAGE + 1);
+        struct read_expect *elsewhere = reader_expect(&turns, STORAGE + 1);
         give_one_of(&near.job);
         ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
-        reader_expect(&turns, &late, STORAGE);
-        late.since_ns -= UINT64_C(3600) * 1000000000;
+        struct read_expect *late = reader_expect(&turns, STORAGE);
+        late->since_ns -= UINT64_C(3600) * 1000000000;
         give_one_of(&near.job);
         ck_assert_ptr_null(take(NUMA_ANYWHERE));
         reader_watch(&turns);
         ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
-        reader_expect_over(&turns, &elsewhere);
-        reader_expect_over(&turns, &late);
+        reader_expect_over(&turns, elsewhere);
+        reader_expect_over(&turns, late);
+}
+END_TEST
+
+/* ---- while a thread has the reader's lock, and perhaps no processor ---- */
+
+static void lock_begin(void)
+{
+        begin();
+        pthread_mutex_lock(&turns.mutex);
+}
+
+START_TEST(the_loop_starts_a_job_and_the_holder_of_the_lock_lets_it_in)
+{
+        reader_start(&turns, &near.job);
+        ck_assert(list_empty(&turns.jobs));
+        reader_unlock(&turns);
+        ck_assert_ptr_eq(take(NEAR), &near.job);
+}
+END_TEST
+
+START_TEST(a_job_that_is_stopped_before_it_was_let_in_ends_without_a_block)
+{
+        reader_start(&turns, &near.job);
+        reader_stop(&turns, &near.job);
+        reader_unlock(&turns);
+        ck_assert_ptr_null(take(NEAR));
+        core_until(near.ended);
+        ck_assert(!near.job.failed);
+}
+END_TEST
+
+START_TEST(of_several_weights_the_last_one_counts)
+{
+        reader_start(&turns, &near.job);
+        reader_set_weight(&turns, &near.job, 7);
+        reader_set_weight(&turns, &near.job, 9);
+        reader_unlock(&turns);
+        ck_assert_uint_eq(near.job.share.weight, 9);
+}
+END_TEST
+
+/* Its owner may free it when it has ended, and whoever has the lock is still to look at it. */
+START_TEST(a_job_does_not_end_before_what_was_wanted_of_it_is_done)
+{
+        reader_unlock(&turns);
+        reader_start(&turns, &near.job);
+        reader_stop(&turns, &near.job); /* its end is on the way to the loop */
+        pthread_mutex_lock(&turns.mutex);
+        reader_set_weight(&turns, &near.job, 7);
+        core_settle();
+        ck_assert(!near.ended);
+        reader_unlock(&turns);
+        core_until(near.ended);
+        ck_assert_uint_eq(near.job.share.weight, 7);
+}
+END_TEST
+
+START_TEST(who_is_expected_and_comes_at_once_was_never_waited_for)
+{
+        struct read_expect *expect = reader_expect(&turns, STORAGE);
+        reader_expect_over(&turns, expect);
+        reader_unlock(&turns);
+        ck_assert(list_empty(&turns.expected));
+}
+END_TEST
+
+START_TEST(who_asks_what_is_in_use_is_told_of_when_the_lock_was_free_last)
+{
+        struct reader_usage usage;
+        reader_unlock(&turns);
+        reader_start(&turns, &near.job);
+        take(NEAR);
+        pthread_mutex_lock(&turns.mutex);
+        reader_watch(&turns); /* twice: the first is left to be done */
+        reader_watch(&turns);
+        reader_usage(&turns, &usage);
+        reader_unlock(&turns);
+        ck_assert_uint_eq(usage.blocks, 1);
+        ck_assert_uint_eq(usage.used_slots, 1);
+        ck_assert_uint_eq(usage.slots, SLOTS);
+        ck_assert_uint_eq(usage.threads, READ_ENGINES * SLOTS);
+        reader_stop(&turns, &near.job);
 }
 END_TEST
 
@@ -279,5 +359,12 @@ int main(void)
         tcase_add_test(t, other_storage_has_a_queue_of_its_own);
         tcase_add_test(t, who_is_expected_finds_a_short_queue);
         tcase_add_test(t, who_is_expected_elsewhere_or_for_long_is_not_waited_for);
+        t = core_group("a lock that somebody has", lock_begin, end);
+        tcase_add_test(t, the_loop_starts_a_job_and_the_holder_of_the_lock_lets_it_in);
+        tcase_add_test(t, a_job_that_is_stopped_before_it_was_let_in_ends_without_a_block);
+        tcase_add_test(t, of_several_weights_the_last_one_counts);
+        tcase_add_test(t, a_job_does_not_end_before_what_was_wanted_of_it_is_done);
+        tcase_add_test(t, who_is_expected_and_comes_at_once_was_never_waited_for);
+        tcase_add_test(t, who_asks_what_is_in_use_is_told_of_when_the_lock_was_free_last);
         return suite_run();
 }
