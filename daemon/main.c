@@ -350,8 +350,11 @@ static int start(struct daemon *d, struct error *error)
                 r = monitor_new(&d->monitor, &d->server, d->config.metrics.listen, error);
         if (r < 0)
                 return r;
-        if (!prompt_this_thread())
-                log_debug("the loop runs at the nice value of the rest: no right to a better one (RLIMIT_NICE)");
+        enum prompt prompt = prompt_this_thread(d->config.loop.realtime);
+        if (prompt != PROMPT_REALTIME && d->config.loop.realtime)
+                log_debug("the loop is not of real time: no right to it (RLIMIT_RTPRIO); %s",
+                          prompt == PROMPT_NICE ? "it has a better nice value than the rest"
+                                                : "nor to a better nice value than the rest (RLIMIT_NICE)");
         stall_watch_start(&d->stall, &d->loop);
         uv_timer_init(&d->loop, &d->ending);
         manager_start(&d->manager, &d->loop);

@@ -1,8 +1,15 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The handler of the signal runs on whatever thread the kernel picks, so that it names the one it is about.
+ * A call that sets one's scheduling is all it makes.
+ */
 #include "daemon/base/prompt.h"
 
+#include <errno.h>
 #include <linux/sched.h>
 #include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -10,6 +17,7 @@
 
 #define SLICE_NS 100000 /* the least that the kernel takes */
 #define NICE_LEAST (-20)
+#define PRIORITY 1 /* the lowest that is ahead of everything ordinary */
 
 /* The kernel's struct sched_attr in its first version; its own header declares things that glibc's does. */
 struct attr {
@@ -20,21 +28,72 @@ struct attr {
         uint64_t runtime, deadline, period;
 };
 
-static bool set(int nice)
+static struct {
+        pid_t thread;
+        int own_nice, nice; /* what it was started with; the better one, which may not be allowed */
+        _Atomic bool lost;
+} prompt;
+
+static bool set(struct attr attr)
 {
-        struct attr attr = {.size = sizeof(attr),
-                            .policy = SCHED_OTHER,
-                            .flags = SCHED_FLAG_RESET_ON_FORK,
-                            .nice = nice,
-                            .runtime = SLICE_NS};
-        return syscall(SYS_sched_setattr, 0, &attr, 0) == 0;
+        attr.size = sizeof(attr);
+        attr.flags = SCHED_FLAG_RESET_ON_FORK;
+        return syscall(SYS_sched_setattr, prompt.thread, &attr, 0) == 0;
 }
 
-bool prompt_this_thread(void)
+/* ---- like others, with a short slice ---- */
+
+static bool set_nice(int nice)
 {
-        int own = getpriority(PRIO_PROCESS, 0); /* what it was started with is somebody's choice */
-        if (set(own - PROMPT_STEP > NICE_LEAST ? own - PROMPT_STEP : NICE_LEAST))
+        return set((struct attr){.policy = SCHED_OTHER, .nice = nice, .runtime = SLICE_NS});
+}
+
+static enum prompt set_ordinary(void)
+{
+        if (set_nice(prompt.nice))
+                return PROMPT_NICE;
+        set_nice(prompt.own_nice);
+        return PROMPT_SLICE;
+}
+
+/* ---- real time ---- */
+
+static void on_spinning(int signum)
+{
+        int saved = errno;
+        (void)signum;
+        set_ordinary();
+        prompt.lost = true;
+        errno = saved;
+}
+
+/* Well before the hard limit, where the kernel kills. Where it cannot be bounded it is not asked for. */
+static bool bound_spinning(void)
+{
+        rlim_t limit = PROMPT_SPIN_MS * 1000;
+        struct rlimit time;
+        if (getrlimit(RLIMIT_RTTIME, &time) < 0 || signal(SIGXCPU, on_spinning) == SIG_ERR)
+                return false;
+        if (time.rlim_max / 2 < limit)
+                limit = time.rlim_max / 2;
+        if (time.rlim_cur <= limit)
                 return true;
-        set(own);
-        return false;
+        time.rlim_cur = limit;
+        return setrlimit(RLIMIT_RTTIME, &time) == 0;
+}
+
+enum prompt prompt_this_thread(bool realtime)
+{
+        prompt.thread = (pid_t)syscall(SYS_gettid);
+        prompt.own_nice = getpriority(PRIO_PROCESS, 0); /* somebody's choice */
+        prompt.nice = prompt.own_nice - PROMPT_STEP > NICE_LEAST ? prompt.own_nice - PROMPT_STEP : NICE_LEAST;
+        enum prompt ordinary = set_ordinary();
+        if (realtime && bound_spinning() && set((struct attr){.policy = SCHED_RR, .priority = PRIORITY}))
+                return PROMPT_REALTIME;
+        return ordinary;
+}
+
+bool prompt_lost(void)
+{
+        return atomic_exchange(&prompt.lost, false);
 }

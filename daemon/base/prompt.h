@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A thread that sleeps most of the time and is to run at once when it is woken: the loop, which would
- * else wait its turn behind the daemon's own readers, for as long as a tenth of a second on a machine
- * with more to do than processors.
+ * else wait its turn behind the daemon's own readers and everybody else's threads, for as long as a tenth
+ * of a second on a machine with more to do than processors.
  *
+ *   real time       ahead of all that is not (SCHED_RR, the lowest priority). To root, or by RLIMIT_RTPRIO,
+ *                   which the unit grants (LimitRTPRIO=)
+ *   a nice value    below its own by PROMPT_STEP, where that is not allowed but this is: by RLIMIT_NICE
+ *                   (LimitNICE=). It counts among the threads of one service alone
  *   a short slice   from the scheduler, which serves whoever asks for little first (Linux 6.12; no
- *                   privilege is needed)
- *   a nice value    below its own by PROMPT_STEP, where that is allowed: to root, or by RLIMIT_NICE, which
- *                   the unit grants (LimitNICE=)
+ *                   privilege is needed); with a nice value and without
  *
- * It is of the calling thread alone: those that it starts begin with neither.
+ * A thread of real time that does not sleep any more would have the processor for itself. After PROMPT_SPIN_MS
+ * without a sleep it gets the kernel's signal (RLIMIT_RTTIME), and is one like others from then on.
+ *
+ * It is of the calling thread alone: those that it starts begin with none of these.
  */
 #ifndef DAEMON_BASE_PROMPT_H
 #define DAEMON_BASE_PROMPT_H
@@ -17,8 +22,14 @@
 #include <stdbool.h>
 
 #define PROMPT_STEP 10
+#define PROMPT_SPIN_MS 1000
 
-/* True: with the nice value. */
-bool prompt_this_thread(void);
+enum prompt { PROMPT_SLICE, PROMPT_NICE, PROMPT_REALTIME };
+
+/* The best that is allowed. One thread of a process. */
+enum prompt prompt_this_thread(bool realtime);
+
+/* True once, after it has lost its place for not sleeping. */
+bool prompt_lost(void);
 
 #endif

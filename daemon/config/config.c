@@ -56,6 +56,7 @@ void config_init(struct config *config)
                                 .preload_retry_ns = UINT64_C(1000000000),
                                 .failed_kept = 64,
                         },
+                .loop = {.realtime = true},
                 .log = {.level = LOG_LEVEL_INFO},
         };
 }

@@ -120,6 +120,9 @@ struct config {
                 size_t n_hosts;
         } http;
         struct {
+                bool realtime; /* true: the thread that answers clients, where the daemon may */
+        } loop;
+        struct {
                 char *listen; /* NULL or "": nowhere */
         } metrics;
         struct {

@@ -67,6 +67,7 @@ const struct setting settings[] = {
         {"s3.session_token",            NULL,           NULL,                   SETTING_FILE,     FIELD(s3.session_token),           0,      0,         1},
         {"hf.endpoint",                 NULL,           "HF_ENDPOINT",          SETTING_FILE,     FIELD(hf.endpoint),                0,      0,         1},
         {"hf.token",                    NULL,           "HF_TOKEN",             SETTING_FILE,     FIELD(hf.token),                   0,      0,         1},
+        {"loop.realtime",               NULL,           NULL,                   SETTING_BOOL,     FIELD(loop.realtime),              0,      0,         1},
         {"metrics.listen",              "metrics-listen", NULL,                 SETTING_LISTEN,   FIELD(metrics.listen),             0,      0,         1},
         {"log.level",                   "log-level",    RUNAI "LOG_LEVEL",      SETTING_LEVEL,    FIELD(log.level),                  0,      0,         1},
         {"log.format",                  "log-format",   NULL,                   SETTING_LOG_FORMAT, FIELD(log.format),               0,      0,         1},

@@ -2,6 +2,7 @@
 #include "daemon/serve/server.h"
 
 #include "daemon/base/log.h"
+#include "daemon/base/prompt.h"
 #include "daemon/serve/report.h"
 #include "daemon/serve/session.h"
 
@@ -169,6 +170,8 @@ static void on_accept(uv_poll_t *poll, int status, int events)
 static void on_second(uv_timer_t *timer)
 {
         struct server *server = timer->data;
+        if (prompt_lost())
+                log_warn("the loop has not slept for a second: it is not of real time any more");
         reader_watch(server->reader);
         work_pool_watch(server->pool, now_ns(), server->reader->opts.stall_ns);
         room_tick(server->resident->room);

@@ -100,7 +100,9 @@ START_TEST(every_key_is_read)
                       "  queued: 44\n  requests_per_client: 5\n  output_per_client: 6MiB\n  fds_in_flight: 700\n"
                       "  fds_per_client: 800\n  frame_timeout: 9s\n  preload_loads: 10\n"
                       "  preload_retry: 11ms\n  failed_kept: 0\n"
+                      "loop: {realtime: false}\n"
                       "log: {level: debug}\n");
+        ck_assert(!config.loop.realtime);
         ck_assert_str_eq(config.socket, "/s");
         ck_assert_uint_eq(config.n_roots, 2);
         ck_assert_str_eq(config.roots[1], "/b c");

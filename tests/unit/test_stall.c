@@ -8,8 +8,10 @@
 #include "daemon/base/util.h"
 #include "tests/lib/core.h"
 
+#include <sched.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define MS UINT64_C(1000000)
@@ -137,34 +139,123 @@ END_TEST
 
 /* ---- who runs it ---- */
 
-static void *nice_of(void *nice)
+#define SLICE_NS 100000
+
+/* Of the calling thread, as the kernel tells it. */
+struct told {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+};
+
+static struct told told(void)
 {
-        *(int *)nice = getpriority(PRIO_PROCESS, 0);
+        struct told told = {.size = sizeof(told)};
+        must((int)syscall(SYS_sched_getattr, 0, &told, sizeof(told), 0));
+        return told;
+}
+
+static void *tell(void *out)
+{
+        *(struct told *)out = told();
         return NULL;
 }
 
-START_TEST(a_prompt_thread_is_served_before_those_that_it_starts)
+static struct told told_of_a_new_thread(void)
 {
+        struct told of = {.policy = UINT32_MAX};
         pthread_t thread;
-        int before = getpriority(PRIO_PROCESS, 0), started = -100;
-        if (!prompt_this_thread())
-                SKIP("a better nice value needs a right");
-        ck_assert_int_eq(getpriority(PRIO_PROCESS, 0), before - PROMPT_STEP);
-        ck_assert_int_eq(pthread_create(&thread, NULL, nice_of, &started), 0);
+        ck_assert_int_eq(pthread_create(&thread, NULL, tell, &of), 0);
         pthread_join(thread, NULL);
-        ck_assert_int_gt(started, before - PROMPT_STEP);
+        return of;
+}
+
+/* Older kernels take it, and tell nothing of it. */
+static void has_short_slice(void)
+{
+        uint64_t slice = told().runtime;
+        ck_assert(slice == SLICE_NS || slice == 0);
+}
+
+static void be_nobody(void)
+{
+        must(setrlimit(RLIMIT_RTPRIO, &(struct rlimit){0, 0}));
+        must(setrlimit(RLIMIT_NICE, &(struct rlimit){0, 0}));
+        must(setresuid(65534, 65534, 65534));
+}
+
+#define NEEDS_ROOT()                                                                                                   \
+        do {                                                                                                           \
+                if (geteuid() != 0)                                                                                    \
+                        SKIP("only root can give the right away");                                                     \
+        } while (0)
+#define NEEDS(got, want)                                                                                               \
+        do {                                                                                                           \
+                if ((got) != (want))                                                                                   \
+                        SKIP("a better place at the processor needs a right");                                         \
+        } while (0)
+
+START_TEST(a_thread_of_real_time_is_ahead_of_those_that_it_starts)
+{
+        NEEDS(prompt_this_thread(true), PROMPT_REALTIME);
+        ck_assert_uint_eq(told().policy, SCHED_RR);
+        ck_assert_uint_eq(told().priority, 1);
+        ck_assert_uint_eq(told_of_a_new_thread().policy, SCHED_OTHER);
 }
 END_TEST
 
-START_TEST(without_the_right_nothing_changes)
+START_TEST(without_real_time_it_has_a_short_slice_and_a_better_nice_value_than_those_that_it_starts)
 {
         int before = getpriority(PRIO_PROCESS, 0);
-        if (geteuid() != 0)
-                SKIP("only root can give the right away");
-        must(setrlimit(RLIMIT_NICE, &(struct rlimit){0, 0}));
-        must(setresuid(65534, 65534, 65534));
-        ck_assert(!prompt_this_thread());
+        NEEDS(prompt_this_thread(false), PROMPT_NICE);
+        ck_assert_uint_eq(told().policy, SCHED_OTHER);
+        ck_assert_int_eq(getpriority(PRIO_PROCESS, 0), before - PROMPT_STEP);
+        has_short_slice();
+        ck_assert_int_gt(told_of_a_new_thread().nice, before - PROMPT_STEP);
+}
+END_TEST
+
+START_TEST(without_a_right_it_has_a_short_slice_alone)
+{
+        int before = getpriority(PRIO_PROCESS, 0);
+        NEEDS_ROOT();
+        be_nobody();
+        ck_assert_int_eq(prompt_this_thread(true), PROMPT_SLICE);
+        ck_assert_uint_eq(told().policy, SCHED_OTHER);
         ck_assert_int_eq(getpriority(PRIO_PROCESS, 0), before);
+        has_short_slice();
+}
+END_TEST
+
+static bool lost(void *arg)
+{
+        (void)arg;
+        return prompt_lost();
+}
+
+START_TEST(a_thread_of_real_time_that_never_sleeps_becomes_one_like_others)
+{
+        NEEDS(prompt_this_thread(true), PROMPT_REALTIME);
+        ck_assert(!prompt_lost());
+        while (told().policy != SCHED_OTHER)
+                ;
+        ck_assert(eventually(lost, NULL, 10000));
+        ck_assert(!prompt_lost());
+        has_short_slice();
+}
+END_TEST
+
+START_TEST(a_stricter_limit_of_somebody_else_stays)
+{
+        struct rlimit time;
+        NEEDS_ROOT();
+        must(setrlimit(RLIMIT_RTTIME, &(struct rlimit){200000, 5000000}));
+        prompt_this_thread(true);
+        must(getrlimit(RLIMIT_RTTIME, &time));
+        ck_assert_uint_eq(time.rlim_cur, 200000);
+        ck_assert_uint_eq(time.rlim_max, 5000000);
 }
 END_TEST
 
@@ -182,7 +273,10 @@ int main(void)
         TCase *loop = core_group("loop", NULL, NULL);
         tcase_add_test(loop, a_callback_that_takes_its_time_shows);
         TCase *who = suite_group("who", NULL, NULL, 10);
-        tcase_add_test(who, a_prompt_thread_is_served_before_those_that_it_starts);
-        tcase_add_test(who, without_the_right_nothing_changes);
+        tcase_add_test(who, a_thread_of_real_time_is_ahead_of_those_that_it_starts);
+        tcase_add_test(who, without_real_time_it_has_a_short_slice_and_a_better_nice_value_than_those_that_it_starts);
+        tcase_add_test(who, without_a_right_it_has_a_short_slice_alone);
+        tcase_add_test(who, a_thread_of_real_time_that_never_sleeps_becomes_one_like_others);
+        tcase_add_test(who, a_stricter_limit_of_somebody_else_stays);
         return suite_run();
 }
