@@ -264,7 +264,8 @@ static void job_ended(struct wake_item *item)
 static void expect_begin(struct errand *errand)
 {
         struct read_expect *expect = container_of(errand, struct read_expect, begin);
-        list_append(&expect->reader->expected, &expect->link);
+        if (expect->storage != 0)
+                list_append(&expect->reader->expected, &expect->link);
 }
 
 static void expect_forget(struct reader *reader, struct read_expect *expect)
