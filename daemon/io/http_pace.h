@@ -3,7 +3,7 @@
  * How many ranges of one load are in flight. Pure: time comes from the caller.
  *
  * A server that is far takes all that there may be: they fill the time until it answers. One that is near
- * begins with half, since each further one may only cost it time:
+ * begins with a quarter, since each further one may only cost it time:
  *
  *   settling > measured: no more than before > back to what was best, tried again after a while
  *       ^          \

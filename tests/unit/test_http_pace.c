@@ -31,19 +31,34 @@ static void measure(struct http_pace *pace, uint64_t bytes_per_second)
         window(pace, bytes_per_second);
 }
 
-START_TEST(it_begins_with_half_and_grows_while_throughput_grows)
+START_TEST(it_begins_with_a_quarter_and_grows_while_throughput_grows)
 {
         struct http_pace pace;
         clock_ = SECOND;
         http_pace_init(&pace, 64, clock_);
-        ck_assert_uint_eq(pace.limit, 32);
+        ck_assert_uint_eq(pace.limit, 16);
         http_pace_answered(&pace, SECOND / 1000);
-        ck_assert_uint_eq(pace.limit, 32);
+        ck_assert_uint_eq(pace.limit, 16);
         measure(&pace, 100 * MiB);
-        ck_assert_uint_eq(pace.limit, 64);
+        ck_assert_uint_eq(pace.limit, 32);
         measure(&pace, 200 * MiB);
-        measure(&pace, 200 * MiB);
         ck_assert_uint_eq(pace.limit, 64);
+        measure(&pace, 400 * MiB);
+        measure(&pace, 400 * MiB);
+        ck_assert_uint_eq(pace.limit, 64);
+}
+END_TEST
+
+START_TEST(four_are_not_divided)
+{
+        static const struct {
+                unsigned most, first;
+        } few[] = {{1, 1}, {2, 2}, {4, 4}, {8, 4}, {16, 4}, {20, 5}};
+        struct http_pace pace;
+        for (size_t i = 0; i < ARRAY_SIZE(few); i++) {
+                http_pace_init(&pace, few[i].most, SECOND);
+                ck_assert_uint_eq(pace.limit, few[i].first);
+        }
 }
 END_TEST
 
@@ -53,16 +68,16 @@ START_TEST(where_more_brings_nothing_it_goes_back_and_tries_again_later)
         clock_ = SECOND;
         http_pace_init(&pace, 64, clock_);
         measure(&pace, 100 * MiB);
-        ck_assert_uint_eq(pace.limit, 64);
-        measure(&pace, 100 * MiB);
         ck_assert_uint_eq(pace.limit, 32);
+        measure(&pace, 100 * MiB);
+        ck_assert_uint_eq(pace.limit, 16);
         window(&pace, 100 * MiB);
         for (int i = 0; i < 7; i++) {
                 window(&pace, 100 * MiB);
-                ck_assert_uint_eq(pace.limit, 32);
+                ck_assert_uint_eq(pace.limit, 16);
         }
         window(&pace, 100 * MiB);
-        ck_assert_uint_eq(pace.limit, 64);
+        ck_assert_uint_eq(pace.limit, 32);
 }
 END_TEST
 
@@ -85,11 +100,11 @@ START_TEST(a_server_that_is_far_gets_all_at_once)
         http_pace_init(&pace, 64, SECOND);
         http_pace_answered(&pace, SECOND / 1000);
         http_pace_answered(&pace, SECOND / 10); /* the first told how far it is */
-        ck_assert_uint_eq(pace.limit, 32);
+        ck_assert_uint_eq(pace.limit, 16);
         http_pace_init(&pace, 64, SECOND);
         http_pace_slow_down(&pace, 2 * SECOND);
         http_pace_answered(&pace, SECOND / 10); /* it has asked for less */
-        ck_assert_uint_eq(pace.limit, 16);
+        ck_assert_uint_eq(pace.limit, 8);
 }
 END_TEST
 
@@ -208,11 +223,11 @@ START_TEST(slowing_down_halves_it_once_for_all_that_was_in_flight)
         measure(&pace, 100 * MiB);
         for (int i = 0; i < 10; i++)
                 http_pace_slow_down(&pace, clock_ += SECOND / 100);
-        ck_assert_uint_eq(pace.limit, 16);
-        http_pace_slow_down(&pace, clock_ += SECOND);
         ck_assert_uint_eq(pace.limit, 8);
+        http_pace_slow_down(&pace, clock_ += SECOND);
+        ck_assert_uint_eq(pace.limit, 4);
         measure(&pace, 100 * MiB);
-        ck_assert_uint_eq(pace.limit, 9);
+        ck_assert_uint_eq(pace.limit, 5);
         for (int i = 0; i < 20; i++)
                 http_pace_slow_down(&pace, clock_ += SECOND);
         ck_assert_uint_eq(pace.limit, 1);
@@ -236,7 +251,8 @@ int main(void)
 {
         suite_begin("http pace");
         TCase *t = suite_group("decisions", NULL, NULL, 20);
-        tcase_add_test(t, it_begins_with_half_and_grows_while_throughput_grows);
+        tcase_add_test(t, it_begins_with_a_quarter_and_grows_while_throughput_grows);
+        tcase_add_test(t, four_are_not_divided);
         tcase_add_test(t, where_more_brings_nothing_it_goes_back_and_tries_again_later);
         tcase_add_test(t, a_window_is_not_too_short_to_tell);
         tcase_add_test(t, a_server_that_is_far_gets_all_at_once);
