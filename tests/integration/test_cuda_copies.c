@@ -4,6 +4,7 @@
  * pinned memory, and once from storage to several GPUs.
  */
 #include "tests/lib/gpus.h"
+#include "tests/lib/storage.h"
 #include "tests/lib/suite.h"
 
 #include <string.h>
@@ -146,6 +147,8 @@ START_TEST(storage_and_bus_work_at_once_where_one_block_is_read_at_a_time)
         streamer_op *op;
         model_write(m, path);
         start_with("io: {block_size: 2MiB, concurrency: 1}\n", NULL, NULL);
+        /* The whole ring is there: with a part of it a load may have one slot, and its thread waits for the copy. */
+        process_threads_await_asleep(stage.pid, "reader", 2);
         gpus->hold = 1;
         streamer_load_opts opts = {
                 .struct_size = sizeof(opts), .source = path, .name = "m", .devices = devices, .n_devices = 1};

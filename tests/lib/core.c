@@ -6,9 +6,10 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/util.h"
+#include "tests/lib/storage.h"
 
-#include <dirent.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- the loop ---- */
 
@@ -132,51 +133,15 @@ void held_work_submit(struct held_work *held, struct work_pool *pool, uint64_t l
 
 /* ---- threads ---- */
 
-/* How many there are, and how many of them sleep. */
-static unsigned count_threads(const char *name, unsigned *asleep)
-{
-        DIR *dir = opendir("/proc/self/task");
-        unsigned n = 0;
-        ck_assert_ptr_nonnull(dir);
-        *asleep = 0;
-        for (struct dirent *e; (e = readdir(dir)) != NULL;) {
-                char *path = format_text("/proc/self/task/%s/stat", e->d_name);
-                char comm[32], state = '?';
-                FILE *f = e->d_name[0] != '.' ? fopen(path, "re") : NULL;
-                if (f != NULL && fscanf(f, "%*d (%31[^)]) %c", comm, &state) == 2 && strcmp(comm, name) == 0) {
-                        n++;
-                        *asleep += state == 'S';
-                }
-                if (f != NULL)
-                        fclose(f);
-                free(path);
-        }
-        closedir(dir);
-        return n;
-}
-
 unsigned threads_named(const char *name)
 {
         unsigned asleep;
-        return count_threads(name, &asleep);
-}
-
-struct sleepers {
-        const char *name;
-        unsigned n;
-};
-
-static bool all_asleep(void *arg)
-{
-        const struct sleepers *s = arg;
-        unsigned asleep;
-        return count_threads(s->name, &asleep) == s->n && asleep == s->n;
+        return process_threads_named(getpid(), name, &asleep);
 }
 
 void threads_await_asleep(const char *name, unsigned n)
 {
-        struct sleepers s = {name, n};
-        ck_assert_msg(eventually(all_asleep, &s, 20000), "not %u threads '%s' asleep", n, name);
+        process_threads_await_asleep(getpid(), name, n);
 }
 
 /* ---- a device ---- */

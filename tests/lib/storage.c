@@ -168,6 +168,53 @@ unsigned process_threads(pid_t pid)
         return (unsigned)proc_number(pid, "status", "Threads:");
 }
 
+unsigned process_threads_named(pid_t pid, const char *name, unsigned *asleep)
+{
+        char *folder = format_text("/proc/%d/task", (int)pid);
+        DIR *dir = opendir(folder);
+        unsigned n = 0;
+
+        if (!dir)
+                die_errno("%s", folder);
+        *asleep = 0;
+        for (struct dirent *e; (e = readdir(dir));) {
+                char *path = format_text("%s/%s/stat", folder, e->d_name), comm[32], state = '?';
+                FILE *f = e->d_name[0] != '.' ? fopen(path, "re") : NULL;
+                if (f && fscanf(f, "%*d (%31[^)]) %c", comm, &state) == 2 && strcmp(comm, name) == 0) {
+                        n++;
+                        *asleep += state == 'S';
+                }
+                if (f)
+                        fclose(f);
+                free(path);
+        }
+        closedir(dir);
+        free(folder);
+        return n;
+}
+
+struct sleepers {
+        pid_t pid;
+        const char *name;
+        unsigned n;
+};
+
+static bool all_asleep(void *arg)
+{
+        const struct sleepers *s = arg;
+        unsigned asleep;
+
+        return process_threads_named(s->pid, s->name, &asleep) == s->n && asleep == s->n;
+}
+
+void process_threads_await_asleep(pid_t pid, const char *name, unsigned n)
+{
+        struct sleepers s = {pid, name, n};
+
+        if (!eventually(all_asleep, &s, 20000))
+                die("not %u threads '%s' of process %d asleep", n, name, (int)pid);
+}
+
 /* ---- huge pages ---- */
 
 static uint64_t number_in(const char *path)

@@ -34,6 +34,10 @@ uint64_t process_mapping_memory(pid_t pid, uint64_t size);
 uint64_t process_cpu_ns(pid_t pid); /* user and system */
 unsigned process_fds(pid_t pid);
 unsigned process_threads(pid_t pid);
+/* How many of its threads have this name, and how many of them sleep. */
+unsigned process_threads_named(pid_t pid, const char *name, unsigned *asleep);
+/* Until there are so many of this name, and all of them sleep. */
+void process_threads_await_asleep(pid_t pid, const char *name, unsigned n);
 
 /* What follows sets what all programs of the machine share. One that does so, or counts on what is set, is alone
  * with it from here until it has ended and all is put back; others wait. The first thing that it does. */
