@@ -11,7 +11,7 @@
 
 /* What a session has read ahead is deciphered in place and then copied: with more than stays in the cache next
  * to the processor the load is slower again. */
-#define AHEAD (64 * KiB)
+#define AHEAD (128 * KiB)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool ours;
