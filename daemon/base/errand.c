@@ -8,13 +8,14 @@
 
 #include <stddef.h>
 
-void errand_post(struct errands *errands, struct errand *errand)
+bool errand_post(struct errands *errands, struct errand *errand)
 {
         struct errand *before = __atomic_load_n(&errands->newest, __ATOMIC_RELAXED);
         do
                 errand->next = before;
         while (!__atomic_compare_exchange_n(&errands->newest, &before, errand, true, __ATOMIC_SEQ_CST,
                                             __ATOMIC_RELAXED));
+        return before == NULL;
 }
 
 static struct errand *oldest_first(struct errand *newest)

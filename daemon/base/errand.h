@@ -11,6 +11,8 @@
  *
  * and whoever posts does the same, from the trylock on. So an errand is run at once where nobody has the
  * lock, and by its holder where somebody does; none is forgotten, and none waits for anybody.
+ *
+ * Without a lock they are the stack by which others reach one thread (daemon/base/wake.h).
  */
 #ifndef DAEMON_BASE_ERRAND_H
 #define DAEMON_BASE_ERRAND_H
@@ -28,9 +30,9 @@ struct errands {
         struct errand *newest; /* atomic: a stack */
 };
 
-/* Any thread; not one that is left already. */
-void errand_post(struct errands *errands, struct errand *errand);
-/* With the lock: all that were left by now, the oldest first. */
+/* Any thread; not one that is left already. Whether it is the first since they were last run. */
+bool errand_post(struct errands *errands, struct errand *errand);
+/* With the lock, or on the one thread that ever runs them: all that were left by now, the oldest first. */
 void errands_run(struct errands *errands);
 bool errands_left(const struct errands *errands);
 

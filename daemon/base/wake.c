@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stack that anyone pushes to and the loop takes whole, and an event that tells it of the first.
+ * Errands that anyone leaves and the loop runs, and an event that tells it of the first.
  * There is no lock, and no uv_async_t, which makes the loop spin until the thread that woke it has run
  * again: to be woken often means to take that thread's processor, and the loop would wait for it to get
  * another.
@@ -9,37 +9,18 @@
 
 #include "daemon/base/util.h"
 
-#include <stdatomic.h>
 #include <sys/eventfd.h>
 #include <uv.h>
 
 struct wake {
         uv_poll_t poll;
         int event;
-        _Atomic(struct wake_item *) newest;
+        struct errands posted;
 };
-
-/* The oldest first. */
-static struct wake_item *take_all(struct wake *wake)
-{
-        struct wake_item *item = atomic_exchange_explicit(&wake->newest, NULL, memory_order_acquire), *oldest = NULL;
-        while (item != NULL) {
-                struct wake_item *older = item->next;
-                item->next = oldest;
-                oldest = item;
-                item = older;
-        }
-        return oldest;
-}
 
 void wake_drain(struct wake *wake)
 {
-        for (struct wake_item *item = take_all(wake); item != NULL;) {
-                struct wake_item *next = item->next;
-                item->next = NULL;
-                item->fn(item);
-                item = next;
-        }
+        errands_run(&wake->posted);
 }
 
 /* The event first: whoever posts from here on either is taken now or sets it anew. */
@@ -84,14 +65,9 @@ struct wake *wake_free(struct wake *wake)
         return NULL;
 }
 
-/* Once pushed the item is the loop's, which may have called it, and freed it, before this goes on. */
-void wake_post(struct wake *wake, struct wake_item *item)
+/* Once posted the errand is the loop's, which may have run it, and freed it, before this goes on. */
+void wake_post(struct wake *wake, struct errand *errand)
 {
-        struct wake_item *before = atomic_load_explicit(&wake->newest, memory_order_relaxed);
-        do
-                item->next = before;
-        while (!atomic_compare_exchange_weak_explicit(&wake->newest, &before, item, memory_order_release,
-                                                      memory_order_relaxed));
-        if (before == NULL)
+        if (errand_post(&wake->posted, errand))
                 eventfd_write(wake->event, 1);
 }

@@ -261,7 +261,7 @@ struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned ma
         return started ? pool : work_pool_free(pool);
 }
 
-static void work_done(struct wake_item *item)
+static void work_done(struct errand *item)
 {
         struct work *work = container_of(item, struct work, item);
         work->done(work);
@@ -271,7 +271,7 @@ void work_submit(struct work_pool *pool, uint64_t key, struct work *work, void (
                  void (*done)(struct work *))
 {
         require(!pool->stopping);
-        work->item.fn = work_done;
+        work->item.run = work_done;
         work->run = run;
         work->done = done;
         work->key = key;

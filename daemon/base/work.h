@@ -26,7 +26,7 @@
 struct work_pool;
 
 struct work {
-        struct wake_item item;
+        struct errand item;
         void (*run)(struct work *work);  /* on a pool thread */
         void (*done)(struct work *work); /* on the loop */
         struct work *next;

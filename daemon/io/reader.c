@@ -173,13 +173,13 @@ void reader_give(struct reader *reader, struct ticket *ticket, const struct erro
 
 /* ---- jobs ---- */
 
-static void target_died(struct wake_item *item)
+static void target_died(struct errand *item)
 {
         struct read_target *target = container_of(item, struct read_target, died_item);
         target->died(target);
 }
 
-static void target_idle(struct wake_item *item)
+static void target_idle(struct errand *item)
 {
         struct read_target *target = container_of(item, struct read_target, idle_item);
         target->idle(target);
@@ -252,7 +252,7 @@ static void farewell_run(struct errand *errand)
 
 /* Whoever has the lock may be about to look at the job for the loop's sake: errands are run in turn, so that
  * one more comes after that. */
-static void job_ended(struct wake_item *item)
+static void job_ended(struct errand *item)
 {
         struct read_job *job = container_of(item, struct read_job, item);
         if (__atomic_load_n(&job->asked, __ATOMIC_ACQUIRE) > 0)
@@ -325,12 +325,12 @@ void reader_start(struct reader *reader, struct read_job *job)
         job->stopped = job->over = job->failed = false;
         job->begun_ns = now_ns();
         job->read_ns = 0;
-        job->item.fn = job_ended;
+        job->item.run = job_ended;
         require(job->n_targets > 0 && job->n_targets <= READ_TARGETS);
         for (size_t i = 0; i < job->n_targets; i++) {
                 job->targets[i]->in_flight = 0;
-                job->targets[i]->died_item.fn = target_died;
-                job->targets[i]->idle_item.fn = target_idle;
+                job->targets[i]->died_item.run = target_died;
+                job->targets[i]->idle_item.run = target_idle;
         }
         job->node = reader_job_node(job);
         job->limit = reader->opts.concurrency;

@@ -63,7 +63,7 @@ struct read_target {
         struct error error; /* why it died */
 
         /* private to the reader, under its lock */
-        struct wake_item died_item, idle_item;
+        struct errand died_item, idle_item;
         unsigned in_flight;
 };
 
@@ -90,7 +90,7 @@ struct read_job {
 
         /* private to the reader, under its lock */
         struct list link;
-        struct wake_item item;
+        struct errand item;
         struct share share;
         struct list runs;
         size_t next;                 /* block that nobody has, nor has reserved */

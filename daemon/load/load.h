@@ -100,7 +100,7 @@ struct load_part;
 
 struct sha_step {
         struct work work;
-        struct wake_item item;
+        struct errand item;
         struct load_part *part;
         size_t file, target; /* the target whose bytes are looked at; after the last the file is released */
         struct error error;
@@ -147,7 +147,7 @@ struct load_part {
 
         struct work build;
         struct error build_error;
-        struct wake_item arrived;
+        struct errand arrived;
         bool arrived_posted; /* atomic */
 };
 
@@ -185,7 +185,7 @@ struct load {
 
         struct resolved opened;   /* the source, all of it */
         struct load_watch behind; /* another load that brings what this one wants, too */
-        struct wake_item resume;  /* it has ended */
+        struct errand resume;  /* it has ended */
         struct work step;         /* what is in flight; `pending` counts it and all that parts and targets have */
         struct error step_error;
         unsigned pending, queued, allocating, retries, rounds;

@@ -111,7 +111,7 @@ static void set_numbers(struct load *load)
         }
 }
 
-static void on_resume(struct wake_item *item)
+static void on_resume(struct errand *item)
 {
         struct load *load = container_of(item, struct load, resume);
         if (load_step_home(load))
@@ -123,7 +123,7 @@ static void behind_ended(struct load_watch *watch, struct load *other)
         struct load *load = container_of(watch, struct load, behind);
         (void)other;
         load->pending++;
-        load->resume.fn = on_resume;
+        load->resume.run = on_resume;
         wake_post(load->loads->reader->wake, &load->resume);
 }
 

@@ -35,7 +35,7 @@ static void tell_arrived(struct load_part *part)
                         load->loads->arrived(load->loads, part->targets[i]->generation);
 }
 
-static void on_arrived(struct wake_item *item)
+static void on_arrived(struct errand *item)
 {
         struct load_part *part = container_of(item, struct load_part, arrived);
         __atomic_store_n(&part->arrived_posted, false, __ATOMIC_SEQ_CST);
@@ -97,7 +97,7 @@ static void sha_submit(struct sha_step *step)
         work_submit(load->loads->pool, WORK_LANE_CPU, &step->work, sha_run, sha_done);
 }
 
-static void on_file_whole(struct wake_item *item)
+static void on_file_whole(struct errand *item)
 {
         struct sha_step *step = container_of(item, struct sha_step, item);
         if (!load_ended(step->part->load->state))
@@ -114,7 +114,7 @@ static int sha_init(struct load_part *part, struct error *error)
         if (part->sha == NULL || part->sha_steps == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         for (size_t i = 0; i < n; i++)
-                part->sha_steps[i] = (struct sha_step){.part = part, .file = i, .item = {.fn = on_file_whole}};
+                part->sha_steps[i] = (struct sha_step){.part = part, .file = i, .item = {.run = on_file_whole}};
         return 0;
 }
 
@@ -278,7 +278,7 @@ void part_read(struct load_part *part)
         }
         /* Of what is on the network each load has a limit of its own, which the server's answers set. */
         part->job.storage = part->job.engine == READ_PREAD ? load->lane : 0;
-        part->arrived.fn = on_arrived;
+        part->arrived.run = on_arrived;
         /* Files without a byte to read are whole already. */
         for (size_t i = 0; load->sha256 && i < set->n_objects; i++)
                 if (part->publish.file_left[i] == 0)

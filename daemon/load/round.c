@@ -114,7 +114,7 @@ void load_look_on(struct load *load)
 
 /* ---- the end of one ---- */
 
-static void on_settled(struct wake_item *item)
+static void on_settled(struct errand *item)
 {
         struct load *load = container_of(item, struct load, resume);
         if (!load_step_home(load))
@@ -132,7 +132,7 @@ void load_settle_round(struct load *load)
                 return;
         load->settling = true;
         load->pending++;
-        load->resume.fn = on_settled;
+        load->resume.run = on_settled;
         wake_post(load->loads->reader->wake, &load->resume);
 }
 

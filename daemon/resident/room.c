@@ -304,7 +304,7 @@ static void ask_devices(struct room *room)
 }
 
 /* A change while devices are being asked is looked at when they have answered. */
-static void on_stirred(struct wake_item *item)
+static void on_stirred(struct errand *item)
 {
         struct room *room = container_of(item, struct room, item);
         room->posted = false;
@@ -325,7 +325,7 @@ int room_init(struct room *room, struct resident *resident, struct wake *wake, u
         require(resident->n_devices <= ROOM_DEVICES);
         list_init(&room->queue);
         list_init(&room->answered);
-        room->item.fn = on_stirred;
+        room->item.run = on_stirred;
         room->devices = calloc(resident->n_devices + 1, sizeof(*room->devices));
         if (room->devices == NULL)
                 return STREAMER_ENOMEM;

@@ -56,7 +56,7 @@ struct room {
         struct list answered; /* of those that a pass has answered and that are to be told */
         uint64_t max_blocked;
         struct wake *wake;
-        struct wake_item item;
+        struct errand item;
         struct room_device *devices; /* by number */
         unsigned asking;             /* devices that are being asked for their ceiling */
         bool posted, again;

@@ -123,7 +123,7 @@ void session_defer(struct session *session, struct request *request)
         list_append(&session->server->waiting, &d->in_server);
 }
 
-void deferred_answer(struct wake_item *item)
+void deferred_answer(struct errand *item)
 {
         struct server *server = container_of(item, struct server, answer);
         server->answer_posted = false;

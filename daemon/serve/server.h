@@ -69,7 +69,7 @@ struct server {
         struct list conns;   /* of struct conn */
         struct list waiting; /* of struct deferred: requests that a change may answer */
         struct wake *wake;
-        struct wake_item answer; /* posted: `waiting` is to be looked through */
+        struct errand answer; /* posted: `waiting` is to be looked through */
         bool answer_posted;
         uint64_t n_ops;
         struct users users;

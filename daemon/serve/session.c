@@ -251,7 +251,7 @@ void session_new(struct server *server, int fd)
                 free(session);
                 return;
         }
-        server->answer.fn = deferred_answer;
+        server->answer.run = deferred_answer;
         session->conn->context = session;
         list_append(&server->conns, &session->conn->link);
         server->n_conns++;

@@ -63,7 +63,7 @@ void deferred_free(struct deferred *deferred);
 /* The client is gone: what a worker still holds is freed when it comes home. */
 void deferred_orphan(struct deferred *deferred);
 /* A wake item: looks through all that wait for a change. */
-void deferred_answer(struct wake_item *item);
+void deferred_answer(struct errand *item);
 void deferred_check_deadlines(struct server *server, uint64_t now);
 
 /* ---- answers ---- */
