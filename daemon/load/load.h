@@ -185,7 +185,7 @@ struct load {
 
         struct resolved opened;   /* the source, all of it */
         struct load_watch behind; /* another load that brings what this one wants, too */
-        struct errand resume;  /* it has ended */
+        struct errand resume;     /* it has ended */
         struct work step;         /* what is in flight; `pending` counts it and all that parts and targets have */
         struct error step_error;
         unsigned pending, queued, allocating, retries, rounds;
