@@ -66,6 +66,7 @@ static void row_attach(const struct bench *b, struct bench_daemon *bd, enum row 
         model_add_many(m, "model.layers.weight", n, bytes / n);
         const char *path = bench_file(b, m, name);
         bench_load_keep(bd, path, name);
+        bench_await_ready(bd);
         for (size_t i = 0; i < ATTACHES; i++)
                 us[i] = attach_once(b, bd, name);
         report_row(row, median(us, ATTACHES), 0);
