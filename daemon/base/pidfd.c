@@ -10,13 +10,17 @@
 #include <inttypes.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
 #define NS_PER_S UINT64_C(1000000000)
 /* Fields of /proc/PID/stat between the name in parentheses, which may hold anything, and the start. */
 #define FIELDS_BEFORE_START 19
+/* The file system of pidfds, where each process has an inode of its own. */
+#define PIDFS 0x50494446
 
 uint64_t boot_time_ns(void)
 {
@@ -56,4 +60,13 @@ int pidfd_of_client(int socket, pid_t pid, uint64_t since)
                 return -1;
         }
         return take_fd(&fd);
+}
+
+bool pidfd_same(int a, int b)
+{
+        struct statfs fs;
+        struct stat x, y;
+        if (fstatfs(a, &fs) < 0 || fs.f_type != PIDFS || fstat(a, &x) < 0 || fstat(b, &y) < 0)
+                return false;
+        return x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }

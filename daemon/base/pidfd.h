@@ -19,6 +19,9 @@ uint64_t boot_time_ns(void);
  * descriptor, or -1 with errno: ESRCH where that process is gone, or in a namespace of its own. */
 int pidfd_of_client(int socket, pid_t pid, uint64_t since);
 
+/* Do both stand for one process? False also where the kernel does not tell (before 6.9). */
+bool pidfd_same(int a, int b);
+
 /* Did it begin at this time at the latest? False also where that is not known. `root`: see sysfile.h. */
 bool pid_began_by(const char *root, pid_t pid, uint64_t time);
 

@@ -3,6 +3,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/metric.h"
+#include "daemon/base/pidfd.h"
 #include "daemon/resident/keep.h"
 
 #include <inttypes.h>
@@ -15,12 +16,14 @@ void leases_init(struct leases *leases)
         list_init(&leases->processes);
 }
 
-static struct process *find(struct leases *leases, pid_t pid)
+/* A client of another PID namespace has no pid here: its pidfd alone tells it from others. Where that does
+ * not, each of its leases has a process of its own. */
+static struct process *find(struct leases *leases, pid_t pid, int pidfd)
 {
         list_each (pos, &leases->processes) {
                 struct process *p = container_of(pos, struct process, link);
                 /* A pid is not given to another process while its pidfd has not told of the exit. */
-                if (p->pid == pid && !p->exited)
+                if (!p->exited && p->pid == pid && (pid > 0 || pidfd_same(p->pidfd, pidfd)))
                         return p;
         }
         return NULL;
@@ -29,7 +32,7 @@ static struct process *find(struct leases *leases, pid_t pid)
 struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_t uid, int pidfd)
 {
         cleanup_close int fd = pidfd;
-        struct process *process = find(leases, pid);
+        struct process *process = find(leases, pid, fd);
         if (process != NULL)
                 return process;
         process = calloc(1, sizeof(*process));

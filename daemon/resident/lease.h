@@ -27,7 +27,7 @@ struct keep;
 struct process {
         struct list link; /* in leases->processes */
         struct leases *leases;
-        pid_t pid;
+        pid_t pid; /* 0: in another PID namespace */
         uid_t uid;
         int pidfd; /* readable when the process has exited */
         bool exited, counted;
@@ -67,7 +67,7 @@ struct leases {
 
 void leases_init(struct leases *leases);
 
-/* Takes over pidfd: for a pid already known it is closed. NULL on ENOMEM (pidfd is closed). */
+/* Takes over pidfd: for a process already known it is closed. NULL on ENOMEM (pidfd is closed). */
 struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_t uid, int pidfd);
 
 /* NULL on ENOMEM. `process` may have come without any lease yet; it goes with its last. */

@@ -12,11 +12,14 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define SECOND UINT64_C(1000000000)
 #define STRANGER 4711
+#define PIDFS 0x50494446 /* where pidfds of processes differ, from Linux 6.9 */
 
 static uint64_t ticks_of(uint64_t ns)
 {
@@ -144,6 +147,23 @@ START_TEST(a_number_that_nobody_has_is_no_process)
 }
 END_TEST
 
+START_TEST(descriptors_of_one_process_are_told_from_those_of_others)
+{
+        pid_t first = child(), second = child();
+        int a = must((int)syscall(SYS_pidfd_open, first, 0)), b = must((int)syscall(SYS_pidfd_open, first, 0));
+        int other = must((int)syscall(SYS_pidfd_open, second, 0)), no_process = no_socket();
+        struct statfs fs;
+        must(fstatfs(a, &fs));
+        end_child(first); /* one that is gone is still itself */
+        if (fs.f_type == PIDFS)
+                ck_assert(pidfd_same(a, b));
+        ck_assert(!pidfd_same(a, other));
+        ck_assert(!pidfd_same(a, no_process));
+        ck_assert(!pidfd_same(no_process, no_process));
+        end_child(second);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("pidfd");
@@ -157,5 +177,6 @@ int main(void)
         tcase_add_test(t, without_the_kernels_word_the_process_is_found_by_its_number);
         tcase_add_test(t, a_process_that_began_after_the_connection_is_another);
         tcase_add_test(t, a_number_that_nobody_has_is_no_process);
+        tcase_add_test(t, descriptors_of_one_process_are_told_from_those_of_others);
         return suite_run();
 }
