@@ -13,6 +13,7 @@
 #include "tests/lib/faults.h"
 #include "tests/lib/manager.h"
 #include "tests/lib/nginx.h"
+#include "tests/lib/stalls.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -337,8 +338,10 @@ static void end(void)
 {
         if (suite_short())
                 return;
-        if (!has_ended()) /* then a test has said so */
+        if (!has_ended()) { /* then a test has said so */
+                stalls_print_stage("faults");
                 stage_end();
+        }
         if (url != NULL)
                 nginx_stop(&nginx);
 }

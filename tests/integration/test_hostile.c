@@ -4,6 +4,7 @@
  * None of them may hurt another client, or the daemon.
  */
 #include "tests/lib/stage.h"
+#include "tests/lib/stalls.h"
 #include "tests/lib/storage.h"
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
@@ -34,6 +35,18 @@ static void begin(void)
         files.rlim_cur = files.rlim_max; /* for connections in great number */
         must(setrlimit(RLIMIT_NOFILE, &files));
         stage_begin((const char *const[]){"--config", path, NULL});
+}
+
+static void end(void)
+{
+        stalls_print_stage("hostile clients");
+        stage_end();
+}
+
+/* Whoever is greedy here may leave something behind until its process is gone. */
+static void end_greed(void)
+{
+        stalls_print_stage("greedy clients");
 }
 
 static void open_wire(void)
@@ -345,7 +358,7 @@ END_TEST
 int main(void)
 {
         suite_begin("hostile clients");
-        TCase *messages = suite_group("messages", begin, stage_end, 60);
+        TCase *messages = suite_group("messages", begin, end, 60);
         tcase_add_checked_fixture(messages, open_wire, check_stage);
         tcase_add_test(messages, an_unknown_verb);
         tcase_add_test(messages, a_field_that_the_verb_does_not_have);
@@ -355,7 +368,7 @@ int main(void)
         tcase_add_test(messages, a_name_that_is_no_utf8);
         tcase_add_test(messages, another_verb_before_hello);
         tcase_add_test(messages, a_protocol_version_that_does_not_exist_yet);
-        TCase *frames = suite_group("frames", begin, stage_end, 60);
+        TCase *frames = suite_group("frames", begin, end, 60);
         tcase_add_checked_fixture(frames, open_wire, check_stage);
         tcase_add_test(frames, a_frame_over_the_limit);
         tcase_add_test(frames, a_frame_of_no_bytes);
@@ -365,7 +378,7 @@ int main(void)
         tcase_add_test(frames, half_a_frame_and_no_more);
         tcase_add_test(frames, a_connection_that_never_says_hello);
         tcase_add_test(frames, a_frame_that_comes_byte_by_byte_is_served);
-        TCase *greed = suite_group("greed", begin, NULL, 60);
+        TCase *greed = suite_group("greed", begin, end_greed, 60);
         tcase_add_checked_fixture(greed, open_wire, NULL);
         tcase_add_test(greed, a_client_that_never_reads_its_replies);
         tcase_add_test(greed, a_client_that_attaches_and_never_takes_its_descriptors);

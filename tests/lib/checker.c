@@ -59,7 +59,9 @@ static void finish(struct checker *c, unsigned fds)
                 differ(c, "%" PRIu64 " bytes are left", device_bytes(c, "used"));
         if (count_entries(c, "fd") > fds)
                 differ(c, "%u descriptors, %u at the beginning", count_entries(c, "fd"), fds);
-        note_stall(c);
+        json_t *status = ask(c, "status", NULL);
+        stalls_note(&c->counts->stalls, status);
+        json_decref(status);
         streamer_close(c->client);
         if (daemon_stop(&c->daemon) != 0)
                 daemon_die(&c->daemon, "did not end well");
@@ -86,9 +88,10 @@ void checker_run(const char *folder, uint64_t seed, uint64_t n_steps, struct che
 
 void checker_print(const struct checker_counts *counts)
 {
+        printf("checker:");
 #define X(name) printf(" " #name " %" PRIu64, counts->name);
         CHECKER_COUNTS(X)
 #undef X
-        printf(", longest stall %.1f ms, its own %.1f ms\n", (double)counts->stall_ns / 1e6,
-               (double)counts->own_stall_ns / 1e6);
+        printf("\n");
+        stalls_print(&counts->stalls, "checker");
 }

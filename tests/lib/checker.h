@@ -10,7 +10,7 @@
 #ifndef TESTS_LIB_CHECKER_H
 #define TESTS_LIB_CHECKER_H
 
-#include "tests/lib/daemon.h"
+#include "tests/lib/stalls.h"
 
 #include <stdint.h>
 
@@ -25,7 +25,7 @@ struct checker_counts {
 #define X(name) uint64_t name;
         CHECKER_COUNTS(X)
 #undef X
-        uint64_t stall_ns, own_stall_ns; /* the loop's longest, and without what it had no processor for */
+        struct stalls stalls;
 };
 
 /* Takes `steps` steps from `seed` against a daemon of its own in `folder`, then takes everything back
@@ -33,7 +33,7 @@ struct checker_counts {
  * step where the two differ. */
 void checker_run(const char *folder, uint64_t seed, uint64_t steps, struct checker_counts *counts);
 
-/* " steps 1000 attaches 301 ..., longest stall 1.2 ms, its own 0.3 ms" on one line. */
+/* "checker: steps 1000 attaches 301 ..." on one line, and on another how long the loop stood. */
 void checker_print(const struct checker_counts *counts);
 
 #endif

@@ -56,14 +56,6 @@ uint64_t device_bytes(struct checker *c, const char *which)
         return bytes;
 }
 
-void note_stall(struct checker *c)
-{
-        json_t *status = ask(c, "status", NULL), *loop = json_object_get(status, "loop");
-        c->counts->stall_ns = json_number(loop, "longest_ns");
-        c->counts->own_stall_ns = json_number(loop, "longest_own_ns");
-        json_decref(status);
-}
-
 /* ---- the model of it ---- */
 
 struct gen *find_gen(struct checker *c, uint64_t n)

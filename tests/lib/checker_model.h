@@ -60,7 +60,6 @@ const char *name_of(unsigned n);
 
 json_t *ask(struct checker *c, const char *verb, const char *args);
 uint64_t device_bytes(struct checker *c, const char *which); /* "used", "quarantined" */
-void note_stall(struct checker *c);                          /* into the counts */
 
 /* ---- the model ---- */
 

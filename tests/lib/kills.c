@@ -33,6 +33,7 @@ struct history {
 
 struct shared {
         struct history names[NAMES];
+        struct stalls stalls;
         uint64_t next_version;
 };
 
@@ -161,6 +162,21 @@ static void do_attach(streamer_client *c, unsigned i)
                 streamer_detach(lease);
 }
 
+/* The daemon is killed soon, and how long its loop has stood is known to nobody else. */
+static void do_status(struct kills *k, streamer_client *c)
+{
+        char *reply = NULL;
+        int r = streamer_call(c, "status", NULL, &reply);
+
+        check_gone(r);
+        if (r)
+                die("status: %s (%s)", streamer_strerror(r), streamer_last_error(c));
+        json_t *status = json_loads(reply, 0, NULL);
+        stalls_note(&k->shared->stalls, status);
+        json_decref(status);
+        free(reply);
+}
+
 static _Noreturn void change(struct kills *k)
 {
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = k->m.d.socket};
@@ -176,8 +192,10 @@ static _Noreturn void change(struct kills *k)
                         do_load(k, c, i);
                 else if (dice < 8)
                         do_unload(k, c, i);
-                else
+                else if (dice < 9)
                         do_attach(c, i);
+                else
+                        do_status(k, c);
         }
 }
 
@@ -253,6 +271,7 @@ static void look_at_lease(struct kills *k)
 static void look(struct kills *k)
 {
         client_ok(k->client, streamer_call(k->client, "ping", NULL, NULL), "ping");
+        stalls_ask(&k->shared->stalls, k->client);
         look_at_pinned(k);
         look_at_lease(k);
         for (unsigned i = 0; i < NAMES; i++)
@@ -354,6 +373,7 @@ void kills_run(const char *folder, uint64_t seed, unsigned kills, struct kills_c
                 round_of(&k);
         }
         unload_all(&k);
+        counts->stalls = k.shared->stalls;
         die_hook = outer_hook;
         streamer_close(k.client);
         manager_deinit(&k.m);

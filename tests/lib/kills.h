@@ -15,12 +15,13 @@
 #ifndef TESTS_LIB_KILLS_H
 #define TESTS_LIB_KILLS_H
 
-#include <stdint.h>
+#include "tests/lib/stalls.h"
 
 struct kills_counts {
         unsigned kills, early;       /* early: while it started */
         unsigned there, older, gone; /* names found: at the last state told, at an earlier one, not there */
         unsigned held, lost;         /* leases */
+        struct stalls stalls;        /* of all these daemons' loops */
 };
 
 /* In this folder. Fails with seed and round in the text. */

@@ -21,7 +21,6 @@ int main(void)
         fflush(stdout);
         alarm((unsigned)env_number("CHECKER_SECONDS", 1800));
         checker_run(folder, seed, steps, &counts);
-        printf("checker:");
         checker_print(&counts);
         folder_remove(folder);
         if (5 * counts.attaches < counts.steps || 20 * counts.kills < counts.steps) {

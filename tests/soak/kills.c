@@ -25,6 +25,7 @@ int main(void)
         printf("kills: %u, %u of them while it started; names: %u as last told, %u as before that, %u not there; "
                "leases: %u held, %u lost\n",
                counts.kills, counts.early, counts.there, counts.older, counts.gone, counts.held, counts.lost);
+        stalls_print(&counts.stalls, "kills");
         folder_remove(folder);
         return EXIT_SUCCESS;
 }

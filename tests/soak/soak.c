@@ -9,6 +9,7 @@
  * SOAK_SEED repeats the choices, though not their timing.
  */
 #include "tests/lib/stage.h"
+#include "tests/lib/stalls.h"
 #include "tests/lib/storage.h"
 #include "tests/lib/suite.h"
 
@@ -309,16 +310,6 @@ static bool descriptors_are_back(void *before)
         return process_fds(stage.pid) <= *(unsigned *)before;
 }
 
-static void print_loop(streamer_client *c)
-{
-        json_t *status = client_call(c, "status", NULL), *loop = json_object_get(status, "loop");
-        json_t *longest = json_object_get(loop, "longest_ns"), *own = json_object_get(loop, "longest_own_ns");
-        ck_assert(json_is_integer(longest) && json_is_integer(own));
-        printf("soak: longest stall %.1f ms, %.1f ms without the time that the loop had no processor\n",
-               (double)json_integer_value(longest) / 1e6, (double)json_integer_value(own) / 1e6);
-        json_decref(status);
-}
-
 static void print_counts(uint64_t seconds, uint64_t half_way, uint64_t end)
 {
         printf("soak: seed %ju, %ju s, memory %.1f MiB half way, %.1f MiB at the end\n", (uintmax_t)seed,
@@ -350,7 +341,7 @@ START_TEST(a_daemon_under_random_load_gives_all_back)
                         memory = process_memory(stage.pid);
         }
         print_counts(seconds, memory, process_memory(stage.pid));
-        print_loop(c);
+        stalls_print_stage("soak");
         /* A sanitizer keeps what is freed. */
         if (!suite_short())
                 ck_assert_uint_le(process_memory(stage.pid), memory + MEMORY_GROWTH);
