@@ -50,6 +50,7 @@ const struct http_opts *http_opts(const struct http *http);
 struct http_headers {
         char *lines[HTTP_HEADERS_MAX]; /* "Name: value" */
         size_t n;
+        uint64_t by; /* whose they are, as authorize() numbers them */
 };
 
 /* Refuses (STREAMER_EINVAL) control characters, and more than there may be. */
@@ -82,7 +83,8 @@ struct http_answer {
         uint64_t total; /* size of the whole object, UINT64_MAX where it was not told */
         char *body;     /* NUL-terminated */
         size_t body_len;
-        char *led; /* URL that redirects led to, NULL if there were none */
+        char *led;   /* URL that redirects led to, NULL if there were none */
+        uint64_t by; /* for refused(): of the headers that authorize() added */
 };
 void http_answer_deinit(struct http_answer *answer); /* accepts a zeroed one */
 

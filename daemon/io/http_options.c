@@ -53,6 +53,7 @@ static int add_access(struct http_transfer *t, bool *ok)
         if (r->access != NULL && r->access->ops->authorize != NULL)
                 e = r->access->ops->authorize(r->access, r, &more, &t->error);
         add_lines(t, &more, ok);
+        t->by = more.by;
         http_headers_deinit(&more);
         return e;
 }

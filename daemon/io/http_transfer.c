@@ -318,6 +318,7 @@ int http_transfer_refused(struct http_transfer *t)
         struct http_access *access = t->request.access;
         if (access == NULL || access->ops->refused == NULL || !http_transfer_same_origin(t))
                 return 0;
+        t->answer.by = t->by;
         return access->ops->refused(access, &t->request, &t->answer, &t->error);
 }
 

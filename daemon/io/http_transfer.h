@@ -46,7 +46,8 @@ struct http_transfer {
         void *easy; /* CURL */
         int socket; /* that it waits to read from; -1 */
         struct curl_slist *lines;
-        char *url; /* asked at present */
+        uint64_t by; /* whose lines */
+        char *url;   /* asked at present */
         char reason[256];
         uint64_t start_ns, skip, expect;
         bool in_multi, accepted, redirected, paused, enough, judged, stalled;

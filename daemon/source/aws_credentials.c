@@ -36,7 +36,7 @@ struct aws_credentials {
 
         struct aws_keys keys;            /* access NULL: none yet */
         time_t due;                      /* 0: never */
-        char *refused;                   /* access id that the store would not have, when it was fetched anew */
+        uint64_t refused;                /* number of those that the store would not have; 0: none yet */
         struct error error;              /* of the last fetch */
         uint64_t retry_at, pause, since; /* since: fetching began */
 };
@@ -123,11 +123,8 @@ static void take_fetched(struct aws_credentials *c, struct aws_keys *keys, const
                 log_warn("credentials: %s", error->text);
                 return;
         }
-        /* The same ones again cannot help where the store would not have them. */
-        if (!same_keys(&c->keys, keys)) {
-                free(c->refused);
-                c->refused = NULL;
-        }
+        /* The same ones again keep their number: they cannot help where the store would not have them. */
+        keys->number = c->keys.number + (same_keys(&c->keys, keys) ? 0 : 1);
         aws_keys_deinit(&c->keys);
         c->keys = *keys;
         *keys = (struct aws_keys){.access = NULL};
@@ -190,7 +187,7 @@ int aws_credentials_get(struct aws_credentials *c, struct aws_keys *keys, struct
         pthread_mutex_lock(&c->mutex);
         time_t now = time(NULL);
         bool have = c->keys.access != NULL && (c->keys.expires == 0 || now < c->keys.expires);
-        if (c->fetching && c->refused != NULL && have && strcmp(c->refused, c->keys.access) == 0)
+        if (c->fetching && c->refused == c->keys.number)
                 have = false;
         if (!have || (c->due != 0 && now >= c->due))
                 fetch(c);
@@ -199,19 +196,16 @@ int aws_credentials_get(struct aws_credentials *c, struct aws_keys *keys, struct
         return r;
 }
 
-bool aws_credentials_refused(struct aws_credentials *c, const char *access)
+/* Requests that were under way with older keys are refused later than the first. */
+bool aws_credentials_refused(struct aws_credentials *c, uint64_t number)
 {
         pthread_mutex_lock(&c->mutex);
-        bool current = c->keys.access != NULL && strcmp(c->keys.access, access) == 0;
-        bool again = !current;
-        if (current && (c->refused == NULL || strcmp(c->refused, access) != 0)) {
-                free(c->refused);
-                c->refused = strdup(access);
+        bool again = number != c->keys.number || c->fetching;
+        if (number == c->keys.number && c->refused != number) {
+                c->refused = number;
                 c->due = 1;
-                again = c->refused != NULL;
+                again = true;
                 fetch(c);
-        } else if (current) {
-                again = c->fetching;
         }
         pthread_mutex_unlock(&c->mutex);
         return again;
@@ -271,7 +265,6 @@ struct aws_credentials *aws_credentials_free(struct aws_credentials *c)
         secret_free(c->secret);
         secret_free(c->token);
         free(c->profile);
-        free(c->refused);
         pthread_mutex_destroy(&c->mutex);
         free(c);
         return NULL;

@@ -35,7 +35,7 @@ struct aws_credentials *aws_credentials_free(struct aws_credentials *credentials
  * none to be had, and other errors. */
 int aws_credentials_get(struct aws_credentials *credentials, struct aws_keys *keys, struct error *error);
 
-/* The store says that the keys of this access id have expired. True if there are others, or may be soon. */
-bool aws_credentials_refused(struct aws_credentials *credentials, const char *access);
+/* The store says that the keys of this number have expired. True if there are others, or may be soon. */
+bool aws_credentials_refused(struct aws_credentials *credentials, uint64_t number);
 
 #endif

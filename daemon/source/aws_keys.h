@@ -8,13 +8,15 @@
 #include "daemon/base/error.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <time.h>
 
 struct aws_keys {
         char *access, *secret;
-        char *token;    /* NULL: of no session */
-        char *from;     /* where they came from, for messages; no secret */
-        time_t expires; /* 0: never */
+        char *token;     /* NULL: of no session */
+        char *from;      /* where they came from, for messages; no secret */
+        time_t expires;  /* 0: never */
+        uint64_t number; /* another for other keys, where they come of aws_credentials_get() */
 };
 
 /* Copies; `token` may be NULL or "". STREAMER_ENOMEM. */

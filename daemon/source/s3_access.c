@@ -25,7 +25,7 @@ struct s3_access {
         const struct s3_site *site;
         pthread_mutex_t mutex;
         char region[S3_REGION], moved[S3_REGION];
-        char *key, *from; /* access id of the last request, and where it came from */
+        char *from; /* where the keys of the last request came from */
 };
 
 /* ---- authorize ---- */
@@ -95,10 +95,8 @@ static int sign(const struct s3_access *a, const struct http_request *request, c
 static void remember(struct s3_access *a, const struct aws_keys *keys)
 {
         pthread_mutex_lock(&a->mutex);
-        if (a->key == NULL || strcmp(a->key, keys->access) != 0) {
-                free(a->key);
+        if (a->from == NULL || strcmp(a->from, keys->from) != 0) {
                 free(a->from);
-                a->key = strdup(keys->access);
                 a->from = strdup(keys->from);
         }
         pthread_mutex_unlock(&a->mutex);
@@ -115,6 +113,7 @@ static int authorize(struct http_access *access, const struct http_request *requ
         if (r != 0)
                 return r;
         r = sign(a, request, &keys, more, error);
+        more->by = keys.number;
         remember(a, &keys);
         aws_keys_deinit(&keys);
         return r;
@@ -155,19 +154,14 @@ static bool note_move(struct s3_access *a, int status, const struct s3_fault *fa
         return true;
 }
 
-static bool keys_expired(struct s3_access *a, const struct s3_fault *fault)
+static bool keys_expired(struct s3_access *a, const struct http_answer *answer, const struct s3_fault *fault)
 {
         static const char *const codes[] = {"ExpiredToken",         "ExpiredTokenException", "InvalidToken",
                                             "TokenRefreshRequired", "InvalidAccessKeyId",    "RequestExpired"};
         bool expired = false;
         for (size_t i = 0; i < ARRAY_SIZE(codes); i++)
                 expired |= strcmp(fault->code, codes[i]) == 0;
-        if (!expired || a->site->credentials == NULL)
-                return false;
-        pthread_mutex_lock(&a->mutex);
-        cleanup_free char *key = a->key != NULL ? strdup(a->key) : NULL;
-        pthread_mutex_unlock(&a->mutex);
-        return key != NULL && aws_credentials_refused(a->site->credentials, key);
+        return expired && a->site->credentials != NULL && aws_credentials_refused(a->site->credentials, answer->by);
 }
 
 static int say(struct s3_access *a, const struct http_request *request, int status, const struct s3_fault *fault,
@@ -198,7 +192,7 @@ static int refused(struct http_access *access, const struct http_request *reques
         if (note_move(a, answer->status, &fault))
                 return error_set(error, STREAMER_EFAILED, "the bucket is in region %s, not in %s (%s)", fault.region,
                                  a->region, request->shown);
-        return keys_expired(a, &fault) ? 1 : say(a, request, answer->status, &fault, error);
+        return keys_expired(a, answer, &fault) ? 1 : say(a, request, answer->status, &fault, error);
 }
 
 /* ---- lifecycle ---- */
@@ -207,7 +201,6 @@ static void access_free(struct http_access *access)
 {
         struct s3_access *a = container_of(access, struct s3_access, http);
         pthread_mutex_destroy(&a->mutex);
-        free(a->key);
         free(a->from);
         free(a);
 }

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Signing, and what is made of a store's refusals. Keys are in a file, which is read again when the store
+ * would not have them.
+ */
+#include "tests/lib/suite.h"
+
+#include "daemon/base/log.h"
+#include "daemon/source/s3_access.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static struct aws_credentials *credentials;
+static struct s3_site site;
+static struct s3_access *access_;
+static struct error error;
+
+static void write_key(const char *id)
+{
+        file_write(suite_path("id-%d", (int)getpid()), id, strlen(id));
+}
+
+static void begin(void)
+{
+        char *id = format_text("file:%s", suite_path("id-%d", (int)getpid()));
+        log_init(LOG_LEVEL_ERROR);
+        write_key("K1");
+        ck_assert_int_eq(aws_credentials_new(&credentials,
+                                             &(struct aws_credentials_opts){.access = id, .secret = "thesecret"},
+                                             &error),
+                         0);
+        site = (struct s3_site){.credentials = credentials};
+        access_ = s3_access_new(&site, "here");
+}
+
+static void end(void)
+{
+        s3_access_unref(access_);
+        aws_credentials_free(credentials);
+}
+
+/* ---- requests ---- */
+
+static const struct http_request request = {.url = "https://b.host/key", .shown = "s3://b/key"};
+
+/* The headers of a try. */
+static struct http_headers authorized(const char *access_key)
+{
+        struct http_headers headers = {.n = 0};
+        struct http_access *http = s3_access_http(access_);
+        int r;
+        while ((r = http->ops->authorize(http, &request, &headers, &error)) == 1)
+                usleep(1000); /* the pause between two questions, no more */
+        ck_assert_msg(r == 0, "%s", error.text);
+        const char *authorization = http_headers_find(&headers, "Authorization");
+        ck_assert_ptr_nonnull(strstr(authorization, format_text("Credential=%s/", access_key)));
+        return headers;
+}
+
+static uint64_t signed_by(const char *access_key)
+{
+        struct http_headers headers = authorized(access_key);
+        uint64_t by = headers.by;
+        http_headers_deinit(&headers);
+        return by;
+}
+
+static int refused(uint64_t by, int status, const char *code)
+{
+        struct http_access *http = s3_access_http(access_);
+        struct http_answer answer = {
+                .status = status,
+                .by = by,
+                .body = format_text("<Error><Code>%s</Code><RequestId>R1</RequestId></Error>", code)};
+        answer.body_len = strlen(answer.body);
+        return http->ops->refused(http, &request, &answer, &error);
+}
+
+/* ---- keys that expire ---- */
+
+START_TEST(late_refusals_of_old_keys_are_not_blamed_on_the_new_ones)
+{
+        uint64_t old = signed_by("K1");
+        write_key("K2");
+        ck_assert_int_eq(refused(old, 403, "ExpiredToken"), 1);
+        for (int late = 0; late < 3; late++) {
+                ck_assert_uint_ne(signed_by("K2"), old);
+                ck_assert_int_eq(refused(old, 403, "ExpiredToken"), 1);
+        }
+}
+END_TEST
+
+START_TEST(keys_that_are_the_same_when_read_again_are_refused_in_words)
+{
+        ck_assert_int_eq(refused(signed_by("K1"), 403, "InvalidAccessKeyId"), 1);
+        ck_assert_int_eq(refused(signed_by("K1"), 403, "InvalidAccessKeyId"), STREAMER_EPERM);
+        ck_assert_str_eq(error.text, "the store answers 403 InvalidAccessKeyId (s3://b/key, request R1, "
+                                     "credentials from settings)");
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("s3_access");
+        TCase *expiry = suite_group("keys that expire", NULL, NULL, 30);
+        tcase_add_checked_fixture(expiry, begin, end);
+        tcase_add_test(expiry, late_refusals_of_old_keys_are_not_blamed_on_the_new_ones);
+        tcase_add_test(expiry, keys_that_are_the_same_when_read_again_are_refused_in_words);
+        return suite_run();
+}
