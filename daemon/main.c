@@ -109,6 +109,7 @@ static struct server_limits limits_of(const struct config_limits *l)
                 .per_uid = {[USER_CONNECTIONS] = l->connections_per_uid,
                             [USER_LEASES] = l->leases_per_uid,
                             [USER_LOADS] = l->loads_per_uid,
+                            [USER_MODELS] = l->models_per_uid,
                             [USER_BYTES] = l->bytes_per_uid},
                 .leases_per_client = l->leases_per_client,
                 .requests_per_client = l->requests_per_client,

@@ -22,6 +22,7 @@
         X(CONNECTIONS, "connections", "connections") \
         X(LEASES,      "leases",      "leases") \
         X(LOADS,       "loads",       "loads under way") \
+        X(MODELS,      "models",      "models and further names") \
         X(BYTES,       "bytes",       "bytes of models it loaded")
 // clang-format on
 

@@ -44,6 +44,7 @@ void config_init(struct config *config)
                                 .connections_per_uid = 4096,
                                 .leases_per_uid = 16384,
                                 .loads_per_uid = 32,
+                                .models_per_uid = 1024,
                                 .leases_per_client = 4096,
                                 .loads = 64,
                                 .queued = 16,

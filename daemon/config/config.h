@@ -44,6 +44,7 @@ struct config_limits {
         uint64_t connections_per_uid; /* 4096 */
         uint64_t leases_per_uid;      /* 16384; root and the daemon's own uid are exempt from all of these */
         uint64_t loads_per_uid;       /* 32 running or waiting */
+        uint64_t models_per_uid;      /* 1024 on each device, and further names of them */
         uint64_t bytes_per_uid;       /* 0 (any amount): of models that are resident or loading for it */
         uint64_t leases_per_client;   /* 4096: one connection's */
         uint64_t loads;               /* 64 running or waiting */

@@ -28,6 +28,7 @@ const struct setting settings[] = {
         {"limits.connections_per_uid",  NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.connections_per_uid), 1,      1000000,   1},
         {"limits.leases_per_uid",       NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.leases_per_uid),      1,      10000000,  1},
         {"limits.loads_per_uid",        NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.loads_per_uid),       1,      4096,      1},
+        {"limits.models_per_uid",       NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.models_per_uid),      1,      65536,     1},
         {"limits.bytes_per_uid",        NULL,           NULL,                   SETTING_SIZE,     FIELD(limits.bytes_per_uid),       0,      GiB << 20, 1},
         {"limits.leases_per_client",    NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.leases_per_client),   1,      1000000,   1},
         {"limits.loads",                NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.loads),               1,      4096,      1},

@@ -99,14 +99,25 @@ static void let_go_of_shared(struct load *load)
         }
 }
 
-/* Device memory is charged to who asked for it, until it is free again. */
-static int charge_user(struct load_target *target, uint64_t bytes, struct error *error)
+int load_charge_user(const struct load *load, struct user_charge *charge, enum user_slot slot, uint64_t amount,
+                     struct error *error)
 {
-        const struct load *load = target->load;
         if (load->users == NULL)
                 return 0;
-        return user_charge(load->users, load->caller.uid, &target->generation->user_charge, USER_BYTES, bytes,
-                           &load->limits, error);
+        return user_charge(load->users, load->caller.uid, charge, slot, amount, &load->limits, error);
+}
+
+/* A model, until it is gone, and its device memory, until that is free again, are charged to who asked for
+ * them. A load that asks once more has the first already. */
+static int charge_user(struct load_target *target, struct error *error)
+{
+        struct generation *g = target->generation;
+        int r = 0;
+        if (g->model_charge.user == NULL)
+                r = load_charge_user(target->load, &g->model_charge, USER_MODELS, 1, error);
+        if (r == 0)
+                r = load_charge_user(target->load, &g->user_charge, USER_BYTES, target_needs(target), error);
+        return r;
 }
 
 void load_admit(struct load *load)
@@ -124,7 +135,7 @@ void load_admit(struct load *load)
                 struct error error = {0};
                 if (!target_lives(t))
                         continue;
-                if (charge_user(t, target_needs(t), &error) < 0) {
+                if (charge_user(t, &error) < 0) {
                         refuse(t, &error);
                         continue;
                 }

@@ -53,17 +53,28 @@ static bool ranks_agree(const struct load *load, struct generation *const *same)
         return true;
 }
 
+static int add_name(const struct load *load, struct generation *same, struct error *error)
+{
+        struct user_charge charge = {.user = NULL};
+        if (generation_has_name(same, load->name))
+                return 0;
+        int r = load_charge_user(load, &charge, USER_MODELS, 1, error);
+        if (r == 0 && generation_add_name(same, load->name, &charge) < 0)
+                r = error_set(error, STREAMER_ENOMEM, "no memory");
+        user_discharge(&charge);
+        return r;
+}
+
 static void share(struct load_target *target, struct generation *same, bool serves)
 {
         struct load *load = target->load;
         struct generation *mine = target->generation;
         struct error error = {0};
-        bool named = generation_has_name(same, load->name) || generation_add_name(same, load->name) == 0;
+        int r = add_name(load, same, &error);
         target->generation = NULL;
         generation_discard(mine);
         generation_unpin(mine);
-        if (!named) {
-                error_set(&error, STREAMER_ENOMEM, "no memory");
+        if (r < 0) {
                 load_end(load, LOAD_FAILED, &error);
                 return;
         }

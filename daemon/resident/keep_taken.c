@@ -147,8 +147,8 @@ static void take_names(struct kept *kept)
                 if (row->model != kept->id)
                         continue;
                 const struct generation *other = resident_on(g->resident, row->text, GENERATION_READY, g->device);
-                bool mine =
-                        other == NULL && (generation_has_name(g, row->text) || generation_add_name(g, row->text) == 0);
+                bool mine = other == NULL &&
+                            (generation_has_name(g, row->text) || generation_add_name(g, row->text, NULL) == 0);
                 if (mine)
                         take_wish(g, &row->wish);
                 if (!mine || kept_add_name(kept, row) < 0)
@@ -186,7 +186,9 @@ static int charge(struct keep *keep, struct generation *g, uint64_t bytes, struc
 {
         struct users *users = keep->leases->users;
         int r = generation_charge(g, bytes, error);
-        if (r == 0 && users != NULL && user_charge_again(users, g->loaded_by, &g->user_charge, USER_BYTES, bytes) < 0)
+        if (r == 0 && users != NULL &&
+            (user_charge_again(users, g->loaded_by, &g->user_charge, USER_BYTES, bytes) < 0 ||
+             user_charge_again(users, g->loaded_by, &g->model_charge, USER_MODELS, 1) < 0))
                 r = error_set(error, STREAMER_ENOMEM, "no memory");
         return r;
 }

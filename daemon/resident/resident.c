@@ -69,24 +69,34 @@ void generation_changed(struct generation *generation)
         room_stir(resident->room);
 }
 
-int generation_add_name(struct generation *generation, const char *name)
+int generation_add_name(struct generation *generation, const char *name, struct user_charge *charge)
 {
-        struct model_name *n = malloc(sizeof(*n) + strlen(name) + 1);
+        struct model_name *n = calloc(1, sizeof(*n) + strlen(name) + 1);
         if (n == NULL)
                 return STREAMER_ENOMEM;
         strcpy(n->text, name);
+        if (charge != NULL) {
+                n->charge = *charge;
+                *charge = (struct user_charge){.user = NULL};
+        }
         list_append(&generation->names, &n->link);
         return 0;
 }
 
+static void name_free(struct model_name *name)
+{
+        list_remove(&name->link);
+        user_discharge(&name->charge);
+        free(name);
+}
+
 static struct generation *generation_free(struct generation *generation)
 {
-        list_each_safe (pos, &generation->names) {
-                list_remove(pos);
-                free(container_of(pos, struct model_name, link));
-        }
+        list_each_safe (pos, &generation->names)
+                name_free(container_of(pos, struct model_name, link));
         list_remove(&generation->link);
         user_discharge(&generation->user_charge);
+        user_discharge(&generation->model_charge);
         origin_deinit(&generation->origin);
         free(generation->source);
         free(generation->last_name);
@@ -110,7 +120,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         list_init(&g->leases);
         g->source = strdup(source);
         g->last_name = strdup(name);
-        if (g->source == NULL || g->last_name == NULL || generation_add_name(g, name) < 0)
+        if (g->source == NULL || g->last_name == NULL || generation_add_name(g, name, NULL) < 0)
                 return generation_free(g);
         list_append(&resident->generations, &g->link);
         return g;
@@ -244,13 +254,12 @@ static void remove_name(struct generation *generation, const char *name)
                 struct model_name *n = container_of(pos, struct model_name, link);
                 if (strcmp(n->text, name) != 0)
                         continue;
-                list_remove(&n->link);
                 char *last = strdup(n->text);
                 if (last != NULL) {
                         free(generation->last_name);
                         generation->last_name = last;
                 }
-                free(n);
+                name_free(n);
                 return; /* `name` may have been this one's own */
         }
 }
@@ -375,6 +384,7 @@ void generation_fail(struct generation *generation, const struct error *error)
         generation->state = GENERATION_FAILED;
         generation->dropped_ns = now_ns();
         generation->error = *error;
+        user_discharge(&generation->model_charge); /* of those `failed_kept` is the limit */
         generation_changed(generation);
         generation_settle(generation);
         forget_failures(resident);

@@ -46,7 +46,8 @@ enum generation_state {
 const char *generation_state_name(enum generation_state state);
 
 struct model_name {
-        struct list link; /* in generation->names */
+        struct list link;          /* in generation->names */
+        struct user_charge charge; /* of a further name, to who gave it */
         char text[];
 };
 
@@ -73,8 +74,9 @@ struct generation {
         struct source_identity identity;
         uid_t loaded_by;
         struct origin origin;
-        struct user_charge user_charge; /* its bytes, to who loaded it */
-        unsigned priority;              /* PROTO_PRIORITY_MAX: the most; lower is evicted first */
+        struct user_charge user_charge;  /* its bytes, to who loaded it */
+        struct user_charge model_charge; /* that it is there */
+        unsigned priority;               /* PROTO_PRIORITY_MAX: the most; lower is evicted first */
         bool probe; /* the daemon's own (source/probe.h): nothing gives way to it, nothing of it is kept */
         bool has_identity, verified; /* verified: files matched published SHA-256 digests */
 
@@ -201,7 +203,8 @@ void generation_discard(struct generation *generation);
 /* Something about it changed that its own calls do not tell of (a name came to it). */
 void generation_changed(struct generation *generation);
 
-int generation_add_name(struct generation *generation, const char *name); /* STREAMER_ENOMEM */
+/* Takes over what the name is charged with; NULL: nothing. STREAMER_ENOMEM, and nothing is taken over. */
+int generation_add_name(struct generation *generation, const char *name, struct user_charge *charge);
 /* Takes a name away; the last one gone, the generation drains, or goes if it had failed. */
 void generation_drop_name(struct generation *generation, const char *name);
 

@@ -27,7 +27,7 @@ static void begin(void)
         char *text = format_text("devices:\n  - host=256MiB\nroots: [%s]\naccess:\n  roles:\n"
                                  "    - {role: attach, users: %d}\n"
                                  "    - {role: load, users: %d, roots: [%s/team], buckets: [], connections: 4,\n"
-                                 "       leases: 2, loads: 1, bytes: 4MiB}\n"
+                                 "       leases: 2, loads: 1, models: 2, bytes: 4MiB}\n"
                                  "    - {role: load, users: %d}\n"
                                  "    - {role: admin, users: %d}\n",
                                  root, VIEWER, TRAINER, root, OTHER, BOSS);
@@ -227,6 +227,28 @@ START_TEST(bytes_of_a_user_are_limited)
 }
 END_TEST
 
+START_TEST(models_and_further_names_of_a_user_are_limited_and_come_back)
+{
+        ROOT_ONLY();
+        static const char says[] = "uid 60102 has 2 of 2 models and further names (access.roles[1], ";
+        char *broken = stage_path("team/broken.safetensors");
+        file_write(broken, "broken", 6);
+        ck_assert_int_ne(load_as(TRAINER, broken, "broken", NULL), 0); /* one that failed is no model */
+        ck_assert_int_eq(load_as(TRAINER, team, "one", NULL), 0);
+        ck_assert_int_eq(load_as(TRAINER, team, "two", NULL), 0);
+        ck_assert_int_eq(load_as(TRAINER, team, "three", says), STREAMER_ELIMIT);
+        ck_assert_int_eq(load_as(TRAINER, team, "two", NULL), 0); /* it is there */
+        unload("two");
+        char *other = stage_write(model_mixed(5, 1 << 18), "team/other.safetensors");
+        ck_assert_int_eq(load_as(TRAINER, other, "other", NULL), 0);
+        ck_assert_int_eq(load_as(TRAINER, team, "three", says), STREAMER_ELIMIT);
+        unload("one");
+        unload("other");
+        ck_assert_int_eq(load_as(TRAINER, team, "three", NULL), 0);
+        unload("three");
+}
+END_TEST
+
 static int do_lease_three(void)
 {
         streamer_client *c = client_open(&stage);
@@ -310,6 +332,7 @@ int main(void)
         tcase_add_test(roles, a_source_elsewhere_is_denied_by_the_rule);
         tcase_add_test(roles, a_link_does_not_lead_out_of_the_rules_roots);
         tcase_add_test(roles, bytes_of_a_user_are_limited);
+        tcase_add_test(roles, models_and_further_names_of_a_user_are_limited_and_come_back);
         tcase_add_test(roles, leases_of_a_user_are_limited_and_come_back);
         tcase_add_test(roles, connections_of_a_user_are_limited_and_nobody_elses);
         tcase_add_test(roles, whoami_shows_rule_limits_and_holdings);

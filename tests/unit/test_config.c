@@ -96,7 +96,7 @@ START_TEST(every_key_is_read)
                       "io: {concurrency: 4, block_size: 2MiB, memory_limit: 64MiB, stall: 5s}\n"
                       "limits:\n"
                       "  connections: 1\n  connections_per_uid: 2\n  leases_per_uid: 21\n  loads_per_uid: 22\n"
-                      "  bytes_per_uid: 23\n  leases_per_client: 3\n  loads: 4\n"
+                      "  models_per_uid: 24\n  bytes_per_uid: 23\n  leases_per_client: 3\n  loads: 4\n"
                       "  queued: 44\n  requests_per_client: 5\n  output_per_client: 6MiB\n  fds_in_flight: 700\n"
                       "  fds_per_client: 800\n  frame_timeout: 9s\n  preload_loads: 10\n"
                       "  preload_retry: 11ms\n  failed_kept: 0\n"
@@ -117,7 +117,7 @@ START_TEST(every_key_is_read)
         ck_assert_uint_eq(config.io.memory_limit, 64 * MiB);
         ck_assert_uint_eq(config.io.stall_ns, UINT64_C(5000000000));
         const struct config_limits want = {
-                1, 2, 21, 22, 23, 3, 4, 44, 5, 6 * MiB, 700, 800, UINT64_C(9000000000), 10, 11000000, 0};
+                1, 2, 21, 22, 24, 23, 3, 4, 44, 5, 6 * MiB, 700, 800, UINT64_C(9000000000), 10, 11000000, 0};
         ck_assert_mem_eq(&config.limits, &want, sizeof(want));
         ck_assert_int_eq(config.log.level, LOG_LEVEL_DEBUG);
 }

@@ -57,7 +57,7 @@ START_TEST(every_key_of_a_rule_is_read)
         const struct role_rule *rule =
                 parse_one("access:\n  roles:\n    - role: load\n      users: [root, 7]\n      groups: [root, '8']\n"
                           "      roots: [/srv/a/, /srv//b]\n      buckets: ['s3://b/']\n      connections: 1\n"
-                          "      leases: 2\n      loads: 3\n      bytes: 4GiB\n");
+                          "      leases: 2\n      loads: 3\n      models: 5\n      bytes: 4GiB\n");
         ck_assert_int_eq(rule->role, ROLE_LOAD);
         ck_assert_uint_eq(rule->line, 3);
         ck_assert_uint_eq(rule->users.n, 2);
@@ -70,6 +70,7 @@ START_TEST(every_key_of_a_rule_is_read)
         ck_assert_uint_eq(rule->max[USER_CONNECTIONS], 1);
         ck_assert_uint_eq(rule->max[USER_LEASES], 2);
         ck_assert_uint_eq(rule->max[USER_LOADS], 3);
+        ck_assert_uint_eq(rule->max[USER_MODELS], 5);
         ck_assert_uint_eq(rule->max[USER_BYTES], 4 * GiB);
         ck_assert_str_eq(config.access.file, "f.yaml");
 }

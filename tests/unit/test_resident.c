@@ -105,7 +105,7 @@ END_TEST
 START_TEST(an_alias_leads_to_the_same_generation)
 {
         struct generation *g = ready(loading("m"));
-        ck_assert_int_eq(generation_add_name(g, "alias"), 0);
+        ck_assert_int_eq(generation_add_name(g, "alias", NULL), 0);
         ck_assert_ptr_eq(resident_ready(&resident, "alias"), g);
         ck_assert(generation_has_name(g, "alias"));
         ck_assert(!generation_has_name(g, "alia"));
@@ -145,7 +145,7 @@ END_TEST
 START_TEST(an_alias_keeps_the_old_generation_serving)
 {
         struct generation *old = ready(loading("m"));
-        generation_add_name(old, "stable");
+        generation_add_name(old, "stable", NULL);
         struct generation *new = ready(loading("m"));
         ck_assert_ptr_eq(resident_ready(&resident, "m"), new);
         ck_assert_ptr_eq(resident_ready(&resident, "stable"), old);
@@ -158,8 +158,8 @@ START_TEST(a_new_generation_takes_all_its_names_over)
         ready(loading("a"));
         ready(loading("b"));
         struct generation *new = loading("a");
-        generation_add_name(new, "b");
-        generation_add_name(new, "c");
+        generation_add_name(new, "b", NULL);
+        generation_add_name(new, "c", NULL);
         ready(new);
         ck_assert_uint_eq(listed(), 1);
         ck_assert_ptr_eq(resident_ready(&resident, "a"), new);
@@ -194,10 +194,10 @@ END_TEST
 START_TEST(one_that_finishes_late_keeps_the_names_nobody_took)
 {
         struct generation *older = loading("m");
-        generation_add_name(older, "n");
-        generation_add_name(older, "o");
+        generation_add_name(older, "n", NULL);
+        generation_add_name(older, "o", NULL);
         struct generation *newer = loading("m");
-        generation_add_name(newer, "o");
+        generation_add_name(newer, "o", NULL);
         ready(newer);
         ready(older);
         ck_assert_ptr_eq(resident_ready(&resident, "m"), newer);
@@ -251,8 +251,8 @@ END_TEST
 START_TEST(failures_that_are_forgotten_may_have_many_names)
 {
         struct generation *g = loading("a");
-        generation_add_name(g, "a2");
-        generation_add_name(g, "a3");
+        generation_add_name(g, "a2", NULL);
+        generation_add_name(g, "a3", NULL);
         failed(g, "first");
         failed(loading("b"), "second");
         failed(loading("c"), "third");

@@ -157,7 +157,7 @@ END_TEST
 START_TEST(an_alias_goes_with_its_generation)
 {
         struct generation *a = resident_model("a", 0, 8 * MiB);
-        ck_assert_int_eq(generation_add_name(a, "b"), 0);
+        ck_assert_int_eq(generation_add_name(a, "b", NULL), 0);
         granted(asked(load_of("m", 0, 8 * MiB)));
         ck_assert(!stands("a") && !stands("b"));
 }
