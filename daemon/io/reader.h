@@ -276,9 +276,10 @@ int reader_place_thread(struct reader *reader, pthread_attr_t *attr);
 
 /* Waits for a ticket; false when the thread shall end: it does not count any more. */
 bool reader_take(struct reader *reader, enum read_engine engine, int node, struct ticket *ticket);
-/* The same without waiting: false where there is none just now. With the lock held, or without. */
-bool reader_try(struct reader *reader, enum read_engine engine, int node, struct ticket *ticket);
-bool reader_try_locked(struct reader *reader, enum read_engine engine, int node, struct ticket *ticket);
+/* The same without waiting: false where there is none just now, or where it is not the turn of `only`, which
+ * may be NULL. */
+bool reader_try(struct reader *reader, enum read_engine engine, int node, const struct read_job *only,
+                struct ticket *ticket);
 /* The next block of this job, whatever its limit. */
 bool reader_try_job_locked(struct reader *reader, struct read_job *job, struct ticket *ticket);
 /* As reader_try_locked(), with a run of blocks behind the one that is taken, none perhaps. It keeps the job

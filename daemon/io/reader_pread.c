@@ -191,7 +191,8 @@ static void wait_for_copy(struct pread_thread *self)
         flights_reap(&self->flights);
 }
 
-/* Takes what there is while its copies fly; waits for work only when none of them does. */
+/* Takes more of the same load while its copies fly; waits for work only when none of them does. Another load's
+ * block would wait with these for a device that stalls, and these with that one for storage that hangs. */
 static bool next_block(struct pread_thread *self, struct ticket *ticket)
 {
         struct flights *flights = &self->flights;
@@ -200,7 +201,8 @@ static bool next_block(struct pread_thread *self, struct ticket *ticket)
                         flights_reap(flights);
                 if (flights->n == 0)
                         return reader_take(self->reader, READ_PREAD, self->node, ticket);
-                if (!flights_full(flights) && reader_try(self->reader, READ_PREAD, self->node, ticket))
+                const struct read_job *job = flights->oldest_first[0].ticket.job;
+                if (!flights_full(flights) && reader_try(self->reader, READ_PREAD, self->node, job, ticket))
                         return true;
                 wait_for_copy(self);
         }

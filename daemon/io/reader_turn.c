@@ -199,12 +199,14 @@ static void take_block(struct reader *reader, struct read_job *job, size_t block
         list_append(&reader->jobs, &job->link);
 }
 
-static bool try_take(struct reader *reader, enum read_engine engine, int node, struct ticket *ticket)
+static bool try_take(struct reader *reader, enum read_engine engine, int node, const struct read_job *only,
+                     struct ticket *ticket)
 {
         struct read_job *job = choose(reader, engine, node);
-        if (job != NULL)
-                take_block(reader, job, job->next++, ticket);
-        return job != NULL;
+        if (job == NULL || (only != NULL && job != only))
+                return false;
+        take_block(reader, job, job->next++, ticket);
+        return true;
 }
 
 /* ---- tickets ---- */
@@ -224,7 +226,7 @@ bool reader_take(struct reader *reader, enum read_engine kind, int node, struct 
         bool taken = false;
         /* More threads than the base are left from a time when some hung. */
         while (!reader->stopping && engine->alive - engine->stuck <= engine->base &&
-               !(taken = try_take(reader, kind, node, ticket)))
+               !(taken = try_take(reader, kind, node, NULL, ticket)))
                 wait_for_work(reader);
         if (!taken)
                 reader_leave_locked(reader, kind);
@@ -241,15 +243,11 @@ void reader_leave_locked(struct reader *reader, enum read_engine kind)
         pthread_cond_broadcast(&reader->ended);
 }
 
-bool reader_try_locked(struct reader *reader, enum read_engine kind, int node, struct ticket *ticket)
-{
-        return !reader->stopping && try_take(reader, kind, node, ticket);
-}
-
-bool reader_try(struct reader *reader, enum read_engine kind, int node, struct ticket *ticket)
+bool reader_try(struct reader *reader, enum read_engine kind, int node, const struct read_job *only,
+                struct ticket *ticket)
 {
         reader_lock(reader);
-        bool taken = reader_try_locked(reader, kind, node, ticket);
+        bool taken = !reader->stopping && try_take(reader, kind, node, only, ticket);
         reader_unlock(reader);
         return taken;
 }

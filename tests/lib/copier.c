@@ -35,7 +35,9 @@ static void copier_free(struct copier *copier)
 static int copy(struct copier *copier, const struct device_span *spans, size_t n, void **event, struct error *error)
 {
         (void)error;
-        __atomic_add_fetch(&container_of(copier, struct fake_copier, copier)->fake->copies, 1, __ATOMIC_SEQ_CST);
+        struct fake_device *fake = container_of(copier, struct fake_copier, copier)->fake;
+        __atomic_add_fetch(&fake->copies, 1, __ATOMIC_SEQ_CST);
+        gate_pass(&fake->put);
         struct fake_event *e = must_alloc(sizeof(*e) + n * sizeof(spans[0]));
         e->n = n;
         memcpy(e->spans, spans, n * sizeof(spans[0]));

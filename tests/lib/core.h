@@ -95,7 +95,7 @@ void fake_device_init(struct fake_device *fake, const char *name, uint64_t budge
 void fake_device_deinit(struct fake_device *fake); /* fails where a segment is left */
 /* Others use it too, and leave so much of it; from now on it is asked on its thread. */
 void fake_device_share(struct fake_device *fake, uint64_t ceiling);
-/* From now on it has copiers: bytes land when their event passes the gate `event`. */
+/* From now on it has copiers: copies start at the gate `put`, and land when their event passes `event`. */
 void fake_device_copies(struct fake_device *fake);
 unsigned char *fake_memory(const struct segment *segment);
 

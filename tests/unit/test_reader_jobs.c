@@ -209,6 +209,41 @@ START_TEST(a_device_that_stalls_keeps_neither_slots_nor_threads_from_another_loa
 }
 END_TEST
 
+/* One thread has a block of each load in its hands when the third one comes, and the first to go on is the one whose
+ * copy does not end. */
+START_TEST(a_thread_whose_copy_stalls_takes_no_other_load_along)
+{
+        struct reading stalled, busy, other;
+        reading_reader_begin(1, 8 * BLOCK);
+        reading_begin(&stalled, even_file("stalled", 1), true);
+        fake_device_copies(&stalled.device);
+        gate_init(&stalled.device.put, false);
+        gate_init(&stalled.device.event, false);
+        reader_start(&reader, &stalled.job);
+        gate_await(&stalled.device.put, 1);
+        reading_begin(&busy, even_file("busy", 1), true);
+        gate_init(&busy.device.put, false);
+        reader_start(&reader, &busy.job);
+        gate_await(&busy.device.put, 1);
+        reading_begin(&other, even_file("other", 4), true);
+        fake_device_copies(&other.device);
+        reader_start(&reader, &other.job);
+
+        gate_open(&stalled.device.put);
+        gate_await(&stalled.device.event, 1);
+        threads_await_asleep("reader", 2);
+        gate_open(&busy.device.put);
+        core_until(busy.ended && other.ended);
+        all_landed_once(&other);
+        ck_assert(!stalled.ended);
+        gate_open(&stalled.device.event);
+        core_until(stalled.ended);
+        reading_end(&stalled);
+        reading_end(&busy);
+        reading_end(&other);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("reader jobs");
@@ -225,5 +260,6 @@ int main(void)
         tcase_add_test(copies, blocks_that_are_copied_hold_no_more_than_the_share_of_slots);
         tcase_add_test(copies, a_copy_that_hangs_is_known_and_replaced_and_comes_home);
         tcase_add_test(copies, a_device_that_stalls_keeps_neither_slots_nor_threads_from_another_load);
+        tcase_add_test(copies, a_thread_whose_copy_stalls_takes_no_other_load_along);
         return suite_run();
 }

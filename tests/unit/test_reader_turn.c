@@ -42,7 +42,7 @@ static void end(void)
 static struct read_job *take(int node)
 {
         struct ticket *ticket = &taken[n_taken];
-        if (!reader_try(&turns, READ_PREAD, node, ticket))
+        if (!reader_try(&turns, READ_PREAD, node, NULL, ticket))
                 return NULL;
         n_taken++;
         return ticket->job;
