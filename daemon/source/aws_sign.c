@@ -18,6 +18,7 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <string.h>
+#include <strings.h>
 
 #define DIGEST 32
 #define HEX (2 * DIGEST + 1)
@@ -79,6 +80,17 @@ char *aws_query(struct aws_param *params, size_t n)
                 to = encode(to, params[i].value, false);
         }
         return text;
+}
+
+/* What libcurl sends, and so what the server holds the signature against. */
+char *aws_host(const char *url)
+{
+        const char *scheme = strstr(url, "://"), *host = scheme != NULL ? scheme + 3 : url;
+        const char *own = strncasecmp(url, "https:", 6) == 0 ? ":443" : ":80";
+        size_t len = strcspn(host, "/?#"), port = strlen(own);
+        if (len > port && strncmp(host + len - port, own, port) == 0)
+                len -= port;
+        return strndup(host, len);
 }
 
 /* ---- digests ---- */

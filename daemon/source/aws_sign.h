@@ -24,11 +24,14 @@ struct aws_param {
 /* "a=1&b=2": encoded, and sorted as the signature has it (in place). malloc'd. */
 char *aws_query(struct aws_param *params, size_t n);
 
+/* The Host header of a request for this URL: as it is sent, without the scheme's own port. malloc'd. */
+char *aws_host(const char *url);
+
 /* ---- signing ---- */
 
 struct aws_sign_request {
         const char *method;
-        const char *host;  /* as in the Host header: with the port where it is not the scheme's own */
+        const char *host;  /* from aws_host() */
         const char *path;  /* encoded, from aws_encode(): begins with '/' */
         const char *query; /* from aws_query(); "" if there is none */
         const char *region;

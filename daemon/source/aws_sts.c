@@ -64,7 +64,7 @@ static int sign(struct http_headers *headers, const struct question *q, const ch
 {
         const char *scheme = strstr(url, "://"), *host = scheme != NULL ? scheme + 3 : url;
         size_t len = strcspn(host, "/?#");
-        cleanup_free char *name = strndup(host, len);
+        cleanup_free char *name = aws_host(url);
         const struct aws_sign_keys keys = {q->by->access, q->by->secret, q->by->token};
         const struct aws_sign_request request = {.method = "POST",
                                                  .host = name,

@@ -40,7 +40,7 @@ static int parts_init(struct parts *parts, const char *url)
 {
         const char *host = strstr(url, "://") + 3;
         size_t len = strcspn(host, "/");
-        *parts = (struct parts){.host = strndup(host, len), .path = strdup(host + len)};
+        *parts = (struct parts){.host = aws_host(url), .path = strdup(host + len)};
         char *query = parts->path != NULL ? strchr(parts->path, '?') : NULL;
         if (query != NULL)
                 *query = '\0';

@@ -240,6 +240,21 @@ START_TEST(a_query_is_sorted_and_encoded)
 }
 END_TEST
 
+static const struct {
+        const char *url, *host;
+} hosts[] = {
+        {"https://minio.example:443/b/k", "minio.example"},       {"http://minio.example:80/b/k", "minio.example"},
+        {"https://minio.example:80/b/k", "minio.example:80"},     {"http://minio.example:443", "minio.example:443"},
+        {"https://minio.example:8443/b/k", "minio.example:8443"}, {"https://[::1]:443/b", "[::1]"},
+        {"https://minio.example/b:443", "minio.example"},         {"HTTPS://minio.example:443?x", "minio.example"},
+};
+
+START_TEST(a_host_is_signed_without_its_schemes_own_port)
+{
+        ck_assert_str_eq(aws_host(hosts[_i].url), hosts[_i].host);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("aws_sign");
@@ -254,5 +269,6 @@ int main(void)
         TCase *urls = suite_group("urls", NULL, NULL, 20);
         tcase_add_test(urls, every_byte_but_the_unreserved_is_encoded_once);
         tcase_add_test(urls, a_query_is_sorted_and_encoded);
+        LOOP(urls, a_host_is_signed_without_its_schemes_own_port, hosts);
         return suite_run();
 }

@@ -42,7 +42,7 @@ static void end(void)
 
 /* ---- requests ---- */
 
-static const struct http_request request = {.url = "https://b.host/key", .shown = "s3://b/key"};
+static struct http_request request = {.url = "https://b.host/key", .shown = "s3://b/key"};
 
 /* The headers of a try. */
 static struct http_headers authorized(const char *access_key)
@@ -77,6 +77,33 @@ static int refused(uint64_t by, int status, const char *code)
         return http->ops->refused(http, &request, &answer, &error);
 }
 
+/* ---- signing ---- */
+
+/* Of the same second. */
+static bool signatures_are_the_same(void *urls)
+{
+        const char **url = urls;
+        struct http_headers headers[2];
+        bool same;
+        for (int i = 0; i < 2; i++) {
+                request.url = url[i];
+                headers[i] = authorized("K1");
+        }
+        same = strcmp(http_headers_find(&headers[0], "Authorization"),
+                      http_headers_find(&headers[1], "Authorization")) == 0;
+        http_headers_deinit(&headers[0]);
+        http_headers_deinit(&headers[1]);
+        return same;
+}
+
+/* Nor is it sent. */
+START_TEST(the_schemes_own_port_is_not_signed)
+{
+        const char *urls[] = {"https://b.host/key", "https://b.host:443/key"};
+        ck_assert(eventually(signatures_are_the_same, urls, 5000));
+}
+END_TEST
+
 /* ---- keys that expire ---- */
 
 START_TEST(late_refusals_of_old_keys_are_not_blamed_on_the_new_ones)
@@ -103,6 +130,9 @@ END_TEST
 int main(void)
 {
         suite_begin("s3_access");
+        TCase *signing = suite_group("signing", NULL, NULL, 30);
+        tcase_add_checked_fixture(signing, begin, end);
+        tcase_add_test(signing, the_schemes_own_port_is_not_signed);
         TCase *expiry = suite_group("keys that expire", NULL, NULL, 30);
         tcase_add_checked_fixture(expiry, begin, end);
         tcase_add_test(expiry, late_refusals_of_old_keys_are_not_blamed_on_the_new_ones);
