@@ -74,10 +74,11 @@ static struct s3_site_opts site_of(const struct config_s3 *s3)
 
 static int make_s3(const struct config *config, struct sources *sources, struct error *error)
 {
-        const struct s3_site_opts rest = site_of(&config->s3);
+        struct s3_site_opts rest = site_of(&config->s3);
         cleanup_free struct s3_site_opts *sites = calloc(config->n_s3_sources + 1, sizeof(*sites));
         if (sites == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
+        rest.http = http_opts(sources->http);
         for (size_t i = 0; i < config->n_s3_sources; i++)
                 sites[i] = site_of(&config->s3_sources[i]);
         return s3_sites_new(&sources->s3, &rest, sites, config->n_s3_sources, error);

@@ -227,7 +227,7 @@ int aws_credentials_new(struct aws_credentials **credentials, const struct aws_c
         bool failed = c == NULL;
         if (failed)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        int r = aws_services_init(&c->services, error);
+        int r = aws_services_init(&c->services, opts->http, error);
         if (r < 0) {
                 free(c);
                 return r;

@@ -15,6 +15,7 @@
 #ifndef DAEMON_SOURCE_AWS_CREDENTIALS_H
 #define DAEMON_SOURCE_AWS_CREDENTIALS_H
 
+#include "daemon/io/http.h"
 #include "daemon/source/aws_keys.h"
 
 /* Copied. Each of the keys is a value, "file:PATH", or "credential:NAME" in $CREDENTIALS_DIRECTORY; all
@@ -22,6 +23,7 @@
 struct aws_credentials_opts {
         const char *profile; /* NULL: AWS_PROFILE */
         const char *access, *secret, *token;
+        const struct http_opts *http; /* for STS, as aws_services.h has it */
 };
 
 struct aws_credentials; /* shared by threads */

@@ -34,7 +34,7 @@ static unsigned env_number(const char *name, unsigned max, unsigned otherwise)
         return value >= 1 && value <= max ? (unsigned)value : otherwise;
 }
 
-int aws_services_init(struct aws_services *services, struct error *error)
+int aws_services_init(struct aws_services *services, const struct http_opts *http, struct error *error)
 {
         uint64_t near = env_number("AWS_METADATA_SERVICE_TIMEOUT", 60, 1) * SECOND;
         const struct http_opts near_opts = {.connect_timeout_ns = near,
@@ -43,14 +43,18 @@ int aws_services_init(struct aws_services *services, struct error *error)
                                             .retry_after_ns = SECOND,
                                             .tries = env_number("AWS_METADATA_SERVICE_NUM_ATTEMPTS", 10, 2),
                                             .threads = 1};
-        const struct http_opts far_opts = {.connect_timeout_ns = 5 * SECOND,
-                                           .stall_ns = 5 * SECOND,
-                                           .backoff_ns = SECOND / 2,
-                                           .retry_after_ns = 2 * SECOND,
-                                           .tries = 3,
-                                           .threads = 1,
-                                           .ca = aws_env("AWS_CA_BUNDLE")};
+        struct http_opts far_opts = {.connect_timeout_ns = 5 * SECOND,
+                                     .stall_ns = 5 * SECOND,
+                                     .backoff_ns = SECOND / 2,
+                                     .retry_after_ns = 2 * SECOND,
+                                     .tries = 3,
+                                     .threads = 1};
         *services = (struct aws_services){.near = NULL};
+        if (http != NULL) {
+                far_opts.ca = http->ca;
+                far_opts.allow_plain = http->allow_plain;
+                far_opts.n_allow_plain = http->n_allow_plain;
+        }
         int r = http_new(&services->near, &near_opts, error);
         if (r == 0)
                 r = http_new(&services->far, &far_opts, error);
@@ -77,12 +81,17 @@ int aws_ask(struct http *http, struct http_fetch *fetch, struct error *error)
 {
         fetch->max_body = ANSWER_MAX;
         fetch->any_status = fetch->secret = true;
-        /* Where an endpoint is named with plain http, that is what it speaks. */
-        fetch->request.plain_ok = strncmp(fetch->request.url, "http://", 7) == 0;
         int r = http_fetch(http, fetch, 1, error);
         if (r == 0 && fetch->answer.body == NULL && (fetch->answer.body = strdup("")) == NULL)
                 r = error_set(error, STREAMER_ENOMEM, "no memory");
         return r;
+}
+
+/* Link-local addresses, where plain http is what is spoken. */
+static int ask_near(struct aws_services *services, struct http_fetch *fetch, struct error *error)
+{
+        fetch->request.plain_ok = strncmp(fetch->request.url, "http://", 7) == 0;
+        return aws_ask(services->near, fetch, error);
 }
 
 int aws_read_token(const char *path, char **token, struct error *error)
@@ -163,7 +172,7 @@ int aws_container(struct aws_services *services, struct aws_keys *keys, struct e
         struct http_fetch fetch = {.request = {.url = uri, .shown = from, .headers = &headers}};
         r = container_headers(&headers, error);
         if (r == 0)
-                r = aws_ask(services->near, &fetch, error);
+                r = ask_near(services, &fetch, error);
         if (r == 0)
                 r = fetch.answer.status == 200
                             ? aws_keys_parse_json(keys, fetch.answer.body, fetch.answer.body_len, from, error)
@@ -197,7 +206,7 @@ static int instance_fetch(struct aws_services *services, struct http_fetch *fetc
         fetch->request.method = method;
         fetch->request.url = url;
         fetch->request.shown = "instance metadata";
-        int r = aws_ask(services->near, fetch, error);
+        int r = ask_near(services, fetch, error);
         fetch->request.url = NULL;
         return r;
 }

@@ -11,10 +11,11 @@
 
 struct aws_services {
         struct http *near; /* link-local addresses: answers within a second or two, or not at all */
-        struct http *far;
+        struct http *far;  /* STS: plain http where it is allowed to others */
 };
 
-int aws_services_init(struct aws_services *services, struct error *error);
+/* Of `http` count the hosts that plain http is allowed to, and the certificates; NULL: none. */
+int aws_services_init(struct aws_services *services, const struct http_opts *http, struct error *error);
 void aws_services_stop(struct aws_services *services); /* calls end soon, with STREAMER_ECANCELED */
 void aws_services_deinit(struct aws_services *services);
 

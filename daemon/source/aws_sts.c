@@ -27,7 +27,8 @@ static const char *region_of(const struct aws_config *config)
 
 static char *sts_endpoint(const struct aws_config *config)
 {
-        const char *named = aws_env("AWS_ENDPOINT_URL_STS") ?: aws_config_endpoint(config, "sts");
+        const char *named = aws_env("AWS_ENDPOINT_URL_STS") ?: aws_env("AWS_ENDPOINT_URL")
+                                    ?: aws_config_endpoint(config, "sts");
         const char *region = region_of(config);
         char *url = NULL;
         if (named != NULL)
@@ -99,8 +100,12 @@ static int sts_refused(const struct http_fetch *fetch, const char *from, struct 
 static int post(struct aws_services *services, struct aws_keys *keys, const struct question *q, const char *url,
                 const char *form, struct error *error)
 {
+        static const struct http_access_ops nobody = {.authorize = NULL};
+        struct http_access access = {
+                .ops = &nobody, .refs = 1, .ca = aws_env("AWS_CA_BUNDLE") ?: aws_config_get(q->config, "ca_bundle")};
         struct http_headers headers = {.n = 0};
         struct http_fetch fetch = {.request = {.method = "POST",
+                                               .access = &access,
                                                .url = url,
                                                .shown = q->from,
                                                .headers = &headers,

@@ -101,8 +101,11 @@ static int site_init(struct s3_site *site, const struct s3_site_opts *own, const
         if (r < 0 || own->public || (rest->public && !keyed))
                 return r;
         const struct s3_site_opts *keys = keyed ? own : rest;
-        const struct aws_credentials_opts opts = {
-                .profile = profile, .access = keys->access, .secret = keys->secret, .token = keys->token};
+        const struct aws_credentials_opts opts = {.profile = profile,
+                                                  .access = keys->access,
+                                                  .secret = keys->secret,
+                                                  .token = keys->token,
+                                                  .http = rest->http};
         return aws_credentials_new(&site->credentials, &opts, error);
 }
 

@@ -42,6 +42,8 @@ static inline void forget_environment(void)
                                             "AWS_CONTAINER_AUTHORIZATION_TOKEN",
                                             "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
                                             "AWS_ENDPOINT_URL_STS",
+                                            "AWS_ENDPOINT_URL",
+                                            "AWS_CA_BUNDLE",
                                             "AWS_REGION",
                                             "AWS_DEFAULT_REGION",
                                             "AWS_EC2_METADATA_SERVICE_ENDPOINT",

@@ -191,10 +191,51 @@ START_TEST(a_web_identity_of_a_profile)
 }
 END_TEST
 
-START_TEST(a_web_identity_that_sts_refuses)
+static void set_web_identity(void)
 {
         setenv("AWS_WEB_IDENTITY_TOKEN_FILE", set_sts(), 1);
         setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/r", 1);
+}
+
+/* A token goes there, and keys come back. */
+START_TEST(plain_http_to_sts_is_for_loopback_and_hosts_that_are_named)
+{
+        const char *const hosts[] = {"0.0.0.0"};
+        const struct http_opts http = {.allow_plain = hosts, .n_allow_plain = 1};
+        set_web_identity();
+        setenv("AWS_ENDPOINT_URL_STS", format_text("http://0.0.0.0%s", strrchr(service.url, ':')), 1);
+        assert_fails(STREAMER_EPERM, "plain http is refused");
+        ck_assert_uint_eq(service.requests, 0);
+        credentials = aws_credentials_free(credentials);
+        open_with(&(struct aws_credentials_opts){.http = &http});
+        assert_keys("AK1", "thesecret", "T", "web identity as arn:aws:iam::1:role/r");
+}
+END_TEST
+
+START_TEST(sts_is_where_all_services_are_unless_it_has_an_endpoint_of_its_own)
+{
+        set_web_identity();
+        setenv("AWS_ENDPOINT_URL", service.url, 1);
+        setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1", 1);
+        ck_assert_int_ne(get(), 0);
+        credentials = aws_credentials_free(credentials);
+        unsetenv("AWS_ENDPOINT_URL_STS");
+        assert_keys("AK1", "thesecret", "T", "web identity as arn:aws:iam::1:role/r");
+}
+END_TEST
+
+START_TEST(certificates_for_sts_that_are_not_there_are_named)
+{
+        set_web_identity();
+        setenv("AWS_ENDPOINT_URL_STS", format_text("https%s", strchr(service.url, ':')), 1);
+        write_file("AWS_CONFIG_FILE", "[default]\nca_bundle = /nonexistent/ca.pem\n");
+        assert_fails(STREAMER_EFAILED, "CA cert");
+}
+END_TEST
+
+START_TEST(a_web_identity_that_sts_refuses)
+{
+        set_web_identity();
         status = 403;
         assert_fails(STREAMER_EPERM, "STS answers 403 AccessDenied: not you");
 }
@@ -420,6 +461,9 @@ int main(void)
         LOOP(services, which_hosts_a_container_may_name, uris);
         tcase_add_test(services, a_web_identity_of_the_environment);
         tcase_add_test(services, a_web_identity_of_a_profile);
+        tcase_add_test(services, plain_http_to_sts_is_for_loopback_and_hosts_that_are_named);
+        tcase_add_test(services, sts_is_where_all_services_are_unless_it_has_an_endpoint_of_its_own);
+        tcase_add_test(services, certificates_for_sts_that_are_not_there_are_named);
         tcase_add_test(services, a_web_identity_that_sts_refuses);
         tcase_add_test(services, a_web_identity_without_a_role_or_token);
         tcase_add_test(services, an_instances_role_by_a_session);
