@@ -5,6 +5,8 @@
 
 #include <inttypes.h>
 
+#define TURN 64 /* that go in one turn of the loop; the others in the next */
+
 static bool may_expire(const struct generation *g)
 {
         return g->state == GENERATION_READY && g->keep_alive_ns > 0 && !generation_pinned(g) &&
@@ -44,7 +46,7 @@ static struct generation *next_due(const struct resident *resident, uint64_t now
 void resident_expire(struct resident *resident, uint64_t now)
 {
         struct generation *g;
-        while ((g = next_due(resident, now)) != NULL) {
+        for (int i = 0; i < TURN && (g = next_due(resident, now)) != NULL; i++) {
                 if (g->state == GENERATION_DRAINING) {
                         generation_revoke(g);
                         continue;

@@ -133,20 +133,46 @@ static void store_process(struct keep *keep, struct process *process)
         keep->used++;
 }
 
-/* Rows of processes that never came back and of which nobody has a pidfd. */
-static void forget_unclaimed(struct keep *keep)
+static int by_place(const void *a, const void *b)
 {
-        for (struct book_lease *row = NULL; (row = book_each_lease(keep->book, row)) != NULL;)
-                if (leases_by_token(keep->leases, row->token) == NULL)
+        struct book_lease *const *x = a, *const *y = b;
+        return (*x > *y) - (*x < *y);
+}
+
+static size_t collect_rows(const struct leases *leases, struct book_lease **rows)
+{
+        size_t n = 0;
+        list_each (pos, &leases->processes)
+                list_each (held, &container_of(pos, struct process, link)->held) {
+                        struct book_lease *row = container_of(held, struct lease, in_process)->row;
+                        if (row != NULL)
+                                rows[n++] = row;
+                }
+        return n;
+}
+
+/* Rows of processes that never came back and of which nobody has a pidfd. Both lists may be long: they
+ * are walked side by side. False where there is no memory for that. */
+static bool forget_unclaimed(struct keep *keep)
+{
+        cleanup_free struct book_lease **held = calloc(keep->leases->n + 1, sizeof(struct book_lease *));
+        if (held == NULL)
+                return false;
+        size_t n = collect_rows(keep->leases, held), i = 0;
+        qsort(held, n, sizeof(held[0]), by_place);
+        for (struct book_lease *row = NULL; (row = book_each_lease(keep->book, row)) != NULL;) {
+                if (i < n && held[i] == row)
+                        i++;
+                else
                         book_drop_lease(keep->book, row);
+        }
+        return true;
 }
 
 void keep_leases_tick(struct keep *keep, uint64_t now)
 {
-        if (keep->claim_until_ns != 0 && now >= keep->claim_until_ns) {
+        if (keep->claim_until_ns != 0 && now >= keep->claim_until_ns && forget_unclaimed(keep))
                 keep->claim_until_ns = 0;
-                forget_unclaimed(keep);
-        }
         if (!keep->processes_due)
                 return;
         keep->processes_due = false;

@@ -31,8 +31,6 @@ bool remember_idle(const struct remember *remember)
 static int copy_model(struct state *state, const struct state_model *from)
 {
         const struct origin *o = &from->origin;
-        if (!from->pinned || state_find(state, from->name) != NULL)
-                return 0;
         struct state_model *to = state_add(state, from->name, from->source);
         if (to == NULL || origin_init(&to->origin, o->uid, o->gid, o->groups, o->n_groups, o->pattern) < 0)
                 return STREAMER_ENOMEM;
@@ -49,12 +47,26 @@ static int copy_model(struct state *state, const struct state_model *from)
         return r;
 }
 
+/* Behind those that are resident, which alone stand in order then. */
+static int add_wanted(struct state *state, const struct state *also)
+{
+        size_t n = state->n;
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < also->n; i++) {
+                const struct state resident = {.models = state->models, .n = n};
+                const struct state_model *model = &also->models[i];
+                if (model->pinned && state_find(&resident, model->name) == NULL)
+                        r = copy_model(state, model);
+        }
+        return r;
+}
+
 static int pack(const struct remember *remember, msgpack_sbuffer *out)
 {
         struct state state;
         int r = state_of(&state, remember->resident);
-        for (size_t i = 0; r == 0 && remember->also != NULL && i < remember->also->n; i++)
-                r = copy_model(&state, &remember->also->models[i]);
+        if (r == 0 && remember->also != NULL)
+                r = add_wanted(&state, remember->also);
         if (r == 0)
                 r = state_pack(&state, out);
         state_deinit(&state);

@@ -139,36 +139,48 @@ bool generation_is_rank_of(const struct generation *g, const struct generation *
         return g == other || (g->n_ranks > 0 && g->number == other->number && other->n_ranks > 0);
 }
 
-uint64_t generation_last_used(const struct generation *generation)
+/* Of it and its ranks. Asked for each model in turn, so the many that have none look at nothing else. */
+struct use {
+        uint64_t last_used_ns, holders;
+        bool pinned;
+};
+
+static void add_use(struct use *use, const struct generation *g)
 {
-        uint64_t last = 0;
+        if (g->last_used_ns > use->last_used_ns)
+                use->last_used_ns = g->last_used_ns;
+        use->holders += g->n_leases + g->pins;
+        use->pinned = use->pinned || g->pinned;
+}
+
+static struct use use_of(const struct generation *generation)
+{
+        struct use use = {0};
+        if (generation->n_ranks < 2) {
+                add_use(&use, generation);
+                return use;
+        }
         list_each (pos, &generation->resident->generations) {
                 const struct generation *g = container_of(pos, struct generation, link);
-                if (generation_is_rank_of(generation, g) && g->last_used_ns > last)
-                        last = g->last_used_ns;
+                if (generation_is_rank_of(generation, g))
+                        add_use(&use, g);
         }
-        return last;
+        return use;
+}
+
+uint64_t generation_last_used(const struct generation *generation)
+{
+        return use_of(generation).last_used_ns;
 }
 
 uint64_t generation_holders(const struct generation *generation)
 {
-        uint64_t n = 0;
-        list_each (pos, &generation->resident->generations) {
-                const struct generation *g = container_of(pos, struct generation, link);
-                if (generation_is_rank_of(generation, g))
-                        n += g->n_leases + g->pins;
-        }
-        return n;
+        return use_of(generation).holders;
 }
 
 bool generation_pinned(const struct generation *generation)
 {
-        list_each (pos, &generation->resident->generations) {
-                const struct generation *g = container_of(pos, struct generation, link);
-                if (generation_is_rank_of(generation, g) && g->pinned)
-                        return true;
-        }
-        return false;
+        return use_of(generation).pinned;
 }
 
 /* "name 1234 (ready, 2 leases by 1 process, pinned), ..." for the error of a load that does not fit. */

@@ -24,12 +24,15 @@ struct head {
 
 /* ---- models ---- */
 
+static int by_name(const void *a, const void *b)
+{
+        return strcmp(((const struct state_model *)a)->name, ((const struct state_model *)b)->name);
+}
+
 struct state_model *state_find(const struct state *state, const char *name)
 {
-        for (size_t i = 0; i < state->n; i++)
-                if (strcmp(state->models[i].name, name) == 0)
-                        return &state->models[i];
-        return NULL;
+        const struct state_model key = {.name = (char *)(uintptr_t)name};
+        return state->n == 0 ? NULL : bsearch(&key, state->models, state->n, sizeof(key), by_name);
 }
 
 struct state_model *state_add(struct state *state, const char *name, const char *source)
@@ -80,52 +83,78 @@ static bool counts(const struct generation *g)
         return !g->probe && (g->state == GENERATION_READY || (g->state == GENERATION_LOADING && g->pinned));
 }
 
-/* Ranks are listed by their number; replicas as they are met. */
-static int add_generation(struct state *state, const struct generation *g, const char *name)
+/* What one name leads to, on one device. */
+struct named {
+        const char *name;
+        const struct generation *generation;
+        size_t age;
+};
+
+static int by_name_and_rank(const void *a, const void *b)
 {
-        const struct origin *o = &g->origin;
-        struct state_model *model = state_find(state, name);
-        if (model == NULL) {
-                model = state_add(state, name, g->source);
-                if (model == NULL ||
-                    origin_init(&model->origin, o->uid, o->gid, o->groups, o->n_groups, o->pattern) < 0)
-                        return STREAMER_ENOMEM;
-                model->number = g->number;
-                model->keep_alive_ns = g->keep_alive_ns;
-                model->drain_timeout_ns = g->drain_timeout_ns;
-                model->priority = g->priority;
-                model->verified = g->verified;
-                model->ranks = g->n_ranks > 1;
-        }
-        model->pinned = model->pinned || g->pinned;
-        return state_add_device(model, g->device->uuid);
+        const struct named *x = a, *y = b;
+        int r = strcmp(x->name, y->name);
+        if (r == 0)
+                r = (x->generation->rank > y->generation->rank) - (x->generation->rank < y->generation->rank);
+        return r != 0 ? r : (x->age > y->age) - (x->age < y->age);
 }
 
-static int add_rank(struct state *state, const struct resident *resident, unsigned rank)
+static size_t collect(const struct resident *resident, struct named *named)
 {
+        size_t n = 0;
         list_each (pos, &resident->generations) {
                 const struct generation *g = container_of(pos, struct generation, link);
-                if (!counts(g) || g->rank != rank)
+                if (!counts(g))
                         continue;
-                list_each (link, &g->names)
-                        if (add_generation(state, g, container_of(link, struct model_name, link)->text) < 0)
-                                return STREAMER_ENOMEM;
+                list_each (link, &g->names) {
+                        if (named != NULL)
+                                named[n] = (struct named){container_of(link, struct model_name, link)->text, g, n};
+                        n++;
+                }
+        }
+        return n;
+}
+
+static struct state_model *add_model(struct state *state, const struct generation *g, const char *name)
+{
+        const struct origin *o = &g->origin;
+        struct state_model *model = state_add(state, name, g->source);
+        if (model == NULL || origin_init(&model->origin, o->uid, o->gid, o->groups, o->n_groups, o->pattern) < 0)
+                return NULL;
+        model->number = g->number;
+        model->keep_alive_ns = g->keep_alive_ns;
+        model->drain_timeout_ns = g->drain_timeout_ns;
+        model->priority = g->priority;
+        model->verified = g->verified;
+        model->ranks = g->n_ranks > 1;
+        return model;
+}
+
+/* Those of one name follow each other: ranks by their number, replicas by their age. */
+static int add_named(struct state *state, const struct named *named, size_t n)
+{
+        struct state_model *model = NULL;
+        for (size_t i = 0; i < n; i++) {
+                const struct generation *g = named[i].generation;
+                if (i == 0 || strcmp(named[i].name, named[i - 1].name) != 0)
+                        model = add_model(state, g, named[i].name);
+                if (model == NULL || state_add_device(model, g->device->uuid) < 0)
+                        return STREAMER_ENOMEM;
+                model->pinned = model->pinned || g->pinned;
         }
         return 0;
 }
 
 int state_of(struct state *state, const struct resident *resident)
 {
-        unsigned ranks = 1;
+        size_t n = collect(resident, NULL);
+        cleanup_free struct named *named = calloc(n + 1, sizeof(*named));
         *state = (struct state){.last_number = resident->last_number};
-        list_each (pos, &resident->generations) {
-                const struct generation *g = container_of(pos, struct generation, link);
-                if (g->n_ranks > ranks)
-                        ranks = g->n_ranks;
-        }
-        int r = 0;
-        for (unsigned i = 0; r == 0 && i < ranks; i++)
-                r = add_rank(state, resident, i);
+        if (named == NULL)
+                return STREAMER_ENOMEM;
+        collect(resident, named);
+        qsort(named, n, sizeof(*named), by_name_and_rank);
+        int r = add_named(state, named, n);
         if (r < 0)
                 state_deinit(state);
         return r;
@@ -229,6 +258,8 @@ static int unpack_body(struct state *state, const void *data, size_t size, struc
         for (uint32_t i = 0; ok && i < list->via.array.size; i++)
                 ok = unpack_model(state, &list->via.array.ptr[i]);
         message_deinit(&message);
+        if (state->n > 0)
+                qsort(state->models, state->n, sizeof(state->models[0]), by_name);
         return ok ? 0 : damaged(error, "something in it is missing or out of range");
 }
 

@@ -35,9 +35,10 @@ struct state {
         size_t n;
 };
 
-/* From what is resident. STREAMER_ENOMEM. */
+/* From what is resident, in the order of names. STREAMER_ENOMEM. */
 int state_of(struct state *state, const struct resident *resident);
-struct state_model *state_find(const struct state *state, const char *name); /* NULL if none */
+/* NULL if none. They must stand in the order of their names, as what was read does. */
+struct state_model *state_find(const struct state *state, const char *name);
 /* A model of this name, empty; NULL on ENOMEM. */
 struct state_model *state_add(struct state *state, const char *name, const char *source);
 int state_add_device(struct state_model *model, const char *uuid);

@@ -156,12 +156,17 @@ void again_tick(struct again *again, uint64_t now)
 
 /* ---- life ---- */
 
-/* Taken from the end: so the most important is last. */
+#define ORDER(a, b) (((a) > (b)) - ((a) < (b)))
+
+/* Taken from the end: so the most important is last, and of equals the oldest. */
 static int by_priority(const void *a, const void *b)
 {
         const struct again_model *const *x = a, *const *y = b;
-        unsigned px = model_of(*x)->priority, py = model_of(*y)->priority;
-        return px != py ? (px > py) - (px < py) : ((*x)->index < (*y)->index) - ((*x)->index > (*y)->index);
+        const struct state_model *m = model_of(*x), *n = model_of(*y);
+        int r = ORDER(m->priority, n->priority);
+        if (r == 0)
+                r = ORDER(n->number, m->number);
+        return r != 0 ? r : ORDER((*y)->index, (*x)->index);
 }
 
 static void want(struct again *again, size_t index)

@@ -4,6 +4,8 @@
  */
 #include "tests/unit/resident_stage.h"
 
+#include "daemon/resident/state.h"
+
 static size_t listed(void)
 {
         size_t n = 0;
@@ -312,6 +314,33 @@ START_TEST(among_several_devices_one_must_be_named)
 }
 END_TEST
 
+/* ---- what is written of it ---- */
+
+START_TEST(each_name_is_written_once_in_the_order_of_names)
+{
+        static const char *const names[] = {"a", "b", "c", "d"};
+        struct state state;
+        struct generation *g = ready(loading("c"));
+        generation_add_name(g, "a", NULL);
+        ready(loading("d"))->pinned = true;
+        ready(loading("b"));
+        loading("e");
+        ck_assert_int_eq(state_of(&state, &resident), 0);
+        ck_assert_uint_eq(state.n, ARRAY_SIZE(names));
+        for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+                ck_assert_str_eq(state.models[i].name, names[i]);
+                ck_assert_ptr_eq(state_find(&state, names[i]), &state.models[i]);
+                ck_assert_uint_eq(state.models[i].n_devices, 1);
+                ck_assert_int_eq(state.models[i].pinned, i == 3);
+        }
+        ck_assert_ptr_null(state_find(&state, "e"));
+        state_deinit(&state);
+        struct error error = {.code = STREAMER_ECANCELED};
+        generation_fail(resident_loading(&resident, "e"), &error);
+        generation_unpin(resident_failed(&resident, "e"));
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("resident");
@@ -341,5 +370,7 @@ int main(void)
         tcase_add_test(found, the_same_files_on_the_same_device_are_the_same);
         tcase_add_test(found, a_device_is_found_by_name_or_uuid_or_by_being_the_only_one);
         tcase_add_test(found, among_several_devices_one_must_be_named);
+        TCase *written = core_group("written", begin, end);
+        tcase_add_test(written, each_name_is_written_once_in_the_order_of_names);
         return suite_run();
 }

@@ -7,6 +7,9 @@
 
 #include "daemon/base/metric.h"
 #include "daemon/resident/expiry.h"
+#include "daemon/resident/state.h"
+
+#include <time.h>
 
 /* ---- it fits ---- */
 
@@ -275,6 +278,56 @@ START_TEST(ranks_are_as_recently_used_as_the_last_of_them)
 }
 END_TEST
 
+/* ---- many ---- */
+
+static double seconds(void)
+{
+        struct timespec t;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+        return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void look_for_victims(void)
+{
+        struct room_outlook outlook;
+        room_look(&room, devices[0], "m", 2 * BUDGET, true, &outlook);
+        ck_assert_int_eq((int)outlook.outcome, (int)ROOM_BLOCKED);
+}
+
+static void look_who_is_due(void)
+{
+        resident_expire(&resident, 5000);
+}
+
+static void write_state(void)
+{
+        struct state state;
+        ck_assert_int_eq(state_of(&state, &resident), 0);
+        ck_assert_uint_eq(state.n, 10000);
+        state_deinit(&state);
+}
+
+static void (*const walks[])(void) = {look_for_victims, look_who_is_due, write_state};
+
+/* No walk over all of them for each of them: the loop does this, and others wait. */
+START_TEST(a_look_at_ten_thousand_models_is_short)
+{
+        for (int i = 0; i < 10000; i++) {
+                char name[32];
+                snprintf(name, sizeof(name), "model %d", i * 7919 % 10000);
+                struct generation *g = generation_new(&resident, name, "/models/x", devices[0]);
+                generation_assign_number(g);
+                g->state = GENERATION_READY;
+                g->keep_alive_ns = 4000;
+                g->last_used_ns = 2000;
+                generation_unpin(g);
+        }
+        double before = seconds();
+        walks[_i]();
+        ck_assert_double_lt(seconds() - before, 0.1);
+}
+END_TEST
+
 static double evictions(void)
 {
         struct metric_text text = {0};
@@ -330,6 +383,7 @@ int main(void)
         TCase *ranks = core_group("use", begin, end);
         tcase_add_test(ranks, a_rank_that_was_used_keeps_the_others_alive);
         tcase_add_test(ranks, ranks_are_as_recently_used_as_the_last_of_them);
+        LOOP(ranks, a_look_at_ten_thousand_models_is_short, walks);
         tcase_add_test(ranks, who_gives_way_is_counted_and_who_expires_is_not);
         return suite_run();
 }
