@@ -207,8 +207,8 @@ install: all
 	install -m 644 $(BUILD)/libstreamer-client.a $(DESTDIR)$(PREFIX)/lib
 	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(BUILD)/streamer-client.pc >$(DESTDIR)$(PREFIX)/lib/pkgconfig/streamer-client.pc
 	install -m 644 include/streamer/client.h $(DESTDIR)$(PREFIX)/include/streamer
-	install -m 644 config/streamerd.yaml config/alerts.yaml config/grafana-dashboard.json LICENSE \
-		$(DESTDIR)$(PREFIX)/share/doc/streamerd
+	install -m 644 config/streamerd.yaml config/alerts.yaml config/grafana-dashboard.json config/nginx-slice-cache.conf \
+		LICENSE $(wildcard docs/*.md) $(DESTDIR)$(PREFIX)/share/doc/streamerd
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,$(addprefix man/man,$(sort $(subst .,,$(suffix $(MAN))))) $(COMPLETIONS))
 	$(foreach m,$(MAN),install -m 644 $m $(DESTDIR)$(PREFIX)/share/man/man$(subst .,,$(suffix $m)) &&) :
 	$(foreach p,streamerctl streamerd,install -m 644 config/completion/streamerctl.bash \

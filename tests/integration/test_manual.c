@@ -215,6 +215,8 @@ START_TEST(all_of_it_is_installed)
                 "share/doc/streamerd/streamerd.yaml",
                 "share/doc/streamerd/alerts.yaml",
                 "share/doc/streamerd/grafana-dashboard.json",
+                "share/doc/streamerd/nginx-slice-cache.conf",
+                "share/doc/streamerd/sources.md",
         };
         /* Only what is built already: this is no place to build it. */
         char *command =
