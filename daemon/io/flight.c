@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Spans handed to a device at once; a block of many small tensors has more. */
+/* Room for spans at first; a block of many small tensors has more. */
 #define SPANS 256
 
 static struct copier *copier_of(struct flights *flights, struct device *device, struct error *error)
@@ -28,90 +28,82 @@ void flights_deinit(struct flights *flights)
                 if (flights->copiers[i] != NULL)
                         flights->copiers[i]->ops->copier_free(flights->copiers[i]);
         free(flights->oldest_first);
+        free(flights->spans);
         *flights = (struct flights){0};
 }
 
-/* A block on its way to one target. */
-struct way {
-        const struct ticket *ticket;
-        struct read_target *target;
-        const unsigned char *data;
-        struct plan_cursor cursor;
-};
-
-/* The block's next spans, SPANS at most, neighbours in one. */
-static size_t gather(struct way *way, struct device_span *spans, bool *more)
+/* Room for one span more. */
+static int make_room(struct flights *flights, size_t n)
 {
-        const unsigned char *data = way->data;
-        struct plan_cursor *cursor = &way->cursor;
+        if (n < flights->room)
+                return 0;
+        size_t room = flights->room > 0 ? 2 * flights->room : SPANS;
+        struct device_span *spans = reallocarray(flights->spans, room, sizeof(*spans));
+        if (spans == NULL)
+                return -1;
+        flights->spans = spans;
+        flights->room = room;
+        return 0;
+}
+
+/* All of the block's spans, neighbours in one. */
+static int gather(struct flights *flights, const struct ticket *ticket, const struct read_target *target,
+                  const unsigned char *data, size_t *n, struct error *error)
+{
+        struct plan_cursor cursor;
         struct plan_piece piece;
-        size_t n = 0;
-        for (;;) {
-                struct plan_cursor before = *cursor;
-                *more = plan_pieces_next(way->ticket->job->plan, way->ticket->block, cursor, &piece);
-                if (!*more)
-                        return n;
-                struct segment *segment = &way->target->segments[piece.segment];
-                struct device_span *last = n > 0 ? &spans[n - 1] : NULL;
+        *n = 0;
+        plan_pieces_begin(ticket->block, &cursor);
+        while (plan_pieces_next(ticket->job->plan, ticket->block, &cursor, &piece)) {
+                struct segment *segment = &target->segments[piece.segment];
+                const unsigned char *from = data + piece.in_block;
+                struct device_span *last = *n > 0 ? &flights->spans[*n - 1] : NULL;
                 if (last != NULL && last->segment == segment && last->offset + last->len == piece.offset &&
-                    (const unsigned char *)last->from + last->len == data + piece.in_block) {
+                    (const unsigned char *)last->from + last->len == from) {
                         last->len += piece.len;
                         continue;
                 }
-                if (n == SPANS) {
-                        *cursor = before;
-                        return n;
-                }
-                spans[n++] = (struct device_span){segment, piece.offset, data + piece.in_block, piece.len};
+                if (make_room(flights, *n) < 0)
+                        return error_set(error, STREAMER_ENOMEM, "no memory");
+                flights->spans[(*n)++] = (struct device_span){segment, piece.offset, from, piece.len};
         }
+        return 0;
 }
 
 /* A device without copiers: complete on return. */
-static int put(struct way *way, struct error *error)
+static int put(const struct device_span *spans, size_t n, struct error *error)
 {
-        struct device_span spans[SPANS];
-        for (bool more = true; more;) {
-                size_t n = gather(way, spans, &more);
-                for (size_t i = 0; i < n; i++) {
-                        const struct device_span *s = &spans[i];
-                        int r = s->segment->device->ops->put(s->segment, s->offset, s->from, s->len, error);
-                        if (r < 0)
-                                return r;
-                }
+        for (size_t i = 0; i < n; i++) {
+                const struct device_span *s = &spans[i];
+                int r = s->segment->device->ops->put(s->segment, s->offset, s->from, s->len, error);
+                if (r < 0)
+                        return r;
         }
         return 0;
 }
 
-static int copy(struct flights *flights, struct way *way, struct flight_copy *copy, struct error *error)
+/* One event is behind them all: nobody waits here, for a device that may stall. */
+static int copy(struct flights *flights, struct read_target *target, size_t n, struct flight_copy *copy,
+                struct error *error)
 {
-        struct device *device = way->target->segments[0].device;
-        const struct device_ops *ops = device->ops;
+        struct device *device = target->segments[0].device;
         struct copier *copier = copier_of(flights, device, error);
         if (copier == NULL)
                 return error->code;
-        struct device_span spans[SPANS];
-        void *event = NULL;
-        for (bool more = true; more;) {
-                /* Before the next part: one event a slot and device is enough to keep. */
-                if (event != NULL && ops->copied(copier, event, true, error) < 0)
-                        return error->code;
-                size_t n = gather(way, spans, &more);
-                int r = ops->copy(copier, spans, n, &event, error);
-                if (r < 0)
-                        return r;
-        }
-        *copy = (struct flight_copy){.target = way->target, .copier = copier, .event = event};
-        return 0;
+        *copy = (struct flight_copy){.target = target, .copier = copier};
+        return device->ops->copy(copier, flights->spans, n, &copy->event, error);
 }
 
 static void start_one(struct flights *flights, struct flight *flight, struct read_target *target,
                       const unsigned char *data)
 {
-        struct way way = {.ticket = &flight->ticket, .target = target, .data = data};
         struct error error = {0};
         bool copies = target->segments[0].device->ops->copy != NULL;
-        plan_pieces_begin(flight->ticket.block, &way.cursor);
-        int r = copies ? copy(flights, &way, &flight->copies[flight->n], &error) : put(&way, &error);
+        size_t n;
+        int r = gather(flights, &flight->ticket, target, data, &n, &error);
+        if (r == 0)
+                r = copies ? copy(flights, target, n, &flight->copies[flight->n], &error)
+                           : put(flights->spans, n, &error);
         if (r < 0)
                 reader_lose(flights->reader, flight->ticket.job, target, &error);
         else

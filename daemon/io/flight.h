@@ -29,6 +29,8 @@ struct flights {
         struct copier *copiers[FLIGHT_DEVICES]; /* by device number, made when first used */
         struct flight *oldest_first;
         unsigned n, most;
+        struct device_span *spans; /* of the block whose copies are started */
+        size_t room;
 };
 
 /* 0, or -1: no memory. */

@@ -155,6 +155,26 @@ START_TEST(at_a_concurrency_of_one_a_block_is_read_while_one_is_copied)
 }
 END_TEST
 
+START_TEST(a_block_of_many_small_tensors_is_one_copy_that_nobody_waits_for)
+{
+        struct reading r;
+        struct model *m = model_new(5);
+        model_add_many(m, "small", 2500, 999);
+        char *path = core_write(m, "small");
+        model_free(m);
+        reading_reader_begin(1, 8 * BLOCK);
+        begin_copying(&r, path);
+        ck_assert_uint_eq(r.resolved.plan.n_blocks, 2);
+        ck_assert(eventually(two_copies_fly, &r, 10000));
+        ck_assert_uint_eq(r.device.events, 0);
+        gate_open(&r.device.event);
+        core_until(r.ended);
+        all_landed_once(&r);
+        ck_assert(as_expected(&r, r.resolved.plan.blocks, 2));
+        reading_end(&r);
+}
+END_TEST
+
 START_TEST(blocks_that_are_copied_hold_no_more_than_the_share_of_slots)
 {
         struct reading r;
@@ -257,6 +277,7 @@ int main(void)
         TCase *copies = core_group("devices that copy", NULL, reading_reader_end);
         tcase_add_test(copies, the_next_block_is_read_while_one_is_copied);
         tcase_add_test(copies, at_a_concurrency_of_one_a_block_is_read_while_one_is_copied);
+        tcase_add_test(copies, a_block_of_many_small_tensors_is_one_copy_that_nobody_waits_for);
         tcase_add_test(copies, blocks_that_are_copied_hold_no_more_than_the_share_of_slots);
         tcase_add_test(copies, a_copy_that_hangs_is_known_and_replaced_and_comes_home);
         tcase_add_test(copies, a_device_that_stalls_keeps_neither_slots_nor_threads_from_another_load);
