@@ -51,6 +51,9 @@ struct http;
 #define READER_WEIGHT 100u
 /* Threads for each block that one load may have in flight: at full concurrency it leaves as many free. */
 #define READER_THREADS_PER_BLOCK 2u
+/* Of each thread. They call CUDA, whose driver, and tools that are put before it, need more than we do; what is not
+ * touched takes no memory. */
+#define READER_STACK (2 * MiB)
 
 /* One device's segments, as a job's blocks go there. Dead from the start: the job leaves it out. */
 struct read_target {

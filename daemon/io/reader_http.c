@@ -16,7 +16,6 @@
 #include <string.h>
 
 #define MS UINT64_C(1000000)
-#define STACK_SIZE (512 * KiB)
 #define PLACES 32u /* ranges of one thread */
 #define COPY_TICK_MS 2u
 #define FLIGHTS 256u   /* slots on their way to devices, of one thread; of more, which are many GiB, it waits for one */
@@ -250,7 +249,7 @@ static bool http_start(struct reader *reader)
         list_init(&self->streams);
         pthread_attr_t attr;
         pthread_attr_init(&attr);
-        pthread_attr_setstacksize(&attr, STACK_SIZE);
+        pthread_attr_setstacksize(&attr, READER_STACK);
         self->node = reader_place_thread(reader, &attr);
         bool ok = pthread_create(&self->thread, &attr, http_main, self) == 0;
         pthread_attr_destroy(&attr);

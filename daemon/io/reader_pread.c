@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define STACK_SIZE (256 * KiB)
 #define FLIGHTS 2u /* slots of one thread: one filled, one copied */
 /* Buffered reads are hashed after each piece of this size, while it is in the L2 cache. */
 #define BUFFERED_PIECE (512 * KiB)
@@ -239,7 +238,7 @@ static bool pread_start(struct reader *reader)
         bool ok = flights_init(&self->flights, reader, FLIGHTS) == 0 && self->bounce != NULL;
         pthread_attr_t attr;
         pthread_attr_init(&attr);
-        pthread_attr_setstacksize(&attr, STACK_SIZE);
+        pthread_attr_setstacksize(&attr, READER_STACK);
         self->node = reader_place_thread(reader, &attr);
         ok = ok && pthread_create(&self->thread, &attr, pread_main, self) == 0;
         pthread_attr_destroy(&attr);
