@@ -14,7 +14,8 @@
  *
  * How it fails. Out of memory is an ordinary answer. Any other error may be sticky, which means that the
  * context is lost: the device then goes out of service (every later allocation and copy says so), the
- * daemon and its other devices do not.
+ * daemon and its other devices do not. One that cannot be made is not lost: another process may have the GPU for
+ * itself, or what it needs is not up yet, and the next load tries again.
  */
 #include "daemon/device/cuda_device.h"
 
@@ -46,14 +47,20 @@ static bool is_sticky(const struct cuda_device *d, enum cuda_error e)
         return api->cudaSetDevice(d->ordinal) != CUDA_OK || api->cudaMemGetInfo(&available, &total) != CUDA_OK;
 }
 
-int cuda_failed(struct cuda_device *d, const char *call, enum cuda_error e, struct error *error)
+static int says(const struct cuda_device *d, const char *call, enum cuda_error e, struct error *error)
 {
         const struct cuda_api *api = d->cuda->api;
-        if (is_sticky(d, e) && !__atomic_exchange_n(&d->lost, true, __ATOMIC_ACQ_REL))
-                log_event(LOG_LEVEL_ERROR, LOG_DEVICE_LOST, LOG_FIELDS(LOG_TEXT("device", d->device.name)),
-                          "%s: %s: %s: the device is out of service", d->device.name, call, api->cudaGetErrorString(e));
         return error_set(error, e == CUDA_OUT_OF_MEMORY ? STREAMER_ENOMEM : STREAMER_EFAILED, "%s: %s: %s (%s)",
                          d->device.name, call, api->cudaGetErrorString(e), api->cudaGetErrorName(e));
+}
+
+int cuda_failed(struct cuda_device *d, const char *call, enum cuda_error e, struct error *error)
+{
+        if (is_sticky(d, e) && !__atomic_exchange_n(&d->lost, true, __ATOMIC_ACQ_REL))
+                log_event(LOG_LEVEL_ERROR, LOG_DEVICE_LOST, LOG_FIELDS(LOG_TEXT("device", d->device.name)),
+                          "%s: %s: %s: the device is out of service", d->device.name, call,
+                          d->cuda->api->cudaGetErrorString(e));
+        return says(d, call, e, error);
 }
 
 int cuda_select(struct cuda_device *d, struct error *error)
@@ -114,10 +121,12 @@ int cuda_context_hold(struct cuda_device *d, struct error *error)
         struct cuda *cuda = d->cuda;
         pthread_mutex_lock(&cuda->mutex);
         d->holders++; /* before it is made current: nobody resets it from here on */
+        bool made = d->context;
         pthread_mutex_unlock(&cuda->mutex);
         enum cuda_error e = cuda->api->cudaSetDevice(d->ordinal);
         if (e != CUDA_OK) {
-                int r = cuda_failed(d, "cudaSetDevice", e, error);
+                cuda->api->cudaGetLastError();
+                int r = made ? cuda_failed(d, "cudaSetDevice", e, error) : says(d, "cudaSetDevice", e, error);
                 cuda_context_leave(d);
                 return r;
         }

@@ -148,10 +148,12 @@ END_TEST
 
 START_TEST(a_lost_context_takes_its_device_out_and_nothing_else)
 {
-        struct model *m = model_mixed(12, 4 << 20);
+        struct model *m = model_mixed(12, 4 << 20), *gone = model_mixed(16, 4 << 20);
         char *path = write_model(m, "m.safetensors");
 
         ck_assert_int_eq(loaded(path, "before", "cuda:1"), 0);
+        ck_assert_int_eq(loaded(write_model(gone, "gone.safetensors"), "gone", "cuda:0"), 0);
+        model_free(gone);
         gpus->broken[0] = 700;
         ck_assert_int_eq(loaded(path, "m", "cuda:0"), STREAMER_EFAILED);
         gpus->broken[0] = 0;
@@ -159,6 +161,20 @@ START_TEST(a_lost_context_takes_its_device_out_and_nothing_else)
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "out of service"));
         client_equals(client, "before", m);
         ck_assert_int_eq(loaded(path, "after", "cuda:1"), 0);
+        model_free(m);
+}
+END_TEST
+
+START_TEST(a_context_that_cannot_be_made_is_made_for_the_next_load)
+{
+        struct model *m = model_mixed(15, 4 << 20);
+        char *path = write_model(m, "m.safetensors");
+
+        gpus->broken[0] = 46; /* another process has it for itself */
+        ck_assert_int_eq(loaded(path, "m", "cuda:0"), STREAMER_EFAILED);
+        gpus->broken[0] = 0;
+        ck_assert_int_eq(loaded(path, "m", "cuda:0"), 0);
+        client_equals(client, "m", m);
         model_free(m);
 }
 END_TEST
@@ -217,6 +233,7 @@ int main(void)
         tcase_add_loop_test(group, nothing_is_seen_before_its_copy_has_ended, 0, 2);
         tcase_add_loop_test(group, a_gpu_without_room_refuses_with_figures, 0, 2);
         tcase_add_test(group, a_lost_context_takes_its_device_out_and_nothing_else);
+        tcase_add_test(group, a_context_that_cannot_be_made_is_made_for_the_next_load);
         tcase_add_test(group, a_process_that_attaches_twice_opens_a_segment_once);
         tcase_add_loop_test(group, memory_stays_until_a_killed_consumer_is_gone, 0, 2);
         return suite_run();

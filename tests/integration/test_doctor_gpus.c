@@ -121,7 +121,18 @@ END_TEST
 
 START_TEST(a_lost_device_fails_and_the_other_passes)
 {
+        struct model *m = model_mixed(1, 1 << 20);
+        char *path = suite_path("held.safetensors");
         begin();
+        model_write(m, path);
+        model_free(m);
+        const char *device = "cuda:0";
+        streamer_load_opts opts = {
+                .struct_size = sizeof(opts), .source = path, .name = "held", .devices = &device, .n_devices = 1};
+        streamer_op *op;
+        client_ok(client, streamer_load(client, &opts, &op), "load"); /* a context, to be lost */
+        client_ok(client, streamer_op_wait(op, 20000, NULL), "load");
+        streamer_op_free(op);
         gpus->broken[0] = 700;
         doctor_ask();
         ck_assert_int_eq(doctor_code, 1);
@@ -130,6 +141,7 @@ START_TEST(a_lost_device_fails_and_the_other_passes)
         gpus->broken[0] = 0;
         doctor_ask();
         doctor_found("fail", "device", "out of service");
+        client_ok(client, streamer_unload(client, "held", 0), "unload");
         end();
 }
 END_TEST
