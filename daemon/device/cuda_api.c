@@ -114,10 +114,11 @@ void cuda_api_explain(const struct cuda_api *api, enum cuda_error error, const c
 
 /* ---- opening ---- */
 
-/* dlerror() begins with the name where the file is missing, and may hold several lines. */
+/* It stays mapped when it is closed: a driver that was started has threads and handlers of its own.
+ * dlerror() begins with the name where the file is missing, and may hold several lines. */
 static void *open_library(const char *name, char *why, size_t size)
 {
-        void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
         if (library != NULL)
                 return library;
         const char *text = dlerror();
