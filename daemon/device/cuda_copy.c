@@ -58,9 +58,12 @@ static void copier_drop(struct cuda_copier *copier)
 void cuda_copier_free(struct copier *base)
 {
         struct cuda_copier *copier = copier_of(base);
-        /* What a reset took needs no ending. */
-        if (copier->epoch == __atomic_load_n(&copier->device->epoch, __ATOMIC_ACQUIRE))
+        struct cuda_device *d = copier->device;
+        /* What a reset took needs no ending; none comes in between. */
+        pthread_mutex_lock(&d->cuda->mutex);
+        if (copier->epoch == __atomic_load_n(&d->epoch, __ATOMIC_ACQUIRE))
                 copier_drop(copier);
+        pthread_mutex_unlock(&d->cuda->mutex);
         free(copier);
 }
 
