@@ -61,15 +61,18 @@ static int from_settings(struct aws_credentials *c, struct aws_keys *keys, struc
 
 /* ---- the chain ---- */
 
+/* A profile that the settings name goes before the environment's keys and web identity, which are
+ * somebody else's. */
 static int find_along_chain(struct aws_credentials *c, struct aws_keys *keys, const struct aws_config *config,
                             struct error *error)
 {
         struct error why = {.text = "disabled"};
-        int r = aws_environment(keys, error);
+        bool named = c->profile != NULL;
+        int r = named ? 0 : aws_environment(keys, error);
         if (r == 0)
                 r = aws_profile(&c->services, keys, config, error);
         if (r == 0)
-                r = aws_web_identity(&c->services, keys, config, error);
+                r = (named ? aws_web_identity_of_profile : aws_web_identity)(&c->services, keys, config, error);
         if (r == 0)
                 r = aws_container(&c->services, keys, error);
         if (r == 0)

@@ -4,9 +4,9 @@
  * thread of their own. Those who ask never wait: they are told to ask again.
  *
  *   settings of the daemon, if they name keys      (then nothing else is asked)
- *   AWS_ACCESS_KEY_ID, ...                         environment
+ *   AWS_ACCESS_KEY_ID, ...                         environment, unless the settings name a profile
  *   AWS_PROFILE in the shared files                profile, and roles that it is good for
- *   AWS_WEB_IDENTITY_TOKEN_FILE, or a profile's    web identity, from STS
+ *   AWS_WEB_IDENTITY_TOKEN_FILE, or a profile's    web identity, from STS; the first as the environment
  *   AWS_CONTAINER_CREDENTIALS_*                    container endpoint
  *   instance metadata (IMDSv2)                     instance role
  *

@@ -37,6 +37,26 @@ START_TEST(a_profile_of_the_files)
 }
 END_TEST
 
+/* AWS_PROFILE is of the environment itself: there its keys go first. */
+START_TEST(a_profile_of_the_settings_goes_before_the_environment)
+{
+        setenv("AWS_ACCESS_KEY_ID", "A", 1);
+        setenv("AWS_SECRET_ACCESS_KEY", "b", 1);
+        setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/nonexistent", 1);
+        setenv("AWS_PROFILE", "other", 1);
+        write_file("AWS_CONFIG_FILE", "[profile none]\nregion=x\n");
+        write_file("AWS_SHARED_CREDENTIALS_FILE", "[team]\naws_access_key_id=F\naws_secret_access_key=thesecret\n"
+                                                  "[other]\naws_access_key_id=O\naws_secret_access_key=p\n");
+        open_with(&(struct aws_credentials_opts){.profile = "team"});
+        assert_keys("F", "thesecret", "", "profile 'team'");
+        credentials = aws_credentials_free(credentials);
+        open_with(&(struct aws_credentials_opts){.profile = "none"});
+        assert_fails(STREAMER_EPERM, "no credentials");
+        credentials = aws_credentials_free(credentials);
+        assert_keys("A", "b", "", "environment");
+}
+END_TEST
+
 START_TEST(a_profile_that_is_asked_for_must_be_there)
 {
         setenv("AWS_PROFILE", "nobody", 1);
@@ -447,6 +467,7 @@ int main(void)
         tcase_add_test(files, the_environment_goes_first);
         tcase_add_test(files, half_of_the_environment_is_an_error);
         tcase_add_test(files, a_profile_of_the_files);
+        tcase_add_test(files, a_profile_of_the_settings_goes_before_the_environment);
         tcase_add_test(files, a_profile_that_is_asked_for_must_be_there);
         LOOP(files, a_way_that_is_not_supported_is_named, ways);
         tcase_add_test(files, a_file_with_an_error_stops_the_chain);
