@@ -8,7 +8,8 @@
  *          second, then anew        old ones have been expired for PATIENCE
  *
  * Keys are due when half of their life is over, or DUE seconds before its end, whichever is later.
- * A store's clock may be ahead of ours: where it says that keys have expired, they are due at once.
+ * A store's clock may be ahead of ours: where it says that keys have expired, they are due at once, and not
+ * given out until others are there, or the same again, or the fetch has failed for PATIENCE.
  */
 #include "daemon/source/aws_credentials.h"
 
@@ -36,7 +37,7 @@ struct aws_credentials {
 
         struct aws_keys keys;            /* access NULL: none yet */
         time_t due;                      /* 0: never */
-        uint64_t refused;                /* number of those that the store would not have; 0: none yet */
+        uint64_t refused, refused_at;    /* number of those that the store would not have; 0: none yet */
         struct error error;              /* of the last fetch */
         uint64_t retry_at, pause, since; /* since: fetching began */
 };
@@ -170,16 +171,23 @@ static void fetch(struct aws_credentials *c)
 
 /* ---- asking ---- */
 
+/* The store would not have the keys that are there, and others may come. */
+static bool awaits_others(const struct aws_credentials *c)
+{
+        bool failed = c->error.code != 0 && now_ns() - c->refused_at < PATIENCE;
+        return c->keys.access != NULL && c->refused == c->keys.number && (c->fetching || failed);
+}
+
 /* There is nothing to give out: wait, or give up? */
 static int not_yet(struct aws_credentials *c, time_t now, struct error *error)
 {
         bool waited = c->fetching && now_ns() - c->since > PATIENCE;
-        bool had = c->keys.access != NULL && (uint64_t)(now - c->keys.expires) * SECOND < PATIENCE;
+        bool had = c->keys.access != NULL && now - c->keys.expires < (time_t)(PATIENCE / SECOND);
         if (waited)
                 return error_set(error, STREAMER_EFAILED, "credentials: who gives them out does not answer");
         if (c->stop)
                 return error_set(error, STREAMER_ECANCELED, "the daemon ends");
-        if (c->fetching || had)
+        if (c->fetching || had || awaits_others(c))
                 return 1;
         return error_set(error, c->error.code, "%s%s", c->keys.access != NULL ? "credentials have expired, and " : "",
                          c->error.text);
@@ -190,7 +198,7 @@ int aws_credentials_get(struct aws_credentials *c, struct aws_keys *keys, struct
         pthread_mutex_lock(&c->mutex);
         time_t now = time(NULL);
         bool have = c->keys.access != NULL && (c->keys.expires == 0 || now < c->keys.expires);
-        if (c->fetching && c->refused == c->keys.number)
+        if (awaits_others(c))
                 have = false;
         if (!have || (c->due != 0 && now >= c->due))
                 fetch(c);
@@ -203,10 +211,12 @@ int aws_credentials_get(struct aws_credentials *c, struct aws_keys *keys, struct
 bool aws_credentials_refused(struct aws_credentials *c, uint64_t number)
 {
         pthread_mutex_lock(&c->mutex);
-        bool again = number != c->keys.number || c->fetching;
+        bool again = number != c->keys.number || awaits_others(c);
         if (number == c->keys.number && c->refused != number) {
                 c->refused = number;
+                c->refused_at = now_ns();
                 c->due = 1;
+                c->retry_at = c->pause = 0;
                 again = true;
                 fetch(c);
         }

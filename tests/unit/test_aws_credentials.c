@@ -435,15 +435,38 @@ START_TEST(files_are_read_again_when_the_store_refuses)
 }
 END_TEST
 
+static bool asked_again(void *before)
+{
+        aws_keys_deinit(&keys);
+        aws_credentials_get(credentials, &keys, &error);
+        return service.requests > *(unsigned *)before;
+}
+
 START_TEST(a_failed_refresh_leaves_what_still_lives)
 {
-        life = 60;
+        unsigned one = 1;
+        life = 6;
         set_container();
         ck_assert_int_eq(get(), 0);
         status = 500;
-        ck_assert(aws_credentials_refused(credentials, keys.number));
+        ck_assert(eventually(asked_again, &one, 10000));
+        assert_keys("AK1", "thesecret", "T1", "container endpoint");
+}
+END_TEST
+
+START_TEST(keys_that_the_store_refuses_wait_for_a_refresh_that_fails_at_first)
+{
+        unsigned tries = 2;
+        set_container();
         ck_assert_int_eq(get(), 0);
-        ck_assert_str_eq(keys.access, "AK1");
+        uint64_t old = keys.number;
+        status = 503;
+        ck_assert(aws_credentials_refused(credentials, old));
+        ck_assert(eventually(asked_again, &tries, 10000)); /* both of the first fetch have failed */
+        ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
+        ck_assert(aws_credentials_refused(credentials, old));
+        status = 200;
+        assert_keys("AK2", "thesecret", "T2", "container endpoint");
 }
 END_TEST
 
@@ -501,6 +524,7 @@ int main(void)
         tcase_add_test(expiry, keys_that_stay_the_same_are_refused_once);
         tcase_add_test(expiry, files_are_read_again_when_the_store_refuses);
         tcase_add_test(expiry, a_failed_refresh_leaves_what_still_lives);
+        tcase_add_test(expiry, keys_that_the_store_refuses_wait_for_a_refresh_that_fails_at_first);
         tcase_add_test(expiry, an_end_does_not_wait_for_a_service_that_hangs);
         return suite_run();
 }
