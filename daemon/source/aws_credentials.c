@@ -140,6 +140,16 @@ static void take_fetched(struct aws_credentials *c, struct aws_keys *keys, const
                  c->keys.expires != 0 ? ", of a session" : "");
 }
 
+/* Fetching them again at once would bring the same. */
+static void refuse_expired(struct aws_keys *keys, struct error *error)
+{
+        if (keys->access == NULL || keys->expires == 0 || time(NULL) < keys->expires)
+                return;
+        error_set(error, STREAMER_EFAILED,
+                  "credentials had expired when they came: is this machine's clock right? (%s)", keys->from);
+        aws_keys_deinit(keys);
+}
+
 static void *fetch_thread(void *arg)
 {
         struct aws_credentials *c = arg;
@@ -147,6 +157,7 @@ static void *fetch_thread(void *arg)
         struct error error = {.code = 0};
         pthread_setname_np(pthread_self(), "credentials");
         find(c, &keys, &error);
+        refuse_expired(&keys, &error);
         pthread_mutex_lock(&c->mutex);
         take_fetched(c, &keys, &error);
         c->fetching = false;

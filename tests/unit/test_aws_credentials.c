@@ -375,6 +375,16 @@ START_TEST(keys_are_fetched_anew_before_they_expire)
 }
 END_TEST
 
+START_TEST(keys_that_have_expired_when_they_come_are_an_error_and_asked_for_after_a_pause)
+{
+        life = -10;
+        set_container();
+        for (int i = 0; i < 100; i++)
+                assert_fails(STREAMER_EFAILED, "expired when they came: is this machine's clock right? (container");
+        ck_assert_uint_le(service.requests, 2);
+}
+END_TEST
+
 START_TEST(keys_with_a_long_life_are_fetched_once)
 {
         set_container();
@@ -518,6 +528,7 @@ int main(void)
         tcase_add_test(services, no_proxy_stands_before_instance_metadata);
         TCase *expiry = group("expiry");
         tcase_add_test(expiry, keys_are_fetched_anew_before_they_expire);
+        tcase_add_test(expiry, keys_that_have_expired_when_they_come_are_an_error_and_asked_for_after_a_pause);
         tcase_add_test(expiry, keys_with_a_long_life_are_fetched_once);
         tcase_add_test(expiry, one_fetch_at_a_time_and_nobody_waits_for_it);
         tcase_add_test(expiry, keys_that_the_store_refuses_are_replaced);
