@@ -7,6 +7,7 @@
  */
 #include "daemon/source/aws_config.h"
 
+#include "daemon/base/log.h"
 #include "daemon/base/util.h"
 #include "daemon/source/aws_sign.h"
 
@@ -167,8 +168,10 @@ int aws_ini_read(struct aws_ini *ini, const char *path, struct error *error)
         cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
         *ini = (struct aws_ini){.text = NULL};
         if (fd < 0)
-                return errno == ENOENT || errno == ENOTDIR ? 0
-                                                           : error_errno(error, STREAMER_EFAILED, errno, "%s", path);
+                return errno == ENOENT || errno == ENOTDIR
+                               ? 0
+                               : error_errno(error, errno == EACCES ? STREAMER_EPERM : STREAMER_EFAILED, errno, "%s",
+                                             path);
         if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
                 return error_set(error, STREAMER_EFAILED, "not a regular file (%s)", path);
         if ((uint64_t)st.st_size > FILE_MAX)
@@ -219,7 +222,8 @@ const char *aws_env(const char *name)
         return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-/* "~/" is the home of whom the daemon runs as; without one, and without a name, there is no file. */
+/* "~/" is the home of whom the daemon runs as; without one, and without a name, there is no file. Nor is
+ * there one where nobody named it and HOME is somebody else's, as that of root is in many containers. */
 static int read_file(struct aws_ini *ini, const char *variable, const char *below_home, struct error *error)
 {
         const char *named = aws_env(variable), *home = aws_env("HOME");
@@ -233,7 +237,11 @@ static int read_file(struct aws_ini *ini, const char *variable, const char *belo
                 path = NULL;
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         }
-        return aws_ini_read(ini, path, error);
+        int r = aws_ini_read(ini, path, error);
+        if (r != STREAMER_EPERM || named != NULL)
+                return r;
+        log_debug("%s: taken for absent", error->text);
+        return 0;
 }
 
 int aws_config_init(struct aws_config *config, const char *profile, struct error *error)

@@ -27,7 +27,7 @@ struct aws_ini {
 
 /* Takes the text over (malloc'd, with room for a NUL), also on failure. `name` is for messages. */
 int aws_ini_init_consume(struct aws_ini *ini, char *text, size_t size, const char *name, struct error *error);
-/* A file that is not there is as good as an empty one. */
+/* A file that is not there is as good as an empty one. STREAMER_EPERM where it may not be read. */
 int aws_ini_read(struct aws_ini *ini, const char *path, struct error *error);
 void aws_ini_deinit(struct aws_ini *ini); /* accepts a zeroed one */
 
@@ -43,8 +43,8 @@ struct aws_config {
         bool named;    /* somebody asked for this profile, so it has to be there */
 };
 
-/* The paths of AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE, else those below $HOME. `profile`
- * NULL: AWS_PROFILE, else "default". */
+/* The paths of AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE, else those below $HOME if they may be read.
+ * `profile` NULL: AWS_PROFILE, else "default". */
 int aws_config_init(struct aws_config *config, const char *profile, struct error *error);
 void aws_config_deinit(struct aws_config *config);
 /* Another profile of the same files: borrows both, not to be deinited. */

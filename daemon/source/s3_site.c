@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Settings are merged once, at start. Regions of buckets are learnt from the store's own answers and
- * kept, few at a time: to forget one costs a request.
+ * Settings are merged once, at start. A fault in them keeps the daemon from starting; one in what AWS's
+ * variables and files say is kept, and told to those who load from a store: nobody may have meant them for
+ * this daemon. Regions of buckets are learnt from the store's own answers and kept, few at a time: to forget
+ * one costs a request.
  */
 #include "daemon/source/s3_site.h"
 
+#include "daemon/base/log.h"
 #include "daemon/base/util.h"
 #include "daemon/source/aws_config.h"
 
@@ -35,6 +38,7 @@ static const char *given(const char *text)
 
 static int keep(char **field, const char *text, struct error *error)
 {
+        free(*field);
         *field = text != NULL ? strdup(text) : NULL;
         return text == NULL || *field != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
 }
@@ -77,9 +81,7 @@ static int fill(struct s3_site *site, const struct s3_site_opts *own, const stru
         region = is_rest ? region ?: given(own->region) : given(own->region) ?: region ?: given(rest->region);
         const char *ca = given(own->ca) ?: given(rest->ca) ?: aws_env("AWS_CA_BUNDLE");
         site->addressing = own->addressing != S3_AUTO ? own->addressing : rest->addressing;
-        int r = keep(&site->source, own->source, error);
-        if (r == 0)
-                r = set_endpoint(site, endpoint ?: aws_config_endpoint(config, "s3"), error);
+        int r = set_endpoint(site, endpoint ?: aws_config_endpoint(config, "s3"), error);
         if (r == 0)
                 r = keep(&site->region, region ?: aws_config_get(config, "region"), error);
         if (r == 0)
@@ -87,19 +89,36 @@ static int fill(struct s3_site *site, const struct s3_site_opts *own, const stru
         return r;
 }
 
-static int site_init(struct s3_site *site, const struct s3_site_opts *own, const struct s3_site_opts *rest,
-                     struct error *error)
+/* With what AWS's variables and files say. */
+static int complete(struct s3_site *site, const struct s3_site_opts *own, const struct s3_site_opts *rest,
+                    const char *profile, struct error *error)
 {
         struct aws_config config;
-        const char *profile = given(own->profile) ?: given(rest->profile);
         int r = aws_config_init(&config, profile, error);
         if (r < 0)
                 return r;
         r = fill(site, own, rest, own == rest, &config, error);
         aws_config_deinit(&config);
-        bool keyed = given(own->access) != NULL || given(own->profile) != NULL;
-        if (r < 0 || own->public || (rest->public && !keyed))
+        return r;
+}
+
+static int site_init(struct s3_site *site, const struct s3_site_opts *own, const struct s3_site_opts *rest,
+                     struct error *error)
+{
+        const char *profile = given(own->profile) ?: given(rest->profile);
+        int r = keep(&site->source, own->source, error);
+        if (r == 0)
+                r = set_endpoint(site, given(own->endpoint), error);
+        if (r < 0)
                 return r;
+        r = complete(site, own, rest, profile, &site->fault);
+        if (r == STREAMER_ENOMEM)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        if (r < 0)
+                log_warn("stores: %s", site->fault.text);
+        bool keyed = given(own->access) != NULL || given(own->profile) != NULL;
+        if (own->public || (rest->public && !keyed))
+                return 0;
         const struct s3_site_opts *keys = keyed ? own : rest;
         const struct aws_credentials_opts opts = {.profile = profile,
                                                   .access = keys->access,
@@ -217,6 +236,11 @@ static bool fits_host(const char *bucket, bool tls)
 int s3_site_base(const struct s3_site *site, const char *bucket, const char *region, char **base, struct error *error)
 {
         char aws[128];
+        *base = NULL;
+        if (site->fault.code != 0) {
+                *error = site->fault;
+                return error->code;
+        }
         snprintf(aws, sizeof(aws), "https://s3.%s.amazonaws.com%s", region,
                  strncmp(region, "cn-", 3) == 0 ? ".cn" : "");
         const char *endpoint = site->endpoint ?: aws;

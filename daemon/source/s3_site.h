@@ -29,6 +29,7 @@ struct s3_site {
         char *source, *endpoint, *region, *ca;
         enum s3_addressing addressing;
         struct aws_credentials *credentials; /* NULL: unsigned */
+        struct error fault;                  /* of AWS's variables and files: there is no such place */
 };
 
 struct s3_sites; /* shared by threads */
@@ -46,7 +47,7 @@ void s3_sites_region(struct s3_sites *sites, const struct s3_site *site, const c
 void s3_sites_learn(struct s3_sites *sites, const struct s3_site *site, const char *bucket, const char *region);
 
 /* scheme://host and, in path style, the bucket: what an encoded "/key" or "?query" is put behind.
- * malloc'd; STREAMER_EINVAL where the bucket's name fits no host and one is wanted. */
+ * malloc'd; STREAMER_EINVAL where the bucket's name fits no host and one is wanted; the site's fault. */
 int s3_site_base(const struct s3_site *site, const char *bucket, const char *region, char **base, struct error *error);
 
 #endif

@@ -11,6 +11,7 @@
 
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static struct aws_ini ini;
 static struct error error;
@@ -123,6 +124,28 @@ START_TEST(the_credentials_file_goes_before_the_config_file)
         ck_assert_str_eq(aws_config_get(&config, "region"), "r");
         ck_assert(!config.named && aws_config_has_profile(&config));
         aws_config_deinit(&config);
+}
+END_TEST
+
+/* As in a container that runs as somebody else with root's HOME. */
+START_TEST(files_of_a_home_that_may_not_be_read_are_absent_unless_they_are_named)
+{
+        struct aws_config config;
+        char *home = suite_path("home");
+        ck_assert(mkdir(home, 0700) == 0 && mkdir(suite_path("home/.aws"), 0700) == 0);
+        file_write(suite_path("home/.aws/config"), "bad", 3);
+        ck_assert_int_eq(chmod(suite_path("home/.aws"), 0), 0);
+        setenv("HOME", home, 1);
+        unsetenv("AWS_CONFIG_FILE");
+        unsetenv("AWS_SHARED_CREDENTIALS_FILE");
+        ck_assert(geteuid() != 0 || seteuid(65534) == 0);
+        open_profile(&config, NULL);
+        ck_assert(!aws_config_has_profile(&config));
+        aws_config_deinit(&config);
+        setenv("AWS_CONFIG_FILE", suite_path("home/.aws/config"), 1);
+        ck_assert_int_eq(aws_config_init(&config, NULL, &error), STREAMER_EPERM);
+        ck_assert(geteuid() != 65534 || seteuid(0) == 0);
+        ck_assert_int_eq(chmod(suite_path("home/.aws"), 0700), 0);
 }
 END_TEST
 
@@ -272,6 +295,7 @@ int main(void)
         tcase_add_test(file, a_folder_is_no_file);
         TCase *profiles = suite_group("profiles", NULL, NULL, 20);
         tcase_add_test(profiles, the_credentials_file_goes_before_the_config_file);
+        tcase_add_test(profiles, files_of_a_home_that_may_not_be_read_are_absent_unless_they_are_named);
         tcase_add_test(profiles, a_profile_by_the_environment_or_by_name);
         tcase_add_test(profiles, the_long_name_of_the_default_profile_counts);
         tcase_add_test(profiles, endpoints_of_services_go_before_the_one_for_all);

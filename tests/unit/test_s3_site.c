@@ -199,6 +199,28 @@ START_TEST(an_endpoint_of_the_settings_that_is_none_is_refused)
 }
 END_TEST
 
+/* They may be meant for others: models of files are loaded, and each of a store tells. */
+static const struct {
+        const char *config, *endpoint, *why;
+} foreign[] = {
+        {"[default]\nno key\n", NULL, "neither a section nor 'key = value'"},
+        {"[default]\nendpoint_url = ftp://x\n", NULL, "not http(s)://host[:port]"},
+        {"", "http://", "not http(s)://host[:port]"},
+};
+
+START_TEST(a_fault_that_is_not_of_the_settings_is_told_to_loads)
+{
+        const struct s3_site_opts rest = {.region = "r"};
+        char *base;
+        write_config(foreign[_i].config);
+        if (foreign[_i].endpoint != NULL)
+                setenv("AWS_ENDPOINT_URL", foreign[_i].endpoint, 1);
+        make(&rest, (struct s3_site_opts){.region = "s"});
+        ck_assert_int_lt(s3_site_base(s3_sites_find(sites, "s3://x/"), "x", "r", &base, &error), 0);
+        ck_assert_msg(strstr(error.text, foreign[_i].why) != NULL, "%s", error.text);
+}
+END_TEST
+
 static TCase *group(const char *name)
 {
         TCase *tests = suite_group(name, NULL, NULL, 20);
@@ -219,5 +241,6 @@ int main(void)
         tcase_add_test(order, a_source_is_unsigned_as_all_are_unless_it_has_keys);
         TCase *faults = group("faults");
         LOOP(faults, an_endpoint_of_the_settings_that_is_none_is_refused, bad_endpoints);
+        LOOP(faults, a_fault_that_is_not_of_the_settings_is_told_to_loads, foreign);
         return suite_run();
 }
