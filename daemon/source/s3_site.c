@@ -70,16 +70,20 @@ static int set_endpoint(struct s3_site *site, const char *endpoint, struct error
         return r < 0 ? r : keep(&site->endpoint, whole, error);
 }
 
+/* What is set for one source goes over the environment, and that over what is set for all. */
+static const char *choose(const char *own, const char *variable, const char *rest)
+{
+        return (own != rest ? given(own) : NULL) ?: variable ?: given(rest);
+}
+
 /* What the environment and the shared files say, for sites that say nothing themselves. */
-static int fill(struct s3_site *site, const struct s3_site_opts *own, const struct s3_site_opts *rest, bool is_rest,
+static int fill(struct s3_site *site, const struct s3_site_opts *own, const struct s3_site_opts *rest,
                 const struct aws_config *config, struct error *error)
 {
-        const char *variable = aws_env("AWS_ENDPOINT_URL_S3") ?: aws_env("AWS_ENDPOINT_URL");
-        const char *endpoint = is_rest ? variable ?: given(own->endpoint)
-                                       : given(own->endpoint) ?: variable ?: given(rest->endpoint);
-        const char *region = aws_env("AWS_REGION") ?: aws_env("AWS_DEFAULT_REGION");
-        region = is_rest ? region ?: given(own->region) : given(own->region) ?: region ?: given(rest->region);
-        const char *ca = given(own->ca) ?: given(rest->ca) ?: aws_env("AWS_CA_BUNDLE");
+        const char *endpoint =
+                choose(own->endpoint, aws_env("AWS_ENDPOINT_URL_S3") ?: aws_env("AWS_ENDPOINT_URL"), rest->endpoint);
+        const char *region = choose(own->region, aws_env("AWS_REGION") ?: aws_env("AWS_DEFAULT_REGION"), rest->region);
+        const char *ca = choose(own->ca, aws_env("AWS_CA_BUNDLE"), rest->ca);
         site->addressing = own->addressing != S3_AUTO ? own->addressing : rest->addressing;
         int r = set_endpoint(site, endpoint ?: aws_config_endpoint(config, "s3"), error);
         if (r == 0)
@@ -97,7 +101,7 @@ static int complete(struct s3_site *site, const struct s3_site_opts *own, const 
         int r = aws_config_init(&config, profile, error);
         if (r < 0)
                 return r;
-        r = fill(site, own, rest, own == rest, &config, error);
+        r = fill(site, own, rest, &config, error);
         aws_config_deinit(&config);
         return r;
 }

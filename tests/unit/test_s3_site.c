@@ -155,6 +155,26 @@ START_TEST(regions_in_their_order)
 }
 END_TEST
 
+static void assert_certificates(const struct s3_site_opts *rest, const char *ca)
+{
+        make(rest, (struct s3_site_opts){.ca = "/own"});
+        ck_assert_str_eq(s3_sites_find(sites, "s3://x/")->ca, ca);
+        ck_assert_str_eq(s3_sites_find(sites, "s3://own/")->ca, "/own");
+        sites = s3_sites_free(sites);
+}
+
+START_TEST(certificates_in_their_order)
+{
+        struct s3_site_opts rest = {.public = true};
+        write_config(PROFILE);
+        assert_certificates(&rest, "/profile");
+        rest.ca = "/settings";
+        assert_certificates(&rest, "/settings");
+        setenv("AWS_CA_BUNDLE", "/variable", 1);
+        assert_certificates(&rest, "/variable");
+}
+END_TEST
+
 START_TEST(a_region_that_was_learnt_goes_before_all_for_its_bucket)
 {
         const struct s3_site_opts rest = {.region = "settings"};
@@ -237,6 +257,7 @@ int main(void)
         TCase *order = group("order");
         tcase_add_test(order, endpoints_in_their_order);
         tcase_add_test(order, regions_in_their_order);
+        tcase_add_test(order, certificates_in_their_order);
         tcase_add_test(order, a_region_that_was_learnt_goes_before_all_for_its_bucket);
         tcase_add_test(order, a_source_is_unsigned_as_all_are_unless_it_has_keys);
         TCase *faults = group("faults");
