@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `make soak`: KILLS times (200) kill -9 at a random moment, from KILLS_SEED or a seed of its own, which
+ * `make soak`: KILLS times (200) kill -9 at a random moment, of a daemon with a store of the service
+ * manager, and as often of one that has the state file alone; from KILLS_SEED or a seed of its own, which
  * it prints first. It is ended after KILLS_SECONDS (900).
  */
 #include "tests/lib/base.h"
@@ -11,21 +12,30 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-int main(void)
+static void run(bool stored, uint64_t seed, unsigned kills)
 {
         struct kills_counts counts = {0};
         char folder[PATH_SIZE];
-        uint64_t seed = env_number("KILLS_SEED", clock_ns()), kills = env_number("KILLS", 200);
+        const char *with = stored ? "kills, with a store" : "kills, state file alone";
 
         folder_make(folder, "streamerd-kills");
-        printf("kills: seed %" PRIu64 ", %" PRIu64 " kills\n", seed, kills);
+        kills_run(folder, stored, seed, kills, &counts);
+        printf("%s: %u, %u of them while it started; names: %u as last told, %u as before that, %u not there, %u "
+               "pinned; leases: %u held, %u lost\n",
+               with, counts.kills, counts.early, counts.there, counts.older, counts.gone, counts.pinned, counts.held,
+               counts.lost);
+        stalls_print(&counts.stalls, with);
+        folder_remove(folder);
+}
+
+int main(void)
+{
+        uint64_t seed = env_number("KILLS_SEED", clock_ns()), kills = env_number("KILLS", 200);
+
+        printf("kills: seed %" PRIu64 ", %" PRIu64 " kills each\n", seed, kills);
         fflush(stdout);
         alarm((unsigned)env_number("KILLS_SECONDS", 900));
-        kills_run(folder, seed, (unsigned)kills, &counts);
-        printf("kills: %u, %u of them while it started; names: %u as last told, %u as before that, %u not there; "
-               "leases: %u held, %u lost\n",
-               counts.kills, counts.early, counts.there, counts.older, counts.gone, counts.held, counts.lost);
-        stalls_print(&counts.stalls, "kills");
-        folder_remove(folder);
+        run(true, seed, (unsigned)kills);
+        run(false, seed, (unsigned)kills);
         return EXIT_SUCCESS;
 }
