@@ -112,6 +112,8 @@ static bool set_common(struct http_transfer *t, CURL *easy)
         SET(CURLOPT_SHARE, http_share(t->http));
         SET(CURLOPT_PATH_AS_IS, 1L);
         SET(CURLOPT_NOSIGNAL, 1L);
+        /* A proxy that says "200" to CONNECT says nothing of the object. */
+        SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
 #if LIBCURL_VERSION_NUM >= 0x075700
         /* Else giving a request up waits for its host's name, which may take as long as it likes. */
         SET(CURLOPT_QUICK_EXIT, 1L);

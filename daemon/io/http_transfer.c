@@ -366,7 +366,11 @@ static bool passes(CURLcode code)
 
 static enum http_outcome curl_outcome(struct http_transfer *t, CURLcode code)
 {
-        if (t->accepted)
+        long proxy = 0;
+        curl_easy_getinfo(t->easy, CURLINFO_HTTP_CONNECTCODE, &proxy);
+        if (proxy >= 300)
+                error_set(&t->error, STREAMER_EFAILED, "the proxy answers %ld (%s)", proxy, t->request.shown);
+        else if (t->accepted)
                 error_set(&t->error, STREAMER_EFAILED, "%s after %" PRIu64 " bytes (%s)", curl_easy_strerror(code),
                           t->received, t->request.shown);
         else

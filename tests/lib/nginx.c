@@ -73,7 +73,7 @@ static void make_certificates(struct nginx *n)
                               "-subj '/CN=a private CA' && "
                               "openssl req -newkey rsa:2048 -nodes -keyout key.pem -out request.pem "
                               "-subj '/CN=localhost' && "
-                              "printf 'subjectAltName=DNS:localhost,IP:127.0.0.1' >names && "
+                              "printf 'subjectAltName=DNS:localhost,DNS:weights.example,IP:127.0.0.1' >names && "
                               "openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial "
                               "-out cert.pem -days 2 -extfile names",
                               f));
