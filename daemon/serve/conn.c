@@ -11,8 +11,12 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-/* Bytes read in one turn of the loop, so that a flood on one connection leaves the others theirs. */
+/* What one connection gets of a turn of the loop, so that a flood on one leaves the others theirs: so many
+ * bytes and so long; and once the turn has taken LOOP_NS, no more than a frame each. What is left waits for the
+ * next turn. */
 #define READ_TURN (256 * KiB)
+#define TURN_NS (1 * UINT64_C(1000000))
+#define LOOP_NS (10 * UINT64_C(1000000))
 
 struct out_frame {
         struct list link;
@@ -68,7 +72,7 @@ static void update_poll(struct conn *conn)
         int events = UV_DISCONNECT;
         if (!conn->paused && !conn->held && !conn->closing)
                 events |= UV_READABLE;
-        if (!list_empty(&conn->out))
+        if (!list_empty(&conn->out) || conn->more) /* what it may write to tells of the next turn, too */
                 events |= UV_WRITABLE;
         if (conn->broken || events == conn->events)
                 return;
@@ -211,13 +215,24 @@ static void break_framing(struct conn *conn, const char *why)
         conn_close(conn, true);
 }
 
-/* Frames that are whole, as long as the session takes them. */
-static void conn_process(struct conn *conn)
+static uint64_t turn_end(const struct conn *conn)
+{
+        uint64_t own = now_ns() + TURN_NS, all = uv_now(conn->poll.loop) * UINT64_C(1000000) + LOOP_NS;
+        return own < all ? own : all;
+}
+
+/* Frames that are whole, as long as the session takes them, and one at the least. */
+static void conn_process(struct conn *conn, uint64_t until)
 {
         if (conn->in_frame) /* a frame's own reply unpaused us: its caller goes on */
                 return;
         conn->in_frame = true;
-        while (!conn->paused && !conn->held && !conn->closing) {
+        conn->more = false;
+        for (bool first = true; !conn->paused && !conn->held && !conn->closing; first = false) {
+                if (!first && now_ns() >= until) {
+                        conn->more = true;
+                        break;
+                }
                 const void *data;
                 size_t len;
                 int r = frame_reader_next(&conn->in, &data, &len);
@@ -242,12 +257,21 @@ static void conn_process(struct conn *conn)
 static void conn_resume(struct conn *conn)
 {
         conn->waiting_since = 0;
-        conn_process(conn);
+        conn_process(conn, turn_end(conn));
 }
 
+static bool may_read(const struct conn *conn)
+{
+        return !conn->paused && !conn->held && !conn->closing && !conn->more;
+}
+
+/* What was left, and what has come since. */
 static void on_readable(struct conn *conn)
 {
-        for (size_t got = 0; got < READ_TURN && !conn->paused && !conn->held && !conn->closing;) {
+        uint64_t until = turn_end(conn);
+        if (conn->more)
+                conn_process(conn, until);
+        for (size_t got = 0; got < READ_TURN && may_read(conn) && (got == 0 || now_ns() < until);) {
                 size_t size;
                 void *space = frame_reader_space(&conn->in, &size);
                 if (space == NULL) {
@@ -265,7 +289,7 @@ static void on_readable(struct conn *conn)
                 }
                 frame_reader_added(&conn->in, (size_t)n);
                 got += (size_t)n;
-                conn_process(conn);
+                conn_process(conn, until);
                 if ((size_t)n < size)
                         break;
         }
@@ -281,7 +305,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         }
         if (events & UV_WRITABLE)
                 flush(conn);
-        if ((events & UV_READABLE) && !conn->closing)
+        if (((events & UV_READABLE) || conn->more) && !conn->closing)
                 on_readable(conn);
         else if ((events & UV_DISCONNECT) && !conn->broken)
                 conn_end(conn);

@@ -5,7 +5,8 @@
  *   open --(the client closes, breaks the framing, stalls; conn_close)--> closing --> closed
  *
  * Nothing here blocks and nothing grows without bound: a client that does not read its replies
- * first stops being read (conn.paused), and its events are not sent. Input is taken by plain
+ * first stops being read (conn.paused), and its events are not sent. One that sends more than its part of a
+ * turn of the loop goes on in the next. Input is taken by plain
  * recv(), so that descriptors somebody sends are dropped by the kernel.
  */
 #ifndef DAEMON_SERVE_CONN_H
@@ -47,6 +48,7 @@ struct conn {
         uint64_t out_bytes;
         unsigned fds_sent; /* descriptors the client may not have received yet */
         bool paused, held, closing, broken, in_frame;
+        bool more;              /* frames are left for the next turn */
         pid_t pid;              /* 0: in another PID namespace */
         uint64_t since_boot_ns; /* it was there */
         struct caller caller;

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -295,6 +296,55 @@ START_TEST(a_client_that_never_reads_its_replies)
 }
 END_TEST
 
+#define FLOODS 16
+#define FLOOD 10000
+
+static size_t many_requests(unsigned char *frames)
+{
+        size_t size = 0;
+
+        for (unsigned i = 0; i < FLOOD; i++) {
+                struct request request = {.verb = VERB_status, .id = i + 2};
+                msgpack_sbuffer buf;
+                msgpack_sbuffer_init(&buf);
+                request_encode(&request, &buf);
+                frame_put_header(frames + size, buf.size);
+                memcpy(frames + size + FRAME_HEADER, buf.data, buf.size);
+                size += FRAME_HEADER + buf.size;
+                msgpack_sbuffer_destroy(&buf);
+        }
+        return size;
+}
+
+/* The daemon stands still while sockets are filled, so that it finds all floods at once. What it would take
+ * of each without a pause is a multiple of what is allowed. */
+START_TEST(floods_of_requests_do_not_keep_the_loop_from_others)
+{
+        struct stalls stalls = {0};
+        streamer_client *c = client_open(&stage);
+        struct wire floods[FLOODS];
+        unsigned char *frames = must_alloc(FLOOD * 64);
+        size_t size = many_requests(frames);
+
+        for (int i = 0; i < FLOODS; i++) {
+                wire_open(&floods[i], &stage);
+                wire_hello(&floods[i]);
+        }
+        must(kill(stage.pid, SIGSTOP));
+        for (int i = 0; i < FLOODS; i++)
+                must(send(floods[i].fd, frames, size, MSG_DONTWAIT | MSG_NOSIGNAL));
+        must(kill(stage.pid, SIGCONT));
+        client_equals(c, "witness", stage_witness);
+        for (int i = 0; i < FLOODS; i++)
+                wire_close(&floods[i]);
+        stalls_ask(&stalls, c);
+        stalls_print(&stalls, "floods");
+        ck_assert_uint_lt(stalls.own_ns, STALL_TARGET_MS * UINT64_C(1000000));
+        streamer_close(c);
+        free(frames);
+}
+END_TEST
+
 START_TEST(a_client_that_attaches_and_never_takes_its_descriptors)
 {
         unsigned before = process_fds(stage.pid);
@@ -380,6 +430,7 @@ int main(void)
         tcase_add_test(frames, a_frame_that_comes_byte_by_byte_is_served);
         TCase *greed = suite_group("greed", begin, end_greed, 60);
         tcase_add_checked_fixture(greed, open_wire, NULL);
+        tcase_add_test(greed, floods_of_requests_do_not_keep_the_loop_from_others);
         tcase_add_test(greed, a_client_that_never_reads_its_replies);
         tcase_add_test(greed, a_client_that_attaches_and_never_takes_its_descriptors);
         tcase_add_test(greed, descriptors_sent_to_the_daemon_are_dropped);

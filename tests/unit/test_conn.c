@@ -87,6 +87,50 @@ START_TEST(the_largest_frame_is_taken)
 }
 END_TEST
 
+static void take_long(void)
+{
+        uint64_t until = now_ns() + SECOND / 2000;
+        while (now_ns() < until)
+                ;
+}
+
+/* The test's thread may lose the processor, but never takes more than the turn allows. */
+START_TEST(a_flood_is_taken_in_turns_and_in_order)
+{
+        unsigned char data[4096];
+        char body[8], want[1024] = "";
+        size_t n = 0;
+        for (int i = 0; i < 100; i++) {
+                snprintf(body, sizeof(body), "%d", i);
+                n += put_frame(data + n, body);
+                strcat(strcat(want, body), "|");
+        }
+        send_bytes(data, n);
+        on_frame = take_long;
+        for (unsigned before = 0; frames < 100; before = frames) {
+                uv_run(&core_loop, UV_RUN_NOWAIT);
+                ck_assert_uint_gt(frames, before);
+                ck_assert_uint_le(frames - before, 4);
+        }
+        ck_assert_str_eq(bodies, want);
+}
+END_TEST
+
+START_TEST(a_flood_whose_client_went_is_taken_to_its_end)
+{
+        unsigned char data[1024];
+        size_t n = 0;
+        for (int i = 0; i < 30; i++)
+                n += put_frame(data + n, "x");
+        send_bytes(data, n);
+        on_frame = take_long;
+        close(client);
+        client = -1;
+        core_until(closed);
+        ck_assert_uint_eq(frames, 30);
+}
+END_TEST
+
 /* ---- framing that is broken ---- */
 
 START_TEST(a_length_over_the_limit_ends_the_connection)
@@ -259,6 +303,8 @@ int main(void)
         tcase_add_test(in, frames_may_come_byte_by_byte);
         tcase_add_test(in, many_frames_in_one_read_come_in_order);
         tcase_add_test(in, the_largest_frame_is_taken);
+        tcase_add_test(in, a_flood_is_taken_in_turns_and_in_order);
+        tcase_add_test(in, a_flood_whose_client_went_is_taken_to_its_end);
         TCase *broken = core_group("framing that is broken", begin, end);
         tcase_add_test(broken, a_length_over_the_limit_ends_the_connection);
         tcase_add_test(broken, a_length_of_zero_ends_the_connection);
