@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #define DL_CUDA 2
+#define SIZE_UNKNOWN SIZE_MAX
 
 /* A segment of this process: memory of the daemon's that is open, or mapped, on a GPU. */
 struct open_segment {
@@ -99,14 +100,24 @@ static int read_back(const struct mapping *mapping, uint64_t offset, void *to, s
 
 /* ---- cuda-ipc ---- */
 
+/* In its context: how much there is from its address on; SIZE_UNKNOWN where the driver does not tell that of memory
+ * that another process exported. */
+static size_t ipc_size(const struct open_segment *s)
+{
+        cu_pointer base = 0;
+        size_t size = 0;
+        if (s->context.driver->cuMemGetAddressRange_v2(&base, &size, s->base) != CU_OK || s->base < base ||
+            s->base - base >= size)
+                return SIZE_UNKNOWN;
+        return size - (size_t)(s->base - base);
+}
+
 /* Does CUDA still know it? An application may reset its device, or end the context that it was in. */
 static bool is_alive(const struct open_segment *s)
 {
-        cu_pointer base;
-        size_t size;
         if (!cuda_enter(&s->context))
                 return false;
-        bool alive = s->context.driver->cuMemGetAddressRange_v2(&base, &size, s->base) == CU_OK && base == s->base;
+        bool alive = ipc_size(s) == s->size;
         cuda_leave(&s->context);
         return alive;
 }
@@ -135,22 +146,18 @@ static struct open_segment *find(const struct handle *handle)
         return NULL;
 }
 
-/* In its context: opens the memory and asks how large it is. */
+/* In its context: opens the memory and asks how large it is. Where nobody knows, what was announced is believed. */
 static int ipc_open(struct open_segment *s, const struct handle *handle, uint64_t serial)
 {
         const struct cuda_driver *driver = s->context.driver;
         enum cu_result result = driver->cuIpcOpenMemHandle_v2(&s->base, s->handle, CU_IPC_LAZY_PEER_ACCESS);
         if (result != CU_OK)
                 return cuda_fault(&s->context, handle, "cuIpcOpenMemHandle", result, serial);
-        result = driver->cuMemGetAddressRange_v2(&s->base, &s->size, s->base);
-        int rc = 0;
-        if (result != CU_OK)
-                rc = cuda_fault(&s->context, handle, "cuMemGetAddressRange", result, serial);
-        else if (!fits(s, handle))
-                rc = too_small(s, handle, serial);
-        if (rc != 0)
-                driver->cuIpcCloseMemHandle(s->base);
-        return rc;
+        s->size = ipc_size(s);
+        if (fits(s, handle))
+                return 0;
+        driver->cuIpcCloseMemHandle(s->base);
+        return too_small(s, handle, serial);
 }
 
 static int ipc_new(struct open_segment **out, const struct handle *handle, uint64_t serial)

@@ -153,6 +153,25 @@ START_TEST(a_segment_that_is_larger_than_its_allocation_is_refused)
 }
 END_TEST
 
+START_TEST(where_the_driver_does_not_tell_its_size_a_segment_is_as_large_as_announced)
+{
+        struct application app;
+        struct mapping second;
+        export_memory(0, false);
+        setenv("FAKECUDA_FAIL", "cuMemGetAddressRange_v2:0:1", 1);
+        assert_map(&handle_kind_cuda_ipc, &mapping);
+        assert_map(&handle_kind_cuda_ipc, &second);
+        ck_assert_ptr_eq(mapping.data, second.data);
+        ck_assert_uint_eq(mapping.size, 2 * MIB);
+        assert_bytes(&mapping, 0);
+        unmap(&mapping);
+        unmap(&second);
+        application_start(&app);
+        assert_nothing_held(&app);
+        exporter_stop(&exporter);
+}
+END_TEST
+
 START_TEST(what_the_daemon_must_not_leave_out)
 {
         export_memory(0, false);
@@ -349,6 +368,7 @@ int main(void)
         tcase_add_test(t, threads_attach_and_detach_at_once);
         tcase_add_test(t, a_segment_may_begin_inside_its_allocation);
         tcase_add_loop_test(t, a_segment_that_is_larger_than_its_allocation_is_refused, 0, 2);
+        tcase_add_test(t, where_the_driver_does_not_tell_its_size_a_segment_is_as_large_as_announced);
         tcase_add_test(t, what_the_daemon_must_not_leave_out);
         tcase_add_test(t, there_is_no_private_copy_of_gpu_memory);
         tcase_add_test(t, memory_that_the_daemon_has_freed_is_refused);

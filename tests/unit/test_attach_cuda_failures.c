@@ -19,7 +19,6 @@ static const char *const ipc_calls[] = {
         "cuDevicePrimaryCtxRetain",
         "cuCtxPushCurrent_v2",
         "cuIpcOpenMemHandle_v2",
-        "cuMemGetAddressRange_v2",
 };
 
 static const char *const vmm_calls[] = {
