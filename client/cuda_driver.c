@@ -247,6 +247,9 @@ static void advise(const struct cuda_context *c, const struct handle *handle, co
                 snprintf(text, size, "; integrated GPUs (Tegra) have no cuda-ipc, %s", other);
         else if (result == CU_NOT_SUPPORTED || result == CU_NOT_PERMITTED)
                 snprintf(text, size, "; %s here", other);
+        else if (ipc && result != CU_OUT_OF_MEMORY)
+                snprintf(text, size, "; where cuda-ipc does not open, as it may not between users or containers, %s",
+                         other);
 }
 
 int cuda_fault(const struct cuda_context *c, const struct handle *handle, const char *call, enum cu_result result,

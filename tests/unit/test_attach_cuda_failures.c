@@ -123,6 +123,20 @@ START_TEST(wsl_is_named)
 }
 END_TEST
 
+/* Whatever the driver's number for it is: invalid value, mapping failed, operating system, invalid handle. */
+START_TEST(where_ipc_fails_without_a_reason_another_way_is_named)
+{
+        static const int errors[] = {1, 205, 304, 400};
+        char rule[64];
+        export_memory(0, false);
+        snprintf(rule, sizeof(rule), "cuIpcOpenMemHandle_v2:0:%d", errors[_i]);
+        setenv("FAKECUDA_FAIL", rule, 1);
+        assert_refused(&handle_kind_cuda_ipc, STREAMER_EUNSUPPORTED, "between users or containers");
+        assert_told("handles of kind cuda-vmm-fd would work");
+        exporter_stop(&exporter);
+}
+END_TEST
+
 START_TEST(where_vmm_is_not_supported_ipc_is_named)
 {
         export_memory(0, true);
@@ -141,6 +155,7 @@ int main(void)
         tcase_add_test(t, memory_that_is_short_is_called_so);
         LOOP(t, where_ipc_is_not_supported_the_cause_and_another_way_are_named, refusals);
         tcase_add_test(t, wsl_is_named);
+        tcase_add_loop_test(t, where_ipc_fails_without_a_reason_another_way_is_named, 0, 4);
         tcase_add_test(t, where_vmm_is_not_supported_ipc_is_named);
         return suite_run();
 }
