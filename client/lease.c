@@ -129,9 +129,24 @@ struct streamer_lease *lease_ref(struct streamer_lease *lease)
         return lease;
 }
 
+/* The lease is still linked, and whoever finds its daemon gone looks at its segments: from here on it has none. In a
+ * forked child the lock may be held for ever, and nobody looks. */
+static size_t take_segments(struct streamer_lease *lease)
+{
+        bool forked = channel_forked(lease->client);
+        if (!forked)
+                pthread_mutex_lock(&lease->client->lock);
+        size_t n = lease->n_segments;
+        lease->n_segments = 0;
+        if (!forked)
+                pthread_mutex_unlock(&lease->client->lock);
+        return n;
+}
+
 static void unmap(struct streamer_lease *lease)
 {
-        for (size_t i = 0; i < lease->n_segments; i++)
+        size_t n = take_segments(lease);
+        for (size_t i = 0; i < n; i++)
                 lease->segments[i].kind->unmap(&lease->segments[i]);
         if (lease->manifest_map)
                 munmap(lease->manifest_map, lease->manifest_size);

@@ -182,6 +182,18 @@ START_TEST(a_lease_is_lost_without_a_store)
 }
 END_TEST
 
+START_TEST(a_lease_that_is_lost_is_detached_before_anybody_knows)
+{
+        kept_begin_sized(0);
+        client_load(kept.client, kept_file(), "m");
+        streamer_lease *lease = client_attach(kept.client, "m");
+        kept_restart(1);
+        streamer_detach(lease);
+        ck_assert_uint_eq(client_leases(kept.client), 0);
+        kept_end();
+}
+END_TEST
+
 START_TEST(a_lease_of_the_same_name_and_another_model_is_lost)
 {
         kept_begin_sized(0);
@@ -222,6 +234,7 @@ int main(void)
         tcase_add_test(leases, without_a_daemon_a_call_says_so_and_the_lease_is_kept);
         TCase *none = suite_group("without a store", NULL, NULL, 60);
         tcase_add_test(none, a_lease_is_lost_without_a_store);
+        tcase_add_test(none, a_lease_that_is_lost_is_detached_before_anybody_knows);
         tcase_add_test(none, a_lease_of_the_same_name_and_another_model_is_lost);
         return suite_run();
 }
