@@ -40,6 +40,8 @@ struct handle_kind {
         /* 0 or STREAMER_E* with the text kept under `serial`. `writable` asks for a private copy. */
         int (*map)(struct mapping *mapping, const struct handle *handle, bool writable, uint64_t serial);
         void (*unmap)(struct mapping *mapping);
+        /* Its daemon is gone: it stays mapped, and no later map() finds it. NULL: none would. */
+        void (*forget)(struct mapping *mapping);
         /* Copies to host memory; the range is inside the mapping. NULL: `data` is host memory. */
         int (*read)(const struct mapping *mapping, uint64_t offset, void *to, size_t size, uint64_t serial);
 };

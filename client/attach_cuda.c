@@ -4,7 +4,8 @@
  *
  *   cuda-ipc      64 bytes that open one allocation of the daemon's, whole. Opening takes the longer
  *                 the larger it is, and a process has each allocation once; so segments that are open
- *                 stand in a table and are counted, over leases and over clients.
+ *                 stand in a table and are counted, over leases and over clients. Handles of two daemons
+ *                 may be equal, and those of one that is gone stay open as long as their leases.
  *   cuda-vmm-fd   a descriptor, which is mapped for reading only. Mapping takes next to nothing and each
  *                 lease has a mapping of its own.
  *
@@ -29,7 +30,7 @@
 struct open_segment {
         struct open_segment *next; /* in the table; cuda-ipc only */
         struct cuda_context context;
-        pid_t pid;
+        pid_t pid, daemon_pid;
         unsigned refs;
         struct cuda_ipc_handle handle;
         cu_pointer base;
@@ -137,7 +138,8 @@ static struct open_segment *find(const struct handle *handle)
                 next = s->next;
                 if (s->pid != getpid())
                         unlink_segment(s); /* the parent's */
-                else if (memcmp(s->handle.bytes, handle->bytes, sizeof(s->handle.bytes)) == 0) {
+                else if (s->daemon_pid == handle->daemon_pid &&
+                         memcmp(s->handle.bytes, handle->bytes, sizeof(s->handle.bytes)) == 0) {
                         if (is_alive(s))
                                 return s;
                         unlink_segment(s); /* its leases keep it, nobody gets it any more */
@@ -171,6 +173,7 @@ static int ipc_new(struct open_segment **out, const struct handle *handle, uint6
                 return no_memory(serial);
         memcpy(s->handle.bytes, handle->bytes, sizeof(s->handle.bytes));
         s->pid = getpid();
+        s->daemon_pid = handle->daemon_pid;
         rc = cuda_context_init(&s->context, driver, handle, serial);
         if (rc != 0)
                 return rc;
@@ -229,12 +232,23 @@ static void ipc_unmap(struct mapping *mapping)
                 free(s);
 }
 
+static void ipc_forget(struct mapping *mapping)
+{
+        struct open_segment *s = mapping->map;
+        if (s->pid != getpid())
+                return;
+        cuda_lock();
+        unlink_segment(s);
+        cuda_unlock();
+}
+
 const struct handle_kind handle_kind_cuda_ipc = {
         .name = "cuda-ipc",
         .device_kind = "cuda",
         .dl_device_type = DL_CUDA,
         .map = ipc_map,
         .unmap = ipc_unmap,
+        .forget = ipc_forget,
         .read = read_back,
 };
 

@@ -81,9 +81,13 @@ void lease_lose(struct streamer_lease *lease)
                 lease->state = LEASE_FAILED;
                 lease->code = STREAMER_ELOST;
         }
-        for (size_t i = 0; i < lease->n_segments; i++)
-                if (!lease->segments[i].kind->outlives_daemon)
+        for (size_t i = 0; i < lease->n_segments; i++) {
+                struct mapping *mapping = &lease->segments[i];
+                if (!mapping->kind->outlives_daemon)
                         atomic_store(&lease->gone, true);
+                if (mapping->kind->forget)
+                        mapping->kind->forget(mapping);
+        }
 }
 
 void lease_revoke(struct streamer_lease *lease)

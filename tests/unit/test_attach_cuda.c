@@ -93,6 +93,27 @@ START_TEST(a_segment_is_opened_once_however_often_it_is_attached)
 }
 END_TEST
 
+/* Loop: another daemon's, or one that came after. The stand-in's own table would find it, too, so that here opening
+ * fails. */
+START_TEST(a_handle_of_the_same_bytes_is_not_the_same_segment)
+{
+        export_memory(0, false);
+        setenv("FAKECUDA_FAIL", "cuIpcOpenMemHandle_v2:2:400", 1);
+        assert_map(&handle_kind_cuda_ipc, &mapping);
+        struct handle handle = handle_of(&exporter);
+        struct mapping other;
+        if (_i == 0)
+                handle.daemon_pid = getppid();
+        else
+                mapping.kind->forget(&mapping);
+        ck_assert_int_eq(handle_kind_cuda_ipc.map(&other, &handle, false, SERIAL), STREAMER_EUNSUPPORTED);
+        assert_told("INVALID_HANDLE");
+        assert_bytes(&mapping, 0);
+        unmap(&mapping);
+        exporter_stop(&exporter);
+}
+END_TEST
+
 static void *attach_and_detach(void *arg)
 {
         (void)arg;
@@ -365,6 +386,7 @@ int main(void)
         tcase_add_test(t, a_gpu_that_is_not_visible_is_named);
         tcase_add_test(t, a_process_without_the_driver_is_told_what_is_missing);
         tcase_add_test(t, a_segment_is_opened_once_however_often_it_is_attached);
+        tcase_add_loop_test(t, a_handle_of_the_same_bytes_is_not_the_same_segment, 0, 2);
         tcase_add_test(t, threads_attach_and_detach_at_once);
         tcase_add_test(t, a_segment_may_begin_inside_its_allocation);
         tcase_add_loop_test(t, a_segment_that_is_larger_than_its_allocation_is_refused, 0, 2);
