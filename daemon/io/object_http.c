@@ -64,15 +64,29 @@ void remote_set_led(const struct object *object, const char *led)
 
 /* ---- versions ---- */
 
+/* Without its quotes, which a store may put around one text of it and not around the other. */
+static const char *bare(const char *etag, size_t *len)
+{
+        *len = strlen(etag);
+        bool quoted = *len >= 2 && etag[0] == '"' && etag[*len - 1] == '"';
+        *len -= quoted ? 2 : 0;
+        return quoted ? etag + 1 : etag;
+}
+
 static bool differs(const char *was, const char *is)
 {
-        return was != NULL && is != NULL && strcmp(was, is) != 0;
+        size_t was_len, is_len;
+        if (was == NULL || is == NULL)
+                return false;
+        was = bare(was, &was_len);
+        is = bare(is, &is_len);
+        return was_len != is_len || memcmp(was, is, was_len) != 0;
 }
 
 bool object_http_has_etag(const struct object *object, const char *etag)
 {
         const struct remote *remote = remote_of(object);
-        return remote->etag != NULL && strcmp(remote->etag, etag) == 0;
+        return remote->etag != NULL && !differs(remote->etag, etag);
 }
 
 static int check_encoding(const struct object *object, const struct http_answer *answer, struct error *error)

@@ -132,6 +132,15 @@ static int no_memory(struct opening *o)
 
 /* ---- listing ---- */
 
+/* Conditions want quotes, which some stores leave off in their lists. */
+static char *quoted(const char *etag)
+{
+        bool bare = etag[0] != '\0' && strchr(etag, '"') == NULL;
+        const char *quote = bare ? "\"" : "";
+        char *text;
+        return asprintf(&text, "%s%s%s", quote, etag, quote) < 0 ? NULL : text;
+}
+
 static int keep_etag(struct opening *o, const char *name, const char *etag)
 {
         if ((o->n_etags & (o->n_etags - 1)) == 0) {
@@ -142,7 +151,7 @@ static int keep_etag(struct opening *o, const char *name, const char *etag)
                 o->etags = etags;
         }
         struct etag *kept = &o->etags[o->n_etags];
-        *kept = (struct etag){strdup(name), strdup(etag)};
+        *kept = (struct etag){strdup(name), quoted(etag)};
         o->n_etags++;
         return kept->name != NULL && kept->etag != NULL ? 0 : no_memory(o);
 }
