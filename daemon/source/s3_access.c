@@ -164,18 +164,25 @@ static bool keys_expired(struct s3_access *a, const struct http_answer *answer, 
         return expired && a->site->credentials != NULL && aws_credentials_refused(a->site->credentials, answer->by);
 }
 
-static int say(struct s3_access *a, const struct http_request *request, int status, const struct s3_fault *fault,
-               struct error *error)
+static int code_of(int status)
 {
-        char what[400], id[140] = "";
-        int code = status == 404 ? STREAMER_ENOENT : status == 401 || status == 403 ? STREAMER_EPERM : STREAMER_EFAILED;
+        return status == 404 ? STREAMER_ENOENT : status == 401 || status == 403 ? STREAMER_EPERM : STREAMER_EFAILED;
+}
+
+static int say(struct s3_access *a, const struct http_request *request, int status, const struct s3_fault *fault,
+               bool moved, struct error *error)
+{
+        char what[400], id[140] = "", where[2 * S3_REGION + 40] = "";
+        int code = moved ? STREAMER_EFAILED : code_of(status);
+        if (moved)
+                snprintf(where, sizeof(where), "the bucket is in region %s, not in %s: ", fault->region, a->region);
         snprintf(what, sizeof(what), "%d %s%s%s", status, fault->code, fault->message[0] != '\0' ? ": " : "",
                  fault->message);
         if (fault->request_id[0] != '\0')
                 snprintf(id, sizeof(id), ", request %s", fault->request_id);
         pthread_mutex_lock(&a->mutex);
         bool is_signed = a->site->credentials != NULL;
-        error_set(error, code, "the store answers %s (%s%s, %s%s)", what, request->shown, id,
+        error_set(error, code, "%sthe store answers %s (%s%s, %s%s)", where, what, request->shown, id,
                   is_signed ? "credentials from " : "unsigned", is_signed ? a->from ?: "nowhere" : "");
         pthread_mutex_unlock(&a->mutex);
         return code;
@@ -186,13 +193,11 @@ static int refused(struct http_access *access, const struct http_request *reques
 {
         struct s3_access *a = container_of(access, struct s3_access, http);
         struct s3_fault fault;
-        if (answer->status == 0 || answer->status == 412 || answer->status == 416)
+        if (answer->status == 0)
                 return 0;
         read_fault(&fault, answer);
-        if (note_move(a, answer->status, &fault))
-                return error_set(error, STREAMER_EFAILED, "the bucket is in region %s, not in %s (%s)", fault.region,
-                                 a->region, request->shown);
-        return keys_expired(a, answer, &fault) ? 1 : say(a, request, answer->status, &fault, error);
+        bool moved = note_move(a, answer->status, &fault);
+        return !moved && keys_expired(a, answer, &fault) ? 1 : say(a, request, answer->status, &fault, moved, error);
 }
 
 /* ---- lifecycle ---- */

@@ -66,15 +66,17 @@ static uint64_t signed_by(const char *access_key)
         return by;
 }
 
-static int refused(uint64_t by, int status, const char *code)
+static int answered(uint64_t by, int status, const char *body)
 {
         struct http_access *http = s3_access_http(access_);
-        struct http_answer answer = {
-                .status = status,
-                .by = by,
-                .body = format_text("<Error><Code>%s</Code><RequestId>R1</RequestId></Error>", code)};
+        struct http_answer answer = {.status = status, .by = by, .body = format_text("<Error>%s</Error>", body)};
         answer.body_len = strlen(answer.body);
         return http->ops->refused(http, &request, &answer, &error);
+}
+
+static int refused(uint64_t by, int status, const char *code)
+{
+        return answered(by, status, format_text("<Code>%s</Code><RequestId>R1</RequestId>", code));
 }
 
 /* ---- signing ---- */
@@ -127,6 +129,34 @@ START_TEST(keys_that_are_the_same_when_read_again_are_refused_in_words)
 }
 END_TEST
 
+/* ---- words ---- */
+
+static const struct {
+        int status;
+        const char *body;
+        int code;
+        const char *words;
+} words[] = {
+        {404, "<Code>NoSuchKey</Code>", STREAMER_ENOENT, "the store answers 404 NoSuchKey (s3://b/key, "},
+        {403, "<Code>AccessDenied</Code><Message>no</Message><RequestId>R1</RequestId>", STREAMER_EPERM,
+         "the store answers 403 AccessDenied: no (s3://b/key, request R1, "},
+        {416, "<Code>InvalidRange</Code><RequestId>R1</RequestId>", STREAMER_EFAILED,
+         "the store answers 416 InvalidRange (s3://b/key, request R1, "},
+        {301, "<Code>PermanentRedirect</Code><Region>there</Region><RequestId>R1</RequestId>", STREAMER_EFAILED,
+         "the bucket is in region there, not in here: the store answers 301 PermanentRedirect (s3://b/key, request "
+         "R1, "},
+        {400, "<Code>AuthorizationHeaderMalformed</Code><Region>there</Region>", STREAMER_EFAILED,
+         "the bucket is in region there, not in here: the store answers 400 AuthorizationHeaderMalformed "
+         "(s3://b/key, "},
+};
+
+START_TEST(a_refusal_tells_status_code_request_and_whose_keys)
+{
+        ck_assert_int_eq(answered(signed_by("K1"), words[_i].status, words[_i].body), words[_i].code);
+        ck_assert_str_eq(error.text, format_text("%scredentials from settings)", words[_i].words));
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("s3_access");
@@ -137,5 +167,8 @@ int main(void)
         tcase_add_checked_fixture(expiry, begin, end);
         tcase_add_test(expiry, late_refusals_of_old_keys_are_not_blamed_on_the_new_ones);
         tcase_add_test(expiry, keys_that_are_the_same_when_read_again_are_refused_in_words);
+        TCase *refusals = suite_group("words", NULL, NULL, 30);
+        tcase_add_checked_fixture(refusals, begin, end);
+        LOOP(refusals, a_refusal_tells_status_code_request_and_whose_keys, words);
         return suite_run();
 }
