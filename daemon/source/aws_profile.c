@@ -104,6 +104,17 @@ static int enter(struct chain *chain, const struct aws_config *config, struct er
         return 0;
 }
 
+/* Keys that are there nevertheless are another's: they are not what the profile asks for. */
+static int role_alone(const struct aws_config *config, struct error *error)
+{
+        int r = unsupported(config, error);
+        return r != 0 ? r
+                      : error_set(error, STREAMER_EFAILED,
+                                  "profile '%s' has role_arn without source_profile, credential_source or "
+                                  "web_identity_token_file",
+                                  config->profile);
+}
+
 static int by_role(struct chain *chain, struct aws_keys *keys, const struct aws_config *config, struct error *error);
 
 /* One that another names: static keys count first there, so that one may name itself for its own. */
@@ -130,8 +141,10 @@ static int by_role(struct chain *chain, struct aws_keys *keys, const struct aws_
         const char *profile = aws_config_get(config, "source_profile");
         const char *source = aws_config_get(config, "credential_source");
         struct aws_keys by = {.access = NULL};
-        if (aws_config_get(config, "role_arn") == NULL || (profile == NULL && source == NULL))
+        if (aws_config_get(config, "role_arn") == NULL)
                 return 0;
+        if (profile == NULL && source == NULL)
+                return aws_config_get(config, "web_identity_token_file") != NULL ? 0 : role_alone(config, error);
         if (profile != NULL && source != NULL)
                 return error_set(error, STREAMER_EFAILED, "profile '%s' has source_profile and credential_source",
                                  config->profile);

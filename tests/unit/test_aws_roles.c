@@ -124,6 +124,8 @@ static const struct {
         {"[default]\nrole_arn=r\nsource_profile=base\nmfa_serial=thesecret\n", "mfa_serial", STREAMER_EUNSUPPORTED},
         {"[default]\nrole_arn=r\nsource_profile=base\ncredential_source=Environment\n",
          "source_profile and credential_source", STREAMER_EFAILED},
+        {"[default]\nrole_arn=r\naws_access_key_id=A\naws_secret_access_key=thesecret\n",
+         "profile 'default' has role_arn without source_profile, ", STREAMER_EFAILED},
         {"[default]\nrole_arn=r\ncredential_source=thesecret\n", "credential_source is none of", STREAMER_EFAILED},
         {"[default]\nrole_arn=r\ncredential_source=Environment\n", "credential_source Environment has no credentials",
          STREAMER_EPERM},
