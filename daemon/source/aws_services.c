@@ -6,8 +6,8 @@
  *   instance      PUT for a token, GET the role's name, GET its keys > JSON
  *
  * A token file is read anew each time: who wrote it writes the next one before it expires. The
- * addresses of containers and instances are link-local: no proxy stands before them, and where
- * nothing listens is known within a second or two.
+ * addresses of containers and instances are link-local: no proxy stands before them. Where no instance
+ * is has to be known within a second or two.
  */
 #include "daemon/source/aws_services.h"
 
@@ -43,6 +43,13 @@ int aws_services_init(struct aws_services *services, const struct http_opts *htt
                                             .retry_after_ns = SECOND,
                                             .tries = env_number("AWS_METADATA_SERVICE_NUM_ATTEMPTS", 10, 2),
                                             .threads = 1};
+        /* All tries end before those who wait lose patience. */
+        const struct http_opts container_opts = {.connect_timeout_ns = 5 * SECOND,
+                                                 .stall_ns = 5 * SECOND,
+                                                 .backoff_ns = SECOND / 2,
+                                                 .retry_after_ns = 2 * SECOND,
+                                                 .tries = 4,
+                                                 .threads = 1};
         struct http_opts far_opts = {.connect_timeout_ns = 5 * SECOND,
                                      .stall_ns = 5 * SECOND,
                                      .backoff_ns = SECOND / 2,
@@ -57,6 +64,8 @@ int aws_services_init(struct aws_services *services, const struct http_opts *htt
         }
         int r = http_new(&services->near, &near_opts, error);
         if (r == 0)
+                r = http_new(&services->container, &container_opts, error);
+        if (r == 0)
                 r = http_new(&services->far, &far_opts, error);
         if (r < 0)
                 aws_services_deinit(services);
@@ -66,12 +75,14 @@ int aws_services_init(struct aws_services *services, const struct http_opts *htt
 void aws_services_stop(struct aws_services *services)
 {
         http_stop(services->near);
+        http_stop(services->container);
         http_stop(services->far);
 }
 
 void aws_services_deinit(struct aws_services *services)
 {
         services->near = http_free(services->near);
+        services->container = http_free(services->container);
         services->far = http_free(services->far);
 }
 
@@ -88,10 +99,10 @@ int aws_ask(struct http *http, struct http_fetch *fetch, struct error *error)
 }
 
 /* Link-local addresses, where plain http is what is spoken. */
-static int ask_near(struct aws_services *services, struct http_fetch *fetch, struct error *error)
+static int ask_near(struct http *http, struct http_fetch *fetch, struct error *error)
 {
         fetch->request.plain_ok = strncmp(fetch->request.url, "http://", 7) == 0;
-        return aws_ask(services->near, fetch, error);
+        return aws_ask(http, fetch, error);
 }
 
 int aws_read_token(const char *path, char **token, struct error *error)
@@ -172,7 +183,7 @@ int aws_container(struct aws_services *services, struct aws_keys *keys, struct e
         struct http_fetch fetch = {.request = {.url = uri, .shown = from, .headers = &headers}};
         r = container_headers(&headers, error);
         if (r == 0)
-                r = ask_near(services, &fetch, error);
+                r = ask_near(services->container, &fetch, error);
         if (r == 0)
                 r = fetch.answer.status == 200
                             ? aws_keys_parse_json(keys, fetch.answer.body, fetch.answer.body_len, from, error)
@@ -206,7 +217,7 @@ static int instance_fetch(struct aws_services *services, struct http_fetch *fetc
         fetch->request.method = method;
         fetch->request.url = url;
         fetch->request.shown = "instance metadata";
-        int r = ask_near(services, fetch, error);
+        int r = ask_near(services->near, fetch, error);
         fetch->request.url = NULL;
         return r;
 }

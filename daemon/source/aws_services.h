@@ -10,8 +10,9 @@
 #include "daemon/source/aws_keys.h"
 
 struct aws_services {
-        struct http *near; /* link-local addresses: answers within a second or two, or not at all */
-        struct http *far;  /* STS: plain http where it is allowed to others */
+        struct http *near;      /* an instance's metadata: answer within a second or two, or not at all */
+        struct http *container; /* is there where it is named, and may take its time when the container begins */
+        struct http *far;       /* STS: plain http where it is allowed to others */
 };
 
 /* Of `http` count the hosts that plain http is allowed to, and the certificates; NULL: none. */

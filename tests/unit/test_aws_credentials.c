@@ -137,6 +137,23 @@ START_TEST(a_container_with_its_token_file)
 }
 END_TEST
 
+static void answer_late(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        if (e->requests < 3)
+                reply->status = 503;
+        else
+                answer_container(e, request, reply);
+}
+
+/* As agents on a node do when many containers begin at once. */
+START_TEST(a_container_endpoint_that_is_not_ready_yet)
+{
+        set_container();
+        service.answer = answer_late;
+        assert_keys("AK1", "thesecret", "T1", "container endpoint");
+}
+END_TEST
+
 START_TEST(a_container_with_its_token)
 {
         set_container();
@@ -466,13 +483,13 @@ END_TEST
 
 START_TEST(keys_that_the_store_refuses_wait_for_a_refresh_that_fails_at_first)
 {
-        unsigned tries = 2;
+        unsigned tries = 4;
         set_container();
         ck_assert_int_eq(get(), 0);
         uint64_t old = keys.number;
         status = 503;
         ck_assert(aws_credentials_refused(credentials, old));
-        ck_assert(eventually(asked_again, &tries, 10000)); /* both of the first fetch have failed */
+        ck_assert(eventually(asked_again, &tries, 20000)); /* all of the first fetch have failed */
         ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
         ck_assert(aws_credentials_refused(credentials, old));
         status = 200;
@@ -510,6 +527,7 @@ int main(void)
         tcase_add_test(files, a_key_without_its_other_half_is_no_setting);
         TCase *services = group("services");
         tcase_add_test(services, a_container_with_its_token_file);
+        tcase_add_test(services, a_container_endpoint_that_is_not_ready_yet);
         tcase_add_test(services, a_container_with_its_token);
         tcase_add_test(services, a_container_that_refuses_ends_the_chain);
         LOOP(services, which_hosts_a_container_may_name, uris);
