@@ -158,6 +158,16 @@ static inline void set_container(void)
         setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", path, 1);
 }
 
+static inline void give_xml(struct endpoint_reply *reply)
+{
+        reply->body = format_text("<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult>"
+                                  "<Credentials><AccessKeyId>AK%u</AccessKeyId><SecretAccessKey>thesecret"
+                                  "</SecretAccessKey><SessionToken>T</SessionToken><Expiration>%s</Expiration>"
+                                  "</Credentials></AssumeRoleWithWebIdentityResult>"
+                                  "</AssumeRoleWithWebIdentityResponse>",
+                                  ++given, expiration(life));
+}
+
 static inline void answer_sts(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
         (void)e;
@@ -169,12 +179,7 @@ static inline void answer_sts(struct endpoint *e, const struct endpoint_request 
             strstr(request->body, "&WebIdentityToken=a.b%2Bc") == NULL || strstr(request->body, "Version=") == NULL)
                 reply->status = 400;
         if (reply->status == 200)
-                reply->body = format_text("<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult>"
-                                          "<Credentials><AccessKeyId>AK%u</AccessKeyId><SecretAccessKey>thesecret"
-                                          "</SecretAccessKey><SessionToken>T</SessionToken><Expiration>%s</Expiration>"
-                                          "</Credentials></AssumeRoleWithWebIdentityResult>"
-                                          "</AssumeRoleWithWebIdentityResponse>",
-                                          ++given, expiration(life));
+                give_xml(reply);
         else
                 reply->body = format_text("<ErrorResponse><Error><Code>AccessDenied</Code><Message>not you</Message>"
                                           "</Error></ErrorResponse>");

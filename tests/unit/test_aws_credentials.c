@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The chain of credentials against small endpoints that stand in for instance metadata, ECS and STS:
- * who is asked in which order, what expires, and what happens where an endpoint is slow, dead or wrong.
+ * who is asked in which order, and what happens where an endpoint is slow, dead or wrong.
  * No secret shows in an error.
  */
 #include "tests/unit/aws_stage.h"
@@ -373,140 +373,41 @@ START_TEST(no_proxy_stands_before_instance_metadata)
 }
 END_TEST
 
-/* ---- expiry ---- */
+/* ---- order ---- */
 
-static bool has_newer(void *old)
+static void answer_all(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
-        ck_assert_int_eq(get(), 0);
-        return strcmp(keys.access, old) != 0;
+        if (strncmp(request->path, "/latest/", 8) == 0)
+                answer_instance(e, request, reply);
+        else if (strncmp(request->path, "/v1/", 4) == 0)
+                answer_container(e, request, reply);
+        else
+                answer_sts(e, request, reply);
 }
 
-START_TEST(keys_are_fetched_anew_before_they_expire)
+static void assert_from(const char *from)
 {
-        life = 4;
-        set_container();
-        assert_keys("AK1", "thesecret", "T1", "container endpoint");
-        char *old = format_text("%s", keys.access);
-        ck_assert(eventually(has_newer, old, 10000));
-        ck_assert_int_gt(keys.expires, time(NULL));
-}
-END_TEST
-
-START_TEST(keys_that_have_expired_when_they_come_are_an_error_and_asked_for_after_a_pause)
-{
-        life = -10;
-        set_container();
-        for (int i = 0; i < 100; i++)
-                assert_fails(STREAMER_EFAILED, "expired when they came: is this machine's clock right? (container");
-        ck_assert_uint_le(service.requests, 2);
-}
-END_TEST
-
-START_TEST(keys_with_a_long_life_are_fetched_once)
-{
-        set_container();
-        for (int i = 0; i < 100; i++)
-                ck_assert_int_eq(get(), 0);
-        ck_assert_uint_eq(service.requests, 1);
-}
-END_TEST
-
-/* While one fetch hangs, the old keys are given out at once and nobody else asks. */
-START_TEST(one_fetch_at_a_time_and_nobody_waits_for_it)
-{
-        life = 60;
-        set_container();
-        ck_assert_int_eq(get(), 0);
-        hang = true;
-        ck_assert(aws_credentials_refused(credentials, keys.number + 1));
-        ck_assert(aws_credentials_refused(credentials, keys.number));
-        for (int i = 0; i < 100; i++)
-                ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
-        ck_assert_uint_le(service.requests, 2);
-}
-END_TEST
-
-START_TEST(keys_that_the_store_refuses_are_replaced)
-{
-        set_container();
-        ck_assert_int_eq(get(), 0);
-        uint64_t old = keys.number;
-        ck_assert(aws_credentials_refused(credentials, old));
-        assert_keys("AK2", "thesecret", "T2", "container endpoint");
-        for (int i = 0; i < 3; i++) {
-                ck_assert(aws_credentials_refused(credentials, old)); /* of a request that was under way */
-                assert_keys("AK2", "thesecret", "T2", "container endpoint");
-        }
-        ck_assert_uint_eq(service.requests, 2);
-}
-END_TEST
-
-START_TEST(keys_that_stay_the_same_are_refused_once)
-{
-        setenv("AWS_ACCESS_KEY_ID", "A", 1);
-        setenv("AWS_SECRET_ACCESS_KEY", "thesecret", 1);
-        ck_assert_int_eq(get(), 0);
-        ck_assert(aws_credentials_refused(credentials, keys.number));
-        ck_assert_int_eq(get(), 0);
-        ck_assert(!aws_credentials_refused(credentials, keys.number));
-}
-END_TEST
-
-START_TEST(files_are_read_again_when_the_store_refuses)
-{
-        write_file("AWS_SHARED_CREDENTIALS_FILE", "[default]\naws_access_key_id=F1\naws_secret_access_key=s\n");
-        assert_keys("F1", "s", "", "profile 'default'");
-        write_file("AWS_SHARED_CREDENTIALS_FILE", "[default]\naws_access_key_id=F2\naws_secret_access_key=t\n");
-        ck_assert(aws_credentials_refused(credentials, keys.number));
-        assert_keys("F2", "t", "", "profile 'default'");
-}
-END_TEST
-
-static bool asked_again(void *before)
-{
-        aws_keys_deinit(&keys);
-        aws_credentials_get(credentials, &keys, &error);
-        return service.requests > *(unsigned *)before;
-}
-
-START_TEST(a_failed_refresh_leaves_what_still_lives)
-{
-        unsigned one = 1;
-        life = 6;
-        set_container();
-        ck_assert_int_eq(get(), 0);
-        status = 500;
-        ck_assert(eventually(asked_again, &one, 10000));
-        assert_keys("AK1", "thesecret", "T1", "container endpoint");
-}
-END_TEST
-
-START_TEST(keys_that_the_store_refuses_wait_for_a_refresh_that_fails_at_first)
-{
-        unsigned tries = 4;
-        set_container();
-        ck_assert_int_eq(get(), 0);
-        uint64_t old = keys.number;
-        status = 503;
-        ck_assert(aws_credentials_refused(credentials, old));
-        ck_assert(eventually(asked_again, &tries, 20000)); /* all of the first fetch have failed */
-        ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
-        ck_assert(aws_credentials_refused(credentials, old));
-        status = 200;
-        assert_keys("AK2", "thesecret", "T2", "container endpoint");
-}
-END_TEST
-
-START_TEST(an_end_does_not_wait_for_a_service_that_hangs)
-{
-        struct aws_keys none = {.access = NULL};
-        set_container();
-        hang = true;
-        open_with(&(struct aws_credentials_opts){.profile = NULL});
-        ck_assert_int_eq(aws_credentials_get(credentials, &none, &error), 1);
-        uint64_t begun = clock_ns();
+        ck_assert_msg(get() == 0, "%s", error.text);
+        ck_assert_str_eq(keys.from, from);
         credentials = aws_credentials_free(credentials);
-        ck_assert_uint_lt(clock_ns() - begun, UINT64_C(2) * 1000000000);
+}
+
+START_TEST(a_web_identity_goes_before_a_container_and_that_before_the_instance)
+{
+        set_web_identity();
+        service.answer = answer_all;
+        setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", format_text("%s/v1/credentials", service.url), 1);
+        setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "bearer thetoken", 1);
+        setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", service.url, 1);
+        unsetenv("AWS_EC2_METADATA_DISABLED");
+        assert_from("web identity as arn:aws:iam::1:role/r");
+        unsetenv("AWS_WEB_IDENTITY_TOKEN_FILE");
+        assert_from("container endpoint");
+        unsetenv("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+        assert_from("instance role node-role");
+        ck_assert_str_eq(said, "POST /\nGET /v1/credentials\nPUT /latest/api/token\n"
+                               "GET /latest/meta-data/iam/security-credentials/\n"
+                               "GET /latest/meta-data/iam/security-credentials/node-role\n");
 }
 END_TEST
 
@@ -544,16 +445,7 @@ int main(void)
         tcase_add_test(services, an_instance_that_does_not_answer_is_given_up_soon);
         tcase_add_test(services, a_machine_that_is_no_instance);
         tcase_add_test(services, no_proxy_stands_before_instance_metadata);
-        TCase *expiry = group("expiry");
-        tcase_add_test(expiry, keys_are_fetched_anew_before_they_expire);
-        tcase_add_test(expiry, keys_that_have_expired_when_they_come_are_an_error_and_asked_for_after_a_pause);
-        tcase_add_test(expiry, keys_with_a_long_life_are_fetched_once);
-        tcase_add_test(expiry, one_fetch_at_a_time_and_nobody_waits_for_it);
-        tcase_add_test(expiry, keys_that_the_store_refuses_are_replaced);
-        tcase_add_test(expiry, keys_that_stay_the_same_are_refused_once);
-        tcase_add_test(expiry, files_are_read_again_when_the_store_refuses);
-        tcase_add_test(expiry, a_failed_refresh_leaves_what_still_lives);
-        tcase_add_test(expiry, keys_that_the_store_refuses_wait_for_a_refresh_that_fails_at_first);
-        tcase_add_test(expiry, an_end_does_not_wait_for_a_service_that_hangs);
+        TCase *order = group("order");
+        tcase_add_test(order, a_web_identity_goes_before_a_container_and_that_before_the_instance);
         return suite_run();
 }

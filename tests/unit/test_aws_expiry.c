@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Credentials that expire, or that a store would not have: when others are fetched, what is given out
+ * meanwhile, and what is read anew.
+ */
+#include "tests/unit/aws_stage.h"
+
+/* ---- expiry ---- */
+
+static bool has_newer(void *old)
+{
+        ck_assert_int_eq(get(), 0);
+        return strcmp(keys.access, old) != 0;
+}
+
+START_TEST(keys_are_fetched_anew_before_they_expire)
+{
+        life = 4;
+        set_container();
+        assert_keys("AK1", "thesecret", "T1", "container endpoint");
+        char *old = format_text("%s", keys.access);
+        ck_assert(eventually(has_newer, old, 10000));
+        ck_assert_int_gt(keys.expires, time(NULL));
+}
+END_TEST
+
+START_TEST(keys_that_have_expired_when_they_come_are_an_error_and_asked_for_after_a_pause)
+{
+        life = -10;
+        set_container();
+        for (int i = 0; i < 100; i++)
+                assert_fails(STREAMER_EFAILED, "expired when they came: is this machine's clock right? (container");
+        ck_assert_uint_le(service.requests, 2);
+}
+END_TEST
+
+START_TEST(keys_with_a_long_life_are_fetched_once)
+{
+        set_container();
+        for (int i = 0; i < 100; i++)
+                ck_assert_int_eq(get(), 0);
+        ck_assert_uint_eq(service.requests, 1);
+}
+END_TEST
+
+/* While one fetch hangs, the old keys are given out at once and nobody else asks. */
+START_TEST(one_fetch_at_a_time_and_nobody_waits_for_it)
+{
+        life = 60;
+        set_container();
+        ck_assert_int_eq(get(), 0);
+        hang = true;
+        ck_assert(aws_credentials_refused(credentials, keys.number + 1));
+        ck_assert(aws_credentials_refused(credentials, keys.number));
+        for (int i = 0; i < 100; i++)
+                ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
+        ck_assert_uint_le(service.requests, 2);
+}
+END_TEST
+
+START_TEST(keys_that_the_store_refuses_are_replaced)
+{
+        set_container();
+        ck_assert_int_eq(get(), 0);
+        uint64_t old = keys.number;
+        ck_assert(aws_credentials_refused(credentials, old));
+        assert_keys("AK2", "thesecret", "T2", "container endpoint");
+        for (int i = 0; i < 3; i++) {
+                ck_assert(aws_credentials_refused(credentials, old)); /* of a request that was under way */
+                assert_keys("AK2", "thesecret", "T2", "container endpoint");
+        }
+        ck_assert_uint_eq(service.requests, 2);
+}
+END_TEST
+
+START_TEST(keys_that_stay_the_same_are_refused_once)
+{
+        setenv("AWS_ACCESS_KEY_ID", "A", 1);
+        setenv("AWS_SECRET_ACCESS_KEY", "thesecret", 1);
+        ck_assert_int_eq(get(), 0);
+        ck_assert(aws_credentials_refused(credentials, keys.number));
+        ck_assert_int_eq(get(), 0);
+        ck_assert(!aws_credentials_refused(credentials, keys.number));
+}
+END_TEST
+
+START_TEST(files_are_read_again_when_the_store_refuses)
+{
+        write_file("AWS_SHARED_CREDENTIALS_FILE", "[default]\naws_access_key_id=F1\naws_secret_access_key=s\n");
+        assert_keys("F1", "s", "", "profile 'default'");
+        write_file("AWS_SHARED_CREDENTIALS_FILE", "[default]\naws_access_key_id=F2\naws_secret_access_key=t\n");
+        ck_assert(aws_credentials_refused(credentials, keys.number));
+        assert_keys("F2", "t", "", "profile 'default'");
+}
+END_TEST
+
+static bool asked_again(void *before)
+{
+        aws_keys_deinit(&keys);
+        aws_credentials_get(credentials, &keys, &error);
+        return service.requests > *(unsigned *)before;
+}
+
+START_TEST(a_failed_refresh_leaves_what_still_lives)
+{
+        unsigned one = 1;
+        life = 6;
+        set_container();
+        ck_assert_int_eq(get(), 0);
+        status = 500;
+        ck_assert(eventually(asked_again, &one, 10000));
+        assert_keys("AK1", "thesecret", "T1", "container endpoint");
+}
+END_TEST
+
+START_TEST(keys_that_the_store_refuses_wait_for_a_refresh_that_fails_at_first)
+{
+        unsigned tries = 4;
+        set_container();
+        ck_assert_int_eq(get(), 0);
+        uint64_t old = keys.number;
+        status = 503;
+        ck_assert(aws_credentials_refused(credentials, old));
+        ck_assert(eventually(asked_again, &tries, 20000)); /* all of the first fetch have failed */
+        ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
+        ck_assert(aws_credentials_refused(credentials, old));
+        status = 200;
+        assert_keys("AK2", "thesecret", "T2", "container endpoint");
+}
+END_TEST
+
+START_TEST(an_end_does_not_wait_for_a_service_that_hangs)
+{
+        struct aws_keys none = {.access = NULL};
+        set_container();
+        hang = true;
+        open_with(&(struct aws_credentials_opts){.profile = NULL});
+        ck_assert_int_eq(aws_credentials_get(credentials, &none, &error), 1);
+        uint64_t begun = clock_ns();
+        credentials = aws_credentials_free(credentials);
+        ck_assert_uint_lt(clock_ns() - begun, UINT64_C(2) * 1000000000);
+}
+END_TEST
+
+/* ---- token files ---- */
+
+static void answer_any_token(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)e;
+        const char *token = endpoint_header(request, "Authorization") ?: strstr(request->body, "WebIdentityToken=");
+        strcat(said, format_text("%s\n", token));
+        if (strncmp(token, "bearer", 6) == 0)
+                give_json(reply);
+        else
+                give_xml(reply);
+}
+
+/* Whoever wrote the first writes the next before it expires. */
+START_TEST(a_containers_token_file_is_read_each_time)
+{
+        set_container();
+        service.answer = answer_any_token;
+        ck_assert_int_eq(get(), 0);
+        file_write(getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"), "bearer next\n", 12);
+        ck_assert(aws_credentials_refused(credentials, keys.number));
+        assert_keys("AK2", "thesecret", "T2", "container endpoint");
+        ck_assert_str_eq(said, "bearer thetoken\nbearer next\n");
+}
+END_TEST
+
+START_TEST(a_web_identitys_token_file_is_read_each_time)
+{
+        char *path = set_sts();
+        service.answer = answer_any_token;
+        setenv("AWS_WEB_IDENTITY_TOKEN_FILE", path, 1);
+        setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/r", 1);
+        ck_assert_int_eq(get(), 0);
+        file_write(path, "next", 4);
+        ck_assert(aws_credentials_refused(credentials, keys.number));
+        assert_keys("AK2", "thesecret", "T", "web identity as arn:aws:iam::1:role/r");
+        ck_assert_str_eq(said, "WebIdentityToken=a.b%2Bc\nWebIdentityToken=next\n");
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("aws_expiry");
+        TCase *expiry = group("expiry");
+        tcase_add_test(expiry, keys_are_fetched_anew_before_they_expire);
+        tcase_add_test(expiry, keys_that_have_expired_when_they_come_are_an_error_and_asked_for_after_a_pause);
+        tcase_add_test(expiry, keys_with_a_long_life_are_fetched_once);
+        tcase_add_test(expiry, one_fetch_at_a_time_and_nobody_waits_for_it);
+        tcase_add_test(expiry, keys_that_the_store_refuses_are_replaced);
+        tcase_add_test(expiry, keys_that_stay_the_same_are_refused_once);
+        tcase_add_test(expiry, files_are_read_again_when_the_store_refuses);
+        tcase_add_test(expiry, a_failed_refresh_leaves_what_still_lives);
+        tcase_add_test(expiry, keys_that_the_store_refuses_wait_for_a_refresh_that_fails_at_first);
+        tcase_add_test(expiry, an_end_does_not_wait_for_a_service_that_hangs);
+        TCase *files = group("token files");
+        tcase_add_test(files, a_containers_token_file_is_read_each_time);
+        tcase_add_test(files, a_web_identitys_token_file_is_read_each_time);
+        return suite_run();
+}
