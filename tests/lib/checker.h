@@ -4,8 +4,9 @@
  * promised (who serves under which name, who holds what, what may be evicted, what was taken by force). After each step
  * the two are compared; every attach compares every byte.
  *
- * Steps are one after another, so that each outcome is known or one of few. What happens at once is
- * the soak's matter (tests/soak/soak.c).
+ * Steps are one after another, so that each outcome is known or one of few; but for attaches to what is
+ * loading, and clients that go while a load waits for room. What happens at once is the soak's matter
+ * (tests/soak/soak.c).
  */
 #ifndef TESTS_LIB_CHECKER_H
 #define TESTS_LIB_CHECKER_H
@@ -18,7 +19,7 @@
 #define CHECKER_COUNTS(X) \
         X(steps) X(attaches) X(refused_attaches) X(detaches) X(kills) X(loads) X(aliases) X(replaced) X(no_room) \
         X(evicted) X(cancels) X(unloads) X(busy) X(drains) X(taken) X(pins) X(unpins) X(priorities) X(rewrites) \
-        X(looks) X(verifies) X(kept_alive) X(expired) X(no_evict)
+        X(looks) X(verifies) X(kept_alive) X(expired) X(no_evict) X(joins) X(waits)
 // clang-format on
 
 struct checker_counts {

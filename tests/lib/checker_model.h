@@ -76,9 +76,20 @@ void compare(struct checker *c, bool may_evict);
 
 /* ---- steps (checker_steps.c) ---- */
 
-void rewrite_source(struct checker *c, unsigned source);
+void check_answer(struct checker *c, const struct puppet_answer *answer);
+/* Detaches what is held there. */
+void empty_slot(struct checker *c, unsigned puppet, unsigned slot);
 /* Kills it, and what it held is held no more. */
 void let_go(struct checker *c, unsigned puppet);
 void step(struct checker *c);
+
+/* ---- of sources and loads (checker_loads.c) ---- */
+
+void rewrite_source(struct checker *c, unsigned source);
+void step_rewrite(struct checker *c);
+void step_load(struct checker *c);
+void step_join(struct checker *c);
+void step_wait(struct checker *c);
+void step_cancel(struct checker *c);
 
 #endif

@@ -16,7 +16,7 @@
 
 #define WAIT_MS 30000
 
-enum command { ATTACH, DETACH, LOOK };
+enum command { ATTACH, JOIN, DETACH, LOOK };
 
 struct order {
         enum command command;
@@ -55,10 +55,30 @@ static void compare(const struct held *held, struct puppet_answer *answer)
         model_free(m);
 }
 
-static void attach(streamer_client *client, struct held *held, const char *model, struct puppet_answer *answer)
+/* As they arrive; 0 when all are there. */
+static int follow(const struct held *held, struct puppet_answer *answer)
 {
-        streamer_attach_opts opts = {
-                .struct_size = sizeof(opts), .flags = STREAMER_ATTACH_READY, .timeout_ms = WAIT_MS};
+        struct model *m = puppet_model(held->seed);
+        streamer_tensor t;
+        int r;
+        while ((r = streamer_tensor_next(held->lease, WAIT_MS, &t)) == 0) {
+                size_t i = model_index(m, t.name);
+                if (i < m->n && t.bytes == m->tensors[i].bytes && model_check(m, i, t.data))
+                        continue;
+                answer->wrong = true;
+                snprintf(answer->text, sizeof(answer->text), "%.100s, while it loads: its bytes differ", t.name);
+                break;
+        }
+        model_free(m);
+        return r == STREAMER_EEND ? 0 : r;
+}
+
+static void attach(streamer_client *client, struct held *held, const struct order *order, struct puppet_answer *answer)
+{
+        const char *model = order->model;
+        streamer_attach_opts opts = {.struct_size = sizeof(opts),
+                                     .flags = order->command == JOIN ? 0 : STREAMER_ATTACH_READY,
+                                     .timeout_ms = WAIT_MS};
         answer->result = streamer_attach(client, model, &opts, &held->lease);
         if (answer->result != 0) {
                 snprintf(answer->text, sizeof(answer->text), "%s", streamer_last_error(client));
@@ -68,7 +88,14 @@ static void attach(streamer_client *client, struct held *held, const char *model
         held->seed = seed != NULL ? strtoull(seed, NULL, 10) : 0;
         answer->seed = held->seed;
         answer->generation = streamer_generation(held->lease);
-        compare(held, answer);
+        if (order->command == JOIN)
+                answer->result = follow(held, answer);
+        if (answer->result == 0) {
+                compare(held, answer);
+        } else {
+                streamer_detach(held->lease);
+                held->lease = NULL;
+        }
 }
 
 static void look(const struct held *held, unsigned slot, struct puppet_answer *answer)
@@ -89,7 +116,8 @@ static void obey(streamer_client *client, struct held *held, const struct order 
 {
         switch (order->command) {
         case ATTACH:
-                attach(client, &held[order->slot], order->model, answer);
+        case JOIN:
+                attach(client, &held[order->slot], order, answer);
                 break;
         case DETACH:
                 compare(&held[order->slot], answer);
@@ -153,11 +181,22 @@ static void tell(struct puppet *puppet, const struct order *order, struct puppet
                 die("a client ended by itself");
 }
 
-void puppet_attach(struct puppet *puppet, unsigned slot, const char *model, struct puppet_answer *answer)
+static void tell_model(struct puppet *puppet, enum command command, unsigned slot, const char *model,
+                       struct puppet_answer *answer)
 {
-        struct order order = {.command = ATTACH, .slot = slot};
+        struct order order = {.command = command, .slot = slot};
         snprintf(order.model, sizeof(order.model), "%s", model);
         tell(puppet, &order, answer);
+}
+
+void puppet_attach(struct puppet *puppet, unsigned slot, const char *model, struct puppet_answer *answer)
+{
+        tell_model(puppet, ATTACH, slot, model, answer);
+}
+
+void puppet_join(struct puppet *puppet, unsigned slot, const char *model, struct puppet_answer *answer)
+{
+        tell_model(puppet, JOIN, slot, model, answer);
 }
 
 void puppet_detach(struct puppet *puppet, unsigned slot, struct puppet_answer *answer)

@@ -38,6 +38,8 @@ void puppet_kill(struct puppet *puppet);
 
 /* Attaches to `model` when it is ready, compares every byte, and holds it in this empty slot. */
 void puppet_attach(struct puppet *puppet, unsigned slot, const char *model, struct puppet_answer *answer);
+/* The same while it loads, if it does: each tensor is compared as it arrives, then all of them again. */
+void puppet_join(struct puppet *puppet, unsigned slot, const char *model, struct puppet_answer *answer);
 void puppet_detach(struct puppet *puppet, unsigned slot, struct puppet_answer *answer);
 /* Compares every byte of all that it holds again, and asks whether it still has it. */
 void puppet_look(struct puppet *puppet, struct puppet_answer *answer);
