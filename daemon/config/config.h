@@ -68,6 +68,7 @@ struct config_s3 {
         char *access_key, *secret_key, *session_token;
         enum config_addressing addressing;
         bool is_unsigned;
+        bool is_signed; /* of a source: it says that it is not unsigned, whatever all others are */
 };
 
 struct config {

@@ -29,7 +29,8 @@ static int set_unsigned(void *entry, const char *value, char why[SETTING_WHY])
 {
         struct config_s3 *s3 = entry;
         s3->is_unsigned = strcmp(value, "true") == 0;
-        return s3->is_unsigned || strcmp(value, "false") == 0 ? 0 : setting_wrong(why, "neither true nor false");
+        s3->is_signed = strcmp(value, "false") == 0;
+        return s3->is_unsigned || s3->is_signed ? 0 : setting_wrong(why, "neither true nor false");
 }
 
 static const struct doc_field fields[] = {
@@ -86,7 +87,8 @@ bool s3_same_sources(const struct config *a, const struct config *b)
         bool same = a->n_s3_sources == b->n_s3_sources;
         for (size_t i = 0; same && i < a->n_s3_sources; i++) {
                 const struct config_s3 *x = &a->s3_sources[i], *y = &b->s3_sources[i];
-                same = x->addressing == y->addressing && x->is_unsigned == y->is_unsigned;
+                same = x->addressing == y->addressing && x->is_unsigned == y->is_unsigned &&
+                       x->is_signed == y->is_signed;
 #define X(name) same = same && setting_same_text(x->name, y->name);
                 TEXTS(X)
 #undef X

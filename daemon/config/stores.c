@@ -69,7 +69,8 @@ static struct s3_site_opts site_of(const struct config_s3 *s3)
                                      .secret = s3->secret_key,
                                      .token = s3->session_token,
                                      .addressing = addressing_of(s3->addressing),
-                                     .public = s3->is_unsigned};
+                                     .public = s3->is_unsigned,
+                                     .not_public = s3->is_signed};
 }
 
 static int make_s3(const struct config *config, struct sources *sources, struct error *error)

@@ -121,7 +121,7 @@ static int site_init(struct s3_site *site, const struct s3_site_opts *own, const
         if (r < 0)
                 log_warn("stores: %s", site->fault.text);
         bool keyed = given(own->access) != NULL || given(own->profile) != NULL;
-        if (own->public || (rest->public && !keyed))
+        if (own->public || (rest->public && !keyed && !own->not_public))
                 return 0;
         const struct s3_site_opts *keys = keyed ? own : rest;
         const struct aws_credentials_opts opts = {.profile = profile,

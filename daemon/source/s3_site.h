@@ -22,6 +22,7 @@ struct s3_site_opts {
         const char *access, *secret, *token; /* as aws_credentials.h has them */
         enum s3_addressing addressing;       /* auto: path style where an endpoint is named, else virtual host */
         bool public;                         /* unsigned requests */
+        bool not_public;                     /* signed ones, even if those for all else are not */
         const struct http_opts *http;        /* as aws_credentials.h has it; for all, of those for all else */
 };
 

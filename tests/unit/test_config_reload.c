@@ -35,6 +35,7 @@ static const struct {
         {SOURCES(", access_key: a, secret_key: b"), SOURCES(", access_key: a, secret_key: b"), ""},
         {SOURCES(", access_key: a, secret_key: b"), SOURCES(", access_key: a, secret_key: c"), "s3.sources"},
         {SOURCES(""), SOURCES(", unsigned: true"), "s3.sources"},
+        {SOURCES(""), SOURCES(", unsigned: false"), "s3.sources"},
         {SOURCES(", addressing: path"), SOURCES(", addressing: virtual"), "s3.sources"},
         {"", SOURCES(""), "s3.sources"},
         {"io: {concurrency: 2}", "io: {concurrency: 3}\nhost_cache: 1GiB", "io.concurrency, host_cache"},

@@ -190,7 +190,7 @@ END_TEST
 
 /* ---- unsigned ---- */
 
-START_TEST(a_source_is_unsigned_as_all_are_unless_it_has_keys)
+START_TEST(a_source_is_unsigned_as_all_are_unless_it_has_keys_or_says_so)
 {
         const struct s3_site_opts rest = {.public = true};
         make(&rest, (struct s3_site_opts){.endpoint = "http://own"});
@@ -199,6 +199,9 @@ START_TEST(a_source_is_unsigned_as_all_are_unless_it_has_keys)
         make(&rest, (struct s3_site_opts){.profile = "team"});
         ck_assert_ptr_nonnull(s3_sites_find(sites, "s3://own/")->credentials);
         ck_assert_ptr_null(s3_sites_find(sites, "s3://x/")->credentials);
+        sites = s3_sites_free(sites);
+        make(&rest, (struct s3_site_opts){.not_public = true});
+        ck_assert_ptr_nonnull(s3_sites_find(sites, "s3://own/")->credentials);
         sites = s3_sites_free(sites);
         make(&(struct s3_site_opts){.region = "r"}, (struct s3_site_opts){.public = true});
         ck_assert_ptr_null(s3_sites_find(sites, "s3://own/")->credentials);
@@ -259,7 +262,7 @@ int main(void)
         tcase_add_test(order, regions_in_their_order);
         tcase_add_test(order, certificates_in_their_order);
         tcase_add_test(order, a_region_that_was_learnt_goes_before_all_for_its_bucket);
-        tcase_add_test(order, a_source_is_unsigned_as_all_are_unless_it_has_keys);
+        tcase_add_test(order, a_source_is_unsigned_as_all_are_unless_it_has_keys_or_says_so);
         TCase *faults = group("faults");
         LOOP(faults, an_endpoint_of_the_settings_that_is_none_is_refused, bad_endpoints);
         LOOP(faults, a_fault_that_is_not_of_the_settings_is_told_to_loads, foreign);
