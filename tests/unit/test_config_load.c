@@ -151,6 +151,9 @@ static const struct {
         {"RUNAI_STREAMER_MEMORY_LIMIT", "-2", "RUNAI_STREAMER_MEMORY_LIMIT: '-2' is not a size"},
         {"RUNAI_STREAMER_LOG_LEVEL", "WARNING", NULL},
         {"RUNAI_STREAMER_LOG_LEVEL", "9", "RUNAI_STREAMER_LOG_LEVEL: '9' is not error, warn, info or debug"},
+        {"RUNAI_STREAMER_S3_UNSIGNED", "maybe", "RUNAI_STREAMER_S3_UNSIGNED: "},
+        {"RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "2", "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING: "},
+        {"RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS", "99", "RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS: "},
         {"RUNAI_STREAMER_LOG_TO_STDERR", "1", NULL},
         {"RUNAI_STREAMER_LOG_TO_STDERR", "maybe", "RUNAI_STREAMER_LOG_TO_STDERR: 'maybe' is not 0 or 1"},
 };
@@ -208,6 +211,26 @@ START_TEST(the_log_can_be_kept_on_standard_error)
 }
 END_TEST
 
+START_TEST(a_store_by_the_streamers_variables)
+{
+        setenv("RUNAI_STREAMER_S3_ENDPOINT", "https://store", 1);
+        setenv("RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "1", 1);
+        setenv("RUNAI_STREAMER_S3_UNSIGNED", "1", 1);
+        setenv("RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS", "1500", 1);
+        ck_assert_int_eq(LOAD(NEEDED), 0);
+        ck_assert_str_eq(config.s3.endpoint, "https://store");
+        ck_assert_int_eq(config.s3.addressing, CONFIG_ADDRESSING_VIRTUAL);
+        ck_assert(config.s3.is_unsigned);
+        ck_assert_uint_eq(config.http.stall_ns, UINT64_C(1500000000));
+        config_deinit(&config);
+        setenv("RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "0", 1);
+        setenv("RUNAI_STREAMER_S3_UNSIGNED", "false", 1);
+        ck_assert_int_eq(LOAD(NEEDED), 0);
+        ck_assert_int_eq(config.s3.addressing, CONFIG_ADDRESSING_PATH);
+        ck_assert(!config.s3.is_unsigned);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("config-load");
@@ -228,5 +251,6 @@ int main(void)
         tcase_add_test(variable, the_newer_name_of_a_variable_goes_first);
         tcase_add_test(variable, an_unlimited_memory_limit_is_the_default_ring_and_is_noted);
         tcase_add_test(variable, the_log_can_be_kept_on_standard_error);
+        tcase_add_test(variable, a_store_by_the_streamers_variables);
         return suite_run();
 }
