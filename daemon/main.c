@@ -127,7 +127,7 @@ static void take_back(struct daemon *d)
         keep_take_back(&s->keep, &d->inherit);
         server_load_again(s, folder);
         remember_init(&s->remember, &d->resident, d->pool, folder, &s->again.state);
-        recheck_init(&s->recheck, &d->resident, d->pool);
+        recheck_init(&s->recheck, &d->resident, &d->reader, d->pool);
 }
 
 /* Pinned memory cannot be swapped: half of what there is stays for everything else. */
@@ -295,8 +295,9 @@ static bool stop_threads(struct daemon *d)
 {
         uint64_t deadline = now_ns() + UINT64_C(1000000000);
         bool all = loads_empty(&d->loads) && resident_empty(&d->resident);
-        all = reader_deinit(&d->reader, deadline) && all;
-        all = work_pool_stop(d->pool, deadline) && all;
+        /* The pool's may have slots of the ring, which goes with the reader. */
+        bool stopped = work_pool_stop(d->pool, deadline);
+        all = stopped && reader_deinit(&d->reader, deadline) && all;
         all = keep_stop(&d->server.keep, deadline) && all;
         for (size_t i = 0; i < d->devices.n; i++)
                 all = work_pool_stop(d->devices.v[i]->thread, deadline) && all;

@@ -61,6 +61,7 @@ static const struct device_ops cuda_ops = {
         .copier_free = cuda_copier_free,
         .copy = cuda_copy,
         .copied = cuda_copied,
+        .fetch = cuda_fetch,
         .read = cuda_read,
         .handle = cuda_handle,
         .describe = describe_device,

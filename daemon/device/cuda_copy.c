@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies from the ring to a GPU: each reader thread has a stream of its own on each device, and each
+ * Copies from the ring to a GPU and back: each thread that copies has a stream of its own on each device, and each
  * block an event behind its copies. Nobody waits for a whole stream, unless something went wrong.
  *
  *   spans > one copy or one batch of them > event recorded > [fires] > the slot may be used again
@@ -144,17 +144,16 @@ static int give_up(struct cuda_copier *copier, struct CUevent_st *event, const c
         return cuda_failed(copier->device, call, e, error);
 }
 
-int cuda_copy(struct copier *base, const struct device_span *spans, size_t n, void **out, struct error *error)
+static int begin(struct cuda_copier *copier, struct CUevent_st **event, struct error *error)
 {
-        struct cuda_copier *copier = copier_of(base);
-        struct CUevent_st *event;
         int r = copier_ready(copier, error);
-        if (r == 0)
-                r = event_get(copier, &event, error);
-        if (r < 0)
-                return r;
-        const char *call;
-        enum cuda_error e = start_copies(copier, spans, n, &call);
+        return r < 0 ? r : event_get(copier, event, error);
+}
+
+/* Behind what was started, or answered an error. */
+static int record(struct cuda_copier *copier, struct CUevent_st *event, const char *call, enum cuda_error e, void **out,
+                  struct error *error)
+{
         if (e != CUDA_OK)
                 return give_up(copier, event, call, e, error);
         e = copier->device->cuda->api->cudaEventRecord(event, copier->stream);
@@ -162,6 +161,33 @@ int cuda_copy(struct copier *base, const struct device_span *spans, size_t n, vo
                 return give_up(copier, event, "cudaEventRecord", e, error);
         *out = event;
         return 0;
+}
+
+int cuda_copy(struct copier *base, const struct device_span *spans, size_t n, void **out, struct error *error)
+{
+        struct cuda_copier *copier = copier_of(base);
+        struct CUevent_st *event;
+        int r = begin(copier, &event, error);
+        if (r < 0)
+                return r;
+        const char *call;
+        enum cuda_error e = start_copies(copier, spans, n, &call);
+        return record(copier, event, call, e, out, error);
+}
+
+int cuda_fetch(struct copier *base, const struct segment *segment, uint64_t offset, void *to, uint64_t len, void **out,
+               struct error *error)
+{
+        struct cuda_copier *copier = copier_of(base);
+        struct CUevent_st *event;
+        require(offset <= segment->size && len <= segment->size - offset);
+        int r = begin(copier, &event, error);
+        if (r < 0)
+                return r;
+        const void *from = (const void *)(uintptr_t)(segment->address + offset);
+        enum cuda_error e =
+                copier->device->cuda->api->cudaMemcpyAsync(to, from, len, CUDA_COPY_DEVICE_TO_HOST, copier->stream);
+        return record(copier, event, "cudaMemcpyAsync", e, out, error);
 }
 
 int cuda_copied(struct copier *base, void *event, bool wait, struct error *error)

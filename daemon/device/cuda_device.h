@@ -107,5 +107,7 @@ struct copier *cuda_copier_new(struct device *device, struct error *error);
 void cuda_copier_free(struct copier *copier);
 int cuda_copy(struct copier *copier, const struct device_span *spans, size_t n, void **event, struct error *error);
 int cuda_copied(struct copier *copier, void *event, bool wait, struct error *error);
+int cuda_fetch(struct copier *copier, const struct segment *segment, uint64_t offset, void *to, uint64_t len,
+               void **event, struct error *error);
 
 #endif

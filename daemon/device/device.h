@@ -94,7 +94,10 @@ struct device_ops {
         int (*copy)(struct copier *copier, const struct device_span *spans, size_t n, void **event,
                     struct error *error);
         int (*copied)(struct copier *copier, void *event, bool wait, struct error *error);
-        /* Copies back to host memory. */
+        /* Starts a copy back to host memory, and answers an event as copy() does. */
+        int (*fetch)(struct copier *copier, const struct segment *segment, uint64_t offset, void *to, uint64_t len,
+                     void **event, struct error *error);
+        /* The same, complete on return. */
         int (*read)(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error);
         void (*handle)(const struct segment *segment, struct handle *handle);
         /* On any worker; may ask the driver, makes no context. */

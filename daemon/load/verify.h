@@ -8,8 +8,11 @@
 
 #include "daemon/resident/resident.h"
 
+struct reader;
+
 struct verify {
         struct work work;
+        struct reader *reader; /* of whose ring it borrows */
         struct generation *generation;
         void (*done)(struct verify *verify); /* on the loop; error.code 0: every byte is as it was */
         struct error error;
@@ -18,7 +21,7 @@ struct verify {
 };
 
 /* The generation must be ready. done() is called exactly once, before the pin is given back. */
-void verify_start(struct verify *verify, struct work_pool *pool, struct generation *generation,
+void verify_start(struct verify *verify, struct work_pool *pool, struct reader *reader, struct generation *generation,
                   void (*done)(struct verify *));
 void verify_stop(struct verify *verify);
 

@@ -134,7 +134,7 @@ static void verify_ended(struct verify *verify)
         } else if (d->session != NULL) {
                 struct generation *next = verify_next(d, d->session->server->resident, g);
                 if (next != NULL) {
-                        verify_start(verify, d->session->server->pool, next, verify_ended);
+                        verify_start(verify, d->session->server->pool, d->session->server->reader, next, verify_ended);
                         return;
                 }
                 reply_verified(d);
@@ -156,7 +156,8 @@ void session_verify(struct session *session, struct request *request)
         if (d == NULL)
                 return;
         d->generation = ready->number;
-        verify_start(&d->verify, session->server->pool, verify_next(d, resident, NULL), verify_ended);
+        verify_start(&d->verify, session->server->pool, session->server->reader, verify_next(d, resident, NULL),
+                     verify_ended);
 }
 
 /* ---- pin, unpin ---- */

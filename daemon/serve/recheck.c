@@ -58,14 +58,14 @@ static void next(struct recheck *recheck)
                 if (!is_due(g))
                         continue;
                 recheck->busy = true;
-                verify_start(&recheck->verify, recheck->pool, g, verified);
+                verify_start(&recheck->verify, recheck->pool, recheck->reader, g, verified);
                 return;
         }
 }
 
-void recheck_init(struct recheck *recheck, struct resident *resident, struct work_pool *pool)
+void recheck_init(struct recheck *recheck, struct resident *resident, struct reader *reader, struct work_pool *pool)
 {
-        *recheck = (struct recheck){.resident = resident, .pool = pool, .due = true};
+        *recheck = (struct recheck){.resident = resident, .reader = reader, .pool = pool, .due = true};
 }
 
 void recheck_tick(struct recheck *recheck)

@@ -11,12 +11,13 @@
 
 struct recheck {
         struct resident *resident;
+        struct reader *reader;
         struct work_pool *pool;
         struct verify verify;
         bool due, busy, stopped;
 };
 
-void recheck_init(struct recheck *recheck, struct resident *resident, struct work_pool *pool);
+void recheck_init(struct recheck *recheck, struct resident *resident, struct reader *reader, struct work_pool *pool);
 /* A few times a second: begins with the next. */
 void recheck_tick(struct recheck *recheck);
 void recheck_stop(struct recheck *recheck);

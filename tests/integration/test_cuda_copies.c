@@ -164,6 +164,36 @@ START_TEST(storage_and_bus_work_at_once_where_one_block_is_read_at_a_time)
 }
 END_TEST
 
+/* Pieces of 1 MiB, through two slots of the four that there are, and they are given back. */
+START_TEST(verify_reads_back_through_the_ring)
+{
+        struct model *m = model_mixed(41, 12 << 20);
+        start_with("io: {block_size: 2MiB, memory_limit: 8MiB}\n", NULL, NULL);
+        load_and_compare(m, 1);
+        uint32_t loaded = gpus->copies;
+        for (size_t i = 0; i < 3; i++)
+                json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
+        ck_assert_uint_ge(gpus->copies - loaded, 3 * 12);
+        ck_assert_uint_eq(gpus->pageable, 0);
+        model_free(m);
+        end();
+}
+END_TEST
+
+START_TEST(a_copy_back_that_fails_is_a_failure_to_verify)
+{
+        struct model *m = model_mixed(42, 4 << 20);
+        start(NULL, NULL);
+        load_and_compare(m, 1);
+        fake_arm(gpus, _i == 0 ? "cudaMemcpyAsync" : "cudaEventSynchronize", 2, 1);
+        ck_assert_int_eq(streamer_call(client, "verify", "{\"model\":\"m\"}", NULL), STREAMER_EFAILED);
+        ck_assert(fake_disarm(gpus));
+        json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
+        model_free(m);
+        end();
+}
+END_TEST
+
 START_TEST(a_ring_that_cannot_be_pinned_is_tried_once_and_copied_from)
 {
         struct model *m = small_model();
@@ -188,6 +218,8 @@ int main(void)
         tcase_add_test(group, a_driver_without_batches_gets_them_one_by_one);
         tcase_add_test(group, a_block_for_two_gpus_is_copied_once_to_each);
         tcase_add_test(group, storage_and_bus_work_at_once_where_one_block_is_read_at_a_time);
+        tcase_add_test(group, verify_reads_back_through_the_ring);
+        tcase_add_loop_test(group, a_copy_back_that_fails_is_a_failure_to_verify, 0, 2);
         tcase_add_test(group, a_ring_that_cannot_be_pinned_is_tried_once_and_copied_from);
         return suite_run();
 }

@@ -20,7 +20,7 @@ static void begin(void)
         devices[0] = &fake.device;
         resident_init(&resident, devices, 1, 2);
         pool = work_pool_new(core_wake, "worker", 1, 1);
-        recheck_init(&recheck, &resident, pool);
+        recheck_init(&recheck, &resident, NULL, pool); /* in place: no ring */
 }
 
 static void end(void)

@@ -43,7 +43,7 @@ struct fake_state {
         _Atomic uint32_t fail_nth, fail_error, fail_seen; /* nth 0: none; it has happened when seen >= nth */
         /* counted, over all processes */
         _Atomic uint32_t contexts[FAKE_GPUS]; /* created so far */
-        _Atomic uint32_t pageable;            /* asynchronous copies from or to memory that is not registered */
+        _Atomic uint32_t pageable;            /* the runtime's copies from or to memory that is not registered */
         _Atomic uint32_t after_fork;          /* calls in a child of fork(), but for the start of the driver */
         _Atomic uint32_t opens;               /* of IPC handles: those that mapped */
         _Atomic uint64_t copied[FAKE_GPUS];   /* bytes that landed on a GPU */

@@ -58,6 +58,14 @@ static bool is_pinned(const void *pointer, size_t size)
         return false;
 }
 
+void streams_touch(const void *host, size_t size)
+{
+        pthread_mutex_lock(&fake_lock);
+        if (!is_pinned(host, size))
+                fake_state()->pageable++;
+        pthread_mutex_unlock(&fake_lock);
+}
+
 int streams_register(const void *pointer, size_t size)
 {
         const char *p = pointer;
@@ -111,6 +119,8 @@ static void carry_out(struct CUstream_st *s)
                 memcpy(op->to, op->from, op->size);
                 if (!op->to_host)
                         fake_state()->copied[s->gpu] += op->size;
+                else if (fake_settings()->damage && op->size > 0)
+                        ((unsigned char *)op->to)[op->size - 1] ^= 1;
         }
         free(op);
 }
