@@ -286,7 +286,8 @@ void work_submit(struct work_pool *pool, uint64_t key, struct work *work, void (
 
 static bool hangs(const struct work *work, uint64_t now, uint64_t hang_ns)
 {
-        return !work->hung && reads(work->lane) && now > work->since_ns && now - work->since_ns > hang_ns;
+        bool may = reads(work->lane) && work->lane->key != WORK_LANE_MEMORY;
+        return may && !work->hung && now > work->since_ns && now - work->since_ns > hang_ns;
 }
 
 void work_pool_watch(struct work_pool *pool, uint64_t now, uint64_t hang_ns)

@@ -20,8 +20,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WORK_LANE_CPU 0           /* no file system */
-#define WORK_LANE_LOOK UINT64_MAX /* at the machine, on somebody's request: nobody's load waits for it */
+#define WORK_LANE_CPU 0                   /* no file system */
+#define WORK_LANE_MEMORY (UINT64_MAX - 1) /* long work at resident memory, which is no storage that hangs */
+#define WORK_LANE_LOOK UINT64_MAX         /* at the machine, on somebody's request: nobody's load waits for it */
 
 struct work_pool;
 
@@ -48,8 +49,9 @@ struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned ma
 void work_submit(struct work_pool *pool, uint64_t lane, struct work *work, void (*run)(struct work *),
                  void (*done)(struct work *));
 
-/* About once a second: work that runs for longer than hang_ns in another lane than WORK_LANE_CPU is
- * counted out, and its thread replaced, until there are three times as many as there should be. */
+/* About once a second: work that runs for longer than hang_ns in another lane than WORK_LANE_CPU
+ * and WORK_LANE_MEMORY is counted out, and its thread replaced, until there are three times as many as there should be.
+ */
 void work_pool_watch(struct work_pool *pool, uint64_t now_ns, uint64_t hang_ns);
 void work_pool_count(struct work_pool *pool, unsigned *threads, unsigned *hung);
 

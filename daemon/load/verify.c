@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-#define LANE_VERIFY 1
-
 /* How far it has been asked for: one piece further than was looked at. */
 struct ahead {
         uint64_t record, done;
@@ -109,7 +107,7 @@ void verify_start(struct verify *verify, struct work_pool *pool, struct reader *
 {
         *verify = (struct verify){.reader = reader, .generation = generation, .done = done};
         generation_pin(generation);
-        work_submit(pool, LANE_VERIFY, &verify->work, verify_run, verify_done);
+        work_submit(pool, WORK_LANE_MEMORY, &verify->work, verify_run, verify_done);
 }
 
 void verify_stop(struct verify *verify)

@@ -235,7 +235,7 @@ START_TEST(work_that_takes_long_without_reading_does_not_hang)
         struct held_work held;
         unsigned threads, hung;
         pool_begin(2, 1);
-        held_work_submit(&held, pool, WORK_LANE_CPU, &gate);
+        held_work_submit(&held, pool, _i == 0 ? WORK_LANE_CPU : WORK_LANE_MEMORY, &gate);
         gate_await(&gate, 1);
         work_pool_watch(pool, now_ns() + SECOND, SECOND / 2);
         work_pool_count(pool, &threads, &hung);
@@ -415,7 +415,7 @@ int main(void)
         tcase_add_test(lanes, lanes_that_read_leave_threads_to_the_one_that_does_not);
         tcase_add_test(lanes, threads_that_hang_are_counted_out_and_replaced_up_to_the_cap);
         tcase_add_test(lanes, a_lane_that_hangs_gets_no_more_threads);
-        tcase_add_test(lanes, work_that_takes_long_without_reading_does_not_hang);
+        tcase_add_loop_test(lanes, work_that_takes_long_without_reading_does_not_hang, 0, 2);
         tcase_add_test(lanes, lanes_take_turns);
         tcase_add_test(lanes, more_lanes_than_the_table_holds_share_some);
         TCase *threads = core_group("threads", begin, end);
