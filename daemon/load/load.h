@@ -69,6 +69,7 @@ struct load_request {
         bool probe;                               /* the daemon's own model, of this seed; has no source */
         uint64_t probe_seed;
         const struct caller *caller;
+        const uid_t *owner;         /* of the name, where nobody has it yet; NULL: the caller */
         struct source_roots *roots; /* NULL: the loads' own */
         struct users *users;        /* charged for it; NULL: nobody is */
         const struct user_limits *limits;
@@ -159,6 +160,7 @@ struct load {
         char *name, *source;
         char *pattern; /* NULL: replicas */
         struct caller caller;
+        uid_t owner; /* of the name, unless somebody has it */
         bool sha256, dry_run, wait, no_evict, pin, probe;
         bool served;                              /* on some of its devices, by an earlier round */
         bool over, settling;                      /* a round is, and not home yet; and is about to be */

@@ -161,7 +161,7 @@ static int add_target(struct load *load, struct device *device)
         t->part->copies[t->part->n_targets++] = &t->copy;
         if (load->dry_run)
                 return 0;
-        t->generation = generation_new(load->loads->resident, load->name, load->source, device);
+        t->generation = generation_new(load->loads->resident, load->name, load->source, device, load->owner);
         if (t->generation == NULL)
                 return STREAMER_ENOMEM;
         t->generation->priority = load->priority;
@@ -250,6 +250,7 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
         load->source = strdup(order->source);
         load->pattern = request->pattern != NULL ? strdup(request->pattern) : NULL;
         load->caller = *request->caller;
+        load->owner = request->owner != NULL ? *request->owner : request->caller->uid;
         load->sha256 = request->sha256;
         load->dry_run = request->dry_run;
         load->wait = request->wait;

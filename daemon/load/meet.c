@@ -59,7 +59,7 @@ static int add_name(const struct load *load, struct generation *same, struct err
         if (generation_has_name(same, load->name))
                 return 0;
         int r = load_charge_user(load, &charge, USER_MODELS, 1, error);
-        if (r == 0 && generation_add_name(same, load->name, &charge) < 0)
+        if (r == 0 && generation_add_name(same, load->name, load->owner, &charge) < 0)
                 r = error_set(error, STREAMER_ENOMEM, "no memory");
         user_discharge(&charge);
         return r;

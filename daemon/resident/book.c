@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#define MAGIC "strmbok1"
+#define MAGIC "strmbok2"
 #define SEALS (F_SEAL_GROW | F_SEAL_SHRINK)
 
 struct head {
@@ -33,7 +33,7 @@ struct rows {
         struct book_lease leases[BOOK_LEASES];
 };
 
-_Static_assert(sizeof(struct book_name) == 1064 && sizeof(struct book_lease) == 64, "rows are part of the format");
+_Static_assert(sizeof(struct book_name) == 1072 && sizeof(struct book_lease) == 64, "rows are part of the format");
 
 struct book {
         int fd;

@@ -25,7 +25,7 @@
 /* How a model is to be kept; each of these may change at any time. */
 struct book_wish {
         uint64_t keep_alive_ns, drain_timeout_ns;
-        uint32_t priority, pinned;
+        uint32_t priority, pinned, owner, reserved; /* owner: of the name */
 };
 
 struct book_name {

@@ -81,21 +81,25 @@ static bool awaited(const struct kept *kept, const char *text)
         return g != NULL && g != mine && g->kept != NULL && g->kept->state == KEPT_STORING;
 }
 
-static struct book_wish wish_of(const struct generation *g)
+static struct book_wish wish_of(const struct generation *g, uid_t owner)
 {
         return (struct book_wish){.keep_alive_ns = g->keep_alive_ns,
                                   .drain_timeout_ns = g->drain_timeout_ns,
                                   .priority = g->priority,
-                                  .pinned = g->pinned};
+                                  .pinned = g->pinned,
+                                  .owner = owner};
 }
 
 static void write_names(struct kept *kept)
 {
-        struct book_wish wish = wish_of(kept->generation);
-        list_each (pos, &kept->names)
-                container_of(pos, struct kept_name, link)->row->wish = wish;
+        list_each (pos, &kept->names) {
+                struct book_name *row = container_of(pos, struct kept_name, link)->row;
+                row->wish = wish_of(kept->generation, row->wish.owner);
+        }
         list_each (pos, &kept->generation->names) {
-                const char *text = container_of(pos, struct model_name, link)->text;
+                const struct model_name *name = container_of(pos, struct model_name, link);
+                const struct book_wish wish = wish_of(kept->generation, name->owner);
+                const char *text = name->text;
                 if (kept->generation->state != GENERATION_READY || kept_has_name(kept, text))
                         continue;
                 struct book_name *row = book_add_name(kept->keep->book, kept->id, text, &wish);

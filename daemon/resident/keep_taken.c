@@ -139,6 +139,18 @@ static void take_wish(struct generation *g, const struct book_wish *wish)
         generation_used(g);
 }
 
+static bool take_name(struct generation *g, const struct book_name *row)
+{
+        if (!generation_has_name(g, row->text))
+                return generation_add_name(g, row->text, row->wish.owner, NULL) == 0;
+        list_each (pos, &g->names) {
+                struct model_name *name = container_of(pos, struct model_name, link);
+                if (strcmp(name->text, row->text) == 0)
+                        name->owner = row->wish.owner;
+        }
+        return true;
+}
+
 /* Its names from the book; one that a newer model has is that one's. */
 static void take_names(struct kept *kept)
 {
@@ -147,8 +159,7 @@ static void take_names(struct kept *kept)
                 if (row->model != kept->id)
                         continue;
                 const struct generation *other = resident_on(g->resident, row->text, GENERATION_READY, g->device);
-                bool mine = other == NULL &&
-                            (generation_has_name(g, row->text) || generation_add_name(g, row->text, NULL) == 0);
+                bool mine = other == NULL && take_name(g, row);
                 if (mine)
                         take_wish(g, &row->wish);
                 if (!mine || kept_add_name(kept, row) < 0)
@@ -200,7 +211,7 @@ static int restore(struct keep *keep, struct set *set, struct record *record, st
                 return error_set(error, STREAMER_ECORRUPT, "the record is another's");
         if (device == NULL)
                 return error_set(error, STREAMER_ENOENT, "its device (%s) is not configured", record->device);
-        struct generation *g = generation_new(keep->resident, record->name, record->source, device);
+        struct generation *g = generation_new(keep->resident, record->name, record->source, device, record->origin.uid);
         if (g == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         fill_generation(g, record, table);

@@ -34,6 +34,7 @@ static int copy_model(struct state *state, const struct state_model *from)
         struct state_model *to = state_add(state, from->name, from->source);
         if (to == NULL || origin_init(&to->origin, o->uid, o->gid, o->groups, o->n_groups, o->pattern) < 0)
                 return STREAMER_ENOMEM;
+        to->owner = from->owner;
         to->number = from->number;
         to->keep_alive_ns = from->keep_alive_ns;
         to->drain_timeout_ns = from->drain_timeout_ns;

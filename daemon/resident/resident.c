@@ -69,12 +69,15 @@ void generation_changed(struct generation *generation)
         room_stir(resident->room);
 }
 
-int generation_add_name(struct generation *generation, const char *name, struct user_charge *charge)
+int generation_add_name(struct generation *generation, const char *name, uid_t owner, struct user_charge *charge)
 {
+        const struct generation *known = resident_named(generation->resident, name);
         struct model_name *n = calloc(1, sizeof(*n) + strlen(name) + 1);
         if (n == NULL)
                 return STREAMER_ENOMEM;
         strcpy(n->text, name);
+        n->owner =
+                known != NULL && known->state != GENERATION_FAILED ? generation_find_name(known, name)->owner : owner;
         if (charge != NULL) {
                 n->charge = *charge;
                 *charge = (struct user_charge){.user = NULL};
@@ -105,13 +108,14 @@ static struct generation *generation_free(struct generation *generation)
 }
 
 struct generation *generation_new(struct resident *resident, const char *name, const char *source,
-                                  struct device *device)
+                                  struct device *device, uid_t owner)
 {
         struct generation *g = calloc(1, sizeof(*g));
         if (g == NULL)
                 return NULL;
         g->resident = resident;
         g->device = device;
+        g->loaded_by = owner;
         g->manifest.fd = g->arrival.fd = -1;
         g->pins = 1;
         g->started_ns = now_ns();
@@ -120,7 +124,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         list_init(&g->leases);
         g->source = strdup(source);
         g->last_name = strdup(name);
-        if (g->source == NULL || g->last_name == NULL || generation_add_name(g, name, NULL) < 0)
+        if (g->source == NULL || g->last_name == NULL || generation_add_name(g, name, owner, NULL) < 0)
                 return generation_free(g);
         list_append(&resident->generations, &g->link);
         return g;

@@ -15,7 +15,8 @@
  * A generation lies on one device. What one load brings to several devices shares a number (replicas,
  * or the ranks of a model), and so does a replica that is added later. A name leads, on each device,
  * to at most one generation that serves and one that loads. Two names may lead to one generation
- * (aliases).
+ * (aliases). A name belongs to who loaded something under it first, whoever loads the next generation; a
+ * generation to whose its oldest name is.
  */
 #ifndef DAEMON_RESIDENT_RESIDENT_H
 #define DAEMON_RESIDENT_RESIDENT_H
@@ -48,6 +49,7 @@ const char *generation_state_name(enum generation_state state);
 struct model_name {
         struct list link;          /* in generation->names */
         struct user_charge charge; /* of a further name, to who gave it */
+        uid_t owner;               /* who loaded something under it first, and may change what it leads to */
         char text[];
 };
 
@@ -160,13 +162,17 @@ struct generation *resident_cached(struct resident *resident, const struct sourc
                                    const struct device *device);
 
 bool generation_has_name(const struct generation *generation, const char *name);
+const struct model_name *generation_find_name(const struct generation *generation, const char *name); /* or NULL */
+/* Who says whose the name is: any that has it and has not failed, else the one that failed last. */
+struct generation *resident_named(const struct resident *resident, const char *name);
+uid_t generation_owner(const struct generation *generation);
 const char *generation_name(const struct generation *generation); /* the first, or the last it had */
 
 /* ---- life ---- */
 
-/* NULL on ENOMEM. It is loading, has one name and one pin (the load's). */
+/* NULL on ENOMEM. It is loading, has one name and one pin (the load's). `owner`: see generation_add_name(). */
 struct generation *generation_new(struct resident *resident, const char *name, const char *source,
-                                  struct device *device);
+                                  struct device *device, uid_t owner);
 void generation_assign_number(struct generation *generation);
 
 /* Takes `bytes` from the device's budget, or STREAMER_ENOMEM with figures and holders. */
@@ -203,8 +209,9 @@ void generation_discard(struct generation *generation);
 /* Something about it changed that its own calls do not tell of (a name came to it). */
 void generation_changed(struct generation *generation);
 
-/* Takes over what the name is charged with; NULL: nothing. STREAMER_ENOMEM, and nothing is taken over. */
-int generation_add_name(struct generation *generation, const char *name, struct user_charge *charge);
+/* `owner`: of a name that nobody has, or failures alone; else it stays whose it is. Takes over what the name is
+ * charged with; NULL: nothing. STREAMER_ENOMEM, and nothing is taken over. */
+int generation_add_name(struct generation *generation, const char *name, uid_t owner, struct user_charge *charge);
 /* Takes a name away; the last one gone, the generation drains, or goes if it had failed. */
 void generation_drop_name(struct generation *generation, const char *name);
 

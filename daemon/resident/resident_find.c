@@ -29,12 +29,26 @@ struct device *resident_device(struct resident *resident, const char *name, stru
 
 /* ---- generations ---- */
 
+const struct model_name *generation_find_name(const struct generation *generation, const char *name)
+{
+        list_each (pos, &generation->names) {
+                const struct model_name *n = container_of(pos, struct model_name, link);
+                if (strcmp(n->text, name) == 0)
+                        return n;
+        }
+        return NULL;
+}
+
 bool generation_has_name(const struct generation *generation, const char *name)
 {
-        list_each (pos, &generation->names)
-                if (strcmp(container_of(pos, struct model_name, link)->text, name) == 0)
-                        return true;
-        return false;
+        return generation_find_name(generation, name) != NULL;
+}
+
+uid_t generation_owner(const struct generation *generation)
+{
+        if (list_empty(&generation->names))
+                return generation->loaded_by;
+        return container_of(generation->names.next, struct model_name, link)->owner;
 }
 
 const char *generation_name(const struct generation *generation)
@@ -53,6 +67,17 @@ struct generation *resident_on(struct resident *resident, const char *name, enum
                 if (g->state != state || (device != NULL && g->device != device))
                         continue;
                 if (generation_has_name(g, name) || (state == GENERATION_DRAINING && strcmp(g->last_name, name) == 0))
+                        found = g;
+        }
+        return found;
+}
+
+struct generation *resident_named(const struct resident *resident, const char *name)
+{
+        struct generation *found = NULL;
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (generation_has_name(g, name) && (found == NULL || found->state == GENERATION_FAILED))
                         found = g;
         }
         return found;

@@ -121,6 +121,7 @@ static struct state_model *add_model(struct state *state, const struct generatio
         struct state_model *model = state_add(state, name, g->source);
         if (model == NULL || origin_init(&model->origin, o->uid, o->gid, o->groups, o->n_groups, o->pattern) < 0)
                 return NULL;
+        model->owner = generation_find_name(g, name)->owner;
         model->number = g->number;
         model->keep_alive_ns = g->keep_alive_ns;
         model->drain_timeout_ns = g->drain_timeout_ns;
@@ -164,7 +165,7 @@ int state_of(struct state *state, const struct resident *resident)
 
 static void pack_model(struct writer *w, const struct state_model *m)
 {
-        writer_map(w, 11);
+        writer_map(w, 12);
         writer_kstr(w, "name", m->name);
         writer_kstr(w, "source", m->source);
         writer_ku64(w, "generation", m->number);
@@ -174,6 +175,7 @@ static void pack_model(struct writer *w, const struct state_model *m)
         writer_kbool(w, "pinned", m->pinned);
         writer_kbool(w, "verified", m->verified);
         writer_kbool(w, "ranks", m->ranks);
+        writer_ku64(w, "owner", m->owner);
         writer_key(w, "origin");
         origin_write(w, &m->origin);
         writer_key(w, "devices");
@@ -235,7 +237,7 @@ static bool unpack_devices(struct state_model *m, const msgpack_object *o)
 
 static bool unpack_model(struct state *state, const msgpack_object *o)
 {
-        uint64_t priority;
+        uint64_t priority, owner;
         cleanup_free char *name = copy_str(o, "name"), *source = copy_str(o, "source");
         struct state_model *m = name != NULL && source != NULL ? state_add(state, name, source) : NULL;
         if (m == NULL || !object_u64(o, "generation", &m->number) || !object_u64(o, "priority", &priority) ||
@@ -244,7 +246,10 @@ static bool unpack_model(struct state *state, const msgpack_object *o)
             !object_bool(o, "verified", &m->verified) || !object_bool(o, "ranks", &m->ranks))
                 return false;
         m->priority = (unsigned)priority;
-        return origin_read(&m->origin, object_get(o, "origin")) == 0 && unpack_devices(m, o);
+        if (origin_read(&m->origin, object_get(o, "origin")) < 0)
+                return false;
+        m->owner = object_u64(o, "owner", &owner) && owner < UINT32_MAX ? (uid_t)owner : m->origin.uid;
+        return unpack_devices(m, o);
 }
 
 static int unpack_body(struct state *state, const void *data, size_t size, struct error *error)

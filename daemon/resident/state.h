@@ -24,6 +24,7 @@ struct state_model {
         char *devices[STATE_DEVICES]; /* UUIDs, by rank where it has ranks */
         size_t n_devices;
         struct origin origin;
+        uid_t owner; /* of the name */
         uint64_t number, keep_alive_ns, drain_timeout_ns;
         unsigned priority;
         bool pinned, verified, ranks;

@@ -33,12 +33,13 @@ static int check_name(const struct server *server, const struct conn *conn, cons
 {
         list_each (pos, &server->resident->generations) {
                 const struct generation *g = container_of(pos, struct generation, link);
-                if (generation_has_name(g, name) && g->state != GENERATION_FAILED && g->loaded_by != conn->caller.uid &&
+                const struct model_name *known = generation_find_name(g, name);
+                if (known != NULL && g->state != GENERATION_FAILED && known->owner != conn->caller.uid &&
                     strcmp(g->source, canonical) != 0)
                         return error_set(error, STREAMER_EPERM,
                                          "%s: load: uid %u loaded another source under this name, and uid %u has the "
                                          "role %s (%s)",
-                                         name, (unsigned)g->loaded_by, (unsigned)conn->caller.uid,
+                                         name, (unsigned)known->owner, (unsigned)conn->caller.uid,
                                          role_name(grant->role), grant->text);
         }
         struct wanted wanted;
@@ -89,6 +90,24 @@ static const char *changed_model(const struct request *request)
         }
 }
 
+/* Unloading takes a name away; the rest changes what it leads to. A failure counts where there is nothing else. */
+static bool is_anothers(const struct server *server, const struct generation *g, enum verb verb, const char *model,
+                        uid_t uid, uid_t *owner)
+{
+        const struct model_name *name = generation_find_name(g, model);
+        if (name == NULL || (g->state == GENERATION_FAILED && g != resident_named(server->resident, model)))
+                return false;
+        *owner = verb == VERB_unload ? name->owner : generation_owner(g);
+        return *owner != uid;
+}
+
+/* A load is ended by who began it, too, whosever the name is. */
+static bool cancels_own(const struct server *server, enum verb verb, const char *model, uid_t uid)
+{
+        const struct load *load = verb == VERB_cancel ? loads_find(server->loads, model) : NULL;
+        return load != NULL && load->caller.uid == uid;
+}
+
 int access_check_model(const struct server *server, const struct conn *conn, const struct request *request,
                        struct error *error)
 {
@@ -97,15 +116,16 @@ int access_check_model(const struct server *server, const struct conn *conn, con
         if (model == NULL)
                 return 0;
         access_grant(server, conn, &grant);
-        if (grant.role >= ROLE_ADMIN)
+        if (grant.role >= ROLE_ADMIN || cancels_own(server, request->verb, model, conn->caller.uid))
                 return 0;
         list_each (pos, &server->resident->generations) {
                 const struct generation *g = container_of(pos, struct generation, link);
-                if (generation_has_name(g, model) && g->loaded_by != conn->caller.uid)
+                uid_t owner;
+                if (is_anothers(server, g, request->verb, model, conn->caller.uid, &owner))
                         return error_set(error, STREAMER_EPERM,
                                          "%s: %s: uid %u loaded it, and uid %u has the role %s (%s)", model,
-                                         verb_desc(request->verb)->name, (unsigned)g->loaded_by,
-                                         (unsigned)conn->caller.uid, role_name(grant.role), grant.text);
+                                         verb_desc(request->verb)->name, (unsigned)owner, (unsigned)conn->caller.uid,
+                                         role_name(grant.role), grant.text);
         }
         struct wanted wanted;
         if (wanted_find(server, model, &wanted) && wanted.uid != conn->caller.uid)

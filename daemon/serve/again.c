@@ -132,7 +132,8 @@ static void begin(struct again_model *m)
                                        .keep_alive_ns = model->keep_alive_ns,
                                        .drain_timeout_ns = model->drain_timeout_ns,
                                        .priority = model->priority,
-                                       .caller = &caller};
+                                       .caller = &caller,
+                                       .owner = &model->owner};
         int r = loads_begin(m->again->loads, &request, &load, &error);
         if (r == STREAMER_ELIMIT) { /* others are under way: that is no failure of its own */
                 m->due_ns = now_ns() + SECOND;
@@ -225,7 +226,7 @@ bool again_wanted(const struct again *again, size_t i, struct wanted *wanted)
         const struct state_model *model = model_of(m);
         *wanted = (struct wanted){.name = model->name,
                                   .source = model->source,
-                                  .uid = model->origin.uid,
+                                  .uid = model->owner,
                                   .priority = model->priority,
                                   .tries = m->tries,
                                   .pinned = true,

@@ -11,7 +11,8 @@ static void take_down(struct generation *g, const struct error *error)
         log_error("%s: generation %" PRIu64 " was taken back and is damaged: %s", generation_name(g), g->number,
                   error->text);
         while (!list_empty(&g->names)) {
-                struct generation *failed = generation_new(g->resident, generation_name(g), g->source, g->device);
+                struct generation *failed =
+                        generation_new(g->resident, generation_name(g), g->source, g->device, generation_owner(g));
                 generation_drop_name(g, generation_name(g));
                 if (failed == NULL)
                         continue;

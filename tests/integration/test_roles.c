@@ -186,6 +186,52 @@ START_TEST(a_name_is_not_taken_from_somebody_else)
 }
 END_TEST
 
+static void write_team(uint64_t seed)
+{
+        stage_write(model_mixed(seed, 1 << 18), "team/team.safetensors");
+}
+
+START_TEST(a_name_stays_whose_it_was_whoever_brings_its_next_generation)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(load_as(OTHER, team, "theirs", NULL), 0);
+        write_team(5);
+        ck_assert_int_eq(load_as(TRAINER, team, "theirs", NULL), 0);
+        expected_text = "uid 60103 loaded it";
+        ck_assert_int_eq(call_as(TRAINER, "pin", "{\"model\":\"theirs\"}"), STREAMER_EPERM);
+        ck_assert_int_eq(call_as(TRAINER, "unload", "{\"model\":\"theirs\"}"), STREAMER_EPERM);
+        ck_assert_int_eq(call_as(OTHER, "pin", "{\"model\":\"theirs\"}"), 0);
+        ck_assert_int_eq(call_as(OTHER, "unload", "{\"model\":\"theirs\"}"), 0);
+        write_team(2);
+}
+END_TEST
+
+START_TEST(a_load_of_somebody_else_that_fails_keeps_nobody_out)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(load_as(OTHER, team, "theirs", NULL), 0);
+        file_write(team, "no model", 8);
+        ck_assert_int_ne(load_as(TRAINER, team, "theirs", NULL), 0);
+        ck_assert_int_eq(call_as(OTHER, "set_priority", "{\"model\":\"theirs\",\"priority\":9}"), 0);
+        ck_assert_int_eq(call_as(OTHER, "unload", "{\"model\":\"theirs\"}"), 0);
+        write_team(2);
+}
+END_TEST
+
+START_TEST(an_alias_is_unloaded_by_who_gave_it_and_is_nothing_more)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(load_as(OTHER, team, "theirs", NULL), 0);
+        ck_assert_int_eq(load_as(TRAINER, team, "mine", NULL), 0);
+        expected_text = "mine: pin: uid 60103 loaded it";
+        ck_assert_int_eq(call_as(TRAINER, "pin", "{\"model\":\"mine\"}"), STREAMER_EPERM);
+        expected_text = "mine: unload: uid 60102 loaded it";
+        ck_assert_int_eq(call_as(OTHER, "unload", "{\"model\":\"mine\"}"), STREAMER_EPERM);
+        ck_assert_int_eq(call_as(TRAINER, "unload", "{\"model\":\"mine\"}"), 0);
+        ck_assert_int_eq(call_as(OTHER, "unload", "{\"model\":\"theirs\"}"), 0);
+}
+END_TEST
+
 /* ---- roots and buckets ---- */
 
 START_TEST(a_source_below_the_rules_roots_is_loaded)
@@ -328,6 +374,9 @@ int main(void)
         tcase_add_test(roles, the_role_attach_attaches);
         tcase_add_test(roles, a_model_is_dropped_by_who_loaded_it_or_by_an_admin);
         tcase_add_test(roles, a_name_is_not_taken_from_somebody_else);
+        tcase_add_test(roles, a_name_stays_whose_it_was_whoever_brings_its_next_generation);
+        tcase_add_test(roles, a_load_of_somebody_else_that_fails_keeps_nobody_out);
+        tcase_add_test(roles, an_alias_is_unloaded_by_who_gave_it_and_is_nothing_more);
         tcase_add_test(roles, a_source_below_the_rules_roots_is_loaded);
         tcase_add_test(roles, a_source_elsewhere_is_denied_by_the_rule);
         tcase_add_test(roles, a_link_does_not_lead_out_of_the_rules_roots);

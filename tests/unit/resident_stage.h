@@ -65,7 +65,7 @@ static void end(void)
 
 static struct generation *loading(const char *name)
 {
-        struct generation *g = generation_new(&resident, name, "/models/x", &fake.device);
+        struct generation *g = generation_new(&resident, name, "/models/x", &fake.device, 0);
         ck_assert_ptr_nonnull(g);
         generation_assign_number(g);
         return g;

@@ -102,7 +102,7 @@ static void end(void)
 static struct generation *resident_model(const char *name, int device, uint64_t bytes)
 {
         struct error error = {0};
-        struct generation *g = generation_new(&resident, name, "/models/x", devices[device]);
+        struct generation *g = generation_new(&resident, name, "/models/x", devices[device], 0);
         generation_assign_number(g);
         ck_assert_int_eq(generation_charge(g, bytes, &error), 0);
         ck_assert_int_eq(devices[device]->ops->alloc(devices[device], bytes, &g->segments[0], &error), 0);
@@ -137,7 +137,7 @@ static void on_answer(struct room_request *request, const struct error *error)
 static struct ask *load_of(const char *name, int device, uint64_t bytes)
 {
         struct ask *ask = &asks[n_asks++];
-        ask->parts[0] = (struct room_part){generation_new(&resident, name, "/models/y", devices[device]), bytes};
+        ask->parts[0] = (struct room_part){generation_new(&resident, name, "/models/y", devices[device], 0), bytes};
         generation_assign_number(ask->parts[0].generation);
         ask->request = (struct room_request){.parts = ask->parts, .n_parts = 1, .evict = true, .answered = on_answer};
         list_init(&ask->request.link);

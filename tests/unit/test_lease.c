@@ -36,7 +36,7 @@ static void on_unwatch(struct process *process)
 static struct generation *ready_model(const char *name)
 {
         struct error error = {0};
-        struct generation *g = generation_new(&resident, name, "/models/x", &fake.device);
+        struct generation *g = generation_new(&resident, name, "/models/x", &fake.device, 0);
         generation_assign_number(g);
         ck_assert_int_eq(generation_charge(g, 2 * MiB, &error), 0);
         ck_assert_int_eq(fake.device.ops->alloc(&fake.device, 2 * MiB, &g->segments[0], &error), 0);

@@ -34,7 +34,7 @@ static void end(void)
 static struct generation *taken_back(const char *name)
 {
         struct error error = {0};
-        struct generation *g = generation_new(&resident, name, "/models/x", &fake.device);
+        struct generation *g = generation_new(&resident, name, "/models/x", &fake.device, 0);
         generation_assign_number(g);
         g->unchecked = true;
         ck_assert_int_eq(generation_charge(g, 2 * MiB, &error), 0);

@@ -160,7 +160,7 @@ END_TEST
 START_TEST(an_alias_goes_with_its_generation)
 {
         struct generation *a = resident_model("a", 0, 8 * MiB);
-        ck_assert_int_eq(generation_add_name(a, "b", NULL), 0);
+        ck_assert_int_eq(generation_add_name(a, "b", 0, NULL), 0);
         granted(asked(load_of("m", 0, 8 * MiB)));
         ck_assert(!stands("a") && !stands("b"));
 }
@@ -315,7 +315,7 @@ START_TEST(a_look_at_ten_thousand_models_is_short)
         for (int i = 0; i < 10000; i++) {
                 char name[32];
                 snprintf(name, sizeof(name), "model %d", i * 7919 % 10000);
-                struct generation *g = generation_new(&resident, name, "/models/x", devices[0]);
+                struct generation *g = generation_new(&resident, name, "/models/x", devices[0], 0);
                 generation_assign_number(g);
                 g->state = GENERATION_READY;
                 g->keep_alive_ns = 4000;

@@ -8,7 +8,7 @@
 static struct ask *and_of(struct ask *ask, int device, uint64_t bytes)
 {
         const char *name = generation_name(ask->parts[0].generation);
-        ask->parts[1] = (struct room_part){generation_new(&resident, name, "/models/y", devices[device]), bytes};
+        ask->parts[1] = (struct room_part){generation_new(&resident, name, "/models/y", devices[device], 0), bytes};
         ask->request.n_parts = 2;
         return ask;
 }

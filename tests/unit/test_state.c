@@ -34,6 +34,7 @@ static void add(struct state *state, const char *name, unsigned priority)
         ck_assert_int_eq(origin_init(&m->origin, 1000, 1001, (gid_t[]){7, 8}, 2, "rank-{rank}"), 0);
         ck_assert_int_eq(state_add_device(m, "uuid-0"), 0);
         ck_assert_int_eq(state_add_device(m, "uuid-1"), 0);
+        m->owner = 1002;
         m->number = 41;
         m->priority = priority;
         m->keep_alive_ns = UINT64_C(30) * 1000000000;
@@ -67,6 +68,7 @@ static void check(const struct state *state)
         ck_assert_str_eq(m->devices[1], "uuid-1");
         ck_assert_uint_eq(m->origin.uid, 1000);
         ck_assert_uint_eq(m->origin.gid, 1001);
+        ck_assert_uint_eq(m->owner, 1002);
         ck_assert_uint_eq(m->origin.n_groups, 2);
         ck_assert_uint_eq(m->origin.groups[1], 8);
         ck_assert_str_eq(m->origin.pattern, "rank-{rank}");
