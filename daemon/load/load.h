@@ -66,6 +66,7 @@ struct load_request {
         bool wait, no_evict, pin;                 /* for room; evicting nobody; never to be evicted */
         uint64_t keep_alive_ns, drain_timeout_ns; /* 0: the default */
         unsigned priority;                        /* 0: the default */
+        bool admin;                               /* decides how models of others are kept, too */
         bool probe;                               /* the daemon's own model, of this seed; has no source */
         uint64_t probe_seed;
         const struct caller *caller;
@@ -161,7 +162,7 @@ struct load {
         char *pattern; /* NULL: replicas */
         struct caller caller;
         uid_t owner; /* of the name, unless somebody has it */
-        bool sha256, dry_run, wait, no_evict, pin, probe;
+        bool sha256, dry_run, wait, no_evict, pin, probe, admin;
         bool served;                              /* on some of its devices, by an earlier round */
         bool over, settling;                      /* a round is, and not home yet; and is about to be */
         bool stale;                               /* the parts are those of an earlier round */
@@ -172,6 +173,7 @@ struct load {
         struct user_limits limits;
         struct user_charge charge; /* until it has ended */
         unsigned priority;         /* its weight where loads share the reader */
+        bool has_priority;         /* it was asked for */
         uint64_t probe_seed;
         uint64_t lane;
         struct read_expect *expect; /* from its opening until it reads; NULL: nobody makes room */

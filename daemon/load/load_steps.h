@@ -122,6 +122,8 @@ void load_move_watchers(struct load *from, struct load *to);
 
 /* This load wants the generation: pinned, kept alive, as it was asked to be. */
 void load_keep(const struct load *load, struct generation *generation);
+/* May it? It asks for nothing, or the generation is its caller's. STREAMER_EPERM. */
+int load_may_keep(const struct load *load, const struct generation *generation, struct error *error);
 /* When nothing of it is in flight and it has ended. */
 void load_free(struct load *load);
 

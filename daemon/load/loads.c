@@ -167,6 +167,8 @@ static int add_target(struct load *load, struct device *device)
         t->generation->priority = load->priority;
         t->generation->probe = load->probe;
         t->generation->loaded_by = load->caller.uid;
+        t->generation->keep_alive_ns = load->loads->keep_alive_ns;
+        t->generation->drain_timeout_ns = load->loads->drain_timeout_ns;
         return origin_init(&t->generation->origin, load->caller.uid, load->caller.gid, load->caller.groups,
                            load->caller.n_groups, load->pattern);
 }
@@ -218,6 +220,10 @@ static void load_mark(struct load *load, const struct load_request *request)
                 load->keep_alive_ns = request->keep_alive_ns;
         if (request->drain_timeout_ns > 0)
                 load->drain_timeout_ns = request->drain_timeout_ns;
+        if (request->priority > 0) {
+                load->has_priority = true;
+                load_set_priority(load, request->priority);
+        }
         for (size_t i = 0; i < load->n_targets; i++) {
                 struct generation *g = brought_to(&load->targets[i]);
                 if (g != NULL)
@@ -225,17 +231,32 @@ static void load_mark(struct load *load, const struct load_request *request)
         }
 }
 
+int load_may_keep(const struct load *load, const struct generation *generation, struct error *error)
+{
+        bool asks = load->pin || load->has_priority || load->keep_alive_ns > 0 || load->drain_timeout_ns > 0;
+        uid_t owner = generation_owner(generation);
+        if (!asks || load->admin || owner == load->caller.uid)
+                return 0;
+        return error_set(error, STREAMER_EPERM,
+                         "%s: uid %u loaded it: pin, keep-alive, drain-timeout and priority are for that user or an "
+                         "admin, and not for uid %u%s%s%s",
+                         generation_name(generation), (unsigned)owner, (unsigned)load->caller.uid,
+                         load->users != NULL ? " (" : "", load->limits.rule, load->users != NULL ? ")" : "");
+}
+
 void load_keep(const struct load *load, struct generation *generation)
 {
-        const struct loads *loads = load->loads;
-        bool is_new = generation->state == GENERATION_LOADING;
-        generation->pinned = generation->pinned || load->pin;
-        if (load->keep_alive_ns > 0 || is_new)
-                generation->keep_alive_ns = load->keep_alive_ns > 0 ? load->keep_alive_ns : loads->keep_alive_ns;
-        if (load->drain_timeout_ns > 0 || is_new)
-                generation->drain_timeout_ns =
-                        load->drain_timeout_ns > 0 ? load->drain_timeout_ns : loads->drain_timeout_ns;
+        struct error error;
         generation_used(generation);
+        if (load_may_keep(load, generation, &error) < 0)
+                return;
+        generation->pinned = generation->pinned || load->pin;
+        if (load->keep_alive_ns > 0)
+                generation->keep_alive_ns = load->keep_alive_ns;
+        if (load->drain_timeout_ns > 0)
+                generation->drain_timeout_ns = load->drain_timeout_ns;
+        if (load->has_priority)
+                generation->priority = load->priority;
 }
 
 static struct load *load_new(struct loads *loads, const struct load_request *request, const struct order *order)
@@ -255,6 +276,7 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
         load->dry_run = request->dry_run;
         load->wait = request->wait;
         load->no_evict = request->no_evict;
+        load->admin = request->admin;
         load->roots = source_roots_ref(request->roots);
         load->users = request->users;
         if (request->users != NULL)

@@ -70,7 +70,9 @@ static void share(struct load_target *target, struct generation *same, bool serv
         struct load *load = target->load;
         struct generation *mine = target->generation;
         struct error error = {0};
-        int r = add_name(load, same, &error);
+        int r = load_may_keep(load, same, &error);
+        if (r == 0)
+                r = add_name(load, same, &error);
         target->generation = NULL;
         generation_discard(mine);
         generation_unpin(mine);
@@ -94,6 +96,8 @@ static void join(struct load *load, struct generation *same, struct load *other)
         share(&load->targets[0], same, false);
         if (load_ended(load->state))
                 return;
+        if (load->has_priority)
+                load_set_priority(other, load->priority);
         load_move_watchers(load, other);
         load_end(load, LOAD_READY, NULL);
 }

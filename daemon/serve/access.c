@@ -53,23 +53,44 @@ static int check_name(const struct server *server, const struct conn *conn, cons
         return 0;
 }
 
-int access_check_load(const struct server *server, const struct conn *conn, const char *source, const char *name,
-                      struct source_roots **roots, struct error *error)
+/* How long a model stays is decided by whose it is. */
+static int check_keeping(const struct server *server, const struct conn *conn, const struct role_grant *grant,
+                         const struct load_request *request, const char *name, struct error *error)
+{
+        const struct generation *g = resident_named(server->resident, name);
+        bool asks =
+                request->pin || request->priority > 0 || request->keep_alive_ns > 0 || request->drain_timeout_ns > 0;
+        if (!asks || g == NULL || g->state == GENERATION_FAILED)
+                return 0;
+        uid_t owner = generation_find_name(g, name)->owner;
+        if (owner == conn->caller.uid)
+                return 0;
+        return error_set(error, STREAMER_EPERM,
+                         "%s: load: uid %u loaded it: pin, keep-alive, drain-timeout and priority are for that user or "
+                         "an admin, and uid %u has the role %s (%s)",
+                         name, (unsigned)owner, (unsigned)conn->caller.uid, role_name(grant->role), grant->text);
+}
+
+int access_check_load(const struct server *server, const struct conn *conn, struct load_request *request,
+                      struct error *error)
 {
         cleanup_free char *canonical = NULL, *own_name = NULL;
+        const char *name = request->name;
         struct role_grant grant;
         access_grant(server, conn, &grant);
-        *roots = grant.rule != NULL ? grant.rule->opened : NULL;
+        request->roots = grant.rule != NULL ? grant.rule->opened : NULL;
+        request->admin = grant.role >= ROLE_ADMIN;
         if (grant.role >= ROLE_ADMIN && grant.rule == NULL)
                 return 0;
-        int r = source_canonical(source, &canonical, error);
+        int r = source_canonical(request->source, &canonical, error);
         if (r == 0)
                 r = role_check_source(&grant, canonical, error);
         if (r < 0 || grant.role >= ROLE_ADMIN)
                 return r;
         if (name == NULL && (name = own_name = source_default_name(canonical)) == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        return check_name(server, conn, &grant, canonical, name, error);
+        r = check_name(server, conn, &grant, canonical, name, error);
+        return r < 0 ? r : check_keeping(server, conn, &grant, request, name, error);
 }
 
 /* The model that a request would change; NULL: none. */

@@ -14,9 +14,10 @@ void access_grant(const struct server *server, const struct conn *conn, struct r
 /* 0, or STREAMER_EPERM naming the rule. */
 int access_check(const struct server *server, const struct conn *conn, enum verb verb, struct error *error);
 /* Does the caller's rule let it load from this source, and does the name (NULL: the source's own)
- * not stand for somebody else's? *roots: below which the source is opened; NULL: any of the daemon's. */
-int access_check_load(const struct server *server, const struct conn *conn, const char *source, const char *name,
-                      struct source_roots **roots, struct error *error);
+ * not stand for somebody else's? Says in the request below which roots the source is opened, and
+ * whether the caller is an admin. */
+int access_check_load(const struct server *server, const struct conn *conn, struct load_request *request,
+                      struct error *error);
 /* A model is changed by who loaded it, or by an admin: STREAMER_EPERM for a request that would. */
 int access_check_model(const struct server *server, const struct conn *conn, const struct request *request,
                        struct error *error);

@@ -129,6 +129,7 @@ static void begin(struct again_model *m)
                                        .sha256 = model->verified,
                                        .wait = true,
                                        .pin = true,
+                                       .admin = true, /* it was granted when it was asked for */
                                        .keep_alive_ns = model->keep_alive_ns,
                                        .drain_timeout_ns = model->drain_timeout_ns,
                                        .priority = model->priority,

@@ -159,8 +159,7 @@ void session_load(struct session *session, struct request *request)
         struct load *load;
         int r = parse_load(&request->u.load, &load_request, &error);
         if (r == 0)
-                r = access_check_load(session->server, session->conn, load_request.source, load_request.name,
-                                      &load_request.roots, &error);
+                r = access_check_load(session->server, session->conn, &load_request, &error);
         if (r == 0) {
                 access_limits(session->server, session->conn, &limits);
                 load_request.limits = &limits;

@@ -184,6 +184,7 @@ static void item_load(struct item *item, const char *source)
                 .keep_alive_ns = e->keep_alive_ns,
                 .priority = item->priority,
                 .caller = &own,
+                .admin = true,
         };
         struct error error = {0};
         struct load *load;

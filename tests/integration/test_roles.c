@@ -232,6 +232,59 @@ START_TEST(an_alias_is_unloaded_by_who_gave_it_and_is_nothing_more)
 }
 END_TEST
 
+static unsigned flags;
+static uint64_t keep_alive_ms, drain_timeout_ms, priority;
+
+static int do_keep(void)
+{
+        streamer_client *c = client_open(&stage);
+        streamer_op *op;
+        streamer_load_opts opts = {.struct_size = sizeof(opts),
+                                   .source = source,
+                                   .name = name,
+                                   .flags = flags,
+                                   .keep_alive_ms = keep_alive_ms,
+                                   .drain_timeout_ms = drain_timeout_ms,
+                                   .priority = (unsigned)priority};
+        int r = streamer_load(c, &opts, &op);
+        return told(c, r == 0 ? streamer_op_wait(op, -1, NULL) : r);
+}
+
+static const struct {
+        const char *name;
+        unsigned flags, priority;
+        uint64_t keep_alive_ms, drain_timeout_ms;
+} ways_to_keep[] = {
+        {"theirs", STREAMER_LOAD_PIN, 0, 0, 0},
+        {"mine", STREAMER_LOAD_PIN, 0, 0, 0},
+        {"theirs", 0, 7, 0, 0},
+        {"mine", 0, 7, 0, 0},
+        {"theirs", 0, 0, 1, 0},
+        {"mine", 0, 0, 1, 0},
+        {"theirs", 0, 0, 0, 1},
+        {"mine", 0, 0, 0, 1},
+};
+
+START_TEST(how_a_model_is_kept_is_decided_by_whose_it_is)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(load_as(OTHER, team, "theirs", NULL), 0);
+        source = team;
+        name = ways_to_keep[_i].name;
+        flags = ways_to_keep[_i].flags;
+        priority = ways_to_keep[_i].priority;
+        keep_alive_ms = ways_to_keep[_i].keep_alive_ms;
+        drain_timeout_ms = ways_to_keep[_i].drain_timeout_ms;
+        expected_text = "uid 60103 loaded it";
+        ck_assert_int_eq(person_does(TRAINER, SOCKET_GROUP, do_keep), STREAMER_EPERM);
+        expected_text = "(access.roles[1], ";
+        ck_assert_int_eq(person_does(TRAINER, SOCKET_GROUP, do_keep), STREAMER_EPERM);
+        ck_assert_int_eq(load_as(TRAINER, team, name, NULL), 0); /* asks for nothing */
+        ck_assert_int_eq(call_as(BOSS, "unload", "{\"model\":\"theirs\"}"), 0);
+        call_as(BOSS, "unload", "{\"model\":\"mine\"}");
+}
+END_TEST
+
 /* ---- roots and buckets ---- */
 
 START_TEST(a_source_below_the_rules_roots_is_loaded)
@@ -377,6 +430,7 @@ int main(void)
         tcase_add_test(roles, a_name_stays_whose_it_was_whoever_brings_its_next_generation);
         tcase_add_test(roles, a_load_of_somebody_else_that_fails_keeps_nobody_out);
         tcase_add_test(roles, an_alias_is_unloaded_by_who_gave_it_and_is_nothing_more);
+        LOOP(roles, how_a_model_is_kept_is_decided_by_whose_it_is, ways_to_keep);
         tcase_add_test(roles, a_source_below_the_rules_roots_is_loaded);
         tcase_add_test(roles, a_source_elsewhere_is_denied_by_the_rule);
         tcase_add_test(roles, a_link_does_not_lead_out_of_the_rules_roots);

@@ -24,6 +24,26 @@ START_TEST(a_replica_is_added_under_the_same_number)
 }
 END_TEST
 
+START_TEST(a_load_of_what_serves_has_its_priority_set)
+{
+        struct watched w;
+        char *path = small_file("small.safetensors", 1);
+        start_on(&w, path, ON("one"), NULL);
+        ends(&w, LOAD_READY);
+        ck_assert_uint_eq(w.generation->priority, PROTO_PRIORITY_DEFAULT);
+        ck_assert_int_eq(load_request(&w, &(struct load_request){.source = path,
+                                                                 .name = "m",
+                                                                 .devices = (const char *const[]){"one"},
+                                                                 .n_devices = 1,
+                                                                 .priority = 9,
+                                                                 .caller = &core_caller}),
+                         0);
+        ends(&w, LOAD_READY);
+        ck_assert_uint_eq(w.generation->priority, 9);
+        core_until(loads_empty(&loads));
+}
+END_TEST
+
 START_TEST(a_number_is_not_used_again_where_something_of_it_is_left)
 {
         struct watched w;
@@ -227,6 +247,7 @@ int main(void)
         suite_begin("load: several devices that meet");
         TCase *meet = core_group("loads that meet", loading_begin_several, loading_end);
         tcase_add_test(meet, a_replica_is_added_under_the_same_number);
+        tcase_add_test(meet, a_load_of_what_serves_has_its_priority_set);
         tcase_add_test(meet, a_number_is_not_used_again_where_something_of_it_is_left);
         tcase_add_test(meet, devices_of_a_load_are_joined_only_as_a_whole);
         tcase_add_loop_test(meet, who_waits_for_another_load_depends_on_it_no_further, 0, 2);

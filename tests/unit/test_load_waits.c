@@ -289,11 +289,14 @@ START_TEST(what_is_wished_again_is_wished_of_what_serves_already_too)
                                                             .n_devices = 2,
                                                             .pin = true,
                                                             .keep_alive_ns = 7,
+                                                            .priority = 9,
                                                             .caller = &core_caller});
         ck_assert_int_eq(r, 0);
         ck_assert_ptr_eq(again.load, w.load);
         ck_assert(on("m", "one", GENERATION_READY)->pinned);
         ck_assert_uint_eq(on("m", "one", GENERATION_READY)->keep_alive_ns, 7);
+        ck_assert_uint_eq(on("m", "one", GENERATION_READY)->priority, 9);
+        ck_assert_uint_eq(w.load->priority, 9);
         give_back(1);
         ends(&w, LOAD_READY);
         ends(&again, LOAD_READY);
