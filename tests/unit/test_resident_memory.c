@@ -198,6 +198,35 @@ START_TEST(a_take_over_is_told_for_both)
 }
 END_TEST
 
+/* ---- users ---- */
+
+START_TEST(what_got_no_room_is_charged_to_nobody_while_it_is_listed)
+{
+        struct users users;
+        users_init(&users);
+        struct generation *g = loading("m");
+        ck_assert_int_eq(user_charge_again(&users, 1000, &g->user_charge, USER_BYTES, 8 * MiB), 0);
+        failed(g, "does not fit");
+        ck_assert_ptr_eq(resident_failed(&resident, "m"), g);
+        ck_assert_ptr_null(users_find(&users, 1000));
+}
+END_TEST
+
+START_TEST(memory_of_a_load_that_failed_is_charged_until_it_is_free)
+{
+        struct users users;
+        struct error error;
+        users_init(&users);
+        struct generation *g = loading_with("m", 8 * MiB);
+        ck_assert_int_eq(user_charge_again(&users, 1000, &g->user_charge, USER_BYTES, 8 * MiB), 0);
+        error_set(&error, STREAMER_EFAILED, "late");
+        generation_fail(g, &error);
+        ck_assert_uint_eq(users_find(&users, 1000)->held[USER_BYTES], 8 * MiB);
+        generation_unpin(g);
+        core_until(users_find(&users, 1000) == NULL);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("resident: memory");
@@ -216,5 +245,8 @@ int main(void)
         TCase *told = core_group("those who wait for a change", begin, end);
         tcase_add_test(told, each_change_is_told_once);
         tcase_add_test(told, a_take_over_is_told_for_both);
+        TCase *users = core_group("users", begin, end);
+        tcase_add_test(users, what_got_no_room_is_charged_to_nobody_while_it_is_listed);
+        tcase_add_test(users, memory_of_a_load_that_failed_is_charged_until_it_is_free);
         return suite_run();
 }
