@@ -14,6 +14,7 @@ CUDA_HOME ?= /usr/local/cuda
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 300
 CHECKER_STEPS ?= 100000
+CHECKER_SANITIZED_STEPS ?= 10000
 VERSION := 0.1.0
 
 # Expanded when first used, which is after the packages are there, and kept.
@@ -153,12 +154,20 @@ CHECKS = $(TESTS) $(REPLAYS) $(ON_GPU:%=cuda=$(BUILD)/tests/integration/test_%)
 check: tests layers
 	@tests/check.sh $(if $(ONLY),$(foreach t,$(CHECKS),$(if $(findstring $(ONLY),$(t)),$(t))),$(CHECKS))
 
-## soak         a daemon under random load for SOAK_SECONDS, and against a model of itself for CHECKER_STEPS
-soak: all $(addprefix $(BUILD)/tests/soak/,soak checker kills) $(BUILD)/tests/integration/test_hostile
+## soak         each proof at its full length: many connections, lies, every call that fails, kills, random load for
+##              SOAK_SECONDS, a model of the daemon for CHECKER_STEPS, and for CHECKER_SANITIZED_STEPS under sanitizers
+SOAK := $(addprefix $(BUILD)/tests/soak/,soak checker kills) $(addprefix $(BUILD)/tests/integration/test_,hostile lies faults)
+soak: all $(SOAK) $(FAULT) | $(BUILD)/deps-servers
 	@CONNECTIONS=10000 CK_RUN_CASE=greed $(BUILD)/tests/integration/test_hostile
+	@$(BUILD)/tests/integration/test_lies
+	@STREAMERD_FAULTS=all timeout 1800 $(BUILD)/tests/integration/test_faults
 	@$(BUILD)/tests/soak/kills
 	@$(BUILD)/tests/soak/soak
 	@$(BUILD)/tests/soak/checker
+	@+$(MAKE) --no-print-directory BUILD=$(BUILD)/sanitized SANITIZE=address,undefined soak-sanitized
+
+soak-sanitized: all $(BUILD)/tests/soak/checker
+	@CHECKER_STEPS=$(CHECKER_SANITIZED_STEPS) $(BUILD)/tests/soak/checker
 
 ## fuzz         libFuzzer on each target for FUZZ_SECONDS; FUZZ_SEED=n repeats
 fuzz: | $(BUILD)/deps-fuzz
@@ -230,5 +239,5 @@ help:
 	@echo '           PREFIX=/usr/local DESTDIR= FUZZ_SECONDS=60 SOAK_SECONDS=300 CI=true (a skipped test fails)'
 
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
-.PHONY: all tests check soak fuzz fuzz-run bench demo layers lint objects install clean help
+.PHONY: all tests check soak soak-sanitized fuzz fuzz-run bench demo layers lint objects install clean help
 .SECONDARY:
