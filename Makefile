@@ -156,9 +156,9 @@ check: tests layers
 
 ## soak         each proof at its full length: many connections, lies, every call that fails, kills, random load for
 ##              SOAK_SECONDS, a model of the daemon for CHECKER_STEPS, and for CHECKER_SANITIZED_STEPS under sanitizers
-SOAK := $(addprefix $(BUILD)/tests/soak/,soak checker kills) $(addprefix $(BUILD)/tests/integration/test_,hostile lies faults)
+SOAK := $(addprefix $(BUILD)/tests/soak/,soak checker kills) $(addprefix $(BUILD)/tests/integration/test_,crowds lies faults)
 soak: all $(SOAK) $(FAULT) | $(BUILD)/deps-servers
-	@CONNECTIONS=10000 CK_RUN_CASE=greed $(BUILD)/tests/integration/test_hostile
+	@CONNECTIONS=10000 $(BUILD)/tests/integration/test_crowds
 	@$(BUILD)/tests/integration/test_lies
 	@STREAMERD_FAULTS=all timeout 1800 $(BUILD)/tests/integration/test_faults
 	@$(BUILD)/tests/soak/kills

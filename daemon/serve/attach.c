@@ -164,15 +164,29 @@ struct process *session_process(struct session *session, struct error *error)
 
 /* ---- limits ---- */
 
-static unsigned fds_in_flight(struct server *server)
+#define RECOUNT_NS UINT64_C(2000000)
+
+static uint64_t fds_in_flight(struct server *server)
 {
-        unsigned n = 0;
+        uint64_t n = 0;
         list_each (pos, &server->conns) {
                 struct conn *conn = container_of(pos, struct conn, link);
                 if (conn->fds_sent > 0)
                         n += conn_fds_in_flight(conn);
         }
         return n;
+}
+
+/* All that were sent since they were counted may still be in flight. Counting asks the kernel of each connection, so it
+ * is done where that might be too many, and not for each of a crowd. */
+static bool fds_have_room(struct server *server, unsigned n_fds)
+{
+        uint64_t now = now_ns();
+        if (server->fds_out + n_fds > server->limits.fds_in_flight && now >= server->fds_counted_ns + RECOUNT_NS) {
+                server->fds_out = fds_in_flight(server);
+                server->fds_counted_ns = now;
+        }
+        return server->fds_out + n_fds <= server->limits.fds_in_flight;
 }
 
 static int check_limits(struct session *session, unsigned n_fds, struct error *error)
@@ -183,7 +197,7 @@ static int check_limits(struct session *session, unsigned n_fds, struct error *e
                                  session->n_leases);
         if (session->conn->fds_sent > 0 && conn_fds_in_flight(session->conn) + n_fds > server->limits.fds_per_client)
                 return error_set(error, STREAMER_ELIMIT, "attach: this client does not take its descriptors");
-        if (fds_in_flight(server) + n_fds > server->limits.fds_in_flight)
+        if (!fds_have_room(server, n_fds))
                 return error_set(error, STREAMER_ELIMIT, "attach: too many descriptors are on their way to clients");
         return 0;
 }
@@ -275,6 +289,7 @@ static void send_attach(struct session *session, uint64_t id, const struct lease
         }
         writer_ku64(&w, "arrived", lease->told);
         write_segments(&w, g, n, fds, &n);
+        session->server->fds_out += n;
         conn_send(session->conn, &w, fds, n);
 }
 

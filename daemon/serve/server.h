@@ -53,6 +53,8 @@ struct server {
         struct work_pool *pool;
         uint64_t started_ns;
         uint64_t last_op, last_probe;
+        uint64_t fds_out,
+                fds_counted_ns;   /* descriptors on their way to clients at the most, and when they were counted */
         const struct cuda *cuda;  /* NULL: no GPU is configured; then doctor opens the runtime for a look */
         const char *cuda_library; /* NULL: the usual names */
 

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Crowds: a great number of connections, all of which ask at once.
+ */
+#include "tests/lib/stage.h"
+#include "tests/lib/stalls.h"
+#include "tests/lib/storage.h"
+#include "tests/lib/suite.h"
+#include "tests/lib/wire.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+static void begin(void)
+{
+        static const char config[] = "devices:\n  - host=64MiB\nlimits:\n  connections: 12000\n";
+        char *path = suite_path("crowds.yaml");
+        struct rlimit files;
+
+        file_write(path, config, strlen(config));
+        must(getrlimit(RLIMIT_NOFILE, &files));
+        files.rlim_cur = files.rlim_max;
+        must(setrlimit(RLIMIT_NOFILE, &files));
+        stage_begin((const char *const[]){"--config", path, NULL});
+}
+
+static void end(void)
+{
+        stalls_print_stage("crowds");
+        stage_end();
+}
+
+static bool descriptors_are_back(void *before)
+{
+        return process_fds(stage.pid) <= *(unsigned *)before + 1;
+}
+
+/* As many as the descriptors that may be on their way in all allow. */
+static bool attaches(size_t i)
+{
+        return i % 16 == 3;
+}
+
+/* All of them ask before the first answer is read. */
+static void ask_all(struct wire *many, size_t n)
+{
+        static const char *const verbs[] = {"ping", "list", "status"};
+
+        for (size_t i = 0; i < n; i++)
+                if (attaches(i))
+                        ck_assert(wire_verb(&many[i], "attach", 2, "model", "witness"));
+                else
+                        ck_assert(wire_verb(&many[i], verbs[i % 3], 2, NULL, NULL));
+}
+
+static void detach(struct wire *w)
+{
+        struct request request = {.verb = VERB_detach, .id = 3};
+
+        ck_assert(object_u64(&w->reply.unpacked.data, "lease", &request.u.detach.lease));
+        wire_request(w, &request);
+        ck_assert(wire_read(w));
+}
+
+static void read_all(struct wire *many, size_t n)
+{
+        for (size_t i = 0; i < n; i++) {
+                bool ok = false;
+                ck_assert(wire_read(&many[i]));
+                ck_assert(object_bool(&many[i].reply.unpacked.data, "ok", &ok) && ok);
+                if (attaches(i))
+                        detach(&many[i]);
+        }
+}
+
+/* CONNECTIONS=10000 is what `make soak` asks for. */
+START_TEST(connections_in_great_number)
+{
+        size_t n = env_number("CONNECTIONS", 600);
+        struct wire *many = must_alloc(n * sizeof(*many));
+        streamer_client *c = client_open(&stage);
+        unsigned before = process_fds(stage.pid);
+
+        for (size_t i = 0; i < n; i++) {
+                wire_open(&many[i], &stage);
+                wire_hello(&many[i]);
+        }
+        ck_assert_uint_ge(process_fds(stage.pid) + 16, before + n);
+        ask_all(many, n);
+        client_equals(c, "witness", stage_witness);
+        read_all(many, n);
+        for (size_t i = 0; i < n; i++)
+                wire_close(&many[i]);
+        client_wait_leases(c, 0);
+        ck_assert(eventually(descriptors_are_back, &before, 20000));
+        free(many);
+        streamer_close(c);
+}
+END_TEST
+
+/* ---- descriptors on their way to all of them ---- */
+
+#define FDS 128
+#define ATTACHES 100
+
+static void begin_few(void)
+{
+        static const char config[] = "devices:\n  - host=64MiB\nlimits:\n  fds_in_flight: 128\n";
+        char *path = suite_path("few.yaml");
+
+        file_write(path, config, strlen(config));
+        stage_begin((const char *const[]){"--config", path, NULL});
+}
+
+static bool attach_is_allowed(void *arg)
+{
+        struct wire *w = arg;
+
+        wire_verb(w, "attach", 4, "model", "witness");
+        ck_assert(wire_read(w));
+        return object_get(&w->reply.unpacked.data, "lease") != NULL;
+}
+
+START_TEST(descriptors_that_nobody_takes_are_counted_until_they_are_taken)
+{
+        static struct wire wires[ATTACHES];
+        size_t allowed = 0, refused = 0;
+
+        for (size_t i = 0; i < ATTACHES; i++) {
+                wire_open(&wires[i], &stage);
+                wire_hello(&wires[i]);
+                wire_verb(&wires[i], "attach", 2, "model", "witness");
+        }
+        /* None is read before all are answered. */
+        for (size_t i = 0; i < ATTACHES; i++)
+                ck_assert_int_eq(must(poll(&(struct pollfd){.fd = wires[i].fd, .events = POLLIN}, 1, 20000)), 1);
+        for (size_t i = 0; i < ATTACHES; i++) {
+                ck_assert(wire_read(&wires[i]));
+                allowed += object_get(&wires[i].reply.unpacked.data, "lease") != NULL;
+                refused += object_str_eq(&wires[i].reply.unpacked.data, "code", "limit");
+        }
+        ck_assert_uint_eq(allowed + refused, ATTACHES);
+        ck_assert_uint_le(2 * allowed, FDS); /* of a model in host memory: its manifest and its segment */
+        ck_assert_uint_ge(3 * allowed, FDS);
+        ck_assert(eventually(attach_is_allowed, &wires[0], 20000));
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("crowds");
+        TCase *many = suite_group("connections", begin, end, 60);
+        tcase_add_test(many, connections_in_great_number);
+        TCase *few = suite_group("descriptors", begin_few, end, 60);
+        tcase_add_test(few, descriptors_that_nobody_takes_are_counted_until_they_are_taken);
+        return suite_run();
+}
