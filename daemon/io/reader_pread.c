@@ -144,6 +144,7 @@ static void set_job_locked(struct pread_thread *self, struct read_job *job)
                 __atomic_sub_fetch(&self->job->stalled, 1, __ATOMIC_RELAXED);
                 reader->engines[READ_PREAD].stuck--;
                 reader_place_taken(reader, self->job);
+                reader_wake_locked(reader, true); /* who stood back, as long as it hung */
         }
         self->job = job;
 }

@@ -102,10 +102,17 @@ static bool has_head_start(const struct read_job *job)
         return job->share.ahead > 0 && has_blocks(job) && job->stalled == 0;
 }
 
+/* Reads that hang there take their part away from those that come: each may cost a thread, too. */
+static unsigned limit_of(const struct reader *reader, unsigned stalled)
+{
+        unsigned limit = reader->opts.concurrency;
+        return stalled < limit ? limit - stalled : 1;
+}
+
 /* Everybody's part of it by weight, one block at the least; more as long as there is room. */
 static bool storage_has_room(const struct reader *reader, const struct read_job *self)
 {
-        unsigned limit = reader->opts.concurrency, busy = self->busy, weights = self->share.weight;
+        unsigned busy = self->busy, weights = self->share.weight, stalled = 0;
         if (self->storage == 0 || self->busy == 0)
                 return true;
         bool steps_back = !has_head_start(self) && is_expected(reader, self->storage);
@@ -114,9 +121,11 @@ static bool storage_has_room(const struct reader *reader, const struct read_job 
                 if (job == self || job->storage != self->storage)
                         continue;
                 busy += job->busy;
+                stalled += job->stalled;
                 weights += has_blocks(job) && job->stalled == 0 ? job->share.weight : 0;
                 steps_back = steps_back || (has_head_start(job) && !has_head_start(self));
         }
+        unsigned limit = limit_of(reader, stalled);
         if (steps_back)
                 return self->busy < limit / 4;
         return busy < limit || self->busy < (uint64_t)limit * self->share.weight / weights;
@@ -132,10 +141,11 @@ static bool slot_for(const struct reader *reader, const struct read_job *job, si
         return n_free > 0 && job->slots < share_of(&job->share, most, n_free + job->slots);
 }
 
-/* What is copied has been read: it holds its slot, and no place. */
+/* What is copied has been read: it holds its slot, and no place. One whose reads hang would have the next
+ * thread hang, too. */
 static bool may_take(const struct reader *reader, const struct read_job *job)
 {
-        if (!has_blocks(job) || job->in_flight - job->copying >= job->limit)
+        if (!has_blocks(job) || job->stalled > 0 || job->in_flight - job->copying >= job->limit)
                 return false;
         const struct engine *engine = &reader->engines[job->engine];
         unsigned most = heaviest(reader, job);

@@ -226,6 +226,46 @@ START_TEST(other_storage_has_a_queue_of_its_own)
 }
 END_TEST
 
+/* As the watch counts them: what hangs has no place any more. */
+static void hang(struct read_job *job, unsigned n)
+{
+        job->stalled += n;
+        for (unsigned i = 0; i < n; i++)
+                reader_place_left(&turns, job);
+}
+
+static void answer(struct read_job *job, unsigned n)
+{
+        job->stalled -= n;
+        for (unsigned i = 0; i < n; i++)
+                reader_place_taken(&turns, job);
+}
+
+START_TEST(who_hangs_takes_no_more)
+{
+        begin_large();
+        hang(&near.job, 1);
+        ck_assert_ptr_null(take(NUMA_ANYWHERE));
+        give_one_of(&near.job);
+        ck_assert_ptr_null(take(NUMA_ANYWHERE));
+        answer(&near.job, 1);
+        ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
+}
+END_TEST
+
+START_TEST(who_comes_to_storage_that_hangs_takes_what_does_not_hang_there)
+{
+        begin_large();
+        hang(&near.job, (unsigned)_i);
+        reader_start(&turns, &far.job);
+        unsigned n = 0;
+        while (take(NUMA_ANYWHERE) != NULL)
+                n++;
+        ck_assert_uint_eq(n, _i < DEPTH ? DEPTH - (unsigned)_i : 1);
+        answer(&near.job, (unsigned)_i);
+}
+END_TEST
+
 START_TEST(who_is_expected_finds_a_short_queue)
 {
         begin_large();
@@ -357,6 +397,8 @@ int main(void)
         tcase_add_test(t, who_comes_goes_first_and_the_others_keep_a_quarter);
         tcase_add_test(t, without_a_head_start_each_has_its_part);
         tcase_add_test(t, other_storage_has_a_queue_of_its_own);
+        tcase_add_test(t, who_hangs_takes_no_more);
+        tcase_add_loop_test(t, who_comes_to_storage_that_hangs_takes_what_does_not_hang_there, 1, DEPTH + 1);
         tcase_add_test(t, who_is_expected_finds_a_short_queue);
         tcase_add_test(t, who_is_expected_elsewhere_or_for_long_is_not_waited_for);
         t = core_group("a lock that somebody has", lock_begin, end);
