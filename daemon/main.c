@@ -154,6 +154,7 @@ static void apply_config(struct daemon *d, struct error *error)
         d->server.limits = limits_of(l);
         d->loads.max_running = (unsigned)l->loads;
         d->resident.failed_kept = l->failed_kept;
+        d->room.max_blocked = l->queued;
         preload_set_consume(&d->server.preload, preload, &opts, error);
 }
 

@@ -84,6 +84,34 @@ START_TEST(keys_that_need_a_restart_are_named)
 }
 END_TEST
 
+/* Each wants more than half of the memory. */
+START_TEST(how_many_may_wait_for_memory_is_applied)
+{
+        begin("");
+        struct model *large = model_mixed(6, 40 << 20);
+        char *first = format_text("%s/first.safetensors", root), *second = format_text("%s/second.safetensors", root);
+        model_write(large, first);
+        model_write(large, second);
+        streamer_client *c = client_open(&d);
+        client_load(c, first, "first");
+        streamer_lease *lease = client_attach(c, "first");
+        char *text = format_text("roots: [%s]\ndevices: [host=64MiB]\nio: {concurrency: 2, block_size: 1MiB}\n"
+                                 "limits: {queued: 0, preload_retry: 20ms, connections_per_uid: 40}\n",
+                                 root);
+        file_write(config, text, strlen(text));
+        ck_assert_int_eq(reload_code("applied"), 0);
+        struct ctl result;
+        ctl(&result, d.socket, "load", "--wait", second, NULL);
+        ck_assert_int_ne(result.code, 0);
+        ck_assert_msg(strstr(result.err, "no more are taken") != NULL, "%s", result.err);
+        ctl_free(&result);
+        streamer_detach(lease);
+        streamer_close(c);
+        model_free(large);
+        end();
+}
+END_TEST
+
 START_TEST(the_logs_level_is_applied)
 {
         begin("");
@@ -162,6 +190,7 @@ int main(void)
         LOOP(reload, wrong_settings_are_refused_as_a_whole, bad);
         tcase_add_test(reload, settings_that_are_gone_are_refused);
         tcase_add_test(reload, keys_that_need_a_restart_are_named);
+        tcase_add_test(reload, how_many_may_wait_for_memory_is_applied);
         tcase_add_test(reload, the_logs_level_is_applied);
         tcase_add_test(reload, the_logs_format_stays);
         tcase_add_test(reload, access_is_applied_to_connections_from_then_on_and_before);
