@@ -117,10 +117,25 @@ static void item_failed(struct item *item, const struct error *error)
                           (double)wait / 1e9);
 }
 
+/* Replicas fail on their own: those devices are left. Why the first of them was; NULL: none is. */
+static const struct error *note_left(struct item *item, const struct load *load)
+{
+        const struct error *error = NULL;
+        item->n_left = 0;
+        for (size_t i = 0; i < load->n_targets; i++) {
+                if (!load->targets[i].failed)
+                        continue;
+                error = error != NULL ? error : &load->targets[i].error;
+                item->left[item->n_left++] = load->targets[i].device->name;
+        }
+        return error;
+}
+
 static void load_is_over(struct load_watch *watch, struct load *load)
 {
         struct item *item = container_of(watch, struct item, watch);
-        if (load->state == LOAD_READY) {
+        const struct error *error = load->state == LOAD_READY ? note_left(item, load) : &load->error;
+        if (error == NULL) {
                 item->state = ITEM_READY;
                 item->error = (struct error){0};
         } else if (load->state == LOAD_CANCELLED) {
@@ -129,7 +144,7 @@ static void load_is_over(struct load_watch *watch, struct load *load)
                 item->hopeless = true;
                 item->error = load->error;
         } else {
-                item_failed(item, &load->error);
+                item_failed(item, error);
         }
         count(item->preload);
 }
@@ -173,8 +188,8 @@ static void item_load(struct item *item, const char *source)
         const struct load_request request = {
                 .source = source,
                 .name = e->name,
-                .devices = (const char *const *)e->devices,
-                .n_devices = e->n_devices,
+                .devices = item->n_left > 0 ? item->left : (const char *const *)e->devices,
+                .n_devices = item->n_left > 0 ? item->n_left : e->n_devices,
                 .pattern = e->pattern != NULL ? e->pattern
                            : e->rank          ? RANKS_PATTERN
                                               : NULL,
@@ -345,7 +360,7 @@ int preload_set_consume(struct preload *preload, struct preload_list *list, cons
                 if (item == NULL)
                         item = item_new_consume(preload, &list->v[i]);
                 else if (item->hopeless)
-                        item->state = ITEM_WAITING, item->hopeless = false, item->tries = 0;
+                        item->state = ITEM_WAITING, item->hopeless = false, item->tries = 0, item->n_left = 0;
                 if (item == NULL)
                         r = error_set(error, STREAMER_ENOMEM, "no memory");
                 else

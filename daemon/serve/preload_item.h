@@ -23,7 +23,10 @@ struct item {
         bool hopeless; /* trying again would not help, or is not wanted */
         uint64_t due_ns;
         struct error error; /* of the last try */
-        struct work work;   /* the Hub's look-up */
+        /* Devices that it has not reached, where others have it; none: all of the entry's. */
+        const char *left[LOAD_DEVICES];
+        size_t n_left;
+        struct work work; /* the Hub's look-up */
         char *path;
         struct load_watch watch;
 };

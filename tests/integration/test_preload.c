@@ -4,6 +4,8 @@
  */
 #include "tests/integration/preload_stage.h"
 
+#include "tests/lib/gpus.h"
+
 /* ---- preload ---- */
 
 START_TEST(what_is_listed_is_loaded_at_start)
@@ -130,6 +132,39 @@ START_TEST(one_that_was_unloaded_stays_so)
 }
 END_TEST
 
+/* ---- several devices ---- */
+
+/* The second GPU is full until somebody gives way. */
+START_TEST(what_did_not_reach_each_device_is_tried_again_there)
+{
+        struct model *m = model_mixed(8, 20 << 20);
+        char *first = suite_path("filler.safetensors"), *path = suite_path("m.safetensors");
+        model_write(m, first);
+        model_write(m, path);
+        char *more = format_text("limits: {preload_loads: 1, preload_retry: 20ms}\npreload:\n"
+                                 "  - {source: %s, devices: ['cuda:1'], priority: 9000}\n"
+                                 "  - {source: %s, devices: ['cuda:0', 'cuda:1']}\n",
+                                 first, path);
+        gpus_start(&(struct gpus){
+                .n = 2, .mib = 64, .more = more, .devices = {"'cuda:0', budget: 32MiB", "'cuda:1', budget: 32MiB"}});
+        d = stage;
+        await_row(0, "ready", 1);
+        await_row(1, "failed", 2);
+        streamer_client *c = client_open(&d);
+        client_unload(c, "filler");
+        await_row(1, "ready", 3);
+        json_t *reply = client_call(c, "show", "{\"model\":\"m\"}");
+        const json_t *devices = json_object_get(json_array_get(json_object_get(reply, "models"), 0), "devices");
+        ck_assert_uint_eq(json_array_size(devices), 2);
+        for (size_t i = 0; i < 2; i++)
+                ck_assert_str_eq(json_text(json_array_get(devices, i), "state"), "ready");
+        json_decref(reply);
+        streamer_close(c);
+        end();
+        model_free(m);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("preload");
@@ -141,5 +176,6 @@ int main(void)
         tcase_add_test(preload, a_secret_of_a_url_is_neither_logged_nor_told);
         tcase_add_test(preload, a_name_of_the_hub_is_looked_up_in_the_daemons_own_cache);
         tcase_add_test(preload, one_that_was_unloaded_stays_so);
+        tcase_add_test(preload, what_did_not_reach_each_device_is_tried_again_there);
         return suite_run();
 }
