@@ -110,8 +110,11 @@ static const struct demand *what_is_missing(const struct asker *asker, const str
         for (size_t i = 0; i < asker->n_demands; i++) {
                 const struct demand *d = &asker->demands[i];
                 uint64_t there = ledger->unused[d->device->number] + ledger->coming[d->device->number];
-                struct room_outlook outlook = {.n_victims = 0};
-                if (d->bytes > there && !(asker->evict && ledger_victims(asker, d->device, d->bytes - there, &outlook)))
+                struct room_outlook outlook = {0};
+                bool helps = d->bytes <= there ||
+                             (asker->evict && ledger_victims(asker, d->device, d->bytes - there, &outlook));
+                room_outlook_deinit(&outlook);
+                if (!helps)
                         return d;
         }
         return &asker->demands[0];
@@ -243,28 +246,34 @@ static void add_victims(struct ledger *ledger, const struct room_outlook *outloo
                 ledger->coming[outlook->victims[i]->device->number] += outlook->victims[i]->charged;
 }
 
+static void take_place(struct room_request *request, const struct asker *asker, struct ledger *ledger,
+                       const struct room_outlook *outlook)
+{
+        request->blocked = request->told = false;
+        add_victims(ledger, outlook);
+        if (outlook->outcome == ROOM_EVICTS)
+                evict(outlook, generation_name(request->parts[0].generation));
+        if (outlook->outcome == ROOM_FITS) {
+                for (size_t i = 0; i < asker->n_demands; i++)
+                        ledger->unused[asker->demands[i].device->number] -= asker->demands[i].bytes;
+                grant(request);
+                return;
+        }
+        for (size_t i = 0; i < asker->n_demands; i++)
+                ledger_speak_for(ledger, &asker->demands[i]);
+}
+
 static void serve(struct room_request *request, struct ledger *ledger)
 {
         struct asker asker;
         struct room_outlook outlook;
         asker_of(request, &asker);
         ledger_look(&asker, ledger, &outlook);
-        if (outlook.outcome == ROOM_BLOCKED) {
+        if (outlook.outcome == ROOM_BLOCKED)
                 block(request, &asker, ledger);
-                return;
-        }
-        request->blocked = request->told = false;
-        add_victims(ledger, &outlook);
-        if (outlook.outcome == ROOM_EVICTS)
-                evict(&outlook, generation_name(request->parts[0].generation));
-        if (outlook.outcome == ROOM_FITS) {
-                for (size_t i = 0; i < asker.n_demands; i++)
-                        ledger->unused[asker.demands[i].device->number] -= asker.demands[i].bytes;
-                grant(request);
-                return;
-        }
-        for (size_t i = 0; i < asker.n_demands; i++)
-                ledger_speak_for(ledger, &asker.demands[i]);
+        else
+                take_place(request, &asker, ledger, &outlook);
+        room_outlook_deinit(&outlook);
 }
 
 static void pass(struct room *room)

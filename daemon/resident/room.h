@@ -81,13 +81,12 @@ void room_tick(struct room *room);
 
 enum room_outcome { ROOM_FITS, ROOM_COMES, ROOM_EVICTS, ROOM_BLOCKED };
 
-#define ROOM_VICTIMS 256
-
 struct room_outlook {
         enum room_outcome outcome;
-        struct generation *victims[ROOM_VICTIMS]; /* to be evicted */
+        struct generation **victims; /* to be evicted */
         size_t n_victims;
 };
+void room_outlook_deinit(struct room_outlook *outlook); /* accepts a zeroed one */
 
 /* What would become of a request for these bytes of one device, for a model of this name. */
 void room_look(struct room *room, struct device *device, const char *name, uint64_t bytes, bool evict,

@@ -86,14 +86,20 @@ bool ledger_victims(const struct asker *asker, const struct device *device, uint
         candidates_of(asker, device, candidates);
         if (!evict_choose(candidates, n, needed))
                 return false;
-        for (size_t i = 0; i < n; i++) {
-                if (!candidates[i].chosen)
-                        continue;
-                if (outlook->n_victims == ROOM_VICTIMS)
-                        return false;
-                outlook->victims[outlook->n_victims++] = candidates[i].owner;
-        }
+        struct generation **victims = reallocarray(outlook->victims, outlook->n_victims + n + 1, sizeof(*victims));
+        if (victims == NULL)
+                return false;
+        outlook->victims = victims;
+        for (size_t i = 0; i < n; i++)
+                if (candidates[i].chosen)
+                        victims[outlook->n_victims++] = candidates[i].owner;
         return true;
+}
+
+void room_outlook_deinit(struct room_outlook *outlook)
+{
+        free(outlook->victims);
+        *outlook = (struct room_outlook){.outcome = ROOM_FITS};
 }
 
 static bool choose_all(const struct asker *asker, const struct ledger *ledger, struct room_outlook *outlook)
@@ -109,7 +115,7 @@ static bool choose_all(const struct asker *asker, const struct ledger *ledger, s
 
 void ledger_look(const struct asker *asker, const struct ledger *ledger, struct room_outlook *outlook)
 {
-        outlook->n_victims = 0;
+        *outlook = (struct room_outlook){.outcome = ROOM_BLOCKED};
         if (ledger_has(ledger, asker, false)) {
                 outlook->outcome = ROOM_FITS;
         } else if (ledger_has(ledger, asker, true)) {

@@ -37,7 +37,8 @@ void ledger_speak_for(struct ledger *ledger, const struct demand *demand);
 /* Those of one device that bring `needed` bytes, into the outlook; false where nobody could. */
 bool ledger_victims(const struct asker *asker, const struct device *device, uint64_t needed,
                     struct room_outlook *outlook);
-/* Changes nothing. Victims are chosen only where they, with what is there, suffice on every device. */
+/* Changes nothing; the outlook is made, whatever it held. Victims are chosen only where they, with what is there,
+ * suffice on every device. */
 void ledger_look(const struct asker *asker, const struct ledger *ledger, struct room_outlook *outlook);
 
 #endif

@@ -11,6 +11,9 @@ static const char *outcome_name(enum room_outcome outcome)
         return names[outcome];
 }
 
+/* That are named: any number of them has to fit a reply. */
+#define EVICTS_MAX 256
+
 /* What the load would find, and whom it would evict. */
 static void write_outlook(struct writer *w, const struct load_target *target)
 {
@@ -21,14 +24,16 @@ static void write_outlook(struct writer *w, const struct load_target *target)
                           !load->no_evict, &outlook);
         writer_kstr(w, "room", outcome_name(outlook.outcome));
         writer_key(w, "evicts");
-        writer_array(w, outlook.n_victims);
-        for (size_t i = 0; i < outlook.n_victims; i++) {
+        size_t n = outlook.n_victims < EVICTS_MAX ? outlook.n_victims : EVICTS_MAX;
+        writer_array(w, n);
+        for (size_t i = 0; i < n; i++) {
                 const struct generation *g = outlook.victims[i];
                 writer_map(w, 3);
                 writer_kstr(w, "model", generation_name(g));
                 writer_ku64(w, "generation", g->number);
                 writer_ku64(w, "bytes", g->charged);
         }
+        room_outlook_deinit(&outlook);
 }
 
 static void write_estimate(struct writer *w, const struct load_target *target)

@@ -224,15 +224,19 @@ START_TEST(a_look_names_victims_and_changes_nothing)
         struct room_outlook outlook;
         room_look(&room, devices[0], "m", 2 * MiB, true, &outlook);
         ck_assert_int_eq((int)outlook.outcome, (int)ROOM_FITS);
+        room_outlook_deinit(&outlook);
         room_look(&room, devices[0], "m", 5 * MiB, true, &outlook);
         ck_assert_int_eq((int)outlook.outcome, (int)ROOM_EVICTS);
         ck_assert_uint_eq(outlook.n_victims, 1);
         ck_assert_ptr_eq(outlook.victims[0], a);
+        room_outlook_deinit(&outlook);
         room_look(&room, devices[0], "a", 7 * MiB, true, &outlook);
         ck_assert_int_eq((int)outlook.outcome, (int)ROOM_BLOCKED);
+        room_outlook_deinit(&outlook);
         room_look(&room, devices[0], "m", 5 * MiB, false, &outlook);
         ck_assert_int_eq((int)outlook.outcome, (int)ROOM_BLOCKED);
         ck_assert_uint_eq(outlook.n_victims, 0);
+        room_outlook_deinit(&outlook);
         quiet();
         ck_assert(stands("a") && stands("b"));
 }
@@ -292,6 +296,7 @@ static void look_for_victims(void)
         struct room_outlook outlook;
         room_look(&room, devices[0], "m", 2 * BUDGET, true, &outlook);
         ck_assert_int_eq((int)outlook.outcome, (int)ROOM_BLOCKED);
+        room_outlook_deinit(&outlook);
 }
 
 static void look_who_is_due(void)
@@ -325,6 +330,23 @@ START_TEST(a_look_at_ten_thousand_models_is_short)
         double before = seconds();
         walks[_i]();
         ck_assert_double_lt(seconds() - before, 0.1);
+}
+END_TEST
+
+START_TEST(any_number_of_small_ones_gives_way_to_a_large_one)
+{
+        for (int i = 0; i < 300; i++) {
+                char name[32];
+                snprintf(name, sizeof(name), "small %d", i);
+                struct error error = {0};
+                struct generation *g = generation_new(&resident, name, "/models/x", devices[0]);
+                generation_assign_number(g);
+                ck_assert_int_eq(generation_charge(g, 32 * KiB, &error), 0);
+                generation_ready(g);
+                generation_unpin(g);
+        }
+        granted(asked(load_of("large", 0, BUDGET)));
+        ck_assert(!stands("small 0") && !stands("small 299"));
 }
 END_TEST
 
@@ -383,6 +405,7 @@ int main(void)
         TCase *ranks = core_group("use", begin, end);
         tcase_add_test(ranks, a_rank_that_was_used_keeps_the_others_alive);
         tcase_add_test(ranks, ranks_are_as_recently_used_as_the_last_of_them);
+        tcase_add_test(ranks, any_number_of_small_ones_gives_way_to_a_large_one);
         LOOP(ranks, a_look_at_ten_thousand_models_is_short, walks);
         tcase_add_test(ranks, who_gives_way_is_counted_and_who_expires_is_not);
         return suite_run();
