@@ -8,6 +8,7 @@
 #include "daemon/io/http_transfer.h"
 
 #include "daemon/base/metric.h"
+#include "daemon/base/shown.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http_policy.h"
 
@@ -400,7 +401,7 @@ static enum http_outcome outcome_of(struct http_transfer *t, CURLcode code)
 static bool follow(struct http_loop *loop, struct http_transfer *t)
 {
         struct http_url from, to;
-        cleanup_free char *shown = NULL;
+        char shown[SHOWN_SOURCE] = "";
         char *next = http_url_join(t->url, header(t, "Location"));
         const char *why = NULL;
         if (next == NULL || http_url_parse(&from, t->url) < 0 || http_url_parse(&to, next) < 0)
@@ -410,8 +411,9 @@ static bool follow(struct http_loop *loop, struct http_transfer *t)
         else if (++t->hops > http_opts(t->http)->redirects)
                 why = "of more than http.redirects steps";
         if (why != NULL) {
-                shown = next != NULL ? http_url_shown(next) : NULL;
-                error_set(&t->error, STREAMER_EFAILED, "a redirect %s is refused: %s (%s)", why, shown ?: "",
+                if (next != NULL)
+                        shown_source(shown, next);
+                error_set(&t->error, STREAMER_EFAILED, "a redirect %s is refused: %s (%s)", why, shown,
                           t->request.shown);
                 free(next);
                 http_transfer_judge(t, HTTP_FAILED);

@@ -5,6 +5,7 @@
  */
 #include "daemon/load/load_steps.h"
 
+#include "daemon/base/shown.h"
 #include "daemon/model/ranks.h"
 
 #include <string.h>
@@ -21,12 +22,14 @@ int load_split_ranks(struct load *load, struct error *error)
         cleanup_free const char **names = calloc(set->n_objects + 1, sizeof(*names));
         struct ranks ranks;
         struct ranks_error why;
+        char shown[SHOWN_SOURCE];
         if (names == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         for (size_t i = 0; i < set->n_objects; i++)
                 names[i] = file_name(set->objects[i].path);
+        shown_source(shown, load->source);
         if (ranks_make(&ranks, names, set->n_objects, load->pattern, load->n_targets, &why) < 0)
-                return error_set(error, STREAMER_EFAILED, "%s (%s)", why.text, load->source);
+                return error_set(error, STREAMER_EFAILED, "%s (%s)", why.text, shown);
         int r = 0;
         for (size_t i = 0; r == 0 && i < load->n_parts; i++)
                 r = resolve_view(&load->parts[i].resolved, set, ranks.files + ranks.first[i],

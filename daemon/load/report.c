@@ -2,34 +2,19 @@
  *
  * The line has bytes, seconds, rate, kind of source, and how busy the reads were kept: where that is
  * near 100 %, the storage gave what it could; where it is low, something else held the load up
- * (docs/logging.md). A source is shown without what may be secret in a URL: user, password, query.
+ * (docs/logging.md).
  */
 #include "daemon/load/report.h"
 
 #include "daemon/base/log.h"
 #include "daemon/base/metric.h"
+#include "daemon/base/shown.h"
 #include "daemon/load/load_steps.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #define SHOWN SHOWN_SOURCE
-
-void report_shown_source(char out[SHOWN_SOURCE], const char *source)
-{
-        const char *authority = strstr(source, "://");
-        if (source[0] == '/' || authority == NULL) {
-                snprintf(out, SHOWN, "%s", source);
-                return;
-        }
-        authority += strlen("://");
-        size_t scheme = (size_t)(authority - source);
-        const char *at = memchr(authority, '@', strcspn(authority, "/?"));
-        /* The user and password of http://user:password@host/; the revision of hf://org/name@rev stays. */
-        if (at != NULL)
-                authority = at + 1;
-        snprintf(out, SHOWN, "%.*s%.*s", (int)scheme, source, (int)strcspn(authority, "?#"), authority);
-}
 
 static bool any(const struct load_target *target)
 {
@@ -116,7 +101,7 @@ static void report_brought(const struct load *load, const char *source, uint64_t
 void load_report_round(const struct load *load)
 {
         char source[SHOWN], late[SHOWN];
-        report_shown_source(source, load->source);
+        shown_source(source, load->source);
         report_brought(load, source, now_ns() - load->started_ns);
         device_names(late, load, is_late);
         log_info("%s: waits for room on %s", load->name, late);
@@ -150,7 +135,7 @@ void load_report(const struct load *load)
         char source[SHOWN];
         if (load->dry_run)
                 return;
-        report_shown_source(source, load->source);
+        shown_source(source, load->source);
         if (load->state == LOAD_READY && !load_lives(load) && !load->served)
                 report_shared(load, source);
         else if (load->state == LOAD_READY)

@@ -12,8 +12,4 @@ void load_report(const struct load *load);
 /* Those that live will serve while the others still wait for room. */
 void load_report_round(const struct load *load);
 
-#define SHOWN_SOURCE 512
-/* A source as logs and replies show it: without what may be secret in a URL. */
-void report_shown_source(char out[SHOWN_SOURCE], const char *source);
-
 #endif

@@ -14,6 +14,7 @@
  * load ends with its last target. Nothing of a round may be in flight when the next one begins, since
  * it takes the parts apart; so one that is over waits until only requests for room are out.
  */
+#include "daemon/base/shown.h"
 #include "daemon/load/load_steps.h"
 
 #include "daemon/base/log.h"
@@ -62,12 +63,14 @@ static void again_run(struct work *work)
 static void again_done(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
+        char shown[SHOWN_SOURCE];
         if (!load_step_home(load))
                 return;
+        shown_source(shown, load->source);
         for (size_t i = 0; i < load->n_targets && load->step_error.code == 0; i++)
                 if (target_lives(&load->targets[i]) &&
                     target_needs(&load->targets[i]) != load->targets[i].generation->charged)
-                        error_set(&load->step_error, STREAMER_EFAILED, "changed while it waited (%s)", load->source);
+                        error_set(&load->step_error, STREAMER_EFAILED, "changed while it waited (%s)", shown);
         if (load->step_error.code != 0) {
                 load_fail_targets(load, &load->step_error);
                 return;

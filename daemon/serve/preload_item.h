@@ -6,7 +6,7 @@
 #ifndef DAEMON_SERVE_PRELOAD_ITEM_H
 #define DAEMON_SERVE_PRELOAD_ITEM_H
 
-#include "daemon/load/report.h"
+#include "daemon/base/shown.h"
 #include "daemon/serve/preload.h"
 
 enum item_state { ITEM_WAITING, ITEM_LOOKING, ITEM_LOADING, ITEM_READY, ITEM_FAILED };

@@ -12,7 +12,7 @@ void item_title(char out[SHOWN_SOURCE], const struct item *item)
         if (item->entry.name != NULL)
                 snprintf(out, SHOWN_SOURCE, "%s", item->entry.name);
         else
-                report_shown_source(out, item->entry.source);
+                shown_source(out, item->entry.source);
 }
 
 /* ---- those that are not there yet ---- */
@@ -83,7 +83,7 @@ static void write_item(struct writer *w, const struct item *item, uint64_t now)
                                              [ITEM_READY] = "ready",
                                              [ITEM_FAILED] = "failed"};
         char source[SHOWN_SOURCE];
-        report_shown_source(source, item->entry.source);
+        shown_source(source, item->entry.source);
         bool failed = item->state == ITEM_FAILED, again = failed && !item->hopeless;
         writer_map(w, 3u + (item->entry.name != NULL) + failed + again);
         writer_kstr(w, "source", source);

@@ -5,6 +5,7 @@
  */
 #include "daemon/serve/role.h"
 
+#include "daemon/base/shown.h"
 #include "daemon/base/util.h"
 
 #include <string.h>
@@ -185,11 +186,13 @@ static bool climbs(const char *source)
 int role_check_source(const struct role_grant *grant, const char *canonical, struct error *error)
 {
         bool local = canonical[0] == '/';
+        char shown[SHOWN_SOURCE];
         if (grant->rule == NULL)
                 return 0;
         const struct role_list *list = local ? &grant->rule->roots : &grant->rule->buckets;
         if (!list->given || (any_holds(list, canonical) && (local || !climbs(canonical))))
                 return 0;
-        return error_set(error, STREAMER_EPERM, "%s: below none of its %s (%s)", canonical, local ? "roots" : "buckets",
+        shown_source(shown, canonical);
+        return error_set(error, STREAMER_EPERM, "%s: below none of its %s (%s)", shown, local ? "roots" : "buckets",
                          grant->text);
 }

@@ -9,6 +9,7 @@
 #include "daemon/source/hub.h"
 
 #include "daemon/base/secret.h"
+#include "daemon/base/shown.h"
 #include "daemon/base/util.h"
 #include "daemon/source/folder.h"
 #include "daemon/source/hub_reply.h"
@@ -57,8 +58,10 @@ static int hub_canonical(const char *source, char **out, struct error *error)
         const char *name = source + strlen(SCHEME);
         size_t len = strcspn(name, "@");
         const char *revision = revision_of(name);
+        char shown[SHOWN_SOURCE];
+        shown_source(shown, source);
         if (!is_repository(name, len))
-                return error_set(error, STREAMER_EINVAL, "%s: not " SCHEME "org/name[@revision]", source);
+                return error_set(error, STREAMER_EINVAL, "%s: not " SCHEME "org/name[@revision]", shown);
         if (strlen(revision) > NAME_MAX_LEN || strstr(revision, "..") != NULL || !codec_utf8(source, strlen(source)))
                 return error_set(error, STREAMER_EINVAL, "%s: not a revision", source);
         if (asprintf(out, SCHEME "%.*s@%s", (int)len, name, revision) >= 0)
@@ -342,7 +345,7 @@ int hub_new(struct hub **out, const struct hub_opts *opts, struct error *error)
                 *out = hub;
                 return 0;
         }
-        error_set(error, STREAMER_EINVAL, "hf.endpoint '%s': not http(s)://host[:port]", hub->endpoint);
+        error_set(error, STREAMER_EINVAL, "hf.endpoint: not http(s)://host[:port], without user and password");
         hub_free(hub);
         return STREAMER_EINVAL;
 }

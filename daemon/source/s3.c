@@ -11,6 +11,7 @@
 #include "daemon/source/s3.h"
 
 #include "daemon/base/log.h"
+#include "daemon/base/shown.h"
 #include "daemon/base/util.h"
 #include "daemon/source/folder.h"
 #include "daemon/source/s3_access.h"
@@ -54,8 +55,10 @@ static int s3_canonical(const char *source, char **out, struct error *error)
 {
         const char *key = key_of(source), *bucket = source + strlen(SCHEME);
         size_t len = strcspn(bucket, "/");
+        char shown[SHOWN_SOURCE];
+        shown_source(shown, source);
         if (!is_bucket(bucket, len))
-                return error_set(error, STREAMER_EINVAL, "%s: not the name of a bucket", source);
+                return error_set(error, STREAMER_EINVAL, "%s: not the name of a bucket", shown);
         if (strlen(key) > KEY_MAX)
                 return error_set(error, STREAMER_EINVAL, "%s: longer than a key can be", source);
         if (!codec_utf8(source, strlen(source)))

@@ -8,6 +8,7 @@
 #include "daemon/source/s3_site.h"
 
 #include "daemon/base/log.h"
+#include "daemon/base/shown.h"
 #include "daemon/base/util.h"
 #include "daemon/source/aws_config.h"
 
@@ -48,8 +49,11 @@ static int check_endpoint(const char *endpoint, struct error *error)
         const char *rest = strncmp(endpoint, "https://", 8) == 0  ? endpoint + 8
                            : strncmp(endpoint, "http://", 7) == 0 ? endpoint + 7
                                                                   : NULL;
+        char shown[SHOWN_SOURCE];
+        shown_source(shown, endpoint);
         if (rest == NULL || rest[0] == '\0' || rest[0] == '/' || strpbrk(rest, "?#@ ") != NULL)
-                return error_set(error, STREAMER_EINVAL, "S3 endpoint '%s': not http(s)://host[:port]", endpoint);
+                return error_set(error, STREAMER_EINVAL,
+                                 "S3 endpoint '%s': not http(s)://host[:port], without user and password", shown);
         return 0;
 }
 

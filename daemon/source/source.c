@@ -6,6 +6,7 @@
 #include "daemon/source/source.h"
 
 #include "daemon/base/hash.h"
+#include "daemon/base/shown.h"
 #include "daemon/base/util.h"
 #include "daemon/source/hub.h"
 #include "daemon/source/s3.h"
@@ -41,9 +42,12 @@ static const struct source_ops *ops_of(const char *source)
 int source_canonical(const char *source, char **out, struct error *error)
 {
         const struct source_ops *ops = ops_of(source);
+        char shown[SHOWN_SOURCE];
         if (ops == &source_local && strncmp(source, "file://", 7) != 0 && source[0] != '/' &&
-            strstr(source, "://") != NULL)
-                return error_set(error, STREAMER_EUNSUPPORTED, "%s: no source of this kind is known", source);
+            strstr(source, "://") != NULL) {
+                shown_source(shown, source);
+                return error_set(error, STREAMER_EUNSUPPORTED, "%s: no source of this kind is known", shown);
+        }
         return ops->canonical(source, out, error);
 }
 

@@ -129,6 +129,27 @@ START_TEST(the_query_of_a_url_is_not_told_again)
 }
 END_TEST
 
+/* Neither that of a URL, nor what a redirect names. */
+START_TEST(an_error_tells_no_secret)
+{
+        struct ctl c;
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_REDIRECT,
+                                                .what = PROXY_ALL,
+                                                .text = "https://me:the-secret-word@localhost/x?the-secret-query"});
+        ctl(&c, stage.socket, "load", url(web.http, "/m.safetensors?the-secret-query"), "--layout", "rank", NULL);
+        ck_assert_msg(c.code != 0 && strstr(c.err, "/m.safetensors") != NULL, "%s", c.err);
+        ck_assert_msg(strstr(c.err, "the-secret") == NULL, "%s", c.err);
+        ctl_free(&c);
+        ctl(&c, stage.socket, "load", through("/r.safetensors"), NULL);
+        ck_assert_msg(c.code != 0 && strstr(c.err, "to what is no URL is refused: https://localhost/x (") != NULL, "%s",
+                      c.err);
+        ctl_free(&c);
+        ck_assert_ptr_null(strstr(log_text(), "the-secret"));
+        client_unload(client, "m");
+        client_unload(client, "r");
+}
+END_TEST
+
 START_TEST(the_second_load_of_a_url_is_an_alias)
 {
         client_load(client, url(web.http, "/m.safetensors"), "m");
@@ -324,6 +345,7 @@ int main(void)
         tcase_add_test(t, a_server_without_ranges_is_read_in_one_stream_and_it_is_said);
         tcase_add_test(t, status_tells_of_a_stream);
         tcase_add_test(t, the_query_of_a_url_is_not_told_again);
+        tcase_add_test(t, an_error_tells_no_secret);
         tcase_add_test(t, the_second_load_of_a_url_is_an_alias);
         tcase_add_test(t, sha256_of_a_list_beside_the_file);
         tcase_add_test(t, sha256_without_a_list_is_refused);

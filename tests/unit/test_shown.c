@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is shown of a source has no secret in it, and of those that have none nothing is left out.
+ */
+#include "daemon/base/shown.h"
+#include "daemon/serve/role.h"
+#include "daemon/source/source.h"
+#include "tests/lib/suite.h"
+
+#include <string.h>
+
+static const struct {
+        const char *source, *shown;
+} sources[] = {
+        {"/srv/a?b#c@d", "/srv/a?b#c@d"},
+        {"/srv/x://u:p@h/y", "/srv/x://u:p@h/y"},
+        {"org/name@rev", "org/name@rev"},
+        {"hf://org/name@rev", "hf://org/name@rev"},
+        {"s3://bucket/a@b", "s3://bucket/a@b"},
+        {"s3://id:secret@bucket/a", "s3://bucket/a"},
+        {"https://host/x.safetensors", "https://host/x.safetensors"},
+        {"https://host/x?X-Amz-Signature=secret", "https://host/x"},
+        {"https://host?secret", "https://host"},
+        {"https://host/x#secret", "https://host/x"},
+        {"https://me:secret@host:81/@x", "https://host:81/@x"},
+        {"https://me@home:secret@host/x", "https://host/x"},
+        {"HTTPS://me:secret@host/x?secret", "HTTPS://host/x"},
+        {"ftp://me:secret@host", "ftp://host"},
+        {"", ""},
+};
+
+START_TEST(a_source_without_its_secrets)
+{
+        char shown[SHOWN_SOURCE];
+        shown_source(shown, sources[_i].source);
+        ck_assert_str_eq(shown, sources[_i].shown);
+}
+END_TEST
+
+START_TEST(a_long_source_is_cut)
+{
+        char shown[SHOWN_SOURCE], text[4096] = "https://me:secret@host/";
+        memset(text + strlen(text), 'a', 4000);
+        shown_source(shown, text);
+        ck_assert_uint_eq(strlen(shown), SHOWN_SOURCE - 1);
+        ck_assert(strncmp(shown, "https://host/aaa", 16) == 0);
+}
+END_TEST
+
+static const char *const refused[] = {
+        "HTTPS://me:secret@host/x?secret", "https://me:secret@host/x", "ftp://me:secret@h/",
+        "https://host/folder/?secret",     "s3://id:secret@bucket/x",  "hf://me:secret@org/name"};
+
+START_TEST(what_is_refused_is_told_without_them)
+{
+        struct error error = {0};
+        char *out = NULL;
+        ck_assert_int_lt(source_canonical(refused[_i], &out, &error), 0);
+        ck_assert_msg(strstr(error.text, "secret") == NULL, "%s", error.text);
+}
+END_TEST
+
+START_TEST(what_a_role_may_not_load_is_told_without_them)
+{
+        struct role_rule rule = {.buckets = {.given = true}};
+        struct role_grant grant = {.rule = &rule, .text = "a rule"};
+        struct error error = {0};
+        ck_assert_int_eq(role_check_source(&grant, "https://host/x?secret", &error), STREAMER_EPERM);
+        ck_assert_msg(strstr(error.text, "https://host/x: below none") != NULL, "%s", error.text);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("shown");
+        TCase *t = suite_group("shown", NULL, NULL, 10);
+        LOOP(t, a_source_without_its_secrets, sources);
+        tcase_add_test(t, a_long_source_is_cut);
+        LOOP(t, what_is_refused_is_told_without_them, refused);
+        tcase_add_test(t, what_a_role_may_not_load_is_told_without_them);
+        return suite_run();
+}
