@@ -41,7 +41,7 @@ struct range *range_new(struct http_thread *self)
                 range->first.range = range->hedge.range = range;
         }
         range->retry = (struct http_retry){0};
-        range->waiting = range->held = false;
+        range->waiting = range->asks = range->held = false;
         return range;
 }
 
@@ -51,11 +51,20 @@ static void drop_led(struct attempt *a)
         a->led = NULL;
 }
 
+static void set_asks(struct range *range, bool asks)
+{
+        if (range->asks != asks)
+                http_asks(range->thread->reader, range->run.job, asks);
+        range->asks = asks;
+}
+
 void attempt_cancel(struct attempt *a)
 {
         if (a->busy)
                 http_loop_remove(&a->range->thread->loop, &a->transfer);
         a->busy = false;
+        if (a == &a->range->first)
+                set_asks(a->range, false);
 }
 
 void range_over(struct range *range, const struct error *error)
@@ -171,7 +180,11 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
                         t->taken = done;
                         if (t->error.code != 0)
                                 return HTTP_BROKEN;
-                        return run_over(range) ? HTTP_ENOUGH : HTTP_PAUSE;
+                        if (run_over(range))
+                                return HTTP_ENOUGH;
+                        /* Slots may be with those that wait until it does not ask. */
+                        set_asks(range, false);
+                        return HTTP_PAUSE;
                 }
                 done += range_feed(range, data + done, n - done);
                 if (range->fill.have == range->ticket.block->len)
@@ -196,6 +209,7 @@ static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
         struct attempt *a = container_of(t, struct attempt, transfer);
         struct range *range = a->range;
         a->busy = false;
+        set_asks(range, false);
         if (t->answer.led != NULL)
                 remote_set_led(range_object(range), t->answer.led);
         if (!range->held && run_over(range)) {
@@ -258,13 +272,15 @@ static bool what_is_left(struct range *range, uint64_t *from, uint64_t *to)
 void range_try(struct range *range)
 {
         uint64_t from, to;
-        range->waiting = false;
         range->begun_ns = now_ns();
         if (!what_is_left(range, &from, &to)) {
                 range_over(range, NULL);
                 return;
         }
-        range_ask(&range->first, from, to);
+        range->asks = http_may_ask(range->thread->reader, range->run.job);
+        range->waiting = !range->asks;
+        if (range->asks)
+                range_ask(&range->first, from, to);
 }
 
 bool range_take(struct http_thread *self)
@@ -305,9 +321,10 @@ void ranges_go_on(struct http_thread *self)
                 struct error error = {0};
                 if (!range->first.busy || !range->first.transfer.paused)
                         continue;
-                if (have_block(range, &error))
+                if (have_block(range, &error)) {
+                        set_asks(range, true);
                         http_transfer_go_on(&range->first.transfer);
-                else if (error.code != 0)
+                } else if (error.code != 0)
                         range_lost(range, &error);
                 else if (run_over(range))
                         range_over(range, NULL);

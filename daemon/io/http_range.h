@@ -24,6 +24,7 @@ struct range {
         uint32_t file;
         struct http_retry retry;
         bool waiting; /* for its next try */
+        bool asks;    /* and counts as one of its job's that do */
 
         /* The block at hand, where `held`: */
         bool held;

@@ -32,6 +32,7 @@ struct http_job {
         struct http_pace pace;
         uint64_t moved_ns; /* atomic: when a byte came last */
         uint64_t came;     /* atomic: bytes, those of hedges, too */
+        unsigned asking;   /* ranges whose requests are under way, and are not paused */
         struct stream *stream;
 };
 static inline struct http_job *http_job(const struct read_job *job)
@@ -49,6 +50,10 @@ bool http_job_cut_short(struct http_thread *self, const struct read_job *job, st
 bool http_take_run(struct http_thread *self, struct read_run *run, struct ticket *ticket);
 void http_place_gone(struct http_thread *self);
 void http_slow_down(struct reader *reader, struct read_job *job);
+/* A range counts as one that asks: false where its server has asked to slow down, and enough others do. */
+bool http_may_ask(struct reader *reader, struct read_job *job);
+/* One that was paused asks again; or one does not ask any more. */
+void http_asks(struct reader *reader, struct read_job *job, bool asks);
 /* Bytes of an answer have come. */
 static inline void http_job_moved(struct http_job *job, uint64_t now, size_t n)
 {

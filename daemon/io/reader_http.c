@@ -21,6 +21,19 @@
 #define FLIGHTS 256u   /* slots on their way to devices, of one thread; of more, which are many GiB, it waits for one */
 #define IDLE_MS 15000u /* then connections are closed, and handles freed */
 
+static void http_wake(struct reader *reader, bool all)
+{
+        struct engine *engine = &reader->engines[READ_HTTP];
+        (void)all; /* who has the fewest is to take it, which is theirs to find out */
+        if (engine->jobs == 0 && !reader->stopping)
+                return;
+        list_each (pos, &engine->threads) {
+                struct http_thread *t = container_of(pos, struct http_thread, link);
+                __atomic_store_n(&t->look, true, __ATOMIC_SEQ_CST);
+                http_loop_wake(&t->loop);
+        }
+}
+
 /* ---- blocks ---- */
 
 unsigned char *http_block_target(const struct ticket *ticket, struct error *error)
@@ -67,6 +80,33 @@ static void pace_landed(struct reader *reader, const struct ticket *ticket, uint
         reader_unlock(reader);
 }
 
+/* The limit holds for new runs. Where the server has asked to slow down it does for the tries of those that were
+ * taken before, too. */
+static bool has_room(const struct http_job *own)
+{
+        return own->pace.slowed_ns == 0 || own->asking < own->pace.limit;
+}
+
+bool http_may_ask(struct reader *reader, struct read_job *job)
+{
+        struct http_job *own = http_job(job);
+        reader_lock(reader);
+        bool may = has_room(own);
+        own->asking += may;
+        reader_unlock(reader);
+        return may;
+}
+
+void http_asks(struct reader *reader, struct read_job *job, bool asks)
+{
+        struct http_job *own = http_job(job);
+        reader_lock(reader);
+        own->asking += asks ? 1u : -1u;
+        if (!asks && own->pace.slowed_ns > 0)
+                http_wake(reader, true); /* who waits for it may be another thread's */
+        reader_unlock(reader);
+}
+
 bool http_block_late_locked(struct http_thread *self, struct read_job *job, uint64_t since_ns, uint64_t now)
 {
         const struct http_pace *pace = &http_job(job)->pace;
@@ -76,7 +116,7 @@ bool http_block_late_locked(struct http_thread *self, struct read_job *job, uint
                 __atomic_store_n(&self->look, true, __ATOMIC_SEQ_CST); /* there may be runs to split by now */
         }
         bool late = after > 0 && now - since_ns > after;
-        return late && job->next == job->plan->n_blocks && !http_pace_flows(pace);
+        return late && job->next == job->plan->n_blocks && !http_pace_flows(pace) && has_room(http_job(job));
 }
 
 void http_answered(struct http_thread *self, struct read_job *job, uint64_t after_ns)
@@ -264,19 +304,6 @@ static bool http_start(struct reader *reader)
 }
 
 /* ---- the engine ---- */
-
-static void http_wake(struct reader *reader, bool all)
-{
-        struct engine *engine = &reader->engines[READ_HTTP];
-        (void)all; /* who has the fewest is to take it, which is theirs to find out */
-        if (engine->jobs == 0 && !reader->stopping)
-                return;
-        list_each (pos, &engine->threads) {
-                struct http_thread *t = container_of(pos, struct http_thread, link);
-                __atomic_store_n(&t->look, true, __ATOMIC_SEQ_CST);
-                http_loop_wake(&t->loop);
-        }
-}
 
 static void http_watch(struct reader *reader, uint64_t now)
 {

@@ -163,6 +163,44 @@ START_TEST(a_server_that_asks_to_slow_down_gets_half_and_no_secret_is_told)
 }
 END_TEST
 
+static const int slowing[] = {429, 503};
+
+static bool are_refused(void *arg)
+{
+        return proxy_faults(arg) >= 8;
+}
+
+/* The four that are asked for at first hang until all of them are, then are refused: of these two go on, and one more
+ * for each window that went well. */
+START_TEST(a_server_that_asks_to_slow_down_is_asked_for_less)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .nth = 1, .count = 4});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STATUS, .nth = 5, .count = 4, .status = slowing[_i]});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .nth = 9, .count = 100, .ms = 100});
+        streamer_op *op = client_load_begin(client, through("/m.safetensors"), "m");
+        ck_assert(eventually(are_refused, &proxy, 20000));
+        ck_assert_uint_gt(proxy_most_asking(&proxy, PROXY_BLOCKS), 0);
+        client_ok(client, streamer_op_wait(op, 20000, NULL), "load");
+        ck_assert_uint_le(proxy_most_asking(&proxy, PROXY_BLOCKS), 3);
+        client_equals(client, "m", model);
+        streamer_op_free(op);
+        client_unload(client, "m");
+}
+END_TEST
+
+START_TEST(shards_are_opened_fewer_at_a_time_then)
+{
+        const char *folder = suite_path("www/shards");
+        model_write_sharded(model, folder, BLOCKS, true);
+        proxy_rule(&proxy,
+                   &(struct proxy_rule){
+                           .fault = PROXY_STATUS, .what = PROXY_OPENINGS, .nth = 2, .count = BLOCKS, .status = 503});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .what = PROXY_OPENINGS, .ms = 100});
+        serves(through("/shards/model.safetensors.index.json"));
+        ck_assert_uint_le(proxy_most_asking(&proxy, PROXY_OPENINGS), BLOCKS / 2);
+}
+END_TEST
+
 /* ---- faults that do not ---- */
 
 static const struct {
@@ -324,6 +362,8 @@ int main(void)
         tcase_add_checked_fixture(t, before, after);
         LOOP(t, what_passes_costs_no_byte, passing);
         tcase_add_test(t, a_server_that_asks_to_slow_down_gets_half_and_no_secret_is_told);
+        LOOP(t, a_server_that_asks_to_slow_down_is_asked_for_less, slowing);
+        tcase_add_test(t, shards_are_opened_fewer_at_a_time_then);
         tcase_add_test(t, a_stream_that_breaks_begins_again);
         tcase_add_test(t, a_stream_that_always_ends_too_soon_fails);
         tcase_add_test(t, one_request_brings_neighbouring_blocks);

@@ -105,6 +105,7 @@ void proxy_clear(struct proxy *p)
         pthread_mutex_lock(&p->mutex);
         p->n_rules = p->faults = p->accepted = 0;
         memset(p->seen, 0, sizeof(p->seen));
+        memset(p->most_asking, 0, sizeof(p->most_asking));
         pthread_mutex_unlock(&p->mutex);
 }
 
@@ -138,6 +139,15 @@ unsigned proxy_accepted(struct proxy *p)
 {
         pthread_mutex_lock(&p->mutex);
         unsigned n = p->accepted;
+        pthread_mutex_unlock(&p->mutex);
+        return n;
+}
+
+unsigned proxy_most_asking(struct proxy *p, enum proxy_what what)
+{
+        pthread_mutex_lock(&p->mutex);
+        unsigned n = p->most_asking[what];
+        p->most_asking[what] = p->asking[what];
         pthread_mutex_unlock(&p->mutex);
         return n;
 }

@@ -66,6 +66,8 @@ struct proxy {
         unsigned faults;              /* that were made */
         unsigned open, most_open;     /* connections */
         unsigned accepted;            /* ever */
+        unsigned asking[PROXY_ALL];   /* requests that the server is asked, or whose answers go on, by what */
+        unsigned most_asking[PROXY_ALL];
         struct proxy_asked {
                 uint64_t first, last;
         } asked[PROXY_ASKED];       /* by requests for blocks, as many as proxy_seen() says */
@@ -84,6 +86,8 @@ unsigned proxy_asked_for(struct proxy *p, uint64_t byte);
 unsigned proxy_seen(struct proxy *p, enum proxy_what what);
 unsigned proxy_faults(struct proxy *p);
 unsigned proxy_accepted(struct proxy *p);
+/* The most of these requests that went on to the server side by side, since this was asked last. */
+unsigned proxy_most_asking(struct proxy *p, enum proxy_what what);
 /* Requests that are held, sorted, a line for each kind: "GET /path first" (an opening), "check", "range" (a
  * block), "GET /path?list" (with a query); "x3" behind those that are three. Never freed. */
 char *proxy_held(struct proxy *p);

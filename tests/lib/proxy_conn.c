@@ -26,6 +26,19 @@ void bytes_add(struct bytes *b, const char *data, size_t n)
         b->data[b->n] = '\0';
 }
 
+static void set_asks(struct conn *c, bool asks)
+{
+        struct proxy *p = c->proxy;
+        if (c->asks == asks)
+                return;
+        c->asks = asks;
+        pthread_mutex_lock(&p->mutex);
+        p->asking[c->what] += asks ? 1u : -1u;
+        if (p->asking[c->what] > p->most_asking[c->what])
+                p->most_asking[c->what] = p->asking[c->what];
+        pthread_mutex_unlock(&p->mutex);
+}
+
 /* ---- closing ---- */
 
 static void read_request(struct conn *c);
@@ -36,6 +49,7 @@ static void on_closed(uv_handle_t *handle)
         if (--c->handles > 0)
                 return;
         pace_forget(c);
+        set_asks(c, false);
         pthread_mutex_lock(&c->proxy->mutex);
         c->proxy->open--;
         pthread_mutex_unlock(&c->proxy->mutex);
@@ -91,6 +105,7 @@ static void read_answer(struct conn *c);
 static void answer_over(struct conn *c)
 {
         pace_end(c);
+        set_asks(c, false);
         close_server(c);
         if (c->rule.fault == PROXY_STALL)
                 return;
@@ -123,6 +138,9 @@ static void send_some(struct conn *c, size_t n)
         c->writing = true;
         c->answering.data = c;
         pace_sent(c, n);
+        /* Not later: who has the last byte may ask for more before this end knows. */
+        if (c->body == c->length && c->sent == c->out.n)
+                set_asks(c, false);
         if (uv_write(&c->answering, (uv_stream_t *)&c->client, &buf, 1, on_written) != 0)
                 proxy_conn_close(c);
 }
@@ -240,6 +258,7 @@ static void ask_server(struct conn *c)
 {
         struct sockaddr_in to;
         rule_for_request(c);
+        set_asks(c, true);
         uv_ip4_addr("127.0.0.1", (int)c->proxy->upstream, &to);
         uv_tcp_init(c->client.loop, &c->server);
         c->server.data = c;

@@ -35,7 +35,9 @@ struct conn {
         uv_write_t asking, answering;
         struct bytes request;
         struct proxy_rule rule;
+        enum proxy_what what;
         unsigned handles;
+        bool asks; /* the server, and is counted as one that does */
         bool server_open, closing;
 
         /* Of the answer: what has been read of it and is still to go on, no more than PROXY_AHEAD. */

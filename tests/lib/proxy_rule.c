@@ -54,7 +54,7 @@ void rule_choose(struct conn *c)
 {
         struct proxy *p = c->proxy;
         struct proxy_asked asked;
-        enum proxy_what what = what_of(c, &asked);
+        enum proxy_what what = c->what = what_of(c, &asked);
         c->rule = (struct proxy_rule){.fault = PROXY_NONE};
         pthread_mutex_lock(&p->mutex);
         if (what == PROXY_BLOCKS && p->seen[what] < PROXY_ASKED)
