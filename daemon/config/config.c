@@ -35,6 +35,7 @@ void config_init(struct config *config)
                          .backoff_ns = 200 * UINT64_C(1000000),
                          .retry_after_ns = 30 * UINT64_C(1000000000),
                          .tries = 6,
+                         .patience_ns = 60 * UINT64_C(1000000000),
                          .redirects = 5,
                          .request_max = 128 * MiB},
                 .cuda = {.segment_size = 4 * GiB, .trust_detach = true},

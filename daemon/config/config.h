@@ -112,6 +112,7 @@ struct config {
                 uint64_t backoff_ns;         /* 200 ms: the first pause, at most */
                 uint64_t retry_after_ns;     /* 30 s: the longest pause */
                 unsigned tries;              /* 6, of one range */
+                uint64_t patience_ns;        /* 60 s: beyond these, with a server that will be there again */
                 unsigned redirects;          /* 5 */
                 unsigned threads;            /* of the network; 0: one for each processor, 4 at most */
                 uint64_t request_max;        /* 128 MiB: what one request of a load asks for */

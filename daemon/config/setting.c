@@ -52,6 +52,7 @@ const struct setting settings[] = {
         {"http.connect_timeout",        NULL,           NULL,                   SETTING_DURATION, FIELD(http.connect_timeout_ns),    SECOND / 10, HOUR, 1},
         {"http.stall",                  NULL,           RUNAI "S3_REQUEST_TIMEOUT_MS", SETTING_DURATION, FIELD(http.stall_ns),              SECOND / 10, HOUR, 1},
         {"http.tries",                  NULL,           NULL,                   SETTING_UNSIGNED, FIELD(http.tries),                 1,      100,       1},
+        {"http.patience",               NULL,           NULL,                   SETTING_DURATION, FIELD(http.patience_ns),           0,      HOUR,      1},
         {"http.backoff",                NULL,           NULL,                   SETTING_DURATION, FIELD(http.backoff_ns),            SECOND / 1000, HOUR, 1},
         {"http.retry_after",            NULL,           NULL,                   SETTING_DURATION, FIELD(http.retry_after_ns),        SECOND / 1000, HOUR, 1},
         {"http.redirects",              NULL,           NULL,                   SETTING_UNSIGNED, FIELD(http.redirects),             0,      50,        1},

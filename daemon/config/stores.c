@@ -26,6 +26,7 @@ static int make_http(const struct config *config, struct sources *sources, struc
                                  .backoff_ns = config->http.backoff_ns,
                                  .retry_after_ns = config->http.retry_after_ns,
                                  .tries = config->http.tries,
+                                 .patience_ns = config->http.patience_ns,
                                  .redirects = config->http.redirects,
                                  .threads = threads_of(config),
                                  .request_max = config->http.request_max,

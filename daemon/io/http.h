@@ -7,9 +7,10 @@
  *   http_transfer.h  for the reader's network threads: requests whose bytes go to where they belong
  *
  * How a request fails. What passes (no connection, a reset, no byte for `stall`, 408, 429, 5xx, a body
- * that does not match its range) is tried again after a pause, up to `tries`; what does not (other
- * statuses, certificates, redirects that are not allowed, a replaced object) fails at once. A body is
- * never taken unless it is exactly what was asked for.
+ * that does not match its range) is tried again after a pause, up to `tries`; 429 and 503, and no connection
+ * to a server that has answered before, until `patience` is over, too. What does not pass (other statuses,
+ * certificates, redirects that are not allowed, a replaced object) fails at once. A body is never taken unless
+ * it is exactly what was asked for.
  *
  * Redirects are followed here, not by libcurl: never from https to http, and nothing of an access goes
  * to another origin. Plain http is for loopback, and for the hosts that the settings name.
@@ -29,6 +30,7 @@ struct http_opts {
         uint64_t stall_ns;           /* without a byte */
         uint64_t backoff_ns;         /* pause before the second try, at most; doubled for each further one */
         uint64_t retry_after_ns;     /* the longest pause that a server may ask for, and of all pauses */
+        uint64_t patience_ns;        /* with a server that has too much to do or is being started, beyond `tries` */
         unsigned tries, redirects, threads;
         uint64_t request_max;           /* bytes that one request of a load asks for; at least a block */
         const char *ca;                 /* certificates in PEM, instead of the system's; NULL */

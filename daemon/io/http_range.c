@@ -40,7 +40,7 @@ struct range *range_new(struct http_thread *self)
                 range->thread = self;
                 range->first.range = range->hedge.range = range;
         }
-        range->retry = (struct http_retry){0};
+        range->retry = (struct http_retry){.known = true};
         range->waiting = range->asks = range->held = false;
         return range;
 }

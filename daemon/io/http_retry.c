@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Between two tries: a pause that doubles, with full jitter, or what the server asks for; hardly one where an answer
- * broke off for the first time. After the last one whoever knows the server has the words for its refusal.
+ * broke off for the first time. A server that has too much to do, or that is being started, is given time beyond the
+ * number of tries, at the pause of the last of them. After the last one whoever knows the server has the words for its
+ * refusal.
  */
 #include "daemon/io/http_transfer.h"
 
@@ -32,15 +34,23 @@ static uint64_t pause_after(const struct http_transfer *t, unsigned made, uint64
         return http_pause(opts, made, http_headers_find(&t->answer.headers, "Retry-After"), draw);
 }
 
+static bool will_pass(const struct http_transfer *t, const struct http_retry *retry)
+{
+        return http_status_slow_down(t->answer.status) || (t->unreached && retry->known);
+}
+
 bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned tries)
 {
         const struct http_opts *opts = http_opts(t->http);
+        unsigned most = tries > 0 ? tries : opts->tries;
         uint64_t draw = 0;
-        retry->made++;
-        if (retry->made < (tries > 0 ? tries : opts->tries)) {
+        if (retry->made++ == 0)
+                retry->since_ns = now_ns();
+        bool patient = tries == 0 && will_pass(t, retry) && now_ns() - retry->since_ns < opts->patience_ns;
+        if (retry->made < most || patient) {
                 if (getrandom(&draw, sizeof(draw), GRND_NONBLOCK) < 0)
                         draw = now_ns();
-                uint64_t pause = pause_after(t, retry->made, draw);
+                uint64_t pause = pause_after(t, retry->made < most ? retry->made : most, draw);
                 retry->at_ns = now_ns() + pause;
                 metric_add_cause(METRIC_RETRIES, cause_of(t), 1);
                 log_debug("try %u: %s; the next in %" PRIu64 " ms", retry->made, t->error.text, pause / MS);

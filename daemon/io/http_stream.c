@@ -169,6 +169,7 @@ int stream_new(struct http_thread *thread, struct read_job *job, struct error *e
         }
         s->thread = thread;
         s->job = job;
+        s->retry.known = true;
         job->limit = 0; /* nobody's to take */
         job->held++;
         http_job(job)->stream = s;

@@ -247,7 +247,7 @@ static void reset(struct http_transfer *t)
         t->answer.total = t->expect = UINT64_MAX;
         t->reason[0] = '\0';
         t->received = t->skip = 0;
-        t->accepted = t->redirected = t->paused = t->enough = t->judged = t->stalled = false;
+        t->accepted = t->redirected = t->paused = t->enough = t->judged = t->stalled = t->unreached = false;
         t->socket = -1;
         t->moved_ns = now_ns();
 }
@@ -368,6 +368,8 @@ static bool passes(CURLcode code)
 static enum http_outcome curl_outcome(struct http_transfer *t, CURLcode code)
 {
         long proxy = 0;
+        t->unreached = code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST ||
+                       code == CURLE_COULDNT_RESOLVE_PROXY || code == CURLE_OPERATION_TIMEDOUT;
         curl_easy_getinfo(t->easy, CURLINFO_HTTP_CONNECTCODE, &proxy);
         if (proxy >= 300)
                 error_set(&t->error, STREAMER_EFAILED, "the proxy answers %ld (%s)", proxy, t->request.shown);

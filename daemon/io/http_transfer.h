@@ -50,7 +50,7 @@ struct http_transfer {
         char *url;   /* asked at present */
         char reason[256];
         uint64_t start_ns, skip, expect;
-        bool in_multi, accepted, redirected, paused, enough, judged, stalled;
+        bool in_multi, accepted, redirected, paused, enough, judged, stalled, unreached;
         enum http_outcome verdict;
 };
 
@@ -58,8 +58,10 @@ struct http_transfer {
 void http_transfer_deinit(struct http_transfer *t);
 
 struct http_retry {
-        unsigned made;  /* tries */
-        uint64_t at_ns; /* of the next one */
+        unsigned made;     /* tries */
+        uint64_t at_ns;    /* of the next one */
+        uint64_t since_ns; /* of the first that failed */
+        bool known;        /* the server has answered before: it is there, though it may be gone for a while */
 };
 /* After a try that ended HTTP_AGAIN: true, and when; or false, `error` being the end of it. */
 bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned tries);

@@ -123,6 +123,28 @@ START_TEST(a_request_that_breaks_off_goes_on_almost_at_once)
 }
 END_TEST
 
+/* Thirty times, of which each range has four at least; two would be enough for any other failure. */
+START_TEST(a_server_that_asks_to_slow_down_is_given_time)
+{
+        struct daemon d;
+        const char *config = suite_path("slowed.yaml"),
+                   *text = "io: {block_size: 1MiB, concurrency: 8}\nhttp: {tries: 2, backoff: 5ms}\n";
+        file_write(config, text, strlen(text));
+        daemon_init(&d, suite_path("slowed"));
+        daemon_start(&d,
+                     (const char *const[]){"--device", "host=64MiB", "--root", stage_root(), "--config", config, NULL});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STATUS, .nth = 1, .count = 30, .status = 503});
+        proxy_rule(&proxy, &(struct proxy_rule){
+                                   .fault = PROXY_STATUS, .what = PROXY_OPENINGS, .nth = 1, .count = 4, .status = 429});
+        streamer_client *c = client_open(&d);
+        client_load(c, through("/m.safetensors"), "m");
+        ck_assert_uint_eq(proxy_faults(&proxy), 34);
+        client_equals(c, "m", model);
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+END_TEST
+
 /* The end drips for half a minute; second requests for what it holds up bring it at once. */
 START_TEST(a_straggler_at_the_end_gets_a_hedge)
 {
@@ -369,6 +391,7 @@ int main(void)
         tcase_add_test(t, one_request_brings_neighbouring_blocks);
         tcase_add_test(t, a_request_that_ends_too_soon_goes_on_at_the_byte_that_is_missing);
         tcase_add_test(t, a_request_that_breaks_off_goes_on_almost_at_once);
+        tcase_add_test(t, a_server_that_asks_to_slow_down_is_given_time);
         tcase_add_test(t, a_straggler_at_the_end_gets_a_hedge);
         tcase_add_test(t, a_hedge_that_loses_leaves_nothing);
         LOOP(t, what_lasts_fails_with_its_name, lasting);

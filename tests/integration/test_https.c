@@ -204,6 +204,36 @@ START_TEST(a_server_that_closes_what_is_kept)
 }
 END_TEST
 
+static bool tried_often(void *own)
+{
+        return client_metric(own, "streamerd_retries_total{cause=\"broken\"}") > 5 * TRIES;
+}
+
+/* For longer than its four requests have tries. */
+START_TEST(a_server_that_is_started_anew)
+{
+        streamer_op *op = begin_without_end();
+        nginx_stop(&front);
+        ck_assert(eventually(tried_often, client, 60000));
+        proxy_clear(&proxy);
+        start_front();
+        client_ok(client, streamer_op_wait(op, 20000, NULL), "load");
+        client_equals(client, "m", model);
+        streamer_op_free(op);
+        client_unload(client, "m");
+}
+END_TEST
+
+START_TEST(a_server_that_is_not_there_is_told_of_soon)
+{
+        nginx_stop(&front);
+        uint64_t began = clock_ns();
+        client_load_fails(client, at(whole, "/m.safetensors"), "m", STREAMER_EFAILED, "given up after 9 tries");
+        ck_assert_uint_lt(clock_ns() - began, SOON);
+        client_unload(client, "m");
+}
+END_TEST
+
 /* ---- faults that pass ---- */
 
 static const struct {
@@ -256,6 +286,8 @@ int main(void)
         tcase_add_test(t, a_load_is_cancelled_under_way);
         tcase_add_test(t, sigterm_under_way);
         tcase_add_test(t, a_server_that_closes_what_is_kept);
+        tcase_add_test(t, a_server_that_is_started_anew);
+        tcase_add_test(t, a_server_that_is_not_there_is_told_of_soon);
         LOOP(t, what_passes_costs_no_byte, passing);
         tcase_add_test(t, each_second_is_reset_for_a_while);
         return suite_run();
