@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A store behind a proxy that misbehaves: OpenStack Swift with s3api. Each try is signed anew, what passes costs no
+ * byte, and what lasts is told in the store's own words.
+ */
+#include "tests/lib/proxy.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/store.h"
+#include "tests/lib/suite.h"
+
+#include <openssl/sha.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SECOND UINT64_C(1000000000)
+#define SLOW_DOWN                                                                                                      \
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>SlowDown</Code><Message>Please reduce your request "   \
+        "rate.</Message><RequestId>R1</RequestId></Error>"
+
+static struct store store;
+static struct proxy proxy;
+static streamer_client *client;
+static struct model *model;
+
+/* ---- the stage ---- */
+
+static void put(const char *key)
+{
+        store_do(&store, "put\tmodels\t%s\t%s", key, suite_path("upload"));
+}
+
+static void put_sums(void)
+{
+        unsigned char digest[32];
+        size_t size;
+        char *data = file_read(suite_path("upload"), &size), *line = format_text("%s", "");
+
+        SHA256((unsigned char *)data, size, digest);
+        for (int i = 0; i < 32; i++)
+                line = format_text("%s%02x", line, digest[i]);
+        line = format_text("%s  model.safetensors\n", line);
+        file_write(suite_path("upload"), line, strlen(line));
+        put("m/SHA256SUMS");
+        free(data);
+}
+
+static void begin(void)
+{
+        store_start(&store, "swift", suite_path("swift"));
+        store_do(&store, "bucket\tmodels");
+        model = model_mixed(7, 12 << 20);
+        model_write(model, suite_path("upload"));
+        put("m/model.safetensors");
+        put_sums();
+}
+
+static void end(void)
+{
+        store_stop(&store);
+}
+
+static void before(void)
+{
+        char *config = suite_path("config.yaml");
+
+        proxy_start(&proxy, store.port);
+        char *text = format_text("http: {stall: 2s, backoff: 5ms, tries: 4, patience: 0s}\n"
+                                 "s3: {endpoint: '%s', access_key: '%s', secret_key: '%s'}\n",
+                                 proxy_url(&proxy, ""), store.access, store.secret);
+        file_write(config, text, strlen(text));
+        stage_begin((const char *const[]){"--config", config, "--device", "host=256MiB", "--block-size", "1MiB", NULL});
+        client = client_open(&stage);
+}
+
+static void after(void)
+{
+        stage_still_serves();
+        streamer_close(client);
+        stage_end();
+        proxy_stop(&proxy);
+}
+
+static void serves(void)
+{
+        client_load(client, "s3://models/m/", "m");
+        client_equals(client, "m", model);
+        client_unload(client, "m");
+}
+
+/* ---- faults that pass ---- */
+
+/* Of those that ask for no opening the first asks for the list. */
+static const struct {
+        const char *name;
+        struct proxy_rule rule;
+        uint64_t least_ns; /* that the load takes */
+} passing[] = {
+        {"reset before a byte", {.fault = PROXY_RESET, .nth = 3, .bytes = 0}, 0},
+        {"reset in the middle", {.fault = PROXY_RESET, .nth = 3, .bytes = 500000}, 0},
+        {"a stall", {.fault = PROXY_STALL, .nth = 3, .bytes = 70000}, 0},
+        {"a short body", {.fault = PROXY_SHORT, .nth = 2, .bytes = 4096}, 0},
+        {"another range", {.fault = PROXY_WRONG_RANGE, .nth = 3}, 0},
+        {"500", {.fault = PROXY_STATUS, .nth = 2, .status = 500}, 0},
+        {"500 with a pause", {.fault = PROXY_STATUS, .nth = 2, .status = 500, .header = "Retry-After: 1"}, SECOND},
+        {"503", {.fault = PROXY_STATUS, .nth = 2, .count = 3, .status = 503, .text = SLOW_DOWN}, 0},
+        {"503 with a pause",
+         {.fault = PROXY_STATUS, .nth = 2, .status = 503, .text = SLOW_DOWN, .header = "Retry-After: 1"},
+         SECOND},
+        {"the list is reset", {.fault = PROXY_RESET, .nth = 1, .bytes = 20}, 0},
+        {"the list has 503", {.fault = PROXY_STATUS, .nth = 1, .status = 503, .text = SLOW_DOWN}, 0},
+        {"the openings have 503",
+         {.fault = PROXY_STATUS, .what = PROXY_OPENINGS, .nth = 1, .count = 2, .status = 503, .text = SLOW_DOWN},
+         0},
+        {"each fifth is reset", {.fault = PROXY_RESET, .every = 5, .bytes = 3000}, 0},
+};
+
+START_TEST(what_passes_costs_no_byte)
+{
+        uint64_t began = clock_ns();
+        proxy_rule(&proxy, &passing[_i].rule);
+        serves();
+        ck_assert_uint_ge(clock_ns() - began, passing[_i].least_ns);
+        ck_assert_msg(proxy_faults(&proxy) > 0, "%s: nothing happened", passing[_i].name);
+}
+END_TEST
+
+/* ---- faults that do not ---- */
+
+static const struct {
+        struct proxy_rule rule;
+        const char *text;
+} lasting[] = {
+        {{.fault = PROXY_STATUS, .nth = 2, .count = 100, .status = 503, .text = SLOW_DOWN},
+         "given up after 4 tries: the store answers 503 SlowDown: Please reduce your request rate. "
+         "(s3://models/m/model.safetensors, request R1, credentials from settings)"},
+        {{.fault = PROXY_STATUS, .nth = 1, .count = 100, .status = 503, .text = SLOW_DOWN},
+         "given up after 4 tries: the store answers 503 SlowDown"},
+        {{.fault = PROXY_RESET, .nth = 2, .count = 100, .bytes = 10}, "given up after 4 tries"},
+        {{.fault = PROXY_STALL, .nth = 2, .count = 100, .bytes = 10}, "given up after 4 tries: no byte for 2.0 s"},
+        {{.fault = PROXY_SHORT, .nth = 2, .count = 100, .bytes = 100}, "given up after 4 tries"},
+        {{.fault = PROXY_REPLACED, .nth = 3}, "was replaced while it was read"},
+};
+
+START_TEST(what_lasts_fails_with_its_name)
+{
+        proxy_rule(&proxy, &lasting[_i].rule);
+        client_load_fails(client, "s3://models/m/", "m", STREAMER_EFAILED, lasting[_i].text);
+        client_unload(client, "m");
+}
+END_TEST
+
+/* Its length is right, and so is all that the store signs or says: the digest alone tells. */
+START_TEST(a_byte_that_is_another_is_caught_by_sha256)
+{
+        char text[1024];
+
+        ck_assert_msg(client_load_sha256(client, "s3://models/m/", "m", text) == 0, "%s", text);
+        client_unload(client, "m");
+        proxy_clear(&proxy);
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_CORRUPT, .nth = 3, .bytes = 100000});
+        ck_assert_int_eq(client_load_sha256(client, "s3://models/m/", "m", text), STREAMER_EFAILED);
+        ck_assert_msg(strstr(text, "SHA-256 differs") != NULL, "%s", text);
+        ck_assert_uint_eq(proxy_faults(&proxy), 1);
+        client_unload(client, "m");
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("s3_failures");
+        const char *missing = store_missing("swift");
+        if (missing != NULL) {
+                skip("s3_failures", missing);
+                return suite_run();
+        }
+        TCase *t = suite_group("s3_failures", begin, end, 60);
+        tcase_add_checked_fixture(t, before, after);
+        LOOP(t, what_passes_costs_no_byte, passing);
+        LOOP(t, what_lasts_fails_with_its_name, lasting);
+        tcase_add_test(t, a_byte_that_is_another_is_caught_by_sha256);
+        return suite_run();
+}
