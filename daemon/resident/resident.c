@@ -389,6 +389,8 @@ void generation_fail(struct generation *generation, const struct error *error)
         generation->dropped_ns = now_ns();
         generation->error = *error;
         user_discharge(&generation->model_charge); /* of those `failed_kept` is the limit */
+        if (generation->charged == 0)              /* it got no room, or gave it back */
+                user_discharge(&generation->user_charge);
         generation_changed(generation);
         generation_settle(generation);
         forget_failures(resident);
