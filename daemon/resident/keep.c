@@ -331,11 +331,6 @@ void keep_changed(struct keep *keep)
         sync_rows(keep);
 }
 
-void kept_renamed(struct kept *kept)
-{
-        keep_changed(kept->keep);
-}
-
 /* Nobody tells that a model was pinned. */
 void keep_tick(struct keep *keep, uint64_t now)
 {

@@ -95,8 +95,6 @@ void keep_adopt(struct keep *keep, struct lease *lease);
 void keep_lease(struct keep *keep, struct lease *lease);
 void keep_lease_gone(struct keep *keep, struct lease *lease);
 void keep_process_gone(struct keep *keep, struct process *process);
-/* A name was taken from it, and others are left. */
-void kept_renamed(struct kept *kept);
 /* Nobody holds the generation: it leaves the store, and is settled again when it has. */
 void kept_let_go(struct kept *kept);
 

@@ -272,8 +272,9 @@ void generation_drop_name(struct generation *generation, const char *name)
 {
         remove_name(generation, name);
         if (!list_empty(&generation->names)) {
-                if (generation->kept != NULL)
-                        kept_renamed(generation->kept);
+                generation->lost_name = true;
+                generation_changed(generation);
+                generation->lost_name = false;
                 return;
         }
         if (generation->state == GENERATION_READY || generation->state == GENERATION_CACHED) {

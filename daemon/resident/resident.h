@@ -72,6 +72,7 @@ struct generation {
         enum generation_state state;
         struct list names;
         char *last_name; /* for display, when the names are gone */
+        bool lost_name;  /* in a change: that one was taken away, and others are left */
         char *source;    /* canonical */
         struct source_identity identity;
         uid_t loaded_by;

@@ -12,8 +12,18 @@ static bool wants(const struct session *session, const struct generation *g)
 {
         if (!session->subscribed || session->conn->closing)
                 return false;
+        if (g->lost_name)
+                return session->subject == NULL || strcmp(g->last_name, session->subject) == 0;
         return session->subject == NULL || generation_has_name(g, session->subject) ||
                (list_empty(&g->names) && strcmp(g->last_name, session->subject) == 0);
+}
+
+/* The name by which it asked, where it asked for one. */
+static const char *told_name(const struct session *session, const struct generation *g)
+{
+        if (session->subject != NULL)
+                return session->subject;
+        return g->lost_name ? g->last_name : generation_name(g);
 }
 
 static void tell_subscriber(struct session *session, const struct generation *g)
@@ -27,10 +37,10 @@ static void tell_subscriber(struct session *session, const struct generation *g)
         conn_writer(&w);
         writer_map(&w, failed ? 9 : 7);
         writer_kstr(&w, "event", "model");
-        writer_kstr(&w, "model", generation_name(g));
+        writer_kstr(&w, "model", told_name(session, g));
         writer_ku64(&w, "generation", g->number);
         writer_kstr(&w, "device", g->device->name);
-        writer_kstr(&w, "state", generation_state_name(g->state));
+        writer_kstr(&w, "state", generation_state_name(g->lost_name ? GENERATION_GONE : g->state));
         writer_ku64(&w, "bytes", g->data_bytes);
         writer_ku64(&w, "tensors", g->n_tensors);
         if (failed) {

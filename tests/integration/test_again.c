@@ -265,6 +265,8 @@ START_TEST(what_is_resident_is_written_and_what_went_is_not)
         ck_assert_str_eq(state_find(&state, "m")->devices[0], host);
         ck_assert_uint_eq(state.last_number, 1);
         client_unload(c, "alias");
+        ck_assert(eventually(state_has_not, "alias", 20000));
+        ck_assert(state_has("m"));
         client_unload(c, "m");
         ck_assert(eventually(state_has_not, "m", 20000));
         streamer_close(c);

@@ -135,6 +135,23 @@ START_TEST(a_client_hears_of_the_model_it_asked_for_and_of_no_other)
 }
 END_TEST
 
+START_TEST(who_asked_for_one_name_of_two_hears_when_it_goes)
+{
+        char *event;
+        streamer_client *listener = client_open(&stage);
+        client_ok(listener, streamer_subscribe(listener, "b"), "subscribe");
+        load("a");
+        client_load(client, stage_path("a.safetensors"), "b");
+        client_unload(client, "b");
+        do {
+                client_ok(listener, streamer_event_next(listener, 10000, &event), "event");
+                ck_assert_msg(strstr(event, "\"model\":\"b\"") != NULL, "%s", event);
+        } while (!strstr(event, "\"gone\""));
+        ck_assert(stands("a"));
+        streamer_close(listener);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("force");
@@ -148,5 +165,6 @@ int main(void)
         TCase *events = suite_group("events of one model", begin, stage_end, 60);
         tcase_add_checked_fixture(events, connect_client, check_stage);
         tcase_add_test(events, a_client_hears_of_the_model_it_asked_for_and_of_no_other);
+        tcase_add_test(events, who_asked_for_one_name_of_two_hears_when_it_goes);
         return suite_run();
 }
