@@ -99,23 +99,43 @@ static int send_checked(streamer_client *c, const struct writer *w, struct call 
         return channel_exchange(c, w->buf.data, w->buf.size, call, deadline);
 }
 
+struct subscription {
+        streamer_client *client;
+        char *subject; /* the client's, once it is accepted */
+};
+
+static int subscription_init(struct subscription *s, streamer_client *c, const char *model)
+{
+        *s = (struct subscription){.client = c, .subject = model ? strdup(model) : NULL};
+        return model && !s->subject ? fail(c, STREAMER_ENOMEM, "subscribe: no memory") : 0;
+}
+
 /* Lock held, while the reply is dispatched: the first event may be right behind it. */
 static void accept_subscribe(struct call *call, const msgpack_object *reply)
 {
+        struct subscription *s = call->arg;
         (void)reply;
-        ((streamer_client *)call->arg)->subscribed = true;
+        free(s->client->subject);
+        s->client->subject = s->subject;
+        s->client->subscribed = true;
+        s->subject = NULL;
 }
 
 static int call_once(streamer_client *c, const struct verb_desc *verb, const json_t *args, json_t **reply)
 {
         struct writer w;
-        struct call call = {.id = channel_next_id(c), .arg = c};
+        struct subscription s;
+        struct call call = {.id = channel_next_id(c), .arg = &s};
+        int rc = subscription_init(&s, c, json_string_value(json_object_get(args, "model")));
+        if (rc != 0)
+                return rc;
         if (verb->verb == VERB_subscribe)
                 call.accept = accept_subscribe;
         writer_init(&w);
         pack_request(&w, verb->name, call.id, args);
-        int rc = w.failed ? fail(c, STREAMER_ENOMEM, "%s: no memory", verb->name) : send_checked(c, &w, &call);
+        rc = w.failed ? fail(c, STREAMER_ENOMEM, "%s: no memory", verb->name) : send_checked(c, &w, &call);
         writer_deinit(&w);
+        free(s.subject);
         if (rc != 0)
                 return rc;
         *reply = reply_json(&call);
@@ -222,13 +242,17 @@ int streamer_call(streamer_client *client, const char *verb, const char *args_js
 
 int streamer_subscribe(streamer_client *client, const char *model)
 {
-        struct call call = {.accept = accept_subscribe, .arg = client};
+        struct subscription s = {0};
+        struct call call = {.accept = accept_subscribe, .arg = &s};
         struct request request = {.verb = VERB_subscribe, .u.subscribe = {.model = model}};
         int rc = channel_check(client);
+        if (rc == 0)
+                rc = subscription_init(&s, client, model);
         if (rc == 0)
                 rc = channel_call(client, &request, &call, channel_deadline(client));
         if (rc == 0)
                 call_deinit(&call);
+        free(s.subject);
         return rc;
 }
 

@@ -94,6 +94,7 @@ void channel_unref(struct streamer_client *c)
         pthread_cond_destroy(&c->changed);
         pthread_mutex_destroy(&c->lock);
         free(c->dead_text);
+        free(c->subject);
         free(c->path);
         free(c);
 }

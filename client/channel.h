@@ -59,6 +59,7 @@ struct streamer_client {
         struct streamer_op *ops;
         struct streamer_lease *leases;
         bool subscribed;
+        char *subject; /* subscribed: the model it asked for; NULL: all */
         struct event *events, **events_end;
         size_t n_events;
         uint64_t events_lost;

@@ -139,10 +139,10 @@ static void settle(struct streamer_client *c, const struct claims *claims)
 
 /* ---- the new connection ---- */
 
-static int subscribe(struct streamer_client *fresh)
+static int subscribe(struct streamer_client *fresh, const char *subject)
 {
         struct call call = {0};
-        struct request request = {.verb = VERB_subscribe};
+        struct request request = {.verb = VERB_subscribe, .u.subscribe = {.model = subject}};
         fresh->subscribed = true;
         int rc = channel_call(fresh, &request, &call, channel_deadline(fresh));
         if (rc == 0)
@@ -181,7 +181,7 @@ static int prepare(const struct streamer_client *c, bool patient, bool subscribe
 {
         int rc = dial(c, patient, deadline, fresh);
         if (rc == 0 && subscribed)
-                rc = subscribe(*fresh);
+                rc = subscribe(*fresh, c->subject);
         return rc == 0 ? reclaim_all(*fresh, claims) : rc;
 }
 

@@ -219,6 +219,24 @@ START_TEST(without_a_daemon_a_call_says_so_and_the_lease_is_kept)
 }
 END_TEST
 
+START_TEST(who_subscribed_to_one_model_hears_of_it_alone_afterwards)
+{
+        char *event;
+        client_ok(kept.client, streamer_subscribe(kept.client, "b"), "subscribe");
+        kept_restart(_i);
+        client_ok(kept.client, streamer_call(kept.client, "ping", NULL, NULL), "ping");
+        do {
+                client_ok(kept.client, streamer_event_next(kept.client, 10000, &event), "event");
+        } while (!strstr(event, "\"lost\""));
+        client_load(kept.client, kept_file(), "a");
+        client_load(kept.client, kept_file(), "b");
+        client_ok(kept.client, streamer_event_next(kept.client, 10000, &event), "event");
+        ck_assert_msg(strstr(event, "\"model\":\"b\""), "%s", event);
+        client_unload(kept.client, "b");
+        client_unload(kept.client, "a");
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("reclaim");
@@ -231,6 +249,7 @@ int main(void)
         tcase_add_test(leases, a_client_that_dies_later_without_coming_back_holds_nothing_more);
         tcase_add_test(leases, a_lease_is_reclaimed_without_a_pidfd);
         tcase_add_test(leases, a_lease_of_a_model_that_did_not_survive_is_lost);
+        tcase_add_loop_test(leases, who_subscribed_to_one_model_hears_of_it_alone_afterwards, 0, 2);
         tcase_add_test(leases, without_a_daemon_a_call_says_so_and_the_lease_is_kept);
         TCase *none = suite_group("without a store", NULL, NULL, 60);
         tcase_add_test(none, a_lease_is_lost_without_a_store);
