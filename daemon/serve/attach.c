@@ -102,15 +102,23 @@ static enum choice not_there(struct resident *resident, const struct req_attach 
         return CHOICE_ERROR;
 }
 
+/* What the name leads to in this state, if it is the generation that was asked for. */
+static struct generation *asked_for(struct resident *resident, const struct req_attach *req,
+                                    enum generation_state state, const struct device *device)
+{
+        struct generation *g = resident_on(resident, req->model, state, device);
+        return g != NULL && may_be(g, req, state) ? g : NULL;
+}
+
 static enum choice choose_digest(struct resident *resident, const struct req_attach *req, const struct device *device,
                                  struct generation **out, struct error *error)
 {
-        struct generation *ready = resident_on(resident, req->model, GENERATION_READY, device);
+        struct generation *ready = asked_for(resident, req, GENERATION_READY, device);
         if (ready != NULL && digest_is(ready, req->digest)) {
                 *out = ready;
                 return CHOICE_NOW;
         }
-        if (resident_on(resident, req->model, GENERATION_LOADING, device) != NULL)
+        if (asked_for(resident, req, GENERATION_LOADING, device) != NULL)
                 return CHOICE_WAIT;
         if (ready == NULL)
                 return not_there(resident, req, device, error);
@@ -125,15 +133,14 @@ static enum choice choose(struct resident *resident, const struct req_attach *re
         struct generation *g;
         if (choose_device(resident, req, &device, error) < 0)
                 return CHOICE_ERROR;
+        g = by_number(resident, req->model, req->generation, device);
+        if (req->generation != 0 && g == NULL) {
+                error_set(error, STREAMER_ENOENT, "%s: no generation %" PRIu64, req->model, req->generation);
+                return CHOICE_ERROR;
+        }
         if (req->digest != NULL)
                 return choose_digest(resident, req, device, out, error);
-        if (req->generation != 0) {
-                g = by_number(resident, req->model, req->generation, device);
-                if (g == NULL) {
-                        error_set(error, STREAMER_ENOENT, "%s: no generation %" PRIu64, req->model, req->generation);
-                        return CHOICE_ERROR;
-                }
-        } else {
+        if (req->generation == 0) {
                 g = resident_on(resident, req->model, GENERATION_READY, device);
                 if (g == NULL)
                         g = resident_on(resident, req->model, GENERATION_LOADING, device);

@@ -167,6 +167,24 @@ START_TEST(attach_may_insist_on_a_digest)
 }
 END_TEST
 
+START_TEST(attach_may_insist_on_a_digest_and_a_generation)
+{
+        char digest[33];
+        uint64_t number = generation("witness");
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .digest = digest, .generation = number};
+        streamer_lease *lease = NULL;
+
+        model_digest(stage_witness, digest);
+        client_ok(client, streamer_attach(client, "witness", &opts, &lease), "attach");
+        streamer_detach(lease);
+        opts.generation = number + 1000;
+        ck_assert_int_eq(streamer_attach(client, "witness", &opts, &lease), STREAMER_ENOENT);
+        opts.generation = number;
+        digest[31] = digest[31] == '0' ? '1' : '0';
+        ck_assert_int_eq(streamer_attach(client, "witness", &opts, &lease), STREAMER_EDIGEST);
+}
+END_TEST
+
 START_TEST(attach_may_insist_on_a_generation)
 {
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .generation = generation("witness")};
@@ -236,6 +254,7 @@ int main(void)
         TCase *attach = suite_group("attach", begin, stage_end, 60);
         tcase_add_checked_fixture(attach, connect_client, check_stage);
         tcase_add_test(attach, attach_may_insist_on_a_digest);
+        tcase_add_test(attach, attach_may_insist_on_a_digest_and_a_generation);
         tcase_add_test(attach, attach_may_insist_on_a_generation);
         tcase_add_test(attach, two_models_of_equal_headers_and_other_weights_differ_in_their_digest);
         tcase_add_test(attach, a_private_attach_is_writable_and_nobody_else_sees_it);
