@@ -44,6 +44,15 @@ class Consumer:
         self.client = self.lease = self.raw = self.held = None
         self.buffers, self.copies = {}, None
 
+    def op_become(self, uid):
+        """Another user from here on; what that one may not read is opened before."""
+        self.library = Library(self.paths["library"])
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+        die_with_parent()  # the kernel forgets it with the old user
+        return {}
+
     # ---- the GPU
 
     def op_enter(self, ordinal):
@@ -324,10 +333,14 @@ def host_memory(pid):
     return sum(int(sizes[key].split()[0]) * 1024 for key in ("Pss_Anon", "Pss_File"))
 
 
+def die_with_parent():
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+
+
 def main(library, cudart):
     """Answers go to a copy of standard output, which libraries may print to."""
     faulthandler.enable()
-    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+    die_with_parent()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     consumer = Consumer(library, cudart)

@@ -96,10 +96,13 @@ class Daemon:
         self.bench, self.process = bench, None
         base = os.path.join(bench.folder, f"daemon-{Daemon.number}")
         self.socket, self.log, self.config, self.notify = (base + s for s in (".sock", ".log", ".yaml", ".notify"))
-        text = f'roots:\n  - "{bench.folder}"\ndevices:\n  - device: cuda:{bench.ordinal}\n    budget: 95%\n'
+        text = f'access:\n  roles:\n    - {{ role: admin, users: [{os.geteuid()}] }}\n    - {{ role: attach, users: ["*"] }}\n'
+        text += f'roots:\n  - "{bench.folder}"\ndevices:\n  - device: cuda:{bench.ordinal}\n    budget: 95%\n'
         text += f'    handles: {handles}\ncuda:\n  library: "{bench.cudart}"\n'
         if segment_size:
             text += f"  segment_size: {segment_size}\n"
+        if bench.small:
+            text += "io:\n  block_size: 1MiB\n  memory_limit: 64MiB\n"
         with open(self.config, "w") as f:
             f.write(text)
 

@@ -43,9 +43,11 @@ class Report:
         self.rows = {n: {"name": n, "unit": u, "better": b, "target": t} for n, u, b, t in _rows()}
         self.hardware, self.steps, self.observations, self.warnings = {}, [], [], []
 
-    def row(self, name, value, ceiling=None, rounds=None):
-        """`rounds`: what the value is the median of, for those who read the JSON."""
+    def row(self, name, value, ceiling=None, rounds=None, note=None):
+        """`rounds`: what the value is the median of, for those who read the JSON; `note`: what to think of it."""
         self.rows[name].update(value=value, ceiling=ceiling)
+        if note:
+            self.rows[name]["note"] = note
         if rounds:
             self.rows[name]["rounds"] = rounds
 
@@ -87,6 +89,8 @@ class Report:
             reached = self.reached(row)
             if reached == "not measured":
                 reached += f": {row.get('why', 'its step did not come to it')[:120]}"
+            elif "note" in row:
+                reached += f" ({row['note']})"
             numbers = (_number(row.get("value")), _number(row.get("ceiling")), target)
             yield f"{row['name']:38} {numbers[0]:>11} {numbers[1]:>11} {numbers[2]:>11}  {row['unit']:11} {reached}"
         yield ""

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps with consumers: bytes read back, attach times, and what is left when somebody is killed."""
 
+import os
+import signal
 import time
 
+from . import wire
 from .bench import MIB, median
+from .consumer import Skip
 from .process import Failure
-from .rates import rates
+from .rates import Rates, warm
 from .report import DEFAULT_SEGMENT, SEGMENTS
 
 SAMPLE = {"every": 8, "limit": MIB}
 WHOLE = {"every": 1, "limit": 0}
 KINDS = {"ipc": "cuda-ipc", "vmm": "cuda-vmm-fd"}
+NOBODY = 65534
 
 
 def _observe_compared(bench, name, result):
@@ -54,6 +59,27 @@ def rights_step(bench, stack):
             raise Failure("memory of cuda-vmm-fd can be written by a consumer")
 
 
+def another_user_step(bench, stack):
+    """Whether handles open in a process of another user than the daemon's: by itself that is no failure."""
+    if os.geteuid() != 0:
+        raise Skip("only root can have a process of another user")
+    os.chmod(bench.folder, 0o711)
+    for kind in KINDS.values():
+        daemon = bench.daemon(stack, handles=kind)
+        bench.load(daemon, "tiny")
+        os.chmod(daemon.socket, 0o666)
+        consumer = bench.consumer(stack, enter=False)
+        consumer.ask("become", uid=NOBODY)
+        consumer.ask("enter", ordinal=bench.ordinal)
+        try:
+            consumer.ask("attach", socket=daemon.socket, name="tiny")
+            text = _reading(lambda: consumer.ask("compare", 60, path=bench.file("tiny"), **WHOLE))
+        except Failure as e:
+            text = f"it is not attached ({e})"
+        bench.report.observe(f"a consumer of another user, {kind}", text)
+        daemon.stop()
+
+
 # ---- two consumers
 
 
@@ -86,11 +112,11 @@ def sharing_vmm_step(bench, stack):
 # ---- attach times
 
 
-def attach_times(bench, stack, daemon, label, processes=6):
+def attach_times(bench, stack, daemon, label):
     """Medians, in ms: the first attach of a fresh process that has a context, and the first bare
     opens of another; half of the processes begin with the one, half with the other."""
     first, again = {"library": [], "bare": []}, {"library": [], "bare": []}
-    for i in range(processes):
+    for i in range(2 if bench.small else 6):
         consumer = bench.consumer(stack)
         bare_first = i % 2 == 1
         times = consumer.ask("times", 60, socket=daemon.socket, name=label, bare_first=bare_first, repeats=2)
@@ -162,7 +188,7 @@ def advise_segments(times, default=DEFAULT_SEGMENT):
 
 def attach_segments_step(bench, stack):
     """A GPU with 16 GiB of weights, cut into few allocations or many."""
-    bench.make("16gib")
+    bench.make("16gib", cached=False)
     stack.callback(bench.remove, "16gib")
     by_kind = {kind: {} for kind in KINDS.values()}
 
@@ -184,9 +210,10 @@ def attach_segments_step(bench, stack):
 # ---- ends
 
 
-def _until_no_lease(daemon, seconds=10):
+def _until_no_lease(connection, seconds=10):
+    """From now, in ms; asked by one connection, so that no start of a program is in it."""
     begin = time.monotonic()
-    while daemon.ctl("ps")["leases"]:
+    while connection.ask("ps")["leases"]:
         if time.monotonic() - begin > seconds:
             raise Failure(f"the lease of a process that was killed is there after {seconds} s")
     return (time.monotonic() - begin) * 1e3
@@ -197,10 +224,13 @@ def consumer_killed_step(bench, stack):
     daemon = bench.daemon(stack)
     bench.load(daemon, "1gib")
     consumer = attached(bench, stack, daemon, "1gib")
-    if len(daemon.ctl("ps")["leases"]) != 1:
+    connection = wire.Connection(daemon.socket)
+    stack.callback(connection.close)
+    if len(connection.ask("ps")["leases"]) != 1:
         raise Failure("ps does not show the consumer's lease")
+    os.kill(consumer.pid, signal.SIGKILL)
+    bench.report.row("lease_ends_after_kill", _until_no_lease(connection))
     consumer.kill()
-    bench.report.row("lease_ends_after_kill", _until_no_lease(daemon))
     bench.unload(daemon, "1gib")
     bench.report.observe("GPU memory after a consumer was killed and the model unloaded", bench.comes_back(before))
 
@@ -292,8 +322,9 @@ def torch_step(bench, stack):
 def large_step(bench, stack):
     bench.remove("8gib")
     bench.make("30gib")
-    r = rates(bench, stack, "30gib", 1, 3)
+    r = warm(bench, stack, "30gib", 3)
     bench.load(r.daemon, "30gib")
     compare(bench, attached(bench, stack, r.daemon, "30gib"), "30gib", "30gib_ipc", SAMPLE)
     r.daemon.stop()
     times_by_size(bench, stack, "30gib")
+    Rates(bench, stack, "30gib").cold(1)
