@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seeds of tests/fuzz/corpus/{frame,message,manifest}. Run by hand when the protocol changes."""
+"""Writes the seeds of tests/fuzz/corpus/{frame,message,manifest,state,record,book}. Run by hand when one of these
+formats changes."""
 
 import os
 import struct
@@ -189,3 +190,79 @@ second("bytes-wrong", (2, 6, 14, 1, 2, 0, 16, 23))
 second("segment-outside", (2, 6, 14, 1, 2, 1, 16, 24))
 second("offset-outside", (2, 6, 14, 1, 2, 0, 41, 24))
 second("offset-wraps", (2, 6, 14, 1, 2, 0, 2**64 - 1, 24))
+
+# ---- state files: bodies; the target puts a head before them ----
+
+ORIGIN = {"uid": 1000, "gid": 100, "groups": [100, 27], "pattern": ""}
+MODEL = {"name": "org/name", "source": "/m/a", "generation": 3, "priority": 100, "keep_alive_ns": 0}
+MODEL |= {"drain_timeout_ns": 10**9, "pinned": True, "verified": False, "ranks": False}
+MODEL |= {"origin": ORIGIN, "devices": ["6c3b2f0e-0000-0000-0000-000000000001"]}
+
+
+def state(*models, **wrong):
+    return pack({"last_generation": 7, "models": list(models), **wrong})
+
+
+put("state", "empty", state())
+put("state", "one", state(MODEL))
+put("state", "two", state(MODEL, {**MODEL, "name": "b", "pinned": False, "devices": ["x", "y", "x"]}))
+put("state", "ranks", state({**MODEL, "ranks": True, "origin": {**ORIGIN, "pattern": "r{rank}"}}))
+put("state", "cut", state(MODEL)[:-9])
+put("state", "no-models", pack({"last_generation": 7}))
+put("state", "models-wrong", state(models=5))
+for field in MODEL:
+    put("state", "without-" + field, state({k: v for k, v in MODEL.items() if k != field}))
+put("state", "priority-large", state({**MODEL, "priority": 2**40}))
+put("state", "nobody", state({**MODEL, "origin": {**ORIGIN, "uid": 2**32 - 1}}))
+put("state", "groups-many", state({**MODEL, "origin": {**ORIGIN, "groups": [1] * 129}}))
+put("state", "devices-many", state({**MODEL, "devices": ["d%d" % i for i in range(65)]}))
+put("state", "devices-none", state({**MODEL, "devices": []}))
+put("state", "name-empty", state({**MODEL, "name": ""}))
+
+# ---- records: the manifest's size, the manifest, the details; the target puts a foot behind them ----
+
+DETAILS = {"id": 5, "number": 1, "name": "org/name", "source": "/m/a", "device": "6c3b", "identity": bytes(16)}
+DETAILS |= {"verified": True, "digest": bytes(16), "origin": ORIGIN, "bytes": 28, "tensors": 2, "load_ns": 10**6}
+DETAILS |= {"charged": 4096, "segments": [{"size": 64, "pages": 0}]}
+
+
+def record(table, **wrong):
+    return struct.pack("<H", len(table)) + table + pack({**DETAILS, **wrong})
+
+
+put("record", "two-tensors", record(manifest(**GOOD)))
+put("record", "empty", record(manifest([], [], b"", [], []), tensors=0, segments=[], identity=b""))
+put("record", "cut", record(manifest(**GOOD))[:-20])
+put("record", "another-number", record(manifest(**GOOD), number=2))
+put("record", "another-digest", record(manifest(**GOOD), digest=b"\1" * 16))
+put("record", "segment-differs", record(manifest(**GOOD), segments=[{"size": 65, "pages": 0}]))
+put("record", "segment-of-nothing", record(manifest(**GOOD), segments=[{"size": 0, "pages": 0}]))
+put("record", "segments-wrap", record(manifest(**GOOD), segments=[{"size": 2**64 - 1, "pages": 0}] * 2))
+put("record", "pages-unknown", record(manifest(**GOOD), segments=[{"size": 64, "pages": 99}]))
+put("record", "charged-too-little", record(manifest(**GOOD), charged=63))
+put("record", "name-long", record(manifest(**GOOD), name="n" * 1025))
+put("record", "device-long", record(manifest(**GOOD), device="d" * 64))
+put("record", "identity-short", record(manifest(**GOOD), identity=b"abc"))
+put("record", "manifest-huge", record(manifest(**GOOD, size=2**64 - 8)))
+for field in DETAILS:
+    rest = pack({k: v for k, v in DETAILS.items() if k != field})
+    put("record", "without-" + field, struct.pack("<H", 136) + manifest([], [], b"", [], []) + rest)
+
+# ---- books: how many names and leases the head tells of, and rows ----
+
+
+def name_row(model, text):
+    return struct.pack("<QQQII", model, 0, 0, 100, 1) + text.ljust(1032, b"\0")
+
+
+def lease_row(number, model):
+    return struct.pack("<QQQQII16sQ", number, model, 4, 5, 6, 7, bytes(range(16)), 0)
+
+
+put("book", "empty", b"\0\0")
+put("book", "rows", b"\x02\x02" + name_row(3, b"a") + name_row(4, b"b") + lease_row(9, 3) + lease_row(10, 4))
+put("book", "free-rows", b"\x03\x02" + name_row(0, b"") * 2 + name_row(4, b"b") + lease_row(0, 0) + lease_row(10, 4))
+put("book", "no-text", b"\x01\x00" + name_row(3, b""))
+put("book", "no-end", b"\x01\x00" + name_row(3, b"n" * 1032))
+put("book", "lease-of-none", b"\x00\x01" + lease_row(9, 0))
+put("book", "rows-missing", b"\xff\xff" + name_row(3, b"a"))
