@@ -315,12 +315,13 @@ static const char *given(const char *text)
 static char *stored_token(void)
 {
         const char *path = given(getenv("HF_TOKEN_PATH")), *home = given(getenv("HF_HOME"));
-        const char *user = given(getenv("HOME"));
+        const char *cache = given(getenv("XDG_CACHE_HOME")), *user = given(getenv("HOME"));
         char *setting = NULL;
-        int n = path != NULL   ? asprintf(&setting, FILE_SETTING "%s", path)
-                : home != NULL ? asprintf(&setting, FILE_SETTING "%s/token", home)
-                : user != NULL ? asprintf(&setting, FILE_SETTING "%s/.cache/huggingface/token", user)
-                               : -1;
+        int n = path != NULL    ? asprintf(&setting, FILE_SETTING "%s", path)
+                : home != NULL  ? asprintf(&setting, FILE_SETTING "%s/token", home)
+                : cache != NULL ? asprintf(&setting, FILE_SETTING "%s/huggingface/token", cache)
+                : user != NULL  ? asprintf(&setting, FILE_SETTING "%s/.cache/huggingface/token", user)
+                                : -1;
         return n < 0 ? NULL : setting;
 }
 

@@ -285,6 +285,37 @@ START_TEST(a_token_that_expires_and_is_not_replaced)
 }
 END_TEST
 
+/* The first that is set counts; what it names holds the token, and nothing else does. */
+static const struct {
+        const char *variable, *value, *token;
+} stored[] = {
+        {"HF_TOKEN_PATH", "a-token", "a-token"},
+        {"HF_HOME", "hf", "hf/token"},
+        {"XDG_CACHE_HOME", "cache", "cache/huggingface/token"},
+        {"HOME", "home", "home/.cache/huggingface/token"},
+};
+
+START_TEST(a_token_that_a_login_has_stored)
+{
+        struct daemon d;
+        char *path = suite_path("%s", stored[_i].token), *slash = strrchr(path, '/');
+
+        must(system(format_text("mkdir -p '%.*s'", (int)(slash - path), path)));
+        file_write(path, "hf_thetoken\n", 12);
+        unsetenv("HF_TOKEN");
+        for (size_t i = 0; i < sizeof(stored) / sizeof(stored[0]); i++)
+                unsetenv(stored[i].variable);
+        for (size_t i = (size_t)_i; i < sizeof(stored) / sizeof(stored[0]); i++)
+                setenv(stored[i].variable, suite_path("%s%s", stored[i].value, i == (size_t)_i ? "" : "-not"), 1);
+        daemon_start_simple(&d, suite_path("stored-%d", _i), suite_folder(), "64MiB");
+        streamer_client *c = client_open(&d);
+        client_load(c, "hf://org/tiny", NULL);
+        client_equals(c, "org/tiny", whole);
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+END_TEST
+
 /* Last. The endpoints live in another process than the tests: they leave a file. */
 START_TEST(the_token_went_to_the_hub_alone)
 {
@@ -310,6 +341,7 @@ int main(void)
         LOOP(tests, what_names_no_model, bad_sources);
         tcase_add_test(tests, a_token_that_expires_in_mid_load);
         tcase_add_test(tests, a_token_that_expires_and_is_not_replaced);
+        LOOP(tests, a_token_that_a_login_has_stored, stored);
         tcase_add_test(tests, the_token_went_to_the_hub_alone);
         return suite_run();
 }
