@@ -26,15 +26,15 @@ static struct model *model;
 
 static inline const char *write_config(void)
 {
-        const char *text =
-                format_text("io: {block_size: 1MiB, concurrency: 8}\n"
-                            "http:\n"
-                            "  ca: %s\n  stall: %s\n  backoff: 5ms\n  retry_after: 300ms\n  tries: 4\n  patience: 0s\n"
-                            "  connect_timeout: 2s\n  redirects: 3\n  threads: 2\n"
-                            "  hosts:\n"
-                            "    - {host: localhost, token: the-token-of-localhost}\n"
-                            "    - {host: '127.0.0.2', user: me, password: the-password}\n",
-                            web.ca, suite_short() ? "3s" : "1500ms");
+        const char *text = format_text("io: {block_size: 1MiB, concurrency: 8}\n"
+                                       "http:\n"
+                                       "  ca: %s\n  stall: %s\n  backoff: 5ms\n  retry_after: 300ms\n  tries: 4\n  "
+                                       "patience: 0s\n  allow_plain: [basic.localhost]\n"
+                                       "  connect_timeout: 2s\n  redirects: 3\n  threads: 2\n"
+                                       "  hosts:\n"
+                                       "    - {host: localhost, token: the-token-of-localhost}\n"
+                                       "    - {host: basic.localhost, user: me, password: the-password}\n",
+                                       web.ca, suite_short() ? "3s" : "1500ms");
         char *path = suite_path("http.yaml");
         file_write(path, text, strlen(text));
         return path;

@@ -305,6 +305,15 @@ START_TEST(credentials_go_to_their_host_and_no_other)
 }
 END_TEST
 
+START_TEST(user_and_password_go_to_their_host_and_no_other)
+{
+        serves(format_text("http://basic.localhost:%u/m.safetensors", proxy.port));
+        ck_assert_str_eq(proxy.last_authorization, "Basic bWU6dGhlLXBhc3N3b3Jk");
+        serves(through("/m.safetensors"));
+        ck_assert_str_eq(proxy.last_authorization, "");
+}
+END_TEST
+
 START_TEST(a_redirect_takes_no_credentials_along)
 {
         struct proxy first;
@@ -321,6 +330,7 @@ END_TEST
 START_TEST(no_secret_in_a_log)
 {
         refuses(format_text("http://localhost:%u/nothing.safetensors", proxy.port), STREAMER_ENOENT, "404");
+        refuses(format_text("http://basic.localhost:%u/nothing.safetensors", proxy.port), STREAMER_ENOENT, "404");
         ck_assert_ptr_null(strstr(log_text(), "the-token-of-localhost"));
         ck_assert_ptr_null(strstr(log_text(), "the-password"));
 }
@@ -361,6 +371,7 @@ int main(void)
         tcase_add_test(t, a_loop_of_redirects_ends);
         tcase_add_test(t, no_redirect_leads_to_plain_http_elsewhere);
         tcase_add_test(t, credentials_go_to_their_host_and_no_other);
+        tcase_add_test(t, user_and_password_go_to_their_host_and_no_other);
         tcase_add_test(t, a_redirect_takes_no_credentials_along);
         tcase_add_test(t, no_secret_in_a_log);
         return suite_run();

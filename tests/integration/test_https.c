@@ -234,6 +234,32 @@ START_TEST(a_server_that_is_not_there_is_told_of_soon)
 }
 END_TEST
 
+/* ---- redirects ---- */
+
+static void redirect(const char *to)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_REDIRECT, .what = PROXY_ALL, .text = to});
+}
+
+/* To loopback, too, where plain http may be asked for itself. */
+START_TEST(no_redirect_leads_from_https_to_http)
+{
+        uint64_t sent = nginx_sent(&web);
+        redirect(format_text("http://127.0.0.1:%u/m.safetensors", web.http));
+        client_load_fails(client, at(whole, "/m.safetensors"), "m", STREAMER_EFAILED,
+                          "a redirect from https to plain http is refused: http://127.0.0.1:");
+        client_unload(client, "m");
+        ck_assert_uint_eq(nginx_sent(&web), sent);
+}
+END_TEST
+
+START_TEST(a_redirect_leads_from_https_to_https)
+{
+        redirect(format_text("https://127.0.0.1:%u/m.safetensors", web.https));
+        serves(at(whole, "/elsewhere.safetensors"), model);
+}
+END_TEST
+
 /* ---- faults that pass ---- */
 
 static const struct {
@@ -286,6 +312,8 @@ int main(void)
         tcase_add_test(t, a_load_is_cancelled_under_way);
         tcase_add_test(t, sigterm_under_way);
         tcase_add_test(t, a_server_that_closes_what_is_kept);
+        tcase_add_test(t, no_redirect_leads_from_https_to_http);
+        tcase_add_test(t, a_redirect_leads_from_https_to_https);
         tcase_add_test(t, a_server_that_is_started_anew);
         tcase_add_test(t, a_server_that_is_not_there_is_told_of_soon);
         LOOP(t, what_passes_costs_no_byte, passing);
