@@ -115,7 +115,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
                 return NULL;
         g->resident = resident;
         g->device = device;
-        g->loaded_by = owner;
+        g->loaded_by = g->last_owner = owner;
         g->manifest.fd = g->arrival.fd = -1;
         g->pins = 1;
         g->started_ns = now_ns();
@@ -259,6 +259,7 @@ static void remove_name(struct generation *generation, const char *name)
                 if (strcmp(n->text, name) != 0)
                         continue;
                 char *last = strdup(n->text);
+                generation->last_owner = n->owner;
                 if (last != NULL) {
                         free(generation->last_name);
                         generation->last_name = last;

@@ -75,7 +75,7 @@ struct generation {
         bool lost_name;  /* in a change: that one was taken away, and others are left */
         char *source;    /* canonical */
         struct source_identity identity;
-        uid_t loaded_by;
+        uid_t loaded_by, last_owner; /* last_owner: of last_name */
         struct origin origin;
         struct user_charge user_charge;  /* its bytes, to who loaded it */
         struct user_charge model_charge; /* that it is there */

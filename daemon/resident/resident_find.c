@@ -47,7 +47,7 @@ bool generation_has_name(const struct generation *generation, const char *name)
 uid_t generation_owner(const struct generation *generation)
 {
         if (list_empty(&generation->names))
-                return generation->loaded_by;
+                return generation->last_owner;
         return container_of(generation->names.next, struct model_name, link)->owner;
 }
 

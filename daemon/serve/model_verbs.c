@@ -4,6 +4,7 @@
  */
 #include "daemon/serve/session.h"
 
+#include "daemon/serve/access.h"
 #include "daemon/serve/reply.h"
 #include "daemon/serve/status.h"
 
@@ -256,17 +257,42 @@ static int unload_check(struct resident *resident, const struct req_unload *req,
                          leases, leases == 1 ? "" : "s");
 }
 
+static bool is_on(const struct generation *g, const char *device)
+{
+        return device == NULL || strcmp(g->device->name, device) == 0 || strcmp(g->device->uuid, device) == 0;
+}
+
 bool session_unloaded(const struct resident *resident, const struct req_unload *req, uint64_t number)
 {
         list_each (pos, &resident->generations) {
                 const struct generation *g = container_of(pos, struct generation, link);
                 if (list_empty(&g->names) && g->number <= number && g->n_leases == 0 &&
-                    strcmp(g->last_name, req->model) == 0 &&
-                    (req->device == NULL || strcmp(g->device->name, req->device) == 0 ||
-                     strcmp(g->device->uuid, req->device) == 0))
+                    strcmp(g->last_name, req->model) == 0 && is_on(g, req->device))
                         return false;
         }
         return true;
+}
+
+/* What lost the name before, drained or replaced, and is held still: force takes it from its holders, too, and a
+ * time to drain counts for it. Its own user may, or an admin. 0 where there is none; else the newest's number. */
+static uint64_t unload_draining(struct session *session, const struct req_unload *req)
+{
+        struct role_grant grant;
+        uint64_t number = 0;
+        access_grant(session->server, session->conn, &grant);
+        list_each (pos, &session->server->resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                bool mine = grant.role >= ROLE_ADMIN || generation_owner(g) == session->conn->caller.uid;
+                if (g->state != GENERATION_DRAINING || g->n_leases == 0 || g->quarantined || !mine ||
+                    strcmp(g->last_name, req->model) != 0 || !is_on(g, req->device))
+                        continue;
+                number = g->number;
+                if (req->force)
+                        generation_revoke(g);
+                else
+                        g->drained_by_ns = now_ns() + req->drain_timeout_ms * MS;
+        }
+        return number;
 }
 
 static void unload_one(struct session *session, struct generation *g, const struct req_unload *req)
@@ -290,10 +316,18 @@ void session_unload(struct session *session, struct request *request)
         struct group group;
         struct error error = {0};
         int r = unload_check(resident, req, &group, &error);
+        uint64_t draining = 0;
+        if ((r == 0 || r == STREAMER_ENOENT) && (req->force || req->drain_timeout_ms > 0))
+                draining = unload_draining(session, req);
         bool wanted = (r == 0 || r == STREAMER_ENOENT) && wanted_forget(session->server, req->model, req->device);
         if (wanted && r < 0) {
                 sessions_answer_soon(session->server);
                 session_reply_state(session, request->id, req->model, "gone", 0);
+                request_deinit(request);
+                return;
+        }
+        if (r == STREAMER_ENOENT && draining > 0) {
+                session_reply_state(session, request->id, req->model, "draining", draining);
                 request_deinit(request);
                 return;
         }

@@ -65,6 +65,38 @@ START_TEST(ps_names_who_holds_what_was_taken)
 }
 END_TEST
 
+START_TEST(what_drains_already_is_taken_by_force)
+{
+        streamer_client *holder = client_open(&stage);
+        struct model *a = load("a");
+        streamer_lease *lease = client_attach(holder, "a");
+        client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_DRAIN), "unload");
+        client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), "unload");
+        ck_assert(eventually(is_revoked, lease, 10000));
+        ck_assert_int_eq(streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), STREAMER_ENOENT);
+        lease_equals(lease, a);
+        streamer_detach(lease);
+        ck_assert(eventually(is_gone, "a", 5000));
+        streamer_close(holder);
+}
+END_TEST
+
+START_TEST(what_was_replaced_is_taken_by_force_with_what_serves)
+{
+        const char *path;
+        streamer_client *holder = client_open(&stage);
+        load("a");
+        streamer_lease *lease = client_attach(holder, "a");
+        model_of("b", &path);
+        client_load(client, path, "a");
+        client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), "unload");
+        ck_assert(eventually(is_revoked, lease, 10000));
+        streamer_detach(lease);
+        ck_assert(eventually(is_gone, "a", 5000));
+        streamer_close(holder);
+}
+END_TEST
+
 START_TEST(what_drains_too_long_is_taken)
 {
         streamer_client *holder = client_open(&stage);
@@ -159,6 +191,8 @@ int main(void)
         tcase_add_checked_fixture(force, connect_client, check_stage);
         tcase_add_test(force, force_tells_the_client_and_leaves_its_memory_as_it_was);
         tcase_add_test(force, ps_names_who_holds_what_was_taken);
+        tcase_add_test(force, what_drains_already_is_taken_by_force);
+        tcase_add_test(force, what_was_replaced_is_taken_by_force_with_what_serves);
         tcase_add_test(force, what_drains_too_long_is_taken);
         tcase_add_test(force, what_is_replaced_is_taken_when_its_time_is_over);
         tcase_add_test(force, without_force_a_leased_model_stays);
