@@ -4,16 +4,15 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct role_caller role_caller_of(const struct server *server, const struct conn *conn)
+static struct role_caller role_caller_of(const struct server *server, const struct caller *caller)
 {
-        return (struct role_caller){.caller = &conn->caller,
-                                    .own = conn->caller.uid == 0 || conn->caller.uid == geteuid(),
-                                    .group = server->socket_gid};
+        return (struct role_caller){
+                .caller = caller, .own = caller->uid == 0 || caller->uid == geteuid(), .group = server->socket_gid};
 }
 
 void access_grant(const struct server *server, const struct conn *conn, struct role_grant *grant)
 {
-        const struct role_caller who = role_caller_of(server, conn);
+        const struct role_caller who = role_caller_of(server, &conn->caller);
         role_find(server->roles, &who, grant);
 }
 
@@ -21,7 +20,7 @@ void access_grant(const struct server *server, const struct conn *conn, struct r
 
 int access_check(const struct server *server, const struct conn *conn, enum verb verb, struct error *error)
 {
-        const struct role_caller who = role_caller_of(server, conn);
+        const struct role_caller who = role_caller_of(server, &conn->caller);
         struct role_grant grant;
         role_find(server->roles, &who, &grant);
         return role_check(&grant, &who, verb, error);
@@ -91,6 +90,26 @@ int access_check_load(const struct server *server, const struct conn *conn, stru
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         r = check_name(server, conn, &grant, canonical, name, error);
         return r < 0 ? r : check_keeping(server, conn, &grant, request, name, error);
+}
+
+int access_check_again(struct server *server, struct load_request *request, struct user_limits *limits,
+                       struct error *error)
+{
+        cleanup_free char *canonical = NULL;
+        const struct role_caller who = role_caller_of(server, request->caller);
+        struct role_grant grant;
+        role_find(server->roles, &who, &grant);
+        for (size_t i = 0; i < USER_SLOT_COUNT; i++)
+                limits->max[i] = UINT64_MAX;
+        snprintf(limits->rule, sizeof(limits->rule), "%s", grant.text);
+        request->roots = grant.rule != NULL ? grant.rule->opened : NULL;
+        request->users = &server->users;
+        request->limits = limits;
+        /* Without rules it is the socket that keeps people out, and nobody asks at it now. */
+        int r = server->roles->given ? role_check(&grant, &who, VERB_load, error) : 0;
+        if (r == 0)
+                r = source_canonical(request->source, &canonical, error);
+        return r < 0 ? r : role_check_source(&grant, canonical, error);
 }
 
 /* The model that a request would change; NULL: none. */
@@ -163,7 +182,7 @@ void access_limits(const struct server *server, const struct conn *conn, struct 
 {
         struct role_grant grant;
         access_grant(server, conn, &grant);
-        bool own = role_caller_of(server, conn).own;
+        bool own = role_caller_of(server, &conn->caller).own;
         snprintf(limits->rule, sizeof(limits->rule), "%s", grant.rule != NULL ? grant.text : "limits");
         for (size_t i = 0; i < USER_SLOT_COUNT; i++) {
                 uint64_t usual = server->limits.per_uid[i], max = grant.rule != NULL ? grant.rule->max[i] : 0;

@@ -18,6 +18,10 @@ int access_check(const struct server *server, const struct conn *conn, enum verb
  * whether the caller is an admin. */
 int access_check_load(const struct server *server, const struct conn *conn, struct load_request *request,
                       struct error *error);
+/* As access_check_load, for a model that its user had pinned in an earlier run: the rules of now decide where
+ * it may come from, and no limit whether there is room for it. */
+int access_check_again(struct server *server, struct load_request *request, struct user_limits *limits,
+                       struct error *error);
 /* A model is changed by who loaded it, or by an admin: STREAMER_EPERM for a request that would. */
 int access_check_model(const struct server *server, const struct conn *conn, const struct request *request,
                        struct error *error);

@@ -113,8 +113,10 @@ static void begin(struct again_model *m)
         const char *devices[STATE_DEVICES];
         const struct state_model *model = model_of(m);
         struct caller caller;
+        struct user_limits limits;
         struct error error = {0};
         struct load *load;
+        int r = 0;
         size_t n = missing(m, devices);
         if (n == 0) {
                 forget(m);
@@ -135,7 +137,10 @@ static void begin(struct again_model *m)
                                        .priority = model->priority,
                                        .caller = &caller,
                                        .owner = &model->owner};
-        int r = loads_begin(m->again->loads, &request, &load, &error);
+        if (m->again->allow != NULL)
+                r = m->again->allow(m->again, &request, &limits, &error);
+        if (r == 0)
+                r = loads_begin(m->again->loads, &request, &load, &error);
         if (r == STREAMER_ELIMIT) { /* others are under way: that is no failure of its own */
                 m->due_ns = now_ns() + SECOND;
                 return;

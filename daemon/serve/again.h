@@ -22,6 +22,10 @@ struct again {
         struct state state; /* what was read; models leave it when they are settled */
         struct again_model **models;
         size_t n;
+        /* Which roots it is opened below, and whom it is charged to: in the request; or that its user may
+         * not load it any more. NULL: anybody may anything. */
+        int (*allow)(struct again *again, struct load_request *request, struct user_limits *limits,
+                     struct error *error);
         void (*changed)(struct again *again); /* something has become of one that no generation tells of; or NULL */
 };
 

@@ -3,6 +3,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/prompt.h"
+#include "daemon/serve/access.h"
 #include "daemon/serve/report.h"
 #include "daemon/serve/session.h"
 
@@ -306,10 +307,17 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         return r < 0 ? r : start_handles(server, error);
 }
 
+static int on_again_allow(struct again *again, struct load_request *request, struct user_limits *limits,
+                          struct error *error)
+{
+        return access_check_again(container_of(again, struct server, again), request, limits, error);
+}
+
 void server_load_again(struct server *server, const char *folder)
 {
         again_init(&server->again, server->loads, server->resident, folder);
         server->again.changed = on_again_changed;
+        server->again.allow = on_again_allow;
 }
 
 void server_close(struct server *server)

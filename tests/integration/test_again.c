@@ -65,6 +65,7 @@ static struct state_model *knew(const char *name, const char *file, bool pinned,
 
         ck_assert_int_eq(origin_init(&m->origin, uid, uid, NULL, 0, NULL), 0);
         ck_assert_int_eq(state_add_device(m, host), 0);
+        m->owner = uid;
         m->pinned = pinned;
         m->priority = PROTO_PRIORITY_DEFAULT;
         return m;
@@ -220,6 +221,39 @@ START_TEST(files_are_opened_for_whom_the_model_was_loaded)
         daemon_start(&d, own_flags());
         ck_assert(log_says("foreign: was pinned, and is tried again"));
         ck_assert(log_says("ermission denied"));
+}
+END_TEST
+
+static void start_with_rule(const char *root)
+{
+        char *text = format_text("devices:\n  - host=64MiB\nroots: [%s]\nstate: %s\naccess:\n  roles:\n"
+                                 "    - {role: load, users: %d, roots: [%s], bytes: 1MiB}\n",
+                                 suite_path("root"), suite_path("state"), NOBODY, root);
+        char *config = suite_path("rules.yaml");
+        file_write(config, text, strlen(text));
+        daemon_start(&d, (const char *const[]){"--config", config, NULL});
+}
+
+START_TEST(a_rule_of_now_decides_where_it_may_come_from)
+{
+        if (getuid() != 0)
+                SKIP("needs root, to open files as another user");
+        must(chmod(suite_folder(), 0755));
+        mkdir(suite_path("root/theirs"), 0755);
+        model_write(model, suite_path("root/theirs/in.safetensors"));
+        must(symlink("../m.safetensors", suite_path("root/theirs/out.safetensors")));
+        knew("m", "m.safetensors", true, NOBODY);
+        knew("in", "theirs/in.safetensors", true, NOBODY);
+        knew("out", "theirs/out.safetensors", true, NOBODY);
+        write_state();
+        start_with_rule(suite_path("root/theirs"));
+        ck_assert(log_says("m: was pinned, and is tried again in 1 s: "));
+        ck_assert(log_says("below none of its roots (access.roles[0], "));
+        ck_assert(log_says("out: was pinned, and is tried again in 1 s: outside the roots"));
+        streamer_client *c = client_open(&d);
+        wait_ready(c, "in");
+        client_equals(c, "in", model);
+        streamer_close(c);
 }
 END_TEST
 
@@ -379,6 +413,7 @@ int main(void)
         tcase_add_test(pinned, more_than_may_load_at_once_are_loaded_in_turn);
         tcase_add_test(pinned, one_that_cannot_be_loaded_is_tried_again);
         tcase_add_test(pinned, files_are_opened_for_whom_the_model_was_loaded);
+        tcase_add_test(pinned, a_rule_of_now_decides_where_it_may_come_from);
         TCase *file = suite_group("file", NULL, NULL, 60);
         tcase_add_checked_fixture(file, begin, end);
         tcase_add_test(file, a_damaged_state_is_set_aside_and_stops_nothing);
