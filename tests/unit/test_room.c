@@ -339,7 +339,7 @@ START_TEST(any_number_of_small_ones_gives_way_to_a_large_one)
                 char name[32];
                 snprintf(name, sizeof(name), "small %d", i);
                 struct error error = {0};
-                struct generation *g = generation_new(&resident, name, "/models/x", devices[0]);
+                struct generation *g = generation_new(&resident, name, "/models/x", devices[0], 0);
                 generation_assign_number(g);
                 ck_assert_int_eq(generation_charge(g, 32 * KiB, &error), 0);
                 generation_ready(g);
