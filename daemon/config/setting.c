@@ -305,8 +305,8 @@ static bool is_index(const char *text)
 static int check_device(const char *name, char why[SETTING_WHY])
 {
         bool cuda = strncmp(name, "cuda:", 5) == 0;
-        if (strcmp(name, "host") == 0 || (cuda && is_index(name + 5)) || strncmp(name, "cuda:GPU-", 9) == 0 ||
-            strcmp(name, "cuda:all") == 0)
+        bool by_uuid = strncmp(name, "cuda:GPU-", 9) == 0 || strncmp(name, "cuda:MIG-", 9) == 0;
+        if (strcmp(name, "host") == 0 || (cuda && is_index(name + 5)) || by_uuid || strcmp(name, "cuda:all") == 0)
                 return 0;
         return setting_wrong(why, "'%.60s' is no device (host, cuda:N, cuda:GPU-UUID, cuda:all)", name);
 }

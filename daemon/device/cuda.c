@@ -113,6 +113,14 @@ static int uuid_of(const struct cuda *cuda, int ordinal, char text[CUDA_UUID_TEX
         return 0;
 }
 
+/* nvidia-smi calls a MIG instance "MIG-" and its UUID; to CUDA it is a GPU like any other. */
+static bool is_named(const char *which, const char *uuid)
+{
+        const size_t prefix = strlen("GPU-");
+        bool by_uuid = strncasecmp(which, "GPU-", prefix) == 0 || strncasecmp(which, "MIG-", prefix) == 0;
+        return by_uuid && uuid[0] != '\0' && strcasecmp(which + prefix, uuid + prefix) == 0;
+}
+
 int cuda_find(const struct cuda *cuda, const char *name, int *ordinals, int n, struct error *error)
 {
         const char *which = name + strlen("cuda:");
@@ -121,7 +129,7 @@ int cuda_find(const struct cuda *cuda, const char *name, int *ordinals, int n, s
                 char uuid[CUDA_UUID_TEXT] = "", number[16];
                 uuid_of(cuda, i, uuid);
                 snprintf(number, sizeof(number), "%d", i);
-                if (strcmp(which, "all") == 0 || strcmp(which, number) == 0 || strcasecmp(which, uuid) == 0)
+                if (strcmp(which, "all") == 0 || strcmp(which, number) == 0 || is_named(which, uuid))
                         ordinals[found++] = i;
         }
         if (found == 0)

@@ -25,7 +25,7 @@ struct cuda *cuda_free(struct cuda *cuda); /* after its devices */
 /* The ring, to be pinned when a device first needs it: before any load. */
 void cuda_set_ring(struct cuda *cuda, void *base, uint64_t bytes);
 
-/* Devices that a name stands for: "cuda:N", "cuda:GPU-<uuid>" (one), "cuda:all". Ordinals into
+/* Devices that a name stands for: "cuda:N", "cuda:GPU-<uuid>" or "cuda:MIG-<uuid>" (one), "cuda:all". Ordinals into
  * *ordinals (n at most); the number of them, or a STREAMER_E*. */
 int cuda_find(const struct cuda *cuda, const char *name, int *ordinals, int n, struct error *error);
 

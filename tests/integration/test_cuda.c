@@ -222,6 +222,62 @@ START_TEST(memory_stays_until_a_killed_consumer_is_gone)
 }
 END_TEST
 
+/* ---- names and budgets ---- */
+
+#define UUID "fa4eda00-5eed-4000-8000-0000000000"
+
+/* Two GPUs of 64 MiB; budgets in MiB, 0 where it is none of the daemon's. */
+static const struct {
+        const char *devices[3];
+        uint64_t budget[2];
+} names[] = {
+        {{"'cuda:GPU-" UUID "01', budget: 50%"}, {0, 32}},
+        {{"'cuda:GPU-" UUID "00', budget: 25%", "'cuda:1', budget: 16MiB"}, {16, 16}},
+        {{"'cuda:MIG-" UUID "01', budget: 25%"}, {0, 16}}, /* as nvidia-smi calls it */
+        {{"'cuda:all', budget: 75%"}, {48, 48}},
+};
+
+static uint64_t budget_of(const json_t *configured, unsigned gpu)
+{
+        char *name = format_text("cuda:%u", gpu);
+        for (size_t i = 0; i < json_array_size(configured); i++) {
+                const json_t *d = json_array_get(configured, i);
+                if (strcmp(json_string_value(json_object_get(d, "device")), name) == 0)
+                        return (uint64_t)json_integer_value(json_object_get(d, "budget"));
+        }
+        return 0;
+}
+
+START_TEST(a_gpu_goes_by_its_number_its_uuid_or_with_all_and_has_its_part)
+{
+        struct gpus two = {.n = 2, .mib = 64};
+        memcpy(two.devices, names[_i].devices, sizeof(names[_i].devices));
+        gpus = gpus_start(&two);
+        client = client_open(&stage);
+        json_t *status = client_call(client, "status", NULL);
+        for (unsigned gpu = 0; gpu < 2; gpu++) {
+                uint64_t budget = budget_of(json_object_get(status, "devices"), gpu);
+                ck_assert_uint_le(budget, names[_i].budget[gpu] << 20);
+                ck_assert_uint_ge(budget + 100, names[_i].budget[gpu] << 20); /* a percent is whole bytes */
+        }
+        json_decref(status);
+        end();
+}
+END_TEST
+
+START_TEST(a_gpu_by_two_names_is_configured_twice)
+{
+        static const struct gpus one = {.n = 1, .mib = 64, .devices = {"'cuda:0', budget: 16MiB"}};
+        gpus = gpus_start(&one);
+        ck_assert_int_eq(daemon_stop(&stage), 0);
+        const char *config = suite_path("gpus-%d.yaml", (int)getpid()), *uuid = "cuda:GPU-" UUID "00=16MiB";
+        ck_assert_int_eq(daemon_run(&stage, (const char *const[]){"--config", config, "--root", suite_folder(),
+                                                                  "--device", "cuda:0=16MiB", "--device", uuid, NULL}),
+                         1);
+        ck_assert(log_will_say(stage.log, "device cuda:0 is configured twice"));
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("GPUs");
@@ -236,5 +292,8 @@ int main(void)
         tcase_add_test(group, a_context_that_cannot_be_made_is_made_for_the_next_load);
         tcase_add_test(group, a_process_that_attaches_twice_opens_a_segment_once);
         tcase_add_loop_test(group, memory_stays_until_a_killed_consumer_is_gone, 0, 2);
+        TCase *by_name = suite_group("names", NULL, NULL, 60);
+        LOOP(by_name, a_gpu_goes_by_its_number_its_uuid_or_with_all_and_has_its_part, names);
+        tcase_add_test(by_name, a_gpu_by_two_names_is_configured_twice);
         return suite_run();
 }

@@ -56,11 +56,9 @@ static bool may_be_skipped(const char *step)
 
 static void check_steps(const json_t *steps)
 {
-        size_t i;
-        const json_t *step;
         ck_assert_uint_ge(json_array_size(steps), 18);
-        json_array_foreach(steps, i, step)
-        {
+        for (size_t i = 0; i < json_array_size(steps); i++) {
+                const json_t *step = json_array_get(steps, i);
                 const char *name = text_of(step, "name"), *outcome = text_of(step, "outcome");
                 bool skipped = strcmp(outcome, "skipped") == 0 && may_be_skipped(name);
                 ck_assert_msg(skipped || strcmp(outcome, "ok") == 0, "%s: %s: %s", name, outcome,
@@ -70,10 +68,9 @@ static void check_steps(const json_t *steps)
 
 static void check_rows(const json_t *rows)
 {
-        size_t i, measured = 0;
-        const json_t *row;
-        json_array_foreach(rows, i, row)
-        {
+        size_t measured = 0;
+        for (size_t i = 0; i < json_array_size(rows); i++) {
+                const json_t *row = json_array_get(rows, i);
                 bool has = json_is_number(json_object_get(row, "value"));
                 ck_assert_msg(has || *text_of(row, "why") != '\0', "%s: neither a value nor why", text_of(row, "name"));
                 if (has && strncmp(text_of(row, "name"), "tensors_differ", 14) == 0)
