@@ -95,7 +95,8 @@ static int make_reader(struct daemon *d, struct error *error)
         if (r < 0)
                 return r;
         if (d->devices.cuda != NULL)
-                cuda_set_ring(d->devices.cuda, d->reader.staging.base, d->reader.staging.bytes);
+                cuda_set_ring(d->devices.cuda, d->reader.staging.base, d->reader.staging.bytes,
+                              &d->reader.staging.pinned);
         log_info("ring: %u slots of %" PRIu64 " bytes on %s pages, %u reader threads%s%s", d->reader.staging.n_slots,
                  opts.block_size, page_kind_name(d->reader.staging.pages), d->reader.engines[READ_PREAD].base,
                  opts.numa.nodes != 0 ? ", " : "", numa_text(&opts.numa, numa, sizeof(numa)));

@@ -113,7 +113,10 @@ static void check_memlock(struct doctor *d)
         human_size(ring, bytes);
         if (!doctor_has_cuda(d))
                 return;
-        if (!has(m, "memlock"))
+        if (strcmp(json_str(json_object_get(d->facts, "ring"), "pinned"), "refused") == 0)
+                doctor_add(d, FINDING_WARN, "memlock", "LimitMEMLOCK=infinity (ulimit -l unlimited); the daemon's log",
+                           "the ring of %s could not be pinned: copies to GPUs are slower", ring);
+        else if (!has(m, "memlock"))
                 doctor_add(d, FINDING_OK, "memlock", NULL, "locked memory is not limited");
         else if (json_u64(m, "memlock") >= bytes || json_u64(d->facts, "uid") == 0)
                 doctor_add(d, FINDING_OK, "memlock", NULL, "%s may be locked, the ring has %s", limit, ring);

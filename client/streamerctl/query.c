@@ -312,8 +312,10 @@ int verb_status(struct ctl *ctl)
         const json_t *ring = json_object_get(reply, "ring");
         printf("streamerd %s, protocol %" PRIu64 ", up %s\n", json_str(reply, "version"), json_u64(reply, "protocol"),
                human_time(up, json_u64(reply, "uptime_ns")));
-        printf("staging ring %s, pages: %s, %" PRIu64 " threads%s%s\n\n",
-               human_size(ring_size, json_u64(ring, "bytes")), json_str(ring, "page_kind"), json_u64(ring, "threads"),
+        bool refused = strcmp(json_str(ring, "pinned"), "refused") == 0;
+        printf("staging ring %s, pages: %s%s, %" PRIu64 " threads%s%s\n\n",
+               human_size(ring_size, json_u64(ring, "bytes")), json_str(ring, "page_kind"),
+               refused ? " (could not be pinned)" : "", json_u64(ring, "threads"),
                json_str(ring, "numa")[0] ? ", " : "", json_str(ring, "numa"));
         print_rows(json_object_get(reply, "devices"), COLUMNS(device_columns), false, NULL);
         if (json_array_size(json_object_get(reply, "loads")) == 0)

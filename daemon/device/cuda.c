@@ -97,8 +97,9 @@ struct cuda *cuda_free(struct cuda *cuda)
         return NULL;
 }
 
-void cuda_set_ring(struct cuda *cuda, void *base, uint64_t bytes)
+void cuda_set_ring(struct cuda *cuda, void *base, uint64_t bytes, unsigned *pinned)
 {
+        cuda->ring_pinned = pinned;
         cuda->ring = base;
         cuda->ring_bytes = bytes;
 }

@@ -22,8 +22,11 @@ struct cuda_opts {
 int cuda_new(struct cuda **cuda, const char *library, struct error *error);
 struct cuda *cuda_free(struct cuda *cuda); /* after its devices */
 
-/* The ring, to be pinned when a device first needs it: before any load. */
-void cuda_set_ring(struct cuda *cuda, void *base, uint64_t bytes);
+/* A ring that is not pinned is copied from all the same, through memory of the driver's own. */
+enum ring_pinned { RING_NOT_PINNED, RING_PINNED, RING_PIN_REFUSED };
+
+/* The ring, to be pinned when a device first needs it: before any load. *pinned is kept up to date (atomic). */
+void cuda_set_ring(struct cuda *cuda, void *base, uint64_t bytes, unsigned *pinned);
 
 /* Devices that a name stands for: "cuda:N", "cuda:GPU-<uuid>" or "cuda:MIG-<uuid>" (one), "cuda:all". Ordinals into
  * *ordinals (n at most); the number of them, or a STREAMER_E*. */

@@ -79,6 +79,7 @@ static void pin_ring(struct cuda_device *d)
         if (cuda->ring == NULL || cuda->pinned_by != NULL)
                 return;
         enum cuda_error e = cuda->api->cudaHostRegister(cuda->ring, cuda->ring_bytes, CUDA_HOST_REGISTER_PORTABLE);
+        __atomic_store_n(cuda->ring_pinned, e == CUDA_OK ? RING_PINNED : RING_PIN_REFUSED, __ATOMIC_RELAXED);
         if (e == CUDA_OK) {
                 cuda->pinned_by = d;
                 return;
@@ -94,6 +95,7 @@ static void reset(struct cuda_device *d)
         if (cuda->pinned_by == d) {
                 CUDA_GIVE_BACK(d, cudaHostUnregister, cuda->ring);
                 cuda->pinned_by = NULL;
+                __atomic_store_n(cuda->ring_pinned, RING_NOT_PINNED, __ATOMIC_RELAXED);
         }
         __atomic_add_fetch(&d->epoch, 1, __ATOMIC_RELEASE);
         CUDA_GIVE_BACK(d, cudaDeviceReset);

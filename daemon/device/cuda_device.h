@@ -25,6 +25,7 @@ struct cuda {
         struct cuda_api *api;
         void *ring;
         uint64_t ring_bytes;
+        unsigned *ring_pinned; /* enum ring_pinned, atomic */
         pthread_mutex_t mutex;
         struct cuda_device *pinned_by; /* whose context pins the ring; NULL: none yet */
         unsigned contexts;

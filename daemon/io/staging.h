@@ -20,6 +20,7 @@ struct staging {
         unsigned *free; /* a stack: the slot used last is the one still in a CPU's cache */
         enum page_kind pages;
         struct numa_choice numa; /* nodes that have a part of the slots each */
+        unsigned pinned;         /* atomic: enum ring_pinned, of who pins it */
 };
 
 /* At least one slot, whatever the limit says. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/status.h"
 
+#include "daemon/device/cuda.h"
 #include "daemon/resident/host_cache.h"
 #include "daemon/serve/reply.h"
 
@@ -76,13 +77,16 @@ static void write_loads(struct writer *w, const struct loads *loads)
 
 void status_ring(struct writer *w, struct reader *reader)
 {
+        static const char *const pinned[] = {
+                [RING_NOT_PINNED] = "no", [RING_PINNED] = "yes", [RING_PIN_REFUSED] = "refused"};
         char numa[256];
         writer_key(w, "ring");
         struct reader_usage usage;
         reader_usage(reader, &usage);
-        writer_map(w, 5);
+        writer_map(w, 6);
         writer_ku64(w, "bytes", reader->staging.bytes);
         writer_kstr(w, "page_kind", page_kind_name(reader->staging.pages));
+        writer_kstr(w, "pinned", pinned[__atomic_load_n(&reader->staging.pinned, __ATOMIC_RELAXED)]);
         writer_ku64(w, "threads", reader->engines[READ_PREAD].base);
         writer_ku64(w, "stuck", usage.stuck_threads);
         writer_kstr(w, "numa", numa_text(&reader->opts.numa, numa, sizeof(numa)));

@@ -3,6 +3,7 @@
  * How bytes come to a GPU, counted by a stand-in: in as few calls as the layout of the file allows, from
  * pinned memory, and once from storage to several GPUs.
  */
+#include "tests/lib/doctor.h"
 #include "tests/lib/gpus.h"
 #include "tests/lib/storage.h"
 #include "tests/lib/suite.h"
@@ -194,6 +195,28 @@ START_TEST(a_copy_back_that_fails_is_a_failure_to_verify)
 }
 END_TEST
 
+static void ring_is(const char *pinned)
+{
+        json_t *status = client_call(client, "status", NULL);
+        ck_assert_str_eq(json_string_value(json_object_get(json_object_get(status, "ring"), "pinned")), pinned);
+        json_decref(status);
+}
+
+START_TEST(a_ring_is_pinned_while_a_gpu_holds_something)
+{
+        struct model *m = small_model();
+        start(NULL, NULL);
+        ring_is("no");
+        load_and_compare(m, 1);
+        ring_is("yes");
+        client_unload(client, "m");
+        client_wait_used(client, 0);
+        ring_is("no");
+        model_free(m);
+        end();
+}
+END_TEST
+
 START_TEST(a_ring_that_cannot_be_pinned_is_tried_once_and_copied_from)
 {
         struct model *m = small_model();
@@ -204,6 +227,9 @@ START_TEST(a_ring_that_cannot_be_pinned_is_tried_once_and_copied_from)
         load_and_compare(m, 1);
         ck_assert_uint_eq(gpus->fail_seen, 1);
         ck_assert_uint_gt(gpus->pageable, 0);
+        ring_is("refused");
+        doctor_ask();
+        doctor_found("warn", "memlock", "could not be pinned");
         model_free(m);
         end();
 }
@@ -220,6 +246,7 @@ int main(void)
         tcase_add_test(group, storage_and_bus_work_at_once_where_one_block_is_read_at_a_time);
         tcase_add_test(group, verify_reads_back_through_the_ring);
         tcase_add_loop_test(group, a_copy_back_that_fails_is_a_failure_to_verify, 0, 2);
+        tcase_add_test(group, a_ring_is_pinned_while_a_gpu_holds_something);
         tcase_add_test(group, a_ring_that_cannot_be_pinned_is_tried_once_and_copied_from);
         return suite_run();
 }
