@@ -97,6 +97,11 @@ static int make_reader(struct daemon *d, struct error *error)
         if (d->devices.cuda != NULL)
                 cuda_set_ring(d->devices.cuda, d->reader.staging.base, d->reader.staging.bytes,
                               &d->reader.staging.pinned);
+        if (d->devices.cuda != NULL && opts.memory_limit < default_ring(d))
+                log_warn(
+                        "io.memory_limit: %u slots for %u reader threads, which want two each where they copy to GPUs: "
+                        "loads will be slower",
+                        d->reader.staging.n_slots, d->reader.engines[READ_PREAD].base);
         log_info("ring: %u slots of %" PRIu64 " bytes on %s pages, %u reader threads%s%s", d->reader.staging.n_slots,
                  opts.block_size, page_kind_name(d->reader.staging.pages), d->reader.engines[READ_PREAD].base,
                  opts.numa.nodes != 0 ? ", " : "", numa_text(&opts.numa, numa, sizeof(numa)));

@@ -170,6 +170,7 @@ START_TEST(verify_reads_back_through_the_ring)
 {
         struct model *m = model_mixed(41, 12 << 20);
         start_with("io: {block_size: 2MiB, memory_limit: 8MiB}\n", NULL, NULL);
+        ck_assert(log_will_say(stage.log, "io.memory_limit: 4 slots for 32 reader threads, which want two each"));
         load_and_compare(m, 1);
         uint32_t loaded = gpus->copies;
         for (size_t i = 0; i < 3; i++)
