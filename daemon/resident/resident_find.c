@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looking: which generation a name, a number or a set of files leads to, and who holds what. Nothing
- * here changes anything.
+ * Looking: which generation a name, a number or a set of files leads to. Nothing here
+ * changes anything.
  */
 #include "daemon/resident/resident.h"
 
-#include "daemon/resident/lease.h"
-
-#include <inttypes.h>
 #include <string.h>
 
 /* ---- devices ---- */
@@ -206,27 +203,4 @@ uint64_t generation_holders(const struct generation *generation)
 bool generation_pinned(const struct generation *generation)
 {
         return use_of(generation).pinned;
-}
-
-/* "name 1234 (ready, 2 leases by 1 process, pinned), ..." for the error of a load that does not fit. */
-void resident_holders(const struct resident *resident, const struct device *device, char *text, size_t size)
-{
-        size_t used = 0;
-        snprintf(text, size, "nothing resident");
-        list_each (pos, &resident->generations) {
-                const struct generation *g = container_of(pos, struct generation, link);
-                char leases[64] = "";
-                unsigned processes = leases_count_processes(g);
-                if (g->device != device || g->charged == 0)
-                        continue;
-                if (g->n_leases > 0)
-                        snprintf(leases, sizeof(leases), ", %u lease%s by %u process%s", g->n_leases,
-                                 g->n_leases == 1 ? "" : "s", processes, processes == 1 ? "" : "es");
-                int n = snprintf(text + used, size - used, "%s%s %" PRIu64 " (%s%s%s)", used > 0 ? ", " : "",
-                                 generation_name(g), g->charged, generation_state_name(g->state), leases,
-                                 g->pinned ? ", pinned" : "");
-                if (n < 0 || (size_t)n >= size - used)
-                        break;
-                used += (size_t)n;
-        }
 }

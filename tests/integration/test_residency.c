@@ -34,6 +34,17 @@ static bool is_queued(void *name)
         return queued;
 }
 
+static const char *own_comm(void)
+{
+        static char comm[32];
+        FILE *f = fopen("/proc/self/comm", "re");
+        if (f == NULL || fgets(comm, sizeof(comm), f) == NULL)
+                die("no name of its own");
+        fclose(f);
+        comm[strcspn(comm, "\n")] = '\0';
+        return comm;
+}
+
 /* ---- eviction ---- */
 
 START_TEST(the_least_recently_used_makes_room)
@@ -62,7 +73,9 @@ START_TEST(what_is_leased_or_pinned_stays_and_the_load_says_who_has_it)
         ck_assert(is_gone("c"));
         streamer_lease *second = client_attach(client, "d");
         model_of("e", &path);
-        client_load_fails(client, path, "e", STREAMER_ENOMEM, "(ready, 1 lease by 1 process)");
+        client_load_fails(client, path, "e", STREAMER_ENOMEM,
+                          format_text("(ready, 1 lease by 1 process: pid %d uid %u %s)", (int)getpid(),
+                                      (unsigned)getuid(), own_comm()));
         client_load_fails(client, path, "e", STREAMER_ENOMEM, "(ready, pinned)");
         lease_equals(second, d);
         streamer_detach(lease);

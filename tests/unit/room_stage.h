@@ -37,6 +37,8 @@ static struct ask asks[N_ASKS];
 static size_t n_asks;
 static unsigned turns;
 
+#define PID_OF_NOBODY (1 << 30) /* more than any can be */
+
 static int watch(struct process *process)
 {
         (void)process;
@@ -114,7 +116,7 @@ static struct generation *resident_model(const char *name, int device, uint64_t 
 
 static struct lease *lease_of(struct generation *g)
 {
-        struct process *process = leases_process_consume_fd(&leases, 100, 0, must(eventfd(0, EFD_CLOEXEC)));
+        struct process *process = leases_process_consume_fd(&leases, PID_OF_NOBODY, 0, must(eventfd(0, EFD_CLOEXEC)));
         return lease_new(&leases, process, g, NULL);
 }
 

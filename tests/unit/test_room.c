@@ -73,7 +73,8 @@ START_TEST(a_model_that_drains_is_not_on_its_way_back)
         struct generation *old = resident_model("old", 0, 8 * MiB);
         struct lease *lease = lease_of(old);
         generation_drop_name(old, "old");
-        refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_ENOMEM, "old 8388608 (draining, 1 lease by 1 process)");
+        refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_ENOMEM,
+                "old 8388608 (draining, 1 lease by 1 process: pid 1073741824 uid 0)");
         lease_end(&leases, lease);
         granted(asked(load_of("n", 0, 8 * MiB)));
 }
@@ -118,11 +119,12 @@ END_TEST
 
 START_TEST(leased_pinned_and_loading_models_stay)
 {
-        struct lease *lease = lease_of(resident_model("leased", 0, 3 * MiB));
         resident_model("pinned", 0, 3 * MiB)->pinned = true;
+        struct lease *lease = lease_of(resident_model("leased", 0, 3 * MiB));
         granted(asked(load_of("loading", 0, 3 * MiB)));
         refused(asked(load_of("m", 0, 2 * MiB)), STREAMER_ENOMEM,
-                "leased 3145728 (ready, 1 lease by 1 process), pinned 3145728 (ready, pinned), loading 3145728");
+                "(first: leased 3145728 (ready, 1 lease by 1 process: pid 1073741824 uid 0), "
+                "pinned 3145728 (ready, pinned), loading 3145728");
         ck_assert(stands("leased") && stands("pinned"));
         lease_end(&leases, lease);
         granted(asked(load_of("n", 0, 2 * MiB)));
@@ -152,7 +154,7 @@ START_TEST(nobody_is_evicted_where_it_would_not_suffice)
 {
         resident_model("a", 0, 4 * MiB);
         resident_model("pinned", 0, 4 * MiB)->pinned = true;
-        refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_ENOMEM, "a 4194304 (ready), pinned 4194304 (ready, pinned)");
+        refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_ENOMEM, "pinned 4194304 (ready, pinned), a 4194304 (ready)");
         ck_assert(stands("a"));
 }
 END_TEST
