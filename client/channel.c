@@ -135,6 +135,10 @@ static void flush(struct streamer_client *c)
                 ssize_t n = send(c->fd, c->out.data, c->out.size, MSG_DONTWAIT | MSG_NOSIGNAL);
                 if (n < 0 && errno == EINTR)
                         continue;
+                if (n < 0 && errno == EPIPE) {
+                        c->out.size = 0; /* why it was closed may stand before its end: whoever reads finds both */
+                        return;
+                }
                 if (n < 0) {
                         if (errno != EAGAIN && errno != EWOULDBLOCK)
                                 channel_die(c, STREAMER_EUNREACHABLE, "the daemon closed the connection");

@@ -10,7 +10,9 @@
 #include "client/lease.h"
 #include "client/op.h"
 #include "client/util.h"
+#include "proto/codes.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
 /* ---- descriptors ---- */
@@ -66,11 +68,33 @@ static void give_back(struct streamer_client *c, const msgpack_object *reply)
                 channel_post(c, &detach);
 }
 
+/* An error that answers no request, which have numbers from 1 on, is about the connection, and ends it. One
+ * that is too many is told so; any other may be made anew. */
+static bool refuses_connection(const msgpack_object *reply, uint64_t id)
+{
+        return id == 0 && object_str_eq(reply, "code", code_wire(STREAMER_ELIMIT));
+}
+
+static void take_refusal(struct streamer_client *c, const msgpack_object *reply)
+{
+        const char *text = "";
+        size_t text_len = 0;
+        char copy[512];
+        object_str(reply, "text", &text, &text_len);
+        snprintf(copy, sizeof(copy), "%.*s", (int)text_len, text);
+        channel_die(c, STREAMER_ELIMIT, copy);
+}
+
 static void take_reply(struct streamer_client *c, struct message *message, uint64_t id)
 {
         const msgpack_object *reply = &message->unpacked.data;
         struct call *call = call_of(c, id);
         uint64_t n = fds_of(reply);
+        if (call == NULL && refuses_connection(reply, id)) {
+                take_refusal(c, reply);
+                message_deinit(message);
+                return;
+        }
         if (n > c->n_fds) {
                 channel_die(c, STREAMER_EPROTO, "the daemon named descriptors that did not come");
                 message_deinit(message);

@@ -46,10 +46,10 @@ static int dial(const struct streamer_client *c, bool patient, int64_t deadline,
                 end = deadline;
         for (;;) {
                 int rc = channel_dial(c->path, ms_until(end), c->serial, fresh);
-                if (rc == 0 || (rc != STREAMER_EUNREACHABLE && rc != STREAMER_ETIMEOUT))
+                if (rc == 0 || (rc != STREAMER_EUNREACHABLE && rc != STREAMER_ETIMEOUT && rc != STREAMER_ELIMIT))
                         return rc;
                 if (!patient || now_ns() + pause >= end)
-                        return STREAMER_EUNREACHABLE;
+                        return rc == STREAMER_ELIMIT ? rc : STREAMER_EUNREACHABLE;
                 pause_for(pause);
                 pause = 2 * pause < PAUSE_MAX_NS ? 2 * pause : PAUSE_MAX_NS;
         }

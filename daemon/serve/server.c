@@ -20,6 +20,8 @@
 #define PROGRESS_MS 100
 /* Connections taken in one turn of the loop. */
 #define ACCEPT_TURN 64
+/* Connections above the limit that are left to root and the daemon's own user. */
+#define OWN_CONNECTIONS 16
 
 /* ---- the socket ---- */
 
@@ -144,18 +146,40 @@ static void pause_accepting(struct server *server, bool pause)
                 uv_poll_start(&server->accept_poll, UV_READABLE, on_accept);
 }
 
+static bool is_own(int fd)
+{
+        struct ucred cred = {.uid = (uid_t)-1};
+        socklen_t len = sizeof(cred);
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
+        return cred.uid == 0 || cred.uid == geteuid();
+}
+
+/* Whoever has filled the limit must not keep those out who can do something about it. */
+static void take_in(struct server *server, int fd)
+{
+        bool full = server->n_conns >= server->limits.connections;
+        if (!full || is_own(fd)) {
+                session_new(server, fd);
+                return;
+        }
+        if (!server->refusing)
+                log_warn("connections: %" PRIu64 " are open, the next are refused", server->n_conns);
+        server->refusing = true;
+        session_refuse_consume_fd(server, fd);
+}
+
 static void on_accept(uv_poll_t *poll, int status, int events)
 {
         struct server *server = poll->data;
         (void)events;
         for (int i = 0; status == 0 && i < ACCEPT_TURN; i++) {
-                if (server->n_conns >= server->limits.connections) {
+                if (server->n_conns >= server->limits.connections + OWN_CONNECTIONS) {
                         pause_accepting(server, true);
                         return;
                 }
                 int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
                 if (fd >= 0) {
-                        session_new(server, fd);
+                        take_in(server, fd);
                         continue;
                 }
                 /* Out of descriptors: go on when some were closed. */
@@ -181,6 +205,8 @@ static void on_second(uv_timer_t *timer)
         log_tick();
         report_tell(server);
         if (server->n_conns < server->limits.connections)
+                server->refusing = false;
+        if (server->n_conns < server->limits.connections + OWN_CONNECTIONS)
                 pause_accepting(server, false);
 }
 

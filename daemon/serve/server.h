@@ -67,6 +67,7 @@ struct server {
         uv_poll_t accept_poll;
         uv_timer_t second, progress;           /* housekeeping; progress of watched loads */
         bool listening, timers, closing, full; /* full: accepting is paused */
+        bool refusing;                         /* that connections are refused was logged */
 
         struct list conns;   /* of struct conn */
         struct list waiting; /* of struct deferred: requests that a change may answer */

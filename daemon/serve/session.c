@@ -261,3 +261,20 @@ void session_new(struct server *server, int fd)
                 conn_close(session->conn, true);
         }
 }
+
+void session_refuse_consume_fd(const struct server *server, int fd)
+{
+        struct writer w;
+        char text[96];
+        snprintf(text, sizeof(text), "%" PRIu64 " connections are open, no more are taken (limits.connections)",
+                 server->n_conns);
+        metric_add_code(METRIC_REQUEST_ERRORS, STREAMER_ELIMIT, 1);
+        conn_writer(&w);
+        writer_error(&w, 0, STREAMER_ELIMIT, text);
+        if (!w.failed) {
+                frame_put_header((unsigned char *)w.buf.data, w.buf.size - FRAME_HEADER);
+                frame_send_fds(fd, w.buf.data, w.buf.size, NULL, 0);
+        }
+        writer_deinit(&w);
+        close(fd);
+}

@@ -82,6 +82,8 @@ void session_reply_state(struct session *session, uint64_t id, const char *model
 
 /* Takes the connection in; closes it on ENOMEM. */
 void session_new(struct server *server, int fd);
+/* One too many: is told so, and closed. */
+void session_refuse_consume_fd(const struct server *server, int fd);
 
 /* ---- verbs: those that may be answered later take their request over ---- */
 

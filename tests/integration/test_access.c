@@ -6,6 +6,8 @@
  */
 #include "tests/lib/person.h"
 #include "tests/lib/stage.h"
+#include "tests/lib/storage.h"
+#include "tests/lib/wire.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -153,6 +155,36 @@ START_TEST(a_file_that_the_caller_may_not_read_is_not_loaded_for_him)
 }
 END_TEST
 
+/* ---- too many ---- */
+
+static void begin_small(void)
+{
+        static const char settings[] = "devices:\n  - host=64MiB\nlimits: {connections: 2}\n";
+        char *config = suite_path("small.yaml");
+
+        if (getuid() != 0)
+                return;
+        file_write(config, settings, strlen(settings));
+        must(chmod(suite_folder(), 0755));
+        stage_begin((const char *const[]){"--config", config, NULL});
+}
+
+START_TEST(who_is_one_too_many_is_told_and_root_gets_in)
+{
+        ROOT_ONLY();
+        struct wire wires[2];
+
+        for (int i = 0; i < 2; i++) {
+                wire_open(&wires[i], &stage);
+                wire_hello(&wires[i]);
+        }
+        ck_assert_int_eq(as(MEMBER_GROUP, do_connect), STREAMER_ELIMIT);
+        ck_assert_int_eq(do_attach(), 0);
+        for (int i = 0; i < 2; i++)
+                wire_close(&wires[i]);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("access");
@@ -163,5 +195,7 @@ int main(void)
         tcase_add_test(access, members_unload_what_they_loaded);
         tcase_add_test(access, members_may_not_put_another_source_under_somebody_elses_name);
         tcase_add_test(access, a_file_that_the_caller_may_not_read_is_not_loaded_for_him);
+        TCase *many = suite_group("too many", begin_small, end, 60);
+        tcase_add_test(many, who_is_one_too_many_is_told_and_root_gets_in);
         return suite_run();
 }
