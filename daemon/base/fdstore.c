@@ -51,6 +51,11 @@ uint64_t fdstore_max(void)
         return getenv("INVOCATION_ID") != NULL ? ask_bus() : 0;
 }
 
+bool fdstore_possible(void)
+{
+        return getenv("NOTIFY_SOCKET") != NULL && (getenv("FDSTORE") != NULL || getenv("INVOCATION_ID") != NULL);
+}
+
 /* ---- messages ---- */
 
 /* Both answer 1 when the message was sent, 0 where there is nobody to send it to. */

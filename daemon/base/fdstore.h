@@ -9,11 +9,15 @@
 #ifndef DAEMON_BASE_FDSTORE_H
 #define DAEMON_BASE_FDSTORE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* How many descriptors the manager keeps for this service: what it says itself ($FDSTORE, from
  * systemd 254 on; before that its bus is asked, which takes a moment). 0: none, or it cannot be known. */
 uint64_t fdstore_max(void);
+
+/* A service manager has started this process that may have a store for it. */
+bool fdstore_possible(void);
 
 /* 0 or a negative errno. Descriptors are borrowed. One name, one descriptor: the order within a name
  * is not kept. */

@@ -90,6 +90,13 @@ static struct book_wish wish_of(const struct generation *g, uid_t owner)
                                   .owner = owner};
 }
 
+void keep_full(struct keep *keep, const char *what)
+{
+        if (!keep->full_told)
+                log_warn("fd store: no room for more %s: those that come now do not survive a restart", what);
+        keep->full_told = true;
+}
+
 static void write_names(struct kept *kept)
 {
         list_each (pos, &kept->names) {
@@ -103,7 +110,9 @@ static void write_names(struct kept *kept)
                 if (kept->generation->state != GENERATION_READY || kept_has_name(kept, text))
                         continue;
                 struct book_name *row = book_add_name(kept->keep->book, kept->id, text, &wish);
-                if (row != NULL && kept_add_name(kept, row) < 0)
+                if (row == NULL)
+                        keep_full(kept->keep, "names");
+                else if (kept_add_name(kept, row) < 0)
                         book_drop_name(kept->keep->book, row);
         }
 }
@@ -356,13 +365,25 @@ struct generation *keep_generation(struct keep *keep, uint64_t id)
 
 /* ---- life ---- */
 
+static bool any_kept(const struct resident *resident)
+{
+        for (size_t i = 0; i < resident->n_devices; i++)
+                if (resident->devices[i]->caps & DEVICE_KEPT)
+                        return true;
+        return false;
+}
+
 int keep_init(struct keep *keep, struct resident *resident, struct leases *leases, struct wake *wake, uint64_t max,
               struct error *error)
 {
         *keep = (struct keep){.resident = resident, .leases = leases, .max = max};
         list_init(&keep->models);
-        if (max == 0)
+        if (max == 0) {
+                if (fdstore_possible() && any_kept(resident))
+                        log_warn("fd store: none, or its size is not known: models in host memory do not survive a "
+                                 "restart (FileDescriptorStoreMax= is 0, unless the unit sets it)");
                 return 0;
+        }
         if (max < MAX_SMALL)
                 log_warn("fd store: room for %" PRIu64 " descriptors; a model takes one and its segments (up to %u), a "
                          "process that has some attached one: raise FileDescriptorStoreMax=",

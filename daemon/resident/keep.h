@@ -53,6 +53,7 @@ struct keep {
         struct book *book;  /* NULL: nothing is kept */
         uint64_t max, used; /* descriptors in the store */
         struct list models; /* of struct kept */
+        bool full_told;     /* that there is no room for more was logged */
         uint64_t jobs;      /* messages of processes that are on their way */
         bool frozen;        /* the daemon ends: the store stays as it is */
         bool processes_due; /* one holds a kept lease and is not stored yet */
@@ -101,6 +102,7 @@ void kept_let_go(struct kept *kept);
 /* ---- between keep.c, keep_lease.c and keep_taken.c ---- */
 
 bool keep_is_on(const struct keep *keep);
+void keep_full(struct keep *keep, const char *what); /* says so, once */
 /* When its leases are taken by force: into their rows, and back. */
 void kept_write_leases(struct kept *kept);
 void kept_read_lease(struct lease *lease);

@@ -36,6 +36,8 @@ void keep_lease(struct keep *keep, struct lease *lease)
         memcpy(row.token, lease->token, sizeof(row.token));
         book_raise(keep->book, BOOK_LEASE, lease->id);
         lease->row = book_add_lease(keep->book, &row);
+        if (lease->row == NULL)
+                keep_full(keep, "leases");
         keep->processes_due |= !process->stored;
 }
 
@@ -122,6 +124,8 @@ static bool is_due(const struct process *process)
 
 static void store_process(struct keep *keep, struct process *process)
 {
+        if (keep->used >= keep->max)
+                keep_full(keep, "processes (FileDescriptorStoreMax=)");
         if (keep->used >= keep->max || keep->jobs >= JOBS_MAX) {
                 keep->processes_due = true; /* when there is room */
                 return;

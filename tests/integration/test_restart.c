@@ -263,6 +263,7 @@ END_TEST
 START_TEST(without_a_store_nothing_is_kept)
 {
         kept_begin_sized(0);
+        ck_assert(kept_log_says("fd store: none"));
         client_load(kept.client, kept_file(), "m");
         client_equals(kept.client, "m", kept.model);
         kept_restart_and_reconnect(0);
