@@ -70,6 +70,19 @@ static void check_namespace(struct doctor *d)
                 doctor_add(d, FINDING_OK, "namespace", NULL, "another PID namespace; its kinds of handle reach there");
 }
 
+/* Of one user on both sides there is nothing to say. */
+static void check_users(struct doctor *d)
+{
+        uint64_t theirs = json_u64(d->facts, "uid"), ours = geteuid();
+        const char *ipc = ipc_device(d);
+        if (theirs != ours && ipc)
+                doctor_add(d, FINDING_WARN, "users", /* the probe shows whether it does here */
+                           "ask as the user of those who will attach; where its probe fails, set handles: cuda-vmm-fd",
+                           "%s hands out cuda-ipc, which may not open between the daemon's uid %" PRIu64
+                           " and uid %" PRIu64,
+                           ipc, theirs, ours);
+}
+
 static void check_kernel(struct doctor *d)
 {
         const json_t *m = machine_of(d);
@@ -238,6 +251,7 @@ void daemon_check(struct doctor *d)
 {
         check_version(d);
         check_namespace(d);
+        check_users(d);
         check_kernel(d);
         check_files(d);
         check_memlock(d);

@@ -3,13 +3,16 @@
  * streamerctl doctor of a daemon on GPUs, which are stand-ins: what it says of each, what it finds wrong on
  * either side, and the probe of each by two processes. No probe leaves anything.
  */
+#include "tests/lib/ctl.h"
 #include "tests/lib/doctor.h"
 #include "tests/lib/gpus.h"
+#include "tests/lib/person.h"
 #include "tests/lib/suite.h"
 
 #include <fcntl.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static streamer_client *client;
@@ -146,6 +149,25 @@ START_TEST(a_lost_device_fails_and_the_other_passes)
 }
 END_TEST
 
+static int hears_that_users_differ(void)
+{
+        struct ctl result;
+        ctl(&result, stage.socket, "doctor", "--json", NULL);
+        bool told = strstr(result.out, "may not open between the daemon's uid 0 and uid 60111") != NULL;
+        ctl_free(&result);
+        return told ? 0 : STREAMER_EFAILED;
+}
+
+START_TEST(another_user_than_the_daemons_is_told)
+{
+        ROOT_ONLY();
+        must(chmod(suite_folder(), 0755));
+        begin();
+        ck_assert_int_eq(person_does(60111, 0, hears_that_users_differ), 0);
+        end();
+}
+END_TEST
+
 /* The daemon in a PID namespace of its own, below this one: it cannot name this side's processes. */
 START_TEST(a_pid_namespace_that_the_daemon_does_not_see_is_told_apart)
 {
@@ -172,6 +194,7 @@ int main(void)
         tcase_add_test(t, to_describe_gpus_makes_no_context);
         LOOP(t, what_is_the_matter_is_found, cases);
         tcase_add_test(t, a_lost_device_fails_and_the_other_passes);
+        tcase_add_test(t, another_user_than_the_daemons_is_told);
         tcase_add_test(t, a_pid_namespace_that_the_daemon_does_not_see_is_told_apart);
         return suite_run();
 }
