@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define MS UINT64_C(1000000)
-#define PLACES 32u /* ranges of one thread */
+#define PLACES 32u /* ranges of one thread, at least */
 #define COPY_TICK_MS 2u
 #define FLIGHTS 256u   /* slots on their way to devices, of one thread; of more, which are many GiB, it waits for one */
 #define IDLE_MS 15000u /* then connections are closed, and handles freed */
@@ -182,7 +182,7 @@ bool http_take_run(struct http_thread *self, struct read_run *run, struct ticket
                 if (t->n < fewest->n)
                         fewest = t;
         }
-        bool taken = fewest == self && self->n < PLACES &&
+        bool taken = fewest == self && self->n < reader->engines[READ_HTTP].places &&
                      reader_run_begin_locked(reader, READ_HTTP, self->node, run, ticket);
         self->n += taken;
         if (fewest != self) {
@@ -383,9 +383,17 @@ static const struct engine_ops ops = {
         .detach = http_detach,
 };
 
+/* As with files' threads: a load at full concurrency leaves as many free, since it gets half of them at most. */
+static unsigned places_of(unsigned concurrency, unsigned threads)
+{
+        unsigned even = threads > 0 ? (concurrency * READER_THREADS_PER_BLOCK + threads - 1) / threads : 0;
+        return even > PLACES ? even : PLACES;
+}
+
 void reader_http_init(struct reader *reader)
 {
         const struct http *http = reader->opts.http;
+        unsigned threads = http != NULL ? http_opts(http)->threads : 0;
         reader->engines[READ_HTTP] =
-                (struct engine){.ops = &ops, .base = http != NULL ? http_opts(http)->threads : 0, .places = PLACES};
+                (struct engine){.ops = &ops, .base = threads, .places = places_of(reader->opts.concurrency, threads)};
 }

@@ -150,6 +150,28 @@ START_TEST(an_error_tells_no_secret)
 }
 END_TEST
 
+/* One thread, which would serve two loads of sixteen each; and a server that is far. */
+START_TEST(as_many_requests_are_in_flight_as_the_setting_says)
+{
+        struct daemon d;
+        const char *config = suite_path("many.yaml"),
+                   *text = "io: {block_size: 1MiB, concurrency: 40}\nhttp: {threads: 1, request_max: 1MiB}\n";
+        struct model *large = model_mixed(79, 64 << 20);
+        model_write(large, suite_path("www/large.safetensors"));
+        file_write(config, text, strlen(text));
+        daemon_init(&d, suite_path("many"));
+        daemon_start(
+                &d, (const char *const[]){"--device", "host=128MiB", "--root", stage_root(), "--config", config, NULL});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .ms = 300});
+        streamer_client *c = client_open(&d);
+        client_load(c, through("/large.safetensors"), "m");
+        client_equals(c, "m", large);
+        ck_assert_uint_eq(proxy_most_asking(&proxy, PROXY_BLOCKS), 40);
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+END_TEST
+
 START_TEST(the_second_load_of_a_url_is_an_alias)
 {
         client_load(client, url(web.http, "/m.safetensors"), "m");
@@ -356,6 +378,7 @@ int main(void)
         tcase_add_test(t, status_tells_of_a_stream);
         tcase_add_test(t, the_query_of_a_url_is_not_told_again);
         tcase_add_test(t, an_error_tells_no_secret);
+        tcase_add_test(t, as_many_requests_are_in_flight_as_the_setting_says);
         tcase_add_test(t, the_second_load_of_a_url_is_an_alias);
         tcase_add_test(t, sha256_of_a_list_beside_the_file);
         tcase_add_test(t, sha256_without_a_list_is_refused);
