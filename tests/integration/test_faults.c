@@ -33,7 +33,7 @@ static struct endpoint store; /* of S3: it has nothing, and is asked all the sam
 
 /* Also what is off by default; the daemon's own user may do all, by a rule that looks it up. */
 #define SETTINGS                                                                                                       \
-        "devices:\n  - host=64MiB\nio:\n  memory_limit: 16MiB\nmetrics:\n  listen: %s\n"                               \
+        "devices:\n  - host=64MiB\nio:\n  memory_limit: 16MiB\nmetrics:\n  listen: %s\nhttp:\n  ca: %s\n"              \
         "access:\n  roles:\n    - role: admin\n      users: [root]\n    - role: attach\n      groups: [root]\n"
 
 /* SHA256SUMS beside the files, so that a load can hold them against it. */
@@ -142,7 +142,8 @@ static void begin(void)
         metrics = format_text("unix:%s", suite_path("metrics"));
         state = suite_path("state");
         must(mkdir(state, 0700));
-        char *settings = format_text(SETTINGS, metrics);
+        char *ca = suite_path("ca.pem"), *settings = format_text(SETTINGS, metrics, ca);
+        file_write(ca, "", 0); /* nothing here asks for its certificates */
         file_write(config, settings, strlen(settings));
         free(settings);
         begin_store();
