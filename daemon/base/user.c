@@ -52,12 +52,17 @@ static int over_limit(const struct user *user, uid_t uid, enum user_slot slot, u
                       const struct user_limits *limits, struct error *error)
 {
         uint64_t held = user != NULL ? user->held[slot] : 0;
+        char rule[sizeof(limits->rule)];
+        if (limits->usual[slot])
+                snprintf(rule, sizeof(rule), "limits.%s_per_uid", slots[slot].name);
+        else
+                snprintf(rule, sizeof(rule), "%s", limits->rule);
         if (amount == 1)
                 return error_set(error, STREAMER_ELIMIT, "uid %u has %" PRIu64 " of %" PRIu64 " %s (%s)", (unsigned)uid,
-                                 held, limits->max[slot], slots[slot].text, limits->rule);
+                                 held, limits->max[slot], slots[slot].text, rule);
         return error_set(error, STREAMER_ELIMIT,
                          "uid %u has %" PRIu64 " of %" PRIu64 " %s, and %" PRIu64 " more are needed (%s)",
-                         (unsigned)uid, held, limits->max[slot], slots[slot].text, amount, limits->rule);
+                         (unsigned)uid, held, limits->max[slot], slots[slot].text, amount, rule);
 }
 
 int user_charge_again(struct users *users, uid_t uid, struct user_charge *charge, enum user_slot slot, uint64_t amount)

@@ -14,6 +14,7 @@
 #include "daemon/base/error.h"
 #include "daemon/base/list.h"
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 /*        slot         name           what a message calls several of them */
@@ -48,6 +49,7 @@ struct user {
 /* What one request may make its user hold, and the rule that says so. */
 struct user_limits {
         uint64_t max[USER_SLOT_COUNT]; /* UINT64_MAX: any amount */
+        bool usual[USER_SLOT_COUNT];   /* it is limits.NAME_per_uid that says so, and not the rule */
         char rule[160];
 };
 

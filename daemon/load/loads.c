@@ -304,7 +304,8 @@ static int begin(struct loads *loads, const struct load_request *request, const 
                 return 0;
         }
         if (loads->n_running >= loads->max_running)
-                return error_set(error, STREAMER_ELIMIT, "%u loads are under way, no more are taken", loads->n_running);
+                return error_set(error, STREAMER_ELIMIT, "%u loads are under way, no more are taken (limits.loads)",
+                                 loads->n_running);
         struct user_charge charge = {.user = NULL};
         int r = request->users == NULL ? 0
                                        : user_charge(request->users, request->caller->uid, &charge, USER_LOADS, 1,

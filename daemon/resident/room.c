@@ -171,8 +171,8 @@ static void block(struct room_request *request, const struct asker *asker, const
                 say_what_is_missing(asker, ledger, &request->error);
                 answer(request);
         } else if (!request->blocked && count_blocked(room, request) >= room->max_blocked) {
-                error_set(&request->error, STREAMER_ELIMIT, "%" PRIu64 " loads wait for memory, no more are taken",
-                          room->max_blocked);
+                error_set(&request->error, STREAMER_ELIMIT,
+                          "%" PRIu64 " loads wait for memory, no more are taken (limits.queued)", room->max_blocked);
                 answer(request);
         } else {
                 request->blocked = true;

@@ -99,6 +99,7 @@ int access_check_again(struct server *server, struct load_request *request, stru
         const struct role_caller who = role_caller_of(server, request->caller);
         struct role_grant grant;
         role_find(server->roles, &who, &grant);
+        *limits = (struct user_limits){.usual = {false}};
         for (size_t i = 0; i < USER_SLOT_COUNT; i++)
                 limits->max[i] = UINT64_MAX;
         snprintf(limits->rule, sizeof(limits->rule), "%s", grant.text);
@@ -183,9 +184,10 @@ void access_limits(const struct server *server, const struct conn *conn, struct 
         struct role_grant grant;
         access_grant(server, conn, &grant);
         bool own = role_caller_of(server, &conn->caller).own;
-        snprintf(limits->rule, sizeof(limits->rule), "%s", grant.rule != NULL ? grant.text : "limits");
+        snprintf(limits->rule, sizeof(limits->rule), "%s", grant.text);
         for (size_t i = 0; i < USER_SLOT_COUNT; i++) {
                 uint64_t usual = server->limits.per_uid[i], max = grant.rule != NULL ? grant.rule->max[i] : 0;
+                limits->usual[i] = max == 0;
                 if (max == 0)
                         max = usual;
                 limits->max[i] = own || max == 0 ? UINT64_MAX : max;

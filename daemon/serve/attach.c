@@ -200,12 +200,15 @@ static int check_limits(struct session *session, unsigned n_fds, struct error *e
 {
         struct server *server = session->server;
         if (session->n_leases >= server->limits.leases_per_client)
-                return error_set(error, STREAMER_ELIMIT, "attach: this connection holds %" PRIu64 " leases",
+                return error_set(error, STREAMER_ELIMIT,
+                                 "attach: this connection holds %" PRIu64 " leases (limits.leases_per_client)",
                                  session->n_leases);
         if (session->conn->fds_sent > 0 && conn_fds_in_flight(session->conn) + n_fds > server->limits.fds_per_client)
-                return error_set(error, STREAMER_ELIMIT, "attach: this client does not take its descriptors");
+                return error_set(error, STREAMER_ELIMIT,
+                                 "attach: this client does not take its descriptors (limits.fds_per_client)");
         if (!fds_have_room(server, n_fds))
-                return error_set(error, STREAMER_ELIMIT, "attach: too many descriptors are on their way to clients");
+                return error_set(error, STREAMER_ELIMIT,
+                                 "attach: too many descriptors are on their way to clients (limits.fds_in_flight)");
         return 0;
 }
 

@@ -90,7 +90,8 @@ static int reclaim(struct session *session, const struct req_reclaim *req, struc
         if (parse_token(req->token, token) < 0)
                 return error_set(error, STREAMER_EINVAL, "reclaim: token: 32 hexadecimal digits are needed");
         if (session->n_leases >= session->server->limits.leases_per_client)
-                return error_set(error, STREAMER_ELIMIT, "reclaim: this connection holds %" PRIu64 " leases",
+                return error_set(error, STREAMER_ELIMIT,
+                                 "reclaim: this connection holds %" PRIu64 " leases (limits.leases_per_client)",
                                  session->n_leases);
         *lease = leases_by_token(&session->server->leases, token);
         if (*lease == NULL)

@@ -56,13 +56,23 @@ static void list_deinit(struct role_list *list)
         free(list->v);
 }
 
+static void rule_text(char *text, size_t size, const struct roles *roles, size_t i)
+{
+        snprintf(text, size, "access.roles[%zu], %.100s:%u", i, roles->file != NULL ? roles->file : "",
+                 roles->rules[i].line);
+}
+
 int roles_open(struct roles *roles, struct error *error)
 {
         for (size_t i = 0; i < roles->n; i++) {
                 struct role_rule *rule = &roles->rules[i];
                 if (!rule->roots.given)
                         continue;
+                char text[sizeof(((struct role_grant *)NULL)->text)];
+                rule_text(text, sizeof(text), roles, i);
                 int r = source_roots_new(&rule->opened, (const char *const *)rule->roots.v, rule->roots.n, error);
+                if (r == 0 && source_roots_set_rule(rule->opened, text) < 0)
+                        r = error_set(error, STREAMER_ENOMEM, "no memory");
                 if (r < 0)
                         return r;
         }
@@ -125,17 +135,16 @@ void role_find(const struct roles *roles, const struct role_caller *who, struct 
                 find_default(who, grant);
                 return;
         }
-        const char *file = roles->file != NULL ? roles->file : "";
         for (size_t i = 0; i < roles->n; i++) {
                 const struct role_rule *rule = &roles->rules[i];
                 if (!has_id(&rule->users, who->caller->uid) && !in_groups(&rule->groups, who->caller))
                         continue;
                 grant->role = rule->role;
                 grant->rule = rule;
-                snprintf(grant->text, sizeof(grant->text), "access.roles[%zu], %.100s:%u", i, file, rule->line);
+                rule_text(grant->text, sizeof(grant->text), roles, i);
                 return;
         }
-        snprintf(grant->text, sizeof(grant->text), "access.roles, %.100s", file);
+        snprintf(grant->text, sizeof(grant->text), "access.roles, %.100s", roles->file != NULL ? roles->file : "");
 }
 
 /* ---- what ---- */

@@ -28,6 +28,7 @@ struct root {
 
 struct source_roots {
         unsigned holders; /* atomic */
+        char *rule;       /* whose they are; NULL: the daemon's */
         size_t n;
         struct root roots[];
 };
@@ -66,6 +67,12 @@ int source_roots_new(struct source_roots **roots, const char *const *paths, size
         return 0;
 }
 
+int source_roots_set_rule(struct source_roots *roots, const char *rule)
+{
+        roots->rule = strdup(rule);
+        return roots->rule != NULL ? 0 : STREAMER_ENOMEM;
+}
+
 struct source_roots *source_roots_ref(struct source_roots *roots)
 {
         if (roots != NULL)
@@ -81,6 +88,8 @@ struct source_roots *source_roots_free(struct source_roots *roots)
                 close_p(&roots->roots[i].fd);
                 free(roots->roots[i].path);
         }
+        if (roots != NULL)
+                free(roots->rule);
         free(roots);
         return NULL;
 }
@@ -119,6 +128,8 @@ int place_init(struct place *place, const struct source_roots *roots, const char
 {
         const struct root *root = roots_find(roots, canonical);
         *place = (struct place){0};
+        if (root == NULL && roots->rule != NULL)
+                return error_set(error, STREAMER_EPERM, "outside the roots of %s (%s)", roots->rule, canonical);
         if (root == NULL)
                 return error_set(error, STREAMER_EFAILED,
                                  "outside the roots: the daemon opens files below its configured roots only (%s)",
@@ -126,7 +137,7 @@ int place_init(struct place *place, const struct source_roots *roots, const char
         const char *rest = canonical + root->len;
         while (*rest == '/')
                 rest++;
-        *place = (struct place){root->fd, strdup(*rest != '\0' ? rest : "."), strdup(canonical)};
+        *place = (struct place){root->fd, strdup(*rest != '\0' ? rest : "."), strdup(canonical), roots->rule};
         return place_check(place, error);
 }
 
@@ -140,7 +151,7 @@ static char *join(const char *folder, const char *name)
 int place_init_child(struct place *place, const struct place *folder, const char *name, struct error *error)
 {
         char *below = strcmp(folder->below, ".") == 0 ? strdup(name) : join(folder->below, name);
-        *place = (struct place){folder->root, below, join(folder->shown, name)};
+        *place = (struct place){folder->root, below, join(folder->shown, name), folder->rule};
         return place_check(place, error);
 }
 
@@ -152,7 +163,7 @@ static char *parent(const char *path, const char *top)
 
 int place_init_parent(struct place *place, const struct place *child, struct error *error)
 {
-        *place = (struct place){child->root, parent(child->below, "."), parent(child->shown, "/")};
+        *place = (struct place){child->root, parent(child->below, "."), parent(child->shown, "/"), child->rule};
         return place_check(place, error);
 }
 
@@ -165,14 +176,19 @@ void place_deinit(struct place *place)
 
 /* ---- opening ---- */
 
-static int open_failed(int errno_value, const char *shown, struct error *error)
+static int open_failed(int errno_value, const struct place *place, struct error *error)
 {
+        const char *shown = place->shown;
         switch (errno_value) {
         case ENOENT:
         case ENOTDIR:
         case ENAMETOOLONG:
                 return error_set(error, STREAMER_ENOENT, "%s (%s)", strerror(errno_value), shown);
         case EXDEV:
+                if (place->rule != NULL)
+                        return error_set(error, STREAMER_EPERM,
+                                         "outside the roots: a link leads out of a root of %s, or is absolute (%s)",
+                                         place->rule, shown);
                 return error_set(error, STREAMER_EFAILED,
                                  "outside the roots: a link leads out of its root, or is absolute, which is refused "
                                  "wherever it leads (%s)",
@@ -216,7 +232,7 @@ int place_find(const struct place *place, int *path_fd, mode_t *mode, struct err
         struct stat st;
         cleanup_close int fd = resolve(place);
         if (fd < 0 || fstat(fd, &st) < 0)
-                return open_failed(errno, place->shown, error);
+                return open_failed(errno, place, error);
         *mode = st.st_mode;
         *path_fd = take_fd(&fd);
         return 0;
@@ -235,11 +251,11 @@ int place_open_file(const struct place *place, int *fd, struct error *error)
         char name[64];
         snprintf(name, sizeof(name), "/proc/self/fd/%d", path_fd);
         *fd = open(name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
-        return *fd < 0 ? open_failed(errno, place->shown, error) : 0;
+        return *fd < 0 ? open_failed(errno, place, error) : 0;
 }
 
 int place_open_folder(const struct place *place, int path_fd, int *fd, struct error *error)
 {
         *fd = openat(path_fd, ".", O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC);
-        return *fd < 0 ? open_failed(errno, place->shown, error) : 0;
+        return *fd < 0 ? open_failed(errno, place, error) : 0;
 }

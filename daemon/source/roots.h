@@ -13,13 +13,14 @@ const char *source_root(const struct source_roots *roots, size_t i);
 
 /* A path below a root. */
 struct place {
-        int root;    /* borrowed descriptor */
-        char *below; /* relative to root; "." for the root itself */
-        char *shown; /* the whole path, for messages */
+        int root;         /* borrowed descriptor */
+        char *below;      /* relative to root; "." for the root itself */
+        char *shown;      /* the whole path, for messages */
+        const char *rule; /* whose root it is; NULL: the daemon's; borrowed */
 };
 
-/* STREAMER_EFAILED where no root holds the path, which is decided by its text alone: whether the file
- * exists is not told. */
+/* STREAMER_EFAILED, or for a rule's roots STREAMER_EPERM, where no root holds the path, which is decided by its text
+ * alone: whether the file exists is not told. */
 int place_init(struct place *place, const struct source_roots *roots, const char *canonical, struct error *error);
 int place_init_child(struct place *place, const struct place *folder, const char *name, struct error *error);
 int place_init_parent(struct place *place, const struct place *child, struct error *error);

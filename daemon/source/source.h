@@ -35,6 +35,8 @@ struct source_roots; /* immutable once made; shared by threads */
 
 /* Opens each root directory. A root that is missing or no directory is an error that names it. */
 int source_roots_new(struct source_roots **roots, const char *const *paths, size_t n, struct error *error);
+/* Before anybody else has them: a rule's, which is named in what it denies. STREAMER_ENOMEM. */
+int source_roots_set_rule(struct source_roots *roots, const char *rule);
 /* Another holder of them, on any thread; NULL stays NULL. */
 struct source_roots *source_roots_ref(struct source_roots *roots);
 struct source_roots *source_roots_free(struct source_roots *roots); /* with the last holder */

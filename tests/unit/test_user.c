@@ -135,6 +135,18 @@ START_TEST(users_do_not_share)
 }
 END_TEST
 
+START_TEST(a_limit_of_everybody_is_named_by_its_setting)
+{
+        struct users users;
+        struct user_charge charge = {.user = NULL};
+        struct error error = {0};
+        const struct user_limits usual = {.usual = {[USER_LOADS] = true}, .rule = "access.roles[7], f.yaml:9"};
+        users_init(&users);
+        ck_assert_int_eq(user_charge(&users, 1000, &charge, USER_LOADS, 1, &usual, &error), STREAMER_ELIMIT);
+        ck_assert_ptr_nonnull(strstr(error.text, "(limits.loads_per_uid)"));
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("user");
@@ -148,5 +160,6 @@ int main(void)
         tcase_add_test(tests, bytes_that_are_too_many_are_told);
         tcase_add_test(tests, no_amount_wraps_round);
         tcase_add_test(tests, users_do_not_share);
+        tcase_add_test(tests, a_limit_of_everybody_is_named_by_its_setting);
         return suite_run();
 }
