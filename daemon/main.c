@@ -131,9 +131,9 @@ static void take_back(struct daemon *d)
         struct server *s = &d->server;
         const char *folder = config_text(d->config.state);
         keep_take_back(&s->keep, &d->inherit);
+        recheck_init(&s->recheck, &d->resident, &d->reader, d->pool);
         server_load_again(s, folder);
         remember_init(&s->remember, &d->resident, d->pool, folder, &s->again.state);
-        recheck_init(&s->recheck, &d->resident, &d->reader, d->pool);
 }
 
 /* Pinned memory cannot be swapped: half of what there is stays for everything else. */

@@ -115,7 +115,7 @@ static size_t collect(const struct resident *resident, struct named *named)
         return n;
 }
 
-static struct state_model *add_model(struct state *state, const struct generation *g, const char *name)
+struct state_model *state_add_generation(struct state *state, const struct generation *g, const char *name)
 {
         const struct origin *o = &g->origin;
         struct state_model *model = state_add(state, name, g->source);
@@ -138,7 +138,7 @@ static int add_named(struct state *state, const struct named *named, size_t n)
         for (size_t i = 0; i < n; i++) {
                 const struct generation *g = named[i].generation;
                 if (i == 0 || strcmp(named[i].name, named[i - 1].name) != 0)
-                        model = add_model(state, g, named[i].name);
+                        model = state_add_generation(state, g, named[i].name);
                 if (model == NULL || state_add_device(model, g->device->uuid) < 0)
                         return STREAMER_ENOMEM;
                 model->pinned = model->pinned || g->pinned;

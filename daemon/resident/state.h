@@ -42,6 +42,8 @@ int state_of(struct state *state, const struct resident *resident);
 struct state_model *state_find(const struct state *state, const char *name);
 /* A model of this name, empty; NULL on ENOMEM. */
 struct state_model *state_add(struct state *state, const char *name, const char *source);
+/* What it is under this name: its source, and how it is to be kept; without devices. NULL on ENOMEM. */
+struct state_model *state_add_generation(struct state *state, const struct generation *generation, const char *name);
 int state_add_device(struct state_model *model, const char *uuid);
 void state_deinit(struct state *state); /* accepts a zeroed one */
 

@@ -251,6 +251,35 @@ static struct again_model *find(const struct again *again, const char *name)
         return NULL;
 }
 
+static struct again_model *add(struct again *again, const struct generation *g, const char *name)
+{
+        struct again_model **models = reallocarray(again->models, again->n + 1, sizeof(struct again_model *));
+        if (models == NULL)
+                return NULL;
+        again->models = models;
+        struct again_model *m = calloc(1, sizeof(*m));
+        if (m == NULL || state_add_generation(&again->state, g, name) == NULL) {
+                free(m);
+                return NULL;
+        }
+        list_init(&m->watch.link);
+        m->again = again;
+        m->index = again->state.n - 1;
+        model_of(m)->pinned = true;
+        again->models[again->n++] = m;
+        return m;
+}
+
+void again_add(struct again *again, const struct generation *generation, const char *name)
+{
+        struct again_model *m = find(again, name);
+        if (m == NULL)
+                m = add(again, generation, name);
+        if (m == NULL || state_add_device(model_of(m), generation->device->uuid) < 0)
+                log_error("%s: was pinned, and is not loaded again: no memory", name);
+        qsort(again->models, again->n, sizeof(struct again_model *), by_priority);
+}
+
 static bool drop_device(struct state_model *model, const struct device *device)
 {
         for (size_t i = 0; i < model->n_devices; i++) {

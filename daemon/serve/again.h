@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Models that are to be there again after a start: those that were pinned and have not been taken
- * back. Loaded in order of priority; one that fails is tried again, after 1 s, 2 s, 4 s and so on up to
- * five minutes, until it is there or nobody wants it any more: pinned is what the operator said.
+ * back, or were and proved to be damaged. Loaded in order of priority; one that fails is tried again, after 1 s, 2 s, 4
+ * s and so on up to five minutes, until it is there or nobody wants it any more: pinned is what the operator said.
  *
  *   wanted > loading > ready, or there by another's doing, or cancelled, unpinned, unloaded
  *       ^------/ failed
@@ -38,6 +38,8 @@ void again_tick(struct again *again, uint64_t now);
 /* Of models that are still wanted. */
 size_t again_left(const struct again *again);
 bool again_wanted(const struct again *again, size_t i, struct wanted *wanted); /* i < again_left() */
+/* A generation that goes is wanted again under this name, on its device. */
+void again_add(struct again *again, const struct generation *generation, const char *name);
 /* By its name. On one of its devices; NULL: on all. False: it was not wanted there. */
 bool again_forget(struct again *again, const char *name, const char *device);
 bool again_set_priority(struct again *again, const char *name, unsigned priority);

@@ -6,11 +6,13 @@
 #include <inttypes.h>
 
 /* A failed model in the place of each name. */
-static void take_down(struct generation *g, const struct error *error)
+static void take_down(struct recheck *recheck, struct generation *g, const struct error *error)
 {
         log_error("%s: generation %" PRIu64 " was taken back and is damaged: %s", generation_name(g), g->number,
                   error->text);
         while (!list_empty(&g->names)) {
+                if (g->pinned && recheck->lost != NULL)
+                        recheck->lost(recheck, g, generation_name(g));
                 struct generation *failed =
                         generation_new(g->resident, generation_name(g), g->source, g->device, generation_owner(g));
                 generation_drop_name(g, generation_name(g));
@@ -32,7 +34,7 @@ static void checked(struct verify *verify)
         if (recheck->stopped)
                 return;
         if (verify->error.code != 0)
-                take_down(g, &verify->error);
+                take_down(recheck, g, &verify->error);
         else
                 log_info("%s: generation %" PRIu64 " was taken back and is whole", generation_name(g), g->number);
 }

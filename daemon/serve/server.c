@@ -339,11 +339,17 @@ static int on_again_allow(struct again *again, struct load_request *request, str
         return access_check_again(container_of(again, struct server, again), request, limits, error);
 }
 
+static void on_recheck_lost(struct recheck *recheck, const struct generation *generation, const char *name)
+{
+        again_add(&container_of(recheck, struct server, recheck)->again, generation, name);
+}
+
 void server_load_again(struct server *server, const char *folder)
 {
         again_init(&server->again, server->loads, server->resident, folder);
         server->again.changed = on_again_changed;
         server->again.allow = on_again_allow;
+        server->recheck.lost = on_recheck_lost;
 }
 
 void server_close(struct server *server)

@@ -403,6 +403,36 @@ START_TEST(one_byte_that_differs_fails_the_model)
 }
 END_TEST
 
+static bool is_ready(void *c)
+{
+        return strcmp(client_state(c, "m"), "ready") == 0;
+}
+
+START_TEST(one_that_was_pinned_is_loaded_again)
+{
+        manager_init(&m, suite_path("dm"), 64, own_flags());
+        manager_start(&m);
+        streamer_client *c = client_open(&m.d);
+        client_load(c, suite_path("root/m.safetensors"), "m");
+        client_ok(c, streamer_pin(c, "m", 1), "pin");
+        manager_wait(&m, MODELS, 2);
+        size_t at = a_byte(c);
+        streamer_close(c);
+        manager_kill(&m);
+        damage(manager_find(&m, MODELS "1-segment", 0), at);
+        manager_start(&m);
+        ck_assert(log_will_say(m.d.log, "is damaged"));
+        c = client_open(&m.d);
+        ck_assert(eventually(is_ready, c, 20000));
+        client_equals(c, "m", model);
+        json_t *list = client_call(c, "list", NULL);
+        ck_assert(json_is_true(json_object_get(json_array_get(json_object_get(list, "models"), 0), "pinned")));
+        json_decref(list);
+        streamer_close(c);
+        manager_deinit(&m);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("again");
@@ -423,5 +453,6 @@ int main(void)
         TCase *taken = suite_group("taken back", NULL, NULL, 60);
         tcase_add_checked_fixture(taken, begin, end);
         tcase_add_test(taken, one_byte_that_differs_fails_the_model);
+        tcase_add_test(taken, one_that_was_pinned_is_loaded_again);
         return suite_run();
 }
