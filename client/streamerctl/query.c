@@ -86,7 +86,8 @@ static void add_shape(struct table *t, const json_t *tensor, const char *key)
         table_addf(t, "%s]", text);
 }
 
-#define COLUMNS_MAX 12
+#define PRIORITY_USUAL 100 /* of a load that asked for none */
+#define COLUMNS_MAX 14
 #define COLUMNS(columns) (columns), sizeof(columns) / sizeof((columns)[0])
 
 /* What is below a row, in rows of its own; NULL: nothing. */
@@ -136,10 +137,48 @@ static const struct column list_wide_columns[] = {
         {"NAME", "name", add_text},          {">GEN", "generation", add_number},  {"STATE", "state", add_text},
         {">TENSORS", "tensors", add_number}, {">SIZE", "bytes", add_size},        {"DEVICE", "devices", add_devices},
         {">LEASES", "leases", add_number},   {"KEPT", "expires_in_ns", add_kept}, {">IDLE", "idle_ns", add_time},
-        {">LOAD", "load_ns", add_time},      {"DIGEST", "digest", add_text},      {"SOURCE", "source", add_text},
+        {">LOAD", "load_ns", add_time},      {"TIER", "tier", add_text},          {">PRIORITY", "priority", add_number},
+        {"DIGEST", "digest", add_text},      {"SOURCE", "source", add_text},
 };
 
 _Static_assert(sizeof(list_wide_columns) / sizeof(list_wide_columns[0]) <= COLUMNS_MAX, "a table has more columns");
+
+static bool any_in_host_cache(const json_t *models)
+{
+        size_t i;
+        const json_t *m;
+        json_array_foreach(models, i, m)
+        {
+                if (strcmp(json_str(m, "tier"), "host") == 0)
+                        return true;
+        }
+        return false;
+}
+
+static bool any_of_priority(const json_t *models)
+{
+        size_t i;
+        const json_t *m;
+        json_array_foreach(models, i, m)
+        {
+                if (json_u64(m, "priority") != PRIORITY_USUAL)
+                        return true;
+        }
+        return false;
+}
+
+/* Two columns more where they say something. */
+static void print_list(const json_t *models)
+{
+        struct column columns[COLUMNS_MAX];
+        size_t n = sizeof(list_columns) / sizeof(list_columns[0]);
+        memcpy(columns, list_columns, sizeof(list_columns));
+        if (any_in_host_cache(models))
+                columns[n++] = (struct column){"TIER", "tier", add_text};
+        if (any_of_priority(models))
+                columns[n++] = (struct column){">PRIORITY", "priority", add_number};
+        print_rows(models, columns, n, false, NULL);
+}
 
 int verb_list(struct ctl *ctl)
 {
@@ -151,7 +190,7 @@ int verb_list(struct ctl *ctl)
         if (ctl->format == FORMAT_WIDE)
                 print_rows(models, COLUMNS(list_wide_columns), true, NULL);
         else
-                print_rows(models, COLUMNS(list_columns), false, NULL);
+                print_list(models);
         return 0;
 }
 
@@ -302,6 +341,55 @@ static void add_targets(struct table *t, const json_t *load)
         }
 }
 
+/* Of preload and again. */
+static void add_wanted_name(struct table *t, const json_t *row, const char *key)
+{
+        table_add(t, json_str(row, key)[0] ? json_str(row, key) : json_str(row, "source"));
+}
+
+static void add_pause(struct table *t, const json_t *row, const char *key)
+{
+        char text[HUMAN_MAX];
+        table_add(t, json_u64(row, key) > 0 ? human_time(text, json_u64(row, key)) : "");
+}
+
+/* A table of its own, where there is anything. */
+static void print_more(const json_t *rows, const struct column *columns, size_t n, below_fn *below)
+{
+        if (json_array_size(rows) == 0)
+                return;
+        putchar('\n');
+        print_rows(rows, columns, n, false, below);
+}
+
+static void print_wanted(const json_t *rows, const char *title)
+{
+        const struct column columns[] = {{title, "name", add_wanted_name},
+                                         {"STATE", "state", add_text},
+                                         {">TRIES", "tries", add_number},
+                                         {">AGAIN IN", "retry_ns", add_pause},
+                                         {"ERROR", "error", add_text}};
+        print_more(rows, COLUMNS(columns), NULL);
+}
+
+/* How it is: what hangs is told where something does. */
+static void print_health(const json_t *status)
+{
+        char size[HUMAN_MAX], budget[HUMAN_MAX], longest[HUMAN_MAX], own[HUMAN_MAX];
+        const json_t *cache = json_object_get(status, "host_cache"), *loop = json_object_get(status, "loop");
+        uint64_t readers = json_u64(json_object_get(status, "ring"), "stuck");
+        uint64_t workers = json_u64(json_object_get(status, "workers"), "stuck");
+        if (json_u64(cache, "budget") > 0)
+                printf("host cache %s of %s, %" PRIu64 " models\n", human_size(size, json_u64(cache, "used")),
+                       human_size(budget, json_u64(cache, "budget")), json_u64(cache, "models"));
+        if (readers + workers > 0)
+                printf("stuck in storage that does not answer: %" PRIu64 " reader threads, %" PRIu64 " workers\n",
+                       readers, workers);
+        if (loop)
+                printf("longest stall of the loop %s, its own %s\n", human_time(longest, json_u64(loop, "longest_ns")),
+                       human_time(own, json_u64(loop, "longest_own_ns")));
+}
+
 int verb_status(struct ctl *ctl)
 {
         char up[HUMAN_MAX], ring_size[HUMAN_MAX];
@@ -313,15 +401,16 @@ int verb_status(struct ctl *ctl)
         printf("streamerd %s, protocol %" PRIu64 ", up %s\n", json_str(reply, "version"), json_u64(reply, "protocol"),
                human_time(up, json_u64(reply, "uptime_ns")));
         bool refused = strcmp(json_str(ring, "pinned"), "refused") == 0;
-        printf("staging ring %s, pages: %s%s, %" PRIu64 " threads%s%s\n\n",
+        printf("staging ring %s, pages: %s%s, %" PRIu64 " threads%s%s\n",
                human_size(ring_size, json_u64(ring, "bytes")), json_str(ring, "page_kind"),
                refused ? " (could not be pinned)" : "", json_u64(ring, "threads"),
                json_str(ring, "numa")[0] ? ", " : "", json_str(ring, "numa"));
-        print_rows(json_object_get(reply, "devices"), COLUMNS(device_columns), false, NULL);
-        if (json_array_size(json_object_get(reply, "loads")) == 0)
-                return 0;
+        print_health(reply);
         putchar('\n');
-        print_rows(json_object_get(reply, "loads"), COLUMNS(load_columns), false, add_targets);
+        print_rows(json_object_get(reply, "devices"), COLUMNS(device_columns), false, NULL);
+        print_more(json_object_get(reply, "loads"), COLUMNS(load_columns), add_targets);
+        print_wanted(json_object_get(reply, "preload"), "PRELOAD");
+        print_wanted(json_object_get(reply, "again"), "PINNED BEFORE");
         return 0;
 }
 

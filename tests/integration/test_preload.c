@@ -150,6 +150,14 @@ START_TEST(what_did_not_reach_each_device_is_tried_again_there)
         d = stage;
         await_row(0, "ready", 1);
         await_row(1, "failed", 2);
+        struct ctl result;
+        ctl(&result, d.socket, "status", NULL);
+        ck_assert_msg(strstr(result.out, "PRELOAD") && strstr(result.out, "does not fit"), "%s", result.out);
+        ck_assert_msg(strstr(result.out, "longest stall of the loop") != NULL, "%s", result.out);
+        ctl_free(&result);
+        ctl(&result, d.socket, "list", NULL);
+        ck_assert_msg(!strstr(result.out, "TIER") && strstr(result.out, "PRIORITY"), "%s", result.out);
+        ctl_free(&result);
         streamer_client *c = client_open(&d);
         client_unload(c, "filler");
         await_row(1, "ready", 3);
