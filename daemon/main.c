@@ -136,17 +136,15 @@ static void take_back(struct daemon *d)
         remember_init(&s->remember, &d->resident, d->pool, folder, &s->again.state);
 }
 
-/* Pinned memory cannot be swapped: half of what there is stays for everything else. */
 static void set_host_cache(struct daemon *d)
 {
-        uint64_t want = d->config.host_cache, limit = machine_cgroup_memory("");
+        uint64_t want = d->config.host_cache;
         uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
-        uint64_t most = (limit < memory ? limit : memory) / 2;
         if (want == 0)
                 return;
-        host_cache_init(&d->cache, &d->resident, want < most ? want : most);
+        host_cache_init(&d->cache, &d->resident, host_cache_budget(want, machine_cgroup_memory(""), memory));
         log_info("host cache: %" PRIu64 " bytes%s", d->cache.budget,
-                 want > most ? ", half of what the machine or the cgroup allows: less than configured" : "");
+                 want > d->cache.budget ? ", half of what the machine or the cgroup allows: less than configured" : "");
         if (d->devices.cuda == NULL)
                 log_warn("host cache: there is no GPU that could use it");
 }

@@ -12,6 +12,12 @@
 #include <inttypes.h>
 #include <string.h>
 
+uint64_t host_cache_budget(uint64_t wanted, uint64_t cgroup, uint64_t memory)
+{
+        uint64_t most = (cgroup < memory ? cgroup : memory) / 2;
+        return wanted < most ? wanted : most;
+}
+
 void host_cache_init(struct host_cache *cache, struct resident *resident, uint64_t budget)
 {
         *cache = (struct host_cache){.resident = resident, .budget = budget};

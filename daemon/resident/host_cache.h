@@ -32,6 +32,10 @@ struct host_cache {
         uint64_t budget, used; /* bytes; used counts what is being freed, too */
 };
 
+/* How large it may be: pinned memory cannot be swapped, so half of what the cgroup or the machine has stays
+ * for everything else. */
+uint64_t host_cache_budget(uint64_t wanted, uint64_t cgroup, uint64_t memory);
+
 void host_cache_init(struct host_cache *cache, struct resident *resident, uint64_t budget);
 
 /* Takes a model that is to be evicted, with all its ranks: it is cached from now on, and its devices get
