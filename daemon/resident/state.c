@@ -216,7 +216,7 @@ static char *copy_str(const msgpack_object *o, const char *key)
 {
         const char *s;
         size_t len;
-        return object_str(o, key, &s, &len) && len > 0 ? strndup(s, len) : NULL;
+        return object_str(o, key, &s, &len) && len > 0 && memchr(s, '\0', len) == NULL ? strndup(s, len) : NULL;
 }
 
 static bool unpack_devices(struct state_model *m, const msgpack_object *o)

@@ -217,6 +217,7 @@ put("state", "nobody", state({**MODEL, "origin": {**ORIGIN, "uid": 2**32 - 1}}))
 put("state", "groups-many", state({**MODEL, "origin": {**ORIGIN, "groups": [1] * 129}}))
 put("state", "devices-many", state({**MODEL, "devices": ["d%d" % i for i in range(65)]}))
 put("state", "devices-none", state({**MODEL, "devices": []}))
+put("state", "source-nul", state({**MODEL, "source": "\0/m/a"}))
 put("state", "name-empty", state({**MODEL, "name": ""}))
 
 # ---- records: the manifest's size, the manifest, the details; the target puts a foot behind them ----
