@@ -145,8 +145,15 @@ export CK_TIMEOUT_MULTIPLIER ?= $(if $(SANITIZE),10,2)
 export FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CI
 
 # What runs a second time with GPUs, which are stand-ins, in place of the host device: all that is about models
-# and processes. The rest is about pages, users' rights to host memory, settings, or has devices of its own.
-ON_GPU := arrival bad_files changes cli cli_held fairness generations hostile large lives sources
+# and processes. Not these:
+#   GPUs of their own     cuda* doctor_gpus gpu_run http_pauses several_*
+#   pages and host memory faults memory monitor slice_cache spare top
+#   kept over a restart   again namespaces reclaim* restart systemd* (memory of a GPU is not)
+#   no device in them     access completion crowds doctor hostile_users load_line manual reload roles testlib
+#   as http to a device   http_failures http_tunnel https hub s3*
+#   a model of the host   checker
+ON_GPU := arrival bad_files changes cli cli_held fairness force generations hostile http kills large lies lives \
+	preload residency rounds sources wanted
 CHECKS = $(TESTS) $(REPLAYS) $(ON_GPU:%=cuda=$(BUILD)/tests/integration/test_%)
 
 ## check        all tests: unit, integration (again on stand-ins for GPUs), the fuzz corpora, layers; ONLY=name
