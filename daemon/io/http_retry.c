@@ -12,10 +12,34 @@
 #include "daemon/base/util.h"
 #include "daemon/io/http_policy.h"
 
+#include <curl/curl.h>
 #include <inttypes.h>
 #include <sys/random.h>
 
 #define MS UINT64_C(1000000)
+
+/* Certificates and settings do not get better by themselves. */
+bool http_code_passes(int code)
+{
+        switch (code) {
+        case CURLE_PEER_FAILED_VERIFICATION:
+        case CURLE_SSL_CACERT_BADFILE:
+        case CURLE_SSL_ISSUER_ERROR:
+        case CURLE_SSL_CERTPROBLEM:
+        case CURLE_UNSUPPORTED_PROTOCOL:
+        case CURLE_URL_MALFORMAT:
+        case CURLE_OUT_OF_MEMORY:
+                return false;
+        default:
+                return true;
+        }
+}
+
+bool http_code_unreached(int code)
+{
+        return code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST ||
+               code == CURLE_COULDNT_RESOLVE_PROXY || code == CURLE_OPERATION_TIMEDOUT;
+}
 
 static enum metric_cause cause_of(const struct http_transfer *t)
 {

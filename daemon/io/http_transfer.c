@@ -348,28 +348,10 @@ static enum http_outcome status_outcome(struct http_transfer *t)
         return http_transfer_refused(t) == 1 ? HTTP_AGAIN : HTTP_FAILED;
 }
 
-/* Certificates and settings do not get better by themselves. */
-static bool passes(CURLcode code)
-{
-        switch (code) {
-        case CURLE_PEER_FAILED_VERIFICATION:
-        case CURLE_SSL_CACERT_BADFILE:
-        case CURLE_SSL_ISSUER_ERROR:
-        case CURLE_SSL_CERTPROBLEM:
-        case CURLE_UNSUPPORTED_PROTOCOL:
-        case CURLE_URL_MALFORMAT:
-        case CURLE_OUT_OF_MEMORY:
-                return false;
-        default:
-                return true;
-        }
-}
-
 static enum http_outcome curl_outcome(struct http_transfer *t, CURLcode code)
 {
         long proxy = 0;
-        t->unreached = code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST ||
-                       code == CURLE_COULDNT_RESOLVE_PROXY || code == CURLE_OPERATION_TIMEDOUT;
+        t->unreached = http_code_unreached((int)code);
         curl_easy_getinfo(t->easy, CURLINFO_HTTP_CONNECTCODE, &proxy);
         if (proxy >= 300)
                 error_set(&t->error, STREAMER_EFAILED, "the proxy answers %ld (%s)", proxy, t->request.shown);
@@ -378,7 +360,7 @@ static enum http_outcome curl_outcome(struct http_transfer *t, CURLcode code)
                           t->received, t->request.shown);
         else
                 error_set(&t->error, STREAMER_EFAILED, "%s (%s)", curl_easy_strerror(code), t->request.shown);
-        return passes(code) ? HTTP_AGAIN : HTTP_FAILED;
+        return http_code_passes((int)code) ? HTTP_AGAIN : HTTP_FAILED;
 }
 
 static enum http_outcome outcome_of(struct http_transfer *t, CURLcode code)

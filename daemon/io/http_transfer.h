@@ -63,6 +63,9 @@ struct http_retry {
         uint64_t since_ns; /* of the first that failed */
         bool known;        /* the server has answered before: it is there, though it may be gone for a while */
 };
+/* Of libcurl's codes: what may be better the next time; no connection came about. */
+bool http_code_passes(int code);
+bool http_code_unreached(int code);
 /* After a try that ended HTTP_AGAIN: true, and when; or false, `error` being the end of it. */
 bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned tries);
 
