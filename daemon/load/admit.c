@@ -73,14 +73,17 @@ static void on_blocked(struct room_request *request)
 static void ask(struct load_target *target, const struct room_part *parts, size_t n)
 {
         struct load *load = target->load;
-        target->room = (struct room_request){.parts = parts,
-                                             .n_parts = n,
-                                             .priority = load->priority,
-                                             .evict = !load->no_evict && !target->generation->probe,
-                                             .wait = load->wait,
-                                             .owner = load,
-                                             .waits = on_blocked,
-                                             .answered = on_answer};
+        target->room =
+                (struct room_request){.parts = parts,
+                                      .n_parts = n,
+                                      .priority = load->priority,
+                                      .evict = !load->no_evict && !target->generation->probe,
+                                      .wait = load->wait,
+                                      .shares = load->users != NULL && load->limits.max[USER_LOADS] != UINT64_MAX,
+                                      .uid = load->caller.uid,
+                                      .owner = load,
+                                      .waits = on_blocked,
+                                      .answered = on_answer};
         list_init(&target->room.link);
         load->queued++;
         load->pending++;

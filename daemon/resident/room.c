@@ -152,16 +152,34 @@ static bool counts_already(const struct room_request *request, const struct list
         return false;
 }
 
-/* By their owners, but this one's. */
-static uint64_t count_blocked(const struct room *room, const struct room_request *but)
+/* By their owners, but this one's; of all users, or of its own. */
+static uint64_t count_blocked(const struct room *room, const struct room_request *but, bool of_user)
 {
         uint64_t n = 0;
         list_each (pos, &room->queue) {
                 const struct room_request *request = container_of(pos, struct room_request, link);
                 bool own = request == but || (but->owner != NULL && request->owner == but->owner);
-                n += request->blocked && !own && !counts_already(request, &room->queue);
+                bool counts = !of_user || (request->shares && request->uid == but->uid);
+                n += request->blocked && counts && !own && !counts_already(request, &room->queue);
         }
         return n;
+}
+
+static int take_place_in_line(const struct room *room, const struct room_request *request, struct error *error)
+{
+        uint64_t half = (room->max_blocked + 1) / 2;
+        if (request->blocked)
+                return 0;
+        if (count_blocked(room, request, false) >= room->max_blocked)
+                return error_set(error, STREAMER_ELIMIT,
+                                 "%" PRIu64 " loads wait for memory, no more are taken (limits.queued)",
+                                 room->max_blocked);
+        if (request->shares && count_blocked(room, request, true) >= half)
+                return error_set(error, STREAMER_ELIMIT,
+                                 "uid %u has %" PRIu64 " loads that wait for memory, half of all that may "
+                                 "(limits.queued)",
+                                 (unsigned)request->uid, half);
+        return 0;
 }
 
 static void block(struct room_request *request, const struct asker *asker, const struct ledger *ledger)
@@ -170,9 +188,7 @@ static void block(struct room_request *request, const struct asker *asker, const
         if (!request->wait || !could_ever_fit(asker)) {
                 say_what_is_missing(asker, ledger, &request->error);
                 answer(request);
-        } else if (!request->blocked && count_blocked(room, request) >= room->max_blocked) {
-                error_set(&request->error, STREAMER_ELIMIT,
-                          "%" PRIu64 " loads wait for memory, no more are taken (limits.queued)", room->max_blocked);
+        } else if (take_place_in_line(room, request, &request->error) < 0) {
                 answer(request);
         } else {
                 request->blocked = true;

@@ -40,6 +40,8 @@ struct room_request {
         uint64_t priority, since_ns;
         bool evict, wait; /* may it evict; may it be blocked */
         bool blocked, told;
+        bool shares;        /* of a user with limits, who may take half of the places at the most */
+        uid_t uid;          /* its number */
         const void *owner;  /* whose requests count as one among those that are blocked; NULL: its own */
         struct error error; /* of the answer */
         /* After a pass that has found it blocked and did not before; may be NULL. */

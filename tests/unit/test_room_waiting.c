@@ -70,6 +70,26 @@ START_TEST(only_so_many_wait)
 }
 END_TEST
 
+static struct ask *of_user(struct ask *ask, uid_t uid)
+{
+        ask->request.shares = true;
+        ask->request.uid = uid;
+        return ask;
+}
+
+START_TEST(one_user_takes_half_of_the_places_at_the_most)
+{
+        resident_model("a", 0, 5 * MiB)->pinned = true;
+        room.max_blocked = 4;
+        for (int i = 0; i < 2; i++)
+                waits(patient(of_user(load_of(i == 0 ? "m1" : "m2", 0, 6 * MiB), 7), 0));
+        refused(patient(of_user(load_of("m3", 0, 6 * MiB), 7), 0), STREAMER_ELIMIT,
+                "uid 7 has 2 loads that wait for memory");
+        waits(patient(of_user(load_of("m4", 0, 6 * MiB), 8), 0));
+        waits(patient(load_of("m5", 0, 6 * MiB), 0));
+}
+END_TEST
+
 START_TEST(requests_of_one_owner_count_as_one_of_those_that_wait)
 {
         resident_model("a", 0, 5 * MiB)->pinned = true;
@@ -214,6 +234,7 @@ int main(void)
         tcase_add_test(waiting, a_blocked_load_holds_up_none_that_fits);
         tcase_add_test(waiting, only_so_many_wait);
         tcase_add_test(waiting, what_could_never_fit_is_not_kept_waiting);
+        tcase_add_test(waiting, one_user_takes_half_of_the_places_at_the_most);
         tcase_add_test(waiting, requests_of_one_owner_count_as_one_of_those_that_wait);
         tcase_add_test(waiting, who_is_blocked_is_told_once);
         tcase_add_test(waiting, a_priority_that_is_raised_moves_a_request_before_the_others);
