@@ -73,9 +73,11 @@ static void loaded(struct checker *c, unsigned name, unsigned source, uint64_t g
                                   .version = c->versions[source],
                                   .priority = wish.priority > 0 ? wish.priority : PROTO_PRIORITY_DEFAULT};
         }
-        /* Whoever asks for it again says anew how long. */
+        /* Whoever asks for it again says anew how long, and how important it is. */
         if (wish.keep_alive_ms > 0)
                 g->keep_alive_ms = wish.keep_alive_ms;
+        if (wish.priority > 0)
+                g->priority = wish.priority;
         /* A pin is of the name: it goes on to what serves next. */
         g->pinned = g->pinned || (c->names[name] != NULL && c->names[name]->pinned);
         take_name(c, name, g);

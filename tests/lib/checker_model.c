@@ -85,6 +85,8 @@ void take_name(struct checker *c, unsigned name, struct gen *g)
 {
         struct gen *before = c->names[name];
         c->names[name] = g;
+        if (before != NULL && before != g)
+                before->called = name;
         if (before != g)
                 settle(c, before);
 }

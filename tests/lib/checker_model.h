@@ -34,6 +34,7 @@ struct gen {
         uint64_t number; /* 0: this place is empty */
         uint64_t seed, charged;
         unsigned source, version, leases, priority, keep_alive_ms;
+        unsigned called; /* the last name that was taken from it */
         bool pinned, taken;
 };
 

@@ -19,6 +19,18 @@ static bool is_only_name(const struct checker *c, unsigned name)
         return true;
 }
 
+/* What lost the name before and is held still is taken with what has it. */
+static void take_draining(struct checker *c, unsigned name)
+{
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                struct gen *g = &c->gens[i];
+                if (g->number == 0 || g->leases == 0 || g->taken || g->called != name || is_named(c, g))
+                        continue;
+                g->taken = true;
+                c->counts->taken++;
+        }
+}
+
 static void unload(struct checker *c, unsigned name, unsigned flags)
 {
         struct gen *g = c->names[name];
@@ -30,6 +42,8 @@ static void unload(struct checker *c, unsigned name, unsigned flags)
         c->counts->unloads += r == 0;
         c->counts->busy += busy;
         c->counts->drains += r == 0 && g != NULL && g->leases > 0;
+        if (flags == STREAMER_UNLOAD_FORCE)
+                take_draining(c, name);
         if (last && flags == STREAMER_UNLOAD_FORCE) {
                 g->taken = true;
                 c->counts->taken++;
