@@ -63,7 +63,8 @@ static void pipe_begin(struct pipe *p)
         memset(p->host, 'x', sizeof(p->host));
         ck_assert_int_eq(api->cudaHostRegister(p->host, sizeof(p->host), CUDA_HOST_REGISTER_PORTABLE), CUDA_OK);
         ck_assert_int_eq(api->cudaStreamCreateWithFlags(&p->stream, CUDA_STREAM_NON_BLOCKING), CUDA_OK);
-        ck_assert_int_eq(api->cudaEventCreateWithFlags(&p->event, CUDA_EVENT_DISABLE_TIMING), CUDA_OK);
+        ck_assert_int_eq(api->cudaEventCreateWithFlags(&p->event, CUDA_EVENT_DISABLE_TIMING | CUDA_EVENT_BLOCKING_SYNC),
+                         CUDA_OK);
 }
 
 static void pipe_copy(struct pipe *p)

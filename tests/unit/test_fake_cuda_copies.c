@@ -92,7 +92,8 @@ START_TEST(an_event_belongs_to_one_gpu)
         start();
         pipe_begin(&p);
         ck_assert_int_eq(api->cudaSetDevice(1), CUDA_OK);
-        ck_assert_int_eq(api->cudaEventCreateWithFlags(&other, CUDA_EVENT_DISABLE_TIMING), CUDA_OK);
+        ck_assert_int_eq(api->cudaEventCreateWithFlags(&other, CUDA_EVENT_DISABLE_TIMING | CUDA_EVENT_BLOCKING_SYNC),
+                         CUDA_OK);
         ck_assert_int_eq(api->cudaEventRecord(other, p.stream), (enum cuda_error)400);
         pipe_end(&p);
 }
@@ -120,6 +121,43 @@ START_TEST(copies_from_memory_that_is_not_pinned_are_counted)
         ck_assert_int_eq(api->cudaMemcpyAsync(p.device, &p.device, 8, CUDA_COPY_HOST_TO_DEVICE, p.stream), CUDA_OK);
         ck_assert_uint_eq(state->pageable, 1);
         pipe_end(&p);
+}
+END_TEST
+
+START_TEST(memory_that_is_not_portable_is_pinned_for_its_own_gpu)
+{
+        static unsigned char host[64];
+        struct fake_state *state = share_state();
+        setenv("FAKECUDA_DEVICES", "2", 1);
+        start();
+        ck_assert_int_eq(api->cudaHostRegister(host, sizeof(host), 0), CUDA_OK);
+        for (int gpu = 0; gpu < 2; gpu++) {
+                ck_assert_int_eq(api->cudaSetDevice(gpu), CUDA_OK);
+                void *device = device_memory(sizeof(host));
+                ck_assert_int_eq(api->cudaMemcpy(device, host, sizeof(host), CUDA_COPY_HOST_TO_DEVICE), CUDA_OK);
+                ck_assert_uint_eq(state->pageable, (unsigned)gpu);
+        }
+}
+END_TEST
+
+START_TEST(a_reset_takes_along_what_its_context_registered)
+{
+        static unsigned char host[64];
+        start();
+        ck_assert_int_eq(api->cudaHostRegister(host, sizeof(host), CUDA_HOST_REGISTER_PORTABLE), CUDA_OK);
+        ck_assert_int_eq(api->cudaDeviceReset(), CUDA_OK);
+        ck_assert_int_eq(api->cudaHostUnregister(host), (enum cuda_error)713);
+}
+END_TEST
+
+START_TEST(streams_and_events_are_made_as_the_daemon_wants_them)
+{
+        struct CUstream_st *stream;
+        struct CUevent_st *event;
+        start();
+        ck_assert_int_eq(api->cudaStreamCreateWithFlags(&stream, 0), CUDA_INVALID_VALUE);
+        ck_assert_int_eq(api->cudaEventCreateWithFlags(&event, CUDA_EVENT_DISABLE_TIMING), CUDA_INVALID_VALUE);
+        ck_assert_int_eq(api->cudaEventCreateWithFlags(&event, CUDA_EVENT_BLOCKING_SYNC), CUDA_INVALID_VALUE);
 }
 END_TEST
 
@@ -277,6 +315,9 @@ int main(void)
         tcase_add_test(t, an_event_belongs_to_one_gpu);
         tcase_add_test(t, a_copy_past_the_end_of_its_memory_is_refused);
         tcase_add_test(t, copies_from_memory_that_is_not_pinned_are_counted);
+        tcase_add_test(t, memory_that_is_not_portable_is_pinned_for_its_own_gpu);
+        tcase_add_test(t, a_reset_takes_along_what_its_context_registered);
+        tcase_add_test(t, streams_and_events_are_made_as_the_daemon_wants_them);
         tcase_add_test(t, memory_is_registered_once);
         tcase_add_test(t, free_waits_for_the_copies_to_its_gpu);
         tcase_add_loop_test(t, a_batch_goes_through_either_version, 12, 14);

@@ -185,7 +185,7 @@ enum cuda_error cudaMemcpy(void *to, const void *from, size_t size, enum cuda_co
         ENTER(cudaMemcpy, gpu);
         if (fake_where(kind == CUDA_COPY_HOST_TO_DEVICE ? to : from, size, NULL, NULL) < 0)
                 return runtime_result(E_VALUE);
-        streams_touch(kind == CUDA_COPY_HOST_TO_DEVICE ? from : to, size);
+        streams_touch(kind == CUDA_COPY_HOST_TO_DEVICE ? from : to, size, gpu);
         memcpy(to, from, size);
         if (kind == CUDA_COPY_DEVICE_TO_HOST && fake_settings()->damage && size > 0)
                 ((unsigned char *)to)[size - 1] ^= 1;
@@ -215,9 +215,10 @@ enum cuda_error cudaIpcCloseMemHandle(void *pointer)
 
 enum cuda_error cudaHostRegister(void *pointer, size_t size, unsigned flags)
 {
-        ENTER(cudaHostRegister, runtime_gpu());
-        (void)flags;
-        return runtime_result(pointer && size > 0 ? streams_register(pointer, size) : E_VALUE);
+        int gpu = runtime_gpu();
+        ENTER(cudaHostRegister, gpu);
+        bool portable = (flags & CUDA_HOST_REGISTER_PORTABLE) != 0;
+        return runtime_result(pointer && size > 0 ? streams_register(pointer, size, gpu, portable) : E_VALUE);
 }
 
 enum cuda_error cudaHostUnregister(void *pointer)

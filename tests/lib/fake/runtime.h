@@ -29,8 +29,8 @@ int runtime_gpu_without_context(void);
 
 void streams_finish(int gpu); /* all that was asked of a GPU, as cudaFree() waits for it */
 void streams_reset(int gpu);
-void streams_touch(const void *host, size_t size); /* a copy goes from there, or to it */
-int streams_register(const void *pointer, size_t size);
+void streams_touch(const void *host, size_t size, int gpu); /* a copy goes from there, or to it */
+int streams_register(const void *pointer, size_t size, int gpu, bool portable);
 int streams_unregister(const void *pointer);
 
 #endif

@@ -41,6 +41,8 @@ struct host_range {
         struct host_range *next;
         const char *base;
         size_t size;
+        int gpu;       /* whose context registered it, and takes it along */
+        bool portable; /* pinned for all of them */
 };
 
 static struct CUstream_st *streams;
@@ -49,24 +51,24 @@ static struct host_range *pinned;
 
 /* ---- pinned memory ---- */
 
-static bool is_pinned(const void *pointer, size_t size)
+static bool is_pinned(const void *pointer, size_t size, int gpu)
 {
         const char *p = pointer;
         for (struct host_range *r = pinned; r; r = r->next)
                 if (p >= r->base && p < r->base + r->size && size <= r->size - (size_t)(p - r->base))
-                        return true;
+                        return r->portable || r->gpu == gpu;
         return false;
 }
 
-void streams_touch(const void *host, size_t size)
+void streams_touch(const void *host, size_t size, int gpu)
 {
         pthread_mutex_lock(&fake_lock);
-        if (!is_pinned(host, size))
+        if (!is_pinned(host, size, gpu))
                 fake_state()->pageable++;
         pthread_mutex_unlock(&fake_lock);
 }
 
-int streams_register(const void *pointer, size_t size)
+int streams_register(const void *pointer, size_t size, int gpu, bool portable)
 {
         const char *p = pointer;
         int error = E_OK;
@@ -76,12 +78,20 @@ int streams_register(const void *pointer, size_t size)
                         error = E_REGISTERED;
         struct host_range *r = error ? NULL : calloc(1, sizeof(*r));
         if (r) {
-                *r = (struct host_range){.next = pinned, .base = p, .size = size};
+                *r = (struct host_range){.next = pinned, .base = p, .size = size, .gpu = gpu, .portable = portable};
                 pinned = r;
                 fake_held()->registered++;
         }
         pthread_mutex_unlock(&fake_lock);
         return error;
+}
+
+static void unpin(struct host_range **at)
+{
+        struct host_range *r = *at;
+        *at = r->next;
+        free(r);
+        fake_held()->registered--;
 }
 
 int streams_unregister(const void *pointer)
@@ -90,14 +100,11 @@ int streams_unregister(const void *pointer)
         struct host_range **at = &pinned;
         while (*at && (*at)->base != pointer)
                 at = &(*at)->next;
-        struct host_range *r = *at;
-        if (r) {
-                *at = r->next;
-                free(r);
-                fake_held()->registered--;
-        }
+        bool known = *at != NULL;
+        if (known)
+                unpin(at);
         pthread_mutex_unlock(&fake_lock);
-        return r ? E_OK : E_NOT_REGISTERED;
+        return known ? E_OK : E_NOT_REGISTERED;
 }
 
 /* ---- streams, under the lock ---- */
@@ -221,6 +228,11 @@ void streams_reset(int gpu)
                 if (e->gpu == gpu)
                         remove_event(e);
         }
+        for (struct host_range **at = &pinned; *at;)
+                if ((*at)->gpu == gpu)
+                        unpin(at);
+                else
+                        at = &(*at)->next;
         pthread_mutex_unlock(&fake_lock);
 }
 
@@ -230,7 +242,8 @@ enum cuda_error cudaStreamCreateWithFlags(struct CUstream_st **stream, unsigned 
 {
         int gpu = runtime_gpu();
         ENTER(cudaStreamCreateWithFlags, gpu);
-        (void)flags;
+        if (flags != CUDA_STREAM_NON_BLOCKING) /* CUDA would let it wait for the default stream */
+                return runtime_result(E_VALUE);
         struct CUstream_st *s = gpu < 0 ? NULL : calloc(1, sizeof(*s));
         if (!s)
                 return runtime_result(gpu < 0 ? E_NO_DEVICE : E_MEMORY);
@@ -275,7 +288,7 @@ static int copy(void *to, const void *from, size_t size, bool to_host, struct CU
         if (fake_where(device, size, NULL, NULL) < 0)
                 return E_VALUE;
         pthread_mutex_lock(&fake_lock);
-        if (!is_pinned(host, size))
+        if (!is_pinned(host, size, stream->gpu))
                 fake_state()->pageable++;
         int error = append(stream, (struct op){.to = to, .from = from, .size = size, .to_host = to_host});
         pthread_mutex_unlock(&fake_lock);
@@ -332,7 +345,8 @@ enum cuda_error cudaEventCreateWithFlags(struct CUevent_st **event, unsigned fla
 {
         int gpu = runtime_gpu();
         ENTER(cudaEventCreateWithFlags, gpu);
-        (void)flags;
+        if (flags != (CUDA_EVENT_DISABLE_TIMING | CUDA_EVENT_BLOCKING_SYNC)) /* CUDA would spin, and be slower */
+                return runtime_result(E_VALUE);
         struct CUevent_st *e = gpu < 0 ? NULL : calloc(1, sizeof(*e));
         if (!e)
                 return runtime_result(gpu < 0 ? E_NO_DEVICE : E_MEMORY);
