@@ -164,6 +164,13 @@ static void note(struct writer *w, int rc)
                 w->failed = true;
 }
 
+void writer_append(struct writer *w, const struct writer *values)
+{
+        w->failed |= values->failed;
+        if (values->buf.size > 0)
+                note(w, msgpack_sbuffer_write(&w->buf, values->buf.data, values->buf.size));
+}
+
 void writer_map(struct writer *w, size_t pairs)
 {
         note(w, msgpack_pack_map(&w->pk, pairs));

@@ -57,6 +57,7 @@ void writer_u64(struct writer *w, uint64_t v);
 void writer_i64(struct writer *w, int64_t v);
 void writer_bool(struct writer *w, bool v);
 void writer_hex(struct writer *w, const unsigned char *data, size_t len); /* as lower-case text */
+void writer_append(struct writer *w, const struct writer *values);        /* what another has written */
 #define writer_kstr(w, k, v) (writer_key((w), (k)), writer_str((w), (v)))
 #define writer_ku64(w, k, v) (writer_key((w), (k)), writer_u64((w), (v)))
 #define writer_kbool(w, k, v) (writer_key((w), (k)), writer_bool((w), (v)))

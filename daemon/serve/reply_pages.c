@@ -9,8 +9,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Models in one reply: each is at most a name, a source and an error, far below 1 MiB in all. */
+/* Models in one reply, and their bytes: what one more takes is far below the rest of a frame. */
 #define LIST_PAGE 64
+#define LIST_BYTES (FRAME_MAX / 2)
 /* Bytes of tensor records in one reply. */
 #define SHOW_PAGE (FRAME_MAX - 64 * 1024)
 
@@ -95,32 +96,12 @@ static size_t take_group(const struct entry *entries, size_t n, struct group *gr
         return group->n;
 }
 
-static size_t count_groups(const struct entry *entries, size_t n)
+/* As many models as fit, of the first `end` entries; how many entries that are. */
+static size_t write_models(struct writer *w, const struct server *server, const struct entry *entries, size_t end,
+                           size_t *n_models)
 {
-        struct group group;
-        size_t groups = 0;
-        for (size_t i = 0; i < n; i += take_group(entries + i, n - i, &group))
-                groups++;
-        return groups;
-}
-
-void reply_list(struct writer *w, const struct server *server, const struct request *request)
-{
-        const struct req_list *req = &request->u.list;
-        cleanup_free struct entry *entries = calloc(count_entries(server) + 1, sizeof(*entries));
-        if (entries == NULL) {
-                writer_error(w, request->id, STREAMER_ENOMEM, "no memory");
-                return;
-        }
-        size_t n = collect(server, req->after, entries);
-        size_t page = req->limit > 0 && req->limit < LIST_PAGE ? (size_t)req->limit : LIST_PAGE;
-        size_t end = n < page ? n : page;
-        while (end > 0 && end < n && strcmp(entries[end].name, entries[end - 1].name) == 0)
-                end++; /* the generations of one name stay together: `after` is a name */
-        writer_reply(w, request->id, end < n ? 2 : 1);
-        writer_key(w, "models");
-        writer_array(w, count_groups(entries, end));
-        for (size_t i = 0; i < end;) {
+        size_t i = 0;
+        for (*n_models = 0; i < end && w->buf.size < LIST_BYTES; ++*n_models) {
                 struct group group;
                 struct wanted wanted;
                 i += take_group(entries + i, end - i, &group);
@@ -129,6 +110,39 @@ void reply_list(struct writer *w, const struct server *server, const struct requ
                 else if (wanted_find(server, group.name, &wanted))
                         reply_wanted(w, &wanted);
         }
+        return i;
+}
+
+static bool same_name(const struct entry *a, const struct entry *b)
+{
+        return strcmp(a->name, b->name) == 0;
+}
+
+/* The generations of one name stay together, since `after` is a name: where they do not fit one reply, those
+ * that do are told. */
+void reply_list(struct writer *w, const struct server *server, const struct request *request)
+{
+        const struct req_list *req = &request->u.list;
+        cleanup_free struct entry *entries = calloc(count_entries(server) + 1, sizeof(*entries));
+        if (entries == NULL) {
+                writer_error(w, request->id, STREAMER_ENOMEM, "no memory");
+                return;
+        }
+        size_t n = collect(server, req->after, entries), n_models;
+        size_t page = req->limit > 0 && req->limit < LIST_PAGE ? (size_t)req->limit : LIST_PAGE;
+        size_t end = n < page ? n : page;
+        while (end > 0 && end < n && same_name(&entries[end], &entries[end - 1]))
+                end++;
+        struct writer models;
+        writer_init(&models);
+        end = write_models(&models, server, entries, end, &n_models);
+        while (end > 0 && end < n && same_name(&entries[end], &entries[end - 1]))
+                end++;
+        writer_reply(w, request->id, end < n ? 2 : 1);
+        writer_key(w, "models");
+        writer_array(w, n_models);
+        writer_append(w, &models);
+        writer_deinit(&models);
         if (end < n)
                 writer_kstr(w, "next", entries[end - 1].name);
 }

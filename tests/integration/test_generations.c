@@ -7,7 +7,9 @@
 #include "tests/lib/suite.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static streamer_client *client;
@@ -240,6 +242,48 @@ START_TEST(metadata_of_the_checkpoint_is_handed_on)
 }
 END_TEST
 
+/* A folder whose name takes most of what a path may have. */
+static char *long_folder(void)
+{
+        char *path = stage_path("long");
+
+        for (int i = 0; i < 15; i++) {
+                mkdir(path, 0755);
+                path = format_text("%s/%0220d", path, i);
+        }
+        must(mkdir(path, 0755));
+        return path;
+}
+
+/* A reply has no room for as many as clients may hold of one name. */
+START_TEST(more_generations_of_a_name_than_a_reply_has_room_for_leave_the_list_whole)
+{
+        enum { N = 300 };
+        static streamer_lease *leases[N];
+        char *path = format_text("%s/many.safetensors", long_folder());
+        struct model *m = model_mixed(3, 1 << 18);
+
+        client_load(client, stage_write(m, "zebra.safetensors"), "zebra");
+        for (int i = 0; i < N; i++) {
+                struct model *none = model_new(1);
+                char *metadata = format_text("{\"i\":\"%d\"}", i);
+                model_set_metadata(none, metadata);
+                model_write(none, path);
+                client_load(client, path, "many");
+                leases[i] = client_attach(client, "many");
+                model_free(none);
+                free(metadata);
+        }
+        find("zebra");
+        find("witness");
+        for (int i = 0; i < N; i++)
+                streamer_detach(leases[i]);
+        client_unload(client, "many");
+        client_unload(client, "zebra");
+        model_free(m);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("generations");
@@ -251,6 +295,7 @@ int main(void)
         tcase_add_test(names, another_source_under_the_same_name_is_a_new_generation);
         tcase_add_test(names, what_does_not_fit_beside_the_old_one_leaves_it);
         tcase_add_test(names, a_bad_new_version_leaves_the_old_one);
+        tcase_add_test(names, more_generations_of_a_name_than_a_reply_has_room_for_leave_the_list_whole);
         TCase *attach = suite_group("attach", begin, stage_end, 60);
         tcase_add_checked_fixture(attach, connect_client, check_stage);
         tcase_add_test(attach, attach_may_insist_on_a_digest);
