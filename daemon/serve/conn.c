@@ -12,8 +12,9 @@
 #include <sys/socket.h>
 
 /* What one connection gets of a turn of the loop, so that a flood on one leaves the others theirs: so many
- * bytes and so long; and once the turn has taken LOOP_NS, no more than a frame each. What is left waits for the
- * next turn. */
+ * bytes and so long. All of them together get LOOP_NS, for what they send, take and end; who comes after that
+ * waits in a line for the next turn. Nobody polls for who waits: libuv would find the same sockets ready again and
+ * again, forty-eight times a turn. */
 #define READ_TURN (256 * KiB)
 #define TURN_NS (1 * UINT64_C(1000000))
 #define LOOP_NS (10 * UINT64_C(1000000))
@@ -54,6 +55,7 @@ static void conn_end(struct conn *conn)
         if (uv_is_closing((uv_handle_t *)&conn->poll))
                 return;
         conn->closing = conn->broken = true;
+        list_remove(&conn->later);
         uv_poll_stop(&conn->poll);
         uv_close((uv_handle_t *)&conn->poll, on_closed);
 }
@@ -72,7 +74,7 @@ static void update_poll(struct conn *conn)
         int events = UV_DISCONNECT;
         if (!conn->paused && !conn->held && !conn->closing)
                 events |= UV_READABLE;
-        if (!list_empty(&conn->out) || conn->more) /* what it may write to tells of the next turn, too */
+        if (!list_empty(&conn->out))
                 events |= UV_WRITABLE;
         if (conn->broken || events == conn->events)
                 return;
@@ -215,10 +217,32 @@ static void break_framing(struct conn *conn, const char *why)
         conn_close(conn, true);
 }
 
+static bool turn_is_over(struct conn_turn *turn)
+{
+        uint64_t now = now_ns();
+        if (turn->until_ns == 0)
+                turn->until_ns = now + LOOP_NS;
+        return now >= turn->until_ns;
+}
+
 static uint64_t turn_end(const struct conn *conn)
 {
-        uint64_t own = now_ns() + TURN_NS, all = uv_now(conn->poll.loop) * UINT64_C(1000000) + LOOP_NS;
-        return own < all ? own : all;
+        uint64_t own = now_ns() + TURN_NS, all = conn->turn->until_ns;
+        return own < all || all == 0 ? own : all;
+}
+
+static void on_idle(uv_idle_t *idle)
+{
+        (void)idle;
+}
+
+static void wait_for_turn(struct conn *conn, int events)
+{
+        conn->due |= events;
+        if (!list_empty(&conn->later))
+                return;
+        list_append(&conn->turn->later, &conn->later);
+        uv_idle_start(&conn->turn->idle, on_idle);
 }
 
 /* Frames that are whole, as long as the session takes them, and one at the least. */
@@ -231,6 +255,7 @@ static void conn_process(struct conn *conn, uint64_t until)
         for (bool first = true; !conn->paused && !conn->held && !conn->closing; first = false) {
                 if (!first && now_ns() >= until) {
                         conn->more = true;
+                        wait_for_turn(conn, UV_READABLE);
                         break;
                 }
                 const void *data;
@@ -296,19 +321,65 @@ static void on_readable(struct conn *conn)
         update_poll(conn);
 }
 
-static void on_poll(uv_poll_t *poll, int status, int events)
+static void serve(struct conn *conn, int events)
 {
-        struct conn *conn = poll->data;
-        if (status < 0) {
-                conn_end(conn);
-                return;
-        }
         if (events & UV_WRITABLE)
                 flush(conn);
         if (((events & UV_READABLE) || conn->more) && !conn->closing)
                 on_readable(conn);
         else if ((events & UV_DISCONNECT) && !conn->broken)
                 conn_end(conn);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+        struct conn *conn = poll->data;
+        if (status < 0) {
+                conn_end(conn);
+        } else if (turn_is_over(conn->turn)) {
+                uv_poll_stop(poll);
+                conn->events = 0;
+                wait_for_turn(conn, events);
+        } else {
+                serve(conn, events);
+        }
+}
+
+/* ---- turns ---- */
+
+/* Those who wait, each once. Who has more to say by then waits behind those that have waited since. */
+static void serve_waiting(struct conn_turn *turn)
+{
+        struct list *last = turn->later.prev;
+        for (bool more = last != &turn->later; more && !list_empty(&turn->later) && !turn_is_over(turn);) {
+                struct conn *conn = container_of(turn->later.next, struct conn, later);
+                int due = conn->due;
+                more = &conn->later != last;
+                list_remove(&conn->later);
+                conn->due = 0;
+                serve(conn, due);
+                update_poll(conn);
+        }
+}
+
+/* libuv looks for more events before a turn ends, and takes the time anew: neither is asked when it began. */
+static void on_turn(uv_prepare_t *prepare)
+{
+        struct conn_turn *turn = container_of(prepare, struct conn_turn, prepare);
+        turn->until_ns = 0;
+        serve_waiting(turn);
+        if (list_empty(&turn->later))
+                uv_idle_stop(&turn->idle);
+}
+
+void conn_turn_start(struct conn_turn *turn, uv_loop_t *loop)
+{
+        turn->until_ns = 0;
+        list_init(&turn->later);
+        uv_idle_init(loop, &turn->idle);
+        uv_prepare_init(loop, &turn->prepare);
+        uv_prepare_start(&turn->prepare, on_turn);
+        uv_unref((uv_handle_t *)&turn->prepare);
 }
 
 void conn_hold(struct conn *conn, bool hold)
@@ -348,7 +419,8 @@ static void read_caller(struct conn *conn)
                 conn->caller.n_groups = len / sizeof(gid_t);
 }
 
-struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits)
+struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits,
+                                 struct conn_turn *turn)
 {
         struct conn *conn = calloc(1, sizeof(*conn));
         if (conn == NULL || uv_poll_init(loop, &conn->poll, fd) != 0) {
@@ -359,6 +431,8 @@ struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops 
         conn->fd = fd;
         conn->ops = ops;
         conn->limits = limits;
+        conn->turn = turn;
+        list_init(&conn->later);
         conn->poll.data = conn;
         conn->waiting_since = now_ns(); /* for the first frame */
         list_init(&conn->link);

@@ -39,23 +39,37 @@ struct conn {
         struct list link; /* the server's */
         const struct conn_ops *ops;
         const struct conn_limits *limits;
+        struct conn_turn *turn;
         void *context;
         uv_poll_t poll;
         int fd, events;
+        struct list later; /* in turn->later */
+        int due;           /* events that it is served for then */
         struct frame_reader in;
         uint64_t waiting_since; /* a frame (or the first one) is incomplete since; 0: none */
         struct list out;        /* of struct out_frame */
         uint64_t out_bytes;
         unsigned fds_sent; /* descriptors the client may not have received yet */
         bool paused, held, closing, broken, in_frame;
-        bool more;              /* frames are left for the next turn */
+        bool more;              /* frames are left in `in` */
         pid_t pid;              /* 0: in another PID namespace */
         uint64_t since_boot_ns; /* it was there */
         struct caller caller;
 };
 
+/* What the connections of a loop share: one turn of it, and who waits for the next. */
+struct conn_turn {
+        uv_prepare_t prepare;
+        uv_idle_t idle;    /* runs while somebody waits: the loop does not sleep then */
+        struct list later; /* of struct conn, who came first is served first */
+        uint64_t until_ns; /* they are served until then; 0: none has been yet */
+};
+/* Closed with the loop's other handles. */
+void conn_turn_start(struct conn_turn *turn, uv_loop_t *loop);
+
 /* Takes over fd. NULL on failure (fd is closed). */
-struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits);
+struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits,
+                                 struct conn_turn *turn);
 
 /* A writer for a frame of this connection: with room for the frame's header. */
 void conn_writer(struct writer *writer);

@@ -294,6 +294,7 @@ static int start_handles(struct server *server, struct error *error)
                 return error_set(error, STREAMER_EOS, "socket: cannot be polled");
         server->accept_poll.data = server;
         server->listening = true;
+        conn_turn_start(&server->turn, server->loop);
         uv_timer_init(server->loop, &server->second);
         uv_timer_init(server->loop, &server->progress);
         server->second.data = server->progress.data = server;

@@ -65,6 +65,7 @@ struct server {
         ino_t socket_ino;
         gid_t socket_gid;
         uv_poll_t accept_poll;
+        struct conn_turn turn;
         uv_timer_t second, progress;           /* housekeeping; progress of watched loads */
         bool listening, timers, closing, full; /* full: accepting is paused */
         bool refusing;                         /* that connections are refused was logged */

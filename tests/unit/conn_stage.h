@@ -23,6 +23,7 @@
 
 static const struct conn_limits limits = {.output = OUTPUT_LIMIT, .frame_timeout_ns = 10 * SECOND};
 
+static struct conn_turn turn;
 static struct conn *conn;
 static int client; /* -1: closed */
 static unsigned frames, drains;
@@ -64,7 +65,8 @@ static void begin(void)
         must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends));
         client = ends[0];
         must(fcntl(client, F_SETFL, O_NONBLOCK));
-        conn = conn_new_consume_fd(&core_loop, ends[1], &ops, &limits);
+        conn_turn_start(&turn, &core_loop);
+        conn = conn_new_consume_fd(&core_loop, ends[1], &ops, &limits, &turn);
         ck_assert_ptr_nonnull(conn);
 }
 
@@ -73,6 +75,8 @@ static void end(void)
         if (!closed)
                 conn_close(conn, false);
         core_until(closed);
+        uv_close((uv_handle_t *)&turn.prepare, NULL);
+        uv_close((uv_handle_t *)&turn.idle, NULL);
         if (client >= 0)
                 close(client);
 }
