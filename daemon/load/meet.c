@@ -102,6 +102,15 @@ static void join(struct load *load, struct generation *same, struct load *other)
         load_end(load, LOAD_READY, NULL);
 }
 
+/* Of an earlier try to bring this very model to the device: the new one takes its place. */
+static void forget_failure(struct load_target *target, uint64_t number)
+{
+        const struct load *load = target->load;
+        struct generation *failed = resident_on(load->loads->resident, load->name, GENERATION_FAILED, target->device);
+        if (number != 0 && target->generation != NULL && failed != NULL && failed->number == number)
+                generation_drop_name(failed, load->name);
+}
+
 /* What a replica adds to has its number already, unless something of it is on one of the devices. */
 static void set_numbers(struct load *load)
 {
@@ -109,9 +118,13 @@ static void set_numbers(struct load *load)
         struct generation *first = NULL;
         uint64_t number =
                 load->pattern == NULL ? resident_shared_number(resident, &load->parts[0].identity, load->name) : 0;
-        for (size_t i = 0; i < load->n_targets; i++)
-                if (target_lives(&load->targets[i]) && resident_holds(resident, number, load->targets[i].device))
+        for (size_t i = 0; i < load->n_targets; i++) {
+                if (!target_lives(&load->targets[i]))
+                        continue;
+                forget_failure(&load->targets[i], number);
+                if (resident_holds(resident, number, load->targets[i].device))
                         number = 0;
+        }
         for (size_t i = 0; i < load->n_targets; i++) {
                 struct generation *g = load->targets[i].generation;
                 if (!target_lives(&load->targets[i]) || g == NULL)
