@@ -245,6 +245,34 @@ START_TEST(a_budget_that_is_too_small_fails_alone)
 }
 END_TEST
 
+/* However often it failed there before. */
+START_TEST(a_device_that_failed_is_tried_again_for_the_same_generation)
+{
+        struct model *m = model_mixed(15, 20 << 20), *other = model_mixed(16, 48 << 20);
+        char *path = write_model(m, "m.safetensors"), *filler = write_model(other, "filler.safetensors");
+        struct ctl r;
+
+        ctl(&r, stage.socket, "load", filler, "--device", "1", "--pin", NULL);
+        ck_assert_int_eq(r.code, 0);
+        ctl_free(&r);
+        ck_assert_int_eq(load_on(path, names, 2, NULL), STREAMER_EFAILED);
+        for (int i = 0; i < _i; i++)
+                ck_assert_int_ne(load_on(path, names + 1, 1, NULL), 0);
+        json_t *before = shown();
+        client_unload(client, "filler");
+        ck_assert_int_eq(load_on(path, names + 1, 1, NULL), 0);
+        json_t *after = shown();
+        ck_assert_uint_eq(json_number(after, "generation"), json_number(before, "generation"));
+        ck_assert_uint_eq(json_array_size(json_object_get(after, "devices")), 2);
+        for (size_t i = 0; i < 2; i++)
+                equals_on(names[i], m);
+        json_decref(before);
+        json_decref(after);
+        model_free(other);
+        model_free(m);
+}
+END_TEST
+
 START_TEST(a_load_that_no_device_can_take_fails_with_all_their_reasons)
 {
         struct model *m = model_mixed(12, 20 << 20);
@@ -355,6 +383,7 @@ int main(void)
         tcase_add_test(replicas, a_device_that_is_lost_fails_alone);
         tcase_add_test(replicas, a_device_that_is_lost_while_it_is_copied_to_fails_alone);
         tcase_add_test(replicas, a_budget_that_is_too_small_fails_alone);
+        tcase_add_loop_test(replicas, a_device_that_failed_is_tried_again_for_the_same_generation, 0, 3);
         tcase_add_test(replicas, a_load_that_no_device_can_take_fails_with_all_their_reasons);
         tcase_add_test(replicas, cancelling_gives_the_memory_of_all_back);
         tcase_add_test(replicas, streamerctl_names_the_device_that_failed_and_exits_1);
