@@ -137,12 +137,9 @@ END_TEST
 
 START_TEST(a_limit_of_everybody_is_named_by_its_setting)
 {
-        struct users users;
-        struct user_charge charge = {.user = NULL};
-        struct error error = {0};
+        struct user_charge c = {.user = NULL};
         const struct user_limits usual = {.usual = {[USER_LOADS] = true}, .rule = "access.roles[7], f.yaml:9"};
-        users_init(&users);
-        ck_assert_int_eq(user_charge(&users, 1000, &charge, USER_LOADS, 1, &usual, &error), STREAMER_ELIMIT);
+        ck_assert_int_eq(user_charge(&users, 1000, &c, USER_LOADS, 1, &usual, &error), STREAMER_ELIMIT);
         ck_assert_ptr_nonnull(strstr(error.text, "(limits.loads_per_uid)"));
 }
 END_TEST
