@@ -126,10 +126,11 @@ static int call_once(streamer_client *c, const struct verb_desc *verb, const jso
         struct writer w;
         struct subscription s;
         struct call call = {.id = channel_next_id(c), .arg = &s};
-        int rc = subscription_init(&s, c, json_string_value(json_object_get(args, "model")));
+        bool subscribes = verb->verb == VERB_subscribe;
+        int rc = subscription_init(&s, c, subscribes ? json_string_value(json_object_get(args, "model")) : NULL);
         if (rc != 0)
                 return rc;
-        if (verb->verb == VERB_subscribe)
+        if (subscribes)
                 call.accept = accept_subscribe;
         writer_init(&w);
         pack_request(&w, verb->name, call.id, args);
