@@ -57,10 +57,11 @@ START_TEST(frames_may_come_byte_by_byte)
 }
 END_TEST
 
-START_TEST(many_frames_in_one_read_come_in_order)
+/* Frames at once, and to what bodies[] they come. */
+static void send_hundred(char want[1024])
 {
         unsigned char data[4096];
-        char body[8], want[1024] = "";
+        char body[8];
         size_t n = 0;
         for (int i = 0; i < 100; i++) {
                 snprintf(body, sizeof(body), "%d", i);
@@ -68,6 +69,12 @@ START_TEST(many_frames_in_one_read_come_in_order)
                 strcat(strcat(want, body), "|");
         }
         send_bytes(data, n);
+}
+
+START_TEST(many_frames_in_one_read_come_in_order)
+{
+        char want[1024] = "";
+        send_hundred(want);
         core_until(frames == 100);
         ck_assert_str_eq(bodies, want);
 }
@@ -97,15 +104,8 @@ static void take_long(void)
 /* The test's thread may lose the processor, but never takes more than the turn allows. */
 START_TEST(a_flood_is_taken_in_turns_and_in_order)
 {
-        unsigned char data[4096];
-        char body[8], want[1024] = "";
-        size_t n = 0;
-        for (int i = 0; i < 100; i++) {
-                snprintf(body, sizeof(body), "%d", i);
-                n += put_frame(data + n, body);
-                strcat(strcat(want, body), "|");
-        }
-        send_bytes(data, n);
+        char want[1024] = "";
+        send_hundred(want);
         on_frame = take_long;
         for (unsigned before = 0; frames < 100; before = frames) {
                 uv_run(&core_loop, UV_RUN_NOWAIT);
