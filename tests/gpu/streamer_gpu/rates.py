@@ -147,6 +147,10 @@ def cold_8gib_step(bench, stack):
     Rates(bench, stack, "8gib").cold(2)
 
 
+def cold_30gib_step(bench, stack):
+    Rates(bench, stack, "30gib").cold(1)
+
+
 def rates_vmm_step(bench, stack):
     r = Rates(bench, stack, "8gib", handles="cuda-vmm-fd")
     rate, ceiling, figures = r.warm(3)

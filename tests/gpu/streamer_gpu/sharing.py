@@ -9,7 +9,7 @@ from . import wire
 from .bench import MIB, median
 from .consumer import Skip
 from .process import Failure
-from .rates import Rates, warm
+from .rates import warm
 from .report import DEFAULT_SEGMENT, SEGMENTS
 
 SAMPLE = {"every": 8, "limit": MIB}
@@ -327,4 +327,3 @@ def large_step(bench, stack):
     compare(bench, attached(bench, stack, r.daemon, "30gib"), "30gib", "30gib_ipc", SAMPLE)
     r.daemon.stop()
     times_by_size(bench, stack, "30gib")
-    Rates(bench, stack, "30gib").cold(1)
