@@ -98,8 +98,9 @@ double ceiling_fio(const struct bench *b, const char *path);
 const char *ceiling_fio_command(const struct bench *b, const char *path);
 /* Two threads pread the whole cached file in blocks into a map that is already there. */
 double ceiling_preads(const struct bench *b, const char *path);
-/* 1, 2, 4, 8 and 16 curls that fetch a range each, in rounds. The best number is the one with the highest
- * median: the best of all single runs would be the luckiest. */
+/* 1, 2, 4, 8 and 16 curls that fetch a range each, in rounds. The ceiling is what the best number of them reached:
+ * the best of all single runs would be the luckiest. Which number is the best is said for each round by the others
+ * alone, since of five that are as good the one whose median is the highest owes it to luck. */
 #define CURL_STEPS 5u
 struct curls {
         const char *url, *ca; /* ca may be NULL */
@@ -109,10 +110,11 @@ struct curls {
 };
 void curls_round(struct curls *c);
 struct curl_ceiling {
-        unsigned n;
         double gib_per_s, cpu_s_per_gib;
 };
-struct curl_ceiling curls_best(const struct curls *c);
+/* Twice those of other rows: what is measured shares two processors with two programs, and varies more. */
+unsigned curls_rounds(const struct bench *b);
+struct curl_ceiling curls_best(const struct curls *c); /* tells of it in a note */
 /* "1.00 1.51 ...": the last round's rates. malloc'd. */
 char *curls_told(const struct curls *c);
 /* Makes the machine's host give us the memory that the next run needs, then frees it. */

@@ -14,6 +14,7 @@
 static void row_store(const struct bench *b, enum row row, struct store *store, const char *path, const struct model *m)
 {
         double rates[ROUNDS_MAX];
+        unsigned rounds = curls_rounds(b);
         const char *url = store_do(store, "presign\tmodels\tbench.safetensors");
         struct bench_daemon daemon;
         struct curls c = {.url = url, .size = file_size(path)};
@@ -24,7 +25,7 @@ static void row_store(const struct bench *b, enum row row, struct store *store, 
                                        store->access, store->secret));
         report_note("%s: the ceiling is the best of 1, 2, 4, 8 and 16 of: curl -s -f -o /dev/null -r FROM-TO URL",
                     store->kind);
-        for (unsigned i = 0; i < b->rounds; i++) {
+        for (unsigned i = 0; i < rounds; i++) {
                 curls_round(&c);
                 ceiling_touch(m->bytes);
                 bench_load(&daemon, "s3://models/bench.safetensors", m, false, &f);
@@ -32,8 +33,7 @@ static void row_store(const struct bench *b, enum row row, struct store *store, 
                 report_note("round %u: curls %s GiB/s, load %.2f GiB/s", i + 1, curls_told(&c), rates[i]);
         }
         struct curl_ceiling best = curls_best(&c);
-        report_note("the best are %u curls: %.2f GiB/s", best.n, best.gib_per_s);
-        report_row(row, median(rates, b->rounds) / best.gib_per_s, best.gib_per_s);
+        report_row(row, median(rates, rounds) / best.gib_per_s, best.gib_per_s);
         bench_daemon_stop(&daemon);
 }
 
