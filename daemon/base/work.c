@@ -284,9 +284,14 @@ void work_submit(struct work_pool *pool, uint64_t key, struct work *work, void (
         sem_post(&pool->calls);
 }
 
+static bool is_devices(const struct work_lane *lane)
+{
+        return lane->key >= WORK_LANE_DEVICE(0) && lane->key != WORK_LANE_LOOK;
+}
+
 static bool hangs(const struct work *work, uint64_t now, uint64_t hang_ns)
 {
-        bool may = reads(work->lane) && work->lane->key != WORK_LANE_MEMORY;
+        bool may = reads(work->lane) && !is_devices(work->lane);
         return may && !work->hung && now > work->since_ns && now - work->since_ns > hang_ns;
 }
 

@@ -20,9 +20,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WORK_LANE_CPU 0                   /* no file system */
-#define WORK_LANE_MEMORY (UINT64_MAX - 1) /* long work at resident memory, which is no storage that hangs */
-#define WORK_LANE_LOOK UINT64_MAX         /* at the machine, on somebody's request: nobody's load waits for it */
+#define WORK_LANE_CPU 0           /* no file system */
+#define WORK_LANE_LOOK UINT64_MAX /* at the machine, on somebody's request: nobody's load waits for it */
+/* Long work at the memory of a device, by its number: no storage that hangs, and a device that stalls is in nobody
+ * else's way. */
+#define WORK_LANE_DEVICES 64
+#define WORK_LANE_DEVICE(number) (UINT64_MAX - WORK_LANE_DEVICES + (number))
 
 struct work_pool;
 
@@ -50,7 +53,7 @@ void work_submit(struct work_pool *pool, uint64_t lane, struct work *work, void 
                  void (*done)(struct work *));
 
 /* About once a second: work that runs for longer than hang_ns in another lane than WORK_LANE_CPU
- * and WORK_LANE_MEMORY is counted out, and its thread replaced, until there are three times as many as there should be.
+ * and the devices' is counted out, and its thread replaced, until there are three times as many as there should be.
  */
 void work_pool_watch(struct work_pool *pool, uint64_t now_ns, uint64_t hang_ns);
 void work_pool_count(struct work_pool *pool, unsigned *threads, unsigned *hung);

@@ -50,11 +50,13 @@ static void sha_run(struct work *work)
 {
         struct sha_step *step = container_of(work, struct sha_step, work);
         struct load_part *part = step->part;
-        if (step->target == part->n_targets)
+        if (step->target == part->n_targets) {
                 publish_file(&part->publish, step->file);
-        else
-                sha_check_file(part->sha, &part->resolved, part->copies[step->target]->segments, step->file,
-                               &step->error);
+                return;
+        }
+        const struct load_target *target = part->targets[step->target];
+        sha_check_file(part->sha, part->load->loads->reader, &part->resolved, target->device, target->copy.segments,
+                       step->file, &step->error);
 }
 
 /* To the next target that lives. */
@@ -92,9 +94,13 @@ static void sha_done(struct work *work)
 
 static void sha_submit(struct sha_step *step)
 {
-        struct load *load = step->part->load;
+        const struct load_part *part = step->part;
+        struct load *load = part->load;
+        uint64_t lane = WORK_LANE_CPU;
+        if (step->target < part->n_targets)
+                lane = WORK_LANE_DEVICE(part->targets[step->target]->device->number);
         load->pending++;
-        work_submit(load->loads->pool, WORK_LANE_CPU, &step->work, sha_run, sha_done);
+        work_submit(load->loads->pool, lane, &step->work, sha_run, sha_done);
 }
 
 static void on_file_whole(struct errand *item)

@@ -2,6 +2,7 @@
 #include "daemon/load/sha.h"
 
 #include "daemon/base/util.h"
+#include "daemon/io/readback.h"
 
 #include <openssl/evp.h>
 #include <string.h>
@@ -44,6 +45,11 @@ int sha_header(void *context, size_t file, const void *data, size_t len, struct 
 struct walk {
         EVP_MD_CTX *md;
         const struct object *object;
+        const struct plan *plan;
+        const struct segment *segments;
+        size_t file;
+        struct readback readback;
+        size_t asked;          /* tensors of the plan */
         unsigned char *buffer; /* PIECE and a page, page-aligned */
         uint64_t at;           /* offset in the file that was hashed up to */
 };
@@ -63,42 +69,67 @@ static int hash_gap(struct walk *walk, uint64_t to, struct error *error)
         return 0;
 }
 
-static int hash_tensor(struct walk *walk, const struct segment *segment, const struct plan_tensor *t,
-                       struct error *error)
+static bool next_run(void *context, struct readback_run *run)
 {
-        for (uint64_t done = 0; done < t->bytes;) {
-                uint64_t n = t->bytes - done < PIECE ? t->bytes - done : PIECE;
-                const unsigned char *data = walk->buffer;
-                if (segment->base != NULL)
-                        data = segment->base + t->offset + done;
-                else {
-                        int r = segment->device->ops->read(segment, t->offset + done, walk->buffer, n, error);
-                        if (r < 0)
-                                return r;
-                }
-                EVP_DigestUpdate(walk->md, data, n);
-                done += n;
+        struct walk *walk = context;
+        while (walk->asked < walk->plan->n_tensors) {
+                const struct plan_tensor *t = &walk->plan->tensors[walk->asked++];
+                if (t->file != walk->file || t->bytes == 0)
+                        continue;
+                *run = (struct readback_run){
+                        .segment = &walk->segments[t->segment], .offset = t->offset, .bytes = t->bytes};
+                return true;
+        }
+        return false;
+}
+
+static int hash_tensor(struct walk *walk, const struct plan_tensor *t, struct error *error)
+{
+        for (uint64_t done = 0, len; done < t->bytes; done += len) {
+                const unsigned char *data;
+                int r = readback_take(&walk->readback, &data, &len, error);
+                if (r < 0)
+                        return r;
+                EVP_DigestUpdate(walk->md, data, len);
         }
         walk->at += t->bytes;
         return 0;
 }
 
-static int hash_file(struct walk *walk, const struct resolved *resolved, const struct segment *segments, size_t file,
+static int hash_file(struct walk *walk, uint64_t data_start, struct error *error)
+{
+        walk->at = data_start;
+        int r = readback_begin(&walk->readback, next_run, walk, error);
+        for (size_t i = 0; r == 0 && i < walk->plan->n_tensors; i++) {
+                const struct plan_tensor *t = &walk->plan->tensors[i];
+                if (t->file != walk->file || t->bytes == 0)
+                        continue;
+                r = hash_gap(walk, t->file_off, error);
+                if (r == 0)
+                        r = hash_tensor(walk, t, error);
+        }
+        return r < 0 ? r : hash_gap(walk, walk->object->version.size, error);
+}
+
+/* The header's digest is where each target begins. */
+static int walk_init(struct walk *walk, const struct sha *sha, struct reader *reader, struct device *device,
                      struct error *error)
 {
-        const struct plan *plan = &resolved->plan;
-        walk->at = resolved->headers[file].data_start;
-        for (size_t i = 0; i < plan->n_tensors; i++) {
-                const struct plan_tensor *t = &plan->tensors[i];
-                if (t->file != file || t->bytes == 0)
-                        continue;
-                int r = hash_gap(walk, t->file_off, error);
-                if (r == 0)
-                        r = hash_tensor(walk, &segments[t->segment], t, error);
-                if (r < 0)
-                        return r;
-        }
-        return hash_gap(walk, walk->object->version.size, error);
+        int r = readback_init(&walk->readback, reader, device, error);
+        walk->md = EVP_MD_CTX_new();
+        walk->buffer = aligned_alloc(4096, PIECE + 4096);
+        if (r < 0)
+                return r;
+        if (walk->buffer == NULL || walk->md == NULL || EVP_MD_CTX_copy_ex(walk->md, sha->contexts[walk->file]) != 1)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        return 0;
+}
+
+static void walk_deinit(struct walk *walk)
+{
+        readback_deinit(&walk->readback);
+        EVP_MD_CTX_free(walk->md);
+        free(walk->buffer);
 }
 
 static void hex(char *out, const unsigned char *digest)
@@ -107,29 +138,27 @@ static void hex(char *out, const unsigned char *digest)
                 snprintf(out + 2 * i, 3, "%02x", digest[i]);
 }
 
-int sha_check_file(struct sha *sha, const struct resolved *resolved, const struct segment *segments, size_t file,
-                   struct error *error)
+int sha_check_file(struct sha *sha, struct reader *reader, const struct resolved *resolved, struct device *device,
+                   const struct segment *segments, size_t file, struct error *error)
 {
-        struct walk walk = {.md = EVP_MD_CTX_new(), .object = &resolved->set.objects[file]};
-        cleanup_free unsigned char *buffer = aligned_alloc(4096, PIECE + 4096);
+        struct walk walk = {.object = &resolved->set.objects[file],
+                            .plan = &resolved->plan,
+                            .segments = segments,
+                            .file = file};
         unsigned char digest[32];
-        walk.buffer = buffer;
-        /* The header's digest is where each target begins. */
-        int r = 0;
-        if (buffer == NULL || walk.md == NULL || EVP_MD_CTX_copy_ex(walk.md, sha->contexts[file]) != 1)
-                r = error_set(error, STREAMER_ENOMEM, "no memory");
+        int r = walk_init(&walk, sha, reader, device, error);
         if (r == 0)
-                r = hash_file(&walk, resolved, segments, file, error);
+                r = hash_file(&walk, resolved->headers[file].data_start, error);
         if (r == 0)
                 EVP_DigestFinal_ex(walk.md, digest, NULL);
-        EVP_MD_CTX_free(walk.md);
+        walk_deinit(&walk);
         if (r < 0)
                 return r;
-        if (memcmp(digest, walk.object->sha256, sizeof(digest)) == 0)
+        if (memcmp(digest, resolved->set.objects[file].sha256, sizeof(digest)) == 0)
                 return 0;
         char got[65], want[65];
         hex(got, digest);
-        hex(want, walk.object->sha256);
+        hex(want, resolved->set.objects[file].sha256);
         return error_set(error, STREAMER_EFAILED, "SHA-256 differs: %s published, %s read (%s)", want, got,
-                         walk.object->path);
+                         resolved->set.objects[file].path);
 }

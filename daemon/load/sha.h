@@ -10,6 +10,8 @@
 
 #include "daemon/load/resolve.h"
 
+struct reader;
+
 struct sha; /* the running digests of a source's files */
 
 struct sha *sha_new(size_t n_files); /* NULL on ENOMEM */
@@ -18,9 +20,9 @@ struct sha *sha_free(struct sha *sha);
 /* A resolve_header_fn; context is the struct sha. */
 int sha_header(void *context, size_t file, const void *data, size_t len, struct error *error);
 
-/* On a worker, once for each file and target, when all its bytes have landed. STREAMER_EFAILED where
- * the digest differs. */
-int sha_check_file(struct sha *sha, const struct resolved *resolved, const struct segment *segments, size_t file,
-                   struct error *error);
+/* On a worker, once for each file and target, when all its bytes have landed in the device's segments; borrows of
+ * the reader's ring. STREAMER_EFAILED where the digest differs. */
+int sha_check_file(struct sha *sha, struct reader *reader, const struct resolved *resolved, struct device *device,
+                   const struct segment *segments, size_t file, struct error *error);
 
 #endif

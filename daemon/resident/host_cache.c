@@ -6,7 +6,7 @@
 #include "daemon/resident/host_cache.h"
 
 #include "daemon/base/log.h"
-#include "daemon/model/plan.h"
+#include "daemon/resident/compare.h"
 #include "daemon/resident/group.h"
 
 #include <inttypes.h>
@@ -80,35 +80,15 @@ static int allocate(struct host_copy *copy)
         return 0;
 }
 
-static int copy_tensor(struct host_copy *copy, const struct manifest_record *r, const char *name, struct hash *hash)
-{
-        const struct segment *segment = &copy->generation->segments[r->segment];
-        unsigned char *to = copy->bases[r->segment] + r->offset, digest[DIGEST_SIZE];
-        hash_reset(hash);
-        for (uint64_t done = 0; done < r->bytes;) {
-                uint64_t n = r->bytes - done < PLAN_LEAF ? r->bytes - done : PLAN_LEAF;
-                int e = segment->device->ops->read(segment, r->offset + done, to + done, n, &copy->error);
-                if (e < 0)
-                        return e;
-                hash_bytes(to + done, n, digest);
-                hash_update(hash, digest, sizeof(digest));
-                done += n;
-        }
-        hash_final(hash, digest);
-        if (memcmp(digest, r->digest, DIGEST_SIZE) == 0)
-                return 0;
-        return error_set(&copy->error, STREAMER_EFAILED,
-                         "tensor '%s': resident bytes differ from those that were loaded", name);
-}
-
 static void copy_all(struct host_copy *copy)
 {
-        const struct manifest_view m = table_manifest(&copy->generation->manifest);
-        struct hash *hash = hash_new();
-        int r = hash == NULL ? error_set(&copy->error, STREAMER_ENOMEM, "no memory") : allocate(copy);
-        for (uint64_t i = 0; r == 0 && i < m.header->n_records; i++)
-                r = copy_tensor(copy, &m.records[i], m.strings + m.records[i].name_off, hash);
-        hash_free(hash);
+        struct compare compare;
+        if (allocate(copy) < 0)
+                return;
+        int r = compare_init(&compare, copy->generation, NULL, copy->bases, &copy->error);
+        for (uint64_t i = 0; r == 0 && i < compare.manifest.header->n_records; i++)
+                r = compare_tensor(&compare, &copy->error);
+        compare_deinit(&compare);
 }
 
 /* Whatever came of it, the device gets its memory back. */

@@ -3,12 +3,14 @@
  * How bytes come to a GPU, counted by a stand-in: in as few calls as the layout of the file allows, from
  * pinned memory, and once from storage to several GPUs.
  */
+#include "tests/lib/ctl.h"
 #include "tests/lib/doctor.h"
 #include "tests/lib/gpus.h"
 #include "tests/lib/storage.h"
 #include "tests/lib/suite.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 #define BLOCK (2u << 20) /* as configured below */
 #define BATCH 256u       /* copies in one call */
@@ -43,17 +45,26 @@ static void end(void)
         ck_assert_int_eq(daemon_stop(&stage), 0);
 }
 
+static void load(const char *source, const char *name, const char *const *on, size_t n, const char *verify)
+{
+        streamer_op *op;
+        streamer_load_opts opts = {.struct_size = sizeof(opts),
+                                   .source = source,
+                                   .name = name,
+                                   .devices = on,
+                                   .n_devices = n,
+                                   .verify = verify};
+        client_ok(client, streamer_load(client, &opts, &op), name);
+        client_ok(client, streamer_op_wait(op, 20000, NULL), name);
+        streamer_op_free(op);
+}
+
 /* On the first n devices; reads it back on each. */
 static void load_and_compare(struct model *m, size_t n)
 {
         char *path = suite_path("m.safetensors");
-        streamer_op *op;
         model_write(m, path);
-        streamer_load_opts opts = {
-                .struct_size = sizeof(opts), .source = path, .name = "m", .devices = devices, .n_devices = n};
-        client_ok(client, streamer_load(client, &opts, &op), "load");
-        client_ok(client, streamer_op_wait(op, 20000, NULL), "load");
-        streamer_op_free(op);
+        load(path, "m", devices, n, NULL);
         for (size_t i = 0; i < n; i++) {
                 streamer_lease *lease = NULL;
                 streamer_attach_opts attach = {.struct_size = sizeof(attach), .device = devices[i]};
@@ -196,6 +207,58 @@ START_TEST(a_copy_back_that_fails_is_a_failure_to_verify)
 }
 END_TEST
 
+/* Of a file whose digest is published beside it. */
+START_TEST(sha256_reads_back_through_the_ring)
+{
+        struct model *m = model_mixed(43, 12 << 20);
+        char *folder = suite_path("summed");
+        start(NULL, NULL);
+        must(mkdir(folder, 0755));
+        model_write(m, format_text("%s/model.safetensors", folder));
+        must(system(format_text("cd '%s' && sha256sum *.safetensors >SHA256SUMS", folder)));
+        load(folder, "m", devices, 2, "sha256");
+        ck_assert_uint_ge(gpus->copies, 2 * 12); /* back, in pieces of 1 MiB */
+        ck_assert_uint_eq(gpus->pageable, 0);
+        model_free(m);
+        end();
+}
+END_TEST
+
+#define AT_ONCE 4 /* workers that one device may have */
+
+static bool all_have_begun(void *before)
+{
+        return gpus->copies - *(uint32_t *)before >= AT_ONCE;
+}
+
+START_TEST(a_gpu_that_stalls_holds_up_no_verify_of_another)
+{
+        static const char *const verify[] = {"verify", "m", NULL};
+        struct model *m = model_mixed(44, 4 << 20);
+        struct ctl_running running[AT_ONCE];
+        struct ctl result;
+        start(NULL, NULL);
+        load_and_compare(m, 1);
+        char *path = suite_path("n.safetensors");
+        model_write(m, path);
+        load(path, "n", &devices[1], 1, NULL);
+        uint32_t before = gpus->copies;
+        gpus->held[0] = 1;
+        for (size_t i = 0; i < AT_ONCE; i++)
+                ctl_start(&running[i], stage.socket, verify);
+        ck_assert(eventually(all_have_begun, &before, 20000));
+        json_decref(client_call(client, "verify", "{\"model\":\"n\"}"));
+        gpus->held[0] = 0;
+        for (size_t i = 0; i < AT_ONCE; i++) {
+                ctl_finish(&running[i], &result);
+                ck_assert_int_eq(result.code, 0);
+                ctl_free(&result);
+        }
+        model_free(m);
+        end();
+}
+END_TEST
+
 static void ring_is(const char *pinned)
 {
         json_t *status = client_call(client, "status", NULL);
@@ -247,6 +310,8 @@ int main(void)
         tcase_add_test(group, storage_and_bus_work_at_once_where_one_block_is_read_at_a_time);
         tcase_add_test(group, verify_reads_back_through_the_ring);
         tcase_add_loop_test(group, a_copy_back_that_fails_is_a_failure_to_verify, 0, 2);
+        tcase_add_test(group, sha256_reads_back_through_the_ring);
+        tcase_add_test(group, a_gpu_that_stalls_holds_up_no_verify_of_another);
         tcase_add_test(group, a_ring_is_pinned_while_a_gpu_holds_something);
         tcase_add_test(group, a_ring_that_cannot_be_pinned_is_tried_once_and_copied_from);
         return suite_run();

@@ -71,7 +71,7 @@ static void sha_end(void)
 static int check(size_t file)
 {
         error = (struct error){0};
-        return sha_check_file(sha, &resolved, segments, file, &error);
+        return sha_check_file(sha, NULL, &resolved, &fake.device, segments, file, &error);
 }
 
 static void make_model(void)

@@ -235,7 +235,7 @@ START_TEST(work_that_takes_long_without_reading_does_not_hang)
         struct held_work held;
         unsigned threads, hung;
         pool_begin(2, 1);
-        held_work_submit(&held, pool, _i == 0 ? WORK_LANE_CPU : WORK_LANE_MEMORY, &gate);
+        held_work_submit(&held, pool, _i == 0 ? WORK_LANE_CPU : WORK_LANE_DEVICE(3), &gate);
         gate_await(&gate, 1);
         work_pool_watch(pool, now_ns() + SECOND, SECOND / 2);
         work_pool_count(pool, &threads, &hung);

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/io/readback.h"
+
+#include <string.h>
+
+static void give_slots(struct readback *readback)
+{
+        for (size_t i = 0; i < 2; i++)
+                if (readback->to[i] != NULL)
+                        reader_slot_put(readback->reader, readback->to[i]);
+        readback->to[0] = readback->to[1] = NULL;
+}
+
+/* Both, or it does without: it waits for no load. */
+static bool take_slots(struct readback *readback)
+{
+        for (size_t i = 0; i < 2; i++)
+                readback->to[i] = reader_slot_get(readback->reader);
+        if (readback->to[0] != NULL && readback->to[1] != NULL)
+                return true;
+        give_slots(readback);
+        return false;
+}
+
+int readback_init(struct readback *readback, struct reader *reader, struct device *device, struct error *error)
+{
+        *readback = (struct readback){.reader = reader};
+        if (device->ops->fetch != NULL && (reader == NULL || take_slots(readback))) {
+                readback->copier = device->ops->copier_new(device, error);
+                return readback->copier != NULL ? 0 : error->code;
+        }
+        readback->to[0] = malloc(READBACK_PIECE);
+        return readback->to[0] != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory to read back");
+}
+
+void readback_deinit(struct readback *readback)
+{
+        struct copier *copier = readback->copier;
+        if (readback->event != NULL)
+                copier->ops->copied(copier, readback->event, true, NULL);
+        if (copier != NULL)
+                copier->ops->copier_free(copier);
+        if (readback->to[1] != NULL)
+                give_slots(readback);
+        else
+                free(readback->to[0]);
+        *readback = (struct readback){0};
+}
+
+/* ---- pieces ---- */
+
+static bool next_piece(struct readback *readback, struct readback_run *piece)
+{
+        struct readback_run *run = &readback->run;
+        while (readback->asked == run->bytes) {
+                *run = (struct readback_run){.bytes = 0};
+                readback->asked = 0;
+                if (!readback->runs(readback->context, run))
+                        return false;
+        }
+        uint64_t left = run->bytes - readback->asked;
+        *piece = (struct readback_run){.segment = run->segment,
+                                       .offset = run->offset + readback->asked,
+                                       .bytes = left < READBACK_PIECE ? left : READBACK_PIECE,
+                                       .to = run->to != NULL ? run->to + readback->asked : NULL};
+        readback->asked += piece->bytes;
+        return true;
+}
+
+static int ask(struct readback *readback, struct error *error)
+{
+        struct readback_run *piece = &readback->piece;
+        piece->bytes = 0;
+        if (!next_piece(readback, piece) || readback->copier == NULL || piece->segment->base != NULL)
+                return 0;
+        if (piece->to == NULL) {
+                piece->to = readback->to[readback->turn];
+                readback->turn ^= 1;
+        }
+        return readback->copier->ops->fetch(readback->copier, piece->segment, piece->offset, piece->to, piece->bytes,
+                                            &readback->event, error);
+}
+
+int readback_begin(struct readback *readback, readback_runs_fn *runs, void *context, struct error *error)
+{
+        readback->runs = runs;
+        readback->context = context;
+        readback->asked = readback->run.bytes = 0;
+        return ask(readback, error);
+}
+
+static int await(struct readback *readback, struct error *error)
+{
+        struct copier *copier = readback->copier;
+        void *event = readback->event;
+        readback->event = NULL;
+        return copier->ops->copied(copier, event, true, error) < 0 ? error->code : 0;
+}
+
+/* What no copy was started for. */
+static int look(const struct readback *readback, struct readback_run *piece, struct error *error)
+{
+        const struct segment *segment = piece->segment;
+        if (segment->base == NULL) {
+                piece->to = piece->to != NULL ? piece->to : readback->to[0];
+                return segment->device->ops->read(segment, piece->offset, piece->to, piece->bytes, error);
+        }
+        if (piece->to != NULL)
+                memcpy(piece->to, segment->base + piece->offset, piece->bytes);
+        else
+                piece->to = segment->base + piece->offset;
+        return 0;
+}
+
+int readback_take(struct readback *readback, const unsigned char **data, uint64_t *len, struct error *error)
+{
+        struct readback_run piece = readback->piece;
+        require(piece.bytes > 0);
+        int r = readback->event != NULL ? await(readback, error) : look(readback, &piece, error);
+        if (r < 0)
+                return r;
+        *data = piece.to;
+        *len = piece.bytes;
+        return ask(readback, error);
+}

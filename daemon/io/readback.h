@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Resident bytes of one device, read back piece by piece, one ahead of the piece that is looked at. Whoever
+ * reads names runs of bytes; a piece is at most a leaf of one.
+ *
+ *   begin (the first is on its way) > take, look, take, look ...
+ *
+ * Where the device's memory is mapped pieces are looked at in place. A device that copies brings them to where
+ * the run wants them, or else to two slots of the ring in turn; where the ring has none to spare, or the
+ * device copies while it is waited for, they come to a buffer and nothing is read ahead.
+ */
+#ifndef DAEMON_IO_READBACK_H
+#define DAEMON_IO_READBACK_H
+
+#include "daemon/io/reader.h"
+
+#define READBACK_PIECE PLAN_LEAF /* at most */
+
+struct readback_run {
+        const struct segment *segment;
+        uint64_t offset, bytes;
+        unsigned char *to; /* memory that the device copies to; NULL: the bytes are looked at, and not kept */
+};
+
+/* The next run, in order; false: no more. Empty ones have no piece. */
+typedef bool readback_runs_fn(void *context, struct readback_run *run);
+
+struct readback {
+        struct reader *reader;
+        struct copier *copier; /* NULL: nothing is read ahead */
+        unsigned char *to[2];  /* slots, with a copier; else a buffer, and NULL */
+        unsigned turn;         /* which of them is next */
+        readback_runs_fn *runs;
+        void *context;
+        struct readback_run run; /* asked for as far as `asked` */
+        uint64_t asked;
+        struct readback_run piece; /* the next to be taken; bytes 0: none */
+        void *event;               /* of its copy; NULL: none is under way */
+};
+
+/* `reader`: of whose ring it borrows; NULL: of none, and every run of a device that copies says where its bytes go.
+ * Accepted by readback_deinit() whatever it answers. */
+int readback_init(struct readback *readback, struct reader *reader, struct device *device, struct error *error);
+void readback_deinit(struct readback *readback);
+
+int readback_begin(struct readback *readback, readback_runs_fn *runs, void *context, struct error *error);
+/* The next piece, which must be one of the runs'; its bytes stay until the one after it is taken. */
+int readback_take(struct readback *readback, const unsigned char **data, uint64_t *len, struct error *error);
+
+#endif
