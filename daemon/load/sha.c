@@ -141,10 +141,8 @@ static void hex(char *out, const unsigned char *digest)
 int sha_check_file(struct sha *sha, struct reader *reader, const struct resolved *resolved, struct device *device,
                    const struct segment *segments, size_t file, struct error *error)
 {
-        struct walk walk = {.object = &resolved->set.objects[file],
-                            .plan = &resolved->plan,
-                            .segments = segments,
-                            .file = file};
+        struct walk walk = {
+                .object = &resolved->set.objects[file], .plan = &resolved->plan, .segments = segments, .file = file};
         unsigned char digest[32];
         int r = walk_init(&walk, sha, reader, device, error);
         if (r == 0)

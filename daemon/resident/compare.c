@@ -9,9 +9,8 @@ static bool next_run(void *context, struct readback_run *run)
         if (compare->asked == compare->manifest.header->n_records)
                 return false;
         const struct manifest_record *r = &compare->manifest.records[compare->asked++];
-        *run = (struct readback_run){.segment = &compare->generation->segments[r->segment],
-                                     .offset = r->offset,
-                                     .bytes = r->bytes};
+        *run = (struct readback_run){
+                .segment = &compare->generation->segments[r->segment], .offset = r->offset, .bytes = r->bytes};
         if (compare->bases != NULL && r->bytes > 0)
                 run->to = compare->bases[r->segment] + r->offset;
         return true;
