@@ -8,6 +8,7 @@
  * as much as two requests.
  */
 #include "daemon/base/util.h"
+#include "daemon/io/http_pace.h"
 #include "daemon/io/http_policy.h"
 #include "daemon/io/http_transfer.h"
 
@@ -17,7 +18,6 @@
 #define TICK_MS 100u /* how soon http_stop() is noticed */
 #define BUFFER (64u * 1024)
 #define BODY_FIRST (4 * KiB)
-#define ONE_SLOWING UINT64_C(500000000)
 
 /* ---- the work of a thread ---- */
 
@@ -62,8 +62,8 @@ struct run {
         struct http_loop *loop;
         size_t left;
         bool failed;
-        size_t asking, most; /* under way; at most */
-        uint64_t slowed_ns;  /* when that became less; 0: never */
+        unsigned asking, most; /* under way; at most */
+        uint64_t slowed_ns;    /* when that became less; 0: never */
 };
 
 /* A fetch that is under way. */
@@ -167,22 +167,12 @@ static bool is_fine(const struct part *p)
         return is_empty(p);
 }
 
-/* A server that slows a client down answers all that are under way so: one of them counts. */
-static void slow_down(struct run *run)
-{
-        uint64_t now = now_ns();
-        if (run->slowed_ns > 0 && now - run->slowed_ns < ONE_SLOWING)
-                return;
-        run->slowed_ns = now;
-        run->most = run->most > 1 ? run->most / 2 : 1;
-}
-
 static void on_done(struct http_transfer *t, enum http_outcome outcome)
 {
         struct part *p = container_of(t, struct part, transfer);
         p->run->asking--;
         if (http_status_slow_down(t->answer.status))
-                slow_down(p->run);
+                http_pace_halve(&p->run->most, &p->run->slowed_ns, now_ns());
         if (outcome == HTTP_AGAIN && http_retry(t, &p->retry, p->fetch->tries)) {
                 p->waiting = true;
                 return;
@@ -234,7 +224,7 @@ static void run_all(struct run *run, struct part *parts, size_t n_parts, struct 
 {
         size_t next = 0;
         run->left = n;
-        run->most = n_parts;
+        run->most = (unsigned)n_parts;
         while (run->left > 0 && !run->failed && !given_up(run->http)) {
                 for (size_t i = 0; i < n_parts; i++)
                         if (!parts[i].busy && next < n && run->asking < run->most)

@@ -7,7 +7,6 @@
 /* A gateway that reads ahead for each request pays for each: radosgw gave 4 curls 1.42 GiB/s and 16 of them 0.91. */
 #define FEW_LEAST 4u
 #define WINDOW_LEAST (SECOND / 10)
-/* A store that slows a client down answers all that is in flight so: one of them counts. */
 #define ONE_SLOWING (SECOND / 2)
 #define SAMPLE (SECOND / 10)
 #define PROBE_AGAIN 8u /* windows at the best, before more is tried again */
@@ -17,6 +16,15 @@
  * pays for with what it sends meanwhile: halves of what would be there soon made loads from Swift slower by a
  * third. */
 #define WORTH_A_REQUEST SECOND
+
+bool http_pace_halve(unsigned *n, uint64_t *slowed_ns, uint64_t now)
+{
+        if (*slowed_ns > 0 && now - *slowed_ns < ONE_SLOWING)
+                return false;
+        *slowed_ns = now;
+        *n = *n > 1 ? *n / 2 : 1;
+        return true;
+}
 
 /* Of the whole where that is not much. */
 static unsigned few(unsigned most)
@@ -92,10 +100,10 @@ void http_pace_landed(struct http_pace *pace, uint64_t bytes, uint64_t took_ns, 
 
 void http_pace_slow_down(struct http_pace *pace, uint64_t now)
 {
-        if (pace->slowed_ns > 0 && now - pace->slowed_ns < ONE_SLOWING)
+        unsigned limit = pace->limit;
+        if (!http_pace_halve(&limit, &pace->slowed_ns, now))
                 return;
-        pace->slowed_ns = now;
-        set(pace, pace->limit > 1 ? pace->limit / 2 : 1);
+        set(pace, limit);
         pace->best = pace->limit;
         pace->rate = 0;
         window_begin(pace, now);

@@ -40,6 +40,10 @@ struct http_pace {
         uint64_t flow, average; /* bytes a second: of the last few samples, of all; 0: not known yet */
 };
 
+/* The server asks for less: half of *n from now on, and one at the least. It answers all that is in flight so, of
+ * which one counts: false where that was halved a moment ago, at *slowed_ns (0: never). */
+bool http_pace_halve(unsigned *n, uint64_t *slowed_ns, uint64_t now);
+
 void http_pace_init(struct http_pace *pace, unsigned most, uint64_t now);
 /* The server has begun to answer a request, so long after it was asked. */
 void http_pace_answered(struct http_pace *pace, uint64_t after_ns);
