@@ -2,20 +2,38 @@
 #include "daemon/base/shown.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-void shown_source(char out[SHOWN_SOURCE], const char *source)
+/* What is shown of it, in two pieces. */
+struct pieces {
+        int scheme, rest;
+        const char *from; /* of the rest */
+};
+
+static struct pieces pieces_of(const char *source)
 {
         const char *authority = strstr(source, "://");
-        if (source[0] == '/' || authority == NULL) {
-                snprintf(out, SHOWN_SOURCE, "%s", source);
-                return;
-        }
+        if (source[0] == '/' || authority == NULL)
+                return (struct pieces){.rest = (int)strlen(source), .from = source};
         authority += strlen("://");
-        size_t scheme = (size_t)(authority - source);
+        int scheme = (int)(authority - source);
         const char *at = memrchr(authority, '@', strcspn(authority, "/?#"));
         /* The user and password of http://user:password@host/; the revision of hf://org/name@rev stays. */
         if (at != NULL)
                 authority = at + 1;
-        snprintf(out, SHOWN_SOURCE, "%.*s%.*s", (int)scheme, source, (int)strcspn(authority, "?#"), authority);
+        return (struct pieces){.scheme = scheme, .rest = (int)strcspn(authority, "?#"), .from = authority};
+}
+
+void shown_source(char out[SHOWN_SOURCE], const char *source)
+{
+        struct pieces p = pieces_of(source);
+        snprintf(out, SHOWN_SOURCE, "%.*s%.*s", p.scheme, source, p.rest, p.from);
+}
+
+char *shown_source_whole(const char *source)
+{
+        struct pieces p = pieces_of(source);
+        char *out;
+        return asprintf(&out, "%.*s%.*s", p.scheme, source, p.rest, p.from) < 0 ? NULL : out;
 }

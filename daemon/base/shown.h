@@ -10,5 +10,6 @@
 
 /* Cut where it is longer. */
 void shown_source(char out[SHOWN_SOURCE], const char *source);
+char *shown_source_whole(const char *source); /* malloc'd; NULL: no memory */
 
 #endif

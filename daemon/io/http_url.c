@@ -91,11 +91,6 @@ bool http_host_matches(const struct http_url *url, const char *pattern)
         return strcasecmp(pattern, url->host) == 0 || strcasecmp(pattern, host) == 0;
 }
 
-char *http_url_shown(const char *text)
-{
-        return strndup(text, strcspn(text, "?#"));
-}
-
 char *http_url_encode(const char *text, const char *keep)
 {
         static const char digits[] = "0123456789ABCDEF";

@@ -12,6 +12,7 @@
 
 #include "daemon/base/hash.h"
 #include "daemon/base/percent.h"
+#include "daemon/base/shown.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http_policy.h"
 #include "daemon/source/store.h"
@@ -35,7 +36,7 @@ static bool ends_with(const char *text, size_t len, const char *suffix)
 static int web_canonical(const char *source, char **out, struct error *error)
 {
         struct http_url url;
-        cleanup_free char *shown = http_url_shown(source);
+        cleanup_free char *shown = shown_source_whole(source);
         cleanup_free char *encoded = http_url_encode(source, "%:/?#[]@!$&'()*+,;=");
         if (shown == NULL || encoded == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
@@ -122,7 +123,7 @@ struct web_files {
 /* What messages and SHA256SUMS call it. */
 static char *shown_beside(const char *base, const char *name)
 {
-        cleanup_free char *folder = http_url_shown(base);
+        cleanup_free char *folder = shown_source_whole(base);
         char *shown = NULL;
         if (folder == NULL)
                 return NULL;
@@ -136,7 +137,7 @@ static bool web_locate(const struct store *store, const char *name, char **url, 
         bool itself = name[0] == '\0';
         cleanup_free char *encoded = http_url_encode(name, "");
         *url = itself ? strdup(base) : encoded != NULL ? http_url_join(base, encoded) : NULL;
-        *shown = itself ? http_url_shown(base) : shown_beside(base, name);
+        *shown = itself ? shown_source_whole(base) : shown_beside(base, name);
         return *url != NULL && *shown != NULL;
 }
 

@@ -3,6 +3,7 @@
  * What a web server answers beside its body: ranges, lengths, places that redirects lead to, pauses that
  * it asks for, words of refusal. The first byte says which.
  */
+#include "daemon/base/shown.h"
 #include "daemon/io/http_policy.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -29,7 +30,7 @@ static void fuzz_place(const char *text)
         char *next = http_url_join("https://host/folder/file?query", text);
         if (next == NULL)
                 return;
-        char *shown = http_url_shown(next);
+        char *shown = shown_source_whole(next);
         holds(shown != NULL && strpbrk(shown, "?#") == NULL);
         if (http_url_parse(&url, next) == 0) {
                 holds(url.host[0] != '\0' && url.port > 0 && url.port <= 65535 && strpbrk(url.host, "@/?#") == NULL);

@@ -34,6 +34,9 @@ START_TEST(a_source_without_its_secrets)
         char shown[SHOWN_SOURCE];
         shown_source(shown, sources[_i].source);
         ck_assert_str_eq(shown, sources[_i].shown);
+        char *whole = shown_source_whole(sources[_i].source);
+        ck_assert_str_eq(whole, sources[_i].shown);
+        free(whole);
 }
 END_TEST
 
@@ -44,6 +47,9 @@ START_TEST(a_long_source_is_cut)
         shown_source(shown, text);
         ck_assert_uint_eq(strlen(shown), SHOWN_SOURCE - 1);
         ck_assert(strncmp(shown, "https://host/aaa", 16) == 0);
+        char *whole = shown_source_whole(text);
+        ck_assert_uint_eq(strlen(whole), strlen("https://host/") + 4000);
+        free(whole);
 }
 END_TEST
 
