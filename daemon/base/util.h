@@ -51,6 +51,15 @@ static inline struct timespec timespec_of(uint64_t ns)
         return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
 }
 
+/* A list of n elements, with room for one more: it grows to twice as many whenever they fill a power of two.
+ * NULL: no memory, and the list is as it was. */
+static inline void *with_room(void *list, size_t n, size_t element)
+{
+        if ((n & (n - 1)) != 0)
+                return list;
+        return reallocarray(list, n == 0 ? 1 : 2 * n, element);
+}
+
 static inline void free_p(void *p)
 {
         free(*(void **)p);

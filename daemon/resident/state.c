@@ -35,22 +35,12 @@ struct state_model *state_find(const struct state *state, const char *name)
         return state->n == 0 ? NULL : bsearch(&key, state->models, state->n, sizeof(key), by_name);
 }
 
-/* For one more: twice as many whenever they fill a power of two. */
-static int make_room(struct state *state)
-{
-        if ((state->n & (state->n - 1)) != 0)
-                return 0;
-        struct state_model *models = reallocarray(state->models, state->n == 0 ? 1 : 2 * state->n, sizeof(*models));
-        if (models == NULL)
-                return STREAMER_ENOMEM;
-        state->models = models;
-        return 0;
-}
-
 struct state_model *state_add(struct state *state, const char *name, const char *source)
 {
-        if (make_room(state) < 0)
+        struct state_model *models = with_room(state->models, state->n, sizeof(*models));
+        if (models == NULL)
                 return NULL;
+        state->models = models;
         struct state_model *model = &state->models[state->n];
         *model = (struct state_model){.name = strdup(name), .source = strdup(source)};
         if (model->name == NULL || model->source == NULL) {

@@ -81,13 +81,10 @@ static int take_section(struct parser *p, char *line, struct error *error)
 static int add_entry(struct parser *p, const char *key, const char *value, const char *parent, struct error *error)
 {
         struct aws_ini *ini = p->ini;
-        if ((ini->n & (ini->n - 1)) == 0) {
-                size_t cap = ini->n == 0 ? 1 : ini->n * 2;
-                struct aws_ini_entry *entries = reallocarray(ini->entries, cap, sizeof(*entries));
-                if (entries == NULL)
-                        return error_set(error, STREAMER_ENOMEM, "no memory");
-                ini->entries = entries;
-        }
+        struct aws_ini_entry *entries = with_room(ini->entries, ini->n, sizeof(*entries));
+        if (entries == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        ini->entries = entries;
         ini->entries[ini->n++] = (struct aws_ini_entry){p->section, key, value, parent};
         return 0;
 }

@@ -27,13 +27,10 @@ static int add(struct folder *folder, const char *name, const char *shown, struc
         if (folder->n == SOURCE_FILES_MAX)
                 return error_set(error, STREAMER_EFAILED, "more than %d safetensors files (%s)", SOURCE_FILES_MAX,
                                  shown);
-        if ((folder->n & (folder->n - 1)) == 0) {
-                size_t cap = folder->n == 0 ? 1 : folder->n * 2;
-                char **names = reallocarray(folder->names, cap, sizeof(*names));
-                if (names == NULL)
-                        return error_set(error, STREAMER_ENOMEM, "no memory");
-                folder->names = names;
-        }
+        char **names = with_room(folder->names, folder->n, sizeof(*names));
+        if (names == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        folder->names = names;
         folder->names[folder->n] = strdup(name);
         if (folder->names[folder->n] == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");

@@ -16,7 +16,6 @@
 struct parser {
         struct json json;
         struct hub_info *info;
-        size_t cap;
         bool too_many, no_memory;
 };
 
@@ -81,15 +80,11 @@ static bool add_file(struct parser *p, const struct hub_file *file)
         p->too_many = info->n == FILES_MAX;
         if (p->too_many)
                 return false;
-        if (info->n == p->cap) {
-                size_t cap = p->cap == 0 ? 16 : 2 * p->cap;
-                struct hub_file *files = reallocarray(info->files, cap, sizeof(*files));
-                p->no_memory = files == NULL;
-                if (p->no_memory)
-                        return false;
-                info->files = files;
-                p->cap = cap;
-        }
+        struct hub_file *files = with_room(info->files, info->n, sizeof(*files));
+        p->no_memory = files == NULL;
+        if (p->no_memory)
+                return false;
+        info->files = files;
         info->files[info->n++] = *file;
         return true;
 }

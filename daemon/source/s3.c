@@ -146,13 +146,10 @@ static char *quoted(const char *etag)
 
 static int keep_etag(struct opening *o, const char *name, const char *etag)
 {
-        if ((o->n_etags & (o->n_etags - 1)) == 0) {
-                size_t cap = o->n_etags == 0 ? 1 : o->n_etags * 2;
-                struct etag *etags = reallocarray(o->etags, cap, sizeof(*etags));
-                if (etags == NULL)
-                        return no_memory(o);
-                o->etags = etags;
-        }
+        struct etag *etags = with_room(o->etags, o->n_etags, sizeof(*etags));
+        if (etags == NULL)
+                return no_memory(o);
+        o->etags = etags;
         struct etag *kept = &o->etags[o->n_etags];
         *kept = (struct etag){strdup(name), quoted(etag)};
         o->n_etags++;
