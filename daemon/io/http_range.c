@@ -169,12 +169,11 @@ static enum http_outcome on_accept(struct http_transfer *t)
         return HTTP_AGAIN;
 }
 
-static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *data, size_t n)
+enum http_sink range_bytes(struct http_transfer *t, const unsigned char *data, size_t n)
 {
         struct range *range = container_of(t, struct attempt, transfer)->range;
         uint64_t end = t->request.offset + t->received + n; /* in the object */
         size_t done = 0;
-        http_job_moved(range_job(range), t->moved_ns, n);
         while (done < n) {
                 if (!have_block(range, &t->error)) {
                         t->taken = done;
@@ -186,7 +185,9 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
                         set_asks(range, false);
                         return HTTP_PAUSE;
                 }
-                done += range_feed(range, data + done, n - done);
+                size_t taken = range_feed(range, data + done, n - done);
+                http_job_moved(range_job(range), t->moved_ns, taken);
+                done += taken;
                 if (range->fill.have == range->ticket.block->len)
                         range_land(range);
         }
@@ -244,7 +245,7 @@ void range_ask(struct attempt *a, uint64_t from, uint64_t to)
         t->fresh = !first;
         t->buffer_size = BUFFER;
         t->accept = on_accept;
-        t->bytes = first ? on_bytes : hedge_bytes;
+        t->bytes = first ? range_bytes : hedge_bytes;
         t->done = first ? on_first_done : hedge_done;
         remote_request(object, from, to - from, &t->request);
         a->busy = true;

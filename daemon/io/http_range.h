@@ -59,6 +59,8 @@ void range_land(struct range *range); /* the block at hand, which is full */
 /* What is left of its run; over where nothing is. */
 void range_try(struct range *range);
 
+/* Of the first request: as many as there are blocks for, and the rest again later. */
+enum http_sink range_bytes(struct http_transfer *t, const unsigned char *data, size_t n);
 /* Bytes [from, to) of the object. */
 void range_ask(struct attempt *a, uint64_t from, uint64_t to);
 void attempt_cancel(struct attempt *a);

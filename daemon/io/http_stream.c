@@ -83,7 +83,6 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
 {
         struct stream *s = container_of(t, struct stream, transfer);
         size_t done = 0;
-        http_job_moved(http_job(s->job), t->moved_ns, n);
         while (done < n) {
                 if (!take_ticket(s)) {
                         t->taken = done;
@@ -92,6 +91,7 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
                 if (s->ticket.block->file != s->file)
                         return HTTP_ENOUGH;
                 size_t taken = feed(s, data + done, n - done);
+                http_job_moved(http_job(s->job), t->moved_ns, taken);
                 s->at += taken;
                 done += taken;
                 if (s->fill.have == s->ticket.block->len)

@@ -54,7 +54,7 @@ void http_slow_down(struct reader *reader, struct read_job *job);
 bool http_may_ask(struct reader *reader, struct read_job *job);
 /* One that was paused asks again; or one does not ask any more. */
 void http_asks(struct reader *reader, struct read_job *job, bool asks);
-/* Bytes of an answer have come. */
+/* Bytes of an answer have come, and were taken: those that a pause puts off come again. */
 static inline void http_job_moved(struct http_job *job, uint64_t now, size_t n)
 {
         __atomic_store_n(&job->moved_ns, now, __ATOMIC_RELAXED);

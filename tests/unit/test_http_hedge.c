@@ -144,12 +144,31 @@ START_TEST(a_thread_looks_again_with_each_sample)
 }
 END_TEST
 
+/* ---- bytes that come again ---- */
+
+START_TEST(bytes_that_find_no_block_do_not_count_yet)
+{
+        static const unsigned char data[100];
+        struct http_transfer *t = &range->first.transfer;
+        own = (struct http_job){.came = 1};
+        job = (struct read_job){.plan = &plan, .pace = &own};
+        range->first.range = range;
+        range->run = (struct read_run){.job = &job, .end = 1};
+        bare.stopping = true; /* and gives no block to anybody */
+        ck_assert_int_eq(range_bytes(t, data, sizeof(data)), HTTP_PAUSE);
+        ck_assert_int_eq(range_bytes(t, data, sizeof(data)), HTTP_PAUSE);
+        ck_assert_uint_eq(t->taken, 0);
+        ck_assert_uint_eq(own.came, 1);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("http hedges");
         TCase *t = core_group("two answers", begin, end);
         tcase_add_test(t, a_hedge_that_is_whole_when_the_first_has_landed_is_thrown_away);
         tcase_add_test(t, a_hedge_that_failed_leaves_the_block_to_the_first);
+        tcase_add_test(t, bytes_that_find_no_block_do_not_count_yet);
         t = core_group("late blocks", begin_late, end_late);
         tcase_add_test(t, a_block_is_not_late_while_the_server_is_busy);
         tcase_add_test(t, a_block_is_late_that_others_do_not_hold_up);
