@@ -133,27 +133,26 @@ static bool in_budget(const struct host_spare *spare)
         return spare->bytes + PIECE <= made_for(spare) && spare->held + spare->bytes + PIECE <= spare->opts.budget;
 }
 
-static bool machine_has(const struct host_spare *spare)
+static bool machine_has(const struct host_spare *spare, uint64_t pool_left)
 {
         enum page_kind pages = spare->fd >= 0 ? spare->pages : spare->opts.kinds[0];
         if (spare->opts.modest)
-                return machine_pool_left(spare->opts.root) > spare->bytes + LOOK;
+                return pool_left > spare->bytes + LOOK;
         if (spare->bytes % LOOK != 0 || (pages == PAGES_HUGETLB && machine_pool_left(spare->opts.root) >= LOOK))
                 return true;
         return machine_available_memory(spare->opts.root) >= spare->bytes + LOOK;
 }
 
-static bool too_much(const struct host_spare *spare)
+static bool too_much(const struct host_spare *spare, uint64_t pool_left)
 {
         uint64_t bytes = spare->bytes;
-        return bytes > made_for(spare) || spare->held + bytes > spare->opts.budget ||
-               machine_pool_left(spare->opts.root) < bytes / 4;
+        return bytes > made_for(spare) || spare->held + bytes > spare->opts.budget || pool_left < bytes / 4;
 }
 
 /* The last piece. False: there is none to give back. */
-static bool shed_piece(struct host_spare *spare)
+static bool shed_piece(struct host_spare *spare, uint64_t pool_left)
 {
-        if (!spare->opts.modest || spare->bytes == 0 || !too_much(spare))
+        if (!spare->opts.modest || spare->bytes == 0 || !too_much(spare, pool_left))
                 return false;
         uint64_t left = spare->bytes - PIECE;
         if (fallocate(spare->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)left, PIECE) < 0)
@@ -171,11 +170,11 @@ static void tell_short(struct host_spare *spare, const char *why)
 }
 
 /* False: nothing more is to be had for now. */
-static bool add_piece(struct host_spare *spare)
+static bool add_piece(struct host_spare *spare, uint64_t pool_left)
 {
         if (!in_budget(spare))
                 return false;
-        if (!machine_has(spare)) {
+        if (!machine_has(spare, pool_left)) {
                 if (!spare->opts.modest)
                         tell_short(spare, "others need the rest of the memory");
                 return false;
@@ -186,6 +185,13 @@ static bool add_piece(struct host_spare *spare)
         }
         spare->bytes += PIECE;
         return true;
+}
+
+/* A modest one looks at the pool before each piece, and then decides both ways by that. */
+static bool move_piece(struct host_spare *spare)
+{
+        uint64_t pool_left = spare->opts.modest ? machine_pool_left(spare->opts.root) : 0;
+        return shed_piece(spare, pool_left) || add_piece(spare, pool_left);
 }
 
 /* ---- the thread ---- */
@@ -200,7 +206,7 @@ static void fill_up(struct host_spare *spare)
         bool more = true;
         while (more && may_fill(spare)) {
                 pthread_mutex_lock(&spare->mutex);
-                more = may_fill(spare) && (shed_piece(spare) || add_piece(spare));
+                more = may_fill(spare) && move_piece(spare);
                 pthread_mutex_unlock(&spare->mutex);
         }
 }
