@@ -9,6 +9,11 @@
 #define WINDOW_LEAST (SECOND / 10)
 #define ONE_SLOWING (SECOND / 2)
 #define SAMPLE (SECOND / 10)
+/* Half of what was too much is where TCP's slow start would end, too; on from there it goes by ones for so many
+ * windows. A store that has served them without a word has scaled, or the crowd has gone: to go on by ones would
+ * mean that one answer in a load's first second is paid for to its end. Where that was too soon it costs one more
+ * halving, back to where it stood. */
+#define CALM 8u
 #define PROBE_AGAIN 8u /* windows at the best, before more is tried again */
 #define STRAGGLER_TIMES 3u
 #define STRAGGLER_LEAST (SECOND / 2)
@@ -55,7 +60,7 @@ static void set(struct http_pace *pace, unsigned limit)
 
 static void grow(struct http_pace *pace)
 {
-        set(pace, pace->slowed_ns > 0 ? pace->limit + 1 : pace->limit * 2);
+        set(pace, pace->calm > 0 ? pace->limit + 1 : pace->limit * 2);
 }
 
 void http_pace_answered(struct http_pace *pace, uint64_t after_ns)
@@ -76,6 +81,7 @@ static void window_end(struct http_pace *pace, uint64_t now)
 {
         uint64_t rate = rate_of(pace->bytes, now - pace->window_ns);
         window_begin(pace, now);
+        pace->calm -= pace->calm > 0;
         if (!pace->settled) {
                 pace->settled = true;
         } else if (rate > pace->rate + pace->rate / 20) {
@@ -106,6 +112,7 @@ void http_pace_slow_down(struct http_pace *pace, uint64_t now)
         set(pace, limit);
         pace->best = pace->limit;
         pace->rate = 0;
+        pace->calm = CALM;
         window_begin(pace, now);
 }
 

@@ -10,7 +10,8 @@
  *       |           \ throughput grew
  *       |____________\_ twice as many
  *
- * A server that asks to slow down halves it, and from then on it grows by one at a time.
+ * A server that asks to slow down halves it; then it grows by one at a time, and as before once some windows have
+ * passed in which it did not ask again.
  *
  * Near the end of a load, requests are cut in two and blocks asked for twice where that may end it sooner: never
  * while bytes come as fast as ever, since what one more request would bring is then taken from the others.
@@ -33,6 +34,7 @@ struct http_pace {
         uint64_t rate;      /* bytes a second with it; 0: none yet */
         unsigned held;      /* windows since it was tried to have more */
         uint64_t slowed_ns; /* when it was last halved; 0: never */
+        unsigned calm;      /* windows since then that are to come before it grows as ever */
         uint64_t block_ns;  /* what a block takes, smoothed; 0: none has landed */
         /* How fast bytes come, by samples: */
         uint64_t first_ns, first_bytes; /* when there were some; 0: not yet */

@@ -234,6 +234,44 @@ START_TEST(slowing_down_halves_it_once_for_all_that_was_in_flight)
 }
 END_TEST
 
+/* A server that had 64 in flight was asked for less once, and serves all that it is asked for from then on. */
+static void slowed_once(struct http_pace *pace)
+{
+        clock_ = SECOND;
+        http_pace_init(pace, 256, clock_);
+        http_pace_slow_down(pace, clock_ += SECOND);
+        ck_assert_uint_eq(pace->limit, 32);
+}
+
+/* Eight windows, which are four measures. */
+START_TEST(after_slowing_down_it_grows_by_one_and_then_as_before)
+{
+        static const unsigned limits[] = {33, 34, 35, 70, 140, 256};
+        struct http_pace pace;
+        slowed_once(&pace);
+        for (size_t i = 0; i < ARRAY_SIZE(limits); i++) {
+                measure(&pace, (100 * MiB) << i);
+                ck_assert_uint_eq(pace.limit, limits[i]);
+        }
+}
+END_TEST
+
+/* The windows before that do not count. */
+START_TEST(slowed_down_again_it_grows_by_one_again)
+{
+        struct http_pace pace;
+        slowed_once(&pace);
+        for (int i = 0; i < 3; i++)
+                measure(&pace, (100 * MiB) << i);
+        ck_assert_uint_eq(pace.limit, 35);
+        http_pace_slow_down(&pace, clock_ += SECOND);
+        ck_assert_uint_eq(pace.limit, 17);
+        for (int i = 0; i < 3; i++)
+                measure(&pace, (100 * MiB) << i);
+        ck_assert_uint_eq(pace.limit, 20);
+}
+END_TEST
+
 START_TEST(a_straggler_takes_three_times_as_long_as_others)
 {
         struct http_pace pace;
@@ -263,6 +301,8 @@ int main(void)
         tcase_add_test(t, a_run_is_split_where_a_second_of_it_is_left);
         tcase_add_test(t, nothing_is_split_while_bytes_flow);
         tcase_add_test(t, slowing_down_halves_it_once_for_all_that_was_in_flight);
+        tcase_add_test(t, after_slowing_down_it_grows_by_one_and_then_as_before);
+        tcase_add_test(t, slowed_down_again_it_grows_by_one_again);
         tcase_add_test(t, a_straggler_takes_three_times_as_long_as_others);
         return suite_run();
 }
