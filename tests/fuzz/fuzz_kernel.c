@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kernel's files of any content, since names in them are anybody's: groups, processes, mounts. Parts that a zero
+ * byte divides are the files of a tree, one after the other.
+ */
+#include "daemon/base/machine.h"
+#include "daemon/base/numa.h"
+#include "daemon/base/pidfd.h"
+#include "daemon/base/sysfile.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define V1 "/sys/fs/cgroup/memory/g"
+
+static const char *const folders[] = {"/proc",
+                                      "/proc/self",
+                                      "/proc/1",
+                                      "/sys",
+                                      "/sys/fs",
+                                      "/sys/fs/cgroup",
+                                      "/sys/fs/cgroup/g",
+                                      "/sys/fs/cgroup/memory",
+                                      V1,
+                                      "/sys/devices",
+                                      "/sys/devices/system",
+                                      "/sys/devices/system/node"};
+static struct {
+        const char *path;
+        int fd;
+} files[] = {{"/proc/self/cgroup", -1},
+             {"/proc/meminfo", -1},
+             {"/proc/1/stat", -1},
+             {"/sys/fs/cgroup/g/memory.max", -1},
+             {"/sys/fs/cgroup/g/memory.current", -1},
+             {"/sys/fs/cgroup/g/memory.stat", -1},
+             {V1 "/memory.limit_in_bytes", -1},
+             {V1 "/memory.usage_in_bytes", -1},
+             {"/sys/devices/system/node/online", -1}};
+#define FILES (sizeof(files) / sizeof(files[0]))
+#define FOLDERS (sizeof(folders) / sizeof(folders[0]))
+
+static char tree[PATH_MAX / 2];
+
+static const char *in_tree(const char *path)
+{
+        static char whole[PATH_MAX];
+        snprintf(whole, sizeof(whole), "%s%s", tree, path);
+        return whole;
+}
+
+static void tree_remove(void)
+{
+        for (size_t i = 0; i < FILES; i++)
+                unlink(in_tree(files[i].path));
+        for (size_t i = FOLDERS; i-- > 0;)
+                rmdir(in_tree(folders[i]));
+        rmdir(tree);
+}
+
+static void tree_make(void)
+{
+        const char *tmp = getenv("TMPDIR");
+        snprintf(tree, sizeof(tree), "%s/fuzz-kernel-XXXXXX", tmp != NULL ? tmp : "/tmp");
+        holds(mkdtemp(tree) != NULL);
+        atexit(tree_remove);
+        for (size_t i = 0; i < FOLDERS; i++)
+                holds(mkdir(in_tree(folders[i]), 0755) == 0);
+        for (size_t i = 0; i < FILES; i++)
+                holds((files[i].fd = open(in_tree(files[i].path), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) >= 0);
+}
+
+static void tree_write(const uint8_t *data, size_t size)
+{
+        const uint8_t *end = data + size;
+        for (size_t i = 0; i < FILES; i++) {
+                const uint8_t *stop = data < end ? memchr(data, '\0', (size_t)(end - data)) : NULL;
+                size_t n = (size_t)((stop != NULL ? stop : end) - data);
+                holds(pwrite(files[i].fd, data, n, 0) == (ssize_t)n && ftruncate(files[i].fd, (off_t)n) == 0);
+                data += n + (stop != NULL);
+        }
+}
+
+static void fuzz_values(void)
+{
+        uint64_t limit = machine_cgroup_memory(tree);
+        holds(machine_available_memory(tree) <= limit);
+        holds(numa_online(tree) != 0);
+        holds(!pid_began_by(tree, 1, 0)); /* nothing began before the machine */
+        if (pid_began_by(tree, 1, 1000000000))
+                holds(pid_began_by(tree, 1, 2000000000));
+}
+
+static void fuzz_text(const uint8_t *data, size_t size)
+{
+        char word[16], line[64], *text = strndup((const char *)data, size); /* of its own size, for sanitizers */
+        cpu_set_t set;
+        int64_t number;
+        holds(text != NULL);
+        if (!numa_parse_list(text, &set, NUMA_NODES))
+                holds(text[0] != '\0');
+        if (sysfile_chosen(word, sizeof(word), tree, files[0].path))
+                holds(strlen(word) < sizeof(word) && strchr(word, ']') == NULL);
+        if (sysfile_number(&number, tree, "%s", files[0].path))
+                holds(sysfile_line(line, sizeof(line), tree, "%s", files[0].path));
+        free(text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+        if (tree[0] == '\0')
+                tree_make();
+        tree_write(data, size);
+        fuzz_values();
+        fuzz_text(data, size);
+        return 0;
+}

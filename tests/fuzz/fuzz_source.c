@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a client names in a load: the first line is a source, the second a pattern of ranks, and the rest are names
+ * of files for it. What is canonical stays as it is, and ranks are whole.
+ */
+#include "daemon/base/shown.h"
+#include "daemon/model/ranks.h"
+#include "daemon/source/source.h"
+#include "proto/codec.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <string.h>
+
+#define NAMES 64
+
+static void check_name(const char *canonical)
+{
+        char *name = source_default_name(canonical);
+        holds(name != NULL && name[0] != '\0' && codec_utf8(name, strlen(name)));
+        free(name);
+        if (!source_is_local(canonical)) /* whose lane is a file system's */
+                holds(source_lane(canonical) != 0);
+}
+
+static void check_shown(const char *source)
+{
+        char shown[SHOWN_SOURCE], *whole = shown_source_whole(source);
+        shown_source(shown, source);
+        holds(whole != NULL && strncmp(whole, shown, strlen(shown)) == 0);
+        holds(strlen(whole) < SHOWN_SOURCE ? strcmp(whole, shown) == 0 : strlen(shown) == SHOWN_SOURCE - 1);
+        free(whole);
+}
+
+static void fuzz_source(const char *source)
+{
+        struct error error = {0};
+        char *first = NULL, *second = NULL;
+        check_shown(source);
+        if (source_canonical(source, &first, &error) == 0) {
+                holds(codec_utf8(first, strlen(first)));
+                holds(source_canonical(first, &second, &error) == 0 && strcmp(first, second) == 0);
+                check_name(first);
+        } else {
+                holds(error.code < 0 && error.text[0] != '\0' && first == NULL);
+        }
+        free(first);
+        free(second);
+}
+
+/* Each file belongs to one rank, and each rank has one. */
+static void check_ranks(const struct ranks *ranks, size_t n_names, size_t n_devices)
+{
+        bool seen[NAMES] = {false};
+        holds(ranks->n == n_devices && ranks->first[0] == 0 && ranks->first[ranks->n] <= n_names);
+        for (size_t i = 0; i < ranks->n; i++)
+                holds(ranks->first[i] < ranks->first[i + 1]);
+        for (uint32_t i = 0; i < ranks->first[ranks->n]; i++) {
+                holds(ranks->files[i] < n_names && !seen[ranks->files[i]]);
+                seen[ranks->files[i]] = true;
+        }
+}
+
+static void fuzz_ranks(const char *pattern, const char *const *names, size_t n)
+{
+        struct ranks_error error = {""};
+        if (ranks_check_pattern(pattern, &error) < 0) {
+                holds(error.text[0] != '\0');
+                return;
+        }
+        for (size_t n_devices = 1; n_devices <= 4; n_devices++) {
+                struct ranks ranks = {.n = 0};
+                if (ranks_make(&ranks, names, n, pattern, n_devices, &error) == 0)
+                        check_ranks(&ranks, n, n_devices);
+                else
+                        holds(error.text[0] != '\0');
+                ranks_deinit(&ranks);
+        }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+        char *text = malloc(size + 1), *rest = text; /* of its own size, for sanitizers */
+        const char *names[NAMES];
+        size_t n = 0;
+        holds(text != NULL);
+        memcpy(text, data, size);
+        text[size] = '\0';
+        fuzz_source(strsep(&rest, "\n"));
+        const char *pattern = strsep(&rest, "\n");
+        while (rest != NULL && n < NAMES)
+                names[n++] = strsep(&rest, "\n");
+        if (pattern != NULL)
+                fuzz_ranks(pattern, names, n);
+        free(text);
+        return 0;
+}

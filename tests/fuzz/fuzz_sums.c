@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Published digests: a SHA256SUMS, and what a store tells of an object. A digest that is taken stands in the text,
+ * behind the name of its file.
+ */
+#include "daemon/source/s3_sums.h"
+#include "daemon/source/sums.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <string.h>
+
+static void fuzz_list(const uint8_t *data, size_t size)
+{
+        static char a[] = "fuzz/a", b[] = "fuzz/model.safetensors";
+        struct object objects[] = {{.path = a}, {.path = b}};
+        struct text text = {.data = malloc(size + 1), .size = size}; /* of its own size, for sanitizers */
+        struct error error = {0};
+        holds(text.data != NULL);
+        memcpy(text.data, data, size);
+        text.data[size] = '\0';
+        bool taken = sums_take(&text, "fuzz", objects, 2, &error) == 0;
+        holds(taken || (error.code < 0 && error.text[0] != '\0'));
+        for (size_t i = 0; i < 2; i++)
+                holds(!objects[i].has_sha256 || memmem(data, size, strrchr(objects[i].path, '/') + 1,
+                                                       strlen(strrchr(objects[i].path, '/') + 1)) != NULL);
+        free(text.data);
+}
+
+static void fuzz_header(const uint8_t *data, size_t size)
+{
+        char hex[65], *value = malloc(size + 1);
+        struct object object = {.path = value};
+        struct error error = {0};
+        bool valid;
+        holds(value != NULL);
+        memcpy(value, data, size);
+        value[size] = '\0';
+        if (s3_sums_decode(value, hex)) {
+                holds(strspn(hex, "0123456789abcdef") == 64 && hex[64] == '\0');
+                holds(sums_publish(&object, hex, "fuzz", &valid, &error) == 0 && valid && object.has_sha256);
+        }
+        object.has_sha256 = false;
+        holds(sums_publish(&object, value, "fuzz", &valid, &error) == 0 && valid == object.has_sha256);
+        free(value);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+        fuzz_list(data, size);
+        fuzz_header(data, size);
+        return 0;
+}
