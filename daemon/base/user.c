@@ -89,6 +89,25 @@ int user_charge(struct users *users, uid_t uid, struct user_charge *charge, enum
         return 0;
 }
 
+int user_reserve(struct users *users, uid_t uid, struct user_charge *charge, enum user_slot slot,
+                 const struct user_limits *limits, struct error *error)
+{
+        const struct user *user = find(users, uid);
+        if (user != NULL && user->held[slot] > limits->max[slot])
+                return over_limit(user, uid, slot, 1, limits, error);
+        if (user_charge_again(users, uid, charge, slot, 0) < 0)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        return 0;
+}
+
+void user_count(struct user_charge *charge)
+{
+        if (charge->user == NULL || charge->amount > 0)
+                return;
+        charge->amount = 1;
+        charge->user->held[charge->slot]++;
+}
+
 void user_discharge(struct user_charge *charge)
 {
         struct user *user = charge->user;

@@ -69,6 +69,11 @@ int user_charge(struct users *users, uid_t uid, struct user_charge *charge, enum
                 const struct user_limits *limits, struct error *error);
 /* What it held before the daemon restarted: no limit is asked again. STREAMER_ENOMEM. */
 int user_charge_again(struct users *users, uid_t uid, struct user_charge *charge, enum user_slot slot, uint64_t amount);
+/* For what takes the place of something that is charged already: nothing as yet, and user_count() takes one when
+ * it has. Refused where the user has more than the limit by then: what was replaced before is held still. */
+int user_reserve(struct users *users, uid_t uid, struct user_charge *charge, enum user_slot slot,
+                 const struct user_limits *limits, struct error *error);
+void user_count(struct user_charge *charge); /* forgives one that is empty or counted */
 void user_discharge(struct user_charge *charge);
 
 #endif

@@ -110,14 +110,38 @@ int load_charge_user(const struct load *load, struct user_charge *charge, enum u
         return user_charge(load->users, load->caller.uid, charge, slot, amount, &load->limits, error);
 }
 
+/* What its name leads to on the device is a model of its caller's, and what it brings takes that one's place. */
+static bool replaces_own(const struct load *load, const struct device *device)
+{
+        static const enum generation_state states[] = {GENERATION_READY, GENERATION_CACHED};
+        for (size_t i = 0; i < ARRAY_SIZE(states); i++) {
+                const struct generation *g = resident_on(load->loads->resident, load->name, states[i], device);
+                const struct user *payer = g != NULL ? g->model_charge.user : NULL;
+                const struct user *named = g != NULL ? generation_find_name(g, load->name)->charge.user : NULL;
+                if ((payer != NULL && payer->uid == load->caller.uid) ||
+                    (named != NULL && named->uid == load->caller.uid))
+                        return true;
+        }
+        return false;
+}
+
+int load_charge_model(const struct load *load, const struct device *device, struct user_charge *charge,
+                      struct error *error)
+{
+        if (load->users != NULL && replaces_own(load, device))
+                return user_reserve(load->users, load->caller.uid, charge, USER_MODELS, &load->limits, error);
+        return load_charge_user(load, charge, USER_MODELS, 1, error);
+}
+
 /* A model, until it is gone, and its device memory, until that is free again, are charged to who asked for
- * them. A load that asks once more has the first already. */
+ * them; the next generation of a model of theirs from when it serves. A load that asks once more has the first
+ * already. */
 static int charge_user(struct load_target *target, struct error *error)
 {
         struct generation *g = target->generation;
         int r = 0;
         if (g->model_charge.user == NULL)
-                r = load_charge_user(target->load, &g->model_charge, USER_MODELS, 1, error);
+                r = load_charge_model(target->load, target->device, &g->model_charge, error);
         if (r == 0)
                 r = load_charge_user(target->load, &g->user_charge, USER_BYTES, target_needs(target), error);
         return r;

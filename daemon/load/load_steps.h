@@ -69,6 +69,10 @@ void load_admit(struct load *load);
 /* To who asked for the load; nothing where nobody's limits count. STREAMER_ELIMIT, STREAMER_ENOMEM. */
 int load_charge_user(const struct load *load, struct user_charge *charge, enum user_slot slot, uint64_t amount,
                      struct error *error);
+/* A model or a further name on this device: one of the caller's that it takes the place of stands for it until
+ * user_count(). */
+int load_charge_model(const struct load *load, const struct device *device, struct user_charge *charge,
+                      struct error *error);
 /* It has ended: what it still asks for is not wanted. */
 void load_withdraw(struct load *load);
 

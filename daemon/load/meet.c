@@ -58,7 +58,8 @@ static int add_name(const struct load *load, struct generation *same, struct err
         struct user_charge charge = {.user = NULL};
         if (generation_has_name(same, load->name))
                 return 0;
-        int r = load_charge_user(load, &charge, USER_MODELS, 1, error);
+        int r = load_charge_model(load, same->device, &charge, error);
+        user_count(&charge);
         if (r == 0 && generation_add_name(same, load->name, load->owner, &charge) < 0)
                 r = error_set(error, STREAMER_ENOMEM, "no memory");
         user_discharge(&charge);

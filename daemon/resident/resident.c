@@ -352,6 +352,7 @@ void generation_ready(struct generation *generation)
         yield_to_newer(generation);
         generation->state = list_empty(&generation->names) ? GENERATION_DRAINING : GENERATION_READY;
         generation->dropped_ns = generation->last_used_ns = now_ns();
+        user_count(&generation->model_charge);
         list_each (pos, &generation->names)
                 generation_take_over(generation, container_of(pos, struct model_name, link)->text);
         generation_changed(generation);

@@ -27,7 +27,7 @@ static void begin(void)
         char *text = format_text("devices:\n  - host=256MiB\nroots: [%s]\naccess:\n  roles:\n"
                                  "    - {role: attach, users: %d}\n"
                                  "    - {role: load, users: %d, roots: [%s/team], buckets: [], connections: 4,\n"
-                                 "       leases: 2, loads: 1, models: 2, bytes: 4MiB}\n"
+                                 "       leases: 2, loads: 1, models: 2, bytes: 8MiB}\n"
                                  "    - {role: load, users: %d}\n"
                                  "    - {role: admin, users: %d}\n",
                                  root, VIEWER, TRAINER, root, OTHER, BOSS);
@@ -40,7 +40,7 @@ static void begin(void)
         stage_begin((const char *const[]){"--config", config, NULL});
         team = stage_write(model_mixed(2, 1 << 18), "team/team.safetensors");
         outside = stage_write(model_mixed(3, 1 << 18), "outside.safetensors");
-        large = stage_write(model_mixed(4, 8 << 20), "team/large.safetensors");
+        large = stage_write(model_mixed(4, 16 << 20), "team/large.safetensors");
         sneaky = stage_path("team/sneaky.safetensors");
         must(symlink("../outside.safetensors", sneaky));
 }
@@ -320,7 +320,7 @@ END_TEST
 START_TEST(bytes_of_a_user_are_limited)
 {
         ROOT_ONLY();
-        ck_assert_int_eq(load_as(TRAINER, large, "large", "of 4194304 bytes of models it loaded"), STREAMER_ELIMIT);
+        ck_assert_int_eq(load_as(TRAINER, large, "large", "of 8388608 bytes of models it loaded"), STREAMER_ELIMIT);
         ck_assert_int_eq(load_as(OTHER, large, "large", NULL), 0);
         unload("large");
 }
@@ -345,6 +345,42 @@ START_TEST(models_and_further_names_of_a_user_are_limited_and_come_back)
         unload("other");
         ck_assert_int_eq(load_as(TRAINER, team, "three", NULL), 0);
         unload("three");
+}
+END_TEST
+
+static char *changing;
+
+static void change_source(unsigned seed)
+{
+        changing = stage_write(model_mixed(seed, 1 << 18), "team/changing.safetensors");
+}
+
+/* One that is held keeps its place until it is gone, and no second one beside it is above the limit. */
+START_TEST(the_next_generation_of_a_users_own_model_is_no_further_one)
+{
+        ROOT_ONLY();
+        streamer_lease *lease;
+        char *other = stage_write(model_mixed(7, 1 << 18), "team/other.safetensors");
+        change_source(21);
+        ck_assert_int_eq(load_as(TRAINER, other, "other", NULL), 0);
+        ck_assert_int_eq(load_as(TRAINER, changing, "changing", NULL), 0);
+        change_source(22);
+        ck_assert_int_eq(load_as(TRAINER, changing, "changing", NULL), 0);
+        change_source(23);
+        ck_assert_int_eq(load_as(TRAINER, changing, "changing", NULL), 0);
+        streamer_client *c = client_open(&stage);
+        client_ok(c, streamer_attach(c, "changing", NULL, &lease), "attach");
+        change_source(24);
+        ck_assert_int_eq(load_as(TRAINER, changing, "changing", NULL), 0);
+        change_source(25);
+        ck_assert_int_eq(load_as(TRAINER, changing, "changing", "uid 60102 has 3 of 2 models"), STREAMER_ELIMIT);
+        ck_assert_int_eq(load_as(TRAINER, team, "third", "uid 60102 has 3 of 2 models"), STREAMER_ELIMIT);
+        streamer_detach(lease);
+        streamer_close(c);
+        ck_assert_int_eq(load_as(TRAINER, other, "changing", NULL), 0); /* a further name takes its place */
+        ck_assert_int_eq(load_as(TRAINER, team, "third", "uid 60102 has 2 of 2 models"), STREAMER_ELIMIT);
+        unload("changing");
+        unload("other");
 }
 END_TEST
 
@@ -403,7 +439,7 @@ static int do_whoami(void)
         if (json_integer_value(json_object_get(reply, "uid")) != TRAINER ||
             strcmp(json_string_value(json_object_get(reply, "role")), "load") != 0 ||
             strncmp(json_string_value(json_object_get(reply, "rule")), "access.roles[1], ", 17) != 0 ||
-            json_integer_value(json_object_get(limits, "bytes")) != 4 << 20 ||
+            json_integer_value(json_object_get(limits, "bytes")) != 8 << 20 ||
             json_integer_value(json_object_get(json_object_get(reply, "holds"), "connections")) != 1 ||
             json_array_size(json_object_get(reply, "roots")) != 1 ||
             json_array_size(json_object_get(reply, "buckets")) != 0)
@@ -436,6 +472,7 @@ int main(void)
         tcase_add_test(roles, a_link_does_not_lead_out_of_the_rules_roots);
         tcase_add_test(roles, bytes_of_a_user_are_limited);
         tcase_add_test(roles, models_and_further_names_of_a_user_are_limited_and_come_back);
+        tcase_add_test(roles, the_next_generation_of_a_users_own_model_is_no_further_one);
         tcase_add_test(roles, leases_of_a_user_are_limited_and_come_back);
         tcase_add_test(roles, connections_of_a_user_are_limited_and_nobody_elses);
         tcase_add_test(roles, whoami_shows_rule_limits_and_holdings);

@@ -144,6 +144,31 @@ START_TEST(a_limit_of_everybody_is_named_by_its_setting)
 }
 END_TEST
 
+/* Reserved at the limit, for what takes another's place; counted when it has. */
+START_TEST(what_takes_anothers_place_counts_when_it_has)
+{
+        struct user_charge first, second, next[2] = {{.user = NULL}}, more = {.user = NULL};
+        ck_assert_int_eq(charge(5, &first, USER_CONNECTIONS, 1), 0);
+        ck_assert_int_eq(charge(5, &second, USER_CONNECTIONS, 1), 0);
+        for (size_t i = 0; i < 2; i++)
+                ck_assert_int_eq(user_reserve(&users, 5, &next[i], USER_CONNECTIONS, &limits, &error), 0);
+        ck_assert_uint_eq(held(5, USER_CONNECTIONS), 2);
+        user_count(&next[0]);
+        user_count(&next[0]);
+        ck_assert_uint_eq(held(5, USER_CONNECTIONS), 3);
+        ck_assert_int_eq(user_reserve(&users, 5, &more, USER_CONNECTIONS, &limits, &error), STREAMER_ELIMIT);
+        ck_assert_ptr_nonnull(strstr(error.text, "has 3 of 2 connections"));
+        user_discharge(&first);
+        ck_assert_int_eq(user_reserve(&users, 5, &more, USER_CONNECTIONS, &limits, &error), 0);
+        user_discharge(&second);
+        user_discharge(&next[0]);
+        user_discharge(&next[1]);
+        user_discharge(&more);
+        user_count(&more);
+        ck_assert_ptr_null(users_find(&users, 5));
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("user");
@@ -158,5 +183,6 @@ int main(void)
         tcase_add_test(tests, no_amount_wraps_round);
         tcase_add_test(tests, users_do_not_share);
         tcase_add_test(tests, a_limit_of_everybody_is_named_by_its_setting);
+        tcase_add_test(tests, what_takes_anothers_place_counts_when_it_has);
         return suite_run();
 }
