@@ -116,10 +116,10 @@ void reader_run_end(struct reader *reader, struct read_run *run, const struct er
         reader_unlock(reader);
 }
 
-void reader_lose(struct reader *reader, struct read_job *job, struct read_target *target, const struct error *error)
+/* With the lock held. */
+static void lose(struct reader *reader, struct read_job *job, struct read_target *target, const struct error *error)
 {
         bool lives = false;
-        reader_lock(reader);
         if (!read_target_dead(target)) {
                 target->error = *error;
                 __atomic_store_n(&target->dead, true, __ATOMIC_RELEASE);
@@ -133,6 +133,12 @@ void reader_lose(struct reader *reader, struct read_job *job, struct read_target
                 job_failed(job, error);
                 job_settle(reader, job); /* it may be that nobody holds a ticket */
         }
+}
+
+void reader_lose(struct reader *reader, struct read_job *job, struct read_target *target, const struct error *error)
+{
+        reader_lock(reader);
+        lose(reader, job, target, error);
         reader_unlock(reader);
 }
 
@@ -187,7 +193,7 @@ static void target_idle(struct errand *item)
 
 /* ---- what the loop wants ---- */
 
-enum { WANT_START = 1, WANT_STOP = 2, WANT_WEIGHT = 4 };
+enum { WANT_START = 1, WANT_STOP = 2, WANT_WEIGHT = 4, WANT_DROP = 8 };
 
 static void job_begin(struct reader *reader, struct read_job *job)
 {
@@ -218,6 +224,13 @@ static void job_reweigh(struct reader *reader, struct read_job *job)
         park_call_all(&reader->work); /* somebody's share has grown */
 }
 
+static void job_drop(struct reader *reader, struct read_job *job)
+{
+        for (size_t i = 0; i < job->n_targets; i++)
+                if (__atomic_exchange_n(&job->targets[i]->dropped, false, __ATOMIC_ACQUIRE))
+                        lose(reader, job, job->targets[i], &job->targets[i]->why);
+}
+
 /* The count goes down last: with nothing asked the job is the loop's alone. */
 static void job_run(struct errand *errand)
 {
@@ -230,6 +243,8 @@ static void job_run(struct errand *errand)
                         job_begin(reader, job);
                 if ((wants & WANT_WEIGHT) != 0)
                         job_reweigh(reader, job);
+                if ((wants & WANT_DROP) != 0)
+                        job_drop(reader, job);
                 if ((wants & WANT_STOP) != 0)
                         job_stop(reader, job);
                 left = __atomic_sub_fetch(&job->asked, asked, __ATOMIC_ACQ_REL);
@@ -329,6 +344,7 @@ void reader_start(struct reader *reader, struct read_job *job)
         require(job->n_targets > 0 && job->n_targets <= READ_TARGETS);
         for (size_t i = 0; i < job->n_targets; i++) {
                 job->targets[i]->in_flight = 0;
+                job->targets[i]->dropped = false;
                 job->targets[i]->died_item.run = target_died;
                 job->targets[i]->idle_item.run = target_idle;
         }
@@ -351,6 +367,15 @@ void reader_set_weight(struct reader *reader, struct read_job *job, unsigned wei
 {
         __atomic_store_n(&job->weight_wanted, weight, __ATOMIC_RELAXED);
         job_ask(reader, job, WANT_WEIGHT);
+}
+
+void reader_drop(struct reader *reader, struct read_job *job, struct read_target *target, const struct error *error)
+{
+        if (read_target_dead(target) || __atomic_load_n(&target->dropped, __ATOMIC_ACQUIRE))
+                return;
+        target->why = *error;
+        __atomic_store_n(&target->dropped, true, __ATOMIC_RELEASE);
+        job_ask(reader, job, WANT_DROP);
 }
 
 void reader_read_took(const struct ticket *ticket, uint64_t ns)

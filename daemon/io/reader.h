@@ -68,6 +68,8 @@ struct read_target {
         /* private to the reader, under its lock */
         struct errand died_item, idle_item;
         unsigned in_flight;
+        bool dropped; /* atomic: by the loop, for this reason, and not done yet */
+        struct error why;
 };
 
 /* One load's reading; embedded by the load, which owns everything it points to until ended(). */
@@ -225,6 +227,9 @@ void reader_start(struct reader *reader, struct read_job *job);
 void reader_stop(struct reader *reader, struct read_job *job);
 /* Between reader_start() and ended(): its share from now on. */
 void reader_set_weight(struct reader *reader, struct read_job *job, unsigned weight);
+
+/* Likewise: a target is not to be read to any more, as if it had failed of this. */
+void reader_drop(struct reader *reader, struct read_job *job, struct read_target *target, const struct error *error);
 
 /* About once a second: counts threads that have moved no byte for stall_ns out and replaces them up to
  * a cap. */

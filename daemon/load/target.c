@@ -74,7 +74,7 @@ static void target_fall(struct load_target *target, const struct error *error)
         target->failed = true;
         target->error = *error;
         if (part->reading)
-                reader_lose(load->loads->reader, &part->job, &target->copy, error);
+                reader_drop(load->loads->reader, &part->job, &target->copy, error);
         else
                 __atomic_store_n(&target->copy.dead, true, __ATOMIC_RELEASE);
         log_warn("%s: %s: %s", load->name, target->device->name, error->text);

@@ -287,6 +287,44 @@ START_TEST(a_job_that_failed_leaves_the_reader_fit_for_others)
 }
 END_TEST
 
+static bool died;
+
+static void on_died(struct read_target *target)
+{
+        (void)target;
+        died = true;
+}
+
+/* Whoever has the lock does it. */
+START_TEST(a_target_is_dropped_without_waiting_for_the_lock)
+{
+        struct reading r;
+        struct error why = {0};
+        reading_reader_begin(2, 2 * BLOCK);
+        reading_begin(&r, even_file("even", 4), true);
+        gate_init(&r.device.put, false);
+        r.target.died = on_died;
+        reader_start(&reader, &r.job);
+        gate_await(&r.device.put, 1);
+        error_set(&why, STREAMER_ECORRUPT, "the files' own digests say otherwise");
+        pthread_mutex_lock(&reader.mutex);
+        reader_drop(&reader, &r.job, &r.target, &why);
+        reader_drop(&reader, &r.job, &r.target, &(struct error){.code = STREAMER_EFAILED});
+        core_settle();
+        ck_assert(!died && !r.target.dead);
+        reader_unlock(&reader);
+        core_until(died);
+        ck_assert(r.target.dead);
+        ck_assert_int_eq(r.target.error.code, STREAMER_ECORRUPT);
+        gate_open(&r.device.put);
+        core_until(r.ended);
+        ck_assert(r.job.failed);
+        ck_assert_str_eq(r.job.error.text, why.text);
+        reader_drop(&reader, &r.job, &r.target, &why); /* it is dead */
+        reading_end(&r);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("reader");
@@ -304,5 +342,7 @@ int main(void)
         tcase_add_test(failing, memory_that_cannot_be_prepared_fails_the_job);
         tcase_add_test(failing, a_job_that_fails_in_many_threads_ends_once);
         tcase_add_test(failing, a_job_that_failed_leaves_the_reader_fit_for_others);
+        TCase *lock = core_group("the lock", NULL, reading_reader_end);
+        tcase_add_test(lock, a_target_is_dropped_without_waiting_for_the_lock);
         return suite_run();
 }
