@@ -84,6 +84,50 @@ static void insert(struct preload *preload, struct item *item)
         list_append(before, &item->link);
 }
 
+/* ---- its devices ---- */
+
+static bool is_gone(const struct item *item, const struct device *device)
+{
+        for (size_t i = 0; i < item->n_gone; i++)
+                if (item->gone[i] == device)
+                        return true;
+        return false;
+}
+
+/* Where the next try is to load it; none: nowhere, or (with none that is gone) on the only device there is. */
+static size_t devices_of(const struct item *item, const char *devices[LOAD_DEVICES])
+{
+        struct resident *resident = item->preload->loads->resident;
+        const struct preload_entry *e = &item->entry;
+        size_t n = item->n_left > 0 ? item->n_left : e->n_devices, n_wanted = 0;
+        for (size_t i = 0; i < n; i++) {
+                const char *name = item->n_left > 0 ? item->left[i] : e->devices[i];
+                if (!is_gone(item, resident_device(resident, name, NULL)))
+                        devices[n_wanted++] = name;
+        }
+        return n_wanted;
+}
+
+/* Ranks are of use together alone. */
+static bool has_devices(const struct item *item)
+{
+        const char *devices[LOAD_DEVICES];
+        return item->n_gone == 0 || (!item->entry.rank && devices_of(item, devices) > 0);
+}
+
+static bool is_for(const struct item *item, const struct device *device)
+{
+        struct resident *resident = item->preload->loads->resident;
+        const char *devices[LOAD_DEVICES];
+        size_t n = devices_of(item, devices);
+        if (n == 0)
+                return item->n_gone == 0 && device == resident_device(resident, NULL, NULL);
+        for (size_t i = 0; i < n; i++)
+                if (resident_device(resident, devices[i], NULL) == device)
+                        return true;
+        return false;
+}
+
 /* ---- one try ---- */
 
 static bool is_hopeless(int code)
@@ -117,18 +161,28 @@ static void item_failed(struct item *item, const struct error *error)
                           (double)wait / 1e9);
 }
 
-/* Replicas fail on their own: those devices are left. Why the first of them was; NULL: none is. */
+/* Replicas fail on their own: those devices are left, unless nobody wants it there. Why the first of them was; NULL:
+ * none is. */
 static const struct error *note_left(struct item *item, const struct load *load)
 {
         const struct error *error = NULL;
         item->n_left = 0;
         for (size_t i = 0; i < load->n_targets; i++) {
-                if (!load->targets[i].failed)
+                if (!load->targets[i].failed || is_gone(item, load->targets[i].device))
                         continue;
                 error = error != NULL ? error : &load->targets[i].error;
                 item->left[item->n_left++] = load->targets[i].device->name;
         }
         return error;
+}
+
+/* Somebody's wish: it comes back at the next start or reload. */
+static void give_up(struct item *item)
+{
+        item->tries = 0;
+        item->state = ITEM_FAILED;
+        item->hopeless = true;
+        error_set(&item->error, STREAMER_ECANCELED, "cancelled");
 }
 
 static void load_is_over(struct load_watch *watch, struct load *load)
@@ -138,31 +192,55 @@ static void load_is_over(struct load_watch *watch, struct load *load)
         if (error == NULL) {
                 item->state = ITEM_READY;
                 item->error = (struct error){0};
-        } else if (load->state == LOAD_CANCELLED) {
-                item->tries = 0; /* somebody's wish: it comes back at the next start or reload */
-                item->state = ITEM_FAILED;
-                item->hopeless = true;
-                item->error = load->error;
+        } else if (load->state == LOAD_CANCELLED || !has_devices(item)) {
+                give_up(item);
         } else {
                 item_failed(item, error);
         }
         count(item->preload);
 }
 
-/* Somebody's wish, too. */
+static bool is_idle(const struct item *item)
+{
+        return item->state == ITEM_WAITING || item->state == ITEM_FAILED;
+}
+
 bool preload_give_up(struct preload *preload, const char *name)
 {
         bool found = false;
         list_each (pos, &preload->items) {
                 struct item *item = container_of(pos, struct item, link);
-                bool idle = item->state == ITEM_WAITING || item->state == ITEM_FAILED;
-                if (!idle || strcmp(item->name, name) != 0)
+                if (!is_idle(item) || strcmp(item->name, name) != 0)
                         continue;
-                item->tries = 0;
-                item->state = ITEM_FAILED;
-                item->hopeless = found = true;
-                error_set(&item->error, STREAMER_ECANCELED, "cancelled");
+                give_up(item);
+                found = true;
         }
+        return found;
+}
+
+/* Where all the others have it, nothing is left to be done. */
+static void leave_out(struct item *item, const struct device *device)
+{
+        item->gone[item->n_gone++] = device;
+        if (has_devices(item) || !is_idle(item))
+                return;
+        if (item->n_left > 0)
+                item->state = ITEM_READY;
+        else
+                give_up(item);
+}
+
+bool preload_give_up_on(struct preload *preload, const char *name, const struct device *device)
+{
+        bool found = false;
+        list_each (pos, &preload->items) {
+                struct item *item = container_of(pos, struct item, link);
+                if (item->state == ITEM_READY || strcmp(item->name, name) != 0 || !is_for(item, device))
+                        continue;
+                leave_out(item, device);
+                found = true;
+        }
+        count(preload);
         return found;
 }
 
@@ -185,11 +263,12 @@ static void item_load(struct item *item, const char *source)
 {
         const struct preload_entry *e = &item->entry;
         const struct caller own = {.uid = geteuid(), .gid = getegid()};
+        const char *devices[LOAD_DEVICES];
         const struct load_request request = {
                 .source = source,
                 .name = e->name,
-                .devices = item->n_left > 0 ? item->left : (const char *const *)e->devices,
-                .n_devices = item->n_left > 0 ? item->n_left : e->n_devices,
+                .devices = devices,
+                .n_devices = devices_of(item, devices),
                 .pattern = e->pattern != NULL ? e->pattern
                            : e->rank          ? RANKS_PATTERN
                                               : NULL,
@@ -203,6 +282,10 @@ static void item_load(struct item *item, const char *source)
         };
         struct error error = {0};
         struct load *load;
+        if (!has_devices(item)) { /* while its name was looked up */
+                give_up(item);
+                return;
+        }
         if (loads_begin(item->preload->loads, &request, &load, &error) < 0) {
                 item_failed(item, &error);
                 return;
@@ -344,6 +427,20 @@ static struct item *item_new_consume(struct preload *preload, struct preload_ent
         return item;
 }
 
+/* What somebody cancelled, or did not want on each of its devices, is wanted again. */
+static void want_again(struct item *item)
+{
+        if (item->state == ITEM_READY)
+                return;
+        item->n_gone = 0;
+        if (!item->hopeless)
+                return;
+        item->state = ITEM_WAITING;
+        item->hopeless = false;
+        item->tries = 0;
+        item->n_left = 0;
+}
+
 int preload_set_consume(struct preload *preload, struct preload_list *list, const struct preload_opts *opts,
                         struct error *error)
 {
@@ -359,8 +456,8 @@ int preload_set_consume(struct preload *preload, struct preload_list *list, cons
                 struct item *item = take_equal(&before, &list->v[i]);
                 if (item == NULL)
                         item = item_new_consume(preload, &list->v[i]);
-                else if (item->hopeless)
-                        item->state = ITEM_WAITING, item->hopeless = false, item->tries = 0, item->n_left = 0;
+                else
+                        want_again(item);
                 if (item == NULL)
                         r = error_set(error, STREAMER_ENOMEM, "no memory");
                 else

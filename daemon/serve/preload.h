@@ -70,6 +70,8 @@ void preload_close(struct preload *preload);
 bool preload_wanted(const struct preload *preload, size_t i, struct wanted *wanted); /* the i-th; false: fewer */
 /* False: none of this name is wanted. It is not tried again until the next reload. */
 bool preload_give_up(struct preload *preload, const char *name);
+/* On this device alone. */
+bool preload_give_up_on(struct preload *preload, const char *name, const struct device *device);
 bool preload_pin(struct preload *preload, const char *name, bool pin);
 bool preload_set_priority(struct preload *preload, const char *name, unsigned priority);
 

@@ -26,6 +26,9 @@ struct item {
         /* Devices that it has not reached, where others have it; none: all of the entry's. */
         const char *left[LOAD_DEVICES];
         size_t n_left;
+        /* On which nobody wants it any more. */
+        const struct device *gone[LOAD_DEVICES];
+        size_t n_gone;
         struct work work; /* the Hub's look-up */
         char *path;
         struct load_watch watch;

@@ -47,8 +47,12 @@ static bool noted(struct server *server, bool changed)
 
 bool wanted_forget(struct server *server, const char *name, const char *device)
 {
-        bool pinned = again_forget(&server->again, name, device);
-        bool listed = device == NULL && preload_give_up(&server->preload, name);
+        const struct device *on = device != NULL ? resident_device(server->resident, device, NULL) : NULL;
+        bool pinned = again_forget(&server->again, name, device), listed = false;
+        if (device == NULL)
+                listed = preload_give_up(&server->preload, name);
+        else if (on != NULL)
+                listed = preload_give_up_on(&server->preload, name, on);
         return noted(server, pinned || listed);
 }
 

@@ -134,13 +134,14 @@ END_TEST
 
 /* ---- several devices ---- */
 
-/* The second GPU is full until somebody gives way. */
-START_TEST(what_did_not_reach_each_device_is_tried_again_there)
+/* The first has it, and the second no room for it. */
+static void start_half_full(void)
 {
         struct model *m = model_mixed(8, 20 << 20);
         char *first = suite_path("filler.safetensors"), *path = suite_path("m.safetensors");
         model_write(m, first);
         model_write(m, path);
+        model_free(m);
         char *more = format_text("limits: {preload_loads: 1, preload_retry: 20ms}\npreload:\n"
                                  "  - {source: %s, devices: ['cuda:1'], priority: 9000}\n"
                                  "  - {source: %s, devices: ['cuda:0', 'cuda:1']}\n",
@@ -150,6 +151,12 @@ START_TEST(what_did_not_reach_each_device_is_tried_again_there)
         d = stage;
         await_row(0, "ready", 1);
         await_row(1, "failed", 2);
+}
+
+/* The second GPU is full until somebody gives way. */
+START_TEST(what_did_not_reach_each_device_is_tried_again_there)
+{
+        start_half_full();
         struct ctl result;
         ctl(&result, d.socket, "status", NULL);
         ck_assert_msg(strstr(result.out, "PRELOAD") && strstr(result.out, "does not fit"), "%s", result.out);
@@ -169,7 +176,31 @@ START_TEST(what_did_not_reach_each_device_is_tried_again_there)
         json_decref(reply);
         streamer_close(c);
         end();
-        model_free(m);
+}
+END_TEST
+
+static bool can_be_unloaded_there(void *device)
+{
+        struct ctl result;
+        ctl(&result, d.socket, "unload", "m", "--device", device, NULL);
+        int code = result.code;
+        ctl_free(&result);
+        return code == 0; /* not while it is being tried */
+}
+
+START_TEST(one_that_was_unloaded_from_a_device_is_not_tried_there)
+{
+        start_half_full();
+        ck_assert(eventually(can_be_unloaded_there, "cuda:1", WAIT_MS));
+        await_row(1, "ready", 2); /* nothing is left to be done */
+        streamer_client *c = client_open(&d);
+        json_t *reply = client_call(c, "show", "{\"model\":\"m\"}");
+        const json_t *devices = json_object_get(json_array_get(json_object_get(reply, "models"), 0), "devices");
+        ck_assert_uint_eq(json_array_size(devices), 1);
+        ck_assert_str_eq(json_text(json_array_get(devices, 0), "device"), "cuda:0");
+        json_decref(reply);
+        streamer_close(c);
+        end();
 }
 END_TEST
 
@@ -185,5 +216,6 @@ int main(void)
         tcase_add_test(preload, a_name_of_the_hub_is_looked_up_in_the_daemons_own_cache);
         tcase_add_test(preload, one_that_was_unloaded_stays_so);
         tcase_add_test(preload, what_did_not_reach_each_device_is_tried_again_there);
+        tcase_add_test(preload, one_that_was_unloaded_from_a_device_is_not_tried_there);
         return suite_run();
 }
