@@ -112,7 +112,16 @@ static void forget_failure(struct load_target *target, uint64_t number)
                 generation_drop_name(failed, load->name);
 }
 
-/* What a replica adds to has its number already, unless something of it is on one of the devices. */
+/* Something of this number is there; or the name serves a later one there, before which this would have to yield. */
+static bool is_taken_on(const struct load_target *target, uint64_t number)
+{
+        const struct load *load = target->load;
+        struct resident *resident = load->loads->resident;
+        const struct generation *ready = resident_on(resident, load->name, GENERATION_READY, target->device);
+        return resident_holds(resident, number, target->device) || (ready != NULL && ready->number > number);
+}
+
+/* What a replica adds to has its number already, unless that is taken on one of the devices. */
 static void set_numbers(struct load *load)
 {
         struct resident *resident = load->loads->resident;
@@ -123,7 +132,7 @@ static void set_numbers(struct load *load)
                 if (!target_lives(&load->targets[i]))
                         continue;
                 forget_failure(&load->targets[i], number);
-                if (resident_holds(resident, number, load->targets[i].device))
+                if (is_taken_on(&load->targets[i], number))
                         number = 0;
         }
         for (size_t i = 0; i < load->n_targets; i++) {

@@ -124,6 +124,23 @@ START_TEST(another_version_takes_over_on_each_device)
 }
 END_TEST
 
+/* As a replica it would have the older number, and yield to what it was loaded to replace. */
+START_TEST(an_older_version_takes_the_place_of_a_newer_one)
+{
+        struct model *old = model_mixed(17, 2 << 20), *new = model_mixed(18, 2 << 20);
+        char *path = write_model(old, "old.safetensors");
+
+        ck_assert_int_eq(load_on(path, names, 1, NULL), 0);
+        ck_assert_int_eq(load_on(write_model(new, "new.safetensors"), names + 1, 1, NULL), 0);
+        equals_on("cuda:1", new);
+        ck_assert_int_eq(load_on(path, names + 1, 1, NULL), 0);
+        equals_on("cuda:0", old);
+        equals_on("cuda:1", old);
+        model_free(old);
+        model_free(new);
+}
+END_TEST
+
 START_TEST(one_device_is_unloaded_or_all_are)
 {
         struct model *m = model_mixed(7, 2 << 20);
@@ -378,6 +395,7 @@ int main(void)
         tcase_add_test(replicas, whoever_attaches_to_one_of_several_names_it);
         tcase_add_test(replicas, a_replica_that_is_added_later_is_of_the_same_generation);
         tcase_add_test(replicas, another_version_takes_over_on_each_device);
+        tcase_add_test(replicas, an_older_version_takes_the_place_of_a_newer_one);
         tcase_add_test(replicas, one_device_is_unloaded_or_all_are);
         tcase_add_test(replicas, a_copy_that_is_late_on_one_device_hides_the_tensor_on_all);
         tcase_add_test(replicas, a_device_that_is_lost_fails_alone);
