@@ -81,13 +81,13 @@ static void share(struct load_target *target, struct generation *same, bool serv
                 load_end(load, LOAD_FAILED, &error);
                 return;
         }
+        load_keep(load, same); /* before: what it replaces is to drain for as long as this load says */
         if (serves)
                 generation_take_over(same, load->name);
         target->generation = same;
         target->shared = target->copy.dead = true; /* nothing is copied there */
         load->number = same->number;
         generation_pin(same);
-        load_keep(load, same);
         generation_changed(same);
 }
 

@@ -313,11 +313,13 @@ void generation_revoke(struct generation *generation)
         generation_changed(generation);
 }
 
-/* A pin is of the name: what serves it next has it, too. */
+/* A pin is of the name: what serves it next has it, too. The old one's time to drain begins if it drains, and not
+ * where it serves under another name. */
 static void hand_on(struct generation *old, struct generation *new)
 {
+        bool last_name = old->names.next == old->names.prev;
         new->pinned = new->pinned || (old->state == GENERATION_READY && old->pinned);
-        if (new->drain_timeout_ns > 0)
+        if (new->drain_timeout_ns > 0 && last_name)
                 old->drained_by_ns = now_ns() + new->drain_timeout_ns;
 }
 

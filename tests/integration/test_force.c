@@ -138,6 +138,51 @@ START_TEST(what_is_replaced_is_taken_when_its_time_is_over)
 }
 END_TEST
 
+static void load_draining(const char *path, const char *name)
+{
+        streamer_op *op;
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = path, .name = name, .drain_timeout_ms = 1};
+        client_ok(client, streamer_load(client, &opts, &op), "load");
+        client_ok(client, streamer_op_wait(op, -1, NULL), "wait");
+        streamer_op_free(op);
+}
+
+START_TEST(what_a_resident_model_replaces_is_taken_when_its_time_is_over)
+{
+        streamer_client *holder = client_open(&stage);
+        load("a");
+        load("b");
+        streamer_lease *lease = client_attach(holder, "a");
+        load_draining(stage_path("b.safetensors"), "a");
+        ck_assert(eventually(is_revoked, lease, 10000));
+        streamer_detach(lease);
+        streamer_close(holder);
+}
+END_TEST
+
+/* It was replaced under one name and served under another, from which it is unloaded without a time. */
+START_TEST(a_time_to_drain_is_over_with_the_name_it_was_for)
+{
+        const char *path;
+        streamer_client *holder = client_open(&stage);
+        load("a");
+        client_load(client, stage_path("a.safetensors"), "d");
+        streamer_lease *lease = client_attach(holder, "d");
+        model_of("b", &path);
+        load_draining(path, "a");
+        client_ok(client, streamer_unload(client, "d", STREAMER_UNLOAD_DRAIN), "unload");
+        load("c"); /* what is younger is looked at later: when this one is taken, that one would have been */
+        streamer_lease *later = client_attach(holder, "c");
+        ck_assert_int_eq(client_call_code(client, "unload", "{\"model\":\"c\",\"drain\":true,\"drain_timeout_ms\":1}"),
+                         0);
+        ck_assert(eventually(is_revoked, later, 10000));
+        ck_assert_int_eq(streamer_lease_check(lease), 0);
+        streamer_detach(later);
+        streamer_detach(lease);
+        streamer_close(holder);
+}
+END_TEST
+
 START_TEST(without_force_a_leased_model_stays)
 {
         load("a");
@@ -195,6 +240,8 @@ int main(void)
         tcase_add_test(force, what_was_replaced_is_taken_by_force_with_what_serves);
         tcase_add_test(force, what_drains_too_long_is_taken);
         tcase_add_test(force, what_is_replaced_is_taken_when_its_time_is_over);
+        tcase_add_test(force, what_a_resident_model_replaces_is_taken_when_its_time_is_over);
+        tcase_add_test(force, a_time_to_drain_is_over_with_the_name_it_was_for);
         tcase_add_test(force, without_force_a_leased_model_stays);
         TCase *events = suite_group("events of one model", begin, stage_end, 60);
         tcase_add_checked_fixture(events, connect_client, check_stage);
