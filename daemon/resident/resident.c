@@ -318,7 +318,7 @@ void generation_revoke(struct generation *generation)
 static void hand_on(struct generation *old, struct generation *new)
 {
         bool last_name = old->names.next == old->names.prev;
-        new->pinned = new->pinned || (old->state == GENERATION_READY && old->pinned);
+        new->pinned = new->pinned || (old->state != GENERATION_FAILED && old->pinned);
         if (new->drain_timeout_ns > 0 && last_name)
                 old->drained_by_ns = now_ns() + new->drain_timeout_ns;
 }

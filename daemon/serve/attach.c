@@ -145,7 +145,7 @@ static enum choice choose(struct resident *resident, const struct req_attach *re
                 if (g == NULL)
                         g = resident_on(resident, req->model, GENERATION_LOADING, device);
         }
-        if (g == NULL || g->state == GENERATION_FAILED)
+        if (g == NULL || (g->state != GENERATION_READY && g->state != GENERATION_LOADING))
                 return not_there(resident, req, device, error);
         *out = g;
         if (g->state == GENERATION_READY)

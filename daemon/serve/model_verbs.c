@@ -236,8 +236,7 @@ static int unload_check(struct resident *resident, const struct req_unload *req,
         unload_find(group, resident, GENERATION_READY, device);
         if (group->n == 0 && resident_on(resident, req->model, GENERATION_LOADING, device) != NULL)
                 return error_set(error, STREAMER_EBUSY, "%s: is loading (cancel ends that)", req->model);
-        if (group->n == 0)
-                unload_find(group, resident, GENERATION_CACHED, device);
+        unload_find(group, resident, GENERATION_CACHED, device);
         if (group->n == 0)
                 unload_find(group, resident, GENERATION_FAILED, device);
         else

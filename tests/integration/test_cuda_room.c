@@ -353,6 +353,49 @@ START_TEST(unload_drops_what_is_cached)
 }
 END_TEST
 
+/* One replica is in the cache, the other serves. */
+START_TEST(unload_drops_what_is_cached_with_what_serves)
+{
+        uint64_t nothing = 0;
+        ck_assert_int_eq(loaded(named("a"), "a", devices, 2), 0);
+        load_named("b", devices[0]);
+        load_named("c", devices[0]);
+        ck_assert_str_eq(client_state(client, "a"), "ready");
+        ck_assert_uint_gt(cache_used(), 0);
+        client_unload(client, "a");
+        ck_assert_str_eq(client_state(client, "a"), "");
+        ck_assert(eventually(cache_holds, &nothing, 10000));
+}
+END_TEST
+
+START_TEST(nobody_attaches_to_what_is_cached_by_its_number)
+{
+        streamer_lease *lease;
+        load_named("a", devices[_i]);
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .generation = load_again("a", devices[_i])};
+        load_named("b", devices[_i]);
+        load_named("c", devices[_i]);
+        ck_assert_int_eq(streamer_attach(client, "a", &opts, &lease), STREAMER_ENOENT);
+        opts.flags = STREAMER_ATTACH_READY;
+        ck_assert_int_eq(streamer_attach(client, "a", &opts, &lease), STREAMER_ENOENT);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "is in the host cache"));
+}
+END_TEST
+
+START_TEST(a_pin_of_what_is_cached_goes_on_when_it_comes_back)
+{
+        load_named("a", devices[0]);
+        load_named("b", devices[0]);
+        load_named("c", devices[0]);
+        ck_assert_str_eq(client_state(client, "a"), "cached");
+        json_decref(client_call(client, "pin", "{\"model\":\"a\"}"));
+        load_again("a", devices[0]);
+        json_t *reply = client_call(client, "show", "{\"model\":\"a\"}");
+        ck_assert(json_is_true(json_object_get(json_array_get(json_object_get(reply, "models"), 0), "pinned")));
+        json_decref(reply);
+}
+END_TEST
+
 /* ---- what goes wrong there ---- */
 
 START_TEST(a_byte_that_differs_is_not_kept)
@@ -424,6 +467,9 @@ int main(void)
         tcase_add_test(cache, a_changed_file_does_not_come_from_the_cache);
         tcase_add_test(cache, the_cache_has_its_own_budget_and_order);
         tcase_add_test(cache, unload_drops_what_is_cached);
+        tcase_add_test(cache, unload_drops_what_is_cached_with_what_serves);
+        tcase_add_loop_test(cache, nobody_attaches_to_what_is_cached_by_its_number, 0, 2);
+        tcase_add_test(cache, a_pin_of_what_is_cached_goes_on_when_it_comes_back);
         TCase *wrong = suite_group("what goes wrong there", NULL, NULL, 60);
         tcase_add_checked_fixture(wrong, begin_cache, end);
         tcase_add_loop_test(wrong, memory_that_cannot_be_pinned_keeps_nothing, 0, 2);
