@@ -142,7 +142,7 @@ tests: all $(TESTS) $(REPLAYS) $(FAKES) $(FAULT)
 export STREAMERD_BUILD = $(BUILD)
 export STREAMERD_TEST_SHORT ?= $(if $(SANITIZE),1,0)
 export CK_TIMEOUT_MULTIPLIER ?= $(if $(SANITIZE),10,2)
-export FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CI
+export FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CHECKER_KIND CI
 
 # What runs a second time with GPUs, which are stand-ins, in place of the host device: all that is about models
 # and processes. Not these:
@@ -151,7 +151,7 @@ export FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CI
 #   kept over a restart   again namespaces reclaim* restart systemd* (memory of a GPU is not)
 #   no device in them     access completion crowds doctor hostile_users load_line manual reload roles testlib
 #   as http to a device   http_failures http_tunnel https hub s3*
-#   a model of the host   checker
+#   both kinds in it      checker
 ON_GPU := arrival bad_files changes cli cli_held fairness force generations hostile http kills large lies lives \
 	preload residency rounds sources wanted
 CHECKS = $(TESTS) $(REPLAYS) $(ON_GPU:%=cuda=$(BUILD)/tests/integration/test_%)
@@ -164,7 +164,7 @@ check: tests layers
 ## soak         each proof at its full length: many connections, lies, every call that fails, kills, random load for
 ##              SOAK_SECONDS, a model of the daemon for CHECKER_STEPS, and for CHECKER_SANITIZED_STEPS under sanitizers
 SOAK := $(addprefix $(BUILD)/tests/soak/,soak checker kills) $(addprefix $(BUILD)/tests/integration/test_,crowds lies faults)
-soak: all $(SOAK) $(FAULT) | $(BUILD)/deps-servers
+soak: all $(SOAK) $(FAULT) $(FAKES) | $(BUILD)/deps-servers
 	@CONNECTIONS=10000 $(BUILD)/tests/integration/test_crowds
 	@$(BUILD)/tests/integration/test_lies
 	@STREAMERD_FAULTS=all timeout 1800 $(BUILD)/tests/integration/test_faults
@@ -173,7 +173,7 @@ soak: all $(SOAK) $(FAULT) | $(BUILD)/deps-servers
 	@$(BUILD)/tests/soak/checker
 	@+$(MAKE) --no-print-directory BUILD=$(BUILD)/sanitized SANITIZE=address,undefined soak-sanitized
 
-soak-sanitized: all $(BUILD)/tests/soak/checker
+soak-sanitized: all $(BUILD)/tests/soak/checker $(FAKES)
 	@CHECKER_STEPS=$(CHECKER_SANITIZED_STEPS) $(BUILD)/tests/soak/checker
 
 ## fuzz         libFuzzer on each target for FUZZ_SECONDS; FUZZ_SEED=n repeats

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The model checker in short: seeds that are always the same, and one that never is. `make soak` takes
- * as many steps as anybody wants.
+ * The model checker in short: against each kind of daemon from a seed that is always the same, and against one of
+ * them from a seed that never is. `make soak` takes as many steps as anybody wants.
  */
 #include "tests/lib/base.h"
 #include "tests/lib/checker.h"
@@ -9,37 +9,58 @@
 
 #include <sys/stat.h>
 
-static void check(uint64_t seed)
+static void check_host_counts(const struct checker_counts *counts)
+{
+        ck_assert_uint_gt(counts->evicted, 0);
+        ck_assert_uint_gt(counts->drains, 0);
+        ck_assert_uint_gt(counts->overdue, 0);
+        ck_assert_uint_gt(counts->replaced, 0);
+        ck_assert_uint_gt(counts->taken, 0);
+        ck_assert_uint_gt(counts->pins, 0);
+        ck_assert_uint_gt(counts->expired, 0);
+        ck_assert_uint_gt(counts->no_evict, 0);
+        ck_assert_uint_gt(counts->joins, 0);
+        ck_assert_uint_gt(counts->waits, 0);
+        ck_assert_uint_gt(counts->by_digest, 0);
+        ck_assert_uint_gt(counts->by_generation, 0);
+}
+
+static void check_gpu_counts(const struct checker_counts *counts)
+{
+        ck_assert_uint_gt(counts->replicas, 0);
+        ck_assert_uint_gt(counts->partial, 0);
+        ck_assert_uint_gt(counts->off_one_device, 0);
+        ck_assert_uint_gt(counts->cached, 0);
+        ck_assert_uint_gt(counts->brought_back, 0);
+        ck_assert_uint_gt(counts->left_cache, 0);
+}
+
+static void check(enum checker_kind kind, uint64_t seed)
 {
         struct checker_counts counts = {0};
         char *folder = suite_path("seed-%ju", (uintmax_t)seed);
         must(mkdir(folder, 0700));
-        checker_run(folder, seed, suite_short() ? 800 : 2000, &counts);
+        checker_run(kind, folder, seed, suite_short() ? 800 : 1800, &counts);
         /* A run in which little happens shows little. */
         ck_assert_uint_ge(5 * counts.attaches, counts.steps);
         ck_assert_uint_ge(20 * counts.kills, counts.steps);
         if (suite_short())
                 return;
-        ck_assert_uint_gt(counts.evicted, 0);
-        ck_assert_uint_gt(counts.drains, 0);
-        ck_assert_uint_gt(counts.replaced, 0);
-        ck_assert_uint_gt(counts.taken, 0);
-        ck_assert_uint_gt(counts.pins, 0);
-        ck_assert_uint_gt(counts.expired, 0);
-        ck_assert_uint_gt(counts.no_evict, 0);
-        ck_assert_uint_gt(counts.joins, 0);
-        ck_assert_uint_gt(counts.waits, 0);
+        check_host_counts(&counts);
+        if (kind == CHECKER_GPUS)
+                check_gpu_counts(&counts);
 }
 
 START_TEST(the_daemon_does_what_its_model_says)
 {
-        check((uint64_t)_i + 1);
+        check((enum checker_kind)_i, (uint64_t)_i + 1);
 }
 END_TEST
 
 START_TEST(the_daemon_does_what_its_model_says_from_any_seed)
 {
-        check(clock_ns());
+        uint64_t seed = clock_ns();
+        check(seed % CHECKER_KINDS, seed);
 }
 END_TEST
 
@@ -47,7 +68,7 @@ int main(void)
 {
         suite_begin("checker");
         TCase *tests = suite_group("checker", NULL, NULL, 120);
-        tcase_add_loop_test(tests, the_daemon_does_what_its_model_says, 0, 2);
+        tcase_add_loop_test(tests, the_daemon_does_what_its_model_says, 0, CHECKER_KINDS);
         tcase_add_test(tests, the_daemon_does_what_its_model_says_from_any_seed);
         return suite_run();
 }

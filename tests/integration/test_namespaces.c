@@ -58,7 +58,7 @@ static void hold(struct puppet *puppet)
 {
         struct puppet_answer answer;
         puppet_start(puppet, stage.socket);
-        puppet_attach(puppet, 0, "held", &answer);
+        puppet_attach(puppet, 0, &(struct puppet_wish){.model = "held"}, &answer);
         ck_assert_msg(answer.result == 0, "%s", answer.text);
 }
 

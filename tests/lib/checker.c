@@ -22,16 +22,11 @@ static unsigned count_entries(const struct checker *c, const char *folder)
         return n;
 }
 
-static void start(struct checker *c, const char *folder)
+static void start(struct checker *c, enum checker_kind kind, const char *folder)
 {
-        char *budget = format_text("host=%u", BUDGET);
-        snprintf(c->root, sizeof(c->root), "%s", folder);
+        start_daemon(c, kind, folder);
         for (unsigned i = 0; i < SOURCES; i++)
                 rewrite_source(c, i);
-        daemon_init(&c->daemon, folder);
-        daemon_start(&c->daemon, (const char *const[]){"--device", budget, "--root", c->root, "--memory-limit", "16MiB",
-                                                       "--concurrency", "4", NULL});
-        free(budget);
         streamer_connect_opts opts = {
                 .struct_size = sizeof(opts), .socket = c->daemon.socket, .timeout_ms = CHECKER_WAIT_MS};
         if (streamer_connect(&opts, &c->client) < 0)
@@ -40,46 +35,54 @@ static void start(struct checker *c, const char *folder)
                 puppet_start(&c->puppets[i], c->daemon.socket);
 }
 
-static bool is_empty(void *arg)
-{
-        struct checker *c = arg;
-        return device_bytes(c, "used") == 0;
-}
-
-static void finish(struct checker *c, unsigned fds)
+static void take_all_back(struct checker *c)
 {
         for (unsigned p = 0; p < PUPPETS; p++)
                 let_go(c, p);
         for (unsigned i = 0; i < NAMES; i++) {
                 streamer_unload(c->client, name_of(i), STREAMER_UNLOAD_DRAIN);
-                take_name(c, i, NULL);
+                for (unsigned d = 0; d < c->n_devices; d++)
+                        take_name(c, i, d, NULL, 0);
         }
-        compare(c, false);
-        if (!eventually(is_empty, c, CHECKER_WAIT_MS))
-                differ(c, "%" PRIu64 " bytes are left", device_bytes(c, "used"));
+        compare(c, false); /* which counts the bytes of each device, and of the cache */
+        for (unsigned d = 0; d < c->n_devices; d++)
+                if (device_bytes(c, d, "used") > 0)
+                        differ(c, "%" PRIu64 " bytes of %s are left", device_bytes(c, d, "used"), c->devices[d].name);
+}
+
+static void finish(struct checker *c, unsigned fds)
+{
+        take_all_back(c);
         if (count_entries(c, "fd") > fds)
                 differ(c, "%u descriptors, %u at the beginning", count_entries(c, "fd"), fds);
         json_t *status = ask(c, "status", NULL);
         stalls_note(&c->counts->stalls, status);
         json_decref(status);
         streamer_close(c->client);
-        if (daemon_stop(&c->daemon) != 0)
-                daemon_die(&c->daemon, "did not end well");
+        stop_daemon(c);
 }
 
-void checker_run(const char *folder, uint64_t seed, uint64_t n_steps, struct checker_counts *counts)
+static void take_steps(struct checker *c, uint64_t from, uint64_t to)
+{
+        for (uint64_t i = from; i < to; i++)
+                step(c);
+}
+
+void checker_run(enum checker_kind kind, const char *folder, uint64_t seed, uint64_t n_steps,
+                 struct checker_counts *counts)
 {
         struct checker *c = must_alloc(sizeof(*c));
         c->seed = c->chance = seed;
         c->counts = counts;
-        start(c, folder);
+        c->first_step = counts->steps;
+        start(c, kind, folder);
         json_decref(ask(c, "list", NULL));
         unsigned fds = count_entries(c, "fd"), threads;
-        for (uint64_t i = 0; i < n_steps / 2; i++)
-                step(c);
+        take_steps(c, 0, n_steps / 2);
         threads = count_entries(c, "task"); /* pools have grown to what they need */
-        for (uint64_t i = n_steps / 2; i < n_steps; i++)
-                step(c);
+        take_steps(c, n_steps / 2, n_steps / 10 * 9);
+        lose_device(c); /* late: from then on it takes nothing new */
+        take_steps(c, n_steps / 10 * 9, n_steps);
         if (count_entries(c, "task") > threads + 20) /* a pool's cap */
                 differ(c, "%u threads, %u half way", count_entries(c, "task"), threads);
         finish(c, fds);

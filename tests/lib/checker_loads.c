@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads: alone, cancelled, met by an attach, and waiting for room.
+ * Loads: what they may come to, and what the model makes of that.
  */
 #include "tests/lib/base.h"
 #include "tests/lib/checker_model.h"
@@ -38,66 +38,47 @@ void step_rewrite(struct checker *c)
         c->counts->rewrites++;
 }
 
-/* ---- loads ---- */
+static bool is_of(const struct checker *c, const struct gen *g, unsigned source)
+{
+        return g->number != 0 && g->source == source && g->version == c->versions[source] && is_named(c, g);
+}
 
-static struct gen *resident_copy(struct checker *c, unsigned source)
+struct gen *resident_copy(struct checker *c, unsigned source, unsigned device)
 {
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 struct gen *g = &c->gens[i];
-                if (g->number != 0 && g->source == source && g->version == c->versions[source] && is_named(c, g))
+                if (is_of(c, g, source) && g->device == device && !g->cached)
                         return g;
         }
         return NULL;
 }
 
-struct wish {
-        unsigned priority, keep_alive_ms; /* 0: none */
-};
-
-static void loaded(struct checker *c, unsigned name, unsigned source, uint64_t generation, struct wish wish)
+static bool is_cached(const struct checker *c, unsigned source)
 {
-        struct gen *g = resident_copy(c, source);
-        if (g != NULL && g->number != generation)
-                differ(c, "%s: generation %" PRIu64 " was resident, and %" PRIu64 " is a second copy", name_of(name),
-                       g->number, generation);
-        c->counts->aliases += g != NULL && c->names[name] != g;
-        c->counts->replaced += g == NULL && c->names[name] != NULL;
-        if (g == NULL) {
-                if (generation <= c->last_number)
-                        differ(c, "generation %" PRIu64 " after %" PRIu64, generation, c->last_number);
-                c->last_number = generation;
-                g = find_gen(c, 0);
-                *g = (struct gen){.number = generation,
-                                  .seed = c->seeds[source],
-                                  .source = source,
-                                  .version = c->versions[source],
-                                  .priority = wish.priority > 0 ? wish.priority : PROTO_PRIORITY_DEFAULT};
-        }
-        /* Whoever asks for it again says anew how long, and how important it is. */
-        if (wish.keep_alive_ms > 0)
-                g->keep_alive_ms = wish.keep_alive_ms;
-        if (wish.priority > 0)
-                g->priority = wish.priority;
-        /* A pin is of the name: it goes on to what serves next. */
-        g->pinned = g->pinned || (c->names[name] != NULL && c->names[name]->pinned);
-        take_name(c, name, g);
+        for (unsigned i = 0; i < GENERATIONS; i++)
+                if (is_of(c, &c->gens[i], source) && c->gens[i].cached)
+                        return true;
+        return false;
 }
 
-/* Bytes that no eviction can bring: what is leased or pinned, and what serves under the name itself. */
-static uint64_t immovable(const struct checker *c, unsigned name)
+/* ---- one load ---- */
+
+uint64_t immovable(const struct checker *c, unsigned name, unsigned device)
 {
         uint64_t bytes = 0;
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 const struct gen *g = &c->gens[i];
-                if (g->number != 0 && (g->leases > 0 || g->pinned || g == c->names[name]))
+                if (g->number != 0 && g->device == device && !g->cached &&
+                    (g->leases > 0 || g->pinned || g == c->names[name][device]))
                         bytes += g->charged;
         }
         return bytes;
 }
 
-static uint64_t needed(struct checker *c, const char *source)
+static uint64_t needed(struct checker *c, const char *source, unsigned device)
 {
-        char *args = format_text("{\"source\":\"%s\",\"dry_run\":true}", source);
+        char *args = format_text("{\"source\":\"%s\",\"dry_run\":true,\"devices\":[\"%s\"]}", source,
+                                 c->devices[device].name);
         json_t *estimate = ask(c, "load", args);
         uint64_t bytes = json_number(estimate, "needed");
         json_decref(estimate);
@@ -105,74 +86,73 @@ static uint64_t needed(struct checker *c, const char *source)
         return bytes;
 }
 
-/* One load, and what stood before it. */
-struct trial {
-        unsigned name, source;
-        char *path;
-        struct wish wish;
-        bool no_evict;
-        uint64_t used, needed;
-        struct gen gens[GENERATIONS];
-        bool may_go[GENERATIONS]; /* of these: may be evicted for it */
-};
-
-static void trial_init(struct checker *c, struct trial *t)
+static unsigned draw(struct checker *c, const unsigned *from, size_t n)
 {
-        static const unsigned times[] = {0, 0, 0, 0, 0, 0, LONG_MS, LONG_MS, BRIEF_MS};
+        return from[random_below(c, n)];
+}
+
+static struct wish draw_wish(struct checker *c)
+{
+        static const unsigned keep_alive[] = {0, 0, 0, 0, 0, 0, LONG_MS, LONG_MS, BRIEF_MS};
+        static const unsigned drain[] = {0, 0, 0, 0, LONG_MS, BRIEF_MS};
+        struct wish wish = {.priority = random_below(c, 2) == 0 ? 0 : 1 + (unsigned)random_below(c, 200)};
+        wish.keep_alive_ms = draw(c, keep_alive, sizeof(keep_alive) / sizeof(keep_alive[0]));
+        wish.drain_ms = draw(c, drain, sizeof(drain) / sizeof(drain[0]));
+        return wish;
+}
+
+static void draw_devices(struct checker *c, struct trial *t, bool several)
+{
+        static const unsigned numbers[] = {1, 1, 1, 1, 1, 2, 2, 2, 3};
+        unsigned n = several && c->n_devices > 1 ? draw(c, numbers, sizeof(numbers) / sizeof(numbers[0])) : 1;
+        while (t->n_devices < n) {
+                unsigned d = (unsigned)random_below(c, c->n_devices);
+                if (t->on[d])
+                        continue;
+                t->on[d] = true;
+                t->devices[t->n_devices++] = c->devices[d].name;
+        }
+}
+
+void trial_init(struct checker *c, struct trial *t, bool several)
+{
         *t = (struct trial){.name = (unsigned)random_below(c, NAMES), .source = (unsigned)random_below(c, SOURCES)};
         t->path = source_path(c, t->source);
-        t->wish.priority = random_below(c, 2) == 0 ? 0 : 1 + (unsigned)random_below(c, 200);
-        t->wish.keep_alive_ms = times[random_below(c, sizeof(times) / sizeof(times[0]))];
+        t->wish = draw_wish(c);
         t->no_evict = random_below(c, 6) == 0;
-        t->used = device_bytes(c, "used");
-        t->needed = needed(c, t->path);
+        draw_devices(c, t, several);
+        for (unsigned d = 0; d < c->n_devices; d++) {
+                if (!t->on[d])
+                        continue;
+                t->used[d] = device_bytes(c, d, "used");
+                t->needed[d] = needed(c, t->path, d);
+        }
+        if (c->n_devices > 1)
+                t->before = ask(c, "list", NULL);
         memcpy(t->gens, c->gens, sizeof(t->gens));
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 const struct gen *g = &c->gens[i];
-                t->may_go[i] =
-                        g->number != 0 && g->leases == 0 && !g->pinned && g != c->names[t->name] && is_named(c, g);
+                t->may_go[i] = g->number != 0 && g->leases == 0 && !g->pinned && !g->cached &&
+                               g != c->names[t->name][g->device] && is_named(c, g);
         }
 }
 
-static void refused(struct checker *c, const struct trial *t, int r)
+void trial_deinit(struct trial *t)
 {
-        const char *name = name_of(t->name);
-        if (r != STREAMER_ENOMEM)
-                differ(c, "load %s: %s (%s)", name, streamer_strerror(r), streamer_last_error(c->client));
-        c->counts->no_room++;
-        compare(c, false);
-        uint64_t stays = t->no_evict ? t->used : immovable(c, t->name);
-        if (stays + t->needed <= BUDGET)
-                differ(c, "load %s: refused, and would fit: %s", name, streamer_last_error(c->client));
+        json_decref(t->before);
+        free(t->path);
 }
 
-/* Of those that were evicted none is more important than others that would have done. */
-static void check_evicted(struct checker *c, const struct trial *t)
-{
-        uint64_t free_bytes = BUDGET - t->used;
-        for (unsigned i = 0; i < GENERATIONS; i++) {
-                const struct gen *g = &t->gens[i];
-                uint64_t lesser = 0;
-                if (!t->may_go[i] || find_gen(c, g->number) != NULL)
-                        continue;
-                if (t->needed <= free_bytes)
-                        differ(c, "load %s: evicted, and there was room", name_of(t->name));
-                for (unsigned k = 0; k < GENERATIONS; k++)
-                        if (t->may_go[k] && t->gens[k].priority < g->priority)
-                                lesser += t->gens[k].charged;
-                if (lesser >= t->needed - free_bytes)
-                        differ(c, "load %s: evicted generation %" PRIu64 " of priority %u, and lesser ones would do",
-                               name_of(t->name), g->number, g->priority);
-        }
-}
-
-static int begin(struct checker *c, const struct trial *t, unsigned flags, streamer_op **op)
+int trial_begin(struct checker *c, const struct trial *t, unsigned flags, streamer_op **op)
 {
         streamer_load_opts opts = {.struct_size = sizeof(opts),
                                    .source = t->path,
                                    .name = name_of(t->name),
+                                   .devices = t->devices,
+                                   .n_devices = t->n_devices,
                                    .priority = t->wish.priority,
                                    .keep_alive_ms = t->wish.keep_alive_ms,
+                                   .drain_timeout_ms = t->wish.drain_ms,
                                    .flags = flags | (t->no_evict ? STREAMER_LOAD_NO_EVICT : 0)};
         c->counts->loads++;
         c->counts->no_evict += t->no_evict;
@@ -180,173 +160,240 @@ static int begin(struct checker *c, const struct trial *t, unsigned flags, strea
         return streamer_load(c->client, &opts, op);
 }
 
-/* The generation, or what went wrong. */
-static int end(int r, streamer_op *op, uint64_t *generation)
+static unsigned device_of(const struct checker *c, const char *name)
+{
+        unsigned d = 0;
+        while (d < c->n_devices && strcmp(c->devices[d].name, name) != 0)
+                d++;
+        if (d == c->n_devices)
+                differ(c, "%s: no such device", name);
+        return d;
+}
+
+/* Of several devices each fails on its own. */
+static void note_failures(struct checker *c, const struct trial *t, const streamer_op *op, struct outcome *outcome)
+{
+        streamer_device_failure failure;
+        for (size_t i = 0; op != NULL && streamer_op_failure_get(op, i, &failure) == 0; i++) {
+                unsigned d = device_of(c, failure.device);
+                if (!outcome->got[d])
+                        differ(c, "load %s: %s failed, and was not asked for, or twice", name_of(t->name),
+                               failure.device);
+                if (failure.err != STREAMER_ENOMEM && !c->devices[d].lost)
+                        differ(c, "load %s: %s", name_of(t->name), failure.text);
+                outcome->got[d] = false;
+        }
+}
+
+void trial_end(struct checker *c, const struct trial *t, int r, streamer_op *op, struct outcome *outcome)
 {
         streamer_progress progress = {.struct_size = sizeof(progress)};
         if (r == 0)
                 r = streamer_op_wait(op, CHECKER_WAIT_MS, &progress);
+        *outcome = (struct outcome){.result = r, .generation = progress.generation};
+        bool some = r == STREAMER_EFAILED && progress.state != NULL && strcmp(progress.state, "ready") == 0;
+        for (unsigned d = 0; d < c->n_devices; d++)
+                outcome->got[d] = t->on[d] && (r == 0 || t->n_devices > 1);
+        if (t->n_devices > 1)
+                note_failures(c, t, op, outcome);
+        unsigned n = 0;
+        for (unsigned d = 0; d < c->n_devices; d++)
+                n += outcome->got[d];
+        if (r == 0 ? n != t->n_devices : some ? n == 0 || n == t->n_devices : n != 0)
+                differ(c, "load %s: %s (%s), and %u of %u devices got it", name_of(t->name), streamer_strerror(r),
+                       streamer_last_error(c->client), n, t->n_devices);
+        c->counts->partial += some;
         streamer_op_free(op);
-        *generation = progress.generation;
-        return r;
+}
+
+/* ---- numbers ---- */
+
+/* Something of this number was on the device; what failed there under the name makes way. */
+static bool was_on(const struct trial *t, uint64_t number, const char *device)
+{
+        const json_t *row, *entry;
+        size_t i, k;
+        json_array_foreach(json_object_get(t->before, "models"), i, row)
+        {
+                if (json_number(row, "generation") != number)
+                        continue;
+                json_array_foreach(json_object_get(row, "devices"), k, entry)
+                {
+                        bool makes_way = strcmp(json_text(entry, "state"), "failed") == 0 &&
+                                         strcmp(json_text(row, "name"), name_of(t->name)) == 0;
+                        if (strcmp(json_text(entry, "device"), device) == 0 && !makes_way)
+                                return true;
+                }
+        }
+        return false;
+}
+
+/* What is there already, or has the name and is later. */
+static bool is_taken(struct checker *c, const struct trial *t, uint64_t number)
+{
+        for (unsigned d = 0; d < c->n_devices; d++) {
+                const struct gen *before = c->names[t->name][d];
+                if (t->on[d] && resident_copy(c, t->source, d) == NULL &&
+                    (was_on(t, number, c->devices[d].name) || (serves(c, t->name, d) && before->number > number)))
+                        return true;
+        }
+        return false;
+}
+
+/* What is new on one device has a number of its own, or that of the same files under the same name on another:
+ * a replica. It must be one, unless such a number is taken there. */
+static void check_number(struct checker *c, const struct trial *t, uint64_t generation)
+{
+        bool must_be = false, may_differ = false, is_replica = false;
+        for (unsigned d = 0; d < c->n_devices; d++) {
+                const struct gen *g = resident_copy(c, t->source, d);
+                if (g == NULL || (!t->on[d] && c->names[t->name][d] != g))
+                        continue;
+                is_replica = is_replica || generation == g->number;
+                may_differ = may_differ || is_taken(c, t, g->number);
+                must_be = true;
+        }
+        c->counts->replicas += is_replica;
+        if (!is_replica && generation <= c->last_number)
+                differ(c, "generation %" PRIu64 " after %" PRIu64, generation, c->last_number);
+        if (!is_replica && must_be && !may_differ)
+                differ(c, "%s: generation %" PRIu64 " is no replica of what serves elsewhere", name_of(t->name),
+                       generation);
+        if (generation > c->last_number)
+                c->last_number = generation;
+}
+
+/* ---- what it came to ---- */
+
+static struct gen *new_gen(struct checker *c, const struct trial *t, unsigned device, uint64_t generation)
+{
+        struct gen *g = free_place(c);
+        *g = (struct gen){.number = generation,
+                          .seed = c->seeds[t->source],
+                          .device = device,
+                          .source = t->source,
+                          .version = c->versions[t->source],
+                          .priority = PROTO_PRIORITY_DEFAULT};
+        return g;
+}
+
+static void loaded_on(struct checker *c, const struct trial *t, unsigned device, uint64_t generation)
+{
+        struct gen *g = resident_copy(c, t->source, device), *before = c->names[t->name][device];
+        c->counts->aliases += g != NULL && before != g;
+        c->counts->replaced += g == NULL && before != NULL;
+        c->counts->brought_back += g == NULL && is_cached(c, t->source);
+        if (g == NULL)
+                g = new_gen(c, t, device, generation);
+        /* Whoever asks for it again says anew how long, and how important it is. */
+        if (t->wish.keep_alive_ms > 0)
+                g->keep_alive_ms = t->wish.keep_alive_ms;
+        if (t->wish.drain_ms > 0)
+                g->drain_ms = t->wish.drain_ms;
+        if (t->wish.priority > 0)
+                g->priority = t->wish.priority;
+        /* A pin is of the name: it goes on to what serves next. */
+        g->pinned = g->pinned || (before != NULL && before->pinned);
+        take_name(c, t->name, device, g, g->drain_ms);
+}
+
+static void check_refused(const struct checker *c, const struct trial *t, unsigned device)
+{
+        uint64_t stays = t->no_evict ? t->used[device] : immovable(c, t->name, device);
+        if (!c->devices[device].lost && stays + t->needed[device] <= c->devices[device].budget)
+                differ(c, "load %s: refused on %s, and would fit: %s", name_of(t->name), c->devices[device].name,
+                       streamer_last_error(c->client));
+}
+
+static bool was_evicted(struct checker *c, const struct gen *g)
+{
+        const struct gen *now = find_gen(c, g->number, g->device);
+        return now == NULL || now->cached;
+}
+
+/* Of those that were evicted none is more important than others that would have done. */
+static void check_evicted(struct checker *c, const struct trial *t, unsigned device)
+{
+        uint64_t free_bytes = c->devices[device].budget - t->used[device], need = t->needed[device];
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                const struct gen *g = &t->gens[i];
+                uint64_t lesser = 0;
+                if (!t->may_go[i] || g->device != device || !was_evicted(c, g))
+                        continue;
+                if (need <= free_bytes)
+                        differ(c, "load %s: evicted, and there was room", name_of(t->name));
+                for (unsigned k = 0; k < GENERATIONS; k++)
+                        if (t->may_go[k] && t->gens[k].device == device && t->gens[k].priority < g->priority)
+                                lesser += t->gens[k].charged;
+                if (lesser >= need - free_bytes)
+                        differ(c, "load %s: evicted generation %" PRIu64 " of priority %u, and lesser ones would do",
+                               name_of(t->name), g->number, g->priority);
+        }
+}
+
+/* No room, where it is not a lost device. */
+static void check_result(const struct checker *c, const struct trial *t, const struct outcome *outcome)
+{
+        for (unsigned d = 0; d < c->n_devices; d++)
+                if (t->n_devices == 1 && t->on[d] && outcome->result != 0 && outcome->result != STREAMER_ENOMEM &&
+                    !c->devices[d].lost)
+                        differ(c, "load %s: %s (%s)", name_of(t->name), streamer_strerror(outcome->result),
+                               streamer_last_error(c->client));
+}
+
+void trial_follow(struct checker *c, const struct trial *t, struct outcome *outcome)
+{
+        bool found = false;
+        check_result(c, t, outcome);
+        for (unsigned d = 0; d < c->n_devices; d++) {
+                const struct gen *g = resident_copy(c, t->source, d);
+                outcome->fresh[d] = outcome->got[d] && g == NULL;
+                outcome->any_fresh = outcome->any_fresh || outcome->fresh[d];
+                found = found || (outcome->got[d] && g != NULL && g->number == outcome->generation);
+                c->counts->no_room += t->on[d] && !outcome->got[d];
+                if (t->on[d] && g != NULL && !outcome->got[d])
+                        differ(c, "load %s: was on %s, and failed there", name_of(t->name), c->devices[d].name);
+        }
+        if (outcome->any_fresh)
+                check_number(c, t, outcome->generation);
+        else if (outcome->result == 0 && !found)
+                differ(c, "%s: was resident, and generation %" PRIu64 " is a second copy", name_of(t->name),
+                       outcome->generation);
+        for (unsigned d = 0; d < c->n_devices; d++)
+                if (outcome->got[d])
+                        loaded_on(c, t, d, outcome->generation);
+}
+
+bool trial_may_evict(const struct checker *c, const struct trial *t, const struct outcome *outcome)
+{
+        bool lost = false;
+        for (unsigned d = 0; d < c->n_devices; d++)
+                lost = lost || (t->on[d] && c->devices[d].lost);
+        return (outcome->any_fresh || lost) && !t->no_evict;
+}
+
+void trial_check(struct checker *c, const struct trial *t, const struct outcome *outcome)
+{
+        compare(c, trial_may_evict(c, t, outcome));
+        for (unsigned d = 0; d < c->n_devices; d++) {
+                if (t->on[d] && !outcome->got[d])
+                        check_refused(c, t, d);
+                else if (outcome->fresh[d])
+                        check_evicted(c, t, d);
+        }
 }
 
 void step_load(struct checker *c)
 {
         struct trial t;
+        struct outcome outcome;
         streamer_op *op = NULL;
-        uint64_t generation;
-        trial_init(c, &t);
-        int r = begin(c, &t, 0, &op);
-        r = end(r, op, &generation);
-        if (r != 0) {
-                refused(c, &t, r);
-        } else {
-                bool resident = resident_copy(c, t.source) != NULL;
-                loaded(c, t.name, t.source, generation, t.wish);
-                compare(c, !t.no_evict && !resident);
-                if (!resident)
-                        check_evicted(c, &t);
-        }
-        free(t.path);
-}
-
-/* ---- met by an attach ---- */
-
-static bool takes(struct checker *c, struct gen **place, struct gen *g, const struct puppet_answer *answer)
-{
-        if (answer->result != 0 || *place != NULL || g == NULL || answer->generation != g->number)
-                return false;
-        if (answer->seed != g->seed)
-                differ(c, "joined generation %" PRIu64 ": seed %" PRIu64 ", not %" PRIu64, g->number, answer->seed,
-                       g->seed);
-        *place = g;
-        g->leases++;
-        c->counts->attaches++;
-        return true;
-}
-
-/* Somebody attaches while it loads: to what served before, or to the newcomer as it arrives. Nobody, where
- * nothing served and the attach was too early. */
-void step_join(struct checker *c)
-{
-        unsigned p = (unsigned)random_below(c, PUPPETS), slot = (unsigned)random_below(c, PUPPET_SLOTS);
-        struct puppet_answer answer;
-        struct trial t;
-        streamer_op *op = NULL;
-        uint64_t generation;
-        empty_slot(c, p, slot);
-        trial_init(c, &t);
-        t.wish.keep_alive_ms = 0; /* it might be over before anybody comes */
-        struct gen *before = c->names[t.name], **place = &c->held[p][slot];
-        int r = begin(c, &t, 0, &op);
-        puppet_join(&c->puppets[p], slot, name_of(t.name), &answer);
-        r = end(r, op, &generation);
-        check_answer(c, &answer);
-        takes(c, place, before, &answer);
-        if (r != 0) {
-                refused(c, &t, r);
-        } else {
-                bool resident = resident_copy(c, t.source) != NULL;
-                loaded(c, t.name, t.source, generation, t.wish);
-                c->counts->joins += takes(c, place, c->names[t.name], &answer) && !resident;
-                compare(c, !t.no_evict && !resident);
-                if (!resident)
-                        check_evicted(c, &t);
-        }
-        if (answer.result == 0 && *place == NULL)
-                differ(c, "attach %s while it loads: generation %" PRIu64, name_of(t.name), answer.generation);
-        if (answer.result != 0 && (before != NULL || (r == 0 && answer.result != STREAMER_ENOENT)))
-                differ(c, "attach %s while it loads: %s (%s)", name_of(t.name), streamer_strerror(answer.result),
-                       answer.text);
-        c->counts->refused_attaches += answer.result != 0;
-        free(t.path);
-}
-
-/* ---- waiting for room ---- */
-
-struct question {
-        struct checker *c;
-        const char *name;
-        bool waits;
-};
-
-/* The load waits for room, or has ended. */
-static bool is_settled(void *arg)
-{
-        struct question *q = arg;
-        json_t *status = ask(q->c, "status", NULL), *load;
-        bool there = false;
-        size_t i;
-        q->waits = false;
-        json_array_foreach(json_object_get(status, "loads"), i, load)
-        {
-                if (strcmp(json_text(load, "model"), q->name) != 0)
-                        continue;
-                there = true;
-                q->waits = json_number(json_array_get(json_object_get(load, "targets"), 0), "waits_ns") > 0;
-        }
-        json_decref(status);
-        return q->waits || !there;
-}
-
-static bool waits(struct checker *c, unsigned name)
-{
-        struct question q = {.c = c, .name = name_of(name)};
-        if (!eventually(is_settled, &q, CHECKER_WAIT_MS))
-                differ(c, "load %s: neither waits nor ends", q.name);
-        return q.waits;
-}
-
-static bool leases_agree(void *arg)
-{
-        struct checker *c = arg;
-        json_t *ps = ask(c, "ps", NULL);
-        uint64_t have = json_array_size(json_object_get(ps, "leases")), want = 0;
-        for (unsigned i = 0; i < GENERATIONS; i++)
-                want += c->gens[i].leases;
-        json_decref(ps);
-        return have == want;
-}
-
-/* One client after the other is killed, until there is room for it. */
-static void make_room(struct checker *c, const struct trial *t)
-{
-        for (unsigned p = 0; p < PUPPETS && waits(c, t->name); p++) {
-                c->counts->waits += p == 0;
-                let_go(c, p);
-                if (!eventually(leases_agree, c, CHECKER_WAIT_MS))
-                        differ(c, "leases of a client that was killed are left");
-                puppet_start(&c->puppets[p], c->daemon.socket);
-                c->counts->kills++;
-        }
-}
-
-void step_wait(struct checker *c)
-{
-        struct trial t;
-        streamer_op *op = NULL;
-        uint64_t generation;
-        trial_init(c, &t);
-        t.wish.keep_alive_ms = 0;
-        t.no_evict = false;
-        bool resident = resident_copy(c, t.source) != NULL;
-        int r = begin(c, &t, STREAMER_LOAD_WAIT, &op);
-        if (r == 0)
-                make_room(c, &t);
-        bool fits = resident || immovable(c, t.name) + t.needed <= BUDGET;
-        char *args = format_text("{\"model\":\"%s\"}", name_of(t.name));
-        if (!fits)
-                json_decref(ask(c, "cancel", args));
-        r = end(r, op, &generation);
-        if (r != (fits ? 0 : STREAMER_ECANCELED))
-                differ(c, "load %s, which waits: %s (%s)", name_of(t.name), streamer_strerror(r),
-                       streamer_last_error(c->client));
-        if (r == 0)
-                loaded(c, t.name, t.source, generation, t.wish);
-        compare(c, !resident);
-        free(args);
-        free(t.path);
+        trial_init(c, &t, true);
+        int r = trial_begin(c, &t, 0, &op);
+        trial_end(c, &t, r, op, &outcome);
+        trial_follow(c, &t, &outcome);
+        trial_check(c, &t, &outcome);
+        trial_deinit(&t);
 }
 
 /* ---- cancelled ---- */
@@ -354,24 +401,19 @@ void step_wait(struct checker *c)
 /* Begun and cancelled at once: which of the two comes first is open. */
 void step_cancel(struct checker *c)
 {
-        unsigned name = (unsigned)random_below(c, NAMES), source = (unsigned)random_below(c, SOURCES);
-        char *path = source_path(c, source), *args = format_text("{\"model\":\"%s\"}", name_of(name)), *reply = NULL;
-        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = path, .name = name_of(name)};
-        streamer_progress progress = {.struct_size = sizeof(progress)};
+        struct trial t;
+        struct outcome outcome;
         streamer_op *op = NULL;
-        int r = streamer_load(c->client, &opts, &op);
-        if (r == 0) {
-                streamer_call(c->client, "cancel", args, &reply);
-                r = streamer_op_wait(op, CHECKER_WAIT_MS, &progress);
-        }
-        streamer_op_free(op);
+        trial_init(c, &t, false);
+        t.no_evict = false;
+        int r = trial_begin(c, &t, 0, &op);
+        try(c, "cancel", json_pack("{s:s}", "model", name_of(t.name)));
+        trial_end(c, &t, r, op, &outcome);
         c->counts->cancels++;
-        if (r == 0)
-                loaded(c, name, source, progress.generation, (struct wish){0});
-        else if (r != STREAMER_ECANCELED && r != STREAMER_ENOMEM)
-                differ(c, "cancel %s: %s (%s)", name_of(name), streamer_strerror(r), streamer_last_error(c->client));
+        if (outcome.result != STREAMER_ECANCELED) {
+                trial_follow(c, &t, &outcome);
+                trial_check(c, &t, &outcome);
+        }
         compare(c, true);
-        free(reply);
-        free(args);
-        free(path);
+        trial_deinit(&t);
 }

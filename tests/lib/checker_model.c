@@ -15,7 +15,8 @@ void differ(const struct checker *c, const char *format, ...)
         va_start(args, format);
         vsnprintf(text, sizeof(text), format, args);
         va_end(args);
-        die("seed %" PRIu64 ", step %" PRIu64 ": %s", c->seed, c->counts->steps, text);
+        daemon_die(&c->daemon, "differs: seed %" PRIu64 ", step %" PRIu64 ": %s", c->seed,
+                   c->counts->steps - c->first_step, text);
 }
 
 uint64_t random_below(struct checker *c, uint64_t n)
@@ -43,35 +44,66 @@ json_t *ask(struct checker *c, const char *verb, const char *args)
         return json;
 }
 
-static uint64_t charged_of(const json_t *model)
+int try(struct checker *c, const char *verb, json_t *args)
 {
-        return json_number(json_array_get(json_object_get(model, "devices"), 0), "bytes");
+        char *text = json_dumps(args, 0), *reply = NULL;
+        int r = streamer_call(c->client, verb, text, &reply);
+        free(reply);
+        free(text);
+        json_decref(args);
+        return r;
 }
 
-uint64_t device_bytes(struct checker *c, const char *which)
+static const json_t *device_in(const struct checker *c, const json_t *status, unsigned device)
+{
+        const json_t *d;
+        size_t i;
+        json_array_foreach(json_object_get(status, "devices"), i, d)
+        {
+                if (strcmp(json_text(d, "device"), c->devices[device].name) == 0)
+                        return d;
+        }
+        differ(c, "%s: is not there", c->devices[device].name);
+}
+
+uint64_t device_bytes(struct checker *c, unsigned device, const char *which)
 {
         json_t *status = ask(c, "status", NULL);
-        uint64_t bytes = json_number(json_array_get(json_object_get(status, "devices"), 0), which);
+        uint64_t bytes = json_number(device_in(c, status, device), which);
         json_decref(status);
         return bytes;
 }
 
 /* ---- the model of it ---- */
 
-struct gen *find_gen(struct checker *c, uint64_t n)
+struct gen *find_gen(struct checker *c, uint64_t n, unsigned device)
 {
         for (unsigned i = 0; i < GENERATIONS; i++)
-                if (c->gens[i].number == n)
+                if (c->gens[i].number == n && c->gens[i].device == device)
                         return &c->gens[i];
         return NULL;
+}
+
+struct gen *free_place(struct checker *c)
+{
+        for (unsigned i = 0; i < GENERATIONS; i++)
+                if (c->gens[i].number == 0)
+                        return &c->gens[i];
+        differ(c, "more generations than there can be");
 }
 
 bool is_named(const struct checker *c, const struct gen *g)
 {
         for (unsigned i = 0; i < NAMES; i++)
-                if (c->names[i] == g)
+                if (c->names[i][g->device] == g)
                         return true;
         return false;
+}
+
+bool serves(const struct checker *c, unsigned name, unsigned device)
+{
+        const struct gen *g = c->names[name][device];
+        return g != NULL && !g->cached;
 }
 
 /* Nothing leads to it any more. */
@@ -81,41 +113,54 @@ void settle(struct checker *c, struct gen *g)
                 *g = (struct gen){0};
 }
 
-void take_name(struct checker *c, unsigned name, struct gen *g)
+void mark_taken(struct checker *c, struct gen *g)
 {
-        struct gen *before = c->names[name];
-        c->names[name] = g;
-        if (before != NULL && before != g)
-                before->called = name;
-        if (before != g)
-                settle(c, before);
+        g->taken = true;
+        c->counts->taken++;
+}
+
+void take_name(struct checker *c, unsigned name, unsigned device, struct gen *g, unsigned drain_ms)
+{
+        struct gen *before = c->names[name][device];
+        c->names[name][device] = g;
+        if (before == NULL || before == g)
+                return;
+        before->called = name;
+        if (drain_ms == BRIEF_MS && before->leases > 0 && !is_named(c, before)) {
+                mark_taken(c, before);
+                c->counts->overdue++;
+        }
+        settle(c, before);
 }
 
 static void forget(struct checker *c, struct gen *g)
 {
         for (unsigned i = 0; i < NAMES; i++)
-                if (c->names[i] == g)
-                        c->names[i] = NULL;
+                if (c->names[i][g->device] == g)
+                        c->names[i][g->device] = NULL;
         settle(c, g);
 }
 
+/* Its time to be kept alive. */
 static bool is_over(const struct gen *g)
 {
-        return g->number != 0 && g->keep_alive_ms == BRIEF_MS && g->leases == 0 && !g->pinned;
+        return g->number != 0 && g->keep_alive_ms == BRIEF_MS && g->leases == 0 && !g->pinned && !g->cached;
 }
 
-/* What is kept alive no longer is to be gone. */
-static void expire(struct checker *c)
+static bool may_be_evicted(const struct gen *g)
 {
-        for (unsigned i = 0; i < GENERATIONS; i++) {
-                if (!is_over(&c->gens[i]))
-                        continue;
-                c->counts->expired++;
-                forget(c, &c->gens[i]);
-        }
+        return g->cached || (g->leases == 0 && !g->pinned);
 }
 
 /* ---- the two, held against each other ---- */
+
+struct comparison {
+        struct checker *c;
+        bool may_evict;
+        bool named[NAMES][DEVICES];
+        bool cached[GENERATIONS]; /* and was not before */
+        unsigned draining;
+};
 
 static bool note(struct checker *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static bool note(struct checker *c, const char *format, ...)
@@ -127,89 +172,207 @@ static bool note(struct checker *c, const char *format, ...)
         return false;
 }
 
-static bool row_agrees(struct checker *c, const json_t *row, bool named[NAMES], unsigned *draining)
+static bool name_agrees(struct comparison *now, const char *name, const struct gen *g)
 {
-        const char *state = json_text(row, "state"), *name = json_text(row, "name");
-        struct gen *g = find_gen(c, json_number(row, "generation"));
-        if (strcmp(state, "failed") == 0)
-                return true;
-        if (g == NULL)
-                return note(c, "%s: generation %" PRIu64 " (%s) should be gone", name, json_number(row, "generation"),
-                            state);
-        if (json_number(row, "leases") != g->leases)
-                return note(c, "%s: %" PRIu64 " leases, not %u", name, json_number(row, "leases"), g->leases);
-        g->charged = charged_of(row);
-        if (json_is_true(json_object_get(row, "pinned")) != g->pinned || json_number(row, "priority") != g->priority)
-                return note(c, "%s: should be %spinned and of priority %u", name, g->pinned ? "" : "not ", g->priority);
-        if (json_number(row, "keep_alive_ns") != g->keep_alive_ms * UINT64_C(1000000))
-                return note(c, "%s: should be kept alive for %u ms", name, g->keep_alive_ms);
-        if (strcmp(state, "draining") == 0) {
-                ++*draining;
-                return !is_named(c, g) || note(c, "%s: drains, and should serve", name);
-        }
-        if (strcmp(state, "ready") != 0)
-                return note(c, "%s: is %s", name, state);
+        struct checker *c = now->c;
         for (unsigned i = 0; i < NAMES; i++)
                 if (strcmp(name_of(i), name) == 0) {
-                        named[i] = true;
-                        return c->names[i] == g || note(c, "%s: leads to generation %" PRIu64, name, g->number);
+                        now->named[i][g->device] = true;
+                        return c->names[i][g->device] == g ||
+                               note(c, "%s: leads to generation %" PRIu64, name, g->number);
                 }
         return note(c, "%s: nobody has loaded that", name);
 }
 
-/* What is not listed may have been evicted, where that is allowed. */
-static bool missing_agrees(struct checker *c, const bool named[NAMES], bool may_evict)
+/* How it is to be kept, of the device that speaks for all. */
+static bool wishes_agree(struct checker *c, const json_t *row, const struct gen *g)
 {
-        for (unsigned i = 0; i < NAMES; i++)
-                if (c->names[i] != NULL && !named[i] && (!may_evict || c->names[i]->leases > 0 || c->names[i]->pinned))
-                        return note(c, "%s: should serve", name_of(i));
+        const char *name = json_text(row, "name");
+        if (json_is_true(json_object_get(row, "pinned")) != g->pinned || json_number(row, "priority") != g->priority)
+                return note(c, "%s: should be %spinned and of priority %u", name, g->pinned ? "" : "not ", g->priority);
+        return json_number(row, "keep_alive_ns") == g->keep_alive_ms * UINT64_C(1000000) ||
+               note(c, "%s: should be kept alive for %u ms", name, g->keep_alive_ms);
+}
+
+/* It was evicted just now, or before. */
+static bool cached_agrees(struct comparison *now, struct gen *g)
+{
+        struct checker *c = now->c;
+        if (!g->cached && (!now->may_evict || !may_be_evicted(g)))
+                return note(c, "generation %" PRIu64 " of %s is in the host cache, and should serve", g->number,
+                            c->devices[g->device].name);
+        now->cached[g - c->gens] = !g->cached;
         return true;
 }
 
-/* What was taken by force is counted until the last who holds it is gone. */
-static bool quarantine_agrees(struct checker *c)
+static bool state_agrees(struct comparison *now, const char *name, const json_t *entry, struct gen *g)
 {
-        uint64_t taken = 0, told = device_bytes(c, "quarantined");
-        for (unsigned i = 0; i < GENERATIONS; i++)
-                taken += c->gens[i].taken ? c->gens[i].charged : 0;
-        return told == taken || note(c, "%" PRIu64 " bytes in quarantine, not %" PRIu64, told, taken);
+        struct checker *c = now->c;
+        const char *state = json_text(entry, "state");
+        if (strcmp(state, "cached") == 0)
+                return cached_agrees(now, g) && name_agrees(now, name, g);
+        if (g->cached)
+                return note(c, "%s: is %s, and should be in the host cache", name, state);
+        g->charged = json_number(entry, "bytes");
+        if (strcmp(state, "draining") == 0) {
+                now->draining++;
+                return !is_named(c, g) || note(c, "%s: drains, and should serve", name);
+        }
+        if (strcmp(state, "ready") != 0)
+                return note(c, "%s: is %s", name, state);
+        if (is_over(g))
+                return note(c, "%s: is kept alive for too long", name);
+        return name_agrees(now, name, g);
 }
 
-struct comparison {
-        struct checker *c;
-        bool may_evict;
-        bool named[NAMES];
-};
+/* What a row says of one device. */
+static bool entry_agrees(struct comparison *now, const json_t *row, const json_t *entry, bool *speaks)
+{
+        struct checker *c = now->c;
+        const char *state = json_text(entry, "state"), *name = json_text(row, "name");
+        unsigned device = 0;
+        if (strcmp(state, "failed") == 0)
+                return true;
+        while (device < c->n_devices && strcmp(c->devices[device].name, json_text(entry, "device")) != 0)
+                device++;
+        struct gen *g = find_gen(c, json_number(row, "generation"), device);
+        if (g == NULL)
+                return note(c, "%s: generation %" PRIu64 " (%s) should be gone from %s", name,
+                            json_number(row, "generation"), state, json_text(entry, "device"));
+        if (json_number(entry, "leases") != g->leases)
+                return note(c, "%s: %" PRIu64 " leases, not %u", name, json_number(entry, "leases"), g->leases);
+        if (!state_agrees(now, name, entry, g))
+                return false;
+        bool first = *speaks && strcmp(state, json_text(row, "state")) == 0;
+        *speaks = *speaks && !first;
+        return !first || wishes_agree(c, row, g);
+}
+
+static bool row_agrees(struct comparison *now, const json_t *row)
+{
+        const json_t *entry;
+        size_t i;
+        bool same = true, speaks = true;
+        json_array_foreach(json_object_get(row, "devices"), i, entry) same =
+                same && entry_agrees(now, row, entry, &speaks);
+        return same;
+}
+
+/* What is not listed may have been evicted, where that is allowed. */
+static bool missing_agrees(const struct comparison *now)
+{
+        struct checker *c = now->c;
+        for (unsigned i = 0; i < NAMES; i++)
+                for (unsigned d = 0; d < c->n_devices; d++) {
+                        const struct gen *g = c->names[i][d];
+                        if (g == NULL || now->named[i][d] || is_over(g) || (now->may_evict && may_be_evicted(g)))
+                                continue;
+                        return note(c, "%s: should %s %s", name_of(i),
+                                    g->cached ? "be in the host cache, of" : "serve on", c->devices[d].name);
+                }
+        return true;
+}
+
+/* Of whom a name leads to it. */
+static bool is_listed(const struct comparison *now, const struct gen *g)
+{
+        for (unsigned i = 0; i < NAMES; i++)
+                if (now->c->names[i][g->device] == g)
+                        return now->named[i][g->device];
+        return true;
+}
+
+/* What a device has is what its models have; what was taken by force is counted until the last who holds it is
+ * gone. At no time is it more than its budget. */
+static bool device_agrees(const struct comparison *now, unsigned device, const json_t *told)
+{
+        struct checker *c = now->c;
+        uint64_t taken = 0, used = 0, told_used = json_number(told, "used");
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                const struct gen *g = &c->gens[i];
+                if (g->number == 0 || g->device != device || g->cached || now->cached[i] || !is_listed(now, g))
+                        continue;
+                used += g->charged;
+                taken += g->taken ? g->charged : 0;
+        }
+        if (told_used > c->devices[device].budget)
+                differ(c, "%s: %" PRIu64 " bytes are more than its budget", c->devices[device].name, told_used);
+        if (json_number(told, "quarantined") != taken)
+                return note(c, "%s: %" PRIu64 " bytes in quarantine, not %" PRIu64, c->devices[device].name,
+                            json_number(told, "quarantined"), taken);
+        return told_used == used ||
+               note(c, "%s: %" PRIu64 " bytes are used, not %" PRIu64, c->devices[device].name, told_used, used);
+}
+
+static bool cache_agrees(const struct comparison *now, const json_t *told)
+{
+        struct checker *c = now->c;
+        uint64_t kept = 0, used = json_number(told, "used");
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                const struct gen *g = &c->gens[i];
+                kept += g->number != 0 && (g->cached || now->cached[i]) && is_listed(now, g) ? g->charged : 0;
+        }
+        if (used > c->cache_budget)
+                differ(c, "the host cache has %" PRIu64 " bytes, more than its budget", used);
+        return used == kept || note(c, "the host cache has %" PRIu64 " bytes, not %" PRIu64, used, kept);
+}
+
+static bool bytes_agree(const struct comparison *now)
+{
+        struct checker *c = now->c;
+        json_t *status = ask(c, "status", NULL);
+        bool same = true;
+        for (unsigned d = 0; d < c->n_devices; d++)
+                same = same && device_agrees(now, d, device_in(c, status, d));
+        same = same && (c->cache_budget == 0 || cache_agrees(now, json_object_get(status, "host_cache")));
+        json_decref(status);
+        return same;
+}
 
 static bool agrees(void *arg)
 {
         struct comparison *now = arg;
         struct checker *c = now->c;
         json_t *list = ask(c, "list", NULL), *row;
-        unsigned draining = 0, expected = 0;
+        unsigned expected = 0;
         size_t i;
         bool same = true;
-        memset(now->named, 0, sizeof(now->named));
-        json_array_foreach(json_object_get(list, "models"), i, row) same =
-                same && row_agrees(c, row, now->named, &draining);
+        *now = (struct comparison){.c = c, .may_evict = now->may_evict};
+        json_array_foreach(json_object_get(list, "models"), i, row) same = same && row_agrees(now, row);
         json_decref(list);
         for (i = 0; i < GENERATIONS; i++)
                 expected += c->gens[i].number != 0 && !is_named(c, &c->gens[i]);
-        if (same && draining != expected)
-                same = note(c, "%u generations drain, not %u", draining, expected);
-        return same && missing_agrees(c, now->named, now->may_evict) && quarantine_agrees(c);
+        if (same && now->draining != expected)
+                same = note(c, "%u generations drain, not %u", now->draining, expected);
+        return same && missing_agrees(now) && bytes_agree(now);
+}
+
+/* The model follows in what it leaves open. */
+static void follow(struct comparison *now)
+{
+        struct checker *c = now->c;
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                struct gen *g = &c->gens[i];
+                if (g->number == 0)
+                        continue;
+                if (now->cached[i]) {
+                        g->cached = true;
+                        c->counts->evicted++;
+                        c->counts->cached++;
+                } else if (is_named(c, g) && !is_listed(now, g)) {
+                        c->counts->expired += is_over(g);
+                        c->counts->left_cache += g->cached;
+                        c->counts->evicted += !g->cached && !is_over(g);
+                        forget(c, g);
+                }
+        }
 }
 
 /* Releases and exits of processes take their time; nothing else does. */
 void compare(struct checker *c, bool may_evict)
 {
         struct comparison now = {.c = c, .may_evict = may_evict};
-        expire(c);
         if (!eventually(agrees, &now, CHECKER_WAIT_MS))
                 differ(c, "%s", c->text);
-        for (unsigned i = 0; i < NAMES; i++)
-                if (c->names[i] != NULL && !now.named[i]) {
-                        c->counts->evicted++;
-                        forget(c, c->names[i]);
-                }
+        follow(&now);
 }

@@ -1,54 +1,70 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the checker believes of the daemon. A generation is known from the load that made it until
- * nothing of it is left; names lead to generations; each slot of each puppet holds one or none.
+ * What the checker believes of the daemon. What a load brought to a device is known from then until
+ * nothing of it is left there; replicas share a number. On each device a name leads to one of these or none; each
+ * slot of each puppet holds one or none.
  *
  *   named, ready --(last name gone)--> draining --(last lease gone)--> gone
- *                                         \-- by force: taken, and every lease of it knows
+ *     |                                   \-- by force, or when its time is over: taken, and every lease knows
+ *     \--(evicted from a GPU)--> cached --(loaded again, unloaded, or others need the cache)--> gone
  *
- * Keep-alive has no clock here: what is kept alive for a millisecond goes as soon as nobody holds it and
- * it is not pinned, and the daemon is given until the next comparison agrees; a day is for ever.
+ * Keep-alive and times to drain have no clock here: what is kept alive for a millisecond goes as soon as nobody
+ * holds it and it is not pinned, what may drain for one is taken as soon as it drains, and the daemon is given
+ * until the next comparison agrees; a day is for ever.
  *
- * What the model leaves open, and takes from the daemon's own list: which of the generations that may
- * be evicted are (though none where less important ones would do), and whether a load that is cancelled
- * ends before that.
+ * What the model leaves open, and takes from the daemon's own list: which of those that may be evicted
+ * are (though none where less important ones would do), whether the host cache takes them and what leaves it for
+ * that, and whether a load that is cancelled ends before that.
  */
 #ifndef TESTS_LIB_CHECKER_MODEL_H
 #define TESTS_LIB_CHECKER_MODEL_H
 
 #include "tests/lib/checker.h"
+#include "tests/lib/fake/state.h"
 #include "tests/lib/puppet.h"
 #include "tests/lib/stage.h"
 
 #define SOURCES 10u
 #define NAMES 8u
 #define PUPPETS 6u
-#define GENERATIONS (NAMES + PUPPETS * PUPPET_SLOTS)
-#define BUDGET (16u << 20)
+#define DEVICES 3u
+#define GENERATIONS (DEVICES * (NAMES + 1) + PUPPETS * PUPPET_SLOTS)
 #define CHECKER_WAIT_MS 30000
-/* Times to be kept alive: over as soon as nobody holds it, and not over in this run. */
+/* Times to be kept alive, or to drain: over at once, and not over in this run. */
 #define BRIEF_MS 1u
 #define LONG_MS 86400000u
 
 struct gen {
         uint64_t number; /* 0: this place is empty */
         uint64_t seed, charged;
-        unsigned source, version, leases, priority, keep_alive_ms;
+        unsigned device, source, version, leases, priority, keep_alive_ms, drain_ms;
         unsigned called; /* the last name that was taken from it */
-        bool pinned, taken;
+        bool pinned, taken, cached;
+};
+
+struct checker_device {
+        const char *name;
+        uint64_t budget;
+        int gpu;   /* -1: none */
+        bool lost; /* out of service */
 };
 
 struct checker {
         struct daemon daemon;
+        struct fake_state *gpus;
+        struct checker_device devices[DEVICES];
+        unsigned n_devices;
+        uint64_t cache_budget; /* 0: there is none */
+        char *report;          /* of what the stand-ins still hold; NULL: there are none */
         streamer_client *client;
         char root[PATH_SIZE], text[1024];
-        uint64_t seed, chance, last_number, last_seed;
+        uint64_t seed, chance, last_number, last_seed, first_step;
         struct checker_counts *counts;
 
         unsigned versions[SOURCES]; /* how often a source was written */
         uint64_t seeds[SOURCES];
         struct gen gens[GENERATIONS];
-        struct gen *names[NAMES];
+        struct gen *names[NAMES][DEVICES];
         struct puppet puppets[PUPPETS];
         struct gen *held[PUPPETS][PUPPET_SLOTS];
 };
@@ -57,22 +73,36 @@ _Noreturn void differ(const struct checker *c, const char *format, ...) __attrib
 uint64_t random_below(struct checker *c, uint64_t n);
 const char *name_of(unsigned n);
 
+/* ---- the daemon (checker_kinds.c) ---- */
+
+void start_daemon(struct checker *c, enum checker_kind kind, const char *folder);
+/* It ends well, and holds nothing of its GPUs. */
+void stop_daemon(struct checker *c);
+/* One of its GPUs fails for good. */
+void lose_device(struct checker *c);
+
 /* ---- the daemon's word ---- */
 
 json_t *ask(struct checker *c, const char *verb, const char *args);
-uint64_t device_bytes(struct checker *c, const char *which); /* "used", "quarantined" */
+/* 0, or what the library says. */
+int try(struct checker *c, const char *verb, json_t *args);                   /* takes the arguments over */
+uint64_t device_bytes(struct checker *c, unsigned device, const char *which); /* "used", "quarantined" */
 
 /* ---- the model ---- */
 
-struct gen *find_gen(struct checker *c, uint64_t number); /* 0: a free place */
+struct gen *find_gen(struct checker *c, uint64_t number, unsigned device);
+struct gen *free_place(struct checker *c);
 bool is_named(const struct checker *c, const struct gen *g);
+/* Something on the device that is not cached. */
+bool serves(const struct checker *c, unsigned name, unsigned device);
 /* Forgets what nothing leads to any more; NULL is nothing. */
 void settle(struct checker *c, struct gen *g);
-/* NULL: the name leads nowhere. */
-void take_name(struct checker *c, unsigned name, struct gen *g);
+/* NULL: the name leads nowhere. What had it before drains, for `drain_ms` at the most; 0: as long as it is held. */
+void take_name(struct checker *c, unsigned name, unsigned device, struct gen *g, unsigned drain_ms);
+void mark_taken(struct checker *c, struct gen *g);
 
 /* Holds the two against each other until they agree, or fails. `may_evict`: what the daemon has not
- * any more, and was free to evict, is forgotten and counted. */
+ * any more, or not on its device, and was free to evict, is forgotten or cached, and counted. */
 void compare(struct checker *c, bool may_evict);
 
 /* ---- steps (checker_steps.c) ---- */
@@ -86,11 +116,59 @@ void step(struct checker *c);
 
 /* ---- of sources and loads (checker_loads.c) ---- */
 
+struct wish {
+        unsigned priority, keep_alive_ms, drain_ms; /* 0: none */
+};
+
+/* One load, and what stood before it. By device, where it is one of the load's. */
+struct trial {
+        unsigned name, source;
+        bool on[DEVICES];
+        const char *devices[DEVICES];
+        unsigned n_devices;
+        char *path;
+        struct wish wish;
+        bool no_evict;
+        uint64_t used[DEVICES], needed[DEVICES];
+        struct gen gens[GENERATIONS];
+        bool may_go[GENERATIONS]; /* of these: may be evicted for it */
+        json_t *before;           /* the daemon's list, where it has several devices */
+};
+
+struct outcome {
+        int result;
+        uint64_t generation;
+        bool got[DEVICES];
+        bool fresh[DEVICES]; /* and it was not there before; set when the model follows */
+        bool any_fresh;
+};
+
+/* At random; `several`: of devices. */
+void trial_init(struct checker *c, struct trial *t, bool several);
+void trial_deinit(struct trial *t);
+int trial_begin(struct checker *c, const struct trial *t, unsigned flags, streamer_op **op);
+/* `r`: of its beginning. */
+void trial_end(struct checker *c, const struct trial *t, int r, streamer_op *op, struct outcome *outcome);
+/* The model follows. */
+void trial_follow(struct checker *c, const struct trial *t, struct outcome *outcome);
+/* The two are compared; nobody was refused or evicted without need. */
+void trial_check(struct checker *c, const struct trial *t, const struct outcome *outcome);
+/* What may be evicted for it may have been: where something new came, or is allocated and then found lost. */
+bool trial_may_evict(const struct checker *c, const struct trial *t, const struct outcome *outcome);
+
+/* What a load of the source finds on the device, and gets as it is; NULL: nothing. */
+struct gen *resident_copy(struct checker *c, unsigned source, unsigned device);
+/* Bytes that no eviction can bring: what is leased or pinned, and what serves under the name itself. */
+uint64_t immovable(const struct checker *c, unsigned name, unsigned device);
+
 void rewrite_source(struct checker *c, unsigned source);
 void step_rewrite(struct checker *c);
 void step_load(struct checker *c);
+void step_cancel(struct checker *c);
+
+/* ---- loads that somebody meets (checker_meets.c) ---- */
+
 void step_join(struct checker *c);
 void step_wait(struct checker *c);
-void step_cancel(struct checker *c);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The steps: each does one thing to the daemon and the same to the model, looks at the answer, and
- * compares the two. Loads are in checker_loads.c.
+ * compares the two. Loads are in checker_loads.c and checker_meets.c.
  */
 #include "tests/lib/base.h"
 #include "tests/lib/checker_model.h"
@@ -11,70 +11,139 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_only_name(const struct checker *c, unsigned name)
+/* ---- unloads ---- */
+
+struct unloading {
+        unsigned name;
+        const char *device; /* NULL: all of them */
+        bool on[DEVICES];
+        bool drain, force;
+        unsigned drain_ms; /* 0: as long as it is held */
+};
+
+static bool is_only_name(const struct checker *c, unsigned name, unsigned device)
 {
         for (unsigned i = 0; i < NAMES; i++)
-                if (i != name && c->names[i] == c->names[name])
+                if (i != name && c->names[i][device] == c->names[name][device])
                         return false;
         return true;
 }
 
 /* What lost the name before and is held still is taken with what has it. */
-static void take_draining(struct checker *c, unsigned name)
+static void take_draining(struct checker *c, unsigned name, unsigned device)
 {
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 struct gen *g = &c->gens[i];
-                if (g->number == 0 || g->leases == 0 || g->taken || g->called != name || is_named(c, g))
-                        continue;
-                g->taken = true;
-                c->counts->taken++;
+                if (g->number != 0 && g->device == device && g->leases > 0 && !g->taken && g->called == name &&
+                    !is_named(c, g))
+                        mark_taken(c, g);
         }
 }
 
-static void unload(struct checker *c, unsigned name, unsigned flags)
+/* Held by clients to whom no other name is left. */
+static unsigned count_in_use(const struct checker *c, const struct unloading *u)
 {
-        struct gen *g = c->names[name];
-        int r = streamer_unload(c->client, name_of(name), flags);
-        bool last = g != NULL && g->leases > 0 && is_only_name(c, name), busy = last && flags == 0;
+        unsigned n = 0;
+        for (unsigned d = 0; d < c->n_devices; d++)
+                if (u->on[d] && c->names[u->name][d] != NULL && is_only_name(c, u->name, d))
+                        n += c->names[u->name][d]->leases;
+        return n;
+}
+
+static int ask_unload(struct checker *c, const struct unloading *u)
+{
+        json_t *args = json_pack("{s:s,s:b,s:b}", "model", name_of(u->name), "drain", u->drain, "force", u->force);
+        if (u->device != NULL)
+                json_object_set_new(args, "device", json_string(u->device));
+        if (u->drain_ms > 0)
+                json_object_set_new(args, "drain_timeout_ms", json_integer(u->drain_ms));
+        return try(c, "unload", args);
+}
+
+static void unload_from(struct checker *c, const struct unloading *u, unsigned device)
+{
+        struct gen *g = c->names[u->name][device];
+        bool held = g != NULL && g->leases > 0 && is_only_name(c, u->name, device);
+        if (u->force || u->drain_ms == BRIEF_MS)
+                take_draining(c, u->name, device);
+        if (held && u->force)
+                mark_taken(c, g);
+        take_name(c, u->name, device, NULL, u->drain_ms);
+}
+
+static void unload(struct checker *c, const struct unloading *u)
+{
+        unsigned in_use = count_in_use(c, u);
+        bool busy = in_use > 0 && !u->drain && !u->force, there = false;
+        for (unsigned d = 0; d < c->n_devices; d++)
+                there = there || (u->on[d] && c->names[u->name][d] != NULL);
+        int r = ask_unload(c, u);
         /* A load that failed under this name stays listed until then. */
-        if (g == NULL ? r != STREAMER_ENOENT && r != 0 : r != (busy ? STREAMER_EBUSY : 0))
-                differ(c, "unload %s: %s (%s)", name_of(name), streamer_strerror(r), streamer_last_error(c->client));
+        if (!there ? r != STREAMER_ENOENT && r != 0 : r != (busy ? STREAMER_EBUSY : 0))
+                differ(c, "unload %s: %s (%s)", name_of(u->name), streamer_strerror(r), streamer_last_error(c->client));
         c->counts->unloads += r == 0;
         c->counts->busy += busy;
-        c->counts->drains += r == 0 && g != NULL && g->leases > 0;
-        if (flags == STREAMER_UNLOAD_FORCE)
-                take_draining(c, name);
-        if (last && flags == STREAMER_UNLOAD_FORCE) {
-                g->taken = true;
-                c->counts->taken++;
-        }
-        if (r == 0)
-                take_name(c, name, NULL);
+        c->counts->drains += r == 0 && in_use > 0 && !u->force;
+        c->counts->off_one_device += r == 0 && there && u->device != NULL;
+        for (unsigned d = 0; d < c->n_devices && (r == 0 || r == STREAMER_ENOENT); d++)
+                if (u->on[d])
+                        unload_from(c, u, d);
         compare(c, false);
+}
+
+/* A name, and all of its devices or one. */
+static struct unloading draw_unloading(struct checker *c)
+{
+        struct unloading u = {.name = (unsigned)random_below(c, NAMES)};
+        bool one = c->n_devices > 1 && random_below(c, 2) == 0;
+        unsigned device = (unsigned)random_below(c, c->n_devices);
+        u.device = one ? c->devices[device].name : NULL;
+        for (unsigned d = 0; d < c->n_devices; d++)
+                u.on[d] = !one || d == device;
+        return u;
 }
 
 static void step_unload(struct checker *c)
 {
-        unsigned name = (unsigned)random_below(c, NAMES);
-        unload(c, name, random_below(c, 3) == 0 ? STREAMER_UNLOAD_DRAIN : 0);
+        static const unsigned times[] = {0, 0, LONG_MS, BRIEF_MS};
+        struct unloading u = draw_unloading(c);
+        u.drain = random_below(c, 2) == 0;
+        if (u.drain)
+                u.drain_ms = times[random_below(c, sizeof(times) / sizeof(times[0]))];
+        unload(c, &u);
 }
 
+/* ---- verify ---- */
+
+/* All copies of one generation. */
 static void step_verify(struct checker *c)
 {
         unsigned name = (unsigned)random_below(c, NAMES);
-        char *args = format_text("{\"model\":\"%s\"}", name_of(name));
-        if (c->names[name] != NULL)
-                json_decref(ask(c, "verify", args));
-        c->counts->verifies += c->names[name] != NULL;
-        free(args);
+        bool there = false, lost = false;
+        for (unsigned d = 0; d < c->n_devices; d++) {
+                there = there || serves(c, name, d);
+                lost = lost || (serves(c, name, d) && c->devices[d].lost);
+        }
+        int r = try(c, "verify", json_pack("{s:s}", "model", name_of(name)));
+        if (there ? r != 0 && !lost : r == 0)
+                differ(c, "verify %s: %s (%s)", name_of(name), streamer_strerror(r), streamer_last_error(c->client));
+        c->counts->verifies += r == 0;
 }
 
 /* ---- wishes ---- */
 
+static bool is_anywhere(const struct checker *c, unsigned name)
+{
+        for (unsigned d = 0; d < c->n_devices; d++)
+                if (c->names[name][d] != NULL)
+                        return true;
+        return false;
+}
+
 static void check_wish(struct checker *c, const char *verb, unsigned name, int r)
 {
-        bool failed_one = c->names[name] == NULL && r == 0; /* stays listed, and has a priority */
-        if (!failed_one && r != (c->names[name] != NULL ? 0 : STREAMER_ENOENT))
+        bool there = is_anywhere(c, name), failed_one = !there && r == 0; /* stays listed, and has a priority */
+        if (!failed_one && r != (there ? 0 : STREAMER_ENOENT))
                 differ(c, "%s %s: %s (%s)", verb, name_of(name), streamer_strerror(r), streamer_last_error(c->client));
         compare(c, false);
 }
@@ -85,8 +154,9 @@ static void step_pin(struct checker *c)
         unsigned name = (unsigned)random_below(c, NAMES);
         bool pin = random_below(c, 3) == 0;
         int r = streamer_pin(c->client, name_of(name), pin);
-        if (r == 0 && c->names[name] != NULL)
-                c->names[name]->pinned = pin;
+        for (unsigned d = 0; d < c->n_devices && r == 0; d++)
+                if (c->names[name][d] != NULL)
+                        c->names[name][d]->pinned = pin;
         c->counts->pins += r == 0 && pin;
         c->counts->unpins += r == 0 && !pin;
         check_wish(c, pin ? "pin" : "unpin", name, r);
@@ -95,14 +165,12 @@ static void step_pin(struct checker *c)
 static void step_priority(struct checker *c)
 {
         unsigned name = (unsigned)random_below(c, NAMES), priority = 1 + (unsigned)random_below(c, 200);
-        char *args = format_text("{\"model\":\"%s\",\"priority\":%u}", name_of(name), priority), *reply = NULL;
-        int r = streamer_call(c->client, "set_priority", args, &reply);
-        if (r == 0 && c->names[name] != NULL)
-                c->names[name]->priority = priority;
+        int r = try(c, "set_priority", json_pack("{s:s,s:i}", "model", name_of(name), "priority", (int)priority));
+        for (unsigned d = 0; d < c->n_devices && r == 0; d++)
+                if (c->names[name][d] != NULL)
+                        c->names[name][d]->priority = priority;
         c->counts->priorities += r == 0;
         check_wish(c, "set_priority", name, r);
-        free(reply);
-        free(args);
 }
 
 /* ---- clients ---- */
@@ -133,25 +201,89 @@ void empty_slot(struct checker *c, unsigned p, unsigned slot)
         compare(c, false); /* what was kept alive for as long as it was held is to be gone, not going */
 }
 
+/* What an attach asks for. */
+struct asked {
+        unsigned name;
+        struct puppet_wish wish;
+        char digest[33];
+        const struct gen *of; /* whose digest it is */
+};
+
+static void draw_digest(struct checker *c, struct asked *asked)
+{
+        asked->of = &c->gens[random_below(c, GENERATIONS)];
+        for (unsigned d = 0; d < c->n_devices && random_below(c, 2) == 0; d++)
+                if (c->names[asked->name][d] != NULL)
+                        asked->of = c->names[asked->name][d];
+        if (asked->of->number == 0)
+                return;
+        struct model *m = puppet_model(asked->of->seed);
+        model_digest(m, asked->digest);
+        model_free(m);
+        asked->wish.digest = asked->digest;
+        c->counts->by_digest++;
+}
+
+/* Often that of the name, else that of another, or one that is on its way out. */
+static void draw_generation(struct checker *c, struct asked *asked)
+{
+        asked->wish.generation = c->gens[random_below(c, GENERATIONS)].number;
+        for (unsigned d = 0; d < c->n_devices && random_below(c, 2) == 0; d++)
+                if (c->names[asked->name][d] != NULL)
+                        asked->wish.generation = c->names[asked->name][d]->number;
+        c->counts->by_generation += asked->wish.generation != 0;
+}
+
+static void draw_asked(struct checker *c, struct asked *asked)
+{
+        *asked = (struct asked){.name = (unsigned)random_below(c, NAMES)};
+        asked->wish.model = name_of(asked->name);
+        if (c->n_devices > 1 && random_below(c, 4) != 0)
+                asked->wish.device = c->devices[random_below(c, c->n_devices)].name;
+        if (random_below(c, 8) == 0)
+                draw_digest(c, asked);
+        if (random_below(c, 8) == 0)
+                draw_generation(c, asked);
+}
+
+/* What it gets; NULL: an error. A model on several devices is attached to by naming one. */
+static struct gen *what_serves(const struct checker *c, const struct asked *asked)
+{
+        struct gen *found = NULL;
+        unsigned n = 0;
+        for (unsigned d = 0; d < c->n_devices; d++) {
+                struct gen *g = c->names[asked->name][d];
+                bool device = asked->wish.device == NULL || strcmp(asked->wish.device, c->devices[d].name) == 0;
+                bool number = asked->wish.generation == 0 || (g != NULL && g->number == asked->wish.generation);
+                if (!serves(c, asked->name, d) || !device || !number)
+                        continue;
+                found = g;
+                n++;
+        }
+        return n == 1 && (asked->wish.digest == NULL || found->seed == asked->of->seed) ? found : NULL;
+}
+
 static void step_attach(struct checker *c)
 {
         unsigned p = (unsigned)random_below(c, PUPPETS), slot = (unsigned)random_below(c, PUPPET_SLOTS);
-        unsigned name = (unsigned)random_below(c, NAMES);
+        struct asked asked;
         struct puppet_answer answer;
         empty_slot(c, p, slot);
-        struct gen *g = c->names[name];
-        puppet_attach(&c->puppets[p], slot, name_of(name), &answer);
+        draw_asked(c, &asked);
+        struct gen *g = what_serves(c, &asked);
+        puppet_attach(&c->puppets[p], slot, &asked.wish, &answer);
         check_answer(c, &answer);
         c->counts->attaches += answer.result == 0;
         if (answer.result != 0) {
                 c->counts->refused_attaches++;
-                if (g != NULL)
-                        differ(c, "attach %s: %s (%s)", name_of(name), streamer_strerror(answer.result), answer.text);
+                if (g != NULL || answer.result == STREAMER_ETIMEOUT)
+                        differ(c, "attach %s: %s (%s)", asked.wish.model, streamer_strerror(answer.result),
+                               answer.text);
                 return;
         }
         if (g == NULL || answer.generation != g->number || answer.seed != g->seed)
                 differ(c, "attach %s: generation %" PRIu64 ", seed %" PRIu64 ", not %" PRIu64 ", %" PRIu64,
-                       name_of(name), answer.generation, answer.seed, g != NULL ? g->number : 0,
+                       asked.wish.model, answer.generation, answer.seed, g != NULL ? g->number : 0,
                        g != NULL ? g->seed : 0);
         c->held[p][slot] = g;
         g->leases++;
@@ -191,7 +323,9 @@ static void step_look(struct checker *c)
 /* Whoever holds it is told before the reply, and reads on. */
 static void step_force(struct checker *c)
 {
-        unload(c, (unsigned)random_below(c, NAMES), STREAMER_UNLOAD_FORCE);
+        struct unloading u = draw_unloading(c);
+        u.force = true;
+        unload(c, &u);
         for (unsigned p = 0; p < PUPPETS; p++)
                 look(c, p);
 }
@@ -222,7 +356,7 @@ static void step_kill(struct checker *c)
 static const struct {
         void (*take)(struct checker *c);
         unsigned weight;
-} steps[] = {{step_attach, 70}, {step_load, 20},    {step_detach, 8}, {step_kill, 16},  {step_unload, 8},
+} steps[] = {{step_attach, 80}, {step_load, 20},    {step_detach, 8}, {step_kill, 16},  {step_unload, 8},
              {step_look, 6},    {step_rewrite, 5},  {step_cancel, 4}, {step_verify, 2}, {step_pin, 5},
              {step_force, 3},   {step_priority, 2}, {step_join, 8},   {step_wait, 6}};
 

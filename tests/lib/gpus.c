@@ -27,12 +27,11 @@ static char *settings_of(const struct gpus *gpus)
         return text;
 }
 
-struct fake_state *gpus_start(const struct gpus *gpus)
+struct fake_state *gpus_prepare(const struct gpus *gpus, const char *folder, const char *name, char config[PATH_SIZE])
 {
-        int n = (int)getpid();
-        char driver[512], *config = suite_path("gpus-%d.yaml", n), *file = suite_path("gpus-%d.state", n);
-        char *text = settings_of(gpus);
+        char driver[512], *file = format_text("%s/%s.state", folder, name), *text = settings_of(gpus);
 
+        snprintf(config, PATH_SIZE, "%s/%s.yaml", folder, name);
         fake_library("libcuda.so.1", driver, sizeof(driver));
         set_number("FAKECUDA_DEVICES", gpus->n);
         set_number("FAKECUDA_MEM_MIB", gpus->mib);
@@ -43,6 +42,17 @@ struct fake_state *gpus_start(const struct gpus *gpus)
                 die("%s: cannot be made", file);
         file_write(config, text, strlen(text));
         free(text);
+        free(file);
+        return state;
+}
+
+struct fake_state *gpus_start(const struct gpus *gpus)
+{
+        int n = (int)getpid();
+        char config[PATH_SIZE], name[32];
+
+        snprintf(name, sizeof(name), "gpus-%d", n);
+        struct fake_state *state = gpus_prepare(gpus, suite_folder(), name, config);
         daemon_init(&stage, suite_path("d-%d", n));
         daemon_start(&stage, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
         return state;

@@ -16,8 +16,11 @@ struct gpus {
         const char *devices[5]; /* entries of the list: "'cuda:0', budget: 64MiB"; ends with NULL */
 };
 
-/* Starts it. Returns the state that all processes share. What else the stand-ins are to do stands in the
- * environment before. */
+/* Settings for it, as FOLDER/NAME.yaml, and what the stand-ins read of the environment. Returns the state that all
+ * processes share. What else the stand-ins are to do stands in the environment before. */
+struct fake_state *gpus_prepare(const struct gpus *gpus, const char *folder, const char *name, char config[PATH_SIZE]);
+
+/* Starts it as well. */
 struct fake_state *gpus_start(const struct gpus *gpus);
 
 #endif

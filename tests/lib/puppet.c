@@ -21,7 +21,8 @@ enum command { ATTACH, JOIN, DETACH, LOOK };
 struct order {
         enum command command;
         unsigned slot;
-        char model[64];
+        char model[64], device[32], digest[33]; /* "": none is named */
+        uint64_t generation;
 };
 
 struct model *puppet_model(uint64_t seed)
@@ -40,13 +41,26 @@ struct held {
         uint64_t seed;
 };
 
+/* Memory of a GPU is read by its driver, that of the host where it lies. */
+static bool same_bytes(const struct held *held, const struct model *m, size_t i, const streamer_tensor *t)
+{
+        if (t->bytes != m->tensors[i].bytes)
+                return false;
+        if (strcmp(t->device_kind, "host") == 0)
+                return model_check(m, i, t->data);
+        char *copy = must_alloc(t->bytes + 1);
+        bool same = streamer_tensor_read(held->lease, t, 0, copy, t->bytes) == 0 && model_check(m, i, copy);
+        free(copy);
+        return same;
+}
+
 static void compare(const struct held *held, struct puppet_answer *answer)
 {
         struct model *m = puppet_model(held->seed);
         streamer_tensor t;
         for (size_t i = 0; i < m->n && !answer->wrong; i++) {
                 int r = streamer_tensor_find(held->lease, m->tensors[i].name, &t);
-                answer->wrong = r != 0 || t.bytes != m->tensors[i].bytes || !model_check(m, i, t.data);
+                answer->wrong = r != 0 || !same_bytes(held, m, i, &t);
                 if (answer->wrong)
                         snprintf(answer->text, sizeof(answer->text), "generation %" PRIu64 ", seed %" PRIu64 ", %s: %s",
                                  streamer_generation(held->lease), held->seed, m->tensors[i].name,
@@ -63,7 +77,7 @@ static int follow(const struct held *held, struct puppet_answer *answer)
         int r;
         while ((r = streamer_tensor_next(held->lease, WAIT_MS, &t)) == 0) {
                 size_t i = model_index(m, t.name);
-                if (i < m->n && t.bytes == m->tensors[i].bytes && model_check(m, i, t.data))
+                if (i < m->n && same_bytes(held, m, i, &t))
                         continue;
                 answer->wrong = true;
                 snprintf(answer->text, sizeof(answer->text), "%.100s, while it loads: its bytes differ", t.name);
@@ -75,11 +89,13 @@ static int follow(const struct held *held, struct puppet_answer *answer)
 
 static void attach(streamer_client *client, struct held *held, const struct order *order, struct puppet_answer *answer)
 {
-        const char *model = order->model;
         streamer_attach_opts opts = {.struct_size = sizeof(opts),
                                      .flags = order->command == JOIN ? 0 : STREAMER_ATTACH_READY,
+                                     .device = order->device[0] != '\0' ? order->device : NULL,
+                                     .digest = order->digest[0] != '\0' ? order->digest : NULL,
+                                     .generation = order->generation,
                                      .timeout_ms = WAIT_MS};
-        answer->result = streamer_attach(client, model, &opts, &held->lease);
+        answer->result = streamer_attach(client, order->model, &opts, &held->lease);
         if (answer->result != 0) {
                 snprintf(answer->text, sizeof(answer->text), "%s", streamer_last_error(client));
                 return;
@@ -181,22 +197,24 @@ static void tell(struct puppet *puppet, const struct order *order, struct puppet
                 die("a client ended by itself");
 }
 
-static void tell_model(struct puppet *puppet, enum command command, unsigned slot, const char *model,
-                       struct puppet_answer *answer)
+static void tell_wish(struct puppet *puppet, enum command command, unsigned slot, const struct puppet_wish *wish,
+                      struct puppet_answer *answer)
 {
-        struct order order = {.command = command, .slot = slot};
-        snprintf(order.model, sizeof(order.model), "%s", model);
+        struct order order = {.command = command, .slot = slot, .generation = wish->generation};
+        snprintf(order.model, sizeof(order.model), "%s", wish->model);
+        snprintf(order.device, sizeof(order.device), "%s", wish->device != NULL ? wish->device : "");
+        snprintf(order.digest, sizeof(order.digest), "%s", wish->digest != NULL ? wish->digest : "");
         tell(puppet, &order, answer);
 }
 
-void puppet_attach(struct puppet *puppet, unsigned slot, const char *model, struct puppet_answer *answer)
+void puppet_attach(struct puppet *puppet, unsigned slot, const struct puppet_wish *wish, struct puppet_answer *answer)
 {
-        tell_model(puppet, ATTACH, slot, model, answer);
+        tell_wish(puppet, ATTACH, slot, wish, answer);
 }
 
-void puppet_join(struct puppet *puppet, unsigned slot, const char *model, struct puppet_answer *answer)
+void puppet_join(struct puppet *puppet, unsigned slot, const struct puppet_wish *wish, struct puppet_answer *answer)
 {
-        tell_model(puppet, JOIN, slot, model, answer);
+        tell_wish(puppet, JOIN, slot, wish, answer);
 }
 
 void puppet_detach(struct puppet *puppet, unsigned slot, struct puppet_answer *answer)

@@ -29,6 +29,13 @@ struct puppet_answer {
         bool wrong;       /* bytes that differ: never allowed */
 };
 
+/* What to attach to, as an attach has it. */
+struct puppet_wish {
+        const char *model;
+        const char *device, *digest; /* NULL: none is named */
+        uint64_t generation;         /* 0: whichever serves */
+};
+
 /* The model whose contents follow from `seed`; its size does, too. */
 struct model *puppet_model(uint64_t seed);
 
@@ -36,10 +43,10 @@ void puppet_start(struct puppet *puppet, const char *socket);
 /* SIGKILL, whatever it holds. */
 void puppet_kill(struct puppet *puppet);
 
-/* Attaches to `model` when it is ready, compares every byte, and holds it in this empty slot. */
-void puppet_attach(struct puppet *puppet, unsigned slot, const char *model, struct puppet_answer *answer);
+/* Attaches to it when it is ready, compares every byte, and holds it in this empty slot. */
+void puppet_attach(struct puppet *puppet, unsigned slot, const struct puppet_wish *wish, struct puppet_answer *answer);
 /* The same while it loads, if it does: each tensor is compared as it arrives, then all of them again. */
-void puppet_join(struct puppet *puppet, unsigned slot, const char *model, struct puppet_answer *answer);
+void puppet_join(struct puppet *puppet, unsigned slot, const struct puppet_wish *wish, struct puppet_answer *answer);
 void puppet_detach(struct puppet *puppet, unsigned slot, struct puppet_answer *answer);
 /* Compares every byte of all that it holds again, and asks whether it still has it. */
 void puppet_look(struct puppet *puppet, struct puppet_answer *answer);

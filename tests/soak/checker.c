@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `make soak`: the model checker for CHECKER_STEPS steps (100,000), from CHECKER_SEED or a seed of its
- * own, which it prints first. It is ended after CHECKER_SECONDS (1,800).
+ * `make soak`: the model checker for CHECKER_STEPS steps (100,000), one half against a daemon on the host and one
+ * against a daemon with GPUs, from CHECKER_SEED or a seed of its own, which it prints first; CHECKER_KIND ("host",
+ * "gpus") takes all of them against one. It is ended after CHECKER_SECONDS (1,800).
  */
 #include "tests/lib/base.h"
 #include "tests/lib/checker.h"
@@ -9,23 +10,37 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-int main(void)
+static bool check(enum checker_kind kind, uint64_t seed, uint64_t steps)
 {
         struct checker_counts counts = {0};
         char folder[PATH_SIZE];
-        uint64_t seed = env_number("CHECKER_SEED", clock_ns()), steps = env_number("CHECKER_STEPS", 100000);
         folder_make(folder, "streamerd-checker");
-        printf("checker: seed %" PRIu64 ", %" PRIu64 " steps\n", seed, steps);
+        printf("checker: %s: seed %" PRIu64 ", %" PRIu64 " steps\n", checker_kind_name(kind), seed, steps);
         fflush(stdout);
-        alarm((unsigned)env_number("CHECKER_SECONDS", 1800));
-        checker_run(folder, seed, steps, &counts);
+        checker_run(kind, folder, seed, steps, &counts);
         checker_print(&counts);
+        fflush(stdout);
         folder_remove(folder);
-        if (5 * counts.attaches < counts.steps || 20 * counts.kills < counts.steps) {
-                printf("checker: too few attaches or kills for these steps\n");
-                return EXIT_FAILURE;
+        if (5 * counts.attaches >= counts.steps && 20 * counts.kills >= counts.steps)
+                return true;
+        printf("checker: too few attaches or kills for these steps\n");
+        return false;
+}
+
+int main(void)
+{
+        uint64_t seed = env_number("CHECKER_SEED", clock_ns()), steps = env_number("CHECKER_STEPS", 100000);
+        const char *only = getenv("CHECKER_KIND");
+        bool well = true;
+        alarm((unsigned)env_number("CHECKER_SECONDS", 1800));
+        for (enum checker_kind kind = 0; kind < CHECKER_KINDS; kind++) {
+                if (only == NULL || *only == '\0')
+                        well = check(kind, seed, steps / CHECKER_KINDS) && well;
+                else if (strcmp(only, checker_kind_name(kind)) == 0)
+                        well = check(kind, seed, steps) && well;
         }
-        return EXIT_SUCCESS;
+        return well ? EXIT_SUCCESS : EXIT_FAILURE;
 }
