@@ -35,8 +35,7 @@ static inline const char *write_config(void)
                                        "    - {host: localhost, token: the-token-of-localhost}\n"
                                        "    - {host: basic.localhost, user: me, password: the-password}\n",
                                        web.ca, suite_short() ? "3s" : "1500ms");
-        char *path = suite_path("http.yaml");
-        file_write(path, text, strlen(text));
+        char *path = suite_file("http.yaml", text);
         return path;
 }
 

@@ -160,11 +160,10 @@ END_TEST
 static void begin_small(void)
 {
         static const char settings[] = "devices:\n  - host=64MiB\nlimits: {connections: 2}\n";
-        char *config = suite_path("small.yaml");
 
         if (getuid() != 0)
                 return;
-        file_write(config, settings, strlen(settings));
+        char *config = suite_file("small.yaml", settings);
         must(chmod(suite_folder(), 0755));
         stage_begin((const char *const[]){"--config", config, NULL});
 }

@@ -16,10 +16,9 @@
 static void begin(void)
 {
         static const char config[] = "devices:\n  - host=64MiB\nlimits:\n  connections: 12000\n";
-        char *path = suite_path("crowds.yaml");
         struct rlimit files;
 
-        file_write(path, config, strlen(config));
+        char *path = suite_file("crowds.yaml", config);
         must(getrlimit(RLIMIT_NOFILE, &files));
         files.rlim_cur = files.rlim_max;
         must(setrlimit(RLIMIT_NOFILE, &files));
@@ -108,9 +107,8 @@ END_TEST
 static void begin_few(void)
 {
         static const char config[] = "devices:\n  - host=64MiB\nlimits:\n  fds_in_flight: 128\n";
-        char *path = suite_path("few.yaml");
 
-        file_write(path, config, strlen(config));
+        char *path = suite_file("few.yaml", config);
         stage_begin((const char *const[]){"--config", path, NULL});
 }
 

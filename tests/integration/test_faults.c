@@ -138,13 +138,12 @@ static void begin(void)
 {
         if (suite_short())
                 return;
-        char *config = suite_path("config.yaml");
         metrics = format_text("unix:%s", suite_path("metrics"));
         state = suite_path("state");
         must(mkdir(state, 0700));
         char *ca = suite_path("ca.pem"), *settings = format_text(SETTINGS, metrics, ca);
         file_write(ca, "", 0); /* nothing here asks for its certificates */
-        file_write(config, settings, strlen(settings));
+        char *config = suite_file("config.yaml", settings);
         free(settings);
         begin_store();
         faults_begin(suite_folder());

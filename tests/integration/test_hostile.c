@@ -27,9 +27,8 @@ static struct wire wire;
 static void begin(void)
 {
         static const char config[] = "devices:\n  - host=64MiB\nlimits:\n  frame_timeout: 500ms\n";
-        char *path = suite_path("hostile.yaml");
 
-        file_write(path, config, strlen(config));
+        char *path = suite_file("hostile.yaml", config);
         struct rlimit files;
         must(getrlimit(RLIMIT_NOFILE, &files));
         files.rlim_cur = files.rlim_max; /* for all that a client may take */

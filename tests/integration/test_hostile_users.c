@@ -39,9 +39,8 @@ static void begin(void)
                                  "    - {role: load, users: %d, connections: %d, leases: %d, loads: 2, bytes: 4MiB}\n"
                                  "    - {role: load, users: %d}\n",
                                  GREEDY, CONNECTIONS, LEASES, OTHER);
-        char *config = suite_path("users.yaml");
 
-        file_write(config, text, strlen(text));
+        char *config = suite_file("users.yaml", text);
         must(chmod(suite_folder(), 0755));
         stage_begin((const char *const[]){"--config", config, NULL});
         source = stage_write(model_mixed(2, 1 << 20), "source.safetensors");

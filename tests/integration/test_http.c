@@ -51,7 +51,7 @@ static void write_shards(void)
         const char *index = "{\"weight_map\": {\"first.000000\": \"one-1.safetensors\", "
                             "\"first.000001\": \"one-1.safetensors\", \"first.000002\": \"one-1.safetensors\", "
                             "\"second.000000\": \"two 2.safetensors\", \"second.000001\": \"two 2.safetensors\"}}";
-        file_write(suite_path("www/sharded/model.safetensors.index.json"), index, strlen(index));
+        suite_file("www/sharded/model.safetensors.index.json", index);
 }
 
 START_TEST(an_index_names_shards_beside_it)
@@ -69,7 +69,7 @@ END_TEST
 START_TEST(an_index_whose_shard_is_missing_fails)
 {
         const char *index = "{\"weight_map\": {\"a\": \"gone.safetensors\"}}";
-        file_write(suite_path("www/broken.safetensors.index.json"), index, strlen(index));
+        suite_file("www/broken.safetensors.index.json", index);
         refuses(url(web.http, "/broken.safetensors.index.json"), STREAMER_EFAILED, "named by the index");
 }
 END_TEST
@@ -154,11 +154,10 @@ END_TEST
 START_TEST(as_many_requests_are_in_flight_as_the_setting_says)
 {
         struct daemon d;
-        const char *config = suite_path("many.yaml"),
-                   *text = "io: {block_size: 1MiB, concurrency: 40}\nhttp: {threads: 1, request_max: 1MiB}\n";
+        const char *config = suite_file("many.yaml", "io: {block_size: 1MiB, concurrency: 40}\n"
+                                                     "http: {threads: 1, request_max: 1MiB}\n");
         struct model *large = model_mixed(79, 64 << 20);
         model_write(large, suite_path("www/large.safetensors"));
-        file_write(config, text, strlen(text));
         daemon_init(&d, suite_path("many"));
         daemon_start(
                 &d, (const char *const[]){"--device", "host=128MiB", "--root", stage_root(), "--config", config, NULL});

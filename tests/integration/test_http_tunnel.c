@@ -110,9 +110,7 @@ static void end(void)
 
 static void before(void)
 {
-        char *config = suite_path("tunnel.yaml"),
-             *text = format_text("http: {ca: %s, backoff: 5ms, tries: 2}\n", web.ca);
-        file_write(config, text, strlen(text));
+        char *config = suite_file("tunnel.yaml", format_text("http: {ca: %s, backoff: 5ms, tries: 2}\n", web.ca));
         setenv("https_proxy", format_text("http://127.0.0.1:%u", start_proxy()), 1);
         setenv("http_proxy", "http://127.0.0.1:1", 1);
         stage_begin((const char *const[]){"--device", "host=256MiB", "--block-size", "1MiB", "--config", config, NULL});

@@ -34,8 +34,7 @@ static const char *write_config(void)
         const char *text = format_text("io: {block_size: 1MiB, concurrency: 4}\n"
                                        "http: {ca: %s, stall: 60s, backoff: 5ms, tries: %d, threads: 2}\n",
                                        web.ca, TRIES);
-        char *path = suite_path("https.yaml");
-        file_write(path, text, strlen(text));
+        char *path = suite_file("https.yaml", text);
         return path;
 }
 

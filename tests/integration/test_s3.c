@@ -97,8 +97,6 @@ static void start_tls(void)
 
 static void begin(void)
 {
-        char *config = suite_path("config.yaml"), *yaml;
-
         store_start(&store, "swift", suite_path("swift"));
         store_do(&store, "bucket\tmodels");
         store_do(&store, "bucket\tvirtual");
@@ -108,8 +106,7 @@ static void begin(void)
         start_tls();
         file_write(suite_path("secret"), "storesecret\n", 12);
         file_write(suite_path("store"), "storesecret\n", 12);
-        yaml = settings();
-        file_write(config, yaml, strlen(yaml));
+        char *config = suite_file("config.yaml", settings());
         setenv("CREDENTIALS_DIRECTORY", suite_folder(), 1);
         setenv("AWS_ACCESS_KEY_ID", store.access, 1);
         setenv("AWS_SECRET_ACCESS_KEY", store.secret, 1);
@@ -154,9 +151,7 @@ static void put_model(const struct model *m, const char *key)
 
 static void put_text(const char *key, const char *content)
 {
-        char *path = suite_path("upload");
-
-        file_write(path, content, strlen(content));
+        char *path = suite_file("upload", content);
         put_file(key, path);
 }
 

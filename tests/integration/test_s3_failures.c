@@ -40,7 +40,7 @@ static void put_sums(void)
         for (int i = 0; i < 32; i++)
                 line = format_text("%s%02x", line, digest[i]);
         line = format_text("%s  model.safetensors\n", line);
-        file_write(suite_path("upload"), line, strlen(line));
+        suite_file("upload", line);
         put("m/SHA256SUMS");
         free(data);
 }
@@ -62,13 +62,11 @@ static void end(void)
 
 static void before(void)
 {
-        char *config = suite_path("config.yaml");
-
         proxy_start(&proxy, store.port);
         char *text = format_text("http: {stall: 2s, backoff: 5ms, tries: 4, patience: 0s}\n"
                                  "s3: {endpoint: '%s', access_key: '%s', secret_key: '%s'}\n",
                                  proxy_url(&proxy, ""), store.access, store.secret);
-        file_write(config, text, strlen(text));
+        char *config = suite_file("config.yaml", text);
         stage_begin((const char *const[]){"--config", config, "--device", "host=256MiB", "--block-size", "1MiB", NULL});
         client = client_open(&stage);
 }

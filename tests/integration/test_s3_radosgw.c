@@ -87,15 +87,13 @@ static void write_profiles(void)
         const char *profiles = "[profile base]\naws_access_key_id = TESTACCESS\naws_secret_access_key = testsecret\n"
                                "[profile reader]\nrole_arn = arn:aws:iam:::role/reader\nsource_profile = base\n"
                                "[profile stranger]\nrole_arn = arn:aws:iam:::role/none\nsource_profile = base\n";
-        file_write(suite_path("profiles"), profiles, strlen(profiles));
+        suite_file("profiles", profiles);
         setenv("AWS_CONFIG_FILE", suite_path("profiles"), 1);
         setenv("AWS_ENDPOINT_URL_STS", store.url, 1);
 }
 
 static void begin(void)
 {
-        char *config = suite_path("config.yaml"), *yaml;
-
         shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         store_start(&store, "radosgw", suite_path("radosgw"));
         store_do(&store, "bucket\tmodels");
@@ -104,8 +102,7 @@ static void begin(void)
         container.answer = answer_container;
         endpoint_start(&proxy);
         endpoint_start(&container);
-        yaml = settings();
-        file_write(config, yaml, strlen(yaml));
+        char *config = suite_file("config.yaml", settings());
         unsetenv("AWS_ACCESS_KEY_ID");
         unsetenv("AWS_SECRET_ACCESS_KEY");
         unsetenv("AWS_ENDPOINT_URL_S3");

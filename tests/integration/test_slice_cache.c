@@ -90,15 +90,13 @@ static streamer_client *client;
 
 static void begin_store(void)
 {
-        char *config = suite_path("config.yaml"), *text;
-
         store_start(&store, "swift", suite_path("swift"));
         store_do(&store, "bucket\tmodels");
         cache_port = free_port();
         nginx_start_with(&cache, suite_path("cache-of-store"), cache_config(store.url), cache_port);
-        text = format_text("s3: {endpoint: '%s', access_key: '%s', secret_key: '%s'}\n", url_of(cache_port),
-                           store.access, store.secret);
-        file_write(config, text, strlen(text));
+        char *text = format_text("s3: {endpoint: '%s', access_key: '%s', secret_key: '%s'}\n", url_of(cache_port),
+                                 store.access, store.secret);
+        char *config = suite_file("config.yaml", text);
         stage_begin((const char *const[]){"--config", config, "--device", "host=256MiB", "--block-size", "1MiB", NULL});
 }
 

@@ -34,10 +34,8 @@ static bool granted; /* are there huge pages at all? */
 
 static void begin(void)
 {
-        char *config = suite_path("config.yaml");
-        static const char text[] = "devices: [{device: host, budget: 40MiB, pages: 4k, spare: 16MiB}]\n"
-                                   "io: {memory_limit: 16MiB}\n";
-        file_write(config, text, sizeof(text) - 1);
+        char *config = suite_file("config.yaml", "devices: [{device: host, budget: 40MiB, pages: 4k, spare: 16MiB}]\n"
+                                                 "io: {memory_limit: 16MiB}\n");
         if (!suite_short()) { /* sanitizers stand before the calls themselves */
                 faults_begin(suite_folder());
                 faults_show();
@@ -275,9 +273,7 @@ static bool has_begun(void *c)
 START_TEST(the_end_does_not_wait_for_it)
 {
         struct daemon d;
-        char *config = suite_path("large.yaml");
-        static const char text[] = "devices: [{device: host, budget: 4GiB, pages: 4k, spare: 4GiB}]\n";
-        file_write(config, text, sizeof(text) - 1);
+        char *config = suite_file("large.yaml", "devices: [{device: host, budget: 4GiB, pages: 4k, spare: 4GiB}]\n");
         daemon_init(&d, suite_path("end"));
         daemon_start(&d, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
         streamer_client *c = client_open(&d);

@@ -30,6 +30,14 @@ char *suite_path(const char *format, ...)
         return format_text("%s/%s", folder, name);
 }
 
+char *suite_file(const char *name, const char *text)
+{
+        char *path = suite_path("%s", name);
+
+        file_write(path, text, strlen(text));
+        return path;
+}
+
 bool suite_short(void)
 {
         const char *word = getenv("STREAMERD_TEST_SHORT");

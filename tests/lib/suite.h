@@ -35,6 +35,8 @@ int suite_run(void);
 const char *suite_folder(void);
 /* A path in it; never freed. */
 char *suite_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* A file of this name there, which holds the text: its path. */
+char *suite_file(const char *name, const char *text);
 
 /* STREAMERD_TEST_SHORT=1: the long cases are left off (sanitizer builds). */
 bool suite_short(void);

@@ -103,8 +103,8 @@ END_TEST
 
 static void write_files(const char *config, const char *credentials)
 {
-        file_write(suite_path("config"), config, strlen(config));
-        file_write(suite_path("credentials"), credentials, strlen(credentials));
+        suite_file("config", config);
+        suite_file("credentials", credentials);
         setenv("AWS_CONFIG_FILE", suite_path("config"), 1);
         setenv("AWS_SHARED_CREDENTIALS_FILE", suite_path("credentials"), 1);
         unsetenv("AWS_PROFILE");

@@ -34,7 +34,7 @@ static void end(void)
 
 static void write_config(const char *text)
 {
-        file_write(suite_path("config"), text, strlen(text));
+        suite_file("config", text);
 }
 
 /* ---- hosts ---- */
