@@ -15,6 +15,25 @@ static uint64_t quarantined(void)
 
 /* ---- force ---- */
 
+/* "a", which is held by a client of its own. */
+static streamer_client *holder;
+static struct model *a;
+static streamer_lease *lease;
+
+static void hold(void)
+{
+        holder = client_open(&stage);
+        a = load("a");
+        lease = client_attach(holder, "a");
+}
+
+static void let_go(void)
+{
+        streamer_detach(lease);
+        ck_assert(eventually(is_gone, "a", 5000));
+        streamer_close(holder);
+}
+
 static bool is_revoked(void *lease)
 {
         return streamer_lease_check(lease) == STREAMER_EREVOKED;
@@ -22,9 +41,7 @@ static bool is_revoked(void *lease)
 
 START_TEST(force_tells_the_client_and_leaves_its_memory_as_it_was)
 {
-        streamer_client *holder = client_open(&stage);
-        struct model *a = load("a");
-        streamer_lease *lease = client_attach(holder, "a");
+        hold();
         ck_assert_int_eq(streamer_lease_check(lease), 0);
         uint64_t used = client_used(client);
         client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), "unload");
@@ -40,18 +57,14 @@ START_TEST(force_tells_the_client_and_leaves_its_memory_as_it_was)
         lease_equals(lease, a);
         client_equals(client, "b", b);
         ck_assert_uint_gt(quarantined(), 0);
-        streamer_detach(lease);
-        ck_assert(eventually(is_gone, "a", 5000));
+        let_go();
         ck_assert_uint_eq(quarantined(), 0);
-        streamer_close(holder);
 }
 END_TEST
 
 START_TEST(ps_names_who_holds_what_was_taken)
 {
-        streamer_client *holder = client_open(&stage);
-        load("a");
-        streamer_lease *lease = client_attach(holder, "a");
+        hold();
         client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), "unload");
         json_t *ps = client_call(client, "ps", NULL);
         json_t *row = json_array_get(json_object_get(ps, "leases"), 0);
@@ -60,56 +73,43 @@ START_TEST(ps_names_who_holds_what_was_taken)
         ck_assert_int_eq((int)json_integer_value(json_object_get(row, "pid")), getpid());
         ck_assert(json_string_length(json_object_get(row, "client")) > 0);
         json_decref(ps);
-        streamer_detach(lease);
-        streamer_close(holder);
+        let_go();
 }
 END_TEST
 
 START_TEST(what_drains_already_is_taken_by_force)
 {
-        streamer_client *holder = client_open(&stage);
-        struct model *a = load("a");
-        streamer_lease *lease = client_attach(holder, "a");
+        hold();
         client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_DRAIN), "unload");
         client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), "unload");
         ck_assert(eventually(is_revoked, lease, 10000));
         ck_assert_int_eq(streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), STREAMER_ENOENT);
         lease_equals(lease, a);
-        streamer_detach(lease);
-        ck_assert(eventually(is_gone, "a", 5000));
-        streamer_close(holder);
+        let_go();
 }
 END_TEST
 
 START_TEST(what_was_replaced_is_taken_by_force_with_what_serves)
 {
         const char *path;
-        streamer_client *holder = client_open(&stage);
-        load("a");
-        streamer_lease *lease = client_attach(holder, "a");
+        hold();
         model_of("b", &path);
         client_load(client, path, "a");
         client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), "unload");
         ck_assert(eventually(is_revoked, lease, 10000));
-        streamer_detach(lease);
-        ck_assert(eventually(is_gone, "a", 5000));
-        streamer_close(holder);
+        let_go();
 }
 END_TEST
 
 START_TEST(what_drains_too_long_is_taken)
 {
-        streamer_client *holder = client_open(&stage);
-        struct model *a = load("a");
-        streamer_lease *lease = client_attach(holder, "a");
+        hold();
         ck_assert_int_eq(client_call_code(client, "unload", "{\"model\":\"a\",\"drain\":true,\"drain_timeout_ms\":1}"),
                          0);
         ck_assert(eventually(is_revoked, lease, 10000));
         ck_assert_uint_ge(quarantined(), SIZE);
         lease_equals(lease, a);
-        streamer_detach(lease);
-        ck_assert(eventually(is_gone, "a", 5000));
-        streamer_close(holder);
+        let_go();
 }
 END_TEST
 
@@ -118,9 +118,7 @@ START_TEST(what_is_replaced_is_taken_when_its_time_is_over)
         const char *path;
         streamer_op *op;
         streamer_lease *again;
-        streamer_client *holder = client_open(&stage);
-        struct model *old = load("a");
-        streamer_lease *lease = client_attach(holder, "a");
+        hold();
         struct model *new = model_of("b", &path);
         streamer_load_opts opts = {.struct_size = sizeof(opts), .source = path, .name = "a", .drain_timeout_ms = 1};
         client_ok(client, streamer_load(client, &opts, &op), "load");
@@ -128,7 +126,7 @@ START_TEST(what_is_replaced_is_taken_when_its_time_is_over)
         streamer_op_free(op);
         client_equals(client, "a", new);
         ck_assert(eventually(is_revoked, lease, 10000));
-        lease_equals(lease, old);
+        lease_equals(lease, a);
         streamer_attach_opts wanted = {.struct_size = sizeof(wanted), .generation = streamer_generation(lease)};
         ck_assert_int_eq(streamer_attach(client, "a", &wanted, &again), STREAMER_ENOENT);
         wanted = (streamer_attach_opts){.struct_size = sizeof(wanted), .digest = streamer_digest(lease)};
@@ -185,11 +183,11 @@ END_TEST
 
 START_TEST(without_force_a_leased_model_stays)
 {
-        load("a");
-        streamer_lease *lease = client_attach(client, "a");
+        hold();
         ck_assert_int_eq(streamer_unload(client, "a", 0), STREAMER_EBUSY);
         ck_assert(stands("a"));
         streamer_detach(lease);
+        streamer_close(holder);
 }
 END_TEST
 
