@@ -148,8 +148,8 @@ export FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CHECKER_KIND CI
 # and processes. Not these:
 #   GPUs of their own     cuda* doctor_gpus gpu_run http_pauses several_*
 #   pages and host memory faults memory monitor slice_cache spare top
-#   kept over a restart   again namespaces reclaim* restart systemd* (memory of a GPU is not)
-#   no device in them     access completion crowds doctor hostile_users load_line manual reload roles testlib
+#   kept over a restart   again namespaces reclaim* restart systemd* taken_back (memory of a GPU is not)
+#   no device in them     access completion crowds doctor hostile_users load_line manual reload roles* testlib
 #   as http to a device   http_failures http_tunnel https hub s3*
 #   both kinds in it      checker
 ON_GPU := arrival bad_files changes cli cli_held fairness force generations hostile http kills large lies lives \

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a daemon does of itself after a start: it loads again what was pinned, and looks again at what
- * it took back.
+ * What a daemon loads again of itself after a start, and the file that tells it what.
  */
-#include "tests/lib/manager.h"
 #include "tests/lib/stage.h"
 #include "tests/lib/suite.h"
 
@@ -17,7 +15,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MODELS "streamerd-model-"
 #define NOBODY 65534
 
 static struct daemon d;
@@ -167,11 +164,9 @@ END_TEST
 /* That is nobody's failure, and is not counted as one. */
 START_TEST(more_than_may_load_at_once_are_loaded_in_turn)
 {
-        static const char limits[] = "limits:\n  loads: 1\n";
-        char *config = suite_path("limits.yaml"), name[8];
+        char *config = suite_file("limits.yaml", "limits:\n  loads: 1\n"), name[8];
         const char *with_config[9];
 
-        file_write(config, limits, strlen(limits));
         memcpy(with_config, own_flags(), sizeof(flags));
         memcpy(with_config + 6, (const char *[]){"--config", config, NULL}, 3 * sizeof(config));
         for (int i = 0; i < 3; i++) {
@@ -229,8 +224,7 @@ static void start_with_rule(const char *root)
         char *text = format_text("devices:\n  - host=64MiB\nroots: [%s]\nstate: %s\naccess:\n  roles:\n"
                                  "    - {role: load, users: %d, roots: [%s], bytes: 1MiB}\n",
                                  suite_path("root"), suite_path("state"), NOBODY, root);
-        char *config = suite_path("rules.yaml");
-        file_write(config, text, strlen(text));
+        char *config = suite_file("rules.yaml", text);
         daemon_start(&d, (const char *const[]){"--config", config, NULL});
 }
 
@@ -256,6 +250,8 @@ START_TEST(a_rule_of_now_decides_where_it_may_come_from)
         streamer_close(c);
 }
 END_TEST
+
+/* ---- the file ---- */
 
 START_TEST(a_damaged_state_is_set_aside_and_stops_nothing)
 {
@@ -333,106 +329,6 @@ START_TEST(a_state_that_cannot_be_written_is_told_and_stops_nothing)
 }
 END_TEST
 
-/* ---- what was taken back ---- */
-
-static struct manager m;
-
-/* Sealed as a segment, and its bytes but one. */
-static void damage(struct stored *segment, size_t at)
-{
-        struct stat st;
-        must(fstat(segment->fd, &st));
-        size_t size = (size_t)st.st_size;
-        int fd = must(memfd_create("damaged", MFD_ALLOW_SEALING | MFD_CLOEXEC));
-        must(ftruncate(fd, st.st_size));
-        char *from = mmap(NULL, size, PROT_READ, MAP_SHARED, segment->fd, 0);
-        char *to = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (from == MAP_FAILED || to == MAP_FAILED)
-                die_errno("mmap");
-        memcpy(to, from, size);
-        to[at] = (char)(to[at] ^ 1);
-        munmap(from, size);
-        munmap(to, size);
-        must(fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | 0x10 | F_SEAL_SEAL));
-        close(segment->fd);
-        segment->fd = fd;
-}
-
-/* Where the segment holds a tensor's byte. */
-static size_t a_byte(streamer_client *c)
-{
-        streamer_tensor t;
-        streamer_lease *lease = client_attach(c, "m");
-
-        for (size_t i = 0; streamer_tensor_get(lease, i, &t) == 0; i++)
-                if (t.bytes > 0)
-                        break;
-        streamer_detach(lease);
-        return t.offset;
-}
-
-static bool is_failed(void *client)
-{
-        return strcmp(client_state(client, "m"), "failed") == 0;
-}
-
-START_TEST(one_byte_that_differs_fails_the_model)
-{
-        manager_init(&m, suite_path("dm"), 64, own_flags());
-        manager_start(&m);
-        streamer_client *c = client_open(&m.d);
-        client_load(c, suite_path("root/m.safetensors"), "m");
-        manager_wait(&m, MODELS, 2);
-        size_t at = a_byte(c);
-        streamer_close(c);
-        manager_kill(&m);
-        damage(manager_find(&m, MODELS "1-segment", 0), at);
-        manager_start(&m);
-        c = client_open(&m.d);
-        ck_assert(eventually(is_failed, c, 20000));
-        streamer_lease *lease;
-        ck_assert_int_eq(streamer_attach(c, "m", NULL, &lease), STREAMER_EFAILED);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(c), "differ"));
-        ck_assert(log_will_say(m.d.log, "is damaged"));
-        manager_wait(&m, MODELS, 0);
-        client_wait_used(c, 0);
-        client_load(c, suite_path("root/m.safetensors"), "m");
-        client_equals(c, "m", model);
-        streamer_close(c);
-        manager_deinit(&m);
-}
-END_TEST
-
-static bool is_ready(void *c)
-{
-        return strcmp(client_state(c, "m"), "ready") == 0;
-}
-
-START_TEST(one_that_was_pinned_is_loaded_again)
-{
-        manager_init(&m, suite_path("dm"), 64, own_flags());
-        manager_start(&m);
-        streamer_client *c = client_open(&m.d);
-        client_load(c, suite_path("root/m.safetensors"), "m");
-        client_ok(c, streamer_pin(c, "m", 1), "pin");
-        manager_wait(&m, MODELS, 2);
-        size_t at = a_byte(c);
-        streamer_close(c);
-        manager_kill(&m);
-        damage(manager_find(&m, MODELS "1-segment", 0), at);
-        manager_start(&m);
-        ck_assert(log_will_say(m.d.log, "is damaged"));
-        c = client_open(&m.d);
-        ck_assert(eventually(is_ready, c, 20000));
-        client_equals(c, "m", model);
-        json_t *list = client_call(c, "list", NULL);
-        ck_assert(json_is_true(json_object_get(json_array_get(json_object_get(list, "models"), 0), "pinned")));
-        json_decref(list);
-        streamer_close(c);
-        manager_deinit(&m);
-}
-END_TEST
-
 int main(void)
 {
         suite_begin("again");
@@ -450,9 +346,5 @@ int main(void)
         tcase_add_test(file, what_is_resident_is_written_and_what_went_is_not);
         tcase_add_test(file, a_stop_right_after_a_load_forgets_nothing);
         tcase_add_test(file, a_state_that_cannot_be_written_is_told_and_stops_nothing);
-        TCase *taken = suite_group("taken back", NULL, NULL, 60);
-        tcase_add_checked_fixture(taken, begin, end);
-        tcase_add_test(taken, one_byte_that_differs_fails_the_model);
-        tcase_add_test(taken, one_that_was_pinned_is_loaded_again);
         return suite_run();
 }
