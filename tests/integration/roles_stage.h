@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The stage of the tests of rules: a daemon whose rules tell users apart, and what they do there. Each test is a
+ * process of its own, so all of it is static.
+ */
+#ifndef TESTS_INTEGRATION_ROLES_STAGE_H
+#define TESTS_INTEGRATION_ROLES_STAGE_H
+
+#include "tests/lib/person.h"
+#include "tests/lib/stage.h"
+#include "tests/lib/storage.h"
+#include "tests/lib/wire.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Users that no system gives out. All are in the socket's group, so that the rules alone tell them
+ * apart. */
+enum { VIEWER = 60101, TRAINER = 60102, OTHER = 60103, BOSS = 60104, STRANGER = 60105 };
+#define SOCKET_GROUP 0
+
+static char *team, *outside, *sneaky, *large;
+
+static void begin(void)
+{
+        if (getuid() != 0)
+                return;
+        char *root = suite_path("root-0");
+        char *text = format_text("devices:\n  - host=256MiB\nroots: [%s]\naccess:\n  roles:\n"
+                                 "    - {role: attach, users: %d}\n"
+                                 "    - {role: load, users: %d, roots: [%s/team], buckets: [], connections: 4,\n"
+                                 "       leases: 2, loads: 1, models: 2, bytes: 8MiB}\n"
+                                 "    - {role: load, users: %d}\n"
+                                 "    - {role: admin, users: %d}\n",
+                                 root, VIEWER, TRAINER, root, OTHER, BOSS);
+
+        mkdir(root, 0755);
+        must(mkdir(format_text("%s/team", root), 0755));
+        char *config = suite_file("roles.yaml", text);
+        must(chmod(suite_folder(), 0755));
+        stage_begin((const char *const[]){"--config", config, NULL});
+        team = stage_write(model_mixed(2, 1 << 18), "team/team.safetensors");
+        outside = stage_write(model_mixed(3, 1 << 18), "outside.safetensors");
+        large = stage_write(model_mixed(4, 16 << 20), "team/large.safetensors");
+        sneaky = stage_path("team/sneaky.safetensors");
+        must(symlink("../outside.safetensors", sneaky));
+}
+
+static void end(void)
+{
+        if (getuid() == 0)
+                stage_end();
+}
+
+/* ---- what they do; the text of a failure must hold this ---- */
+
+static const char *expected_text;
+
+static int told(const streamer_client *c, int r)
+{
+        const char *text = streamer_last_error(c);
+
+        if (r != 0 && expected_text && !strstr(text, expected_text))
+                die("\"%s\" does not say \"%s\"", text, expected_text);
+        return r;
+}
+
+static const char *verb, *args;
+
+static int do_call(void)
+{
+        streamer_client *c = client_open(&stage);
+
+        return told(c, client_call_code(c, verb, args));
+}
+
+static int call_as(uid_t uid, const char *the_verb, const char *the_args)
+{
+        verb = the_verb;
+        args = the_args;
+        return person_does(uid, SOCKET_GROUP, do_call);
+}
+
+static const char *source, *name;
+
+static int do_load(void)
+{
+        char text[1024];
+        int r = client_load_result(client_open(&stage), source, name, text);
+
+        if (r != 0 && expected_text && !strstr(text, expected_text))
+                die("\"%s\" does not say \"%s\"", text, expected_text);
+        return r;
+}
+
+static int load_as(uid_t uid, const char *the_source, const char *the_name, const char *text)
+{
+        source = the_source;
+        name = the_name;
+        expected_text = text;
+        int r = person_does(uid, SOCKET_GROUP, do_load);
+        expected_text = NULL;
+        return r;
+}
+
+static void unload(const char *model)
+{
+        streamer_client *c = client_open(&stage);
+
+        client_unload(c, model);
+        streamer_close(c);
+}
+
+static void loads(uid_t uid, const char *the_source, const char *model)
+{
+        ck_assert_int_eq(load_as(uid, the_source, model, NULL), 0);
+}
+
+static void may(uid_t uid, const char *what, const char *model)
+{
+        ck_assert_int_eq(call_as(uid, what, format_text("{\"model\":\"%s\"}", model)), 0);
+}
+
+static void may_not(uid_t uid, const char *what, const char *model, const char *why)
+{
+        expected_text = why;
+        ck_assert_int_eq(call_as(uid, what, format_text("{\"model\":\"%s\"}", model)), STREAMER_EPERM);
+        expected_text = NULL;
+}
+
+static int do_attach(void)
+{
+        client_equals(client_open(&stage), "witness", stage_witness);
+        return 0;
+}
+
+#endif

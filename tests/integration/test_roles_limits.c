@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a rule of `access` limits of each user: models, their bytes, leases and connections; and how a user sees it.
+ */
+#include "tests/integration/roles_stage.h"
+
+START_TEST(bytes_of_a_user_are_limited)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(load_as(TRAINER, large, "large", "of 8388608 bytes of models it loaded"), STREAMER_ELIMIT);
+        loads(OTHER, large, "large");
+        unload("large");
+}
+END_TEST
+
+START_TEST(models_and_further_names_of_a_user_are_limited_and_come_back)
+{
+        ROOT_ONLY();
+        static const char says[] = "uid 60102 has 2 of 2 models and further names (access.roles[1], ";
+        char *broken = stage_path("team/broken.safetensors");
+        file_write(broken, "broken", 6);
+        ck_assert_int_ne(load_as(TRAINER, broken, "broken", NULL), 0); /* one that failed is no model */
+        loads(TRAINER, team, "one");
+        loads(TRAINER, team, "two");
+        ck_assert_int_eq(load_as(TRAINER, team, "three", says), STREAMER_ELIMIT);
+        loads(TRAINER, team, "two"); /* it is there */
+        unload("two");
+        char *other = stage_write(model_mixed(5, 1 << 18), "team/other.safetensors");
+        loads(TRAINER, other, "other");
+        ck_assert_int_eq(load_as(TRAINER, team, "three", says), STREAMER_ELIMIT);
+        unload("one");
+        unload("other");
+        loads(TRAINER, team, "three");
+        unload("three");
+}
+END_TEST
+
+static char *changing;
+
+static void change_source(unsigned seed)
+{
+        changing = stage_write(model_mixed(seed, 1 << 18), "team/changing.safetensors");
+}
+
+/* One that is held keeps its place until it is gone, and no second one beside it is above the limit. */
+START_TEST(the_next_generation_of_a_users_own_model_is_no_further_one)
+{
+        ROOT_ONLY();
+        streamer_lease *lease;
+        char *other = stage_write(model_mixed(7, 1 << 18), "team/other.safetensors");
+        change_source(21);
+        loads(TRAINER, other, "other");
+        loads(TRAINER, changing, "changing");
+        change_source(22);
+        loads(TRAINER, changing, "changing");
+        change_source(23);
+        loads(TRAINER, changing, "changing");
+        streamer_client *c = client_open(&stage);
+        client_ok(c, streamer_attach(c, "changing", NULL, &lease), "attach");
+        change_source(24);
+        loads(TRAINER, changing, "changing");
+        change_source(25);
+        ck_assert_int_eq(load_as(TRAINER, changing, "changing", "uid 60102 has 3 of 2 models"), STREAMER_ELIMIT);
+        ck_assert_int_eq(load_as(TRAINER, team, "third", "uid 60102 has 3 of 2 models"), STREAMER_ELIMIT);
+        streamer_detach(lease);
+        streamer_close(c);
+        loads(TRAINER, other, "changing"); /* a further name takes its place */
+        ck_assert_int_eq(load_as(TRAINER, team, "third", "uid 60102 has 2 of 2 models"), STREAMER_ELIMIT);
+        unload("changing");
+        unload("other");
+}
+END_TEST
+
+static int do_lease_three(void)
+{
+        streamer_client *c = client_open(&stage);
+        streamer_lease *lease;
+
+        for (int i = 0; i < 2; i++)
+                client_ok(c, streamer_attach(c, "witness", NULL, &lease), "attach");
+        expected_text = "uid 60102 has 2 of 2 leases (access.roles[1], ";
+        /* Another connection does not help. */
+        c = client_open(&stage);
+        return told(c, streamer_attach(c, "witness", NULL, &lease));
+}
+
+START_TEST(leases_of_a_user_are_limited_and_come_back)
+{
+        ROOT_ONLY();
+        for (int i = 0; i < 2; i++) {
+                streamer_client *c = client_open(&stage);
+                ck_assert_int_eq(person_does(TRAINER, SOCKET_GROUP, do_lease_three), STREAMER_ELIMIT);
+                client_wait_leases(c, 0);
+                streamer_close(c);
+        }
+}
+END_TEST
+
+static int do_connect_five(void)
+{
+        struct wire wires[5];
+
+        for (int i = 0; i < 4; i++) {
+                wire_open(&wires[i], &stage);
+                wire_hello(&wires[i]);
+        }
+        wire_open(&wires[4], &stage);
+        return wire_read_code(&wires[4], "limit") ? STREAMER_ELIMIT : 0;
+}
+
+START_TEST(connections_of_a_user_are_limited_and_nobody_elses)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(person_does(TRAINER, SOCKET_GROUP, do_connect_five), STREAMER_ELIMIT);
+        ck_assert_int_eq(person_does(OTHER, SOCKET_GROUP, do_attach), 0);
+}
+END_TEST
+
+/* ---- whoami ---- */
+
+static int do_whoami(void)
+{
+        streamer_client *c = client_open(&stage);
+        json_t *reply = client_call(c, "whoami", NULL), *limits = json_object_get(reply, "limits");
+
+        if (json_integer_value(json_object_get(reply, "uid")) != TRAINER ||
+            strcmp(json_string_value(json_object_get(reply, "role")), "load") != 0 ||
+            strncmp(json_string_value(json_object_get(reply, "rule")), "access.roles[1], ", 17) != 0 ||
+            json_integer_value(json_object_get(limits, "bytes")) != 8 << 20 ||
+            json_integer_value(json_object_get(json_object_get(reply, "holds"), "connections")) != 1 ||
+            json_array_size(json_object_get(reply, "roots")) != 1 ||
+            json_array_size(json_object_get(reply, "buckets")) != 0)
+                return STREAMER_EFAILED;
+        return 0;
+}
+
+START_TEST(whoami_shows_rule_limits_and_holdings)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(person_does(TRAINER, SOCKET_GROUP, do_whoami), 0);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("roles: limits");
+        TCase *limits = suite_group("limits", begin, end, 60);
+        tcase_add_test(limits, bytes_of_a_user_are_limited);
+        tcase_add_test(limits, models_and_further_names_of_a_user_are_limited_and_come_back);
+        tcase_add_test(limits, the_next_generation_of_a_users_own_model_is_no_further_one);
+        tcase_add_test(limits, leases_of_a_user_are_limited_and_come_back);
+        tcase_add_test(limits, connections_of_a_user_are_limited_and_nobody_elses);
+        tcase_add_test(limits, whoami_shows_rule_limits_and_holdings);
+        return suite_run();
+}
