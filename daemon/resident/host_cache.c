@@ -38,13 +38,13 @@ static uint64_t kept_bytes(const struct host_cache *cache)
         return sum;
 }
 
-/* Of those that nobody copies from or to, nor from or to another of their ranks. */
+/* Of those that are not pinned, and that nobody copies from or to, nor from or to another of their ranks. */
 static struct generation *least_recently_used(const struct host_cache *cache)
 {
         struct generation *oldest = NULL;
         list_each (pos, &cache->resident->generations) {
                 struct generation *g = container_of(pos, struct generation, link);
-                if (g->state != GENERATION_CACHED || generation_holders(g) > 0)
+                if (g->state != GENERATION_CACHED || generation_holders(g) > 0 || generation_pinned(g))
                         continue;
                 if (oldest == NULL || generation_last_used(g) < generation_last_used(oldest))
                         oldest = g;

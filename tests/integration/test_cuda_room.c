@@ -341,6 +341,23 @@ START_TEST(the_cache_has_its_own_budget_and_order)
 }
 END_TEST
 
+/* Though it is the first to have come. */
+START_TEST(what_is_pinned_does_not_leave_the_cache)
+{
+        static const char *const names[] = {"d", "e", "f"};
+        load_named("a", devices[0]);
+        load_named("b", devices[0]);
+        load_named("c", devices[0]);
+        ck_assert_str_eq(client_state(client, "a"), "cached");
+        json_decref(client_call(client, "pin", "{\"model\":\"a\"}"));
+        for (size_t i = 0; i < 3; i++)
+                load_named(names[i], devices[0]);
+        ck_assert_str_eq(client_state(client, "a"), "cached");
+        ck_assert_str_eq(client_state(client, "b"), "");
+        ck_assert_str_eq(client_state(client, "c"), "cached");
+}
+END_TEST
+
 START_TEST(unload_drops_what_is_cached)
 {
         uint64_t nothing = 0;
@@ -466,6 +483,7 @@ int main(void)
         tcase_add_test(cache, nobody_attaches_to_what_is_cached);
         tcase_add_test(cache, a_changed_file_does_not_come_from_the_cache);
         tcase_add_test(cache, the_cache_has_its_own_budget_and_order);
+        tcase_add_test(cache, what_is_pinned_does_not_leave_the_cache);
         tcase_add_test(cache, unload_drops_what_is_cached);
         tcase_add_test(cache, unload_drops_what_is_cached_with_what_serves);
         tcase_add_loop_test(cache, nobody_attaches_to_what_is_cached_by_its_number, 0, 2);

@@ -149,7 +149,7 @@ static bool is_over(const struct gen *g)
 
 static bool may_be_evicted(const struct gen *g)
 {
-        return g->cached || (g->leases == 0 && !g->pinned);
+        return g->leases == 0 && !g->pinned;
 }
 
 /* ---- the two, held against each other ---- */
