@@ -192,9 +192,10 @@ void trial_end(struct checker *c, const struct trial *t, int r, streamer_op *op,
                 r = streamer_op_wait(op, CHECKER_WAIT_MS, &progress);
         *outcome = (struct outcome){.result = r, .generation = progress.generation};
         bool some = r == STREAMER_EFAILED && progress.state != NULL && strcmp(progress.state, "ready") == 0;
+        bool each = t->n_devices > 1 && r != STREAMER_ECANCELED;
         for (unsigned d = 0; d < c->n_devices; d++)
-                outcome->got[d] = t->on[d] && (r == 0 || t->n_devices > 1);
-        if (t->n_devices > 1)
+                outcome->got[d] = t->on[d] && (r == 0 || each);
+        if (each)
                 note_failures(c, t, op, outcome);
         unsigned n = 0;
         for (unsigned d = 0; d < c->n_devices; d++)
@@ -344,7 +345,6 @@ static void check_result(const struct checker *c, const struct trial *t, const s
 void trial_follow(struct checker *c, const struct trial *t, struct outcome *outcome)
 {
         bool found = false;
-        check_result(c, t, outcome);
         for (unsigned d = 0; d < c->n_devices; d++) {
                 const struct gen *g = resident_copy(c, t->source, d);
                 outcome->fresh[d] = outcome->got[d] && g == NULL;
@@ -374,6 +374,7 @@ bool trial_may_evict(const struct checker *c, const struct trial *t, const struc
 
 void trial_check(struct checker *c, const struct trial *t, const struct outcome *outcome)
 {
+        check_result(c, t, outcome);
         compare(c, trial_may_evict(c, t, outcome));
         for (unsigned d = 0; d < c->n_devices; d++) {
                 if (t->on[d] && !outcome->got[d])

@@ -72,36 +72,53 @@ void step_join(struct checker *c)
 
 /* ---- waiting for room ---- */
 
+/* What `status` says of a load, by device. */
 struct question {
         struct checker *c;
-        const char *name;
-        bool waits;
+        const struct trial *t;
+        bool there, waits, settled;
+        bool ready[DEVICES];
 };
 
-/* The load waits for room, or has ended. */
+static void look_at_target(struct question *q, const json_t *target)
+{
+        const char *state = json_text(target, "state");
+        bool waits = json_number(target, "waits_ns") > 0, ready = strcmp(state, "ready") == 0;
+        q->waits = q->waits || waits;
+        q->settled = q->settled && (waits || ready || strcmp(state, "failed") == 0);
+        for (unsigned d = 0; d < q->c->n_devices; d++)
+                if (strcmp(json_text(target, "device"), q->c->devices[d].name) == 0)
+                        q->ready[d] = ready;
+}
+
+static void look_at_load(struct question *q)
+{
+        json_t *status = ask(q->c, "status", NULL), *load, *target;
+        size_t i, k;
+        *q = (struct question){.c = q->c, .t = q->t, .settled = true};
+        json_array_foreach(json_object_get(status, "loads"), i, load)
+        {
+                if (strcmp(json_text(load, "model"), name_of(q->t->name)) != 0)
+                        continue;
+                q->there = true;
+                json_array_foreach(json_object_get(load, "targets"), k, target) look_at_target(q, target);
+        }
+        json_decref(status);
+}
+
+/* On each device the load waits for room, or is over; or all of it has ended. */
 static bool is_settled(void *arg)
 {
         struct question *q = arg;
-        json_t *status = ask(q->c, "status", NULL), *load;
-        bool there = false;
-        size_t i;
-        q->waits = false;
-        json_array_foreach(json_object_get(status, "loads"), i, load)
-        {
-                if (strcmp(json_text(load, "model"), q->name) != 0)
-                        continue;
-                there = true;
-                q->waits = json_number(json_array_get(json_object_get(load, "targets"), 0), "waits_ns") > 0;
-        }
-        json_decref(status);
-        return q->waits || !there;
+        look_at_load(q);
+        return !q->there || q->settled;
 }
 
-static bool waits(struct checker *c, unsigned name)
+static bool waits(struct checker *c, const struct trial *t)
 {
-        struct question q = {.c = c, .name = name_of(name)};
+        struct question q = {.c = c, .t = t};
         if (!eventually(is_settled, &q, CHECKER_WAIT_MS))
-                differ(c, "load %s: neither waits nor ends", q.name);
+                differ(c, "load %s: neither waits nor ends", name_of(t->name));
         return q.waits;
 }
 
@@ -119,7 +136,7 @@ static bool leases_agree(void *arg)
 /* One client after the other is killed, until there is room for it. */
 static void make_room(struct checker *c, const struct trial *t)
 {
-        for (unsigned p = 0; p < PUPPETS && waits(c, t->name); p++) {
+        for (unsigned p = 0; waits(c, t) && p < PUPPETS; p++) {
                 c->counts->waits += p == 0;
                 let_go(c, p);
                 if (!eventually(leases_agree, c, CHECKER_WAIT_MS))
@@ -135,30 +152,61 @@ static bool will_fit(struct checker *c, const struct trial *t, unsigned device)
                immovable(c, t->name, device) + t->needed[device] <= c->devices[device].budget;
 }
 
+static bool will_serve(struct checker *c, const struct trial *t, unsigned device)
+{
+        return will_fit(c, t, device) && (!c->devices[device].lost || resident_copy(c, t->source, device) != NULL);
+}
+
+/* It serves where there is room while it waits for the others. */
+static bool serves_where_it_fits(void *arg)
+{
+        struct question *q = arg;
+        look_at_load(q);
+        for (unsigned d = 0; d < q->c->n_devices; d++)
+                if (q->t->on[d] && q->ready[d] != will_serve(q->c, q->t, d))
+                        return false;
+        return q->there;
+}
+
+/* Somewhere there will be no room. */
+static void give_up(struct checker *c, const struct trial *t, bool got[DEVICES])
+{
+        struct question q = {.c = c, .t = t};
+        if (t->n_devices > 1 && !eventually(serves_where_it_fits, &q, CHECKER_WAIT_MS))
+                differ(c, "load %s: while it waits for some devices it does not serve where there is room",
+                       name_of(t->name));
+        memcpy(got, q.ready, sizeof(q.ready));
+        try(c, "cancel", json_pack("{s:s}", "model", name_of(t->name)));
+}
+
 static void wait_for_room(struct checker *c, const struct trial *t)
 {
-        unsigned device = first_device(t);
+        bool blocked = false, lost = false, served[DEVICES] = {false};
         struct outcome outcome;
         streamer_op *op = NULL;
         int r = trial_begin(c, t, STREAMER_LOAD_WAIT, &op);
         if (r == 0)
                 make_room(c, t);
-        bool fits = will_fit(c, t, device);
-        if (!fits)
-                try(c, "cancel", json_pack("{s:s}", "model", name_of(t->name)));
+        for (unsigned d = 0; d < c->n_devices; d++) {
+                blocked = blocked || (t->on[d] && !will_fit(c, t, d));
+                lost = lost || (t->on[d] && c->devices[d].lost);
+        }
+        if (blocked)
+                give_up(c, t, served);
         trial_end(c, t, r, op, &outcome);
-        if (outcome.result != (fits ? 0 : STREAMER_ECANCELED) && !c->devices[device].lost)
+        if (outcome.result != (blocked ? STREAMER_ECANCELED : 0) && !lost)
                 differ(c, "load %s, which waits: %s (%s)", name_of(t->name), streamer_strerror(outcome.result),
                        streamer_last_error(c->client));
-        if (outcome.result == 0)
-                trial_follow(c, t, &outcome);
+        if (outcome.result == STREAMER_ECANCELED)
+                memcpy(outcome.got, served, sizeof(served));
+        trial_follow(c, t, &outcome);
         compare(c, true);
 }
 
 void step_wait(struct checker *c)
 {
         struct trial t;
-        trial_init(c, &t, false);
+        trial_init(c, &t, true);
         t.wish.keep_alive_ms = 0;
         t.no_evict = false;
         wait_for_room(c, &t);

@@ -234,12 +234,19 @@ static void draw_generation(struct checker *c, struct asked *asked)
         c->counts->by_generation += asked->wish.generation != 0;
 }
 
+/* More often one where it serves. */
+static unsigned draw_device(struct checker *c, unsigned name)
+{
+        unsigned device = (unsigned)random_below(c, c->n_devices);
+        return serves(c, name, device) ? device : (unsigned)random_below(c, c->n_devices);
+}
+
 static void draw_asked(struct checker *c, struct asked *asked)
 {
         *asked = (struct asked){.name = (unsigned)random_below(c, NAMES)};
         asked->wish.model = name_of(asked->name);
-        if (c->n_devices > 1 && random_below(c, 4) != 0)
-                asked->wish.device = c->devices[random_below(c, c->n_devices)].name;
+        if (c->n_devices > 1 && random_below(c, 5) != 0)
+                asked->wish.device = c->devices[draw_device(c, asked->name)].name;
         if (random_below(c, 8) == 0)
                 draw_digest(c, asked);
         if (random_below(c, 8) == 0)
