@@ -226,9 +226,8 @@ size_t again_left(const struct again *again)
 
 /* ---- what clients see and change ---- */
 
-bool again_wanted(const struct again *again, size_t i, struct wanted *wanted)
+static void tell(const struct again_model *m, struct wanted *wanted)
 {
-        const struct again_model *m = again->models[i];
         const struct state_model *model = model_of(m);
         *wanted = (struct wanted){.name = model->name,
                                   .source = model->source,
@@ -240,7 +239,11 @@ bool again_wanted(const struct again *again, size_t i, struct wanted *wanted)
                                   .error = m->error.text,
                                   .code = m->error.code,
                                   .retry_at_ns = m->due_ns};
-        return true;
+}
+
+void again_wanted(const struct again *again, size_t i, struct wanted *wanted)
+{
+        tell(again->models[i], wanted);
 }
 
 static struct again_model *find(const struct again *again, const char *name)
@@ -249,6 +252,14 @@ static struct again_model *find(const struct again *again, const char *name)
                 if (strcmp(model_of(again->models[i])->name, name) == 0)
                         return again->models[i];
         return NULL;
+}
+
+bool again_find(const struct again *again, const char *name, struct wanted *wanted)
+{
+        const struct again_model *m = find(again, name);
+        if (m != NULL)
+                tell(m, wanted);
+        return m != NULL;
 }
 
 static struct again_model *add(struct again *again, const struct generation *g, const char *name)

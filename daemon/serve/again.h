@@ -37,7 +37,8 @@ void again_deinit(struct again *again);
 void again_tick(struct again *again, uint64_t now);
 /* Of models that are still wanted. */
 size_t again_left(const struct again *again);
-bool again_wanted(const struct again *again, size_t i, struct wanted *wanted); /* i < again_left() */
+void again_wanted(const struct again *again, size_t i, struct wanted *wanted); /* i < again_left() */
+bool again_find(const struct again *again, const char *name, struct wanted *wanted);
 /* A generation that goes is wanted again under this name, on its device. */
 void again_add(struct again *again, const struct generation *generation, const char *name);
 /* By its name. On one of its devices; NULL: on all. False: it was not wanted there. */

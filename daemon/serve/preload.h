@@ -67,7 +67,9 @@ void preload_close(struct preload *preload);
 
 /* ---- those that are not there yet, by the name that they will have ---- */
 
-bool preload_wanted(const struct preload *preload, size_t i, struct wanted *wanted); /* the i-th; false: fewer */
+bool preload_find(const struct preload *preload, const char *name, struct wanted *wanted);
+/* All, in their order: n_unready of them. */
+size_t preload_collect(const struct preload *preload, struct wanted *all);
 /* False: none of this name is wanted. It is not tried again until the next reload. */
 bool preload_give_up(struct preload *preload, const char *name);
 /* On this device alone. */

@@ -27,25 +27,37 @@ static struct item *find(const struct preload *preload, const char *name)
         return NULL;
 }
 
-bool preload_wanted(const struct preload *preload, size_t i, struct wanted *wanted)
+static void tell(const struct item *item, struct wanted *wanted)
 {
+        *wanted = (struct wanted){.name = item->name,
+                                  .source = item->entry.source,
+                                  .uid = geteuid(),
+                                  .priority = item->priority,
+                                  .tries = item->tries,
+                                  .pinned = item->pin,
+                                  .failed = item->state == ITEM_FAILED,
+                                  .error = item->error.text,
+                                  .code = item->error.code,
+                                  .retry_at_ns = item->hopeless ? 0 : item->due_ns};
+}
+
+bool preload_find(const struct preload *preload, const char *name, struct wanted *wanted)
+{
+        const struct item *item = find(preload, name);
+        if (item != NULL)
+                tell(item, wanted);
+        return item != NULL;
+}
+
+size_t preload_collect(const struct preload *preload, struct wanted *all)
+{
+        size_t n = 0;
         list_each (pos, &preload->items) {
                 const struct item *item = container_of(pos, struct item, link);
-                if (item->state == ITEM_READY || i-- > 0)
-                        continue;
-                *wanted = (struct wanted){.name = item->name,
-                                          .source = item->entry.source,
-                                          .uid = geteuid(),
-                                          .priority = item->priority,
-                                          .tries = item->tries,
-                                          .pinned = item->pin,
-                                          .failed = item->state == ITEM_FAILED,
-                                          .error = item->error.text,
-                                          .code = item->error.code,
-                                          .retry_at_ns = item->hopeless ? 0 : item->due_ns};
-                return true;
+                if (item->state != ITEM_READY)
+                        tell(item, &all[n++]);
         }
-        return false;
+        return n;
 }
 
 bool preload_pin(struct preload *preload, const char *name, bool pin)

@@ -120,14 +120,12 @@ void reply_wanted(struct writer *w, const struct wanted *wanted)
         }
 }
 
-void reply_model(struct writer *w, const struct server *server, const struct group *group)
+void reply_model(struct writer *w, const struct group *group, const struct wanted *wanted)
 {
         uint64_t now = now_ns();
-        struct wanted wanted;
         const struct generation *g = representative(group);
-        bool failed = g->state == GENERATION_FAILED;
-        bool tried = wanted_find(server, group->name, &wanted) && wanted.failed;
-        writer_map(w, 16u + failed + (tried ? count_tries(&wanted) : 0));
+        bool failed = g->state == GENERATION_FAILED, tried = wanted != NULL && wanted->failed;
+        writer_map(w, 16u + failed + (tried ? count_tries(wanted) : 0));
         writer_kstr(w, "name", group->name);
         writer_ku64(w, "generation", g->number);
         reply_group_digest(w, group);
@@ -150,5 +148,5 @@ void reply_model(struct writer *w, const struct server *server, const struct gro
         if (failed)
                 writer_kstr(w, "error", g->error.text);
         if (tried)
-                write_tries(w, &wanted, now);
+                write_tries(w, wanted, now);
 }

@@ -8,8 +8,8 @@
 #include "daemon/resident/group.h"
 #include "daemon/serve/server.h"
 
-/* One model under one of its names. */
-void reply_model(struct writer *writer, const struct server *server, const struct group *group);
+/* One model under one of its names; `wanted`: of this name, or NULL. */
+void reply_model(struct writer *writer, const struct group *group, const struct wanted *wanted);
 
 /* One that is to be resident and of which nothing is there. */
 void reply_wanted(struct writer *writer, const struct wanted *wanted);

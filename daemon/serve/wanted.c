@@ -3,38 +3,23 @@
 
 #include "daemon/serve/server.h"
 
-#include <string.h>
-
 /* Those that were pinned before the list of the settings; a name may come twice. */
-static bool next(const struct server *server, size_t i, struct wanted *wanted)
-{
-        size_t n = again_left(&server->again);
-        return i < n ? again_wanted(&server->again, i, wanted) : preload_wanted(&server->preload, i - n, wanted);
-}
-
 bool wanted_find(const struct server *server, const char *name, struct wanted *wanted)
 {
-        for (size_t i = 0; next(server, i, wanted); i++)
-                if (strcmp(wanted->name, name) == 0)
-                        return true;
-        return false;
+        return again_find(&server->again, name, wanted) || preload_find(&server->preload, name, wanted);
 }
 
-static bool came_before(const struct server *server, size_t i, const char *name)
+size_t wanted_count(const struct server *server)
 {
-        struct wanted before;
-        for (size_t k = 0; k < i && next(server, k, &before); k++)
-                if (strcmp(before.name, name) == 0)
-                        return true;
-        return false;
+        return again_left(&server->again) + server->preload.n_unready;
 }
 
-bool wanted_at(const struct server *server, size_t i, struct wanted *wanted)
+size_t wanted_collect(const struct server *server, struct wanted *all)
 {
-        for (size_t k = 0; next(server, k, wanted); k++)
-                if (!came_before(server, k, wanted->name) && i-- == 0)
-                        return true;
-        return false;
+        size_t n = again_left(&server->again);
+        for (size_t i = 0; i < n; i++)
+                again_wanted(&server->again, i, &all[i]);
+        return n + preload_collect(&server->preload, all + n);
 }
 
 /* The state file speaks of them, and no generation may tell. */

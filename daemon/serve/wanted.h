@@ -30,8 +30,10 @@ struct wanted {
 
 /* False: nobody wants a model of this name, or it is there. */
 bool wanted_find(const struct server *server, const char *name, struct wanted *wanted);
-/* The i-th of all, each name once; false: there are fewer. */
-bool wanted_at(const struct server *server, size_t i, struct wanted *wanted);
+/* All, in the order in which wanted_find() looks: a name may come twice, and the first is the one that counts. As
+ * many as wanted_count() says, which is at the least what it answers. */
+size_t wanted_collect(const struct server *server, struct wanted *all);
+size_t wanted_count(const struct server *server);
 
 /* It is not wanted any more, on this device (NULL: on any). False: it was not. */
 bool wanted_forget(struct server *server, const char *name, const char *device);

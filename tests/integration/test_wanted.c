@@ -154,6 +154,38 @@ START_TEST(a_list_in_pages_has_each_name_once)
 }
 END_TEST
 
+/* As many as the settings may hold, and none begun: a reply whose work grew with more than their number would not
+ * come within the test's time. */
+START_TEST(a_list_of_as_many_as_there_may_be_has_each_name_once)
+{
+        enum { MOST = 1024 };
+        char *entries;
+        size_t size;
+        FILE *f = open_memstream(&entries, &size);
+        fprintf(f, "{source: \"%s\", priority: 900}", silent);
+        for (unsigned i = 1; i < MOST; i++) /* neither in their order nor against it */
+                fprintf(f, ",\n  {source: %s/none, name: n%04u}", root, i * 577 % MOST);
+        fclose(f);
+        configure(entries);
+        free(entries);
+        ck_assert_int_eq(CTL(NULL, "reload"), 0);
+        json_t *reply = client_call(client, "list", NULL), *models = json_object_get(reply, "models");
+        ck_assert_uint_eq(json_array_size(models), MOST);
+        ck_assert_str_eq(json_text(json_array_get(models, 0), "name"), "first");
+        for (size_t i = 1; i < MOST; i++) {
+                ck_assert_str_eq(json_text(json_array_get(models, i), "name"), format_text("n%04zu", i));
+                ck_assert_str_eq(json_text(json_array_get(models, i), "state"), "queued");
+        }
+        json_decref(reply);
+        reply = client_call(client, "list", "{\"limit\":50,\"after\":\"n0500\"}");
+        models = json_object_get(reply, "models");
+        ck_assert_uint_eq(json_array_size(models), 50);
+        ck_assert_str_eq(json_text(json_array_get(models, 0), "name"), "n0501");
+        ck_assert_str_eq(json_text(reply, "next"), "n0550");
+        json_decref(reply);
+}
+END_TEST
+
 START_TEST(it_is_waited_for_from_the_first_moment_on)
 {
         struct ctl_running waits;
@@ -335,6 +367,7 @@ int main(void)
         tcase_add_checked_fixture(preload, begin, end);
         tcase_add_test(preload, one_that_was_not_begun_is_listed_as_queued);
         tcase_add_test(preload, a_list_in_pages_has_each_name_once);
+        tcase_add_test(preload, a_list_of_as_many_as_there_may_be_has_each_name_once);
         tcase_add_test(preload, it_is_waited_for_from_the_first_moment_on);
         tcase_add_test(preload, attach_waits_for_it_too);
         tcase_add_loop_test(preload, what_was_not_begun_can_be_left_out, 0, 2);
