@@ -20,13 +20,15 @@ static void json_decref_p(json_t **json)
 #define cleanup_json __attribute__((cleanup(json_decref_p)))
 
 /* Lists that come in pages: where the items are, and the field that takes the reply's "next". */
+#define PAGED_LISTS 3
 static const struct paged {
         enum verb verb;
-        const char *items, *cursor;
+        const char *lists[PAGED_LISTS], *cursor;
 } paged[] = {
-        {VERB_list, "models", "after"},
-        {VERB_ps, "leases", "after"},
-        {VERB_show, "tensor_list", "offset"},
+        {VERB_list, {"models"}, "after"},
+        {VERB_ps, {"leases"}, "after"},
+        {VERB_show, {"tensor_list"}, "offset"},
+        {VERB_status, {"loads", "preload", "again"}, "after"},
 };
 
 static const struct paged *find_paged(enum verb verb)
@@ -159,12 +161,16 @@ static bool same_model(const struct paged *p, const json_t *a, const json_t *b)
 
 static int add_page(streamer_client *c, const struct paged *p, json_t *whole, const json_t *page)
 {
-        json_t *items = json_object_get(page, p->items);
+        size_t n = 0;
         if (!same_model(p, whole, page))
                 return fail(c, STREAMER_EFAILED, "show: the model was replaced while it was listed");
-        if (json_array_size(items) == 0)
+        for (size_t i = 0; i < PAGED_LISTS && p->lists[i]; i++) {
+                json_t *items = json_object_get(page, p->lists[i]);
+                n += json_array_size(items);
+                json_array_extend(json_object_get(whole, p->lists[i]), items);
+        }
+        if (n == 0)
                 return 0; /* the end, whatever its "next" says */
-        json_array_extend(json_object_get(whole, p->items), items);
         json_object_set(whole, "next", json_object_get(page, "next"));
         return 0;
 }

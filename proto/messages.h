@@ -18,6 +18,7 @@
 #define PROTOCOL_MAX 1u
 
 #define PROTO_NAME_MAX 1024 /* bytes of a model's name */
+#define PROTO_CURSOR_MAX 63  /* bytes of where a page of status begins */
 #define PROTO_PRIORITY_MAX 10000
 #define PROTO_PRIORITY_DEFAULT 100
 #define PROTO_DURATION_MAX UINT64_C(31622400000) /* milliseconds: a leap year's */
@@ -61,7 +62,9 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(show, BOOL, tensors, false, 0) \
         F(show, U64, offset, false, 0) \
         F(show, U64, limit, false, 0)
-#define FIELDS_status(F)
+#define FIELDS_status(F) \
+        F(status, STR, after, false, PROTO_CURSOR_MAX) \
+        F(status, U64, limit, false, 0)
 #define FIELDS_ps(F) \
         F(ps, U64, after, false, 0) \
         F(ps, U64, limit, false, 0)

@@ -155,6 +155,7 @@ struct load_part {
 
 struct load {
         struct list link;
+        uint64_t id; /* of this run, ascending */
         struct loads *loads;
         enum load_state state;
         struct error error;
@@ -198,6 +199,7 @@ struct load {
 struct loads {
         struct list all;
         unsigned n_running, max_running;
+        uint64_t last_id;
         struct resident *resident;
         const struct sources *sources;
         struct reader *reader;

@@ -291,6 +291,7 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
                 return NULL;
         }
         load_mark(load, request);
+        load->id = ++loads->last_id;
         list_append(&loads->all, &load->link);
         return load;
 }

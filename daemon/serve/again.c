@@ -32,6 +32,7 @@ static void forget(struct again_model *m)
         for (size_t i = 0; i < again->n; i++)
                 if (again->models[i] == m)
                         again->models[i] = again->models[--again->n];
+        again->by_index[m->index] = NULL;
         model_of(m)->pinned = false;
         free(m);
 }
@@ -190,7 +191,7 @@ static void want(struct again *again, size_t index)
                 again->state.models[index].pinned = false;
                 return;
         }
-        again->models[again->n++] = m;
+        again->models[again->n++] = again->by_index[index] = m;
 }
 
 static bool read_state(struct again *again, const char *folder)
@@ -210,7 +211,9 @@ void again_init(struct again *again, struct loads *loads, struct resident *resid
         if (resident->last_number < again->state.last_number)
                 resident->last_number = again->state.last_number;
         again->models = calloc(again->state.n + 1, sizeof(struct again_model *));
-        for (size_t i = 0; again->models != NULL && i < again->state.n; i++)
+        again->by_index = calloc(again->state.n + 1, sizeof(struct again_model *));
+        bool ok = again->models != NULL && again->by_index != NULL;
+        for (size_t i = 0; ok && i < again->state.n; i++)
                 if (again->state.models[i].pinned)
                         want(again, i);
         if (again->n == 0)
@@ -246,6 +249,17 @@ void again_wanted(const struct again *again, size_t i, struct wanted *wanted)
         tell(again->models[i], wanted);
 }
 
+size_t again_next(const struct again *again, size_t from, struct wanted *wanted)
+{
+        for (size_t i = from; again->n > 0 && i < again->state.n; i++) {
+                if (again->by_index[i] == NULL)
+                        continue;
+                tell(again->by_index[i], wanted);
+                return i;
+        }
+        return SIZE_MAX;
+}
+
 static struct again_model *find(const struct again *again, const char *name)
 {
         for (size_t i = 0; i < again->n; i++)
@@ -268,6 +282,10 @@ static struct again_model *add(struct again *again, const struct generation *g, 
         if (models == NULL)
                 return NULL;
         again->models = models;
+        models = reallocarray(again->by_index, again->state.n + 1, sizeof(struct again_model *));
+        if (models == NULL)
+                return NULL;
+        again->by_index = models;
         struct again_model *m = calloc(1, sizeof(*m));
         if (m == NULL || state_add_generation(&again->state, g, name) == NULL) {
                 free(m);
@@ -277,7 +295,7 @@ static struct again_model *add(struct again *again, const struct generation *g, 
         m->again = again;
         m->index = again->state.n - 1;
         model_of(m)->pinned = true;
-        again->models[again->n++] = m;
+        again->models[again->n++] = again->by_index[m->index] = m;
         return m;
 }
 
@@ -344,5 +362,6 @@ void again_deinit(struct again *again)
 {
         again_stop(again);
         free(again->models);
+        free(again->by_index);
         state_deinit(&again->state);
 }

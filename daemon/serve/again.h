@@ -22,6 +22,7 @@ struct again {
         struct state state; /* what was read; models leave it when they are settled */
         struct again_model **models;
         size_t n;
+        struct again_model **by_index; /* in the state; NULL: settled */
         /* Which roots it is opened below, and whom it is charged to: in the request; or that its user may
          * not load it any more. NULL: anybody may anything. */
         int (*allow)(struct again *again, struct load_request *request, struct user_limits *limits,
@@ -38,6 +39,8 @@ void again_tick(struct again *again, uint64_t now);
 /* Of models that are still wanted. */
 size_t again_left(const struct again *again);
 void again_wanted(const struct again *again, size_t i, struct wanted *wanted); /* i < again_left() */
+/* The first whose number is `from` or more: its number; SIZE_MAX: there is none. Numbers do not change. */
+size_t again_next(const struct again *again, size_t from, struct wanted *wanted);
 bool again_find(const struct again *again, const char *name, struct wanted *wanted);
 /* A generation that goes is wanted again under this name, on its device. */
 void again_add(struct again *again, const struct generation *generation, const char *name);

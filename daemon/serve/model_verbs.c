@@ -72,9 +72,14 @@ void session_show(struct session *session, const struct request *request)
 void session_status(struct session *session, const struct request *request)
 {
         struct writer w;
+        struct error error = {0};
         conn_writer(&w);
-        status_write(&w, session->server, request->id);
-        session_send(session, &w);
+        if (status_write(&w, session->server, request, &error) == 0) {
+                session_send(session, &w);
+                return;
+        }
+        writer_deinit(&w);
+        session_error(session, request->id, &error);
 }
 
 void session_version(struct session *session, const struct request *request)

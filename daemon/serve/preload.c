@@ -82,6 +82,7 @@ static void insert(struct preload *preload, struct item *item)
         while (before != &preload->items && container_of(before, struct item, link)->priority >= item->priority)
                 before = before->next;
         list_append(before, &item->link);
+        item->place = ++preload->last_place;
 }
 
 /* ---- its devices ---- */

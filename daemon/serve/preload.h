@@ -46,7 +46,7 @@ struct preload {
         struct work_pool *pool;
         struct preload_opts opts;
         struct list items;
-        uint64_t n_unready;
+        uint64_t n_unready, last_place;
         bool closing;
         /* Something has become of one that no generation tells of; may be NULL. */
         void (*changed)(struct preload *preload);
@@ -83,7 +83,14 @@ struct preload_summary {
 };
 void preload_summarize(const struct preload *preload, struct preload_summary *summary);
 
-/* The value of "preload" in `status`. */
-void preload_write(struct writer *writer, const struct preload *preload, uint64_t now);
+/* Rows of "preload" in `status`. */
+struct preload_row {
+        const struct item *item;
+        unsigned priority; /* where it stands: the highest first, then by place */
+        uint64_t place;
+};
+/* The first of those behind `row`, which becomes it; false: there are none. */
+bool preload_next(const struct preload *preload, struct preload_row *row);
+void preload_write(struct writer *writer, const struct preload_row *row, uint64_t now);
 
 #endif

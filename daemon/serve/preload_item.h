@@ -12,7 +12,8 @@
 enum item_state { ITEM_WAITING, ITEM_LOOKING, ITEM_LOADING, ITEM_READY, ITEM_FAILED };
 
 struct item {
-        struct list link; /* in preload->items, by priority; alone: not wanted any more */
+        struct list link; /* in preload->items, by priority, then by place; alone: not wanted any more */
+        uint64_t place;   /* among those of its priority, ascending */
         struct preload *preload;
         struct preload_entry entry;
         char *name; /* under which it will be there */

@@ -109,12 +109,21 @@ static void write_item(struct writer *w, const struct item *item, uint64_t now)
                 writer_ku64(w, "retry_ns", item->due_ns > now ? item->due_ns - now : 0);
 }
 
-void preload_write(struct writer *w, const struct preload *preload, uint64_t now)
+bool preload_next(const struct preload *preload, struct preload_row *row)
 {
-        size_t n = 0;
-        list_each (pos, &preload->items)
-                n++;
-        writer_array(w, n);
-        list_each (pos, &preload->items)
-                write_item(w, container_of(pos, struct item, link), now);
+        const struct list *pos = row->item != NULL ? row->item->link.next : preload->items.next;
+        for (; pos != &preload->items; pos = pos->next) {
+                const struct item *item = container_of(pos, struct item, link);
+                if (item->priority > row->priority ||
+                    (item->priority == row->priority && item->place <= row->place))
+                        continue;
+                *row = (struct preload_row){item, item->priority, item->place};
+                return true;
+        }
+        return false;
+}
+
+void preload_write(struct writer *w, const struct preload_row *row, uint64_t now)
+{
+        write_item(w, row->item, now);
 }

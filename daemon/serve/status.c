@@ -3,7 +3,7 @@
 
 #include "daemon/device/cuda.h"
 #include "daemon/resident/host_cache.h"
-#include "daemon/serve/reply.h"
+#include "daemon/serve/status_rows.h"
 
 /* ---- what it holds and does ---- */
 
@@ -18,61 +18,6 @@ static void write_device(struct writer *w, const struct device *d)
         writer_ku64(w, "free", device_unused(d));
         writer_ku64(w, "spare", device_spare(d));
         writer_kstr(w, "page_kind", page_kind_name(d->pages));
-}
-
-static void write_targets(struct writer *w, const struct load *load)
-{
-        uint64_t now = now_ns();
-        writer_key(w, "targets");
-        writer_array(w, load->n_targets);
-        for (size_t i = 0; i < load->n_targets; i++) {
-                const struct load_target *t = &load->targets[i];
-                uint64_t waits_ns;
-                const char *state = load_target_state(t, now, &waits_ns);
-                writer_map(w, 4u + t->failed);
-                writer_kstr(w, "device", t->device->name);
-                writer_kstr(w, "state", state);
-                writer_ku64(w, "bytes", load->rooms[i].bytes);
-                writer_ku64(w, "waits_ns", waits_ns);
-                if (t->failed)
-                        writer_kstr(w, "error", t->error.text);
-        }
-}
-
-static void write_load(struct writer *w, struct load *load)
-{
-        struct load_progress p;
-        load_progress(load, &p);
-        writer_map(w, 12);
-        writer_kstr(w, "model", load->name);
-        writer_key(w, "devices");
-        writer_array(w, load->n_targets);
-        for (size_t i = 0; i < load->n_targets; i++)
-                writer_str(w, load->targets[i].device->name);
-        write_targets(w, load);
-        writer_ku64(w, "generation", p.generation);
-        writer_kstr(w, "state", load_state_name(p.state));
-        writer_ku64(w, "bytes", p.bytes);
-        writer_ku64(w, "total", p.total);
-        writer_ku64(w, "tensors", p.tensors);
-        writer_ku64(w, "tensors_total", p.tensors_total);
-        writer_ku64(w, "elapsed_ns", p.elapsed_ns);
-        writer_kbool(w, "stalled", p.stalled);
-        writer_kbool(w, "streamed", p.streamed);
-}
-
-static void write_loads(struct writer *w, const struct loads *loads)
-{
-        size_t n = 0;
-        list_each (pos, &loads->all)
-                n += !load_ended(container_of(pos, struct load, link)->state);
-        writer_key(w, "loads");
-        writer_array(w, n);
-        list_each (pos, &loads->all) {
-                struct load *load = container_of(pos, struct load, link);
-                if (!load_ended(load->state))
-                        write_load(w, load);
-        }
 }
 
 void status_ring(struct writer *w, struct reader *reader)
@@ -135,38 +80,10 @@ static void write_loop(struct writer *w, const struct stall *stall)
         }
 }
 
-static void write_preload(struct writer *w, const struct preload *preload)
-{
-        writer_key(w, "preload");
-        preload_write(w, preload, now_ns());
-}
-
-/* Pinned when the daemon last ended, and not there yet. */
-static void write_again(struct writer *w, const struct again *again)
-{
-        uint64_t now = now_ns();
-        struct wanted m;
-        writer_key(w, "again");
-        writer_array(w, again_left(again));
-        for (size_t i = 0; i < again_left(again); i++) {
-                again_wanted(again, i, &m);
-                writer_map(w, 4u + 2 * m.failed);
-                writer_kstr(w, "name", m.name);
-                reply_source(w, m.source);
-                writer_kstr(w, "state", m.failed ? "failed" : m.tries > 0 ? "loading" : "waiting");
-                writer_ku64(w, "tries", m.tries);
-                if (!m.failed)
-                        continue;
-                writer_kstr(w, "error", m.error);
-                writer_ku64(w, "retry_ns", m.retry_at_ns > now ? m.retry_at_ns - now : 0);
-        }
-}
-
 /* ---- the whole ---- */
 
-void status_write(struct writer *w, const struct server *server, uint64_t id)
+static void write_state(struct writer *w, const struct server *server)
 {
-        writer_reply(w, id, 11);
         writer_kstr(w, "version", STREAMERD_VERSION);
         writer_ku64(w, "protocol", PROTOCOL_MAX);
         writer_ku64(w, "uptime_ns", now_ns() - server->started_ns);
@@ -176,9 +93,22 @@ void status_write(struct writer *w, const struct server *server, uint64_t id)
                 write_device(w, server->resident->devices[i]);
         write_host_cache(w, server->resident);
         status_ring(w, server->reader);
-        write_loads(w, server->loads);
-        write_preload(w, &server->preload);
-        write_again(w, &server->again);
         write_workers(w, server->pool);
         write_loop(w, server->stall);
+}
+
+/* Further pages are of rows alone. */
+int status_write(struct writer *w, const struct server *server, const struct request *request, struct error *error)
+{
+        const struct req_status *req = &request->u.status;
+        struct status_rows rows;
+        int r = status_rows_init(&rows, req->after, req->limit, error);
+        if (r < 0)
+                return r;
+        status_rows_fill(&rows, server);
+        writer_reply(w, request->id, (req->after == NULL ? 8u : 0u) + STATUS_LISTS + rows.more);
+        if (req->after == NULL)
+                write_state(w, server);
+        status_rows_write(&rows, w);
+        return 0;
 }

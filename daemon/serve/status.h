@@ -8,7 +8,9 @@
 
 #include "daemon/serve/server.h"
 
-void status_write(struct writer *writer, const struct server *server, uint64_t id);
+/* STREAMER_EINVAL, and nothing is written. */
+int status_write(struct writer *writer, const struct server *server, const struct request *request,
+                 struct error *error);
 
 /* A key and its value: the staging ring. */
 void status_ring(struct writer *writer, struct reader *reader);

@@ -42,7 +42,7 @@ static void configure(const char *preload)
 {
         char *text = format_text("roots: [%s]\ndevices:\n  - host=64MiB\nstate: %s\n"
                                  "access: {roles: [{users: [%d], role: load}]}\n"
-                                 "limits: {preload_retry: 20ms, preload_loads: 1}\npreload: [%s]\n",
+                                 "limits: {preload_retry: 20ms, preload_loads: 1, loads: 1000}\npreload: [%s]\n",
                                  root, state_folder, NOBODY, preload);
         file_write(config, text, strlen(text));
         free(text);
@@ -186,6 +186,124 @@ START_TEST(a_list_of_as_many_as_there_may_be_has_each_name_once)
 }
 END_TEST
 
+/* ---- status ---- */
+
+static bool status_says(void *text)
+{
+        char *reply;
+        client_ok(client, streamer_call(client, "status", NULL, &reply), "status");
+        bool says = strstr(reply, text) != NULL;
+        free(reply);
+        return says;
+}
+
+/* It is begun by a tick. */
+static void await_first(void)
+{
+        ck_assert(eventually(status_says, "\"state\":\"resolving\"", WAIT_MS));
+}
+
+enum { LOADS = 700, NAME = 1000 };
+
+static char *name_of(size_t i)
+{
+        char *name = format_text("%0*zu", NAME, i);
+        ck_assert_uint_eq(strlen(name), NAME);
+        return name;
+}
+
+/* One that hangs, and all that are there already. */
+static void begin_loads(void)
+{
+        for (size_t i = 0; i < LOADS; i++) {
+                char *name = name_of(i), *args = format_text("{\"source\":\"%s\",\"name\":\"%s\"}", silent, name);
+                json_decref(client_call(client, "load", args));
+                free(args);
+                free(name);
+        }
+}
+
+/* More than a frame holds: all of them, and each once. */
+START_TEST(a_status_of_more_loads_than_a_frame_holds_is_whole)
+{
+        await_first();
+        begin_loads();
+        json_t *reply = client_call(client, "status", NULL), *loads = json_object_get(reply, "loads");
+        ck_assert_uint_eq(json_array_size(loads), 1 + LOADS);
+        ck_assert_str_eq(json_text(json_array_get(loads, 0), "model"), "first");
+        for (size_t i = 0; i < LOADS; i++) {
+                char *name = name_of(i);
+                ck_assert_str_eq(json_text(json_array_get(loads, 1 + i), "model"), name);
+                free(name);
+        }
+        ck_assert_uint_eq(json_array_size(json_object_get(reply, "preload")), 2);
+        ck_assert_uint_eq(json_array_size(json_object_get(reply, "devices")), 1);
+        ck_assert_ptr_null(json_object_get(reply, "next"));
+        json_decref(reply);
+        char *last = name_of(LOADS - 1);
+        ck_assert_int_eq(CTL(last, "status"), 0);
+        free(last);
+}
+END_TEST
+
+static json_t *status_page(const char *args, size_t n_loads, size_t n_preload, bool first)
+{
+        json_t *page = client_call(client, "status", args);
+        ck_assert_uint_eq(json_array_size(json_object_get(page, "loads")), n_loads);
+        ck_assert_uint_eq(json_array_size(json_object_get(page, "preload")), n_preload);
+        ck_assert_uint_eq(json_array_size(json_object_get(page, "again")), 0);
+        ck_assert_int_eq(json_object_get(page, "version") != NULL, first);
+        return page;
+}
+
+/* What ends, or moves, between two pages shifts nothing. */
+START_TEST(a_status_is_turned_page_by_page)
+{
+        char *args = format_text("{\"source\":\"%s\",\"name\":\"third\"}", silent);
+        await_first();
+        json_decref(client_call(client, "load", args));
+        json_t *page = status_page("{\"limit\":1}", 1, 0, true);
+        ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
+        args = format_text("{\"limit\":1,\"after\":\"%s\"}", json_text(page, "next"));
+        json_decref(page);
+        page = status_page(args, 1, 0, false);
+        ck_assert_str_eq(json_text(json_array_get(json_object_get(page, "loads"), 0), "model"), "third");
+        ck_assert_ptr_nonnull(json_object_get(page, "next"));
+        json_decref(page);
+        ck_assert_int_eq(client_call_code(client, "status", "{\"after\":\"loads:1\"}"), STREAMER_EINVAL);
+        ck_assert_int_eq(client_call_code(client, "status", "{\"after\":\"none:0:1\"}"), STREAMER_EINVAL);
+        ck_assert_int_eq(client_call_code(client, "status", "{\"after\":\"loads:0:1x\"}"), STREAMER_EINVAL);
+        page = status_page("{\"after\":\"again:0:0\"}", 0, 0, false);
+        ck_assert_ptr_null(json_object_get(page, "next"));
+        json_decref(page);
+}
+END_TEST
+
+START_TEST(preloads_are_turned_page_by_page)
+{
+        await_first();
+        configure(format_text("{source: \"%s\", priority: 900}, {source: %s/a, priority: 7}, {source: %s/b, priority: 7},"
+                              "{source: %s/c, priority: 6}",
+                              silent, root, root, root));
+        ck_assert_int_eq(CTL(NULL, "reload"), 0);
+        char *args = format_text("{\"limit\":2}");
+        static const char *const ends[][2] = {{"first.safetensors", NULL}, {"/a", "/b"}, {"/c", NULL}};
+        for (size_t i = 0; i < 3; i++) {
+                bool last = i == 2;
+                json_t *page = status_page(args, i == 0, i == 1 ? 2 : 1, i == 0);
+                const json_t *rows = json_object_get(page, "preload");
+                for (size_t k = 0; k < json_array_size(rows); k++)
+                        ck_assert_ptr_nonnull(strstr(json_text(json_array_get(rows, k), "source"), ends[i][k]));
+                ck_assert_int_eq(json_object_get(page, "next") == NULL, last);
+                if (!last)
+                        args = format_text("{\"limit\":2,\"after\":\"%s\"}", json_text(page, "next"));
+                json_decref(page);
+                if (i == 1) /* told already */
+                        ck_assert_int_eq(CTL(NULL, "set-priority", "a", "8"), 0);
+        }
+}
+END_TEST
+
 START_TEST(it_is_waited_for_from_the_first_moment_on)
 {
         struct ctl_running waits;
@@ -212,15 +330,6 @@ START_TEST(attach_waits_for_it_too)
         ctl_free(&result);
 }
 END_TEST
-
-static bool status_says(void *text)
-{
-        char *reply;
-        client_ok(client, streamer_call(client, "status", NULL, &reply), "status");
-        bool says = strstr(reply, text) != NULL;
-        free(reply);
-        return says;
-}
 
 /* By unload, or by cancel; and whoever waits for it is told. */
 START_TEST(what_was_not_begun_can_be_left_out)
@@ -368,6 +477,9 @@ int main(void)
         tcase_add_test(preload, one_that_was_not_begun_is_listed_as_queued);
         tcase_add_test(preload, a_list_in_pages_has_each_name_once);
         tcase_add_test(preload, a_list_of_as_many_as_there_may_be_has_each_name_once);
+        tcase_add_test(preload, a_status_of_more_loads_than_a_frame_holds_is_whole);
+        tcase_add_test(preload, a_status_is_turned_page_by_page);
+        tcase_add_test(preload, preloads_are_turned_page_by_page);
         tcase_add_test(preload, it_is_waited_for_from_the_first_moment_on);
         tcase_add_test(preload, attach_waits_for_it_too);
         tcase_add_loop_test(preload, what_was_not_begun_can_be_left_out, 0, 2);
