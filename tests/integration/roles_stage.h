@@ -67,22 +67,6 @@ static int told(const streamer_client *c, int r)
         return r;
 }
 
-static const char *verb, *args;
-
-static int do_call(void)
-{
-        streamer_client *c = client_open(&stage);
-
-        return told(c, client_call_code(c, verb, args));
-}
-
-static int call_as(uid_t uid, const char *the_verb, const char *the_args)
-{
-        verb = the_verb;
-        args = the_args;
-        return person_does(uid, SOCKET_GROUP, do_call);
-}
-
 static const char *source, *name;
 
 static int do_load(void)
@@ -116,18 +100,6 @@ static void unload(const char *model)
 static void loads(uid_t uid, const char *the_source, const char *model)
 {
         ck_assert_int_eq(load_as(uid, the_source, model, NULL), 0);
-}
-
-static void may(uid_t uid, const char *what, const char *model)
-{
-        ck_assert_int_eq(call_as(uid, what, format_text("{\"model\":\"%s\"}", model)), 0);
-}
-
-static void may_not(uid_t uid, const char *what, const char *model, const char *why)
-{
-        expected_text = why;
-        ck_assert_int_eq(call_as(uid, what, format_text("{\"model\":\"%s\"}", model)), STREAMER_EPERM);
-        expected_text = NULL;
 }
 
 static int do_attach(void)

@@ -5,6 +5,36 @@
  */
 #include "tests/integration/roles_stage.h"
 
+/* ---- what they do with a model ---- */
+
+static const char *verb, *args;
+
+static int do_call(void)
+{
+        streamer_client *c = client_open(&stage);
+
+        return told(c, client_call_code(c, verb, args));
+}
+
+static int call_as(uid_t uid, const char *the_verb, const char *the_args)
+{
+        verb = the_verb;
+        args = the_args;
+        return person_does(uid, SOCKET_GROUP, do_call);
+}
+
+static void may(uid_t uid, const char *what, const char *model)
+{
+        ck_assert_int_eq(call_as(uid, what, format_text("{\"model\":\"%s\"}", model)), 0);
+}
+
+static void may_not(uid_t uid, const char *what, const char *model, const char *why)
+{
+        expected_text = why;
+        ck_assert_int_eq(call_as(uid, what, format_text("{\"model\":\"%s\"}", model)), STREAMER_EPERM);
+        expected_text = NULL;
+}
+
 /* ---- roles ---- */
 
 static const struct {
