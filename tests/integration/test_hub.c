@@ -3,8 +3,8 @@
  * Models of the Hub, against a small endpoint that answers as it does: the revision's commit and files,
  * redirects to another host, tokens that do not go along, digests of large files.
  */
+#include "tests/integration/remote_stage.h"
 #include "tests/lib/endpoint.h"
-#include "tests/lib/stage.h"
 #include "tests/lib/suite.h"
 
 #include <openssl/sha.h>
@@ -15,10 +15,8 @@
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
 
 static struct endpoint hub, cdn;
-static streamer_client *client;
 static struct model *whole, *sharded;
 static char *file, *folder, *digest; /* of the model in one file, and in shards */
-static char text[1024];
 
 /* Of these two repositories links expire once the first range has come, and with them the token. Who keeps the
  * file of tokens writes the next one into it, but for the second repository nobody does. */
@@ -175,31 +173,6 @@ static void begin(void)
         setenv("HF_TOKEN", format_text("file:%s", suite_path("token")), 1);
         stage_begin(
                 (const char *const[]){"--device", "host=256MiB", "--block-size", "1MiB", "--log-level", "debug", NULL});
-}
-
-static void connect_client(void)
-{
-        client = client_open(&stage);
-}
-
-static void check_stage(void)
-{
-        streamer_close(client);
-        stage_still_serves();
-}
-
-static void assert_fails(const char *source, int code, const char *what)
-{
-        ck_assert_int_eq(client_load_result(client, source, "fails", text), code);
-        ck_assert_msg(strstr(text, what) != NULL, "%s", text);
-        client_unload(client, "fails");
-}
-
-static void load_equals(const char *source, const char *name, const struct model *m)
-{
-        client_load(client, source, NULL);
-        client_equals(client, name, m);
-        client_unload(client, name);
 }
 
 /* ---- tests ---- */

@@ -3,8 +3,8 @@
  * A second store, independent of the first: Ceph's radosgw. Sessions of STS, among them one that ends in
  * mid-load; public buckets; keys as its own lists encode them.
  */
+#include "tests/integration/remote_stage.h"
 #include "tests/lib/endpoint.h"
-#include "tests/lib/stage.h"
 #include "tests/lib/store.h"
 #include "tests/lib/suite.h"
 
@@ -14,9 +14,7 @@
 #include <sys/mman.h>
 
 static struct store store;
-static streamer_client *client;
 static struct model *model;
-static char text[1024];
 static struct endpoint proxy, container;
 
 /* Shared by the endpoints' process and the tests'. */
@@ -119,30 +117,12 @@ static void end(void)
         store_stop(&store);
 }
 
-static void connect_client(void)
-{
-        client = client_open(&stage);
-}
-
-static void check_stage(void)
-{
-        streamer_close(client);
-        stage_still_serves();
-}
-
 static void put(const char *bucket, const struct model *m, const char *key)
 {
         char *path = suite_path("upload");
 
         model_write(m, path);
         store_do(&store, "put\t%s\t%s\t%s", bucket, key, path);
-}
-
-static void load_equals(const char *source, const char *name, const struct model *m)
-{
-        client_load(client, source, name);
-        client_equals(client, name, m);
-        client_unload(client, name);
 }
 
 /* ---- tests ---- */
@@ -221,7 +201,9 @@ START_TEST(a_prefix_of_any_characters)
 {
         model = model_mixed(10 + (uint64_t)_i, 1 << 18);
         put("models", model, format_text("own/%s/x.safetensors", keys[_i]));
-        load_equals(format_text("s3://models/own/%s/", keys[_i]), "odd", model);
+        client_load(client, format_text("s3://models/own/%s/", keys[_i]), "odd");
+        client_equals(client, "odd", model);
+        client_unload(client, "odd");
 }
 END_TEST
 
