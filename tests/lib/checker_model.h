@@ -118,6 +118,7 @@ void step(struct checker *c);
 
 struct wish {
         unsigned priority, keep_alive_ms, drain_ms; /* 0: none */
+        bool pin;
 };
 
 /* One load, and what stood before it. By device, where it is one of the load's. */
