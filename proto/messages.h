@@ -18,7 +18,7 @@
 #define PROTOCOL_MAX 1u
 
 #define PROTO_NAME_MAX 1024 /* bytes of a model's name */
-#define PROTO_CURSOR_MAX 63  /* bytes of where a page of status begins */
+#define PROTO_CURSOR_MAX 63 /* bytes of where a page of status begins */
 #define PROTO_PRIORITY_MAX 10000
 #define PROTO_PRIORITY_DEFAULT 100
 #define PROTO_DURATION_MAX UINT64_C(31622400000) /* milliseconds: a leap year's */

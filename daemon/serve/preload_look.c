@@ -114,8 +114,7 @@ bool preload_next(const struct preload *preload, struct preload_row *row)
         const struct list *pos = row->item != NULL ? row->item->link.next : preload->items.next;
         for (; pos != &preload->items; pos = pos->next) {
                 const struct item *item = container_of(pos, struct item, link);
-                if (item->priority > row->priority ||
-                    (item->priority == row->priority && item->place <= row->place))
+                if (item->priority > row->priority || (item->priority == row->priority && item->place <= row->place))
                         continue;
                 *row = (struct preload_row){item, item->priority, item->place};
                 return true;

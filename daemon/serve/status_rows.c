@@ -14,8 +14,7 @@
 /* What a page takes of its frame; its last row, and what comes before the rows, is far below the rest. */
 #define PAGE_BYTES (FRAME_MAX / 2)
 
-static const char *const names[] = {
-        [STATUS_LOADS] = "loads", [STATUS_PRELOAD] = "preload", [STATUS_AGAIN] = "again"};
+static const char *const names[] = {[STATUS_LOADS] = "loads", [STATUS_PRELOAD] = "preload", [STATUS_AGAIN] = "again"};
 
 /* ---- where it begins ---- */
 

@@ -282,9 +282,10 @@ END_TEST
 START_TEST(preloads_are_turned_page_by_page)
 {
         await_first();
-        configure(format_text("{source: \"%s\", priority: 900}, {source: %s/a, priority: 7}, {source: %s/b, priority: 7},"
-                              "{source: %s/c, priority: 6}",
-                              silent, root, root, root));
+        configure(
+                format_text("{source: \"%s\", priority: 900}, {source: %s/a, priority: 7}, {source: %s/b, priority: 7},"
+                            "{source: %s/c, priority: 6}",
+                            silent, root, root, root));
         ck_assert_int_eq(CTL(NULL, "reload"), 0);
         char *args = format_text("{\"limit\":2}");
         static const char *const ends[][2] = {{"first.safetensors", NULL}, {"/a", "/b"}, {"/c", NULL}};
