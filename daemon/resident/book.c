@@ -158,6 +158,7 @@ struct book_name *book_add_name(struct book *book, uint64_t model, const char *t
                 book->name_free = i + 1;
                 return row;
         }
+        book->name_free = BOOK_NAMES; /* who asks again, a few times a second, is not to look at all of them */
         return NULL;
 }
 
@@ -184,6 +185,7 @@ struct book_lease *book_add_lease(struct book *book, const struct book_lease *le
                 book->lease_free = i + 1;
                 return row;
         }
+        book->lease_free = BOOK_LEASES;
         return NULL;
 }
 

@@ -130,6 +130,27 @@ START_TEST(a_full_book_takes_no_more_and_a_freed_row_again)
 }
 END_TEST
 
+START_TEST(leases_fill_it_and_a_freed_row_is_taken_again)
+{
+        struct book_lease *some = NULL, lease = lease_of(1);
+
+        for (unsigned i = 0; i < BOOK_LEASES; i++) {
+                struct book_lease *row = book_add_lease(book, &lease);
+                ck_assert_ptr_nonnull(row);
+                if (i == 1234)
+                        some = row;
+        }
+        for (int i = 0; i < 3; i++) {
+                ck_assert_ptr_null(book_add_lease(book, &lease));
+                book_drop_lease(book, some);
+                ck_assert_ptr_eq(book_add_lease(book, &lease), some);
+        }
+        pass_on();
+        ck_assert_ptr_null(book_add_lease(book, &lease));
+        ck_assert_uint_eq(count_leases(), BOOK_LEASES);
+}
+END_TEST
+
 START_TEST(it_takes_the_memory_of_its_rows)
 {
         struct stat st;
@@ -197,6 +218,7 @@ int main(void)
         tcase_add_test(rows, a_row_that_was_dropped_is_gone_and_is_used_again);
         tcase_add_test(rows, the_longest_name_has_room);
         tcase_add_test(rows, a_full_book_takes_no_more_and_a_freed_row_again);
+        tcase_add_test(rows, leases_fill_it_and_a_freed_row_is_taken_again);
         tcase_add_test(rows, it_takes_the_memory_of_its_rows);
         TCase *damage = suite_group("damage", NULL, NULL, 30);
         tcase_add_checked_fixture(damage, begin, end);
