@@ -4,8 +4,11 @@
  * not come back where the store is not whole. Each test has a service manager of its own.
  */
 #include "tests/lib/kept.h"
+#include "tests/lib/person.h"
 #include "tests/lib/storage.h"
 #include "tests/lib/suite.h"
+
+#include "daemon/resident/book.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -291,6 +294,152 @@ START_TEST(a_store_that_is_too_small_is_warned_of_and_never_overfilled)
 }
 END_TEST
 
+/* ---- a full book ---- */
+
+#define NO_MODEL 999999
+
+/* The daemon's own, as the manager keeps it: both write it while nothing else does. */
+static struct book *open_book(void)
+{
+        struct error error;
+        int fd = must(dup(manager_find(&kept.m, "streamerd-book", 0)->fd));
+        struct book *book = book_open_consume_fd(fd, &error);
+
+        ck_assert_ptr_nonnull(book);
+        return book;
+}
+
+static void fill_names(struct book *book)
+{
+        while (book_add_name(book, NO_MODEL, "of nobody", &(struct book_wish){.owner = 0}))
+                ;
+}
+
+static void fill_leases(struct book *book)
+{
+        while (book_add_lease(book, &(struct book_lease){.id = 1, .model = NO_MODEL, .process = NO_MODEL}))
+                ;
+}
+
+struct book_question {
+        struct book *book;
+        const char *name;
+};
+
+static bool is_in_book(void *arg)
+{
+        const struct book_question *q = arg;
+
+        for (struct book_name *row = NULL; (row = book_each_name(q->book, row));)
+                if (strcmp(row->text, q->name) == 0)
+                        return true;
+        return false;
+}
+
+/* What finds no row serves, and does not survive, unless a row is free again in time. _i & 1: over a crash;
+ * _i & 2: another name gives way. */
+START_TEST(a_name_for_which_the_book_has_no_row_comes_in_when_one_is_free)
+{
+        kept_load("m");
+        client_load(kept.client, kept_file(), "early");
+        struct book_question late = {open_book(), "late"};
+        fill_names(late.book);
+        client_load(kept.client, kept_file(), "late");
+        ck_assert(kept_log_says("no room for more names"));
+        client_equals(kept.client, "late", kept.model);
+        if (_i & 2) {
+                client_unload(kept.client, "early");
+                ck_assert(eventually(is_in_book, &late, 20000));
+        }
+        book_free(late.book);
+        kept_restart_and_reconnect(_i & 1);
+        client_equals(kept.client, "m", kept.model);
+        ck_assert_str_eq(client_state(kept.client, "early"), _i & 2 ? "" : "ready");
+        ck_assert_str_eq(client_state(kept.client, "late"), _i & 2 ? "ready" : "");
+        client_load(kept.client, kept_file(), "later"); /* rows that lead nowhere were cleared */
+        kept_restart_and_reconnect(_i & 1);
+        client_equals(kept.client, "later", kept.model);
+}
+END_TEST
+
+START_TEST(a_lease_for_which_the_book_has_no_row_is_lost_and_no_other)
+{
+        kept_load("m");
+        streamer_lease *early = kept_attach();
+        struct book *book = open_book();
+        fill_leases(book);
+        book_free(book);
+        streamer_lease *late = client_attach(kept.client, "m");
+        ck_assert(kept_log_says("no room for more leases"));
+        lease_equals(late, kept.model);
+        kept_restart(_i);
+        client_ok(kept.client, streamer_lease_check(early), "check");
+        ck_assert_int_eq(streamer_lease_check(late), STREAMER_ELOST);
+        lease_equals(late, kept.model); /* its maps are its own */
+        ck_assert_uint_eq(client_leases(kept.client), 1);
+        streamer_detach(late);
+        streamer_detach(early);
+}
+END_TEST
+
+/* ---- whose a name is ---- */
+
+enum { OWNER = 60301, GUEST = 60302 };
+#define SOCKET_GROUP 0
+
+static const char *the_name, *the_verb, *the_args;
+
+static int do_load(void)
+{
+        char text[1024];
+
+        return client_load_result(client_open(&kept.m.d), kept_file(), the_name, text);
+}
+
+static int load_as(uid_t uid, const char *name)
+{
+        the_name = name;
+        return person_does(uid, SOCKET_GROUP, do_load);
+}
+
+static int do_call(void)
+{
+        return client_call_code(client_open(&kept.m.d), the_verb, the_args);
+}
+
+static int call_as(uid_t uid, const char *verb, const char *args)
+{
+        the_verb = verb;
+        the_args = args;
+        return person_does(uid, SOCKET_GROUP, do_call);
+}
+
+/* Also where somebody else has brought its generation, whose record says who that was. */
+START_TEST(a_name_stays_its_owners)
+{
+        ROOT_ONLY();
+        struct model *newer = model_mixed(75, 2 << 20);
+        must(chmod(suite_folder(), 0755));
+        ck_assert_int_eq(load_as(OWNER, "owned"), 0);
+        model_write(newer, kept_file());
+        ck_assert_int_eq(load_as(GUEST, "owned"), 0);
+        ck_assert_int_eq(load_as(GUEST, "further"), 0);
+        manager_wait(&kept.m, KEPT_MODELS "2-", 2);
+        manager_wait(&kept.m, KEPT_MODELS "1-", 0);
+        for (int runs = 0; runs < 2; runs++) {
+                kept_restart_and_reconnect(_i);
+                client_equals(kept.client, "owned", newer);
+                ck_assert_int_eq(call_as(GUEST, "pin", "{\"model\":\"owned\"}"), STREAMER_EPERM);
+                ck_assert_int_eq(call_as(GUEST, "unload", "{\"model\":\"owned\"}"), STREAMER_EPERM);
+                ck_assert_int_eq(call_as(OWNER, "unload", "{\"model\":\"further\"}"), STREAMER_EPERM);
+                ck_assert_int_eq(call_as(OWNER, "set_priority", "{\"model\":\"owned\",\"priority\":9}"), 0);
+        }
+        ck_assert_int_eq(call_as(GUEST, "unload", "{\"model\":\"further\"}"), 0);
+        ck_assert_int_eq(call_as(OWNER, "unload", "{\"model\":\"owned\"}"), 0);
+        client_wait_used(kept.client, 0);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("restart");
@@ -310,5 +459,12 @@ int main(void)
         TCase *sizes = suite_group("sizes", NULL, NULL, 60);
         tcase_add_test(sizes, without_a_store_nothing_is_kept);
         tcase_add_test(sizes, a_store_that_is_too_small_is_warned_of_and_never_overfilled);
+        TCase *book = suite_group("the book", NULL, NULL, 60);
+        tcase_add_checked_fixture(book, kept_begin, kept_end);
+        tcase_add_loop_test(book, a_name_for_which_the_book_has_no_row_comes_in_when_one_is_free, 0, 4);
+        tcase_add_loop_test(book, a_lease_for_which_the_book_has_no_row_is_lost_and_no_other, 0, 2);
+        TCase *owners = suite_group("owners", NULL, NULL, 60);
+        tcase_add_checked_fixture(owners, kept_begin, kept_end);
+        tcase_add_loop_test(owners, a_name_stays_its_owners, 0, 2);
         return suite_run();
 }
