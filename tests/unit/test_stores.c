@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From the settings to the stores that loads ask: what a list says of one source, and of all else.
+ */
+#include "daemon/config/stores.h"
+
+#include "daemon/base/log.h"
+#include "daemon/base/util.h"
+#include "daemon/config/flags.h"
+#include "daemon/source/s3_site.h"
+#include "tests/lib/suite.h"
+
+#include <string.h>
+
+static struct config config;
+static struct sources sources;
+static struct error error;
+
+static void begin(void)
+{
+        static const char *const names[] = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE",
+                                            "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"};
+        log_init(LOG_LEVEL_ERROR);
+        for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+                unsetenv(names[i]);
+        setenv("AWS_CONFIG_FILE", suite_path("none"), 1);
+        setenv("AWS_SHARED_CREDENTIALS_FILE", suite_path("none"), 1);
+}
+
+static void end(void)
+{
+        stores_free(&sources);
+        config_deinit(&config);
+}
+
+static void make(const char *s3)
+{
+        char *path = suite_path("config.yaml"), notes[256];
+        char *text = format_text("roots: [/]\ndevices: [host=1GiB]\ns3: %s\n", s3);
+        char *argv[] = {(char *)(uintptr_t) "streamerd", (char *)(uintptr_t) "--config", path, NULL};
+        enum config_action action;
+        file_write(path, text, strlen(text));
+        ck_assert_int_eq(config_load(&config, 3, argv, &action, notes, sizeof(notes), &error), 0);
+        ck_assert_int_eq(stores_make(&config, &sources, &error), 0);
+        free(text);
+}
+
+static bool is_signed(const char *source)
+{
+        return s3_sites_find(sources.s3, source)->credentials != NULL;
+}
+
+START_TEST(a_source_that_says_so_is_signed_where_all_else_is_not)
+{
+        make("{unsigned: true, sources: [{source: 's3://own/', unsigned: false}, {source: 's3://other/'}]}");
+        ck_assert(is_signed("s3://own/model"));
+        ck_assert(!is_signed("s3://other/model"));
+        ck_assert(!is_signed("s3://third/model"));
+}
+END_TEST
+
+START_TEST(a_source_that_says_so_is_unsigned_where_all_else_is_signed)
+{
+        make("{unsigned: false, sources: [{source: 's3://own/', unsigned: true}, {source: 's3://other/'}]}");
+        ck_assert(!is_signed("s3://own/model"));
+        ck_assert(is_signed("s3://other/model"));
+        ck_assert(is_signed("s3://third/model"));
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("stores");
+        TCase *stores = suite_group("unsigned", begin, end, 20);
+        tcase_add_test(stores, a_source_that_says_so_is_signed_where_all_else_is_not);
+        tcase_add_test(stores, a_source_that_says_so_is_unsigned_where_all_else_is_signed);
+        return suite_run();
+}
