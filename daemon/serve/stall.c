@@ -6,9 +6,10 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <sched.h>
+#include <string.h>
 
 #define LOOK_NS (UINT64_C(1) * 1000000)
-#define METRIC_FROM_NS (UINT64_C(10) * 1000000) /* shorter ones would cost more than they tell */
 
 uint64_t stall_bound_ns(unsigned bucket)
 {
@@ -23,6 +24,18 @@ static uint64_t less(uint64_t a, uint64_t b)
         return a > b ? a - b : 0;
 }
 
+static void keep(struct stall *stall, const struct stall_kept *turn)
+{
+        unsigned i = 0, last = stall->n_kept < STALL_KEPT ? stall->n_kept : STALL_KEPT - 1;
+        while (i < stall->n_kept && stall->kept[i].ns >= turn->ns)
+                i++;
+        if (i == STALL_KEPT)
+                return;
+        memmove(&stall->kept[i + 1], &stall->kept[i], (last - i) * sizeof(*turn));
+        stall->kept[i] = *turn;
+        stall->n_kept = last + 1;
+}
+
 uint64_t stall_turn(struct stall *stall, const struct stall_clocks *clocks)
 {
         const struct stall_clocks last = stall->last;
@@ -30,7 +43,7 @@ uint64_t stall_turn(struct stall *stall, const struct stall_clocks *clocks)
         if (last.now_ns == 0)
                 return 0;
         uint64_t busy = less(clocks->now_ns - last.now_ns, clocks->idle_ns - last.idle_ns);
-        uint64_t own = less(busy, clocks->ready_ns - last.ready_ns);
+        uint64_t own = less(busy, clocks->ready_ns - last.ready_ns), ran = clocks->ran_ns - last.ran_ns;
         unsigned bucket = 0;
         while (busy >= stall_bound_ns(bucket) && bucket < STALL_BUCKETS - 1)
                 bucket++;
@@ -40,6 +53,8 @@ uint64_t stall_turn(struct stall *stall, const struct stall_clocks *clocks)
                 stall->longest_ns = busy;
         if (own > stall->longest_own_ns)
                 stall->longest_own_ns = own;
+        if (busy >= STALL_KEPT_FROM_NS)
+                keep(stall, &(struct stall_kept){clocks->now_ns - busy, busy, own, ran < own ? ran : own, clocks->cpu});
         return busy;
 }
 
@@ -58,7 +73,7 @@ static void look(struct stall_watch *watch)
         if (n <= 0)
                 return;
         text[n] = '\0';
-        if (sscanf(text, "%*u %" SCNu64, &watch->clocks.ready_ns) == 1)
+        if (sscanf(text, "%" SCNu64 " %" SCNu64, &watch->clocks.ran_ns, &watch->clocks.ready_ns) == 2)
                 metric_add(METRIC_LOOP_READY, less(watch->clocks.ready_ns, before));
 }
 
@@ -69,9 +84,10 @@ static void on_about_to_wait(uv_prepare_t *prepare)
         struct stall_watch *watch = container_of(prepare, struct stall_watch, prepare);
         watch->clocks.now_ns = uv_hrtime();
         watch->clocks.idle_ns = uv_metrics_idle_time(prepare->loop);
+        watch->clocks.cpu = (unsigned)sched_getcpu();
         look(watch);
         uint64_t busy = stall_turn(&watch->stall, &watch->clocks);
-        if (busy >= METRIC_FROM_NS)
+        if (busy >= STALL_KEPT_FROM_NS) /* shorter ones would cost more than they tell */
                 metric_observe(METRIC_LOOP_STALL, busy);
 }
 

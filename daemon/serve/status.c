@@ -65,7 +65,7 @@ static void write_workers(struct writer *w, struct work_pool *pool)
 static void write_loop(struct writer *w, const struct stall *stall)
 {
         writer_key(w, "loop");
-        writer_map(w, 4);
+        writer_map(w, 5);
         writer_ku64(w, "turns", stall->turns);
         writer_ku64(w, "longest_ns", stall->longest_ns);
         writer_ku64(w, "longest_own_ns", stall->longest_own_ns);
@@ -77,6 +77,16 @@ static void write_loop(struct writer *w, const struct stall *stall)
                 if (!last)
                         writer_ku64(w, "below_ns", stall_bound_ns(i));
                 writer_ku64(w, "turns", stall->counts[i]);
+        }
+        writer_key(w, "longest");
+        writer_array(w, stall->n_kept);
+        for (unsigned i = 0; i < stall->n_kept; i++) {
+                writer_map(w, 5);
+                writer_ku64(w, "at_ns", stall->kept[i].at_ns);
+                writer_ku64(w, "ns", stall->kept[i].ns);
+                writer_ku64(w, "own_ns", stall->kept[i].own_ns);
+                writer_ku64(w, "ran_ns", stall->kept[i].ran_ns);
+                writer_ku64(w, "cpu", stall->kept[i].cpu);
         }
 }
 

@@ -77,17 +77,21 @@ static void run_group(struct bench *b, size_t i)
         die_hook = NULL;
 }
 
-static void report_stall(void)
+static void report_stall(bool guarded)
 {
-        double ms, own_ms, bystander_ms = bystander_stop();
+        double bystander_ms = bystander_stop();
+        struct longest_stalls longest = bench_longest_stalls();
 
-        bench_longest_stall(&ms, &own_ms);
-        if (ms > 0) {
-                report_note("the loop's longest stall: %.1f ms, %.1f ms without what it had no processor for", ms,
-                            own_ms);
-                report_row(ROW_loop_stall, ms, 0);
-                report_row(ROW_bystander_stall, bystander_ms, 0);
-        }
+        sentries_stop();
+        if (longest.ms <= 0)
+                return;
+        report_note("the loop's longest stall: %.1f ms, %.1f ms without what it had no processor for, %.1f ms without "
+                    "what its processor stood still for",
+                    longest.ms, longest.own, longest.rest);
+        report_row(ROW_loop_stall, longest.ms, 0);
+        if (guarded)
+                report_row(ROW_loop_stall_less_machine, longest.rest, 0);
+        report_row(ROW_bystander_stall, bystander_ms, 0);
 }
 
 int main(int argc, char **argv)
@@ -109,11 +113,12 @@ int main(int argc, char **argv)
         b.wants_pool = setting_on("BENCH_POOL");
         report_note("pages: %s", b.hugetlb ? "hugetlb and 4 KiB"
                                            : "no hugetlb (vm.nr_overcommit_hugepages cannot be set here), 4 KiB");
-        bystander_start();
+        bystander_start(); /* forks: before there are threads */
+        bool guarded = sentries_start();
         for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)
                 if (!only || strcmp(only, groups[i].name) == 0)
                         run_group(&b, i);
-        report_stall();
+        report_stall(guarded);
         report_print();
         report_write(build_path("bench.json"));
         undo_now();

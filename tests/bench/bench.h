@@ -66,6 +66,7 @@ enum better { HIGHER, LOWER };
         X(attach_300,                   "us",         LOWER,  300) \
         X(attach_100k,                  "us",         LOWER,  300) \
         X(loop_stall,                   "ms",         LOWER,  50) \
+        X(loop_stall_less_machine,      "ms",         LOWER,  0) \
         X(bystander_stall,              "ms",         LOWER,  0) \
         X(cold_hugetlb_vs_fio_fresh,    "of ceiling", HIGHER, 0.95) \
         X(cpu_s_per_gib_fresh,          "CPU-s/GiB",  LOWER,  0.2) \
@@ -134,6 +135,7 @@ struct bench_daemon {
         const struct bench *bench;
         streamer_client *client;
         const char *pages;
+        uint64_t began_ns;
         uint64_t ring;               /* bytes */
         bool fresh;                  /* it makes nothing ready */
         uint64_t largest;            /* load so far: the next may be as large */
@@ -156,8 +158,19 @@ void bench_daemon_stop(struct bench_daemon *bd);
 void bystander_start(void);
 double bystander_stop(void);
 
-/* The longest stall of the loop of any daemon that was stopped: ms, and without what it had no processor for. */
-void bench_longest_stall(double *ms, double *own_ms);
+/* A look-out on each processor (sentry.c); false: this process has no right to it, and nothing will be known. */
+bool sentries_start(void);
+void sentries_stop(void);
+/* For how long of that time the processor ran no program. */
+uint64_t sentries_stopped_ns(unsigned cpu, uint64_t from, uint64_t to);
+
+/* The longest stall of the loop of any daemon that was stopped, ms. */
+struct longest_stalls {
+        double ms;
+        double own;  /* without what it had no processor for */
+        double rest; /* without the time in which that processor stood still and the loop did not run */
+};
+struct longest_stalls bench_longest_stalls(void);
 /* After a group that failed. */
 void bench_daemons_kill(void);
 

@@ -12,6 +12,7 @@
 
 #define HUGE_PAGE (UINT64_C(2) << 20)
 #define MS UINT64_C(1000000)
+#define KEPT 8u /* turns that `status` tells of: STALL_KEPT of daemon/serve/stall.h */
 
 static void must_do(struct bench_daemon *bd, int r, const char *what)
 {
@@ -54,14 +55,49 @@ static void ask_ring(struct bench_daemon *bd)
         json_decref(status);
 }
 
-static uint64_t longest_ns, longest_own_ns;
+static struct longest_stalls longest;
 
-static double note_longest(uint64_t *longest, const json_t *loop, const char *key)
+static double note_longest(double *most, double ms)
 {
-        uint64_t ns = (uint64_t)json_integer_value(json_object_get(loop, key));
+        *most = ms > *most ? ms : *most;
+        return ms;
+}
 
-        *longest = ns > *longest ? ns : *longest;
-        return (double)ns / 1e6;
+static double ms_of(const json_t *o, const char *key)
+{
+        return (double)json_integer_value(json_object_get(o, key)) / 1e6;
+}
+
+/* What is left of a turn without what nothing in this machine could have done about. */
+static double rest_of(const struct bench_daemon *bd, const json_t *turn)
+{
+        uint64_t at = (uint64_t)json_integer_value(json_object_get(turn, "at_ns")),
+                 ns = (uint64_t)json_integer_value(json_object_get(turn, "ns"));
+        unsigned cpu = (unsigned)json_integer_value(json_object_get(turn, "cpu"));
+        double stopped = (double)sentries_stopped_ns(cpu, at, at + ns) / 1e6;
+        double still = ms_of(turn, "ns") - ms_of(turn, "ran_ns"); /* what it ran, it did itself */
+
+        report_note(
+                "a turn of %.1f ms, %.1f s after the start: ran for %.1f ms, ready for %.1f ms; its processor stood "
+                "still for %.1f ms",
+                ms_of(turn, "ns"), (double)(at - bd->began_ns) / 1e9, ms_of(turn, "ran_ns"),
+                ms_of(turn, "ns") - ms_of(turn, "own_ns"), stopped);
+        return (double)ns / 1e6 - (stopped < still ? stopped : still);
+}
+
+/* Turns that are not kept are no longer than the shortest that is; without any, no longer than the longest. */
+static double note_rests(const struct bench_daemon *bd, const json_t *loop)
+{
+        double rest = 0, other = ms_of(loop, "longest_ns");
+        size_t i;
+        json_t *turn;
+
+        json_array_foreach(json_object_get(loop, "longest"), i, turn)
+        {
+                note_longest(&rest, rest_of(bd, turn));
+                other = i + 1 < KEPT ? 10 : ms_of(turn, "ns");
+        }
+        return note_longest(&longest.rest, rest > other ? rest : other);
 }
 
 /* The longest alone is a matter of luck: how many there were tells more. */
@@ -85,19 +121,19 @@ static void ask_stall(struct bench_daemon *bd)
 {
         json_t *status = ask_status(bd), *loop = json_object_get(status, "loop");
 
-        double ms = note_longest(&longest_ns, loop, "longest_ns");
-        double own_ms = note_longest(&longest_own_ns, loop, "longest_own_ns");
-        report_note("the loop of the daemon with %s segments%s: longest stall %.1f ms, its own %.1f ms; of 10 ms and "
-                    "more %llu, of 50 ms and more %llu, of %llu turns",
-                    bd->pages, bd->fresh ? ", spare: 0" : "", ms, own_ms, turns_from(loop, 10 * MS),
+        double ms = note_longest(&longest.ms, ms_of(loop, "longest_ns"));
+        double own = note_longest(&longest.own, ms_of(loop, "longest_own_ns"));
+        double rest = note_rests(bd, loop);
+        report_note("the loop of the daemon with %s segments%s: longest stall %.1f ms, its own %.1f ms, less what its "
+                    "processor stood still for %.1f ms; of 10 ms and more %llu, of 50 ms and more %llu, of %llu turns",
+                    bd->pages, bd->fresh ? ", spare: 0" : "", ms, own, rest, turns_from(loop, 10 * MS),
                     turns_from(loop, 50 * MS), turns_from(loop, 0));
         json_decref(status);
 }
 
-void bench_longest_stall(double *ms, double *own_ms)
+struct longest_stalls bench_longest_stalls(void)
 {
-        *ms = (double)longest_ns / 1e6;
-        *own_ms = (double)longest_own_ns / 1e6;
+        return longest;
 }
 
 /* ---- memory that is made ready ---- */
@@ -168,7 +204,8 @@ static void start(struct bench_daemon *bd, const struct bench *b, const char *pa
         char *text = format_text("devices:\n  - device: host\n    budget: 16GiB\n    pages: %s\n%s%s", pages,
                                  fresh ? "    spare: 0\n" : "", more);
 
-        *bd = (struct bench_daemon){.bench = b, .pages = pages, .fresh = fresh, .least_ready = UINT64_MAX};
+        *bd = (struct bench_daemon){
+                .bench = b, .pages = pages, .began_ns = clock_ns(), .fresh = fresh, .least_ready = UINT64_MAX};
         file_write(config, text, strlen(text));
         daemon_init(&bd->d, folder);
         daemon_start(&bd->d, (const char *const[]){"--config", config, "--root", b->folder, NULL});

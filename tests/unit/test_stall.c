@@ -24,6 +24,7 @@ static void turn_ready(struct stall *stall, uint64_t busy_ms, uint64_t ready_ms,
         clocks.now_ns += (busy_ms + waited_ms) * MS;
         clocks.idle_ns += waited_ms * MS;
         clocks.ready_ns += ready_ms * MS;
+        clocks.ran_ns += (busy_ms - ready_ms) / 2 * MS;
         stall_turn(stall, &clocks);
 }
 
@@ -96,6 +97,26 @@ START_TEST(each_turn_is_counted_below_its_bound)
         for (size_t i = 0; i < ARRAY_SIZE(busy); i++)
                 turn(&stall, busy[i], i);
         ck_assert_mem_eq(stall.counts, want, sizeof(want));
+}
+END_TEST
+
+START_TEST(the_longest_turns_are_kept_with_their_time_and_processor)
+{
+        struct stall stall = begun();
+        static const unsigned busy[] = {12, 9, 40, 11, 40, 10, 30, 13, 14, 15, 16};
+        static const uint64_t want[STALL_KEPT] = {40, 40, 30, 16, 15, 14, 13, 12};
+        for (size_t i = 0; i < ARRAY_SIZE(busy); i++) {
+                stall.last.cpu = (unsigned)i;
+                turn_ready(&stall, busy[i], 5, 1);
+        }
+        ck_assert_uint_eq(stall.n_kept, STALL_KEPT);
+        for (size_t i = 0; i < STALL_KEPT; i++)
+                ck_assert_uint_eq(stall.kept[i].ns, want[i] * MS);
+        ck_assert_uint_eq(stall.kept[1].cpu, 4); /* of two as long the first comes first */
+        ck_assert_uint_eq(stall.kept[2].own_ns, 25 * MS);
+        ck_assert_uint_eq(stall.kept[2].ran_ns, 12 * MS);
+        /* From 1000 ms on; those before it, and what they waited. */
+        ck_assert_uint_eq(stall.kept[2].at_ns, (1000 + 12 + 9 + 40 + 11 + 40 + 10 + 7) * MS);
 }
 END_TEST
 
@@ -270,6 +291,7 @@ int main(void)
         tcase_add_test(turns, time_without_a_processor_is_not_the_loop_s_own);
         tcase_add_test(turns, a_processor_that_came_late_to_an_idle_loop_makes_no_stall);
         tcase_add_test(turns, each_turn_is_counted_below_its_bound);
+        tcase_add_test(turns, the_longest_turns_are_kept_with_their_time_and_processor);
         tcase_add_test(turns, clocks_that_disagree_by_a_little_make_no_stall);
         TCase *loop = core_group("loop", NULL, NULL);
         tcase_add_test(loop, a_callback_that_takes_its_time_shows);
