@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The host device: segments are memfds that clients map read-only.
- *
- * Sealing. A segment is mapped writable once, here, and then sealed against growing, shrinking,
- * more seals and future writing, before anyone else can see it: F_SEAL_FUTURE_WRITE leaves the map
- * made before it writable and refuses every later one. So a client that attaches during the load
- * can still only read.
+ * The host device: segments are memfds that clients map read-only (host_memfd.h).
  *
  * Pages. The page size of the destination decides the speed of a load more than anything else:
  *   hugetlb   reserved at mmap time, so that a lack of pages shows here and not as a signal
@@ -16,6 +11,7 @@
  *
  * A memfd is never used for a second model: a client may have kept its map.
  */
+#include "daemon/device/host_memfd.h"
 #include "daemon/device/host_spare.h"
 
 #include "daemon/base/log.h"
@@ -24,20 +20,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/memfd.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 8U /* Linux 6.3 */
-#endif
-
 #define UNMAP_SLICE (16 * MiB)
-#define SEALS (F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
 
 struct host_device {
         struct device device;
@@ -46,70 +33,6 @@ struct host_device {
         bool told;                /* that AUTO got something less than hugetlb */
         struct host_spare *spare; /* NULL: none is configured */
 };
-
-/* ---- memfds ---- */
-
-static int memfd_new(const char *name, unsigned flags)
-{
-        int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL | flags);
-        if (fd < 0 && errno == EINVAL)
-                fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
-        return fd;
-}
-
-int host_memfd_new(enum page_kind pages)
-{
-        return memfd_new("streamerd-segment", pages == PAGES_HUGETLB ? MFD_HUGETLB | MFD_HUGE_2MB : 0);
-}
-
-/* `size` bytes of a memfd that nobody else has, sealed, with the only writable map it will ever have. -1 with
- * errno. */
-static int sealed_consume_fd(int memfd, uint64_t size, void **map)
-{
-        cleanup_close int fd = memfd;
-        if (fd < 0)
-                return -1;
-        if (ftruncate(fd, (off_t)size) < 0)
-                return -1;
-        void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (base == MAP_FAILED)
-                return -1;
-        if (fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
-                int e = errno;
-                munmap(base, size);
-                errno = e;
-                return -1;
-        }
-        *map = base;
-        return take_fd(&fd);
-}
-
-int host_table_new(const char *name, uint64_t size, int *fd, void **map, struct error *error)
-{
-        cleanup_close int memfd = sealed_consume_fd(memfd_new(name, 0), size, map);
-        if (memfd < 0)
-                return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", size);
-        /* Its pages now, so that a machine without memory says so here. */
-        if (fallocate(memfd, 0, 0, (off_t)size) < 0) {
-                int e = errno;
-                munmap(*map, size);
-                return error_errno(error, STREAMER_ENOMEM, e, "table of %" PRIu64 " bytes", size);
-        }
-        *fd = take_fd(&memfd);
-        return 0;
-}
-
-int host_table_share(int table_fd, uint64_t size, int *fd, void **map, struct error *error)
-{
-        cleanup_close int shared = fcntl(table_fd, F_DUPFD_CLOEXEC, 0);
-        if (shared < 0)
-                return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", size);
-        *map = mmap(NULL, size, PROT_READ, MAP_SHARED, shared, 0);
-        if (*map == MAP_FAILED)
-                return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", size);
-        *fd = take_fd(&shared);
-        return 0;
-}
 
 /* ---- pages ---- */
 
@@ -129,7 +52,7 @@ static bool thp_allowed(void)
 static int hugetlb_consume_fd(int memfd, struct segment *segment)
 {
         void *base;
-        int fd = sealed_consume_fd(memfd, segment->size, &base);
+        int fd = host_memfd_seal_consume_fd(memfd, segment->size, &base);
         if (fd < 0)
                 return -1;
         segment->fd = fd;
@@ -163,7 +86,7 @@ static int shmem_consume_fd(int memfd, uint64_t ready, bool thp, struct segment 
         if (r < 0)
                 return r;
         void *base;
-        cleanup_close int fd = sealed_consume_fd(take_fd(&own), size, &base);
+        cleanup_close int fd = host_memfd_seal_consume_fd(take_fd(&own), size, &base);
         if (fd < 0)
                 return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", size);
         if (thp && madvise(base, size, MADV_HUGEPAGE) < 0) {
@@ -264,9 +187,8 @@ static int host_adopt_consume_fd(struct device *device, int fd, uint64_t size, e
 {
         cleanup_close int own = fd;
         struct stat st;
-        int seals = fcntl(fd, F_GET_SEALS);
         *segment = (struct segment){.device = device, .size = size, .fd = -1, .pages = pages};
-        if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &st) < 0 || (uint64_t)st.st_size != size)
+        if (!host_memfd_sealed(fd) || fstat(fd, &st) < 0 || (uint64_t)st.st_size != size)
                 return error_set(error, STREAMER_ECORRUPT, "host: not a sealed segment of %" PRIu64 " bytes", size);
         void *base = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
         if (base == MAP_FAILED)

@@ -26,6 +26,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/machine.h"
+#include "daemon/device/host_memfd.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -55,11 +55,4 @@ int host_spare_take(struct host_spare *spare, uint64_t size, uint64_t *ready, en
 /* Memory is short: gives it back. False: there was none. */
 bool host_spare_drop(struct host_spare *spare);
 
-/* ---- host.c's, for both ---- */
-
-#define HOST_HUGE_PAGE (2 * MiB)
-
-/* An empty memfd that can be sealed; -1 with errno. */
-int host_memfd_new(enum page_kind pages);
-
 #endif
