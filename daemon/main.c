@@ -277,7 +277,7 @@ static void on_ending(uv_timer_t *timer)
         if (server_closed(&d->server))
                 server_release(&d->server);
         bool gone = server_closed(&d->server) && loads_empty(&d->loads) && resident_empty(&d->resident) &&
-                    remember_idle(&d->server.remember);
+                    host_cache_empty(d->resident.cache) && remember_idle(&d->server.remember);
         if (gone || since > END_NS)
                 uv_stop(&d->loop);
 }
@@ -299,7 +299,7 @@ static void on_signal(uv_signal_t *handle, int signum)
 static bool stop_threads(struct daemon *d)
 {
         uint64_t deadline = now_ns() + UINT64_C(1000000000);
-        bool all = loads_empty(&d->loads) && resident_empty(&d->resident);
+        bool all = loads_empty(&d->loads) && resident_empty(&d->resident) && host_cache_empty(d->resident.cache);
         /* The pool's may have slots of the ring, which goes with the reader. */
         bool stopped = work_pool_stop(d->pool, deadline);
         all = stopped && reader_deinit(&d->reader, deadline) && all;

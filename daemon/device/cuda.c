@@ -18,12 +18,17 @@
 
 /* ---- facts ---- */
 
+static bool in_service(struct device *device)
+{
+        return !cuda_is_lost(cuda_of(device));
+}
+
 static void describe_device(struct device *device, struct device_facts *facts)
 {
         struct cuda_device *d = cuda_of(device);
         cuda_describe(d->cuda->api, d->ordinal, facts);
         facts->handles = d->memory->kind;
-        facts->in_service = !cuda_is_lost(d);
+        facts->in_service = in_service(device);
 }
 
 void cuda_look(const struct cuda *cuda, const char *library, struct cuda_facts *facts)
@@ -67,6 +72,7 @@ static const struct device_ops cuda_ops = {
         .describe = describe_device,
         .ceiling = cuda_ceiling,
         .idle = cuda_context_idle,
+        .in_service = in_service,
         .host_alloc = cuda_host_alloc,
         .host_free = cuda_host_free,
         .free = cuda_device_free,

@@ -107,6 +107,8 @@ struct device_ops {
          * allocated after all, whatever ceiling() needed may go. */
         uint64_t (*ceiling)(struct device *device);
         void (*idle)(struct device *device);
+        /* From any thread, without waiting: false once what it has is lost. NULL: it never is. */
+        bool (*in_service)(struct device *device);
         /* Both or none (NULL), on the device's thread: host memory that the device copies from and to
          * at its best (pinned), zeroed. */
         int (*host_alloc)(struct device *device, uint64_t size, void **base, struct error *error);

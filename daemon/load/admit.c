@@ -18,9 +18,9 @@ static bool asks_together(const struct load *load)
 
 size_t target_segments(const struct load_target *target, const uint64_t **sizes)
 {
-        const struct generation *cached = target->cached;
-        *sizes = cached != NULL ? cached->copy->sizes : target->part->resolved.plan.segments;
-        return cached != NULL ? cached->copy->n : target->part->resolved.plan.n_segments;
+        const struct host_copy *kept = target->kept;
+        *sizes = kept != NULL ? kept->sizes : target->part->resolved.plan.segments;
+        return kept != NULL ? kept->n_segments : target->part->resolved.plan.n_segments;
 }
 
 uint64_t target_needs(const struct load_target *target)
@@ -155,7 +155,7 @@ void load_admit(struct load *load)
         load_log_stage(load, "planned");
         let_go_of_shared(load);
         for (size_t i = 0; i < load->n_parts; i++)
-                load->parts[i].planned = part_lives(&load->parts[i]);
+                load->parts[i].planned = part_lives(&load->parts[i]) && !load_is_cached(load);
         for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++) {
                 struct load_target *t = &load->targets[i];
                 const struct plan *plan = &t->part->resolved.plan;

@@ -4,15 +4,18 @@
  * known to be what it was; room is asked for as ever; then the segments are copied from pinned memory
  * on the device's thread, and the table of tensors gets the new generation's number.
  *
- *   opening > queued > allocating > reading (the copy) > ready
+ *   opening > queued > allocating > reading (the copies) > ready
  *
- * Ranks come back all or not at all: each from its part, or all from their files.
+ * Whichever GPUs it names, one copy serves all replicas of a load. All targets are copied, or all read from
+ * their files: ranks are of one load, and a replica that is read from a file costs storage once, however many
+ * there are. Replicas that wait for room have rounds of their own here, too (round.c).
  *
- * How it fails: as a load does. Where the device has no pieces of the size that the copy has, the load
- * goes on from its files.
+ * How it fails: as a load does, replicas each on its own. Where a device has no pieces of the size that the copy
+ * has, the load goes on from its files, and says so.
  */
 #include "daemon/load/load_steps.h"
 
+#include "daemon/base/log.h"
 #include "daemon/resident/host_cache.h"
 
 #include <string.h>
@@ -22,57 +25,61 @@
 
 bool load_is_cached(const struct load *load)
 {
-        return load->targets[0].cached != NULL;
+        for (size_t i = 0; i < load->n_targets; i++)
+                if (load->targets[i].kept != NULL)
+                        return true;
+        return false;
 }
 
-/* What the target was, in the cache; NULL where it is not, or must not pass for what is asked. */
-static struct generation *find(const struct load_target *target)
+static struct host_copy *find(const struct load_target *target)
 {
         const struct load *load = target->load;
-        struct generation *g = resident_cached(load->loads->resident, &target->part->identity, target->device);
-        return g == NULL || (load->sha256 && !g->verified) ? NULL : g;
+        return host_cache_find(load->loads->resident->cache, &target->part->identity, target->device, load->sha256);
 }
 
-static void use(struct load_target *target, struct generation *cached)
+static void use(struct load_target *target, struct host_copy *kept)
 {
-        target->cached = cached;
-        generation_pin(cached);
-        generation_used(cached);
-        target->generation->data_bytes = cached->data_bytes;
-        target->generation->n_tensors = cached->n_tensors;
+        target->kept = kept;
+        host_copy_use(kept);
+        target->generation->data_bytes = kept->data_bytes;
+        target->generation->n_tensors = kept->n_tensors;
 }
 
 bool load_find_cached(struct load *load)
 {
-        struct generation *cached[LOAD_DEVICES];
-        if (load->dry_run || (load->pattern == NULL && load->n_targets != 1))
+        struct host_copy *kept[LOAD_DEVICES];
+        if (load->dry_run)
                 return false;
         for (size_t i = 0; i < load->n_targets; i++) {
-                cached[i] = find(&load->targets[i]);
-                if (cached[i] == NULL || cached[i]->number != cached[0]->number)
+                kept[i] = target_lives(&load->targets[i]) ? find(&load->targets[i]) : NULL;
+                if (kept[i] == NULL && target_lives(&load->targets[i]))
                         return false;
         }
         for (size_t i = 0; i < load->n_targets; i++)
-                use(&load->targets[i], cached[i]);
+                if (kept[i] != NULL)
+                        use(&load->targets[i], kept[i]);
         return true;
 }
 
 void load_forget_cached(struct load *load)
 {
         for (size_t i = 0; i < load->n_targets; i++) {
-                struct generation *cached = load->targets[i].cached;
-                load->targets[i].cached = NULL;
-                if (cached != NULL)
-                        generation_unpin(cached);
+                struct host_copy *kept = load->targets[i].kept;
+                load->targets[i].kept = NULL;
+                if (kept != NULL)
+                        host_copy_unuse(kept);
         }
 }
 
-static int put_segment(struct segment *segment, const unsigned char *from, struct error *error)
+/* Of a load that was given up meanwhile the rest is left out: nobody sees it. */
+static int put_segment(struct load_target *target, struct segment *segment, const unsigned char *from)
 {
         int r = 0;
         for (uint64_t at = 0; r == 0 && at < segment->size;) {
                 uint64_t n = segment->size - at < CHUNK ? segment->size - at : CHUNK;
-                r = segment->device->ops->put(segment, at, from + at, n, error);
+                if (__atomic_load_n(&target->load->given_up, __ATOMIC_RELAXED))
+                        return error_set(&target->step_error, STREAMER_ECANCELED, "cancelled");
+                r = segment->device->ops->put(segment, at, from + at, n, &target->step_error);
                 at += n;
         }
         return r;
@@ -96,29 +103,43 @@ static void copy_run(struct work *work)
 {
         struct load_target *target = container_of(work, struct load_target, step);
         struct generation *g = target->generation;
-        const struct generation *cached = target->cached;
-        int r = copy_table(target, &cached->manifest);
+        const struct host_copy *kept = target->kept;
+        int r = copy_table(target, &kept->manifest);
         for (unsigned i = 0; r == 0 && i < g->n_segments; i++)
-                r = put_segment(&g->segments[i], cached->copy->bases[i], &target->step_error);
+                r = put_segment(target, &g->segments[i], kept->bases[i]);
+}
+
+static void hand_over(struct load_target *target)
+{
+        struct generation *g = target->generation;
+        g->manifest = target->manifest;
+        target->manifest.fd = -1;
+        g->verified = target->kept->verified;
+        memcpy(g->digest, target->kept->digest, DIGEST_SIZE);
+}
+
+/* All that live are copied. */
+static void copied(struct load *load)
+{
+        if (load_has_late(load))
+                load_serve_round(load);
+        else
+                load_end(load, LOAD_READY, NULL);
 }
 
 static void copy_done(struct work *work)
 {
         struct load_target *target = container_of(work, struct load_target, step);
         struct load *load = target->load;
-        struct generation *g = target->generation;
         if (!load_step_home(load))
                 return;
-        if (target->step_error.code != 0) {
+        load->allocating--;
+        if (target->step_error.code != 0)
                 target_failed(target, &target->step_error);
-                return;
-        }
-        g->manifest = target->manifest;
-        target->manifest.fd = -1;
-        g->verified = target->cached->verified;
-        memcpy(g->digest, target->cached->digest, DIGEST_SIZE);
-        if (--load->allocating == 0)
-                load_end(load, LOAD_READY, NULL);
+        else
+                hand_over(target);
+        if (load->allocating == 0 && load->state == LOAD_READING)
+                copied(load);
 }
 
 void load_copy_back(struct load *load)
@@ -127,6 +148,9 @@ void load_copy_back(struct load *load)
         load_log_stage(load, "allocated");
         for (size_t i = 0; i < load->n_targets; i++) {
                 struct load_target *target = &load->targets[i];
+                if (!target_lives(target))
+                        continue;
+                log_info("%s: comes to %s from the host cache, nothing is read", load->name, target->device->name);
                 load->pending++;
                 load->allocating++;
                 work_submit(target->device->thread, WORK_LANE_CPU, &target->step, copy_run, copy_done);

@@ -113,7 +113,7 @@ struct load_target {
         struct load_part *part;
         struct device *device;
         struct generation *generation; /* pinned; NULL for a dry run, and once its memory was given up */
-        struct generation *cached;     /* in host memory: it is copied back; pinned; NULL: it is read */
+        struct host_copy *kept;        /* in the host cache, used: it is copied back; NULL: it is read */
         bool shared;                   /* the generation is another load's: resident already */
         bool failed;                   /* on its own, before the load ended */
         bool granted, late;            /* its room is charged; it sits this round out (round.c) */

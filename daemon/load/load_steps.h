@@ -78,11 +78,11 @@ void load_withdraw(struct load *load);
 
 /* ---- bring_back.c ---- */
 
-/* The host cache has it, or all its ranks: then it needs no plan. */
+/* The host cache has what all targets want: then it needs no plan. */
 bool load_find_cached(struct load *load);
 bool load_is_cached(const struct load *load);
 void load_forget_cached(struct load *load);
-/* It is allocated: on to READING, and to the end. */
+/* It is allocated: on to READING, and to the end of the round. */
 void load_copy_back(struct load *load);
 
 /* ---- retry.c ---- */

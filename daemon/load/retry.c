@@ -106,6 +106,8 @@ static void all_released(struct load *load)
                 if (target_lives(&load->targets[i]))
                         generation_uncharge(load->targets[i].generation);
         if (load_is_cached(load)) { /* the copy has the pieces it has */
+                log_info("%s: does not come from the host cache: the memory is not there in pieces of that size",
+                         load->name);
                 load_forget_cached(load);
                 load_plan(load);
                 return;

@@ -5,7 +5,8 @@
  *
  *   queued (all ask) > a round: allocating > reading > checking > its targets serve
  *      ^                                                              |
- *      +---- again, with who was late: planned anew, from the same open files, once one has room
+ *      +---- again, with who was late: planned anew, from the same open files, once one has room; or
+ *            copied from the host cache, as the others were
  *
  * So a load that is blocked holds nothing: room that it was granted is being used, and what serves is
  * not held by it. Two loads that wait for each other's devices cannot wait for ever.
@@ -142,7 +143,8 @@ void load_settle_round(struct load *load)
 void load_round_over(struct load *load)
 {
         load->state = LOAD_QUEUED;
-        load->over = load->stale = true;
+        load->over = true;
+        load->stale = !load_is_cached(load);
         for (size_t i = 0; i < load->n_parts; i++)
                 load->parts[i].planned = false;
         load_settle_round(load);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * How it fails: where host memory cannot be had, the device cannot be read or a byte differs, the
- * model goes as if there were no cache, and the log says why.
+ * model goes as if there were no cache, what was reserved for it is given back, and the log says why.
  */
 #include "daemon/resident/host_cache.h"
 
@@ -12,6 +12,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* Somebody waits for the GPU's memory all the while. */
+#define WAIT_NS (UINT64_C(10) * 1000000000)
+
 uint64_t host_cache_budget(uint64_t wanted, uint64_t cgroup, uint64_t memory)
 {
         uint64_t most = (cgroup < memory ? cgroup : memory) / 2;
@@ -21,156 +24,446 @@ uint64_t host_cache_budget(uint64_t wanted, uint64_t cgroup, uint64_t memory)
 void host_cache_init(struct host_cache *cache, struct resident *resident, uint64_t budget)
 {
         *cache = (struct host_cache){.resident = resident, .budget = budget};
+        list_init(&cache->copies);
         resident->cache = cache;
+}
+
+bool host_cache_empty(const struct host_cache *cache)
+{
+        return cache == NULL || list_empty(&cache->copies);
+}
+
+/* ---- who holds a copy ---- */
+
+static struct generation *holder_of(const struct host_copy *copy)
+{
+        list_each (pos, &copy->cache->resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->copy == copy)
+                        return g;
+        }
+        return NULL;
+}
+
+static void hold(struct generation *g, struct host_copy *copy)
+{
+        uint64_t last_used = generation_last_used(g);
+        g->copy = copy;
+        copy->holders++;
+        if (last_used > copy->last_used_ns)
+                copy->last_used_ns = last_used;
+        g->state = GENERATION_CACHED;
+}
+
+/* Their ranks are of no use without them. */
+static void drop_holders(const struct host_copy *copy)
+{
+        struct generation *g;
+        while ((g = holder_of(copy)) != NULL)
+                generation_drop_ranks(g, GENERATION_CACHED);
+}
+
+/* ---- leaving ---- */
+
+static void start_waiting(struct host_cache *cache);
+
+/* On the device's thread. */
+static void free_memory(struct host_copy *copy)
+{
+        for (unsigned i = 0; i < copy->n_bases; i++)
+                copy->device->ops->host_free(copy->device, copy->bases[i], copy->sizes[i]);
+        copy->n_bases = 0;
+        table_drop(&copy->manifest);
+}
+
+static void copy_gone(struct host_copy *copy)
+{
+        list_remove(&copy->link);
+        free(copy);
+}
+
+static void leave_run(struct work *work)
+{
+        free_memory(container_of(work, struct host_copy, work));
+}
+
+static void leave_done(struct work *work)
+{
+        struct host_copy *copy = container_of(work, struct host_copy, work);
+        struct host_cache *cache = copy->cache;
+        cache->used -= copy->bytes;
+        copy_gone(copy);
+        start_waiting(cache);
+}
+
+/* One that waits is seen to when the next is freed, or by the tick: its generation may be in the middle of a change. */
+static void settle(struct host_copy *copy)
+{
+        if (copy->holders > 0 || copy->users > 0)
+                return;
+        __atomic_store_n(&copy->unwanted, true, __ATOMIC_RELAXED);
+        if (copy->state != HOST_COPY_WHOLE)
+                return;
+        copy->state = HOST_COPY_LEAVES;
+        work_submit(copy->device->thread, WORK_LANE_CPU, &copy->work, leave_run, leave_done);
+}
+
+void host_copy_let_go(struct generation *generation)
+{
+        struct host_copy *copy = generation->copy;
+        generation->copy = NULL;
+        copy->holders--;
+        settle(copy);
+}
+
+void host_copy_use(struct host_copy *copy)
+{
+        copy->users++;
+        copy->last_used_ns = now_ns();
+}
+
+void host_copy_unuse(struct host_copy *copy)
+{
+        copy->users--;
+        settle(copy);
 }
 
 /* ---- room ---- */
 
 /* What is not on its way out already. */
-static uint64_t kept_bytes(const struct host_cache *cache)
+static uint64_t spoken_for(const struct host_cache *cache)
 {
         uint64_t sum = 0;
-        list_each (pos, &cache->resident->generations) {
-                const struct generation *g = container_of(pos, struct generation, link);
-                if (g->copy != NULL && g->state == GENERATION_CACHED)
-                        sum += g->copy->bytes;
+        list_each (pos, &cache->copies) {
+                const struct host_copy *copy = container_of(pos, struct host_copy, link);
+                if (copy->state != HOST_COPY_LEAVES)
+                        sum += copy->bytes;
         }
         return sum;
 }
 
-/* Of those that are not pinned, and that nobody copies from or to, nor from or to another of their ranks. */
-static struct generation *least_recently_used(const struct host_cache *cache)
+/* Somebody copies from or to it, or another of its ranks. */
+static bool is_busy(struct generation *holder)
 {
-        struct generation *oldest = NULL;
-        list_each (pos, &cache->resident->generations) {
+        struct generation *ranks[GROUP_MAX];
+        size_t n = group_ranks(holder, GENERATION_CACHED, ranks);
+        for (size_t i = 0; i < n; i++)
+                if (ranks[i]->copy->state != HOST_COPY_WHOLE || ranks[i]->copy->users > 0)
+                        return true;
+        return false;
+}
+
+static bool may_leave(const struct host_copy *copy)
+{
+        list_each (pos, &copy->cache->resident->generations) {
                 struct generation *g = container_of(pos, struct generation, link);
-                if (g->state != GENERATION_CACHED || generation_holders(g) > 0 || generation_pinned(g))
-                        continue;
-                if (oldest == NULL || generation_last_used(g) < generation_last_used(oldest))
-                        oldest = g;
+                if (g->copy == copy && (generation_pinned(g) || is_busy(g)))
+                        return false;
         }
-        return oldest;
+        return copy->holders > 0;
+}
+
+static bool serves_too(const struct host_copy *copy)
+{
+        list_each (pos, &copy->cache->resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (g->state == GENERATION_READY && g->has_identity &&
+                    memcmp(&g->identity, &copy->identity, sizeof(g->identity)) == 0)
+                        return true;
+        }
+        return false;
+}
+
+static bool leaves_before(const struct host_copy *a, const struct host_copy *b)
+{
+        bool a_serves = serves_too(a), b_serves = serves_too(b);
+        return a_serves != b_serves ? a_serves : a->last_used_ns < b->last_used_ns;
+}
+
+static const struct host_copy *first_to_leave(const struct host_cache *cache)
+{
+        const struct host_copy *first = NULL;
+        list_each (pos, &cache->copies) {
+                const struct host_copy *copy = container_of(pos, struct host_copy, link);
+                if (may_leave(copy) && (first == NULL || leaves_before(copy, first)))
+                        first = copy;
+        }
+        return first;
 }
 
 static bool make_room(struct host_cache *cache, uint64_t bytes)
 {
-        while (kept_bytes(cache) + bytes > cache->budget) {
-                struct generation *g = least_recently_used(cache);
-                if (g == NULL)
+        while (spoken_for(cache) + bytes > cache->budget) {
+                const struct host_copy *copy = first_to_leave(cache);
+                if (copy == NULL)
                         return false;
+                const struct generation *g = holder_of(copy);
                 log_info("%s: leaves the host cache (generation %" PRIu64 ", %" PRIu64 " bytes)", generation_name(g),
-                         g->number, g->copy->bytes);
-                generation_drop_ranks(g, GENERATION_CACHED); /* they are of use together alone */
+                         g->number, copy->bytes);
+                drop_holders(copy);
         }
         return true;
 }
 
-/* ---- copying out, on the device's thread ---- */
+/* ---- a generation gives its device's memory back, and stays cached ---- */
 
-static int allocate(struct host_copy *copy)
+static void vacate_run(struct work *work)
 {
-        struct generation *g = copy->generation;
-        for (unsigned i = 0; i < g->n_segments; i++) {
-                void *base;
-                int r = g->device->ops->host_alloc(g->device, copy->sizes[i], &base, &copy->error);
-                if (r < 0)
-                        return r;
-                copy->bases[copy->n++] = base;
-        }
-        return 0;
-}
-
-static void copy_all(struct host_copy *copy)
-{
-        struct compare compare;
-        if (allocate(copy) < 0)
-                return;
-        int r = compare_init(&compare, copy->generation, NULL, copy->bases, &copy->error);
-        for (uint64_t i = 0; r == 0 && i < compare.manifest.header->n_records; i++)
-                r = compare_tensor(&compare, &copy->error);
-        compare_deinit(&compare);
-}
-
-/* Whatever came of it, the device gets its memory back. */
-static void take_run(struct work *work)
-{
-        struct host_copy *copy = container_of(work, struct host_copy, work);
-        struct generation *g = copy->generation;
-        copy_all(copy);
+        struct generation *g = container_of(work, struct generation, work);
         for (unsigned i = 0; i < g->n_segments; i++)
                 g->device->ops->release(&g->segments[i]);
-        g->n_segments = 0;
 }
 
-static void take_done(struct work *work)
+static void vacate_done(struct work *work)
 {
-        struct host_copy *copy = container_of(work, struct host_copy, work);
-        struct generation *g = copy->generation;
+        struct generation *g = container_of(work, struct generation, work);
+        g->n_segments = 0;
         generation_uncharge(g);
-        if (copy->error.code != 0) {
-                log_warn("%s: not kept in the host cache: %s", generation_name(g), copy->error.text);
-                if (g->state == GENERATION_CACHED)
-                        generation_drop_ranks(g, GENERATION_CACHED);
-        }
         generation_unpin(g);
 }
 
-/* ---- the door ---- */
-
-static bool can_be_kept(const struct host_cache *cache, const struct generation *g)
+static void vacate(struct generation *g)
 {
-        return cache != NULL && cache->budget > 0 && g->device->ops->host_alloc != NULL && !g->probe &&
-               g->n_segments > 0;
+        generation_pin(g);
+        work_submit(g->device->thread, WORK_LANE_CPU, &g->work, vacate_run, vacate_done);
 }
 
-static void take(struct host_cache *cache, struct generation *g, struct host_copy *copy)
+/* ---- filling, on the device's thread ---- */
+
+static int allocate(struct host_copy *copy)
 {
-        copy->generation = g;
+        const struct table *table = &copy->from->manifest;
+        copy->manifest.size = table->size;
+        int r = host_table_share(table->fd, table->size, &copy->manifest.fd, &copy->manifest.map, &copy->error);
+        for (unsigned i = 0; r == 0 && i < copy->n_segments; i++) {
+                void *base;
+                r = copy->device->ops->host_alloc(copy->device, copy->sizes[i], &base, &copy->error);
+                if (r == 0)
+                        copy->bases[copy->n_bases++] = base;
+        }
+        return r;
+}
+
+static int copy_out(struct host_copy *copy)
+{
+        struct compare compare;
+        int r = compare_init(&compare, copy->from, NULL, copy->bases, &copy->error);
+        for (uint64_t i = 0; r == 0 && i < compare.manifest.header->n_records; i++) {
+                r = compare_tensor(&compare, &copy->error);
+                if (r == 0 && __atomic_load_n(&copy->unwanted, __ATOMIC_RELAXED))
+                        r = error_set(&copy->error, STREAMER_ECANCELED, "not wanted any more");
+        }
+        compare_deinit(&compare);
+        return r;
+}
+
+static void fill_run(struct work *work)
+{
+        struct host_copy *copy = container_of(work, struct host_copy, work);
+        if (allocate(copy) < 0 || copy_out(copy) < 0)
+                free_memory(copy);
+}
+
+/* Before or after it was filled: nothing is allocated. The device gets its memory back with the generation. */
+static void not_kept(struct host_copy *copy)
+{
+        struct generation *from = copy->from;
+        if (copy->holders > 0)
+                log_warn("%s: not kept in the host cache: %s", generation_name(from), copy->error.text);
+        drop_holders(copy);
+        copy_gone(copy);
+        generation_unpin(from);
+}
+
+static void fill_done(struct work *work)
+{
+        struct host_copy *copy = container_of(work, struct host_copy, work);
+        struct host_cache *cache = copy->cache;
+        struct generation *from = copy->from;
+        if (copy->error.code != 0) {
+                cache->used -= copy->bytes;
+                not_kept(copy);
+        } else {
+                copy->from = NULL;
+                copy->state = HOST_COPY_WHOLE;
+                if (from->copy == copy)
+                        vacate(from);
+                settle(copy);
+                generation_unpin(from);
+        }
+        start_waiting(cache);
+}
+
+/* In their order; nobody waits for one that is not wanted any more. */
+static void start_waiting(struct host_cache *cache)
+{
+        list_each_safe (pos, &cache->copies) {
+                struct host_copy *copy = container_of(pos, struct host_copy, link);
+                if (copy->state != HOST_COPY_WAITS)
+                        continue;
+                if (copy->holders == 0) {
+                        not_kept(copy);
+                        continue;
+                }
+                if (cache->used + copy->bytes > cache->budget)
+                        return;
+                cache->used += copy->bytes;
+                copy->state = HOST_COPY_FILLS;
+                work_submit(copy->device->thread, WORK_LANE_CPU, &copy->work, fill_run, fill_done);
+        }
+}
+
+/* ---- the doors ---- */
+
+static bool can_be_kept(const struct generation *g)
+{
+        return g->device->ops->host_alloc != NULL && !g->probe && g->has_identity && g->n_segments > 0;
+}
+
+static bool is_copy_of(const struct host_copy *copy, const struct generation *g)
+{
+        return copy->state != HOST_COPY_LEAVES && copy->error.code == 0 && (copy->verified || !g->verified) &&
+               memcmp(&copy->identity, &g->identity, sizeof(g->identity)) == 0 &&
+               memcmp(copy->digest, g->digest, DIGEST_SIZE) == 0;
+}
+
+static struct host_copy *copy_of(const struct host_cache *cache, const struct generation *g)
+{
+        list_each (pos, &cache->copies) {
+                struct host_copy *copy = container_of(pos, struct host_copy, link);
+                if (copy->holders > 0 && is_copy_of(copy, g))
+                        return copy;
+        }
+        return NULL;
+}
+
+/* It waits; nobody holds it yet. */
+static struct host_copy *copy_new(struct host_cache *cache, struct generation *g)
+{
+        struct host_copy *copy = calloc(1, sizeof(*copy));
+        if (copy == NULL)
+                return NULL;
+        copy->cache = cache;
+        copy->device = g->device;
+        copy->from = g;
+        copy->since_ns = now_ns();
+        copy->identity = g->identity;
+        copy->verified = g->verified;
+        copy->data_bytes = g->data_bytes;
+        copy->n_tensors = g->n_tensors;
+        copy->manifest.fd = -1;
+        memcpy(copy->digest, g->digest, DIGEST_SIZE);
+        copy->n_segments = g->n_segments;
         for (unsigned i = 0; i < g->n_segments; i++)
                 copy->sizes[i] = g->segments[i].size;
         copy->bytes = g->charged;
-        cache->used += copy->bytes;
-        g->copy = copy;
-        g->state = GENERATION_CACHED;
-        generation_pin(g);
+        list_init(&copy->link);
+        return copy;
+}
+
+/* What one eviction takes: `copies` there are already, or are made for it. */
+struct taking {
+        struct generation *ranks[GROUP_MAX];
+        struct host_copy *copies[GROUP_MAX];
+        bool made[GROUP_MAX];
+        size_t n;
+};
+
+/* A copy that is there counts as used until it is held, so that it is not what makes room. */
+static bool prepare(struct taking *taking, struct host_cache *cache)
+{
+        uint64_t bytes = 0;
+        bool all = true;
+        for (size_t i = 0; i < taking->n && all; i++) {
+                struct generation *g = taking->ranks[i];
+                all = can_be_kept(g);
+                taking->copies[i] = all ? copy_of(cache, g) : NULL;
+                if (taking->copies[i] != NULL)
+                        taking->copies[i]->users++;
+                else if (all)
+                        bytes += g->charged;
+        }
+        if (!all || bytes > cache->budget || !make_room(cache, bytes))
+                return false;
+        for (size_t i = 0; i < taking->n && all; i++) {
+                taking->made[i] = taking->copies[i] == NULL;
+                if (taking->made[i])
+                        all = (taking->copies[i] = copy_new(cache, taking->ranks[i])) != NULL;
+        }
+        return all;
+}
+
+static void give_up(const struct taking *taking)
+{
+        for (size_t i = 0; i < taking->n; i++)
+                if (taking->made[i])
+                        free(taking->copies[i]);
+                else if (taking->copies[i] != NULL)
+                        host_copy_unuse(taking->copies[i]);
+}
+
+static void take(struct host_cache *cache, struct generation *g, struct host_copy *copy, bool made)
+{
+        hold(g, copy);
+        if (made) {
+                generation_pin(g);
+                list_append(&cache->copies, &copy->link);
+        } else {
+                host_copy_unuse(copy);
+                vacate(g);
+        }
         generation_changed(g);
-        work_submit(g->device->thread, WORK_LANE_CPU, &copy->work, take_run, take_done);
 }
 
 bool host_cache_take(struct host_cache *cache, struct generation *generation)
 {
-        struct generation *ranks[GROUP_MAX];
-        struct host_copy *copies[GROUP_MAX];
-        size_t n = group_ranks(generation, GENERATION_READY, ranks), n_copies = 0;
-        uint64_t bytes = 0;
-        bool all = true;
-        for (size_t i = 0; i < n; i++) {
-                all = all && can_be_kept(cache, ranks[i]);
-                bytes += ranks[i]->charged;
-        }
-        if (!all || bytes > cache->budget || !make_room(cache, bytes))
+        struct taking taking = {.n = 0};
+        if (cache == NULL || cache->budget == 0)
                 return false;
-        while (n_copies < n && (copies[n_copies] = calloc(1, sizeof(struct host_copy))) != NULL)
-                n_copies++;
-        for (size_t i = 0; i < n_copies; i++)
-                if (n_copies == n)
-                        take(cache, ranks[i], copies[i]);
-                else
-                        free(copies[i]);
-        return n_copies == n;
+        taking.n = group_ranks(generation, GENERATION_READY, taking.ranks);
+        if (!prepare(&taking, cache)) {
+                give_up(&taking);
+                return false;
+        }
+        for (size_t i = 0; i < taking.n; i++)
+                take(cache, taking.ranks[i], taking.copies[i], taking.made[i]);
+        start_waiting(cache);
+        return true;
 }
 
-void host_copy_release(struct host_copy *copy)
+void host_cache_tick(struct host_cache *cache, uint64_t now)
 {
-        struct device *device = copy->generation->device;
-        for (unsigned i = 0; i < copy->n; i++)
-                device->ops->host_free(device, copy->bases[i], copy->sizes[i]);
-        copy->n = 0;
+        if (cache == NULL)
+                return;
+        list_each_safe (pos, &cache->copies) {
+                struct host_copy *copy = container_of(pos, struct host_copy, link);
+                if (copy->state != HOST_COPY_WAITS || now - copy->since_ns < WAIT_NS)
+                        continue;
+                error_set(&copy->error, STREAMER_ETIMEOUT, "what is to be freed for it has not been in %u s",
+                          (unsigned)(WAIT_NS / 1000000000));
+                not_kept(copy);
+        }
+        start_waiting(cache);
 }
 
-void host_copy_released(struct generation *g)
+/* What a context has pinned goes with it: a GPU that is lost takes no other's loads along. */
+static bool can_be_copied_from(const struct host_copy *copy)
 {
-        g->resident->cache->used -= g->copy->bytes;
-        free(g->copy);
-        g->copy = NULL;
+        const struct device_ops *ops = copy->device->ops;
+        return copy->state == HOST_COPY_WHOLE && (ops->in_service == NULL || ops->in_service(copy->device));
+}
+
+struct host_copy *host_cache_find(const struct host_cache *cache, const struct source_identity *identity,
+                                  const struct device *device, bool verified)
+{
+        if (cache == NULL || device->ops->host_alloc == NULL)
+                return NULL;
+        list_each (pos, &cache->copies) {
+                struct host_copy *copy = container_of(pos, struct host_copy, link);
+                if (can_be_copied_from(copy) && (copy->verified || !verified) &&
+                    memcmp(&copy->identity, identity, sizeof(*identity)) == 0 &&
+                    memcmp(&copy->device->layout, &device->layout, sizeof(device->layout)) == 0)
+                        return copy;
+        }
+        return NULL;
 }

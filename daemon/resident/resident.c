@@ -171,8 +171,6 @@ static void release_run(struct work *work)
         struct generation *g = container_of(work, struct generation, work);
         for (unsigned i = 0; i < g->n_segments; i++)
                 g->device->ops->release(&g->segments[i]);
-        if (g->copy != NULL)
-                host_copy_release(g->copy);
         table_drop(&g->manifest);
         table_drop(&g->arrival);
 }
@@ -185,8 +183,6 @@ static void release_done(struct work *work)
         if (g->quarantined)
                 g->device->quarantined -= g->charged;
         g->quarantined = false;
-        if (g->copy != NULL)
-                host_copy_released(g);
         generation_uncharge(g);
         log_event(LOG_LEVEL_INFO, LOG_MODEL_GONE,
                   LOG_FIELDS(LOG_TEXT("model", generation_name(g)), LOG_NUMBER("generation", g->number),
@@ -197,7 +193,7 @@ static void release_done(struct work *work)
 
 static bool holds_memory(const struct generation *g)
 {
-        return g->copy != NULL || g->n_segments > 0 || g->charged > 0 || g->manifest.fd >= 0 || g->arrival.fd >= 0;
+        return g->n_segments > 0 || g->charged > 0 || g->manifest.fd >= 0 || g->arrival.fd >= 0;
 }
 
 bool generation_coming_back(const struct generation *generation, uint64_t now)
@@ -278,6 +274,8 @@ void generation_drop_name(struct generation *generation, const char *name)
                 generation->lost_name = false;
                 return;
         }
+        if (generation->state == GENERATION_CACHED)
+                host_copy_let_go(generation);
         if (generation->state == GENERATION_READY || generation->state == GENERATION_CACHED) {
                 generation->state = GENERATION_DRAINING;
                 generation->dropped_ns = now_ns();

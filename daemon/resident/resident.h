@@ -107,7 +107,7 @@ struct generation {
         uint64_t drain_timeout_ns; /* whom it replaces is unloaded by force after so long; 0: never */
         uint64_t drained_by_ns;    /* draining: it is unloaded by force then; 0: never */
         uint64_t last_used_ns;     /* load, attach, detach */
-        struct host_copy *copy;    /* cached; NULL: none */
+        struct host_copy *copy;    /* cached: what it holds of it; else NULL */
         bool quarantined;          /* taken from clients who still map it */
         uint64_t dropped_ns;       /* draining or failed since */
         struct work work;          /* the release */
@@ -157,10 +157,6 @@ struct generation *resident_same(struct resident *resident, const struct source_
 uint64_t resident_shared_number(struct resident *resident, const struct source_identity *identity, const char *name);
 /* Something of this number, in whatever state, is on the device. */
 bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device);
-
-/* In the host cache, of this device, from exactly these files, and not being copied. */
-struct generation *resident_cached(struct resident *resident, const struct source_identity *identity,
-                                   const struct device *device);
 
 bool generation_has_name(const struct generation *generation, const char *name);
 const struct model_name *generation_find_name(const struct generation *generation, const char *name); /* or NULL */

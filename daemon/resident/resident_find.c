@@ -142,18 +142,6 @@ bool resident_holds(const struct resident *resident, uint64_t number, const stru
         return false;
 }
 
-struct generation *resident_cached(struct resident *resident, const struct source_identity *identity,
-                                   const struct device *device)
-{
-        list_each (pos, &resident->generations) {
-                struct generation *g = container_of(pos, struct generation, link);
-                if (g->state == GENERATION_CACHED && g->pins == 0 && g->device == device && g->has_identity &&
-                    memcmp(&g->identity, identity, sizeof(*identity)) == 0)
-                        return g;
-        }
-        return NULL;
-}
-
 /* ---- who holds it ---- */
 
 bool generation_is_rank_of(const struct generation *g, const struct generation *other)

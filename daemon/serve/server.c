@@ -3,6 +3,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/prompt.h"
+#include "daemon/resident/host_cache.h"
 #include "daemon/serve/access.h"
 #include "daemon/serve/report.h"
 #include "daemon/serve/session.h"
@@ -200,6 +201,7 @@ static void on_second(uv_timer_t *timer)
         reader_watch(server->reader);
         work_pool_watch(server->pool, now_ns(), server->reader->opts.stall_ns);
         room_tick(server->resident->room);
+        host_cache_tick(server->resident->cache, now_ns());
         loads_fill_spare(server->loads);
         sessions_tick(server, now_ns());
         log_tick();

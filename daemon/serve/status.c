@@ -37,12 +37,25 @@ void status_ring(struct writer *w, struct reader *reader)
         writer_kstr(w, "numa", numa_text(&reader->opts.numa, numa, sizeof(numa)));
 }
 
+/* Ranks, and replicas, are one. */
+static bool is_first_cached(const struct resident *resident, const struct generation *of)
+{
+        list_each (pos, &resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (g->state == GENERATION_CACHED && g->number == of->number)
+                        return g == of;
+        }
+        return false;
+}
+
 static void write_host_cache(struct writer *w, const struct resident *resident)
 {
         const struct host_cache *cache = resident->cache;
         uint64_t models = 0;
-        list_each (pos, &resident->generations)
-                models += container_of(pos, struct generation, link)->state == GENERATION_CACHED;
+        list_each (pos, &resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                models += g->state == GENERATION_CACHED && is_first_cached(resident, g);
+        }
         writer_key(w, "host_cache");
         writer_map(w, 3);
         writer_ku64(w, "budget", cache != NULL ? cache->budget : 0);

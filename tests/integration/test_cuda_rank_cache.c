@@ -6,6 +6,7 @@
 #include "tests/lib/gpus.h"
 #include "tests/lib/storage.h"
 #include "tests/lib/suite.h"
+#include "tests/lib/tier.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -124,24 +125,6 @@ static void is(const char *name, const char *what)
         ck_assert_str_eq(client_state(client, name), what);
 }
 
-static uint64_t cache_used(void)
-{
-        json_t *status = client_call(client, "status", NULL);
-        uint64_t used = (uint64_t)json_integer_value(json_object_get(json_object_get(status, "host_cache"), "used"));
-        json_decref(status);
-        return used;
-}
-
-static bool cache_holds(void *bytes)
-{
-        return cache_used() == *(uint64_t *)bytes;
-}
-
-static void await_cache(uint64_t bytes)
-{
-        ck_assert_msg(eventually(cache_holds, &bytes, 10000), "the cache holds %llu", (unsigned long long)cache_used());
-}
-
 /* "a" was evicted by "c". */
 static void evict_first(void)
 {
@@ -156,7 +139,7 @@ START_TEST(ranks_that_are_evicted_come_back_from_the_host_byte_for_byte)
 {
         evict_first();
         is("a", "cached");
-        await_cache(2 * RANK);
+        tier_await(client, 2 * RANK);
         for (unsigned i = 0; i < 2; i++)
                 file_uncache(path_of("a", i));
         uint64_t read = process_read_bytes(stage.pid);
@@ -165,7 +148,24 @@ START_TEST(ranks_that_are_evicted_come_back_from_the_host_byte_for_byte)
         serves("a");
         is("b", ""); /* while "a" was copied back there was no room for it */
         serves("c");
-        await_cache(0);
+        tier_await(client, 0);
+}
+END_TEST
+
+START_TEST(ranks_come_back_to_other_gpus_than_they_were_on)
+{
+        static const char *const swapped[] = {"cuda:1", "cuda:0"};
+        evict_first();
+        tier_await(client, 2 * RANK);
+        client_unload(client, "c");
+        for (unsigned i = 0; i < 2; i++)
+                file_uncache(path_of("a", i));
+        uint64_t read = process_read_bytes(stage.pid);
+        client_ok(client, load_on("a", swapped, 2, "rank"), "a");
+        ck_assert_uint_eq(process_read_bytes(stage.pid), read);
+        serves_on("a", "cuda:1", 0);
+        serves_on("a", "cuda:0", 1);
+        tier_await(client, 0);
 }
 END_TEST
 
@@ -176,7 +176,7 @@ START_TEST(a_rank_takes_the_others_with_it_into_the_cache)
         write_ranks("s");
         client_ok(client, load_on("s", both, 1, NULL), "s");
         is("a", "cached");
-        await_cache(2 * RANK);
+        tier_await(client, 2 * RANK);
         serves_on("s", "cuda:0", 0);
         serves("b");
 }
@@ -188,16 +188,16 @@ START_TEST(ranks_leave_the_cache_together)
         write_and_load("d");
         is("a", "");
         is("b", "cached");
-        await_cache(2 * RANK);
+        tier_await(client, 2 * RANK);
         client_unload(client, "b");
-        await_cache(0);
+        tier_await(client, 0);
 }
 END_TEST
 
 START_TEST(one_rank_whose_file_has_changed_is_none_that_is_cached)
 {
         evict_first();
-        await_cache(2 * RANK);
+        tier_await(client, 2 * RANK);
         struct model *other = rank_of("x", 1);
         model_write(other, path_of("a", 1));
         client_ok(client, load_ranks("a"), "a");
@@ -217,14 +217,14 @@ START_TEST(ranks_that_do_not_fit_together_are_not_kept)
 {
         evict_first();
         is("a", "");
-        await_cache(0);
+        tier_await(client, 0);
 }
 END_TEST
 
 START_TEST(a_byte_of_a_rank_that_differs_keeps_none)
 {
         evict_first();
-        await_cache(0);
+        tier_await(client, 0);
         is("a", "");
         ck_assert(log_will_say(stage.log, "resident bytes differ from those that were loaded"));
 }
@@ -237,7 +237,7 @@ START_TEST(host_memory_that_one_rank_cannot_have_keeps_none)
         write_and_load("b");
         fake_arm(state, "cudaHostRegister", (uint32_t)_i, 2);
         write_and_load("c");
-        await_cache(0);
+        tier_await(client, 0);
         is("a", "");
         serves("c");
 }
@@ -246,11 +246,11 @@ END_TEST
 START_TEST(a_copy_back_that_fails_for_one_rank_fails_all_and_leaves_the_cached_ones)
 {
         evict_first();
-        await_cache(2 * RANK);
+        tier_await(client, 2 * RANK);
         client_unload(client, "c");
         fake_arm(state, "cudaMemcpy", (uint32_t)_i, 719);
         ck_assert_int_eq(load_ranks("a"), STREAMER_EFAILED);
-        ck_assert_uint_eq(cache_used(), 2 * RANK);
+        ck_assert_uint_eq(tier_used(client), 2 * RANK);
         client_ok(client, load_ranks("a"), "a");
         serves("a");
 }
@@ -262,6 +262,7 @@ int main(void)
         TCase *kept = suite_group("kept", NULL, NULL, 60);
         tcase_add_checked_fixture(kept, begin, end);
         tcase_add_test(kept, ranks_that_are_evicted_come_back_from_the_host_byte_for_byte);
+        tcase_add_test(kept, ranks_come_back_to_other_gpus_than_they_were_on);
         tcase_add_test(kept, a_rank_takes_the_others_with_it_into_the_cache);
         tcase_add_test(kept, ranks_leave_the_cache_together);
         tcase_add_test(kept, one_rank_whose_file_has_changed_is_none_that_is_cached);

@@ -8,6 +8,7 @@
 #include "tests/lib/stage.h"
 #include "tests/lib/storage.h"
 #include "tests/lib/suite.h"
+#include "tests/lib/tier.h"
 
 #include <string.h>
 
@@ -236,19 +237,6 @@ END_TEST
 
 /* ---- the host cache ---- */
 
-static uint64_t cache_used(void)
-{
-        json_t *status = client_call(client, "status", NULL);
-        uint64_t used = json_number(json_object_get(status, "host_cache"), "used");
-        json_decref(status);
-        return used;
-}
-
-static bool cache_holds(void *bytes)
-{
-        return cache_used() == *(uint64_t *)bytes;
-}
-
 static struct model *named(const char *name)
 {
         return model_of_many((uint64_t)name[0], 20, MIB);
@@ -279,12 +267,11 @@ static uint64_t load_again(const char *name, const char *device)
 START_TEST(what_is_evicted_comes_back_from_the_host_byte_for_byte)
 {
         const char *device = devices[_i];
-        uint64_t twenty = 20 * MIB;
         load_named("a", device);
         load_named("b", device);
         load_named("c", device);
         ck_assert_str_eq(client_state(client, "a"), "cached");
-        ck_assert(eventually(cache_holds, &twenty, 10000));
+        tier_await(client, 20 * MIB);
         char *path = suite_path("a.safetensors");
         file_uncache(path);
         uint64_t read = process_read_bytes(stage.pid);
@@ -295,7 +282,7 @@ START_TEST(what_is_evicted_comes_back_from_the_host_byte_for_byte)
         check_on("c", device, named("c"));
         ck_assert_str_eq(client_state(client, "a"), "ready");
         ck_assert_str_eq(client_state(client, "b"), "cached");
-        ck_assert(eventually(cache_holds, &twenty, 10000));
+        tier_await(client, 20 * MIB);
         char digest[33];
         streamer_lease *lease = client_attach(client, "a");
         model_digest(named("a"), digest);
@@ -330,14 +317,13 @@ END_TEST
 START_TEST(the_cache_has_its_own_budget_and_order)
 {
         static const char *const names[] = {"a", "b", "c", "d", "e", "f"};
-        uint64_t sixty = 60 * MIB;
         for (size_t i = 0; i < 6; i++)
                 load_named(names[i], devices[0]);
         ck_assert_str_eq(client_state(client, "a"), "");
         ck_assert_str_eq(client_state(client, "b"), "cached");
         ck_assert_str_eq(client_state(client, "d"), "cached");
         ck_assert_str_eq(client_state(client, "f"), "ready");
-        ck_assert(eventually(cache_holds, &sixty, 10000));
+        tier_await(client, 60 * MIB);
 }
 END_TEST
 
@@ -360,28 +346,26 @@ END_TEST
 
 START_TEST(unload_drops_what_is_cached)
 {
-        uint64_t nothing = 0;
         load_named("a", devices[0]);
         load_named("b", devices[0]);
         load_named("c", devices[0]);
         client_unload(client, "a");
         ck_assert_str_eq(client_state(client, "a"), "");
-        ck_assert(eventually(cache_holds, &nothing, 10000));
+        tier_await(client, 0);
 }
 END_TEST
 
 /* One replica is in the cache, the other serves. */
 START_TEST(unload_drops_what_is_cached_with_what_serves)
 {
-        uint64_t nothing = 0;
         ck_assert_int_eq(loaded(named("a"), "a", devices, 2), 0);
         load_named("b", devices[0]);
         load_named("c", devices[0]);
         ck_assert_str_eq(client_state(client, "a"), "ready");
-        ck_assert_uint_gt(cache_used(), 0);
+        ck_assert_uint_gt(tier_used(client), 0);
         client_unload(client, "a");
         ck_assert_str_eq(client_state(client, "a"), "");
-        ck_assert(eventually(cache_holds, &nothing, 10000));
+        tier_await(client, 0);
 }
 END_TEST
 
@@ -417,11 +401,10 @@ END_TEST
 
 START_TEST(a_byte_that_differs_is_not_kept)
 {
-        uint64_t nothing = 0;
         load_named("a", devices[_i]);
         load_named("b", devices[_i]);
         load_named("c", devices[_i]);
-        ck_assert(eventually(cache_holds, &nothing, 10000));
+        tier_await(client, 0);
         ck_assert_str_eq(client_state(client, "a"), "");
         ck_assert(log_will_say(stage.log, "resident bytes differ from those that were loaded"));
 }
@@ -429,12 +412,11 @@ END_TEST
 
 START_TEST(memory_that_cannot_be_pinned_keeps_nothing)
 {
-        uint64_t nothing = 0;
         load_named("a", devices[_i]);
         load_named("b", devices[_i]);
         fake_arm(gpus, "cudaHostRegister", 1, 2);
         load_named("c", devices[_i]);
-        ck_assert(eventually(cache_holds, &nothing, 10000));
+        tier_await(client, 0);
         ck_assert_str_eq(client_state(client, "a"), "");
         check_on("c", devices[_i], named("c"));
         load_named("d", devices[_i]);
@@ -458,7 +440,7 @@ START_TEST(a_copy_back_that_fails_leaves_the_cached_one)
         client_ok(client, streamer_load(client, &opts, &op), "a");
         ck_assert_int_eq(streamer_op_wait(op, -1, NULL), STREAMER_EFAILED);
         streamer_op_free(op);
-        ck_assert_uint_eq(cache_used(), 20 * MIB);
+        ck_assert_uint_eq(tier_used(client), 20 * MIB);
         load_again("a", devices[_i]);
         check_on("a", devices[_i], named("a"));
 }

@@ -223,6 +223,8 @@ enum cuda_error cudaHostRegister(void *pointer, size_t size, unsigned flags)
 
 enum cuda_error cudaHostUnregister(void *pointer)
 {
-        ENTER(cudaHostUnregister, runtime_gpu());
+        int gpu = runtime_gpu();
+        ENTER(cudaHostUnregister, gpu);
+        streams_await_unpins(gpu);
         return runtime_result(streams_unregister(pointer));
 }

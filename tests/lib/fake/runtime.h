@@ -32,5 +32,6 @@ void streams_reset(int gpu);
 void streams_touch(const void *host, size_t size, int gpu); /* a copy goes from there, or to it */
 int streams_register(const void *pointer, size_t size, int gpu, bool portable);
 int streams_unregister(const void *pointer);
+void streams_await_unpins(int gpu); /* for as long as a test holds them up */
 
 #endif

@@ -38,6 +38,7 @@ struct fake_state {
         _Atomic uint32_t hold;              /* while it is set no event fires */
         _Atomic uint32_t held[FAKE_GPUS];   /* the same of one GPU's events */
         _Atomic uint32_t broken[FAKE_GPUS]; /* the error that each call on a GPU answers */
+        _Atomic uint32_t unpins[FAKE_GPUS]; /* while it is set cudaHostUnregister does not come back there */
         /* One failure, armed while processes run: the nth call of that name in all of them, once. */
         char fail_call[48];
         _Atomic uint32_t fail_nth, fail_error, fail_seen; /* nth 0: none; it has happened when seen >= nth */
@@ -49,6 +50,7 @@ struct fake_state {
         _Atomic uint64_t copied[FAKE_GPUS];   /* bytes that landed on a GPU */
         _Atomic uint32_t copies;              /* cudaMemcpyAsync */
         _Atomic uint32_t batches, batched;    /* cudaMemcpyBatchAsync, and the copies in them */
+        _Atomic uint64_t pinned, pinned_most; /* bytes that are registered, and the most that ever were */
 };
 
 /* NULL if the file cannot be made. Mapped for the rest of the process. */

@@ -81,6 +81,9 @@ int streams_register(const void *pointer, size_t size, int gpu, bool portable)
                 *r = (struct host_range){.next = pinned, .base = p, .size = size, .gpu = gpu, .portable = portable};
                 pinned = r;
                 fake_held()->registered++;
+                uint64_t now = atomic_fetch_add(&fake_state()->pinned, size) + size;
+                if (now > fake_state()->pinned_most)
+                        fake_state()->pinned_most = now;
         }
         pthread_mutex_unlock(&fake_lock);
         return error;
@@ -90,6 +93,7 @@ static void unpin(struct host_range **at)
 {
         struct host_range *r = *at;
         *at = r->next;
+        fake_state()->pinned -= r->size;
         free(r);
         fake_held()->registered--;
 }
@@ -193,6 +197,14 @@ static void breathe(void)
         pthread_mutex_unlock(&fake_lock);
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
         pthread_mutex_lock(&fake_lock);
+}
+
+void streams_await_unpins(int gpu)
+{
+        pthread_mutex_lock(&fake_lock);
+        while (gpu >= 0 && fake_state()->unpins[gpu] != 0)
+                breathe();
+        pthread_mutex_unlock(&fake_lock);
 }
 
 static bool gpu_idle(int gpu)
