@@ -71,12 +71,30 @@ static void unload_from(struct checker *c, const struct unloading *u, unsigned d
         take_name(c, u->name, device, NULL, u->drain_ms);
 }
 
+/* Nobody held it: its memory was free again before the reply. */
+static void check_freed(struct checker *c, const struct unloading *u)
+{
+        for (unsigned d = 0; d < c->n_devices; d++) {
+                uint64_t left = 0, used = device_bytes(c, d, "used");
+                for (unsigned i = 0; i < GENERATIONS; i++)
+                        left += c->gens[i].number != 0 && c->gens[i].device == d && !c->gens[i].cached
+                                        ? c->gens[i].charged
+                                        : 0;
+                if (used > left)
+                        differ(c, "unload %s: %" PRIu64 " bytes of %s are used still, and should be %" PRIu64,
+                               name_of(u->name), used, c->devices[d].name, left);
+        }
+}
+
 static void unload(struct checker *c, const struct unloading *u)
 {
         unsigned in_use = count_in_use(c, u);
-        bool busy = in_use > 0 && !u->drain && !u->force, there = false;
-        for (unsigned d = 0; d < c->n_devices; d++)
-                there = there || (u->on[d] && c->names[u->name][d] != NULL);
+        bool busy = in_use > 0 && !u->drain && !u->force, there = false, held = false;
+        for (unsigned d = 0; d < c->n_devices; d++) {
+                const struct gen *g = u->on[d] ? c->names[u->name][d] : NULL;
+                there = there || g != NULL;
+                held = held || (g != NULL && g->leases > 0);
+        }
         int r = ask_unload(c, u);
         /* A load that failed under this name stays listed until then. */
         if (!there ? r != STREAMER_ENOENT && r != 0 : r != (busy ? STREAMER_EBUSY : 0))
@@ -88,6 +106,8 @@ static void unload(struct checker *c, const struct unloading *u)
         for (unsigned d = 0; d < c->n_devices && (r == 0 || r == STREAMER_ENOENT); d++)
                 if (u->on[d])
                         unload_from(c, u, d);
+        if (r == 0 && there && !held && !u->drain)
+                check_freed(c, u);
         compare(c, false);
 }
 
