@@ -53,12 +53,17 @@ struct gen *resident_copy(struct checker *c, unsigned source, unsigned device)
         return NULL;
 }
 
-static bool is_cached(const struct checker *c, unsigned source)
+/* From the cache, if that has it: to the device that it was on, or to another. */
+static bool come_back(struct checker *c, unsigned source)
 {
-        for (unsigned i = 0; i < GENERATIONS; i++)
-                if (is_of(c, &c->gens[i], source) && c->gens[i].cached)
-                        return true;
-        return false;
+        bool found = false;
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                struct gen *g = &c->gens[i];
+                if (!is_of(c, g, source) || !g->cached)
+                        continue;
+                found = g->came_back = true;
+        }
+        return found;
 }
 
 /* ---- one load ---- */
@@ -285,7 +290,7 @@ static void loaded_on(struct checker *c, const struct trial *t, unsigned device,
         struct gen *g = resident_copy(c, t->source, device), *before = c->names[t->name][device];
         c->counts->aliases += g != NULL && before != g;
         c->counts->replaced += g == NULL && before != NULL;
-        c->counts->brought_back += g == NULL && is_cached(c, t->source);
+        c->counts->brought_back += g == NULL && come_back(c, t->source);
         if (g == NULL)
                 g = new_gen(c, t, device, generation);
         /* Whoever asks for it again says anew how long, and how important it is. */

@@ -40,6 +40,7 @@ struct gen {
         unsigned device, source, version, leases, priority, keep_alive_ms, drain_ms;
         unsigned called; /* the last name that was taken from it */
         bool pinned, taken, cached;
+        bool came_back; /* cached, and just now brought back to some device: it may have left the cache */
 };
 
 struct checker_device {
