@@ -48,26 +48,66 @@ static int by_id(const void *a, const void *b)
         return (x->id > y->id) - (x->id < y->id);
 }
 
-static size_t collect(const struct server *server, uint64_t after, struct ps_row *rows)
+/* The first leases behind the page before: all are looked at, and no more than a page is sorted. */
+struct first {
+        uint64_t ids[PS_PAGE]; /* ascending */
+        size_t n, most;
+        bool more;
+};
+
+static void note_id(struct first *first, uint64_t id)
 {
+        size_t i = first->n;
+        if (i == first->most) {
+                first->more = true;
+                if (id > first->ids[i - 1])
+                        return;
+                i--;
+        } else {
+                first->n++;
+        }
+        for (; i > 0 && first->ids[i - 1] > id; i--)
+                first->ids[i] = first->ids[i - 1];
+        first->ids[i] = id;
+}
+
+static void find_first(struct first *first, const struct server *server, uint64_t after)
+{
+        list_each (pos, &server->resident->generations) {
+                list_each (link, &container_of(pos, struct generation, link)->leases) {
+                        uint64_t id = container_of(link, struct lease, in_generation)->id;
+                        if (id > after)
+                                note_id(first, id);
+                }
+        }
+}
+
+static struct ps_row row_of(const struct lease *lease, uint64_t now)
+{
+        const struct generation *g = lease->generation;
+        return (struct ps_row){.id = lease->id,
+                               .generation = g->number,
+                               .bytes = g->data_bytes,
+                               .since_ns = lease->since_ns,
+                               .pid = lease->process->pid,
+                               .uid = lease->process->uid,
+                               .orphan = lease_is_orphan(lease, now),
+                               .device = g->device->name,
+                               .quarantined = g->quarantined,
+                               .client = lease->process->client,
+                               .model = (char *)generation_name(g)};
+}
+
+/* Those from behind `after` to `last`, which are as many as there are rows. */
+static size_t collect(const struct server *server, uint64_t after, uint64_t last, struct ps_row *rows)
+{
+        uint64_t now = now_ns();
         size_t n = 0;
         list_each (pos, &server->resident->generations) {
-                const struct generation *g = container_of(pos, struct generation, link);
-                list_each (link, &g->leases) {
+                list_each (link, &container_of(pos, struct generation, link)->leases) {
                         const struct lease *lease = container_of(link, struct lease, in_generation);
-                        if (lease->id <= after)
-                                continue;
-                        rows[n++] = (struct ps_row){.id = lease->id,
-                                                    .generation = g->number,
-                                                    .bytes = g->data_bytes,
-                                                    .since_ns = lease->since_ns,
-                                                    .pid = lease->process->pid,
-                                                    .uid = lease->process->uid,
-                                                    .orphan = lease_is_orphan(lease, now_ns()),
-                                                    .device = g->device->name,
-                                                    .quarantined = g->quarantined,
-                                                    .client = lease->process->client,
-                                                    .model = (char *)generation_name(g)};
+                        if (lease->id > after && lease->id <= last)
+                                rows[n++] = row_of(lease, now);
                 }
         }
         return n;
@@ -85,16 +125,17 @@ static struct ps *ps_new(const struct server *server, const struct req_ps *req)
         struct ps *ps = calloc(1, sizeof(*ps));
         if (ps == NULL)
                 return NULL;
-        ps->rows = calloc(server->leases.n + 1, sizeof(*ps->rows));
+        struct first first = {.most = req->limit > 0 && req->limit < PS_PAGE ? (size_t)req->limit : PS_PAGE};
+        find_first(&first, server, req->after);
+        ps->rows = calloc(first.n + 1, sizeof(*ps->rows));
         if (ps->rows == NULL) {
                 free(ps);
                 return NULL;
         }
-        size_t n = collect(server, req->after, ps->rows);
-        size_t page = req->limit > 0 && req->limit < PS_PAGE ? (size_t)req->limit : PS_PAGE;
-        qsort(ps->rows, n, sizeof(*ps->rows), by_id);
-        ps->more = n > page;
-        ps->n = n > page ? page : n;
+        if (first.n > 0)
+                ps->n = collect(server, req->after, first.ids[first.n - 1], ps->rows);
+        ps->more = first.more;
+        qsort(ps->rows, ps->n, sizeof(*ps->rows), by_id);
         for (size_t i = 0; i < ps->n; i++)
                 row_keep(&ps->rows[i]);
         return ps;
