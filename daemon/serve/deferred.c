@@ -4,6 +4,9 @@
  */
 #include "daemon/serve/session.h"
 
+/* Those who wait are looked at for so long in one turn of the loop, and then in the next. */
+#define ANSWER_NS (5 * MS)
+
 /* ---- deferred answers ---- */
 
 struct deferred *deferred_new(struct session *session, struct request *request)
@@ -123,12 +126,24 @@ void session_defer(struct session *session, struct request *request)
         list_append(&session->server->waiting, &d->in_server);
 }
 
+/* Who was looked at goes behind the others, so that those who were not since the last change come first. */
 void deferred_answer(struct errand *item)
 {
         struct server *server = container_of(item, struct server, answer);
+        uint64_t until = now_ns() + ANSWER_NS;
         server->answer_posted = false;
-        list_each_safe (pos, &server->waiting) {
-                struct deferred *d = container_of(pos, struct deferred, in_server);
+        while (!list_empty(&server->waiting)) {
+                struct deferred *d = container_of(server->waiting.next, struct deferred, in_server);
+                if (d->looked == server->changes)
+                        return;
+                if (now_ns() >= until) {
+                        server->answer_posted = true;
+                        wake_post(server->wake, &server->answer);
+                        return;
+                }
+                d->looked = server->changes;
+                list_remove(&d->in_server);
+                list_append(&server->waiting, &d->in_server);
                 if (try_answer(d->session, &d->request, d->generation))
                         deferred_free(d);
         }

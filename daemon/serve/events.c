@@ -52,6 +52,7 @@ static void tell_subscriber(struct session *session, const struct generation *g)
 
 void sessions_answer_soon(struct server *server)
 {
+        server->changes++;
         if (server->answer_posted || list_empty(&server->waiting))
                 return;
         server->answer_posted = true;

@@ -75,6 +75,7 @@ struct server {
         struct wake *wake;
         struct errand answer; /* posted: `waiting` is to be looked through */
         bool answer_posted;
+        uint64_t changes; /* that may answer somebody */
         uint64_t n_ops;
         struct users users;
         uint64_t n_conns;

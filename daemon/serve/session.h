@@ -49,6 +49,7 @@ struct deferred {
         struct session *session;           /* NULL: the client is gone */
         struct request request;
         uint64_t deadline_ns;    /* 0: none */
+        uint64_t looked;         /* server->changes when it was looked at last */
         uint64_t generation;     /* the one that is verified; an unload waits for its end, or older ones' */
         struct load_watch watch; /* a dry run */
         struct verify verify;

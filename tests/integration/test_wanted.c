@@ -8,10 +8,12 @@
 #include "tests/lib/person.h"
 #include "tests/lib/stage.h"
 #include "tests/lib/suite.h"
+#include "tests/lib/wire.h"
 
 #include "daemon/resident/state.h"
 
 #include <arpa/inet.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -319,6 +321,63 @@ START_TEST(it_is_waited_for_from_the_first_moment_on)
 }
 END_TEST
 
+/* More of them than are looked at in one turn of the loop. */
+START_TEST(all_who_wait_are_answered)
+{
+        enum { CLIENTS = 60, WAITS = 60 };
+        struct wire *many = must_alloc(CLIENTS * sizeof(*many));
+        for (size_t i = 0; i < CLIENTS; i++) {
+                wire_open(&many[i], &d);
+                wire_hello(&many[i]);
+                for (uint64_t k = 0; k < WAITS; k++)
+                        ck_assert(wire_verb(&many[i], "wait", 2 + k, "model", "second"));
+        }
+        let_go();
+        for (size_t i = 0; i < CLIENTS; i++) {
+                bool seen[WAITS] = {false};
+                for (size_t k = 0; k < WAITS; k++) {
+                        bool ok = false;
+                        uint64_t id = 0;
+                        ck_assert(wire_read(&many[i]));
+                        ck_assert(object_bool(&many[i].reply.unpacked.data, "ok", &ok) && ok);
+                        ck_assert(object_u64(&many[i].reply.unpacked.data, "id", &id) && id >= 2 && id < 2 + WAITS);
+                        ck_assert(!seen[id - 2]);
+                        seen[id - 2] = true;
+                }
+                wire_close(&many[i]);
+        }
+        free(many);
+}
+END_TEST
+
+static uint64_t lease_id(const json_t *leases, size_t i)
+{
+        return (uint64_t)json_integer_value(json_object_get(json_array_get(leases, i), "id"));
+}
+
+START_TEST(leases_are_listed_page_by_page)
+{
+        enum { LEASES = 230 }; /* more than a page */
+        let_go();
+        for (size_t i = 0; i < LEASES; i++)
+                client_attach(client, "second");
+        json_t *reply = client_call(client, "ps", NULL), *leases = json_object_get(reply, "leases");
+        ck_assert_uint_eq(json_array_size(leases), LEASES);
+        for (size_t i = 1; i < LEASES; i++)
+                ck_assert_uint_lt(lease_id(leases, i - 1), lease_id(leases, i));
+        char *args = format_text("{\"limit\":7,\"after\":%" PRIu64 "}", lease_id(leases, LEASES - 15));
+        for (size_t pages = 0; pages < 2; pages++) {
+                json_t *page = client_call(client, "ps", args), *rows = json_object_get(page, "leases");
+                ck_assert_uint_eq(json_array_size(rows), 7);
+                ck_assert_uint_eq(lease_id(rows, 0), lease_id(leases, LEASES - 14 + 7 * pages));
+                ck_assert_int_eq(json_object_get(page, "next") != NULL, pages == 0);
+                args = format_text("{\"limit\":7,\"after\":%" PRIu64 "}", lease_id(rows, 6));
+                json_decref(page);
+        }
+        json_decref(reply);
+}
+END_TEST
+
 START_TEST(attach_waits_for_it_too)
 {
         struct ctl_running reads;
@@ -482,6 +541,8 @@ int main(void)
         tcase_add_test(preload, a_status_is_turned_page_by_page);
         tcase_add_test(preload, preloads_are_turned_page_by_page);
         tcase_add_test(preload, it_is_waited_for_from_the_first_moment_on);
+        tcase_add_test(preload, all_who_wait_are_answered);
+        tcase_add_test(preload, leases_are_listed_page_by_page);
         tcase_add_test(preload, attach_waits_for_it_too);
         tcase_add_loop_test(preload, what_was_not_begun_can_be_left_out, 0, 2);
         tcase_add_test(preload, who_waits_for_one_that_leaves_the_settings_is_told);
