@@ -97,6 +97,20 @@ void keep_full(struct keep *keep, const char *what)
         keep->full_told = true;
 }
 
+static bool book_name_of(struct kept *kept, const struct model_name *name)
+{
+        const struct book_wish wish = wish_of(kept->generation, name->owner);
+        struct book_name *row = book_add_name(kept->keep->book, kept->id, name->text, &wish);
+        if (row == NULL)
+                keep_full(kept->keep, "names");
+        else if (kept_add_name(kept, row) == 0)
+                return true;
+        else
+                book_drop_name(kept->keep->book, row);
+        return false;
+}
+
+/* A few times a second, and at each change: a name that has its row is not looked for again. */
 static void write_names(struct kept *kept)
 {
         list_each (pos, &kept->names) {
@@ -104,26 +118,27 @@ static void write_names(struct kept *kept)
                 row->wish = wish_of(kept->generation, row->wish.owner);
         }
         list_each (pos, &kept->generation->names) {
-                const struct model_name *name = container_of(pos, struct model_name, link);
-                const struct book_wish wish = wish_of(kept->generation, name->owner);
-                const char *text = name->text;
-                if (kept->generation->state != GENERATION_READY || kept_has_name(kept, text))
-                        continue;
-                struct book_name *row = book_add_name(kept->keep->book, kept->id, text, &wish);
-                if (row == NULL)
-                        keep_full(kept->keep, "names");
-                else if (kept_add_name(kept, row) < 0)
-                        book_drop_name(kept->keep->book, row);
+                struct model_name *name = container_of(pos, struct model_name, link);
+                if (kept->generation->state == GENERATION_READY && !name->booked)
+                        name->booked = kept_has_name(kept, name->text) || book_name_of(kept, name);
         }
 }
 
 static void clear_names(struct kept *kept)
 {
+        const struct generation *g = kept->generation;
+        bool ready = g->state == GENERATION_READY;
+        if (ready && !kept->awaits && kept->names_lost == g->names_lost)
+                return;
+        kept->names_lost = g->names_lost;
+        kept->awaits = false;
         list_each_safe (pos, &kept->names) {
                 struct kept_name *name = container_of(pos, struct kept_name, link);
-                const struct generation *g = kept->generation;
-                bool has = g->state == GENERATION_READY && generation_has_name(g, name->row->text);
-                if (!has && !awaited(kept, name->row->text))
+                if (ready && generation_has_name(g, name->row->text))
+                        continue;
+                if (awaited(kept, name->row->text))
+                        kept->awaits = true;
+                else
                         drop_name(kept, name);
         }
 }

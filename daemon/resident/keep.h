@@ -38,7 +38,9 @@ struct kept {
         struct generation *generation; /* NULL: a set of an earlier run that goes */
         uint64_t id;
         enum kept_state state;
-        bool let_go; /* nobody holds the generation any more */
+        bool let_go;         /* nobody holds the generation any more */
+        bool awaits;         /* has a name's row that another's is to replace */
+        uint64_t names_lost; /* by the generation, when rows were looked through last */
         struct list names;
         struct record record;
         unsigned n_fds;

@@ -256,6 +256,7 @@ static void remove_name(struct generation *generation, const char *name)
                         continue;
                 char *last = strdup(n->text);
                 generation->last_owner = n->owner;
+                generation->names_lost++;
                 if (last != NULL) {
                         free(generation->last_name);
                         generation->last_name = last;

@@ -50,6 +50,7 @@ struct model_name {
         struct list link;          /* in generation->names */
         struct user_charge charge; /* of a further name, to who gave it */
         uid_t owner;               /* who loaded something under it first, and may change what it leads to */
+        bool booked;               /* its row is known to be in the book (keep.h) */
         char text[];
 };
 
@@ -72,8 +73,9 @@ struct generation {
         enum generation_state state;
         struct list names;
         char *last_name; /* for display, when the names are gone */
-        bool lost_name;  /* in a change: that one was taken away, and others are left */
-        char *source;    /* canonical */
+        uint64_t names_lost;
+        bool lost_name; /* in a change: that one was taken away, and others are left */
+        char *source;   /* canonical */
         struct source_identity identity;
         uid_t loaded_by, last_owner; /* last_owner: of last_name */
         struct origin origin;
