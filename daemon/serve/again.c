@@ -8,6 +8,8 @@
 
 #define SECOND UINT64_C(1000000000)
 #define PAUSE_MAX (300 * SECOND)
+/* That are begun in one tick. */
+#define BEGIN_MOST 32
 
 struct again_model {
         struct again *again;
@@ -109,6 +111,12 @@ static void caller_of(const struct origin *origin, struct caller *caller)
         memcpy(caller->groups, origin->groups, origin->n_groups * sizeof(caller->groups[0]));
 }
 
+/* So long that all the others had their turn. */
+static uint64_t limit_pause(const struct again *again)
+{
+        return SECOND + again->n / BEGIN_MOST * (SECOND / 10);
+}
+
 static void begin(struct again_model *m)
 {
         const char *devices[STATE_DEVICES];
@@ -143,7 +151,7 @@ static void begin(struct again_model *m)
         if (r == 0)
                 r = loads_begin(m->again->loads, &request, &load, &error);
         if (r == STREAMER_ELIMIT) { /* others are under way: that is no failure of its own */
-                m->due_ns = now_ns() + SECOND;
+                m->due_ns = now_ns() + limit_pause(m->again);
                 return;
         }
         m->tries++;
@@ -156,10 +164,13 @@ static void begin(struct again_model *m)
 
 void again_tick(struct again *again, uint64_t now)
 {
+        unsigned begun = 0;
         /* Each may leave the list. */
-        for (size_t i = again->n; i-- > 0;)
-                if (i < again->n && again->models[i]->watch.load == NULL && now >= again->models[i]->due_ns)
+        for (size_t i = again->n; i-- > 0 && begun < BEGIN_MOST;)
+                if (i < again->n && again->models[i]->watch.load == NULL && now >= again->models[i]->due_ns) {
                         begin(again->models[i]);
+                        begun++;
+                }
 }
 
 /* ---- life ---- */

@@ -128,6 +128,46 @@ START_TEST(it_is_not_begun_before_its_pause_is_over)
 }
 END_TEST
 
+static char asked[128][8];
+static size_t n_asked;
+
+/* All that their users may have is under way. */
+static int refuse(struct again *a, struct load_request *request, struct user_limits *user_limits, struct error *error)
+{
+        (void)a;
+        (void)user_limits;
+        snprintf(asked[n_asked++ % ARRAY_SIZE(asked)], sizeof(asked[0]), "%s", request->name);
+        return error_set(error, STREAMER_ELIMIT, "enough");
+}
+
+/* Each has had its turn before the first has another. */
+START_TEST(only_so_many_are_begun_in_one_turn_and_the_others_in_the_next)
+{
+        enum { MODELS = 100, TURN = 32 };
+        char name[8];
+        for (unsigned i = 0; i < MODELS; i++) {
+                snprintf(name, sizeof(name), "m%02u", i);
+                knew(name, nowhere(), ONE_DEVICE);
+        }
+        start_again();
+        again.allow = refuse;
+        uint64_t now = now_ns();
+        for (size_t i = 1; i * TURN <= MODELS; i++) {
+                again_tick(&again, now);
+                ck_assert_uint_eq(n_asked, i * TURN);
+        }
+        again_tick(&again, now);
+        again_tick(&again, now);
+        ck_assert_uint_eq(n_asked, MODELS);
+        for (size_t i = 0; i < MODELS; i++)
+                for (size_t k = 0; k < i; k++)
+                        ck_assert_str_ne(asked[i], asked[k]);
+        again_tick(&again, now_ns() + 2 * SECOND);
+        ck_assert_uint_eq(n_asked, MODELS + TURN);
+        ck_assert_uint_eq(again_left(&again), MODELS);
+}
+END_TEST
+
 START_TEST(a_replica_that_fails_alone_is_tried_again_alone)
 {
         struct wanted w;
@@ -216,6 +256,7 @@ int main(void)
         TCase *t = core_group("tries", begin, end);
         tcase_add_test(t, one_that_fails_is_tried_again_for_ever_with_a_pause_of_five_minutes_at_most);
         tcase_add_test(t, it_is_not_begun_before_its_pause_is_over);
+        tcase_add_test(t, only_so_many_are_begun_in_one_turn_and_the_others_in_the_next);
         tcase_add_test(t, a_replica_that_fails_alone_is_tried_again_alone);
         tcase_add_test(t, a_load_that_is_cancelled_is_not_tried_again);
         tcase_add_loop_test(t, what_nobody_wants_any_more_is_forgotten, 0, 3);
