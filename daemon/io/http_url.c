@@ -22,6 +22,13 @@ static bool printable(const char *text)
         return true;
 }
 
+/* As far as who connects need not know: with a colon, and maybe with a zone. */
+static bool is_v6(const char *host)
+{
+        size_t len = strspn(host, "0123456789abcdef:.");
+        return memchr(host, ':', len) != NULL && (host[len] == '\0' || host[len] == '%');
+}
+
 /* "host", "host:port", "[v6]:port" up to `end`. */
 static int parse_authority(struct http_url *url, const char *text, const char *end)
 {
@@ -40,6 +47,8 @@ static int parse_authority(struct http_url *url, const char *text, const char *e
         for (size_t i = 0; i < len; i++)
                 url->host[i] = (char)tolower((unsigned char)from[i]);
         url->host[len] = '\0';
+        if (*text == '[' && !is_v6(url->host))
+                return -1;
         if (rest == end)
                 return 0;
         unsigned port = 0;

@@ -24,6 +24,8 @@ static const struct {
         {"https://host:8443", "host", 8443, true},
         {"http://[::1]:80/x", "::1", 80, false},
         {"http://[::1]/", "::1", 80, false},
+        {"http://[FE80::1%25eth0]:81/", "fe80::1%25eth0", 81, false},
+        {"http://[::ffff:127.0.0.1]/", "::ffff:127.0.0.1", 80, false},
         {"http://h?q", "h", 80, false},
         {"http://127.0.0.1/a@b", "127.0.0.1", 80, false},
 };
@@ -52,6 +54,9 @@ static const char *const no_urls[] = {
         "http://u@h/x",
         "http://u:p@h/",
         "http://[::1/x",
+        "http://[host]/x",
+        "http://[[::1]/x",
+        "http://[127.0.0.1]/x",
         "http://h/a b",
         "http://h/\n",
 };
