@@ -195,6 +195,36 @@ START_TEST(one_copy_serves_all_replicas_of_a_load)
 }
 END_TEST
 
+START_TEST(one_copy_serves_two_loads_at_once)
+{
+        write_and_load("abc", devices, 1);
+        tier_await(client, SIZE);
+        file_uncache(path_of("a"));
+        uint64_t read = process_read_bytes(stage.pid);
+        streamer_op *one = begin_load("a", &devices[1], 1, 0), *other = begin_load("a", &devices[2], 1, 0);
+        ck_assert_int_eq(end_load(one), 0);
+        ck_assert_int_eq(end_load(other), 0);
+        ck_assert_uint_eq(process_read_bytes(stage.pid), read);
+        serves("a", &devices[1], 2);
+}
+END_TEST
+
+/* Where one of them has no piece of that size, both are planned and read anew. */
+START_TEST(replicas_whose_memory_is_not_there_in_such_pieces_are_read)
+{
+        write_and_load("abc", devices, 1);
+        tier_await(client, SIZE);
+        fake_arm(gpus, "cudaMalloc", 1, 2);
+        client_ok(client, load("a", &devices[1], 2), "a");
+        ck_assert(fake_disarm(gpus));
+        ck_assert(log_will_say(stage.log, "a: does not come from the host cache"));
+        serves("a", &devices[1], 2);
+        ck_assert_uint_eq(tier_used(client), SIZE);
+        client_unload(client, "a"); /* nobody uses the copy any more */
+        tier_await(client, 0);
+}
+END_TEST
+
 START_TEST(replicas_that_are_evicted_hold_one_copy)
 {
         write_and_load("abc", devices, 2);
@@ -489,6 +519,8 @@ int main(void)
         tcase_add_loop_test(others, what_one_gpu_had_comes_back_to_another, 1, 3);
         tcase_add_test(others, one_copy_serves_one_gpu_after_another);
         tcase_add_test(others, one_copy_serves_all_replicas_of_a_load);
+        tcase_add_test(others, one_copy_serves_two_loads_at_once);
+        tcase_add_test(others, replicas_whose_memory_is_not_there_in_such_pieces_are_read);
         tcase_add_test(others, replicas_that_are_evicted_hold_one_copy);
         tcase_add_test(others, what_is_kept_already_is_not_copied_out_again);
         tcase_add_test(others, a_load_that_names_the_host_reads_its_file);
