@@ -34,9 +34,9 @@ static void let_go(void)
         streamer_close(holder);
 }
 
-static bool is_revoked(void *lease)
+static bool is_revoked(void *of)
 {
-        return streamer_lease_check(lease) == STREAMER_EREVOKED;
+        return streamer_lease_check(of) == STREAMER_EREVOKED;
 }
 
 START_TEST(force_tells_the_client_and_leaves_its_memory_as_it_was)
@@ -113,17 +113,22 @@ START_TEST(what_drains_too_long_is_taken)
 }
 END_TEST
 
-START_TEST(what_is_replaced_is_taken_when_its_time_is_over)
+static void load_draining(const char *path, const char *name)
 {
-        const char *path;
         streamer_op *op;
-        streamer_lease *again;
-        hold();
-        struct model *new = model_of("b", &path);
-        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = path, .name = "a", .drain_timeout_ms = 1};
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = path, .name = name, .drain_timeout_ms = 1};
         client_ok(client, streamer_load(client, &opts, &op), "load");
         client_ok(client, streamer_op_wait(op, -1, NULL), "wait");
         streamer_op_free(op);
+}
+
+START_TEST(what_is_replaced_is_taken_when_its_time_is_over)
+{
+        const char *path;
+        streamer_lease *again;
+        hold();
+        struct model *new = model_of("b", &path);
+        load_draining(path, "a");
         client_equals(client, "a", new);
         ck_assert(eventually(is_revoked, lease, 10000));
         lease_equals(lease, a);
@@ -136,21 +141,10 @@ START_TEST(what_is_replaced_is_taken_when_its_time_is_over)
 }
 END_TEST
 
-static void load_draining(const char *path, const char *name)
-{
-        streamer_op *op;
-        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = path, .name = name, .drain_timeout_ms = 1};
-        client_ok(client, streamer_load(client, &opts, &op), "load");
-        client_ok(client, streamer_op_wait(op, -1, NULL), "wait");
-        streamer_op_free(op);
-}
-
 START_TEST(what_a_resident_model_replaces_is_taken_when_its_time_is_over)
 {
-        streamer_client *holder = client_open(&stage);
-        load("a");
+        hold();
         load("b");
-        streamer_lease *lease = client_attach(holder, "a");
         load_draining(stage_path("b.safetensors"), "a");
         ck_assert(eventually(is_revoked, lease, 10000));
         streamer_detach(lease);
@@ -162,10 +156,8 @@ END_TEST
 START_TEST(a_time_to_drain_is_over_with_the_name_it_was_for)
 {
         const char *path;
-        streamer_client *holder = client_open(&stage);
-        load("a");
+        hold();
         client_load(client, stage_path("a.safetensors"), "d");
-        streamer_lease *lease = client_attach(holder, "d");
         model_of("b", &path);
         load_draining(path, "a");
         client_ok(client, streamer_unload(client, "d", STREAMER_UNLOAD_DRAIN), "unload");
