@@ -74,7 +74,7 @@ uint64_t immovable(const struct checker *c, unsigned name, unsigned device)
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 const struct gen *g = &c->gens[i];
                 if (g->number != 0 && g->device == device && !g->cached &&
-                    (g->leases > 0 || g->pinned || g == c->names[name][device]))
+                    (g->leases > 0 || g->pinned || (g == c->names[name][device] && !is_over(g))))
                         bytes += g->charged;
         }
         return bytes;

@@ -141,8 +141,7 @@ static void forget(struct checker *c, struct gen *g)
         settle(c, g);
 }
 
-/* Its time to be kept alive. */
-static bool is_over(const struct gen *g)
+bool is_over(const struct gen *g)
 {
         return g->number != 0 && g->keep_alive_ms == BRIEF_MS && g->leases == 0 && !g->pinned && !g->cached;
 }

@@ -96,6 +96,8 @@ struct gen *free_place(struct checker *c);
 bool is_named(const struct checker *c, const struct gen *g);
 /* Something on the device that is not cached. */
 bool serves(const struct checker *c, unsigned name, unsigned device);
+/* Its time to be kept alive. */
+bool is_over(const struct gen *g);
 /* Forgets what nothing leads to any more; NULL is nothing. */
 void settle(struct checker *c, struct gen *g);
 /* NULL: the name leads nowhere. What had it before drains, for `drain_ms` at the most; 0: as long as it is held. */
@@ -160,7 +162,7 @@ bool trial_may_evict(const struct checker *c, const struct trial *t, const struc
 
 /* What a load of the source finds on the device, and gets as it is; NULL: nothing. */
 struct gen *resident_copy(struct checker *c, unsigned source, unsigned device);
-/* Bytes that no eviction can bring: what is leased or pinned, and what serves under the name itself. */
+/* Bytes that no eviction can bring: what is leased or pinned, and what serves under the name itself and goes on. */
 uint64_t immovable(const struct checker *c, unsigned name, unsigned device);
 
 void rewrite_source(struct checker *c, unsigned source);
