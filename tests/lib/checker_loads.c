@@ -242,7 +242,7 @@ static bool is_taken(struct checker *c, const struct trial *t, uint64_t number)
         for (unsigned d = 0; d < c->n_devices; d++) {
                 const struct gen *before = c->names[t->name][d];
                 if (t->on[d] && resident_copy(c, t->source, d) == NULL &&
-                    (was_on(t, number, c->devices[d].name) || (serves(c, t->name, d) && before->number > number)))
+                    (was_on(t, number, c->devices[d].name) || (name_serves(c, t->name, d) && before->number > number)))
                         return true;
         }
         return false;

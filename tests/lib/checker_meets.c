@@ -41,7 +41,8 @@ static void join(struct checker *c, const struct trial *t, unsigned p, unsigned 
         struct puppet_answer answer;
         struct outcome outcome;
         streamer_op *op = NULL;
-        struct gen *before = serves(c, t->name, device) ? c->names[t->name][device] : NULL, **place = &c->held[p][slot];
+        struct gen *before = name_serves(c, t->name, device) ? c->names[t->name][device] : NULL,
+                   **place = &c->held[p][slot];
         int r = trial_begin(c, t, 0, &op);
         puppet_join(&c->puppets[p], slot, &wish, &answer);
         trial_end(c, t, r, op, &outcome);

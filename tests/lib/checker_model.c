@@ -100,7 +100,7 @@ bool is_named(const struct checker *c, const struct gen *g)
         return false;
 }
 
-bool serves(const struct checker *c, unsigned name, unsigned device)
+bool name_serves(const struct checker *c, unsigned name, unsigned device)
 {
         const struct gen *g = c->names[name][device];
         return g != NULL && !g->cached;

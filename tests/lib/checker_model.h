@@ -95,7 +95,7 @@ struct gen *find_gen(struct checker *c, uint64_t number, unsigned device);
 struct gen *free_place(struct checker *c);
 bool is_named(const struct checker *c, const struct gen *g);
 /* Something on the device that is not cached. */
-bool serves(const struct checker *c, unsigned name, unsigned device);
+bool name_serves(const struct checker *c, unsigned name, unsigned device);
 /* Its time to be kept alive. */
 bool is_over(const struct gen *g);
 /* Forgets what nothing leads to any more; NULL is nothing. */

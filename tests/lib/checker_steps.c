@@ -141,8 +141,8 @@ static void step_verify(struct checker *c)
         unsigned name = (unsigned)random_below(c, NAMES);
         bool there = false, lost = false;
         for (unsigned d = 0; d < c->n_devices; d++) {
-                there = there || serves(c, name, d);
-                lost = lost || (serves(c, name, d) && c->devices[d].lost);
+                there = there || name_serves(c, name, d);
+                lost = lost || (name_serves(c, name, d) && c->devices[d].lost);
         }
         int r = try(c, "verify", json_pack("{s:s}", "model", name_of(name)));
         if (there ? r != 0 && !lost : r == 0)
@@ -258,7 +258,7 @@ static void draw_generation(struct checker *c, struct asked *asked)
 static unsigned draw_device(struct checker *c, unsigned name)
 {
         unsigned device = (unsigned)random_below(c, c->n_devices);
-        return serves(c, name, device) ? device : (unsigned)random_below(c, c->n_devices);
+        return name_serves(c, name, device) ? device : (unsigned)random_below(c, c->n_devices);
 }
 
 static void draw_asked(struct checker *c, struct asked *asked)
@@ -282,7 +282,7 @@ static struct gen *what_serves(const struct checker *c, const struct asked *aske
                 struct gen *g = c->names[asked->name][d];
                 bool device = asked->wish.device == NULL || strcmp(asked->wish.device, c->devices[d].name) == 0;
                 bool number = asked->wish.generation == 0 || (g != NULL && g->number == asked->wish.generation);
-                if (!serves(c, asked->name, d) || !device || !number)
+                if (!name_serves(c, asked->name, d) || !device || !number)
                         continue;
                 found = g;
                 n++;
