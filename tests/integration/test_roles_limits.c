@@ -48,14 +48,17 @@ START_TEST(the_next_generation_of_a_users_own_model_is_no_further_one)
         ROOT_ONLY();
         streamer_lease *lease;
         char *other = stage_write(model_mixed(7, 1 << 18), "team/other.safetensors");
+        streamer_client *c = client_open(&stage);
         change_source(21);
         loads(TRAINER, other, "other");
+        uint64_t one = client_used(c);
         loads(TRAINER, changing, "changing");
-        change_source(22);
-        loads(TRAINER, changing, "changing");
-        change_source(23);
-        loads(TRAINER, changing, "changing");
-        streamer_client *c = client_open(&stage);
+        uint64_t two = client_used(c);
+        for (unsigned seed = 22; seed < 24; seed++) {
+                change_source(seed);
+                loads(TRAINER, changing, "changing");
+                client_wait_used(c, two); /* what was replaced is gone */
+        }
         client_ok(c, streamer_attach(c, "changing", NULL, &lease), "attach");
         change_source(24);
         loads(TRAINER, changing, "changing");
@@ -63,8 +66,10 @@ START_TEST(the_next_generation_of_a_users_own_model_is_no_further_one)
         ck_assert_int_eq(load_as(TRAINER, changing, "changing", "uid 60102 has 3 of 2 models"), STREAMER_ELIMIT);
         ck_assert_int_eq(load_as(TRAINER, team, "third", "uid 60102 has 3 of 2 models"), STREAMER_ELIMIT);
         streamer_detach(lease);
-        streamer_close(c);
+        client_wait_used(c, two);
         loads(TRAINER, other, "changing"); /* a further name takes its place */
+        client_wait_used(c, one);
+        streamer_close(c);
         ck_assert_int_eq(load_as(TRAINER, team, "third", "uid 60102 has 2 of 2 models"), STREAMER_ELIMIT);
         unload("changing");
         unload("other");
