@@ -36,7 +36,7 @@ static void turn(struct stall *stall, uint64_t busy_ms, uint64_t waited_ms)
 static struct stall begun(void)
 {
         struct stall stall = {.turns = 0};
-        stall_turn(&stall, &(struct stall_clocks){1000 * MS, 500 * MS, 100 * MS});
+        stall_turn(&stall, &(struct stall_clocks){.now_ns = 1000 * MS, .idle_ns = 500 * MS, .ready_ns = 100 * MS});
         return stall;
 }
 
