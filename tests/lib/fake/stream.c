@@ -169,6 +169,13 @@ static bool event_fired(struct CUevent_st *e)
         return true;
 }
 
+/* Of what has just happened there: a GPU that was broken before its events were let go says nothing else, though the
+ * call that asks may have begun before. */
+static int outcome(int gpu)
+{
+        return (int)fake_state()->broken[gpu];
+}
+
 static void remove_stream(struct CUstream_st *s)
 {
         struct CUstream_st **at = &streams;
@@ -276,8 +283,9 @@ enum cuda_error cudaStreamSynchronize(struct CUstream_st *stream)
         pthread_mutex_lock(&fake_lock);
         while (!finish(stream))
                 breathe();
+        error = outcome(stream->gpu);
         pthread_mutex_unlock(&fake_lock);
-        return CUDA_OK;
+        return runtime_result(error);
 }
 
 /* CUDA lets the work go on and frees the stream after it; that is now. */
@@ -393,9 +401,9 @@ enum cuda_error cudaEventQuery(struct CUevent_st *event)
                 return runtime_result(E_HANDLE);
         ENTER(cudaEventQuery, event->gpu);
         pthread_mutex_lock(&fake_lock);
-        bool fired = event_fired(event);
+        error = event_fired(event) ? outcome(event->gpu) : E_NOT_READY;
         pthread_mutex_unlock(&fake_lock);
-        return runtime_result(fired ? E_OK : E_NOT_READY);
+        return runtime_result(error);
 }
 
 enum cuda_error cudaEventSynchronize(struct CUevent_st *event)
@@ -406,8 +414,9 @@ enum cuda_error cudaEventSynchronize(struct CUevent_st *event)
         pthread_mutex_lock(&fake_lock);
         while (!event_fired(event))
                 breathe();
+        error = outcome(event->gpu);
         pthread_mutex_unlock(&fake_lock);
-        return CUDA_OK;
+        return runtime_result(error);
 }
 
 enum cuda_error cudaEventDestroy(struct CUevent_st *event)
