@@ -38,11 +38,20 @@ static void device_names(char out[SHOWN], const struct load *load, bool (*which)
                                                  load->targets[i].device->name);
 }
 
-/* What was read, however many devices it went to. */
+/* Once, however many devices it went to. */
 struct brought {
         uint64_t bytes, tensors;
+        uint64_t read_bytes;       /* none of what came from the host cache */
         uint64_t read_ns, room_ns; /* reader_job_reads() */
 };
+
+static const struct generation *first_of(const struct load_part *part)
+{
+        size_t i = 0;
+        while (!target_lives(part->targets[i]))
+                i++;
+        return part->targets[i]->generation;
+}
 
 static struct brought brought_by(const struct load *load)
 {
@@ -52,8 +61,9 @@ static struct brought brought_by(const struct load *load)
                 uint64_t took, room;
                 if (!part_lives(part))
                         continue;
-                sum.bytes += part->resolved.plan.bytes;
-                sum.tensors += part->resolved.plan.n_tensors;
+                sum.bytes += first_of(part)->data_bytes;
+                sum.tensors += first_of(part)->n_tensors;
+                sum.read_bytes += part->resolved.plan.bytes;
                 reader_job_reads(&part->job, &took, &room);
                 sum.read_ns += took;
                 sum.room_ns += room;
@@ -81,9 +91,11 @@ static void report_brought(const struct load *load, const char *source, uint64_t
         const char *kind = metric_source_name(metric_source_of(load->source));
         char reads[40] = "", devices[SHOWN];
         device_names(devices, load, target_lives);
-        if (b.bytes > 0)
+        if (load_is_cached(load))
+                snprintf(reads, sizeof(reads), ", from the host cache");
+        else if (b.bytes > 0)
                 snprintf(reads, sizeof(reads), ", reads %u %% busy", busy);
-        metric_add_source(METRIC_READ_BYTES, metric_source_of(load->source), b.bytes);
+        metric_add_source(METRIC_READ_BYTES, metric_source_of(load->source), b.read_bytes);
         metric_observe(METRIC_LOAD_SECONDS, ns);
         metric_observe(METRIC_LOAD_BYTES, b.bytes);
         metric_add(METRIC_READ_TIME, b.read_ns);

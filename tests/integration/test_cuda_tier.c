@@ -159,6 +159,8 @@ START_TEST(what_one_gpu_had_comes_back_to_another)
         is_cached("a", true);
         tier_await(client, SIZE);
         comes_back("a", &devices[_i], 1);
+        ck_assert(log_will_say(stage.log, "bytes, 20 tensors, "));
+        ck_assert(log_will_say(stage.log, "GiB/s, from the host cache"));
         serves("a", &devices[_i], 1);
         json_decref(client_call(client, "verify", "{\"model\":\"a\"}"));
         ck_assert_uint_eq(listed("a", "ready", "device"), 1);
