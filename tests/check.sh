@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# check.sh PROGRAM...: runs test programs, JOBS at a time (as many as there are processors), and sums
+# check.sh PROGRAM...: runs test programs, JOBS at a time (three for two processors), and sums
 # up. They share nothing but the machine, and none compares times.
 #
 # A program that fails, or says nothing of what it checked, fails the run; so does a skipped test
@@ -80,9 +80,11 @@ gather() {
         done
 }
 
+# They wait more than they compute.
+jobs=${JOBS:-$((($(nproc) * 3 + 1) / 2))}
 programs=("$@") ended=() running=0
 for i in "${!programs[@]}"; do
-        if [ "$running" -ge "${JOBS:-$(nproc)}" ]; then
+        if [ "$running" -ge "$jobs" ]; then
                 wait -n
                 running=$((running - 1))
                 gather
