@@ -115,7 +115,7 @@ static void comes_back(const char *name, const char *const *on, size_t n)
         file_uncache(path_of(name));
         uint64_t read = process_read_bytes(stage.pid);
         client_ok(client, load(name, on, n), name);
-        ck_assert_uint_eq(process_read_bytes(stage.pid), read);
+        ck_assert(process_read_no_model(stage.pid, read));
 }
 
 static void serves(const char *name, const char *const *on, size_t n)
@@ -206,7 +206,7 @@ START_TEST(one_copy_serves_two_loads_at_once)
         streamer_op *one = begin_load("a", &devices[1], 1, 0), *other = begin_load("a", &devices[2], 1, 0);
         ck_assert_int_eq(end_load(one), 0);
         ck_assert_int_eq(end_load(other), 0);
-        ck_assert_uint_eq(process_read_bytes(stage.pid), read);
+        ck_assert(process_read_no_model(stage.pid, read));
         serves("a", &devices[1], 2);
 }
 END_TEST
@@ -302,7 +302,7 @@ START_TEST(a_replica_that_waits_for_room_comes_from_the_copy_when_it_has_it)
         client_unload(client, "x");
         ck_assert_int_eq(end_load(op), 0);
         serves("a", &devices[1], 2);
-        ck_assert_uint_eq(process_read_bytes(stage.pid), read);
+        ck_assert(process_read_no_model(stage.pid, read));
 }
 END_TEST
 
@@ -316,7 +316,7 @@ START_TEST(what_a_gpu_pinned_that_is_lost_is_not_copied_from)
         file_uncache(path_of("a"));
         uint64_t read = process_read_bytes(stage.pid);
         client_ok(client, load("a", &devices[1], 1), "a");
-        ck_assert_uint_gt(process_read_bytes(stage.pid), read);
+        ck_assert(!process_read_no_model(stage.pid, read));
         serves("a", &devices[1], 1);
 }
 END_TEST

@@ -53,6 +53,11 @@ uint64_t process_read_bytes(pid_t pid)
         return proc_number(pid, "io", "read_bytes:");
 }
 
+bool process_read_no_model(pid_t pid, uint64_t before)
+{
+        return process_read_bytes(pid) - before < UINT64_C(1) << 20;
+}
+
 uint64_t file_cached_bytes(const char *path)
 {
         int fd = must(open(path, O_RDONLY | O_CLOEXEC));

@@ -12,6 +12,10 @@
 
 /* Bytes that the process made the storage layer read (/proc/PID/io read_bytes). */
 uint64_t process_read_bytes(pid_t pid);
+/* Whether it has read none of a model since it had read `before`. Not all that it is charged for is of a model:
+ * the kernel drops pages of a program and blocks of directories as it likes and reads them again. They are told
+ * apart by size: a model has several MiB. */
+bool process_read_no_model(pid_t pid, uint64_t before);
 
 uint64_t file_cached_bytes(const char *path);
 void file_uncache(const char *path); /* writes it back and drops its pages */
