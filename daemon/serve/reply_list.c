@@ -30,7 +30,7 @@ struct page {
         size_t n_names, most;
         bool more; /* there are others behind them */
         struct entry *entries;
-        size_t n, size;
+        size_t n;
 };
 
 /* ---- its names ---- */
@@ -88,14 +88,10 @@ static bool add(struct page *page, const char *name, struct generation *g, const
 {
         if (!is_on_page(page, name))
                 return true;
-        if (page->n == page->size) {
-                size_t size = 2 * page->size + LIST_PAGE;
-                struct entry *entries = reallocarray(page->entries, size, sizeof(*entries));
-                if (entries == NULL)
-                        return false;
-                page->entries = entries;
-                page->size = size;
-        }
+        struct entry *entries = with_room(page->entries, page->n, sizeof(*entries));
+        if (entries == NULL)
+                return false;
+        page->entries = entries;
         page->entries[page->n++] = (struct entry){name, g, wanted};
         return true;
 }
