@@ -12,7 +12,6 @@
 
 #define HUGE_PAGE (UINT64_C(2) << 20)
 #define MS UINT64_C(1000000)
-#define KEPT 8u /* turns that `status` tells of: STALL_KEPT of daemon/serve/stall.h */
 
 static void must_do(struct bench_daemon *bd, int r, const char *what)
 {
@@ -85,21 +84,6 @@ static double rest_of(const struct bench_daemon *bd, const json_t *turn)
         return (double)ns / 1e6 - (stopped < still ? stopped : still);
 }
 
-/* Turns that are not kept are no longer than the shortest that is; without any, no longer than the longest. */
-static double note_rests(const struct bench_daemon *bd, const json_t *loop)
-{
-        double rest = 0, other = ms_of(loop, "longest_ns");
-        size_t i;
-        json_t *turn;
-
-        json_array_foreach(json_object_get(loop, "longest"), i, turn)
-        {
-                note_longest(&rest, rest_of(bd, turn));
-                other = i + 1 < KEPT ? 10 : ms_of(turn, "ns");
-        }
-        return note_longest(&longest.rest, rest > other ? rest : other);
-}
-
 /* The longest alone is a matter of luck: how many there were tells more. */
 static unsigned long long turns_from(const json_t *loop, uint64_t ns)
 {
@@ -115,6 +99,23 @@ static unsigned long long turns_from(const json_t *loop, uint64_t ns)
                 from = (uint64_t)json_integer_value(json_object_get(row, "below_ns"));
         }
         return (unsigned long long)n;
+}
+
+/* `status` tells of the longest turns of 10 ms and more, and of no others: each of them is shorter than 10 ms where
+ * all of 10 ms are told of, else no longer than the shortest that is. */
+static double note_rests(const struct bench_daemon *bd, const json_t *loop)
+{
+        const json_t *told = json_object_get(loop, "longest"), *turn;
+        bool all = turns_from(loop, 10 * MS) == json_array_size(told);
+        double rest = 0, other = ms_of(loop, "longest_ns");
+        size_t i;
+
+        json_array_foreach(told, i, turn)
+        {
+                note_longest(&rest, rest_of(bd, turn));
+                other = all ? 10 : ms_of(turn, "ns");
+        }
+        return note_longest(&longest.rest, rest > other ? rest : other);
 }
 
 static void ask_stall(struct bench_daemon *bd)
