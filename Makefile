@@ -156,10 +156,11 @@ ON_GPU := arrival bad_files changes cli cli_held fairness force generations host
 	preload residency rounds sources wanted
 CHECKS = $(TESTS) $(REPLAYS) $(ON_GPU:%=cuda=$(BUILD)/tests/integration/test_%)
 
-## check        all tests: unit, integration (again on stand-ins for GPUs), the fuzz corpora, layers; ONLY=name
-##              runs the programs with that in their names, JOBS=n so many at a time
+## check        all tests: unit, integration (again on stand-ins for GPUs), the fuzz corpora, layers; ONLY="name
+##              name" runs the programs with one of these in their names, JOBS=n so many at a time
+chosen = $(foreach t,$(CHECKS),$(if $(strip $(foreach name,$(ONLY),$(findstring $(name),$(t)))),$(t)))
 check: tests layers
-	@tests/check.sh $(if $(ONLY),$(foreach t,$(CHECKS),$(if $(findstring $(ONLY),$(t)),$(t))),$(CHECKS))
+	@tests/check.sh $(if $(ONLY),$(chosen),$(CHECKS))
 
 ## soak         each proof at its full length: many connections, lies, every call that fails, kills, random load for
 ##              SOAK_SECONDS, a model of the daemon for CHECKER_STEPS, and for CHECKER_SANITIZED_STEPS under sanitizers

@@ -80,6 +80,8 @@ gather() {
         done
 }
 
+[ $# -gt 0 ] || { echo "check.sh: no such test program" >&2; exit 2; }
+
 # They wait more than they compute.
 jobs=${JOBS:-$((($(nproc) * 3 + 1) / 2))}
 programs=("$@") ended=() running=0
