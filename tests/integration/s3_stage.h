@@ -107,7 +107,6 @@ static void begin(void)
         setenv("AWS_ACCESS_KEY_ID", store.access, 1);
         setenv("AWS_SECRET_ACCESS_KEY", store.secret, 1);
         setenv("AWS_ENDPOINT_URL_S3", store.url, 1);
-        setenv("AWS_EC2_METADATA_DISABLED", "true", 1);
         stage_begin((const char *const[]){"--config", config, "--device", "host=256MiB", "--block-size", "1MiB",
                                           "--log-level", "debug", NULL});
 }

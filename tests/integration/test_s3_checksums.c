@@ -117,8 +117,6 @@ static void begin(void)
         endpoint_start(&store);
         setenv("AWS_ACCESS_KEY_ID", "key", 1);
         setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
-        setenv("AWS_CONFIG_FILE", "/dev/null/none", 1);
-        setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null/none", 1);
         setenv("AWS_ENDPOINT_URL_S3", store.url, 1);
         stage_begin((const char *const[]){"--device", "host=64MiB", "--block-size", "1MiB", NULL});
 }

@@ -101,10 +101,6 @@ static void begin(void)
         endpoint_start(&proxy);
         endpoint_start(&container);
         char *config = suite_file("config.yaml", settings());
-        unsetenv("AWS_ACCESS_KEY_ID");
-        unsetenv("AWS_SECRET_ACCESS_KEY");
-        unsetenv("AWS_ENDPOINT_URL_S3");
-        setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null/none", 1);
         write_profiles();
         setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", container.url, 1);
         stage_begin((const char *const[]){"--config", config, "--device", "host=256MiB", "--block-size", "1MiB",

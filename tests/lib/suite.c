@@ -63,10 +63,38 @@ const char *__asan_default_options(void)
         return "detect_leaks=0";
 }
 
+/* ---- the caller's settings ---- */
+
+/* Variables that begin like this. */
+static const char *const foreign[] = {"AWS_",       "HF_",         "HUGGINGFACE_", "http_proxy",
+                                      "HTTP_PROXY", "https_proxy", "HTTPS_PROXY",  "all_proxy",
+                                      "ALL_PROXY",  "no_proxy",    "NO_PROXY"};
+
+static const char *find_foreign(void)
+{
+        for (char **e = environ; *e != NULL; e++)
+                for (size_t i = 0; i < sizeof(foreign) / sizeof(foreign[0]); i++)
+                        if (strncmp(*e, foreign[i], strlen(foreign[i])) == 0)
+                                return *e;
+        return NULL;
+}
+
+static void forget_settings(void)
+{
+        for (const char *e; (e = find_foreign()) != NULL;)
+                must(unsetenv(format_text("%.*s", (int)strcspn(e, "="), e)));
+        must(setenv("AWS_CONFIG_FILE", suite_path("no-aws-config"), 1));
+        must(setenv("AWS_SHARED_CREDENTIALS_FILE", suite_path("no-aws-credentials"), 1));
+        must(setenv("AWS_EC2_METADATA_DISABLED", "true", 1));
+}
+
+/* ---- the program ---- */
+
 void suite_begin(const char *name)
 {
         folder_make(folder, "streamerd-test");
         undo_folder(folder);
+        forget_settings();
         signal(SIGPIPE, SIG_IGN);
         die_hook = fail_check;
         suite = suite_create(name);

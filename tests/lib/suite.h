@@ -22,7 +22,8 @@
 
 #include <check.h>
 
-/* Begins the program's one suite. */
+/* Begins the program's one suite. What the caller has set for AWS, Hugging Face and proxies reaches none of its
+ * tests, and none has credentials of AWS that it does not set. */
 void suite_begin(const char *name);
 /* A group of tests on one stage; either function may be NULL. `timeout` in seconds, for each test. */
 TCase *suite_group(const char *name, void (*setup)(void), void (*teardown)(void), int timeout);

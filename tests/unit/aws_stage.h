@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests of credentials stand on: an environment that is forgotten, files of their own, and small
- * endpoints that stand in for a container's and for STS. For one program each.
+ * What tests of credentials stand on: files of their own, and small endpoints that stand in for a container's
+ * and for STS. For one program each.
  */
 #ifndef TESTS_UNIT_AWS_STAGE_H
 #define TESTS_UNIT_AWS_STAGE_H
@@ -29,38 +29,11 @@ static _Atomic bool hang;
 static unsigned given;  /* how many it has given out: "AK1", "AK2", ... */
 static char said[4096]; /* methods and paths */
 
-static inline void forget_environment(void)
-{
-        static const char *const names[] = {"AWS_ACCESS_KEY_ID",
-                                            "AWS_SECRET_ACCESS_KEY",
-                                            "AWS_SESSION_TOKEN",
-                                            "AWS_PROFILE",
-                                            "AWS_WEB_IDENTITY_TOKEN_FILE",
-                                            "AWS_ROLE_ARN",
-                                            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-                                            "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-                                            "AWS_CONTAINER_AUTHORIZATION_TOKEN",
-                                            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
-                                            "AWS_ENDPOINT_URL_STS",
-                                            "AWS_ENDPOINT_URL",
-                                            "AWS_CA_BUNDLE",
-                                            "AWS_REGION",
-                                            "AWS_DEFAULT_REGION",
-                                            "AWS_EC2_METADATA_SERVICE_ENDPOINT",
-                                            "http_proxy",
-                                            "HTTP_PROXY",
-                                            "https_proxy"};
-        for (size_t i = 0; i < ARRAY_SIZE(names); i++)
-                unsetenv(names[i]);
-        setenv("AWS_CONFIG_FILE", suite_path("config-%d", (int)getpid()), 1);
-        setenv("AWS_SHARED_CREDENTIALS_FILE", suite_path("credentials-%d", (int)getpid()), 1);
-        setenv("AWS_EC2_METADATA_DISABLED", "true", 1);
-}
-
 static inline void begin(void)
 {
         log_init(LOG_LEVEL_ERROR);
-        forget_environment();
+        setenv("AWS_CONFIG_FILE", suite_path("config-%d", (int)getpid()), 1);
+        setenv("AWS_SHARED_CREDENTIALS_FILE", suite_path("credentials-%d", (int)getpid()), 1);
 }
 
 static inline void end(void)

@@ -18,13 +18,7 @@ static struct error error;
 
 static void begin(void)
 {
-        static const char *const names[] = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE",
-                                            "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"};
         log_init(LOG_LEVEL_ERROR);
-        for (size_t i = 0; i < ARRAY_SIZE(names); i++)
-                unsetenv(names[i]);
-        setenv("AWS_CONFIG_FILE", suite_path("none"), 1);
-        setenv("AWS_SHARED_CREDENTIALS_FILE", suite_path("none"), 1);
 }
 
 static void end(void)
