@@ -4,6 +4,7 @@
  * server, and a store, each key of which has slices of its own.
  */
 #include "tests/lib/nginx.h"
+#include "tests/lib/ports.h"
 #include "tests/lib/stage.h"
 #include "tests/lib/store.h"
 #include "tests/lib/suite.h"

@@ -4,6 +4,7 @@
  */
 #include "tests/lib/hang.h"
 #include "tests/lib/model.h"
+#include "tests/lib/ports.h"
 #include "tests/lib/storage.h"
 #include "tests/lib/suite.h"
 
@@ -58,6 +59,43 @@ START_TEST(cached_pages_are_counted_and_dropped)
         ck_assert_uint_eq(file_cached_bytes(path), 0);
         file_cache(path);
         ck_assert_uint_eq(file_cached_bytes(path), 1 << 20);
+}
+END_TEST
+
+/* Claims ports, tells where they begin, and has them until `end` is closed. */
+static _Noreturn void claim_ports(int tell, int end)
+{
+        unsigned first = free_ports(PORTS_MAX);
+        char byte;
+
+        _exit(write(tell, &first, sizeof(first)) != sizeof(first) || read(end, &byte, 1) != 0);
+}
+
+/* Nobody listens on any: what is free is not enough to tell them apart. */
+START_TEST(ports_are_given_to_one_process_at_a_time)
+{
+        enum { PROCESSES = 40 };
+        unsigned firsts[PROCESSES];
+        int told[2], end[2];
+
+        must(pipe2(told, O_CLOEXEC));
+        must(pipe2(end, O_CLOEXEC));
+        for (int i = 0; i < PROCESSES; i++) {
+                pid_t pid = must(fork());
+                if (pid == 0) {
+                        close(end[1]);
+                        claim_ports(told[1], end[0]);
+                }
+        }
+        for (int i = 0; i < PROCESSES; i++) {
+                ck_assert_int_eq(read(told[0], &firsts[i], sizeof(firsts[i])), sizeof(firsts[i]));
+                for (int k = 0; k < i; k++)
+                        ck_assert_uint_ge(firsts[i] > firsts[k] ? firsts[i] - firsts[k] : firsts[k] - firsts[i],
+                                          PORTS_MAX);
+        }
+        close(end[1]);
+        for (int i = 0; i < PROCESSES; i++)
+                must(wait(NULL));
 }
 END_TEST
 
@@ -146,6 +184,7 @@ int main(void)
         tcase_add_test(models, contents_do_not_depend_on_where_one_begins);
         TCase *kernel = suite_group("kernel", NULL, NULL, 30);
         tcase_add_test(kernel, cached_pages_are_counted_and_dropped);
+        tcase_add_test(kernel, ports_are_given_to_one_process_at_a_time);
         tcase_add_test(kernel, a_held_read_goes_on_with_what_the_file_then_holds);
         tcase_add_test(kernel, a_held_read_can_be_made_to_fail);
         return suite_run();
