@@ -28,9 +28,9 @@ static bool claim(unsigned first)
         struct sockaddr_un name = {.sun_family = AF_UNIX};
         int n = snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "streamerd-test/ports/%u", first);
         int fd = must(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+        socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 
-        if (bind(fd, (struct sockaddr *)&name,
-                 (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)) == 0)
+        if (bind(fd, (struct sockaddr *)&name, len) == 0)
                 return true;
         if (errno != EADDRINUSE)
                 die_errno("ports from %u", first);
