@@ -282,50 +282,57 @@ END_TEST
 
 /* ---- others ---- */
 
+/* A minute, for which this daemon would wait: longer than anybody waits here for an answer of its own. */
 START_TEST(a_dead_server_holds_nobody_else_up)
 {
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = 60000});
-        streamer_op *op = client_load_begin(client, through("/m.safetensors"), "dead");
-        streamer_client *other = client_open(&stage);
-        uint64_t began = clock_ns();
+        struct daemon d;
+        const char *config = suite_file("dead.yaml", "io: {block_size: 1MiB}\nhttp: {stall: 60s, threads: 2}\n");
+        daemon_init(&d, suite_path("dead"));
+        daemon_start(&d,
+                     (const char *const[]){"--device", "host=64MiB", "--root", stage_root(), "--config", config, NULL});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .what = PROXY_ALL});
+        streamer_client *c = client_open(&d), *other = client_open(&d);
+        streamer_op *op = client_load_begin(c, through("/m.safetensors"), "dead");
         client_load(other, url(web.http, "/m.safetensors"), "fine");
         client_equals(other, "fine", model);
-        ck_assert_uint_lt(clock_ns() - began, UINT64_C(1500000000) * (suite_short() ? 10 : 1));
         client_unload(other, "fine");
+        ck_assert_int_eq(streamer_op_wait(op, 0, NULL), STREAMER_ETIMEOUT);
         ck_assert_int_eq(client_call_code(other, "cancel", "{\"model\": \"dead\"}"), 0);
-        streamer_op_wait(op, 20000, NULL);
+        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_ECANCELED);
         streamer_op_free(op);
         /* Its request, which nobody answers, is given up too: nothing of it is left to wait for. */
-        began = clock_ns();
-        client_unload(client, "dead");
-        ck_assert_uint_lt(clock_ns() - began, UINT64_C(1000000000) * (suite_short() ? 2 : 1));
+        client_unload(c, "dead");
         streamer_close(other);
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
 }
 END_TEST
 
+/* A block takes three minutes, for which nobody waits. */
 START_TEST(a_load_is_cancelled_in_mid_transfer)
 {
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .bytes = 1000});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .bytes = 50});
         streamer_op *op = client_load_begin(client, through("/m.safetensors"), "slow");
         ck_assert(eventually(has_begun, &proxy, 20000));
-        uint64_t began = clock_ns();
         ck_assert_int_eq(client_call_code(client, "cancel", "{\"model\": \"slow\"}"), 0);
         ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_ECANCELED);
-        ck_assert_uint_lt(clock_ns() - began, UINT64_C(2000000000));
         streamer_op_free(op);
         client_unload(client, "slow");
 }
 END_TEST
 
+/* Which comes when it has been seen: to whoever asks for it. */
 START_TEST(progress_tells_bytes_before_the_end)
 {
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .nth = 1, .bytes = 10, .byte = last_byte()});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .byte = last_byte()});
         streamer_op *op = client_load_begin(client, through("/m.safetensors"), "m");
         streamer_progress p = {.struct_size = sizeof(p)};
         while (streamer_op_wait(op, 10, &p) == STREAMER_ETIMEOUT && p.bytes == 0)
                 ;
         ck_assert_uint_gt(p.bytes, 0);
         ck_assert_uint_lt(p.bytes, p.total);
+        proxy_clear(&proxy);
+        proxy_release(&proxy);
         ck_assert_int_eq(streamer_op_wait(op, 20000, &p), 0);
         ck_assert_uint_eq(p.bytes, model->bytes);
         streamer_op_free(op);
