@@ -25,6 +25,7 @@
 #define HUGE_PAGE (UINT64_C(2) << 20)
 #define OVERCOMMIT "/proc/sys/vm/nr_overcommit_hugepages"
 #define SET_ASIDE "/proc/sys/vm/nr_hugepages"
+#define DROP_MS 200
 #define SHMEM_ENABLED "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 
 /* The number after `key` at the start of a line of /proc/PID/file; 0 if there is none. */
@@ -77,12 +78,25 @@ uint64_t file_cached_bytes(const char *path)
         return cached;
 }
 
+struct dropped {
+        const char *path;
+        int fd;
+};
+
+static bool is_dropped(void *arg)
+{
+        const struct dropped *d = arg;
+
+        must(-posix_fadvise(d->fd, 0, 0, POSIX_FADV_DONTNEED));
+        return file_cached_bytes(d->path) == 0;
+}
+
 void file_uncache(const char *path)
 {
         int fd = must(open(path, O_RDONLY | O_CLOEXEC));
 
         must(fsync(fd));
-        must(-posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED));
+        eventually(is_dropped, &(struct dropped){path, fd}, DROP_MS);
         close(fd);
 }
 

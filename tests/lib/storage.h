@@ -18,8 +18,10 @@ uint64_t process_read_bytes(pid_t pid);
 bool process_read_no_model(pid_t pid, uint64_t before);
 
 uint64_t file_cached_bytes(const char *path);
-void file_uncache(const char *path); /* writes it back and drops its pages */
-void file_cache(const char *path);   /* reads it all through the page cache */
+/* Writes it back and drops its pages, as far as the kernel lets go of them within a moment: who uses one just then
+ * keeps it. */
+void file_uncache(const char *path);
+void file_cache(const char *path); /* reads it all through the page cache */
 
 /* As file_cache(), and it stays there: of cached files those that are mapped are the last to go, also where a
  * machine gives back what has not been used for a minute. */

@@ -75,8 +75,9 @@ START_TEST(a_cold_load_leaves_nothing_in_the_page_cache)
         if (r.resolved.set.objects[0].direct < 0)
                 SKIP("this file system has no O_DIRECT");
         file_uncache(path);
+        uint64_t kept = file_cached_bytes(path); /* by the kernel, which may be about to use it */
         read_all(&r);
-        ck_assert_uint_le(file_cached_bytes(path), 256 * KiB); /* probes */
+        ck_assert_uint_le(file_cached_bytes(path), kept + 256 * KiB); /* probes */
         reading_end(&r);
 }
 END_TEST
