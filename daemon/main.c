@@ -232,7 +232,6 @@ static int make_server(struct daemon *d, struct error *error)
         s->loads = &d->loads;
         s->reader = &d->reader;
         s->pool = d->pool;
-        s->wake = d->wake;
         s->cuda = d->devices.cuda;
         s->cuda_library = config_text(c->cuda.library);
         int r = inherit_take_listener(&d->inherit, &listener, error);

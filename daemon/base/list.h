@@ -32,6 +32,17 @@ static inline void list_remove(struct list *node)
         node->next->prev = node->prev;
         list_init(node);
 }
+/* All of `from`, which is empty then, behind those of `head`. */
+static inline void list_append_all(struct list *head, struct list *from)
+{
+        if (list_empty(from))
+                return;
+        from->next->prev = head->prev;
+        from->prev->next = head;
+        head->prev->next = from->next;
+        head->prev = from->prev;
+        list_init(from);
+}
 
 #define list_each(pos, head) for (struct list *pos = (head)->next; pos != (head); pos = pos->next)
 /* The current node may be removed. */

@@ -13,7 +13,6 @@
  */
 #include "daemon/base/log_writer.h"
 
-#include "daemon/base/prompt.h"
 #include "daemon/base/util.h"
 
 #include <errno.h>
@@ -116,7 +115,7 @@ static void write_filled(struct log_writer *writer)
 static void *writer_thread(void *arg)
 {
         struct log_writer *writer = arg;
-        thread_begin("log");
+        pthread_setname_np(pthread_self(), "log");
         pthread_mutex_lock(&writer->mutex);
         while (!writer->ending) {
                 pthread_mutex_unlock(&writer->mutex);

@@ -8,7 +8,6 @@
 #include "daemon/base/work.h"
 
 #include "daemon/base/log.h"
-#include "daemon/base/prompt.h"
 #include "daemon/base/util.h"
 
 #include <errno.h>
@@ -204,7 +203,7 @@ static void wait_for_call(struct work_pool *pool)
 static void *pool_thread(void *arg)
 {
         struct work_pool *pool = arg;
-        thread_begin(pool->name);
+        pthread_setname_np(pthread_self(), pool->name);
         pthread_mutex_lock(&pool->mutex);
         for (;;) {
                 empty_inbox(pool);

@@ -2,7 +2,6 @@
 #include "daemon/io/reader_pread.h"
 
 #include "daemon/base/log.h"
-#include "daemon/base/prompt.h"
 #include "daemon/io/flight.h"
 #include "daemon/io/pread_file.h"
 
@@ -214,7 +213,7 @@ static void *pread_main(void *arg)
         struct pread_thread *self = arg;
         struct reader *reader = self->reader;
         struct ticket ticket;
-        thread_begin("reader");
+        pthread_setname_np(pthread_self(), "reader");
         reader_touch_ring(reader);
         while (next_block(self, &ticket))
                 do_block(self, &ticket);

@@ -80,6 +80,7 @@ static struct lease *lease_make(struct leases *leases, struct process *process, 
                 return NULL;
         lease->generation = generation;
         lease->process = process;
+        lease->looked = generation->changes; /* whoever gets it hears how its model is */
         lease->since_ns = now_ns();
         list_init(&lease->in_owner);
         list_append(&generation->leases, &lease->in_generation);

@@ -47,6 +47,7 @@ struct lease {
         uint64_t since_ns;
         struct user_charge charge;
         uint64_t told;         /* arrivals its client knows of */
+        uint64_t looked;       /* generation->changes when its owner was told last */
         bool revoked;          /* its client knows that the model was taken from it */
         bool following, dirty; /* the model was loading at attach; something to tell */
         unsigned char token[BOOK_TOKEN];

@@ -98,6 +98,7 @@ static struct generation *generation_free(struct generation *generation)
         list_each_safe (pos, &generation->names)
                 name_free(container_of(pos, struct model_name, link));
         list_remove(&generation->link);
+        list_remove(&generation->telling);
         user_discharge(&generation->user_charge);
         user_discharge(&generation->model_charge);
         origin_deinit(&generation->origin);
@@ -122,6 +123,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         list_init(&g->link);
         list_init(&g->names);
         list_init(&g->leases);
+        list_init(&g->telling);
         g->source = strdup(source);
         g->last_name = strdup(name);
         if (g->source == NULL || g->last_name == NULL || generation_add_name(g, name, owner, NULL) < 0)

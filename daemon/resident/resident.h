@@ -98,6 +98,8 @@ struct generation {
         struct error error; /* failed */
 
         struct list leases;
+        struct list telling; /* the server's: not all of them have been looked at since it changed last */
+        uint64_t changes;
         uid_t shared_by; /* DEVICE_SHARED_WRITABLE: whose processes have had it, where was_shared */
         bool was_shared;
         unsigned n_leases;

@@ -161,7 +161,7 @@ static void send_attach(struct session *session, uint64_t id, const struct lease
         writer_ku64(&w, "arrived", lease->told);
         write_segments(&w, g, n, fds, &n);
         session->server->fds_out += n;
-        conn_send(session->conn, &w, fds, n);
+        session_send_fds(session, &w, fds, n);
 }
 
 static int lease_begin(struct session *session, struct generation *g, const struct request *request,

@@ -4,9 +4,6 @@
  */
 #include "daemon/serve/session.h"
 
-/* Those who wait are looked at for so long in one turn of the loop, and then in the next. */
-#define ANSWER_NS (5 * MS)
-
 /* ---- deferred answers ---- */
 
 struct deferred *deferred_new(struct session *session, struct request *request)
@@ -127,26 +124,18 @@ void session_defer(struct session *session, struct request *request)
 }
 
 /* Who was looked at goes behind the others, so that those who were not since the last change come first. */
-void deferred_answer(struct errand *item)
+bool deferred_answer(struct chore *chore)
 {
-        struct server *server = container_of(item, struct server, answer);
-        uint64_t until = now_ns() + ANSWER_NS;
-        server->answer_posted = false;
-        while (!list_empty(&server->waiting)) {
-                struct deferred *d = container_of(server->waiting.next, struct deferred, in_server);
-                if (d->looked == server->changes)
-                        return;
-                if (now_ns() >= until) {
-                        server->answer_posted = true;
-                        wake_post(server->wake, &server->answer);
-                        return;
-                }
-                d->looked = server->changes;
-                list_remove(&d->in_server);
-                list_append(&server->waiting, &d->in_server);
-                if (try_answer(d->session, &d->request, d->generation))
-                        deferred_free(d);
-        }
+        struct server *server = container_of(chore, struct server, answer);
+        struct deferred *d = container_of(server->waiting.next, struct deferred, in_server);
+        if (list_empty(&server->waiting) || d->looked == server->changes)
+                return false;
+        d->looked = server->changes;
+        list_remove(&d->in_server);
+        list_append(&server->waiting, &d->in_server);
+        if (try_answer(d->session, &d->request, d->generation))
+                deferred_free(d);
+        return true;
 }
 
 void deferred_check_deadlines(struct server *server, uint64_t now)

@@ -8,82 +8,148 @@
 
 #include <string.h>
 
-static bool wants(const struct session *session, const struct generation *g)
+/* Of changes that some have not heard of yet. */
+#define NEWS_BYTES (1 * MiB)
+
+/* ---- subscribers ---- */
+
+static void tell_lost(struct session *session)
 {
-        if (!session->subscribed || session->conn->closing)
-                return false;
-        if (g->lost_name)
-                return session->subject == NULL || strcmp(g->last_name, session->subject) == 0;
-        return session->subject == NULL || generation_has_name(g, session->subject) ||
-               (list_empty(&g->names) && strcmp(g->last_name, session->subject) == 0);
+        struct writer w;
+        if (session->events_lost == 0 || !conn_writable(session->conn))
+                return;
+        conn_writer(&w);
+        writer_map(&w, 2);
+        writer_kstr(&w, "event", "lost");
+        writer_ku64(&w, "count", session->events_lost);
+        session->events_lost = 0;
+        conn_send(session->conn, &w, NULL, 0);
 }
 
-/* The name by which it asked, where it asked for one. */
-static const char *told_name(const struct session *session, const struct generation *g)
+static void tell_item(struct session *session, const struct item *item)
 {
-        if (session->subject != NULL)
-                return session->subject;
-        return g->lost_name ? g->last_name : generation_name(g);
-}
-
-static void tell_subscriber(struct session *session, const struct generation *g)
-{
+        if (!item_concerns(item, session->subject))
+                return;
         if (!conn_writable(session->conn)) {
                 session->events_lost++;
                 return;
         }
-        bool failed = g->state == GENERATION_FAILED;
+        tell_lost(session);
         struct writer w;
         conn_writer(&w);
-        writer_map(&w, failed ? 9 : 7);
+        writer_map(&w, item->code != 0 ? 9 : 7);
         writer_kstr(&w, "event", "model");
-        writer_kstr(&w, "model", told_name(session, g));
-        writer_ku64(&w, "generation", g->number);
-        writer_kstr(&w, "device", g->device->name);
-        writer_kstr(&w, "state", generation_state_name(g->lost_name ? GENERATION_GONE : g->state));
-        writer_ku64(&w, "bytes", g->data_bytes);
-        writer_ku64(&w, "tensors", g->n_tensors);
-        if (failed) {
-                writer_kstr(&w, "code", code_wire(g->error.code));
-                writer_kstr(&w, "text", g->error.text);
+        writer_kstr(&w, "model", session->subject != NULL ? session->subject : item->names);
+        writer_ku64(&w, "generation", item->number);
+        writer_kstr(&w, "device", item->device);
+        writer_kstr(&w, "state", item->state);
+        writer_ku64(&w, "bytes", item->bytes);
+        writer_ku64(&w, "tensors", item->tensors);
+        if (item->code != 0) {
+                writer_kstr(&w, "code", code_wire(item->code));
+                writer_kstr(&w, "text", item->text);
         }
-        session_send(session, &w);
+        conn_send(session->conn, &w, NULL, 0);
+}
+
+void session_tell_news(struct session *session)
+{
+        const struct item *item;
+        while ((item = news_next(&session->server->news, &session->listener)) != NULL)
+                tell_item(session, item);
+        tell_lost(session);
+}
+
+static bool tell_a_subscriber(struct server *server)
+{
+        struct listener *listener = news_behind(&server->news);
+        if (listener == NULL)
+                return false;
+        tell_item(container_of(listener, struct session, listener), news_next(&server->news, listener));
+        return true;
+}
+
+/* No memory to note the change in: they hear that there was one. */
+static void lose_change(struct server *server)
+{
+        list_each (pos, &server->conns) {
+                struct session *session = container_of(pos, struct conn, link)->context;
+                if (session->listener.at == NULL)
+                        continue;
+                session_tell_news(session);
+                session->events_lost++;
+                tell_lost(session);
+        }
+}
+
+/* Where changes come faster than they are told they wait for that: they are not lost, and do not pile up. */
+static void note_change(struct server *server, const struct generation *generation)
+{
+        if (news_add(&server->news, generation) < 0)
+                lose_change(server);
+        while (server->news.bytes > NEWS_BYTES && tell_a_subscriber(server))
+                ;
+}
+
+/* ---- leases ---- */
+
+static void leases_changed(struct server *server, struct generation *generation)
+{
+        generation->changes++;
+        list_remove(&generation->telling);
+        list_append(&server->telling, &generation->telling);
+        chore_begin(&server->tell);
+}
+
+/* Who was looked at goes behind the others, and so does the generation. */
+static bool tell_a_lease(struct server *server)
+{
+        if (list_empty(&server->telling))
+                return false;
+        struct generation *g = container_of(server->telling.next, struct generation, telling);
+        struct lease *lease = container_of(g->leases.next, struct lease, in_generation);
+        list_remove(&g->telling);
+        if (list_empty(&g->leases) || lease->looked == g->changes)
+                return true;
+        lease->looked = g->changes;
+        list_remove(&lease->in_generation);
+        list_append(&g->leases, &lease->in_generation);
+        list_append(&server->telling, &g->telling);
+        if (lease->owner != NULL)
+                session_tell_lease(lease->owner, lease);
+        return true;
+}
+
+/* ---- changes ---- */
+
+bool sessions_tell(struct chore *chore)
+{
+        struct server *server = container_of(chore, struct server, tell);
+        bool lease = tell_a_lease(server), subscriber = tell_a_subscriber(server);
+        return lease || subscriber;
 }
 
 void sessions_answer_soon(struct server *server)
 {
         server->changes++;
-        if (server->answer_posted || list_empty(&server->waiting))
-                return;
-        server->answer_posted = true;
-        wake_post(server->wake, &server->answer);
-}
-
-static void tell_leases(struct generation *generation)
-{
-        list_each (pos, &generation->leases) {
-                struct lease *lease = container_of(pos, struct lease, in_generation);
-                if (lease->owner != NULL)
-                        session_tell_lease(lease->owner, lease);
-        }
+        if (!list_empty(&server->waiting))
+                chore_begin(&server->answer);
 }
 
 void sessions_changed(struct server *server, struct generation *generation)
 {
-        tell_leases(generation);
-        list_each (pos, &server->conns) {
-                struct session *session = container_of(pos, struct conn, link)->context;
-                if (wants(session, generation))
-                        tell_subscriber(session, generation);
-        }
+        note_change(server, generation);
+        leases_changed(server, generation);
         sessions_answer_soon(server);
 }
 
 void sessions_arrived(struct server *server, struct generation *generation)
 {
-        tell_leases(generation);
+        leases_changed(server, generation);
         sessions_answer_soon(server);
 }
+
+/* ---- at times ---- */
 
 void sessions_progress(struct server *server)
 {
@@ -116,7 +182,7 @@ void sessions_shutdown(struct server *server)
                         conn_writer(&w);
                         writer_map(&w, 1);
                         writer_kstr(&w, "event", "shutdown");
-                        conn_send(conn, &w, NULL, 0);
+                        session_send(conn->context, &w);
                 }
                 conn_close(conn, true);
         }

@@ -297,6 +297,8 @@ static int start_handles(struct server *server, struct error *error)
         server->accept_poll.data = server;
         server->listening = true;
         conn_turn_start(&server->turn, server->loop);
+        chore_init(&server->answer, server->loop, deferred_answer);
+        chore_init(&server->tell, server->loop, sessions_tell);
         uv_timer_init(server->loop, &server->second);
         uv_timer_init(server->loop, &server->progress);
         server->second.data = server->progress.data = server;
@@ -315,6 +317,8 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->started_ns = now_ns();
         list_init(&server->conns);
         list_init(&server->waiting);
+        list_init(&server->telling);
+        news_init(&server->news);
         list_init(&server->reloads);
         preload_init(&server->preload, server->loads, server->pool);
         server->preload.changed = on_preload_changed;
@@ -415,6 +419,7 @@ void server_deinit(struct server *server)
         keep_deinit(&server->keep);
         remember_deinit(&server->remember);
         again_deinit(&server->again);
+        news_deinit(&server->news);
         free(server->path);
         preload_deinit(&server->preload);
 }

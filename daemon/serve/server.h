@@ -15,7 +15,9 @@
 #include "daemon/resident/keep.h"
 #include "daemon/resident/remember.h"
 #include "daemon/serve/again.h"
+#include "daemon/serve/chore.h"
 #include "daemon/serve/conn.h"
+#include "daemon/serve/news.h"
 #include "daemon/serve/preload.h"
 #include "daemon/serve/recheck.h"
 #include "daemon/serve/role.h"
@@ -72,10 +74,11 @@ struct server {
 
         struct list conns;   /* of struct conn */
         struct list waiting; /* of struct deferred: requests that a change may answer */
-        struct wake *wake;
-        struct errand answer; /* posted: `waiting` is to be looked through */
-        bool answer_posted;
-        uint64_t changes; /* that may answer somebody */
+        uint64_t changes;    /* that may answer somebody */
+        struct chore answer; /* looks through `waiting` */
+        struct news news;
+        struct list telling; /* of struct generation: whose leases have not all been looked at since it changed */
+        struct chore tell;
         uint64_t n_ops;
         struct users users;
         uint64_t n_conns;

@@ -18,9 +18,15 @@ void session_reply(struct writer *writer, uint64_t id, size_t n_fields)
         writer_reply(writer, id, n_fields);
 }
 
+void session_send_fds(struct session *session, struct writer *writer, const int *fds, size_t n_fds)
+{
+        session_tell_news(session);
+        conn_send(session->conn, writer, fds, n_fds);
+}
+
 void session_send(struct session *session, struct writer *writer)
 {
-        conn_send(session->conn, writer, NULL, 0);
+        session_send_fds(session, writer, NULL, 0);
 }
 
 void session_error(struct session *session, uint64_t id, const struct error *error)
@@ -113,9 +119,10 @@ static void on_subscribe(struct session *session, const struct request *request)
                 session_error(session, request->id, &error);
                 return;
         }
+        session_tell_news(session); /* of what it subscribed to before */
         free(session->subject);
         session->subject = subject;
-        session->subscribed = true;
+        news_join(&session->server->news, &session->listener);
         session_ok(session, request->id);
 }
 
@@ -203,6 +210,7 @@ static void on_closed(struct conn *conn)
         list_remove(&conn->link);
         server->n_conns--;
         user_discharge(&session->charge);
+        news_leave(&server->news, &session->listener);
         list_each_safe (pos, &session->ops)
                 op_free(container_of(pos, struct op, link));
         while (!list_empty(&session->deferred))
@@ -217,15 +225,7 @@ static void on_closed(struct conn *conn)
 static void on_drained(struct conn *conn)
 {
         struct session *session = conn->context;
-        if (session->events_lost > 0) {
-                struct writer w;
-                conn_writer(&w);
-                writer_map(&w, 2);
-                writer_kstr(&w, "event", "lost");
-                writer_ku64(&w, "count", session->events_lost);
-                conn_send(conn, &w, NULL, 0);
-                session->events_lost = 0;
-        }
+        session_tell_news(session);
         list_each (pos, &session->leases) {
                 struct lease *lease = container_of(pos, struct lease, in_owner);
                 if (lease->dirty)
@@ -251,7 +251,6 @@ void session_new(struct server *server, int fd)
                 free(session);
                 return;
         }
-        server->answer.run = deferred_answer;
         session->conn->context = session;
         list_append(&server->conns, &session->conn->link);
         server->n_conns++;

@@ -7,8 +7,9 @@
  *
  * Answers that must wait (attach or wait on a model that is not there yet, verify, a dry run) are
  * kept as struct deferred, counted against the client; at the limit its connection is not read.
- * Events never queue: what a client has not been told yet is a flag or a counter, and is sampled
- * when its connection can take it.
+ * Events never queue at a connection: what a client has not been told yet is a flag or a counter, and is
+ * sampled when its connection can take it. Changes of models wait for their turn, since a crowd is told in
+ * pieces (news.h); but whatever a client is sent, it has been told before of all that happened before.
  */
 #ifndef DAEMON_SERVE_SESSION_H
 #define DAEMON_SERVE_SESSION_H
@@ -18,9 +19,10 @@
 struct session {
         struct server *server;
         struct conn *conn;
-        bool greeted, subscribed;
-        char *subject; /* subscribed: the only model that it wants to hear of; NULL: all */
-        char *client;  /* what it calls itself; NULL: nothing */
+        bool greeted;
+        struct listener listener; /* to changes of models */
+        char *subject;            /* the only model that it wants to hear of; NULL: all */
+        char *client;             /* what it calls itself; NULL: nothing */
         uint64_t events_lost;
         struct list ops;      /* of struct op */
         struct list leases;   /* of struct lease, by in_owner */
@@ -63,8 +65,8 @@ void deferred_free(struct deferred *deferred);
 
 /* The client is gone: what a worker still holds is freed when it comes home. */
 void deferred_orphan(struct deferred *deferred);
-/* A wake item: looks through all that wait for a change. */
-void deferred_answer(struct errand *item);
+/* Looks at one of those that wait for a change. */
+bool deferred_answer(struct chore *chore);
 void deferred_check_deadlines(struct server *server, uint64_t now);
 
 /* ---- answers ---- */
@@ -72,6 +74,9 @@ void deferred_check_deadlines(struct server *server, uint64_t now);
 /* A reply: begun, and sent once its fields are written. */
 void session_reply(struct writer *writer, uint64_t id, size_t n_fields);
 void session_send(struct session *session, struct writer *writer);
+void session_send_fds(struct session *session, struct writer *writer, const int *fds, size_t n_fds);
+/* Tells it of the changes that it has not heard of. */
+void session_tell_news(struct session *session);
 
 void session_error(struct session *session, uint64_t id, const struct error *error);
 void session_ok(struct session *session, uint64_t id);
@@ -128,11 +133,13 @@ void session_abandon_leases(struct session *session);
 
 /* ---- the server's side ---- */
 
-/* A change of this generation: answers deferred requests, tells subscribers. */
+/* A change of this generation: answers deferred requests, tells leases and subscribers; soon. */
 void sessions_changed(struct server *server, struct generation *generation);
+/* Tells one lease and one subscriber. */
+bool sessions_tell(struct chore *chore);
 /* Something that no generation tells of has changed: looks again at deferred requests. */
 void sessions_answer_soon(struct server *server);
-/* Its tensors have arrived: tells leases that follow. */
+/* Its tensors have arrived: tells leases that follow, soon. */
 void sessions_arrived(struct server *server, struct generation *generation);
 /* Progress of watched loads, ten times a second; deadlines. */
 void sessions_progress(struct server *server);

@@ -14,7 +14,6 @@
 #include "daemon/source/aws_credentials.h"
 
 #include "daemon/base/log.h"
-#include "daemon/base/prompt.h"
 #include "daemon/base/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/source/aws_profile.h"
@@ -156,7 +155,7 @@ static void *fetch_thread(void *arg)
         struct aws_credentials *c = arg;
         struct aws_keys keys = {.access = NULL};
         struct error error = {.code = 0};
-        thread_begin("credentials");
+        pthread_setname_np(pthread_self(), "credentials");
         find(c, &keys, &error);
         refuse_expired(&keys, &error);
         pthread_mutex_lock(&c->mutex);

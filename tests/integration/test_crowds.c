@@ -9,6 +9,7 @@
 #include "tests/lib/wire.h"
 
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -99,6 +100,124 @@ START_TEST(connections_in_great_number)
 }
 END_TEST
 
+/* ---- what all of them are told ---- */
+
+static struct wire *open_many(size_t n)
+{
+        struct wire *many = must_alloc(n * sizeof(*many));
+
+        for (size_t i = 0; i < n; i++) {
+                wire_open(&many[i], &stage);
+                wire_hello(&many[i]);
+        }
+        return many;
+}
+
+static void close_many(struct wire *many, size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                wire_close(&many[i]);
+        free(many);
+}
+
+static void ask(struct wire *w, const char *verb, const char *model)
+{
+        bool ok;
+
+        ck_assert(wire_verb(w, verb, 2, "model", model));
+        ck_assert(wire_read(w));
+        ck_assert(object_bool(&w->reply.unpacked.data, "ok", &ok) && ok);
+}
+
+/* The states of "crowd" that it hears of, to the end: "loading loading ready ...". */
+static void hear(struct wire *w, char *states, size_t size)
+{
+        const char *state;
+        size_t used = 0, len;
+
+        do {
+                ck_assert(wire_read(w));
+                const msgpack_object *event = &w->reply.unpacked.data;
+                ck_assert(object_str_eq(event, "event", "model") && object_str_eq(event, "model", "crowd"));
+                ck_assert(object_str(event, "state", &state, &len));
+                ck_assert_uint_lt(used + len + 1, size);
+                used += (size_t)snprintf(states + used, size - used, "%.*s ", (int)len, state);
+        } while (len != 4 || memcmp(state, "gone", 4) != 0);
+}
+
+START_TEST(each_subscriber_hears_of_each_change_in_order)
+{
+        size_t n = env_number("CONNECTIONS", 600);
+        char first[512], other[512];
+        struct wire *many = open_many(n);
+        streamer_client *c = client_open(&stage);
+        char *path = stage_write(stage_witness, "crowd.safetensors");
+
+        for (size_t i = 0; i < n; i++)
+                ask(&many[i], "subscribe", "crowd");
+        client_load(c, path, "crowd");
+        client_unload(c, "crowd");
+        hear(&many[0], first, sizeof(first));
+        ck_assert_msg(strstr(first, "loading ready ") != NULL, "%s", first);
+        for (size_t i = 1; i < n; i++) {
+                hear(&many[i], other, sizeof(other));
+                ck_assert_str_eq(other, first);
+        }
+        streamer_close(c);
+        close_many(many, n);
+}
+END_TEST
+
+/* It is the last in line, and asks in the turn in which the model changes. */
+START_TEST(an_answer_comes_behind_the_changes_before_it)
+{
+        size_t n = env_number("CONNECTIONS", 600);
+        char states[512];
+        bool ok;
+        struct wire *many = open_many(n), *last = &many[n - 1];
+        streamer_client *c = client_open(&stage);
+
+        client_load(c, stage_write(stage_witness, "crowd.safetensors"), "crowd");
+        for (size_t i = 0; i < n; i++)
+                ask(&many[i], "subscribe", "crowd");
+        struct request unload = {.verb = VERB_unload, .id = 3, .u.unload = {.model = "crowd", .drain = true}};
+        ck_assert(wire_request(last, &unload));
+        ck_assert(wire_read(last));
+        ck_assert(object_str_eq(&last->reply.unpacked.data, "event", "model"));
+        ck_assert(object_str_eq(&last->reply.unpacked.data, "state", "draining"));
+        for (size_t i = 0; i + 1 < n; i += 2)
+                wire_close(&many[i]); /* whether it has been told or not */
+        ck_assert(wire_read(last));
+        ck_assert(object_bool(&last->reply.unpacked.data, "ok", &ok) && ok);
+        for (size_t i = 1; i + 1 < n; i += 2)
+                hear(&many[i], states, sizeof(states));
+        for (size_t i = 1; i < n; i += 2)
+                wire_close(&many[i]);
+        free(many);
+        streamer_close(c);
+}
+END_TEST
+
+START_TEST(each_holder_hears_that_its_model_was_taken)
+{
+        size_t n = env_number("CONNECTIONS", 600);
+        struct wire *many = open_many(n);
+        streamer_client *c = client_open(&stage);
+
+        client_load(c, stage_write(stage_witness, "taken.safetensors"), "taken");
+        for (size_t i = 0; i < n; i++)
+                ask(&many[i], "attach", "taken");
+        client_ok(c, streamer_unload(c, "taken", STREAMER_UNLOAD_FORCE), "unload");
+        for (size_t i = 0; i < n; i++) {
+                ck_assert(wire_read(&many[i]));
+                ck_assert(object_str_eq(&many[i].reply.unpacked.data, "event", "lease"));
+                ck_assert(object_str_eq(&many[i].reply.unpacked.data, "state", "revoked"));
+        }
+        close_many(many, n);
+        streamer_close(c);
+}
+END_TEST
+
 /* ---- descriptors on their way to all of them ---- */
 
 #define FDS 128
@@ -151,6 +270,9 @@ int main(void)
         suite_begin("crowds");
         TCase *many = suite_group("connections", begin, end, 60);
         tcase_add_test(many, connections_in_great_number);
+        tcase_add_test(many, each_subscriber_hears_of_each_change_in_order);
+        tcase_add_test(many, an_answer_comes_behind_the_changes_before_it);
+        tcase_add_test(many, each_holder_hears_that_its_model_was_taken);
         TCase *few = suite_group("descriptors", begin_few, end, 60);
         tcase_add_test(few, descriptors_that_nobody_takes_are_counted_until_they_are_taken);
         return suite_run();

@@ -8,7 +8,6 @@
 #include "tests/integration/systemd_stage.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/nginx.h"
-#include "tests/lib/ports.h"
 
 #include <sys/stat.h>
 
