@@ -294,9 +294,11 @@ static bool is_exempt(const char *list, const char *name)
         return false;
 }
 
+/* glibc's names for what a C standard has changed (__isoc23_strtol) are those that the source says. */
 START_TEST(every_call_is_made_to_fail_or_exempt)
 {
-        char *command = format_text("nm -D -u '%s' | awk '{ sub(/@.*/, \"\", $2); print $2 }' | sort -u",
+        char *command = format_text("nm -D -u '%s' | awk '{ sub(/@.*/, \"\", $2); print $2 }' | "
+                                    "sed 's/^__isoc[0-9]*_//' | sort -u",
                                     build_path("streamerd"));
         char *list = file_read("tests/fault-exempt.txt", NULL), name[256], missing[4096] = "";
         size_t injected = 0, exempt = 0, struck = 0;

@@ -47,6 +47,7 @@ class Consumer:
     def op_become(self, uid):
         """Another user from here on; what that one may not read is opened before."""
         self.library = Library(self.paths["library"])
+        cuda.open_driver()
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)

@@ -53,11 +53,19 @@ class _Library:
         return call
 
 
+DRIVER = "libcuda.so.1"
+
+
+def open_driver():
+    """For a process that soon may not read where it lies; it stays open."""
+    ctypes.CDLL(DRIVER)
+
+
 class Driver(_Library):
     """libcuda.so.1 with the primary context of one GPU current in the calling thread."""
 
     def __init__(self, ordinal):
-        super().__init__("libcuda.so.1")
+        super().__init__(DRIVER)
         self.ordinal, self.device, self.context = ordinal, c_int(), c_void_p()
         self.cuInit(c_uint(0))
         self.cuDeviceGet(byref(self.device), c_int(ordinal))
