@@ -406,11 +406,13 @@ int main(int argc, char **argv)
         }
         uv_run(&d.loop, UV_RUN_DEFAULT);
         bool stopped = stop_threads(&d);
-        if (!stopped)
+        if (!stopped) {
                 log_warn("some reads hang in the kernel: ending without them");
-        log_flush();
-        if (!stopped)
+                log_flush();
+                monitor_leave(d.monitor);
                 _exit(0);
+        }
+        log_flush();
         take_apart(&d);
         log_stop();
         return 0;

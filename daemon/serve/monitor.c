@@ -241,14 +241,19 @@ int monitor_new(struct monitor **out, struct server *server, const char *address
         return 0;
 }
 
+void monitor_leave(struct monitor *monitor)
+{
+        if (monitor != NULL && monitor->unix_path != NULL)
+                unlink(monitor->unix_path);
+}
+
 struct monitor *monitor_free(struct monitor *monitor)
 {
         if (monitor == NULL)
                 return NULL;
         if (monitor->http != NULL)
                 MHD_stop_daemon(monitor->http);
-        if (monitor->unix_path != NULL)
-                unlink(monitor->unix_path);
+        monitor_leave(monitor);
         free(monitor->unix_path);
         free(monitor);
         return NULL;

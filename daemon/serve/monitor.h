@@ -20,5 +20,7 @@ struct monitor;
  * the loop has run down. */
 int monitor_new(struct monitor **monitor, struct server *server, const char *address, struct error *error);
 struct monitor *monitor_free(struct monitor *monitor); /* accepts NULL */
+/* Of a process that ends without that: nothing of it is left in the file system. Accepts NULL. */
+void monitor_leave(struct monitor *monitor);
 
 #endif
