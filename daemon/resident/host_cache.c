@@ -8,6 +8,7 @@
 #include "daemon/base/log.h"
 #include "daemon/resident/compare.h"
 #include "daemon/resident/group.h"
+#include "daemon/resident/host_cache_choose.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -142,67 +143,27 @@ static uint64_t spoken_for(const struct host_cache *cache)
         return sum;
 }
 
-/* Somebody copies from or to it, or another of its ranks. */
-static bool is_busy(struct generation *holder)
+/* Of a model's ranks all leave with the first. */
+static void leave(const struct host_copy *copy)
 {
-        struct generation *ranks[GROUP_MAX];
-        size_t n = group_ranks(holder, GENERATION_CACHED, ranks);
-        for (size_t i = 0; i < n; i++)
-                if (ranks[i]->copy->state != HOST_COPY_WHOLE || ranks[i]->copy->users > 0)
-                        return true;
-        return false;
-}
-
-static bool may_leave(const struct host_copy *copy)
-{
-        list_each (pos, &copy->cache->resident->generations) {
-                struct generation *g = container_of(pos, struct generation, link);
-                if (g->copy == copy && (generation_pinned(g) || is_busy(g)))
-                        return false;
-        }
-        return copy->holders > 0;
-}
-
-static bool serves_too(const struct host_copy *copy)
-{
-        list_each (pos, &copy->cache->resident->generations) {
-                const struct generation *g = container_of(pos, struct generation, link);
-                if (g->state == GENERATION_READY && g->has_identity &&
-                    memcmp(&g->identity, &copy->identity, sizeof(g->identity)) == 0)
-                        return true;
-        }
-        return false;
-}
-
-static bool leaves_before(const struct host_copy *a, const struct host_copy *b)
-{
-        bool a_serves = serves_too(a), b_serves = serves_too(b);
-        return a_serves != b_serves ? a_serves : a->last_used_ns < b->last_used_ns;
-}
-
-static const struct host_copy *first_to_leave(const struct host_cache *cache)
-{
-        const struct host_copy *first = NULL;
-        list_each (pos, &cache->copies) {
-                const struct host_copy *copy = container_of(pos, struct host_copy, link);
-                if (may_leave(copy) && (first == NULL || leaves_before(copy, first)))
-                        first = copy;
-        }
-        return first;
+        const struct generation *g = holder_of(copy);
+        if (g == NULL)
+                return;
+        log_info("%s: leaves the host cache (generation %" PRIu64 ", %" PRIu64 " bytes)", generation_name(g), g->number,
+                 copy->bytes);
+        drop_holders(copy);
 }
 
 static bool make_room(struct host_cache *cache, uint64_t bytes)
 {
-        while (spoken_for(cache) + bytes > cache->budget) {
-                const struct host_copy *copy = first_to_leave(cache);
-                if (copy == NULL)
-                        return false;
-                const struct generation *g = holder_of(copy);
-                log_info("%s: leaves the host cache (generation %" PRIu64 ", %" PRIu64 " bytes)", generation_name(g),
-                         g->number, copy->bytes);
-                drop_holders(copy);
-        }
-        return true;
+        uint64_t needs = spoken_for(cache) + bytes;
+        size_t n;
+        if (needs <= cache->budget)
+                return true;
+        cleanup_free struct host_copy **chosen = host_cache_choose(cache, needs - cache->budget, &n);
+        for (size_t i = 0; chosen != NULL && i < n && spoken_for(cache) + bytes > cache->budget; i++)
+                leave(chosen[i]);
+        return chosen != NULL;
 }
 
 /* ---- a generation gives its device's memory back, and stays cached ---- */

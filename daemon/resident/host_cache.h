@@ -22,9 +22,9 @@
  *
  * The budget counts what is allocated: from before the first byte is pinned until the last is free again, and it
  * is never passed. Room for another is made of those that are whole, in nobody's hands and not pinned: first what
- * serves on a GPU, too, then the least recently used. They are freed on the threads of their devices, and the
- * other waits for that; but not for long, as its own GPU is waited for, and a device that stalls must not
- * hold up those that do not.
+ * serves on a GPU, too, then the least recently used, and no more than that takes; where all of it would not do,
+ * none leaves. They are freed on the threads of their devices, and the other waits for that; but not for long, as
+ * its own GPU is waited for, and a device that stalls must not hold up those that do not.
  *
  * The ranks of one load are taken, dropped and brought back together: all of them, or none.
  *
@@ -62,6 +62,7 @@ struct host_copy {
         struct work work;
         struct error error;
         bool unwanted; /* atomic: it fills for nobody */
+        bool stays;    /* of the last choice (host_cache_choose.h) */
 };
 
 struct host_cache {

@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How large the host cache may be.
+ * How large the host cache may be, and who leaves it for another.
  */
-#include "daemon/resident/host_cache.h"
+#include "daemon/resident/host_cache_choose.h"
 
 #include "daemon/base/machine.h"
 #include "daemon/base/util.h"
-#include "tests/lib/suite.h"
+#include "tests/lib/core.h"
+
+#include <string.h>
+#include <time.h>
+
+/* ---- its size ---- */
 
 static const struct {
         uint64_t wanted, cgroup, memory, budget;
@@ -26,10 +31,217 @@ START_TEST(half_of_what_the_cgroup_or_the_machine_has_is_the_most)
 }
 END_TEST
 
+/* ---- who leaves ---- */
+
+static struct fake_device fake;
+static struct device *devices[] = {&fake.device};
+static struct resident resident;
+static struct host_cache cache;
+
+static void begin(void)
+{
+        fake_device_init(&fake, "gpu", GiB, true);
+        resident_init(&resident, devices, 1, 0);
+        host_cache_init(&cache, &resident, GiB);
+}
+
+static void end(void)
+{
+        list_each_safe (pos, &resident.generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                g->state = g->copy != NULL ? GENERATION_CACHED : GENERATION_READY;
+                generation_drop_all(g);
+        }
+        core_until(resident_empty(&resident) && host_cache_empty(&cache));
+        ck_assert_uint_eq(cache.used, 0);
+        fake_device_deinit(&fake);
+        resident_deinit(&resident);
+}
+
+static struct generation *model(const char *name, enum generation_state state)
+{
+        struct generation *g = generation_new(&resident, name, "/models/x", devices[0], 0);
+        generation_assign_number(g);
+        g->state = state;
+        g->has_identity = true;
+        snprintf((char *)g->identity.digest, sizeof(g->identity.digest), "%s", name);
+        generation_unpin(g);
+        return g;
+}
+
+/* It holds a copy of so many bytes, last used then. */
+static struct generation *cached(const char *name, uint64_t bytes, uint64_t last_used)
+{
+        struct generation *g = model(name, GENERATION_CACHED);
+        struct host_copy *copy = calloc(1, sizeof(*copy));
+        *copy = (struct host_copy){.cache = &cache,
+                                   .device = devices[0],
+                                   .state = HOST_COPY_WHOLE,
+                                   .holders = 1,
+                                   .identity = g->identity,
+                                   .last_used_ns = last_used,
+                                   .bytes = bytes,
+                                   .manifest.fd = -1};
+        list_append(&cache.copies, &copy->link);
+        cache.used += bytes;
+        g->copy = copy;
+        return g;
+}
+
+/* The names of those that are chosen, in their order, or "none". */
+static const char *leave_for(uint64_t needed)
+{
+        static char text[256];
+        size_t n;
+        struct host_copy **chosen = host_cache_choose(&cache, needed, &n);
+        snprintf(text, sizeof(text), "%s", chosen == NULL ? "none" : "");
+        for (size_t i = 0; i < n; i++)
+                snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%s", i > 0 ? " " : "",
+                         (const char *)chosen[i]->identity.digest);
+        free(chosen);
+        return text;
+}
+
+START_TEST(the_least_recently_used_leaves)
+{
+        cached("b", 10, 2);
+        cached("a", 10, 1);
+        cached("c", 10, 3);
+        ck_assert_str_eq(leave_for(1), "a");
+        ck_assert_str_eq(leave_for(20), "a b");
+        ck_assert_str_eq(leave_for(30), "a b c");
+}
+END_TEST
+
+START_TEST(what_serves_too_leaves_first)
+{
+        cached("a", 10, 1);
+        cached("b", 10, 2);
+        cached("c", 10, 3);
+        model("c", GENERATION_READY);
+        model("b", GENERATION_LOADING);
+        model("d", GENERATION_READY);
+        ck_assert_str_eq(leave_for(10), "c");
+        ck_assert_str_eq(leave_for(11), "c a");
+}
+END_TEST
+
+START_TEST(none_leaves_that_another_makes_needless)
+{
+        cached("small", 10, 1);
+        cached("large", 100, 2);
+        cached("recent", 10, 3);
+        ck_assert_str_eq(leave_for(50), "large");
+        ck_assert_str_eq(leave_for(105), "small large");
+}
+END_TEST
+
+START_TEST(none_leaves_where_all_would_not_do)
+{
+        cached("a", 10, 1);
+        cached("b", 10, 2)->pinned = true;
+        ck_assert_str_eq(leave_for(11), "none");
+        ck_assert_str_eq(leave_for(10), "a");
+}
+END_TEST
+
+START_TEST(what_is_pinned_in_use_or_not_whole_stays)
+{
+        cached("pinned", 10, 1)->pinned = true;
+        struct host_copy *used = cached("used", 10, 2)->copy, *fills = cached("fills", 10, 3)->copy;
+        cached("a", 10, 4);
+        used->users = 1;
+        fills->state = HOST_COPY_FILLS;
+        ck_assert_str_eq(leave_for(10), "a");
+        ck_assert_str_eq(leave_for(11), "none");
+        used->users = 0;
+        ck_assert_str_eq(leave_for(11), "used a");
+        fills->state = HOST_COPY_WHOLE;
+}
+END_TEST
+
+/* A second version's holder, say: one copy of two names that have a generation each. */
+START_TEST(a_copy_stays_for_any_of_its_holders)
+{
+        struct generation *a = cached("a", 10, 1), *other = model("other", GENERATION_CACHED);
+        cached("b", 10, 2);
+        other->copy = a->copy;
+        a->copy->holders++;
+        ck_assert_str_eq(leave_for(10), "a");
+        other->pinned = true;
+        ck_assert_str_eq(leave_for(10), "b");
+}
+END_TEST
+
+static void make_ranks(struct generation *const *ranks, unsigned n)
+{
+        for (unsigned i = 0; i < n; i++) {
+                ranks[i]->number = ranks[0]->number;
+                ranks[i]->rank = i;
+                ranks[i]->n_ranks = n;
+        }
+}
+
+START_TEST(ranks_stay_with_each_other)
+{
+        struct generation *ranks[] = {cached("first", 10, 1), cached("second", 10, 2)};
+        cached("a", 10, 3);
+        make_ranks(ranks, 2);
+        ck_assert_str_eq(leave_for(20), "first second");
+        ranks[1]->copy->users = 1;
+        ck_assert_str_eq(leave_for(10), "a");
+        ck_assert_str_eq(leave_for(20), "none");
+        ranks[1]->copy->users = 0;
+        ranks[1]->pinned = true;
+        ck_assert_str_eq(leave_for(10), "a");
+        ck_assert_str_eq(leave_for(20), "none");
+}
+END_TEST
+
+/* ---- many ---- */
+
+static double seconds(void)
+{
+        struct timespec t;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+        return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* The loop chooses, and others wait: with walks over all of them for each it took four seconds of a processor, for
+ * each that left. */
+START_TEST(a_choice_among_ten_thousand_is_short)
+{
+        for (unsigned i = 0; i < 10000; i++) {
+                char name[16];
+                snprintf(name, sizeof(name), "m %u", i * 7919 % 10000);
+                struct generation *g = cached(name, 10, i);
+                if (i % 2 > 0)
+                        make_ranks(&g, 1);
+        }
+        size_t n;
+        double before = seconds();
+        struct host_copy **chosen = host_cache_choose(&cache, 50001, &n);
+        double took = seconds() - before;
+        ck_assert_ptr_nonnull(chosen);
+        ck_assert_uint_eq(n, 5001);
+        ck_assert_msg(took < 0.2, "%f s", took);
+        free(chosen);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("host cache");
         TCase *t = suite_group("its size", NULL, NULL, 30);
         LOOP(t, half_of_what_the_cgroup_or_the_machine_has_is_the_most, sizes);
+        TCase *leaving = core_group("who leaves", begin, end);
+        tcase_add_test(leaving, the_least_recently_used_leaves);
+        tcase_add_test(leaving, what_serves_too_leaves_first);
+        tcase_add_test(leaving, none_leaves_that_another_makes_needless);
+        tcase_add_test(leaving, none_leaves_where_all_would_not_do);
+        tcase_add_test(leaving, what_is_pinned_in_use_or_not_whole_stays);
+        tcase_add_test(leaving, a_copy_stays_for_any_of_its_holders);
+        tcase_add_test(leaving, ranks_stay_with_each_other);
+        tcase_add_test(leaving, a_choice_among_ten_thousand_is_short);
         return suite_run();
 }
