@@ -11,6 +11,7 @@ mkdir -p "$dir"/{mon,osd,run,log}
 cd "$dir"
 fsid=$(cat /proc/sys/kernel/random/uuid)
 osd=$(cat /proc/sys/kernel/random/uuid)
+classes=$(echo /usr/lib/*/rados-classes) # where they are: Debian 13's default is no absolute path
 
 cat >ceph.conf <<END
 [global]
@@ -41,6 +42,7 @@ mon data = $dir/mon
 osd data = $dir/osd
 osd objectstore = memstore
 memstore device bytes = 8G
+osd class dir = $classes
 osd class load list = *
 osd class default list = *
 [client.rgw]
