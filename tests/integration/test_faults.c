@@ -32,8 +32,10 @@ static struct nginx nginx;
 static struct endpoint store; /* of S3: it has nothing, and is asked all the same */
 
 /* Also what is off by default; the daemon's own user may do all, by a rule that looks it up. */
+/* The stand-in of a runtime that finds no GPU: why, the daemon tells on every machine in the same way. */
 #define SETTINGS                                                                                                       \
         "devices:\n  - host=64MiB\nio:\n  memory_limit: 16MiB\nmetrics:\n  listen: %s\nhttp:\n  ca: %s\n"              \
+        "cuda:\n  library: %s\n"                                                                                       \
         "access:\n  roles:\n    - role: admin\n      users: [root]\n    - role: attach\n      groups: [root]\n"
 
 /* SHA256SUMS beside the files, so that a load can hold them against it. */
@@ -141,10 +143,12 @@ static void begin(void)
         metrics = format_text("unix:%s", suite_path("metrics"));
         state = suite_path("state");
         must(mkdir(state, 0700));
-        char *ca = suite_path("ca.pem"), *settings = format_text(SETTINGS, metrics, ca);
+        char *ca = suite_path("ca.pem");
+        char *settings = format_text(SETTINGS, metrics, ca, build_path("tests/fake/libcudart.so.13"));
         file_write(ca, "", 0); /* nothing here asks for its certificates */
         char *config = suite_file("config.yaml", settings);
         free(settings);
+        setenv("FAKECUDA_DEVICES", "0", 1);
         begin_store();
         faults_begin(suite_folder());
         faults_show();
