@@ -29,6 +29,8 @@
 #include "daemon/resident/lease.h"
 #include "daemon/resident/record.h"
 
+struct keep_rows;
+
 enum kept_state { KEPT_STORING, KEPT_STORED, KEPT_LEAVING };
 
 /* One model's place in the store. */
@@ -60,6 +62,7 @@ struct keep {
         bool frozen;        /* the daemon ends: the store stays as it is */
         bool processes_due; /* one holds a kept lease and is not stored yet */
         uint64_t claim_until_ns;
+        const struct keep_rows *rows; /* of the book, while an earlier run's are taken back; else NULL */
         /* Of the last start. */
         struct {
                 uint64_t models, dropped, leases;

@@ -16,6 +16,7 @@
  */
 #include "daemon/resident/expiry.h"
 #include "daemon/resident/keep.h"
+#include "daemon/resident/keep_rows.h"
 #include "daemon/resident/keep_sets.h"
 
 #include "daemon/base/fdstore.h"
@@ -70,18 +71,14 @@ static struct device *device_of(const struct resident *resident, const char *uui
 /* A process that lives and has a row for this model, or one of which nobody knows. */
 static bool is_leased(const struct keep *keep, uint64_t id)
 {
-        for (struct book_lease *row = NULL; (row = book_each_lease(keep->book, row)) != NULL;)
-                if (row->model == id)
-                        return true;
-        return false;
+        size_t at = 0;
+        return rows_next_lease(&keep->rows->leases, id, &at) != NULL;
 }
 
 static bool has_name(const struct keep *keep, uint64_t id)
 {
-        for (struct book_name *row = NULL; (row = book_each_name(keep->book, row)) != NULL;)
-                if (row->model == id)
-                        return true;
-        return false;
+        size_t at = 0;
+        return rows_next_name(&keep->rows->names, id, &at) != NULL;
 }
 
 static int check_set(struct keep *keep, const struct set *set, struct error *error)
@@ -155,9 +152,8 @@ static bool take_name(struct generation *g, const struct book_name *row)
 static void take_names(struct kept *kept)
 {
         struct generation *g = kept->generation;
-        for (struct book_name *row = NULL; (row = book_each_name(kept->keep->book, row)) != NULL;) {
-                if (row->model != kept->id)
-                        continue;
+        size_t at = 0;
+        for (struct book_name *row; (row = rows_next_name(&kept->keep->rows->names, kept->id, &at)) != NULL;) {
                 const struct generation *other = resident_on(g->resident, row->text, GENERATION_READY, g->device);
                 bool mine = other == NULL && take_name(g, row);
                 if (mine)
@@ -172,8 +168,9 @@ static void settle_names(struct kept *kept, const char *called)
 {
         struct generation *g = kept->generation;
         bool real = false;
-        for (struct book_name *row = NULL; (row = book_each_name(kept->keep->book, row)) != NULL;)
-                real |= row->model == kept->id && strcmp(row->text, called) == 0;
+        size_t at = 0;
+        for (struct book_name *row; (row = rows_next_name(&kept->keep->rows->names, kept->id, &at)) != NULL;)
+                real |= strcmp(row->text, called) == 0;
         generation_ready(g);
         if (!real)
                 generation_drop_name(g, called);
@@ -237,12 +234,12 @@ static void drop_set(struct keep *keep, const struct set *set)
         struct kept *kept = kept_new(keep, NULL, set->id, (set->n_segments > 0 ? set->n_segments : 0) + 1);
         if (kept != NULL)
                 kept_leave(kept);
-        for (struct book_name *row = NULL; (row = book_each_name(keep->book, row)) != NULL;)
-                if (row->model == set->id)
-                        book_drop_name(keep->book, row);
-        for (struct book_lease *row = NULL; (row = book_each_lease(keep->book, row)) != NULL;)
-                if (row->model == set->id)
-                        book_drop_lease(keep->book, row);
+        size_t at = 0;
+        for (struct book_name *row; (row = rows_next_name(&keep->rows->names, set->id, &at)) != NULL;)
+                book_drop_name(keep->book, row);
+        at = 0;
+        for (struct book_lease *row; (row = rows_next_lease(&keep->rows->leases, set->id, &at)) != NULL;)
+                book_drop_lease(keep->book, row);
 }
 
 static void take_model(struct keep *keep, struct set *set)
@@ -307,9 +304,8 @@ static void take_process(struct keep *keep, struct set *set)
 {
         struct process *process = NULL;
         bool alive = !set->twice && !has_exited(set->record);
-        for (struct book_lease *row = NULL; (row = book_each_lease(keep->book, row)) != NULL;) {
-                if (row->process != set->id)
-                        continue;
+        size_t at = 0;
+        for (struct book_lease *row; (row = rows_next_lease(&keep->rows->held, set->id, &at)) != NULL;) {
                 struct generation *g = keep_generation(keep, row->model);
                 if (alive && g != NULL && process == NULL)
                         process = make_process(keep, set, row);
@@ -366,6 +362,7 @@ static void unpin_all(struct keep *keep)
 void keep_take_back(struct keep *keep, struct inherit *inherit)
 {
         struct sets sets;
+        struct keep_rows rows;
         if (keep->max == 0)
                 return;
         sets_sort(&sets, inherit);
@@ -375,8 +372,12 @@ void keep_take_back(struct keep *keep, struct inherit *inherit)
         keep->frozen = true; /* what the making of generations tells of is not to be written again */
         keep->resident->last_number = book_last(keep->book, BOOK_GENERATION);
         keep->leases->last_id = book_last(keep->book, BOOK_LEASE);
+        keep_rows_init(&rows, keep->book);
+        keep->rows = &rows;
         take_models(keep, &sets);
         take_processes(keep, &sets);
+        keep->rows = NULL;
+        keep_rows_deinit(&rows);
         clear_rows(keep);
         keep->frozen = false;
         unpin_all(keep);

@@ -5,9 +5,10 @@
  */
 #include "tests/lib/suite.h"
 
-#include "daemon/resident/book.h"
+#include "daemon/resident/keep_rows.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -209,6 +210,66 @@ START_TEST(rows_that_do_not_hold_together_are_cleared)
 }
 END_TEST
 
+/* ---- rows by what they are of ---- */
+
+/* The texts of a model's names, in the order of the book: "a c ". */
+static const char *names_of(const struct keep_rows *rows, uint64_t model)
+{
+        static char text[64];
+        size_t at = 0, used = 0;
+
+        text[0] = '\0';
+        for (struct book_name *row; (row = rows_next_name(&rows->names, model, &at)) != NULL;)
+                used += (size_t)snprintf(text + used, sizeof(text) - used, "%s ", row->text);
+        return text;
+}
+
+static size_t count_of(const struct rows_of *leases, uint64_t of)
+{
+        size_t n = 0, at = 0;
+
+        while (rows_next_lease(leases, of, &at) != NULL)
+                n++;
+        return n;
+}
+
+START_TEST(rows_are_found_by_what_they_are_of)
+{
+        struct keep_rows rows;
+
+        keep_rows_init(&rows, book);
+        ck_assert_str_eq(names_of(&rows, 1), "");
+        ck_assert_uint_eq(count_of(&rows.leases, 3), 0);
+        keep_rows_deinit(&rows);
+        book_add_name(book, 5, "a", &wish);
+        struct book_name *b = book_add_name(book, 3, "b", &wish);
+        book_add_name(book, 5, "c", &wish);
+        book_add_name(book, 3, "d", &wish);
+        for (uint64_t i = 1; i <= 10; i++) {
+                struct book_lease lease = lease_of(i);
+                lease.model = i % 2;
+                lease.process = i % 5;
+                book_add_lease(book, &lease);
+        }
+        keep_rows_init(&rows, book);
+        ck_assert_str_eq(names_of(&rows, 5), "a c ");
+        ck_assert_str_eq(names_of(&rows, 3), "b d ");
+        ck_assert_str_eq(names_of(&rows, 4), "");
+        ck_assert_str_eq(names_of(&rows, 6), "");
+        book_drop_name(book, b);
+        ck_assert_str_eq(names_of(&rows, 3), "d ");
+        ck_assert_uint_eq(count_of(&rows.leases, 0), 5);
+        ck_assert_uint_eq(count_of(&rows.held, 4), 2);
+        size_t at = 0;
+        struct book_lease *row = rows_next_lease(&rows.held, 4, &at);
+        ck_assert_uint_eq(row->id, 4);
+        book_drop_lease(book, row);
+        ck_assert_uint_eq(count_of(&rows.held, 4), 1);
+        ck_assert_uint_eq(count_of(&rows.leases, 0), 4);
+        keep_rows_deinit(&rows);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("book");
@@ -220,6 +281,7 @@ int main(void)
         tcase_add_test(rows, a_full_book_takes_no_more_and_a_freed_row_again);
         tcase_add_test(rows, leases_fill_it_and_a_freed_row_is_taken_again);
         tcase_add_test(rows, it_takes_the_memory_of_its_rows);
+        tcase_add_test(rows, rows_are_found_by_what_they_are_of);
         TCase *damage = suite_group("damage", NULL, NULL, 30);
         tcase_add_checked_fixture(damage, begin, end);
         tcase_add_test(damage, another_size_no_seals_or_no_magic_is_refused);
