@@ -150,7 +150,15 @@ START_TEST(an_error_tells_no_secret)
 }
 END_TEST
 
-/* One thread, which would serve two loads of sixteen each; and a server that is far. */
+static bool forty_are_held(void *arg)
+{
+        char *held = proxy_held(arg);
+        bool are = strcmp(held, "GET /large.safetensors range x40") == 0;
+        free(held);
+        return are;
+}
+
+/* One thread, which would serve two loads of sixteen each; and a server whose first answer tells that it is far. */
 START_TEST(as_many_requests_are_in_flight_as_the_setting_says)
 {
         struct daemon d;
@@ -161,11 +169,17 @@ START_TEST(as_many_requests_are_in_flight_as_the_setting_says)
         daemon_init(&d, suite_path("many"));
         daemon_start(
                 &d, (const char *const[]){"--device", "host=128MiB", "--root", stage_root(), "--config", config, NULL});
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .ms = 300});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .nth = 1, .ms = 300});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD});
         streamer_client *c = client_open(&d);
-        client_load(c, through("/large.safetensors"), "m");
+        streamer_op *op = client_load_begin(c, through("/large.safetensors"), "m");
+        ck_assert_msg(eventually(forty_are_held, &proxy, 20000), "%s", proxy_held(&proxy));
+        proxy_clear(&proxy);
+        proxy_release(&proxy);
+        client_ok(c, streamer_op_wait(op, 20000, NULL), "load");
         client_equals(c, "m", large);
-        ck_assert_uint_eq(proxy_most_asking(&proxy, PROXY_BLOCKS), 40);
+        ck_assert_uint_le(proxy_most_asking(&proxy, PROXY_BLOCKS), 40);
+        streamer_op_free(op);
         streamer_close(c);
         ck_assert_int_eq(daemon_stop(&d), 0);
 }
