@@ -26,6 +26,7 @@
 #define OVERCOMMIT "/proc/sys/vm/nr_overcommit_hugepages"
 #define SET_ASIDE "/proc/sys/vm/nr_hugepages"
 #define DROP_MS 200
+#define OTHERS_MOST (UINT64_C(4) << 30) /* huge pages that daemons of other programs take because they may */
 #define SHMEM_ENABLED "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 
 /* The number after `key` at the start of a line of /proc/PID/file; 0 if there is none. */
@@ -274,7 +275,7 @@ void machine_settings_lock(void)
 
 bool hugepages_allow(uint64_t bytes)
 {
-        uint64_t pages = (bytes + HUGE_PAGE - 1) / HUGE_PAGE;
+        uint64_t pages = (bytes + HUGE_PAGE - 1) / HUGE_PAGE + OTHERS_MOST / HUGE_PAGE;
 
         /* Never less than somebody else relies on. */
         if (number_in(OVERCOMMIT) >= pages)

@@ -49,8 +49,8 @@ void process_threads_await_asleep(pid_t pid, const char *name, unsigned n);
  * with it from here until it has ended and all is put back; others wait. The first thing that it does. */
 void machine_settings_lock(void);
 
-/* Lets the system hand out `bytes` of 2 MiB pages on demand; false where that is not allowed. What
- * was set before is put back when the program ends (undo.h). */
+/* Lets the system hand out `bytes` of 2 MiB pages on demand, whatever daemons of other programs take of them
+ * meanwhile; false where that is not allowed. What was set before is put back when the program ends (undo.h). */
 bool hugepages_allow(uint64_t bytes);
 
 /* Sets `bytes` of them aside (vm.nr_hugepages), beside what was set aside before the first call; instead of
