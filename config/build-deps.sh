@@ -27,6 +27,7 @@ library:libmicrohttpd       libmicrohttpd-dev
 library:jansson             libjansson-dev
 library:ncursesw            libncurses-dev" ;;
         test) echo "
+command:pkg-config          pkg-config pkgconf
 library:check               check
 command:openssl             openssl
 command:curl                curl

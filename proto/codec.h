@@ -14,6 +14,8 @@
 
 #include "proto/messages.h"
 
+/* Most messages are far below msgpack's own 8 KiB, which are two fresh pages of a process that attaches. */
+#define MSGPACK_SBUFFER_INIT_SIZE 512
 #include <msgpack.h>
 
 #define CODEC_DEPTH 12

@@ -206,13 +206,15 @@ static void show_line(const char *title, const char *text)
         puts(colour[0] ? term_plain() : "");
 }
 
-/* What a device has of its own: a rank and its digest, a failure, another state. */
+/* What a device has of its own: a rank and its digest, a failure, another state, a pin. */
 static void show_replica(const json_t *m, const json_t *d)
 {
         if (json_object_get(d, "rank"))
                 printf(", rank %" PRIu64 " %s", json_u64(d, "rank"), json_str(d, "digest"));
         if (json_str(d, "state")[0] && strcmp(json_str(d, "state"), json_str(m, "state")) != 0)
                 printf(", %s", json_str(d, "state"));
+        if (json_array_size(json_object_get(m, "devices")) > 1 && json_is_true(json_object_get(d, "pinned")))
+                fputs(", pinned", stdout);
         if (json_str(d, "error")[0] && !json_str(m, "error")[0]) {
                 fputs(": ", stdout);
                 put_escaped(stdout, json_str(d, "error"));

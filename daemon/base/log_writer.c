@@ -13,6 +13,7 @@
  */
 #include "daemon/base/log_writer.h"
 
+#include "daemon/base/prompt.h"
 #include "daemon/base/util.h"
 
 #include <errno.h>
@@ -115,7 +116,7 @@ static void write_filled(struct log_writer *writer)
 static void *writer_thread(void *arg)
 {
         struct log_writer *writer = arg;
-        pthread_setname_np(pthread_self(), "log");
+        thread_begin("log");
         pthread_mutex_lock(&writer->mutex);
         while (!writer->ending) {
                 pthread_mutex_unlock(&writer->mutex);

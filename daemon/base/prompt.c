@@ -6,7 +6,9 @@
 #include "daemon/base/prompt.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/sched.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -17,6 +19,7 @@
 
 #define SLICE_NS 100000 /* the least that the kernel takes */
 #define NICE_LEAST (-20)
+#define UNKNOWN INT_MIN
 #define PRIORITY 1 /* the lowest that is ahead of everything ordinary */
 
 /* The kernel's struct sched_attr in its first version; its own header declares things that glibc's does. */
@@ -30,9 +33,10 @@ struct attr {
 
 static struct {
         pid_t thread;
-        int own_nice, nice; /* what it was started with; the better one, which may not be allowed */
+        _Atomic int own_nice; /* what it was started with */
+        int nice;             /* the better one, which may not be allowed */
         _Atomic bool lost;
-} prompt;
+} prompt = {.own_nice = UNKNOWN};
 
 static bool set(struct attr attr)
 {
@@ -85,12 +89,22 @@ static bool bound_spinning(void)
 enum prompt prompt_this_thread(bool realtime)
 {
         prompt.thread = (pid_t)syscall(SYS_gettid);
-        prompt.own_nice = getpriority(PRIO_PROCESS, 0); /* somebody's choice */
-        prompt.nice = prompt.own_nice - PROMPT_STEP > NICE_LEAST ? prompt.own_nice - PROMPT_STEP : NICE_LEAST;
+        int own = getpriority(PRIO_PROCESS, 0); /* somebody's choice */
+        prompt.own_nice = own;
+        prompt.nice = own - PROMPT_STEP > NICE_LEAST ? own - PROMPT_STEP : NICE_LEAST;
         enum prompt ordinary = set_ordinary();
         if (realtime && bound_spinning() && set((struct attr){.policy = SCHED_RR, .priority = PRIORITY}))
                 return PROMPT_REALTIME;
         return ordinary;
+}
+
+/* A better one than 0 takes a right. Without it 0 has to do. */
+void thread_begin(const char *name)
+{
+        int own = prompt.own_nice;
+        pthread_setname_np(pthread_self(), name);
+        if (own != UNKNOWN && own != 0)
+                setpriority(PRIO_PROCESS, 0, own);
 }
 
 bool prompt_lost(void)

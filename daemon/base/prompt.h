@@ -14,7 +14,8 @@
  * A thread of real time that does not sleep any more would have the processor for itself. After PROMPT_SPIN_MS
  * without a sleep it gets the kernel's signal (RLIMIT_RTTIME), and is one like others from then on.
  *
- * It is of the calling thread alone: those that it starts begin with none of these.
+ * It is of the calling thread alone: those that it starts begin with none of these (SCHED_FLAG_RESET_ON_FORK), and
+ * by thread_begin() with the nice value that the daemon was started with, which the kernel would forget.
  */
 #ifndef DAEMON_BASE_PROMPT_H
 #define DAEMON_BASE_PROMPT_H
@@ -28,6 +29,9 @@ enum prompt { PROMPT_SLICE, PROMPT_NICE, PROMPT_REALTIME };
 
 /* The best that is allowed. One thread of a process. */
 enum prompt prompt_this_thread(bool realtime);
+
+/* What each of the daemon's threads does first. `name`: up to 15 bytes. */
+void thread_begin(const char *name);
 
 /* True once, after it has lost its place for not sleeping. */
 bool prompt_lost(void);

@@ -8,6 +8,7 @@
 #include "daemon/base/work.h"
 
 #include "daemon/base/log.h"
+#include "daemon/base/prompt.h"
 #include "daemon/base/util.h"
 
 #include <errno.h>
@@ -203,7 +204,7 @@ static void wait_for_call(struct work_pool *pool)
 static void *pool_thread(void *arg)
 {
         struct work_pool *pool = arg;
-        pthread_setname_np(pthread_self(), pool->name);
+        thread_begin(pool->name);
         pthread_mutex_lock(&pool->mutex);
         for (;;) {
                 empty_inbox(pool);

@@ -25,11 +25,6 @@
 
 /* ---- errors ---- */
 
-int cuda_lost_error(const struct cuda_device *d, struct error *error)
-{
-        return error_set(error, STREAMER_EFAILED, "%s: out of service after a failure of its context", d->device.name);
-}
-
 bool cuda_is_lost(const struct cuda_device *d)
 {
         return __atomic_load_n(&d->lost, __ATOMIC_ACQUIRE);
@@ -66,7 +61,7 @@ int cuda_failed(struct cuda_device *d, const char *call, enum cuda_error e, stru
 int cuda_select(struct cuda_device *d, struct error *error)
 {
         if (cuda_is_lost(d))
-                return cuda_lost_error(d, error);
+                return device_lost_error(&d->device, error);
         enum cuda_error e = d->cuda->api->cudaSetDevice(d->ordinal);
         return e == CUDA_OK ? 0 : cuda_failed(d, "cudaSetDevice", e, error);
 }
@@ -178,16 +173,18 @@ uint64_t cuda_ceiling(struct device *device)
         size_t available = 0, total = 0;
         if (cuda_is_lost(d) || cuda_context_hold(d, NULL) < 0)
                 return UINT64_MAX; /* the allocation says why */
-        bool known = d->cuda->api->cudaMemGetInfo(&available, &total) == CUDA_OK;
+        enum cuda_error e = d->cuda->api->cudaMemGetInfo(&available, &total);
+        if (e != CUDA_OK)
+                cuda_failed(d, "cudaMemGetInfo", e, NULL); /* a lost context is found before anything makes room */
         cuda_context_leave(d);
-        return known ? available + d->allocated : UINT64_MAX;
+        return e == CUDA_OK ? available + d->allocated : UINT64_MAX;
 }
 
 int cuda_host_alloc(struct device *device, uint64_t size, void **base, struct error *error)
 {
         struct cuda_device *d = cuda_of(device);
         if (cuda_is_lost(d))
-                return cuda_lost_error(d, error);
+                return device_lost_error(&d->device, error);
         int r = cuda_context_hold(d, error);
         if (r < 0)
                 return r;

@@ -53,7 +53,6 @@ static inline struct cuda_device *cuda_of(struct device *device)
 /* Answers with what failed; an error that the context does not survive takes the device out of service. */
 int cuda_failed(struct cuda_device *d, const char *call, enum cuda_error e, struct error *error);
 bool cuda_is_lost(const struct cuda_device *d);
-int cuda_lost_error(const struct cuda_device *d, struct error *error);
 /* The calling thread's device from here on, unless it is lost. */
 int cuda_select(struct cuda_device *d, struct error *error);
 

@@ -166,7 +166,7 @@ int cuda_alloc(struct device *device, uint64_t size, struct segment *segment, st
         *segment = (struct segment){.device = device, .size = size, .fd = -1, .pages = PAGES_DEVICE};
         require(size > 0 && size % CUDA_GRANULARITY == 0);
         if (cuda_is_lost(d))
-                return cuda_lost_error(d, error);
+                return device_lost_error(&d->device, error);
         int r = cuda_context_hold(d, error);
         if (r < 0)
                 return r;
@@ -198,7 +198,7 @@ int cuda_prepare(struct segment *segment, uint64_t offset, uint64_t len, struct 
 {
         (void)offset;
         (void)len;
-        return cuda_is_lost(cuda_of(segment->device)) ? cuda_lost_error(cuda_of(segment->device), error) : 0;
+        return cuda_is_lost(cuda_of(segment->device)) ? device_lost_error(segment->device, error) : 0;
 }
 
 static int transfer(struct cuda_device *d, void *to, const void *from, uint64_t len, enum cuda_copy_kind kind,

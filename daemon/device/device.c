@@ -30,6 +30,16 @@ uint64_t device_spare(const struct device *device)
         return device->ops->spare != NULL ? device->ops->spare(device) : 0;
 }
 
+bool device_in_service(struct device *device)
+{
+        return device->ops->in_service == NULL || device->ops->in_service(device);
+}
+
+int device_lost_error(const struct device *device, struct error *error)
+{
+        return error_set(error, STREAMER_EFAILED, "%s: out of service after a failure of its context", device->name);
+}
+
 struct device *device_free(struct device *device)
 {
         if (device == NULL)

@@ -150,6 +150,10 @@ uint64_t device_budget(const struct device *device);
 uint64_t device_unused(const struct device *device);
 /* Bytes that are made ready and belong to no model: beside the used ones, and no charge on the budget. */
 uint64_t device_spare(const struct device *device);
+/* From any thread, without waiting: what it has is not lost. */
+bool device_in_service(struct device *device);
+/* What is refused there once it is. */
+int device_lost_error(const struct device *device, struct error *error);
 
 struct device *device_free(struct device *device); /* the thread must have been stopped */
 

@@ -26,6 +26,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/machine.h"
+#include "daemon/base/prompt.h"
 #include "daemon/device/host_memfd.h"
 
 #include <errno.h>
@@ -215,7 +216,7 @@ static void fill_up(struct host_spare *spare)
 static void *spare_thread(void *arg)
 {
         struct host_spare *spare = arg;
-        pthread_setname_np(pthread_self(), "host-spare");
+        thread_begin("host-spare");
         setpriority(PRIO_PROCESS, 0, NICE_MOST); /* of this thread alone, on Linux */
         while (!spare->ending) {
                 while (sem_wait(&spare->calls) < 0 && errno == EINTR)

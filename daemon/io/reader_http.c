@@ -11,6 +11,7 @@
 #include "daemon/io/reader_http.h"
 
 #include "daemon/base/log.h"
+#include "daemon/base/prompt.h"
 #include "daemon/io/http_thread.h"
 
 #include <string.h>
@@ -253,7 +254,7 @@ static void *http_main(void *arg)
         struct http_thread *self = arg;
         struct reader *reader = self->reader;
         bool idle = true;
-        pthread_setname_np(pthread_self(), "network");
+        thread_begin("network");
         while (!stopping(self))
                 turn(self, &idle);
         __atomic_store_n(&self->look, true, __ATOMIC_SEQ_CST);

@@ -2,6 +2,7 @@
 #include "daemon/io/reader_pread.h"
 
 #include "daemon/base/log.h"
+#include "daemon/base/prompt.h"
 #include "daemon/io/flight.h"
 #include "daemon/io/pread_file.h"
 
@@ -213,7 +214,7 @@ static void *pread_main(void *arg)
         struct pread_thread *self = arg;
         struct reader *reader = self->reader;
         struct ticket ticket;
-        pthread_setname_np(pthread_self(), "reader");
+        thread_begin("reader");
         reader_touch_ring(reader);
         while (next_block(self, &ticket))
                 do_block(self, &ticket);

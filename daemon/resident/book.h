@@ -25,7 +25,8 @@
 /* How a model is to be kept; each of these may change at any time. */
 struct book_wish {
         uint64_t keep_alive_ns, drain_timeout_ns;
-        uint32_t priority, pinned, owner, reserved; /* owner: of the name */
+        uint32_t priority, pinned, owner; /* owner: of the name */
+        uint32_t charged;                 /* whom the name is charged to, its uid and 1; 0: nobody, or not known */
 };
 
 struct book_name {

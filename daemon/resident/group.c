@@ -77,6 +77,19 @@ enum generation_state group_state(const struct group *group)
         return group->members[0]->state;
 }
 
+bool group_member_pinned(const struct generation *g)
+{
+        return !drains(g) && g->state != GENERATION_FAILED && generation_pinned(g);
+}
+
+bool group_pinned(const struct group *group)
+{
+        for (size_t i = 0; i < group->n; i++)
+                if (group_member_pinned(group->members[i]))
+                        return true;
+        return false;
+}
+
 static void add(uint64_t *sum, const struct generation *g, uint64_t figure)
 {
         if (g->n_ranks > 0)

@@ -30,6 +30,9 @@ size_t group_ranks(struct generation *generation, enum generation_state state, s
 
 /* Ready if one of them is, else loading, else failed, else draining. */
 enum generation_state group_state(const struct group *group);
+/* A pin counts as long as unpin reaches it, by a name: not of what has failed, or drains. */
+bool group_member_pinned(const struct generation *generation);
+bool group_pinned(const struct group *group); /* any of them */
 /* Of the model: once for replicas, of all ranks together. */
 uint64_t group_bytes(const struct group *group);
 uint64_t group_tensors(const struct group *group);

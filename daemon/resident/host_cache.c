@@ -410,8 +410,7 @@ void host_cache_tick(struct host_cache *cache, uint64_t now)
 /* What a context has pinned goes with it: a GPU that is lost takes no other's loads along. */
 static bool can_be_copied_from(const struct host_copy *copy)
 {
-        const struct device_ops *ops = copy->device->ops;
-        return copy->state == HOST_COPY_WHOLE && (ops->in_service == NULL || ops->in_service(copy->device));
+        return copy->state == HOST_COPY_WHOLE && device_in_service(copy->device);
 }
 
 struct host_copy *host_cache_find(const struct host_cache *cache, const struct source_identity *identity,

@@ -65,12 +65,14 @@ static void drop_name(struct kept *kept, struct kept_name *name)
         free(name);
 }
 
-static bool kept_has_name(const struct kept *kept, const char *text)
+static struct book_name *row_of(const struct kept *kept, const char *text)
 {
-        list_each (pos, &kept->names)
-                if (strcmp(container_of(pos, struct kept_name, link)->row->text, text) == 0)
-                        return true;
-        return false;
+        list_each (pos, &kept->names) {
+                struct book_name *row = container_of(pos, struct kept_name, link)->row;
+                if (strcmp(row->text, text) == 0)
+                        return row;
+        }
+        return NULL;
 }
 
 /* The name went over to a generation that is on its way to the store. */
@@ -81,13 +83,19 @@ static bool awaited(const struct kept *kept, const char *text)
         return g != NULL && g != mine && g->kept != NULL && g->kept->state == KEPT_STORING;
 }
 
-static struct book_wish wish_of(const struct generation *g, uid_t owner)
+static uint32_t charged_of(const struct model_name *name)
+{
+        return name->charge.user != NULL ? name->charge.user->uid + 1 : 0;
+}
+
+static struct book_wish wish_of(const struct generation *g, uint32_t owner, uint32_t charged)
 {
         return (struct book_wish){.keep_alive_ns = g->keep_alive_ns,
                                   .drain_timeout_ns = g->drain_timeout_ns,
                                   .priority = g->priority,
                                   .pinned = g->pinned,
-                                  .owner = owner};
+                                  .owner = owner,
+                                  .charged = charged};
 }
 
 void keep_full(struct keep *keep, const char *what)
@@ -99,8 +107,13 @@ void keep_full(struct keep *keep, const char *what)
 
 static bool book_name_of(struct kept *kept, const struct model_name *name)
 {
-        const struct book_wish wish = wish_of(kept->generation, name->owner);
-        struct book_name *row = book_add_name(kept->keep->book, kept->id, name->text, &wish);
+        const struct book_wish wish = wish_of(kept->generation, name->owner, charged_of(name));
+        struct book_name *row = row_of(kept, name->text);
+        if (row != NULL) { /* it was taken away and given again since */
+                row->wish = wish;
+                return true;
+        }
+        row = book_add_name(kept->keep->book, kept->id, name->text, &wish);
         if (row == NULL)
                 keep_full(kept->keep, "names");
         else if (kept_add_name(kept, row) == 0)
@@ -115,12 +128,12 @@ static void write_names(struct kept *kept)
 {
         list_each (pos, &kept->names) {
                 struct book_name *row = container_of(pos, struct kept_name, link)->row;
-                row->wish = wish_of(kept->generation, row->wish.owner);
+                row->wish = wish_of(kept->generation, row->wish.owner, row->wish.charged);
         }
         list_each (pos, &kept->generation->names) {
                 struct model_name *name = container_of(pos, struct model_name, link);
                 if (kept->generation->state == GENERATION_READY && !name->booked)
-                        name->booked = kept_has_name(kept, name->text) || book_name_of(kept, name);
+                        name->booked = book_name_of(kept, name);
         }
 }
 

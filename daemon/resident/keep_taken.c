@@ -136,16 +136,33 @@ static void take_wish(struct generation *g, const struct book_wish *wish)
         generation_used(g);
 }
 
-static bool take_name(struct generation *g, const struct book_name *row)
+/* The one that it is called by until its own are known turns out to be one of these. */
+static void own_name(struct generation *g, const struct book_name *row, struct user_charge *charge)
 {
-        if (!generation_has_name(g, row->text))
-                return generation_add_name(g, row->text, row->wish.owner, NULL) == 0;
         list_each (pos, &g->names) {
                 struct model_name *name = container_of(pos, struct model_name, link);
-                if (strcmp(name->text, row->text) == 0)
-                        name->owner = row->wish.owner;
+                if (strcmp(name->text, row->text) != 0)
+                        continue;
+                name->owner = row->wish.owner;
+                name->charge = *charge;
+                *charge = (struct user_charge){.user = NULL};
         }
-        return true;
+}
+
+/* A further name, with whoever was charged with it. */
+static bool take_name(struct users *users, struct generation *g, const struct book_name *row)
+{
+        struct user_charge charge = {.user = NULL};
+        bool taken = true;
+        if (users != NULL && row->wish.charged != 0 &&
+            user_charge_again(users, row->wish.charged - 1, &charge, USER_MODELS, 1) < 0)
+                return false;
+        if (generation_has_name(g, row->text))
+                own_name(g, row, &charge);
+        else
+                taken = generation_add_name(g, row->text, row->wish.owner, &charge) == 0;
+        user_discharge(&charge);
+        return taken;
 }
 
 /* Its names from the book; one that a newer model has is that one's. */
@@ -155,7 +172,7 @@ static void take_names(struct kept *kept)
         size_t at = 0;
         for (struct book_name *row; (row = rows_next_name(&kept->keep->rows->names, kept->id, &at)) != NULL;) {
                 const struct generation *other = resident_on(g->resident, row->text, GENERATION_READY, g->device);
-                bool mine = other == NULL && take_name(g, row);
+                bool mine = other == NULL && take_name(kept->keep->leases->users, g, row);
                 if (mine)
                         take_wish(g, &row->wish);
                 if (!mine || kept_add_name(kept, row) < 0)

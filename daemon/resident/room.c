@@ -5,7 +5,8 @@
  * (a lease, a pin, a failed load) is seen by the next one.
  *
  * How it fails: a request that is blocked and does not want to wait, or that no device could ever
- * hold, is refused with the figures and with who has the memory. Where there is no memory to choose
+ * hold, is refused with the figures and with who has the memory; one for a device that is out of service
+ * with that alone, before anybody is evicted for it. Where there is no memory to choose
  * victims among many candidates, nobody is evicted.
  */
 #include "daemon/resident/room.h"
@@ -185,7 +186,11 @@ static int take_place_in_line(const struct room *room, const struct room_request
 static void block(struct room_request *request, const struct asker *asker, const struct ledger *ledger)
 {
         struct room *room = request->room;
-        if (!request->wait || !could_ever_fit(asker)) {
+        const struct device *lost = asker_lost_device(asker);
+        if (lost != NULL) {
+                device_lost_error(lost, &request->error);
+                answer(request);
+        } else if (!request->wait || !could_ever_fit(asker)) {
                 say_what_is_missing(asker, ledger, &request->error);
                 answer(request);
         } else if (take_place_in_line(room, request, &request->error) < 0) {

@@ -16,6 +16,14 @@ void ledger_make(struct ledger *ledger, const struct resident *resident)
         }
 }
 
+const struct device *asker_lost_device(const struct asker *asker)
+{
+        for (size_t i = 0; i < asker->n_demands; i++)
+                if (!device_in_service(asker->demands[i].device))
+                        return asker->demands[i].device;
+        return NULL;
+}
+
 /* What is unused now may serve a smaller request at once. */
 void ledger_speak_for(struct ledger *ledger, const struct demand *demand)
 {
@@ -116,6 +124,8 @@ static bool choose_all(const struct asker *asker, const struct ledger *ledger, s
 void ledger_look(const struct asker *asker, const struct ledger *ledger, struct room_outlook *outlook)
 {
         *outlook = (struct room_outlook){.outcome = ROOM_BLOCKED};
+        if (asker_lost_device(asker) != NULL)
+                return;
         if (ledger_has(ledger, asker, false)) {
                 outlook->outcome = ROOM_FITS;
         } else if (ledger_has(ledger, asker, true)) {

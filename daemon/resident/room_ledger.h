@@ -32,6 +32,8 @@ struct asker {
 };
 
 void ledger_make(struct ledger *ledger, const struct resident *resident);
+/* One of its devices that is out of service: there is no room there, whoever leaves. NULL if there is none. */
+const struct device *asker_lost_device(const struct asker *asker);
 /* What comes back is taken first. */
 void ledger_speak_for(struct ledger *ledger, const struct demand *demand);
 /* Those of one device that bring `needed` bytes, into the outlook; false where nobody could. */

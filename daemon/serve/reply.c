@@ -32,13 +32,14 @@ static enum page_kind pages_of(const struct generation *g)
 static void write_on_device(struct writer *w, const struct generation *g)
 {
         bool failed = g->state == GENERATION_FAILED, ranks = g->n_ranks > 0;
-        writer_map(w, 6u + failed + ranks);
+        writer_map(w, 7u + failed + ranks);
         writer_kstr(w, "device", g->device->name);
         writer_ku64(w, "bytes", g->charged);
         writer_kstr(w, "page_kind", page_kind_name(pages_of(g)));
         writer_kstr(w, "state", generation_state_name(g->state));
         reply_digest(w, "digest", g);
         writer_ku64(w, "leases", g->n_leases);
+        writer_kbool(w, "pinned", group_member_pinned(g));
         if (ranks)
                 writer_ku64(w, "rank", g->rank);
         if (failed)
@@ -79,6 +80,13 @@ static uint64_t idle_ns(const struct group *group, uint64_t now)
                 if (group->members[i]->last_used_ns > last)
                         last = group->members[i]->last_used_ns;
         return now > last ? now - last : 0;
+}
+
+/* Whether there is anything for unpin to end: what is there on any of its devices, or a load to come. */
+static bool is_pinned(const struct group *group, const struct wanted *wanted)
+{
+        bool drains = group_state(group) == GENERATION_DRAINING; /* what is wanted is another model */
+        return group_pinned(group) || (wanted != NULL && wanted->pinned && !drains);
 }
 
 static void write_tries(struct writer *w, const struct wanted *wanted, uint64_t now)
@@ -138,7 +146,7 @@ void reply_model(struct writer *w, const struct group *group, const struct wante
         for (size_t i = 0; i < group->n; i++)
                 write_on_device(w, group->members[i]);
         writer_ku64(w, "leases", count_leases(group));
-        writer_kbool(w, "pinned", generation_pinned(g));
+        writer_kbool(w, "pinned", is_pinned(group, wanted));
         writer_kstr(w, "tier", g->state == GENERATION_CACHED ? "host" : "device");
         writer_ku64(w, "idle_ns", count_leases(group) > 0 ? 0 : idle_ns(group, now));
         writer_ku64(w, "keep_alive_ns", g->keep_alive_ns);

@@ -14,6 +14,7 @@
 #include "daemon/source/aws_credentials.h"
 
 #include "daemon/base/log.h"
+#include "daemon/base/prompt.h"
 #include "daemon/base/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/source/aws_profile.h"
@@ -155,7 +156,7 @@ static void *fetch_thread(void *arg)
         struct aws_credentials *c = arg;
         struct aws_keys keys = {.access = NULL};
         struct error error = {.code = 0};
-        pthread_setname_np(pthread_self(), "credentials");
+        thread_begin("credentials");
         find(c, &keys, &error);
         refuse_expired(&keys, &error);
         pthread_mutex_lock(&c->mutex);

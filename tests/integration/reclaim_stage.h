@@ -7,6 +7,7 @@
 #define TESTS_INTEGRATION_RECLAIM_STAGE_H
 
 #include "tests/lib/kept.h"
+#include "tests/lib/person.h"
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
 

@@ -50,6 +50,11 @@ static void begin_in_pieces(void)
         start("0", "5", "0");
 }
 
+static void begin_alone(void)
+{
+        start("0", "64", "0");
+}
+
 static void begin_with_others(void)
 {
         start("40", "64", "0");
@@ -232,6 +237,44 @@ START_TEST(within_what_others_leave_models_are_evicted)
         ck_assert_str_eq(client_state(client, "first"), "");
         check_on("second", devices[_i], second);
         client_unload(client, "second");
+}
+END_TEST
+
+/* ---- a GPU that is lost ---- */
+
+static void assert_none_gave_way(const struct model *m, const char *other)
+{
+        ck_assert_str_eq(client_state(client, "first"), "ready");
+        ck_assert_str_eq(client_state(client, "second"), "ready");
+        ck_assert_int_eq(loaded(m, "m", &other, 1), 0);
+        check_on("m", other, m);
+}
+
+static const char *outlook_on(const char *device)
+{
+        static char room[16];
+        json_t *reply = client_call(client, "load",
+                                    format_text("{\"source\":\"%s\",\"devices\":[\"%s\"],\"dry_run\":true}",
+                                                suite_path("m.safetensors"), device));
+        snprintf(room, sizeof(room), "%s", json_string_value(json_object_get(reply, "room")));
+        json_decref(reply);
+        return room;
+}
+
+/* Loop: which one. What it has is not its clients' to lose for a load that fails: neither for the one that finds
+ * the context gone, nor for those that come later. */
+START_TEST(nobody_gives_way_to_a_load_on_a_gpu_that_is_lost)
+{
+        struct model *m = model_of_many(13, 20, MIB);
+        ck_assert_int_eq(loaded(m, "first", &devices[_i], 1), 0);
+        ck_assert_int_eq(loaded(m, "second", &devices[_i], 1), 0);
+        gpus->broken[_i] = 700;
+        ck_assert_int_eq(loaded(m, "m", &devices[_i], 1), STREAMER_EFAILED);
+        gpus->broken[_i] = 0;
+        ck_assert_int_eq(loaded(m, "m", &devices[_i], 1), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "out of service"));
+        ck_assert_str_eq(outlook_on(devices[_i]), "blocked");
+        assert_none_gave_way(m, devices[!_i]);
 }
 END_TEST
 
@@ -451,6 +494,9 @@ int main(void)
         tcase_add_checked_fixture(others, begin_with_others, end);
         tcase_add_loop_test(others, what_others_have_is_told_and_evicts_nobody, 0, 2);
         tcase_add_loop_test(others, within_what_others_leave_models_are_evicted, 0, 2);
+        TCase *lost = suite_group("a GPU that is lost", NULL, NULL, 60);
+        tcase_add_checked_fixture(lost, begin_alone, end);
+        tcase_add_loop_test(lost, nobody_gives_way_to_a_load_on_a_gpu_that_is_lost, 0, 2);
         TCase *cache = suite_group("the host cache", NULL, NULL, 60);
         tcase_add_checked_fixture(cache, begin_cache, end);
         tcase_add_loop_test(cache, what_is_evicted_comes_back_from_the_host_byte_for_byte, 0, 2);

@@ -30,7 +30,7 @@ static void hold(void)
 static void let_go(void)
 {
         streamer_detach(lease);
-        ck_assert(eventually(is_gone, "a", 5000));
+        ck_assert(eventually(is_gone, "a", 20000));
         streamer_close(holder);
 }
 

@@ -353,7 +353,7 @@ START_TEST(loads_leave_no_descriptor_behind)
                 serves(secure("/m.safetensors"));
                 serves(url(web.http, "/m.safetensors"));
         }
-        ck_assert_msg(eventually(few_fds, &fds, 5000), "%u descriptors, %u before", process_fds(stage.pid), fds);
+        ck_assert_msg(eventually(few_fds, &fds, 20000), "%u descriptors, %u before", process_fds(stage.pid), fds);
 }
 END_TEST
 

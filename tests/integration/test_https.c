@@ -7,6 +7,7 @@
  */
 #include "tests/lib/ctl.h"
 #include "tests/lib/nginx.h"
+#include "tests/lib/ports.h"
 #include "tests/lib/proxy.h"
 #include "tests/lib/stage.h"
 #include "tests/lib/storage.h"

@@ -102,7 +102,7 @@ START_TEST(the_end_of_one_process_is_not_that_of_another)
         must(waitpid(second, NULL, WUNTRACED));
         puppet_kill(&first);
         client_wait_leases(client, 1);
-        ck_assert(eventually(is_orphan, NULL, 5000));
+        ck_assert(eventually(is_orphan, NULL, 20000));
         must(kill(second, SIGKILL));
         must(waitpid(second, NULL, 0));
         client_wait_leases(client, 0);

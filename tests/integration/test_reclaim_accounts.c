@@ -39,6 +39,67 @@ START_TEST(whose_model_and_whose_lease_it_is_is_remembered)
 }
 END_TEST
 
+/* Of the group of the socket, and nothing of the model is its but a further name. */
+#define PERSON 60102
+
+static int name_it_n(void)
+{
+        char text[1024];
+        return client_load_result(client_open(&kept.m.d), kept_file(), "n", text);
+}
+
+static int unload_n(void)
+{
+        return streamer_unload(client_open(&kept.m.d), "n", 0);
+}
+
+static int holds_one_name(void)
+{
+        kept.client = client_open(&kept.m.d);
+        return holds("models") == 1 && holds("bytes") == 0 ? 0 : STREAMER_EFAILED;
+}
+
+static int holds_none(void)
+{
+        kept.client = client_open(&kept.m.d);
+        return holds("models") == 0 ? 0 : STREAMER_EFAILED;
+}
+
+/* Each to who gave it, however often the daemon is started anew. */
+START_TEST(whose_further_name_it_is_is_remembered)
+{
+        ROOT_ONLY();
+        must(chmod(suite_folder(), 0755));
+        kept_load("m");
+        ck_assert_int_eq(person_does(PERSON, 0, name_it_n), 0);
+        for (int i = 0; i < 3; i++) {
+                if (i > 0)
+                        kept_restart_and_reconnect(_i);
+                ck_assert_int_eq(person_does(PERSON, 0, holds_one_name), 0);
+                ck_assert_uint_eq(holds("models"), 1);
+        }
+        ck_assert_int_eq(person_does(PERSON, 0, unload_n), 0);
+        ck_assert_int_eq(person_does(PERSON, 0, holds_none), 0);
+        ck_assert_uint_eq(holds("models"), 1);
+}
+END_TEST
+
+/* The name that it was stored by is gone, and the further one is all that is left. */
+START_TEST(a_further_name_that_is_left_alone_is_charged_as_before)
+{
+        ROOT_ONLY();
+        must(chmod(suite_folder(), 0755));
+        kept_load("m");
+        ck_assert_int_eq(person_does(PERSON, 0, name_it_n), 0);
+        client_unload(kept.client, "m");
+        kept_restart_and_reconnect(_i);
+        ck_assert_str_eq(client_state(kept.client, "m"), "");
+        ck_assert_int_eq(person_does(PERSON, 0, holds_one_name), 0);
+        ck_assert_int_eq(person_does(PERSON, 0, unload_n), 0);
+        ck_assert_int_eq(person_does(PERSON, 0, holds_none), 0);
+}
+END_TEST
+
 /* ---- what was taken by force ---- */
 
 static bool is_revoked(void *lease)
@@ -219,6 +280,8 @@ int main(void)
         TCase *accounts = suite_group("accounts", NULL, NULL, 60);
         tcase_add_checked_fixture(accounts, kept_begin, kept_end);
         tcase_add_loop_test(accounts, whose_model_and_whose_lease_it_is_is_remembered, 0, 2);
+        tcase_add_loop_test(accounts, whose_further_name_it_is_is_remembered, 0, 2);
+        tcase_add_loop_test(accounts, a_further_name_that_is_left_alone_is_charged_as_before, 0, 2);
         tcase_add_loop_test(accounts, what_was_taken_stays_in_quarantine, 0, 2);
         tcase_add_loop_test(accounts, who_was_away_when_it_was_taken_hears_of_it, 0, 2);
         tcase_add_test(accounts, a_time_to_drain_goes_on);

@@ -158,7 +158,7 @@ START_TEST(a_load_that_waits_is_visible_and_gets_what_becomes_free)
         load("c");
         streamer_lease *leases[] = {client_attach(client, "a"), client_attach(client, "b"), client_attach(client, "c")};
         streamer_op *op = load_with("d", STREAMER_LOAD_WAIT, 0);
-        ck_assert(eventually(is_queued, "d", 5000));
+        ck_assert(eventually(is_queued, "d", 20000));
         ck_assert_int_eq(streamer_op_wait(op, 0, NULL), STREAMER_ETIMEOUT);
         streamer_detach(leases[1]);
         client_ok(client, streamer_op_wait(op, -1, NULL), "wait");
@@ -176,7 +176,7 @@ START_TEST(a_load_that_waits_can_be_cancelled)
         load("c");
         streamer_lease *leases[] = {client_attach(client, "a"), client_attach(client, "b"), client_attach(client, "c")};
         streamer_op *op = load_with("d", STREAMER_LOAD_WAIT, 0);
-        ck_assert(eventually(is_queued, "d", 5000));
+        ck_assert(eventually(is_queued, "d", 20000));
         ck_assert_int_eq(client_call_code(client, "cancel", "{\"model\":\"d\"}"), 0);
         ck_assert_int_eq(streamer_op_wait(op, -1, NULL), STREAMER_ECANCELED);
         streamer_op_free(op);
@@ -187,19 +187,21 @@ END_TEST
 
 /* ---- time ---- */
 
+/* Pinned until it is leased: its time would be over before. */
 START_TEST(a_model_goes_when_nobody_has_used_it_for_its_keep_alive)
 {
-        streamer_op *op = load_with("a", 0, 300);
+        streamer_op *op = load_with("a", STREAMER_LOAD_PIN, 1);
         client_ok(client, streamer_op_wait(op, -1, NULL), "wait");
         streamer_op_free(op);
         streamer_lease *lease = client_attach(client, "a");
+        client_ok(client, streamer_pin(client, "a", 0), "unpin");
         op = load_with("b", 0, 1);
         streamer_op_wait(op, -1, NULL);
         streamer_op_free(op);
-        ck_assert(eventually(is_gone, "b", 5000));
+        ck_assert(eventually(is_gone, "b", 20000));
         ck_assert(stands("a")); /* leased */
         streamer_detach(lease);
-        ck_assert(eventually(is_gone, "a", 5000));
+        ck_assert(eventually(is_gone, "a", 20000));
 }
 END_TEST
 
@@ -211,10 +213,10 @@ START_TEST(a_pinned_model_does_not_expire)
         op = load_with("b", 0, 1);
         streamer_op_wait(op, -1, NULL);
         streamer_op_free(op);
-        ck_assert(eventually(is_gone, "b", 5000));
+        ck_assert(eventually(is_gone, "b", 20000));
         ck_assert(stands("a"));
         client_ok(client, streamer_pin(client, "a", 0), "unpin");
-        ck_assert(eventually(is_gone, "a", 5000));
+        ck_assert(eventually(is_gone, "a", 20000));
 }
 END_TEST
 

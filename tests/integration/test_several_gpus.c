@@ -66,6 +66,72 @@ START_TEST(replicas_are_one_model_with_several_devices)
 }
 END_TEST
 
+/* The model's, then each device's. */
+static void assert_pinned(bool model, bool first, bool second)
+{
+        json_t *m = shown(), *list = client_call(client, "list", NULL), *devices = json_object_get(m, "devices");
+        const json_t *row = json_array_get(json_object_get(list, "models"), 0);
+        ck_assert_int_eq(json_is_true(json_object_get(m, "pinned")), model);
+        ck_assert_int_eq(json_is_true(json_object_get(row, "pinned")), model);
+        ck_assert_int_eq(json_is_true(json_object_get(json_array_get(devices, 0), "pinned")), first);
+        ck_assert_int_eq(json_is_true(json_object_get(json_array_get(devices, 1), "pinned")), second);
+        json_decref(list);
+        json_decref(m);
+}
+
+static struct ctl run_ctl(int code, const char *verb, const char *what, const char *device, const char *flag)
+{
+        struct ctl r;
+        if (device != NULL)
+                ctl(&r, stage.socket, verb, what, "--device", device, flag, NULL);
+        else
+                ctl(&r, stage.socket, verb, what, NULL);
+        ck_assert_msg(r.code == code, "%s: %s", verb, r.err);
+        return r;
+}
+
+/* The first device speaks for the model; what the second has stays all the same. */
+START_TEST(a_pin_of_any_replica_is_the_models)
+{
+        struct model *m = model_mixed(19, 2 << 20);
+        char *path = write_model(m, "m.safetensors");
+
+        run_ctl(0, "load", path, "0", NULL);
+        run_ctl(0, "load", path, "1", "--pin");
+        assert_pinned(true, false, true);
+        struct ctl r = run_ctl(0, "show", "m", NULL, NULL);
+        char *line = strstr(r.out, "device      cuda:1");
+        ck_assert_msg(line != NULL && strstr(line, ", pinned\n") != NULL, "%s", r.out);
+        run_ctl(0, "unpin", "m", NULL, NULL);
+        assert_pinned(false, false, false);
+        run_ctl(0, "pin", "m", NULL, NULL);
+        assert_pinned(true, true, true);
+        model_free(m);
+}
+END_TEST
+
+/* unpin would not find it. */
+START_TEST(what_has_failed_or_drains_is_kept_by_no_pin)
+{
+        struct model *m = model_mixed(20, 20 << 20), *small = model_mixed(22, 1 << 20);
+        char *path = write_model(m, "m.safetensors");
+
+        run_ctl(7, "load", path, "3", "--pin");
+        assert_pinned(false, false, false);
+        run_ctl(0, "unload", "m", NULL, NULL);
+        model_write(small, path);
+        run_ctl(0, "load", path, "0", "--pin");
+        assert_pinned(true, true, false);
+        streamer_lease *lease = attach_on(client, "cuda:0");
+        json_decref(client_call(client, "unload", "{\"model\":\"m\",\"drain\":true}"));
+        assert_pinned(false, false, false);
+        ck_assert_int_eq(client_call_code(client, "unpin", "{\"model\":\"m\"}"), STREAMER_ENOENT);
+        streamer_detach(lease);
+        model_free(small);
+        model_free(m);
+}
+END_TEST
+
 START_TEST(whoever_attaches_to_one_of_several_names_it)
 {
         struct model *m = model_mixed(3, 1 << 20);
@@ -392,6 +458,8 @@ int main(void)
         tcase_add_checked_fixture(replicas, several_begin, several_end); /* a daemon and GPUs for each */
         tcase_add_test(replicas, replicas_are_read_once_and_lie_on_each_device);
         tcase_add_test(replicas, replicas_are_one_model_with_several_devices);
+        tcase_add_test(replicas, a_pin_of_any_replica_is_the_models);
+        tcase_add_test(replicas, what_has_failed_or_drains_is_kept_by_no_pin);
         tcase_add_test(replicas, whoever_attaches_to_one_of_several_names_it);
         tcase_add_test(replicas, a_replica_that_is_added_later_is_of_the_same_generation);
         tcase_add_test(replicas, another_version_takes_over_on_each_device);

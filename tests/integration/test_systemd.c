@@ -8,6 +8,7 @@
 #include "tests/integration/systemd_stage.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/nginx.h"
+#include "tests/lib/ports.h"
 
 #include <sys/stat.h>
 

@@ -29,11 +29,11 @@ START_TEST(a_daemon_that_lives_is_left_alone)
 {
         BOOTED();
         afresh();
-        drop_in("WatchdogSec=200ms");
+        drop_in("WatchdogSec=2s"); /* a busy machine may keep it from its loop for a while */
         free(SHELL(0, "systemctl start streamerd"));
-        /* Ten signs of life in the manager's own count of time since the last one. */
+        /* Signs of life over twice that time, in the manager's own count of time since the last one. */
         char *first = property("WatchdogTimestampMonotonic"), *last = NULL;
-        for (int seen = 0; seen < 10;) {
+        for (int seen = 0; seen < 5;) {
                 free(last);
                 last = property("WatchdogTimestampMonotonic");
                 seen += strcmp(last, first) != 0;

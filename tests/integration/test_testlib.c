@@ -4,11 +4,13 @@
  */
 #include "tests/lib/hang.h"
 #include "tests/lib/model.h"
+#include "tests/lib/ports.h"
 #include "tests/lib/storage.h"
 #include "tests/lib/suite.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -48,16 +50,106 @@ START_TEST(contents_do_not_depend_on_where_one_begins)
 }
 END_TEST
 
+/* The kernel drops pages when it likes, and keeps those that it is about to use. */
+static bool is_cached(void *path)
+{
+        file_cache(path);
+        return file_cached_bytes(path) == 1 << 20;
+}
+
+static bool is_uncached(void *path)
+{
+        file_uncache(path);
+        return file_cached_bytes(path) == 0;
+}
+
 START_TEST(cached_pages_are_counted_and_dropped)
 {
         char *path = suite_path("cached"), *data = must_alloc(1 << 20);
 
         file_write(path, data, 1 << 20);
-        ck_assert_uint_eq(file_cached_bytes(path), 1 << 20);
-        file_uncache(path);
-        ck_assert_uint_eq(file_cached_bytes(path), 0);
-        file_cache(path);
-        ck_assert_uint_eq(file_cached_bytes(path), 1 << 20);
+        ck_assert(eventually(is_cached, path, 10000));
+        ck_assert(eventually(is_uncached, path, 10000));
+        ck_assert(eventually(is_cached, path, 10000));
+}
+END_TEST
+
+/* A child that has the file mapped until `end` is closed. */
+static pid_t map_in_child(const char *path, int end)
+{
+        struct held_file held;
+        int mapped[2];
+        char byte;
+
+        must(pipe2(mapped, O_CLOEXEC));
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                file_hold(&held, path);
+                _exit(write(mapped[1], "m", 1) != 1 || read(end, &byte, 1) != 0);
+        }
+        close(mapped[1]);
+        ck_assert_int_eq(read(mapped[0], &byte, 1), 1);
+        close(mapped[0]);
+        return pid;
+}
+
+START_TEST(the_memory_of_a_process_is_its_own_whoever_has_the_same_file_mapped)
+{
+        enum { SIZE = 4 << 20 };
+        char *path = suite_path("mapped"), *data = must_alloc(SIZE);
+        int end[2];
+
+        must(pipe2(end, O_CLOEXEC));
+        file_write(path, data, SIZE);
+        uint64_t none = process_own_memory(getpid());
+        pid_t pid = map_in_child(path, end[0]);
+        uint64_t alone = process_own_memory(pid), pss = process_memory(pid);
+        pid_t other = map_in_child(path, end[0]);
+        ck_assert_uint_eq(process_own_memory(pid), alone);
+        ck_assert_uint_lt(process_memory(pid), pss - SIZE / 4);
+        ck_assert_uint_ge(alone, SIZE);
+        ck_assert_uint_lt(none, alone);
+        must(kill(pid, SIGKILL));
+        must(kill(other, SIGKILL));
+        must(wait(NULL));
+        must(wait(NULL));
+}
+END_TEST
+
+/* Claims ports, tells where they begin, and has them until `end` is closed. */
+static _Noreturn void claim_ports(int tell, int end)
+{
+        unsigned first = free_ports(PORTS_MAX);
+        char byte;
+
+        _exit(write(tell, &first, sizeof(first)) != sizeof(first) || read(end, &byte, 1) != 0);
+}
+
+/* Nobody listens on any: what is free is not enough to tell them apart. */
+START_TEST(ports_are_given_to_one_process_at_a_time)
+{
+        enum { PROCESSES = 40 };
+        unsigned firsts[PROCESSES];
+        int told[2], end[2];
+
+        must(pipe2(told, O_CLOEXEC));
+        must(pipe2(end, O_CLOEXEC));
+        for (int i = 0; i < PROCESSES; i++) {
+                pid_t pid = must(fork());
+                if (pid == 0) {
+                        close(end[1]);
+                        claim_ports(told[1], end[0]);
+                }
+        }
+        for (int i = 0; i < PROCESSES; i++) {
+                ck_assert_int_eq(read(told[0], &firsts[i], sizeof(firsts[i])), sizeof(firsts[i]));
+                for (int k = 0; k < i; k++)
+                        ck_assert_uint_ge(firsts[i] > firsts[k] ? firsts[i] - firsts[k] : firsts[k] - firsts[i],
+                                          PORTS_MAX);
+        }
+        close(end[1]);
+        for (int i = 0; i < PROCESSES; i++)
+                must(wait(NULL));
 }
 END_TEST
 
@@ -146,6 +238,8 @@ int main(void)
         tcase_add_test(models, contents_do_not_depend_on_where_one_begins);
         TCase *kernel = suite_group("kernel", NULL, NULL, 30);
         tcase_add_test(kernel, cached_pages_are_counted_and_dropped);
+        tcase_add_test(kernel, the_memory_of_a_process_is_its_own_whoever_has_the_same_file_mapped);
+        tcase_add_test(kernel, ports_are_given_to_one_process_at_a_time);
         tcase_add_test(kernel, a_held_read_goes_on_with_what_the_file_then_holds);
         tcase_add_test(kernel, a_held_read_can_be_made_to_fail);
         return suite_run();

@@ -6,6 +6,7 @@
  */
 #include "tests/lib/boot.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
@@ -85,12 +87,23 @@ static bool command_is_there(const char *name)
         return status == 0;
 }
 
+/* Until this program has ended. Whoever is started from one place has one control group, and each PID 1 takes
+ * what is below it for its own, with all processes that it finds there. */
+static void be_the_only_one(void)
+{
+        int fd = open("/sys/fs/cgroup", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        while (fd >= 0 && flock(fd, LOCK_EX) < 0)
+                if (errno != EINTR)
+                        die_errno("flock of /sys/fs/cgroup");
+}
+
 bool boot_start(struct boot *boot, const char *folder)
 {
         *boot = (struct boot){0};
         snprintf(boot->folder, sizeof(boot->folder), "%s", folder);
         if (getuid() != 0 || !command_is_there("systemd-nspawn") || !command_is_there("nsenter"))
                 return false;
+        be_the_only_one();
         boot->nspawn = must(fork());
         if (boot->nspawn == 0)
                 exec_nspawn(boot);

@@ -372,18 +372,16 @@ void trial_follow(struct checker *c, const struct trial *t, struct outcome *outc
                         loaded_on(c, t, d, outcome->generation);
 }
 
-bool trial_may_evict(const struct checker *c, const struct trial *t, const struct outcome *outcome)
+/* For a GPU that is lost nobody gives way. */
+bool trial_may_evict(const struct trial *t, const struct outcome *outcome)
 {
-        bool lost = false;
-        for (unsigned d = 0; d < c->n_devices; d++)
-                lost = lost || (t->on[d] && c->devices[d].lost);
-        return (outcome->any_fresh || lost) && !t->no_evict;
+        return outcome->any_fresh && !t->no_evict;
 }
 
 void trial_check(struct checker *c, const struct trial *t, const struct outcome *outcome)
 {
         check_result(c, t, outcome);
-        compare(c, trial_may_evict(c, t, outcome));
+        compare(c, trial_may_evict(t, outcome));
         for (unsigned d = 0; d < c->n_devices; d++) {
                 if (t->on[d] && !outcome->got[d])
                         check_refused(c, t, d);

@@ -187,8 +187,8 @@ static bool name_agrees(struct comparison *now, const char *name, const struct g
 static bool wishes_agree(struct checker *c, const json_t *row, const struct gen *g)
 {
         const char *name = json_text(row, "name");
-        if (json_is_true(json_object_get(row, "pinned")) != g->pinned || json_number(row, "priority") != g->priority)
-                return note(c, "%s: should be %spinned and of priority %u", name, g->pinned ? "" : "not ", g->priority);
+        if (json_number(row, "priority") != g->priority)
+                return note(c, "%s: should be of priority %u", name, g->priority);
         return json_number(row, "keep_alive_ns") == g->keep_alive_ms * UINT64_C(1000000) ||
                note(c, "%s: should be kept alive for %u ms", name, g->keep_alive_ms);
 }
@@ -242,6 +242,9 @@ static bool entry_agrees(struct comparison *now, const json_t *row, const json_t
                 return note(c, "%s: %" PRIu64 " leases, not %u", name, json_number(entry, "leases"), g->leases);
         if (!state_agrees(now, name, entry, g))
                 return false;
+        if (json_is_true(json_object_get(entry, "pinned")) != (g->pinned && is_named(c, g)))
+                return note(c, "%s: should %sbe pinned on %s", name, g->pinned ? "" : "not ",
+                            json_text(entry, "device"));
         bool first = *speaks && strcmp(state, json_text(row, "state")) == 0;
         *speaks = *speaks && !first;
         return !first || wishes_agree(c, row, g);
@@ -251,9 +254,15 @@ static bool row_agrees(struct comparison *now, const json_t *row)
 {
         const json_t *entry;
         size_t i;
-        bool same = true, speaks = true;
-        json_array_foreach(json_object_get(row, "devices"), i, entry) same =
-                same && entry_agrees(now, row, entry, &speaks);
+        bool same = true, speaks = true, pinned = false;
+        json_array_foreach(json_object_get(row, "devices"), i, entry)
+        {
+                same = same && entry_agrees(now, row, entry, &speaks);
+                pinned = pinned || json_is_true(json_object_get(entry, "pinned"));
+        }
+        if (same && json_is_true(json_object_get(row, "pinned")) != pinned)
+                return note(now->c, "%s: should %sbe pinned, as its devices say", json_text(row, "name"),
+                            pinned ? "" : "not ");
         return same;
 }
 

@@ -158,7 +158,7 @@ void trial_follow(struct checker *c, const struct trial *t, struct outcome *outc
 /* The two are compared; nobody was refused or evicted without need. */
 void trial_check(struct checker *c, const struct trial *t, const struct outcome *outcome);
 /* What may be evicted for it may have been: where something new came, or is allocated and then found lost. */
-bool trial_may_evict(const struct checker *c, const struct trial *t, const struct outcome *outcome);
+bool trial_may_evict(const struct trial *t, const struct outcome *outcome);
 
 /* What a load of the source finds on the device, and gets as it is; NULL: nothing. */
 struct gen *resident_copy(struct checker *c, unsigned source, unsigned device);

@@ -242,6 +242,11 @@ static void fake_idle(struct device *device)
         __atomic_add_fetch(&fake_of(device)->idled, 1, __ATOMIC_SEQ_CST);
 }
 
+static bool fake_in_service(struct device *device)
+{
+        return !__atomic_load_n(&fake_of(device)->lost, __ATOMIC_SEQ_CST);
+}
+
 static void fake_free(struct device *device)
 {
         (void)device;
@@ -255,6 +260,7 @@ static const struct device_ops fake_ops = {
         .put = fake_put,
         .read = fake_read,
         .handle = fake_handle,
+        .in_service = fake_in_service,
         .free = fake_free,
 };
 

@@ -86,6 +86,7 @@ struct fake_device {
         unsigned allocs, freed; /* of segments, atomic */
         unsigned prepares;      /* atomic */
         uint64_t ceiling;       /* atomic: what others leave of it, where it is shared */
+        bool lost;              /* atomic: out of service */
         unsigned asked, idled;  /* atomic: questions for the ceiling, and ends of them */
         unsigned char *memory[FAKE_SEGMENTS];
         uint64_t sizes[FAKE_SEGMENTS];

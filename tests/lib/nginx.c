@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/lib/nginx.h"
 
+#include "tests/lib/ports.h"
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -25,35 +27,6 @@ static const char *program(void)
 const char *nginx_unavailable(void)
 {
         return program() != NULL ? NULL : "nginx is not installed";
-}
-
-/* ---- ports ---- */
-
-static int socket_at(unsigned port, struct sockaddr_in *at)
-{
-        *at = (struct sockaddr_in){
-                .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-        return must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-}
-
-unsigned free_port(void)
-{
-        struct sockaddr_in at;
-        socklen_t len = sizeof(at);
-        int fd = socket_at(0, &at);
-        must(bind(fd, (struct sockaddr *)&at, sizeof(at)));
-        must(getsockname(fd, (struct sockaddr *)&at, &len));
-        close(fd);
-        return ntohs(at.sin_port);
-}
-
-static bool answers(unsigned port)
-{
-        struct sockaddr_in at;
-        int fd = socket_at(port, &at);
-        bool ok = connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0;
-        close(fd);
-        return ok;
 }
 
 /* ---- certificates ---- */
@@ -94,6 +67,16 @@ static void write_config(const struct nginx *n, const char *servers)
                                  "uwsgi_temp_path %s/t4;\nscgi_temp_path %s/t5;\n%s}\n",
                                  f, f, geteuid() == 0 ? "user root;\n" : "", f, f, f, f, f, f, servers);
         file_write(format_text("%s/nginx.conf", f), text, strlen(text));
+}
+
+static bool answers(unsigned port)
+{
+        struct sockaddr_in at = {
+                .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        bool ok = connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0;
+        close(fd);
+        return ok;
 }
 
 static void wait_until_ready(const struct nginx *n, unsigned port)

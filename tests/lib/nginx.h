@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nginx on loopback, on ports that were free: plain, with TLS (a private CA, made here), and without
+ * nginx on loopback: plain, with TLS (a private CA, made here), and without
  * ranges, all over one folder; or with a configuration of the caller's.
  */
 #ifndef TESTS_LIB_NGINX_H
@@ -24,8 +24,6 @@ void nginx_start(struct nginx *n, const char *folder, const char *root);
 /* `servers` is what stands in http {}; ready when this port answers. */
 void nginx_start_with(struct nginx *n, const char *folder, const char *servers, unsigned port);
 void nginx_stop(struct nginx *n);
-
-unsigned free_port(void); /* one that was free a moment ago */
 
 /* Bytes of bodies that it has sent, by its own log. */
 uint64_t nginx_sent(const struct nginx *n);

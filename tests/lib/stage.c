@@ -105,7 +105,7 @@ uint64_t stage_memory(void)
         /* Threads of the reader may still be touching the ring: both figures are of one moment. */
         do {
                 touched = process_mapping_memory(stage.pid, bytes);
-                memory = process_memory(stage.pid);
+                memory = process_own_memory(stage.pid);
         } while (process_mapping_memory(stage.pid, bytes) != touched);
         memory -= touched;
 

@@ -40,7 +40,7 @@ char *stage_write(const struct model *m, const char *file);
 /* The daemon answers, the witness is there byte for byte and nothing leaks from test to test. */
 void stage_still_serves(void);
 
-/* The daemon's own memory (process_memory), without its ring; 0 in a sanitizer build, whose shadow
+/* The daemon's own memory (process_own_memory), without its ring; 0 in a sanitizer build, whose shadow
  * memory says nothing. */
 uint64_t stage_memory(void);
 

@@ -137,25 +137,75 @@ uint64_t process_memory(pid_t pid)
         return (proc_number(pid, "smaps_rollup", "Pss_Anon:") + proc_number(pid, "smaps_rollup", "Pss_File:")) * 1024;
 }
 
-uint64_t process_mapping_memory(pid_t pid, uint64_t size)
+struct mapping {
+        uint64_t size, resident, anonymous;
+        bool of_file; /* on disk: memory that has a name is none */
+};
+
+static bool is_of_file(const char *path)
 {
-        char *path = format_text("/proc/%d/smaps", (int)pid), line[512];
+        static const char *const memory[] = {"/memfd:", "/dev/zero", "/SYSV", "/anon_hugepage"};
+
+        for (size_t i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
+                if (strncmp(path, memory[i], strlen(memory[i])) == 0)
+                        return false;
+        return path[0] == '/';
+}
+
+static void each_mapping(pid_t pid, void (*see)(const struct mapping *m, void *arg), void *arg)
+{
+        char *path = format_text("/proc/%d/smaps", (int)pid), line[PATH_SIZE + 128];
         FILE *f = fopen(path, "re");
-        unsigned long long begin, end, kib;
-        bool wanted = false;
-        uint64_t sum = 0;
+        struct mapping m = {0};
+        unsigned long long a, b;
+        int name;
 
         if (!f)
                 die_errno("%s", path);
         while (fgets(line, sizeof(line), f)) {
-                if (sscanf(line, "%llx-%llx ", &begin, &end) == 2)
-                        wanted = end - begin == size;
-                else if (wanted && sscanf(line, "Anonymous: %llu", &kib) == 1)
-                        sum += kib * 1024;
+                if (sscanf(line, "%llx-%llx %*s %*s %*s %*s %n", &a, &b, &name) == 2)
+                        m = (struct mapping){.size = b - a, .of_file = is_of_file(line + name)};
+                else if (sscanf(line, "Rss: %llu", &a) == 1)
+                        m.resident = a * 1024;
+                else if (sscanf(line, "Anonymous: %llu", &a) == 1)
+                        m.anonymous = a * 1024;
+                else if (strncmp(line, "VmFlags:", 8) == 0) /* its last line */
+                        see(&m, arg);
         }
         fclose(f);
         free(path);
+}
+
+static void add_own(const struct mapping *m, void *sum)
+{
+        *(uint64_t *)sum += m->of_file ? m->resident : m->anonymous;
+}
+
+uint64_t process_own_memory(pid_t pid)
+{
+        uint64_t sum = 0;
+
+        each_mapping(pid, add_own, &sum);
         return sum;
+}
+
+struct sized {
+        uint64_t size, sum;
+};
+
+static void add_sized(const struct mapping *m, void *arg)
+{
+        struct sized *sized = arg;
+
+        sized->sum += m->size == sized->size ? m->anonymous : 0;
+}
+
+uint64_t process_mapping_memory(pid_t pid, uint64_t size)
+{
+        struct sized sized = {.size = size};
+
+        each_mapping(pid, add_sized, &sized);
+        return sized.sum;
 }
 
 uint64_t process_cpu_ns(pid_t pid)

@@ -34,8 +34,11 @@ void file_release(struct held_file *held);
 
 /* Pss of anonymous and file pages; memory that is shared on purpose (memfds) does not count. */
 uint64_t process_memory(pid_t pid);
-/* The same of its mappings that are exactly this large, as far as they are in memory: a ring, say,
- * which is to be subtracted. Huge pages of the pool (hugetlb) are in neither figure. */
+/* Anonymous pages, and those of files that it has mapped, in full: of a page that others have mapped, too, the
+ * figure above has less, and more when they end. */
+uint64_t process_own_memory(pid_t pid);
+/* Anonymous pages of its mappings that are exactly this large: a ring, say, which is to be subtracted.
+ * Huge pages of the pool (hugetlb) are in none of these figures. */
 uint64_t process_mapping_memory(pid_t pid, uint64_t size);
 uint64_t process_cpu_ns(pid_t pid); /* user and system */
 unsigned process_fds(pid_t pid);

@@ -1,51 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/lib/store.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
+#include "tests/lib/ports.h"
+
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define PORTS_FROM 20000u
-#define PORTS_TO 30000u /* below those that connections take by themselves */
-
-/* ---- ports ---- */
-
-static bool is_free(unsigned port)
-{
-        struct sockaddr_in address = {
-                .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        int one = 1;
-
-        /* As servers do: a connection that has just ended takes no port away. */
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-        bool is = bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
-        close(fd);
-        return is;
-}
-
-unsigned free_ports(unsigned n)
-{
-        unsigned from = PORTS_FROM + ((unsigned)getpid() * 97 + (unsigned)clock_ns() % 9973) % (PORTS_TO - PORTS_FROM);
-        unsigned found = 0;
-
-        for (unsigned tried = 0; tried < PORTS_TO - PORTS_FROM; tried++, from++) {
-                if (from + 1 >= PORTS_TO)
-                        from = PORTS_FROM, found = 0;
-                found = is_free(from) ? found + 1 : 0;
-                if (found == n)
-                        return from - n + 1;
-        }
-        die("no %u free ports", n);
-}
 
 /* ---- the store ---- */
 
@@ -118,7 +83,7 @@ void store_start(struct store *store, const char *kind, const char *folder)
         bool swift = strcmp(kind, "swift") == 0;
 
         *store = (struct store){.kind = kind,
-                                .port = free_ports(64),
+                                .port = free_ports(PORTS_MAX),
                                 .access = swift ? "test:tester" : "TESTACCESS",
                                 .secret = swift ? "storesecret" : "testsecret"};
         snprintf(store->url, sizeof(store->url), "http://127.0.0.1:%u", store->port);

@@ -28,7 +28,4 @@ void store_stop(struct store *store);
 /* One command of store.py, its fields separated by tabs; fails unless it succeeds. Its answer; never freed. */
 char *store_do(struct store *store, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* A port of loopback that nobody listens on, with `n` - 1 above it that are free as well. */
-unsigned free_ports(unsigned n);
-
 #endif

@@ -24,13 +24,15 @@ START_TEST(keys_are_fetched_anew_before_they_expire)
 }
 END_TEST
 
+/* Of a second, and once more where that is over in the end. */
 START_TEST(keys_that_have_expired_when_they_come_are_an_error_and_asked_for_after_a_pause)
 {
+        uint64_t began = clock_ns();
         life = -10;
         set_container();
         for (int i = 0; i < 100; i++)
                 assert_fails(STREAMER_EFAILED, "expired when they came: is this machine's clock right? (container");
-        ck_assert_uint_le(service.requests, 2);
+        ck_assert_uint_le(service.requests, 2 + (clock_ns() - began) / 1000000000);
 }
 END_TEST
 

@@ -16,7 +16,8 @@
 
 static struct book *book;
 static struct error error;
-static const struct book_wish wish = {.keep_alive_ns = 5, .drain_timeout_ns = 6, .priority = 7, .pinned = 1};
+static const struct book_wish wish = {
+        .keep_alive_ns = 5, .drain_timeout_ns = 6, .priority = 7, .pinned = 1, .owner = 8, .charged = 9};
 
 static void begin(void)
 {

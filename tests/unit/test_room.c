@@ -244,6 +244,50 @@ START_TEST(a_look_names_victims_and_changes_nothing)
 }
 END_TEST
 
+/* ---- a device that is lost ---- */
+
+static void lose(unsigned device)
+{
+        __atomic_store_n(&fakes[device].lost, true, __ATOMIC_SEQ_CST);
+}
+
+START_TEST(a_device_that_is_lost_has_no_room_whoever_leaves)
+{
+        resident_model("a", 0, 8 * MiB);
+        resident_model("b", 1, 8 * MiB);
+        lose(0);
+        refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_EFAILED, "first: out of service");
+        refused(asked(load_of("small", 0, MiB)), STREAMER_EFAILED, "first: out of service");
+        ck_assert(stands("a"));
+        granted(asked(load_of("n", 1, 8 * MiB)));
+        ck_assert(!stands("b"));
+}
+END_TEST
+
+START_TEST(a_rank_on_a_device_that_is_lost_evicts_nobody_on_the_others)
+{
+        resident_model("b", 1, 8 * MiB);
+        lose(0);
+        struct ask *ask = load_of("m", 0, MiB);
+        ask->parts[1] = (struct room_part){generation_new(&resident, "m", "/models/y", devices[1], 0), 8 * MiB};
+        ask->request.n_parts = 2;
+        refused(asked(ask), STREAMER_EFAILED, "first: out of service");
+        ck_assert(stands("b"));
+}
+END_TEST
+
+START_TEST(who_waits_for_a_device_that_is_lost_meanwhile_is_refused)
+{
+        struct lease *lease = lease_of(resident_model("a", 0, 8 * MiB));
+        struct ask *ask = patient(load_of("m", 0, 8 * MiB), 0);
+        waits(ask);
+        lose(0);
+        room_tick(&room);
+        refused(ask, STREAMER_EFAILED, "first: out of service");
+        lease_end(&leases, lease);
+}
+END_TEST
+
 /* ---- ranks ---- */
 
 /* The two ranks of a model, each on a device, used at these times. */
@@ -405,6 +449,10 @@ int main(void)
         tcase_add_test(others, a_device_that_was_asked_for_nothing_is_let_go);
         TCase *looking = core_group("a look", begin, end);
         tcase_add_test(looking, a_look_names_victims_and_changes_nothing);
+        TCase *lost = core_group("a device that is lost", begin, end);
+        tcase_add_test(lost, a_device_that_is_lost_has_no_room_whoever_leaves);
+        tcase_add_test(lost, a_rank_on_a_device_that_is_lost_evicts_nobody_on_the_others);
+        tcase_add_test(lost, who_waits_for_a_device_that_is_lost_meanwhile_is_refused);
         TCase *ranks = core_group("use", begin, end);
         tcase_add_test(ranks, a_rank_that_was_used_keeps_the_others_alive);
         tcase_add_test(ranks, ranks_are_as_recently_used_as_the_last_of_them);

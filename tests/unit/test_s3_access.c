@@ -102,7 +102,7 @@ static bool signatures_are_the_same(void *urls)
 START_TEST(the_schemes_own_port_is_not_signed)
 {
         const char *urls[] = {"https://b.host/key", "https://b.host:443/key"};
-        ck_assert(eventually(signatures_are_the_same, urls, 5000));
+        ck_assert(eventually(signatures_are_the_same, urls, 20000));
 }
 END_TEST
 

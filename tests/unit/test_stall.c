@@ -181,6 +181,7 @@ static struct told told(void)
 
 static void *tell(void *out)
 {
+        thread_begin("told");
         *(struct told *)out = told();
         return NULL;
 }
@@ -235,7 +236,18 @@ START_TEST(without_real_time_it_has_a_short_slice_and_a_better_nice_value_than_t
         ck_assert_uint_eq(told().policy, SCHED_OTHER);
         ck_assert_int_eq(getpriority(PRIO_PROCESS, 0), before - PROMPT_STEP);
         has_short_slice();
-        ck_assert_int_gt(told_of_a_new_thread().nice, before - PROMPT_STEP);
+        ck_assert_int_eq(told_of_a_new_thread().nice, before);
+}
+END_TEST
+
+/* The kernel gives them 0 or what their maker has. */
+START_TEST(those_that_it_starts_have_the_nice_value_that_the_daemon_was_given)
+{
+        static const int given[] = {-3, 0, 4};
+        NEEDS_ROOT();
+        must(setpriority(PRIO_PROCESS, 0, given[_i / 2]));
+        prompt_this_thread(_i % 2 != 0);
+        ck_assert_int_eq(told_of_a_new_thread().nice, given[_i / 2]);
 }
 END_TEST
 
@@ -298,6 +310,7 @@ int main(void)
         TCase *who = suite_group("who", NULL, NULL, 10);
         tcase_add_test(who, a_thread_of_real_time_is_ahead_of_those_that_it_starts);
         tcase_add_test(who, without_real_time_it_has_a_short_slice_and_a_better_nice_value_than_those_that_it_starts);
+        tcase_add_loop_test(who, those_that_it_starts_have_the_nice_value_that_the_daemon_was_given, 0, 6);
         tcase_add_test(who, without_a_right_it_has_a_short_slice_alone);
         tcase_add_test(who, a_thread_of_real_time_that_never_sleeps_becomes_one_like_others);
         tcase_add_test(who, a_stricter_limit_of_somebody_else_stays);

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who has ports holds a name: an abstract socket, which one process of the network's namespace can have and
+ * which ends with it. Ports are claimed by the block, and handed out of it one by one.
+ */
+#include "tests/lib/ports.h"
+
+#include "tests/lib/base.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define PORTS_FROM 20000u
+#define BLOCKS 150u /* of PORTS_MAX: to 29,600 */
+
+static unsigned block; /* its first port; 0: none */
+static unsigned given;
+
+/* For good: also for the process that this one forks. */
+static bool claim(unsigned first)
+{
+        struct sockaddr_un name = {.sun_family = AF_UNIX};
+        int n = snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "streamerd-test/ports/%u", first);
+        int fd = must(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+        socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+
+        if (bind(fd, (struct sockaddr *)&name, len) == 0)
+                return true;
+        if (errno != EADDRINUSE)
+                die_errno("ports from %u", first);
+        close(fd);
+        return false;
+}
+
+/* Others than tests may listen there, and servers of a test that has just ended. */
+static bool is_free(unsigned port)
+{
+        struct sockaddr_in address = {
+                .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        int one = 1;
+
+        /* As servers do: a connection that has just ended takes no port away. */
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+        bool is = bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+        close(fd);
+        return is;
+}
+
+static bool are_free(unsigned first, unsigned n)
+{
+        unsigned i = 0;
+
+        while (i < n && is_free(first + i))
+                i++;
+        return i == n;
+}
+
+unsigned free_ports(unsigned n)
+{
+        for (unsigned i = 0; i < BLOCKS; i++) {
+                unsigned first = PORTS_FROM + ((unsigned)getpid() + i) % BLOCKS * PORTS_MAX;
+                if (claim(first) && are_free(first, n))
+                        return first;
+        }
+        die("no %u free ports", n);
+}
+
+/* Not where the process before this one began, whose clients may still ask there. */
+unsigned free_port(void)
+{
+        if (block == 0)
+                block = free_ports(1);
+        for (unsigned i = 0; i < PORTS_MAX; i++) {
+                unsigned port = block + ((unsigned)getpid() + given++) % PORTS_MAX;
+                if (is_free(port))
+                        return port;
+        }
+        die("no free port from %u on", block);
+}
