@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <systemd/sd-bus.h>
 #include <systemd/sd-daemon.h>
 
@@ -43,12 +44,14 @@ static uint64_t ask_bus(void)
 uint64_t fdstore_max(void)
 {
         const char *text = getenv("FDSTORE");
+        uint64_t max = 0;
         if (getenv("NOTIFY_SOCKET") == NULL)
                 return 0;
         if (text != NULL)
-                return strtoull(text, NULL, 10);
-        /* Only a service that systemd started has one. */
-        return getenv("INVOCATION_ID") != NULL ? ask_bus() : 0;
+                max = strtoull(text, NULL, 10);
+        else if (getenv("INVOCATION_ID") != NULL) /* only a service that systemd started has one */
+                max = ask_bus();
+        return max < FDSTORE_NAMES ? max : FDSTORE_NAMES;
 }
 
 bool fdstore_possible(void)
@@ -66,7 +69,9 @@ static int sent(int r)
 
 int fdstore_add(const char *name, int fd)
 {
-        char text[300];
+        char text[64];
+        if (strlen(name) >= FDSTORE_NAME_MAX)
+                return -ENAMETOOLONG;
         /* FDPOLL=0: the manager drops a descriptor that hangs up, as the pidfd of a process that was
          * reaped does; that one is ours to remove. */
         snprintf(text, sizeof(text), "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
@@ -75,7 +80,7 @@ int fdstore_add(const char *name, int fd)
 
 int fdstore_remove(const char *name)
 {
-        char text[300];
+        char text[300]; /* whatever was found there */
         snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
         return sent(sd_notify(0, text));
 }

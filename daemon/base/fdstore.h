@@ -5,6 +5,10 @@
  *
  * The store is bounded (FileDescriptorStoreMax=), and what exceeds it is dropped there without a word:
  * whoever adds counts. All calls but the first wait for the manager and belong on a worker.
+ *
+ * All names reach the next run in one variable of its environment ($LISTEN_FDNAMES), of which the kernel takes
+ * 128 KiB (MAX_ARG_STRLEN): a longer one, and no run could be started any more. So names are short, and there are
+ * no more of them than fit.
  */
 #ifndef DAEMON_BASE_FDSTORE_H
 #define DAEMON_BASE_FDSTORE_H
@@ -12,15 +16,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define FDSTORE_NAME_MAX 16                                /* with what ends it */
+#define FDSTORE_NAMES ((131072u - 512) / FDSTORE_NAME_MAX) /* besides those of sockets */
+
 /* How many descriptors the manager keeps for this service: what it says itself ($FDSTORE, from
- * systemd 254 on; before that its bus is asked, which takes a moment). 0: none, or it cannot be known. */
+ * systemd 254 on; before that its bus is asked, which takes a moment), FDSTORE_NAMES at the most. 0: none, or it
+ * cannot be known. */
 uint64_t fdstore_max(void);
 
 /* A service manager has started this process that may have a store for it. */
 bool fdstore_possible(void);
 
 /* 0 or a negative errno. Descriptors are borrowed. One name, one descriptor: the order within a name
- * is not kept. */
+ * is not kept. -ENAMETOOLONG: see FDSTORE_NAME_MAX. */
 int fdstore_add(const char *name, int fd);
 int fdstore_remove(const char *name); /* all of that name */
 

@@ -33,17 +33,17 @@ bool keep_is_on(const struct keep *keep)
 
 void keep_segment_name(char name[KEEP_NAME_MAX], uint64_t id, unsigned segment)
 {
-        snprintf(name, KEEP_NAME_MAX, "streamerd-model-%" PRIu64 "-segment-%u", id, segment);
+        snprintf(name, KEEP_NAME_MAX, KEEP_PREFIX "m%" PRIu64 ".%u", id, segment);
 }
 
 void keep_record_name(char name[KEEP_NAME_MAX], uint64_t id)
 {
-        snprintf(name, KEEP_NAME_MAX, "streamerd-model-%" PRIu64 "-record", id);
+        snprintf(name, KEEP_NAME_MAX, KEEP_PREFIX "m%" PRIu64 ".r", id);
 }
 
 void keep_process_name(char name[KEEP_NAME_MAX], uint64_t id)
 {
-        snprintf(name, KEEP_NAME_MAX, "streamerd-process-%" PRIu64, id);
+        snprintf(name, KEEP_NAME_MAX, KEEP_PREFIX "p%" PRIu64, id);
 }
 
 /* ---- names ---- */

@@ -116,8 +116,11 @@ struct kept *kept_new(struct keep *keep, struct generation *generation, uint64_t
 int kept_add_name(struct kept *kept, struct book_name *row);
 void kept_leave(struct kept *kept);
 
-#define KEEP_BOOK "streamerd-book"
-#define KEEP_NAME_MAX 64
+/* Names in the store, of up to FDSTORE_NAME_MAX bytes while ids have eight digits: the book's, and those of
+ * a model's segments (sd-m7.0), its record (sd-m7.r) and a process (sd-p7). */
+#define KEEP_PREFIX "sd-"
+#define KEEP_BOOK KEEP_PREFIX "book"
+#define KEEP_NAME_MAX 32
 void keep_segment_name(char name[KEEP_NAME_MAX], uint64_t id, unsigned segment);
 void keep_record_name(char name[KEEP_NAME_MAX], uint64_t id);
 void keep_process_name(char name[KEEP_NAME_MAX], uint64_t id);

@@ -7,8 +7,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define PREFIX "streamerd-"
-
 static struct set *set_of(struct list *sets, uint64_t id)
 {
         list_each (pos, sets) {
@@ -55,14 +53,14 @@ static bool sort_one(struct sets *sets, const char *name, int fd)
                 sets->books++;
                 return true;
         }
-        if (sscanf(name, PREFIX "process-%" SCNu64 "%n", &id, &end) == 1 && name[end] == '\0' && id != 0) {
+        if (sscanf(name, KEEP_PREFIX "p%" SCNu64 "%n", &id, &end) == 1 && name[end] == '\0' && id != 0) {
                 struct set *set = set_of(&sets->processes, id);
                 put(set, &set->record, fd);
                 return true;
         }
         end = 0;
-        if (sscanf(name, PREFIX "model-%" SCNu64 "-segment-%u%n", &id, &segment, &end) == 2 && end > 0 &&
-            name[end] == '\0' && segment < GENERATION_SEGMENTS && id != 0) {
+        if (sscanf(name, KEEP_PREFIX "m%" SCNu64 ".%u%n", &id, &segment, &end) == 2 && end > 0 && name[end] == '\0' &&
+            segment < GENERATION_SEGMENTS && id != 0) {
                 struct set *set = set_of(&sets->models, id);
                 put(set, &set->segments[segment], fd);
                 if (set->n_segments <= segment)
@@ -70,8 +68,7 @@ static bool sort_one(struct sets *sets, const char *name, int fd)
                 return true;
         }
         end = 0;
-        if (sscanf(name, PREFIX "model-%" SCNu64 "-record%n", &id, &end) == 1 && end > 0 && name[end] == '\0' &&
-            id != 0) {
+        if (sscanf(name, KEEP_PREFIX "m%" SCNu64 ".r%n", &id, &end) == 1 && end > 0 && name[end] == '\0' && id != 0) {
                 struct set *set = set_of(&sets->models, id);
                 put(set, &set->record, fd);
                 return true;
@@ -86,7 +83,7 @@ void sets_sort(struct sets *sets, struct inherit *inherit)
         *sets = (struct sets){.book = -1};
         list_init(&sets->models);
         list_init(&sets->processes);
-        while ((fd = inherit_take_named(inherit, PREFIX, &name)) >= 0) {
+        while ((fd = inherit_take_named(inherit, KEEP_PREFIX, &name)) >= 0) {
                 if (sort_one(sets, name, fd))
                         continue;
                 log_warn("fd store: '%s' is nothing of this version's: dropped", name);

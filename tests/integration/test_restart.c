@@ -79,8 +79,8 @@ START_TEST(a_name_leads_to_the_newest_generation)
         kept_load("m");
         model_write(newer, kept_file());
         client_load(kept.client, kept_file(), "m");
-        manager_wait(&kept.m, KEPT_MODELS "2-", 2);
-        manager_wait(&kept.m, KEPT_MODELS "1-", 0);
+        manager_wait(&kept.m, KEPT_MODELS "2.", 2);
+        manager_wait(&kept.m, KEPT_MODELS "1.", 0);
         kept_restart_and_reconnect(_i);
         client_equals(kept.client, "m", newer);
         /* Numbers go on from where they were. */
@@ -118,22 +118,22 @@ static void lose_record(void)
 
 static void lose_book(void)
 {
-        manager_drop(&kept.m, manager_find(&kept.m, "streamerd-book", 0));
+        manager_drop(&kept.m, manager_find(&kept.m, "sd-book", 0));
 }
 
 static void segment_twice(void)
 {
-        manager_add_consume_fd(&kept.m, KEPT_MODELS "1-segment-0", must(dup(kept_segment()->fd)));
+        manager_add_consume_fd(&kept.m, KEPT_MODELS "1.0", must(dup(kept_segment()->fd)));
 }
 
 static void record_twice(void)
 {
-        manager_add_consume_fd(&kept.m, KEPT_MODELS "1-record", must(dup(kept_record()->fd)));
+        manager_add_consume_fd(&kept.m, KEPT_MODELS "1.r", must(dup(kept_record()->fd)));
 }
 
 static void segment_too_many(void)
 {
-        manager_add_consume_fd(&kept.m, KEPT_MODELS "1-segment-1", must(dup(kept_segment()->fd)));
+        manager_add_consume_fd(&kept.m, KEPT_MODELS "1.1", must(dup(kept_segment()->fd)));
 }
 
 static void record_of_another(void)
@@ -141,10 +141,10 @@ static void record_of_another(void)
         int fd = must(dup(kept_record()->fd));
 
         manager_drop(&kept.m, kept_record());
-        manager_add_consume_fd(&kept.m, KEPT_MODELS "2-record", fd);
+        manager_add_consume_fd(&kept.m, KEPT_MODELS "2.r", fd);
         fd = must(dup(kept_segment()->fd));
         manager_drop(&kept.m, kept_segment());
-        manager_add_consume_fd(&kept.m, KEPT_MODELS "2-segment-0", fd);
+        manager_add_consume_fd(&kept.m, KEPT_MODELS "2.0", fd);
 }
 
 /* A descriptor of this size in the place of one, unsealed where `seals` is 0. */
@@ -192,7 +192,7 @@ static void record_zero(void)
 
 static void book_foreign(void)
 {
-        replace(manager_find(&kept.m, "streamerd-book", 0), 4096, F_SEAL_GROW | F_SEAL_SHRINK);
+        replace(manager_find(&kept.m, "sd-book", 0), 4096, F_SEAL_GROW | F_SEAL_SHRINK);
 }
 
 static const struct damage {
@@ -238,9 +238,9 @@ START_TEST(what_no_version_of_ours_stored_is_dropped)
 {
         kept_load("m");
         manager_kill(&kept.m);
-        manager_add_consume_fd(&kept.m, "streamerd-model-x", must(memfd_create("x", MFD_CLOEXEC)));
-        manager_add_consume_fd(&kept.m, "streamerd-model-0-record", must(memfd_create("x", MFD_CLOEXEC)));
-        manager_add_consume_fd(&kept.m, "streamerd-model-7-segment-64", must(memfd_create("x", MFD_CLOEXEC)));
+        manager_add_consume_fd(&kept.m, "sd-mx", must(memfd_create("x", MFD_CLOEXEC)));
+        manager_add_consume_fd(&kept.m, "sd-m0.r", must(memfd_create("x", MFD_CLOEXEC)));
+        manager_add_consume_fd(&kept.m, "sd-m7.64", must(memfd_create("x", MFD_CLOEXEC)));
         manager_start(&kept.m);
         kept_reconnect();
         client_equals(kept.client, "m", kept.model);
@@ -302,7 +302,7 @@ END_TEST
 static struct book *open_book(void)
 {
         struct error error;
-        int fd = must(dup(manager_find(&kept.m, "streamerd-book", 0)->fd));
+        int fd = must(dup(manager_find(&kept.m, "sd-book", 0)->fd));
         struct book *book = book_open_consume_fd(fd, &error);
 
         ck_assert_ptr_nonnull(book);
@@ -424,8 +424,8 @@ START_TEST(a_name_stays_its_owners)
         model_write(newer, kept_file());
         ck_assert_int_eq(load_as(GUEST, "owned"), 0);
         ck_assert_int_eq(load_as(GUEST, "further"), 0);
-        manager_wait(&kept.m, KEPT_MODELS "2-", 2);
-        manager_wait(&kept.m, KEPT_MODELS "1-", 0);
+        manager_wait(&kept.m, KEPT_MODELS "2.", 2);
+        manager_wait(&kept.m, KEPT_MODELS "1.", 0);
         for (int runs = 0; runs < 2; runs++) {
                 kept_restart_and_reconnect(_i);
                 client_equals(kept.client, "owned", newer);

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MODELS "streamerd-model-"
+#define MODELS "sd-m"
 
 static struct manager m;
 static struct model *model;
@@ -88,7 +88,7 @@ static void damage_meanwhile(bool pinned)
         size_t at = a_byte(c);
         streamer_close(c);
         manager_kill(&m);
-        damage(manager_find(&m, MODELS "1-segment", 0), at);
+        damage(manager_find(&m, MODELS "1.0", 0), at);
         manager_start(&m);
         ck_assert(log_will_say(m.d.log, "is damaged"));
 }

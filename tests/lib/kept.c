@@ -76,10 +76,10 @@ bool kept_log_says(const char *text)
 
 struct stored *kept_segment(void)
 {
-        return manager_find(&kept.m, KEPT_MODELS "1-segment", 0);
+        return manager_find(&kept.m, KEPT_MODELS "1.0", 0);
 }
 
 struct stored *kept_record(void)
 {
-        return manager_find(&kept.m, KEPT_MODELS "1-record", 0);
+        return manager_find(&kept.m, KEPT_MODELS "1.r", 0);
 }

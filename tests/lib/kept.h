@@ -8,8 +8,8 @@
 #include "tests/lib/manager.h"
 #include "tests/lib/stage.h"
 
-#define KEPT_MODELS "streamerd-model-"
-#define KEPT_PROCESSES "streamerd-process-"
+#define KEPT_MODELS "sd-m"
+#define KEPT_PROCESSES "sd-p"
 #define KEPT_STORE 64
 
 struct kept_stage {

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How much the service manager's fd store may hold, so that the next run can be started with it. What it does with
+ * descriptors is a matter of test_restart.
+ */
+#include "daemon/base/fdstore.h"
+#include "tests/lib/suite.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void begin(void)
+{
+        setenv("NOTIFY_SOCKET", suite_path("nobody"), 1);
+}
+
+START_TEST(its_size_is_what_the_manager_says)
+{
+        setenv("FDSTORE", "512", 1);
+        ck_assert_uint_eq(fdstore_max(), 512);
+        unsetenv("NOTIFY_SOCKET");
+        ck_assert_uint_eq(fdstore_max(), 0);
+}
+END_TEST
+
+START_TEST(no_more_is_kept_than_there_is_room_for_names)
+{
+        setenv("FDSTORE", "1000000", 1);
+        ck_assert_uint_eq(fdstore_max(), FDSTORE_NAMES);
+}
+END_TEST
+
+START_TEST(a_name_that_is_too_long_is_refused)
+{
+        ck_assert_int_eq(fdstore_add("0123456789abcdef", 0), -ENAMETOOLONG);
+        ck_assert_int_ne(fdstore_add("0123456789abcde", 0), -ENAMETOOLONG);
+}
+END_TEST
+
+/* A program that begins with so many names as a manager hands them over; 0 or why it cannot be started. */
+static int start_with(size_t names)
+{
+        static const char sockets[] = "LISTEN_FDNAMES=streamerd.socket";
+        char *list = must_alloc(sizeof(sockets) + names * FDSTORE_NAME_MAX);
+        char *end = stpcpy(list, sockets);
+        int status;
+        for (size_t i = 0; i < names; i++)
+                end += sprintf(end, ":%0*zu", FDSTORE_NAME_MAX - 1, i);
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                execve("/bin/true", (char *[]){"true", NULL}, (char *[]){list, NULL});
+                _exit(errno);
+        }
+        must(waitpid(pid, &status, 0));
+        free(list);
+        return WEXITSTATUS(status);
+}
+
+START_TEST(a_full_store_can_be_handed_to_the_next_run)
+{
+        ck_assert_int_eq(start_with(FDSTORE_NAMES), 0);
+        ck_assert_int_eq(start_with(2 * FDSTORE_NAMES), E2BIG);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("fdstore");
+        TCase *t = suite_group("its size", NULL, NULL, 20);
+        tcase_add_checked_fixture(t, begin, NULL);
+        tcase_add_test(t, its_size_is_what_the_manager_says);
+        tcase_add_test(t, no_more_is_kept_than_there_is_room_for_names);
+        tcase_add_test(t, a_name_that_is_too_long_is_refused);
+        tcase_add_test(t, a_full_store_can_be_handed_to_the_next_run);
+        return suite_run();
+}
