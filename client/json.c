@@ -43,13 +43,19 @@ static json_t *from_array(const msgpack_object_array *array)
         return list;
 }
 
+static int put_pair(json_t *object, const msgpack_object_kv *pair)
+{
+        if (pair->key.type != MSGPACK_OBJECT_STR)
+                return -1;
+        const msgpack_object_str *key = &pair->key.via.str;
+        return json_object_setn_new(object, key->ptr, key->size, json_from_object(&pair->val));
+}
+
 static json_t *from_map(const msgpack_object_map *map)
 {
         json_t *object = json_object();
         for (uint32_t i = 0; object && i < map->size; i++) {
-                const msgpack_object *key = &map->ptr[i].key;
-                json_t *value = key->type == MSGPACK_OBJECT_STR ? json_from_object(&map->ptr[i].val) : NULL;
-                if (json_object_setn_new(object, key->via.str.ptr, key->via.str.size, value) < 0) {
+                if (put_pair(object, &map->ptr[i]) < 0) {
                         json_decref(object);
                         return NULL;
                 }
