@@ -42,8 +42,22 @@ log_address = /dev/null
 END
 }
 
+# With a hash of its own instead of /etc/swift/swift.conf, which not every system's packages bring.
+printf '[swift-hash]\nswift_hash_path_suffix = streamerd\n' >swift.conf
+cat >server.py <<'END'
+import runpy
+import sys
+
+import swift.common.utils
+
+swift.common.utils.SWIFT_CONF_FILE = "swift.conf"
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+END
+
 start() {
-        setpriv --pdeathsig KILL "swift-$1-server" "$dir/$1-server.conf" >"log/$1" 2>&1 &
+        setpriv --pdeathsig KILL /usr/bin/python3 server.py "$(command -v "swift-$1-server")" "$1-server.conf" \
+                >"log/$1" 2>&1 &
 }
 
 # What is stored: account, container, object.
