@@ -6,7 +6,6 @@
 #include "daemon/base/prompt.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <linux/sched.h>
 #include <pthread.h>
 #include <sched.h>
@@ -19,7 +18,6 @@
 
 #define SLICE_NS 100000 /* the least that the kernel takes */
 #define NICE_LEAST (-20)
-#define UNKNOWN INT_MIN
 #define PRIORITY 1 /* the lowest that is ahead of everything ordinary */
 
 /* The kernel's struct sched_attr in its first version; its own header declares things that glibc's does. */
@@ -36,7 +34,7 @@ static struct {
         _Atomic int own_nice; /* what it was started with */
         int nice;             /* the better one, which may not be allowed */
         _Atomic bool lost;
-} prompt = {.own_nice = UNKNOWN};
+} prompt;
 
 static bool set(struct attr attr)
 {
@@ -98,12 +96,13 @@ enum prompt prompt_this_thread(bool realtime)
         return ordinary;
 }
 
-/* A better one than 0 takes a right. Without it 0 has to do. */
+/* Threads that are started before the loop has its place inherit theirs. A better one than 0 takes a right:
+ * without it 0 has to do. */
 void thread_begin(const char *name)
 {
         int own = prompt.own_nice;
         pthread_setname_np(pthread_self(), name);
-        if (own != UNKNOWN && own != 0)
+        if (own != 0)
                 setpriority(PRIO_PROCESS, 0, own);
 }
 
