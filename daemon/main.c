@@ -405,14 +405,13 @@ int main(int argc, char **argv)
                 return EXIT_FAILURE;
         }
         uv_run(&d.loop, UV_RUN_DEFAULT);
+        monitor_leave(d.monitor);
         bool stopped = stop_threads(&d);
-        if (!stopped) {
+        if (!stopped)
                 log_warn("some reads hang in the kernel: ending without them");
-                log_flush();
-                monitor_leave(d.monitor);
-                _exit(0);
-        }
         log_flush();
+        if (!stopped)
+                _exit(0);
         take_apart(&d);
         log_stop();
         return 0;

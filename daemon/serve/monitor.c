@@ -253,7 +253,6 @@ struct monitor *monitor_free(struct monitor *monitor)
                 return NULL;
         if (monitor->http != NULL)
                 MHD_stop_daemon(monitor->http);
-        monitor_leave(monitor);
         free(monitor->unix_path);
         free(monitor);
         return NULL;

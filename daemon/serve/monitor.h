@@ -16,11 +16,10 @@
 
 struct monitor;
 
-/* Listens at `address` (listen_parse). The handles close with the loop's others (uv_walk); free after
- * the loop has run down. */
+/* Listens at `address` (listen_parse). The handles close with the loop's others (uv_walk); leave when the loop
+ * has ended, and free after it has run down. */
 int monitor_new(struct monitor **monitor, struct server *server, const char *address, struct error *error);
+void monitor_leave(struct monitor *monitor);           /* nothing of it is left in the file system; accepts NULL */
 struct monitor *monitor_free(struct monitor *monitor); /* accepts NULL */
-/* Of a process that ends without that: nothing of it is left in the file system. Accepts NULL. */
-void monitor_leave(struct monitor *monitor);
 
 #endif
