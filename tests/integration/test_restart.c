@@ -118,7 +118,7 @@ static void lose_record(void)
 
 static void lose_book(void)
 {
-        manager_drop(&kept.m, manager_find(&kept.m, "sd-book", 0));
+        manager_drop(&kept.m, manager_find(&kept.m, KEPT_BOOK, 0));
 }
 
 static void segment_twice(void)
@@ -192,7 +192,7 @@ static void record_zero(void)
 
 static void book_foreign(void)
 {
-        replace(manager_find(&kept.m, "sd-book", 0), 4096, F_SEAL_GROW | F_SEAL_SHRINK);
+        replace(manager_find(&kept.m, KEPT_BOOK, 0), 4096, F_SEAL_GROW | F_SEAL_SHRINK);
 }
 
 static const struct damage {
@@ -238,9 +238,9 @@ START_TEST(what_no_version_of_ours_stored_is_dropped)
 {
         kept_load("m");
         manager_kill(&kept.m);
-        manager_add_consume_fd(&kept.m, "sd-mx", must(memfd_create("x", MFD_CLOEXEC)));
-        manager_add_consume_fd(&kept.m, "sd-m0.r", must(memfd_create("x", MFD_CLOEXEC)));
-        manager_add_consume_fd(&kept.m, "sd-m7.64", must(memfd_create("x", MFD_CLOEXEC)));
+        manager_add_consume_fd(&kept.m, KEPT_MODELS "x", must(memfd_create("x", MFD_CLOEXEC)));
+        manager_add_consume_fd(&kept.m, KEPT_MODELS "0.r", must(memfd_create("x", MFD_CLOEXEC)));
+        manager_add_consume_fd(&kept.m, KEPT_MODELS "7.64", must(memfd_create("x", MFD_CLOEXEC)));
         manager_start(&kept.m);
         kept_reconnect();
         client_equals(kept.client, "m", kept.model);
@@ -302,7 +302,7 @@ END_TEST
 static struct book *open_book(void)
 {
         struct error error;
-        int fd = must(dup(manager_find(&kept.m, "sd-book", 0)->fd));
+        int fd = must(dup(manager_find(&kept.m, KEPT_BOOK, 0)->fd));
         struct book *book = book_open_consume_fd(fd, &error);
 
         ck_assert_ptr_nonnull(book);

@@ -2,8 +2,7 @@
  *
  * What a daemon took back after a start it looks at again: a model of which a byte differs is none.
  */
-#include "tests/lib/manager.h"
-#include "tests/lib/stage.h"
+#include "tests/lib/kept.h"
 #include "tests/lib/suite.h"
 
 #include <fcntl.h>
@@ -11,8 +10,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define MODELS "sd-m"
 
 static struct manager m;
 static struct model *model;
@@ -84,11 +81,11 @@ static void damage_meanwhile(bool pinned)
         client_load(c, file, "m");
         if (pinned)
                 client_ok(c, streamer_pin(c, "m", 1), "pin");
-        manager_wait(&m, MODELS, 2);
+        manager_wait(&m, KEPT_MODELS, 2);
         size_t at = a_byte(c);
         streamer_close(c);
         manager_kill(&m);
-        damage(manager_find(&m, MODELS "1.0", 0), at);
+        damage(manager_find(&m, KEPT_MODELS "1.0", 0), at);
         manager_start(&m);
         ck_assert(log_will_say(m.d.log, "is damaged"));
 }
@@ -101,7 +98,7 @@ START_TEST(one_byte_that_differs_fails_the_model)
         streamer_lease *lease;
         ck_assert_int_eq(streamer_attach(c, "m", NULL, &lease), STREAMER_EFAILED);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(c), "differ"));
-        manager_wait(&m, MODELS, 0);
+        manager_wait(&m, KEPT_MODELS, 0);
         client_wait_used(c, 0);
         client_load(c, file, "m");
         client_equals(c, "m", model);

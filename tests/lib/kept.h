@@ -8,6 +8,7 @@
 #include "tests/lib/manager.h"
 #include "tests/lib/stage.h"
 
+#define KEPT_BOOK "sd-book"
 #define KEPT_MODELS "sd-m"
 #define KEPT_PROCESSES "sd-p"
 #define KEPT_STORE 64

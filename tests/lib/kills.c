@@ -2,6 +2,7 @@
  *
  * Rounds: the daemon is changed, killed, started, and looked at.
  */
+#include "tests/lib/kept.h"
 #include "tests/lib/kills_model.h"
 
 #include "daemon/resident/state.h"
@@ -280,7 +281,7 @@ static void set_stage(struct kills *k, const char *folder)
         streamer_op_free(op);
         k->held = client_attach(k->client, PINNED);
         if (k->stored)
-                manager_wait(&k->m, "sd-m", 2);
+                manager_wait(&k->m, KEPT_MODELS, 2);
         for (unsigned i = 0; i < NAMES; i++) {
                 is_only(&k->shared->names[i], ABSENT);
                 k->shared->names[i].pins = MAY_BE_LOOSE;
@@ -299,8 +300,8 @@ static void unload_all(struct kills *k)
         client_unload(k->client, PINNED);
         client_wait_leases(k->client, 0);
         client_wait_used(k->client, 0);
-        manager_wait(&k->m, "sd-m", 0);
-        manager_wait(&k->m, "sd-p", 0);
+        manager_wait(&k->m, KEPT_MODELS, 0);
+        manager_wait(&k->m, KEPT_PROCESSES, 0);
         manager_wait(&k->m, "", k->stored ? 1 : 0); /* the book */
         if (k->m.dropped)
                 die("%zu descriptors did not fit the store", k->m.dropped);
