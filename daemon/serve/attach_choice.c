@@ -111,6 +111,13 @@ static enum choice choose_digest(struct resident *resident, const struct req_att
         return CHOICE_ERROR;
 }
 
+/* Tensor by tensor, while it loads. What comes from the host cache has a table before all of its load is copied, and
+ * nothing that tells what has arrived. */
+static bool is_followed(const struct generation *g)
+{
+        return g->manifest.fd >= 0 && g->arrival.fd >= 0;
+}
+
 enum choice attach_choose(struct resident *resident, const struct req_attach *req, struct generation **out,
                           struct error *error)
 {
@@ -135,5 +142,5 @@ enum choice attach_choose(struct resident *resident, const struct req_attach *re
         *out = g;
         if (g->state == GENERATION_READY)
                 return CHOICE_NOW;
-        return g->manifest.fd >= 0 && !req->ready ? CHOICE_NOW : CHOICE_WAIT;
+        return is_followed(g) && !req->ready ? CHOICE_NOW : CHOICE_WAIT;
 }

@@ -280,6 +280,33 @@ START_TEST(a_replica_whose_copy_back_fails_falls_alone)
 }
 END_TEST
 
+static bool first_is_copied(void *arg)
+{
+        char *reply = NULL;
+        int r = streamer_call(client, "show", "{\"model\":\"a\",\"device\":\"cuda:1\",\"tensors\":true}", &reply);
+        (void)arg;
+        free(reply);
+        return r == 0;
+}
+
+/* Nothing tells which of its bytes are there: a copy is handed out when all of its load is. */
+START_TEST(who_attaches_to_what_comes_back_waits_for_all_of_it)
+{
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .device = "cuda:1", .timeout_ms = 100};
+        streamer_lease *lease;
+        write_and_load("abc", devices, 1);
+        tier_await(client, SIZE);
+        gpus->held[2] = 1;
+        streamer_op *op = begin_load("a", &devices[1], 2, 0);
+        ck_assert(eventually(first_is_copied, NULL, 20000));
+        ck_assert_int_eq(streamer_attach(client, "a", &opts, &lease), STREAMER_ETIMEOUT);
+        gpus->held[2] = 0;
+        ck_assert_int_eq(end_load(op), 0);
+        serves("a", &devices[1], 2);
+        client_wait_leases(client, 0);
+}
+END_TEST
+
 static bool second_waits(void *arg)
 {
         (void)arg;
@@ -524,6 +551,7 @@ int main(void)
         tcase_add_test(others, one_copy_serves_two_loads_at_once);
         tcase_add_test(others, replicas_whose_memory_is_not_there_in_such_pieces_are_read);
         tcase_add_test(others, replicas_that_are_evicted_hold_one_copy);
+        tcase_add_test(others, who_attaches_to_what_comes_back_waits_for_all_of_it);
         tcase_add_test(others, what_is_kept_already_is_not_copied_out_again);
         tcase_add_test(others, a_load_that_names_the_host_reads_its_file);
         tcase_add_loop_test(others, a_replica_whose_copy_back_fails_falls_alone, 1, 3);

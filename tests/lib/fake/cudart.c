@@ -186,6 +186,7 @@ enum cuda_error cudaMemcpy(void *to, const void *from, size_t size, enum cuda_co
         if (fake_where(kind == CUDA_COPY_HOST_TO_DEVICE ? to : from, size, NULL, NULL) < 0)
                 return runtime_result(E_VALUE);
         streams_touch(kind == CUDA_COPY_HOST_TO_DEVICE ? from : to, size, gpu);
+        streams_await_release(gpu);
         memcpy(to, from, size);
         if (kind == CUDA_COPY_DEVICE_TO_HOST && fake_settings()->damage && size > 0)
                 ((unsigned char *)to)[size - 1] ^= 1;

@@ -32,6 +32,7 @@ void streams_reset(int gpu);
 void streams_touch(const void *host, size_t size, int gpu); /* a copy goes from there, or to it */
 int streams_register(const void *pointer, size_t size, int gpu, bool portable);
 int streams_unregister(const void *pointer);
-void streams_await_unpins(int gpu); /* for as long as a test holds them up */
+void streams_await_unpins(int gpu);  /* for as long as a test holds them up */
+void streams_await_release(int gpu); /* the same of its events, for a copy that waits for its end */
 
 #endif

@@ -35,8 +35,8 @@
 
 struct fake_state {
         /* set by tests, at any time */
-        _Atomic uint32_t hold;              /* while it is set no event fires */
-        _Atomic uint32_t held[FAKE_GPUS];   /* the same of one GPU's events */
+        _Atomic uint32_t hold;              /* while it is set no event fires, and cudaMemcpy does not come back */
+        _Atomic uint32_t held[FAKE_GPUS];   /* the same of one GPU */
         _Atomic uint32_t broken[FAKE_GPUS]; /* the error that each call on a GPU answers */
         _Atomic uint32_t unpins[FAKE_GPUS]; /* while it is set cudaHostUnregister does not come back there */
         /* One failure, armed while processes run: the nth call of that name in all of them, once. */

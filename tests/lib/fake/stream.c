@@ -113,9 +113,14 @@ int streams_unregister(const void *pointer)
 
 /* ---- streams, under the lock ---- */
 
+static bool is_held(int gpu)
+{
+        return fake_state()->hold != 0 || fake_state()->held[gpu] != 0;
+}
+
 static bool is_due(const struct CUstream_st *s, const struct op *op)
 {
-        return fake_state()->hold == 0 && fake_state()->held[s->gpu] == 0 && fake_now() >= op->due;
+        return !is_held(s->gpu) && fake_now() >= op->due;
 }
 
 static void carry_out(struct CUstream_st *s)
@@ -210,6 +215,14 @@ void streams_await_unpins(int gpu)
 {
         pthread_mutex_lock(&fake_lock);
         while (gpu >= 0 && fake_state()->unpins[gpu] != 0)
+                breathe();
+        pthread_mutex_unlock(&fake_lock);
+}
+
+void streams_await_release(int gpu)
+{
+        pthread_mutex_lock(&fake_lock);
+        while (gpu >= 0 && is_held(gpu))
                 breathe();
         pthread_mutex_unlock(&fake_lock);
 }
