@@ -230,6 +230,40 @@ START_TEST(a_held_read_can_be_made_to_fail)
 }
 END_TEST
 
+START_TEST(fails_with_a_long_log)
+{
+        char text[DIE_TEXT - 1];
+
+        memset(text, 'x', sizeof(text));
+        die("%.*s", (int)sizeof(text), text);
+}
+END_TEST
+
+static _Noreturn void see_failure(void)
+{
+        Suite *inner = suite_create("inner");
+        TCase *tests = tcase_create("inner");
+        SRunner *runner = srunner_create(inner);
+
+        suite_add_tcase(inner, tests);
+        tcase_add_test(tests, fails_with_a_long_log);
+        srunner_run_all(runner, CK_SILENT);
+        _exit(srunner_ntests_failed(runner) != 1 || strlen(tr_msg(srunner_failures(runner)[0])) != DIE_TEXT - 1);
+}
+
+/* Check has a limit, over which a program ends and its reason is lost. */
+START_TEST(the_longest_reason_for_a_failure_is_shown_whole)
+{
+        int status;
+        pid_t pid = must(fork());
+
+        if (pid == 0)
+                see_failure();
+        must(waitpid(pid, &status, 0));
+        ck_assert_int_eq(status, 0);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("the tests' own tools");
@@ -242,5 +276,7 @@ int main(void)
         tcase_add_test(kernel, ports_are_given_to_one_process_at_a_time);
         tcase_add_test(kernel, a_held_read_goes_on_with_what_the_file_then_holds);
         tcase_add_test(kernel, a_held_read_can_be_made_to_fail);
+        TCase *reports = suite_group("reports", NULL, NULL, 30);
+        tcase_add_test(reports, the_longest_reason_for_a_failure_is_shown_whole);
         return suite_run();
 }

@@ -28,7 +28,7 @@ static _Noreturn void die_with(const char *text)
 
 void die(const char *format, ...)
 {
-        char text[4096];
+        char text[DIE_TEXT];
         va_list args;
 
         va_start(args, format);
@@ -40,7 +40,7 @@ void die(const char *format, ...)
 void die_errno(const char *format, ...)
 {
         int err = errno;
-        char text[4096];
+        char text[DIE_TEXT];
         va_list args;
 
         va_start(args, format);

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #define PATH_SIZE 4096
+#define DIE_TEXT 6144 /* bytes of a message at most: Check's own buffer has BUFSIZ */
 
 extern void (*die_hook)(const char *text); /* does not return */
 _Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));

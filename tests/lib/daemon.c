@@ -79,7 +79,7 @@ void daemon_init(struct daemon *d, const char *folder)
 
 void daemon_die(const struct daemon *d, const char *format, ...)
 {
-        char text[512];
+        char text[1024];
         char *log = file_read(d->log, NULL);
         size_t len = strlen(log);
         va_list args;
