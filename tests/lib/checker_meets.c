@@ -189,7 +189,7 @@ static void wait_for_room(struct checker *c, const struct trial *t)
         if (r == 0)
                 make_room(c, t);
         for (unsigned d = 0; d < c->n_devices; d++) {
-                blocked = blocked || (t->on[d] && !will_fit(c, t, d));
+                blocked = blocked || (t->on[d] && !c->devices[d].lost && !will_fit(c, t, d)); /* a lost one fails */
                 lost = lost || (t->on[d] && c->devices[d].lost);
         }
         if (blocked)
