@@ -34,6 +34,7 @@ void rewrite_source(struct checker *c, unsigned source)
 
 void step_rewrite(struct checker *c)
 {
+        trail_add(c, "rewrite");
         rewrite_source(c, (unsigned)random_below(c, SOURCES));
         c->counts->rewrites++;
 }
@@ -161,6 +162,11 @@ int trial_begin(struct checker *c, const struct trial *t, unsigned flags, stream
                                    .drain_timeout_ms = t->wish.drain_ms,
                                    .flags = flags | (t->no_evict ? STREAMER_LOAD_NO_EVICT : 0) |
                                             (t->wish.pin ? STREAMER_LOAD_PIN : 0)};
+        trail_add(c, "load %s of source %u (version %u) to %s %s %s,%s%s%s", name_of(t->name), t->source,
+                  c->versions[t->source], t->devices[0], t->n_devices > 1 ? t->devices[1] : "",
+                  t->n_devices > 2 ? t->devices[2] : "", flags & STREAMER_LOAD_WAIT ? " waits" : "",
+                  t->wish.keep_alive_ms == BRIEF_MS ? " kept briefly" : "",
+                  t->wish.drain_ms == BRIEF_MS ? " drains briefly" : "");
         c->counts->loads++;
         c->counts->no_evict += t->no_evict;
         c->counts->kept_alive += t->wish.keep_alive_ms > 0;
@@ -198,6 +204,7 @@ void trial_end(struct checker *c, const struct trial *t, int r, streamer_op *op,
         if (r == 0)
                 r = streamer_op_wait(op, CHECKER_WAIT_MS, &progress);
         *outcome = (struct outcome){.result = r, .generation = progress.generation};
+        trail_add(c, "load %s: %s, generation %" PRIu64, name_of(t->name), streamer_strerror(r), progress.generation);
         bool some = r == STREAMER_EFAILED && progress.state != NULL && strcmp(progress.state, "ready") == 0;
         bool each = t->n_devices > 1 && r != STREAMER_ECANCELED;
         for (unsigned d = 0; d < c->n_devices; d++)
@@ -437,6 +444,7 @@ void step_cancel(struct checker *c)
         t.no_evict = false;
         t.wish = (struct wish){0}; /* nobody could tell whether it was heard */
         int r = trial_begin(c, &t, 0, &op);
+        trail_add(c, "cancel %s", name_of(t.name));
         try(c, "cancel", json_pack("{s:s}", "model", name_of(t.name)));
         trial_end(c, &t, r, op, &outcome);
         c->counts->cancels++;

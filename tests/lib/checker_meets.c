@@ -45,6 +45,8 @@ static void join(struct checker *c, const struct trial *t, unsigned p, unsigned 
                    **place = &c->held[p][slot];
         int r = trial_begin(c, t, 0, &op);
         puppet_join(&c->puppets[p], slot, &wish, &answer);
+        trail_add(c, "client %u, slot %u: joined %s on %s: %s, generation %" PRIu64, p, slot, wish.model, wish.device,
+                  streamer_strerror(answer.result), answer.generation);
         trial_end(c, t, r, op, &outcome);
         check_answer(c, &answer);
         takes(c, place, before, &answer);
@@ -177,6 +179,7 @@ static void give_up(struct checker *c, const struct trial *t, bool got[DEVICES])
                 differ(c, "load %s: while it waits for some devices it does not serve where there is room",
                        name_of(t->name));
         memcpy(got, q.ready, sizeof(q.ready));
+        trail_add(c, "cancel %s", name_of(t->name));
         try(c, "cancel", json_pack("{s:s}", "model", name_of(t->name)));
 }
 

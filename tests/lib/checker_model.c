@@ -8,6 +8,39 @@
 #include <stdlib.h>
 #include <string.h>
 
+void trail_add(struct checker *c, const char *format, ...)
+{
+        char text[160];
+        va_list args;
+        va_start(args, format);
+        vsnprintf(text, sizeof(text), format, args);
+        va_end(args);
+        snprintf(c->trail[c->n_trail++ % TRAIL], sizeof(c->trail[0]), "%" PRIu64 ": %s",
+                 c->counts->steps - c->first_step, text);
+}
+
+/* What led there, and both sides as they are now. */
+static void show(const struct checker *c)
+{
+        static const char *const verbs[] = {"list", "ps", "status"};
+        for (unsigned i = c->n_trail < TRAIL ? 0 : c->n_trail - TRAIL; i < c->n_trail; i++)
+                printf("step %s\n", c->trail[i % TRAIL]);
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                const struct gen *g = &c->gens[i];
+                if (g->number != 0)
+                        printf("generation %" PRIu64 " on %s: %u leases%s%s%s\n", g->number, c->devices[g->device].name,
+                               g->leases, g->pinned ? ", pinned" : "", g->taken ? ", taken" : "",
+                               g->cached ? ", cached" : "");
+        }
+        for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+                char *reply = NULL;
+                if (streamer_call(c->client, verbs[i], NULL, &reply) == 0)
+                        printf("%s: %s\n", verbs[i], reply);
+                free(reply);
+        }
+        fflush(stdout);
+}
+
 void differ(const struct checker *c, const char *format, ...)
 {
         char text[900];
@@ -15,6 +48,7 @@ void differ(const struct checker *c, const char *format, ...)
         va_start(args, format);
         vsnprintf(text, sizeof(text), format, args);
         va_end(args);
+        show(c);
         daemon_die(&c->daemon, "differs: seed %" PRIu64 ", step %" PRIu64 ": %s", c->seed,
                    c->counts->steps - c->first_step, text);
 }

@@ -29,6 +29,7 @@
 #define PUPPETS 6u
 #define DEVICES 3u
 #define GENERATIONS (DEVICES * (NAMES + 1) + PUPPETS * PUPPET_SLOTS)
+#define TRAIL 16u
 #define CHECKER_WAIT_MS 30000
 /* Times to be kept alive, or to drain: over at once, and not over in this run. */
 #define BRIEF_MS 1u
@@ -61,6 +62,8 @@ struct checker {
         char root[PATH_SIZE], text[1024];
         uint64_t seed, chance, last_number, last_seed, first_step;
         struct checker_counts *counts;
+        char trail[TRAIL][200]; /* what was done last: a ring */
+        unsigned n_trail;
 
         unsigned versions[SOURCES]; /* how often a source was written */
         uint64_t seeds[SOURCES];
@@ -71,6 +74,8 @@ struct checker {
 };
 
 _Noreturn void differ(const struct checker *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* One line of what is done, for whoever reads of a difference. */
+void trail_add(struct checker *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 uint64_t random_below(struct checker *c, uint64_t n);
 const char *name_of(unsigned n);
 

@@ -96,6 +96,8 @@ static void unload(struct checker *c, const struct unloading *u)
                 held = held || (g != NULL && g->leases > 0);
         }
         int r = ask_unload(c, u);
+        trail_add(c, "unload %s from %s%s%s: %s", name_of(u->name), u->device != NULL ? u->device : "all",
+                  u->drain ? " (drain)" : "", u->force ? " (force)" : "", streamer_strerror(r));
         /* A load that failed under this name stays listed until then. */
         if (!there ? r != STREAMER_ENOENT && r != 0 : r != (busy ? STREAMER_EBUSY : 0))
                 differ(c, "unload %s: %s (%s)", name_of(u->name), streamer_strerror(r), streamer_last_error(c->client));
@@ -174,6 +176,7 @@ static void step_pin(struct checker *c)
         unsigned name = (unsigned)random_below(c, NAMES);
         bool pin = random_below(c, 3) == 0;
         int r = streamer_pin(c->client, name_of(name), pin);
+        trail_add(c, "%s %s: %s", pin ? "pin" : "unpin", name_of(name), streamer_strerror(r));
         for (unsigned d = 0; d < c->n_devices && r == 0; d++)
                 if (c->names[name][d] != NULL)
                         c->names[name][d]->pinned = pin;
@@ -206,6 +209,7 @@ static void detach(struct checker *c, unsigned p, unsigned slot)
         struct puppet_answer answer;
         struct gen *g = c->held[p][slot];
         puppet_detach(&c->puppets[p], slot, &answer);
+        trail_add(c, "client %u, slot %u: detached generation %" PRIu64, p, slot, g->number);
         check_answer(c, &answer);
         c->held[p][slot] = NULL;
         g->leases--;
@@ -299,6 +303,9 @@ static void step_attach(struct checker *c)
         draw_asked(c, &asked);
         struct gen *g = what_serves(c, &asked);
         puppet_attach(&c->puppets[p], slot, &asked.wish, &answer);
+        trail_add(c, "client %u, slot %u: attached %s on %s: %s, generation %" PRIu64, p, slot, asked.wish.model,
+                  asked.wish.device != NULL ? asked.wish.device : "any", streamer_strerror(answer.result),
+                  answer.generation);
         check_answer(c, &answer);
         c->counts->attaches += answer.result == 0;
         if (answer.result != 0) {
@@ -359,6 +366,7 @@ static void step_force(struct checker *c)
 
 void let_go(struct checker *c, unsigned p)
 {
+        trail_add(c, "client %u, process %d: killed", p, (int)c->puppets[p].pid);
         puppet_kill(&c->puppets[p]);
         for (unsigned slot = 0; slot < PUPPET_SLOTS; slot++) {
                 struct gen *g = c->held[p][slot];
