@@ -5,8 +5,8 @@
  * has, what was taken by force). After each step the two are compared; every attach compares every byte.
  *
  * Steps are one after another, so that each outcome is known or one of few; but for attaches to what is
- * loading, and clients that go while a load waits for room. What happens at once is the soak's matter
- * (tests/soak/soak.c).
+ * loading, clients that go while a load waits for room, and connections that break. What happens at once is the soak's
+ * matter (tests/soak/soak.c).
  */
 #ifndef TESTS_LIB_CHECKER_H
 #define TESTS_LIB_CHECKER_H
@@ -20,7 +20,7 @@
         X(steps) X(attaches) X(refused_attaches) X(by_digest) X(by_generation) X(detaches) X(kills) X(loads) \
         X(aliases) X(replaced) X(no_room) X(evicted) X(cancels) X(unloads) X(busy) X(drains) X(overdue) X(taken) \
         X(pins) X(unpins) X(priorities) X(rewrites) X(looks) X(verifies) X(kept_alive) X(expired) X(no_evict) \
-        X(joins) X(waits) \
+        X(joins) X(waits) X(breaks) X(left_broken) \
         /* where there are several devices */ \
         X(replicas) X(partial) X(off_one_device) X(cached) X(brought_back) X(left_cache) X(lost)
 // clang-format on

@@ -116,11 +116,17 @@ void compare(struct checker *c, bool may_evict);
 /* ---- steps (checker_steps.c) ---- */
 
 void check_answer(struct checker *c, const struct puppet_answer *answer);
+/* Its client looks at every byte of all that it holds, and knows what was taken. */
+void look(struct checker *c, unsigned puppet);
 /* Detaches what is held there. */
 void empty_slot(struct checker *c, unsigned puppet, unsigned slot);
 /* Kills it, and what it held is held no more. */
 void let_go(struct checker *c, unsigned puppet);
 void step(struct checker *c);
+
+/* ---- connections (checker_conns.c) ---- */
+
+void step_break(struct checker *c);
 
 /* ---- of sources and loads (checker_loads.c) ---- */
 

@@ -333,8 +333,7 @@ static void step_detach(struct checker *c)
         compare(c, false);
 }
 
-/* Every byte of all that it holds, and what it knows of it. */
-static void look(struct checker *c, unsigned p)
+void look(struct checker *c, unsigned p)
 {
         struct puppet_answer answer;
         puppet_look(&c->puppets[p], &answer);
@@ -393,7 +392,7 @@ static const struct {
         unsigned weight;
 } steps[] = {{step_attach, 80}, {step_load, 20},    {step_detach, 8}, {step_kill, 16},  {step_unload, 8},
              {step_look, 6},    {step_rewrite, 5},  {step_cancel, 4}, {step_verify, 2}, {step_pin, 5},
-             {step_force, 3},   {step_priority, 2}, {step_join, 8},   {step_wait, 6}};
+             {step_force, 3},   {step_priority, 2}, {step_join, 8},   {step_wait, 6},   {step_break, 4}};
 
 void step(struct checker *c)
 {

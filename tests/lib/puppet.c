@@ -16,7 +16,7 @@
 
 #define WAIT_MS 30000
 
-enum command { ATTACH, JOIN, DETACH, LOOK };
+enum command { ATTACH, JOIN, DETACH, LOOK, BREAK, BREAK_SILENTLY };
 
 struct order {
         enum command command;
@@ -144,6 +144,10 @@ static void obey(streamer_client *client, struct held *held, const struct order 
                 for (unsigned i = 0; i < PUPPET_SLOTS; i++)
                         look(&held[i], i, answer);
                 break;
+        case BREAK:
+        case BREAK_SILENTLY:
+                must(shutdown(streamer_fd(client), order->command == BREAK ? SHUT_RDWR : SHUT_RD));
+                break;
         }
 }
 
@@ -220,6 +224,11 @@ void puppet_join(struct puppet *puppet, unsigned slot, const struct puppet_wish 
 void puppet_detach(struct puppet *puppet, unsigned slot, struct puppet_answer *answer)
 {
         tell(puppet, &(struct order){.command = DETACH, .slot = slot}, answer);
+}
+
+void puppet_break(struct puppet *puppet, bool silent, struct puppet_answer *answer)
+{
+        tell(puppet, &(struct order){.command = silent ? BREAK_SILENTLY : BREAK}, answer);
 }
 
 void puppet_look(struct puppet *puppet, struct puppet_answer *answer)

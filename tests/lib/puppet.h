@@ -48,6 +48,9 @@ void puppet_attach(struct puppet *puppet, unsigned slot, const struct puppet_wis
 /* The same while it loads, if it does: each tensor is compared as it arrives, then all of them again. */
 void puppet_join(struct puppet *puppet, unsigned slot, const struct puppet_wish *wish, struct puppet_answer *answer);
 void puppet_detach(struct puppet *puppet, unsigned slot, struct puppet_answer *answer);
+/* Its connection is gone, and the process lives: the next of these calls makes it again. With `silent` the daemon
+ * hears of it when it next sends something, or with that. */
+void puppet_break(struct puppet *puppet, bool silent, struct puppet_answer *answer);
 /* Compares every byte of all that it holds again, and asks whether it still has it. */
 void puppet_look(struct puppet *puppet, struct puppet_answer *answer);
 
