@@ -33,7 +33,8 @@ struct endpoint {
         int fd, stop[2];
 };
 
-/* `answer` and `context` are set. Never stopped: it ends with the test's process. */
+/* `answer` and `context` are set. Never stopped: it ends with the test's process, until when its threads use
+ * `endpoint`. */
 void endpoint_start(struct endpoint *endpoint);
 
 /* A header's value, NULL if there is none; never freed. */

@@ -87,7 +87,7 @@ END_TEST
 START_TEST(a_role_by_the_container)
 {
         set_container();
-        struct endpoint sts = {.answer = answer_role};
+        static struct endpoint sts = {.answer = answer_role};
         endpoint_start(&sts);
         setenv("AWS_ENDPOINT_URL_STS", sts.url, 1);
         write_file("AWS_CONFIG_FILE", "[default]\nrole_arn=" ROLE "a\ncredential_source=EcsContainer\n");
