@@ -67,6 +67,7 @@ static void answer(struct room_request *request)
 {
         list_remove(&request->link);
         request->blocked = false;
+        request->settled = true;
         list_append(&request->room->answered, &request->link);
 }
 
@@ -396,7 +397,7 @@ static void enqueue(struct room *room, struct room_request *request)
 void room_ask(struct room *room, struct room_request *request)
 {
         request->room = room;
-        request->blocked = request->told = false;
+        request->blocked = request->told = request->settled = false;
         request->error = (struct error){0};
         request->since_ns = now_ns();
         enqueue(room, request);
@@ -405,7 +406,7 @@ void room_ask(struct room *room, struct room_request *request)
 void room_set_priority(struct room_request *request, uint64_t priority)
 {
         request->priority = priority;
-        if (request->room == NULL || list_empty(&request->link))
+        if (request->room == NULL || list_empty(&request->link) || request->settled)
                 return;
         list_remove(&request->link);
         enqueue(request->room, request);

@@ -40,6 +40,7 @@ struct room_request {
         uint64_t priority, since_ns;
         bool evict, wait; /* may it evict; may it be blocked */
         bool blocked, told;
+        bool settled;       /* by a pass, and on its way to be told */
         bool shares;        /* of a user with limits, who may take half of the places at the most */
         uid_t uid;          /* its number */
         const void *owner;  /* whose requests count as one among those that are blocked; NULL: its own */
@@ -69,7 +70,7 @@ int room_init(struct room *room, struct resident *resident, struct wake *wake, u
 void room_deinit(struct room *room); /* accepts a zeroed one; the queue must be empty */
 
 void room_ask(struct room *room, struct room_request *request);
-/* In the queue: its place is among those of this priority from now on, by age. */
+/* In the queue, and not answered yet: its place is among those of this priority from now on, by age. */
 void room_set_priority(struct room_request *request, uint64_t priority);
 /* It is not wanted any more. True: it will not be answered; false: it was, or was never asked. */
 bool room_withdraw(struct room_request *request);

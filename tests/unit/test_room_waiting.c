@@ -153,6 +153,28 @@ START_TEST(a_priority_that_is_raised_moves_a_request_before_the_others)
 }
 END_TEST
 
+static struct ask *raised;
+
+static void on_answer_raise(struct room_request *request, const struct error *error)
+{
+        on_answer(request, error);
+        room_set_priority(&raised->request, 9);
+}
+
+START_TEST(one_that_is_granted_and_not_told_yet_is_not_granted_again)
+{
+        struct ask *first = load_of("first", 0, 2 * MiB);
+        raised = load_of("second", 0, 2 * MiB);
+        first->request.answered = on_answer_raise;
+        asked(first);
+        asked(raised);
+        granted(first);
+        granted(raised);
+        ck_assert_uint_eq(raised->answers, 1);
+        ck_assert_uint_eq(devices[0]->used, 4 * MiB);
+}
+END_TEST
+
 START_TEST(what_could_never_fit_is_not_kept_waiting)
 {
         refused(patient(load_of("m", 0, BUDGET + 1), 0), STREAMER_ENOMEM, "10485761 bytes needed");
@@ -238,6 +260,7 @@ int main(void)
         tcase_add_test(waiting, requests_of_one_owner_count_as_one_of_those_that_wait);
         tcase_add_test(waiting, who_is_blocked_is_told_once);
         tcase_add_test(waiting, a_priority_that_is_raised_moves_a_request_before_the_others);
+        tcase_add_test(waiting, one_that_is_granted_and_not_told_yet_is_not_granted_again);
         tcase_add_test(waiting, who_withdraws_is_not_answered);
         TCase *several = core_group("several devices", begin, end);
         tcase_add_test(several, all_devices_or_none);
