@@ -192,7 +192,8 @@ static void stream_free(struct stream *s)
         reader_lock(self->reader);
         list_remove(&s->link);
         reader_unlock(self->reader);
-        reader_release(self->reader, job);
+        /* One that breaks between two blocks has no ticket to say so with. */
+        reader_release(self->reader, job, s->error.code != 0 ? &s->error : NULL);
         hash_free(s->fill.hash);
         free(s);
 }

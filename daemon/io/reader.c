@@ -86,20 +86,22 @@ static void job_settle(struct reader *reader, struct read_job *job)
         reader_wake_locked(reader, true); /* the others' shares have grown */
 }
 
-void reader_release(struct reader *reader, struct read_job *job)
-{
-        reader_lock(reader);
-        job->held--;
-        job_settle(reader, job);
-        reader_unlock(reader);
-}
-
 static void job_failed(struct read_job *job, const struct error *error)
 {
         if (job->failed)
                 return;
         job->failed = job->stopped = true;
         job->error = *error;
+}
+
+void reader_release(struct reader *reader, struct read_job *job, const struct error *error)
+{
+        reader_lock(reader);
+        if (error != NULL)
+                job_failed(job, error);
+        job->held--;
+        job_settle(reader, job);
+        reader_unlock(reader);
 }
 
 void reader_run_end(struct reader *reader, struct read_run *run, const struct error *error)

@@ -303,8 +303,8 @@ bool reader_run_over_locked(const struct read_run *run);
 void reader_run_move_locked(struct read_run *run, struct read_run *to);
 /* With an error: the whole job's. */
 void reader_run_end(struct reader *reader, struct read_run *run, const struct error *error);
-/* One thing less that holds the job: it may end. */
-void reader_release(struct reader *reader, struct read_job *job);
+/* One thing less that holds the job: it may end. With an error: the whole job's. */
+void reader_release(struct reader *reader, struct read_job *job, const struct error *error);
 /* A slot beyond what tickets hold, if there is one: NULL else. */
 unsigned char *reader_slot_get(struct reader *reader);
 void reader_slot_put(struct reader *reader, unsigned char *slot);

@@ -68,6 +68,28 @@ START_TEST(a_stream_that_always_ends_too_soon_fails)
 }
 END_TEST
 
+/* After the last byte of its first block, with no block at hand: it is the load that fails, and it does. */
+START_TEST(a_stream_that_may_be_tried_once_fails_between_two_blocks_too)
+{
+        struct daemon d;
+        struct model *m = model_new(5);
+        model_add(m, "t", "U8", (uint64_t[]){4 << 20}, 1);
+        model_write(m, suite_path("www/four.safetensors"));
+        model_free(m);
+        uint64_t first = file_size(suite_path("www/four.safetensors")) - (4 << 20);
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_SHORT, .bytes = first + (1 << 20)});
+        proxy.upstream = web.streamed;
+        daemon_init(&d, suite_path("once"));
+        const char *config = suite_file("once.yaml", "io: {block_size: 1MiB}\nhttp: {tries: 1}\n");
+        daemon_start(&d,
+                     (const char *const[]){"--device", "host=64MiB", "--root", stage_root(), "--config", config, NULL});
+        streamer_client *c = client_open(&d);
+        client_load_fails(c, through("/four.safetensors"), "m", STREAMER_EFAILED, "given up after 1 tries");
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+END_TEST
+
 /* ---- runs ---- */
 
 static uint64_t last_byte(void)
@@ -391,6 +413,7 @@ int main(void)
         tcase_add_test(t, shards_are_opened_fewer_at_a_time_then);
         tcase_add_test(t, a_stream_that_breaks_begins_again);
         tcase_add_test(t, a_stream_that_always_ends_too_soon_fails);
+        tcase_add_test(t, a_stream_that_may_be_tried_once_fails_between_two_blocks_too);
         tcase_add_test(t, one_request_brings_neighbouring_blocks);
         tcase_add_test(t, a_request_that_ends_too_soon_goes_on_at_the_byte_that_is_missing);
         tcase_add_test(t, a_request_that_breaks_off_goes_on_almost_at_once);
