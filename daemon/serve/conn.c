@@ -174,20 +174,35 @@ void conn_writer(struct writer *writer)
                 writer->failed = true;
 }
 
-void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t n_fds)
+/* Whoever is gone needs no word. What the daemon cannot send is its own fault, or the machine's, and its operator's to
+ * know: the client sees an end without a reason. */
+static void log_unsent(const struct conn *conn, size_t len, int errno_value)
+{
+        if (errno_value != EPIPE && errno_value != ECONNRESET)
+                log_warn("a frame of %zu bytes could not be sent to process %d, whose connection ends: %s", len,
+                         (int)conn->pid, strerror(errno_value));
+}
+
+static bool send_frame(struct conn *conn, const struct writer *writer, const int *fds, size_t n_fds)
 {
         unsigned char *data = (unsigned char *)writer->buf.data;
         size_t len = writer->buf.size;
-        bool ok = !writer->failed && len > FRAME_HEADER && len - FRAME_HEADER <= FRAME_MAX && n_fds <= FRAME_FDS_MAX;
+        errno = writer->failed ? ENOMEM : EMSGSIZE;
+        if (writer->failed || len <= FRAME_HEADER || len - FRAME_HEADER > FRAME_MAX || n_fds > FRAME_FDS_MAX)
+                return false;
+        frame_put_header(data, len - FRAME_HEADER);
+        return send_bytes(conn, data, len, fds, n_fds);
+}
+
+void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t n_fds)
+{
         if (!conn->broken) {
-                if (ok) {
-                        frame_put_header(data, len - FRAME_HEADER);
-                        ok = send_bytes(conn, data, len, fds, n_fds);
-                }
-                if (!ok)
+                if (!send_frame(conn, writer, fds, n_fds)) {
+                        log_unsent(conn, writer->buf.size, errno);
                         conn_end(conn);
-                else if (conn->out_bytes > conn->limits->output)
+                } else if (conn->out_bytes > conn->limits->output) {
                         conn->paused = true;
+                }
                 update_poll(conn);
         }
         writer_deinit(writer);

@@ -5,11 +5,13 @@
 #include "tests/lib/suite.h"
 #include "tests/lib/undo.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static char folder[PATH_SIZE];
 static Suite *suite;
@@ -36,6 +38,19 @@ char *suite_file(const char *name, const char *text)
 
         file_write(path, text, strlen(text));
         return path;
+}
+
+char *suite_stderr(void (*say)(void))
+{
+        char *path = suite_path("stderr-%d", (int)getpid());
+        int saved = must(dup(STDERR_FILENO)), fd = must(open(path, O_RDWR | O_CREAT | O_TRUNC, 0600));
+
+        must(dup2(fd, STDERR_FILENO));
+        say();
+        must(dup2(saved, STDERR_FILENO));
+        close(saved);
+        close(fd);
+        return file_read(path, NULL);
 }
 
 bool suite_short(void)

@@ -38,6 +38,8 @@ const char *suite_folder(void);
 char *suite_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* A file of this name there, which holds the text: its path. */
 char *suite_file(const char *name, const char *text);
+/* What is written to standard error while say() runs. */
+char *suite_stderr(void (*say)(void));
 
 /* STREAMERD_TEST_SHORT=1: the long cases are left off (sanitizer builds). */
 bool suite_short(void);

@@ -22,19 +22,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* What is written to standard error while say() runs. */
-static char *captured(void (*say)(void))
-{
-        char *path = suite_path("stderr-%d", (int)getpid());
-        int saved = must(dup(STDERR_FILENO)), fd = must(open(path, O_RDWR | O_CREAT | O_TRUNC, 0600));
-        must(dup2(fd, STDERR_FILENO));
-        say();
-        must(dup2(saved, STDERR_FILENO));
-        close(saved);
-        close(fd);
-        return file_read(path, NULL);
-}
-
 static void set_output(enum log_format format)
 {
         log_init(LOG_LEVEL_DEBUG);

@@ -5,6 +5,8 @@
  */
 #include "tests/unit/conn_stage.h"
 
+#include "daemon/base/log.h"
+
 /* A frame of the daemon with `len` bytes of text. */
 static void reply(size_t len, char c, const int *fds, size_t n_fds)
 {
@@ -256,6 +258,43 @@ START_TEST(a_reply_over_the_frames_limit_closes_rather_than_lies)
 }
 END_TEST
 
+static void reply_too_long(void)
+{
+        reply(FRAME_MAX + 1, 'x', NULL, 0);
+}
+
+static void reply_without_a_descriptor(void)
+{
+        reply(16, 'x', (const int[]){-1}, 1);
+}
+
+static void reply_to_nobody(void)
+{
+        close(client);
+        client = -1;
+        reply(16, 'x', NULL, 0);
+}
+
+/* Its client sees an end without a reason. */
+START_TEST(what_the_daemon_cannot_send_is_said_in_its_log)
+{
+        static void (*const failures[])(void) = {reply_too_long, reply_without_a_descriptor};
+        static const char *const reasons[] = {"Message too long", "Bad file descriptor"};
+        log_init(LOG_LEVEL_WARN);
+        char *said = suite_stderr(failures[_i]);
+        ck_assert_msg(strstr(said, "could not be sent") != NULL && strstr(said, reasons[_i]) != NULL, "%s", said);
+        core_until(closed);
+}
+END_TEST
+
+START_TEST(a_client_that_is_gone_is_no_word_worth)
+{
+        log_init(LOG_LEVEL_WARN);
+        ck_assert_str_eq(suite_stderr(reply_to_nobody), "");
+        core_until(closed);
+}
+END_TEST
+
 START_TEST(who_is_at_the_other_end_is_known)
 {
         ck_assert_int_eq(conn->pid, getpid());
@@ -287,5 +326,7 @@ int main(void)
         tcase_add_test(closing, a_frame_may_close_its_own_connection);
         tcase_add_test(closing, sending_to_a_connection_that_is_closing_is_nothing);
         tcase_add_test(closing, a_reply_over_the_frames_limit_closes_rather_than_lies);
+        tcase_add_loop_test(closing, what_the_daemon_cannot_send_is_said_in_its_log, 0, 2);
+        tcase_add_test(closing, a_client_that_is_gone_is_no_word_worth);
         return suite_run();
 }

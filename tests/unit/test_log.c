@@ -17,7 +17,7 @@ static void say_each_level(void)
 
 START_TEST(a_line_has_time_level_and_text)
 {
-        char *text = captured(say_each_level), level[8], message[16];
+        char *text = suite_stderr(say_each_level), level[8], message[16];
         int y, mo, d, h, mi, s, ms;
         ck_assert_int_eq(sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ %7[^:]: %15[^\n]", &y, &mo, &d, &h, &mi, &s, &ms,
                                 level, message),
@@ -29,7 +29,7 @@ END_TEST
 
 START_TEST(what_is_below_the_level_is_not_written)
 {
-        char *text = captured(say_each_level);
+        char *text = suite_stderr(say_each_level);
         ck_assert_ptr_nonnull(strstr(text, " warn: two\n"));
         ck_assert_ptr_null(strstr(text, "three"));
         ck_assert_ptr_null(strstr(text, "four"));
@@ -44,7 +44,7 @@ static void say_two_lines(void)
 
 START_TEST(a_name_cannot_forge_a_line)
 {
-        char *text = captured(say_two_lines);
+        char *text = suite_stderr(say_two_lines);
         ck_assert_ptr_nonnull(strstr(text, "a name\\x0aerror: forged\n"));
         ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
 }
@@ -61,7 +61,7 @@ static void say_with_prefix(void)
 
 START_TEST(a_prefix_is_the_priority_of_syslog)
 {
-        ck_assert_str_eq(captured(say_with_prefix), "<3>a\n<4>b\n<6>c\n<7>d\n");
+        ck_assert_str_eq(suite_stderr(say_with_prefix), "<3>a\n<4>b\n<6>c\n<7>d\n");
 }
 END_TEST
 
@@ -128,7 +128,8 @@ static void say_again(void)
 
 START_TEST(a_message_said_again_is_counted)
 {
-        ck_assert_str_eq(captured(say_again), "<4>again\n<4>other\n<3>again\n<4>again (said 2 more times)\n<4>again\n");
+        ck_assert_str_eq(suite_stderr(say_again),
+                         "<4>again\n<4>other\n<3>again\n<4>again (said 2 more times)\n<4>again\n");
 }
 END_TEST
 
@@ -144,7 +145,7 @@ static void say_many_between(void)
 
 START_TEST(what_is_remembered_is_bounded_and_no_count_is_lost)
 {
-        char *text = captured(say_many_between), *first = strstr(text, "<4>again\n");
+        char *text = suite_stderr(say_many_between), *first = strstr(text, "<4>again\n");
         ck_assert_ptr_nonnull(strstr(text, "<4>again (said 1 more time)\n"));
         ck_assert_ptr_nonnull(first);
         ck_assert_ptr_nonnull(strstr(first + 1, "<4>again\n")); /* it was forgotten meanwhile */

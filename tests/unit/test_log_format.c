@@ -17,21 +17,21 @@ START_TEST(a_process_that_the_manager_started_writes_prefixes)
         char *pid = format_text("%d", (int)getpid());
         setenv("SYSTEMD_EXEC_PID", pid, 1);
         free(pid);
-        ck_assert_str_eq(captured(say_one), "<6>a\n");
+        ck_assert_str_eq(suite_stderr(say_one), "<6>a\n");
 }
 END_TEST
 
 START_TEST(a_process_that_inherited_the_managers_variable_does_not)
 {
         setenv("SYSTEMD_EXEC_PID", "1", 1);
-        ck_assert_ptr_nonnull(strstr(captured(say_one), "Z info: a\n"));
+        ck_assert_ptr_nonnull(strstr(suite_stderr(say_one), "Z info: a\n"));
 }
 END_TEST
 
 START_TEST(an_inherited_journal_variable_is_not_believed)
 {
         setenv("JOURNAL_STREAM", "1:1", 1);
-        ck_assert_ptr_nonnull(strstr(captured(say_one), "Z info: a\n"));
+        ck_assert_ptr_nonnull(strstr(suite_stderr(say_one), "Z info: a\n"));
 }
 END_TEST
 
@@ -54,7 +54,7 @@ static void say_to_stderr_of_journal(void)
 
 START_TEST(the_journals_stream_gets_prefixes_where_standard_error_is_wished)
 {
-        ck_assert_str_eq(captured(say_to_stderr_of_journal), "<4>a\n");
+        ck_assert_str_eq(suite_stderr(say_to_stderr_of_journal), "<4>a\n");
 }
 END_TEST
 
@@ -67,7 +67,7 @@ static void say_to_absent_journal(void)
 
 START_TEST(without_its_socket_the_journal_is_reached_by_its_stream)
 {
-        ck_assert_str_eq(captured(say_to_absent_journal), "<4>a\n");
+        ck_assert_str_eq(suite_stderr(say_to_absent_journal), "<4>a\n");
 }
 END_TEST
 
@@ -112,7 +112,7 @@ static void say_to_journal(void)
 START_TEST(the_journal_gets_fields)
 {
         journal = journal_listen(journal_path());
-        ck_assert_str_eq(captured(say_to_journal), "");
+        ck_assert_str_eq(suite_stderr(say_to_journal), "");
         ck_assert_str_eq(datagram(journal), "MESSAGE=it failed\nPRIORITY=4\nSYSLOG_IDENTIFIER=streamerd\n"
                                             "MESSAGE_ID=623544edab8e4812a6fe71f8ef889b4e\n"
                                             "MODEL=a\\x0aPRIORITY=0\nGENERATION=7\nCODE=failed\n");
@@ -129,7 +129,7 @@ static void say_much_to_journal(void)
 START_TEST(a_journal_that_stands_still_loses_lines_and_is_told_so)
 {
         journal = journal_listen(journal_path());
-        ck_assert_str_eq(captured(say_much_to_journal), "");
+        ck_assert_str_eq(suite_stderr(say_much_to_journal), "");
         ck_assert_uint_gt(log_lost(), 0);
         ck_assert_ptr_nonnull(strstr(datagram(journal), "MESSAGE=line 0\n"));
         datagram(journal);
@@ -161,7 +161,7 @@ static void say_json(void)
 
 START_TEST(a_json_line_is_one_object_with_its_fields)
 {
-        char *text = captured(say_json);
+        char *text = suite_stderr(say_json);
         json_t *o = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
         const char *time, *level, *message, *id, *model;
         json_int_t generation;

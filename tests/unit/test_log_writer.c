@@ -45,7 +45,7 @@ static void say_from_threads(void)
 
 START_TEST(lines_of_all_threads_are_there_whole_and_in_order)
 {
-        char *text = captured(say_from_threads), *save = NULL;
+        char *text = suite_stderr(say_from_threads), *save = NULL;
         int next[THREADS] = {0};
         bool after = false;
         for (char *line = strtok_r(text, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save)) {
@@ -81,7 +81,7 @@ static void say_and_flush(void)
 
 START_TEST(a_flush_waits_for_what_is_pending)
 {
-        captured(say_and_flush);
+        suite_stderr(say_and_flush);
 }
 END_TEST
 
