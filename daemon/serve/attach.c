@@ -75,7 +75,7 @@ static int check_limits(struct session *session, unsigned n_fds, struct error *e
 
 /* Legacy handles open in the daemon's PID namespace only and are writable in the client; whether the
  * client still maps the memory shows in nothing but its life. */
-static int check_trust(struct session *session, struct generation *g, struct error *error)
+static int check_trust(const struct session *session, const struct generation *g, struct error *error)
 {
         const struct conn *conn = session->conn;
         if (!(g->device->caps & DEVICE_SHARED_WRITABLE))
@@ -89,9 +89,14 @@ static int check_trust(struct session *session, struct generation *g, struct err
                                  "attach: processes of uid %u have had this memory, and could write to it "
                                  "(cuda.across_uids allows it to others, cuda-vmm-fd needs no such trust)",
                                  (unsigned)g->shared_by);
-        g->was_shared = true;
-        g->shared_by = conn->caller.uid;
         return 0;
+}
+
+/* From when it is handed out: who was refused for another reason has not had it. */
+static void note_trust(const struct session *session, struct generation *g)
+{
+        g->was_shared = (g->device->caps & DEVICE_SHARED_WRITABLE) != 0;
+        g->shared_by = session->conn->caller.uid;
 }
 
 /* ---- the reply ---- */
@@ -186,6 +191,7 @@ static int lease_begin(struct session *session, struct generation *g, const stru
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         }
         lease->charge = charge;
+        note_trust(session, g);
         if (process->client == NULL && session->client != NULL)
                 process->client = strdup(session->client);
         list_append(&session->leases, &lease->in_owner);

@@ -21,11 +21,12 @@ static const char *path;
 static streamer_client *client;
 
 /* cuda:0 hands out cuda-ipc, cuda:1 descriptors. */
-static void start(const char *settings)
+static void start_with(const char *settings, const char *more)
 {
         const struct gpus two = {
                 .n = 2,
                 .cuda = settings,
+                .more = more,
                 .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB, handles: cuda-vmm-fd"}};
         must(chmod(suite_folder(), 0755));
         gpus_start(&two);
@@ -37,20 +38,30 @@ static void start(const char *settings)
         model_free(m);
 }
 
+static void start(const char *settings)
+{
+        start_with(settings, NULL);
+}
+
 static void end(void)
 {
         streamer_close(client);
         ck_assert_int_eq(daemon_stop(&stage), 0);
 }
 
-static void load_on(const char *device)
+static void load_as(const char *name, const char *device)
 {
         streamer_op *op;
         streamer_load_opts opts = {
-                .struct_size = sizeof(opts), .source = path, .name = "m", .devices = &device, .n_devices = 1};
+                .struct_size = sizeof(opts), .source = path, .name = name, .devices = &device, .n_devices = 1};
         client_ok(client, streamer_load(client, &opts, &op), device);
         client_ok(client, streamer_op_wait(op, 20000, NULL), device);
         streamer_op_free(op);
+}
+
+static void load_on(const char *device)
+{
+        load_as("m", device);
 }
 
 /* ---- what they do ---- */
@@ -71,6 +82,20 @@ static int attaches(void)
         if (attach(&w, &lease))
                 return 0;
         return object_str_eq(&w.reply.unpacked.data, "code", "denied") ? STREAMER_EPERM : STREAMER_EFAILED;
+}
+
+/* One lease is all that is allowed, and it is another model's. */
+static int attaches_one_too_many(void)
+{
+        struct wire w;
+        uint64_t lease;
+        wire_open(&w, &stage);
+        wire_hello(&w);
+        wire_verb(&w, "attach", 2, "model", "n");
+        if (!wire_read(&w) || !object_u64(&w.reply.unpacked.data, "lease", &lease))
+                return STREAMER_EFAILED;
+        wire_verb(&w, "attach", 3, "model", "m");
+        return wire_read_code(&w, "limit") ? 0 : STREAMER_EFAILED;
 }
 
 static int attach_as(uid_t uid)
@@ -132,6 +157,18 @@ START_TEST(a_model_that_is_loaded_again_is_nobodys_yet)
         load_on("cuda:0");
         ck_assert_int_eq(attach_as(BERT), 0);
         ck_assert_int_eq(attach_as(ANNE), STREAMER_EPERM);
+        end();
+}
+END_TEST
+
+START_TEST(who_was_refused_for_another_reason_has_not_had_it)
+{
+        ROOT_ONLY();
+        start_with(NULL, "limits: {leases_per_uid: 1}\n");
+        load_on("cuda:0");
+        load_as("n", "cuda:1");
+        ck_assert_int_eq(person_does(ANNE, SOCKET_GROUP, attaches_one_too_many), 0);
+        ck_assert_int_eq(attach_as(BERT), 0);
         end();
 }
 END_TEST
@@ -205,6 +242,7 @@ int main(void)
         TCase *t = suite_group("users", NULL, NULL, 60);
         tcase_add_test(t, what_one_user_could_write_to_goes_to_no_other);
         tcase_add_test(t, a_model_that_is_loaded_again_is_nobodys_yet);
+        tcase_add_test(t, who_was_refused_for_another_reason_has_not_had_it);
         tcase_add_test(t, the_settings_may_let_users_share);
         tcase_add_test(t, what_nobody_can_write_to_goes_to_every_user);
         t = suite_group("detaching", NULL, NULL, 60);
