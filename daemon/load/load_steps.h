@@ -41,6 +41,8 @@ void target_failed(struct load_target *target, const struct error *error);
 void load_fail_targets(struct load *load, const struct error *error);
 /* One that has failed, and that nothing is on its way to, gives its memory back before the load ends. */
 void target_give_up(struct load_target *target);
+/* The same, where nothing of the load is in flight. */
+void target_let_go(struct load_target *target);
 /* With the load, which has ended. */
 void target_end(struct load_target *target);
 

@@ -124,9 +124,13 @@ static void on_settled(struct errand *item)
         if (!load_step_home(load))
                 return;
         load->over = load->settling = false;
-        for (size_t i = 0; i < load->n_targets; i++)
-                if (target_open(&load->targets[i]))
-                        set_late(&load->targets[i], false);
+        for (size_t i = 0; i < load->n_targets; i++) {
+                struct load_target *t = &load->targets[i];
+                if (target_open(t))
+                        set_late(t, false);
+                else if (t->failed)
+                        target_let_go(t);
+        }
         load_look_on(load);
 }
 

@@ -56,14 +56,19 @@ static void tell_target(const struct load_target *target, const struct error *er
                 error_set(told, error->code, "%s: %s", target->device->name, error->text);
 }
 
-void target_give_up(struct load_target *target)
+void target_let_go(struct load_target *target)
 {
         struct generation *g = target->generation;
-        /* A worker may be looking at the bytes of a file. */
-        if (g == NULL || target->load->sha256)
-                return;
         target->generation = NULL;
-        generation_unpin(g);
+        if (g != NULL)
+                generation_unpin(g);
+}
+
+void target_give_up(struct load_target *target)
+{
+        /* A worker may be looking at the bytes of a file. */
+        if (!target->load->sha256)
+                target_let_go(target);
 }
 
 /* Alone: with the load. */

@@ -144,6 +144,31 @@ START_TEST(published_digests_are_compared_in_each_round)
 }
 END_TEST
 
+/* The other may wait for ever. */
+START_TEST(one_that_fails_gives_its_memory_back_while_the_other_waits)
+{
+        struct watched w;
+        char *path = small_file("small.safetensors", 1);
+        publish(path);
+        leave(1, 0);
+        ONE.fail_put = 1;
+        int r = load_request(&w, &(struct load_request){.source = path,
+                                                        .name = "m",
+                                                        .devices = (const char *const[]){"one", "two"},
+                                                        .n_devices = 2,
+                                                        .sha256 = _i == 1,
+                                                        .wait = true,
+                                                        .caller = &core_caller});
+        ck_assert_int_eq(r, 0);
+        core_until(on("m", "one", GENERATION_FAILED) != NULL);
+        core_until(ONE.device.used == 0);
+        ck_assert(!w.ended);
+        give_back(1);
+        ends(&w, LOAD_READY);
+        ck_assert(is_on("m", "two") && !is_on("m", "one"));
+}
+END_TEST
+
 /* ---- two loads ---- */
 
 /* Each has a half of what it needs, and would have the other's half next: what serves is not held. */
@@ -240,6 +265,7 @@ int main(void)
         tcase_add_test(rounds, those_that_all_have_room_are_read_once);
         tcase_add_test(rounds, all_that_are_blocked_hold_nothing);
         tcase_add_loop_test(rounds, published_digests_are_compared_in_each_round, 0, 2);
+        tcase_add_loop_test(rounds, one_that_fails_gives_its_memory_back_while_the_other_waits, 0, 2);
         TCase *two = core_group("two loads", loading_begin_several, end);
         tcase_add_test(two, two_loads_do_not_wait_for_each_others_devices);
         tcase_add_test(two, what_serves_already_is_not_held_by_a_load_that_waits_for_more);
