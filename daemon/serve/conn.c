@@ -14,7 +14,11 @@
 /* What one connection gets of a turn of the loop, so that a flood on one leaves the others theirs: so many
  * bytes and so long. All of them together get LOOP_NS, for what they send, take and end; who comes after that
  * waits in a line for the next turn. Nobody polls for who waits: libuv would find the same sockets ready again and
- * again, forty-eight times a turn. */
+ * again, forty-eight times a turn.
+ *
+ * The end of a connection (its session, its leases, its descriptor) is part of that. It comes as the last of what
+ * its client did, so that it is accounted for before any request of others that is served later. A connection that
+ * ends in the midst of something else, as where it is told of a change, goes to the end of the line. */
 #define READ_TURN (256 * KiB)
 #define TURN_NS (1 * UINT64_C(1000000))
 #define LOOP_NS (10 * UINT64_C(1000000))
@@ -41,23 +45,43 @@ static void out_frame_free(struct out_frame *frame)
 
 static void on_closed(uv_handle_t *handle)
 {
-        struct conn *conn = handle->data;
+        free(container_of((uv_poll_t *)handle, struct conn, poll));
+}
+
+/* All that is expensive about it; libuv's part, which no turn bounds, is to free it. */
+static void conn_finish(struct conn *conn)
+{
+        list_remove(&conn->later);
         conn->ops->closed(conn);
         list_each_safe (pos, &conn->out)
                 out_frame_free(container_of(pos, struct out_frame, link));
         frame_reader_deinit(&conn->in);
+        uv_close((uv_handle_t *)&conn->poll, on_closed);
         close(conn->fd);
-        free(conn);
 }
 
+static void on_idle(uv_idle_t *idle)
+{
+        (void)idle;
+}
+
+static void wait_for_turn(struct conn *conn, int events)
+{
+        conn->due |= events;
+        if (!list_empty(&conn->later))
+                return;
+        list_append(&conn->turn->later, &conn->later);
+        uv_idle_start(&conn->turn->idle, on_idle);
+}
+
+/* Its caller may go on with it. */
 static void conn_end(struct conn *conn)
 {
-        if (uv_is_closing((uv_handle_t *)&conn->poll))
+        if (conn->broken)
                 return;
         conn->closing = conn->broken = true;
-        list_remove(&conn->later);
         uv_poll_stop(&conn->poll);
-        uv_close((uv_handle_t *)&conn->poll, on_closed);
+        wait_for_turn(conn, 0);
 }
 
 void conn_close(struct conn *conn, bool flush)
@@ -246,20 +270,6 @@ static uint64_t turn_end(const struct conn *conn)
         return own < all || all == 0 ? own : all;
 }
 
-static void on_idle(uv_idle_t *idle)
-{
-        (void)idle;
-}
-
-static void wait_for_turn(struct conn *conn, int events)
-{
-        conn->due |= events;
-        if (!list_empty(&conn->later))
-                return;
-        list_append(&conn->turn->later, &conn->later);
-        uv_idle_start(&conn->turn->idle, on_idle);
-}
-
 /* Frames that are whole, as long as the session takes them, and one at the least. */
 static void conn_process(struct conn *conn, uint64_t until)
 {
@@ -333,17 +343,26 @@ static void on_readable(struct conn *conn)
                 if ((size_t)n < size)
                         break;
         }
-        update_poll(conn);
 }
 
-static void serve(struct conn *conn, int events)
+static void serve_events(struct conn *conn, int events)
 {
         if (events & UV_WRITABLE)
                 flush(conn);
         if (((events & UV_READABLE) || conn->more) && !conn->closing)
                 on_readable(conn);
-        else if ((events & UV_DISCONNECT) && !conn->broken)
+        else if (events & UV_DISCONNECT)
                 conn_end(conn);
+        update_poll(conn);
+}
+
+/* It may be gone then. */
+static void serve(struct conn *conn, int events)
+{
+        if (!conn->broken)
+                serve_events(conn, events);
+        if (conn->broken)
+                conn_finish(conn);
 }
 
 static void on_poll(uv_poll_t *poll, int status, int events)
@@ -373,7 +392,6 @@ static void serve_waiting(struct conn_turn *turn)
                 list_remove(&conn->later);
                 conn->due = 0;
                 serve(conn, due);
-                update_poll(conn);
         }
 }
 

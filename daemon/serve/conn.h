@@ -6,8 +6,8 @@
  *
  * Nothing here blocks and nothing grows without bound: a client that does not read its replies
  * first stops being read (conn.paused), and its events are not sent. One that sends more than its part of a
- * turn of the loop goes on in the next. Input is taken by plain
- * recv(), so that descriptors somebody sends are dropped by the kernel.
+ * turn of the loop goes on in the next, and so do those that close beyond what a turn has for all (conn.c).
+ * Input is taken by plain recv(), so that descriptors somebody sends are dropped by the kernel.
  */
 #ifndef DAEMON_SERVE_CONN_H
 #define DAEMON_SERVE_CONN_H

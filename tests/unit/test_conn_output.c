@@ -295,6 +295,91 @@ START_TEST(a_client_that_is_gone_is_no_word_worth)
 }
 END_TEST
 
+/* ---- several that close ---- */
+
+#define CROWD 40
+
+static struct conn *crowd[CROWD];
+static int clients[CROWD];
+static unsigned n_closed;
+static bool closed_before_it_asked;
+
+static void crowd_frame(struct conn *c, const void *data, size_t len)
+{
+        (void)c, (void)data, (void)len;
+        frames++;
+        closed_before_it_asked = n_closed == 1;
+}
+
+static void crowd_closed(struct conn *c)
+{
+        (void)c;
+        for (uint64_t until = now_ns() + SECOND / 1000; now_ns() < until;)
+                ;
+        n_closed++;
+}
+
+static const struct conn_ops crowd_ops = {.frame = crowd_frame, .drained = drained, .closed = crowd_closed};
+
+static void crowd_open(size_t n)
+{
+        int ends[2];
+        for (size_t i = 0; i < n; i++) {
+                must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends));
+                clients[i] = ends[0];
+                crowd[i] = conn_new_consume_fd(&core_loop, ends[1], &crowd_ops, &limits, &turn);
+                ck_assert_ptr_nonnull(crowd[i]);
+        }
+        core_settle();
+}
+
+/* Each takes a millisecond, and a turn is over when it has taken ten. */
+static void all_end_in_turns(void)
+{
+        unsigned turns = 0;
+        for (unsigned before = 0; n_closed < CROWD; before = n_closed, turns++) {
+                uv_run(&core_loop, UV_RUN_NOWAIT);
+                ck_assert_uint_le(n_closed - before, 11);
+        }
+        ck_assert_uint_ge(turns, 4);
+}
+
+START_TEST(a_crowd_that_goes_is_ended_in_turns)
+{
+        crowd_open(CROWD);
+        for (size_t i = 0; i < CROWD; i++)
+                close(clients[i]);
+        all_end_in_turns();
+}
+END_TEST
+
+START_TEST(a_crowd_that_is_closed_is_ended_in_turns)
+{
+        crowd_open(CROWD);
+        for (size_t i = 0; i < CROWD; i++)
+                conn_close(crowd[i], false);
+        ck_assert_uint_eq(n_closed, 0);
+        all_end_in_turns();
+        for (size_t i = 0; i < CROWD; i++)
+                close(clients[i]);
+}
+END_TEST
+
+START_TEST(the_end_of_one_comes_before_what_another_asks_after_it)
+{
+        unsigned char data[64];
+        crowd_open(2);
+        close(clients[0]);
+        must(send(clients[1], data, put_frame(data, "ask"), MSG_NOSIGNAL));
+        core_until(frames == 1);
+        ck_assert(closed_before_it_asked);
+        close(clients[1]);
+        core_until(n_closed == 2);
+}
+END_TEST
+
+/* ---- who it is ---- */
+
 START_TEST(who_is_at_the_other_end_is_known)
 {
         ck_assert_int_eq(conn->pid, getpid());
@@ -328,5 +413,9 @@ int main(void)
         tcase_add_test(closing, a_reply_over_the_frames_limit_closes_rather_than_lies);
         tcase_add_loop_test(closing, what_the_daemon_cannot_send_is_said_in_its_log, 0, 2);
         tcase_add_test(closing, a_client_that_is_gone_is_no_word_worth);
+        TCase *several = core_group("several that close", begin, end);
+        tcase_add_test(several, a_crowd_that_goes_is_ended_in_turns);
+        tcase_add_test(several, a_crowd_that_is_closed_is_ended_in_turns);
+        tcase_add_test(several, the_end_of_one_comes_before_what_another_asks_after_it);
         return suite_run();
 }
