@@ -13,6 +13,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/metric.h"
+#include "daemon/resident/group.h"
 #include "daemon/resident/host_cache.h"
 #include "daemon/resident/room_ledger.h"
 
@@ -247,7 +248,17 @@ static void settle_devices(struct room *room)
 
 /* ---- a pass ---- */
 
-static void evict(const struct room_outlook *outlook, const char *for_whom)
+/* What goes with a victim, its ranks on other devices too, is on its way; it may be gone already, if it has nothing
+ * to release. */
+static void add_coming(struct ledger *ledger, struct generation *victim)
+{
+        struct generation *ranks[GROUP_MAX];
+        size_t n = group_ranks(victim, GENERATION_READY, ranks);
+        for (size_t i = 0; i < n; i++)
+                ledger->coming[ranks[i]->device->number] += ranks[i]->charged;
+}
+
+static void evict(const struct room_outlook *outlook, struct ledger *ledger, const char *for_whom)
 {
         for (size_t i = 0; i < outlook->n_victims; i++) {
                 struct generation *g = outlook->victims[i];
@@ -256,25 +267,18 @@ static void evict(const struct room_outlook *outlook, const char *for_whom)
                 log_info("%s: evicted (generation %" PRIu64 ", %" PRIu64 " bytes of %s) for %s", generation_name(g),
                          g->number, g->charged, g->device->name, for_whom);
                 metric_add(METRIC_EVICTIONS, 1);
+                add_coming(ledger, g);
                 if (!host_cache_take(g->resident->cache, g))
                         generation_drop_ranks(g, GENERATION_READY);
         }
-}
-
-/* What the victims bring is on its way; they may be gone already, if they had nothing to release. */
-static void add_victims(struct ledger *ledger, const struct room_outlook *outlook)
-{
-        for (size_t i = 0; i < outlook->n_victims; i++)
-                ledger->coming[outlook->victims[i]->device->number] += outlook->victims[i]->charged;
 }
 
 static void take_place(struct room_request *request, const struct asker *asker, struct ledger *ledger,
                        const struct room_outlook *outlook)
 {
         request->blocked = request->told = false;
-        add_victims(ledger, outlook);
         if (outlook->outcome == ROOM_EVICTS)
-                evict(outlook, generation_name(request->parts[0].generation));
+                evict(outlook, ledger, generation_name(request->parts[0].generation));
         if (outlook->outcome == ROOM_FITS) {
                 for (size_t i = 0; i < asker->n_demands; i++)
                         ledger->unused[asker->demands[i].device->number] -= asker->demands[i].bytes;

@@ -156,6 +156,56 @@ START_TEST(ranks_by_the_command_line)
 }
 END_TEST
 
+/* ---- ranks and others ---- */
+
+/* One file for each, and nothing else: `mib` each. */
+static char *write_large(const char *name, size_t n, uint64_t mib)
+{
+        char *folder = suite_path("%s-%d", name, (int)getpid());
+        mkdir(folder, 0755);
+        for (size_t r = 0; r < n; r++) {
+                struct model *m = model_mixed(300 + r, mib << 20);
+                char *path = format_text("%s/model-rank-%zu-part-0.safetensors", folder, r);
+                model_write(m, path);
+                free(path);
+                model_free(m);
+        }
+        return folder;
+}
+
+static char *write_plain(const char *name, uint64_t mib)
+{
+        struct model *m = model_mixed(400, mib << 20);
+        char *path = write_model(m, name);
+        model_free(m);
+        return path;
+}
+
+/* The generation; 0: it failed. */
+static uint64_t load_as(const char *name, const char *source, const char *const *devices, size_t n, const char *layout)
+{
+        streamer_op *op = NULL;
+        streamer_progress progress = {.struct_size = sizeof(progress)};
+        streamer_load_opts opts = {.struct_size = sizeof(opts),
+                                   .source = source,
+                                   .name = name,
+                                   .devices = devices,
+                                   .n_devices = n,
+                                   .layout = layout};
+        client_ok(client, streamer_load(client, &opts, &op), source);
+        int r = streamer_op_wait(op, WAIT_MS, &progress);
+        streamer_op_free(op);
+        return r == 0 ? progress.generation : 0;
+}
+
+START_TEST(what_a_rank_takes_along_makes_room_elsewhere)
+{
+        ck_assert_uint_ne(load_as("cut", write_large("cut", 2, 40), names, 2, "rank"), 0);
+        ck_assert_msg(load_as("plain", write_plain("plain", 40), names, 2, NULL) != 0, "%s",
+                      streamer_last_error(client));
+}
+END_TEST
+
 /* What is wrong with a source of ranks, or with what is asked of it. */
 START_TEST(ranks_that_are_not_whole_are_refused)
 {
@@ -196,5 +246,6 @@ int main(void)
         tcase_add_test(ranks, ranks_that_do_not_all_fit_take_no_memory);
         tcase_add_test(ranks, ranks_by_the_command_line);
         tcase_add_test(ranks, ranks_that_are_not_whole_are_refused);
+        tcase_add_test(ranks, what_a_rank_takes_along_makes_room_elsewhere);
         return suite_run();
 }
