@@ -14,11 +14,12 @@ struct survey {
 
 /* ---- the walk ---- */
 
-/* Somebody copies from or to it, or it is pinned. */
+/* Somebody copies from or to it, or it is pinned; what drains holds nothing else by that. */
 static bool has_to_stay(const struct generation *g)
 {
         const struct host_copy *copy = g->copy;
-        return g->pinned || (copy != NULL && (copy->state != HOST_COPY_WHOLE || copy->users > 0));
+        bool pinned = g->pinned && !list_empty(&g->names);
+        return pinned || (copy != NULL && (copy->state != HOST_COPY_WHOLE || copy->users > 0));
 }
 
 static int by_number(const void *a, const void *b)

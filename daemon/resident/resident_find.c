@@ -149,7 +149,8 @@ bool generation_is_rank_of(const struct generation *g, const struct generation *
         return g == other || (g->n_ranks > 0 && g->number == other->number && other->n_ranks > 0);
 }
 
-/* Of it and its ranks. Asked for each model in turn, so the many that have none look at nothing else. */
+/* Of it and its ranks; what drains is a model apart. Asked for each model in turn, so the many that have none look at
+ * nothing else. */
 struct use {
         uint64_t last_used_ns, holders;
         bool pinned;
@@ -166,13 +167,13 @@ static void add_use(struct use *use, const struct generation *g)
 static struct use use_of(const struct generation *generation)
 {
         struct use use = {0};
-        if (generation->n_ranks < 2) {
+        if (generation->n_ranks < 2 || list_empty(&generation->names)) {
                 add_use(&use, generation);
                 return use;
         }
         list_each (pos, &generation->resident->generations) {
                 const struct generation *g = container_of(pos, struct generation, link);
-                if (generation_is_rank_of(generation, g))
+                if (generation_is_rank_of(generation, g) && !list_empty(&g->names))
                         add_use(&use, g);
         }
         return use;

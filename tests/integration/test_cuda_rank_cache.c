@@ -211,6 +211,31 @@ START_TEST(one_rank_whose_file_has_changed_is_none_that_is_cached)
 }
 END_TEST
 
+static void load_first_rank(const char *name)
+{
+        write_ranks(name);
+        client_ok(client, load_on(name, both, 1, NULL), name);
+}
+
+/* It was pinned when it lost its name. */
+START_TEST(a_rank_that_drains_keeps_no_other_in_the_cache)
+{
+        streamer_lease *lease = NULL;
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .device = both[1]};
+        write_and_load("a");
+        client_ok(client, streamer_attach(client, "a", &opts, &lease), "a");
+        client_ok(client, streamer_pin(client, "a", 1), "pin");
+        json_decref(client_call(client, "unload", "{\"model\":\"a\",\"device\":\"cuda:1\",\"drain\":true}"));
+        client_ok(client, streamer_pin(client, "a", 0), "unpin");
+        load_first_rank("b");
+        load_first_rank("c"); /* which evicts what is left of "a" */
+        tier_await(client, RANK);
+        load_first_rank("d");
+        is("b", "cached");
+        streamer_detach(lease);
+}
+END_TEST
+
 /* ---- not kept ---- */
 
 START_TEST(ranks_that_do_not_fit_together_are_not_kept)
@@ -271,6 +296,7 @@ int main(void)
         TCase *small = suite_group("a small cache", NULL, NULL, 60);
         tcase_add_checked_fixture(small, begin_small, end);
         tcase_add_test(small, ranks_that_do_not_fit_together_are_not_kept);
+        tcase_add_test(small, a_rank_that_drains_keeps_no_other_in_the_cache);
         TCase *damaged = suite_group("damage", NULL, NULL, 60);
         tcase_add_checked_fixture(damaged, begin_damaged, end);
         tcase_add_test(damaged, a_byte_of_a_rank_that_differs_keeps_none);

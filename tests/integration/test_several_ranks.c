@@ -198,11 +198,38 @@ static uint64_t load_as(const char *name, const char *source, const char *const 
         return r == 0 ? progress.generation : 0;
 }
 
+static void unload_from(const char *name, const char *device, bool drain)
+{
+        char *args = format_text("{\"model\":\"%s\",\"device\":\"%s\",\"drain\":%s}", name, device,
+                                 drain ? "true" : "false");
+        json_decref(client_call(client, "unload", args));
+        free(args);
+}
+
 START_TEST(what_a_rank_takes_along_makes_room_elsewhere)
 {
         ck_assert_uint_ne(load_as("cut", write_large("cut", 2, 40), names, 2, "rank"), 0);
         ck_assert_msg(load_as("plain", write_plain("plain", 40), names, 2, NULL) != 0, "%s",
                       streamer_last_error(client));
+}
+END_TEST
+
+START_TEST(a_rank_that_drains_keeps_no_pin_on_the_others)
+{
+        ck_assert_uint_ne(load_as("m", write_large("cut", 2, 40), names, 2, "rank"), 0);
+        streamer_lease *lease = attach_on(client, names[0]);
+        client_ok(client, streamer_pin(client, "m", 1), "pin");
+        unload_from("m", names[0], true);
+        json_t *model = shown();
+        ck_assert(json_is_true(json_object_get(model, "pinned"))); /* the other is, by itself */
+        json_decref(model);
+        client_ok(client, streamer_pin(client, "m", 0), "unpin");
+        model = shown();
+        ck_assert(json_is_false(json_object_get(model, "pinned")));
+        json_decref(model);
+        ck_assert_msg(load_as("plain", write_plain("plain", 40), &names[1], 1, NULL) != 0, "%s",
+                      streamer_last_error(client));
+        streamer_detach(lease);
 }
 END_TEST
 
@@ -247,5 +274,6 @@ int main(void)
         tcase_add_test(ranks, ranks_by_the_command_line);
         tcase_add_test(ranks, ranks_that_are_not_whole_are_refused);
         tcase_add_test(ranks, what_a_rank_takes_along_makes_room_elsewhere);
+        tcase_add_test(ranks, a_rank_that_drains_keeps_no_pin_on_the_others);
         return suite_run();
 }
