@@ -2,6 +2,7 @@
 #include "daemon/resident/room_ledger.h"
 
 #include "daemon/resident/evict.h"
+#include "daemon/resident/group.h"
 
 void ledger_make(struct ledger *ledger, const struct resident *resident)
 {
@@ -57,6 +58,17 @@ static bool is_replaced(const struct asker *asker, const struct generation *g)
         return false;
 }
 
+/* It, or what would go with it. */
+static bool ranks_replaced(const struct asker *asker, struct generation *g)
+{
+        struct generation *ranks[GROUP_MAX];
+        size_t n = g->n_ranks > 1 ? group_ranks(g, g->state, ranks) : 0;
+        for (size_t i = 0; i < n; i++)
+                if (is_replaced(asker, ranks[i]))
+                        return true;
+        return n == 0 && is_replaced(asker, g);
+}
+
 static struct evict_candidate candidate_of(const struct asker *asker, struct generation *g)
 {
         uint64_t last_used = generation_last_used(g);
@@ -66,7 +78,7 @@ static struct evict_candidate candidate_of(const struct asker *asker, struct gen
                 .expires = g->keep_alive_ns > 0 ? last_used + g->keep_alive_ns : 0,
                 .priority = g->priority,
                 .held = generation_holders(g),
-                .pinned = generation_pinned(g) || is_replaced(asker, g),
+                .pinned = generation_pinned(g) || ranks_replaced(asker, g),
                 .ready = g->state == GENERATION_READY,
                 .owner = g,
         };

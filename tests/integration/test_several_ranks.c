@@ -233,6 +233,18 @@ START_TEST(a_rank_that_drains_keeps_no_pin_on_the_others)
 }
 END_TEST
 
+/* The other rank goes by the name alone that is loaded. */
+START_TEST(what_serves_a_name_is_not_evicted_for_it_with_another_rank)
+{
+        char *cut = write_large("cut", 2, 40);
+        uint64_t number = load_as("a", cut, names, 2, "rank");
+        ck_assert_uint_eq(load_as("m", cut, names, 2, "rank"), number);
+        unload_from("m", names[1], false);
+        ck_assert_uint_eq(load_as("m", write_plain("plain", 40), &names[1], 1, NULL), 0);
+        ck_assert_int_eq(attach_code(names[0]), 0);
+}
+END_TEST
+
 /* What is wrong with a source of ranks, or with what is asked of it. */
 START_TEST(ranks_that_are_not_whole_are_refused)
 {
@@ -275,5 +287,6 @@ int main(void)
         tcase_add_test(ranks, ranks_that_are_not_whole_are_refused);
         tcase_add_test(ranks, what_a_rank_takes_along_makes_room_elsewhere);
         tcase_add_test(ranks, a_rank_that_drains_keeps_no_pin_on_the_others);
+        tcase_add_test(ranks, what_serves_a_name_is_not_evicted_for_it_with_another_rank);
         return suite_run();
 }
