@@ -27,13 +27,50 @@ static struct load *brought_by(const struct load *load, const struct generation 
         return NULL;
 }
 
+static bool is_rank_of(const struct load_target *target, const struct generation *g)
+{
+        return g != target->generation && g->has_identity && g->device == target->device &&
+               (g->state == GENERATION_READY || g->state == GENERATION_LOADING) &&
+               memcmp(&g->identity, &target->part->identity, sizeof(g->identity)) == 0;
+}
+
+static struct generation *find_rank(const struct load_target *target, uint64_t number)
+{
+        list_each (pos, &target->load->loads->resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->number == number && is_rank_of(target, g))
+                        return g;
+        }
+        return NULL;
+}
+
+static bool has_all_ranks(const struct load *load, uint64_t number)
+{
+        for (size_t i = 0; i < load->n_targets; i++)
+                if (find_rank(&load->targets[i], number) == NULL)
+                        return false;
+        return true;
+}
+
+/* Under which all of them are there, where others may be left of loads that lost a rank; 0: none. */
+static uint64_t number_of_ranks(const struct load *load)
+{
+        list_each (pos, &load->loads->resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (g->number != 0 && is_rank_of(&load->targets[0], g) && has_all_ranks(load, g->number))
+                        return g->number;
+        }
+        return 0;
+}
+
 /* The same files are on the target's device, or on their way: this load becomes a name for them. A
  * generation whose bytes were not held against published digests does not pass for one that must be. */
-static struct generation *already(const struct load_target *target, struct load **other)
+static struct generation *already(const struct load_target *target, uint64_t number, struct load **other)
 {
         const struct load *load = target->load;
-        struct generation *same =
-                resident_same(load->loads->resident, &target->part->identity, target->device, target->generation);
+        struct generation *same = number != 0 ? find_rank(target, number)
+                                              : resident_same(load->loads->resident, &target->part->identity,
+                                                              target->device, target->generation);
         *other = same != NULL ? brought_by(load, same) : NULL;
         if (same == NULL || (same->state != GENERATION_READY && *other == NULL))
                 return NULL;
@@ -186,8 +223,9 @@ void load_meet(struct load *load)
 {
         struct generation *same[LOAD_DEVICES];
         struct load *other, *under_way = NULL;
+        uint64_t number = load->pattern != NULL ? number_of_ranks(load) : 0;
         for (size_t i = 0; i < load->n_targets; i++) {
-                same[i] = already(&load->targets[i], &other);
+                same[i] = already(&load->targets[i], number, &other);
                 load->targets[i].estimate.resident = same[i] != NULL;
                 under_way = under_way == NULL ? other : under_way;
         }

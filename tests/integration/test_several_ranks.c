@@ -245,6 +245,18 @@ START_TEST(what_serves_a_name_is_not_evicted_for_it_with_another_rank)
 }
 END_TEST
 
+/* A rank of an earlier load of them, whose other rank was unloaded, is nobody's second copy. */
+START_TEST(ranks_are_found_beside_what_is_left_of_others)
+{
+        char *cut = write_large("cut", 2, 10);
+        uint64_t first = load_as("left", cut, names, 2, "rank");
+        unload_from("left", names[0], false);
+        uint64_t second = load_as("m", cut, names, 2, "rank");
+        ck_assert_uint_gt(second, first);
+        ck_assert_uint_eq(load_as("again", cut, names, 2, "rank"), second);
+}
+END_TEST
+
 /* What is wrong with a source of ranks, or with what is asked of it. */
 START_TEST(ranks_that_are_not_whole_are_refused)
 {
@@ -288,5 +300,6 @@ int main(void)
         tcase_add_test(ranks, what_a_rank_takes_along_makes_room_elsewhere);
         tcase_add_test(ranks, a_rank_that_drains_keeps_no_pin_on_the_others);
         tcase_add_test(ranks, what_serves_a_name_is_not_evicted_for_it_with_another_rank);
+        tcase_add_test(ranks, ranks_are_found_beside_what_is_left_of_others);
         return suite_run();
 }
