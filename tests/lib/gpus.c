@@ -17,8 +17,10 @@ static char *settings_of(const struct gpus *gpus)
 {
         char library[512];
         fake_library(gpus->runtime ? gpus->runtime : "libcudart.so.13", library, sizeof(library));
-        char *text = format_text("%scuda: {library: '%s'%s%s}\ndevices:\n", gpus->more ? gpus->more : "",
-                                 realpath(library, NULL), gpus->cuda ? ", " : "", gpus->cuda ? gpus->cuda : "");
+        char *path = realpath(library, NULL);
+        char *text = format_text("%scuda: {library: '%s'%s%s}\ndevices:\n", gpus->more ? gpus->more : "", path,
+                                 gpus->cuda ? ", " : "", gpus->cuda ? gpus->cuda : "");
+        free(path);
         for (const char *const *d = gpus->devices; *d != NULL; d++) {
                 char *more = format_text("%s  - {device: %s}\n", text, *d);
                 free(text);
