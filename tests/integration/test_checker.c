@@ -35,6 +35,8 @@ static void check_gpu_counts(const struct checker_counts *counts)
         ck_assert_uint_gt(counts->cached, 0);
         ck_assert_uint_gt(counts->brought_back, 0);
         ck_assert_uint_gt(counts->left_cache, 0);
+        ck_assert_uint_gt(counts->ranks, 0);
+        ck_assert_uint_gt(counts->ranks_evicted, 0);
 }
 
 static void check(enum checker_kind kind, uint64_t seed, struct checker_counts *counts)

@@ -26,7 +26,7 @@ static void start(struct checker *c, enum checker_kind kind, const char *folder)
 {
         start_daemon(c, kind, folder);
         for (unsigned i = 0; i < SOURCES; i++)
-                rewrite_source(c, i);
+                write_source(c, i);
         streamer_connect_opts opts = {
                 .struct_size = sizeof(opts), .socket = c->daemon.socket, .timeout_ms = CHECKER_WAIT_MS};
         if (streamer_connect(&opts, &c->client) < 0)

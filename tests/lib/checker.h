@@ -22,7 +22,8 @@
         X(pins) X(unpins) X(priorities) X(rewrites) X(looks) X(verifies) X(kept_alive) X(expired) X(no_evict) \
         X(joins) X(waits) X(breaks) X(left_broken) \
         /* where there are several devices */ \
-        X(replicas) X(partial) X(off_one_device) X(cached) X(brought_back) X(left_cache) X(lost)
+        X(replicas) X(partial) X(off_one_device) X(cached) X(brought_back) X(left_cache) X(lost) \
+        X(ranks) X(rank_aliases) X(ranks_evicted)
 // clang-format on
 
 struct checker_counts {

@@ -12,43 +12,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- sources ---- */
-
-static char *source_path(const struct checker *c, unsigned source)
-{
-        return format_text("%s/source-%u.safetensors", c->root, source);
-}
-
-void rewrite_source(struct checker *c, unsigned source)
-{
-        char *path = source_path(c, source), *aside = format_text("%s.new", path);
-        struct model *m = puppet_model(++c->last_seed);
-        model_write(m, aside);
-        must(rename(aside, path));
-        model_free(m);
-        free(aside);
-        free(path);
-        c->seeds[source] = c->last_seed;
-        c->versions[source]++;
-}
-
-void step_rewrite(struct checker *c)
-{
-        trail_add(c, "rewrite");
-        rewrite_source(c, (unsigned)random_below(c, SOURCES));
-        c->counts->rewrites++;
-}
+/* ---- what is there ---- */
 
 static bool is_of(const struct checker *c, const struct gen *g, unsigned source)
 {
         return g->number != 0 && g->source == source && g->version == c->versions[source] && is_named(c, g);
 }
 
-struct gen *resident_copy(struct checker *c, unsigned source, unsigned device)
+static struct gen *find_copy(struct checker *c, unsigned source, unsigned device, unsigned rank, uint64_t number)
 {
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 struct gen *g = &c->gens[i];
-                if (is_of(c, g, source) && g->device == device && !g->cached)
+                if (is_of(c, g, source) && g->device == device && g->rank == rank && !g->cached &&
+                    (number == 0 || g->number == number))
+                        return g;
+        }
+        return NULL;
+}
+
+static bool is_whole_set(struct checker *c, const struct trial *t, uint64_t number)
+{
+        for (unsigned i = 0; i < t->n_devices; i++)
+                if (find_copy(c, t->source, t->order[i], i, number) == NULL)
+                        return false;
+        return true;
+}
+
+struct gen *resident_copy(struct checker *c, const struct trial *t, unsigned device)
+{
+        if (t->ranks == 0)
+                return find_copy(c, t->source, device, 0, 0);
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                struct gen *g = &c->gens[i];
+                if (g->device == device && is_of(c, g, t->source) && is_whole_set(c, t, g->number))
                         return g;
         }
         return NULL;
@@ -69,13 +65,26 @@ static bool come_back(struct checker *c, unsigned source)
 
 /* ---- one load ---- */
 
+/* It, or another rank of its set, serves under the very name. */
+static bool has_name(const struct checker *c, const struct gen *g, unsigned name)
+{
+        for (unsigned d = 0; d < c->n_devices; d++)
+                if (c->names[name][d] != NULL && stand_together(c, g, c->names[name][d]))
+                        return true;
+        return false;
+}
+
+static bool has_to_stay(const struct checker *c, const struct gen *g, unsigned name)
+{
+        return is_held(c, g) || is_pinned(c, g) || (has_name(c, g, name) && !is_over(c, g));
+}
+
 uint64_t immovable(const struct checker *c, unsigned name, unsigned device)
 {
         uint64_t bytes = 0;
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 const struct gen *g = &c->gens[i];
-                if (g->number != 0 && g->device == device && !g->cached &&
-                    (g->leases > 0 || g->pinned || (g == c->names[name][device] && !is_over(g))))
+                if (g->number != 0 && g->device == device && !g->cached && has_to_stay(c, g, name))
                         bytes += g->charged;
         }
         return bytes;
@@ -108,39 +117,59 @@ static struct wish draw_wish(struct checker *c)
         return wish;
 }
 
-static void draw_devices(struct checker *c, struct trial *t, bool several)
+/* One of five is cut by rank; where there are too few devices for that, it is a plain one as well. */
+static void draw_source(struct checker *c, struct trial *t)
+{
+        t->source = (unsigned)random_below(c, PLAIN);
+        if (random_below(c, 5) == 0) {
+                unsigned cut = PLAIN + (unsigned)random_below(c, SOURCES - PLAIN);
+                t->source = source_ranks(cut) <= c->n_devices ? cut : t->source;
+        }
+        t->ranks = source_ranks(t->source);
+        t->path = source_path(c, t->source);
+}
+
+static unsigned draw_number(struct checker *c, bool several)
 {
         static const unsigned numbers[] = {1, 1, 1, 1, 1, 2, 2, 2, 3};
-        unsigned n = several && c->n_devices > 1 ? draw(c, numbers, sizeof(numbers) / sizeof(numbers[0])) : 1;
+        return several && c->n_devices > 1 ? draw(c, numbers, sizeof(numbers) / sizeof(numbers[0])) : 1;
+}
+
+static void draw_devices(struct checker *c, struct trial *t, bool several)
+{
+        unsigned n = t->ranks > 0 ? t->ranks : draw_number(c, several);
         while (t->n_devices < n) {
                 unsigned d = (unsigned)random_below(c, c->n_devices);
                 if (t->on[d])
                         continue;
                 t->on[d] = true;
+                t->order[t->n_devices] = d;
                 t->devices[t->n_devices++] = c->devices[d].name;
         }
 }
 
 void trial_init(struct checker *c, struct trial *t, bool several)
 {
-        *t = (struct trial){.name = (unsigned)random_below(c, NAMES), .source = (unsigned)random_below(c, SOURCES)};
-        t->path = source_path(c, t->source);
+        *t = (struct trial){.name = (unsigned)random_below(c, NAMES)};
+        draw_source(c, t);
         t->wish = draw_wish(c);
         t->no_evict = random_below(c, 6) == 0;
         draw_devices(c, t, several);
-        for (unsigned d = 0; d < c->n_devices; d++) {
-                if (!t->on[d])
-                        continue;
+        for (unsigned i = 0; i < t->n_devices; i++) {
+                unsigned d = t->order[i];
+                char *path = rank_path(c, t->source, i);
                 t->used[d] = device_bytes(c, d, "used");
-                t->needed[d] = needed(c, t->path, d);
+                t->needed[d] = needed(c, path, d);
+                t->stays[d] = immovable(c, t->name, d);
+                free(path);
         }
         if (c->n_devices > 1)
                 t->before = ask(c, "list", NULL);
         memcpy(t->gens, c->gens, sizeof(t->gens));
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 const struct gen *g = &c->gens[i];
-                t->may_go[i] = g->number != 0 && g->leases == 0 && !g->pinned && !g->cached &&
-                               g != c->names[t->name][g->device] && is_named(c, g);
+                t->may_go[i] = g->number != 0 && !g->cached && is_named(c, g) && !is_held(c, g) && !is_pinned(c, g) &&
+                               !has_name(c, g, t->name);
         }
 }
 
@@ -158,6 +187,7 @@ int trial_begin(struct checker *c, const struct trial *t, unsigned flags, stream
                                    .devices = t->devices,
                                    .n_devices = t->n_devices,
                                    .priority = t->wish.priority,
+                                   .layout = t->ranks > 0 ? "rank" : NULL,
                                    .keep_alive_ms = t->wish.keep_alive_ms,
                                    .drain_timeout_ms = t->wish.drain_ms,
                                    .flags = flags | (t->no_evict ? STREAMER_LOAD_NO_EVICT : 0) |
@@ -206,7 +236,7 @@ void trial_end(struct checker *c, const struct trial *t, int r, streamer_op *op,
         *outcome = (struct outcome){.result = r, .generation = progress.generation};
         trail_add(c, "load %s: %s, generation %" PRIu64, name_of(t->name), streamer_strerror(r), progress.generation);
         bool some = r == STREAMER_EFAILED && progress.state != NULL && strcmp(progress.state, "ready") == 0;
-        bool each = t->n_devices > 1 && r != STREAMER_ECANCELED;
+        bool each = t->n_devices > 1 && t->ranks == 0 && r != STREAMER_ECANCELED;
         for (unsigned d = 0; d < c->n_devices; d++)
                 outcome->got[d] = t->on[d] && (r == 0 || each);
         if (each)
@@ -248,7 +278,7 @@ static bool is_taken(struct checker *c, const struct trial *t, uint64_t number)
 {
         for (unsigned d = 0; d < c->n_devices; d++) {
                 const struct gen *before = c->names[t->name][d];
-                if (t->on[d] && resident_copy(c, t->source, d) == NULL &&
+                if (t->on[d] && resident_copy(c, t, d) == NULL &&
                     (was_on(t, number, c->devices[d].name) || (name_serves(c, t->name, d) && before->number > number)))
                         return true;
         }
@@ -256,12 +286,12 @@ static bool is_taken(struct checker *c, const struct trial *t, uint64_t number)
 }
 
 /* What is new on one device has a number of its own, or that of the same files under the same name on another:
- * a replica. It must be one, unless such a number is taken there. */
+ * a replica. It must be one, unless such a number is taken there. Ranks are nobody's replicas. */
 static void check_number(struct checker *c, const struct trial *t, uint64_t generation)
 {
         bool must_be = false, may_differ = false, is_replica = false;
-        for (unsigned d = 0; d < c->n_devices; d++) {
-                const struct gen *g = resident_copy(c, t->source, d);
+        for (unsigned d = 0; d < c->n_devices && t->ranks == 0; d++) {
+                const struct gen *g = resident_copy(c, t, d);
                 if (g == NULL || (!t->on[d] && c->names[t->name][d] != g))
                         continue;
                 is_replica = is_replica || generation == g->number;
@@ -280,12 +310,23 @@ static void check_number(struct checker *c, const struct trial *t, uint64_t gene
 
 /* ---- what it came to ---- */
 
+static unsigned rank_on(const struct trial *t, unsigned device)
+{
+        unsigned i = 0;
+        while (t->ranks > 0 && t->order[i] != device)
+                i++;
+        return i;
+}
+
 static struct gen *new_gen(struct checker *c, const struct trial *t, unsigned device, uint64_t generation)
 {
         struct gen *g = free_place(c);
+        unsigned rank = rank_on(t, device);
         *g = (struct gen){.number = generation,
-                          .seed = c->seeds[t->source],
+                          .seed = c->seeds[t->source][rank],
                           .device = device,
+                          .rank = rank,
+                          .ranks = t->ranks,
                           .source = t->source,
                           .version = c->versions[t->source],
                           .priority = PROTO_PRIORITY_DEFAULT};
@@ -294,8 +335,10 @@ static struct gen *new_gen(struct checker *c, const struct trial *t, unsigned de
 
 static void loaded_on(struct checker *c, const struct trial *t, unsigned device, uint64_t generation)
 {
-        struct gen *g = resident_copy(c, t->source, device), *before = c->names[t->name][device];
+        struct gen *g = resident_copy(c, t, device), *before = c->names[t->name][device];
         c->counts->aliases += g != NULL && before != g;
+        c->counts->rank_aliases += g != NULL && before != g && t->ranks > 0;
+        c->counts->ranks += t->ranks > 0;
         c->counts->replaced += g == NULL && before != NULL;
         c->counts->brought_back += g == NULL && come_back(c, t->source);
         if (g == NULL)
@@ -313,12 +356,38 @@ static void loaded_on(struct checker *c, const struct trial *t, unsigned device,
         take_name(c, t->name, device, g, g->drain_ms);
 }
 
+static bool would_fit(const struct checker *c, const struct trial *t, unsigned device)
+{
+        uint64_t stays = t->no_evict ? t->used[device] : t->stays[device];
+        return !c->devices[device].lost && stays + t->needed[device] <= c->devices[device].budget;
+}
+
+/* Of ranks all are, where one does not fit. */
 static void check_refused(const struct checker *c, const struct trial *t, unsigned device)
 {
-        uint64_t stays = t->no_evict ? t->used[device] : immovable(c, t->name, device);
-        if (!c->devices[device].lost && stays + t->needed[device] <= c->devices[device].budget)
+        bool fits = would_fit(c, t, device);
+        for (unsigned i = 0; i < t->ranks; i++)
+                fits = fits && would_fit(c, t, t->order[i]);
+        if (fits)
                 differ(c, "load %s: refused on %s, and would fit: %s", name_of(t->name), c->devices[device].name,
                        streamer_last_error(c->client));
+}
+
+bool load_fits(struct checker *c, const struct trial *t)
+{
+        for (unsigned d = 0; d < c->n_devices; d++)
+                if (t->on[d] && resident_copy(c, t, d) == NULL &&
+                    immovable(c, t->name, d) + t->needed[d] > c->devices[d].budget)
+                        return false;
+        return true;
+}
+
+bool on_lost_device(const struct checker *c, const struct trial *t)
+{
+        for (unsigned d = 0; d < c->n_devices; d++)
+                if (t->on[d] && c->devices[d].lost)
+                        return true;
+        return false;
 }
 
 static bool was_evicted(struct checker *c, const struct gen *g)
@@ -327,16 +396,34 @@ static bool was_evicted(struct checker *c, const struct gen *g)
         return now == NULL || now->cached;
 }
 
+static bool needs_more(const struct checker *c, const struct trial *t, unsigned device)
+{
+        return t->needed[device] > c->devices[device].budget - t->used[device];
+}
+
+/* It may have gone since another rank of its set had to, on another of the load's devices. */
+static bool went_along(const struct checker *c, const struct trial *t, const struct outcome *outcome,
+                       const struct gen *g)
+{
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                const struct gen *other = &t->gens[i];
+                if (g->ranks > 0 && other->number == g->number && other->device != g->device && t->may_go[i] &&
+                    outcome->fresh[other->device] && needs_more(c, t, other->device))
+                        return true;
+        }
+        return false;
+}
+
 /* Of those that were evicted none is more important than others that would have done. */
-static void check_evicted(struct checker *c, const struct trial *t, unsigned device)
+static void check_evicted(struct checker *c, const struct trial *t, const struct outcome *outcome, unsigned device)
 {
         uint64_t free_bytes = c->devices[device].budget - t->used[device], need = t->needed[device];
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 const struct gen *g = &t->gens[i];
                 uint64_t lesser = 0;
-                if (!t->may_go[i] || g->device != device || !was_evicted(c, g))
+                if (!t->may_go[i] || g->device != device || !was_evicted(c, g) || went_along(c, t, outcome, g))
                         continue;
-                if (need <= free_bytes)
+                if (!needs_more(c, t, device))
                         differ(c, "load %s: evicted, and there was room", name_of(t->name));
                 for (unsigned k = 0; k < GENERATIONS; k++)
                         if (t->may_go[k] && t->gens[k].device == device && t->gens[k].priority < g->priority)
@@ -351,8 +438,9 @@ static void check_evicted(struct checker *c, const struct trial *t, unsigned dev
 static void check_result(const struct checker *c, const struct trial *t, const struct outcome *outcome)
 {
         for (unsigned d = 0; d < c->n_devices; d++)
-                if (t->n_devices == 1 && t->on[d] && outcome->result != 0 && outcome->result != STREAMER_ENOMEM &&
-                    !c->devices[d].lost)
+                if ((t->n_devices == 1 ||
+                     (t->ranks > 0 && !on_lost_device(c, t) && outcome->result != STREAMER_ECANCELED)) &&
+                    t->on[d] && outcome->result != 0 && outcome->result != STREAMER_ENOMEM && !c->devices[d].lost)
                         differ(c, "load %s: %s (%s)", name_of(t->name), streamer_strerror(outcome->result),
                                streamer_last_error(c->client));
 }
@@ -361,7 +449,7 @@ void trial_follow(struct checker *c, const struct trial *t, struct outcome *outc
 {
         bool found = false;
         for (unsigned d = 0; d < c->n_devices; d++) {
-                const struct gen *g = resident_copy(c, t->source, d);
+                const struct gen *g = resident_copy(c, t, d);
                 outcome->fresh[d] = outcome->got[d] && g == NULL;
                 outcome->any_fresh = outcome->any_fresh || outcome->fresh[d];
                 found = found || (outcome->got[d] && g != NULL && g->number == outcome->generation);
@@ -393,7 +481,7 @@ void trial_check(struct checker *c, const struct trial *t, const struct outcome 
                 if (t->on[d] && !outcome->got[d])
                         check_refused(c, t, d);
                 else if (outcome->fresh[d])
-                        check_evicted(c, t, d);
+                        check_evicted(c, t, outcome, d);
         }
 }
 
@@ -415,7 +503,7 @@ void step_load(struct checker *c)
 /* The name leads to what was on the device already. */
 static bool was_shared(struct checker *c, const struct trial *t, unsigned device)
 {
-        const struct gen *g = resident_copy(c, t->source, device);
+        const struct gen *g = resident_copy(c, t, device);
         json_t *list = ask(c, "list", NULL);
         const json_t *row, *entry;
         size_t i, k;

@@ -107,6 +107,8 @@ static void look_at_load(struct question *q)
                 json_array_foreach(json_object_get(load, "targets"), k, target) look_at_target(q, target);
         }
         json_decref(status);
+        if (q->t->ranks > 0) /* one asks for all */
+                q->settled = q->settled || q->waits;
 }
 
 /* On each device the load waits for room, or is over; or all of it has ended. */
@@ -151,13 +153,16 @@ static void make_room(struct checker *c, const struct trial *t)
 
 static bool will_fit(struct checker *c, const struct trial *t, unsigned device)
 {
-        return resident_copy(c, t->source, device) != NULL ||
+        if (t->ranks > 0)
+                return load_fits(c, t);
+        return resident_copy(c, t, device) != NULL ||
                immovable(c, t->name, device) + t->needed[device] <= c->devices[device].budget;
 }
 
 static bool will_serve(struct checker *c, const struct trial *t, unsigned device)
 {
-        return will_fit(c, t, device) && (!c->devices[device].lost || resident_copy(c, t->source, device) != NULL);
+        bool lost = t->ranks > 0 ? on_lost_device(c, t) : c->devices[device].lost;
+        return will_fit(c, t, device) && (!lost || resident_copy(c, t, device) != NULL);
 }
 
 /* It serves where there is room while it waits for the others. */
@@ -185,16 +190,15 @@ static void give_up(struct checker *c, const struct trial *t, bool got[DEVICES])
 
 static void wait_for_room(struct checker *c, const struct trial *t)
 {
-        bool blocked = false, lost = false, served[DEVICES] = {false};
+        bool blocked = false, lost = on_lost_device(c, t), served[DEVICES] = {false};
         struct outcome outcome;
         streamer_op *op = NULL;
         int r = trial_begin(c, t, STREAMER_LOAD_WAIT, &op);
         if (r == 0)
                 make_room(c, t);
-        for (unsigned d = 0; d < c->n_devices; d++) {
-                blocked = blocked || (t->on[d] && !c->devices[d].lost && !will_fit(c, t, d)); /* a lost one fails */
-                lost = lost || (t->on[d] && c->devices[d].lost);
-        }
+        /* A lost one fails, and of ranks all do. */
+        for (unsigned d = 0; d < c->n_devices; d++)
+                blocked = blocked || (t->on[d] && !c->devices[d].lost && !(t->ranks > 0 && lost) && !will_fit(c, t, d));
         if (blocked)
                 give_up(c, t, served);
         trial_end(c, t, r, op, &outcome);
@@ -207,12 +211,24 @@ static void wait_for_room(struct checker *c, const struct trial *t)
         compare(c, true);
 }
 
+/* Ranks that go as soon as one of them loses the name that is loaded, which may be before all of the load has room. */
+static bool may_expire_meanwhile(const struct checker *c, const struct trial *t)
+{
+        for (unsigned d = 0; d < c->n_devices; d++) {
+                const struct gen *g = c->names[t->name][d];
+                if (g != NULL && g->ranks > 1 && g->keep_alive_ms == BRIEF_MS)
+                        return true;
+        }
+        return false;
+}
+
 void step_wait(struct checker *c)
 {
         struct trial t;
         trial_init(c, &t, true);
         t.wish.keep_alive_ms = 0;
         t.no_evict = false;
-        wait_for_room(c, &t);
+        if (!may_expire_meanwhile(c, &t))
+                wait_for_room(c, &t);
         trial_deinit(&t);
 }

@@ -175,14 +175,35 @@ static void forget(struct checker *c, struct gen *g)
         settle(c, g);
 }
 
-bool is_over(const struct gen *g)
+bool stand_together(const struct checker *c, const struct gen *g, const struct gen *other)
 {
-        return g->number != 0 && g->keep_alive_ms == BRIEF_MS && g->leases == 0 && !g->pinned && !g->cached;
+        return g == other || (g->ranks > 0 && g->number == other->number && is_named(c, g) && is_named(c, other));
 }
 
-static bool may_be_evicted(const struct gen *g)
+bool is_held(const struct checker *c, const struct gen *g)
 {
-        return g->leases == 0 && !g->pinned;
+        for (unsigned i = 0; i < GENERATIONS; i++)
+                if (c->gens[i].leases > 0 && stand_together(c, g, &c->gens[i]))
+                        return true;
+        return false;
+}
+
+bool is_pinned(const struct checker *c, const struct gen *g)
+{
+        for (unsigned i = 0; i < GENERATIONS; i++)
+                if (c->gens[i].pinned && stand_together(c, g, &c->gens[i]))
+                        return true;
+        return false;
+}
+
+bool is_over(const struct checker *c, const struct gen *g)
+{
+        return g->number != 0 && g->keep_alive_ms == BRIEF_MS && !g->cached && !is_held(c, g) && !is_pinned(c, g);
+}
+
+static bool may_be_evicted(const struct checker *c, const struct gen *g)
+{
+        return !is_held(c, g) && !is_pinned(c, g);
 }
 
 /* ---- the two, held against each other ---- */
@@ -231,7 +252,7 @@ static bool wishes_agree(struct checker *c, const json_t *row, const struct gen 
 static bool cached_agrees(struct comparison *now, struct gen *g)
 {
         struct checker *c = now->c;
-        if (!g->cached && (!now->may_evict || !may_be_evicted(g)))
+        if (!g->cached && (!now->may_evict || !may_be_evicted(c, g)))
                 return note(c, "generation %" PRIu64 " of %s is in the host cache, and should serve", g->number,
                             c->devices[g->device].name);
         now->cached[g - c->gens] = !g->cached;
@@ -253,7 +274,7 @@ static bool state_agrees(struct comparison *now, const char *name, const json_t 
         }
         if (strcmp(state, "ready") != 0)
                 return note(c, "%s: is %s", name, state);
-        if (is_over(g))
+        if (is_over(c, g))
                 return note(c, "%s: is kept alive for too long", name);
         return name_agrees(now, name, g);
 }
@@ -276,9 +297,9 @@ static bool entry_agrees(struct comparison *now, const json_t *row, const json_t
                 return note(c, "%s: %" PRIu64 " leases, not %u", name, json_number(entry, "leases"), g->leases);
         if (!state_agrees(now, name, entry, g))
                 return false;
-        if (json_is_true(json_object_get(entry, "pinned")) != (g->pinned && is_named(c, g)))
-                return note(c, "%s: should %sbe pinned on %s", name, g->pinned ? "" : "not ",
-                            json_text(entry, "device"));
+        bool pinned = is_named(c, g) && is_pinned(c, g);
+        if (json_is_true(json_object_get(entry, "pinned")) != pinned)
+                return note(c, "%s: should %sbe pinned on %s", name, pinned ? "" : "not ", json_text(entry, "device"));
         bool first = *speaks && strcmp(state, json_text(row, "state")) == 0;
         *speaks = *speaks && !first;
         return !first || wishes_agree(c, row, g);
@@ -307,8 +328,8 @@ static bool missing_agrees(const struct comparison *now)
         for (unsigned i = 0; i < NAMES; i++)
                 for (unsigned d = 0; d < c->n_devices; d++) {
                         const struct gen *g = c->names[i][d];
-                        if (g == NULL || now->named[i][d] || is_over(g) || (now->may_evict && may_be_evicted(g)) ||
-                            g->came_back)
+                        if (g == NULL || now->named[i][d] || is_over(c, g) || g->came_back ||
+                            (now->may_evict && may_be_evicted(c, g)))
                                 continue;
                         return note(c, "%s: should %s %s", name_of(i),
                                     g->cached ? "be in the host cache, of" : "serve on", c->devices[d].name);
@@ -322,6 +343,23 @@ static bool is_listed(const struct comparison *now, const struct gen *g)
         for (unsigned i = 0; i < NAMES; i++)
                 if (now->c->names[i][g->device] == g)
                         return now->named[i][g->device];
+        return true;
+}
+
+/* What of a set had a name goes to the cache, leaves it or goes with all of that. */
+static bool ranks_agree(const struct comparison *now)
+{
+        struct checker *c = now->c;
+        for (unsigned i = 0; i < GENERATIONS; i++)
+                for (unsigned k = 0; k < i; k++) {
+                        const struct gen *g = &c->gens[i], *other = &c->gens[k];
+                        if (g->number == 0 || g->ranks == 0 || !stand_together(c, g, other))
+                                continue;
+                        if (is_listed(now, g) != is_listed(now, other) || now->cached[i] != now->cached[k])
+                                return note(c, "generation %" PRIu64 ": its rank %u went, and its rank %u did not",
+                                            g->number, is_listed(now, g) && !now->cached[i] ? other->rank : g->rank,
+                                            is_listed(now, g) && !now->cached[i] ? g->rank : other->rank);
+                }
         return true;
 }
 
@@ -402,26 +440,33 @@ static bool agrees(void *arg)
                 expected += c->gens[i].number != 0 && !is_named(c, &c->gens[i]);
         if (same && now->draining != expected)
                 same = note(c, "%u generations drain, not %u", now->draining, expected);
-        return same && missing_agrees(now) && bytes_agree(now);
+        return same && missing_agrees(now) && ranks_agree(now) && bytes_agree(now);
 }
 
-/* The model follows in what it leaves open. */
+/* The model follows in what it leaves open: first in what it was of each, since what goes takes others along. */
 static void follow(struct comparison *now)
 {
         struct checker *c = now->c;
+        bool gone[GENERATIONS], over[GENERATIONS];
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                const struct gen *g = &c->gens[i];
+                gone[i] = g->number != 0 && is_named(c, g) && !is_listed(now, g);
+                over[i] = is_over(c, g);
+        }
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 struct gen *g = &c->gens[i];
                 if (g->number == 0)
                         continue;
                 g->came_back = false;
+                c->counts->ranks_evicted += g->ranks > 0 && (now->cached[i] || (gone[i] && !over[i]));
                 if (now->cached[i]) {
                         g->cached = true;
                         c->counts->evicted++;
                         c->counts->cached++;
-                } else if (is_named(c, g) && !is_listed(now, g)) {
-                        c->counts->expired += is_over(g);
+                } else if (gone[i]) {
+                        c->counts->expired += over[i];
                         c->counts->left_cache += g->cached;
-                        c->counts->evicted += !g->cached && !is_over(g);
+                        c->counts->evicted += !g->cached && !over[i];
                         forget(c, g);
                 }
         }

@@ -12,6 +12,13 @@
  * holds it and it is not pinned, what may drain for one is taken as soon as it drains, and the daemon is given
  * until the next comparison agrees; a day is for ever.
  *
+ * Some sources are cut by rank, a file for each. Their ranks are loaded to a device each, all or none: the r-th to the
+ * r-th that is named. What such a load brought is one set, under a number that nothing else has; it is resident for a
+ * load of these files to these devices in this order while each of its ranks has a name, and else all are loaded anew.
+ * Names lead to each rank by itself: a load to one of the devices, or an unload from one, takes that rank's name alone.
+ * But what has a name still of a set is evicted, cached, leaves the cache and expires together; so one rank that is
+ * leased or pinned, or serves the very name that is loaded, keeps the others. One that drains counts for none.
+ *
  * What the model leaves open, and takes from the daemon's own list: which of those that may be evicted
  * are (though none where less important ones would do), whether the host cache takes them and what leaves it for
  * that, and whether a load that is cancelled ends before that.
@@ -24,7 +31,8 @@
 #include "tests/lib/puppet.h"
 #include "tests/lib/stage.h"
 
-#define SOURCES 10u
+#define SOURCES 14u
+#define PLAIN 10u /* of them; the others are cut by rank */
 #define NAMES 8u
 #define PUPPETS 6u
 #define DEVICES 3u
@@ -39,7 +47,8 @@ struct gen {
         uint64_t number; /* 0: this place is empty */
         uint64_t seed, charged;
         unsigned device, source, version, leases, priority, keep_alive_ms, drain_ms;
-        unsigned called; /* the last name that was taken from it */
+        unsigned rank, ranks; /* 0: not cut by rank */
+        unsigned called;      /* the last name that was taken from it */
         bool pinned, taken, cached;
         bool came_back; /* cached, and just now brought back to some device: it may have left the cache */
 };
@@ -65,8 +74,8 @@ struct checker {
         char trail[TRAIL][200]; /* what was done last: a ring */
         unsigned n_trail;
 
-        unsigned versions[SOURCES]; /* how often a source was written */
-        uint64_t seeds[SOURCES];
+        unsigned versions[SOURCES];       /* how often a source was written */
+        uint64_t seeds[SOURCES][DEVICES]; /* by rank */
         struct gen gens[GENERATIONS];
         struct gen *names[NAMES][DEVICES];
         struct puppet puppets[PUPPETS];
@@ -101,8 +110,13 @@ struct gen *free_place(struct checker *c);
 bool is_named(const struct checker *c, const struct gen *g);
 /* Something on the device that is not cached. */
 bool name_serves(const struct checker *c, unsigned name, unsigned device);
+/* It, or another rank of its set. */
+bool is_held(const struct checker *c, const struct gen *g);
+bool is_pinned(const struct checker *c, const struct gen *g);
+/* Both have a name, and are one, or ranks of one set. */
+bool stand_together(const struct checker *c, const struct gen *g, const struct gen *other);
 /* Its time to be kept alive. */
-bool is_over(const struct gen *g);
+bool is_over(const struct checker *c, const struct gen *g);
 /* Forgets what nothing leads to any more; NULL is nothing. */
 void settle(struct checker *c, struct gen *g);
 /* NULL: the name leads nowhere. What had it before drains, for `drain_ms` at the most; 0: as long as it is held. */
@@ -138,13 +152,16 @@ struct wish {
 /* One load, and what stood before it. By device, where it is one of the load's. */
 struct trial {
         unsigned name, source;
+        unsigned ranks; /* 0: not cut by rank */
         bool on[DEVICES];
         const char *devices[DEVICES];
+        unsigned order[DEVICES]; /* the same by number */
         unsigned n_devices;
         char *path;
         struct wish wish;
         bool no_evict;
         uint64_t used[DEVICES], needed[DEVICES];
+        uint64_t stays[DEVICES]; /* of what is used no eviction can bring: as it was when it was asked for */
         struct gen gens[GENERATIONS];
         bool may_go[GENERATIONS]; /* of these: may be evicted for it */
         json_t *before;           /* the daemon's list, where it has several devices */
@@ -171,15 +188,26 @@ void trial_check(struct checker *c, const struct trial *t, const struct outcome 
 /* What may be evicted for it may have been: where something new came, or is allocated and then found lost. */
 bool trial_may_evict(const struct trial *t, const struct outcome *outcome);
 
-/* What a load of the source finds on the device, and gets as it is; NULL: nothing. */
-struct gen *resident_copy(struct checker *c, unsigned source, unsigned device);
+/* What the load finds on the device, and gets as it is; NULL: nothing. */
+struct gen *resident_copy(struct checker *c, const struct trial *t, unsigned device);
+/* Ranks are brought all or none: where all of the load's devices do. */
+bool load_fits(struct checker *c, const struct trial *t);
+bool on_lost_device(const struct checker *c, const struct trial *t);
 /* Bytes that no eviction can bring: what is leased or pinned, and what serves under the name itself and goes on. */
 uint64_t immovable(const struct checker *c, unsigned name, unsigned device);
 
-void rewrite_source(struct checker *c, unsigned source);
-void step_rewrite(struct checker *c);
 void step_load(struct checker *c);
 void step_cancel(struct checker *c);
+
+/* ---- sources (checker_sources.c) ---- */
+
+/* As many files as it has ranks, or one. */
+void write_source(struct checker *c, unsigned source);
+unsigned source_ranks(unsigned source);
+/* The whole of it, or the file of one rank. The caller frees. */
+char *source_path(const struct checker *c, unsigned source);
+char *rank_path(const struct checker *c, unsigned source, unsigned rank);
+void step_rewrite(struct checker *c);
 
 /* ---- loads that somebody meets (checker_meets.c) ---- */
 
