@@ -93,6 +93,12 @@ void session_version(struct session *session, const struct request *request)
 
 /* ---- verify ---- */
 
+/* As in a group; but the last may have lost its name while it was verified, and the others are to be yet. */
+static bool comes_after(const struct generation *g, const struct generation *last)
+{
+        return g->rank != last->rank ? g->rank > last->rank : g->device->number > last->device->number;
+}
+
 /* The next device's copy of what is verified, the first where `last` is NULL; NULL after the last. */
 static struct generation *verify_next(const struct deferred *d, struct resident *resident,
                                       const struct generation *last)
@@ -104,7 +110,7 @@ static struct generation *verify_next(const struct deferred *d, struct resident 
         group_find(&group, resident, d->request.u.verify.model, ready);
         for (size_t i = 0; i < group.n; i++)
                 if (group.members[i]->state == GENERATION_READY &&
-                    (last == NULL || group_compare(group.members[i], last) > 0))
+                    (last == NULL || comes_after(group.members[i], last)))
                         return group.members[i];
         return NULL;
 }

@@ -259,6 +259,33 @@ START_TEST(a_gpu_that_stalls_holds_up_no_verify_of_another)
 }
 END_TEST
 
+static bool one_has_begun(void *before)
+{
+        return gpus->copies > *(uint32_t *)before;
+}
+
+START_TEST(a_device_that_is_unloaded_while_it_is_verified_keeps_no_other_from_it)
+{
+        static const char *const verify[] = {"verify", "m", "-o", "json", NULL};
+        struct model *m = model_mixed(45, 4 << 20);
+        struct ctl_running running;
+        struct ctl result;
+        start(NULL, NULL);
+        load_and_compare(m, 2);
+        uint32_t before = gpus->copies;
+        gpus->held[0] = 1;
+        ctl_start(&running, stage.socket, verify);
+        ck_assert(eventually(one_has_begun, &before, 20000));
+        json_decref(client_call(client, "unload", "{\"model\":\"m\",\"device\":\"cuda:0\",\"drain\":true}"));
+        gpus->held[0] = 0;
+        ctl_finish(&running, &result);
+        ck_assert_msg(result.code == 0 && strstr(result.out, "\"devices\":2") != NULL, "%s%s", result.out, result.err);
+        ctl_free(&result);
+        model_free(m);
+        end();
+}
+END_TEST
+
 static void ring_is(const char *pinned)
 {
         json_t *status = client_call(client, "status", NULL);
@@ -312,6 +339,7 @@ int main(void)
         tcase_add_loop_test(group, a_copy_back_that_fails_is_a_failure_to_verify, 0, 2);
         tcase_add_test(group, sha256_reads_back_through_the_ring);
         tcase_add_test(group, a_gpu_that_stalls_holds_up_no_verify_of_another);
+        tcase_add_test(group, a_device_that_is_unloaded_while_it_is_verified_keeps_no_other_from_it);
         tcase_add_test(group, a_ring_is_pinned_while_a_gpu_holds_something);
         tcase_add_test(group, a_ring_that_cannot_be_pinned_is_tried_once_and_copied_from);
         return suite_run();
