@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What happens in the daemon and sessions are told of: changes, arrivals, progress, the end.
+ *
+ * All but the end is told by one chore, a piece of which tells one lease, one subscriber and one watcher of a load:
+ * each crowd is told in its own order, and none waits for another to be through.
  */
 #include "daemon/serve/session.h"
 
@@ -120,13 +123,26 @@ static bool tell_a_lease(struct server *server)
         return true;
 }
 
+/* ---- progress ---- */
+
+static bool tell_a_watcher(struct server *server)
+{
+        struct beat_member *member = beat_next(&server->progress_beat);
+        if (member == NULL)
+                return false;
+        struct op *op = container_of(member, struct op, beat);
+        if (op->watch.load != NULL && conn_writable(op->session->conn))
+                op_tell(op, op->watch.load);
+        return true;
+}
+
 /* ---- changes ---- */
 
 bool sessions_tell(struct chore *chore)
 {
         struct server *server = container_of(chore, struct server, tell);
-        bool lease = tell_a_lease(server), subscriber = tell_a_subscriber(server);
-        return lease || subscriber;
+        bool lease = tell_a_lease(server), subscriber = tell_a_subscriber(server), watcher = tell_a_watcher(server);
+        return lease || subscriber || watcher;
 }
 
 void sessions_answer_soon(struct server *server)
@@ -155,16 +171,8 @@ void sessions_progress(struct server *server)
 {
         deferred_check_deadlines(server, now_ns());
         resident_expire(server->resident, now_ns());
-        if (server->n_ops == 0)
-                return;
-        list_each (pos, &server->conns) {
-                struct session *session = container_of(pos, struct conn, link)->context;
-                list_each (link, &session->ops) {
-                        struct op *op = container_of(link, struct op, link);
-                        if (op->watch.load != NULL && conn_writable(session->conn))
-                                op_tell(op, op->watch.load);
-                }
-        }
+        if (beat_begin(&server->progress_beat))
+                chore_begin(&server->tell);
 }
 
 void sessions_tick(struct server *server, uint64_t now)

@@ -69,8 +69,8 @@ void op_tell(struct op *op, struct load *load)
 void op_free(struct op *op)
 {
         list_remove(&op->link);
+        list_remove(&op->beat.link);
         load_unwatch(&op->watch);
-        op->session->server->n_ops--;
         free(op->model);
         free(op);
 }
@@ -110,7 +110,7 @@ static void watch_op(struct session *session, struct load *load, uint64_t id)
         op->id = id;
         op->model = model;
         list_append(&session->ops, &op->link);
-        session->server->n_ops++;
+        beat_join(&session->server->progress_beat, &op->beat);
         load_watch(load, &op->watch, op_ended);
 }
 

@@ -319,6 +319,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->waiting);
         list_init(&server->telling);
         news_init(&server->news);
+        beat_init(&server->progress_beat);
         list_init(&server->reloads);
         preload_init(&server->preload, server->loads, server->pool);
         server->preload.changed = on_preload_changed;

@@ -15,6 +15,7 @@
 #include "daemon/resident/keep.h"
 #include "daemon/resident/remember.h"
 #include "daemon/serve/again.h"
+#include "daemon/serve/beat.h"
 #include "daemon/serve/chore.h"
 #include "daemon/serve/conn.h"
 #include "daemon/serve/news.h"
@@ -79,7 +80,7 @@ struct server {
         struct news news;
         struct list telling; /* of struct generation: whose leases have not all been looked at since it changed */
         struct chore tell;
-        uint64_t n_ops;
+        struct beat progress_beat; /* of struct op, through `tell` */
         struct users users;
         uint64_t n_conns;
         char told_manager[256]; /* the last STATUS= */

@@ -37,6 +37,7 @@ struct session {
 /* A load that this client watches. */
 struct op {
         struct list link;
+        struct beat_member beat; /* it is told how far the load is */
         struct session *session;
         struct load_watch watch;
         uint64_t id;
@@ -135,13 +136,13 @@ void session_abandon_leases(struct session *session);
 
 /* A change of this generation: answers deferred requests, tells leases and subscribers; soon. */
 void sessions_changed(struct server *server, struct generation *generation);
-/* Tells one lease and one subscriber. */
+/* Tells one lease, one subscriber and one watcher of a load. */
 bool sessions_tell(struct chore *chore);
 /* Something that no generation tells of has changed: looks again at deferred requests. */
 void sessions_answer_soon(struct server *server);
 /* Its tensors have arrived: tells leases that follow, soon. */
 void sessions_arrived(struct server *server, struct generation *generation);
-/* Progress of watched loads, ten times a second; deadlines. */
+/* Ten times a second: deadlines; and progress of watched loads is told, soon. */
 void sessions_progress(struct server *server);
 void sessions_tick(struct server *server, uint64_t now);
 /* The settings were read again (error NULL: and applied, but for these keys): answers who asked. */

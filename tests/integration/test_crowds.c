@@ -8,11 +8,13 @@
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 static void begin(void)
 {
@@ -124,7 +126,7 @@ static void ask(struct wire *w, const char *verb, const char *model)
 {
         bool ok;
 
-        ck_assert(wire_verb(w, verb, 2, "model", model));
+        ck_assert(wire_verb(w, verb, 2, model != NULL ? "model" : NULL, model));
         ck_assert(wire_read(w));
         ck_assert(object_bool(&w->reply.unpacked.data, "ok", &ok) && ok);
 }
@@ -218,6 +220,77 @@ START_TEST(each_holder_hears_that_its_model_was_taken)
 }
 END_TEST
 
+/* A model for which there is no room beside the witness: its load waits. */
+static char *write_large(void)
+{
+        static const char format[] = "{\"t\":{\"dtype\":\"U8\",\"shape\":[%d],\"data_offsets\":[0,%d]}}";
+        unsigned char head[128];
+        char *path = stage_path("large.safetensors");
+        int size = 63 << 20, n = snprintf((char *)head + 8, sizeof(head) - 8, format, size, size);
+
+        for (int i = 0; i < 8; i++)
+                head[i] = (unsigned char)((uint64_t)n >> (8 * i));
+        int fd = must(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+        ck_assert_int_eq(must(write(fd, head, 8 + (size_t)n)), 8 + n);
+        must(ftruncate(fd, 8 + n + size));
+        close(fd);
+        return path;
+}
+
+static uint64_t watch(struct wire *w, const char *path)
+{
+        struct request load = {.verb = VERB_load, .id = 2};
+        uint64_t op;
+
+        load.u.load.source = path;
+        load.u.load.name = "large";
+        load.u.load.wait = load.u.load.no_evict = load.u.load.watch = true;
+        ck_assert(wire_request(w, &load));
+        ck_assert(wire_read(w));
+        ck_assert(object_u64(&w->reply.unpacked.data, "op", &op));
+        return op;
+}
+
+/* Whether it is the last that it hears of it. */
+static bool hear_of_op(struct wire *w, uint64_t op)
+{
+        uint64_t told;
+
+        ck_assert(wire_read(w));
+        const msgpack_object *event = &w->reply.unpacked.data;
+        ck_assert(object_str_eq(event, "event", "op"));
+        ck_assert(object_u64(event, "op", &told) && told == op);
+        return object_str_eq(event, "state", "cancelled");
+}
+
+START_TEST(each_watcher_hears_of_its_load_to_the_end)
+{
+        size_t n = env_number("CONNECTIONS", 600);
+        struct wire *many = open_many(n);
+        uint64_t *ops = must_alloc(n * sizeof(*ops));
+        streamer_client *c = client_open(&stage);
+        char *path = write_large();
+
+        for (size_t i = 0; i < n; i++)
+                ops[i] = watch(&many[i], path);
+        for (int round = 0; round < 2; round++)
+                for (size_t i = 0; i < n; i++)
+                        ck_assert(!hear_of_op(&many[i], ops[i]));
+        for (size_t i = 0; i < n; i += 2)
+                wire_close(&many[i]); /* in the midst of it */
+        json_decref(client_call(c, "cancel", "{\"model\":\"large\"}"));
+        for (size_t i = 1; i < n; i += 2) {
+                while (!hear_of_op(&many[i], ops[i]))
+                        ;
+                ask(&many[i], "ping", NULL); /* nothing comes behind the end */
+                wire_close(&many[i]);
+        }
+        free(ops);
+        free(many);
+        streamer_close(c);
+}
+END_TEST
+
 /* ---- descriptors on their way to all of them ---- */
 
 #define FDS 128
@@ -272,6 +345,7 @@ int main(void)
         tcase_add_test(many, connections_in_great_number);
         tcase_add_test(many, each_subscriber_hears_of_each_change_in_order);
         tcase_add_test(many, an_answer_comes_behind_the_changes_before_it);
+        tcase_add_test(many, each_watcher_hears_of_its_load_to_the_end);
         tcase_add_test(many, each_holder_hears_that_its_model_was_taken);
         TCase *few = suite_group("descriptors", begin_few, end, 60);
         tcase_add_test(few, descriptors_that_nobody_takes_are_counted_until_they_are_taken);
