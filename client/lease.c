@@ -69,8 +69,9 @@ void lease_event(struct streamer_client *c, const msgpack_object *event)
         uint64_t id;
         if (!object_u64(event, "lease", &id))
                 return;
+        /* The number of one that is lost may be another's by now: a daemon that was started anew begins again. */
         for (struct streamer_lease *lease = c->leases; lease; lease = lease->next)
-                if (lease->id == id)
+                if (lease->id == id && !lease->lost)
                         lease_update(lease, event);
 }
 

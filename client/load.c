@@ -125,8 +125,9 @@ void op_event(struct streamer_client *c, const msgpack_object *event)
         uint64_t id;
         if (!object_u64(event, "op", &id))
                 return;
+        /* A daemon that was started anew may give the same numbers again. */
         for (struct streamer_op *op = c->ops; op; op = op->next)
-                if (op->id == id)
+                if (op->id == id && op->epoch == c->epoch)
                         update(op, event);
 }
 

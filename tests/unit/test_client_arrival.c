@@ -95,6 +95,39 @@ START_TEST(a_daemon_that_goes_while_it_loads_is_told_after_what_arrived)
 }
 END_TEST
 
+/* The next daemon's first lease has the number of the one before. */
+static void serve_leave_and_serve_again(struct fake *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_attach);
+        fake_model_attach(f, &m, f->request.id);
+        fake_close(f);
+        fake_hello(f);
+        fake_expect(f, VERB_attach);
+        fake_model_attach(f, &m, f->request.id);
+        fake_model_ready(f);
+        fake_model_detach(f);
+}
+
+START_TEST(what_became_of_a_lease_is_not_taken_for_that_of_one_of_the_daemon_before)
+{
+        streamer_tensor t;
+        m.loading = true;
+        streamer_lease *lost = attach(serve_leave_and_serve_again, 0), *lease;
+        ck_assert_int_eq(streamer_tensor_next(lost, -1, &t), STREAMER_ELOST);
+        for (uint32_t i = 0; i < 3; i++)
+                fake_model_arrive(&m, i);
+        ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), 0);
+        for (int i = 0; i < 3; i++)
+                ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), 0);
+        ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), STREAMER_EEND);
+        ck_assert_int_eq(streamer_tensor_next(lost, 0, &t), STREAMER_ELOST);
+        ck_assert_str_eq(streamer_digest(lost), "");
+        streamer_detach(lost);
+        finish(lease);
+}
+END_TEST
+
 START_TEST(an_arrival_log_that_does_not_hold_together_is_corrupt)
 {
         streamer_tensor t;
@@ -230,6 +263,7 @@ int main(void)
         tcase_add_test(loading, tensors_are_handed_out_as_they_arrive);
         tcase_add_test(loading, a_load_that_fails_late_is_told_after_the_last_tensor_too);
         tcase_add_test(loading, a_daemon_that_goes_while_it_loads_is_told_after_what_arrived);
+        tcase_add_test(loading, what_became_of_a_lease_is_not_taken_for_that_of_one_of_the_daemon_before);
         tcase_add_test(loading, an_arrival_log_that_does_not_hold_together_is_corrupt);
         TCase *wrong = group("a wrong reply");
         tcase_add_test(wrong, an_unknown_kind_of_handle_is_named);

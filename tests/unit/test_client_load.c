@@ -164,6 +164,31 @@ START_TEST(a_daemon_that_goes_is_told)
 }
 END_TEST
 
+/* The next daemon's first load has the number of the one before. */
+static void load_leave_and_load_another(struct fake *f)
+{
+        load_and_leave(f);
+        accept_load(f);
+        put_event(f, OP, "ready", 100);
+        fake_send(f, NULL, 0);
+        ck_assert(fake_ends(f));
+}
+
+START_TEST(an_end_is_not_taken_for_that_of_a_load_of_the_daemon_before)
+{
+        streamer_op *first = load(load_leave_and_load_another, 0), *second;
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = "/n.safetensors"};
+        ck_assert_int_eq(streamer_op_wait(first, -1, NULL), STREAMER_ELOST);
+        ck_assert_int_eq(streamer_load(client, &opts, &second), 0);
+        ck_assert_int_eq(streamer_op_wait(second, -1, &p), 0);
+        ck_assert_str_eq(p.state, "ready");
+        ck_assert_int_eq(streamer_op_wait(first, 0, &p), STREAMER_ELOST);
+        ck_assert_str_eq(p.state, "resolving");
+        streamer_op_free(second);
+        finish(first);
+}
+END_TEST
+
 START_TEST(an_operation_outlives_its_client)
 {
         streamer_op *op = load(load_and_leave, 0);
@@ -371,6 +396,7 @@ int main(void)
         tcase_add_test(loads, a_failure_brings_its_code_and_text);
         tcase_add_test(loads, a_cancelled_load_has_failed_too);
         tcase_add_test(loads, a_daemon_that_goes_is_told);
+        tcase_add_test(loads, an_end_is_not_taken_for_that_of_a_load_of_the_daemon_before);
         tcase_add_test(loads, an_operation_outlives_its_client);
         tcase_add_test(loads, a_detached_load_only_tells_the_name);
         tcase_add_test(loads, progress_of_an_older_caller_is_filled_as_far_as_it_reaches);
