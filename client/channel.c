@@ -76,16 +76,21 @@ static void close_fds(int *fds, size_t n)
                         close(fds[i]);
 }
 
+static void free_events(struct event *events)
+{
+        for (struct event *e = events, *next; e; e = next) {
+                next = e->next;
+                message_deinit(&e->message);
+                free(e);
+        }
+}
+
 void channel_unref(struct streamer_client *c)
 {
         if (atomic_fetch_sub(&c->refs, 1) != 1)
                 return;
-        while (c->events) {
-                struct event *e = c->events;
-                c->events = e->next;
-                message_deinit(&e->message);
-                free(e);
-        }
+        free_events(c->events);
+        free_events(c->early);
         close_fds(c->fds, c->n_fds);
         if (c->fd >= 0)
                 close(c->fd);

@@ -63,6 +63,8 @@ struct streamer_client {
         struct event *events, **events_end;
         size_t n_events;
         uint64_t events_lost;
+        bool making;         /* it is to take another one's place (revive.c), whose leases it has claimed */
+        struct event *early; /* of these, until it has */
 };
 
 /* One request under way. */

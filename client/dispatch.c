@@ -133,12 +133,27 @@ static void queue_event(struct streamer_client *c, struct message *message)
         c->n_events++;
 }
 
+/* At the most one for each lease, which may be taken while others are claimed. */
+static void keep_early(struct streamer_client *c, struct message *message)
+{
+        struct event *e = malloc(sizeof(*e));
+        if (!e) {
+                channel_die(c, STREAMER_EUNREACHABLE, "no memory for an event");
+                message_deinit(message);
+                return;
+        }
+        *e = (struct event){.next = c->early, .message = *message};
+        c->early = e;
+}
+
 static void take_event(struct streamer_client *c, struct message *message)
 {
         const msgpack_object *event = &message->unpacked.data;
         if (object_str_eq(event, "event", "op")) {
                 op_event(c, event);
                 message_deinit(message);
+        } else if (object_str_eq(event, "event", "lease") && c->making) {
+                keep_early(c, message);
         } else if (object_str_eq(event, "event", "lease")) {
                 lease_event(c, event);
                 message_deinit(message);

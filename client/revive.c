@@ -121,7 +121,7 @@ static int reclaim_all(struct streamer_client *fresh, struct claims *claims)
 }
 
 /* Lock held. One that was attached since cannot be: the connection was dead. */
-static void settle(struct streamer_client *c, const struct claims *claims)
+static void settle(struct streamer_client *c, const struct claims *claims, const struct streamer_client *fresh)
 {
         for (struct streamer_lease *l = c->leases; l; l = l->next)
                 for (size_t i = 0; i < claims->n; i++) {
@@ -135,6 +135,8 @@ static void settle(struct streamer_client *c, const struct claims *claims)
                         if (claims->v[i].revoked)
                                 lease_revoke(l);
                 }
+        for (const struct event *e = fresh->early; e; e = e->next)
+                lease_event(c, &e->message.unpacked.data);
 }
 
 /* ---- the new connection ---- */
@@ -180,9 +182,13 @@ static int prepare(const struct streamer_client *c, bool patient, bool subscribe
                    struct claims *claims, struct streamer_client **fresh)
 {
         int rc = dial(c, patient, deadline, fresh);
+        if (rc == 0)
+                (*fresh)->making = true;
         if (rc == 0 && subscribed)
                 rc = subscribe(*fresh, c->subject);
-        return rc == 0 ? reclaim_all(*fresh, claims) : rc;
+        if (rc == 0)
+                rc = reclaim_all(*fresh, claims);
+        return rc == 0 ? (*fresh)->dead : rc;
 }
 
 static int revive(struct streamer_client *c, bool patient, int64_t deadline)
@@ -210,7 +216,7 @@ static int revive(struct streamer_client *c, bool patient, int64_t deadline)
         if (rc == 0 && !install(c, fresh))
                 rc = STREAMER_EOS;
         if (rc == 0)
-                settle(c, &claims);
+                settle(c, &claims, fresh);
         else
                 fail(c, rc, "%s, and cannot be reached again", c->dead_text ? c->dead_text : "the connection is gone");
         c->reviving = false;

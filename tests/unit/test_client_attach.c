@@ -166,6 +166,41 @@ START_TEST(a_lease_outlives_its_client)
 }
 END_TEST
 
+static void serve_and_take_while_it_is_claimed(struct fake *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_attach);
+        fake_model_attach(f, &m, f->request.id);
+        fake_close(f);
+        fake_hello(f);
+        fake_expect(f, VERB_reclaim);
+        fake_reply(f, 2);
+        writer_ku64(&f->message, "lease", FAKE_LEASE + 1);
+        writer_kstr(&f->message, "state", "ready");
+        fake_done(f);
+        fake_event(f, "lease", 4);
+        writer_ku64(&f->message, "lease", FAKE_LEASE + 1);
+        writer_kstr(&f->message, "state", "revoked");
+        writer_kstr(&f->message, "code", "revoked");
+        writer_kstr(&f->message, "text", "it was taken");
+        fake_done(f);
+        fake_send(f, NULL, 0);
+        fake_expect(f, VERB_ping);
+        fake_ok(f);
+        fake_expect(f, VERB_detach);
+        ck_assert_uint_eq(f->request.u.detach.lease, FAKE_LEASE + 1);
+        fake_ok(f);
+}
+
+START_TEST(a_lease_that_is_taken_as_soon_as_it_is_claimed_is_known_to_be)
+{
+        streamer_lease *lease = attach(serve_and_take_while_it_is_claimed, 0);
+        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
+        ck_assert_str_eq(streamer_last_error(client), "it was taken");
+        finish(lease);
+}
+END_TEST
+
 START_TEST(in_a_forked_child_the_memory_stays_readable_and_calls_fail)
 {
         int status;
@@ -224,6 +259,7 @@ int main(void)
         tcase_add_test(ready, a_private_attach_may_be_written_and_changes_nothing);
         tcase_add_test(ready, a_shared_attach_cannot_be_written);
         tcase_add_test(ready, a_lease_outlives_its_client);
+        tcase_add_test(ready, a_lease_that_is_taken_as_soon_as_it_is_claimed_is_known_to_be);
         tcase_add_test(ready, in_a_forked_child_the_memory_stays_readable_and_calls_fail);
         tcase_add_test(ready, a_capsule_keeps_the_segment_and_the_lease);
         return suite_run();
