@@ -25,6 +25,7 @@ static void check_host_counts(const struct checker_counts *counts)
         ck_assert_uint_gt(counts->by_generation, 0);
         ck_assert_uint_gt(counts->breaks, 0);
         ck_assert_uint_gt(counts->left_broken, 0);
+        ck_assert_uint_gt(counts->heard, 0);
 }
 
 static void check_gpu_counts(const struct checker_counts *counts)

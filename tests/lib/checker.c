@@ -31,6 +31,7 @@ static void start(struct checker *c, enum checker_kind kind, const char *folder)
                 .struct_size = sizeof(opts), .socket = c->daemon.socket, .timeout_ms = CHECKER_WAIT_MS};
         if (streamer_connect(&opts, &c->client) < 0)
                 die("connect: %s", streamer_last_error(NULL));
+        watch_start(c, &opts);
         for (unsigned i = 0; i < PUPPETS; i++)
                 puppet_start(&c->puppets[i], c->daemon.socket);
 }
@@ -59,6 +60,8 @@ static void finish(struct checker *c, unsigned fds)
         stalls_note(&c->counts->stalls, status);
         json_decref(status);
         streamer_close(c->client);
+        streamer_close(c->watcher);
+        json_decref(c->heard);
         stop_daemon(c);
 }
 

@@ -20,7 +20,7 @@
         X(steps) X(attaches) X(refused_attaches) X(by_digest) X(by_generation) X(detaches) X(kills) X(loads) \
         X(aliases) X(replaced) X(no_room) X(evicted) X(cancels) X(unloads) X(busy) X(drains) X(overdue) X(taken) \
         X(pins) X(unpins) X(priorities) X(rewrites) X(looks) X(verifies) X(kept_alive) X(expired) X(no_evict) \
-        X(joins) X(waits) X(breaks) X(left_broken) \
+        X(joins) X(waits) X(breaks) X(left_broken) X(heard) \
         /* where there are several devices */ \
         X(replicas) X(partial) X(off_one_device) X(cached) X(brought_back) X(left_cache) X(lost) \
         X(ranks) X(rank_aliases) X(ranks_evicted)

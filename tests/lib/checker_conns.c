@@ -65,6 +65,8 @@ void step_break(struct checker *c)
         c->counts->breaks++;
         if (!silent && random_below(c, 2) == 0)
                 check_orphans(c, p);
+        if (random_below(c, 4) == 0)
+                watch_break(c);
         compare(c, false);
         if (random_below(c, 3) == 0) {
                 c->counts->left_broken++;

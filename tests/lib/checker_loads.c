@@ -163,6 +163,7 @@ void trial_init(struct checker *c, struct trial *t, bool several)
                 t->stays[d] = immovable(c, t->name, d);
                 free(path);
         }
+        watch_hear(c);
         if (c->n_devices > 1)
                 t->before = ask(c, "list", NULL);
         memcpy(t->gens, c->gens, sizeof(t->gens));
@@ -465,6 +466,7 @@ void trial_follow(struct checker *c, const struct trial *t, struct outcome *outc
         for (unsigned d = 0; d < c->n_devices; d++)
                 if (outcome->got[d])
                         loaded_on(c, t, d, outcome->generation);
+        watch_check(c, t, outcome);
 }
 
 /* For a GPU that is lost nobody gives way. */

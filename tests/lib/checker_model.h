@@ -67,7 +67,10 @@ struct checker {
         unsigned n_devices;
         uint64_t cache_budget; /* 0: there is none */
         char *report;          /* of what the stand-ins still hold; NULL: there are none */
-        streamer_client *client;
+        streamer_client *client, *watcher;
+        unsigned watched; /* the name that the watcher has subscribed to; NAMES and more: all */
+        bool deaf;        /* its connection is broken */
+        json_t *heard;    /* by it, last */
         char root[PATH_SIZE], text[1024];
         uint64_t seed, chance, last_number, last_seed, first_step;
         struct checker_counts *counts;
@@ -208,6 +211,16 @@ unsigned source_ranks(unsigned source);
 char *source_path(const struct checker *c, unsigned source);
 char *rank_path(const struct checker *c, unsigned source, unsigned rank);
 void step_rewrite(struct checker *c);
+
+/* ---- subscribed (checker_watch.c) ---- */
+
+void watch_start(struct checker *c, const streamer_connect_opts *opts);
+void watch_break(struct checker *c);
+/* All that happened until now. */
+void watch_hear(struct checker *c);
+/* It was told of what serves since the trial began. */
+void watch_check(struct checker *c, const struct trial *t, const struct outcome *outcome);
+void step_subscribe(struct checker *c);
 
 /* ---- loads that somebody meets (checker_meets.c) ---- */
 
