@@ -109,9 +109,9 @@ static void start(struct reload *reload);
 static void read_done(struct work *work)
 {
         struct reload *r = container_of(work, struct reload, work);
-        r->running = false;
         if (r->server->closing) {
                 config_deinit(&r->next);
+                r->running = false;
                 return;
         }
         if (r->again) {
@@ -126,7 +126,10 @@ static void read_done(struct work *work)
                 apply(r);
         }
         config_deinit(&r->next);
+        r->running = false;
         r->over(r);
+        if (r->again) /* whoever was told has asked once more */
+                reload_begin(r);
 }
 
 static void start(struct reload *r)

@@ -18,8 +18,12 @@ void session_reload(struct session *session, struct request *request)
 
 void sessions_reloaded(struct server *server, const struct error *error, const char *restart)
 {
-        list_each_safe (pos, &server->reloads) {
-                struct deferred *d = container_of(pos, struct deferred, in_server);
+        /* Whoever asks while they are told is told of the next reading. */
+        struct list asked;
+        list_init(&asked);
+        list_append_all(&asked, &server->reloads);
+        while (!list_empty(&asked)) {
+                struct deferred *d = container_of(asked.next, struct deferred, in_server);
                 struct writer w;
                 if (error != NULL) {
                         session_error(d->session, d->request.id, error);

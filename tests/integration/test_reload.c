@@ -3,6 +3,7 @@
  * Settings that are read again while the daemon runs.
  */
 #include "tests/integration/preload_stage.h"
+#include "tests/lib/wire.h"
 
 /* ---- reload ---- */
 
@@ -182,6 +183,47 @@ START_TEST(many_who_ask_at_once_are_all_answered)
 }
 END_TEST
 
+/* One reading after the other, as the service manager is told. */
+static void readings_take_turns(unsigned n)
+{
+        bool reading = false;
+        while (n > 0) {
+                char text[4096];
+                struct pollfd fd = {.fd = d.notify, .events = POLLIN};
+                ck_assert_int_eq(must(poll(&fd, 1, WAIT_MS)), 1);
+                text[must((int)recv(d.notify, text, sizeof(text) - 1, 0))] = '\0';
+                if (strstr(text, "RELOADING=1") != NULL) {
+                        ck_assert(!reading);
+                        reading = true;
+                } else if (strstr(text, "READY=1") != NULL) {
+                        ck_assert(reading);
+                        reading = false;
+                        n--;
+                }
+        }
+}
+
+/* Each request is taken in the moment that the one before is answered. */
+START_TEST(who_asks_again_while_he_is_told_is_told_of_another_reading)
+{
+        struct wire w;
+        begin("  requests_per_client: 1"); /* of the section that the settings end with */
+        wire_open(&w, &d);
+        wire_hello(&w);
+        for (uint64_t i = 2; i < 7; i++)
+                wire_verb(&w, "reload", i, NULL, NULL);
+        readings_take_turns(5);
+        for (uint64_t i = 2; i < 7; i++) {
+                uint64_t id;
+                ck_assert(wire_read(&w) && object_u64(&w.reply.unpacked.data, "id", &id));
+                ck_assert_uint_eq(id, i);
+                ck_assert(object_str_eq(&w.reply.unpacked.data, "restart", ""));
+        }
+        wire_close(&w);
+        end();
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("reload");
@@ -195,5 +237,6 @@ int main(void)
         tcase_add_test(reload, the_logs_format_stays);
         tcase_add_test(reload, access_is_applied_to_connections_from_then_on_and_before);
         tcase_add_test(reload, many_who_ask_at_once_are_all_answered);
+        tcase_add_test(reload, who_asks_again_while_he_is_told_is_told_of_another_reading);
         return suite_run();
 }
