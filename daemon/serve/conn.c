@@ -93,10 +93,15 @@ void conn_close(struct conn *conn, bool flush)
 
 /* ---- polling ---- */
 
+static bool takes_requests(const struct conn *conn)
+{
+        return !conn->paused && !conn->held && !conn->closing && !conn->turn->parting;
+}
+
 static void update_poll(struct conn *conn)
 {
         int events = UV_DISCONNECT;
-        if (!conn->paused && !conn->held && !conn->closing)
+        if (takes_requests(conn))
                 events |= UV_READABLE;
         if (!list_empty(&conn->out))
                 events |= UV_WRITABLE;
@@ -149,7 +154,7 @@ static void flush(struct conn *conn)
                 conn->paused = false;
                 conn_resume(conn);
         }
-        if (!conn->closing && conn->out_bytes < conn->limits->output / 2)
+        if (conn_writable(conn))
                 conn->ops->drained(conn);
         update_poll(conn);
 }
@@ -207,6 +212,11 @@ static void log_unsent(const struct conn *conn, size_t len, int errno_value)
                          (int)conn->pid, strerror(errno_value));
 }
 
+static bool is_mute(const struct conn *conn)
+{
+        return conn->broken || (conn->turn->parting && !conn->parting);
+}
+
 static bool send_frame(struct conn *conn, const struct writer *writer, const int *fds, size_t n_fds)
 {
         unsigned char *data = (unsigned char *)writer->buf.data;
@@ -220,7 +230,7 @@ static bool send_frame(struct conn *conn, const struct writer *writer, const int
 
 void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t n_fds)
 {
-        if (!conn->broken) {
+        if (!is_mute(conn)) {
                 if (!send_frame(conn, writer, fds, n_fds)) {
                         log_unsent(conn, writer->buf.size, errno);
                         conn_end(conn);
@@ -234,7 +244,7 @@ void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t 
 
 bool conn_writable(const struct conn *conn)
 {
-        return !conn->closing && conn->out_bytes < conn->limits->output / 2;
+        return !conn->closing && !is_mute(conn) && conn->out_bytes < conn->limits->output / 2;
 }
 
 unsigned conn_fds_in_flight(struct conn *conn)
@@ -277,7 +287,7 @@ static void conn_process(struct conn *conn, uint64_t until)
                 return;
         conn->in_frame = true;
         conn->more = false;
-        for (bool first = true; !conn->paused && !conn->held && !conn->closing; first = false) {
+        for (bool first = true; takes_requests(conn); first = false) {
                 if (!first && now_ns() >= until) {
                         conn->more = true;
                         wait_for_turn(conn, UV_READABLE);
@@ -312,7 +322,7 @@ static void conn_resume(struct conn *conn)
 
 static bool may_read(const struct conn *conn)
 {
-        return !conn->paused && !conn->held && !conn->closing && !conn->more;
+        return takes_requests(conn) && !conn->more;
 }
 
 /* What was left, and what has come since. */
@@ -407,12 +417,22 @@ static void on_turn(uv_prepare_t *prepare)
 
 void conn_turn_start(struct conn_turn *turn, uv_loop_t *loop)
 {
-        turn->until_ns = 0;
+        *turn = (struct conn_turn){.until_ns = 0};
         list_init(&turn->later);
         uv_idle_init(loop, &turn->idle);
         uv_prepare_init(loop, &turn->prepare);
         uv_prepare_start(&turn->prepare, on_turn);
         uv_unref((uv_handle_t *)&turn->prepare);
+}
+
+void conn_turn_part(struct conn_turn *turn)
+{
+        turn->parting = true;
+}
+
+void conn_part(struct conn *conn)
+{
+        conn->parting = true;
 }
 
 void conn_hold(struct conn *conn, bool hold)

@@ -52,6 +52,7 @@ struct conn {
         unsigned fds_sent; /* descriptors the client may not have received yet */
         bool paused, held, closing, broken, in_frame;
         bool more;              /* frames are left in `in` */
+        bool parting;           /* conn_part() */
         pid_t pid;              /* 0: in another PID namespace */
         uint64_t since_boot_ns; /* it was there */
         struct caller caller;
@@ -63,9 +64,13 @@ struct conn_turn {
         uv_idle_t idle;    /* runs while somebody waits: the loop does not sleep then */
         struct list later; /* of struct conn, who came first is served first */
         uint64_t until_ns; /* they are served until then; 0: none has been yet */
+        bool parting;      /* conn_turn_part() */
 };
 /* Closed with the loop's other handles. */
 void conn_turn_start(struct conn_turn *turn, uv_loop_t *loop);
+/* The end of all of them: from now on none is read, nor sent anything, until conn_part() takes leave of it. What was
+ * queued before goes out. */
+void conn_turn_part(struct conn_turn *turn);
 
 /* Takes over fd. NULL on failure (fd is closed). */
 struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits,
@@ -80,6 +85,9 @@ void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t 
 
 /* Is there room for events? */
 bool conn_writable(const struct conn *conn);
+
+/* After conn_turn_part(): what it is sent now goes out. conn_close() is to follow. */
+void conn_part(struct conn *conn);
 
 /* Takes no more requests while set (the session has too many unanswered). */
 void conn_hold(struct conn *conn, bool hold);

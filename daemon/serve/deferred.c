@@ -128,7 +128,7 @@ bool deferred_answer(struct chore *chore)
 {
         struct server *server = container_of(chore, struct server, answer);
         struct deferred *d = container_of(server->waiting.next, struct deferred, in_server);
-        if (list_empty(&server->waiting) || d->looked == server->changes)
+        if (server->turn.parting || list_empty(&server->waiting) || d->looked == server->changes)
                 return false;
         d->looked = server->changes;
         list_remove(&d->in_server);

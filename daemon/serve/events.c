@@ -3,7 +3,9 @@
  * What happens in the daemon and sessions are told of: changes, arrivals, progress, the end.
  *
  * All but the end is told by one chore, a piece of which tells one lease, one subscriber and one watcher of a load:
- * each crowd is told in its own order, and none waits for another to be through.
+ * each crowd is told in its own order, and none waits for another to be through. The end has a chore of its own, and
+ * is the last that anybody is told: it comes to all at once, in that none is read or told of anything else from then
+ * on.
  */
 #include "daemon/serve/session.h"
 
@@ -88,6 +90,8 @@ static void lose_change(struct server *server)
 /* Where changes come faster than they are told they wait for that: they are not lost, and do not pile up. */
 static void note_change(struct server *server, const struct generation *generation)
 {
+        if (server->turn.parting)
+                return;
         if (news_add(&server->news, generation) < 0)
                 lose_change(server);
         while (server->news.bytes > NEWS_BYTES && tell_a_subscriber(server))
@@ -141,6 +145,8 @@ static bool tell_a_watcher(struct server *server)
 bool sessions_tell(struct chore *chore)
 {
         struct server *server = container_of(chore, struct server, tell);
+        if (server->turn.parting)
+                return false;
         bool lease = tell_a_lease(server), subscriber = tell_a_subscriber(server), watcher = tell_a_watcher(server);
         return lease || subscriber || watcher;
 }
@@ -181,17 +187,32 @@ void sessions_tick(struct server *server, uint64_t now)
                 conn_tick(container_of(pos, struct conn, link), now);
 }
 
+/* ---- the end ---- */
+
+/* Who has been told goes behind the others. */
+bool sessions_part(struct chore *chore)
+{
+        struct server *server = container_of(chore, struct server, part);
+        struct conn *conn = container_of(server->conns.next, struct conn, link);
+        if (list_empty(&server->conns) || conn->parting)
+                return false;
+        list_remove(&conn->link);
+        list_append(&server->conns, &conn->link);
+        conn_part(conn);
+        if (!conn->closing) {
+                struct writer w;
+                conn_writer(&w);
+                writer_map(&w, 1);
+                writer_kstr(&w, "event", "shutdown");
+                session_send(conn->context, &w);
+        }
+        conn_close(conn, true);
+        return true;
+}
+
+/* For all of them the daemon ends here: who waits to be told of it is sent nothing that happens meanwhile. */
 void sessions_shutdown(struct server *server)
 {
-        list_each_safe (pos, &server->conns) {
-                struct conn *conn = container_of(pos, struct conn, link);
-                if (!conn->closing) {
-                        struct writer w;
-                        conn_writer(&w);
-                        writer_map(&w, 1);
-                        writer_kstr(&w, "event", "shutdown");
-                        session_send(conn->context, &w);
-                }
-                conn_close(conn, true);
-        }
+        conn_turn_part(&server->turn);
+        chore_begin(&server->part);
 }

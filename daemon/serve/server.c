@@ -299,6 +299,7 @@ static int start_handles(struct server *server, struct error *error)
         conn_turn_start(&server->turn, server->loop);
         chore_init(&server->answer, server->loop, deferred_answer);
         chore_init(&server->tell, server->loop, sessions_tell);
+        chore_init(&server->part, server->loop, sessions_part);
         uv_timer_init(server->loop, &server->second);
         uv_timer_init(server->loop, &server->progress);
         server->second.data = server->progress.data = server;

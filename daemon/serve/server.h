@@ -80,6 +80,7 @@ struct server {
         struct news news;
         struct list telling; /* of struct generation: whose leases have not all been looked at since it changed */
         struct chore tell;
+        struct chore part;         /* tells all of the daemon's end */
         struct beat progress_beat; /* of struct op, through `tell` */
         struct users users;
         uint64_t n_conns;

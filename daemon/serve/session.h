@@ -147,7 +147,9 @@ void sessions_progress(struct server *server);
 void sessions_tick(struct server *server, uint64_t now);
 /* The settings were read again (error NULL: and applied, but for these keys): answers who asked. */
 void sessions_reloaded(struct server *server, const struct error *error, const char *restart);
-/* The daemon ends: tells everybody and closes. */
+/* The daemon ends: tells everybody and closes, soon. */
 void sessions_shutdown(struct server *server);
+/* Tells one of them. */
+bool sessions_part(struct chore *chore);
 
 #endif

@@ -34,6 +34,15 @@ static void end(void)
         stage_end();
 }
 
+/* Where a test has ended the daemon. */
+static void end_ended(void)
+{
+        int status = daemon_wait(&stage, 20000);
+        if (status)
+                daemon_die(&stage, "ended with %d", status);
+        stage_witness = model_free(stage_witness);
+}
+
 static bool descriptors_are_back(void *before)
 {
         return process_fds(stage.pid) <= *(unsigned *)before + 1;
@@ -291,6 +300,27 @@ START_TEST(each_watcher_hears_of_its_load_to_the_end)
 }
 END_TEST
 
+/* They ask when the daemon is on its way out: an answer comes before the word of that, or not at all. */
+START_TEST(each_client_hears_of_the_end_last)
+{
+        size_t n = env_number("CONNECTIONS", 600);
+        struct wire *many = open_many(n);
+
+        for (size_t i = 0; i < n; i++)
+                ask(&many[i], "subscribe", NULL);
+        daemon_terminate(&stage);
+        for (size_t i = 0; i < n; i++)
+                wire_verb(&many[i], "ping", 3, NULL, NULL);
+        for (size_t i = 0; i < n; i++) {
+                do
+                        ck_assert(wire_read(&many[i]));
+                while (!object_str_eq(&many[i].reply.unpacked.data, "event", "shutdown"));
+                ck_assert(!wire_read(&many[i]));
+        }
+        close_many(many, n);
+}
+END_TEST
+
 /* ---- descriptors on their way to all of them ---- */
 
 #define FDS 128
@@ -347,6 +377,8 @@ int main(void)
         tcase_add_test(many, an_answer_comes_behind_the_changes_before_it);
         tcase_add_test(many, each_watcher_hears_of_its_load_to_the_end);
         tcase_add_test(many, each_holder_hears_that_its_model_was_taken);
+        TCase *last = suite_group("the end", begin, end_ended, 60);
+        tcase_add_test(last, each_client_hears_of_the_end_last);
         TCase *few = suite_group("descriptors", begin_few, end, 60);
         tcase_add_test(few, descriptors_that_nobody_takes_are_counted_until_they_are_taken);
         return suite_run();

@@ -378,6 +378,52 @@ START_TEST(the_end_of_one_comes_before_what_another_asks_after_it)
 }
 END_TEST
 
+/* ---- the end of all ---- */
+
+START_TEST(from_the_end_on_nothing_is_taken_and_nothing_sent)
+{
+        unsigned char data[64], got[256];
+        core_settle();
+        send_bytes(data, put_frame(data, "late"));
+        conn_turn_part(&turn);
+        ck_assert(!conn_writable(conn));
+        reply(16, 'x', NULL, 0);
+        core_settle();
+        ck_assert_uint_eq(frames, 0);
+        conn_part(conn);
+        reply(4, 'l', NULL, 0);
+        conn_close(conn, true);
+        ck_assert_uint_eq(read_to_end(got, sizeof(got)), FRAME_HEADER + 1 + 4);
+        ck_assert_mem_eq(got + FRAME_HEADER + 1, "llll", 4);
+        core_until(closed);
+        ck_assert_uint_eq(frames, 0);
+}
+END_TEST
+
+START_TEST(what_was_queued_before_the_end_goes_out)
+{
+        unsigned n = flood(16 * KiB);
+        conn_turn_part(&turn);
+        reply(16, 'x', NULL, 0);
+        conn_part(conn);
+        conn_close(conn, true);
+        unsigned char *got = must_alloc((n + 1) * 17 * KiB);
+        ck_assert_uint_eq(read_to_end(got, (n + 1) * 17 * KiB), n * (FRAME_HEADER + 3 + 16 * KiB));
+        core_until(closed);
+        ck_assert_uint_eq(drains, 0);
+        free(got);
+}
+END_TEST
+
+START_TEST(who_goes_before_leave_is_taken_is_closed)
+{
+        conn_turn_part(&turn);
+        close(client);
+        client = -1;
+        core_until(closed);
+}
+END_TEST
+
 /* ---- who it is ---- */
 
 START_TEST(who_is_at_the_other_end_is_known)
@@ -417,5 +463,9 @@ int main(void)
         tcase_add_test(several, a_crowd_that_goes_is_ended_in_turns);
         tcase_add_test(several, a_crowd_that_is_closed_is_ended_in_turns);
         tcase_add_test(several, the_end_of_one_comes_before_what_another_asks_after_it);
+        TCase *all = core_group("the end of all", begin, end);
+        tcase_add_test(all, from_the_end_on_nothing_is_taken_and_nothing_sent);
+        tcase_add_test(all, what_was_queued_before_the_end_goes_out);
+        tcase_add_test(all, who_goes_before_leave_is_taken_is_closed);
         return suite_run();
 }
