@@ -45,7 +45,7 @@ static void check(enum checker_kind kind, uint64_t seed, struct checker_counts *
         char *folder = suite_path("seed-%ju", (uintmax_t)seed);
         must(mkdir(folder, 0700));
         *counts = (struct checker_counts){0};
-        checker_run(kind, folder, seed, suite_short() ? 800 : 1800, counts);
+        checker_run(kind, folder, seed, suite_short() ? 700 : 1600, counts);
 }
 
 /* A run in which little happens shows little. */
