@@ -63,7 +63,7 @@ bool load_step_home(struct load *load)
         return false;
 }
 
-static bool step_failed(struct load *load, const struct error *error)
+bool load_step_failed(struct load *load, const struct error *error)
 {
         if (error->code == 0)
                 return false;
@@ -90,7 +90,7 @@ static void check_run(struct work *work)
 static void check_done(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        if (!load_step_home(load) || step_failed(load, &load->step_error))
+        if (!load_step_home(load) || load_step_failed(load, &load->step_error))
                 return;
         for (size_t i = 0; i < load->n_targets; i++) {
                 struct load_target *t = &load->targets[i];
@@ -240,7 +240,7 @@ static void estimate(struct load_target *target)
 static void plan_done(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        if (!load_step_home(load) || step_failed(load, &load->step_error))
+        if (!load_step_home(load) || load_step_failed(load, &load->step_error))
                 return;
         if (load->dry_run) {
                 for (size_t i = 0; i < load->n_targets; i++)
@@ -284,7 +284,7 @@ static void open_run(struct work *work)
 static void open_done(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        if (!load_step_home(load) || step_failed(load, &load->step_error))
+        if (!load_step_home(load) || load_step_failed(load, &load->step_error))
                 return;
         for (size_t i = 0; i < load->n_targets; i++) {
                 struct generation *g = load->targets[i].generation;

@@ -22,6 +22,8 @@ void load_step_start(struct load *load, struct work_pool *pool, uint64_t lane, v
 /* Something that `pending` counts came home. False if the load has ended meanwhile: then there is
  * nothing to go on with. */
 bool load_step_home(struct load *load);
+/* With an error it failed all that is still to be loaded: the load ends, as one that serves where some do. */
+bool load_step_failed(struct load *load, const struct error *error);
 /* It has room everywhere: on to allocating. */
 void load_allocate(struct load *load);
 /* Where all parts are read: on to checking. */

@@ -10,7 +10,7 @@
  * bytes meanwhile, the room is asked again, which knows that by now: it may evict, or wait, or refuse.
  *
  * How it fails: where no smaller segments can be planned, or after so many rounds, the device's own
- * words are the answer.
+ * words are the answer. Planning anew that fails itself fails all that do not serve yet.
  */
 #include "daemon/load/load_steps.h"
 
@@ -61,12 +61,8 @@ static void replan_run(struct work *work)
 static void replan_done(struct work *work)
 {
         struct load *load = container_of(work, struct load, step);
-        if (!load_step_home(load))
+        if (!load_step_home(load) || load_step_failed(load, &load->step_error))
                 return;
-        if (load->step_error.code != 0) {
-                load_end(load, LOAD_FAILED, &load->step_error);
-                return;
-        }
         for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++) {
                 struct load_target *t = &load->targets[i];
                 if (t->short_of_memory && target_lives(t) && t->part->in_pieces && !t->part->cut)

@@ -169,6 +169,28 @@ START_TEST(one_that_fails_gives_its_memory_back_while_the_other_waits)
 }
 END_TEST
 
+/* Of what lies in pieces alone: it is planned anew, from headers that are made to claim too much meanwhile. */
+START_TEST(planning_anew_that_fails_leaves_what_serves)
+{
+        struct watched w;
+        begin_waiting(&w);
+        fake_device_share(&TWO, BUDGET);
+        TWO.fail_alloc = 1;
+        gate_init(&TWO.alloc, false);
+        give_back(1);
+        core_until(w.load->state == LOAD_ALLOCATING);
+        struct st_header *header = &w.load->parts[0].resolved.headers[0];
+        header->tensors[header->n_tensors - 1].end = UINT64_MAX;
+        gate_open(&TWO.alloc);
+        ends(&w, LOAD_READY);
+        serves_small(on("m", "one", GENERATION_READY), 1);
+        struct generation *two = on("m", "two", GENERATION_FAILED);
+        ck_assert_ptr_nonnull(two);
+        ck_assert_ptr_nonnull(strstr(two->error.text, "overflow"));
+        core_until(TWO.device.used == 0);
+}
+END_TEST
+
 /* ---- two loads ---- */
 
 /* Each has a half of what it needs, and would have the other's half next: what serves is not held. */
@@ -266,6 +288,7 @@ int main(void)
         tcase_add_test(rounds, all_that_are_blocked_hold_nothing);
         tcase_add_loop_test(rounds, published_digests_are_compared_in_each_round, 0, 2);
         tcase_add_loop_test(rounds, one_that_fails_gives_its_memory_back_while_the_other_waits, 0, 2);
+        tcase_add_test(rounds, planning_anew_that_fails_leaves_what_serves);
         TCase *two = core_group("two loads", loading_begin_several, end);
         tcase_add_test(two, two_loads_do_not_wait_for_each_others_devices);
         tcase_add_test(two, what_serves_already_is_not_held_by_a_load_that_waits_for_more);
