@@ -199,6 +199,7 @@ struct load {
 struct loads {
         struct list all;
         unsigned n_running, max_running;
+        bool over; /* no more begin */
         uint64_t last_id;
         struct resident *resident;
         const struct sources *sources;
@@ -213,14 +214,14 @@ struct loads {
 
 void loads_init(struct loads *loads);
 bool loads_empty(const struct loads *loads);
-void loads_cancel_all(struct loads *loads);
+void loads_cancel_all(struct loads *loads); /* and begins no more */
 
 /* Memory for the next load is made ready no more; and about once a second: it may be, if nobody loads. */
 void loads_leave_spare(struct loads *loads);
 void loads_fill_spare(struct loads *loads);
 
 /* Starts a load, or answers the one that is under way for the same name and source. *out is the
- * loads'; it has not ended when this returns. STREAMER_EINVAL, _ELIMIT, _ENOMEM. */
+ * loads'; it has not ended when this returns. STREAMER_EINVAL, _ELIMIT, _ENOMEM, _ECANCELED. */
 int loads_begin(struct loads *loads, const struct load_request *request, struct load **out, struct error *error);
 
 /* The newest that has not ended and goes by this name; NULL if none. */

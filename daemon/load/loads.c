@@ -37,6 +37,7 @@ bool loads_empty(const struct loads *loads)
 
 void loads_cancel_all(struct loads *loads)
 {
+        loads->over = true; /* who hears of the end of one may ask for the next at once */
         list_each_safe (pos, &loads->all)
                 load_cancel(container_of(pos, struct load, link));
 }
@@ -327,6 +328,8 @@ static int begin(struct loads *loads, const struct load_request *request, const 
 int loads_begin(struct loads *loads, const struct load_request *request, struct load **out, struct error *error)
 {
         struct order order;
+        if (loads->over)
+                return error_set(error, STREAMER_ECANCELED, "the daemon is ending");
         int r = order_init(&order, loads, request, error);
         if (r == 0)
                 r = begin(loads, request, &order, out, error);

@@ -88,6 +88,35 @@ START_TEST(all_loads_are_cancelled_when_the_daemon_ends)
 }
 END_TEST
 
+static char *next_path;
+static struct load *next_load;
+static struct error next_error;
+
+static void ask_for_the_next(struct load_watch *watch, struct load *load)
+{
+        (void)watch;
+        (void)load;
+        loads_begin(&loads, &(struct load_request){.source = next_path, .name = "next", .caller = &core_caller},
+                    &next_load, &next_error);
+}
+
+/* As a client does whose connection was not read while it waited. */
+START_TEST(no_load_begins_when_the_daemon_ends)
+{
+        struct watched w;
+        struct load_watch watch;
+        next_path = small_file("next", 2);
+        load_start_held(&w, small_file("m", 1), LOAD_READING);
+        load_watch(w.load, &watch, ask_for_the_next);
+        loads_cancel_all(&loads);
+        ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
+        ck_assert_ptr_null(next_load);
+        ck_assert_int_eq(next_error.code, STREAMER_ECANCELED);
+        load_let_go();
+        core_until(loads_empty(&loads));
+}
+END_TEST
+
 static struct hang hang;
 static const char *no_hang;
 
@@ -374,6 +403,7 @@ int main(void)
         tcase_add_loop_test(cancel, cancelling_ends_a_load_at_once_and_its_memory_follows, FIRST_STATE, STATES_END);
         tcase_add_test(cancel, a_name_can_be_loaded_again_while_the_cancelled_load_comes_home);
         tcase_add_test(cancel, all_loads_are_cancelled_when_the_daemon_ends);
+        tcase_add_test(cancel, no_load_begins_when_the_daemon_ends);
         TCase *hanging = core_group("storage that hangs", begin_hang, end_hang);
         tcase_add_loop_test(hanging, a_load_whose_storage_hangs_can_be_cancelled, 0, 1); /* its header */
         tcase_add_loop_test(hanging, a_load_whose_storage_hangs_can_be_cancelled, 2 * BLOCK,
