@@ -169,22 +169,21 @@ static void accept_lease(struct call *call, const msgpack_object *reply)
 
 /* ---- the call ---- */
 
-static int64_t attach_deadline(const struct streamer_client *client, const streamer_attach_opts *o)
-{
-        return o->timeout_ms == 0 ? channel_deadline(client) : deadline_in_ms(o->timeout_ms);
-}
-
 static int attach(struct streamer_lease *lease, const char *model, const streamer_attach_opts *o)
 {
         struct call call = {.accept = accept_lease, .arg = lease};
+        int timeout_ms = o->timeout_ms == 0 ? lease->client->timeout_ms : o->timeout_ms;
         struct request request = {.verb = VERB_attach,
                                   .u.attach = {.model = model,
                                                .device = o->device,
                                                .digest = o->digest,
                                                .generation = o->generation,
                                                .ready = (o->flags & STREAMER_ATTACH_READY) != 0}};
+        /* So that the daemon keeps nothing for a call that has left; whose clock ends it does not matter. */
+        if (timeout_ms > 0)
+                request.u.attach.timeout_ms = (uint64_t)timeout_ms;
         lease->writable = (o->flags & STREAMER_ATTACH_PRIVATE) != 0;
-        int rc = channel_call(lease->client, &request, &call, attach_deadline(lease->client, o));
+        int rc = channel_call(lease->client, &request, &call, deadline_in_ms(timeout_ms));
         if (rc != 0)
                 return rc;
         rc = map_all(lease, &call);

@@ -84,7 +84,8 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(attach, STR, device, false, 255) \
         F(attach, STR, digest, false, 32) \
         F(attach, U64, generation, false, 0) \
-        F(attach, BOOL, ready, false, 0)
+        F(attach, BOOL, ready, false, 0) \
+        F(attach, U64, timeout_ms, false, PROTO_DURATION_MAX)
 #define FIELDS_reclaim(F) \
         F(reclaim, STR, token, true, 32) \
         F(reclaim, U64, generation, true, 0) \

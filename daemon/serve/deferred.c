@@ -108,6 +108,18 @@ static bool try_answer(struct session *session, const struct request *request, u
         }
 }
 
+static uint64_t timeout_ms(const struct request *request)
+{
+        switch (request->verb) {
+        case VERB_attach:
+                return request->u.attach.timeout_ms;
+        case VERB_wait:
+                return request->u.wait.timeout_ms;
+        default:
+                return 0;
+        }
+}
+
 /* Takes the request over. */
 void session_defer(struct session *session, struct request *request)
 {
@@ -118,8 +130,8 @@ void session_defer(struct session *session, struct request *request)
         struct deferred *d = deferred_new(session, request);
         if (d == NULL)
                 return;
-        if (d->request.verb == VERB_wait && d->request.u.wait.timeout_ms > 0)
-                d->deadline_ns = now_ns() + d->request.u.wait.timeout_ms * UINT64_C(1000000);
+        if (timeout_ms(&d->request) > 0)
+                d->deadline_ns = now_ns() + timeout_ms(&d->request) * MS;
         list_append(&session->server->waiting, &d->in_server);
 }
 
@@ -138,6 +150,11 @@ bool deferred_answer(struct chore *chore)
         return true;
 }
 
+static const char *waits_for(const struct request *request)
+{
+        return request->verb == VERB_attach ? request->u.attach.model : request->u.wait.model;
+}
+
 void deferred_check_deadlines(struct server *server, uint64_t now)
 {
         list_each_safe (pos, &server->waiting) {
@@ -145,7 +162,7 @@ void deferred_check_deadlines(struct server *server, uint64_t now)
                 if (d->deadline_ns == 0 || now < d->deadline_ns)
                         continue;
                 struct error error;
-                error_set(&error, STREAMER_ETIMEOUT, "%s: still loading", d->request.u.wait.model);
+                error_set(&error, STREAMER_ETIMEOUT, "%s: still loading", waits_for(&d->request));
                 session_error(d->session, d->request.id, &error);
                 deferred_free(d);
         }

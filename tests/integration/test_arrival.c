@@ -5,6 +5,7 @@
  */
 #include "tests/lib/held.h"
 #include "tests/lib/suite.h"
+#include "tests/lib/wire.h"
 
 #include <openssl/sha.h>
 #include <stdio.h>
@@ -88,6 +89,31 @@ START_TEST(attach_can_wait_until_all_is_there)
         client_ok(held.client, streamer_attach(held.client, "m", &opts, &lease), "attach");
         lease_equals(lease, held.model);
         streamer_detach(lease);
+        streamer_op_free(op);
+}
+END_TEST
+
+/* More of them than a connection may have waiting, which is read on all the same. */
+START_TEST(an_attach_that_has_waited_as_long_as_it_said_is_answered)
+{
+        struct wire w;
+        struct request attach = {.verb = VERB_attach, .u.attach = {.model = "m", .ready = true, .timeout_ms = 1}};
+        struct request ping = {.verb = VERB_ping, .id = 1000};
+        streamer_op *op = held_load("m");
+        wire_open(&w, &held.d);
+        wire_hello(&w);
+        for (attach.id = 1; attach.id <= 200; attach.id++)
+                ck_assert(wire_request(&w, &attach));
+        ck_assert(wire_request(&w, &ping));
+        unsigned late = 0;
+        for (int i = 0; i < 201; i++) {
+                uint64_t id;
+                ck_assert(wire_read(&w) && object_u64(&w.reply.unpacked.data, "id", &id));
+                late += id != ping.id && object_str_eq(&w.reply.unpacked.data, "code", "timeout");
+        }
+        ck_assert_uint_eq(late, 200);
+        wire_close(&w);
+        hang_release(&held.hang);
         streamer_op_free(op);
 }
 END_TEST
@@ -202,6 +228,7 @@ int main(void)
         tcase_add_test(arrival, a_model_that_is_ready_is_handed_out_whole);
         tcase_add_test(arrival, progress_counts_what_has_landed);
         tcase_add_test(arrival, attach_can_wait_until_all_is_there);
+        tcase_add_test(arrival, an_attach_that_has_waited_as_long_as_it_said_is_answered);
         tcase_add_test(arrival, attach_by_digest_waits_for_it);
         TCase *sha256 = suite_group("SHA-256", NULL, NULL, 60);
         tcase_add_test(sha256, with_sha256_nothing_of_a_file_is_handed_out_before_it_matches);

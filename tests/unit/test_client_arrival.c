@@ -221,6 +221,33 @@ START_TEST(descriptors_that_did_not_come_end_the_connection)
 }
 END_TEST
 
+static void serve_impatient(struct fake *f)
+{
+        static const uint64_t told[] = {40000, 20000, 0};
+        fake_hello(f);
+        for (int i = 0; i < 3; i++) {
+                fake_expect(f, VERB_attach);
+                ck_assert_uint_eq(f->request.u.attach.timeout_ms, told[i]);
+                fake_error(f, STREAMER_ETIMEOUT, "m: still loading");
+        }
+}
+
+START_TEST(the_daemon_is_told_how_long_an_attach_waits)
+{
+        streamer_lease *lease;
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .timeout_ms = 40000};
+        fake_start(&fake, serve_impatient);
+        streamer_connect_opts options = {.struct_size = sizeof(options), .socket = fake.socket, .timeout_ms = 20000};
+        ck_assert_int_eq(streamer_connect(&options, &client), 0);
+        ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT);
+        ck_assert_str_eq(streamer_last_error(client), "m: still loading");
+        ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), STREAMER_ETIMEOUT);
+        opts.timeout_ms = -1;
+        ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT);
+        fake_disconnect(&fake, client);
+}
+END_TEST
+
 static void serve_late(struct fake *f)
 {
         fake_hello(f);
@@ -274,6 +301,7 @@ int main(void)
         tcase_add_test(wrong, an_arrival_log_of_another_model_is_corrupt);
         tcase_add_test(wrong, a_corrupt_record_is_an_error_and_never_a_pointer);
         tcase_add_test(wrong, descriptors_that_did_not_come_end_the_connection);
+        tcase_add_test(wrong, the_daemon_is_told_how_long_an_attach_waits);
         tcase_add_test(wrong, an_attach_that_comes_too_late_is_given_back);
         return suite_run();
 }
