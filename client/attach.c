@@ -68,7 +68,7 @@ static int map_arrival(struct streamer_lease *lease, const struct call *call, co
         uint64_t size, records = lease->manifest.header->n_records;
         const msgpack_object *o = object_get(reply, "arrival");
         if (!o)
-                return lease->state == LEASE_LOADING ? bad_reply(lease, "arrival log") : 0;
+                return object_str_eq(reply, "state", "loading") ? bad_reply(lease, "arrival log") : 0;
         if (!get_fd(call, o, &fd, &size) || size < sizeof(*lease->arrival) || size > MANIFEST_MAX_SIZE)
                 return bad_reply(lease, "arrival log");
         int rc = map_fd(&map, fd, size, 0, PROT_READ, MAP_SHARED, "arrival log", lease->client->serial);
@@ -118,7 +118,7 @@ static int map_segment(struct streamer_lease *lease, const struct call *call, co
         }
         lease->device_kind = kind->device_kind;
         lease->device_index = mapping->device_index;
-        lease->n_segments++;
+        lease_add_segment(lease);
         return 0;
 }
 
@@ -140,7 +140,8 @@ static int map_segments(struct streamer_lease *lease, const struct call *call, c
 static int map_all(struct streamer_lease *lease, const struct call *call)
 {
         const msgpack_object *reply = &call->reply.unpacked.data;
-        if (lease->id == 0 || !object_u64(reply, "generation", &lease->generation))
+        uint64_t generation;
+        if (lease->id == 0 || !object_u64(reply, "generation", &generation))
                 return bad_reply(lease, "lease");
         /* A model without bytes has no segment to tell the kind of its device. */
         lease->device_kind = object_str_eq(reply, "device_kind", "cuda") ? "cuda" : "host";
@@ -152,7 +153,8 @@ static int map_all(struct streamer_lease *lease, const struct call *call)
         return rc;
 }
 
-/* Lock held, while the reply is dispatched. */
+/* Lock held, while the reply is dispatched. Once it is linked it is claimed by whoever makes the connection again,
+ * with what it has by then. */
 static void accept_lease(struct call *call, const msgpack_object *reply)
 {
         struct streamer_lease *lease = call->arg;
@@ -163,6 +165,7 @@ static void accept_lease(struct call *call, const msgpack_object *reply)
         size_t len;
         if (object_str(reply, "token", &token, &len) && len == sizeof(lease->token) - 1)
                 memcpy(lease->token, token, len);
+        object_u64(reply, "generation", &lease->generation);
         lease_link(lease, id);
         lease_update(lease, reply);
 }

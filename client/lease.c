@@ -75,6 +75,24 @@ void lease_event(struct streamer_client *c, const msgpack_object *event)
                         lease_update(lease, event);
 }
 
+/* What is mapped of it. */
+static void lose_segment(struct streamer_lease *lease, struct mapping *mapping)
+{
+        if (!mapping->kind->outlives_daemon)
+                atomic_store(&lease->gone, true);
+        if (mapping->kind->forget)
+                mapping->kind->forget(mapping);
+}
+
+void lease_add_segment(struct streamer_lease *lease)
+{
+        pthread_mutex_lock(&lease->client->lock);
+        struct mapping *mapping = &lease->segments[lease->n_segments++];
+        if (lease->lost)
+                lose_segment(lease, mapping);
+        pthread_mutex_unlock(&lease->client->lock);
+}
+
 void lease_lose(struct streamer_lease *lease)
 {
         lease->lost = true;
@@ -82,13 +100,8 @@ void lease_lose(struct streamer_lease *lease)
                 lease->state = LEASE_FAILED;
                 lease->code = STREAMER_ELOST;
         }
-        for (size_t i = 0; i < lease->n_segments; i++) {
-                struct mapping *mapping = &lease->segments[i];
-                if (!mapping->kind->outlives_daemon)
-                        atomic_store(&lease->gone, true);
-                if (mapping->kind->forget)
-                        mapping->kind->forget(mapping);
-        }
+        for (size_t i = 0; i < lease->n_segments; i++)
+                lose_segment(lease, &lease->segments[i]);
 }
 
 void lease_revoke(struct streamer_lease *lease)

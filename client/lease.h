@@ -29,7 +29,7 @@ struct streamer_lease {
         const char *device_kind;
         int device_index;
         struct mapping segments[MANIFEST_MAX_SEGMENTS];
-        size_t n_segments;
+        size_t n_segments; /* changes under the client's lock */
         bool writable;
         void *manifest_map;
         size_t manifest_size;
@@ -58,6 +58,9 @@ void lease_event(struct streamer_client *c, const msgpack_object *event);
 
 /* Lock held: links the lease into its client's list, so that events find it. */
 void lease_link(struct streamer_lease *lease, uint64_t id);
+
+/* The next segment is mapped; the daemon may be known to be gone by then. */
+void lease_add_segment(struct streamer_lease *lease);
 
 /* Lock held: state, digest and failure, from an event or the attach's own reply. */
 void lease_update(struct streamer_lease *lease, const msgpack_object *o);

@@ -3,11 +3,13 @@
  * Attach to a model that is ready, against a scripted daemon: tensors in place, what a lease tells,
  * what it outlives.
  */
+#include "client/channel.h"
 #include "tests/lib/dlpack.h"
 #include "tests/unit/attach_stage.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -201,6 +203,96 @@ START_TEST(a_lease_that_is_taken_as_soon_as_it_is_claimed_is_known_to_be)
 }
 END_TEST
 
+/* ---- one that is claimed before the thread that attaches has looked at its reply ---- */
+
+static sem_t asked, held, let_go;
+
+static void hold(int signum)
+{
+        (void)signum;
+        sem_post(&held);
+        while (sem_wait(&let_go) < 0)
+                ;
+}
+
+static void serve_and_claim_at_once(struct fake *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_ping);
+        uint64_t ping = f->request.id;
+        sem_post(&asked);
+        fake_expect(f, VERB_attach);
+        sem_post(&asked);
+        fake_pause(f);
+        fake_model_attach(f, &m, f->request.id);
+        fake_reply_to(f, ping, 0);
+        fake_done(f);
+        fake_send(f, NULL, 0);
+        fake_close(f);
+        fake_hello(f);
+        fake_expect(f, VERB_reclaim);
+        ck_assert_uint_eq(f->request.u.reclaim.generation, FAKE_GENERATION);
+        fake_reply(f, 2);
+        writer_ku64(&f->message, "lease", FAKE_LEASE + 1);
+        writer_kstr(&f->message, "state", "ready");
+        fake_done(f);
+        fake_send(f, NULL, 0);
+        fake_expect(f, VERB_ping);
+        fake_ok(f);
+        fake_expect(f, VERB_detach);
+        ck_assert_uint_eq(f->request.u.detach.lease, FAKE_LEASE + 1);
+        fake_ok(f);
+}
+
+/* Reads the socket for both; the second call finds the daemon gone. */
+static void *ping_twice(void *arg)
+{
+        (void)arg;
+        ck_assert_int_eq(streamer_call(client, "ping", NULL, NULL), 0);
+        ck_assert_int_eq(streamer_call(client, "ping", NULL, NULL), 0);
+        return NULL;
+}
+
+static void *attach_aside(void *lease)
+{
+        ck_assert_int_eq(streamer_attach(client, "m", NULL, lease), 0);
+        return NULL;
+}
+
+static void await(sem_t *sem)
+{
+        while (sem_wait(sem) < 0)
+                ;
+}
+
+START_TEST(a_lease_can_be_claimed_as_soon_as_it_is_there)
+{
+        pthread_t pings, attaches;
+        streamer_lease *lease;
+        struct sigaction action = {.sa_handler = hold};
+        sem_init(&asked, 0, 0);
+        sem_init(&held, 0, 0);
+        sem_init(&let_go, 0, 0);
+        must(sigaction(SIGUSR1, &action, NULL));
+        client = fake_connect(&fake, serve_and_claim_at_once);
+        pthread_create(&pings, NULL, ping_twice, NULL);
+        await(&asked);
+        pthread_create(&attaches, NULL, attach_aside, &lease);
+        await(&asked);
+        /* The lock is given up when it waits for its reply. */
+        pthread_mutex_lock(&client->lock);
+        pthread_mutex_unlock(&client->lock);
+        pthread_kill(attaches, SIGUSR1);
+        await(&held);
+        fake_go(&fake);
+        pthread_join(pings, NULL);
+        sem_post(&let_go);
+        pthread_join(attaches, NULL);
+        ck_assert_uint_eq(streamer_generation(lease), FAKE_GENERATION);
+        finish(lease);
+}
+END_TEST
+
 START_TEST(in_a_forked_child_the_memory_stays_readable_and_calls_fail)
 {
         int status;
@@ -260,6 +352,7 @@ int main(void)
         tcase_add_test(ready, a_shared_attach_cannot_be_written);
         tcase_add_test(ready, a_lease_outlives_its_client);
         tcase_add_test(ready, a_lease_that_is_taken_as_soon_as_it_is_claimed_is_known_to_be);
+        tcase_add_test(ready, a_lease_can_be_claimed_as_soon_as_it_is_there);
         tcase_add_test(ready, in_a_forked_child_the_memory_stays_readable_and_calls_fail);
         tcase_add_test(ready, a_capsule_keeps_the_segment_and_the_lease);
         return suite_run();
