@@ -7,7 +7,8 @@
  *
  * All of that goes over a channel of its own, so that nothing of the old connection is in its way:
  * calls that were under way have failed, since nobody knows what became of them, and operations are
- * lost. A lease that the daemon does not hold any more is lost, too. The descriptor's number stays.
+ * lost. A lease that the daemon does not hold any more is lost, too; one of a model that was not ready yet
+ * is told how far that is. The descriptor's number stays.
  */
 #include "client/channel.h"
 
@@ -84,8 +85,7 @@ static int collect(const struct streamer_client *c, struct claims *claims)
                 claim->generation = l->generation;
                 memcpy(claim->token, l->token, sizeof(claim->token));
                 memcpy(claim->digest, l->digest, sizeof(claim->digest));
-                /* Of a model that was loading there is nothing to come back to. */
-                if (l->state != LEASE_READY || l->lost)
+                if (l->lost)
                         claim->code = STREAMER_ELOST;
         }
         return 0;

@@ -30,9 +30,17 @@ static bool same_process(const struct conn *conn, pid_t pid, uid_t uid)
         return conn->caller.uid == uid && (conn->pid <= 0 || pid <= 0 || conn->pid == pid);
 }
 
+/* As far as the client knows: there was no digest yet. */
+static bool was_loading(const struct req_reclaim *req)
+{
+        return req->digest[0] == '\0';
+}
+
 static bool same_model(const struct generation *g, const struct req_reclaim *req)
 {
         char digest[2 * DIGEST_SIZE + 1];
+        if (was_loading(req))
+                return g->number == req->generation;
         for (size_t i = 0; i < DIGEST_SIZE; i++)
                 snprintf(digest + 2 * i, 3, "%02x", g->digest[i]);
         return g->number == req->generation && strcmp(digest, req->digest) == 0 &&
@@ -113,7 +121,8 @@ void session_reclaim(struct session *session, const struct request *request)
         const struct generation *g = lease->generation;
         leave_owner(lease);
         lease->owner = session;
-        lease->following = lease->dirty = false;
+        lease->following = was_loading(&request->u.reclaim);
+        lease->dirty = false;
         lease->revoked = g->quarantined; /* an event may have got lost with the old connection: the reply says it */
         list_append(&session->leases, &lease->in_owner);
         session->n_leases++;
@@ -123,4 +132,8 @@ void session_reclaim(struct session *session, const struct request *request)
         writer_ku64(&w, "generation", g->number);
         writer_kstr(&w, "state", lease->revoked ? "revoked" : generation_state_name(g->state));
         session_send(session, &w);
+        if (!lease->following)
+                return;
+        lease->told = 0;
+        session_tell_lease(session, lease);
 }

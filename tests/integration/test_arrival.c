@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 /* ---- arrival ---- */
 
@@ -34,6 +35,34 @@ START_TEST(tensors_are_handed_out_as_they_arrive)
         client_ok(held.client, streamer_op_wait(op, 20000, NULL), "load");
         lease_equals(lease, held.model);
         streamer_detach(lease);
+        streamer_op_free(op);
+}
+END_TEST
+
+/* _i 0: and it loads on; 1: it fails meanwhile; 2: its lease is given back. */
+START_TEST(a_lease_is_kept_while_its_model_loads)
+{
+        bool seen[HELD_N] = {false};
+        streamer_tensor t;
+
+        streamer_op *op = held_load("m");
+        streamer_lease *lease = client_attach(held.client, "m");
+        held_take(lease, HELD_HALF, seen);
+        must(shutdown(streamer_fd(held.client), SHUT_RDWR));
+        if (_i == 1)
+                client_ok(held.client, streamer_call(held.client, "cancel", "{\"model\":\"m\"}", NULL), "cancel");
+        if (_i < 2)
+                client_ok(held.client, streamer_lease_check(lease), "check");
+        hang_release(&held.hang);
+        if (_i == 0) {
+                held_take(lease, HELD_HALF, seen);
+                ck_assert_int_eq(streamer_tensor_next(lease, 20000, &t), STREAMER_EEND);
+                lease_equals(lease, held.model);
+        } else if (_i == 1) {
+                ck_assert_int_eq(streamer_tensor_next(lease, 20000, &t), STREAMER_ECANCELED);
+        }
+        streamer_detach(lease);
+        ck_assert_uint_eq(client_leases(held.client), 0);
         streamer_op_free(op);
 }
 END_TEST
@@ -225,6 +254,7 @@ int main(void)
         TCase *arrival = suite_group("arrival", NULL, NULL, 60);
         tcase_add_checked_fixture(arrival, held_begin, held_end);
         tcase_add_test(arrival, tensors_are_handed_out_as_they_arrive);
+        tcase_add_loop_test(arrival, a_lease_is_kept_while_its_model_loads, 0, 3);
         tcase_add_test(arrival, a_model_that_is_ready_is_handed_out_whole);
         tcase_add_test(arrival, progress_counts_what_has_landed);
         tcase_add_test(arrival, attach_can_wait_until_all_is_there);

@@ -103,6 +103,8 @@ static void serve_leave_and_serve_again(struct fake *f)
         fake_model_attach(f, &m, f->request.id);
         fake_close(f);
         fake_hello(f);
+        fake_expect(f, VERB_reclaim);
+        fake_error(f, STREAMER_ELOST, "not held");
         fake_expect(f, VERB_attach);
         fake_model_attach(f, &m, f->request.id);
         fake_model_ready(f);
