@@ -180,6 +180,9 @@ static int next_arrival(struct streamer_lease *lease, int64_t deadline, uint64_t
                 rc = channel_wait(lease->client, has_news, &news, deadline);
                 if (rc == STREAMER_ETIMEOUT)
                         return fail(lease->client, rc, "no tensor arrived in time");
+                /* The daemon may be there, and the load go on. */
+                if (rc == STREAMER_EUNREACHABLE && channel_ensure(lease->client, false, deadline) == 0 && !lease->lost)
+                        continue;
                 if (rc == STREAMER_EUNREACHABLE && !lease->client->closed)
                         return fail(lease->client, STREAMER_ELOST, "the daemon is gone, and the load with it");
                 if (rc != 0)
