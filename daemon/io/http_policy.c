@@ -137,10 +137,15 @@ static uint64_t asked_pause(const char *retry_after)
         return then > now ? (uint64_t)(then - now) * SECOND : 0;
 }
 
-uint64_t http_pause(const struct http_opts *opts, unsigned tries, const char *retry_after, uint64_t draw)
+static uint64_t doubled(uint64_t pause, unsigned tries)
 {
         unsigned doublings = tries > 0 ? tries - 1 : 0;
-        uint64_t most = opts->backoff_ns << (doublings < 16 ? doublings : 16);
+        return pause << (doublings < 16 ? doublings : 16);
+}
+
+uint64_t http_pause(const struct http_opts *opts, unsigned tries, const char *retry_after, uint64_t draw)
+{
+        uint64_t most = doubled(opts->backoff_ns, tries);
         if (most > opts->retry_after_ns)
                 most = opts->retry_after_ns;
         uint64_t asked = asked_pause(retry_after);
@@ -151,8 +156,10 @@ uint64_t http_pause(const struct http_opts *opts, unsigned tries, const char *re
         return asked > 0 ? asked + jitter / 4 : jitter;
 }
 
-uint64_t http_pause_broken(const struct http_opts *opts, uint64_t draw)
+uint64_t http_pause_broken(const struct http_opts *opts, unsigned tries, uint64_t draw)
 {
-        uint64_t most = opts->backoff_ns < BROKEN_PAUSE ? opts->backoff_ns : BROKEN_PAUSE;
-        return draw % (most + 1);
+        struct http_opts brief = *opts;
+        if (brief.backoff_ns > BROKEN_PAUSE)
+                brief.backoff_ns = BROKEN_PAUSE;
+        return http_pause(&brief, tries, NULL, draw);
 }

@@ -48,7 +48,7 @@ void http_excerpt(char *out, size_t size, const char *body);
  * little more; at most retry_after_ns. `draw` is a random number. */
 uint64_t http_pause(const struct http_opts *opts, unsigned tries, const char *retry_after, uint64_t draw);
 /* A connection that brought bytes and broke says nothing about the server, which may have ended a process or lost
- * a route: it is asked again almost at once, 50 ms later at most. */
-uint64_t http_pause_broken(const struct http_opts *opts, uint64_t draw);
+ * a route: it is asked again almost at once, 50 ms later at most, and twice that each time that it breaks again. */
+uint64_t http_pause_broken(const struct http_opts *opts, unsigned tries, uint64_t draw);
 
 #endif

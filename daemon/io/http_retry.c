@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between two tries: a pause that doubles, with full jitter, or what the server asks for; hardly one where an answer
- * broke off for the first time. A server that has too much to do, or that is being started, is given time beyond the
- * number of tries, at the pause of the last of them. After the last one whoever knows the server has the words for its
- * refusal.
+ * Between two tries: a pause that doubles, with full jitter, or what the server asks for; a short one that doubles
+ * the first three times that an answer broke off. A server that has too much to do, or that is being started, is given
+ * time beyond the number of tries, at the pause of the last of them. After the last one whoever knows the server has
+ * the words for its refusal.
  */
 #include "daemon/io/http_transfer.h"
 
@@ -17,6 +17,7 @@
 #include <sys/random.h>
 
 #define MS UINT64_C(1000000)
+#define BROKEN_OFTEN 3 /* what breaks off again after that is no accident */
 
 /* Certificates and settings do not get better by themselves. */
 bool http_code_passes(int code)
@@ -53,8 +54,8 @@ static enum metric_cause cause_of(const struct http_transfer *t)
 static uint64_t pause_after(const struct http_transfer *t, unsigned made, uint64_t draw)
 {
         const struct http_opts *opts = http_opts(t->http);
-        if (made == 1 && t->received > 0 && cause_of(t) == CAUSE_BROKEN)
-                return http_pause_broken(opts, draw);
+        if (made <= BROKEN_OFTEN && t->received > 0 && cause_of(t) == CAUSE_BROKEN)
+                return http_pause_broken(opts, made, draw);
         return http_pause(opts, made, http_headers_find(&t->answer.headers, "Retry-After"), draw);
 }
 

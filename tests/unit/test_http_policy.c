@@ -207,13 +207,15 @@ END_TEST
 
 START_TEST(what_broke_is_tried_again_almost_at_once)
 {
-        const struct http_opts hasty = {.backoff_ns = SECOND / 100};
-        ck_assert_uint_eq(http_pause_broken(&pausing, 0), 0);
-        ck_assert_uint_eq(http_pause_broken(&pausing, SECOND / 20), SECOND / 20);
-        for (uint64_t draw = 0; draw < 1000; draw++) {
-                ck_assert_uint_le(http_pause_broken(&pausing, draw * 7919 * 7919), SECOND / 20);
-                ck_assert_uint_le(http_pause_broken(&hasty, draw * 7919 * 7919), SECOND / 100);
+        const struct http_opts hasty = {.backoff_ns = SECOND / 100, .retry_after_ns = 10 * SECOND};
+        for (unsigned tries = 1; tries <= 4; tries++) {
+                uint64_t most = (SECOND / 20) << (tries - 1);
+                ck_assert_uint_eq(http_pause_broken(&pausing, tries, 0), 0);
+                ck_assert_uint_eq(http_pause_broken(&pausing, tries, most), most);
+                ck_assert_uint_eq(http_pause_broken(&pausing, tries, most + 1), 0);
+                ck_assert_uint_eq(http_pause_broken(&hasty, tries, (most / 5) + 1), 0);
         }
+        ck_assert_uint_le(http_pause_broken(&pausing, 60, UINT64_MAX), 10 * SECOND);
 }
 END_TEST
 
