@@ -288,8 +288,8 @@ START_TEST(what_it_takes_unless_it_is_told)
         daemon_init(&d, suite_path("auto-%d", _i));
         daemon_start(&d, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
         client = client_open(&d);
-        ck_assert_int_eq(has_thread(&d), pools[_i].may);
         await_spare(pools[_i].may ? POOL_SHARE : 0);
+        ck_assert_int_eq(has_thread(&d), pools[_i].may); /* which has its name by now */
         streamer_close(client);
         ck_assert_int_eq(daemon_stop(&d), 0);
 }
