@@ -38,6 +38,10 @@ ALL_CFLAGS = -std=gnu11 $(WARN) $(CFLAGS) -pthread -I. -Iinclude -D_GNU_SOURCE -
 	-fstack-protector-strong -ffunction-sections -fdata-sections $(SAN) $(PKG_CFLAGS)
 ALL_LDFLAGS = $(LDFLAGS) -pthread -Wl,--gc-sections -Wl,-z,relro,-z,now $(SAN)
 
+# A line for each step; V=1 shows the commands.
+V ?=
+run = $(if $(V),,@printf '  %-5s %s\n' $(1) $@;)
+
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 pic = $(patsubst %.c,$(BUILD)/pic/%.o,$(1))
 programs = $(patsubst %.c,$(BUILD)/%,$(wildcard $(1)))
@@ -65,11 +69,11 @@ $(BUILD)/deps-%: config/build-deps.sh
 # ---- objects
 $(BUILD)/obj/%.o: %.c Makefile | $(BUILD)/deps-build
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+	$(call run,CC)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
 $(BUILD)/pic/%.o: %.c Makefile | $(BUILD)/deps-build
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
+	$(call run,CC)$(CC) $(ALL_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
 
 # Our declarations of CUDA are compared with a toolkit's headers where there is one; nothing else needs it.
 $(call obj,daemon/device/cuda_check.c): ALL_CFLAGS += $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include))
@@ -84,20 +88,20 @@ $(BUILD)/libtest.a: $(call obj,$(wildcard tests/lib/*.c))
 $(BUILD)/libstreamer-client.a: $(call pic,$(PROTO) $(CLIENT))
 $(BUILD)/%.a:
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(call run,AR)$(AR) rcs $@ $^
 
 $(BUILD)/streamerd: $(call obj,daemon/main.c) $(BUILD)/libdaemon.a $(BUILD)/libproto.a
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_DAEMON)
+	$(call run,LD)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_DAEMON)
 
 $(BUILD)/streamerctl: $(call obj,$(CTL)) $(BUILD)/libstreamer-client.a
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_CLIENT) $(LIBS_CTL)
+	$(call run,LD)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_CLIENT) $(LIBS_CTL)
 
 $(BUILD)/libstreamer-client.so.0: $(call pic,$(PROTO) $(CLIENT)) client/libstreamer-client.map
-	$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,$(@F) -Wl,--version-script=client/libstreamer-client.map \
+	$(call run,LD)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,$(@F) -Wl,--version-script=client/libstreamer-client.map \
 		$(if $(SANITIZE),,-Wl,-z,defs) -o $@ $(filter %.o,$^) $(LIBS_CLIENT)
 
 $(BUILD)/libstreamer-client.so: $(BUILD)/libstreamer-client.so.0
-	ln -sf $(notdir $<) $@
+	@ln -sf $(notdir $<) $@
 
 $(BUILD)/streamer-client.pc: Makefile | $(BUILD)/deps-build
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: streamer-client' \
@@ -106,7 +110,7 @@ $(BUILD)/streamer-client.pc: Makefile | $(BUILD)/deps-build
 
 # ---- tests: one program a file
 ARCHIVES = $(addprefix $(BUILD)/,libtest.a libdaemon.a libstreamer-client.a libproto.a)
-LINK_TEST = @mkdir -p $(@D) && set -x && $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(ARCHIVES) $(LIBS_TEST)
+LINK_TEST = $(call run,LD)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(ARCHIVES) $(LIBS_TEST)
 
 $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(call obj,tests/fuzz/driver.c) $(ARCHIVES)
 	$(LINK_TEST)
@@ -117,12 +121,12 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(ARCHIVES)
 FAULT := $(BUILD)/tests/fault/libfault.so
 $(FAULT): tests/lib/fault/shim.c tests/lib/fault/calls.h | $(BUILD)/deps-build
 	@mkdir -p $(@D)
-	$(CC) -std=gnu11 $(WARN) $(CFLAGS) -I. -fPIC -shared -fno-builtin -o $@ $<
+	$(call run,LD)$(CC) -std=gnu11 $(WARN) $(CFLAGS) -I. -fPIC -shared -fno-builtin -o $@ $<
 
 # Stand-ins for CUDA, found by the names and sonames of the real libraries.
 FAKE := $(BUILD)/tests/fake
 FAKES := $(addprefix $(FAKE)/,libcuda.so.1 libcudart.so.13 libcudart.so.12)
-LINK_FAKE = @mkdir -p $(@D) && set -x && $(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -fPIC -shared -Wl,-soname,$(@F) -o $@ $(filter-out %.h,$^)
+LINK_FAKE = $(call run,LD)mkdir -p $(@D) && $(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -fPIC -shared -Wl,-soname,$(@F) -o $@ $(filter-out %.h,$^)
 
 $(FAKES): $(wildcard tests/lib/fake/*.h) proto/cuda.h daemon/device/cuda_api.h | $(BUILD)/deps-build
 $(FAKE)/libcuda.so.1: $(addprefix tests/lib/fake/,cuda.c memory.c vmm.c world.c)
@@ -186,7 +190,7 @@ fuzz-run: $(FUZZERS)
 
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(ARCHIVES)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(ARCHIVES) $(LIBS_TEST)
+	$(call run,LD)$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(ARCHIVES) $(LIBS_TEST)
 
 ## bench        measures every row of the table into $(BUILD)/bench.json
 bench: all $(BUILD)/bench
@@ -244,7 +248,7 @@ help:
 	@sed -n 's/^## //p' Makefile
 	@echo
 	@echo 'Variables: BUILD=dir CC=compiler CFLAGS=flags SANITIZE=address,undefined|thread DEPS=0 (install nothing)'
-	@echo '           PREFIX=/usr/local DESTDIR= FUZZ_SECONDS=60 SOAK_SECONDS=300 CI=true (a skipped test fails)'
+	@echo '           PREFIX=/usr/local DESTDIR= FUZZ_SECONDS=60 SOAK_SECONDS=300 CI=true (a skipped test fails) V=1 (show commands)'
 
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
 .PHONY: all tests check soak soak-sanitized fuzz fuzz-run bench demo layers lint objects install clean help
