@@ -70,7 +70,7 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(ps, U64, limit, false, 0)
 #define FIELDS_wait(F) \
         F(wait, STR, model, true, PROTO_NAME_MAX) \
-        F(wait, U64, timeout_ms, false, 0)
+        F(wait, U64, timeout_ms, false, PROTO_DURATION_MAX)
 #define FIELDS_verify(F) \
         F(verify, STR, model, true, PROTO_NAME_MAX)
 #define FIELDS_unload(F) \

@@ -45,6 +45,12 @@ static inline uint64_t now_ns(void)
         return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
 }
 
+/* So long after; what lies beyond the clock's end comes never. */
+static inline uint64_t ns_after(uint64_t from, uint64_t duration)
+{
+        return duration > UINT64_MAX - from ? UINT64_MAX : from + duration;
+}
+
 /* A monotonic time for pthread_cond_timedwait(). */
 static inline struct timespec timespec_of(uint64_t ns)
 {

@@ -96,9 +96,11 @@ static int set_priority(void *entry, const char *value, char why[SETTING_WHY])
 static int set_keep_alive(void *entry, const char *value, char why[SETTING_WHY])
 {
         struct preload_entry *e = entry;
-        return config_parse_duration(value, &e->keep_alive_ns) == 0
-                       ? 0
-                       : setting_wrong(why, "'%.40s' is not a duration (with ms, s, m or h)", value);
+        if (config_parse_duration(value, &e->keep_alive_ns) < 0)
+                return setting_wrong(why, "'%.40s' is not a duration (with ms, s, m or h)", value);
+        if (e->keep_alive_ns > PROTO_DURATION_MAX * 1000000)
+                return setting_wrong(why, "%.40s is not within 0 to 8784h", value);
+        return 0;
 }
 
 static const struct doc_field fields[] = {

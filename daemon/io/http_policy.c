@@ -129,12 +129,13 @@ static uint64_t asked_pause(const char *retry_after)
         struct tm tm = {0};
         if (retry_after == NULL)
                 return 0;
-        if (http_number(retry_after, &seconds) == 0)
-                return seconds < 86400 ? seconds * SECOND : 86400 * SECOND;
-        if (strptime(retry_after, "%a, %d %b %Y %H:%M:%S GMT", &tm) == NULL)
-                return 0;
-        time_t then = timegm(&tm), now = time(NULL);
-        return then > now ? (uint64_t)(then - now) * SECOND : 0;
+        if (http_number(retry_after, &seconds) < 0) {
+                if (strptime(retry_after, "%a, %d %b %Y %H:%M:%S GMT", &tm) == NULL)
+                        return 0;
+                time_t then = timegm(&tm), now = time(NULL);
+                seconds = then > now ? (uint64_t)(then - now) : 0;
+        }
+        return seconds < 86400 ? seconds * SECOND : 86400 * SECOND;
 }
 
 static uint64_t doubled(uint64_t pause, unsigned tries)

@@ -15,7 +15,7 @@ static bool may_expire(const struct generation *g)
 
 uint64_t generation_expires_in(const struct generation *g, uint64_t now)
 {
-        uint64_t at = generation_last_used(g) + g->keep_alive_ns;
+        uint64_t at = ns_after(generation_last_used(g), g->keep_alive_ns);
         if (!may_expire(g))
                 return 0;
         return at > now ? at - now : 1;

@@ -321,7 +321,7 @@ static void hand_on(struct generation *old, struct generation *new)
         bool last_name = old->names.next == old->names.prev;
         new->pinned = new->pinned || (old->state != GENERATION_FAILED && old->pinned);
         if (new->drain_timeout_ns > 0 && last_name)
-                old->drained_by_ns = now_ns() + new->drain_timeout_ns;
+                old->drained_by_ns = ns_after(now_ns(), new->drain_timeout_ns);
 }
 
 void generation_take_over(struct generation *generation, const char *name)

@@ -75,7 +75,7 @@ static struct evict_candidate candidate_of(const struct asker *asker, struct gen
         return (struct evict_candidate){
                 .bytes = g->charged,
                 .last_used = last_used,
-                .expires = g->keep_alive_ns > 0 ? last_used + g->keep_alive_ns : 0,
+                .expires = g->keep_alive_ns > 0 ? ns_after(last_used, g->keep_alive_ns) : 0,
                 .priority = g->priority,
                 .held = generation_holders(g),
                 .pinned = generation_pinned(g) || ranks_replaced(asker, g),

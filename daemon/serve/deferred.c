@@ -131,7 +131,7 @@ void session_defer(struct session *session, struct request *request)
         if (d == NULL)
                 return;
         if (timeout_ms(&d->request) > 0)
-                d->deadline_ns = now_ns() + timeout_ms(&d->request) * MS;
+                d->deadline_ns = ns_after(now_ns(), timeout_ms(&d->request) * MS);
         list_append(&session->server->waiting, &d->in_server);
 }
 

@@ -300,7 +300,7 @@ static uint64_t unload_draining(struct session *session, const struct req_unload
                 if (req->force)
                         generation_revoke(g);
                 else
-                        g->drained_by_ns = now_ns() + req->drain_timeout_ms * MS;
+                        g->drained_by_ns = ns_after(now_ns(), req->drain_timeout_ms * MS);
         }
         return number;
 }
@@ -312,7 +312,7 @@ static void unload_one(struct session *session, struct generation *g, const stru
         if (timeout_ns == 0)
                 timeout_ns = session->server->loads->drain_timeout_ns;
         if (leased && timeout_ns > 0)
-                g->drained_by_ns = now_ns() + timeout_ns;
+                g->drained_by_ns = ns_after(now_ns(), timeout_ns);
         generation_drop_name(g, req->model);
         if (leased && req->force)
                 generation_revoke(g);

@@ -324,6 +324,7 @@ static const struct {
         {"devices: [host, host]", "f.yaml:1: devices: host is listed twice"},
         {"devices: [{budget: 1GiB}]", "f.yaml:1: devices: has no 'device'"},
         {"devices: [{device: host, pages: 2m}]", "f.yaml:1: devices: pages: '2m' is not auto, hugetlb, thp or 4k"},
+        {"preload: [{source: /a, keep_alive: 8785h}]", "keep_alive: 8785h is not within 0 to 8784h"},
         {"devices: [{device: host, spare: much}]", "f.yaml:1: devices: spare: 'much' is not auto or a size"},
         {"devices: [{device: host, spare: -1}]", "f.yaml:1: devices: spare: '-1' is not auto or a size"},
         {"devices: [{device: 'cuda:0', spare: 1GiB}]", "f.yaml:1: devices: spare: of the host device only"},

@@ -202,6 +202,12 @@ START_TEST(a_server_may_ask_for_a_pause_within_the_cap)
         ck_assert_uint_eq(http_pause(&pausing, 1, "soon", 0), 0);
         ck_assert_uint_eq(http_pause(&pausing, 1, "Mon, 01 Jan 2001 00:00:00 GMT", 0), 0);
         ck_assert_uint_eq(http_pause(&pausing, 1, "Fri, 01 Jan 2100 00:00:00 GMT", 0), 10 * SECOND);
+
+        /* So far away that its nanoseconds begin again at 0. */
+        char far[64];
+        time_t then = time(NULL) + (time_t)(UINT64_MAX / SECOND) + 1;
+        ck_assert_uint_gt(strftime(far, sizeof(far), "%a, %d %b %Y %H:%M:%S GMT", gmtime(&then)), 0);
+        ck_assert_uint_eq(http_pause(&pausing, 1, far, 0), 10 * SECOND);
 }
 END_TEST
 

@@ -200,6 +200,35 @@ static size_t show_model(char *out, size_t len)
         return n + len;
 }
 
+/* They are multiplied by a million, and added to the clock. */
+START_TEST(every_duration_has_an_end)
+{
+        unsigned n = 0;
+        for (unsigned v = 0; v < VERB_COUNT; v++) {
+                const struct verb_desc *d = verb_desc((enum verb)v);
+                for (size_t i = 0; i < d->n_fields; i++) {
+                        const char *unit = strstr(d->fields[i].name, "_ms");
+                        if (unit == NULL || unit[3] != '\0')
+                                continue;
+                        ck_assert_msg(d->fields[i].limit == PROTO_DURATION_MAX, "%s: %s", d->name, d->fields[i].name);
+                        n++;
+                }
+        }
+        ck_assert_uint_eq(n, 5);
+}
+END_TEST
+
+START_TEST(one_that_is_too_long_is_refused)
+{
+#define WAIT "\x84" VERB("\xa4wait") ID "\xa5model\xa1m\xaatimeout_ms"
+        ck_assert_int_eq(DECODE(WAIT "\xcf\0\0\0\x07\x5c\xd7\x88\0"), 0);
+        ck_assert_uint_eq(request.u.wait.timeout_ms, PROTO_DURATION_MAX);
+        request_deinit(&request);
+        REFUSED(WAIT "\xcf\0\0\0\x07\x5c\xd7\x88\x01", "wait: field 'timeout_ms' is too large");
+        REFUSED(WAIT "\xcf\xff\xff\xff\xff\xff\xff\xff\xff", "wait: field 'timeout_ms' is too large");
+}
+END_TEST
+
 START_TEST(a_string_may_be_as_long_as_its_limit_and_no_longer)
 {
         char bytes[PROTO_NAME_MAX + 100];
@@ -315,6 +344,8 @@ int main(void)
         tcase_add_test(requests, a_missing_field_is_named);
         tcase_add_test(requests, a_field_of_a_wrong_type_is_named);
         tcase_add_test(requests, a_string_holds_utf8_and_no_nul);
+        tcase_add_test(requests, every_duration_has_an_end);
+        tcase_add_test(requests, one_that_is_too_long_is_refused);
         tcase_add_test(requests, a_string_may_be_as_long_as_its_limit_and_no_longer);
         tcase_add_test(requests, a_list_may_be_as_long_as_its_limit_and_no_longer);
         tcase_add_test(requests, integers_keep_64_bits);

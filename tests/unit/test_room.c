@@ -317,6 +317,19 @@ START_TEST(a_rank_that_was_used_keeps_the_others_alive)
 }
 END_TEST
 
+/* As an earlier run may have been told, which knew no limit. */
+START_TEST(what_is_kept_for_longer_than_the_clock_runs_does_not_expire)
+{
+        struct generation *g = resident_model("m", 0, MiB);
+        g->keep_alive_ns = UINT64_MAX - 1;
+        uint64_t used = generation_last_used(g);
+        ck_assert_uint_gt(used, 1);
+        ck_assert_uint_eq(generation_expires_in(g, used), UINT64_MAX - used);
+        resident_expire(&resident, used + 1);
+        ck_assert(stands("m"));
+}
+END_TEST
+
 START_TEST(ranks_are_as_recently_used_as_the_last_of_them)
 {
         struct generation *ranks[2];
@@ -454,6 +467,7 @@ int main(void)
         tcase_add_test(lost, a_rank_on_a_device_that_is_lost_evicts_nobody_on_the_others);
         tcase_add_test(lost, who_waits_for_a_device_that_is_lost_meanwhile_is_refused);
         TCase *ranks = core_group("use", begin, end);
+        tcase_add_test(ranks, what_is_kept_for_longer_than_the_clock_runs_does_not_expire);
         tcase_add_test(ranks, a_rank_that_was_used_keeps_the_others_alive);
         tcase_add_test(ranks, ranks_are_as_recently_used_as_the_last_of_them);
         tcase_add_test(ranks, any_number_of_small_ones_gives_way_to_a_large_one);
