@@ -20,6 +20,7 @@
 #include "daemon/serve/manager.h"
 #include "daemon/serve/monitor.h"
 #include "daemon/serve/server.h"
+#include "daemon/source/roots.h"
 
 #include <inttypes.h>
 #include <malloc.h>
@@ -184,11 +185,22 @@ static void on_hangup(uv_signal_t *handle, int signum)
         reload_begin(&d->reload);
 }
 
+static int make_roots(struct daemon *d, struct error *error)
+{
+        const struct config *c = &d->config;
+        int r = source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, error);
+        if (r == 0 && source_roots_walked(d->sources.roots))
+                log_info(
+                        "roots: openat2 is refused here, by the kernel or by a filter such as RestrictSUIDSGID=: names "
+                        "are resolved one component after the other");
+        return r;
+}
+
 /* What reads, and where it lands. */
 static int make_storage(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
-        int r = source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, error);
+        int r = make_roots(d, error);
         if (r == 0)
                 r = devices_init(&d->devices, c, d->wake, error);
         if (r == 0)

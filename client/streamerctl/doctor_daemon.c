@@ -98,6 +98,18 @@ static void check_kernel(struct doctor *d)
                            is_true(m, "cachestat") ? ", cachestat" : "");
 }
 
+/* Only a daemon that tells of it is asked. */
+static void check_names(struct doctor *d)
+{
+        const json_t *m = machine_of(d);
+        if (has(m, "openat2") && !is_true(m, "openat2"))
+                doctor_add(d, FINDING_WARN, "kernel",
+                           "allow openat2 in the container's system call filter; gVisor has it from October 2026 on",
+                           "Linux %s: openat2 is refused; names below the roots are resolved by the daemon, which "
+                           "takes a few calls for each folder on the way",
+                           json_str(m, "kernel"));
+}
+
 /* ---- limits ---- */
 
 static void check_files(struct doctor *d)
@@ -253,6 +265,7 @@ void daemon_check(struct doctor *d)
         check_namespace(d);
         check_users(d);
         check_kernel(d);
+        check_names(d);
         check_files(d);
         check_memlock(d);
         check_memory(d);

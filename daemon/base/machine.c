@@ -8,7 +8,9 @@
 #include "daemon/base/util.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <linux/openat2.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -156,6 +158,13 @@ unsigned machine_processors(void)
 
 /* ---- the kernel ---- */
 
+static bool has_openat2(void)
+{
+        struct open_how how = {.flags = O_PATH | O_CLOEXEC};
+        cleanup_close int fd = (int)syscall(SYS_openat2, AT_FDCWD, "/", &how, sizeof(how));
+        return fd >= 0;
+}
+
 static bool has_peerpidfd(void)
 {
         int pair[2], fd = -1;
@@ -205,6 +214,7 @@ void machine_read(struct machine *m, const char *root)
         sysfile_number(&m->hugepages_overcommit, root, "/proc/sys/vm/nr_overcommit_hugepages");
         sysfile_chosen(m->shmem_enabled, sizeof(m->shmem_enabled), root,
                        "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+        m->openat2 = has_openat2();
         m->pidfd = has_pidfd();
         m->peerpidfd = has_peerpidfd();
         m->cachestat = has_cachestat();

@@ -29,6 +29,7 @@ struct machine {
         int64_t hugepages;                /* set aside, and vm.nr_overcommit_hugepages on top; -1: unknown */
         int64_t hugepages_overcommit;     /* -1: unknown */
         char shmem_enabled[16];           /* transparent huge pages for shared memory; "": unknown */
+        bool openat2;                     /* 5.6 */
         bool pidfd, peerpidfd, cachestat; /* pidfd_open 5.3, SO_PEERPIDFD 6.5, cachestat 6.5 */
 };
 

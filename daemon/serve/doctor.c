@@ -46,10 +46,11 @@ static void write_machine(struct writer *w, const struct machine *m)
         size_t known = (size_t)(m->memlock != MACHINE_UNLIMITED) + (m->files != MACHINE_UNLIMITED) +
                        (m->cgroup_memory != MACHINE_UNLIMITED) + (m->hugepages >= 0) + (m->hugepages_overcommit >= 0);
         writer_key(w, "machine");
-        writer_map(w, 6 + known);
+        writer_map(w, 7 + known);
         writer_kstr(w, "kernel", m->kernel);
         writer_ku64(w, "pid_namespace", m->pid_namespace);
         writer_kstr(w, "shmem_enabled", m->shmem_enabled);
+        writer_kbool(w, "openat2", m->openat2);
         writer_kbool(w, "pidfd", m->pidfd);
         writer_kbool(w, "peerpidfd", m->peerpidfd);
         writer_kbool(w, "cachestat", m->cachestat);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening in two steps. openat2() with O_PATH resolves the name below the root and yields the thing
- * itself, unopened; once fstat() has shown it to be a regular file it is opened through /proc/self/fd.
+ * Opening in two steps. A name is resolved below the root (beneath.h), which yields the thing itself,
+ * unopened (O_PATH); once fstat() has shown it to be a regular file it is opened through /proc/self/fd.
  * So a FIFO is not waited on, a device's driver is not called, and nothing can be exchanged between
  * the look and the opening.
  */
@@ -11,12 +11,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 
-/* openat2 gives up where a folder above the file was moved meanwhile, since ".." might have led
+/* The kernel gives up where a folder above the file was moved meanwhile, since ".." might have led
  * outside. Whoever keeps moving folders gets an error, not a thread of the daemon. */
 #define RESOLVE_TRIES 64
 
@@ -24,6 +22,7 @@ struct root {
         char *path;
         size_t len; /* 0 for "/", so that the rest of every path begins with its slash */
         int fd;
+        beneath_fn *find;
 };
 
 struct source_roots {
@@ -44,6 +43,7 @@ static int root_init(struct root *root, const char *path, struct error *error)
         root->fd = open(root->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
         if (root->fd < 0)
                 return error_errno(error, STREAMER_EFAILED, errno, "root %s", root->path);
+        root->find = beneath_choose(root->fd);
         return 0;
 }
 
@@ -94,6 +94,11 @@ struct source_roots *source_roots_free(struct source_roots *roots)
         return NULL;
 }
 
+bool source_roots_walked(const struct source_roots *roots)
+{
+        return roots->n > 0 && roots->roots[0].find == beneath_by_walk;
+}
+
 const char *source_root(const struct source_roots *roots, size_t i)
 {
         return i < roots->n ? roots->roots[i].path : NULL;
@@ -137,7 +142,8 @@ int place_init(struct place *place, const struct source_roots *roots, const char
         const char *rest = canonical + root->len;
         while (*rest == '/')
                 rest++;
-        *place = (struct place){root->fd, strdup(*rest != '\0' ? rest : "."), strdup(canonical), roots->rule};
+        *place = (struct place){root->fd, root->find, strdup(*rest != '\0' ? rest : "."), strdup(canonical),
+                                roots->rule};
         return place_check(place, error);
 }
 
@@ -151,7 +157,7 @@ static char *join(const char *folder, const char *name)
 int place_init_child(struct place *place, const struct place *folder, const char *name, struct error *error)
 {
         char *below = strcmp(folder->below, ".") == 0 ? strdup(name) : join(folder->below, name);
-        *place = (struct place){folder->root, below, join(folder->shown, name), folder->rule};
+        *place = (struct place){folder->root, folder->find, below, join(folder->shown, name), folder->rule};
         return place_check(place, error);
 }
 
@@ -163,7 +169,8 @@ static char *parent(const char *path, const char *top)
 
 int place_init_parent(struct place *place, const struct place *child, struct error *error)
 {
-        *place = (struct place){child->root, parent(child->below, "."), parent(child->shown, "/"), child->rule};
+        *place = (struct place){child->root, child->find, parent(child->below, "."), parent(child->shown, "/"),
+                                child->rule};
         return place_check(place, error);
 }
 
@@ -204,10 +211,6 @@ static int open_failed(int errno_value, const struct place *place, struct error 
         case EMFILE:
         case ENFILE:
                 return error_set(error, STREAMER_ELIMIT, "%s (%s)", strerror(errno_value), shown);
-        case ENOSYS: /* before Linux 5.6, or a sandbox that cannot look into its arguments */
-                return error_set(
-                        error, STREAMER_EUNSUPPORTED,
-                        "openat2 is refused here: by the kernel, or by a filter such as RestrictSUIDSGID= (%s)", shown);
         default:
                 return error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno_value), shown);
         }
@@ -216,12 +219,8 @@ static int open_failed(int errno_value, const struct place *place, struct error 
 /* A descriptor of what the name leads to, or -1 with errno. */
 static int resolve(const struct place *place)
 {
-        struct open_how how = {
-                .flags = O_PATH | O_CLOEXEC,
-                .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS,
-        };
         for (int tries = 0;; tries++) {
-                int fd = (int)syscall(SYS_openat2, place->root, place->below, &how, sizeof(how));
+                int fd = place->find(place->root, place->below);
                 if (fd >= 0 || (errno != EAGAIN && errno != EINTR) || tries == RESOLVE_TRIES)
                         return fd;
         }

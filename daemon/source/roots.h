@@ -6,14 +6,19 @@
 #ifndef DAEMON_SOURCE_ROOTS_H
 #define DAEMON_SOURCE_ROOTS_H
 
+#include "daemon/source/beneath.h"
 #include "daemon/source/source.h"
 
 /* In the order of the configuration. NULL after the last. */
 const char *source_root(const struct source_roots *roots, size_t i);
 
+/* Names are resolved by the daemon, since the kernel does not (beneath.h). */
+bool source_roots_walked(const struct source_roots *roots);
+
 /* A path below a root. */
 struct place {
         int root;         /* borrowed descriptor */
+        beneath_fn *find; /* how names are resolved below it */
         char *below;      /* relative to root; "." for the root itself */
         char *shown;      /* the whole path, for messages */
         const char *rule; /* whose root it is; NULL: the daemon's; borrowed */

@@ -16,8 +16,8 @@
  * relative links into ../../blobs.
  *
  * The daemon opens only below its roots: each root is opened once at start; paths are resolved with
- * openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS) relative to the root that is the path's longest
- * prefix. What is there is looked at before it is opened, so that a FIFO or device is refused
+ * openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS), or the same by hand (beneath.h), relative to the root that is
+ * the path's longest prefix. What is there is looked at before it is opened, so that a FIFO or device is refused
  * without waiting on it and without its driver being called. Absolute links are refused even where
  * they lead back inside the root.
  */

@@ -6,8 +6,10 @@
 #include "tests/lib/ctl.h"
 #include "tests/lib/doctor.h"
 #include "tests/lib/fake/state.h"
+#include "tests/lib/refuse.h"
 #include "tests/lib/suite.h"
 
+#include <errno.h>
 #include <grp.h>
 #include <signal.h>
 #include <string.h>
@@ -258,6 +260,25 @@ START_TEST(cuda_that_nobody_uses_is_described)
 }
 END_TEST
 
+static void without_openat2(void)
+{
+        refuse_openat2(EPERM);
+}
+
+START_TEST(names_that_the_daemon_resolves_itself_are_a_warning)
+{
+        daemon_before = without_openat2;
+        stage_begin(NULL); /* which loads a model */
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 0);
+        doctor_found("warn", "kernel", "openat2 is refused");
+        doctor_found("ok", "probe", "host: loaded");
+        ck_assert(log_will_say(stage.log, "openat2 is refused here"));
+        stage_still_serves();
+        stage_end();
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("doctor");
@@ -278,5 +299,6 @@ int main(void)
         tcase_add_test(t, a_root_without_files_is_a_warning);
         tcase_add_test(t, a_root_that_went_away_fails);
         LOOP(t, cuda_that_nobody_uses_is_described, runtimes);
+        tcase_add_test(t, names_that_the_daemon_resolves_itself_are_a_warning);
         return suite_run();
 }

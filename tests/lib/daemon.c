@@ -92,6 +92,8 @@ void daemon_die(const struct daemon *d, const char *format, ...)
 
 /* ---- start ---- */
 
+void (*daemon_before)(void);
+
 /* Abstract: there is nothing to remove. */
 static int notify_socket(char name[108])
 {
@@ -122,6 +124,8 @@ static _Noreturn void exec_daemon(const struct daemon *d, const char *notify, co
         setenv("NOTIFY_SOCKET", notify, 1);
         unsetenv("STREAMERD_SOCKET");
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (daemon_before)
+                daemon_before();
         execv(argv[0], (char *const *)(uintptr_t)argv);
         dprintf(STDERR_FILENO, "%s: %s\n", argv[0], strerror(errno));
         _exit(127);

@@ -26,6 +26,9 @@ struct daemon {
  * about host memory alone is left off then. */
 bool daemon_on_gpu(void);
 
+/* Called in the process that becomes the daemon, before it does; NULL: nothing. */
+extern void (*daemon_before)(void);
+
 /* Where it listens and logs, without starting it: d->socket may then be used in flags. */
 void daemon_init(struct daemon *d, const char *folder);
 

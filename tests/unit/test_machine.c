@@ -4,8 +4,10 @@
  */
 #include "daemon/base/machine.h"
 #include "daemon/base/sysfile.h"
+#include "tests/lib/refuse.h"
 #include "tests/lib/suite.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -190,6 +192,10 @@ START_TEST(this_machine_is_described)
         ck_assert_uint_eq(m.pid_namespace, st.st_ino);
         ck_assert_uint_eq(m.files, 321);
         ck_assert(m.pidfd); /* 5.3, and 5.14 is asked for */
+        ck_assert(m.openat2);
+        refuse_openat2(ENOSYS);
+        machine_read(&m, "");
+        ck_assert(!m.openat2);
 }
 END_TEST
 

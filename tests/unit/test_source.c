@@ -2,8 +2,10 @@
  *
  * Which paths lead to a file below the roots, and what is refused on the way.
  */
+#include "tests/lib/refuse.h"
 #include "tests/unit/source_stage.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
@@ -289,9 +291,25 @@ START_TEST(every_outcome_gives_its_descriptors_back)
 }
 END_TEST
 
-static void add_roots(void)
+/* ---- both ways of resolving a name ---- */
+
+static void without_openat2(void)
 {
-        TCase *root = staged("roots");
+        refuse_openat2(ENOSYS);
+}
+
+static TCase *staged_by(const char *name, bool walked)
+{
+        TCase *group = suite_group(format_text("%s%s", name, walked ? ", without openat2" : ""), NULL, NULL, 20);
+        if (walked)
+                tcase_add_checked_fixture(group, without_openat2, NULL);
+        tcase_add_checked_fixture(group, make_stage, strike_stage);
+        return group;
+}
+
+static void add_roots(bool walked)
+{
+        TCase *root = staged_by("roots", walked);
         tcase_add_test(root, a_file_below_the_root_opens);
         tcase_add_test(root, a_path_under_no_root_is_refused_whether_it_exists_or_not);
         tcase_add_test(root, a_root_is_a_prefix_of_whole_components);
@@ -303,9 +321,9 @@ static void add_roots(void)
         tcase_add_test(root, every_outcome_gives_its_descriptors_back);
 }
 
-static void add_links(void)
+static void add_links(bool walked)
 {
-        TCase *link = staged("links");
+        TCase *link = staged_by("links", walked);
         tcase_add_test(link, a_link_within_the_root_is_followed);
         tcase_add_test(link, a_link_out_of_the_root_is_refused);
         tcase_add_test(link, an_absolute_link_is_refused_even_into_the_root);
@@ -315,9 +333,9 @@ static void add_links(void)
         tcase_add_test(link, renames_elsewhere_do_not_fail_an_open);
 }
 
-static void add_kinds(void)
+static void add_kinds(bool walked)
 {
-        TCase *kind = staged("kinds");
+        TCase *kind = staged_by("kinds", walked);
         tcase_add_test(kind, nothing_there_is_not_found);
         tcase_add_test(kind, a_fifo_is_refused_without_waiting);
         tcase_add_test(kind, a_socket_is_refused);
@@ -330,8 +348,10 @@ static void add_kinds(void)
 int main(void)
 {
         suite_begin("source");
-        add_roots();
-        add_links();
-        add_kinds();
+        for (int walked = 0; walked < 2; walked++) {
+                add_roots(walked);
+                add_links(walked);
+                add_kinds(walked);
+        }
         return suite_run();
 }

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A kernel, or a container's filter, that does not know the newer system calls: from now on, in this process and
+ * in all that it starts. For a process that ends with the test.
+ */
+#ifndef TESTS_LIB_REFUSE_H
+#define TESTS_LIB_REFUSE_H
+
+/* openat2 answers `error`. */
+void refuse_openat2(int error);
+
+#endif
