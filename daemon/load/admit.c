@@ -181,6 +181,16 @@ void load_admit(struct load *load)
                 ask(first, load->rooms, n);
 }
 
+void load_widen(struct load *load, bool wait, bool no_evict)
+{
+        load->wait = load->wait || wait;
+        load->no_evict = load->no_evict && no_evict;
+        if (load->state >= LOAD_QUEUED) /* before, its admission does */
+                let_go_of_shared(load);
+        for (size_t i = 0; i < load->n_targets; i++)
+                room_widen(&load->targets[i].room, !load->no_evict && !load->probe, load->wait);
+}
+
 void load_withdraw(struct load *load)
 {
         for (size_t i = 0; i < load->n_targets && load->queued > 0; i++)

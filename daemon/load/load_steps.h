@@ -70,6 +70,8 @@ uint64_t target_needs(const struct load_target *target);
 
 /* From PLANNING to QUEUED, and from there to load_allocate(). */
 void load_admit(struct load *load);
+/* Somebody else wants it, too, who would wait for room, or evict for it. */
+void load_widen(struct load *load, bool wait, bool no_evict);
 /* To who asked for the load; nothing where nobody's limits count. STREAMER_ELIMIT, STREAMER_ENOMEM. */
 int load_charge_user(const struct load *load, struct user_charge *charge, enum user_slot slot, uint64_t amount,
                      struct error *error);

@@ -112,12 +112,21 @@ static bool same_devices(const struct load *load, const struct order *order)
         return true;
 }
 
+/* What it lost it will not bring to whoever joins now. */
+static bool has_lost_target(const struct load *load)
+{
+        for (size_t i = 0; i < load->n_targets; i++)
+                if (load->targets[i].failed)
+                        return true;
+        return false;
+}
+
 /* The load under way that a request would only repeat. */
 static struct load *find_same(struct loads *loads, const struct order *order, const struct load_request *request)
 {
         list_each (pos, &loads->all) {
                 struct load *l = container_of(pos, struct load, link);
-                if (!load_ended(l->state) && !l->dry_run && (l->sha256 || !request->sha256) &&
+                if (!load_ended(l->state) && !l->dry_run && (l->sha256 || !request->sha256) && !has_lost_target(l) &&
                     strcmp(l->source, order->source) == 0 && strcmp(l->name, order->name) == 0 &&
                     same_pattern(l->pattern, request->pattern) && same_devices(l, order))
                         return l;
@@ -217,6 +226,7 @@ static struct generation *brought_to(const struct load_target *target)
 static void load_mark(struct load *load, const struct load_request *request)
 {
         load->pin = load->pin || request->pin;
+        load_widen(load, request->wait, request->no_evict);
         if (request->keep_alive_ns > 0)
                 load->keep_alive_ns = request->keep_alive_ns;
         if (request->drain_timeout_ns > 0)

@@ -8,6 +8,25 @@
  *                               other's end and looks again
  *   it serves on other devices  what is loaded is a replica of it, under its number
  *   else                        a new number
+ *
+ * A request joins in two ways: one for the same name, source, pattern and devices becomes part of the load before
+ * that opens anything (loads.c); one for the same files by another name does here. It gets the outcome of the load that
+ * is joined, which from then on is for both. So what the request asks for is added, and none who joins is refused
+ * what a load of their own would have got:
+ *
+ *   wait                        where any asks for it: then all of them wait
+ *   no_evict                    where all ask for it: it is a favour of who loads, not the victim's right
+ *   pin                         where any asks for it
+ *   priority, keep_alive,       the last that was named
+ *   drain_timeout
+ *   verify                      joins only what is verified as well, else is a load of its own
+ *   devices                     the same ones, of which the load has lost none
+ *   caller, roots, limits       of who came first; a further name is charged to who joins
+ *   name                        each has its own
+ *   dry_run                     never joins
+ *
+ * A load that waits for another's end may have to wait for its room so, also if it asked not to wait for its own: what
+ * it wants is on its way there.
  */
 #include "daemon/load/load_steps.h"
 
@@ -136,6 +155,7 @@ static void join(struct load *load, struct generation *same, struct load *other)
                 return;
         if (load->has_priority)
                 load_set_priority(other, load->priority);
+        load_widen(other, load->wait, load->no_evict);
         load_move_watchers(load, other);
         load_end(load, LOAD_READY, NULL);
 }

@@ -416,6 +416,14 @@ void room_set_priority(struct room_request *request, uint64_t priority)
         enqueue(request->room, request);
 }
 
+void room_widen(struct room_request *request, bool evict, bool wait)
+{
+        request->evict = request->evict || evict;
+        request->wait = request->wait || wait;
+        if (request->room != NULL && !list_empty(&request->link))
+                room_stir(request->room);
+}
+
 bool room_withdraw(struct room_request *request)
 {
         if (request->room == NULL || list_empty(&request->link))

@@ -72,6 +72,8 @@ void room_deinit(struct room *room); /* accepts a zeroed one; the queue must be 
 void room_ask(struct room *room, struct room_request *request);
 /* In the queue, and not answered yet: its place is among those of this priority from now on, by age. */
 void room_set_priority(struct room_request *request, uint64_t priority);
+/* Somebody else wants it, too, on these terms: it may do what either of them may. Not for one that is told already. */
+void room_widen(struct room_request *request, bool evict, bool wait);
 /* It is not wanted any more. True: it will not be answered; false: it was, or was never asked. */
 bool room_withdraw(struct room_request *request);
 

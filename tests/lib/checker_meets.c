@@ -188,8 +188,24 @@ static void give_up(struct checker *c, const struct trial *t, bool got[DEVICES])
         try(c, "cancel", json_pack("{s:s}", "model", name_of(t->name)));
 }
 
+/* The same load by somebody who would not wait, and whom the one that waits joins if it is in time: it is refused, or
+ * has the other's outcome. */
+static void end_hasty(struct checker *c, const struct trial *t, int r, streamer_op *op, const struct outcome *outcome)
+{
+        if (op != NULL)
+                r = streamer_op_wait(op, CHECKER_WAIT_MS, NULL);
+        trail_add(c, "load %s, which would not wait: %s", name_of(t->name), streamer_strerror(r));
+        if (r != outcome->result && r != 0 && r != STREAMER_ENOMEM && r != STREAMER_EFAILED)
+                differ(c, "load %s, which would not wait: %s (%s)", name_of(t->name), streamer_strerror(r),
+                       streamer_last_error(c->client));
+        streamer_op_free(op);
+}
+
 static void wait_for_room(struct checker *c, const struct trial *t)
 {
+        streamer_op *hasty = NULL;
+        bool two = random_below(c, 2) == 0;
+        int first = two ? trial_begin(c, t, 0, &hasty) : 0;
         bool blocked = false, lost = on_lost_device(c, t), served[DEVICES] = {false};
         struct outcome outcome;
         streamer_op *op = NULL;
@@ -202,6 +218,8 @@ static void wait_for_room(struct checker *c, const struct trial *t)
         if (blocked)
                 give_up(c, t, served);
         trial_end(c, t, r, op, &outcome);
+        if (two)
+                end_hasty(c, t, first, hasty, &outcome);
         if (outcome.result != (blocked ? STREAMER_ECANCELED : 0) && !lost)
                 differ(c, "load %s, which waits: %s (%s)", name_of(t->name), streamer_strerror(outcome.result),
                        streamer_last_error(c->client));

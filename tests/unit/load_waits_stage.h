@@ -16,6 +16,11 @@
 #define TWO others[1]
 #define ON(...) (const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *)
 
+/* The same for the fields of a request. */
+#define ON_FIELDS(...)                                                                                                 \
+        .devices = (const char *const[]){__VA_ARGS__},                                                                 \
+        .n_devices = sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *)
+
 static uint64_t taken[OTHERS];
 
 /* All but so many bytes of a device are somebody's. */

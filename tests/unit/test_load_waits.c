@@ -276,6 +276,134 @@ START_TEST(what_is_wished_again_is_wished_of_what_serves_already_too)
 }
 END_TEST
 
+/* ---- who joins ---- */
+
+/* "old" has most of a device and will give way; whoever it gives way for finds that somebody else was faster. */
+static void begin_giving_way(unsigned device)
+{
+        struct watched old;
+        wait_on(&old, blocks_file("old.safetensors", 24), "old", &(const char *){others[device].device.name}, 1);
+        ends(&old, LOAD_READY);
+        core_until(loads_empty(&loads));
+        gate_init(&others[device].release, false);
+}
+
+static void give_way_to_nobody(unsigned device)
+{
+        leave(device, 0);
+        gate_open(&others[device].release);
+}
+
+static void ask_for(struct watched *w, struct load_request what)
+{
+        what.caller = &core_caller;
+        int r = load_request(w, &what);
+        ck_assert_msg(r == 0, "%s", w->error.text);
+}
+
+/* By the same name, which is told at once, or by another, which is when the source is open. */
+static const char *const joins_as[] = {"m", "n"};
+
+START_TEST(who_would_wait_waits_on_with_a_load_that_would_not)
+{
+        struct watched a, b;
+        char *path = blocks_file("first.safetensors", 20);
+        begin_giving_way(0);
+        ask_for(&a, (struct load_request){.source = path, .name = "m", ON_FIELDS("one")});
+        core_until(a.load->state == LOAD_QUEUED && !is_on("old", "one"));
+        ask_for(&b, (struct load_request){.source = path, .name = joins_as[_i], .wait = true, ON_FIELDS("one")});
+        core_until(b.watch.load == a.load);
+        give_way_to_nobody(0);
+        core_until(a.ended || a.load->targets[0].room.blocked);
+        ck_assert_msg(!a.ended && !b.ended, "%s", a.error.text);
+        give_back(0);
+        ends(&a, LOAD_READY);
+        ends(&b, LOAD_READY);
+        ck_assert(is_on(joins_as[_i], "one"));
+}
+END_TEST
+
+START_TEST(who_would_evict_evicts_for_a_load_that_would_not)
+{
+        struct watched a, b;
+        char *path = blocks_file("first.safetensors", 20);
+        begin_giving_way(0);
+        gate_open(&ONE.release);
+        ask_for(&a,
+                (struct load_request){.source = path, .name = "m", .wait = true, .no_evict = true, ON_FIELDS("one")});
+        core_until(a.load->targets[0].room.blocked);
+        ask_for(&b, (struct load_request){.source = path, .name = joins_as[_i], ON_FIELDS("one")});
+        ends(&a, LOAD_READY);
+        ends(&b, LOAD_READY);
+        ck_assert(!is_on("old", "one"));
+}
+END_TEST
+
+START_TEST(who_would_not_evict_either_waits_on)
+{
+        struct watched a, b;
+        char *path = blocks_file("first.safetensors", 20);
+        begin_giving_way(0);
+        gate_open(&ONE.release);
+        struct load_request what = {.source = path, .name = "m", .wait = true, .no_evict = true, ON_FIELDS("one")};
+        ask_for(&a, what);
+        core_until(a.load->targets[0].room.blocked);
+        ask_for(&b, what);
+        ck_assert_ptr_eq(a.load, b.load);
+        core_until(!resident.room->posted);
+        ck_assert(is_on("old", "one") && a.load->targets[0].room.blocked);
+        load_cancel(a.load);
+        ends(&b, LOAD_CANCELLED);
+}
+END_TEST
+
+START_TEST(a_load_that_comes_to_wait_holds_nothing_that_serves)
+{
+        struct watched a, b, c;
+        char *first = blocks_file("first.safetensors", 20), *second = blocks_file("second.safetensors", 24);
+        wait_on(&a, first, "m", ON("one"));
+        ends(&a, LOAD_READY);
+        begin_giving_way(1);
+        struct load_request what = {.source = first, .name = "m", ON_FIELDS("one", "two")};
+        ask_for(&a, what);
+        core_until(a.load->state == LOAD_QUEUED && !is_on("old", "two"));
+        what.wait = true;
+        ask_for(&b, what);
+        ck_assert_ptr_eq(a.load, b.load);
+        give_way_to_nobody(1);
+        core_until(a.load->targets[1].room.blocked);
+        wait_on(&c, second, "c", ON("one"));
+        ends(&c, LOAD_READY);
+        give_back(1);
+        ends(&a, LOAD_READY);
+        ends(&b, LOAD_READY);
+}
+END_TEST
+
+/* It will not bring that to whoever asks for it now; and who asks does not hear of the loss as of its own. */
+START_TEST(a_load_that_has_lost_a_device_is_not_joined)
+{
+        struct watched a, b;
+        char *path = small_file("small.safetensors", 1);
+        leave(1, 0);
+        gate_init(&ONE.put, false);
+        struct load_request what = {.source = path, .name = "m", ON_FIELDS("one", "two")};
+        ask_for(&a, what);
+        core_until(a.load->targets[1].failed && a.load->state == LOAD_READING);
+        what.wait = true;
+        ask_for(&b, what);
+        ck_assert_ptr_ne(a.load, b.load);
+        gate_open(&ONE.put);
+        ends(&a, LOAD_READY);
+        ck_assert(!is_on("m", "two"));
+        core_until(b.load->targets[1].room.blocked);
+        give_back(1);
+        ends(&b, LOAD_READY);
+        ck_assert(is_on("m", "one") && is_on("m", "two"));
+        ck_assert_uint_eq(ONE.allocs, 1);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("loads that wait for room");
@@ -294,5 +422,11 @@ int main(void)
         tcase_add_test(two, what_serves_already_is_not_held_by_a_load_that_waits_for_more);
         tcase_add_test(two, a_load_counts_once_among_those_that_wait_however_many_devices_it_waits_for);
         tcase_add_test(two, what_is_wished_again_is_wished_of_what_serves_already_too);
+        TCase *joint = core_group("who joins", loading_begin_several, end);
+        tcase_add_loop_test(joint, who_would_wait_waits_on_with_a_load_that_would_not, 0, 2);
+        tcase_add_loop_test(joint, who_would_evict_evicts_for_a_load_that_would_not, 0, 2);
+        tcase_add_test(joint, who_would_not_evict_either_waits_on);
+        tcase_add_test(joint, a_load_that_comes_to_wait_holds_nothing_that_serves);
+        tcase_add_test(joint, a_load_that_has_lost_a_device_is_not_joined);
         return suite_run();
 }
