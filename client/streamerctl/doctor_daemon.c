@@ -186,14 +186,32 @@ static void check_memory(struct doctor *d)
 static void page_settings(const struct doctor *d, char *text, size_t size)
 {
         const json_t *m = machine_of(d);
-        snprintf(text, size, "vm.nr_hugepages %" PRIu64 ", vm.nr_overcommit_hugepages %" PRIu64 ", shmem_enabled %s",
+        char limit[HUMAN_MAX];
+        human_size(limit, json_u64(m, "cgroup_huge_pages"));
+        snprintf(text, size,
+                 "vm.nr_hugepages %" PRIu64 ", vm.nr_overcommit_hugepages %" PRIu64 ", shmem_enabled %s%s%s",
                  json_u64(m, "hugepages"), json_u64(m, "hugepages_overcommit"),
-                 json_str(m, "shmem_enabled")[0] ? json_str(m, "shmem_enabled") : "unknown");
+                 json_str(m, "shmem_enabled")[0] ? json_str(m, "shmem_enabled") : "unknown",
+                 has(m, "cgroup_huge_pages") ? ", limit of the control group " : "",
+                 has(m, "cgroup_huge_pages") ? limit : "");
+}
+
+/* What grants huge pages: a limit that is too small comes before the machine's settings. */
+static void page_advice(const struct doctor *d, uint64_t wanted, char *text, size_t size)
+{
+        const json_t *m = machine_of(d);
+        if (has(m, "cgroup_huge_pages") && json_u64(m, "cgroup_huge_pages") < wanted)
+                snprintf(text, size,
+                         "raise the container's limit of huge pages (hugepages-2Mi, hugetlb.2MB.max), then "
+                         "start the daemon anew");
+        else
+                snprintf(text, size, "sysctl -w vm.nr_overcommit_hugepages=%" PRIu64 ", then start the daemon anew",
+                         wanted / (2u << 20) + 1);
 }
 
 static void check_pages(struct doctor *d)
 {
-        char settings[128], advice[160];
+        char settings[192], advice[160];
         const json_t *ring = json_object_get(d->facts, "ring");
         const char *kind = json_str(ring, "page_kind"), *host = kind;
         size_t i;
@@ -204,9 +222,7 @@ static void check_pages(struct doctor *d)
                         host = json_str(device, "page_kind");
         }
         page_settings(d, settings, sizeof(settings));
-        uint64_t pages = (host_budget(d) + json_u64(ring, "bytes")) / (2u << 20) + 1;
-        snprintf(advice, sizeof(advice), "sysctl -w vm.nr_overcommit_hugepages=%" PRIu64 ", then start the daemon anew",
-                 pages);
+        page_advice(d, host_budget(d) + json_u64(ring, "bytes"), advice, sizeof(advice));
         bool good = strcmp(host, "hugetlb") == 0 && strcmp(kind, "4k") != 0;
         doctor_add(d, good ? FINDING_OK : FINDING_WARN, "pages", good ? NULL : advice, "segments %s, ring %s%s%s (%s)",
                    host, kind, json_str(ring, "numa")[0] ? " on " : "", json_str(ring, "numa"), settings);

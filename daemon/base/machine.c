@@ -34,12 +34,31 @@ struct cgroup_files {
         const char *mount, *limit, *used;
         const char *droppable[2]; /* in memory.stat: cached files */
 };
-static const struct cgroup_files cgroup1 = {"/sys/fs/cgroup/memory",
-                                            "memory.limit_in_bytes",
-                                            "memory.usage_in_bytes",
-                                            {"total_inactive_file", "total_active_file"}};
-static const struct cgroup_files cgroup2 = {
-        "/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}};
+
+/* What groups limit; a file's NULL droppable[0] is not looked for. */
+struct controller {
+        const char *name; /* in /proc/self/cgroup, of version 1 */
+        struct cgroup_files v1, v2;
+};
+static const struct controller memory = {
+        "memory",
+        {"/sys/fs/cgroup/memory",
+         "memory.limit_in_bytes",
+         "memory.usage_in_bytes",
+         {"total_inactive_file", "total_active_file"}},
+        {"/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}}};
+static const struct controller huge_pages = {
+        "hugetlb",
+        {"/sys/fs/cgroup/hugetlb", "hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.usage_in_bytes", {NULL, NULL}},
+        {"/sys/fs/cgroup", "hugetlb.2MB.max", "hugetlb.2MB.current", {NULL, NULL}}};
+
+/* What is asked about a controller. */
+struct question {
+        const char *root;
+        const struct controller *controller;
+        bool left;     /* what is left of the limit, and not the limit */
+        uint64_t held; /* by this process, some of it not charged yet */
+};
 
 /* The sum of the lines "name number" or "name: number kB" with these names; *found: how many there were. */
 static uint64_t sum_lines(const char *path, const char *const names[2], unsigned *found)
@@ -59,27 +78,30 @@ static uint64_t sum_lines(const char *path, const char *const names[2], unsigned
         return sum;
 }
 
-static uint64_t group_used(const char *root, const struct cgroup_files *files, const char *path)
+static uint64_t group_used(const struct question *q, const struct cgroup_files *files, const char *path)
 {
         char stat[1536];
         unsigned found;
         int64_t used;
-        if (!sysfile_number(&used, root, "%s%s/%s", files->mount, path, files->used) || used < 0)
-                return 0;
-        snprintf(stat, sizeof(stat), "%s%s%s/memory.stat", root, files->mount, path);
-        uint64_t droppable = sum_lines(stat, files->droppable, &found);
-        return (uint64_t)used > droppable ? (uint64_t)used - droppable : 0;
+        uint64_t droppable = 0;
+        if (!sysfile_number(&used, q->root, "%s%s/%s", files->mount, path, files->used) || used < 0)
+                return q->held;
+        snprintf(stat, sizeof(stat), "%s%s%s/memory.stat", q->root, files->mount, path);
+        if (files->droppable[0] != NULL)
+                droppable = sum_lines(stat, files->droppable, &found);
+        uint64_t kept = (uint64_t)used > droppable ? (uint64_t)used - droppable : 0;
+        return kept > q->held ? kept : q->held;
 }
 
 /* From the group upwards: a limit of any ancestor holds, too. */
-static uint64_t tightest(const char *root, const struct cgroup_files *files, char *path, bool left)
+static uint64_t tightest(const struct question *q, const struct cgroup_files *files, char *path)
 {
         uint64_t least = MACHINE_UNLIMITED;
         for (;;) {
                 int64_t limit;
-                if (sysfile_number(&limit, root, "%s%s/%s", files->mount, path, files->limit) && limit >= 0 &&
+                if (sysfile_number(&limit, q->root, "%s%s/%s", files->mount, path, files->limit) && limit >= 0 &&
                     limit < CGROUP1_NONE) {
-                        uint64_t used = left ? group_used(root, files, path) : 0;
+                        uint64_t used = q->left ? group_used(q, files, path) : 0;
                         uint64_t rest = (uint64_t)limit > used ? (uint64_t)limit - used : 0;
                         least = rest < least ? rest : least;
                 }
@@ -90,43 +112,95 @@ static uint64_t tightest(const char *root, const struct cgroup_files *files, cha
         }
 }
 
-/* A line of /proc/self/cgroup is "number:controllers:/path"; version 2 has neither number nor names. */
-static uint64_t group_limit(const char *root, char *line, bool left)
+/* A line of /proc/self/cgroup is "number:controllers:/path"; version 2 has neither number nor names. The path of
+ * this process's group, and whose files there are: NULL where the line is about other controllers, or none. */
+static char *group_of(const struct question *q, char *line, const struct cgroup_files **files)
 {
         char *controllers = strchr(line, ':'), *path = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
         if (path == NULL)
-                return MACHINE_UNLIMITED;
+                return NULL;
         *controllers++ = *path++ = '\0';
         if (strcmp(path, "/") == 0)
                 path[0] = '\0';
+        *files = &q->controller->v2;
         if (controllers[0] == '\0')
-                return tightest(root, &cgroup2, path, left);
+                return path;
+        *files = &q->controller->v1;
         for (char *rest = controllers, *name; (name = strsep(&rest, ",")) != NULL;)
-                if (strcmp(name, "memory") == 0)
-                        return tightest(root, &cgroup1, path, left);
-        return MACHINE_UNLIMITED;
+                if (strcmp(name, q->controller->name) == 0)
+                        return path;
+        return NULL;
 }
 
-/* The limit, or what is left of it. */
-static uint64_t cgroup_memory(const char *root, bool left)
+struct answer {
+        uint64_t least;
+        bool v1;     /* a group of version 1 has this controller */
+        bool others; /* one has any: then version 2 need not be mounted in its place */
+        bool hidden[2];
+};
+
+/* What a mount namespace does not show holds all the same. Of the root of all groups, which has no limits, nothing
+ * need be seen. */
+static bool group_hidden(const struct question *q, const struct cgroup_files *files, const char *path)
+{
+        char name[1536];
+        if (path[0] == '\0')
+                return false;
+        snprintf(name, sizeof(name), "%s%s%s/cgroup.procs", q->root, files->mount, path);
+        return access(name, F_OK) < 0;
+}
+
+static void add_line(const struct question *q, char *line, struct answer *answer)
+{
+        const struct cgroup_files *files;
+        bool v2 = strncmp(line, "0::", 3) == 0;
+        char *path = group_of(q, line, &files);
+        answer->others = answer->others || !v2;
+        if (path == NULL)
+                return;
+        answer->v1 = answer->v1 || !v2;
+        answer->hidden[v2] = group_hidden(q, files, path);
+        uint64_t limit = tightest(q, files, path);
+        answer->least = limit < answer->least ? limit : answer->least;
+}
+
+static struct answer ask_groups(struct question q)
 {
         char name[512], line[1024];
-        uint64_t least = MACHINE_UNLIMITED;
-        snprintf(name, sizeof(name), "%s/proc/self/cgroup", root);
+        struct answer answer = {.least = MACHINE_UNLIMITED};
+        snprintf(name, sizeof(name), "%s/proc/self/cgroup", q.root);
         FILE *f = fopen(name, "re");
         while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
                 line[strcspn(line, "\n")] = '\0';
-                uint64_t limit = group_limit(root, line, left);
-                least = limit < least ? limit : least;
+                add_line(&q, line, &answer);
         }
         if (f != NULL)
                 fclose(f);
-        return least;
+        return answer;
 }
 
 uint64_t machine_cgroup_memory(const char *root)
 {
-        return cgroup_memory(root, false);
+        return ask_groups((struct question){.root = root, .controller = &memory}).least;
+}
+
+uint64_t machine_cgroup_huge_pages(const char *root)
+{
+        return ask_groups((struct question){.root = root, .controller = &huge_pages}).least;
+}
+
+uint64_t machine_huge_pages_left(const char *root, uint64_t held)
+{
+        struct question q = {.root = root, .controller = &huge_pages, .left = true, .held = held};
+        return ask_groups(q).least;
+}
+
+bool machine_huge_pages_limited(const char *root)
+{
+        struct answer answer = ask_groups((struct question){.root = root, .controller = &huge_pages});
+        if (answer.least != MACHINE_UNLIMITED)
+                return true;
+        return answer.v1 ? answer.hidden[0] : answer.hidden[1] && !answer.others;
 }
 
 uint64_t machine_available_memory(const char *root)
@@ -134,7 +208,8 @@ uint64_t machine_available_memory(const char *root)
         static const char *const names[2] = {"MemAvailable:", NULL};
         char path[512];
         unsigned found;
-        uint64_t group = cgroup_memory(root, true);
+        struct question q = {.root = root, .controller = &memory, .left = true};
+        uint64_t group = ask_groups(q).least;
         snprintf(path, sizeof(path), "%s/proc/meminfo", root);
         uint64_t machine = sum_lines(path, names, &found) * KiB;
         return found > 0 && machine < group ? machine : group;
@@ -210,6 +285,7 @@ void machine_read(struct machine *m, const char *root)
         m->memlock = limit_of(RLIMIT_MEMLOCK);
         m->files = limit_of(RLIMIT_NOFILE);
         m->cgroup_memory = machine_cgroup_memory(root);
+        m->cgroup_huge_pages = machine_cgroup_huge_pages(root);
         sysfile_number(&m->hugepages, root, "/proc/sys/vm/nr_hugepages");
         sysfile_number(&m->hugepages_overcommit, root, "/proc/sys/vm/nr_overcommit_hugepages");
         sysfile_chosen(m->shmem_enabled, sizeof(m->shmem_enabled), root,

@@ -8,8 +8,13 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77 /* Linux 6.5 */
@@ -26,6 +31,7 @@ struct machine {
         uint64_t pid_namespace;           /* inode; 0: /proc is not there */
         uint64_t memlock, files;          /* limits in force */
         uint64_t cgroup_memory;           /* the tightest limit from here to the root */
+        uint64_t cgroup_huge_pages;       /* likewise, of pages of 2 MiB */
         int64_t hugepages;                /* set aside, and vm.nr_overcommit_hugepages on top; -1: unknown */
         int64_t hugepages_overcommit;     /* -1: unknown */
         char shmem_enabled[16];           /* transparent huge pages for shared memory; "": unknown */
@@ -41,6 +47,17 @@ unsigned machine_processors(void);
 
 /* The tightest memory limit of this process's cgroup, of either version. */
 uint64_t machine_cgroup_memory(const char *root);
+
+/* The tightest limit of its cgroup on huge pages of 2 MiB, in bytes. */
+uint64_t machine_cgroup_huge_pages(const char *root);
+
+/* What that limit leaves to this process, which holds `held` bytes of them. A page is charged when it is first
+ * touched, and where the limit is reached then, the toucher gets SIGBUS (EFAULT in a system call): what was mapped
+ * is not promised. MACHINE_UNLIMITED where there is no limit. */
+uint64_t machine_huge_pages_left(const char *root, uint64_t held);
+
+/* Is there such a limit, or may there be one, as the group's files are not to be seen? */
+bool machine_huge_pages_limited(const char *root);
 
 /* What this process can still take, cached files given up: of the machine, and of its cgroup. */
 uint64_t machine_available_memory(const char *root);

@@ -3,7 +3,11 @@
  * The host device: segments are memfds that clients map read-only (host_memfd.h).
  *
  * Pages. The page size of the destination decides the speed of a load more than anything else:
- *   hugetlb   reserved at mmap time, so that a lack of pages shows here and not as a signal
+ *   hugetlb   reserved at mmap time, so that a lack of pages shows here and not as a signal. A limit of the
+ *             control group is not: it is charged page by page. Where there is one, what it leaves is looked
+ *             at first, and the reader threads have pages made ahead of each read (host_prepare), which fails
+ *             in words. Elsewhere they are made by the reads, while they are in the processor's cache: a
+ *             tenth faster
  *   thp       the kernel's shmem_enabled must allow it on advice
  *   4k        allocated block by block by the reader threads, ahead of each read (host_prepare)
  * Nothing is touched here: reader threads fault pages in as they fill them, in parallel. Where a spare
@@ -31,8 +35,37 @@ struct host_device {
         enum host_pages want;
         bool thp_allowed;
         bool told;                /* that AUTO got something less than hugetlb */
+        _Atomic uint64_t huge;    /* bytes of segments of huge pages, touched or not */
+        _Atomic bool limited;     /* the control group limits huge pages, or may */
         struct host_spare *spare; /* NULL: none is configured */
 };
+
+/* ---- giving back ---- */
+
+/* The lock of the address space is held for as long as a call lasts (0.1 s for each GiB of 4 KiB pages), and
+ * whoever needs a piece of heap waits for it, the loop too. */
+static void unmap_in_slices(unsigned char *base, uint64_t size)
+{
+        for (uint64_t done = 0, slice; done < size; done += slice) {
+                slice = size - done < UNMAP_SLICE ? size - done : UNMAP_SLICE;
+                munmap(base + done, slice);
+        }
+}
+
+static void host_release(struct segment *segment)
+{
+        struct host_device *host = container_of(segment->device, struct host_device, device);
+        if (segment->base != NULL)
+                unmap_in_slices(segment->base, segment->size);
+        if (segment->fd >= 0) {
+                close(segment->fd);
+                host_spare_release(host->spare, segment->size);
+                if (segment->pages == PAGES_HUGETLB)
+                        host->huge -= segment->size;
+        }
+        segment->base = NULL;
+        segment->fd = -1;
+}
 
 /* ---- pages ---- */
 
@@ -49,7 +82,22 @@ static bool thp_allowed(void)
                             strstr(text, "[force]"));
 }
 
-static int hugetlb_consume_fd(int memfd, struct segment *segment)
+/* Not by fallocate(), which lets one thread at a time make pages of a file of hugetlb. */
+static int make_huge_pages(struct segment *segment, uint64_t offset, uint64_t len)
+{
+        uint64_t from = round_down(offset, HOST_HUGE_PAGE), to = round_up(offset + len, HOST_HUGE_PAGE);
+        if (madvise(segment->base + from, to - from, MADV_POPULATE_WRITE) < 0 && errno != EINVAL)
+                return -1;
+        return 0; /* EINVAL: before Linux 5.14 they are made as they are touched */
+}
+
+static int make_small_pages(struct segment *segment, uint64_t offset, uint64_t len)
+{
+        uint64_t from = round_down(offset, 4096), to = round_up(offset + len, 4096);
+        return fallocate(segment->fd, 0, (off_t)from, (off_t)(to - from));
+}
+
+static int hugetlb_consume_fd(struct host_device *host, int memfd, struct segment *segment)
 {
         void *base;
         int fd = host_memfd_seal_consume_fd(memfd, segment->size, &base);
@@ -58,12 +106,25 @@ static int hugetlb_consume_fd(int memfd, struct segment *segment)
         segment->fd = fd;
         segment->base = base;
         segment->pages = PAGES_HUGETLB;
+        host->huge += segment->size;
         return 0;
 }
 
-static int try_hugetlb(struct segment *segment)
+/* -1 with errno: EDQUOT is the limit of the control group. Its files need not be there: so one page is made, too. */
+static int try_hugetlb(struct host_device *host, struct segment *segment)
 {
-        return hugetlb_consume_fd(host_memfd_new(PAGES_HUGETLB), segment);
+        host->limited = machine_huge_pages_limited("");
+        if (machine_huge_pages_left("", host->huge) < segment->size) {
+                errno = EDQUOT;
+                return -1;
+        }
+        if (hugetlb_consume_fd(host, host_memfd_new(PAGES_HUGETLB), segment) < 0)
+                return -1;
+        if (!host->limited || make_huge_pages(segment, 0, HOST_HUGE_PAGE) == 0 || errno != EFAULT)
+                return 0;
+        host_release(segment);
+        errno = EDQUOT;
+        return -1;
 }
 
 /* Pages of shared memory are taken as they are touched, and a machine that runs out kills somebody:
@@ -105,8 +166,15 @@ static void tell_fallback(struct host_device *host, int errno_value)
         if (host->told)
                 return;
         host->told = true;
-        log_warn("host: no hugetlb pages (%s), segments use %s pages; vm.nr_overcommit_hugepages grants them",
-                 strerror(errno_value), host->thp_allowed ? "transparent huge" : "4 KiB");
+        const char *instead = host->thp_allowed ? "transparent huge" : "4 KiB";
+        if (errno_value == EDQUOT)
+                log_warn(
+                        "host: the control group's limit of huge pages (hugetlb.2MB.max) is too small, segments use %s "
+                        "pages",
+                        instead);
+        else
+                log_warn("host: no hugetlb pages (%s), segments use %s pages; vm.nr_overcommit_hugepages grants them",
+                         strerror(errno_value), instead);
 }
 
 /* Whatever is in the way of it, fresh memory is there without the spare. */
@@ -119,7 +187,7 @@ static int try_spare(struct host_device *host, struct segment *segment)
         if (fd < 0)
                 return -1;
         if (pages == PAGES_HUGETLB)
-                return hugetlb_consume_fd(fd, segment);
+                return hugetlb_consume_fd(host, fd, segment);
         return shmem_consume_fd(fd, ready, pages == PAGES_THP, segment, &error);
 }
 
@@ -127,13 +195,14 @@ static int alloc_fresh(struct host_device *host, struct segment *segment, struct
 {
         uint64_t size = segment->size;
         if (host->want == HOST_PAGES_AUTO || host->want == HOST_PAGES_HUGETLB) {
-                if (try_hugetlb(segment) == 0)
+                if (try_hugetlb(host, segment) == 0)
                         return 0;
-                if (host_spare_drop(host->spare) && try_hugetlb(segment) == 0)
+                if (host_spare_drop(host->spare) && try_hugetlb(host, segment) == 0)
                         return 0;
                 if (host->want == HOST_PAGES_HUGETLB)
                         return error_errno(error, STREAMER_ENOMEM, errno,
-                                           "host: %" PRIu64 " bytes of hugetlb pages (vm.nr_overcommit_hugepages)",
+                                           "host: %" PRIu64 " bytes of hugetlb pages (vm.nr_overcommit_hugepages, or "
+                                           "the control group's hugetlb.2MB.max)",
                                            size);
                 tell_fallback(host, errno);
         }
@@ -158,29 +227,6 @@ static int host_alloc(struct device *device, uint64_t size, struct segment *segm
         return r;
 }
 
-/* The lock of the address space is held for as long as a call lasts (0.1 s for each GiB of 4 KiB pages), and
- * whoever needs a piece of heap waits for it, the loop too. */
-static void unmap_in_slices(unsigned char *base, uint64_t size)
-{
-        for (uint64_t done = 0, slice; done < size; done += slice) {
-                slice = size - done < UNMAP_SLICE ? size - done : UNMAP_SLICE;
-                munmap(base + done, slice);
-        }
-}
-
-static void host_release(struct segment *segment)
-{
-        struct host_device *host = container_of(segment->device, struct host_device, device);
-        if (segment->base != NULL)
-                unmap_in_slices(segment->base, segment->size);
-        if (segment->fd >= 0) {
-                close(segment->fd);
-                host_spare_release(host->spare, segment->size);
-        }
-        segment->base = NULL;
-        segment->fd = -1;
-}
-
 /* Mapped to be read: the seals allow nothing else any more. */
 static int host_adopt_consume_fd(struct device *device, int fd, uint64_t size, enum page_kind pages,
                                  struct segment *segment, struct error *error)
@@ -195,19 +241,27 @@ static int host_adopt_consume_fd(struct device *device, int fd, uint64_t size, e
                 return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", size);
         segment->base = base;
         segment->fd = take_fd(&own);
-        host_spare_hold(container_of(device, struct host_device, device)->spare, size);
+        struct host_device *host = container_of(device, struct host_device, device);
+        host_spare_hold(host->spare, size);
+        if (pages == PAGES_HUGETLB)
+                host->huge += size;
         return 0;
 }
 
 static int host_prepare(struct segment *segment, uint64_t offset, uint64_t len, struct error *error)
 {
-        if (segment->pages != PAGES_4K)
-                return 0;
-        uint64_t from = round_down(offset, 4096), to = round_up(offset + len, 4096);
-        int r;
-        do
-                r = fallocate(segment->fd, 0, (off_t)from, (off_t)(to - from));
-        while (r < 0 && errno == EINTR);
+        const struct host_device *host = container_of(segment->device, struct host_device, device);
+        int r = 0;
+        do {
+                if (segment->pages == PAGES_HUGETLB && host->limited)
+                        r = make_huge_pages(segment, offset, len);
+                else if (segment->pages == PAGES_4K)
+                        r = make_small_pages(segment, offset, len);
+        } while (r < 0 && errno == EINTR);
+        if (r < 0 && errno == EFAULT)
+                return error_set(error, STREAMER_ENOMEM,
+                                 "host: no huge page for %" PRIu64 " bytes: a limit of the control group is reached",
+                                 len);
         if (r < 0)
                 return error_errno(error, STREAMER_ENOMEM, errno, "host: memory for %" PRIu64 " bytes", len);
         return 0;
@@ -274,9 +328,9 @@ static const struct device_ops host_ops = {
 };
 
 /* What AUTO will get as things stand; each allocation asks again. */
-static enum page_kind expected_pages(const struct host_device *host)
+static enum page_kind expected_pages(struct host_device *host)
 {
-        struct segment probe = {.fd = -1, .size = HOST_HUGE_PAGE};
+        struct segment probe = {.device = &host->device, .fd = -1, .size = HOST_HUGE_PAGE};
         switch (host->want) {
         case HOST_PAGES_HUGETLB:
                 return PAGES_HUGETLB;
@@ -287,9 +341,8 @@ static enum page_kind expected_pages(const struct host_device *host)
         case HOST_PAGES_AUTO:
                 break;
         }
-        if (try_hugetlb(&probe) == 0) {
-                munmap(probe.base, probe.size);
-                close(probe.fd);
+        if (try_hugetlb(host, &probe) == 0) {
+                host_release(&probe);
                 return PAGES_HUGETLB;
         }
         return host->thp_allowed ? PAGES_THP : PAGES_4K;

@@ -39,10 +39,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
-#endif
-
 #define PIECE HOST_HUGE_PAGE
 #define LOOK (64 * MiB) /* how often the machine is asked for what it has left */
 #define NICE_MOST 19

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/io/staging.h"
 
+#include "daemon/base/machine.h"
 #include "daemon/base/util.h"
 
 #include <errno.h>
@@ -10,15 +11,23 @@
 
 #define HUGE_PAGE (2 * MiB)
 
+/* Where the control group limits huge pages of the pool, the first touch of one may be a signal, and those that
+ * there are serve models better. */
+static void *map_huge(uint64_t bytes)
+{
+        if (machine_huge_pages_limited(""))
+                return MAP_FAILED;
+        return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+}
+
 static void *map_ring(uint64_t bytes, enum page_kind *pages)
 {
-        int flags = MAP_PRIVATE | MAP_ANONYMOUS;
-        void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags | MAP_HUGETLB, -1, 0);
+        void *base = map_huge(bytes);
         if (base != MAP_FAILED) {
                 *pages = PAGES_HUGETLB;
                 return base;
         }
-        base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+        base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (base == MAP_FAILED)
                 return NULL;
         *pages = madvise(base, bytes, MADV_HUGEPAGE) == 0 ? PAGES_THP : PAGES_4K;

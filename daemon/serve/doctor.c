@@ -44,7 +44,8 @@ static void write_limit(struct writer *w, const char *key, uint64_t limit)
 static void write_machine(struct writer *w, const struct machine *m)
 {
         size_t known = (size_t)(m->memlock != MACHINE_UNLIMITED) + (m->files != MACHINE_UNLIMITED) +
-                       (m->cgroup_memory != MACHINE_UNLIMITED) + (m->hugepages >= 0) + (m->hugepages_overcommit >= 0);
+                       (m->cgroup_memory != MACHINE_UNLIMITED) + (m->cgroup_huge_pages != MACHINE_UNLIMITED) +
+                       (m->hugepages >= 0) + (m->hugepages_overcommit >= 0);
         writer_key(w, "machine");
         writer_map(w, 7 + known);
         writer_kstr(w, "kernel", m->kernel);
@@ -57,6 +58,7 @@ static void write_machine(struct writer *w, const struct machine *m)
         write_limit(w, "memlock", m->memlock);
         write_limit(w, "files", m->files);
         write_limit(w, "cgroup_memory", m->cgroup_memory);
+        write_limit(w, "cgroup_huge_pages", m->cgroup_huge_pages);
         if (m->hugepages >= 0)
                 writer_ku64(w, "hugepages", (uint64_t)m->hugepages);
         if (m->hugepages_overcommit >= 0)

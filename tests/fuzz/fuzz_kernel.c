@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define V1 "/sys/fs/cgroup/memory/g"
+#define HUGE "/sys/fs/cgroup/hugetlb/g"
 
 static const char *const folders[] = {"/proc",
                                       "/proc/self",
@@ -27,6 +28,8 @@ static const char *const folders[] = {"/proc",
                                       "/sys/fs/cgroup/g",
                                       "/sys/fs/cgroup/memory",
                                       V1,
+                                      "/sys/fs/cgroup/hugetlb",
+                                      HUGE,
                                       "/sys/devices",
                                       "/sys/devices/system",
                                       "/sys/devices/system/node"};
@@ -41,7 +44,11 @@ static struct {
              {"/sys/fs/cgroup/g/memory.stat", -1},
              {V1 "/memory.limit_in_bytes", -1},
              {V1 "/memory.usage_in_bytes", -1},
-             {"/sys/devices/system/node/online", -1}};
+             {"/sys/devices/system/node/online", -1},
+             {"/sys/fs/cgroup/g/hugetlb.2MB.max", -1},
+             {"/sys/fs/cgroup/g/hugetlb.2MB.current", -1},
+             {HUGE "/hugetlb.2MB.limit_in_bytes", -1},
+             {HUGE "/hugetlb.2MB.usage_in_bytes", -1}};
 #define FILES (sizeof(files) / sizeof(files[0]))
 #define FOLDERS (sizeof(folders) / sizeof(folders[0]))
 
@@ -96,6 +103,9 @@ static void fuzz_values(void)
 {
         uint64_t limit = machine_cgroup_memory(tree);
         holds(machine_available_memory(tree) <= limit);
+        limit = machine_cgroup_huge_pages(tree);
+        holds(machine_huge_pages_left(tree, 0) <= limit && machine_huge_pages_left(tree, 1) <= limit);
+        holds(limit == MACHINE_UNLIMITED || machine_huge_pages_limited(tree));
         holds(numa_online(tree) != 0);
         holds(!pid_began_by(tree, 1, 0)); /* nothing began before the machine */
         if (pid_began_by(tree, 1, 1000000000))

@@ -3,6 +3,7 @@
  * Memory and storage: every kind of page, the smallest ring, what a cold load leaves in the page
  * cache, what many loads leave behind.
  */
+#include "tests/lib/doctor.h"
 #include "tests/lib/stage.h"
 #include "tests/lib/storage.h"
 #include "tests/lib/suite.h"
@@ -89,6 +90,100 @@ START_TEST(segments_of_hugetlb_pages)
         if (!have_hugetlb)
                 SKIP("vm.nr_overcommit_hugepages cannot be set");
         load_on("hugetlb");
+}
+END_TEST
+
+/* ---- a control group's limit of huge pages, as a container has it ---- */
+
+#define NO_LIMIT_HERE "huge pages of a control group cannot be limited here"
+
+/* What is in the way of huge pages, what is loaded, and what it gets. */
+static const struct {
+        uint64_t limit;
+        bool shown; /* the group's files are in their place */
+        uint64_t model;
+        const char *pages, *ring;
+} limits[] = {
+        {0, true, 4 * MIB, "4k", "thp"},
+        {0, false, 4 * MIB, "4k", "thp"},
+        {16 * MIB, true, 24 * MIB, "4k", "thp"},
+        {16 * MIB, true, 4 * MIB, "hugetlb", "thp"},
+        {64 * MIB, false, 4 * MIB, "hugetlb", "thp"},
+};
+
+static const char *ring_pages(void)
+{
+        return json_text(json_object_get(client_call(client, "status", NULL), "ring"), "page_kind");
+}
+
+static void begin_limited(uint64_t limit, bool shown)
+{
+        if (!have_hugetlb)
+                SKIP("vm.nr_overcommit_hugepages cannot be set");
+        if (!hugepages_limit(limit, shown ? NULL : suite_path("groups-%d", (int)getpid())))
+                SKIP(NO_LIMIT_HERE);
+        stage_begin((const char *const[]){"--device", "host=256MiB", "--memory-limit", "1MiB", "--block-size", "1MiB",
+                                          NULL});
+        client = client_open(&stage);
+}
+
+static void end_limited(void)
+{
+        stage_still_serves();
+        streamer_close(client);
+        stage_end();
+        hugepages_unlimit();
+}
+
+START_TEST(a_limit_of_huge_pages_that_is_too_small_leaves_others)
+{
+        struct model *m = model_mixed(6, limits[_i].model);
+        begin_limited(limits[_i].limit, limits[_i].shown);
+        client_load(client, stage_write(m, "m.safetensors"), "m");
+        client_equals(client, "m", m);
+        const char *got = page_kind_of("m");
+        if (strcmp(limits[_i].pages, "4k") != 0 || strcmp(got, "thp") != 0) /* as shmem_enabled has it */
+                ck_assert_str_eq(got, limits[_i].pages);
+        if (strcmp(limits[_i].ring, "thp") != 0 || strcmp(ring_pages(), "4k") != 0)
+                ck_assert_str_eq(ring_pages(), limits[_i].ring);
+        end_limited();
+}
+END_TEST
+
+/* Several models share it, also where none of them has touched its pages yet. */
+START_TEST(the_limit_of_huge_pages_is_for_all_models)
+{
+        begin_limited(24 * MIB, true);
+        for (int i = 0; i < 3; i++) {
+                struct model *m = model_mixed((unsigned)i, 10 * MIB);
+                char *file = format_text("%d.safetensors", i), *name = format_text("m%d", i);
+                client_load(client, stage_write(m, file), name);
+                client_equals(client, name, m);
+        }
+        unsigned huge = 0;
+        for (int i = 0; i < 3; i++)
+                huge += strcmp(page_kind_of(format_text("m%d", i)), "hugetlb") == 0;
+        ck_assert_uint_eq(huge, 1); /* each takes 12 MiB, and so does the witness a page */
+        end_limited();
+}
+END_TEST
+
+START_TEST(doctor_tells_of_the_limit_of_huge_pages)
+{
+        begin_limited(0, true);
+        doctor_ask();
+        doctor_found("warn", "pages", "limit of the control group 0 B");
+        end_limited();
+}
+END_TEST
+
+START_TEST(a_limit_that_nothing_tells_of_fails_the_load_and_not_the_daemon)
+{
+        struct model *m = model_mixed(8, 32 * MIB);
+        begin_limited(16 * MIB, false);
+        client_load_fails(client, stage_write(m, "m.safetensors"), "m", STREAMER_ENOMEM,
+                          "a limit of the control group is reached");
+        end_limited();
 }
 END_TEST
 
@@ -282,6 +377,11 @@ int main(void)
         tcase_add_test(pages, segments_of_4_kib_pages);
         tcase_add_test(pages, segments_of_transparent_huge_pages);
         tcase_add_test(pages, segments_of_hugetlb_pages);
+        tcase_add_loop_test(pages, a_limit_of_huge_pages_that_is_too_small_leaves_others, 0,
+                            (int)(sizeof(limits) / sizeof(limits[0])));
+        tcase_add_test(pages, the_limit_of_huge_pages_is_for_all_models);
+        tcase_add_test(pages, doctor_tells_of_the_limit_of_huge_pages);
+        tcase_add_test(pages, a_limit_that_nothing_tells_of_fails_the_load_and_not_the_daemon);
         tcase_add_test(pages, a_ring_of_one_slot_suffices);
         tcase_add_test(pages, one_reader_suffices);
         TCase *storage = suite_group("storage", begin, stage_end, 60);

@@ -9,11 +9,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -352,6 +354,46 @@ bool hugepages_reserve(uint64_t bytes)
 }
 
 /* What the kernel puts in brackets is what holds. */
+/* ---- a limit of huge pages ---- */
+
+#define GROUPS "/sys/fs/cgroup"
+
+static char *limited_group; /* its folder, below `limited_mount` */
+static char *limited_mount;
+
+static bool write_to(const char *folder, const char *file, const char *text)
+{
+        char *path = format_text("%s/%s", folder, file);
+        int fd = open(path, O_WRONLY | O_CLOEXEC);
+        bool ok = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+        if (fd >= 0)
+                close(fd);
+        free(path);
+        return ok;
+}
+
+/* The files of version 1, which any machine can mount beside those that it has, unless it limits huge pages itself. */
+bool hugepages_limit(uint64_t bytes, const char *elsewhere)
+{
+        char *text = format_text("%llu", (unsigned long long)bytes);
+        limited_mount = elsewhere != NULL ? format_text("%s", elsewhere) : format_text("%s/hugetlb", GROUPS);
+        if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+            mount("none", GROUPS, "tmpfs", 0, NULL) != 0 || mkdir(limited_mount, 0755) != 0 ||
+            mount("none", limited_mount, "cgroup", 0, "hugetlb") != 0)
+                return false;
+        limited_group = format_text("%s/streamerd-test-%d", limited_mount, (int)getpid());
+        bool ok = mkdir(limited_group, 0755) == 0 && write_to(limited_group, "hugetlb.2MB.limit_in_bytes", text) &&
+                  write_to(limited_group, "tasks", "0");
+        free(text);
+        return ok;
+}
+
+void hugepages_unlimit(void)
+{
+        if (!write_to(limited_mount, "tasks", "0") || rmdir(limited_group) < 0)
+                die_errno("%s", limited_group);
+}
+
 void shmem_thp_allow(void)
 {
         char *text = file_read(SHMEM_ENABLED, NULL), *word = strchr(text, '[');

@@ -60,6 +60,13 @@ bool hugepages_allow(uint64_t bytes);
  * those of the call before. False where that is not allowed, or so many are not found. Put back likewise. */
 bool hugepages_reserve(uint64_t bytes);
 
+/* Puts this process, and what it starts from now on, into a control group of its own that may have so many bytes of
+ * huge pages, and into a mount namespace of its own, where the group's files are in their place, or (not NULL: a path
+ * that is not there yet) elsewhere. False where that is not allowed. Once in a process; hugepages_unlimit() when all
+ * that it started has ended. */
+bool hugepages_limit(uint64_t bytes, const char *elsewhere);
+void hugepages_unlimit(void);
+
 /* Lets shared memory have transparent huge pages where it asks for them, as far as that may be set. Put back
  * likewise. */
 void shmem_thp_allow(void);

@@ -166,6 +166,65 @@ START_TEST(of_a_pool_of_huge_pages_what_is_promised_is_not_left)
 }
 END_TEST
 
+/* ---- a group's limit of huge pages ---- */
+
+START_TEST(huge_pages_of_a_group_are_limited_on_their_own)
+{
+        put("proc/self/cgroup", "0::/pod/daemon\n");
+        put("sys/fs/cgroup/pod/memory.max", "7\n");
+        ck_assert_uint_eq(machine_cgroup_huge_pages(tree), MACHINE_UNLIMITED);
+        ck_assert_uint_eq(machine_huge_pages_left(tree, 5 << 20), MACHINE_UNLIMITED);
+        put("sys/fs/cgroup/pod/daemon/hugetlb.2MB.max", "max\n");
+        put("sys/fs/cgroup/pod/hugetlb.2MB.max", "33554432\n");
+        put("sys/fs/cgroup/pod/hugetlb.2MB.current", "4194304\n");
+        put("sys/fs/cgroup/pod/memory.stat", "inactive_file 4194304\n");
+        ck_assert_uint_eq(machine_cgroup_huge_pages(tree), 32 << 20);
+        ck_assert_uint_eq(machine_huge_pages_left(tree, 0), 28 << 20);
+        ck_assert_uint_eq(machine_cgroup_memory(tree), 7);
+}
+END_TEST
+
+/* A limit holds where its files are not seen, too. */
+START_TEST(whether_huge_pages_may_be_limited)
+{
+        ck_assert(!machine_huge_pages_limited(tree));
+        put("proc/self/cgroup", "0::/x\n");
+        ck_assert(machine_huge_pages_limited(tree));
+        put("sys/fs/cgroup/x/cgroup.procs", "1\n");
+        ck_assert(!machine_huge_pages_limited(tree));
+        put("sys/fs/cgroup/x/hugetlb.2MB.max", "max\n");
+        ck_assert(!machine_huge_pages_limited(tree));
+        put("sys/fs/cgroup/x/hugetlb.2MB.max", "0\n");
+        ck_assert(machine_huge_pages_limited(tree));
+        put("proc/self/cgroup", "3:hugetlb:/\n");
+        ck_assert(!machine_huge_pages_limited(tree));
+        /* of both versions: whose the controller is, or else nobody's */
+        put("proc/self/cgroup", "3:cpu:/\n0::/y\n");
+        ck_assert(!machine_huge_pages_limited(tree));
+        put("proc/self/cgroup", "3:hugetlb:/z\n0::/y\n");
+        ck_assert(machine_huge_pages_limited(tree));
+        put("sys/fs/cgroup/hugetlb/z/cgroup.procs", "1\n");
+        ck_assert(!machine_huge_pages_limited(tree));
+        put("sys/fs/cgroup/hugetlb/z/hugetlb.2MB.limit_in_bytes", "9223372036852678656\n");
+        ck_assert(!machine_huge_pages_limited(tree));
+}
+END_TEST
+
+START_TEST(huge_pages_that_are_mapped_and_not_touched_yet_are_not_left)
+{
+        put("proc/self/cgroup", "5:memory:/a\n9:hugetlb:/b\n");
+        put("sys/fs/cgroup/hugetlb/b/hugetlb.2MB.limit_in_bytes", "33554432\n");
+        ck_assert_uint_eq(machine_huge_pages_left(tree, 8 << 20), 24 << 20);
+        put("sys/fs/cgroup/hugetlb/b/hugetlb.2MB.usage_in_bytes", "4194304\n");
+        ck_assert_uint_eq(machine_huge_pages_left(tree, 8 << 20), 24 << 20);
+        put("sys/fs/cgroup/hugetlb/b/hugetlb.2MB.usage_in_bytes", "16777216\n");
+        ck_assert_uint_eq(machine_huge_pages_left(tree, 8 << 20), 16 << 20);
+        ck_assert_uint_eq(machine_huge_pages_left(tree, 64 << 20), 0);
+        put("sys/fs/cgroup/hugetlb/b/hugetlb.2MB.limit_in_bytes", "9223372036852678656\n");
+        ck_assert_uint_eq(machine_huge_pages_left(tree, 0), MACHINE_UNLIMITED);
+}
+END_TEST
+
 /* ---- all of it ---- */
 
 START_TEST(what_cannot_be_read_is_unknown)
@@ -177,6 +236,7 @@ START_TEST(what_cannot_be_read_is_unknown)
         ck_assert_int_eq(m.hugepages_overcommit, -1);
         ck_assert_str_eq(m.shmem_enabled, "");
         ck_assert_uint_eq(m.cgroup_memory, MACHINE_UNLIMITED);
+        ck_assert_uint_eq(m.cgroup_huge_pages, MACHINE_UNLIMITED);
 }
 END_TEST
 
@@ -215,6 +275,9 @@ int main(void)
         tcase_add_test(t, cached_files_of_a_group_count_as_left);
         tcase_add_test(t, version_1_counts_what_is_left_by_its_own_files);
         tcase_add_test(t, of_a_pool_of_huge_pages_what_is_promised_is_not_left);
+        tcase_add_test(t, huge_pages_of_a_group_are_limited_on_their_own);
+        tcase_add_test(t, whether_huge_pages_may_be_limited);
+        tcase_add_test(t, huge_pages_that_are_mapped_and_not_touched_yet_are_not_left);
         tcase_add_test(t, what_cannot_be_read_is_unknown);
         tcase_add_test(t, this_machine_is_described);
         return suite_run();
