@@ -314,12 +314,21 @@ void generation_revoke(struct generation *generation)
         generation_changed(generation);
 }
 
-/* A pin is of the name: what serves it next has it, too. The old one's time to drain begins if it drains, and not
- * where it serves under another name. */
+static void pin_ranks(struct generation *generation)
+{
+        list_each (pos, &generation->resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                g->pinned = g->pinned || generation_is_rank_of(generation, g);
+        }
+}
+
+/* A pin is of the name: what serves it next has it, too, with all of its ranks. The old one's time to drain begins if
+ * it drains, and not where it serves under another name. */
 static void hand_on(struct generation *old, struct generation *new)
 {
         bool last_name = old->names.next == old->names.prev;
-        new->pinned = new->pinned || (old->state != GENERATION_FAILED && old->pinned);
+        if (old->state != GENERATION_FAILED && old->pinned)
+                pin_ranks(new);
         if (new->drain_timeout_ns > 0 && last_name)
                 old->drained_by_ns = ns_after(now_ns(), new->drain_timeout_ns);
 }

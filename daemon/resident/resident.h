@@ -183,6 +183,8 @@ void generation_uncharge(struct generation *generation);
 
 /* Ranks stand and fall together: one is in use, pinned, or used last, where any of them is. */
 bool generation_is_rank_of(const struct generation *generation, const struct generation *other); /* or the same */
+/* By this name; one that is left of its ranks' names is enough for all that have any. */
+bool generation_reached(const struct generation *generation, const char *name);
 /* Who keeps it from being evicted: leases, and work that touches it. */
 uint64_t generation_holders(const struct generation *generation);
 bool generation_pinned(const struct generation *generation);

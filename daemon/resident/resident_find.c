@@ -146,7 +146,19 @@ bool resident_holds(const struct resident *resident, uint64_t number, const stru
 
 bool generation_is_rank_of(const struct generation *g, const struct generation *other)
 {
-        return g == other || (g->n_ranks > 0 && g->number == other->number && other->n_ranks > 0);
+        return g == other || (g->n_ranks > 0 && g->number != 0 && g->number == other->number && other->n_ranks > 0);
+}
+
+bool generation_reached(const struct generation *generation, const char *name)
+{
+        if (generation->n_ranks < 2 || list_empty(&generation->names))
+                return generation_has_name(generation, name);
+        list_each (pos, &generation->resident->generations) {
+                const struct generation *g = container_of(pos, struct generation, link);
+                if (generation_is_rank_of(generation, g) && generation_has_name(g, name))
+                        return true;
+        }
+        return false;
 }
 
 /* Of it and its ranks; what drains is a model apart. Asked for each model in turn, so the many that have none look at

@@ -136,7 +136,10 @@ static bool is_anothers(const struct server *server, const struct generation *g,
                         uid_t uid, uid_t *owner)
 {
         const struct model_name *name = generation_find_name(g, model);
-        if (name == NULL || (g->state == GENERATION_FAILED && g != resident_named(server->resident, model)))
+        bool keeps = verb == VERB_pin || verb == VERB_unpin || verb == VERB_set_priority;
+        if (keeps ? !generation_reached(g, model) : name == NULL)
+                return false;
+        if (g->state == GENERATION_FAILED && g != resident_named(server->resident, model))
                 return false;
         *owner = verb == VERB_unload ? name->owner : generation_owner(g);
         return *owner != uid;

@@ -214,7 +214,7 @@ void session_set_priority(struct session *session, const struct request *request
         }
         list_each (pos, &resident->generations) {
                 struct generation *g = container_of(pos, struct generation, link);
-                if (!generation_has_name(g, model))
+                if (!generation_reached(g, model))
                         continue;
                 g->priority = priority;
                 remember_changed(&session->server->remember);

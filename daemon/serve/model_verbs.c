@@ -182,7 +182,7 @@ void session_pin(struct session *session, const struct request *request)
         size_t n = 0;
         list_each (pos, &resident->generations) {
                 struct generation *g = container_of(pos, struct generation, link);
-                if (!generation_has_name(g, model) || g->state == GENERATION_FAILED)
+                if (!generation_reached(g, model) || g->state == GENERATION_FAILED)
                         continue;
                 g->pinned = pin;
                 generation_changed(g);

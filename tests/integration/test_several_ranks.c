@@ -233,6 +233,42 @@ START_TEST(a_rank_that_drains_keeps_no_pin_on_the_others)
 }
 END_TEST
 
+/* As another model's taking one of the names from one device makes it. Loop test: pin and unpin by the name that
+ * both have, or by the one that only one has. */
+START_TEST(a_name_of_one_rank_is_enough_to_pin_and_unpin_all)
+{
+        static const char *const names_of[] = {"m", "n"};
+        char *cut = write_large("cut", 2, 40);
+        uint64_t number = load_as("m", cut, names, 2, "rank");
+        ck_assert_uint_eq(load_as("n", cut, names, 2, "rank"), number);
+        unload_from("n", names[1], false);
+        client_ok(client, streamer_pin(client, names_of[_i], 1), "pin");
+        json_t *model = shown();
+        ck_assert(json_is_true(json_object_get(model, "pinned")));
+        json_decref(model);
+        ck_assert_uint_eq(load_as("plain", write_plain("plain", 40), &names[1], 1, NULL), 0);
+
+        client_ok(client, streamer_pin(client, names_of[1 - _i], 0), "unpin");
+        model = shown();
+        ck_assert(json_is_false(json_object_get(model, "pinned")));
+        json_decref(model);
+        ck_assert_msg(load_as("plain", write_plain("plain", 40), &names[1], 1, NULL) != 0, "%s",
+                      streamer_last_error(client));
+}
+END_TEST
+
+START_TEST(a_pin_that_goes_on_to_a_rank_goes_on_to_all)
+{
+        ck_assert_uint_ne(load_as("m", write_plain("plain", 4), names, 1, NULL), 0);
+        client_ok(client, streamer_pin(client, "m", 1), "pin");
+        ck_assert_uint_ne(load_as("m", write_large("cut", 2, 4), names, 2, "rank"), 0);
+        unload_from("m", names[0], false);
+        json_t *model = shown();
+        ck_assert(json_is_true(json_object_get(model, "pinned")));
+        json_decref(model);
+}
+END_TEST
+
 /* The other rank goes by the name alone that is loaded. */
 START_TEST(what_serves_a_name_is_not_evicted_for_it_with_another_rank)
 {
@@ -299,6 +335,8 @@ int main(void)
         tcase_add_test(ranks, ranks_that_are_not_whole_are_refused);
         tcase_add_test(ranks, what_a_rank_takes_along_makes_room_elsewhere);
         tcase_add_test(ranks, a_rank_that_drains_keeps_no_pin_on_the_others);
+        tcase_add_loop_test(ranks, a_name_of_one_rank_is_enough_to_pin_and_unpin_all, 0, 2);
+        tcase_add_test(ranks, a_pin_that_goes_on_to_a_rank_goes_on_to_all);
         tcase_add_test(ranks, what_serves_a_name_is_not_evicted_for_it_with_another_rank);
         tcase_add_test(ranks, ranks_are_found_beside_what_is_left_of_others);
         return suite_run();

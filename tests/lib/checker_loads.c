@@ -351,10 +351,19 @@ static void loaded_on(struct checker *c, const struct trial *t, unsigned device,
                 g->drain_ms = t->wish.drain_ms;
         if (t->wish.priority > 0)
                 g->priority = t->wish.priority;
-        /* A pin is of the name: it goes on to what serves next. */
+        /* A pin is of the name: it goes on to what serves next, and to its ranks. */
         g->pinned = g->pinned || t->wish.pin || (before != NULL && before->pinned);
         c->counts->pins += t->wish.pin;
         take_name(c, t->name, device, g, g->drain_ms);
+}
+
+/* Ranks are pinned together. */
+static void pin_ranks(struct checker *c)
+{
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                struct gen *g = &c->gens[i];
+                g->pinned = g->pinned || (g->number != 0 && g->ranks > 0 && is_named(c, g) && is_pinned(c, g));
+        }
 }
 
 static bool would_fit(const struct checker *c, const struct trial *t, unsigned device)
@@ -466,6 +475,7 @@ void trial_follow(struct checker *c, const struct trial *t, struct outcome *outc
         for (unsigned d = 0; d < c->n_devices; d++)
                 if (outcome->got[d])
                         loaded_on(c, t, d, outcome->generation);
+        pin_ranks(c);
         watch_check(c, t, outcome);
 }
 

@@ -170,6 +170,15 @@ static void check_wish(struct checker *c, const char *verb, unsigned name, int r
         compare(c, false);
 }
 
+/* All that the name leads to, and the other ranks of it. */
+static bool is_reached(const struct checker *c, const struct gen *g, unsigned name)
+{
+        for (unsigned d = 0; d < c->n_devices && g->number != 0; d++)
+                if (c->names[name][d] != NULL && stand_together(c, g, c->names[name][d]))
+                        return true;
+        return false;
+}
+
 /* As many as that leave room for most loads. */
 static void step_pin(struct checker *c)
 {
@@ -177,9 +186,9 @@ static void step_pin(struct checker *c)
         bool pin = random_below(c, 3) == 0;
         int r = streamer_pin(c->client, name_of(name), pin);
         trail_add(c, "%s %s: %s", pin ? "pin" : "unpin", name_of(name), streamer_strerror(r));
-        for (unsigned d = 0; d < c->n_devices && r == 0; d++)
-                if (c->names[name][d] != NULL)
-                        c->names[name][d]->pinned = pin;
+        for (unsigned i = 0; i < GENERATIONS && r == 0; i++)
+                if (is_reached(c, &c->gens[i], name))
+                        c->gens[i].pinned = pin;
         c->counts->pins += r == 0 && pin;
         c->counts->unpins += r == 0 && !pin;
         check_wish(c, pin ? "pin" : "unpin", name, r);
@@ -189,9 +198,9 @@ static void step_priority(struct checker *c)
 {
         unsigned name = (unsigned)random_below(c, NAMES), priority = 1 + (unsigned)random_below(c, 200);
         int r = try(c, "set_priority", json_pack("{s:s,s:i}", "model", name_of(name), "priority", (int)priority));
-        for (unsigned d = 0; d < c->n_devices && r == 0; d++)
-                if (c->names[name][d] != NULL)
-                        c->names[name][d]->priority = priority;
+        for (unsigned i = 0; i < GENERATIONS && r == 0; i++)
+                if (is_reached(c, &c->gens[i], name))
+                        c->gens[i].priority = priority;
         c->counts->priorities += r == 0;
         check_wish(c, "set_priority", name, r);
 }
