@@ -36,6 +36,7 @@ enum cu_result {
 
 enum cu_attribute {
         CU_ATTR_INTEGRATED = 18,
+        CU_ATTR_HOST_POINTERS = 91, /* the GPU knows registered host memory by the host's addresses */
         CU_ATTR_VMM_SUPPORTED = 102,
         CU_ATTR_POSIX_FD_SUPPORTED = 103,
 };

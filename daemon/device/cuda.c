@@ -180,6 +180,7 @@ int cuda_device_new(struct device **out, struct cuda *cuda, int ordinal, const s
         struct device_facts facts;
         cuda_describe(cuda->api, ordinal, &facts);
         device->numa_node = numa_of_pci("", facts.pci);
+        d->batches = cuda_has_batch(cuda->api) && facts.host_pointers;
         device->budget = opts->budget > 0 ? opts->budget : total / 100 * opts->budget_percent;
         device->thread = work_pool_new(wake, "device-cuda", 1, 1);
         if (device->thread == NULL) {

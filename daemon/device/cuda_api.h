@@ -162,8 +162,9 @@ const char *cuda_other_kind(const struct cuda_api *api, int ordinal, bool legacy
 /* Whether cuda_copy_batch() may be called: runtime and driver of 12.8 and newer. */
 bool cuda_has_batch(const struct cuda_api *api);
 
-/* n copies in one call on a stream (not the default one), host to device. The host memory must stay as
- * it is until the stream has passed. */
+/* n copies in one call on a stream (not the default one, which is refused), host to device. The host memory is
+ * registered, on a GPU that knows it by the host's addresses: a batch passes them on as they are, and where
+ * they mean nothing the context is lost. It must stay as it is until the stream has passed. */
 enum cuda_error cuda_copy_batch(const struct cuda_api *api, void *const *to, const void *const *from,
                                 const size_t *sizes, size_t n, struct CUstream_st *stream);
 

@@ -5,6 +5,9 @@
  *
  *   spans > one copy or one batch of them > event recorded > [fires] > the slot may be used again
  *
+ * A batch is for pinned memory that the GPU knows by the host's addresses; anything else goes copy by copy, and so
+ * does all that follows a batch which the driver refused.
+ *
  * How it fails: a copy that cannot be started, or whose event fails, ends what is on its stream first (the
  * slot must be nobody's when it is given back), then says so. Streams and events end with their context;
  * the epoch of the device tells.
@@ -108,10 +111,29 @@ static void event_put(struct cuda_copier *copier, struct CUevent_st *event)
                 copier->device->cuda->api->cudaEventDestroy(event);
 }
 
+static bool may_batch(const struct cuda_device *d)
+{
+        return __atomic_load_n(&d->batches, __ATOMIC_RELAXED) && d->cuda->ring != NULL &&
+               __atomic_load_n(d->cuda->ring_pinned, __ATOMIC_RELAXED) == RING_PINNED;
+}
+
+/* What a driver does not take in a batch it takes one by one: some of it again, which does no harm. */
+static bool is_refused(struct cuda_device *d, enum cuda_error e)
+{
+        if (e != CUDA_NOT_SUPPORTED && e != CUDA_INVALID_VALUE)
+                return false;
+        d->cuda->api->cudaGetLastError();
+        if (__atomic_exchange_n(&d->batches, false, __ATOMIC_RELAXED))
+                log_warn("%s: cudaMemcpyBatchAsync: %s: small tensors are copied one by one from here on",
+                         d->device.name, d->cuda->api->cudaGetErrorString(e));
+        return true;
+}
+
 static enum cuda_error start_copies(const struct cuda_copier *copier, const struct device_span *spans, size_t n,
                                     const char **call)
 {
-        const struct cuda_api *api = copier->device->cuda->api;
+        struct cuda_device *d = copier->device;
+        const struct cuda_api *api = d->cuda->api;
         void *to[BATCH];
         const void *from[BATCH];
         size_t sizes[BATCH];
@@ -123,14 +145,16 @@ static enum cuda_error start_copies(const struct cuda_copier *copier, const stru
                         from[m] = spans[i].from;
                         sizes[m] = spans[i].len;
                 }
-                bool batch = m > 1 && cuda_has_batch(api);
-                *call = batch ? "cudaMemcpyBatchAsync" : "cudaMemcpyAsync";
-                if (batch)
+                if (m > 1 && may_batch(d)) {
+                        *call = "cudaMemcpyBatchAsync";
                         e = cuda_copy_batch(api, to, from, sizes, m, copier->stream);
-                else
-                        for (size_t k = 0; k < m && e == CUDA_OK; k++)
-                                e = api->cudaMemcpyAsync(to[k], from[k], sizes[k], CUDA_COPY_HOST_TO_DEVICE,
-                                                         copier->stream);
+                        if (!is_refused(d, e))
+                                continue;
+                        e = CUDA_OK;
+                }
+                *call = "cudaMemcpyAsync";
+                for (size_t k = 0; k < m && e == CUDA_OK; k++)
+                        e = api->cudaMemcpyAsync(to[k], from[k], sizes[k], CUDA_COPY_HOST_TO_DEVICE, copier->stream);
         }
         return e;
 }

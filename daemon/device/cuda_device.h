@@ -41,6 +41,7 @@ struct cuda_device {
         bool context;       /* under cuda->mutex */
         unsigned epoch;     /* atomic: counts resets */
         bool lost;          /* atomic: out of service */
+        bool batches;       /* atomic: may be tried; see cuda_copy_batch() */
 };
 
 static inline struct cuda_device *cuda_of(struct device *device)

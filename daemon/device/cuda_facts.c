@@ -39,6 +39,7 @@ void cuda_describe(const struct cuda_api *api, int ordinal, struct device_facts 
         if (api->cuDeviceGetName(facts->model, sizeof(facts->model), device) != CU_OK)
                 facts->model[0] = '\0';
         split_mig(facts);
+        facts->host_pointers = attribute(api, CU_ATTR_HOST_POINTERS, device);
         facts->integrated = attribute(api, CU_ATTR_INTEGRATED, device);
         facts->vmm =
                 attribute(api, CU_ATTR_VMM_SUPPORTED, device) && attribute(api, CU_ATTR_POSIX_FD_SUPPORTED, device);

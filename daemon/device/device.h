@@ -69,8 +69,9 @@ struct device_facts {
         char pci[32];        /* "0000:3b:00.0" */
         const char *handles; /* the kind that clients get */
         bool in_service;
-        bool integrated; /* shares the host's memory: Tegra */
-        bool vmm;        /* could hand out cuda-vmm-fd */
+        bool integrated;    /* shares the host's memory: Tegra */
+        bool host_pointers; /* it knows registered host memory by the host's addresses */
+        bool vmm;           /* could hand out cuda-vmm-fd */
 };
 
 struct device_ops {

@@ -131,6 +131,35 @@ START_TEST(a_driver_without_batches_gets_them_one_by_one)
 }
 END_TEST
 
+/* Under WSL registered memory has other addresses on the GPU, and a batch passes on what it is given. */
+START_TEST(a_gpu_that_knows_other_addresses_gets_no_batches)
+{
+        struct model *m = small_model();
+        setenv("FAKECUDA_HOST_POINTERS", "0", 1);
+        start(NULL, NULL);
+        load_and_compare(m, 1);
+        ck_assert_uint_eq(gpus->batches, 0);
+        ck_assert_uint_eq(gpus->copies, SMALL);
+        model_free(m);
+        end();
+}
+END_TEST
+
+START_TEST(a_refused_batch_goes_one_by_one_and_none_is_tried_again)
+{
+        static const char *const refusals[] = {"cudaMemcpyBatchAsync:2:1", "cudaMemcpyBatchAsync:2:801"};
+        struct model *m = small_model();
+        setenv("FAKECUDA_FAIL", refusals[_i], 1);
+        start(NULL, NULL);
+        load_and_compare(m, 1);
+        ck_assert_uint_eq(gpus->batches, 1);
+        ck_assert_uint_eq(gpus->copies, SMALL - BATCH);
+        ck_assert(log_will_say(stage.log, "small tensors are copied one by one"));
+        model_free(m);
+        end();
+}
+END_TEST
+
 START_TEST(a_block_for_two_gpus_is_copied_once_to_each)
 {
         struct model *m = ordinary_model();
@@ -333,6 +362,8 @@ int main(void)
         tcase_add_test(group, neighbours_in_the_file_go_in_one_copy_a_block);
         tcase_add_test(group, many_small_tensors_go_in_batches);
         tcase_add_test(group, a_driver_without_batches_gets_them_one_by_one);
+        tcase_add_test(group, a_gpu_that_knows_other_addresses_gets_no_batches);
+        tcase_add_loop_test(group, a_refused_batch_goes_one_by_one_and_none_is_tried_again, 0, 2);
         tcase_add_test(group, a_block_for_two_gpus_is_copied_once_to_each);
         tcase_add_test(group, storage_and_bus_work_at_once_where_one_block_is_read_at_a_time);
         tcase_add_test(group, verify_reads_back_through_the_ring);

@@ -125,6 +125,9 @@ enum cu_result cuDeviceGetAttribute(int *value, enum cu_attribute attribute, cu_
         case CU_ATTR_INTEGRATED:
                 *value = fake_settings()->integrated;
                 return CU_OK;
+        case CU_ATTR_HOST_POINTERS:
+                *value = fake_settings()->host_pointers;
+                return CU_OK;
         case CU_ATTR_VMM_SUPPORTED:
         case CU_ATTR_POSIX_FD_SUPPORTED:
                 *value = fake_settings()->vmm;

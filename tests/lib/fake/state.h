@@ -12,6 +12,7 @@
  *   FAKECUDA_NAME=...          name of each GPU ("Stand-in GPU"; " MIG " in it means MIG)
  *   FAKECUDA_INTEGRATED=1      the GPUs share the host's memory
  *   FAKECUDA_VMM=0             no virtual memory management
+ *   FAKECUDA_HOST_POINTERS=0   registered host memory has other addresses on the GPU, as under WSL
  *   FAKECUDA_FAIL=call:n:error[:gpu],...     the nth call answers error; n = 0: each call
  *   FAKECUDA_STICKY=call:n:error[:gpu],...   from the nth call on, each call on its GPU does
  *   FAKECUDA_DAMAGE=1          copies from a GPU to the host bring a wrong last byte

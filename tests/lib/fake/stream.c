@@ -338,6 +338,15 @@ enum cuda_error cudaMemcpyAsync(void *to, const void *from, size_t size, enum cu
         return runtime_result(copy(to, from, size, kind == CUDA_COPY_DEVICE_TO_HOST, stream));
 }
 
+/* Does host memory have the same address on the GPU? */
+static bool same_address(const void *host, size_t size, int gpu)
+{
+        pthread_mutex_lock(&fake_lock);
+        bool same = fake_settings()->host_pointers && is_pinned(host, size, gpu);
+        pthread_mutex_unlock(&fake_lock);
+        return same;
+}
+
 /* All or nothing here; CUDA promises neither. */
 static enum cuda_error batch(void *const *to, const void *const *from, const size_t *sizes, size_t n,
                              const struct cuda_batch_attributes *attributes, struct CUstream_st *stream)
@@ -347,9 +356,12 @@ static enum cuda_error batch(void *const *to, const void *const *from, const siz
         ENTER(cudaMemcpyBatchAsync, stream->gpu);
         if (n == 0 || attributes->order != CUDA_BATCH_STREAM_ORDER)
                 return runtime_result(E_VALUE);
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < n; i++) {
                 if (sizes[i] == 0 || fake_where(to[i], sizes[i], NULL, NULL) < 0)
                         return runtime_result(E_VALUE);
+                if (!same_address(from[i], sizes[i], stream->gpu))
+                        fake_state()->broken[stream->gpu] = E_ILLEGAL; /* as its event will say */
+        }
         fake_state()->batches++;
         fake_state()->batched += (uint32_t)n;
         for (size_t i = 0; i < n && error == E_OK; i++)

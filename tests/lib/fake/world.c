@@ -105,6 +105,7 @@ static void begin(void)
                 .integrated = number("FAKECUDA_INTEGRATED", 0) != 0,
                 .vmm = number("FAKECUDA_VMM", 1) != 0,
                 .damage = number("FAKECUDA_DAMAGE", 0) != 0,
+                .host_pointers = number("FAKECUDA_HOST_POINTERS", 1) != 0,
         };
         snprintf(settings.name, sizeof(settings.name), "%s", name ? name : "Stand-in GPU");
         state = file ? fake_state_map(file) : NULL;

@@ -41,7 +41,7 @@ struct fake_settings {
         uint64_t memory, others;
         uint64_t largest; /* bytes that are free in one piece; more is out of memory */
         uint64_t event_ns;
-        bool integrated, vmm, damage;
+        bool integrated, vmm, damage, host_pointers;
         char name[128];
 };
 
