@@ -157,8 +157,8 @@ enum cu_result cuCtxSetCurrent(struct CUctx_st *context)
 enum cu_result cuCtxGetDevice(cu_device *device)
 {
         ENTER(cuCtxGetDevice);
-        if (!fake_current())
-                return RESULT(E_CONTEXT);
+        if (!fake_current() || !fake_current()->alive)
+                return RESULT(fake_current() ? E_DESTROYED : E_CONTEXT);
         *device = fake_ordinal_of(fake_current()->gpu);
         return CU_OK;
 }

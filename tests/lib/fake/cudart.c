@@ -79,8 +79,11 @@ enum cuda_error cudaSetDevice(int device)
         ENTER(cudaSetDevice, fake_gpu(device));
         if (fake_gpu(device) < 0)
                 return runtime_result(E_DEVICE);
+        /* A thread whose device it was keeps its context, also where that has ended, until a call needs one. */
+        const struct CUctx_st *current = fake_current();
+        if (current == NULL || current->alive || chosen != device)
+                fake_set_current(fake_primary(fake_gpu(device), true));
         chosen = device;
-        fake_set_current(fake_primary(fake_gpu(device), true));
         return CUDA_OK;
 }
 
@@ -91,6 +94,7 @@ enum cuda_error cudaGetDevice(int *device)
         return CUDA_OK;
 }
 
+/* The calling thread's context stays current, and is one that has ended. */
 enum cuda_error cudaDeviceReset(void)
 {
         int gpu = runtime_gpu_without_context();
@@ -101,8 +105,6 @@ enum cuda_error cudaDeviceReset(void)
         streams_reset(gpu);
         fake_memory_reset(gpu);
         context->alive = context->runtime = false;
-        if (fake_current() == context)
-                fake_set_current(NULL);
         return CUDA_OK;
 }
 

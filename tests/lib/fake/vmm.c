@@ -272,6 +272,8 @@ enum cu_result cuMemUnmap(cu_pointer pointer, size_t size)
 enum cu_result cuMemSetAccess(cu_pointer pointer, size_t size, const struct cu_access_desc *access, size_t n)
 {
         ENTER(cuMemSetAccess);
+        if (fake_current() && !fake_current()->alive)
+                return (enum cu_result)E_DESTROYED;
         pthread_mutex_lock(&fake_lock);
         struct range *r = range_at(pointer, size);
         bool good = n == 1 && r && r->memory && access->location.type == CU_LOCATION_DEVICE &&

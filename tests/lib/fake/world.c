@@ -201,6 +201,7 @@ static const struct {
         {E_HANDLE, "INVALID_HANDLE", "invalid resource handle"},
         {E_NOT_READY, "NOT_READY", "device not ready"},
         {E_ILLEGAL, "ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+        {E_DESTROYED, "CONTEXT_IS_DESTROYED", "context is destroyed"},
         {E_REGISTERED, "HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
         {E_NOT_REGISTERED, "HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
         {E_NOT_SUPPORTED, "NOT_SUPPORTED", "operation not supported"},

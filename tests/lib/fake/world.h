@@ -31,6 +31,7 @@ enum {
         E_HANDLE = 400,
         E_NOT_READY = 600,
         E_ILLEGAL = 700,
+        E_DESTROYED = 709,
         E_REGISTERED = 712,
         E_NOT_REGISTERED = 713,
         E_NOT_SUPPORTED = 801,
