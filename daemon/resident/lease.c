@@ -14,14 +14,23 @@ void leases_init(struct leases *leases)
 {
         *leases = (struct leases){0};
         list_init(&leases->processes);
+        list_init(&leases->without_pid);
+        buckets_init(&leases->by_pid);
+        buckets_init(&leases->by_token);
 }
 
-/* A client of another PID namespace has no pid here: its pidfd alone tells it from others. Where that does
- * not, each of its leases has a process of its own. */
+static struct list *among(struct leases *leases, pid_t pid)
+{
+        return pid > 0 ? bucket(&leases->by_pid, (uint64_t)pid) : &leases->without_pid;
+}
+
+/* A client of another PID namespace has no pid here: its pidfd alone tells it from others, one by one. Where that
+ * does not, each of its leases has a process of its own. */
 static struct process *find(struct leases *leases, pid_t pid, int pidfd)
 {
-        list_each (pos, &leases->processes) {
-                struct process *p = container_of(pos, struct process, link);
+        const struct list *all = among(leases, pid);
+        list_each (pos, all) {
+                struct process *p = container_of(pos, struct process, by_pid);
                 /* A pid is not given to another process while its pidfd has not told of the exit. */
                 if (!p->exited && p->pid == pid && (pid > 0 || pidfd_same(p->pidfd, pidfd)))
                         return p;
@@ -44,6 +53,7 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
         process->pidfd = take_fd(&fd);
         list_init(&process->held);
         list_append(&leases->processes, &process->link);
+        list_append(among(leases, pid), &process->by_pid);
         if (leases->watch(process) < 0) {
                 process_settle(process);
                 return NULL;
@@ -58,6 +68,7 @@ void process_settle(struct process *process)
         keep_process_gone(process->leases->keep, process);
         process->leases->unwatch(process);
         list_remove(&process->link);
+        list_remove(&process->by_pid);
         close(process->pidfd);
         free(process->client);
         free(process);
@@ -73,7 +84,16 @@ static void log_lease(const struct lease *lease, const char *what)
                   what);
 }
 
-static struct lease *lease_make(struct leases *leases, struct process *process, struct generation *generation)
+/* A token is of random bytes: any of them spread as well as all. */
+static struct list *among_tokens(struct leases *leases, const unsigned char token[BOOK_TOKEN])
+{
+        uint64_t key;
+        memcpy(&key, token, sizeof(key));
+        return bucket(&leases->by_token, key);
+}
+
+static struct lease *lease_make(struct leases *leases, struct process *process, struct generation *generation,
+                                const unsigned char token[BOOK_TOKEN])
 {
         struct lease *lease = calloc(1, sizeof(*lease));
         if (lease == NULL)
@@ -83,6 +103,8 @@ static struct lease *lease_make(struct leases *leases, struct process *process, 
         lease->looked = generation->changes; /* whoever gets it hears how its model is */
         lease->since_ns = now_ns();
         list_init(&lease->in_owner);
+        memcpy(lease->token, token, sizeof(lease->token));
+        list_append(among_tokens(leases, token), &lease->by_token);
         list_append(&generation->leases, &lease->in_generation);
         list_append(&process->held, &lease->in_process);
         generation->n_leases++;
@@ -97,12 +119,11 @@ struct lease *lease_new(struct leases *leases, struct process *process, struct g
         /* Never waits once the machine has booted. */
         if (getrandom(token, sizeof(token), GRND_NONBLOCK) != sizeof(token))
                 return NULL;
-        struct lease *lease = lease_make(leases, process, generation);
+        struct lease *lease = lease_make(leases, process, generation, token);
         if (lease == NULL)
                 return NULL;
         lease->id = ++leases->last_id;
         lease->owner = owner;
-        memcpy(lease->token, token, sizeof(token));
         keep_lease(leases->keep, lease);
         metric_add(METRIC_ATTACHES, 1);
         log_lease(lease, "granted");
@@ -115,7 +136,7 @@ struct lease *lease_restore(struct leases *leases, struct process *process, stru
         struct user_charge charge = {.user = NULL};
         if (leases->users != NULL && user_charge_again(leases->users, process->uid, &charge, USER_LEASES, 1) < 0)
                 return NULL;
-        struct lease *lease = lease_make(leases, process, generation);
+        struct lease *lease = lease_make(leases, process, generation, row->token);
         if (lease == NULL) {
                 user_discharge(&charge);
                 return NULL;
@@ -125,21 +146,18 @@ struct lease *lease_restore(struct leases *leases, struct process *process, stru
         if (leases->last_id < row->id)
                 leases->last_id = row->id;
         lease->since_ns = row->since_ns;
-        memcpy(lease->token, row->token, sizeof(lease->token));
         lease->row = row;
         log_lease(lease, "taken back");
         return lease;
 }
 
-struct lease *leases_by_token(const struct leases *leases, const unsigned char token[BOOK_TOKEN])
+struct lease *leases_by_token(struct leases *leases, const unsigned char token[BOOK_TOKEN])
 {
-        list_each (pos, &leases->processes) {
-                struct process *process = container_of(pos, struct process, link);
-                list_each (link, &process->held) {
-                        struct lease *lease = container_of(link, struct lease, in_process);
-                        if (memcmp(lease->token, token, sizeof(lease->token)) == 0)
-                                return lease;
-                }
+        const struct list *all = among_tokens(leases, token);
+        list_each (pos, all) {
+                struct lease *lease = container_of(pos, struct lease, by_token);
+                if (memcmp(lease->token, token, sizeof(lease->token)) == 0)
+                        return lease;
         }
         return NULL;
 }
@@ -157,6 +175,7 @@ void lease_end(struct leases *leases, struct lease *lease)
         list_remove(&lease->in_generation);
         list_remove(&lease->in_process);
         list_remove(&lease->in_owner);
+        list_remove(&lease->by_token);
         user_discharge(&lease->charge);
         keep_lease_gone(leases->keep, lease);
         free(lease);

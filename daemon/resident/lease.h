@@ -15,6 +15,7 @@
 #ifndef DAEMON_RESIDENT_LEASE_H
 #define DAEMON_RESIDENT_LEASE_H
 
+#include "daemon/base/buckets.h"
 #include "daemon/base/user.h"
 #include "daemon/resident/book.h"
 #include "daemon/resident/resident.h"
@@ -25,7 +26,8 @@ struct keep;
 
 /* A process that holds leases; one for each, whatever the number of its connections. */
 struct process {
-        struct list link; /* in leases->processes */
+        struct list link;   /* in leases->processes */
+        struct list by_pid; /* in leases->by_pid, or without_pid */
         struct leases *leases;
         pid_t pid; /* 0: in another PID namespace */
         uid_t uid;
@@ -40,6 +42,7 @@ struct process {
 
 struct lease {
         struct list in_generation, in_process, in_owner;
+        struct list by_token; /* in leases->by_token */
         uint64_t id;
         struct generation *generation;
         struct process *process;
@@ -57,6 +60,8 @@ struct lease {
 
 struct leases {
         struct list processes;
+        struct buckets by_pid, by_token;
+        struct list without_pid; /* processes of other PID namespaces */
         uint64_t last_id;
         size_t n;
         struct users *users; /* to whom what was taken back is charged; NULL: nobody counts */
@@ -79,7 +84,7 @@ struct lease *lease_restore(struct leases *leases, struct process *process, stru
 void lease_end(struct leases *leases, struct lease *lease);
 
 /* NULL if none has it. */
-struct lease *leases_by_token(const struct leases *leases, const unsigned char token[BOOK_TOKEN]);
+struct lease *leases_by_token(struct leases *leases, const unsigned char token[BOOK_TOKEN]);
 bool lease_is_orphan(const struct lease *lease, uint64_t now);
 /* How many processes hold it. */
 unsigned leases_count_processes(const struct generation *generation);

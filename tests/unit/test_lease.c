@@ -9,6 +9,7 @@
 #include "daemon/resident/lease.h"
 #include "tests/lib/storage.h"
 
+#include <string.h>
 #include <sys/eventfd.h>
 
 static struct fake_device fake;
@@ -246,6 +247,38 @@ START_TEST(a_process_that_cannot_be_watched_gets_no_lease)
 }
 END_TEST
 
+/* One by one that would be ten thousand million comparisons. */
+START_TEST(a_process_is_found_among_very_many)
+{
+        enum { MANY = 100000 };
+        struct process **known = must_alloc(MANY * sizeof(struct process *));
+        for (int i = 0; i < MANY; i++)
+                known[i] = leases_process_consume_fd(&leases, 1 + i, 1000, -1);
+        for (int i = 0; i < MANY; i++)
+                ck_assert_ptr_eq(leases_process_consume_fd(&leases, 1 + i, 1000, -1), known[i]);
+        for (int i = 0; i < MANY; i++)
+                process_settle(known[i]);
+        free(known);
+}
+END_TEST
+
+START_TEST(a_lease_is_found_by_its_token_among_very_many)
+{
+        enum { MANY = 50000 };
+        struct lease **given = must_alloc(MANY * sizeof(struct lease *));
+        for (int i = 0; i < MANY; i++)
+                given[i] = lease_of(100, &owner_a);
+        for (int i = 0; i < MANY; i++)
+                ck_assert_ptr_eq(leases_by_token(&leases, given[i]->token), given[i]);
+        unsigned char token[BOOK_TOKEN];
+        memcpy(token, given[0]->token, sizeof(token));
+        for (int i = 0; i < MANY; i++)
+                lease_end(&leases, given[i]);
+        ck_assert_ptr_null(leases_by_token(&leases, token));
+        free(given);
+}
+END_TEST
+
 START_TEST(leases_are_numbered_and_dated)
 {
         uint64_t before = now_ns();
@@ -278,6 +311,10 @@ int main(void)
         tcase_add_test(processes, a_process_that_got_no_lease_is_let_go);
         tcase_add_test(processes, settling_a_process_that_holds_a_lease_is_nothing);
         tcase_add_test(processes, a_process_that_cannot_be_watched_gets_no_lease);
+        TCase *many = core_group("very many", begin, end);
+        tcase_set_timeout(many, suite_short() ? 60 : 5);
+        tcase_add_test(many, a_process_is_found_among_very_many);
+        tcase_add_test(many, a_lease_is_found_by_its_token_among_very_many);
         tcase_add_test(processes, leases_are_numbered_and_dated);
         return suite_run();
 }
