@@ -180,7 +180,9 @@ static void take_names(struct kept *kept)
         }
 }
 
-/* The first name of a new generation is only what it is called until its own are known. */
+/* The first name of a new generation is only what it is called until its own are known. If it is none of them it goes
+ * before the generation serves: it may lead to another by now, that is older by number and was stored later, from
+ * which it would be taken. */
 static void settle_names(struct kept *kept, const char *called)
 {
         struct generation *g = kept->generation;
@@ -188,9 +190,9 @@ static void settle_names(struct kept *kept, const char *called)
         size_t at = 0;
         for (struct book_name *row; (row = rows_next_name(&kept->keep->rows->names, kept->id, &at)) != NULL;)
                 real |= strcmp(row->text, called) == 0;
-        generation_ready(g);
         if (!real)
                 generation_drop_name(g, called);
+        generation_ready(g);
 }
 
 /* At once, and without a trace: nobody has seen it. */

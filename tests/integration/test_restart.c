@@ -294,6 +294,37 @@ START_TEST(a_store_that_is_too_small_is_warned_of_and_never_overfilled)
 }
 END_TEST
 
+static char *write_as(const struct model *model, const char *name)
+{
+        char *path = suite_path("root/%s.safetensors", name);
+        model_write(model, path);
+        return path;
+}
+
+/* One that was loaded first and stored last took a name from one that was stored as it was called then. */
+START_TEST(a_name_that_was_lost_is_not_taken_back)
+{
+        struct model *large = model_mixed(74, 1 << 20), *empty = model_new(75);
+        kept_begin_sized(4); /* the book, and two of these three: whose second has to wait for room */
+        kept_load("filler");
+        char *path = write_as(large, "large");
+        client_load(kept.client, path, "x");
+        ck_assert(kept_log_says("x: will not survive a restart"));
+        char *other = write_as(empty, "empty");
+        client_load(kept.client, other, "m");
+        manager_wait(&kept.m, KEPT_MODELS "2.", 1);
+        client_load(kept.client, other, "z");
+        client_load(kept.client, path, "m");
+        client_unload(kept.client, "filler");
+        manager_wait(&kept.m, KEPT_MODELS "3.", 2);
+        kept_restart_and_reconnect(_i);
+        client_equals(kept.client, "m", large);
+        client_equals(kept.client, "x", large);
+        client_equals(kept.client, "z", empty);
+        kept_end();
+}
+END_TEST
+
 /* ---- a full book ---- */
 
 #define NO_MODEL 999999
@@ -459,6 +490,7 @@ int main(void)
         TCase *sizes = suite_group("sizes", NULL, NULL, 60);
         tcase_add_test(sizes, without_a_store_nothing_is_kept);
         tcase_add_test(sizes, a_store_that_is_too_small_is_warned_of_and_never_overfilled);
+        tcase_add_loop_test(sizes, a_name_that_was_lost_is_not_taken_back, 0, 2);
         TCase *book = suite_group("the book", NULL, NULL, 60);
         tcase_add_checked_fixture(book, kept_begin, kept_end);
         tcase_add_loop_test(book, a_name_for_which_the_book_has_no_row_comes_in_when_one_is_free, 0, 4);
