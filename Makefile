@@ -157,7 +157,7 @@ export FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CHECKER_KIND CI
 #   as http to a device   http_failures http_tunnel https hub s3*
 #   both kinds in it      checker
 ON_GPU := arrival bad_files changes cli cli_held fairness force generations hostile http kills large lies lives \
-	preload residency rounds sources wanted
+	preload residency rounds sandbox sources wanted
 CHECKS = $(TESTS) $(REPLAYS) $(ON_GPU:%=cuda=$(BUILD)/tests/integration/test_%)
 
 ## check        all tests: unit, integration (again on stand-ins for GPUs), the fuzz corpora, layers; ONLY="name

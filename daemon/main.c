@@ -10,6 +10,7 @@
 #include "daemon/base/inherit.h"
 #include "daemon/base/log.h"
 #include "daemon/base/notify.h"
+#include "daemon/base/pidwatch.h"
 #include "daemon/base/prompt.h"
 #include "daemon/base/machine.h"
 #include "daemon/config/devices.h"
@@ -333,6 +334,7 @@ static void take_apart(struct daemon *d)
         uv_walk(&d->loop, close_handle, NULL);
         uv_run(&d->loop, UV_RUN_DEFAULT);
         require(uv_loop_close(&d->loop) == 0);
+        pidwatch_stop();
         stall_watch_deinit(&d->stall);
         monitor_free(d->monitor);
         resident_deinit(&d->resident);

@@ -55,8 +55,9 @@ static void check_namespace(struct doctor *d)
         uint64_t theirs = json_u64(machine_of(d), "pid_namespace"), ours = self_pid_namespace();
         const char *ipc = ipc_device(d);
         if (theirs == 0 || ours == 0)
-                doctor_add(d, FINDING_WARN, "namespace", "mount /proc in both containers",
-                           "the PID namespaces cannot be compared");
+                doctor_add(
+                        d, FINDING_WARN, "namespace", "mount /proc in both containers",
+                        "the PID namespaces cannot be compared: /proc tells of none (in older gVisor it never does)");
         else if (theirs == ours)
                 doctor_add(d, FINDING_OK, "namespace", NULL, "one PID namespace (%" PRIu64 ")", ours);
         else if (ipc)
@@ -87,15 +88,20 @@ static void check_kernel(struct doctor *d)
 {
         const json_t *m = machine_of(d);
         const char *kernel = json_str(m, "kernel");
-        if (!is_true(m, "pidfd"))
-                doctor_add(d, FINDING_FAIL, "kernel", "allow pidfd_open in the container's system call filter",
-                           "Linux %s: processes cannot be watched, so none may attach", kernel);
-        else if (!is_true(m, "peerpidfd"))
+        bool in_others = is_true(m, "peerpidfd");
+        if (!in_others && !is_true(m, "pidfd"))
+                doctor_add(
+                        d, FINDING_WARN, "kernel", "allow pidfd_open in the container's system call filter",
+                        "Linux %s: no pidfd_open and no SO_PEERPIDFD; processes that attach are looked at a few times "
+                        "a second, those in other PID namespaces cannot attach, and a lease that nobody claims does "
+                        "not hold its model over a restart",
+                        kernel);
+        else if (!in_others)
                 doctor_add(d, FINDING_WARN, "kernel", "Linux 6.5 or newer has SO_PEERPIDFD and cachestat",
                            "Linux %s: processes in other PID namespaces cannot attach", kernel);
         else
-                doctor_add(d, FINDING_OK, "kernel", NULL, "Linux %s: pidfd, SO_PEERPIDFD%s", kernel,
-                           is_true(m, "cachestat") ? ", cachestat" : "");
+                doctor_add(d, FINDING_OK, "kernel", NULL, "Linux %s: %sSO_PEERPIDFD%s", kernel,
+                           is_true(m, "pidfd") ? "pidfd, " : "", is_true(m, "cachestat") ? ", cachestat" : "");
 }
 
 /* Only a daemon that tells of it is asked. */

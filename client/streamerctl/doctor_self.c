@@ -7,9 +7,11 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define DEFAULT_SOCKET "/run/streamerd/streamerd.sock"
@@ -39,8 +41,10 @@ void self_check_socket(struct doctor *d, const char *text)
 
 uint64_t self_pid_namespace(void)
 {
+        static const char name[] = "/proc/self/ns/pid";
         struct stat st;
-        return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
+        struct statfs fs;
+        return statfs(name, &fs) == 0 && fs.f_type == NSFS_MAGIC && stat(name, &st) == 0 ? st.st_ino : 0;
 }
 
 /* ---- the driver ---- */

@@ -10,11 +10,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
+#include <sys/vfs.h>
 
 /* "No limit" of version 1 is the largest multiple of a page; nothing that large is a limit. */
 #define CGROUP1_NONE (INT64_MAX / 2)
@@ -267,12 +269,14 @@ static bool has_cachestat(void)
         return syscall(SYS_CACHESTAT, -1, range, stat, 0) < 0 && errno == EBADF;
 }
 
+/* A kernel that has none (gVisor of some years) names each process's by another number. */
 static uint64_t pid_namespace(const char *root)
 {
         char name[512];
         struct stat st;
+        struct statfs fs;
         snprintf(name, sizeof(name), "%s/proc/self/ns/pid", root);
-        return stat(name, &st) == 0 ? st.st_ino : 0;
+        return statfs(name, &fs) == 0 && fs.f_type == NSFS_MAGIC && stat(name, &st) == 0 ? st.st_ino : 0;
 }
 
 void machine_read(struct machine *m, const char *root)

@@ -28,7 +28,7 @@
 
 struct machine {
         char kernel[64];                  /* its release */
-        uint64_t pid_namespace;           /* inode; 0: /proc is not there */
+        uint64_t pid_namespace;           /* inode; 0: not known */
         uint64_t memlock, files;          /* limits in force */
         uint64_t cgroup_memory;           /* the tightest limit from here to the root */
         uint64_t cgroup_huge_pages;       /* likewise, of pages of 2 MiB */

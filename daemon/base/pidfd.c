@@ -3,7 +3,8 @@
 
 #include "daemon/base/fd.h"
 #include "daemon/base/machine.h"
-#include "daemon/base/sysfile.h"
+#include "daemon/base/pidstat.h"
+#include "daemon/base/pidwatch.h"
 #include "daemon/base/util.h"
 
 #include <errno.h>
@@ -17,8 +18,6 @@
 #include <unistd.h>
 
 #define NS_PER_S UINT64_C(1000000000)
-/* Fields of /proc/PID/stat between the name in parentheses, which may hold anything, and the start. */
-#define FIELDS_BEFORE_START 19
 /* The file system of pidfds, where each process has an inode of its own. */
 #define PIDFS 0x50494446
 
@@ -29,24 +28,28 @@ uint64_t boot_time_ns(void)
         return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
-bool pid_began_by(const char *root, pid_t pid, uint64_t time)
+/* The kernel gives no descriptor: what it tells of the process must be readable, to know it again. `why`: errno then.
+ */
+static int look_at(pid_t pid, uint64_t since, int why, uint64_t *began)
 {
-        char line[1024];
-        if (!sysfile_line(line, sizeof(line), root, "/proc/%d/stat", (int)pid))
-                return false;
-        char *at = strrchr(line, ')');
-        for (int i = 0; at != NULL && i <= FIELDS_BEFORE_START; i++)
-                at = strchr(at + 1, ' ');
-        if (at == NULL)
-                return false;
-        uint64_t ticks = strtoull(at + 1, NULL, 10), per_second = (uint64_t)sysconf(_SC_CLK_TCK);
-        return ticks > 0 && ticks <= time / (NS_PER_S / per_second);
+        struct pid_stat stat;
+        bool known = pid_stat_read(&stat, "", pid);
+        if (!known || !pid_stat_began_by(&stat, since) || pid_stat_over(&stat, stat.start)) {
+                errno = known ? ESRCH : why;
+                return -1;
+        }
+        int fd = pidwatch_open(pid, stat.start);
+        if (fd >= 0)
+                *began = stat.start;
+        return fd;
 }
 
-int pidfd_of_client(int socket, pid_t pid, uint64_t since)
+int pidfd_of_client(int socket, pid_t pid, uint64_t since, uint64_t *began)
 {
+        struct pid_stat stat;
         int given = -1;
         socklen_t len = sizeof(given);
+        *began = 0;
         if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &given, &len) == 0)
                 return given;
         if (pid <= 0) {
@@ -54,8 +57,10 @@ int pidfd_of_client(int socket, pid_t pid, uint64_t since)
                 return -1;
         }
         cleanup_close int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+        if (fd < 0 && (errno == ENOSYS || errno == EPERM))
+                return look_at(pid, since, errno, began);
         /* Looked at after the descriptor is there: the number cannot be given on from here. */
-        if (fd >= 0 && !pid_began_by("", pid, since)) {
+        if (fd >= 0 && !(pid_stat_read(&stat, "", pid) && pid_stat_began_by(&stat, since))) {
                 errno = ESRCH;
                 return -1;
         }

@@ -3,7 +3,8 @@
  * Who holds what is kept: a row in the book for each lease, written as it is given, and a pidfd in the
  * store for each process that has one, sent a few times a second. See keep.h.
  *
- * A row is there to the last store before a kill -9; a pidfd may be missing. Then the next run knows
+ * A row is there to the last store before a kill -9; a pidfd may be missing, and of a process that is looked at it
+ * always is: what it has in its place ends with this daemon. Then the next run knows
  * the lease by its row alone, for as long as a client may take to claim it.
  */
 #include "daemon/resident/keep.h"
@@ -114,7 +115,7 @@ static bool submit(struct keep *keep, uint64_t id, int fd)
 
 static bool is_due(const struct process *process)
 {
-        if (process->stored || process->exited || process->kept_id == 0)
+        if (process->stored || process->exited || process->began != 0 || process->kept_id == 0)
                 return false;
         list_each (pos, &process->held)
                 if (container_of(pos, struct lease, in_process)->row != NULL)

@@ -310,7 +310,7 @@ static bool has_exited(int pidfd)
 static struct process *make_process(struct keep *keep, struct set *set, const struct book_lease *row)
 {
         struct process *process =
-                leases_process_consume_fd(keep->leases, (pid_t)row->pid, row->uid, take_fd(&set->record));
+                leases_process_consume_fd(keep->leases, (pid_t)row->pid, row->uid, take_fd(&set->record), 0);
         if (process == NULL)
                 return NULL;
         process->kept_id = set->id;

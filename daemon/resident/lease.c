@@ -26,22 +26,23 @@ static struct list *among(struct leases *leases, pid_t pid)
 
 /* A client of another PID namespace has no pid here: its pidfd alone tells it from others, one by one. Where that
  * does not, each of its leases has a process of its own. */
-static struct process *find(struct leases *leases, pid_t pid, int pidfd)
+static struct process *find(struct leases *leases, pid_t pid, int pidfd, uint64_t began)
 {
         const struct list *all = among(leases, pid);
         list_each (pos, all) {
                 struct process *p = container_of(pos, struct process, by_pid);
-                /* A pid is not given to another process while its pidfd has not told of the exit. */
-                if (!p->exited && p->pid == pid && (pid > 0 || pidfd_same(p->pidfd, pidfd)))
+                /* A pid is not given to another process while its pidfd has not told of the exit; where it is looked
+                 * at instead, it may be for a moment. */
+                if (!p->exited && p->pid == pid && p->began == began && (pid > 0 || pidfd_same(p->pidfd, pidfd)))
                         return p;
         }
         return NULL;
 }
 
-struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_t uid, int pidfd)
+struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_t uid, int pidfd, uint64_t began)
 {
         cleanup_close int fd = pidfd;
-        struct process *process = find(leases, pid, fd);
+        struct process *process = find(leases, pid, fd, began);
         if (process != NULL)
                 return process;
         process = calloc(1, sizeof(*process));
@@ -51,6 +52,7 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
         process->pid = pid;
         process->uid = uid;
         process->pidfd = take_fd(&fd);
+        process->began = began;
         list_init(&process->held);
         list_append(&leases->processes, &process->link);
         list_append(among(leases, pid), &process->by_pid);

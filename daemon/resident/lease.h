@@ -31,7 +31,8 @@ struct process {
         struct leases *leases;
         pid_t pid; /* 0: in another PID namespace */
         uid_t uid;
-        int pidfd; /* readable when the process has exited */
+        int pidfd;      /* readable when the process has exited */
+        uint64_t began; /* of one that is looked at (pidfd.h), which is never in the store; 0: it has a pidfd */
         bool exited, counted;
         char *client;     /* what it calls itself; NULL: nothing */
         struct list held; /* of leases */
@@ -73,8 +74,9 @@ struct leases {
 
 void leases_init(struct leases *leases);
 
-/* Takes over pidfd: for a process already known it is closed. NULL on ENOMEM (pidfd is closed). */
-struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_t uid, int pidfd);
+/* Takes over pidfd: for a process already known it is closed. NULL on ENOMEM (pidfd is closed). `began`: of
+ * pidfd_of_client(). */
+struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_t uid, int pidfd, uint64_t began);
 
 /* NULL on ENOMEM. `process` may have come without any lease yet; it goes with its last. */
 struct lease *lease_new(struct leases *leases, struct process *process, struct generation *generation, void *owner);

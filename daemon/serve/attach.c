@@ -18,13 +18,15 @@
 
 struct process *session_process(struct session *session, struct error *error)
 {
-        int fd = pidfd_of_client(session->conn->fd, session->conn->pid, session->conn->since_boot_ns);
+        const struct conn *conn = session->conn;
+        uint64_t began;
+        int fd = pidfd_of_client(conn->fd, conn->pid, conn->since_boot_ns, &began);
         if (fd < 0) {
                 error_errno(error, STREAMER_EUNSUPPORTED, errno, "the client's process cannot be watched");
                 return NULL;
         }
         struct process *process =
-                leases_process_consume_fd(&session->server->leases, session->conn->pid, session->conn->caller.uid, fd);
+                leases_process_consume_fd(&session->server->leases, conn->pid, conn->caller.uid, fd, began);
         if (process == NULL)
                 error_set(error, STREAMER_ENOMEM, "no memory");
         return process;

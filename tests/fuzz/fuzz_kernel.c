@@ -5,7 +5,7 @@
  */
 #include "daemon/base/machine.h"
 #include "daemon/base/numa.h"
-#include "daemon/base/pidfd.h"
+#include "daemon/base/pidstat.h"
 #include "daemon/base/sysfile.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -99,6 +99,17 @@ static void tree_write(const uint8_t *data, size_t size)
         }
 }
 
+static void fuzz_process(void)
+{
+        struct pid_stat stat;
+        if (!pid_stat_read(&stat, tree, 1))
+                return;
+        holds(stat.start > 0 && !pid_stat_began_by(&stat, 0)); /* nothing began before the machine */
+        if (pid_stat_began_by(&stat, 1000000000))
+                holds(pid_stat_began_by(&stat, 2000000000));
+        holds(pid_stat_over(&stat, stat.start + 1));
+}
+
 static void fuzz_values(void)
 {
         uint64_t limit = machine_cgroup_memory(tree);
@@ -107,9 +118,7 @@ static void fuzz_values(void)
         holds(machine_huge_pages_left(tree, 0) <= limit && machine_huge_pages_left(tree, 1) <= limit);
         holds(limit == MACHINE_UNLIMITED || machine_huge_pages_limited(tree));
         holds(numa_online(tree) != 0);
-        holds(!pid_began_by(tree, 1, 0)); /* nothing began before the machine */
-        if (pid_began_by(tree, 1, 1000000000))
-                holds(pid_began_by(tree, 1, 2000000000));
+        fuzz_process();
 }
 
 static void fuzz_text(const uint8_t *data, size_t size)

@@ -192,6 +192,8 @@ static _Noreturn void exec_daemon(const struct manager *m)
                 snprintf(text, sizeof(text), "%d", (int)getpid());
                 setenv("LISTEN_PID", text, 1);
         }
+        if (daemon_before)
+                daemon_before();
         execv(argv[0], (char *const *)(uintptr_t)argv);
         _exit(127);
 }

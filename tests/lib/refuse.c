@@ -4,8 +4,10 @@
  */
 #include "tests/lib/refuse.h"
 
+#include "daemon/base/machine.h"
 #include "tests/lib/base.h"
 
+#include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
@@ -30,6 +32,21 @@ void refuse_openat2(int error)
                 LOAD(nr),
                 UNLESS(SYS_openat2, 1),
                 ANSWER(error),
+                ALLOW,
+        };
+        install(code, sizeof(code) / sizeof(code[0]));
+}
+
+void refuse_pidfds(int error)
+{
+        struct sock_filter code[] = {
+                LOAD(nr),
+                UNLESS(SYS_pidfd_open, 1),
+                ANSWER(error),
+                UNLESS(SYS_getsockopt, 3),
+                LOAD(args[2]), /* its lower half: little-endian */
+                UNLESS(SO_PEERPIDFD, 1),
+                ANSWER(ENOPROTOOPT),
                 ALLOW,
         };
         install(code, sizeof(code) / sizeof(code[0]));

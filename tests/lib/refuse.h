@@ -9,4 +9,7 @@
 /* openat2 answers `error`. */
 void refuse_openat2(int error);
 
+/* No descriptor of a process is to be had: pidfd_open answers `error`, and sockets have no SO_PEERPIDFD. */
+void refuse_pidfds(int error);
+
 #endif

@@ -116,7 +116,8 @@ static struct generation *resident_model(const char *name, int device, uint64_t 
 
 static struct lease *lease_of(struct generation *g)
 {
-        struct process *process = leases_process_consume_fd(&leases, PID_OF_NOBODY, 0, must(eventfd(0, EFD_CLOEXEC)));
+        struct process *process =
+                leases_process_consume_fd(&leases, PID_OF_NOBODY, 0, must(eventfd(0, EFD_CLOEXEC)), 0);
         return lease_new(&leases, process, g, NULL);
 }
 

@@ -76,7 +76,7 @@ static void end(void)
 /* An eventfd stands for the pidfd: nobody here waits on it. */
 static struct process *process_of(pid_t pid)
 {
-        return leases_process_consume_fd(&leases, pid, 1000, must(eventfd(0, EFD_CLOEXEC)));
+        return leases_process_consume_fd(&leases, pid, 1000, must(eventfd(0, EFD_CLOEXEC)), 0);
 }
 
 static struct lease *lease_of(pid_t pid, void *owner)
@@ -133,6 +133,19 @@ START_TEST(an_exit_alone_ends_no_lease_of_an_open_connection)
         ck_assert(held());
         lease_abandon(&leases, lease);
         ck_assert(!held());
+}
+END_TEST
+
+/* The end of one that is looked at is seen when its number may have been given on. */
+START_TEST(processes_of_one_number_are_told_apart_by_their_beginning)
+{
+        struct process *first = leases_process_consume_fd(&leases, 100, 1000, must(eventfd(0, EFD_CLOEXEC)), 7);
+        struct process *second = leases_process_consume_fd(&leases, 100, 1000, must(eventfd(0, EFD_CLOEXEC)), 8);
+        struct process *third = leases_process_consume_fd(&leases, 100, 1000, must(eventfd(0, EFD_CLOEXEC)), 8);
+        ck_assert_ptr_ne(first, second);
+        ck_assert_ptr_eq(second, third);
+        process_settle(first);
+        process_settle(second);
 }
 END_TEST
 
@@ -253,9 +266,9 @@ START_TEST(a_process_is_found_among_very_many)
         enum { MANY = 100000 };
         struct process **known = must_alloc(MANY * sizeof(struct process *));
         for (int i = 0; i < MANY; i++)
-                known[i] = leases_process_consume_fd(&leases, 1 + i, 1000, -1);
+                known[i] = leases_process_consume_fd(&leases, 1 + i, 1000, -1, 0);
         for (int i = 0; i < MANY; i++)
-                ck_assert_ptr_eq(leases_process_consume_fd(&leases, 1 + i, 1000, -1), known[i]);
+                ck_assert_ptr_eq(leases_process_consume_fd(&leases, 1 + i, 1000, -1, 0), known[i]);
         for (int i = 0; i < MANY; i++)
                 process_settle(known[i]);
         free(known);
@@ -301,6 +314,7 @@ int main(void)
         tcase_add_test(ends, a_lease_holds_its_model_until_it_is_detached);
         tcase_add_test(ends, a_closed_connection_alone_ends_no_lease);
         tcase_add_test(ends, an_exit_alone_ends_no_lease_of_an_open_connection);
+        tcase_add_test(ends, processes_of_one_number_are_told_apart_by_their_beginning);
         tcase_add_test(ends, exit_after_abandon_ends_all_orphans_of_the_process);
         tcase_add_test(ends, an_exit_ends_orphans_and_spares_what_a_connection_still_holds);
         tcase_add_test(ends, orphans_end_wherever_they_stand_among_the_held);

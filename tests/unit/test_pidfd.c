@@ -3,6 +3,9 @@
  * Which process a connection's is, where the kernel does not say it outright.
  */
 #include "daemon/base/pidfd.h"
+#include "daemon/base/pidstat.h"
+#include "daemon/base/pidwatch.h"
+#include "tests/lib/refuse.h"
 #include "tests/lib/suite.h"
 
 #include <errno.h>
@@ -43,6 +46,19 @@ static char *stat_line(const char *name, uint64_t ticks)
                            STRANGER, name, ticks);
 }
 
+static bool began_by(const char *root, pid_t pid, uint64_t time)
+{
+        struct pid_stat stat;
+        return pid_stat_read(&stat, root, pid) && pid_stat_began_by(&stat, time);
+}
+
+static uint64_t began; /* as pidfd_of_client() told it last */
+
+static int of_client(int socket, pid_t pid, uint64_t since)
+{
+        return pidfd_of_client(socket, pid, since, &began);
+}
+
 /* Asked of what is no socket, the kernel names no process: as one that is too old to. */
 static int no_socket(void)
 {
@@ -76,16 +92,16 @@ static bool has_ended(int pidfd)
 START_TEST(a_start_is_compared_in_the_kernels_ticks)
 {
         const char *root = tree_with(stat_line("streamer", ticks_of(5 * SECOND)));
-        ck_assert(pid_began_by(root, STRANGER, 6 * SECOND));
-        ck_assert(pid_began_by(root, STRANGER, 5 * SECOND)); /* connected in the tick that it began in */
-        ck_assert(!pid_began_by(root, STRANGER, 5 * SECOND - 1));
+        ck_assert(began_by(root, STRANGER, 6 * SECOND));
+        ck_assert(began_by(root, STRANGER, 5 * SECOND)); /* connected in the tick that it began in */
+        ck_assert(!began_by(root, STRANGER, 5 * SECOND - 1));
 }
 END_TEST
 
 START_TEST(a_name_may_look_like_the_rest_of_the_line)
 {
-        ck_assert(!pid_began_by(tree_with(stat_line("a) S 1 (b", ticks_of(9 * SECOND))), STRANGER, 5 * SECOND));
-        ck_assert(pid_began_by(tree_with(stat_line("a) S 1 (b", ticks_of(4 * SECOND))), STRANGER, 5 * SECOND));
+        ck_assert(!began_by(tree_with(stat_line("a) S 1 (b", ticks_of(9 * SECOND))), STRANGER, 5 * SECOND));
+        ck_assert(began_by(tree_with(stat_line("a) S 1 (b", ticks_of(4 * SECOND))), STRANGER, 5 * SECOND));
 }
 END_TEST
 
@@ -93,14 +109,49 @@ START_TEST(what_is_not_known_did_not_begin_in_time)
 {
         static const char *const bad[] = {"", "4711", "4711 (x)", "4711 (x) S 1 2 3\n", "4711 x S 1\n"};
         for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-                ck_assert_msg(!pid_began_by(tree_with(bad[i]), STRANGER, UINT64_MAX), "'%s'", bad[i]);
-        ck_assert(!pid_began_by(suite_folder(), STRANGER, UINT64_MAX));
+                ck_assert_msg(!began_by(tree_with(bad[i]), STRANGER, UINT64_MAX), "'%s'", bad[i]);
+        ck_assert(!began_by(suite_folder(), STRANGER, UINT64_MAX));
+}
+END_TEST
+
+static const struct {
+        const char *what;
+        struct pid_stat stat;
+        bool over; /* of the process that began at 7 */
+} states[] = {
+        {"runs", {'R', 1, 7}, false},
+        {"sleeps", {'S', 9, 7}, false},
+        {"is stopped", {'T', 1, 7}, false},
+        {"is stuck", {'D', 1, 7}, false},
+        {"another of its number", {'S', 1, 8}, true},
+        {"another, from before", {'S', 1, 6}, true},
+        {"not waited for", {'Z', 1, 7}, true},
+        {"without a count of threads", {'Z', 0, 7}, true},
+        {"its first thread is done, another runs", {'Z', 2, 7}, false},
+        {"another's first thread is done", {'Z', 2, 8}, true},
+        {"dead", {'X', 1, 7}, true},
+        {"dead, as older kernels have it", {'x', 1, 7}, true},
+};
+
+START_TEST(an_end_is_told_by_the_state_and_the_start)
+{
+        ck_assert_msg(pid_stat_over(&states[_i].stat, 7) == states[_i].over, "%s", states[_i].what);
+}
+END_TEST
+
+START_TEST(a_line_is_read_after_the_name)
+{
+        struct pid_stat stat;
+        ck_assert(pid_stat_read(&stat, tree_with(stat_line(") Z 0 0 (", 1234)), STRANGER));
+        ck_assert_int_eq(stat.state, 'S');
+        ck_assert_uint_eq(stat.threads, 1);
+        ck_assert_uint_eq(stat.start, 1234);
 }
 END_TEST
 
 START_TEST(this_process_has_begun)
 {
-        ck_assert(pid_began_by("", getpid(), boot_time_ns()));
+        ck_assert(began_by("", getpid(), boot_time_ns()));
 }
 END_TEST
 
@@ -108,7 +159,7 @@ START_TEST(a_socket_names_its_process)
 {
         int ends[2];
         must(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-        int fd = pidfd_of_client(ends[0], getpid(), boot_time_ns());
+        int fd = of_client(ends[0], getpid(), boot_time_ns());
         ck_assert_int_ge(fd, 0);
         ck_assert(!has_ended(fd));
         close(fd);
@@ -118,7 +169,7 @@ END_TEST
 START_TEST(without_the_kernels_word_the_process_is_found_by_its_number)
 {
         pid_t pid = child();
-        int fd = pidfd_of_client(no_socket(), pid, boot_time_ns());
+        int fd = of_client(no_socket(), pid, boot_time_ns());
         ck_assert_int_ge(fd, 0);
         ck_assert(!has_ended(fd));
         end_child(pid);
@@ -131,7 +182,7 @@ START_TEST(a_process_that_began_after_the_connection_is_another)
 {
         uint64_t long_ago = boot_time_ns() - SECOND;
         pid_t pid = child();
-        ck_assert_int_lt(pidfd_of_client(no_socket(), pid, long_ago), 0);
+        ck_assert_int_lt(of_client(no_socket(), pid, long_ago), 0);
         ck_assert_int_eq(errno, ESRCH);
         end_child(pid);
 }
@@ -141,8 +192,8 @@ START_TEST(a_number_that_nobody_has_is_no_process)
 {
         pid_t pid = child();
         end_child(pid);
-        ck_assert_int_lt(pidfd_of_client(no_socket(), pid, boot_time_ns()), 0);
-        ck_assert_int_lt(pidfd_of_client(no_socket(), 0, boot_time_ns()), 0); /* of another PID namespace */
+        ck_assert_int_lt(of_client(no_socket(), pid, boot_time_ns()), 0);
+        ck_assert_int_lt(of_client(no_socket(), 0, boot_time_ns()), 0); /* of another PID namespace */
         ck_assert_int_eq(errno, ESRCH);
 }
 END_TEST
@@ -164,6 +215,47 @@ START_TEST(descriptors_of_one_process_are_told_from_those_of_others)
 }
 END_TEST
 
+/* ---- without any descriptor of the kernel's ---- */
+
+static const int refusals[] = {ENOSYS, EPERM};
+
+START_TEST(a_process_is_looked_at_where_the_kernel_gives_no_descriptor)
+{
+        int ends[2];
+        refuse_pidfds(refusals[_i]);
+        must(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+        pid_t pid = child();
+        int fd = of_client(ends[0], pid, boot_time_ns());
+        ck_assert_int_ge(fd, 0);
+        ck_assert_uint_gt(began, 0);
+        ck_assert(!has_ended(fd));
+        end_child(pid);
+        ck_assert_int_eq(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 20000), 1);
+        close(fd);
+        pidwatch_stop();
+}
+END_TEST
+
+START_TEST(a_process_that_is_looked_at_must_be_known)
+{
+        refuse_pidfds(ENOSYS);
+        uint64_t long_ago = boot_time_ns() - SECOND;
+        pid_t pid = child();
+        ck_assert_int_lt(of_client(no_socket(), pid, long_ago), 0);
+        ck_assert_int_eq(errno, ESRCH);
+        must(kill(pid, SIGKILL));
+        must(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT));
+        ck_assert_int_lt(of_client(no_socket(), pid, boot_time_ns()), 0); /* nobody has waited for it */
+        ck_assert_int_eq(errno, ESRCH);
+        must(waitpid(pid, NULL, 0));
+        ck_assert_int_lt(of_client(no_socket(), pid, boot_time_ns()), 0);
+        ck_assert_int_eq(errno, ENOSYS);
+        ck_assert_int_lt(of_client(no_socket(), 0, boot_time_ns()), 0); /* of another PID namespace */
+        ck_assert_int_eq(errno, ESRCH);
+        ck_assert_uint_eq(began, 0);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("pidfd");
@@ -172,11 +264,15 @@ int main(void)
         tcase_add_test(t, a_name_may_look_like_the_rest_of_the_line);
         tcase_add_test(t, what_is_not_known_did_not_begin_in_time);
         tcase_add_test(t, this_process_has_begun);
+        tcase_add_test(t, a_line_is_read_after_the_name);
+        LOOP(t, an_end_is_told_by_the_state_and_the_start, states);
         t = suite_group("processes", NULL, NULL, 30);
         tcase_add_test(t, a_socket_names_its_process);
         tcase_add_test(t, without_the_kernels_word_the_process_is_found_by_its_number);
         tcase_add_test(t, a_process_that_began_after_the_connection_is_another);
         tcase_add_test(t, a_number_that_nobody_has_is_no_process);
         tcase_add_test(t, descriptors_of_one_process_are_told_from_those_of_others);
+        LOOP(t, a_process_is_looked_at_where_the_kernel_gives_no_descriptor, refusals);
+        tcase_add_test(t, a_process_that_is_looked_at_must_be_known);
         return suite_run();
 }

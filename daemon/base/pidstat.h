@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What /proc tells of a process.
+ */
+#ifndef DAEMON_BASE_PIDSTAT_H
+#define DAEMON_BASE_PIDSTAT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct pid_stat {
+        char state;
+        uint64_t threads;
+        uint64_t start; /* ticks since the machine booted; never 0 */
+};
+
+/* False where it cannot be read, which a process that is there may have forbidden (hidepid=). `root`: see sysfile.h. */
+bool pid_stat_read(struct pid_stat *stat, const char *root, pid_t pid);
+
+/* Has the process that began then ended? Another has its number by now, or all its threads are done. */
+bool pid_stat_over(const struct pid_stat *stat, uint64_t start);
+
+/* Did it begin at this time at the latest (of boot_time_ns)? */
+bool pid_stat_began_by(const struct pid_stat *stat, uint64_t time);
+
+#endif
