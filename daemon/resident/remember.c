@@ -39,12 +39,31 @@ static int copy_model(struct state *state, const struct state_model *from)
         to->keep_alive_ns = from->keep_alive_ns;
         to->drain_timeout_ns = from->drain_timeout_ns;
         to->priority = from->priority;
-        to->pinned = from->pinned;
         to->verified = from->verified;
         to->ranks = from->ranks;
         int r = 0;
         for (size_t i = 0; r == 0 && i < from->n_devices; i++)
-                r = state_add_device(to, from->devices[i]);
+                r = state_add_device(to, from->devices[i], from->pins[i]);
+        return r;
+}
+
+static bool is_on(const struct state_model *model, const char *uuid)
+{
+        for (size_t i = 0; i < model->n_devices; i++)
+                if (strcmp(model->devices[i], uuid) == 0)
+                        return true;
+        return false;
+}
+
+/* Replicas that are wanted beside those that are there; ranks are there all or none. */
+static int add_replicas(struct state_model *to, const struct state_model *from)
+{
+        int r = 0;
+        if (to->ranks || from->ranks || strcmp(to->source, from->source) != 0)
+                return 0;
+        for (size_t i = 0; r == 0 && i < from->n_devices; i++)
+                if (from->pins[i] && !is_on(to, from->devices[i]))
+                        r = state_add_device(to, from->devices[i], true);
         return r;
 }
 
@@ -56,7 +75,10 @@ static int add_wanted(struct state *state, const struct state *also)
         for (size_t i = 0; r == 0 && i < also->n; i++) {
                 const struct state resident = {.models = state->models, .n = n};
                 const struct state_model *model = &also->models[i];
-                if (model->pinned && state_find(&resident, model->name) == NULL)
+                struct state_model *there = state_find(&resident, model->name);
+                if (model->pinned && there != NULL)
+                        r = add_replicas(there, model);
+                else if (model->pinned)
                         r = copy_model(state, model);
         }
         return r;

@@ -52,15 +52,33 @@ struct state_model *state_add(struct state *state, const char *name, const char 
         return model;
 }
 
-int state_add_device(struct state_model *model, const char *uuid)
+int state_add_device(struct state_model *model, const char *uuid, bool pinned)
 {
-        for (size_t i = 0; i < model->n_devices; i++)
-                if (strcmp(model->devices[i], uuid) == 0)
-                        return 0;
-        if (model->n_devices == STATE_DEVICES || (model->devices[model->n_devices] = strdup(uuid)) == NULL)
+        size_t i = 0;
+        while (i < model->n_devices && strcmp(model->devices[i], uuid) != 0)
+                i++;
+        if (i == STATE_DEVICES)
                 return STREAMER_ENOMEM;
-        model->n_devices++;
+        if (i == model->n_devices) {
+                if ((model->devices[i] = strdup(uuid)) == NULL)
+                        return STREAMER_ENOMEM;
+                model->pins[i] = false;
+                model->n_devices++;
+        }
+        model->pins[i] = model->pins[i] || pinned;
+        model->pinned = model->pinned || pinned;
         return 0;
+}
+
+void state_drop_device(struct state_model *model, size_t i)
+{
+        free(model->devices[i]);
+        model->n_devices--;
+        model->devices[i] = model->devices[model->n_devices];
+        model->pins[i] = model->pins[model->n_devices];
+        model->pinned = false;
+        for (size_t k = 0; k < model->n_devices; k++)
+                model->pinned = model->pinned || model->pins[k];
 }
 
 void state_deinit(struct state *state)
@@ -139,9 +157,8 @@ static int add_named(struct state *state, const struct named *named, size_t n)
                 const struct generation *g = named[i].generation;
                 if (i == 0 || strcmp(named[i].name, named[i - 1].name) != 0)
                         model = state_add_generation(state, g, named[i].name);
-                if (model == NULL || state_add_device(model, g->device->uuid) < 0)
+                if (model == NULL || state_add_device(model, g->device->uuid, g->pinned) < 0)
                         return STREAMER_ENOMEM;
-                model->pinned = model->pinned || g->pinned;
         }
         return 0;
 }
@@ -165,7 +182,7 @@ int state_of(struct state *state, const struct resident *resident)
 
 static void pack_model(struct writer *w, const struct state_model *m)
 {
-        writer_map(w, 12);
+        writer_map(w, 13);
         writer_kstr(w, "name", m->name);
         writer_kstr(w, "source", m->source);
         writer_ku64(w, "generation", m->number);
@@ -182,6 +199,10 @@ static void pack_model(struct writer *w, const struct state_model *m)
         writer_array(w, m->n_devices);
         for (size_t i = 0; i < m->n_devices; i++)
                 writer_str(w, m->devices[i]);
+        writer_key(w, "pins"); /* by device; earlier versions knew `pinned` alone, and read that */
+        writer_array(w, m->n_devices);
+        for (size_t i = 0; i < m->n_devices; i++)
+                writer_bool(w, m->pins[i]);
 }
 
 int state_pack(const struct state *state, msgpack_sbuffer *out)
@@ -219,17 +240,33 @@ static char *copy_str(const msgpack_object *o, const char *key)
         return object_str(o, key, &s, &len) && len > 0 && memchr(s, '\0', len) == NULL ? strndup(s, len) : NULL;
 }
 
+/* As many as devices; or none, of an earlier version: it is pinned on all of them, or on none. */
+static bool is_list_of_pins(const msgpack_object *list, uint32_t n)
+{
+        if (list == NULL)
+                return true;
+        if (list->type != MSGPACK_OBJECT_ARRAY || list->via.array.size != n)
+                return false;
+        for (uint32_t i = 0; i < n; i++)
+                if (list->via.array.ptr[i].type != MSGPACK_OBJECT_BOOLEAN)
+                        return false;
+        return true;
+}
+
 static bool unpack_devices(struct state_model *m, const msgpack_object *o)
 {
-        const msgpack_object *list = object_get(o, "devices");
-        if (list == NULL || list->type != MSGPACK_OBJECT_ARRAY || list->via.array.size > STATE_DEVICES)
+        const msgpack_object *list = object_get(o, "devices"), *pins = object_get(o, "pins");
+        bool all;
+        if (list == NULL || list->type != MSGPACK_OBJECT_ARRAY || list->via.array.size > STATE_DEVICES ||
+            !object_bool(o, "pinned", &all) || !is_list_of_pins(pins, list->via.array.size))
                 return false;
         for (uint32_t i = 0; i < list->via.array.size; i++) {
                 const msgpack_object *item = &list->via.array.ptr[i];
                 if (item->type != MSGPACK_OBJECT_STR)
                         return false;
                 cleanup_free char *uuid = strndup(item->via.str.ptr, item->via.str.size);
-                if (uuid == NULL || state_add_device(m, uuid) < 0)
+                bool pinned = pins != NULL ? pins->via.array.ptr[i].via.boolean : all;
+                if (uuid == NULL || state_add_device(m, uuid, pinned) < 0)
                         return false;
         }
         return m->n_devices > 0;
@@ -242,8 +279,8 @@ static bool unpack_model(struct state *state, const msgpack_object *o)
         struct state_model *m = name != NULL && source != NULL ? state_add(state, name, source) : NULL;
         if (m == NULL || !object_u64(o, "generation", &m->number) || !object_u64(o, "priority", &priority) ||
             priority > PROTO_PRIORITY_MAX || !object_u64(o, "keep_alive_ns", &m->keep_alive_ns) ||
-            !object_u64(o, "drain_timeout_ns", &m->drain_timeout_ns) || !object_bool(o, "pinned", &m->pinned) ||
-            !object_bool(o, "verified", &m->verified) || !object_bool(o, "ranks", &m->ranks))
+            !object_u64(o, "drain_timeout_ns", &m->drain_timeout_ns) || !object_bool(o, "verified", &m->verified) ||
+            !object_bool(o, "ranks", &m->ranks))
                 return false;
         m->priority = (unsigned)priority;
         if (origin_read(&m->origin, object_get(o, "origin")) < 0)

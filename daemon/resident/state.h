@@ -22,12 +22,14 @@
 struct state_model {
         char *name, *source;
         char *devices[STATE_DEVICES]; /* UUIDs, by rank where it has ranks */
+        bool pins[STATE_DEVICES];     /* pinned there */
         size_t n_devices;
         struct origin origin;
         uid_t owner; /* of the name */
         uint64_t number, keep_alive_ns, drain_timeout_ns;
         unsigned priority;
-        bool pinned, verified, ranks;
+        bool pinned; /* on any of them */
+        bool verified, ranks;
 };
 
 struct state {
@@ -44,7 +46,10 @@ struct state_model *state_find(const struct state *state, const char *name);
 struct state_model *state_add(struct state *state, const char *name, const char *source);
 /* What it is under this name: its source, and how it is to be kept; without devices. NULL on ENOMEM. */
 struct state_model *state_add_generation(struct state *state, const struct generation *generation, const char *name);
-int state_add_device(struct state_model *model, const char *uuid);
+/* Pinned there, too, or not; once for each device. */
+int state_add_device(struct state_model *model, const char *uuid, bool pinned);
+/* Not this device any more; what is left may be pinned, or not. */
+void state_drop_device(struct state_model *model, size_t i);
 void state_deinit(struct state *state); /* accepts a zeroed one */
 
 /* The file's bytes. */

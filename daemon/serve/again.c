@@ -39,7 +39,7 @@ static void forget(struct again_model *m)
         free(m);
 }
 
-/* On which of its devices it is missing. Ranks are loaded together. */
+/* On which of the devices where it was pinned it is missing. Ranks are loaded together. */
 static size_t missing(const struct again_model *m, const char *devices[STATE_DEVICES])
 {
         const struct state_model *model = model_of(m);
@@ -50,7 +50,7 @@ static size_t missing(const struct again_model *m, const char *devices[STATE_DEV
                 struct device *device = resident_device(resident, model->devices[i], &error);
                 bool there = device != NULL && (resident_on(resident, model->name, GENERATION_READY, device) != NULL ||
                                                 resident_on(resident, model->name, GENERATION_LOADING, device) != NULL);
-                if (!there)
+                if (!there && (model->pins[i] || model->ranks))
                         devices[n++] = model->devices[i];
         }
         if (!model->ranks || n == 0)
@@ -315,7 +315,7 @@ void again_add(struct again *again, const struct generation *generation, const c
         struct again_model *m = find(again, name);
         if (m == NULL)
                 m = add(again, generation, name);
-        if (m == NULL || state_add_device(model_of(m), generation->device->uuid) < 0)
+        if (m == NULL || state_add_device(model_of(m), generation->device->uuid, true) < 0)
                 log_error("%s: was pinned, and is not loaded again: no memory", name);
         qsort(again->models, again->n, sizeof(struct again_model *), by_priority);
 }
@@ -323,10 +323,9 @@ void again_add(struct again *again, const struct generation *generation, const c
 static bool drop_device(struct state_model *model, const struct device *device)
 {
         for (size_t i = 0; i < model->n_devices; i++) {
-                if (strcmp(model->devices[i], device->uuid) != 0)
+                if (strcmp(model->devices[i], device->uuid) != 0 || !(model->pins[i] || model->ranks))
                         continue;
-                free(model->devices[i]);
-                model->devices[i] = model->devices[--model->n_devices];
+                state_drop_device(model, i);
                 return true;
         }
         return false;
@@ -341,7 +340,7 @@ bool again_forget(struct again *again, const char *name, const char *device_name
                 const struct device *device = resident_device(again->resident, device_name, NULL);
                 if (device == NULL || !drop_device(model_of(m), device))
                         return false;
-                if (model_of(m)->n_devices > 0 && !model_of(m)->ranks)
+                if (model_of(m)->pinned && !model_of(m)->ranks)
                         return true;
         }
         load_unwatch(&m->watch); /* one that is under way goes on */

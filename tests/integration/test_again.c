@@ -61,9 +61,8 @@ static struct state_model *knew(const char *name, const char *file, bool pinned,
         struct state_model *m = state_add(&state, name, suite_path("root/%s", file));
 
         ck_assert_int_eq(origin_init(&m->origin, uid, uid, NULL, 0, NULL), 0);
-        ck_assert_int_eq(state_add_device(m, host), 0);
+        ck_assert_int_eq(state_add_device(m, host, pinned), 0);
         m->owner = uid;
-        m->pinned = pinned;
         m->priority = PROTO_PRIORITY_DEFAULT;
         return m;
 }
@@ -144,7 +143,7 @@ START_TEST(the_most_important_goes_first)
         for (size_t i = 0; i < 4; i++) {
                 struct state_model *m = knew(were[i].name, "m.safetensors", true, 0);
                 m->priority = were[i].priority;
-                ck_assert_int_eq(state_add_device(m, "GPU-that-is-gone"), 0);
+                ck_assert_int_eq(state_add_device(m, "GPU-that-is-gone", true), 0);
         }
         write_state();
         daemon_start(&d, own_flags());

@@ -6,6 +6,7 @@
 #include "tests/lib/loading.h"
 
 #include "daemon/base/util.h"
+#include "daemon/resident/remember.h"
 #include "daemon/serve/again.h"
 
 #include <string.h>
@@ -24,14 +25,14 @@ static void on_changed(struct again *a)
         told++;
 }
 
-static void knew(const char *name, const char *path, const char *const *on, size_t n)
+static struct state_model *knew(const char *name, const char *path, const char *const *on, size_t n)
 {
         struct state_model *m = state_add(&state, name, path);
         ck_assert_int_eq(origin_init(&m->origin, 0, 0, NULL, 0, NULL), 0);
         for (size_t i = 0; i < n; i++)
-                ck_assert_int_eq(state_add_device(m, on[i]), 0);
-        m->pinned = true;
+                ck_assert_int_eq(state_add_device(m, on[i], true), 0);
         m->priority = PROTO_PRIORITY_DEFAULT;
+        return m;
 }
 
 /* What was known is there; the loop stands. */
@@ -188,6 +189,73 @@ START_TEST(a_replica_that_fails_alone_is_tried_again_alone)
 }
 END_TEST
 
+static bool is_on(size_t device)
+{
+        return resident_on(&resident, "m", GENERATION_READY, devices[device]) != NULL;
+}
+
+START_TEST(a_replica_that_was_not_pinned_is_not_loaded_again)
+{
+        struct state_model *m = knew("m", small_file("small.safetensors", 1), TWO_DEVICES);
+        m->pins[0] = false;
+        start_again();
+        ck_assert(!again_forget(&again, "m", "one")); /* it was not wanted there */
+        try_once();
+        ck_assert_uint_eq(again_left(&again), 0);
+        ck_assert(!is_on(1) && is_on(2));
+        ck_assert(resident_on(&resident, "m", GENERATION_READY, devices[2])->pinned);
+}
+END_TEST
+
+START_TEST(a_replica_that_is_there_is_pinned_as_it_was)
+{
+        struct watched w;
+        char *path = small_file("small.safetensors", 1);
+        knew("m", path, TWO_DEVICES)->pins[0] = false;
+        int r = load_request(&w, &(struct load_request){.source = path,
+                                                        .name = "m",
+                                                        .devices = (const char *const[]){"uuid-1"},
+                                                        .n_devices = 1,
+                                                        .caller = &core_caller});
+        ck_assert_int_eq(r, 0);
+        core_until(w.ended);
+        start_again();
+        try_once();
+        ck_assert(is_on(1) && is_on(2));
+        ck_assert(!resident_on(&resident, "m", GENERATION_READY, devices[1])->pinned);
+        ck_assert_int_eq(state_of(&state, &resident), 0);
+        ck_assert_uint_eq(state.models[0].n_devices, 2);
+        ck_assert_str_eq(state.models[0].devices[0], "uuid-1");
+        ck_assert(!state.models[0].pins[0] && state.models[0].pins[1]);
+        state_deinit(&state);
+}
+END_TEST
+
+/* What is there of it does not make the file forget the rest. */
+START_TEST(a_replica_that_is_wanted_still_is_written_beside_one_that_is_there)
+{
+        struct remember remember;
+        struct error error;
+        char *folder = suite_path("written-%d", (int)getpid());
+        mkdir(folder, 0700);
+        others[1].fail_alloc = 1;
+        knew("m", small_file("small.safetensors", 1), TWO_DEVICES);
+        start_again();
+        try_once();
+        ck_assert(is_on(1) && !is_on(2));
+        remember_init(&remember, &resident, loads.pool, folder, &again.state);
+        remember_tick(&remember);
+        core_until(remember_idle(&remember));
+        remember_deinit(&remember);
+        ck_assert_int_eq(state_load(&state, folder, &error), 0);
+        ck_assert_uint_eq(state.n, 1);
+        ck_assert_uint_eq(state.models[0].n_devices, 2);
+        ck_assert(state.models[0].pins[0] && state.models[0].pins[1]);
+        state_deinit(&state);
+        others[1].fail_alloc = 0;
+}
+END_TEST
+
 START_TEST(a_load_that_is_cancelled_is_not_tried_again)
 {
         knew("m", small_file("small.safetensors", 1), ONE_DEVICE);
@@ -258,6 +326,9 @@ int main(void)
         tcase_add_test(t, it_is_not_begun_before_its_pause_is_over);
         tcase_add_test(t, only_so_many_are_begun_in_one_turn_and_the_others_in_the_next);
         tcase_add_test(t, a_replica_that_fails_alone_is_tried_again_alone);
+        tcase_add_test(t, a_replica_that_was_not_pinned_is_not_loaded_again);
+        tcase_add_test(t, a_replica_that_is_there_is_pinned_as_it_was);
+        tcase_add_test(t, a_replica_that_is_wanted_still_is_written_beside_one_that_is_there);
         tcase_add_test(t, a_load_that_is_cancelled_is_not_tried_again);
         tcase_add_loop_test(t, what_nobody_wants_any_more_is_forgotten, 0, 3);
         tcase_add_test(t, a_device_that_is_not_wanted_any_more_leaves_the_others);

@@ -32,14 +32,13 @@ static void add(struct state *state, const char *name, unsigned priority)
 
         ck_assert_ptr_nonnull(m);
         ck_assert_int_eq(origin_init(&m->origin, 1000, 1001, (gid_t[]){7, 8}, 2, "rank-{rank}"), 0);
-        ck_assert_int_eq(state_add_device(m, "uuid-0"), 0);
-        ck_assert_int_eq(state_add_device(m, "uuid-1"), 0);
+        ck_assert_int_eq(state_add_device(m, "uuid-0", false), 0);
+        ck_assert_int_eq(state_add_device(m, "uuid-1", true), 0);
         m->owner = 1002;
         m->number = 41;
         m->priority = priority;
         m->keep_alive_ns = UINT64_C(30) * 1000000000;
         m->drain_timeout_ns = 5;
-        m->pinned = true;
         m->verified = true;
         m->ranks = true;
 }
@@ -76,7 +75,7 @@ static void check(const struct state *state)
         ck_assert_uint_eq(m->priority, 4);
         ck_assert_uint_eq(m->keep_alive_ns, UINT64_C(30) * 1000000000);
         ck_assert_uint_eq(m->drain_timeout_ns, 5);
-        ck_assert(m->pinned && m->verified && m->ranks);
+        ck_assert(m->pinned && !m->pins[0] && m->pins[1] && m->verified && m->ranks);
 }
 
 START_TEST(what_was_written_comes_back)
@@ -172,9 +171,9 @@ START_TEST(a_bit_that_differs_anywhere_is_noticed)
 END_TEST
 
 /* Whole, with a checksum that fits, and yet not ours to believe. */
-static void refuses_body(const char *body, size_t size)
+static int read_body(struct state *state, const char *body, size_t size)
 {
-        struct state state, empty = {0};
+        struct state empty = {0};
         msgpack_sbuffer bytes;
         char *file;
 
@@ -186,9 +185,17 @@ static void refuses_body(const char *body, size_t size)
         uint64_t n = size;
         memcpy(file + 16, &n, sizeof(n));
         hash_bytes(body, size, (unsigned char *)file + 24);
-        ck_assert_int_eq(state_unpack(&state, file, head + size, &error), STREAMER_ECORRUPT);
-        ck_assert_uint_eq(state.n, 0);
+        int r = state_unpack(state, file, head + size, &error);
         free(file);
+        msgpack_sbuffer_destroy(&bytes);
+        return r;
+}
+
+static void refuses_body(const char *body, size_t size)
+{
+        struct state state;
+        ck_assert_int_eq(read_body(&state, body, size), STREAMER_ECORRUPT);
+        ck_assert_uint_eq(state.n, 0);
 }
 
 START_TEST(a_body_that_makes_no_sense_is_refused)
@@ -205,6 +212,82 @@ START_TEST(a_body_that_makes_no_sense_is_refused)
         refuses_body(model_empty, sizeof(model_empty) - 1);
         refuses_body(no_map, sizeof(no_map) - 1);
         refuses_body("\xc1", 1);
+}
+END_TEST
+
+/* As a version wrote it that knew one pin for all devices; or with `pins`, as it should not be. */
+static int read_with_pins(struct state *state, bool pinned, void (*write_pins)(struct writer *w))
+{
+        struct state_model m = {.name = NULL};
+        struct writer w;
+        writer_init(&w);
+        ck_assert_int_eq(origin_init(&m.origin, 0, 0, NULL, 0, NULL), 0);
+        writer_map(&w, 2);
+        writer_ku64(&w, "last_generation", 1);
+        writer_key(&w, "models");
+        writer_array(&w, 1);
+        writer_map(&w, write_pins != NULL ? 12 : 11);
+        writer_kstr(&w, "name", "m");
+        writer_kstr(&w, "source", "/m");
+        writer_ku64(&w, "generation", 1);
+        writer_ku64(&w, "priority", 1);
+        writer_ku64(&w, "keep_alive_ns", 0);
+        writer_ku64(&w, "drain_timeout_ns", 0);
+        writer_kbool(&w, "pinned", pinned);
+        writer_kbool(&w, "verified", false);
+        writer_kbool(&w, "ranks", false);
+        writer_key(&w, "origin");
+        origin_write(&w, &m.origin);
+        writer_key(&w, "devices");
+        writer_array(&w, 2);
+        writer_str(&w, "uuid-0");
+        writer_str(&w, "uuid-1");
+        if (write_pins != NULL)
+                write_pins(&w);
+        int r = read_body(state, w.buf.data, w.buf.size);
+        writer_deinit(&w);
+        origin_deinit(&m.origin);
+        return r;
+}
+
+START_TEST(a_file_of_an_earlier_version_has_one_pin_for_all_devices)
+{
+        struct state state;
+        ck_assert_int_eq(read_with_pins(&state, _i, NULL), 0);
+        ck_assert_int_eq(state.models[0].pinned, _i);
+        ck_assert_int_eq(state.models[0].pins[0], _i);
+        ck_assert_int_eq(state.models[0].pins[1], _i);
+        state_deinit(&state);
+}
+END_TEST
+
+static void too_few_pins(struct writer *w)
+{
+        writer_key(w, "pins");
+        writer_array(w, 1);
+        writer_bool(w, true);
+}
+
+static void pins_no_list(struct writer *w)
+{
+        writer_kbool(w, "pins", true);
+}
+
+static void pins_no_pins(struct writer *w)
+{
+        writer_key(w, "pins");
+        writer_array(w, 2);
+        writer_bool(w, true);
+        writer_str(w, "true");
+}
+
+static void (*const wrong_pins[])(struct writer *w) = {too_few_pins, pins_no_list, pins_no_pins};
+
+START_TEST(pins_that_make_no_sense_are_refused)
+{
+        struct state state;
+        ck_assert_int_eq(read_with_pins(&state, true, wrong_pins[_i]), STREAMER_ECORRUPT);
+        ck_assert_uint_eq(state.n, 0);
 }
 END_TEST
 
@@ -288,6 +371,8 @@ int main(void)
         tcase_add_test(damage, a_file_cut_anywhere_is_refused);
         tcase_add_test(damage, a_bit_that_differs_anywhere_is_noticed);
         tcase_add_test(damage, a_body_that_makes_no_sense_is_refused);
+        tcase_add_loop_test(damage, a_file_of_an_earlier_version_has_one_pin_for_all_devices, 0, 2);
+        LOOP(damage, pins_that_make_no_sense_are_refused, wrong_pins);
         LOOP(damage, a_damaged_file_is_set_aside, damages);
         return suite_run();
 }
