@@ -7,14 +7,15 @@ import shutil
 import signal
 import statistics
 import time
+import traceback
 from contextlib import ExitStack
 
 from . import machine, model
 from .consumer import Skip
-from .process import Consumer, Daemon, Failure
+from .process import Consumer, Daemon, Failure, NoAnswer
 
 MIB, GIB = 1 << 20, 1 << 30
-NOMINAL = {"tiny": 64 * MIB, "1gib": GIB, "8gib": 8 * GIB, "16gib": 16 * GIB, "30gib": 30 * GIB}
+NOMINAL = {"tiny": 64 * MIB, "small": 4 * MIB, "1gib": GIB, "8gib": 8 * GIB, "16gib": 16 * GIB, "30gib": 30 * GIB}
 TIME_FOR_A_STEP = 5  # with less left, a step is not begun
 
 
@@ -37,6 +38,8 @@ class Bench:
         self.cudart = None
         self.environment = {**os.environ, "LD_LIBRARY_PATH": machine.library_path(), "PYTHONDONTWRITEBYTECODE": "1"}
         self.environment.pop("STREAMERD_SOCKET", None)
+        self.environment.setdefault("CUDA_LOG_FILE", "stderr")  # drivers of 12.9 and newer say there what was wrong
+        self.processes = []  # of the running step
         self.deadline = time.monotonic() + options.time
         self.models, self.consumers, self.observer, self.whole_run = {}, 0, None, ExitStack()
 
@@ -68,7 +71,7 @@ class Bench:
         spare = int(GIB * min(1, self.scale))
         rooms = {"on the disk": shutil.disk_usage(self.folder).free, "free on the GPU": self.free()}
         if cached:
-            rooms["of host memory for its pages"] = max(machine.meminfo("MemAvailable"), self.options.memory * GIB)
+            rooms["of host memory for its pages"] = self.options.memory * GIB or machine.memory_room()
         for where, room in rooms.items():
             if room < size + 2 * spare:
                 raise Skip(f"{size / GIB:.1f} GiB do not fit: {room / GIB:.1f} GiB {where}")
@@ -79,7 +82,7 @@ class Bench:
         self.models[label] = None
         self._check_room(size, cached)
         try:
-            model.make(path, size)
+            model.make(path, model.small_table() if label == "small" else model.tensor_table(size))
         except BaseException:
             if os.path.exists(path):
                 os.unlink(path)
@@ -96,11 +99,17 @@ class Bench:
             raise Skip(f"the model of {label} was not made")
         return self.models[label]
 
+    def witnesses(self):
+        """Whose logs may say why a step failed."""
+        lasting = [self.observer] if self.observer and self.observer not in self.processes else []
+        return self.processes + lasting
+
     # ---- processes; they end with the step whose stack is given
 
     def consumer(self, stack, enter=True):
         self.consumers += 1
         consumer = Consumer(self, self.consumers)
+        self.processes.append(consumer)
         stack.callback(consumer.kill)
         if enter:
             consumer.ask("enter", ordinal=self.ordinal)
@@ -108,6 +117,7 @@ class Bench:
 
     def daemon(self, stack, **options):
         daemon = Daemon(self, **options)
+        self.processes.append(daemon)
         stack.callback(daemon.stop)
         return daemon.start()
 
@@ -147,38 +157,49 @@ class Step:
         self.title, self.limit, self.rows, self.function = title, limit, rows, function
 
     def _attempt(self, bench):
-        """Outcome and its text. The processes of a step end after its time is no longer counted."""
+        """Outcome, its text, and where in this script. The processes of a step end after its time is no longer
+        counted."""
         stack = ExitStack()
         limit = min(self.limit, bench.left())
+        bench.processes = []
         signal.signal(signal.SIGALRM, _on_alarm)
         try:
             signal.setitimer(signal.ITIMER_REAL, limit)
             if bench.observer and bench.observer.lost:
                 bench.observe()
             self.function(bench, stack)
-            return "ok", ""
+            return "ok", "", None
         except Skip as e:
-            return "skipped", str(e)
-        except TimeLimit:
-            return "failed", f"not done in {limit:.0f} s"
+            return "skipped", str(e), None
+        except (TimeLimit, NoAnswer) as e:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            for process in bench.witnesses():
+                process.note_threads()
+            text = f"not done in {limit:.0f} s" if isinstance(e, TimeLimit) else str(e)
+            return "failed", text, traceback.format_exc()
         except (Failure, OSError) as e:
-            return "failed", str(e)
+            return "failed", str(e), traceback.format_exc()
         except Exception as e:  # a mistake of this script's own must not end the run either
-            return "failed", f"{type(e).__name__}: {e}"
+            return "failed", f"{type(e).__name__}: {e}", traceback.format_exc()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             stack.close()
 
     def run(self, bench):
-        begin = time.monotonic()
+        begin, where = time.monotonic(), None
+        bench.report.begin(self.title)
         if bench.left() < TIME_FOR_A_STEP:
             outcome, text = "failed", "no time was left for it"
         else:
-            outcome, text = self._attempt(bench)
+            outcome, text, where = self._attempt(bench)
         seconds = time.monotonic() - begin
-        bench.report.steps.append({"name": self.title, "outcome": outcome, "seconds": round(seconds, 2), "text": text})
+        entry = {"name": self.title, "outcome": outcome, "seconds": round(seconds, 2), "text": text}
+        if where:
+            entry["where"] = where.splitlines()
+            entry["logs"] = {p.name: lines for p in bench.witnesses() if (lines := p.last_lines())}
         if outcome != "ok":
             bench.report.why_not(self.rows, text)
+        bench.report.end(entry)
         return outcome, text, seconds
 
 

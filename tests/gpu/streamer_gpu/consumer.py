@@ -12,6 +12,7 @@ import select
 import sys
 import threading
 import time
+import traceback
 
 from . import cuda, model, wire
 from .library import Library
@@ -189,6 +190,21 @@ class Consumer:
             return {"refused": str(e)}
         return {"refused": None}
 
+    def op_write_bare(self, socket, name):
+        """Maps a descriptor for writing, as the library never does, and puts the first byte back where it is."""
+        raw = wire.Connection(socket)
+        reply = raw.attach(name)
+        segment, byte = reply["segments"][0], ctypes.c_char()
+        try:
+            mapped = self.driver.vmm_open(segment["fd"], segment["size"], cuda.ACCESS_READ_WRITE)
+            self.driver.read(ctypes.addressof(byte), mapped[0], 1)
+            self.driver.write(mapped[0], ctypes.addressof(byte), 1)
+        except cuda.CudaError as e:
+            return {"refused": str(e)}
+        self.driver.vmm_close(mapped)
+        raw.close()
+        return {"refused": None}
+
     @staticmethod
     def last_tensor(lease):
         return lease.get(lease.count() - 1)
@@ -352,5 +368,6 @@ def main(library, cudart):
         except Skip as e:
             answer = {"skip": str(e)}
         except Exception as e:  # whatever it was, the one who asked decides what it means
+            traceback.print_exc()
             answer = {"error": f"{type(e).__name__}: {e}" if str(e) else type(e).__name__}
         print(json.dumps(answer), file=answers, flush=True)

@@ -10,7 +10,7 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 LAZY_PEER_ACCESS = 1
 POSIX_FD = 1
 LOCATION_DEVICE = 1
-ACCESS_READ = 1
+ACCESS_READ, ACCESS_READ_WRITE = 1, 3
 HOST_TO_DEVICE = 1
 NON_BLOCKING = 1
 
@@ -109,11 +109,11 @@ class Driver(_Library):
     def ipc_close(self, pointer):
         self.cuIpcCloseMemHandle(c_uint64(pointer))
 
-    def vmm_open(self, fd, size):
+    def vmm_open(self, fd, size, flags=ACCESS_READ):
         """The calls that any importer has to make; returns what vmm_close() takes."""
         handle, pointer, length = c_uint64(), c_uint64(), c_size_t(size)
         zero = c_uint64(0)
-        access = AccessDesc(LOCATION_DEVICE, self.ordinal, ACCESS_READ)
+        access = AccessDesc(LOCATION_DEVICE, self.ordinal, flags)
         self.cuMemImportFromShareableHandle(byref(handle), c_void_p(fd), c_int(POSIX_FD))
         self.cuMemAddressReserve(byref(pointer), length, c_size_t(0), zero, zero)
         self.cuMemMap(pointer, length, c_size_t(0), handle, zero)

@@ -4,11 +4,20 @@
 import glob
 import os
 import platform
+import resource
 import shutil
 import site
 import subprocess
+import sys
 
-DRIVER_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib")
+# The first two are where ldconfig does not look.
+DRIVER_FOLDERS = (
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib/wsl/lib",
+)
 
 
 def read(path, default=""):
@@ -26,20 +35,101 @@ def meminfo(key):
     return 0
 
 
+def memory_limit():
+    """Of the control groups that this process is in, version 2 or 1; None: none."""
+    limits, paths = [], ["/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+    group = next((line[3:] for line in read("/proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
+    while True:
+        paths.append("/sys/fs/cgroup" + group.rstrip("/") + "/memory.max")
+        if group in ("", "/"):
+            break
+        group = os.path.dirname(group)
+    for path in paths:
+        text = read(path)
+        if text.isdigit() and int(text) < 1 << 60:
+            limits.append(int(text))
+    return min(limits, default=None)
+
+
+def memory_room():
+    """What pages of files may take."""
+    available, limit = meminfo("MemAvailable"), memory_limit()
+    return available if limit is None else min(available, limit)
+
+
 def _cpu():
     names = [line.split(":")[1].strip() for line in read("/proc/cpuinfo").splitlines() if line.startswith("model name")]
     return names[0] if names else platform.processor()
 
 
-def _nvidia_smi():
-    if not shutil.which("nvidia-smi"):
-        return read("/sys/module/nvidia/version", "unknown")
+def _output(command, seconds=20, lines=80):
+    """What a program says, as lines; or why it says nothing."""
     try:
-        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        done = subprocess.run(command, capture_output=True, timeout=20, text=True)
-    except subprocess.TimeoutExpired:
-        return "nvidia-smi does not answer"
-    return done.stdout.strip().split("\n")[0] or "unknown"
+        done = subprocess.run(command, capture_output=True, timeout=seconds, text=True, errors="replace")
+    except (OSError, subprocess.TimeoutExpired) as e:
+        return [str(e)]
+    return (done.stdout + done.stderr).splitlines()[-lines:]
+
+
+def _nvidia_smi(*arguments, **limits):
+    program = shutil.which("nvidia-smi") or shutil.which("nvidia-smi", path="/usr/local/nvidia/bin:/usr/lib/wsl/lib")
+    return _output([program, *arguments], **limits) if program else ["no nvidia-smi"]
+
+
+def _driver():
+    version = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")[:1]
+    return version[0] if version and version[0][:1].isdigit() else read("/sys/module/nvidia/version", "unknown")
+
+
+def _files(pattern):
+    def describe(path):
+        mode = os.stat(path)
+        return f"{path} {mode.st_mode & 0o7777:o} {mode.st_uid}:{mode.st_gid}"
+
+    return [describe(path) for path in sorted(glob.glob(pattern)) if os.path.exists(path)]
+
+
+def surroundings(cudarts, binaries, environment):
+    """What explains why there is no CUDA, or why a program does not start; asked before either is tried."""
+    wanted = ("CUDA", "NVIDIA", "LD_", "PATH", "TMPDIR", "OUT")
+    drivers = [path for folder in DRIVER_FOLDERS for path in glob.glob(folder + "/libcuda.so*")]
+    limits = ("RLIMIT_MEMLOCK", "RLIMIT_NOFILE", "RLIMIT_NPROC", "RLIMIT_AS")
+    return {
+        "user": os.geteuid(),
+        "environment": {key: value for key, value in sorted(environment.items()) if key.startswith(wanted)},
+        "libc": " ".join(platform.libc_ver()),
+        "system": read("/etc/os-release").splitlines()[:2],
+        "devices": _files("/dev/nvidia*") + _files("/dev/dxg"),
+        "drivers": [f"{path} > {os.path.realpath(path)}" for path in drivers],
+        "runtimes": cudarts,
+        "nvidia_smi": _nvidia_smi(),
+        "kernel_module": read("/proc/driver/nvidia/version", "unknown").splitlines(),
+        "missing_libraries": missing_libraries(binaries, environment),
+        "cgroup_memory": memory_limit(),
+        "limits": {name: resource.getrlimit(getattr(resource, name)) for name in limits},
+        "shm": shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else None,
+    }
+
+
+def missing_libraries(binaries, environment):
+    """What the dynamic loader does not find, or finds too old."""
+    lines = []
+    for path in binaries:
+        said = _output_with(environment, ["ldd", path])
+        lines += [f"{os.path.basename(path)}: {line.strip()}" for line in said if "not found" in line]
+    return lines
+
+
+def _output_with(environment, command):
+    try:
+        return subprocess.run(command, capture_output=True, timeout=20, text=True, env=environment).stdout.splitlines()
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+
+
+def faults():
+    """What the kernel's log has of the driver: an Xid says which engine met which fault."""
+    return [line for line in _output(["dmesg"], lines=100000) if "NVRM" in line or "Xid" in line][-20:]
 
 
 def _link(bus):
@@ -53,7 +143,7 @@ def describe(gpu, folder):
     disk = shutil.disk_usage(folder)
     return {
         **gpu,
-        "driver": _nvidia_smi(),
+        "driver": _driver(),
         "link": _link(gpu.get("pci", "")),
         "cpu": _cpu(),
         "cpus": len(os.sched_getaffinity(0)),
@@ -91,8 +181,9 @@ def find_client(bin_folder):
 
 def find_cudarts():
     """Where toolkits and Python packages have put it; the daemon is told the path of one."""
-    wheels = [os.path.join(folder, "nvidia") for folder in site.getsitepackages()]
-    folders = _search_path() + list(DRIVER_FOLDERS[1:3])
+    packages = dict.fromkeys(site.getsitepackages() + [p for p in sys.path if p.endswith("-packages")])
+    wheels = [os.path.join(folder, "nvidia") for folder in packages]
+    folders = _search_path() + list(DRIVER_FOLDERS[2:4])
     folders += ["/usr/local/cuda/lib64"] + glob.glob("/usr/local/cuda-1[23]*/lib64")
     folders += [os.path.join(w, part, "lib") for w in wheels for part in ("cu13", "cuda_runtime")]
     found = [_first([name], folders) for name in ("libcudart.so.13", "libcudart.so.12")]
@@ -101,4 +192,4 @@ def find_cudarts():
 
 def library_path():
     """LD_LIBRARY_PATH for all children: containers put the driver where ldconfig does not look."""
-    return ":".join(_search_path() + [d for d in DRIVER_FOLDERS[:1] if os.path.exists(d + "/libcuda.so.1")])
+    return ":".join(_search_path() + [d for d in DRIVER_FOLDERS[:2] if os.path.exists(d + "/libcuda.so.1")])

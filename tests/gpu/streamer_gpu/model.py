@@ -58,10 +58,15 @@ def write_data(fd, size, pool):
         number += 1
 
 
-def make(path, size):
+def small_table():
+    """Thousands of tensors whose sizes are no multiples of anything."""
+    return [(f"small.{i}", [33 + i % 90]) for i in range(20000)]
+
+
+def make(path, table):
     """Writes the file, and back to storage, so that its pages can be dropped from the cache."""
     pool = os.urandom(POOL)
-    header, data = header_bytes(tensor_table(size))
+    header, data = header_bytes(table)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         os.write(fd, header)

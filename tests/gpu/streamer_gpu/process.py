@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+from . import machine
 from .consumer import Skip, host_memory
 
 _libc = ctypes.CDLL(None)
@@ -19,6 +20,10 @@ _libc = ctypes.CDLL(None)
 
 class Failure(Exception):
     """Something answered with an error, or not at all."""
+
+
+class NoAnswer(Failure):
+    """Not at all: it is asked what it is doing instead."""
 
 
 def _die_with_parent():
@@ -35,16 +40,55 @@ def _end(process):
         pass
 
 
+def _last_lines(path, lines):
+    try:
+        with open(path, errors="replace") as f:
+            return [line.rstrip()[:1000] for line in f.readlines()[-lines:]]
+    except OSError as e:
+        return [str(e)]
+
+
 def _tail(path, lines=3):
-    with open(path, errors="replace") as f:
-        return " | ".join(line.strip() for line in f.readlines()[-lines:])
+    return " | ".join(line.strip() for line in _last_lines(path, lines))
 
 
-class Consumer:
+def _threads(pid):
+    """What each thread of a process is in, as far as the kernel tells."""
+    for task in sorted(os.listdir(f"/proc/{pid}/task"), key=int):
+        base = f"/proc/{pid}/task/{task}/"
+        state = machine.read(base + "stat").rpartition(")")[2].split()[:1]
+        call = machine.read(base + "syscall").split(" ")[0]
+        stack = machine.read(base + "stack").replace("\n", " ")[:500]
+        yield f"thread {task} {machine.read(base + 'comm')}: {''.join(state)} call {call} {stack}"
+
+
+class _Process:
+    """Its log is what a failure brings along."""
+
+    process, log = None, None
+
+    @property
+    def name(self):
+        return os.path.basename(self.log)
+
+    def last_lines(self):
+        return _last_lines(self.log, 60)
+
+    def note_threads(self):
+        if self.process is None or self.process.poll() is not None:
+            return
+        try:
+            with open(self.log, "a") as log:
+                log.writelines(line + "\n" for line in _threads(self.process.pid))
+        except OSError:
+            pass  # it has just ended
+
+
+class Consumer(_Process):
     def __init__(self, bench, number):
         self.log, self.lost = os.path.join(bench.folder, f"consumer-{number}.log"), False
         command = [sys.executable, bench.script, "--consumer", bench.library, bench.cudart]
-        with open(self.log, "w") as log:
+        with open(self.log, "a") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=bench.environment
             )
@@ -58,7 +102,7 @@ class Consumer:
         while not line.endswith(b"\n"):
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([out], [], [], left)[0]:
-                raise Failure("no answer in time")
+                raise NoAnswer("no answer in time")
             data = os.read(out.fileno(), 1 << 16)
             if not data:
                 self.process.wait(5)
@@ -74,7 +118,10 @@ class Consumer:
             self.process.stdin.flush()
         except OSError:
             pass  # it has ended, and _line() tells how
-        answer = json.loads(self._line(time.monotonic() + timeout))
+        try:
+            answer = json.loads(self._line(time.monotonic() + timeout))
+        except NoAnswer:
+            raise NoAnswer(f"{op}: no answer in {timeout} s") from None
         self.lost = False
         if "skip" in answer:
             raise Skip(answer["skip"])
@@ -83,10 +130,17 @@ class Consumer:
         return answer["ok"]
 
     def kill(self):
+        """One that does not answer writes down where it is, on its way out."""
+        if self.lost and self.process.poll() is None:
+            self.process.send_signal(signal.SIGABRT)
+            try:
+                self.process.wait(2)
+            except subprocess.TimeoutExpired:
+                pass
         _end(self.process)
 
 
-class Daemon:
+class Daemon(_Process):
     """streamerd with one GPU, as its clients get to know it."""
 
     number = 0
@@ -116,7 +170,7 @@ class Daemon:
         ready.settimeout(0.2)
         environment = {**self.bench.environment, "NOTIFY_SOCKET": self.notify}
         command = [self.bench.binary("streamerd"), "--config", self.config, "--socket", self.socket]
-        with open(self.log, "w") as log:
+        with open(self.log, "a") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=environment, preexec_fn=_die_with_parent
             )
@@ -125,7 +179,7 @@ class Daemon:
             if self.process.poll() is not None:
                 raise Failure(f"streamerd ended ({self.process.returncode}): {_tail(self.log)}")
             if time.monotonic() > deadline:
-                raise Failure(f"streamerd is not ready after {timeout} s: {_tail(self.log)}")
+                raise NoAnswer(f"streamerd is not ready after {timeout} s: {_tail(self.log)}")
             try:
                 text = ready.recv(4096)
             except socket.timeout:
@@ -140,7 +194,8 @@ class Daemon:
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
-            pass
+            self.bench.report.warnings.append(f"{self.name}: it did not end in 10 s")
+            self.note_threads()
         _end(self.process)
         self._keep_warnings()
 
@@ -156,16 +211,16 @@ class Daemon:
     def kill(self):
         _end(self.process)
 
-    def ctl(self, *arguments, timeout=60):
-        """streamerctl's object for the verb."""
+    def ctl(self, *arguments, timeout=60, accept=(0,)):
+        """streamerctl's object for the verb; `accept`: exit codes that come with one."""
         command = [self.bench.binary("streamerctl"), "--socket", self.socket, "-o", "json", "--timeout", str(timeout)]
         try:
             done = subprocess.run(
                 command + list(arguments), capture_output=True, env=self.bench.environment, timeout=timeout + 5
             )
         except subprocess.TimeoutExpired:
-            raise Failure(f"streamerctl {arguments[0]}: no answer in {timeout} s") from None
-        if done.returncode != 0:
+            raise NoAnswer(f"streamerctl {arguments[0]}: no answer in {timeout} s") from None
+        if done.returncode not in accept:
             raise Failure(f"{' '.join(arguments)}: {done.stderr.decode(errors='replace').strip()} ({done.returncode})")
         return json.loads(done.stdout) if done.stdout.strip() else {}
 

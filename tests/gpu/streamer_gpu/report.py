@@ -2,6 +2,7 @@
 """Every row that a run may fill in, under a fixed name, and how the table and the JSON look."""
 
 import json
+import os
 
 SIZES = ("1gib", "8gib", "30gib")
 SEGMENTS = ("512mib", "2gib", "4gib", "16gib")
@@ -42,6 +43,7 @@ class Report:
         self.path = path
         self.rows = {n: {"name": n, "unit": u, "better": b, "target": t} for n, u, b, t in _rows()}
         self.hardware, self.steps, self.observations, self.warnings = {}, [], [], []
+        self.doctor, self.running = {}, None
 
     def row(self, name, value, ceiling=None, rounds=None, note=None):
         """`rounds`: what the value is the median of, for those who read the JSON; `note`: what to think of it."""
@@ -50,6 +52,7 @@ class Report:
             self.rows[name]["note"] = note
         if rounds:
             self.rows[name]["rounds"] = rounds
+        self.write()
 
     def why_not(self, prefixes, why):
         """For all rows whose names begin so."""
@@ -59,6 +62,17 @@ class Report:
 
     def observe(self, name, text):
         self.observations.append({"name": name, "text": text})
+        self.write()
+
+    def begin(self, title):
+        """A step that the machine does not survive is known by name."""
+        self.running = title
+        self.write()
+
+    def end(self, step):
+        self.running = None
+        self.steps.append(step)
+        self.write()
 
     @staticmethod
     def reached(row):
@@ -70,17 +84,25 @@ class Report:
         return "yes" if met else "no"
 
     def write(self):
+        """At every moment the file is whole, and has all that is known: whoever runs this may be ended at any."""
+        text = json.dumps(self.document(), indent=2) + "\n"
+        beside = self.path + ".new" if os.path.isfile(self.path) else self.path  # it may be /dev/null
+        with open(beside, "w") as f:
+            f.write(text)
+        if beside != self.path:
+            os.replace(beside, self.path)
+
+    def document(self):
         rows = [{"value": None, "ceiling": None, **row, "reached": self.reached(row)} for row in self.rows.values()]
-        document = {
+        return {
             "hardware": self.hardware,
+            "running": self.running,
             "rows": rows,
             "observations": self.observations,
             "steps": self.steps,
             "daemon_warnings": self.warnings,
+            "doctor": self.doctor,
         }
-        with open(self.path, "w") as f:
-            json.dump(document, f, indent=2)
-            f.write("\n")
 
     def table(self):
         yield f"{'row':38} {'value':>11} {'ceiling':>11} {'target':>11}  {'unit':11} reached"

@@ -37,11 +37,47 @@ def attached(bench, stack, daemon, label):
     return consumer
 
 
+# ---- does it work at all
+
+
+def doctor_step(bench, stack):
+    """What the product says of the machine by itself: either kind, with a model of its own, read back."""
+    failed = []
+    for kind in KINDS.values():
+        daemon = bench.daemon(stack, handles=kind)
+        said = bench.report.doctor[kind] = daemon.ctl("doctor", accept=(0, 1))
+        bench.report.write()
+        daemon.stop()
+        failed += [f"{kind}: {it['check']}: {it['text']}" for it in said["checks"] if it["result"] == "fail"]
+    if failed:
+        raise Failure("; ".join(failed))
+
+
+def small_tensors_step(bench, stack):
+    """Tensors that do not lie next to each other on the GPU go in batches, and each must arrive."""
+
+    def measure(_row, kind):
+        daemon = bench.daemon(stack, handles=kind)
+        for attempt in ("first", "once more, in a new context"):
+            bench.load(daemon, "small")
+            consumer = attached(bench, stack, daemon, "small")
+            result = consumer.ask("compare", 60, path=bench.file("small"), **WHOLE)
+            _observe_compared(bench, f"small tensors, {kind}, {attempt}", result)
+            if result["differing"]:
+                raise Failure(f"{kind}: {result['differing']} of {result['tensors']} small tensors differ")
+            consumer.ask("detach")
+            bench.unload(daemon, "small")
+        daemon.stop()
+
+    for_each(bench, [("small_tensors", kind) for kind in KINDS.values()], measure)
+
+
 # ---- what a consumer may do with what it maps
 
 
 def rights_step(bench, stack):
-    """cuda-vmm-fd must be readable alone (cuMemSetAccess by the importer); cuda-ipc is known to be writable."""
+    """cuda-vmm-fd must be readable alone as the library maps it; cuda-ipc is known to be writable, and so is a
+    descriptor that somebody maps by other means."""
     for kind in KINDS.values():
         daemon = bench.daemon(stack, handles=kind)
         bench.load(daemon, "tiny")
@@ -51,12 +87,23 @@ def rights_step(bench, stack):
         except Failure as e:  # a fault may end the process, which is an answer, too
             refused = text = f"the consumer ends ({e})"
         bench.report.observe(f"a write by a consumer, {kind}", text)
+        if kind == KINDS["vmm"]:
+            _observe_bare_write(bench, stack, daemon)
         other = attached(bench, stack, daemon, "tiny").ask("compare", 60, path=bench.file("tiny"), **WHOLE)
         if other["differing"]:
             raise Failure(f"{kind}: after it another consumer reads other bytes")
         daemon.stop()
         if kind == KINDS["vmm"] and not refused:
             raise Failure("memory of cuda-vmm-fd can be written by a consumer")
+
+
+def _observe_bare_write(bench, stack, daemon):
+    try:
+        refused = bench.consumer(stack).ask("write_bare", socket=daemon.socket, name="tiny")["refused"]
+        text = f"refused ({refused})" if refused else "it goes through"
+    except Failure as e:
+        text = f"the consumer ends ({e})"
+    bench.report.observe("a write by one who maps the descriptor without the library, cuda-vmm-fd", text)
 
 
 def another_user_step(bench, stack):
@@ -98,6 +145,10 @@ def sharing_step(bench, stack):
     result = third.ask("compare", 60, path=bench.file("1gib"), **SAMPLE)
     if result["differing"]:
         raise Failure("the third process reads other bytes after the second has detached")
+
+
+def sharing_8gib_step(bench, stack):
+    daemon = bench.daemon(stack)
     bench.load(daemon, "8gib")
     compare(bench, attached(bench, stack, daemon, "8gib"), "8gib", "8gib_ipc", SAMPLE)
 
