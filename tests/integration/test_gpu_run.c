@@ -64,7 +64,7 @@ static bool may_be_skipped(const char *step)
 
 static void check_steps(const json_t *steps)
 {
-        ck_assert_uint_ge(json_array_size(steps), 27);
+        ck_assert_uint_ge(json_array_size(steps), 28);
         for (size_t i = 0; i < json_array_size(steps); i++) {
                 const json_t *step = json_array_get(steps, i);
                 const char *name = text_of(step, "name"), *outcome = text_of(step, "outcome");
@@ -72,6 +72,18 @@ static void check_steps(const json_t *steps)
                 ck_assert_msg(skipped || strcmp(outcome, "ok") == 0, "%s: %s: %s", name, outcome,
                               text_of(step, "text"));
         }
+}
+
+static void check_answers(const json_t *observations)
+{
+        size_t answers = 0;
+        for (size_t i = 0; i < json_array_size(observations); i++) {
+                const json_t *it = json_array_get(observations, i);
+                answers += strncmp(text_of(it, "name"), "CUDA: ", 6) == 0;
+                if (strstr(text_of(it, "name"), "(no is expected)") != NULL)
+                        ck_assert_int_eq(strncmp(text_of(it, "text"), "no: ", 4), 0);
+        }
+        ck_assert_uint_gt(answers, 20);
 }
 
 static void check_rows(const json_t *rows)
@@ -98,6 +110,7 @@ START_TEST(every_step_works_and_every_row_is_filled_in)
         ck_assert_ptr_nonnull(said);
         check_steps(json_object_get(said, "steps"));
         check_rows(json_object_get(said, "rows"));
+        check_answers(json_object_get(said, "observations"));
         ck_assert(json_is_true(json_object_get(json_object_get(said, "hardware"), "stand_in")));
         json_decref(said);
 }

@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 
-from . import cuda, model, wire
+from . import calls, cuda, model, wire
 from .library import Library
 
 CHUNK = 64 << 20
@@ -73,6 +73,22 @@ class Consumer:
 
     def op_host_memory(self):
         return {"bytes": host_memory(os.getpid())}
+
+    # ---- CUDA by itself
+
+    def op_questions(self, ordinal, socket=None, name=None):
+        """[[question, answer]]: of this GPU, or of memory that a daemon exports."""
+        if self.runtime is None:
+            self.runtime = cuda.Runtime(self.paths["cudart"], ordinal)
+        questions = calls.Questions(self.driver, self.runtime)
+        if socket is None:
+            questions.machine()
+            return {"answers": questions.answers}
+        raw = wire.Connection(socket)
+        segment = raw.attach(name)["segments"][0]
+        (questions.ipc if segment["kind"] == "cuda-ipc" else questions.vmm)(segment)
+        raw.close()
+        return {"answers": questions.answers}
 
     # ---- ceilings
 

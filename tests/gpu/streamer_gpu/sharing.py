@@ -40,6 +40,24 @@ def attached(bench, stack, daemon, label):
 # ---- does it work at all
 
 
+def calls_step(bench, stack):
+    """CUDA's own answers; a refusal is one, too. Each set is asked in a process of its own."""
+
+    def observe(consumer, **of):
+        for what, answer in consumer.ask("questions", ordinal=bench.ordinal, **of)["answers"]:
+            bench.report.observe("CUDA: " + what, answer)
+
+    observe(bench.consumer(stack))
+
+    def measure(_row, kind):
+        daemon = bench.daemon(stack, handles=kind)
+        bench.load(daemon, "tiny")
+        observe(bench.consumer(stack), socket=daemon.socket, name="tiny")
+        daemon.stop()
+
+    for_each(bench, [("calls", kind) for kind in KINDS.values()], measure)
+
+
 def doctor_step(bench, stack):
     """What the product says of the machine by itself: either kind, with a model of its own, read back."""
     failed = []
