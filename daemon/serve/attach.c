@@ -254,7 +254,6 @@ static void tell_revoked(struct session *session, struct lease *lease)
         if (lease->dirty)
                 return;
         lease->revoked = true;
-        lease->following = false;
         struct writer w;
         conn_writer(&w);
         writer_map(&w, 6);
@@ -267,12 +266,8 @@ static void tell_revoked(struct session *session, struct lease *lease)
         session_send(session, &w);
 }
 
-void session_tell_lease(struct session *session, struct lease *lease)
+static void tell_progress(struct session *session, struct lease *lease)
 {
-        if (lease->generation->quarantined && !lease->revoked) {
-                tell_revoked(session, lease);
-                return;
-        }
         const struct generation *g = lease->generation;
         uint64_t count = arrived_count(g);
         bool ended = g->state != GENERATION_LOADING, failed = g->state == GENERATION_FAILED;
@@ -296,6 +291,15 @@ void session_tell_lease(struct session *session, struct lease *lease)
                 writer_kstr(&w, "text", g->error.text);
         }
         session_send(session, &w);
+}
+
+/* What was taken had been loaded to its end, and who follows is told that before: every tensor is there to be read. */
+void session_tell_lease(struct session *session, struct lease *lease)
+{
+        lease->dirty = false;
+        tell_progress(session, lease);
+        if (!lease->dirty && lease->generation->quarantined && !lease->revoked)
+                tell_revoked(session, lease);
 }
 
 void session_abandon_leases(struct session *session)

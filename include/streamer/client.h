@@ -259,7 +259,8 @@ STREAMER_API int streamer_tensor_read(const streamer_lease *lease, const streame
                                       void *to, size_t len);
 
 /* In order of arrival: each tensor once per lease. STREAMER_EEND after the last,
- * STREAMER_ETIMEOUT, STREAMER_EFAILED if the load failed late. */
+ * STREAMER_ETIMEOUT, STREAMER_EFAILED if the load failed late. Of a model that was unloaded by force all are
+ * handed out, too: only streamer_lease_check() tells. */
 STREAMER_API int streamer_tensor_next(streamer_lease *lease, int timeout_ms, streamer_tensor *tensor);
 
 /* The checkpoint's own metadata (`__metadata__`); NULL if there is no such key. Borrowed. */

@@ -65,6 +65,80 @@ START_TEST(a_lease_is_kept_while_its_model_loads)
 }
 END_TEST
 
+START_TEST(a_model_that_is_taken_by_force_is_handed_out_to_its_end)
+{
+        bool seen[HELD_N] = {false};
+        streamer_tensor t;
+
+        streamer_op *op = held_load("m");
+        streamer_client *other = client_open(&held.d);
+        streamer_lease *lease = client_attach(other, "m");
+        held_take(lease, 1, seen);
+        hang_release(&held.hang);
+        client_ok(held.client, streamer_op_wait(op, 20000, NULL), "load");
+        client_ok(held.client, streamer_unload(held.client, "m", STREAMER_UNLOAD_FORCE), "unload");
+        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
+        held_take(lease, HELD_N - 1, seen);
+        ck_assert_int_eq(streamer_tensor_next(lease, 20000, &t), STREAMER_EEND);
+        ck_assert_str_ne(streamer_digest(lease), "");
+        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
+        streamer_detach(lease);
+        streamer_close(other);
+        streamer_op_free(op);
+}
+END_TEST
+
+/* More answers than the daemon keeps for it; the requests in one piece, since it will stop reading them. */
+static void do_not_read(struct wire *w)
+{
+        static const char metrics[] = "\0\0\0\x12\x82\xa4verb\xa7metrics\xa2id\x64";
+        enum { N = 1000, SIZE = sizeof(metrics) - 1 };
+        char *all = must_alloc(N * SIZE);
+        for (size_t i = 0; i < N; i++)
+                memcpy(all + i * SIZE, metrics, SIZE);
+        ck_assert(wire_send(w, all, N * SIZE));
+        free(all);
+        for (int i = 0; i < 50; i++) /* turns of the daemon's loop, in which it reads on until it has enough */
+                json_decref(client_call(held.client, "ping", NULL));
+}
+
+static const msgpack_object *next_lease_event(struct wire *w)
+{
+        do
+                ck_assert(wire_read(w));
+        while (!object_str_eq(&w->reply.unpacked.data, "event", "lease"));
+        return &w->reply.unpacked.data;
+}
+
+/* It hears of both late, and in the order in which they were. */
+START_TEST(who_does_not_read_hears_of_the_end_of_the_load_before_it_hears_of_force)
+{
+        struct wire w;
+        struct request attach = {.verb = VERB_attach, .id = 1, .u.attach = {.model = "m"}};
+        struct request detach = {.verb = VERB_detach, .id = 2};
+        const msgpack_object *event;
+        streamer_op *op = held_load("m");
+        wire_open(&w, &held.d);
+        wire_hello(&w);
+        ck_assert(wire_request(&w, &attach) && wire_read(&w));
+        ck_assert(object_u64(&w.reply.unpacked.data, "lease", &detach.u.detach.lease));
+        do_not_read(&w);
+        hang_release(&held.hang);
+        client_ok(held.client, streamer_op_wait(op, 20000, NULL), "load");
+        client_ok(held.client, streamer_unload(held.client, "m", STREAMER_UNLOAD_FORCE), "unload");
+        do
+                event = next_lease_event(&w);
+        while (object_str_eq(event, "state", "loading"));
+        ck_assert(object_str_eq(event, "state", "ready"));
+        ck_assert_ptr_nonnull(object_get(event, "digest"));
+        ck_assert(object_str_eq(next_lease_event(&w), "state", "revoked"));
+        ck_assert(wire_request(&w, &detach));
+        client_wait_leases(held.client, 0);
+        wire_close(&w);
+        streamer_op_free(op);
+}
+END_TEST
+
 START_TEST(a_model_that_is_ready_is_handed_out_whole)
 {
         bool seen[HELD_N] = {false};
@@ -254,6 +328,8 @@ int main(void)
         tcase_add_test(arrival, tensors_are_handed_out_as_they_arrive);
         tcase_add_loop_test(arrival, a_lease_is_kept_while_its_model_loads, 0, 3);
         tcase_add_test(arrival, a_model_that_is_ready_is_handed_out_whole);
+        tcase_add_test(arrival, a_model_that_is_taken_by_force_is_handed_out_to_its_end);
+        tcase_add_test(arrival, who_does_not_read_hears_of_the_end_of_the_load_before_it_hears_of_force);
         tcase_add_test(arrival, progress_counts_what_has_landed);
         tcase_add_test(arrival, attach_can_wait_until_all_is_there);
         tcase_add_test(arrival, an_attach_that_has_waited_as_long_as_it_said_is_answered);
