@@ -62,10 +62,10 @@ def _cpu():
     return names[0] if names else platform.processor()
 
 
-def _output(command, seconds=20, lines=80):
+def _output(command, seconds=20, lines=80, env=None):
     """What a program says, as lines; or why it says nothing."""
     try:
-        done = subprocess.run(command, capture_output=True, timeout=seconds, text=True, errors="replace")
+        done = subprocess.run(command, capture_output=True, timeout=seconds, text=True, errors="replace", env=env)
     except (OSError, subprocess.TimeoutExpired) as e:
         return [str(e)]
     return (done.stdout + done.stderr).splitlines()[-lines:]
@@ -105,26 +105,25 @@ def surroundings(cudarts, binaries, environment):
         "nvidia_smi": _nvidia_smi(),
         "kernel_module": read("/proc/driver/nvidia/version", "unknown").splitlines(),
         "missing_libraries": missing_libraries(binaries, environment),
+        "versions": [_version(path, environment) for path in binaries if not path.endswith(".so.0")],
         "cgroup_memory": memory_limit(),
         "limits": {name: resource.getrlimit(getattr(resource, name)) for name in limits},
         "shm": shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else None,
     }
 
 
+def _version(path, environment):
+    """A library of another system may be found, and yet not be one for this one's C library."""
+    return " ".join(_output([path, "--version"], env=environment)) or f"{path} says nothing"
+
+
 def missing_libraries(binaries, environment):
     """What the dynamic loader does not find, or finds too old."""
     lines = []
     for path in binaries:
-        said = _output_with(environment, ["ldd", path])
+        said = _output(["ldd", path], lines=500, env=environment)
         lines += [f"{os.path.basename(path)}: {line.strip()}" for line in said if "not found" in line]
     return lines
-
-
-def _output_with(environment, command):
-    try:
-        return subprocess.run(command, capture_output=True, timeout=20, text=True, env=environment).stdout.splitlines()
-    except (OSError, subprocess.TimeoutExpired):
-        return []
 
 
 def faults():
