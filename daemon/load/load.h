@@ -26,7 +26,7 @@
  *
  * Ended is not gone. A load ends, for those who watch it, the moment its outcome is known; what is
  * still in flight (a read that hangs, a step in a worker) keeps the object, the generations' pins and
- * so their memory until it comes home.
+ * so their memory until it comes home; and so do those who follow it, a crowd that is told in pieces.
  *
  * A load belongs to nobody: it survives the client that asked for it, and only cancel ends it.
  */
@@ -85,10 +85,11 @@ struct load_estimate {
 
 struct load;
 
-/* Somebody waits for the end; embedded, removed with load_unwatch() or by the end itself. */
+/* Somebody waits for the end; embedded, removed with load_unwatch() or, where it is told at once, by the end. */
 struct load_watch {
         struct list link;
         struct load *load; /* changes where a load joins another */
+        /* NULL: it follows. */
         void (*ended)(struct load_watch *watch, struct load *load);
 };
 
@@ -185,7 +186,9 @@ struct load {
         struct load_part *parts;
         size_t n_parts;
         uint64_t number; /* of the generations; 0 until it is known */
-        struct list watchers;
+        struct list watchers, followers;
+        struct list telling; /* in loads->telling: it has ended, and has followers left */
+        uint64_t end_number; /* which of those that have ended it is; 0: it has not */
         uint64_t started_ns, ended_ns;
 
         struct resolved opened;   /* the source, all of it */
@@ -209,6 +212,10 @@ struct loads {
         uint64_t keep_alive_ns, drain_timeout_ns; /* where a request names none; 0: without end */
         /* Tensors of this generation have arrived, or its tables are there now. */
         void (*arrived)(struct loads *loads, struct generation *generation);
+        /* A load has ended that somebody follows: loads_follower(). NULL: nobody ever does. */
+        void (*ended)(struct loads *loads);
+        uint64_t n_ended;
+        struct list telling; /* of struct load, that which ended first is first */
         void *context;
 };
 
@@ -230,7 +237,11 @@ void load_cancel(struct load *load);
 void load_set_priority(struct load *load, unsigned priority);
 
 void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struct load_watch *, struct load *));
+/* As one of very many, none of whom is told by the end: it goes on to watch until load_unwatch(). */
+void load_follow(struct load *load, struct load_watch *watch);
 void load_unwatch(struct load_watch *watch);
+/* One of those who follow a load that has ended, of the one that did so first; NULL: nobody does. */
+struct load_watch *loads_follower(struct loads *loads);
 void load_progress(struct load *load, struct load_progress *progress);
 
 /* How far one of its devices is, in the same words; `waits_ns`: for room, so long; 0: it does not. */

@@ -124,7 +124,7 @@ void part_deinit(struct load_part *part); /* on a worker */
 
 /* ---- progress.c ---- */
 
-/* Tells those who watch; each is unlinked before it is called. */
+/* It has ended. Tells those who watch, each unlinked before it is called; those who follow keep it from going. */
 void load_tell_watchers(struct load *load);
 void load_move_watchers(struct load *from, struct load *to);
 

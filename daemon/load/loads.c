@@ -27,6 +27,7 @@ bool load_ended(enum load_state state)
 void loads_init(struct loads *loads)
 {
         list_init(&loads->all);
+        list_init(&loads->telling);
         loads->n_running = 0;
 }
 
@@ -277,6 +278,8 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
                 return NULL;
         list_init(&load->link);
         list_init(&load->watchers);
+        list_init(&load->followers);
+        list_init(&load->telling);
         load->loads = loads;
         load->name = strdup(order->name);
         load->source = strdup(order->source);

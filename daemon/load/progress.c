@@ -13,16 +13,49 @@ void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struc
         list_append(&load->watchers, &watch->link);
 }
 
+void load_follow(struct load *load, struct load_watch *watch)
+{
+        watch->load = load;
+        watch->ended = NULL;
+        list_append(&load->followers, &watch->link);
+}
+
 void load_unwatch(struct load_watch *watch)
 {
-        if (watch->load == NULL)
+        struct load *load = watch->load;
+        if (load == NULL)
                 return;
         list_remove(&watch->link);
         watch->load = NULL;
+        if (list_empty(&load->telling) || !list_empty(&load->followers))
+                return;
+        list_remove(&load->telling);
+        load_step_home(load);
+}
+
+struct load_watch *loads_follower(struct loads *loads)
+{
+        if (list_empty(&loads->telling))
+                return NULL;
+        const struct load *load = container_of(loads->telling.next, struct load, telling);
+        return container_of(load->followers.next, struct load_watch, link);
+}
+
+static void keep_for_followers(struct load *load)
+{
+        struct loads *loads = load->loads;
+        if (list_empty(&load->followers))
+                return;
+        load->pending++;
+        list_append(&loads->telling, &load->telling);
+        if (loads->ended != NULL)
+                loads->ended(loads);
 }
 
 void load_tell_watchers(struct load *load)
 {
+        load->end_number = ++load->loads->n_ended;
+        keep_for_followers(load);
         while (!list_empty(&load->watchers)) {
                 struct load_watch *watch = container_of(load->watchers.next, struct load_watch, link);
                 list_remove(&watch->link);
@@ -31,14 +64,17 @@ void load_tell_watchers(struct load *load)
         }
 }
 
+static void move(struct list *from, struct load *to, struct list *list)
+{
+        list_each (pos, from)
+                container_of(pos, struct load_watch, link)->load = to;
+        list_append_all(list, from);
+}
+
 void load_move_watchers(struct load *from, struct load *to)
 {
-        while (!list_empty(&from->watchers)) {
-                struct load_watch *watch = container_of(from->watchers.next, struct load_watch, link);
-                list_remove(&watch->link);
-                watch->load = to;
-                list_append(&to->watchers, &watch->link);
-        }
+        move(&from->watchers, to, &to->watchers);
+        move(&from->followers, to, &to->followers);
 }
 
 /* Resident already: what its generations have. */

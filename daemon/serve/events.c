@@ -2,10 +2,10 @@
  *
  * What happens in the daemon and sessions are told of: changes, arrivals, progress, the end.
  *
- * All but the end is told by one chore, a piece of which tells one lease, one subscriber and one watcher of a load:
- * each crowd is told in its own order, and none waits for another to be through. The end has a chore of its own, and
- * is the last that anybody is told: it comes to all at once, in that none is read or told of anything else from then
- * on.
+ * All but the end is told by one chore, a piece of which tells one lease, one subscriber, one watcher of a load and
+ * one of a load that has ended: each crowd is told in its own order, and none waits for another to be through. The
+ * end has a chore of its own, and is the last that anybody is told: it comes to all at once, in that none is read or
+ * told of anything else from then on.
  */
 #include "daemon/serve/session.h"
 
@@ -15,6 +15,34 @@
 
 /* Of changes that some have not heard of yet. */
 #define NEWS_BYTES (1 * MiB)
+
+/* ---- ends of loads ---- */
+
+/* The earliest end of one of its loads, and the number of the last that counts. 0: none of them has ended. */
+static uint64_t first_end(const struct session *session, uint64_t last)
+{
+        uint64_t first = 0;
+        list_each (pos, &session->ops) {
+                uint64_t end = container_of(pos, struct op, link)->watch.load->end_number;
+                if (end != 0 && end <= last && (first == 0 || end < first))
+                        first = end;
+        }
+        return first;
+}
+
+/* Those up to `last`. Its ops are looked through once for each load that ends, whatever it is sent meanwhile. */
+static void tell_ends(struct session *session, uint64_t last)
+{
+        if (session->ends_told >= last)
+                return;
+        for (uint64_t end; (end = first_end(session, last)) != 0;)
+                list_each_safe (pos, &session->ops) {
+                        struct op *op = container_of(pos, struct op, link);
+                        if (op->watch.load->end_number == end)
+                                op_tell_end(op);
+                }
+        session->ends_told = last;
+}
 
 /* ---- subscribers ---- */
 
@@ -33,6 +61,7 @@ static void tell_lost(struct session *session)
 
 static void tell_item(struct session *session, const struct item *item)
 {
+        tell_ends(session, item->ends);
         if (!item_concerns(item, session->subject))
                 return;
         if (!conn_writable(session->conn)) {
@@ -57,11 +86,20 @@ static void tell_item(struct session *session, const struct item *item)
         conn_send(session->conn, &w, NULL, 0);
 }
 
+/* A client that has not heard of the daemon's end is sent nothing meanwhile: it hears this before that. */
+static bool is_to_part(const struct session *session)
+{
+        return session->server->turn.parting && !session->conn->parting;
+}
+
 void session_tell_news(struct session *session)
 {
         const struct item *item;
+        if (is_to_part(session))
+                return;
         while ((item = news_next(&session->server->news, &session->listener)) != NULL)
                 tell_item(session, item);
+        tell_ends(session, session->server->loads->n_ended);
         tell_lost(session);
 }
 
@@ -71,6 +109,21 @@ static bool tell_a_subscriber(struct server *server)
         if (listener == NULL)
                 return false;
         tell_item(container_of(listener, struct session, listener), news_next(&server->news, listener));
+        return true;
+}
+
+/* The first in line, and all that came before its load's end. */
+static bool tell_an_end(struct server *server)
+{
+        const struct load_watch *watch = loads_follower(server->loads);
+        if (watch == NULL)
+                return false;
+        struct session *session = container_of(watch, struct op, watch)->session;
+        uint64_t end = watch->load->end_number;
+        const struct item *item;
+        while ((item = news_peek(&server->news, &session->listener)) != NULL && item->ends < end)
+                tell_item(session, news_next(&server->news, &session->listener));
+        tell_ends(session, end);
         return true;
 }
 
@@ -92,6 +145,7 @@ static void note_change(struct server *server, const struct generation *generati
 {
         if (server->turn.parting)
                 return;
+        server->news.ends = server->loads->n_ended;
         if (news_add(&server->news, generation) < 0)
                 lose_change(server);
         while (server->news.bytes > NEWS_BYTES && tell_a_subscriber(server))
@@ -135,8 +189,8 @@ static bool tell_a_watcher(struct server *server)
         if (member == NULL)
                 return false;
         struct op *op = container_of(member, struct op, beat);
-        if (op->watch.load != NULL && conn_writable(op->session->conn))
-                op_tell(op, op->watch.load);
+        if (op->watch.load->end_number == 0 && conn_writable(op->session->conn))
+                op_tell(op);
         return true;
 }
 
@@ -147,8 +201,9 @@ bool sessions_tell(struct chore *chore)
         struct server *server = container_of(chore, struct server, tell);
         if (server->turn.parting)
                 return false;
-        bool lease = tell_a_lease(server), subscriber = tell_a_subscriber(server), watcher = tell_a_watcher(server);
-        return lease || subscriber || watcher;
+        bool lease = tell_a_lease(server), subscriber = tell_a_subscriber(server), watcher = tell_a_watcher(server),
+             end = tell_an_end(server);
+        return lease || subscriber || watcher || end;
 }
 
 void sessions_answer_soon(struct server *server)
@@ -163,6 +218,11 @@ void sessions_changed(struct server *server, struct generation *generation)
         note_change(server, generation);
         leases_changed(server, generation);
         sessions_answer_soon(server);
+}
+
+void sessions_load_ended(struct server *server)
+{
+        chore_begin(&server->tell);
 }
 
 void sessions_arrived(struct server *server, struct generation *generation)

@@ -37,32 +37,38 @@ static void write_failed(struct writer *w, const struct load *load, size_t n)
 
 /* ---- what a watcher is told ---- */
 
-void op_tell(struct op *op, struct load *load)
+static void write_op(struct writer *w, struct op *op)
 {
+        struct load *load = op->watch.load;
         struct load_progress p;
-        struct writer w;
         load_progress(load, &p);
         bool bad = p.state == LOAD_FAILED || p.state == LOAD_CANCELLED;
         size_t n_failed = load_ended(p.state) ? count_failed(load) : 0;
         op->told_bytes = p.bytes;
-        conn_writer(&w);
-        writer_map(&w, 10u + 2 * bad + (n_failed > 0));
-        writer_kstr(&w, "event", "op");
-        writer_ku64(&w, "op", op->id);
-        writer_kstr(&w, "model", op->model);
-        writer_ku64(&w, "generation", p.generation);
-        writer_kstr(&w, "state", load_state_name(p.state));
-        writer_ku64(&w, "bytes", p.bytes);
-        writer_ku64(&w, "total", p.total);
-        writer_ku64(&w, "tensors", p.tensors);
-        writer_ku64(&w, "tensors_total", p.tensors_total);
-        writer_ku64(&w, "elapsed_ns", p.elapsed_ns);
+        conn_writer(w);
+        writer_map(w, 10u + 2 * bad + (n_failed > 0));
+        writer_kstr(w, "event", "op");
+        writer_ku64(w, "op", op->id);
+        writer_kstr(w, "model", op->model);
+        writer_ku64(w, "generation", p.generation);
+        writer_kstr(w, "state", load_state_name(p.state));
+        writer_ku64(w, "bytes", p.bytes);
+        writer_ku64(w, "total", p.total);
+        writer_ku64(w, "tensors", p.tensors);
+        writer_ku64(w, "tensors_total", p.tensors_total);
+        writer_ku64(w, "elapsed_ns", p.elapsed_ns);
         if (bad) {
-                writer_kstr(&w, "code", code_wire(load->error.code));
-                writer_kstr(&w, "text", load->error.text);
+                writer_kstr(w, "code", code_wire(load->error.code));
+                writer_kstr(w, "text", load->error.text);
         }
         if (n_failed > 0)
-                write_failed(&w, load, n_failed);
+                write_failed(w, load, n_failed);
+}
+
+void op_tell(struct op *op)
+{
+        struct writer w;
+        write_op(&w, op);
         session_send(op->session, &w);
 }
 
@@ -75,10 +81,11 @@ void op_free(struct op *op)
         free(op);
 }
 
-static void op_ended(struct load_watch *watch, struct load *load)
+void op_tell_end(struct op *op)
 {
-        struct op *op = container_of(watch, struct op, watch);
-        op_tell(op, load);
+        struct writer w;
+        write_op(&w, op);
+        conn_send(op->session->conn, &w, NULL, 0);
         op_free(op);
 }
 
@@ -111,7 +118,7 @@ static void watch_op(struct session *session, struct load *load, uint64_t id)
         op->model = model;
         list_append(&session->ops, &op->link);
         beat_join(&session->server->progress_beat, &op->beat);
-        load_watch(load, &op->watch, op_ended);
+        load_follow(load, &op->watch);
 }
 
 static void reply_load(struct session *session, const struct request *request, struct load *load)

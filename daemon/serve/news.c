@@ -26,7 +26,7 @@ static size_t put_names(char *to, const struct generation *g)
         return used + 1;
 }
 
-static struct item *item_new(const struct generation *g)
+static struct item *item_new(const struct news *news, const struct generation *g)
 {
         bool failed = g->state == GENERATION_FAILED;
         size_t names = put_names(NULL, g), text = failed ? strlen(g->error.text) + 1 : 0;
@@ -40,6 +40,7 @@ static struct item *item_new(const struct generation *g)
                 item->code = g->error.code;
                 item->text = memcpy(item->names + names, g->error.text, text);
         }
+        item->ends = news->ends;
         item->number = g->number;
         item->bytes = g->data_bytes;
         item->tensors = g->n_tensors;
@@ -105,7 +106,7 @@ int news_add(struct news *news, const struct generation *generation)
 {
         if (news->n_listeners == 0)
                 return 0;
-        struct item *item = item_new(generation);
+        struct item *item = item_new(news, generation);
         if (item == NULL)
                 return STREAMER_ENOMEM;
         list_append(&news->items, &item->link);
@@ -154,11 +155,23 @@ struct listener *news_behind(const struct news *news)
         return list_empty(&news->behind) ? NULL : container_of(news->behind.next, struct listener, link);
 }
 
-const struct item *news_next(struct news *news, struct listener *listener)
+static struct item *item_for(const struct news *news, const struct listener *listener)
 {
         if (listener->at == NULL || listener->at == newest(news))
                 return NULL;
-        struct item *item = container_of(listener->at->link.next, struct item, link);
+        return container_of(listener->at->link.next, struct item, link);
+}
+
+const struct item *news_peek(const struct news *news, const struct listener *listener)
+{
+        return item_for(news, listener);
+}
+
+const struct item *news_next(struct news *news, struct listener *listener)
+{
+        struct item *item = item_for(news, listener);
+        if (item == NULL)
+                return NULL;
         step_off(listener);
         stand_at(news, listener, item);
         drop_heard(news);

@@ -14,6 +14,7 @@ struct item {
         struct list link;
         size_t standing; /* how many stand at it */
         size_t size;     /* of its memory */
+        uint64_t ends;   /* news->ends then */
         uint64_t number, bytes, tensors;
         const char *device, *state;
         int code; /* 0, or why it failed, with `text` */
@@ -28,6 +29,7 @@ struct news {
         struct list current; /* who has heard of all */
         size_t n_listeners;
         uint64_t bytes; /* of items */
+        uint64_t ends;  /* the caller's: what else has happened by now that is told in one order with items */
 };
 
 struct listener {
@@ -48,6 +50,8 @@ void news_leave(struct news *news, struct listener *listener);
 
 /* Who waits longest to hear something; NULL: nobody does. */
 struct listener *news_behind(const struct news *news);
+/* What news_next() would be. */
+const struct item *news_peek(const struct news *news, const struct listener *listener);
 /* What it hears of next, there until it hears of another; who else is behind comes before it then. NULL: it has
  * heard of all, or does not listen. */
 const struct item *news_next(struct news *news, struct listener *listener);

@@ -290,6 +290,11 @@ static void on_arrived(struct loads *loads, struct generation *generation)
         sessions_arrived(loads->context, generation);
 }
 
+static void on_load_ended(struct loads *loads)
+{
+        sessions_load_ended(loads->context);
+}
+
 static int start_handles(struct server *server, struct error *error)
 {
         if (uv_poll_init(server->loop, &server->accept_poll, server->listener) != 0)
@@ -333,6 +338,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->resident->context = server->loads->context = server;
         server->resident->changed = on_changed;
         server->loads->arrived = on_arrived;
+        server->loads->ended = on_load_ended;
         server->path = strdup(path);
         if (server->path == NULL) {
                 close_p(&listener);

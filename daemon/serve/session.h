@@ -8,8 +8,9 @@
  * Answers that must wait (attach or wait on a model that is not there yet, verify, a dry run) are
  * kept as struct deferred, counted against the client; at the limit its connection is not read.
  * Events never queue at a connection: what a client has not been told yet is a flag or a counter, and is
- * sampled when its connection can take it. Changes of models wait for their turn, since a crowd is told in
- * pieces (news.h); but whatever a client is sent, it has been told before of all that happened before.
+ * sampled when its connection can take it. Changes of models and ends of loads wait for their turn, since
+ * a crowd is told in pieces (news.h); but whatever a client is sent, it has been told before of all that
+ * happened before.
  */
 #ifndef DAEMON_SERVE_SESSION_H
 #define DAEMON_SERVE_SESSION_H
@@ -24,6 +25,7 @@ struct session {
         char *subject;            /* the only model that it wants to hear of; NULL: all */
         char *client;             /* what it calls itself; NULL: nothing */
         uint64_t events_lost;
+        uint64_t ends_told;   /* loads->n_ended when none of its ops was left that had ended */
         struct list ops;      /* of struct op */
         struct list leases;   /* of struct lease, by in_owner */
         struct list deferred; /* of struct deferred, by in_session */
@@ -76,7 +78,7 @@ void deferred_check_deadlines(struct server *server, uint64_t now);
 void session_reply(struct writer *writer, uint64_t id, size_t n_fields);
 void session_send(struct session *session, struct writer *writer);
 void session_send_fds(struct session *session, struct writer *writer, const int *fds, size_t n_fds);
-/* Tells it of the changes that it has not heard of. */
+/* Tells it of the changes and the ends of its loads that it has not heard of, in the order in which they were. */
 void session_tell_news(struct session *session);
 
 void session_error(struct session *session, uint64_t id, const struct error *error);
@@ -99,7 +101,9 @@ void session_cancel(struct session *session, const struct request *request);
 void session_pin(struct session *session, const struct request *request);
 void session_reload(struct session *session, struct request *request);
 void session_set_priority(struct session *session, const struct request *request);
-void op_tell(struct op *op, struct load *load);
+void op_tell(struct op *op);
+/* Its load has ended. Sent as it is: what was before has been told. Frees the op. */
+void op_tell_end(struct op *op);
 void op_free(struct op *op);
 
 void session_list(struct session *session, const struct request *request);
@@ -136,10 +140,12 @@ void session_abandon_leases(struct session *session);
 
 /* A change of this generation: answers deferred requests, tells leases and subscribers; soon. */
 void sessions_changed(struct server *server, struct generation *generation);
-/* Tells one lease, one subscriber and one watcher of a load. */
+/* Tells one lease, one subscriber, one watcher of a load and one of a load that has ended. */
 bool sessions_tell(struct chore *chore);
 /* Something that no generation tells of has changed: looks again at deferred requests. */
 void sessions_answer_soon(struct server *server);
+/* A load that somebody watches has ended: tells them, soon. */
+void sessions_load_ended(struct server *server);
 /* Its tensors have arrived: tells leases that follow, soon. */
 void sessions_arrived(struct server *server, struct generation *generation);
 /* Ten times a second: deadlines; and progress of watched loads is told, soon. */

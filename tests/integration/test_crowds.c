@@ -246,13 +246,13 @@ static char *write_large(void)
         return path;
 }
 
-static uint64_t watch(struct wire *w, const char *path)
+static uint64_t watch(struct wire *w, const char *path, const char *name)
 {
         struct request load = {.verb = VERB_load, .id = 2};
         uint64_t op;
 
         load.u.load.source = path;
-        load.u.load.name = "large";
+        load.u.load.name = name;
         load.u.load.wait = load.u.load.no_evict = load.u.load.watch = true;
         ck_assert(wire_request(w, &load));
         ck_assert(wire_read(w));
@@ -281,7 +281,7 @@ START_TEST(each_watcher_hears_of_its_load_to_the_end)
         char *path = write_large();
 
         for (size_t i = 0; i < n; i++)
-                ops[i] = watch(&many[i], path);
+                ops[i] = watch(&many[i], path, "large");
         for (int round = 0; round < 2; round++)
                 for (size_t i = 0; i < n; i++)
                         ck_assert(!hear_of_op(&many[i], ops[i]));
@@ -296,6 +296,51 @@ START_TEST(each_watcher_hears_of_its_load_to_the_end)
         }
         free(ops);
         free(many);
+        streamer_close(c);
+}
+END_TEST
+
+/* What it hears of a load that is cancelled, beside how far that is: "failed cancelled no ", where its model fails,
+ * the load ends, and its wait is answered. */
+static const char *hear_of_cancel(struct wire *w)
+{
+        static char heard[256];
+        uint64_t id = 0;
+
+        for (heard[0] = '\0'; id != 4;) {
+                ck_assert(wire_read(w));
+                const msgpack_object *map = &w->reply.unpacked.data;
+                bool model = object_str_eq(map, "event", "model"), op = object_str_eq(map, "event", "op");
+                bool reply = object_u64(map, "id", &id);
+                if (reply && id == 4)
+                        strcat(heard, "no ");
+                else if (model && object_str_eq(map, "state", "failed"))
+                        strcat(heard, "failed ");
+                else if (op && object_str_eq(map, "state", "cancelled"))
+                        strcat(heard, "cancelled ");
+                else
+                        ck_assert_msg((model || op || reply) && heard[0] == '\0', "after '%s'", heard);
+        }
+        return heard;
+}
+
+START_TEST(the_end_of_a_load_comes_behind_the_change_and_before_the_answer)
+{
+        size_t n = env_number("CONNECTIONS", 600);
+        struct wire *many = open_many(n);
+        streamer_client *c = client_open(&stage);
+        char *path = write_large();
+
+        for (size_t i = 0; i < n; i++) {
+                watch(&many[i], path, "given_up");
+                if (i % 3 > 0)
+                        wire_verb(&many[i], "subscribe", 3, "model", "given_up");
+                wire_verb(&many[i], "wait", 4, "model", "given_up");
+        }
+        json_decref(client_call(c, "cancel", "{\"model\":\"given_up\"}"));
+        for (size_t i = 0; i < n; i++)
+                ck_assert_str_eq(hear_of_cancel(&many[i]), i % 3 > 0 ? "failed cancelled no " : "cancelled no ");
+        close_many(many, n);
         streamer_close(c);
 }
 END_TEST
@@ -376,6 +421,7 @@ int main(void)
         tcase_add_test(many, each_subscriber_hears_of_each_change_in_order);
         tcase_add_test(many, an_answer_comes_behind_the_changes_before_it);
         tcase_add_test(many, each_watcher_hears_of_its_load_to_the_end);
+        tcase_add_test(many, the_end_of_a_load_comes_behind_the_change_and_before_the_answer);
         tcase_add_test(many, each_holder_hears_that_its_model_was_taken);
         TCase *last = suite_group("the end", begin, end_ended, 60);
         tcase_add_test(last, each_client_hears_of_the_end_last);

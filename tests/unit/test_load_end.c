@@ -117,6 +117,37 @@ START_TEST(no_load_begins_when_the_daemon_ends)
 }
 END_TEST
 
+/* A crowd is told by whoever asks who is next, and what it is told is there until then. */
+START_TEST(a_load_that_has_ended_stays_for_those_who_follow_it)
+{
+        struct watched first, second;
+        struct load_watch a, b, c;
+        load_start_held(&first, small_file("m", 1), LOAD_READING);
+        load_start(&second, small_file("n", 2), "n");
+        load_follow(second.load, &c);
+        load_follow(first.load, &a);
+        load_follow(first.load, &b);
+        ck_assert_ptr_null(loads_follower(&loads));
+        load_cancel(first.load);
+        load_cancel(second.load);
+        ck_assert(first.ended && second.ended);
+        load_let_go();
+        core_settle();
+        ck_assert(!loads_empty(&loads));
+        ck_assert_ptr_eq(loads_follower(&loads), &a); /* of the one that ended first */
+        ck_assert_ptr_eq(a.load, first.load);
+        ck_assert_int_eq((int)a.load->state, (int)LOAD_CANCELLED);
+        load_unwatch(&a);
+        ck_assert_ptr_eq(loads_follower(&loads), &b);
+        load_unwatch(&b);
+        ck_assert_ptr_eq(loads_follower(&loads), &c);
+        ck_assert_ptr_eq(c.load, second.load);
+        load_unwatch(&c);
+        ck_assert_ptr_null(loads_follower(&loads));
+        core_until(loads_empty(&loads));
+}
+END_TEST
+
 static struct hang hang;
 static const char *no_hang;
 
@@ -404,6 +435,7 @@ int main(void)
         tcase_add_test(cancel, a_name_can_be_loaded_again_while_the_cancelled_load_comes_home);
         tcase_add_test(cancel, all_loads_are_cancelled_when_the_daemon_ends);
         tcase_add_test(cancel, no_load_begins_when_the_daemon_ends);
+        tcase_add_test(cancel, a_load_that_has_ended_stays_for_those_who_follow_it);
         TCase *hanging = core_group("storage that hangs", begin_hang, end_hang);
         tcase_add_loop_test(hanging, a_load_whose_storage_hangs_can_be_cancelled, 0, 1); /* its header */
         tcase_add_loop_test(hanging, a_load_whose_storage_hangs_can_be_cancelled, 2 * BLOCK,

@@ -57,6 +57,23 @@ START_TEST(each_hears_of_each_change_once_in_order)
 }
 END_TEST
 
+START_TEST(a_change_tells_what_else_had_happened_by_then)
+{
+        struct generation *g = ready(loading("m"));
+        news_join(&news, &a);
+        change(g, 1);
+        news.ends = 7;
+        change(g, 2);
+        ck_assert_uint_eq(news_peek(&news, &a)->ends, 0);
+        ck_assert_ptr_eq(news_peek(&news, &a), news_next(&news, &a));
+        ck_assert_uint_eq(news_peek(&news, &a)->ends, 7);
+        ck_assert_str_eq(heard(&a), "2 ");
+        ck_assert_ptr_null(news_peek(&news, &a));
+        ck_assert_ptr_null(news_peek(&news, &b)); /* it does not listen */
+        news_leave(&news, &a);
+}
+END_TEST
+
 START_TEST(who_comes_later_hears_of_what_comes_later)
 {
         struct generation *g = ready(loading("m"));
@@ -177,6 +194,7 @@ int main(void)
         suite_begin("news");
         TCase *tests = core_group("news", begin_news, end_news);
         tcase_add_test(tests, each_hears_of_each_change_once_in_order);
+        tcase_add_test(tests, a_change_tells_what_else_had_happened_by_then);
         tcase_add_test(tests, who_comes_later_hears_of_what_comes_later);
         tcase_add_test(tests, those_who_are_behind_take_turns);
         tcase_add_test(tests, a_change_goes_when_the_last_has_heard_of_a_later_one);
