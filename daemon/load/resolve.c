@@ -16,28 +16,50 @@
 
 /* ---- on the caller's behalf ---- */
 
-/* glibc's wrappers change every thread of the process; the raw calls change this one alone. */
-static int caller_assume(const struct caller *caller, struct error *error)
+/* glibc's wrappers change every thread of the process; the raw calls change this one alone. What a thread opens files
+ * as is all that is to change; where the kernel has no such calls (gVisor) it is its effective ids, by which nobody
+ * gets a hold of it, either: it stays root by the real one. */
+enum assumed { ASSUMED_NOTHING, ASSUMED_FSUID, ASSUMED_EUID };
+
+static bool assume_ids(const struct caller *caller, enum assumed *assumed)
 {
+        syscall(SYS_setfsgid, caller->gid);
+        syscall(SYS_setfsuid, caller->uid);
+        *assumed = ASSUMED_FSUID;
+        if ((uid_t)syscall(SYS_setfsuid, -1) == caller->uid)
+                return true;
+        if (syscall(SYS_setresgid, -1, caller->gid, -1) < 0)
+                return false;
+        *assumed = ASSUMED_EUID;
+        return syscall(SYS_setresuid, -1, caller->uid, -1) == 0;
+}
+
+static int caller_assume(const struct caller *caller, enum assumed *assumed, struct error *error)
+{
+        *assumed = ASSUMED_NOTHING;
         if (geteuid() != 0 || caller->uid == 0)
                 return 0;
         if (syscall(SYS_setgroups, caller->n_groups, caller->groups) < 0)
                 return error_errno(error, STREAMER_EPERM, errno, "groups of uid %u", (unsigned)caller->uid);
-        syscall(SYS_setfsgid, caller->gid);
-        syscall(SYS_setfsuid, caller->uid);
-        if ((uid_t)syscall(SYS_setfsuid, -1) != caller->uid)
+        if (!assume_ids(caller, assumed))
                 return error_set(error, STREAMER_EPERM, "could not open files as uid %u", (unsigned)caller->uid);
         return 0;
 }
 
-static void caller_drop(const struct caller *caller)
+/* Whatever came of it. A thread that stays somebody else must not serve the next. */
+static void caller_drop(enum assumed assumed)
 {
-        if (geteuid() != 0 || caller->uid == 0)
+        if (assumed == ASSUMED_NOTHING)
                 return;
+        if (assumed == ASSUMED_EUID) {
+                require(syscall(SYS_setresuid, -1, 0, -1) == 0);
+                require(syscall(SYS_setresgid, -1, getgid(), -1) == 0);
+        }
         syscall(SYS_setfsuid, 0);
         syscall(SYS_setfsgid, getegid());
         require(syscall(SYS_setgroups, 0, NULL) == 0);
-        require(syscall(SYS_setfsuid, -1) == 0);
+        long fsuid = syscall(SYS_setfsuid, -1); /* -1: there is no such call, and it is the effective one */
+        require(geteuid() == 0 && (fsuid == 0 || fsuid == -1));
 }
 
 int resolve_open(struct resolved *resolved, const struct sources *sources, const char *canonical,
@@ -47,10 +69,11 @@ int resolve_open(struct resolved *resolved, const struct sources *sources, const
         *resolved = (struct resolved){0};
         if (!source_is_local(canonical))
                 return source_open(sources, canonical, &opts, &resolved->set, error);
-        int r = caller_assume(caller, error);
+        enum assumed assumed;
+        int r = caller_assume(caller, &assumed, error);
         if (r == 0)
                 r = source_open(sources, canonical, &opts, &resolved->set, error);
-        caller_drop(caller);
+        caller_drop(assumed);
         return r;
 }
 

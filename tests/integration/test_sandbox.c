@@ -5,6 +5,7 @@
  */
 #include "tests/lib/doctor.h"
 #include "tests/lib/kept.h"
+#include "tests/lib/person.h"
 #include "tests/lib/puppet.h"
 #include "tests/lib/refuse.h"
 #include "tests/lib/suite.h"
@@ -12,8 +13,11 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#define NOBODY 65534
 
 static streamer_client *client;
 
@@ -21,6 +25,7 @@ static void refuse_newer_calls(void)
 {
         refuse_openat2(ENOSYS);
         refuse_pidfds(EPERM);
+        refuse_fsids(ENOSYS);
 }
 
 static void begin(void)
@@ -106,6 +111,48 @@ START_TEST(a_process_without_its_connection_holds_until_it_ends)
 }
 END_TEST
 
+static char *path;
+
+static int load_it(void)
+{
+        char text[1024];
+        streamer_client *c = client_open(&stage);
+        int r = client_load_result(c, path, "mine", text);
+        streamer_close(c);
+        return r;
+}
+
+static char *file_of(uid_t uid, const char *name)
+{
+        struct model *m = model_mixed(uid, 1 << 20);
+        char *file = stage_write(m, name);
+        must(chown(file, uid, uid));
+        must(chmod(file, 0600));
+        model_free(m);
+        return file;
+}
+
+START_TEST(files_are_opened_as_who_asks)
+{
+        ROOT_ONLY();
+        must(chmod(stage.socket, 0666));
+        must(chmod(suite_folder(), 0755));
+        must(chmod(stage_root(), 0755));
+        for (int times = 0; times < 3; times++) { /* whichever thread it comes to */
+                path = file_of(0, "roots.safetensors");
+                ck_assert_int_eq(person_does(NOBODY, 0, load_it), STREAMER_EPERM);
+                path = file_of(NOBODY + 1, "anothers.safetensors");
+                ck_assert_int_eq(person_does(NOBODY, 0, load_it), STREAMER_EPERM);
+        }
+        path = file_of(NOBODY, "nobodys.safetensors");
+        ck_assert_int_eq(person_does(NOBODY, 0, load_it), 0);
+        client_load(client, file_of(NOBODY + 1, "anothers.safetensors"), "another"); /* root still may */
+        client_unload(client, "another");
+        client_unload(client, "mine");
+        stage_still_serves();
+}
+END_TEST
+
 START_TEST(doctor_tells_of_it)
 {
         doctor_ask();
@@ -167,6 +214,7 @@ int main(void)
         tcase_add_test(t, models_are_loaded_and_read);
         tcase_add_test(t, a_process_that_was_killed_holds_nothing);
         tcase_add_test(t, a_process_without_its_connection_holds_until_it_ends);
+        tcase_add_test(t, files_are_opened_as_who_asks);
         tcase_add_test(t, doctor_tells_of_it);
         t = suite_group("restarts", NULL, NULL, 60);
         tcase_add_checked_fixture(t, begin_kept, kept_end);

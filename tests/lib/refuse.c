@@ -51,3 +51,11 @@ void refuse_pidfds(int error)
         };
         install(code, sizeof(code) / sizeof(code[0]));
 }
+
+void refuse_fsids(int error)
+{
+        struct sock_filter code[] = {
+                LOAD(nr), UNLESS(SYS_setfsuid, 1), ANSWER(error), UNLESS(SYS_setfsgid, 1), ANSWER(error), ALLOW,
+        };
+        install(code, sizeof(code) / sizeof(code[0]));
+}

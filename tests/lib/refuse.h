@@ -12,4 +12,7 @@ void refuse_openat2(int error);
 /* No descriptor of a process is to be had: pidfd_open answers `error`, and sockets have no SO_PEERPIDFD. */
 void refuse_pidfds(int error);
 
+/* A thread may not change whom it opens files as without becoming him: setfsuid and setfsgid answer `error`. */
+void refuse_fsids(int error);
+
 #endif
