@@ -44,11 +44,12 @@ struct streamer_client {
         pthread_mutex_t lock; /* of everything below, and of operations and leases */
         pthread_cond_t changed;
         int fd;
-        bool pumping;   /* a thread reads the socket */
-        bool reviving;  /* a thread makes the connection again (revive.c) */
-        bool closed;    /* by the application: for good */
-        int dead;       /* 0, or why nothing comes any more */
-        uint64_t epoch; /* counts connections: what was asked on another one is not answered */
+        bool introduced; /* who this is went out with the first bytes */
+        bool pumping;    /* a thread reads the socket */
+        bool reviving;   /* a thread makes the connection again (revive.c) */
+        bool closed;     /* by the application: for good */
+        int dead;        /* 0, or why nothing comes any more */
+        uint64_t epoch;  /* counts connections: what was asked on another one is not answered */
         char *dead_text;
         struct frame_reader in;
         int fds[FRAME_FDS_MAX]; /* arrived, not yet claimed by a reply */

@@ -32,6 +32,19 @@ bool pid_stat_read(struct pid_stat *stat, const char *root, pid_t pid)
         return stat->start > 0;
 }
 
+pid_t pid_of_thread(const char *root, pid_t thread)
+{
+        char path[512], line[256];
+        int pid = 0;
+        snprintf(path, sizeof(path), "%s/proc/%d/status", root, (int)thread);
+        FILE *f = fopen(path, "re");
+        while (f != NULL && fgets(line, sizeof(line), f) != NULL && sscanf(line, "Tgid: %d", &pid) != 1)
+                ;
+        if (f != NULL)
+                fclose(f);
+        return pid > 0 ? pid : 0;
+}
+
 bool pid_stat_over(const struct pid_stat *stat, uint64_t start)
 {
         switch (stat->state) {

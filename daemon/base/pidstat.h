@@ -18,6 +18,9 @@ struct pid_stat {
 /* False where it cannot be read, which a process that is there may have forbidden (hidepid=). `root`: see sysfile.h. */
 bool pid_stat_read(struct pid_stat *stat, const char *root, pid_t pid);
 
+/* The process that a thread is of; 0 where that cannot be read. */
+pid_t pid_of_thread(const char *root, pid_t thread);
+
 /* Has the process that began then ended? Another has its number by now, or all its threads are done. */
 bool pid_stat_over(const struct pid_stat *stat, uint64_t start);
 

@@ -3,6 +3,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/pidfd.h"
+#include "daemon/serve/peer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -325,6 +326,20 @@ static bool may_read(const struct conn *conn)
         return takes_requests(conn) && !conn->more;
 }
 
+/* The first bytes tell whose they are, or nothing does. */
+static ssize_t receive_first(struct conn *conn, void *space, size_t size)
+{
+        struct ucred cred;
+        ssize_t n = peer_receive(conn->fd, space, size, &cred);
+        if (n <= 0)
+                return n;
+        conn->pid = cred.pid;
+        conn->caller.uid = cred.uid;
+        conn->caller.gid = cred.gid;
+        conn->unknown = false;
+        return n;
+}
+
 /* What was left, and what has come since. */
 static void on_readable(struct conn *conn)
 {
@@ -338,7 +353,7 @@ static void on_readable(struct conn *conn)
                         conn_end(conn);
                         return;
                 }
-                ssize_t n = recv(conn->fd, space, size, 0);
+                ssize_t n = conn->unknown ? receive_first(conn, space, size) : recv(conn->fd, space, size, 0);
                 if (n < 0 && errno == EINTR)
                         continue;
                 if (n < 0 && errno == EAGAIN)
@@ -457,16 +472,26 @@ void conn_tick(struct conn *conn, uint64_t now)
 
 /* ---- life ---- */
 
+void conn_await_caller(struct conn *conn)
+{
+        conn->unknown = true;
+        conn->pid = 0;
+        conn->caller = (struct caller){.uid = (uid_t)-1, .gid = (gid_t)-1};
+        peer_await(conn->fd);
+}
+
 static void read_caller(struct conn *conn)
 {
-        struct ucred cred = {.uid = (uid_t)-1, .gid = (gid_t)-1};
-        socklen_t len = sizeof(cred);
-        getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
-        conn->pid = cred.pid;
+        struct ucred cred;
         conn->since_boot_ns = boot_time_ns();
+        if (!peer_ask(conn->fd, &cred)) {
+                conn_await_caller(conn);
+                return;
+        }
+        conn->pid = cred.pid;
         conn->caller.uid = cred.uid;
         conn->caller.gid = cred.gid;
-        len = sizeof(conn->caller.groups);
+        socklen_t len = sizeof(conn->caller.groups);
         /* Someone in more groups than fit is taken to be in none beside the first. */
         if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERGROUPS, conn->caller.groups, &len) == 0)
                 conn->caller.n_groups = len / sizeof(gid_t);

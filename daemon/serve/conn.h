@@ -53,6 +53,7 @@ struct conn {
         bool paused, held, closing, broken, in_frame;
         bool more;              /* frames are left in `in` */
         bool parting;           /* conn_part() */
+        bool unknown;           /* whose it is has yet to come, with its first bytes */
         pid_t pid;              /* 0: in another PID namespace */
         uint64_t since_boot_ns; /* it was there */
         struct caller caller;
@@ -71,6 +72,9 @@ void conn_turn_start(struct conn_turn *turn, uv_loop_t *loop);
 /* The end of all of them: from now on none is read, nor sent anything, until conn_part() takes leave of it. What was
  * queued before goes out. */
 void conn_turn_part(struct conn_turn *turn);
+
+/* Nothing is known of whose it is: its first bytes will tell, or it stays nobody's. For kernels that do not say it. */
+void conn_await_caller(struct conn *conn);
 
 /* Takes over fd. NULL on failure (fd is closed). */
 struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits,

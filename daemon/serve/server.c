@@ -5,6 +5,7 @@
 #include "daemon/base/prompt.h"
 #include "daemon/resident/host_cache.h"
 #include "daemon/serve/access.h"
+#include "daemon/serve/peer.h"
 #include "daemon/serve/report.h"
 #include "daemon/serve/session.h"
 
@@ -149,10 +150,8 @@ static void pause_accepting(struct server *server, bool pause)
 
 static bool is_own(int fd)
 {
-        struct ucred cred = {.uid = (uid_t)-1};
-        socklen_t len = sizeof(cred);
-        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
-        return cred.uid == 0 || cred.uid == geteuid();
+        struct ucred cred;
+        return peer_ask(fd, &cred) && (cred.uid == 0 || cred.uid == geteuid());
 }
 
 /* Whoever has filled the limit must not keep those out who can do something about it. */

@@ -11,6 +11,8 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -149,6 +151,31 @@ START_TEST(a_line_is_read_after_the_name)
 }
 END_TEST
 
+static sem_t looked;
+
+static void *tell_thread(void *tid)
+{
+        *(pid_t *)tid = (pid_t)syscall(SYS_gettid);
+        sem_post(&looked);
+        pause();
+        return NULL;
+}
+
+START_TEST(a_thread_is_of_its_process)
+{
+        pthread_t thread;
+        pid_t tid, gone = child();
+        sem_init(&looked, 0, 0);
+        pthread_create(&thread, NULL, tell_thread, &tid);
+        sem_wait(&looked);
+        ck_assert_int_ne(tid, getpid());
+        ck_assert_int_eq(pid_of_thread("", tid), getpid());
+        ck_assert_int_eq(pid_of_thread("", getpid()), getpid());
+        end_child(gone);
+        ck_assert_int_eq(pid_of_thread("", gone), 0);
+}
+END_TEST
+
 START_TEST(this_process_has_begun)
 {
         ck_assert(began_by("", getpid(), boot_time_ns()));
@@ -265,6 +292,7 @@ int main(void)
         tcase_add_test(t, what_is_not_known_did_not_begin_in_time);
         tcase_add_test(t, this_process_has_begun);
         tcase_add_test(t, a_line_is_read_after_the_name);
+        tcase_add_test(t, a_thread_is_of_its_process);
         LOOP(t, an_end_is_told_by_the_state_and_the_start, states);
         t = suite_group("processes", NULL, NULL, 30);
         tcase_add_test(t, a_socket_names_its_process);
