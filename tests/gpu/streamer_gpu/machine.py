@@ -37,13 +37,17 @@ def meminfo(key):
 
 def memory_limit():
     """Of the control groups that this process is in, version 2 or 1; None: none."""
-    limits, paths = [], ["/sys/fs/cgroup/memory/memory.limit_in_bytes"]
-    group = next((line[3:] for line in read("/proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
-    while True:
-        paths.append("/sys/fs/cgroup" + group.rstrip("/") + "/memory.max")
-        if group in ("", "/"):
-            break
-        group = os.path.dirname(group)
+    limits, paths = [], []
+    for line in read("/proc/self/cgroup").splitlines():
+        number, controllers, group = line.split(":", 2)
+        if number != "0" and "memory" not in controllers.split(","):
+            continue
+        base, name = ("", "memory.max") if number == "0" else ("/memory", "memory.limit_in_bytes")
+        while True:  # a limit of any group above holds, too; where its path is the host's, only the last is there
+            paths.append(os.path.join("/sys/fs/cgroup" + base + group, name))
+            if group in ("", "/"):
+                break
+            group = os.path.dirname(group)
     for path in paths:
         text = read(path)
         if text.isdigit() and int(text) < 1 << 60:
@@ -73,7 +77,8 @@ def _output(command, seconds=20, lines=80, env=None):
 
 def _nvidia_smi(*arguments, **limits):
     program = shutil.which("nvidia-smi") or shutil.which("nvidia-smi", path="/usr/local/nvidia/bin:/usr/lib/wsl/lib")
-    return _output([program, *arguments], **limits) if program else ["no nvidia-smi"]
+    environment = {**os.environ, "LD_LIBRARY_PATH": library_path()}
+    return _output([program, *arguments], env=environment, **limits) if program else ["no nvidia-smi"]
 
 
 def _driver():
@@ -127,8 +132,10 @@ def missing_libraries(binaries, environment):
 
 
 def faults():
-    """What the kernel's log has of the driver: an Xid says which engine met which fault."""
-    return [line for line in _output(["dmesg"], lines=100000) if "NVRM" in line or "Xid" in line][-20:]
+    """What the kernel's log has of the driver (an Xid says which engine met which fault), and of processes that it
+    ended for want of memory."""
+    words = ("NVRM", "Xid", "Out of memory", "out of memory", "segfault")
+    return [line for line in _output(["dmesg"], lines=100000) if any(word in line for word in words)][-20:]
 
 
 def _link(bus):
