@@ -112,6 +112,7 @@ static void settle(struct host_copy *copy)
 void host_copy_let_go(struct generation *generation)
 {
         struct host_copy *copy = generation->copy;
+        copy->cache->lost_rank = copy->cache->lost_rank || generation->n_ranks > 1;
         generation->copy = NULL;
         copy->holders--;
         settle(copy);
@@ -127,6 +128,37 @@ void host_copy_unuse(struct host_copy *copy)
 {
         copy->users--;
         settle(copy);
+}
+
+/* ---- what is left of ranks ---- */
+
+static bool lacks_ranks(struct generation *g)
+{
+        struct generation *ranks[GROUP_MAX];
+        return g->state == GENERATION_CACHED && g->n_ranks > 1 && group_ranks(g, g->state, ranks) < g->n_ranks;
+}
+
+static struct generation *find_rest(const struct resident *resident)
+{
+        list_each (pos, &resident->generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (lacks_ranks(g))
+                        return g;
+        }
+        return NULL;
+}
+
+void host_cache_drop_rests(struct host_cache *cache)
+{
+        struct generation *g;
+        if (cache == NULL || !cache->lost_rank)
+                return;
+        while ((g = find_rest(cache->resident)) != NULL) {
+                log_info("%s: leaves the host cache (generation %" PRIu64 "): not all of its ranks are left",
+                         generation_name(g), g->number);
+                generation_drop_ranks(g, GENERATION_CACHED);
+        }
+        cache->lost_rank = false;
 }
 
 /* ---- room ---- */
@@ -382,6 +414,8 @@ bool host_cache_take(struct host_cache *cache, struct generation *generation)
         if (cache == NULL || cache->budget == 0)
                 return false;
         taking.n = group_ranks(generation, GENERATION_READY, taking.ranks);
+        if (taking.n < generation->n_ranks)
+                return false; /* what is left of them */
         if (!prepare(&taking, cache)) {
                 give_up(&taking);
                 return false;

@@ -26,7 +26,8 @@
  * none leaves. They are freed on the threads of their devices, and the other waits for that; but not for long, as
  * its own GPU is waited for, and a device that stalls must not hold up those that do not.
  *
- * The ranks of one load are taken, dropped and brought back together: all of them, or none.
+ * The ranks of one load are taken, dropped and brought back together: all of them, or none. What is left of
+ * them where one has lost its names is not kept: it would come back only with that one.
  *
  * A cached model keeps its names and is listed; nobody attaches to it. Its bytes are hashed as they
  * are copied out and compared with the digests of its tensors: what differs is not kept. Host memory
@@ -69,6 +70,7 @@ struct host_cache {
         struct resident *resident;
         struct list copies;
         uint64_t budget, used; /* bytes; used counts what is being filled and freed, too */
+        bool lost_rank;        /* a rank has left since it was looked for what is left of others */
 };
 
 /* How large it may be: pinned memory cannot be swapped, so half of what the cgroup or the machine has stays
@@ -84,6 +86,8 @@ bool host_cache_take(struct host_cache *cache, struct generation *generation);
 
 /* About once a second: who has waited too long for room is not kept. Forgives NULL. */
 void host_cache_tick(struct host_cache *cache, uint64_t now);
+/* After a change, when nobody is in the middle of one: ranks that lack another leave. Forgives NULL. */
+void host_cache_drop_rests(struct host_cache *cache);
 
 /* A whole copy of these very files that can be brought to the device as it is, and matched published digests
  * if that is asked for. NULL if there is none; forgives NULL. */

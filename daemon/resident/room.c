@@ -343,6 +343,7 @@ static void on_stirred(struct errand *item)
 {
         struct room *room = container_of(item, struct room, item);
         room->posted = false;
+        host_cache_drop_rests(room->resident->cache);
         if (room->asking > 0) {
                 room->again = true;
                 return;

@@ -228,11 +228,30 @@ START_TEST(a_rank_that_drains_keeps_no_other_in_the_cache)
         json_decref(client_call(client, "unload", "{\"model\":\"a\",\"device\":\"cuda:1\",\"drain\":true}"));
         client_ok(client, streamer_pin(client, "a", 0), "unpin");
         load_first_rank("b");
-        load_first_rank("c"); /* which evicts what is left of "a" */
-        tier_await(client, RANK);
+        load_first_rank("c"); /* which evicts what is left of "a": it is not kept */
+        is("a", "draining");
+        tier_await(client, 0);
         load_first_rank("d");
         is("b", "cached");
         streamer_detach(lease);
+}
+END_TEST
+
+/* Loop test: by an unload, and by another model of that name. */
+START_TEST(a_rank_that_leaves_the_cache_takes_the_others_along)
+{
+        evict_first();
+        is("a", "cached");
+        if (_i == 0) {
+                json_decref(client_call(client, "unload", "{\"model\":\"a\",\"device\":\"cuda:1\"}"));
+                is("a", "");
+                tier_await(client, 0);
+                return;
+        }
+        client_unload(client, "b");
+        client_ok(client, load_on("a", both, 1, NULL), "a");
+        serves_on("a", "cuda:0", 0);
+        tier_await(client, 0);
 }
 END_TEST
 
@@ -290,6 +309,7 @@ int main(void)
         tcase_add_test(kept, ranks_come_back_to_other_gpus_than_they_were_on);
         tcase_add_test(kept, a_rank_takes_the_others_with_it_into_the_cache);
         tcase_add_test(kept, ranks_leave_the_cache_together);
+        tcase_add_loop_test(kept, a_rank_that_leaves_the_cache_takes_the_others_along, 0, 2);
         tcase_add_test(kept, one_rank_whose_file_has_changed_is_none_that_is_cached);
         tcase_add_loop_test(kept, host_memory_that_one_rank_cannot_have_keeps_none, 1, 3);
         tcase_add_loop_test(kept, a_copy_back_that_fails_for_one_rank_fails_all_and_leaves_the_cached_ones, 1, 3);

@@ -346,10 +346,22 @@ static bool is_listed(const struct comparison *now, const struct gen *g)
         return true;
 }
 
+static bool is_whole(const struct checker *c, const struct gen *g)
+{
+        unsigned n = 0;
+        for (unsigned i = 0; i < GENERATIONS; i++)
+                n += stand_together(c, g, &c->gens[i]);
+        return g->ranks == 0 || n == g->ranks;
+}
+
 /* What of a set had a name goes to the cache, leaves it or goes with all of that. */
 static bool ranks_agree(const struct comparison *now)
 {
         struct checker *c = now->c;
+        for (unsigned i = 0; i < GENERATIONS; i++)
+                if (now->cached[i] && !is_whole(c, &c->gens[i]))
+                        return note(c, "generation %" PRIu64 ": is kept in the host cache, and lacks a rank",
+                                    c->gens[i].number);
         for (unsigned i = 0; i < GENERATIONS; i++)
                 for (unsigned k = 0; k < i; k++) {
                         const struct gen *g = &c->gens[i], *other = &c->gens[k];
@@ -472,10 +484,23 @@ static void follow(struct comparison *now)
         }
 }
 
+/* Of ranks that are cached none is without the others. */
+static void drop_rests(struct checker *c)
+{
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                struct gen *g = &c->gens[i];
+                if (g->number == 0 || !g->cached || is_whole(c, g))
+                        continue;
+                c->counts->left_cache++;
+                forget(c, g);
+        }
+}
+
 /* Releases and exits of processes take their time; nothing else does. */
 void compare(struct checker *c, bool may_evict)
 {
         struct comparison now = {.c = c, .may_evict = may_evict};
+        drop_rests(c);
         if (!eventually(agrees, &now, CHECKER_WAIT_MS))
                 differ(c, "%s", c->text);
         follow(&now);

@@ -18,6 +18,7 @@
  * Names lead to each rank by itself: a load to one of the devices, or an unload from one, takes that rank's name alone.
  * But what has a name still of a set is evicted, cached, leaves the cache and expires together; so one rank that is
  * leased or pinned, or serves the very name that is loaded, keeps the others. One that drains counts for none.
+ * In the cache there are all ranks of a set or none: the first that loses its name there takes the others with it.
  *
  * What the model leaves open, and takes from the daemon's own list: which of those that may be evicted
  * are (though none where less important ones would do), whether the host cache takes them and what leaves it for
