@@ -81,6 +81,25 @@ static void explain_driver(const struct cuda_api *api, char *why, size_t size)
                     api->library, runtime);
 }
 
+/* What an operator looks at first, where CUDA's own text names no cause; "" where there is nothing to add. */
+static const char *advice(enum cuda_error error)
+{
+        switch (error) {
+        case CUDA_SYSTEM_NOT_READY:
+                return " (on machines with NVSwitch nvidia-fabricmanager has to run)";
+        case CUDA_DRIVER_MISMATCH:
+        case CUDA_COMPAT_UNSUPPORTED:
+                return " (libcuda.so.1 is not of the kernel module's version: look for a \"compat\" folder in "
+                       "LD_LIBRARY_PATH, or for a driver that was upgraded without a restart)";
+        case CUDA_MPS_CONNECTION_FAILED:
+                return " (CUDA_MPS_PIPE_DIRECTORY names a control daemon that does not answer, or is another user's)";
+        case CUDA_UNKNOWN:
+                return " (is the kernel module nvidia-uvm loaded, and is /dev/nvidia-uvm there?)";
+        default:
+                return "";
+        }
+}
+
 void cuda_api_explain(const struct cuda_api *api, enum cuda_error error, const char *dev, char *why, size_t size)
 {
         char name[256];
@@ -107,8 +126,8 @@ void cuda_api_explain(const struct cuda_api *api, enum cuda_error error, const c
                     getenv("CUDA_VISIBLE_DEVICES") ? getenv("CUDA_VISIBLE_DEVICES") : "");
                 return;
         default:
-                add(why, size, "cudaGetDeviceCount: %s (%d): %s", api->cudaGetErrorName(error), (int)error,
-                    api->cudaGetErrorString(error));
+                add(why, size, "cudaGetDeviceCount: %s (%d): %s%s", api->cudaGetErrorName(error), (int)error,
+                    api->cudaGetErrorString(error), advice(error));
         }
 }
 
@@ -180,7 +199,8 @@ static int open_driver(struct cuda_api *api, char *why, size_t size)
                 return -1;
         enum cu_result result = api->cuInit(0);
         if (result != CU_OK)
-                add(why, size, "cuInit: %s (%d)", api->cudaGetErrorName((enum cuda_error)result), (int)result);
+                add(why, size, "cuInit: %s (%d)%s", api->cudaGetErrorName((enum cuda_error)result), (int)result,
+                    advice((enum cuda_error)result));
         return result == CU_OK ? 0 : -1;
 }
 

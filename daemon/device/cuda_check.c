@@ -31,6 +31,8 @@ VALUE(CUDA_ALREADY_REGISTERED, cudaErrorHostMemoryAlreadyRegistered);
 VALUE(CUDA_NOT_PERMITTED, cudaErrorNotPermitted);
 VALUE(CUDA_NOT_SUPPORTED, cudaErrorNotSupported);
 VALUE(CUDA_SYSTEM_NOT_READY, cudaErrorSystemNotReady);
+VALUE(CUDA_DRIVER_MISMATCH, cudaErrorSystemDriverMismatch);
+VALUE(CUDA_COMPAT_UNSUPPORTED, cudaErrorCompatNotSupportedOnDevice);
 VALUE(CUDA_MPS_CONNECTION_FAILED, cudaErrorMpsConnectionFailed);
 VALUE(CUDA_UNKNOWN, cudaErrorUnknown);
 VALUE(CU_OK, CUDA_SUCCESS);

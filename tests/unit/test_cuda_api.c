@@ -180,7 +180,11 @@ static const struct {
         {"FAKECUDA_VERSION", "12040", "too old: it is made for CUDA 12.4"},
         {"FAKECUDA_FAIL", "cudaGetDeviceCount:1:34", "stub"}, /* the toolkit's library in the driver's place */
         {"FAKECUDA_FAIL", "cudaGetDeviceCount:1:801", "NOT_SUPPORTED (801)"},
-        {"FAKECUDA_FAIL", "cuInit:1:999", "cuInit: UNKNOWN (999)"},
+        {"FAKECUDA_FAIL", "cuInit:1:999", "cuInit: UNKNOWN (999) (is the kernel module nvidia-uvm"},
+        {"FAKECUDA_FAIL", "cudaGetDeviceCount:1:802", "nvidia-fabricmanager has to run"},
+        {"FAKECUDA_FAIL", "cudaGetDeviceCount:1:803", "\"compat\" folder"},
+        {"FAKECUDA_FAIL", "cudaGetDeviceCount:1:804", "\"compat\" folder"},
+        {"FAKECUDA_FAIL", "cudaGetDeviceCount:1:805", "CUDA_MPS_PIPE_DIRECTORY"},
         {"CUDA_VISIBLE_DEVICES", "7", "CUDA_VISIBLE_DEVICES=7"},
         {"STREAMER_CUDA_LIBRARY", "/nowhere/libcuda.so.1", "/nowhere/libcuda.so.1"},
 };
