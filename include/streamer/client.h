@@ -99,7 +99,8 @@ STREAMER_API int streamer_connect(const streamer_connect_opts *opts, streamer_cl
  * books until this process exits; their memory stays mapped until streamer_detach(). */
 STREAMER_API void streamer_close(streamer_client *client);
 
-/* The connection's descriptor, for poll(): POLLHUP means that the daemon is gone, or was. Borrowed. It
+/* The connection's descriptor, for poll(): POLLHUP means that the daemon is gone, or was (in gVisor it is only
+ * readable then, and a call that fails with STREAMER_EUNREACHABLE tells it). Borrowed. It
  * keeps its number when the connection is made again, though an epoll set must take it in anew. */
 STREAMER_API int streamer_fd(const streamer_client *client);
 
