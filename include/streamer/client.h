@@ -136,8 +136,8 @@ STREAMER_API void streamer_model_list_free(streamer_model_list *list);
 
 typedef struct streamer_load_opts {
         size_t struct_size;
-        const char *source;         /* required: path, file://, or org/name[@rev] in the HF cache */
-        const char *name;           /* NULL: derived from the source */
+        const char *source; /* required: path, file://, org/name[@rev] in the HF cache, https://, s3://, hf:// */
+        const char *name;   /* NULL: derived from the source */
         const char *const *devices; /* NULL: the daemon's only device; several: the files are read once */
         size_t n_devices;
         const char *verify; /* NULL or "none", or "sha256" */
