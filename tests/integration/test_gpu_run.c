@@ -152,6 +152,23 @@ START_TEST(a_step_that_fails_brings_the_error_the_place_and_the_logs)
 }
 END_TEST
 
+/* No event fires, so the first load takes longer than there is time. */
+START_TEST(a_step_that_hangs_tells_what_its_processes_were_in)
+{
+        const char *json = suite_path("hung.json"), *state = suite_path("hung.state");
+        use_stand_ins();
+        setenv("FAKECUDA_STATE", state, 1);
+        fake_state_map(state)->hold = 1;
+        ck_assert_int_eq(run((const char *const[]){"--bin", build_path("."), "--json", json, "--time", "9", NULL}), 1);
+        json_t *said = json_load_file(json, 0, NULL);
+        const json_t *doctor = step_named(said, "doctor");
+        ck_assert_ptr_nonnull(strstr(text_of(doctor, "text"), "not done in"));
+        ck_assert(logged(doctor, "daemon-1.log", " more threads wait for others"));
+        ck_assert(logged(doctor, "daemon-1.log", "streamerd 0."));
+        json_decref(said);
+}
+END_TEST
+
 START_TEST(without_a_gpu_it_says_what_the_machine_has)
 {
         const char *json = suite_path("none.json");
@@ -210,6 +227,7 @@ int main(void)
         if (!suite_short()) { /* nor can Python open a library with a sanitizer in it */
                 tcase_add_test(t, every_step_works_and_every_row_is_filled_in);
                 tcase_add_test(t, a_step_that_fails_brings_the_error_the_place_and_the_logs);
+                tcase_add_test(t, a_step_that_hangs_tells_what_its_processes_were_in);
                 tcase_add_test(t, without_a_gpu_it_says_what_the_machine_has);
                 tcase_add_test(t, what_is_known_when_it_is_killed_is_in_the_file);
         }

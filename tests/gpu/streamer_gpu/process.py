@@ -16,6 +16,7 @@ from . import machine
 from .consumer import Skip, host_memory
 
 _libc = ctypes.CDLL(None)
+FUTEX = "202"  # its number on x86-64
 
 
 class Failure(Exception):
@@ -53,13 +54,18 @@ def _tail(path, lines=3):
 
 
 def _threads(pid):
-    """What each thread of a process is in, as far as the kernel tells."""
+    """What each thread of a process is in, as far as the kernel tells; those that wait for others of it are counted."""
+    waiting = 0
     for task in sorted(os.listdir(f"/proc/{pid}/task"), key=int):
         base = f"/proc/{pid}/task/{task}/"
-        state = machine.read(base + "stat").rpartition(")")[2].split()[:1]
         call = machine.read(base + "syscall").split(" ")[0]
+        if call == FUTEX:
+            waiting += 1
+            continue
+        state = machine.read(base + "stat").rpartition(")")[2].split()[:1]
         stack = machine.read(base + "stack").replace("\n", " ")[:500]
         yield f"thread {task} {machine.read(base + 'comm')}: {''.join(state)} call {call} {stack}"
+    yield f"{waiting} more threads wait for others of the process"
 
 
 class _Process:
@@ -72,7 +78,7 @@ class _Process:
         return os.path.basename(self.log)
 
     def last_lines(self):
-        return _last_lines(self.log, 60)
+        return _last_lines(self.log, 100)
 
     def note_threads(self):
         if self.process is None or self.process.poll() is not None:
