@@ -6,13 +6,18 @@
 
 /* ---- deferred answers ---- */
 
+static void refuse_for_memory(struct session *session, uint64_t id)
+{
+        struct error error;
+        error_set(&error, STREAMER_ENOMEM, "no memory");
+        session_error(session, id, &error);
+}
+
 struct deferred *deferred_new(struct session *session, struct request *request)
 {
         struct deferred *d = calloc(1, sizeof(*d));
         if (d == NULL) {
-                struct error error;
-                error_set(&error, STREAMER_ENOMEM, "no memory");
-                session_error(session, request->id, &error);
+                refuse_for_memory(session, request->id);
                 request_deinit(request);
                 return NULL;
         }
@@ -30,6 +35,8 @@ void deferred_free(struct deferred *d)
         struct session *session = d->session;
         list_remove(&d->in_session);
         list_remove(&d->in_server);
+        if (session != NULL)
+                deadlines_remove(&session->server->deadlines, &d->deadline);
         load_unwatch(&d->watch);
         request_deinit(&d->request);
         free(d);
@@ -43,6 +50,7 @@ void deferred_free(struct deferred *d)
 void deferred_orphan(struct deferred *d)
 {
         list_remove(&d->in_session);
+        deadlines_remove(&d->session->server->deadlines, &d->deadline);
         d->session = NULL;
         if (d->request.verb == VERB_verify)
                 verify_stop(&d->verify);
@@ -120,6 +128,18 @@ static uint64_t timeout_ms(const struct request *request)
         }
 }
 
+/* STREAMER_ENOMEM. */
+static int set_deadline(struct server *server, struct deferred *d)
+{
+        uint64_t ms = timeout_ms(&d->request);
+        if (ms == 0)
+                return 0;
+        int r = deadlines_add(&server->deadlines, &d->deadline, ns_after(now_ns(), ms * MS));
+        if (r == 0 && deadlines_first(&server->deadlines) == &d->deadline)
+                server_await_deadline(server);
+        return r;
+}
+
 /* Takes the request over. */
 void session_defer(struct session *session, struct request *request)
 {
@@ -130,8 +150,11 @@ void session_defer(struct session *session, struct request *request)
         struct deferred *d = deferred_new(session, request);
         if (d == NULL)
                 return;
-        if (timeout_ms(&d->request) > 0)
-                d->deadline_ns = ns_after(now_ns(), timeout_ms(&d->request) * MS);
+        if (set_deadline(session->server, d) < 0) {
+                refuse_for_memory(session, d->request.id);
+                deferred_free(d);
+                return;
+        }
         list_append(&session->server->waiting, &d->in_server);
 }
 
@@ -155,15 +178,21 @@ static const char *waits_for(const struct request *request)
         return request->verb == VERB_attach ? request->u.attach.model : request->u.wait.model;
 }
 
-void deferred_check_deadlines(struct server *server, uint64_t now)
+/* Who waited for the earliest time comes first; the timer waits for who is left. */
+bool deferred_answer_late(struct chore *chore)
 {
-        list_each_safe (pos, &server->waiting) {
-                struct deferred *d = container_of(pos, struct deferred, in_server);
-                if (d->deadline_ns == 0 || now < d->deadline_ns)
-                        continue;
-                struct error error;
-                error_set(&error, STREAMER_ETIMEOUT, "%s: still loading", waits_for(&d->request));
-                session_error(d->session, d->request.id, &error);
-                deferred_free(d);
+        struct server *server = container_of(chore, struct server, late);
+        struct deadline *first = deadlines_first(&server->deadlines);
+        if (server->turn.parting || first == NULL)
+                return false;
+        if (now_ns() < first->at_ns) {
+                server_await_deadline(server);
+                return false;
         }
+        struct deferred *d = container_of(first, struct deferred, deadline);
+        struct error error;
+        error_set(&error, STREAMER_ETIMEOUT, "%s: still loading", waits_for(&d->request));
+        session_error(d->session, d->request.id, &error);
+        deferred_free(d);
+        return true;
 }

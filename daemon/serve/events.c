@@ -235,7 +235,6 @@ void sessions_arrived(struct server *server, struct generation *generation)
 
 void sessions_progress(struct server *server)
 {
-        deferred_check_deadlines(server, now_ns());
         resident_expire(server->resident, now_ns());
         if (beat_begin(&server->progress_beat))
                 chore_begin(&server->tell);

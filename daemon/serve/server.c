@@ -222,6 +222,22 @@ static void on_progress(uv_timer_t *timer)
         again_tick(&server->again, now_ns());
 }
 
+static void on_deadline(uv_timer_t *timer)
+{
+        struct server *server = timer->data;
+        chore_begin(&server->late);
+}
+
+void server_await_deadline(struct server *server)
+{
+        const struct deadline *first = deadlines_first(&server->deadlines);
+        if (first == NULL)
+                return;
+        /* libuv's time is in milliseconds of the same clock; it may be this turn's beginning. */
+        uint64_t at = first->at_ns / MS + (first->at_ns % MS != 0), now = uv_now(server->loop);
+        uv_timer_start(&server->deadline, on_deadline, at > now ? at - now : 0, 0);
+}
+
 /* ---- processes that hold leases ---- */
 
 struct watch {
@@ -302,11 +318,13 @@ static int start_handles(struct server *server, struct error *error)
         server->listening = true;
         conn_turn_start(&server->turn, server->loop);
         chore_init(&server->answer, server->loop, deferred_answer);
+        chore_init(&server->late, server->loop, deferred_answer_late);
         chore_init(&server->tell, server->loop, sessions_tell);
         chore_init(&server->part, server->loop, sessions_part);
         uv_timer_init(server->loop, &server->second);
         uv_timer_init(server->loop, &server->progress);
-        server->second.data = server->progress.data = server;
+        uv_timer_init(server->loop, &server->deadline);
+        server->second.data = server->progress.data = server->deadline.data = server;
         server->timers = true;
         uv_timer_start(&server->second, on_second, 1000, 1000);
         uv_timer_start(&server->progress, on_progress, PROGRESS_MS, PROGRESS_MS);
@@ -383,6 +401,7 @@ void server_close(struct server *server)
         if (server->timers) {
                 uv_close((uv_handle_t *)&server->second, NULL);
                 uv_close((uv_handle_t *)&server->progress, NULL);
+                uv_close((uv_handle_t *)&server->deadline, NULL);
         }
         preload_close(&server->preload);
         loads_cancel_all(server->loads);
@@ -427,6 +446,7 @@ void server_deinit(struct server *server)
         remember_deinit(&server->remember);
         again_deinit(&server->again);
         news_deinit(&server->news);
+        deadlines_deinit(&server->deadlines);
         free(server->path);
         preload_deinit(&server->preload);
 }

@@ -18,6 +18,7 @@
 #include "daemon/serve/beat.h"
 #include "daemon/serve/chore.h"
 #include "daemon/serve/conn.h"
+#include "daemon/serve/deadlines.h"
 #include "daemon/serve/news.h"
 #include "daemon/serve/preload.h"
 #include "daemon/serve/recheck.h"
@@ -69,14 +70,16 @@ struct server {
         gid_t socket_gid;
         uv_poll_t accept_poll;
         struct conn_turn turn;
-        uv_timer_t second, progress;           /* housekeeping; progress of watched loads */
+        uv_timer_t second, progress, deadline; /* housekeeping; progress of watched loads; the first of deadlines */
         bool listening, timers, closing, full; /* full: accepting is paused */
         bool refusing;                         /* that connections are refused was logged */
 
-        struct list conns;   /* of struct conn */
-        struct list waiting; /* of struct deferred: requests that a change may answer */
-        uint64_t changes;    /* that may answer somebody */
-        struct chore answer; /* looks through `waiting` */
+        struct list conns;          /* of struct conn */
+        struct list waiting;        /* of struct deferred: requests that a change may answer */
+        uint64_t changes;           /* that may answer somebody */
+        struct chore answer;        /* looks through `waiting` */
+        struct deadlines deadlines; /* of those that wait */
+        struct chore late;          /* answers who has waited for so long */
         struct news news;
         struct list telling; /* of struct generation: whose leases have not all been looked at since it changed */
         struct chore tell;
@@ -93,6 +96,8 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
 /* What was pinned, and has not been taken back, is to be loaded again: `folder` has the state file, NULL:
  * none. Before the loop runs. */
 void server_load_again(struct server *server, const char *folder);
+/* The first of the deadlines may be another now. */
+void server_await_deadline(struct server *server);
 /* Begins the end. */
 void server_close(struct server *server);
 /* No connection is left. */

@@ -53,10 +53,10 @@ struct deferred {
         struct list in_session, in_server; /* in_server: where a change answers it */
         struct session *session;           /* NULL: the client is gone */
         struct request request;
-        uint64_t deadline_ns;    /* 0: none */
-        uint64_t looked;         /* server->changes when it was looked at last */
-        uint64_t generation;     /* the one that is verified; an unload waits for its end, or older ones' */
-        struct load_watch watch; /* a dry run */
+        struct deadline deadline; /* in server->deadlines; or none */
+        uint64_t looked;          /* server->changes when it was looked at last */
+        uint64_t generation;      /* the one that is verified; an unload waits for its end, or older ones' */
+        struct load_watch watch;  /* a dry run */
         struct verify verify;
         uint64_t n_verified, verified_tensors, verified_bytes; /* devices so far, and what they have */
 };
@@ -70,7 +70,8 @@ void deferred_free(struct deferred *deferred);
 void deferred_orphan(struct deferred *deferred);
 /* Looks at one of those that wait for a change. */
 bool deferred_answer(struct chore *chore);
-void deferred_check_deadlines(struct server *server, uint64_t now);
+/* Answers one of those whose time is over. */
+bool deferred_answer_late(struct chore *chore);
 
 /* ---- answers ---- */
 
@@ -148,7 +149,7 @@ void sessions_answer_soon(struct server *server);
 void sessions_load_ended(struct server *server);
 /* Its tensors have arrived: tells leases that follow, soon. */
 void sessions_arrived(struct server *server, struct generation *generation);
-/* Ten times a second: deadlines; and progress of watched loads is told, soon. */
+/* Ten times a second: models expire; and progress of watched loads is told, soon. */
 void sessions_progress(struct server *server);
 void sessions_tick(struct server *server, uint64_t now);
 /* The settings were read again (error NULL: and applied, but for these keys): answers who asked. */

@@ -345,6 +345,38 @@ START_TEST(the_end_of_a_load_comes_behind_the_change_and_before_the_answer)
 }
 END_TEST
 
+/* Some milliseconds apart, who waits for the longest first. */
+START_TEST(who_waits_is_answered_in_the_order_of_their_times)
+{
+        enum { N = 20 };
+        struct wire w, other;
+        uint64_t id;
+        streamer_client *c = client_open(&stage);
+
+        wire_open(&w, &stage);
+        wire_hello(&w);
+        wire_open(&other, &stage);
+        wire_hello(&other);
+        watch(&other, write_large(), "slow");
+        uint64_t began = clock_ns();
+        for (id = N; id > 0; id--) {
+                struct request wait = {.verb = VERB_wait, .id = id, .u.wait = {.model = "slow", .timeout_ms = 3 * id}};
+                ck_assert(wire_request(&w, &wait));
+        }
+        for (uint64_t next = 1; next <= N; next++) {
+                ck_assert(wire_read(&w));
+                ck_assert(object_str_eq(&w.reply.unpacked.data, "code", "timeout"));
+                ck_assert(object_u64(&w.reply.unpacked.data, "id", &id));
+                ck_assert_uint_eq(id, next);
+                ck_assert_uint_ge(clock_ns() - began, 3000000 * next);
+        }
+        json_decref(client_call(c, "cancel", "{\"model\":\"slow\"}"));
+        wire_close(&w);
+        wire_close(&other);
+        streamer_close(c);
+}
+END_TEST
+
 /* They ask when the daemon is on its way out: an answer comes before the word of that, or not at all. */
 START_TEST(each_client_hears_of_the_end_last)
 {
@@ -422,6 +454,7 @@ int main(void)
         tcase_add_test(many, an_answer_comes_behind_the_changes_before_it);
         tcase_add_test(many, each_watcher_hears_of_its_load_to_the_end);
         tcase_add_test(many, the_end_of_a_load_comes_behind_the_change_and_before_the_answer);
+        tcase_add_test(many, who_waits_is_answered_in_the_order_of_their_times);
         tcase_add_test(many, each_holder_hears_that_its_model_was_taken);
         TCase *last = suite_group("the end", begin, end_ended, 60);
         tcase_add_test(last, each_client_hears_of_the_end_last);
