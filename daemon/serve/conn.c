@@ -337,6 +337,7 @@ static ssize_t receive_first(struct conn *conn, void *space, size_t size)
         conn->caller.uid = cred.uid;
         conn->caller.gid = cred.gid;
         conn->unknown = false;
+        conn->ops->introduced(conn);
         return n;
 }
 

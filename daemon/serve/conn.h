@@ -27,6 +27,8 @@ struct conn_limits {
 struct conn;
 
 struct conn_ops {
+        /* Whose it is has come with its first bytes (conn_await_caller); before any frame of it. */
+        void (*introduced)(struct conn *conn);
         /* A whole frame. */
         void (*frame)(struct conn *conn, const void *data, size_t len);
         /* Unsent output went below half of its limit. */

@@ -233,7 +233,24 @@ static void on_drained(struct conn *conn)
         }
 }
 
-static const struct conn_ops conn_ops = {.frame = on_frame, .drained = on_drained, .closed = on_closed};
+static void charge_connection(struct session *session)
+{
+        struct error error = {0};
+        user_discharge(&session->charge);
+        if (access_charge(session->server, session->conn, &session->charge, USER_CONNECTIONS, 1, &error) == 0)
+                return;
+        session_error(session, 0, &error);
+        conn_close(session->conn, true);
+}
+
+/* It was nobody's so far. */
+static void on_introduced(struct conn *conn)
+{
+        charge_connection(conn->context);
+}
+
+static const struct conn_ops conn_ops = {
+        .introduced = on_introduced, .frame = on_frame, .drained = on_drained, .closed = on_closed};
 
 void session_new(struct server *server, int fd)
 {
@@ -254,11 +271,7 @@ void session_new(struct server *server, int fd)
         session->conn->context = session;
         list_append(&server->conns, &session->conn->link);
         server->n_conns++;
-        struct error error = {0};
-        if (access_charge(server, session->conn, &session->charge, USER_CONNECTIONS, 1, &error) < 0) {
-                session_error(session, 0, &error);
-                conn_close(session->conn, true);
-        }
+        charge_connection(session);
 }
 
 void session_refuse_consume_fd(const struct server *server, int fd)

@@ -44,6 +44,22 @@ START_TEST(frames_may_be_cut_at_every_byte)
 }
 END_TEST
 
+START_TEST(who_is_not_known_is_introduced_by_the_first_bytes)
+{
+        unsigned char data[64];
+        conn_await_caller(conn);
+        ck_assert_int_eq(conn->pid, 0);
+        ck_assert_uint_eq(conn->caller.uid, (uid_t)-1);
+        for (unsigned i = 0; i < 2; i++)
+                send_bytes(data, put_frame(data, "x"));
+        core_until(frames == 2);
+        ck_assert_uint_eq(introductions, 1);
+        ck_assert_int_eq(conn->pid, getpid());
+        ck_assert_uint_eq(conn->caller.uid, geteuid());
+        ck_assert_uint_eq(conn->caller.gid, getegid());
+}
+END_TEST
+
 START_TEST(frames_may_come_byte_by_byte)
 {
         unsigned char data[64];
@@ -301,6 +317,7 @@ int main(void)
         TCase *in = core_group("frames", begin, end);
         tcase_add_test(in, frames_may_be_cut_at_every_byte);
         tcase_add_test(in, frames_may_come_byte_by_byte);
+        tcase_add_test(in, who_is_not_known_is_introduced_by_the_first_bytes);
         tcase_add_test(in, many_frames_in_one_read_come_in_order);
         tcase_add_test(in, the_largest_frame_is_taken);
         tcase_add_test(in, a_flood_is_taken_in_turns_and_in_order);
