@@ -89,7 +89,7 @@ static int check_trust(const struct session *session, const struct generation *g
         if (g->was_shared && g->shared_by != conn->caller.uid && !session->server->share_across_uids)
                 return error_set(error, STREAMER_EPERM,
                                  "attach: processes of uid %u have had this memory, and could write to it "
-                                 "(cuda.across_uids allows it to others, cuda-vmm-fd needs no such trust)",
+                                 "(cuda.across_uids allows it to others; cuda-vmm-fd is mapped for reading)",
                                  (unsigned)g->shared_by);
         return 0;
 }
