@@ -47,6 +47,7 @@ void resident_init(struct resident *resident, struct device **devices, size_t n_
 {
         *resident = (struct resident){.devices = devices, .n_devices = n_devices, .failed_kept = failed_kept};
         list_init(&resident->generations);
+        buckets_init(&resident->by_name);
 }
 
 void resident_deinit(struct resident *resident)
@@ -82,13 +83,16 @@ int generation_add_name(struct generation *generation, const char *name, uid_t o
                 n->charge = *charge;
                 *charge = (struct user_charge){.user = NULL};
         }
+        n->generation = generation;
         list_append(&generation->names, &n->link);
+        list_append(resident_bucket(generation->resident, name), &n->by_name);
         return 0;
 }
 
 static void name_free(struct model_name *name)
 {
         list_remove(&name->link);
+        list_remove(&name->by_name);
         user_discharge(&name->charge);
         free(name);
 }
@@ -115,6 +119,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         if (g == NULL)
                 return NULL;
         g->resident = resident;
+        g->place = ++resident->last_place;
         g->device = device;
         g->loaded_by = g->last_owner = owner;
         g->manifest.fd = g->arrival.fd = -1;
@@ -335,9 +340,11 @@ static void hand_on(struct generation *old, struct generation *new)
 
 void generation_take_over(struct generation *generation, const char *name)
 {
-        list_each_safe (pos, &generation->resident->generations) {
-                struct generation *other = container_of(pos, struct generation, link);
-                if (other != generation && other->device == generation->device && generation_has_name(other, name) &&
+        const struct list *all = resident_bucket(generation->resident, name);
+        list_each_safe (pos, all) {
+                const struct model_name *n = container_of(pos, struct model_name, by_name);
+                struct generation *other = n->generation;
+                if (other != generation && other->device == generation->device && strcmp(n->text, name) == 0 &&
                     (other->state == GENERATION_READY || other->state == GENERATION_FAILED ||
                      other->state == GENERATION_CACHED)) {
                         hand_on(other, generation);

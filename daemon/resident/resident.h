@@ -21,6 +21,7 @@
 #ifndef DAEMON_RESIDENT_RESIDENT_H
 #define DAEMON_RESIDENT_RESIDENT_H
 
+#include "daemon/base/buckets.h"
 #include "daemon/base/hash.h"
 #include "daemon/base/list.h"
 #include "daemon/base/user.h"
@@ -47,7 +48,9 @@ enum generation_state {
 const char *generation_state_name(enum generation_state state);
 
 struct model_name {
-        struct list link;          /* in generation->names */
+        struct list link;    /* in generation->names */
+        struct list by_name; /* in resident->by_name */
+        struct generation *generation;
         struct user_charge charge; /* of a further name, to who gave it */
         uid_t owner;               /* who loaded something under it first, and may change what it leads to */
         bool booked;               /* its row is known to be in the book (keep.h) */
@@ -68,6 +71,7 @@ struct manifest_view table_manifest(const struct table *table);
 
 struct generation {
         struct list link; /* in resident->generations, oldest first */
+        uint64_t place;   /* there: the later, the larger */
         struct resident *resident;
         uint64_t number; /* 0 until it is known to be new */
         enum generation_state state;
@@ -122,6 +126,8 @@ struct generation {
 
 struct resident {
         struct list generations;
+        uint64_t last_place;
+        struct buckets by_name; /* of struct model_name, by what their text hashes to */
         struct device **devices;
         size_t n_devices;
         uint64_t last_number;
@@ -162,10 +168,12 @@ uint64_t resident_shared_number(struct resident *resident, const struct source_i
 /* Something of this number, in whatever state, is on the device. */
 bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device);
 
+/* Where this name is, and others, of all generations. */
+struct list *resident_bucket(struct resident *resident, const char *name);
 bool generation_has_name(const struct generation *generation, const char *name);
 const struct model_name *generation_find_name(const struct generation *generation, const char *name); /* or NULL */
 /* Who says whose the name is: any that has it and has not failed, else the one that failed last. */
-struct generation *resident_named(const struct resident *resident, const char *name);
+struct generation *resident_named(struct resident *resident, const char *name);
 uid_t generation_owner(const struct generation *generation);
 const char *generation_name(const struct generation *generation); /* the first, or the last it had */
 

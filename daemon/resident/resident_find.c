@@ -55,27 +55,62 @@ const char *generation_name(const struct generation *generation)
         return container_of(generation->names.next, struct model_name, link)->text;
 }
 
-struct generation *resident_on(struct resident *resident, const char *name, enum generation_state state,
-                               const struct device *device)
+struct list *resident_bucket(struct resident *resident, const char *name)
+{
+        unsigned char digest[DIGEST_SIZE];
+        uint64_t key;
+        hash_bytes(name, strlen(name), digest);
+        memcpy(&key, digest, sizeof(key));
+        return bucket(&resident->by_name, key);
+}
+
+/* It has lost its names, and is found by its last. */
+static struct generation *draining_from(const struct resident *resident, const char *name, const struct device *device)
 {
         struct generation *found = NULL;
         list_each (pos, &resident->generations) {
                 struct generation *g = container_of(pos, struct generation, link);
-                if (g->state != state || (device != NULL && g->device != device))
-                        continue;
-                if (generation_has_name(g, name) || (state == GENERATION_DRAINING && strcmp(g->last_name, name) == 0))
+                if (g->state == GENERATION_DRAINING && (device == NULL || g->device == device) &&
+                    (strcmp(g->last_name, name) == 0 || generation_has_name(g, name)))
                         found = g;
         }
         return found;
 }
 
-struct generation *resident_named(const struct resident *resident, const char *name)
+struct generation *resident_on(struct resident *resident, const char *name, enum generation_state state,
+                               const struct device *device)
 {
+        const struct list *all = resident_bucket(resident, name);
         struct generation *found = NULL;
-        list_each (pos, &resident->generations) {
-                struct generation *g = container_of(pos, struct generation, link);
-                if (generation_has_name(g, name) && (found == NULL || found->state == GENERATION_FAILED))
+        if (state == GENERATION_DRAINING)
+                return draining_from(resident, name, device);
+        list_each (pos, all) {
+                const struct model_name *n = container_of(pos, struct model_name, by_name);
+                struct generation *g = n->generation;
+                if (g->state == state && (device == NULL || g->device == device) && strcmp(n->text, name) == 0 &&
+                    (found == NULL || g->place > found->place))
                         found = g;
+        }
+        return found;
+}
+
+/* The oldest that has not failed; else the newest. */
+static bool says_more(const struct generation *g, const struct generation *than)
+{
+        bool failed = g->state == GENERATION_FAILED;
+        if (failed != (than->state == GENERATION_FAILED))
+                return !failed;
+        return failed ? g->place > than->place : g->place < than->place;
+}
+
+struct generation *resident_named(struct resident *resident, const char *name)
+{
+        const struct list *all = resident_bucket(resident, name);
+        struct generation *found = NULL;
+        list_each (pos, all) {
+                const struct model_name *n = container_of(pos, struct model_name, by_name);
+                if (strcmp(n->text, name) == 0 && (found == NULL || says_more(n->generation, found)))
+                        found = n->generation;
         }
         return found;
 }

@@ -341,6 +341,27 @@ START_TEST(each_name_is_written_once_in_the_order_of_names)
 }
 END_TEST
 
+/* One by one that would be thousands of millions of comparisons. */
+START_TEST(a_name_is_found_among_very_many)
+{
+        enum { MANY = 60000 };
+        char name[32];
+        struct generation *g = ready(loading("m"));
+        for (int i = 0; i < MANY; i++) {
+                snprintf(name, sizeof(name), "name %d", i);
+                ck_assert_int_eq(generation_add_name(g, name, 0, NULL), 0);
+        }
+        for (int i = 0; i < MANY; i++) {
+                snprintf(name, sizeof(name), "name %d", i);
+                ck_assert_ptr_eq(resident_ready(&resident, name), g);
+                ck_assert_ptr_eq(resident_named(&resident, name), g);
+        }
+        ck_assert_ptr_null(resident_ready(&resident, "name"));
+        generation_drop_all(g);
+        ck_assert_ptr_null(resident_ready(&resident, "name 7"));
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("resident");
@@ -372,5 +393,8 @@ int main(void)
         tcase_add_test(found, among_several_devices_one_must_be_named);
         TCase *written = core_group("written", begin, end);
         tcase_add_test(written, each_name_is_written_once_in_the_order_of_names);
+        TCase *many = core_group("very many", begin, end);
+        tcase_set_timeout(many, suite_short() ? 60 : 5);
+        tcase_add_test(many, a_name_is_found_among_very_many);
         return suite_run();
 }
