@@ -109,11 +109,12 @@ static void check_names(struct doctor *d)
 {
         const json_t *m = machine_of(d);
         if (has(m, "openat2") && !is_true(m, "openat2"))
-                doctor_add(d, FINDING_WARN, "kernel",
-                           "allow openat2 in the container's system call filter; gVisor has it from October 2026 on",
-                           "Linux %s: openat2 is refused; names below the roots are resolved by the daemon, which "
-                           "takes a few calls for each folder on the way",
-                           json_str(m, "kernel"));
+                doctor_add(
+                        d, FINDING_WARN, "kernel",
+                        "allow openat2 in the container's system call filter; gVisor has it since the autumn of 2026",
+                        "Linux %s: openat2 is refused; names below the roots are resolved by the daemon, which "
+                        "takes a few calls for each folder on the way",
+                        json_str(m, "kernel"));
 }
 
 /* ---- limits ---- */
