@@ -28,6 +28,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <uv.h>
 
 #define WORKERS 16
@@ -39,7 +40,8 @@ struct daemon {
         struct config config;
         struct inherit inherit;
         uv_loop_t loop;
-        uv_signal_t sigterm, sigint, sighup;
+        uv_poll_t signals; /* a descriptor that tells of them: no handler runs in the midst of anything */
+        int signalfd;
         uv_timer_t ending;
         struct wake *wake;
         struct devices devices;
@@ -179,13 +181,6 @@ static void on_reload_over(struct reload *reload)
         manager_tell_ready(&container_of(reload, struct daemon, reload)->manager);
 }
 
-static void on_hangup(uv_signal_t *handle, int signum)
-{
-        struct daemon *d = handle->data;
-        (void)signum;
-        reload_begin(&d->reload);
-}
-
 static int make_roots(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
@@ -294,9 +289,8 @@ static void on_ending(uv_timer_t *timer)
                 uv_stop(&d->loop);
 }
 
-static void on_signal(uv_signal_t *handle, int signum)
+static void end(struct daemon *d, int signum)
 {
-        struct daemon *d = handle->data;
         if (d->closing_since != 0)
                 return;
         log_event(LOG_LEVEL_INFO, LOG_STOPPING, NULL, "%s: ending", strsignal(signum));
@@ -305,6 +299,20 @@ static void on_signal(uv_signal_t *handle, int signum)
         d->closing_since = now_ns();
         server_close(&d->server);
         uv_timer_start(&d->ending, on_ending, 0, 5);
+}
+
+static void on_signals(uv_poll_t *poll, int status, int events)
+{
+        struct daemon *d = poll->data;
+        struct signalfd_siginfo signal;
+        (void)status;
+        (void)events;
+        while (read(d->signalfd, &signal, sizeof(signal)) == sizeof(signal)) {
+                if (signal.ssi_signo == SIGHUP)
+                        reload_begin(&d->reload);
+                else
+                        end(d, (int)signal.ssi_signo);
+        }
 }
 
 /* Threads first: what they still post is called here, on the loop's thread. False: some hang. */
@@ -334,6 +342,7 @@ static void take_apart(struct daemon *d)
         uv_walk(&d->loop, close_handle, NULL);
         uv_run(&d->loop, UV_RUN_DEFAULT);
         require(uv_loop_close(&d->loop) == 0);
+        close_p(&d->signalfd);
         pidwatch_stop();
         stall_watch_deinit(&d->stall);
         monitor_free(d->monitor);
@@ -349,11 +358,20 @@ static void take_apart(struct daemon *d)
 
 /* ---- main ---- */
 
-static int watch_signal(struct daemon *d, uv_signal_t *handle, uv_signal_cb cb, int signum)
+/* Blocked in this thread from here on, as in all others (thread_start()). */
+static int watch_signals(struct daemon *d)
 {
-        int r = uv_signal_init(&d->loop, handle);
-        handle->data = d;
-        return r < 0 ? r : uv_signal_start(handle, cb, signum);
+        static const int watched[] = {SIGTERM, SIGINT, SIGHUP};
+        sigset_t set;
+        sigemptyset(&set);
+        for (size_t i = 0; i < ARRAY_SIZE(watched); i++)
+                sigaddset(&set, watched[i]);
+        pthread_sigmask(SIG_BLOCK, &set, NULL);
+        d->signalfd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+        d->signals.data = d;
+        if (d->signalfd < 0 || uv_poll_init(&d->loop, &d->signals, d->signalfd) != 0)
+                return -1;
+        return uv_poll_start(&d->signals, UV_READABLE, on_signals);
 }
 
 static int start(struct daemon *d, struct error *error)
@@ -379,8 +397,7 @@ static int start(struct daemon *d, struct error *error)
         uv_timer_init(&d->loop, &d->ending);
         manager_start(&d->manager, &d->loop);
         d->ending.data = d;
-        if (watch_signal(d, &d->sigterm, on_signal, SIGTERM) < 0 ||
-            watch_signal(d, &d->sigint, on_signal, SIGINT) < 0 || watch_signal(d, &d->sighup, on_hangup, SIGHUP) < 0)
+        if (watch_signals(d) < 0)
                 return error_set(error, STREAMER_EOS, "signals cannot be watched");
         log_event(LOG_LEVEL_INFO, LOG_STARTED, NULL, "streamerd %s serves %s", STREAMERD_VERSION, d->server.path);
         manager_tell_ready(&d->manager);
@@ -395,7 +412,7 @@ static void log_notes(char *notes)
 
 int main(int argc, char **argv)
 {
-        static struct daemon d;
+        static struct daemon d = {.signalfd = -1};
         static char notes[4096];
         struct error error = {0};
         enum config_action action;

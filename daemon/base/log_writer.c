@@ -164,7 +164,7 @@ struct log_writer *log_writer_new(int fd)
         batch_clear(writer->writing);
         pthread_mutex_init(&writer->mutex, NULL);
         sem_init(&writer->calls, 0, 0);
-        if (idle_init(&writer->idle) && pthread_create(&writer->thread, NULL, writer_thread, writer) == 0)
+        if (idle_init(&writer->idle) && thread_start(&writer->thread, NULL, writer_thread, writer) == 0)
                 return writer;
         free(writer);
         return NULL;

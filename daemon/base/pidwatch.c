@@ -132,7 +132,7 @@ static int begin(void)
         pthread_condattr_destroy(&attr);
         if (r != 0)
                 return r;
-        r = pthread_create(&watch.thread, NULL, watch_thread, NULL);
+        r = thread_start(&watch.thread, NULL, watch_thread, NULL);
         watch.runs = r == 0;
         if (r != 0)
                 pthread_cond_destroy(&watch.called);

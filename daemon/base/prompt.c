@@ -5,6 +5,8 @@
  */
 #include "daemon/base/prompt.h"
 
+#include "daemon/base/util.h"
+
 #include <errno.h>
 #include <linux/sched.h>
 #include <pthread.h>
@@ -98,6 +100,20 @@ enum prompt prompt_this_thread(bool realtime)
 
 /* Threads that are started before the loop has its place inherit theirs. A better one than 0 takes a right:
  * without it 0 has to do. */
+int thread_start(pthread_t *thread, const pthread_attr_t *attr, void *(*main)(void *), void *arg)
+{
+        /* Its own faults, and the one that on_spinning() is to get wherever it can. */
+        static const int left[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS, SIGXCPU};
+        sigset_t blocked, before;
+        sigfillset(&blocked);
+        for (size_t i = 0; i < ARRAY_SIZE(left); i++)
+                sigdelset(&blocked, left[i]);
+        pthread_sigmask(SIG_BLOCK, &blocked, &before);
+        int r = pthread_create(thread, attr, main, arg);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        return r;
+}
+
 void thread_begin(const char *name)
 {
         int own = prompt.own_nice;

@@ -20,6 +20,7 @@
 #ifndef DAEMON_BASE_PROMPT_H
 #define DAEMON_BASE_PROMPT_H
 
+#include <pthread.h>
 #include <stdbool.h>
 
 #define PROMPT_STEP 10
@@ -29,6 +30,10 @@ enum prompt { PROMPT_SLICE, PROMPT_NICE, PROMPT_REALTIME };
 
 /* The best that is allowed. One thread of a process. */
 enum prompt prompt_this_thread(bool realtime);
+
+/* As pthread_create(), with all signals blocked but those of the thread's own faults (and SIGXCPU, above): a signal to
+ * the daemon is for its first thread alone. Each thread of the daemon is made by this. */
+int thread_start(pthread_t *thread, const pthread_attr_t *attr, void *(*main)(void *), void *arg);
 
 /* What each of the daemon's threads does first. `name`: up to 15 bytes. */
 void thread_begin(const char *name);

@@ -156,7 +156,7 @@ static void *pool_thread(void *arg);
 
 static bool pool_start(struct work_pool *pool)
 {
-        if (pthread_create(&pool->threads[pool->n_threads], NULL, pool_thread, pool) != 0)
+        if (thread_start(&pool->threads[pool->n_threads], NULL, pool_thread, pool) != 0)
                 return false;
         pool->n_threads++;
         pool->alive++;

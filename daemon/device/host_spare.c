@@ -241,7 +241,7 @@ struct host_spare *host_spare_new(const struct host_spare_opts *opts)
         spare->fd = -1;
         pthread_mutex_init(&spare->mutex, NULL);
         sem_init(&spare->calls, 0, 0);
-        if (pthread_create(&spare->thread, NULL, spare_thread, spare) == 0)
+        if (thread_start(&spare->thread, NULL, spare_thread, spare) == 0)
                 return spare;
         sem_destroy(&spare->calls);
         pthread_mutex_destroy(&spare->mutex);

@@ -292,7 +292,7 @@ static bool http_start(struct reader *reader)
         pthread_attr_init(&attr);
         pthread_attr_setstacksize(&attr, READER_STACK);
         self->node = reader_place_thread(reader, &attr);
-        bool ok = pthread_create(&self->thread, &attr, http_main, self) == 0;
+        bool ok = thread_start(&self->thread, &attr, http_main, self) == 0;
         pthread_attr_destroy(&attr);
         if (!ok) {
                 flights_deinit(&self->flights);

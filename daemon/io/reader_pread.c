@@ -242,7 +242,7 @@ static bool pread_start(struct reader *reader)
         pthread_attr_init(&attr);
         pthread_attr_setstacksize(&attr, READER_STACK);
         self->node = reader_place_thread(reader, &attr);
-        ok = ok && pthread_create(&self->thread, &attr, pread_main, self) == 0;
+        ok = ok && thread_start(&self->thread, &attr, pread_main, self) == 0;
         pthread_attr_destroy(&attr);
         if (!ok) {
                 flights_deinit(&self->flights);

@@ -174,7 +174,7 @@ static void fetch(struct aws_credentials *c)
                 return;
         if (c->started)
                 pthread_join(c->thread, NULL); /* it has given the lock back for good */
-        c->started = pthread_create(&c->thread, NULL, fetch_thread, c) == 0;
+        c->started = thread_start(&c->thread, NULL, fetch_thread, c) == 0;
         c->fetching = c->started;
         c->since = now_ns();
         if (!c->started)
