@@ -113,6 +113,18 @@ static void close_if_unused(struct cuda_device *d)
 
 /* ---- holding ---- */
 
+/* A thread whose device it was keeps the context that another has reset meanwhile: cudaSetDevice() sees no change, and
+ * calls of the driver fail in it. Nothing that is freed makes the runtime look, and begin a new one. */
+static enum cuda_error make_current(const struct cuda_device *d, const char **call)
+{
+        *call = "cudaSetDevice";
+        enum cuda_error e = d->cuda->api->cudaSetDevice(d->ordinal);
+        if (e != CUDA_OK)
+                return e;
+        *call = "cudaFree";
+        return d->cuda->api->cudaFree(NULL);
+}
+
 int cuda_context_hold(struct cuda_device *d, struct error *error)
 {
         struct cuda *cuda = d->cuda;
@@ -120,10 +132,11 @@ int cuda_context_hold(struct cuda_device *d, struct error *error)
         d->holders++; /* before it is made current: nobody resets it from here on */
         bool made = d->context;
         pthread_mutex_unlock(&cuda->mutex);
-        enum cuda_error e = cuda->api->cudaSetDevice(d->ordinal);
+        const char *call;
+        enum cuda_error e = make_current(d, &call);
         if (e != CUDA_OK) {
                 cuda->api->cudaGetLastError();
-                int r = made ? cuda_failed(d, "cudaSetDevice", e, error) : says(d, "cudaSetDevice", e, error);
+                int r = made ? cuda_failed(d, call, e, error) : says(d, call, e, error);
                 cuda_context_leave(d);
                 return r;
         }

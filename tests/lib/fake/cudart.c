@@ -176,6 +176,8 @@ enum cuda_error cudaFree(void *pointer)
 {
         int gpu = pointer ? fake_where(pointer, 1, NULL, NULL) : runtime_gpu();
         ENTER(cudaFree, gpu);
+        if (pointer == NULL)
+                return CUDA_OK;
         if (gpu >= 0)
                 streams_finish(gpu);
         return runtime_result(fake_free(pointer));
