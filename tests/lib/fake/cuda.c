@@ -22,8 +22,8 @@
 #define STACK 16
 
 static atomic_bool initialised;
-static __thread struct CUctx_st *below[STACK]; /* contexts under the current one */
-static __thread unsigned depth;
+static FAKE_THREAD struct CUctx_st *below[STACK]; /* contexts under the current one */
+static FAKE_THREAD unsigned depth;
 
 /* What no table of ours declares, since only tests call it. */
 enum cu_result cuCtxSetCurrent(struct CUctx_st *context);

@@ -8,8 +8,8 @@
 
 #include <string.h>
 
-static __thread int chosen; /* ordinal, where no context is current */
-static __thread int last;
+static FAKE_THREAD int chosen; /* ordinal, where no context is current */
+static FAKE_THREAD int last;
 
 /* ---- calls ---- */
 

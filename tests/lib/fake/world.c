@@ -32,7 +32,7 @@ static struct rule rules[RULES];
 static unsigned n_rules;
 static int broken[FAKE_GPUS];
 static struct CUctx_st primary[FAKE_GPUS];
-static __thread struct CUctx_st *current;
+static FAKE_THREAD struct CUctx_st *current;
 
 /* ---- the environment ---- */
 

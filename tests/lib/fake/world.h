@@ -64,6 +64,10 @@ int fake_enter(const char *call, int gpu);
 const char *fake_error_name(int error);
 const char *fake_error_text(int error);
 
+/* A variable of each thread, in the block that the thread is made with: of a library that is opened later it would
+ * else be made by malloc(), and freed by whichever thread ends at that time, which ThreadSanitizer takes for a race. */
+#define FAKE_THREAD __thread __attribute__((tls_model("initial-exec")))
+
 /* ---- GPUs and contexts ---- */
 
 int fake_count(void);
