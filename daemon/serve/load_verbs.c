@@ -50,13 +50,7 @@ static void write_op(struct writer *w, struct op *op)
         writer_kstr(w, "event", "op");
         writer_ku64(w, "op", op->id);
         writer_kstr(w, "model", op->model);
-        writer_ku64(w, "generation", p.generation);
-        writer_kstr(w, "state", load_state_name(p.state));
-        writer_ku64(w, "bytes", p.bytes);
-        writer_ku64(w, "total", p.total);
-        writer_ku64(w, "tensors", p.tensors);
-        writer_ku64(w, "tensors_total", p.tensors_total);
-        writer_ku64(w, "elapsed_ns", p.elapsed_ns);
+        reply_progress(w, &p);
         if (bad) {
                 writer_kstr(w, "code", code_wire(load->error.code));
                 writer_kstr(w, "text", load->error.text);

@@ -23,6 +23,17 @@ void reply_digest(struct writer *writer, const char *key, const struct generatio
                 writer_str(writer, "");
 }
 
+void reply_progress(struct writer *w, const struct load_progress *p)
+{
+        writer_ku64(w, "generation", p->generation);
+        writer_kstr(w, "state", load_state_name(p->state));
+        writer_ku64(w, "bytes", p->bytes);
+        writer_ku64(w, "total", p->total);
+        writer_ku64(w, "tensors", p->tensors);
+        writer_ku64(w, "tensors_total", p->tensors_total);
+        writer_ku64(w, "elapsed_ns", p->elapsed_ns);
+}
+
 static enum page_kind pages_of(const struct generation *g)
 {
         bool allocated = g->state == GENERATION_READY || g->state == GENERATION_DRAINING;

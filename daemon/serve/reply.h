@@ -19,6 +19,8 @@ void reply_wanted(struct writer *writer, const struct wanted *wanted);
 void reply_source(struct writer *writer, const char *source);
 void reply_digest(struct writer *writer, const char *key, const struct generation *generation);
 void reply_group_digest(struct writer *writer, const struct group *group);
+/* Seven keys: what is told of a load to its watchers and by `status`. */
+void reply_progress(struct writer *writer, const struct load_progress *progress);
 
 /* ---- whole replies ---- */
 

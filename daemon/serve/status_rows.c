@@ -85,13 +85,7 @@ static void write_load(struct writer *w, struct load *load)
         for (size_t i = 0; i < load->n_targets; i++)
                 writer_str(w, load->targets[i].device->name);
         write_targets(w, load);
-        writer_ku64(w, "generation", p.generation);
-        writer_kstr(w, "state", load_state_name(p.state));
-        writer_ku64(w, "bytes", p.bytes);
-        writer_ku64(w, "total", p.total);
-        writer_ku64(w, "tensors", p.tensors);
-        writer_ku64(w, "tensors_total", p.tensors_total);
-        writer_ku64(w, "elapsed_ns", p.elapsed_ns);
+        reply_progress(w, &p);
         writer_kbool(w, "stalled", p.stalled);
         writer_kbool(w, "streamed", p.streamed);
 }
