@@ -114,7 +114,7 @@ static int hugetlb_consume_fd(struct host_device *host, int memfd, struct segmen
 static int try_hugetlb(struct host_device *host, struct segment *segment)
 {
         host->limited = machine_huge_pages_limited("");
-        if (machine_huge_pages_left("", host->huge) < segment->size) {
+        if (host->limited && machine_huge_pages_left("", host->huge) < segment->size) {
                 errno = EDQUOT;
                 return -1;
         }
