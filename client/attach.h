@@ -30,6 +30,7 @@ struct mapping {
         void *map; /* the kind's own */
         size_t map_size;
         int device_index; /* this process's number of the device; 0 for the host */
+        bool writable;    /* by this process */
 };
 
 struct handle_kind {
@@ -40,7 +41,7 @@ struct handle_kind {
         /* 0 or STREAMER_E* with the text kept under `serial`. `writable` asks for a private copy. */
         int (*map)(struct mapping *mapping, const struct handle *handle, bool writable, uint64_t serial);
         void (*unmap)(struct mapping *mapping);
-        /* Its daemon is gone: it stays mapped, and no later map() finds it. NULL: none would. */
+        /* Its daemon was lost: it stays mapped, and no later map() finds it. NULL: none would. */
         void (*forget)(struct mapping *mapping);
         /* Copies to host memory; the range is inside the mapping. NULL: `data` is host memory. */
         int (*read)(const struct mapping *mapping, uint64_t offset, void *to, size_t size, uint64_t serial);

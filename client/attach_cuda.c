@@ -2,12 +2,12 @@
  *
  * Handles of GPU memory.
  *
- *   cuda-ipc      64 bytes that open one allocation of the daemon's, whole. Opening takes the longer
- *                 the larger it is, and a process has each allocation once; so segments that are open
- *                 stand in a table and are counted, over leases and over clients. Handles of two daemons
- *                 may be equal, and those of one that is gone stay open as long as their leases.
- *   cuda-vmm-fd   a descriptor, which is mapped for reading only. Mapping takes next to nothing and each
- *                 lease has a mapping of its own.
+ *   cuda-ipc      64 bytes that open one whole allocation of the daemon. The time to open it grows with its size, and
+ *                 a process can open an allocation only once, so a table counts the uses of each open segment, over
+ *                 all leases and clients. Handles of two daemons may be equal; the handles of a daemon that has
+ *                 exited stay open as long as their leases.
+ *   cuda-vmm-fd   a descriptor, which is mapped for reading only, or for writing where the driver refuses that.
+ *                 Mapping takes almost no time, and each lease has its own mapping.
  *
  * The table (with the driver and the lock of cuda_driver.c) is the library's only state that does
  * not belong to a client, because CUDA keeps it per process, too.
@@ -36,6 +36,7 @@ struct open_segment {
         cu_pointer base;
         size_t size;
         cu_allocation allocation;
+        bool writable;
 };
 
 static struct open_segment *table; /* under cuda_lock() */
@@ -63,7 +64,8 @@ static void hand_over(struct mapping *mapping, const struct handle_kind *kind, s
                                     .size = handle->size,
                                     .map = s,
                                     .map_size = s->size,
-                                    .device_index = s->context.ordinal};
+                                    .device_index = s->context.ordinal,
+                                    .writable = s->writable};
 }
 
 static bool fits(const struct open_segment *s, const struct handle *handle)
@@ -142,13 +144,13 @@ static struct open_segment *find(const struct handle *handle)
                          memcmp(s->handle.bytes, handle->bytes, sizeof(s->handle.bytes)) == 0) {
                         if (is_alive(s))
                                 return s;
-                        unlink_segment(s); /* its leases keep it, nobody gets it any more */
+                        unlink_segment(s); /* its leases keep it open; no new lease uses it */
                 }
         }
         return NULL;
 }
 
-/* In its context: opens the memory and asks how large it is. Where nobody knows, what was announced is believed. */
+/* In its context: opens the memory and queries its size. If the driver does not know it, the announced size is used. */
 static int ipc_open(struct open_segment *s, const struct handle *handle, uint64_t serial)
 {
         const struct cuda_driver *driver = s->context.driver;
@@ -174,6 +176,7 @@ static int ipc_new(struct open_segment **out, const struct handle *handle, uint6
         memcpy(s->handle.bytes, handle->bytes, sizeof(s->handle.bytes));
         s->pid = getpid();
         s->daemon_pid = handle->daemon_pid;
+        s->writable = true;
         rc = cuda_context_init(&s->context, driver, handle, serial);
         if (rc != 0)
                 return rc;
@@ -286,12 +289,24 @@ static void vmm_undo(struct open_segment *s, enum vmm_step reached)
                 driver->cuMemRelease(s->allocation);
 }
 
+/* Some drivers cannot map imported memory for reading alone. */
+static enum cu_result set_access(struct open_segment *s)
+{
+        const struct cuda_driver *driver = s->context.driver;
+        struct cu_access_desc access = {.location = {CU_LOCATION_DEVICE, s->context.ordinal}, .flags = CU_ACCESS_READ};
+        enum cu_result result = driver->cuMemSetAccess(s->base, s->size, &access, 1);
+        if (result != CU_NOT_SUPPORTED && result != CU_INVALID_VALUE)
+                return result;
+        access.flags = CU_ACCESS_READ_WRITE;
+        s->writable = driver->cuMemSetAccess(s->base, s->size, &access, 1) == CU_OK;
+        return s->writable ? CU_OK : result;
+}
+
 /* Returns 0 or CUDA's error with the call that made it; *reached is what has to be undone. */
 static enum cu_result vmm_map_steps(struct open_segment *s, const struct handle *handle, enum vmm_step *reached,
                                     const char **call)
 {
         const struct cuda_driver *driver = s->context.driver;
-        struct cu_access_desc access = {.location = {CU_LOCATION_DEVICE, s->context.ordinal}, .flags = CU_ACCESS_READ};
         *call = "cuMemGetAllocationGranularity";
         enum cu_result result = whole_granules(s, handle);
         if (result != CU_OK)
@@ -313,7 +328,7 @@ static enum cu_result vmm_map_steps(struct open_segment *s, const struct handle 
                 return result;
         *reached = VMM_MAPPED;
         *call = "cuMemSetAccess";
-        return driver->cuMemSetAccess(s->base, s->size, &access, 1);
+        return set_access(s);
 }
 
 /* Lock held. */

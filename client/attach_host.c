@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Handles of the host device: memfds, mapped read-only and shared, or copy-on-write where the
- * application asked for memory of its own. Nothing is populated: a page is mapped when it is first
+ * application asked for memory of its own, at multiples of 2 MiB if possible: elsewhere the kernel maps small
+ * pages, whatever the memory has. Nothing is populated: a page is mapped when it is first
  * read, so that an attach costs the same for every size. A descriptor that is smaller than the
  * daemon says would fault under the application's hands later; it is refused here.
  */
@@ -16,6 +17,18 @@
 #include <sys/stat.h>
 
 #define DL_CPU 1
+#define HUGE_PAGE ((size_t)2 << 20)
+
+/* A free address that is a multiple of HUGE_PAGE, as a hint: another thread may take it first. NULL: none. */
+static void *aligned_hint(uint64_t size)
+{
+        size_t area = (size_t)size + HUGE_PAGE;
+        unsigned char *p = mmap(NULL, area, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED)
+                return NULL;
+        munmap(p, area);
+        return p + (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
+}
 
 int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int flags, const char *what, uint64_t serial)
 {
@@ -30,7 +43,8 @@ int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int fla
                                  (uint64_t)st.st_size);
         if (size == 0)
                 return 0;
-        void *p = mmap(NULL, (size_t)size, prot, flags, fd, (off_t)offset);
+        void *hint = size >= HUGE_PAGE ? aligned_hint(size) : NULL;
+        void *p = mmap(hint, (size_t)size, prot, flags, fd, (off_t)offset);
         if (p == MAP_FAILED)
                 return fault_set(serial, STREAMER_EOS, "%s: cannot map %" PRIu64 " bytes: %s", what, size,
                                  strerror(errno));
@@ -41,13 +55,15 @@ int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int fla
 static int memfd_map(struct mapping *mapping, const struct handle *handle, bool writable, uint64_t serial)
 {
         int prot = PROT_READ | (writable ? PROT_WRITE : 0);
+        /* A private mapping of hugetlb pages would reserve as many again, which a pool that the model fills has not. */
         int rc = map_fd(&mapping->map, handle->fd, handle->size, handle->offset, prot,
-                        writable ? MAP_PRIVATE : MAP_SHARED, "segment", serial);
+                        writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED, "segment", serial);
         if (rc != 0)
                 return rc;
         mapping->kind = &handle_kind_memfd;
         mapping->data = mapping->map;
         mapping->size = handle->size;
+        mapping->writable = writable;
         mapping->map_size = (size_t)handle->size;
         return 0;
 }

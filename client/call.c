@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * streamer_call: any verb with JSON in and out. The arguments are packed as they are and then read
- * back by the daemon's own decoder, so that a wrong field is refused here in the same words, before
- * anything is sent. Long lists are asked for page by page and returned whole, unless the caller set
- * a limit and turns the pages itself.
+ * streamer_call: any verb with JSON in and out. Verbs and fields are sent if the daemon lists them among its
+ * features, and the daemon checks them. Long lists are requested page by page and returned whole, unless the
+ * caller sets a limit.
  */
+#include "client/args.h"
 #include "client/channel.h"
+#include "client/features.h"
 #include "client/json.h"
 #include "client/source.h"
 #include "client/util.h"
@@ -19,22 +20,21 @@ static void json_decref_p(json_t **json)
 }
 #define cleanup_json __attribute__((cleanup(json_decref_p)))
 
-/* Lists that come in pages: where the items are, and the field that takes the reply's "next". */
+/* Lists that are paged: where the items are, and the field that takes the reply's "next". */
 #define PAGED_LISTS 3
 static const struct paged {
-        enum verb verb;
-        const char *lists[PAGED_LISTS], *cursor;
+        const char *verb, *lists[PAGED_LISTS], *cursor;
 } paged[] = {
-        {VERB_list, {"models"}, "after"},
-        {VERB_ps, {"leases"}, "after"},
-        {VERB_show, {"tensor_list"}, "offset"},
-        {VERB_status, {"loads", "preload", "again"}, "after"},
+        {"list", {"models"}, "after"},
+        {"ps", {"leases"}, "after"},
+        {"show", {"tensor_list"}, "offset"},
+        {"status", {"loads", "preload", "restoring"}, "after"},
 };
 
-static const struct paged *find_paged(enum verb verb)
+static const struct paged *find_paged(const char *verb)
 {
         for (size_t i = 0; i < sizeof(paged) / sizeof(paged[0]); i++)
-                if (paged[i].verb == verb)
+                if (strcmp(paged[i].verb, verb) == 0)
                         return &paged[i];
         return NULL;
 }
@@ -49,7 +49,7 @@ static int parse_args(streamer_client *c, const char *verb, const char *text, js
                 return fail(c, STREAMER_EINVAL, "%s: the arguments are not JSON: %s", verb,
                             text ? error.text : "no memory");
         if (!json_is_object(*args))
-                return fail(c, STREAMER_EINVAL, "%s: the arguments are no JSON object", verb);
+                return fail(c, STREAMER_EINVAL, "%s: the arguments are not a JSON object", verb);
         return 0;
 }
 
@@ -67,18 +67,19 @@ static void pack_request(struct writer *w, const char *verb, uint64_t id, const 
         }
 }
 
-/* How long a reply may take: verbs that wait for a load or read a whole model have no end of their
- * own, unless the caller set one. */
-static int64_t deadline_of(const streamer_client *c, const struct request *r)
+/* How long a reply may take: verbs that wait for a load or read a whole model have no limit of their own, unless the
+ * caller set one. */
+static int64_t deadline_of(const streamer_client *c, const char *verb, const json_t *args)
 {
         int64_t usual = channel_deadline(c);
-        bool dry_run = r->verb == VERB_load && r->u.load.dry_run;
-        if (r->verb == VERB_wait) {
-                uint64_t ms = r->u.wait.timeout_ms;
-                bool endless = ms == 0 || ms > INT32_MAX || usual == NEVER;
+        bool dry_run = strcmp(verb, "load") == 0 && json_is_true(json_object_get(args, "dry_run"));
+        if (strcmp(verb, "wait") == 0) {
+                json_int_t ms = json_integer_value(json_object_get(args, "timeout_ms"));
+                bool endless = ms <= 0 || ms > INT32_MAX || usual == NEVER;
                 return endless ? NEVER : usual + (int64_t)ms * 1000000;
         }
-        return (r->verb == VERB_verify || dry_run) && !c->timeout_given ? NEVER : usual;
+        bool reads = strcmp(verb, "verify") == 0 || strcmp(verb, "fetch") == 0;
+        return (reads || dry_run) && !c->timeout_given ? NEVER : usual;
 }
 
 static json_t *reply_json(const struct call *call)
@@ -89,16 +90,21 @@ static json_t *reply_json(const struct call *call)
         return json;
 }
 
-static int send_checked(streamer_client *c, const struct writer *w, struct call *call)
+static int check_features(streamer_client *c, const char *verb, const json_t *args)
 {
-        char text[256];
-        struct request request;
-        int rc = request_decode(&request, w->buf.data, w->buf.size, text, sizeof(text));
-        if (rc != 0)
-                return fail(c, rc, "%s", text);
-        int64_t deadline = deadline_of(c, &request);
-        request_deinit(&request);
-        return channel_exchange(c, w->buf.data, w->buf.size, call, deadline);
+        const char *key;
+        json_t *value;
+        pthread_mutex_lock(&c->lock);
+        int rc = channel_ensure(c, true, channel_deadline(c));
+        if (rc == 0)
+                rc = features_check_field(c, verb, NULL);
+        json_object_foreach((json_t *)(uintptr_t)args, key, value)
+        {
+                if (rc == 0)
+                        rc = features_check_field(c, verb, key);
+        }
+        pthread_mutex_unlock(&c->lock);
+        return rc;
 }
 
 struct subscription {
@@ -123,27 +129,28 @@ static void accept_subscribe(struct call *call, const msgpack_object *reply)
         s->subject = NULL;
 }
 
-static int call_once(streamer_client *c, const struct verb_desc *verb, const json_t *args, json_t **reply)
+static int call_once(streamer_client *c, const char *verb, const json_t *args, json_t **reply)
 {
         struct writer w;
         struct subscription s;
         struct call call = {.id = channel_next_id(c), .arg = &s};
-        bool subscribes = verb->verb == VERB_subscribe;
+        bool subscribes = strcmp(verb, "subscribe") == 0;
         int rc = subscription_init(&s, c, subscribes ? json_string_value(json_object_get(args, "model")) : NULL);
         if (rc != 0)
                 return rc;
         if (subscribes)
                 call.accept = accept_subscribe;
         writer_init(&w);
-        pack_request(&w, verb->name, call.id, args);
-        rc = w.failed ? fail(c, STREAMER_ENOMEM, "%s: no memory", verb->name) : send_checked(c, &w, &call);
+        pack_request(&w, verb, call.id, args);
+        rc = w.failed ? fail(c, STREAMER_ENOMEM, "%s: no memory", verb)
+                      : channel_exchange(c, w.buf.data, w.buf.size, &call, deadline_of(c, verb, args));
         writer_deinit(&w);
         free(s.subject);
         if (rc != 0)
                 return rc;
         *reply = reply_json(&call);
         call_deinit(&call);
-        return *reply ? 0 : fail(c, STREAMER_EPROTO, "%s: the daemon's reply cannot be written as JSON", verb->name);
+        return *reply ? 0 : fail(c, STREAMER_EPROTO, "%s: the daemon's reply cannot be written as JSON", verb);
 }
 
 /* ---- pages ---- */
@@ -156,7 +163,7 @@ static json_t *generation_of(const json_t *reply)
 /* A list of tensors must not mix two generations of a model. */
 static bool same_model(const struct paged *p, const json_t *a, const json_t *b)
 {
-        return p->verb != VERB_show || json_equal(generation_of(a), generation_of(b));
+        return strcmp(p->verb, "show") != 0 || json_equal(generation_of(a), generation_of(b));
 }
 
 static int add_page(streamer_client *c, const struct paged *p, json_t *whole, const json_t *page)
@@ -175,15 +182,14 @@ static int add_page(streamer_client *c, const struct paged *p, json_t *whole, co
         return 0;
 }
 
-static int call_paged(streamer_client *c, const struct paged *p, const struct verb_desc *verb, json_t *args,
-                      json_t **whole)
+static int call_paged(streamer_client *c, const struct paged *p, json_t *args, json_t **whole)
 {
-        int rc = call_once(c, verb, args, whole);
+        int rc = call_once(c, p->verb, args, whole);
         for (json_t *next; rc == 0 && (next = json_object_get(*whole, "next"));) {
                 cleanup_json json_t *page = NULL;
                 json_object_set(args, p->cursor, next);
                 json_object_del(*whole, "next");
-                rc = call_once(c, verb, args, &page);
+                rc = call_once(c, p->verb, args, &page);
                 if (rc == 0)
                         rc = add_page(c, p, *whole, page);
         }
@@ -192,14 +198,19 @@ static int call_paged(streamer_client *c, const struct paged *p, const struct ve
 
 /* ---- the verbs ---- */
 
-static int check_verb(streamer_client *c, const char *verb, const struct verb_desc **desc)
+/* Replies with descriptors, and leases, are for functions. */
+static int check_verb(streamer_client *c, const char *verb, const json_t *args)
 {
-        *desc = verb ? verb_find(verb, strlen(verb)) : NULL;
-        if (!*desc)
-                return fail(c, STREAMER_EINVAL, "unknown verb '%.40s'", verb ? verb : "");
-        if ((*desc)->verb == VERB_hello || (*desc)->verb == VERB_attach || (*desc)->verb == VERB_reclaim ||
-            (*desc)->verb == VERB_detach)
-                return fail(c, STREAMER_EINVAL, "%s: has a function of its own", verb);
+        static const char *const functions[] = {"hello", "attach", "reclaim", "detach"};
+        for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++)
+                if (strcmp(functions[i], verb) == 0)
+                        return fail(c, STREAMER_EINVAL, "call: '%s' has a function of its own", verb);
+        if (json_object_get(args, "verb") || json_object_get(args, "id"))
+                return fail(c, STREAMER_EINVAL, "call: the library sets 'verb' and 'id'");
+        if (strcmp(verb, "load") == 0 && json_object_get(args, "attach"))
+                return fail(c, STREAMER_EINVAL, "call: a load that attaches has a function of its own");
+        if (strcmp(verb, "fetch") == 0 && json_object_get(args, "file"))
+                return fail(c, STREAMER_EINVAL, "call: to fetch a file has a function of its own");
         return 0;
 }
 
@@ -211,18 +222,17 @@ static int resolve_source(streamer_client *c, json_t *args)
                 return 0; /* the decoder will say what is wrong */
         int rc = source_resolve(source, &resolved, c->serial);
         if (rc == 0 && json_object_set_new(args, "source", json_string(resolved)) < 0)
-                rc = fail(c, STREAMER_EINVAL, "load: the source is not valid UTF-8");
+                rc = fail(c, STREAMER_EINVAL, "the source is not valid UTF-8");
         return rc;
 }
 
-static int call_verb(streamer_client *c, const struct verb_desc *desc, json_t *args, json_t **reply)
+static int call_verb(streamer_client *c, const char *verb, json_t *args, json_t **reply)
 {
-        const struct paged *p = find_paged(desc->verb);
-        int rc = desc->verb == VERB_load ? resolve_source(c, args) : 0;
+        const struct paged *p = find_paged(verb);
+        int rc = strcmp(verb, "load") == 0 || strcmp(verb, "fetch") == 0 ? resolve_source(c, args) : 0;
         if (rc != 0)
                 return rc;
-        return p && !json_object_get(args, "limit") ? call_paged(c, p, desc, args, reply)
-                                                    : call_once(c, desc, args, reply);
+        return p && !json_object_get(args, "limit") ? call_paged(c, p, args, reply) : call_once(c, verb, args, reply);
 }
 
 static int dump(streamer_client *c, const json_t *json, char **text)
@@ -233,15 +243,18 @@ static int dump(streamer_client *c, const json_t *json, char **text)
 
 int streamer_call(streamer_client *client, const char *verb, const char *args_json, char **reply_json)
 {
-        const struct verb_desc *desc;
         cleanup_json json_t *args = NULL, *reply = NULL;
-        int rc = channel_check(client);
+        int rc = args_client(client, "call");
         if (rc == 0)
-                rc = check_verb(client, verb, &desc);
+                rc = args_text(client, "call", "verb", verb);
         if (rc == 0)
                 rc = parse_args(client, verb, args_json, &args);
         if (rc == 0)
-                rc = call_verb(client, desc, args, &reply);
+                rc = check_verb(client, verb, args);
+        if (rc == 0)
+                rc = check_features(client, verb, args);
+        if (rc == 0)
+                rc = call_verb(client, verb, args, &reply);
         return rc == 0 && reply_json ? dump(client, reply, reply_json) : rc;
 }
 
@@ -252,7 +265,9 @@ int streamer_subscribe(streamer_client *client, const char *model)
         struct subscription s = {0};
         struct call call = {.accept = accept_subscribe, .arg = &s};
         struct request request = {.verb = VERB_subscribe, .u.subscribe = {.model = model}};
-        int rc = channel_check(client);
+        int rc = args_client(client, "subscribe");
+        if (rc == 0 && model)
+                rc = args_text(client, "subscribe", "model", model);
         if (rc == 0)
                 rc = subscription_init(&s, client, model);
         if (rc == 0)
@@ -269,19 +284,21 @@ static bool has_event(const void *arg)
         return c->events || c->events_lost > 0;
 }
 
-/* Lock held. What was lost is told when the events before it have been read. */
+/* Lock held. A loss is reported after the events before it. */
 static json_t *pop_event(streamer_client *c)
 {
         struct event *e = c->events;
         if (!e) {
                 json_t *lost = json_pack("{s:s, s:I}", "event", "lost", "count", (json_int_t)c->events_lost);
                 c->events_lost = 0;
+                readiness_update(c);
                 return lost;
         }
         c->events = e->next;
         if (!c->events)
                 c->events_end = &c->events;
         c->n_events--;
+        readiness_update(c);
         json_t *json = json_from_object(&e->message.unpacked.data);
         message_deinit(&e->message);
         free(e);
@@ -291,14 +308,14 @@ static json_t *pop_event(streamer_client *c)
 int streamer_event_next(streamer_client *client, int timeout_ms, char **event_json)
 {
         cleanup_json json_t *event = NULL;
-        int rc = channel_check(client);
+        int rc = args_client(client, "event_next");
+        if (rc == 0)
+                rc = args_pointer(client, "event_next", "event_json", event_json);
         if (rc != 0)
                 return rc;
-        if (!event_json)
-                return fail(client, STREAMER_EINVAL, "events: no place for the event");
         pthread_mutex_lock(&client->lock);
         if (!client->subscribed)
-                rc = fail(client, STREAMER_EINVAL, "events: the client has not subscribed");
+                rc = fail(client, STREAMER_EINVAL, "event_next: the client has not subscribed");
         else
                 rc = channel_wait(client, has_event, client, deadline_in_ms(timeout_ms));
         if (rc == STREAMER_ETIMEOUT)
@@ -309,5 +326,5 @@ int streamer_event_next(streamer_client *client, int timeout_ms, char **event_js
         if (rc != 0)
                 return rc;
         return event ? dump(client, event, event_json)
-                     : fail(client, STREAMER_EPROTO, "events: an event cannot be written as JSON");
+                     : fail(client, STREAMER_EPROTO, "event_next: an event cannot be written as JSON");
 }

@@ -3,14 +3,15 @@
  * A request is appended to the output buffer and sent without blocking; then its thread waits for
  * the reply:
  *
- *   done? > leave      nobody reads? > read the socket, dispatch, wake all      else > sleep
+ *   done? > return      no thread reads? > read the socket, dispatch, wake all      else > sleep
  *
- * What the socket does not take stays in the buffer and goes out with the next look at it, so a
- * timeout never leaves half a frame behind. The connection dies of the end of the stream, of bytes
- * that make no sense, and of streamer_close(); all who wait are told why.
+ * Bytes that the socket does not accept stay in the buffer and are sent later, so a timeout never leaves
+ * a partial frame. The connection ends at the end of the stream, with invalid bytes, or with
+ * streamer_close(); all waiting threads then receive the reason.
  */
 #include "client/channel.h"
 
+#include "client/features.h"
 #include "client/util.h"
 
 #include <errno.h>
@@ -58,6 +59,7 @@ struct streamer_client *channel_new_consume_fd(int fd, uint64_t serial)
         c->pid = getpid();
         c->fd = fd;
         c->events_end = &c->events;
+        readiness_init(&c->readiness);
         frame_reader_init(&c->in);
         msgpack_sbuffer_init(&c->out);
         return c;
@@ -85,12 +87,22 @@ static void free_events(struct event *events)
         }
 }
 
+static void free_detaching(struct detaching *d)
+{
+        for (struct detaching *next; d; d = next) {
+                next = d->next;
+                free(d);
+        }
+}
+
 void channel_unref(struct streamer_client *c)
 {
         if (atomic_fetch_sub(&c->refs, 1) != 1)
                 return;
         free_events(c->events);
         free_events(c->early);
+        free_detaching(c->detaching);
+        readiness_close(&c->readiness);
         close_fds(c->fds, c->n_fds);
         if (c->fd >= 0)
                 close(c->fd);
@@ -99,18 +111,25 @@ void channel_unref(struct streamer_client *c)
         pthread_cond_destroy(&c->changed);
         pthread_mutex_destroy(&c->lock);
         free(c->dead_text);
+        message_deinit(&c->hello);
         free(c->subject);
         free(c->path);
         free(c);
 }
 
-void channel_die(struct streamer_client *c, int code, const char *text)
+void channel_fail(struct streamer_client *c, int code, const char *text)
 {
         if (c->dead)
                 return;
         c->dead = code;
         c->dead_text = strdup(text);
+        readiness_add(c, &c->readiness.loss);
         pthread_cond_broadcast(&c->changed);
+}
+
+int channel_error(const struct streamer_client *c)
+{
+        return fail(c, c->dead, "%s", c->dead_text ? c->dead_text : "the connection was lost");
 }
 
 void channel_close(struct streamer_client *c)
@@ -122,12 +141,13 @@ void channel_close(struct streamer_client *c)
         }
         pthread_mutex_lock(&c->lock);
         c->closed = true;
-        channel_die(c, STREAMER_EUNREACHABLE, "the connection was closed");
+        channel_fail(c, STREAMER_EUNREACHABLE, "the connection was closed");
         shutdown(c->fd, SHUT_RDWR); /* ends the poll() of a thread that waits for a lease */
         while (c->pumping || c->reviving)
                 pthread_cond_wait(&c->changed, &c->lock);
         close(c->fd);
         c->fd = -1;
+        readiness_close(&c->readiness);
         pthread_mutex_unlock(&c->lock);
         channel_unref(c);
 }
@@ -168,12 +188,12 @@ static void flush(struct streamer_client *c)
                 if (n < 0 && errno == EINTR)
                         continue;
                 if (n < 0 && errno == EPIPE) {
-                        c->out.size = 0; /* why it was closed may stand before its end: whoever reads finds both */
+                        c->out.size = 0; /* the reason may precede the end of the stream: the reader finds both */
                         return;
                 }
                 if (n < 0) {
                         if (errno != EAGAIN && errno != EWOULDBLOCK)
-                                channel_die(c, STREAMER_EUNREACHABLE, "the daemon closed the connection");
+                                channel_fail(c, STREAMER_EUNREACHABLE, "the daemon closed the connection");
                         return;
                 }
                 memmove(c->out.data, c->out.data + n, c->out.size - (size_t)n);
@@ -185,7 +205,7 @@ static int append(struct streamer_client *c, const void *body, size_t len)
 {
         unsigned char header[FRAME_HEADER];
         if (c->dead)
-                return fail(c, c->dead, "%s", c->dead_text ? c->dead_text : "the connection is gone");
+                return channel_error(c);
         if (len > FRAME_MAX)
                 return fail(c, STREAMER_EINVAL, "the request is too long: %zu bytes", len);
         if (c->out.size + FRAME_HEADER + len > OUT_MAX)
@@ -195,6 +215,7 @@ static int append(struct streamer_client *c, const void *body, size_t len)
         if (msgpack_sbuffer_write(&c->out, (const char *)header, sizeof(header)) == 0 &&
             msgpack_sbuffer_write(&c->out, body, len) == 0) {
                 flush(c);
+                readiness_update(c);
                 return 0;
         }
         c->out.size = before;
@@ -213,17 +234,6 @@ void channel_post(struct streamer_client *c, struct request *request)
 
 /* ---- input ---- */
 
-static int poll_ms(int64_t deadline)
-{
-        if (deadline == NEVER)
-                return -1;
-        int64_t left = deadline - now_ns();
-        if (left <= 0)
-                return 0;
-        int64_t ms = (left + 999999) / 1000000;
-        return ms > INT32_MAX ? INT32_MAX : (int)ms;
-}
-
 static void take_frames(struct streamer_client *c)
 {
         const void *data;
@@ -232,19 +242,19 @@ static void take_frames(struct streamer_client *c)
         while (!c->dead && (rc = frame_reader_next(&c->in, &data, &len)) != 0) {
                 struct message message;
                 if (rc < 0) {
-                        channel_die(c, STREAMER_EPROTO, "the daemon sent a frame of a forbidden length");
+                        channel_fail(c, STREAMER_EPROTO, "the daemon sent a frame of a forbidden length");
                         return;
                 }
                 rc = message_decode(&message, data, len);
                 if (rc != 0) {
-                        channel_die(c, rc, "the daemon sent a message that cannot be read");
+                        channel_fail(c, rc, "the daemon sent a message that cannot be read");
                         return;
                 }
                 channel_dispatch(c, &message);
         }
         /* Descriptors come with the first byte of their frame: a whole frame has claimed its own. */
         if (!c->dead && c->n_fds > 0 && !frame_reader_partial(&c->in))
-                channel_die(c, STREAMER_EPROTO, "the daemon sent descriptors that belong to no reply");
+                channel_fail(c, STREAMER_EPROTO, "the daemon sent descriptors that belong to no reply");
 }
 
 static void received(struct streamer_client *c, ssize_t n, int error)
@@ -253,11 +263,11 @@ static void received(struct streamer_client *c, ssize_t n, int error)
                 frame_reader_added(&c->in, (size_t)n);
                 take_frames(c);
         } else if (n == 0) {
-                channel_die(c, STREAMER_EUNREACHABLE, "the daemon closed the connection");
+                channel_fail(c, STREAMER_EUNREACHABLE, "the daemon closed the connection");
         } else if (error == EMSGSIZE) {
-                channel_die(c, STREAMER_EOS, "descriptors were lost: too many files are open");
+                channel_fail(c, STREAMER_EOS, "descriptors were lost: too many files are open");
         } else if (error != EINTR && error != EAGAIN) {
-                channel_die(c, STREAMER_EUNREACHABLE, "the connection to the daemon broke");
+                channel_fail(c, STREAMER_EUNREACHABLE, "the connection to the daemon broke");
         }
 }
 
@@ -268,7 +278,7 @@ static void pump(struct streamer_client *c, int64_t deadline)
         size_t room;
         void *space = frame_reader_space(&c->in, &room);
         if (!space) {
-                channel_die(c, STREAMER_ENOMEM, "no memory for a reply");
+                channel_fail(c, STREAMER_ENOMEM, "no memory for a reply");
                 return;
         }
         c->pumping = true;
@@ -276,7 +286,7 @@ static void pump(struct streamer_client *c, int64_t deadline)
 
         ssize_t n = -1;
         int error = EAGAIN;
-        int ready = poll(&p, 1, poll_ms(deadline));
+        int ready = poll(&p, 1, ms_until(deadline));
         if (ready > 0 && (p.revents & (POLLIN | POLLHUP | POLLERR))) {
                 n = frame_recv_fds(c->fd, space, room, c->fds, &c->n_fds, FRAME_FDS_MAX);
                 error = errno;
@@ -286,13 +296,15 @@ static void pump(struct streamer_client *c, int64_t deadline)
         c->pumping = false;
         received(c, n, error);
         flush(c);
+        readiness_update(c);
         pthread_cond_broadcast(&c->changed);
 }
 
-void channel_look(struct streamer_client *c)
+void channel_poll(struct streamer_client *c)
 {
         struct pollfd p = {.fd = c->fd, .events = POLLIN};
-        /* The end comes behind what was said before it. */
+        flush(c);
+        /* The end of the stream follows what was sent before it. */
         for (int i = 0; i < LOOKS_MAX && !c->dead && !c->pumping && poll(&p, 1, 0) > 0; i++)
                 pump(c, 0);
 }
@@ -310,6 +322,7 @@ static void sleep_until(struct streamer_client *c, int64_t deadline)
                 pthread_cond_timedwait(&c->changed, &c->lock, &ts);
         }
         flush(c);
+        readiness_update(c);
 }
 
 int channel_wait(struct streamer_client *c, bool (*done)(const void *arg), const void *arg, int64_t deadline)
@@ -320,7 +333,7 @@ int channel_wait(struct streamer_client *c, bool (*done)(const void *arg), const
                 if (c->epoch != epoch)
                         return fail(c, STREAMER_EUNREACHABLE, "the daemon closed the connection");
                 if (c->dead)
-                        return fail(c, c->dead, "%s", c->dead_text ? c->dead_text : "the connection is gone");
+                        return channel_error(c);
                 if (looked && deadline != NEVER && now_ns() >= deadline)
                         return STREAMER_ETIMEOUT;
                 if (c->pumping)
@@ -346,7 +359,7 @@ static bool call_done(const void *arg)
         return ((const struct call *)arg)->done;
 }
 
-static void unlink_call(struct streamer_client *c, const struct call *call)
+void channel_end(struct streamer_client *c, const struct call *call)
 {
         struct call **at = &c->calls;
         while (*at && *at != call)
@@ -386,35 +399,62 @@ uint64_t channel_next_id(struct streamer_client *c)
         return id;
 }
 
-int channel_exchange(struct streamer_client *c, const void *body, size_t len, struct call *call, int64_t deadline)
+/* Lock held. */
+static int begin(struct streamer_client *c, const void *body, size_t len, struct call *call)
 {
-        pthread_mutex_lock(&c->lock);
-        /* Has the daemon gone since somebody looked? Then the request is not lost with it. */
-        int rc = channel_ensure(c, !call->hasty, deadline);
-        if (rc == 0)
-                rc = append(c, body, len);
+        int rc = append(c, body, len);
         if (rc == 0) {
                 call->next = c->calls;
                 c->calls = call;
-                rc = channel_wait(c, call_done, call, deadline);
-                if (rc == STREAMER_ETIMEOUT)
-                        fail(c, rc, "no reply in time");
-                unlink_call(c, call);
         }
+        return rc;
+}
+
+/* Lock held. */
+static int await(struct streamer_client *c, struct call *call, int64_t deadline)
+{
+        int rc = channel_wait(c, call_done, call, deadline);
+        if (rc == STREAMER_ETIMEOUT)
+                fail(c, rc, "no reply in time");
+        channel_end(c, call);
+        return rc;
+}
+
+int channel_exchange(struct streamer_client *c, const void *body, size_t len, struct call *call, int64_t deadline)
+{
+        pthread_mutex_lock(&c->lock);
+        /* A loss since the last look is found first, so that the request is not lost with the connection. */
+        int rc = channel_ensure(c, true, deadline);
+        if (rc == 0)
+                rc = begin(c, body, len, call);
+        if (rc == 0)
+                rc = await(c, call, deadline);
         pthread_mutex_unlock(&c->lock);
         return rc == 0 ? outcome(c, call) : rc;
 }
 
-int channel_call(struct streamer_client *c, struct request *request, struct call *call, int64_t deadline)
+int channel_begin(struct streamer_client *c, struct request *request, struct call *call, int64_t deadline)
 {
         msgpack_sbuffer body;
         msgpack_sbuffer_init(&body);
-        call->id = request->id = channel_next_id(c);
-        int rc = request_encode(request, &body);
-        if (rc != 0)
-                fail(c, rc, "no memory for a request");
-        else
-                rc = channel_exchange(c, body.data, body.size, call, deadline);
+        int rc = channel_ensure(c, true, deadline);
+        call->id = request->id = ++c->last_id;
+        if (rc == 0)
+                rc = features_check(c, request);
+        if (rc == 0 && request_encode(request, &body) != 0)
+                rc = fail(c, STREAMER_ENOMEM, "no memory for a request");
+        if (rc == 0)
+                rc = begin(c, body.data, body.size, call);
         msgpack_sbuffer_destroy(&body);
         return rc;
+}
+
+int channel_call(struct streamer_client *c, struct request *request, struct call *call, int64_t deadline)
+{
+        pthread_mutex_lock(&c->lock);
+        int rc = channel_begin(c, request, call, deadline);
+        if (rc == 0)
+                rc = await(c, call, deadline);
+        pthread_mutex_unlock(&c->lock);
+        return rc == 0 ? outcome(c, call) : rc;
 }

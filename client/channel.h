@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The connection of a client: requests go out, replies find the call that waits for them by id,
- * events find their operation or lease, or the queue of streamer_event_next().
+ * The connection of a client: sends requests, matches replies with calls by id, and passes events to their
+ * operation or lease, or to the queue of streamer_event_next().
  *
- * There is no thread of the library's own: whoever waits reads the socket for all (one at a time)
- * and wakes the others through the condition variable. A call that times out leaves; its late reply
- * is dropped, the descriptors in it are closed and the lease in it is given back.
+ * The library has no thread: of the threads that wait, one reads the socket for all and wakes the others
+ * through the condition variable. When a call times out, its late reply is dropped, the descriptors in it are
+ * closed and the lease in it is detached.
  *
- *   alive > lost (the daemon is gone) > alive: the next call makes the connection again (revive.c)
- *       \> closed, or nonsense was received: for good
+ *   alive > lost (the daemon closed it) > alive: the next call reconnects (revive.c)
+ *       \> closed, or an invalid message was received: final
  */
 #ifndef CLIENT_CHANNEL_H
 #define CLIENT_CHANNEL_H
 
 #include "client/fault.h"
+#include "client/readiness.h"
 #include "proto/codec.h"
 #include "proto/codes.h"
 #include "proto/frame.h"
@@ -44,12 +45,12 @@ struct streamer_client {
         pthread_mutex_t lock; /* of everything below, and of operations and leases */
         pthread_cond_t changed;
         int fd;
-        bool introduced; /* who this is went out with the first bytes */
+        bool introduced; /* the credentials were sent with the first bytes */
         bool pumping;    /* a thread reads the socket */
-        bool reviving;   /* a thread makes the connection again (revive.c) */
-        bool closed;     /* by the application: for good */
-        int dead;        /* 0, or why nothing comes any more */
-        uint64_t epoch;  /* counts connections: what was asked on another one is not answered */
+        bool reviving;   /* a thread reconnects (revive.c) */
+        bool closed;     /* by the application: final */
+        int dead;        /* 0, or why the connection ended */
+        uint64_t epoch;  /* counts connections: a request on another one is not answered */
         char *dead_text;
         struct frame_reader in;
         int fds[FRAME_FDS_MAX]; /* arrived, not yet claimed by a reply */
@@ -59,6 +60,7 @@ struct streamer_client {
         struct call *calls;
         struct streamer_op *ops;
         struct streamer_lease *leases;
+        struct message hello; /* the daemon's reply: its version and its features */
         bool subscribed;
         char *subject; /* subscribed: the model it asked for; NULL: all */
         struct event *events, **events_end;
@@ -66,6 +68,16 @@ struct streamer_client {
         uint64_t events_lost;
         bool making;         /* it is to take another one's place (revive.c), whose leases it has claimed */
         struct event *early; /* of these, until it has */
+        struct detaching *detaching;
+        struct readiness readiness;
+};
+
+/* A lease that was detached, until the daemon has confirmed it. */
+struct detaching {
+        struct detaching *next;
+        uint64_t request; /* the id of the last one that was sent */
+        char token[33], digest[33];
+        uint64_t generation;
 };
 
 /* One request under way. */
@@ -75,8 +87,8 @@ struct call {
         /* Called with the lock held as soon as a reply without error is there, before any event that
          * comes after it is looked at. May be NULL. */
         void (*accept)(struct call *call, const msgpack_object *reply);
+        void (*finish)(struct call *call); /* with the lock held, when it is done, also with an error; may be NULL */
         void *arg;
-        bool hasty; /* where the daemon is gone, try once and do not wait for it */
         bool done;
         struct message reply;
         int fds[FRAME_FDS_MAX];
@@ -106,23 +118,30 @@ int channel_ensure(struct streamer_client *c, bool patient, int64_t deadline);
  * call_deinit(); every failure, the daemon's too, is a code whose text is kept. */
 int channel_call(struct streamer_client *c, struct request *request, struct call *call, int64_t deadline);
 
+/* Lock held: sends, and links the call, so that its reply finds it; then _end(), done or not. */
+int channel_begin(struct streamer_client *c, struct request *request, struct call *call, int64_t deadline);
+void channel_end(struct streamer_client *c, const struct call *call);
+
 /* As channel_call, for a request that is packed already under an id of channel_next_id(). */
 int channel_exchange(struct streamer_client *c, const void *body, size_t len, struct call *call, int64_t deadline);
 uint64_t channel_next_id(struct streamer_client *c);
 void call_deinit(struct call *call); /* closes the descriptors that were not taken (-1) */
 
-/* Lock held: sends and forgets; its reply will be dropped. */
+/* Lock held: sends without waiting; its reply will be dropped. Sets the request's id. */
 void channel_post(struct streamer_client *c, struct request *request);
 
-/* Lock held: waits until done(arg), reading the socket when nobody else does. 0, STREAMER_ETIMEOUT,
+/* Lock held: waits until done(arg), reading the socket when no other thread does. 0, STREAMER_ETIMEOUT,
  * or why the connection is dead. A deadline in the past takes one look at the socket. */
 int channel_wait(struct streamer_client *c, bool (*done)(const void *arg), const void *arg, int64_t deadline);
 
-/* Lock held, and nobody reads the socket: takes what is there, within reason. */
-void channel_look(struct streamer_client *c);
+/* Lock held: sends what is unsent and reads what has arrived, up to a limit, unless another thread reads. */
+void channel_poll(struct streamer_client *c);
 
 /* Lock held: nothing that arrives later can be trusted. */
-void channel_die(struct streamer_client *c, int code, const char *text);
+void channel_fail(struct streamer_client *c, int code, const char *text);
+
+/* Lock held: keeps the text of why the connection ended and returns its code. */
+int channel_error(const struct streamer_client *c);
 
 int64_t channel_deadline(const struct streamer_client *c); /* of one reply, from now */
 

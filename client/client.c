@@ -3,8 +3,10 @@
  * Connecting: the socket, then "hello" with the range of protocol versions that this library
  * speaks. A connect that fails leaves its text under serial 0, as there is no client to ask.
  */
+#include "client/args.h"
 #include "client/channel.h"
 #include "client/util.h"
+#include "proto/manifest.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -21,9 +23,19 @@ uint32_t streamer_abi_version(void)
         return STREAMER_ABI_VERSION;
 }
 
+const char *streamer_version(void)
+{
+        return STREAMERD_VERSION;
+}
+
 const char *streamer_strerror(int err)
 {
         return code_text(err);
+}
+
+const char *streamer_error_name(int err)
+{
+        return err == 0 ? "ok" : code_wire(err);
 }
 
 int streamer_exit_code(int err)
@@ -31,14 +43,24 @@ int streamer_exit_code(int err)
         return code_exit(err);
 }
 
+void streamer_free(void *memory)
+{
+        free(memory);
+}
+
+unsigned streamer_dtype_bits(streamer_dtype dtype)
+{
+        return dtype_bits(dtype);
+}
+
+const char *streamer_dtype_name(streamer_dtype dtype)
+{
+        return dtype_name(dtype);
+}
+
 const char *streamer_last_error(const streamer_client *client)
 {
         return fault_text(client ? client->serial : 0);
-}
-
-int streamer_fd(const streamer_client *client)
-{
-        return channel_check(client) == 0 ? client->fd : STREAMER_EFORK;
 }
 
 /* ---- connect ---- */
@@ -93,6 +115,16 @@ static const char *socket_path(const streamer_connect_opts *o)
         return env && env[0] ? env : DEFAULT_SOCKET;
 }
 
+/* The daemon names the versions that it speaks where it refuses this library's. */
+static int refused(const streamer_client *c, int rc)
+{
+        const char *text = fault_text(c->serial);
+        if (rc != STREAMER_EPROTO)
+                return fault_set(0, rc, "cannot connect: %s", text);
+        return fault_set(0, rc, "cannot connect: %s; this library (" STREAMERD_VERSION ") speaks protocol %u", text,
+                         PROTOCOL_MAX);
+}
+
 static int hello(streamer_client *c)
 {
         struct call call = {0};
@@ -102,14 +134,16 @@ static int hello(streamer_client *c)
                                               .client = "libstreamer-client " STREAMERD_VERSION}};
         int rc = channel_call(c, &request, &call, channel_deadline(c));
         if (rc != 0)
-                return fault_set(0, rc, "cannot connect: %s", fault_text(c->serial));
+                return refused(c, rc);
         uint64_t protocol = 0;
         object_u64(&call.reply.unpacked.data, "protocol", &protocol);
-        call_deinit(&call);
-        if (protocol < PROTOCOL_MIN || protocol > PROTOCOL_MAX)
-                return fault_set(0, STREAMER_EPROTO, "cannot connect: the daemon speaks protocol %" PRIu64 " alone",
-                                 protocol);
-        return 0;
+        c->hello = call.reply;
+        if (protocol >= PROTOCOL_MIN && protocol <= PROTOCOL_MAX)
+                return 0;
+        return fault_set(0, STREAMER_EPROTO,
+                         "cannot connect: the daemon speaks protocol %" PRIu64 ", this library (" STREAMERD_VERSION
+                         ") %u: the %s is older",
+                         protocol, PROTOCOL_MAX, protocol < PROTOCOL_MIN ? "daemon" : "library");
 }
 
 static uint64_t next_serial(void)
@@ -141,10 +175,13 @@ int streamer_connect(const streamer_connect_opts *opts, streamer_client **client
 {
         streamer_client *c;
         streamer_connect_opts o;
-        if (!client || !options_copy(&o, sizeof(o), opts))
-                return fault_set(0, STREAMER_EINVAL, "connect: an argument is missing, or an option is not known");
+        int rc = args_pointer(NULL, "connect", "client", client);
+        if (rc == 0)
+                rc = args_options(NULL, "connect", "opts", &o, sizeof(o), opts);
+        if (rc != 0)
+                return rc;
         int timeout_ms = o.timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : o.timeout_ms;
-        int rc = channel_dial(socket_path(&o), timeout_ms, next_serial(), &c);
+        rc = channel_dial(socket_path(&o), timeout_ms, next_serial(), &c);
         if (rc != 0)
                 return rc;
         c->timeout_given = o.timeout_ms != 0;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a message goes. A reply belongs to the call with its id; one that nobody waits for any more
- * is dropped, but not what it brought: descriptors are closed and a lease is given back. An event
- * belongs to its operation or lease; the rest is for streamer_event_next() once the client has
- * subscribed, up to a limit.
+ * Passes each message on. A reply belongs to the call with its id; if that call has ended it is dropped, the
+ * descriptors in it are closed and the lease in it is detached. An event belongs to its operation or lease;
+ * other events are queued for streamer_event_next() once the client has subscribed, up to a limit.
  */
 #include "client/channel.h"
 
@@ -20,21 +19,21 @@
 static void count_fd(const msgpack_object *holder, uint64_t *n)
 {
         uint64_t fd;
-        if (holder && object_u64(holder, "fd", &fd) && fd >= *n)
+        if (object_u64(holder, "fd", &fd) && fd >= *n)
                 *n = fd < UINT64_MAX ? fd + 1 : fd;
 }
 
-/* How many descriptors a reply refers to: they are numbered from 0 within their frame. */
+/* How many descriptors a reply refers to, in a map or in the list of segments: they are numbered from 0 within
+ * their frame. */
 static uint64_t fds_of(const msgpack_object *reply)
 {
         uint64_t n = 0;
         const msgpack_object *segments = object_get(reply, "segments");
-        if (!segments || segments->type != MSGPACK_OBJECT_ARRAY)
-                return 0; /* only an attach brings any */
-        count_fd(object_get(reply, "manifest"), &n);
-        count_fd(object_get(reply, "arrival"), &n);
-        for (uint32_t i = 0; i < segments->via.array.size; i++)
-                count_fd(&segments->via.array.ptr[i], &n);
+        for (uint32_t i = 0; i < reply->via.map.size; i++)
+                count_fd(&reply->via.map.ptr[i].val, &n);
+        if (segments && segments->type == MSGPACK_OBJECT_ARRAY)
+                for (uint32_t i = 0; i < segments->via.array.size; i++)
+                        count_fd(&segments->via.array.ptr[i], &n);
         return n;
 }
 
@@ -61,6 +60,19 @@ static struct call *call_of(struct streamer_client *c, uint64_t id)
         return NULL;
 }
 
+/* A detach is confirmed, or refused: either way the daemon does not hold the lease for this client. */
+static bool end_detaching(struct streamer_client *c, uint64_t id)
+{
+        struct detaching **at = &c->detaching;
+        while (*at && (*at)->request != id)
+                at = &(*at)->next;
+        struct detaching *found = *at;
+        if (found)
+                *at = found->next;
+        free(found);
+        return found != NULL;
+}
+
 static void give_back(struct streamer_client *c, const msgpack_object *reply)
 {
         struct request detach = {.verb = VERB_detach};
@@ -68,8 +80,8 @@ static void give_back(struct streamer_client *c, const msgpack_object *reply)
                 channel_post(c, &detach);
 }
 
-/* An error that answers no request, which have numbers from 1 on, is about the connection, and ends it. One
- * that is too many is told so; any other may be made anew. */
+/* An error with id 0 answers no request: it concerns the connection, and ends it. A connection over a limit fails with
+ * that error; after any other the client may reconnect. */
 static bool refuses_connection(const msgpack_object *reply, uint64_t id)
 {
         return id == 0 && object_str_eq(reply, "code", code_wire(STREAMER_ELIMIT));
@@ -82,7 +94,7 @@ static void take_refusal(struct streamer_client *c, const msgpack_object *reply)
         char copy[512];
         object_str(reply, "text", &text, &text_len);
         snprintf(copy, sizeof(copy), "%.*s", (int)text_len, text);
-        channel_die(c, STREAMER_ELIMIT, copy);
+        channel_fail(c, STREAMER_ELIMIT, copy);
 }
 
 static void take_reply(struct streamer_client *c, struct message *message, uint64_t id)
@@ -96,13 +108,14 @@ static void take_reply(struct streamer_client *c, struct message *message, uint6
                 return;
         }
         if (n > c->n_fds) {
-                channel_die(c, STREAMER_EPROTO, "the daemon named descriptors that did not come");
+                channel_fail(c, STREAMER_EPROTO, "the daemon named descriptors that did not come");
                 message_deinit(message);
                 return;
         }
         claim_fds(c, call, (size_t)n);
         if (!call) {
-                give_back(c, reply);
+                if (!end_detaching(c, id))
+                        give_back(c, reply);
                 message_deinit(message);
                 return;
         }
@@ -111,6 +124,8 @@ static void take_reply(struct streamer_client *c, struct message *message, uint6
                 call->accept(call, reply);
         call->reply = *message;
         call->done = true;
+        if (call->finish)
+                call->finish(call);
 }
 
 /* ---- events ---- */
@@ -138,7 +153,7 @@ static void keep_early(struct streamer_client *c, struct message *message)
 {
         struct event *e = malloc(sizeof(*e));
         if (!e) {
-                channel_die(c, STREAMER_EUNREACHABLE, "no memory for an event");
+                channel_fail(c, STREAMER_EUNREACHABLE, "no memory for an event");
                 message_deinit(message);
                 return;
         }
@@ -171,7 +186,7 @@ void channel_dispatch(struct streamer_client *c, struct message *message)
         } else if (object_u64(map, "id", &id)) {
                 take_reply(c, message, id);
         } else {
-                channel_die(c, STREAMER_EPROTO, "the daemon sent neither a reply nor an event");
+                channel_fail(c, STREAMER_EPROTO, "the daemon sent neither a reply nor an event");
                 message_deinit(message);
         }
 }

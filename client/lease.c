@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The life of a lease: linked when the attach is answered, updated by events, unmapped when the
- * handle and the last DLPack capsule are gone. Only then is the daemon told, since it may use the
- * memory again as soon as it is.
+ * handle and the last DLPack capsule are released. Only then is the detach sent, since the daemon may use the
+ * memory again at once. Until the daemon has confirmed it, the client keeps what it needs to claim the lease
+ * after a reconnection and to detach it again.
  */
 #include "client/lease.h"
 
+#include "client/args.h"
 #include "client/util.h"
 
 #include <sys/mman.h>
@@ -14,7 +16,7 @@ int lease_check(const struct streamer_lease *lease)
 {
         int rc = channel_check(lease->client);
         if (rc == 0 && atomic_load(&lease->gone))
-                rc = fail(lease->client, STREAMER_ELOST, "the memory was the daemon's, and is gone with it");
+                rc = fail(lease->client, STREAMER_ELOST, "the memory was the daemon's, which has exited");
         return rc;
 }
 
@@ -28,6 +30,8 @@ void lease_link(struct streamer_lease *lease, uint64_t id)
 
 static void unlink_lease(struct streamer_lease *lease)
 {
+        readiness_drop(lease->client, &lease->arrival_note);
+        readiness_drop(lease->client, &lease->change_note);
         struct streamer_lease **at = &lease->client->leases;
         while (*at && *at != lease)
                 at = &(*at)->next;
@@ -54,14 +58,22 @@ void lease_update(struct streamer_lease *lease, const msgpack_object *o)
         if (object_str_eq(o, "state", "revoked")) {
                 lease->revoked = true;
                 update_code(lease, o);
-                return;
-        }
-        if (object_str_eq(o, "state", "failed")) {
+                readiness_add(lease->client, &lease->change_note);
+        } else if (object_str_eq(o, "state", "failed")) {
                 lease->state = LEASE_FAILED;
                 update_code(lease, o);
-        } else if (!object_str_eq(o, "state", "loading")) {
-                lease->state = LEASE_READY; /* "draining" too: it has every tensor */
+        } else if (object_str_eq(o, "state", "ready") || object_str_eq(o, "state", "draining")) {
+                lease->state = LEASE_READY; /* one that drains has every tensor */
         }
+}
+
+/* A state of a later version leaves the lease as it is; more tensors, or another state, are worth a look. */
+static void take_event(struct streamer_lease *lease, const msgpack_object *event)
+{
+        enum lease_state before = lease->state;
+        lease_update(lease, event);
+        if (lease->state != before || !lease->arrival || lease_has_arrivals(lease))
+                readiness_add(lease->client, &lease->arrival_note);
 }
 
 void lease_event(struct streamer_client *c, const msgpack_object *event)
@@ -72,7 +84,7 @@ void lease_event(struct streamer_client *c, const msgpack_object *event)
         /* The number of one that is lost may be another's by now: a daemon that was started anew begins again. */
         for (struct streamer_lease *lease = c->leases; lease; lease = lease->next)
                 if (lease->id == id && !lease->lost)
-                        lease_update(lease, event);
+                        take_event(lease, event);
 }
 
 /* What is mapped of it. */
@@ -93,9 +105,10 @@ void lease_add_segment(struct streamer_lease *lease)
         pthread_mutex_unlock(&lease->client->lock);
 }
 
-void lease_lose(struct streamer_lease *lease)
+void lease_mark_lost(struct streamer_lease *lease)
 {
         lease->lost = true;
+        readiness_add(lease->client, &lease->change_note);
         if (lease->state == LEASE_LOADING) {
                 lease->state = LEASE_FAILED;
                 lease->code = STREAMER_ELOST;
@@ -110,12 +123,23 @@ void lease_revoke(struct streamer_lease *lease)
                 return;
         lease->revoked = true;
         lease->code = STREAMER_EREVOKED;
+        readiness_add(lease->client, &lease->change_note);
+}
+
+void leases_drop_notes(struct streamer_client *c)
+{
+        for (struct streamer_lease *lease = c->leases; lease; lease = lease->next) {
+                readiness_drop(c, &lease->arrival_note);
+                readiness_drop(c, &lease->change_note);
+        }
 }
 
 int streamer_lease_check(streamer_lease *lease)
 {
+        int rc = args_lease(lease, "lease_check");
+        if (rc != 0)
+                return rc;
         struct streamer_client *c = lease->client;
-        int rc = lease_check(lease);
         for (int attempt = 0; rc == 0 && attempt < 2; attempt++) {
                 struct call call = {0};
                 struct request request = {.verb = VERB_ping};
@@ -135,6 +159,7 @@ int streamer_lease_check(streamer_lease *lease)
                 rc = fail(c, STREAMER_ELOST, "the daemon does not hold this lease any more");
         else if (lease->revoked)
                 rc = fail(c, lease->code, "%s", lease->text ? lease->text : code_text(lease->code));
+        readiness_drop(c, &lease->change_note);
         pthread_mutex_unlock(&c->lock);
         return rc;
 }
@@ -147,8 +172,8 @@ struct streamer_lease *lease_ref(struct streamer_lease *lease)
         return lease;
 }
 
-/* The lease is still linked, and whoever finds its daemon gone looks at its segments: from here on it has none. In a
- * forked child the lock may be held for ever, and nobody looks. */
+/* The lease is still linked, and a thread that detects a lost daemon visits its segments: from here on it has none. In
+ * a forked child the lock may be held for ever, and no other thread exists. */
 static size_t take_segments(struct streamer_lease *lease)
 {
         bool forked = channel_forked(lease->client);
@@ -172,35 +197,38 @@ static void unmap(struct streamer_lease *lease)
                 munmap((void *)(uintptr_t)lease->arrival, lease->arrival_size);
 }
 
-static void tell_daemon(struct streamer_lease *lease, bool wait)
+/* Lock held. The daemon may be restarting: the record is claimed and detached when the client reconnects. */
+static void send_detach(struct streamer_lease *lease)
 {
         struct streamer_client *c = lease->client;
         struct request request = {.verb = VERB_detach, .u.detach = {.lease = lease->id}};
-        pthread_mutex_lock(&c->lock);
-        /* While it is linked, it is among those that are claimed from a daemon that came back. */
-        if (wait && lease->linked)
-                channel_ensure(c, false, channel_deadline(c));
-        bool linked = lease->linked && !lease->lost;
-        unlink_lease(lease);
-        if (linked && !wait)
-                channel_post(c, &request);
-        pthread_mutex_unlock(&c->lock);
-        if (linked && wait) {
-                struct call call = {.hasty = true};
-                if (channel_call(c, &request, &call, channel_deadline(c)) == 0)
-                        call_deinit(&call);
-        }
+        struct detaching *d = c->closed ? NULL : calloc(1, sizeof(*d));
+        channel_post(c, &request);
+        if (!d)
+                return;
+        d->request = request.id;
+        d->generation = lease->generation;
+        memcpy(d->token, lease->token, sizeof(d->token));
+        memcpy(d->digest, lease->digest, sizeof(d->digest));
+        d->next = c->detaching;
+        c->detaching = d;
 }
 
-void lease_unref(struct streamer_lease *lease, bool wait)
+void lease_unref(struct streamer_lease *lease)
 {
         if (atomic_fetch_sub(&lease->refs, 1) != 1)
                 return;
         unmap(lease);
         /* In a forked child the lease is the parent's, and the lock may be held for ever. */
-        if (!channel_forked(lease->client))
-                tell_daemon(lease, wait);
+        if (!channel_forked(lease->client)) {
+                pthread_mutex_lock(&lease->client->lock);
+                if (lease->linked && !lease->lost)
+                        send_detach(lease);
+                unlink_lease(lease);
+                pthread_mutex_unlock(&lease->client->lock);
+        }
         channel_unref(lease->client);
+        free(lease->model);
         free(lease->arrived);
         free(lease->text);
         free(lease);
@@ -209,14 +237,29 @@ void lease_unref(struct streamer_lease *lease, bool wait)
 void streamer_detach(streamer_lease *lease)
 {
         if (lease)
-                lease_unref(lease, true);
+                lease_unref(lease);
 }
 
 /* ---- what does not change, and the digest ---- */
 
+const char *streamer_lease_model(const streamer_lease *lease)
+{
+        return args_lease(lease, "lease_model") == 0 ? lease->model : NULL;
+}
+
 uint64_t streamer_generation(const streamer_lease *lease)
 {
-        return lease->generation;
+        return args_lease(lease, "generation") == 0 ? lease->generation : 0;
+}
+
+int streamer_lease_writable(const streamer_lease *lease)
+{
+        if (args_lease(lease, "lease_writable") != 0)
+                return 0;
+        for (size_t i = 0; i < lease->n_segments; i++)
+                if (lease->segments[i].writable)
+                        return 1;
+        return 0;
 }
 
 static bool settled(const void *arg)
@@ -226,12 +269,11 @@ static bool settled(const void *arg)
 
 const char *streamer_digest(streamer_lease *lease)
 {
-        struct streamer_client *c = lease->client;
-        if (lease_check(lease) != 0)
+        if (args_lease(lease, "digest") != 0)
                 return "";
+        struct streamer_client *c = lease->client;
         pthread_mutex_lock(&c->lock);
-        /* Nobody may have read the event yet. */
-        channel_wait(c, settled, lease, 0);
+        channel_wait(c, settled, lease, 0); /* the event may not have been read yet */
         const char *digest = lease->state == LEASE_READY ? lease->digest : "";
         pthread_mutex_unlock(&c->lock);
         return digest;
@@ -239,24 +281,55 @@ const char *streamer_digest(streamer_lease *lease)
 
 size_t streamer_segment_count(const streamer_lease *lease)
 {
-        return lease_check(lease) == 0 ? lease->n_segments : 0;
+        return args_lease(lease, "segment_count") == 0 ? lease->n_segments : 0;
 }
 
-int streamer_segment_get(const streamer_lease *lease, size_t i, const void **data, uint64_t *size)
+int streamer_segment_get(const streamer_lease *lease, size_t i, streamer_segment *segment)
 {
-        int rc = lease_check(lease);
+        int rc = args_lease(lease, "segment_get");
+        if (rc == 0)
+                rc = args_out(lease->client, "segment_get", "segment", segment);
         if (rc != 0)
                 return rc;
         if (i >= lease->n_segments)
                 return fail(lease->client, STREAMER_ENOENT, "the lease has no segment %zu", i);
-        if (data)
-                *data = lease->segments[i].data;
-        if (size)
-                *size = lease->segments[i].size;
+        streamer_segment s = {.data = lease->segments[i].data,
+                              .size = lease->segments[i].size,
+                              .device_kind = lease->device_kind,
+                              .device_index = lease->device_index};
+        args_fill(segment, &s, sizeof(s));
         return 0;
 }
 
+/* ---- the checkpoint's metadata ---- */
+
 const char *streamer_metadata(const streamer_lease *lease, const char *key)
 {
-        return lease_check(lease) == 0 && key ? manifest_metadata(&lease->manifest, key) : NULL;
+        if (args_lease(lease, "metadata") != 0 || args_pointer(lease->client, "metadata", "key", key) != 0)
+                return NULL;
+        return manifest_metadata(&lease->manifest, key);
+}
+
+size_t streamer_metadata_count(const streamer_lease *lease)
+{
+        return args_lease(lease, "metadata_count") == 0 ? lease->manifest.header->n_metadata : 0;
+}
+
+int streamer_metadata_get(const streamer_lease *lease, size_t i, const char **key, const char **value)
+{
+        const char *k, *v;
+        int rc = args_lease(lease, "metadata_get");
+        if (rc == 0)
+                rc = args_pointer(lease->client, "metadata_get", "key", key);
+        if (rc == 0)
+                rc = args_pointer(lease->client, "metadata_get", "value", value);
+        if (rc != 0)
+                return rc;
+        if (i >= lease->manifest.header->n_metadata)
+                return fail(lease->client, STREAMER_ENOENT, "there is no pair of metadata %zu", i);
+        if (!manifest_pair_get(&lease->manifest, i, &k, &v))
+                return fail(lease->client, STREAMER_ECORRUPT, "metadata %zu: a text is out of bounds", i);
+        *key = k;
+        *value = v;
+        return 0;
 }

@@ -3,7 +3,7 @@
  * A lease: what an attach brought, mapped. It has two lives. To its client it is a record that
  * events keep up to date (under the client's lock); to the application it is a table of tensors and
  * base addresses that do not change. It is counted: each DLPack capsule holds it too, and the
- * daemon is told of the end only when nothing is mapped any more.
+ * daemon is notified of the end after everything is unmapped.
  *
  *   loading > ready       all tensors are there and the model has its digest
  *           > failed      what has arrived stays mapped until the lease is detached
@@ -26,6 +26,7 @@ struct streamer_lease {
         uint64_t id;
         char token[33]; /* by which the daemon finds it again */
         uint64_t generation;
+        char *model; /* its name */
         const char *device_kind;
         int device_index;
         struct mapping segments[MANIFEST_MAX_SEGMENTS];
@@ -35,6 +36,7 @@ struct streamer_lease {
         size_t manifest_size;
         struct manifest_view manifest;
         const struct arrival_header *arrival; /* NULL: everything was there */
+        const uint32_t *arrival_log;          /* indexes of records */
         size_t arrival_size;
 
         /* under the client's lock */
@@ -46,8 +48,10 @@ struct streamer_lease {
         char digest[33];
         unsigned char *arrived; /* bitmap over records, as far as the log has been read */
         uint64_t n_arrived;
-        uint64_t cursor; /* of streamer_tensor_next() */
-        bool lost;       /* the daemon does not hold it any more */
+        uint64_t cursor;             /* of streamer_tensor_next() */
+        bool lost;                   /* the daemon does not hold it any more */
+        readiness_note arrival_note; /* tensors arrived, or the load ended */
+        readiness_note change_note;  /* lost or revoked */
 
         atomic_bool complete; /* every tensor may be read: no need to ask the log */
         atomic_bool gone;     /* lost, and its memory with it */
@@ -59,24 +63,43 @@ void lease_event(struct streamer_client *c, const msgpack_object *event);
 /* Lock held: links the lease into its client's list, so that events find it. */
 void lease_link(struct streamer_lease *lease, uint64_t id);
 
-/* The next segment is mapped; the daemon may be known to be gone by then. */
+/* The next segment is mapped; the daemon may be known to be lost by then. */
 void lease_add_segment(struct streamer_lease *lease);
 
 /* Lock held: state, digest and failure, from an event or the attach's own reply. */
 void lease_update(struct streamer_lease *lease, const msgpack_object *o);
 
 /* Lock held: the daemon does not hold it any more. */
-void lease_lose(struct streamer_lease *lease);
+void lease_mark_lost(struct streamer_lease *lease);
 
-/* Lock held: the model was taken from it while nobody could be told. */
+/* Lock held: the lease was revoked while the connection was lost. */
 void lease_revoke(struct streamer_lease *lease);
 
-/* 0, STREAMER_EFORK, or STREAMER_ELOST where its memory is gone. */
+/* A tensor of the caller's version, which lies in a segment of this lease. */
+int tensor_copy(const struct streamer_lease *lease, const char *call, streamer_tensor *to, const streamer_tensor *from);
+
+/* A tensor arrived that streamer_tensor_next() has not returned. */
+bool lease_has_arrivals(const struct streamer_lease *lease);
+
+/* 0, STREAMER_EFORK, or STREAMER_ELOST if its memory was freed. */
 int lease_check(const struct streamer_lease *lease);
+
+/* An attach, in three steps: the lease, which is linked in the moment its reply is read (lock held), and then
+ * mapped. */
+struct streamer_lease *lease_new(struct streamer_client *c, unsigned attach_flags);
+void lease_accept(struct call *call, const msgpack_object *reply);
+int lease_map(struct streamer_lease *lease, const struct call *call);
+
+/* A copy of the caller's options, checked. */
+int attach_options(const streamer_client *c, const char *call, const char *name, streamer_attach_opts *to,
+                   const streamer_attach_opts *from);
 
 struct streamer_lease *lease_ref(struct streamer_lease *lease);
 
-/* The last one unmaps and tells the daemon; `wait`: until the daemon has answered. */
-void lease_unref(struct streamer_lease *lease, bool wait);
+/* The last one unmaps the memory and sends the detach, without waiting for the daemon. */
+void lease_unref(struct streamer_lease *lease);
+
+/* Lock held: nothing of any lease is left to report. */
+void leases_drop_notes(struct streamer_client *c);
 
 #endif

@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The list of models, page by page until the daemon names no next one, and unload.
+ * The list of models, page by page until the daemon names no next one.
  */
+#include "client/args.h"
 #include "client/channel.h"
 #include "client/util.h"
 
+/* The strings of a model and of its devices are malloc'd. */
+struct entry {
+        streamer_model model;
+        streamer_model_device *devices;
+};
+
 struct streamer_model_list {
-        streamer_model *models; /* their strings are malloc'd */
+        struct entry *entries;
         size_t n, cap;
 };
 
@@ -18,25 +25,63 @@ static bool copy_str(const msgpack_object *o, const char *key, const char **to)
         return *to != NULL;
 }
 
-static bool add_model(struct streamer_model_list *list, const msgpack_object *o)
+static int flag_of(const msgpack_object *o, const char *key)
 {
-        if (list->n == list->cap) {
-                size_t cap = list->cap == 0 ? 16 : 2 * list->cap;
-                streamer_model *models = realloc(list->models, cap * sizeof(*models));
-                if (!models)
+        bool set = false;
+        return object_bool(o, key, &set) && set;
+}
+
+static bool read_device(streamer_model_device *d, const msgpack_object *o)
+{
+        uint64_t rank;
+        *d = (streamer_model_device){.rank = -1, .pinned = flag_of(o, "pinned")};
+        object_u64(o, "bytes", &d->bytes);
+        object_u64(o, "leases", &d->leases);
+        if (object_u64(o, "rank", &rank))
+                d->rank = (int64_t)rank;
+        return copy_str(o, "device", &d->device) && copy_str(o, "state", &d->state) &&
+               copy_str(o, "digest", &d->digest) && copy_str(o, "page_kind", &d->page_kind) &&
+               copy_str(o, "error", &d->error);
+}
+
+static bool read_devices(struct entry *e, const msgpack_object *list)
+{
+        if (!list || list->type != MSGPACK_OBJECT_ARRAY || list->via.array.size == 0)
+                return true;
+        e->devices = calloc(list->via.array.size, sizeof(*e->devices));
+        if (!e->devices)
+                return false;
+        for (uint32_t i = 0; i < list->via.array.size; i++)
+                if (!read_device(&e->devices[e->model.n_devices++], &list->via.array.ptr[i]))
                         return false;
-                list->models = models;
-                list->cap = cap;
-        }
-        streamer_model *m = &list->models[list->n++];
-        *m = (streamer_model){0};
+        return true;
+}
+
+static bool read_model(struct entry *e, const msgpack_object *o)
+{
+        streamer_model *m = &e->model;
+        *e = (struct entry){.model.pinned = flag_of(o, "pinned")};
         object_u64(o, "generation", &m->generation);
         object_u64(o, "bytes", &m->bytes);
         object_u64(o, "tensors", &m->tensors);
         object_u64(o, "leases", &m->leases);
         object_u64(o, "load_ns", &m->load_ns);
         return copy_str(o, "name", &m->name) && copy_str(o, "source", &m->source) && copy_str(o, "state", &m->state) &&
-               copy_str(o, "digest", &m->digest);
+               copy_str(o, "digest", &m->digest) && copy_str(o, "error", &m->error) &&
+               read_devices(e, object_get(o, "devices"));
+}
+
+static bool add_model(struct streamer_model_list *list, const msgpack_object *o)
+{
+        if (list->n == list->cap) {
+                size_t cap = list->cap == 0 ? 16 : 2 * list->cap;
+                struct entry *entries = realloc(list->entries, cap * sizeof(*entries));
+                if (!entries)
+                        return false;
+                list->entries = entries;
+                list->cap = cap;
+        }
+        return read_model(&list->entries[list->n++], o);
 }
 
 /* One page; *after becomes the name to go on with, NULL after the last page. */
@@ -65,14 +110,14 @@ static int add_page(streamer_client *c, struct streamer_model_list *list, char *
 int streamer_list(streamer_client *client, streamer_model_list **list)
 {
         cleanup_free char *after = NULL;
-        int rc = channel_check(client);
+        int rc = args_client(client, "list");
+        if (rc == 0)
+                rc = args_pointer(client, "list", "list", list);
         if (rc != 0)
                 return rc;
         struct streamer_model_list *made = calloc(1, sizeof(*made));
-        if (!list || !made) {
-                free(made);
-                return fail(client, list ? STREAMER_ENOMEM : STREAMER_EINVAL, "list: no memory or no place for it");
-        }
+        if (!made)
+                return fail(client, STREAMER_ENOMEM, "list: no memory");
         do {
                 rc = add_page(client, made, &after);
         } while (rc == 0 && after);
@@ -86,62 +131,61 @@ int streamer_list(streamer_client *client, streamer_model_list **list)
 
 size_t streamer_model_list_count(const streamer_model_list *list)
 {
-        return list->n;
+        return args_pointer(NULL, "model_list_count", "list", list) == 0 ? list->n : 0;
+}
+
+/* Entry i, or NULL with the code and its text. */
+static const struct entry *find_entry(const streamer_model_list *list, const char *call, size_t i, int *rc)
+{
+        *rc = args_pointer(NULL, call, "list", list);
+        if (*rc == 0 && i >= list->n)
+                *rc = fault_set(0, STREAMER_ENOENT, "%s: the list has no model %zu", call, i);
+        return *rc == 0 ? &list->entries[i] : NULL;
 }
 
 int streamer_model_list_get(const streamer_model_list *list, size_t i, streamer_model *model)
 {
-        if (i >= list->n)
-                return STREAMER_ENOENT;
-        *model = list->models[i];
-        return 0;
+        int rc = args_out(NULL, "model_list_get", "model", model);
+        const struct entry *e = rc == 0 ? find_entry(list, "model_list_get", i, &rc) : NULL;
+        if (e)
+                args_fill(model, &e->model, sizeof(e->model));
+        return rc;
+}
+
+int streamer_model_list_device_get(const streamer_model_list *list, size_t i, size_t j, streamer_model_device *device)
+{
+        int rc = args_out(NULL, "model_list_device_get", "device", device);
+        const struct entry *e = rc == 0 ? find_entry(list, "model_list_device_get", i, &rc) : NULL;
+        if (e && j >= e->model.n_devices)
+                return fault_set(0, STREAMER_ENOENT, "model_list_device_get: the model has no device %zu", j);
+        if (e)
+                args_fill(device, &e->devices[j], sizeof(e->devices[j]));
+        return rc;
+}
+
+static void free_strings(const char *const *strings, size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                free((void *)(uintptr_t)strings[i]);
+}
+
+static void entry_deinit(const struct entry *e)
+{
+        const streamer_model *m = &e->model;
+        free_strings((const char *const[]){m->name, m->source, m->state, m->digest, m->error}, 5);
+        for (size_t i = 0; i < m->n_devices; i++) {
+                const streamer_model_device *d = &e->devices[i];
+                free_strings((const char *const[]){d->device, d->state, d->digest, d->page_kind, d->error}, 5);
+        }
+        free(e->devices);
 }
 
 void streamer_model_list_free(streamer_model_list *list)
 {
         if (!list)
                 return;
-        for (size_t i = 0; i < list->n; i++) {
-                const streamer_model *m = &list->models[i];
-                const char *const strings[] = {m->name, m->source, m->state, m->digest};
-                for (size_t k = 0; k < sizeof(strings) / sizeof(strings[0]); k++)
-                        free((void *)(uintptr_t)strings[k]);
-        }
-        free(list->models);
+        for (size_t i = 0; i < list->n; i++)
+                entry_deinit(&list->entries[i]);
+        free(list->entries);
         free(list);
-}
-
-int streamer_unload(streamer_client *client, const char *model, unsigned flags)
-{
-        struct call call = {0};
-        int rc = channel_check(client);
-        if (rc != 0)
-                return rc;
-        if (!model || (flags & ~(STREAMER_UNLOAD_DRAIN | STREAMER_UNLOAD_FORCE)))
-                return fail(client, STREAMER_EINVAL, "unload: a model is missing, or a flag is not known");
-        struct request request = {.verb = VERB_unload,
-                                  .u.unload = {.model = model,
-                                               .drain = (flags & STREAMER_UNLOAD_DRAIN) != 0,
-                                               .force = (flags & STREAMER_UNLOAD_FORCE) != 0}};
-        rc = channel_call(client, &request, &call, channel_deadline(client));
-        if (rc == 0)
-                call_deinit(&call);
-        return rc;
-}
-
-int streamer_pin(streamer_client *client, const char *model, int pinned)
-{
-        struct call call = {0};
-        int rc = channel_check(client);
-        if (rc != 0)
-                return rc;
-        if (!model)
-                return fail(client, STREAMER_EINVAL, "pin: a model is missing");
-        struct request request = {.verb = VERB_pin, .u.pin = {.model = model}};
-        if (!pinned)
-                request = (struct request){.verb = VERB_unpin, .u.unpin = {.model = model}};
-        rc = channel_call(client, &request, &call, channel_deadline(client));
-        if (rc == 0)
-                call_deinit(&call);
-        return rc;
 }

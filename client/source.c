@@ -88,6 +88,12 @@ static int in_hub_cache(const char *id, char **out, uint64_t serial)
         return rc != 0 ? fault_set(serial, rc, "%s", text) : make_absolute(path, out, serial);
 }
 
+/* A path that exists has precedence. */
+static bool is_hub_id(const char *source)
+{
+        return hub_is_id(source) && access(source, F_OK) < 0;
+}
+
 int source_resolve(const char *source, char **out, uint64_t serial)
 {
         if (source[0] == 0)
@@ -96,5 +102,14 @@ int source_resolve(const char *source, char **out, uint64_t serial)
                 *out = strdup(source);
                 return *out ? 0 : fault_set(serial, STREAMER_ENOMEM, "no memory for a source");
         }
-        return hub_is_id(source) ? in_hub_cache(source, out, serial) : make_absolute(source, out, serial);
+        return is_hub_id(source) ? in_hub_cache(source, out, serial) : make_absolute(source, out, serial);
+}
+
+bool source_is_name(const char *s)
+{
+        char text[PATH_MAX + 512];
+        cleanup_free char *path = NULL;
+        if (has_scheme(s) || s[0] == '/' || s[0] == '.' || access(s, F_OK) == 0)
+                return false;
+        return !hub_is_id(s) || hub_resolve(s, &path, text, sizeof(text)) != 0;
 }

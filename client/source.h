@@ -6,10 +6,15 @@
 #ifndef CLIENT_SOURCE_H
 #define CLIENT_SOURCE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
+/* The name of a model rather than a source: no URL, no path (with a leading '/' or '.', or one that exists), and no
+ * identifier of the Hugging Face Hub with a snapshot in the caller's cache. */
+bool source_is_name(const char *source_or_name);
+
 /*   scheme://...      as it is
- *   org/name[@rev]    the snapshot's folder in the caller's Hugging Face cache
+ *   org/name[@rev]    the snapshot's folder in the caller's Hugging Face cache, unless such a path exists
  *   anything else     a path, made absolute, without "." and ".."
  *
  * 0 with *out (malloc'd), STREAMER_EINVAL, STREAMER_ENOENT (not in the cache) or STREAMER_EOS. */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tensors of a lease, read straight from the mapped manifest. Of a ready model everything may be
- * read without a lock. While it loads, the arrival log tells what is there: its new entries are
- * folded into a bitmap when someone asks, and streamer_tensor_next() walks it with a cursor. The
- * log's count is released by the daemon after the tensor's bytes, digest and index, so whoever has
- * seen the count may read the rest.
+ * read without a lock. While it loads, the arrival log lists the tensors that have arrived: calls add its new
+ * entries to a bitmap, and streamer_tensor_next() follows it with a cursor. The daemon stores the log's count
+ * with release order after the tensor's bytes, digest and index, so a thread that has read the count may read the
+ * rest.
  */
+#include "client/args.h"
 #include "client/lease.h"
 #include "client/util.h"
 
@@ -17,12 +18,19 @@ static int fill(const struct streamer_lease *lease, uint64_t i, streamer_tensor 
 {
         const char *why;
         const struct manifest_view *m = &lease->manifest;
+        uint32_t dtype = manifest_record(m, i)->dtype;
+        if (!dtype_name(dtype))
+                return fail(lease->client, STREAMER_EUNSUPPORTED,
+                            "tensor %" PRIu64 ": dtype number %" PRIu32 " is unknown: this library (" STREAMERD_VERSION
+                            ") is older than the daemon",
+                            i, dtype);
         if (manifest_check(m, i, &why) < 0)
                 return fail(lease->client, STREAMER_ECORRUPT, "tensor %" PRIu64 ": %s", i, why);
-        const struct manifest_record *r = &m->records[i];
-        *tensor = (streamer_tensor){
+        const struct manifest_record *r = manifest_record(m, i);
+        streamer_tensor t = {
                 .name = m->strings + r->name_off,
-                .dtype = dtype_name(r->dtype),
+                .dtype_name = dtype_name(r->dtype),
+                .dtype = (streamer_dtype)r->dtype,
                 .rank = r->rank,
                 .shape = m->shapes + r->shape_off,
                 .bytes = r->bytes,
@@ -32,8 +40,9 @@ static int fill(const struct streamer_lease *lease, uint64_t i, streamer_tensor 
                 .device_index = lease->device_index,
         };
         if (r->bytes > 0)
-                tensor->data = (const char *)lease->segments[r->segment].data + r->offset;
-        memcpy(tensor->digest, r->digest, sizeof(tensor->digest));
+                t.data = (const char *)lease->segments[r->segment].data + r->offset;
+        memcpy(t.digest, r->digest, sizeof(t.digest));
+        args_fill(tensor, &t, sizeof(t));
         return 0;
 }
 
@@ -44,11 +53,6 @@ static uint64_t log_count(const struct streamer_lease *lease)
         return __atomic_load_n(&lease->arrival->count, __ATOMIC_ACQUIRE);
 }
 
-static const uint32_t *log_entries(const struct streamer_lease *lease)
-{
-        return (const uint32_t *)(const void *)(lease->arrival + 1);
-}
-
 /* Lock held: reads what is new in the log. */
 static int read_log(struct streamer_lease *lease)
 {
@@ -56,7 +60,7 @@ static int read_log(struct streamer_lease *lease)
         if (count > n)
                 return fail(lease->client, STREAMER_ECORRUPT, "arrival log: more entries than tensors");
         for (; lease->n_arrived < count; lease->n_arrived++) {
-                uint32_t i = log_entries(lease)[lease->n_arrived];
+                uint32_t i = lease->arrival_log[lease->n_arrived];
                 if (i >= n)
                         return fail(lease->client, STREAMER_ECORRUPT, "arrival log: no tensor has the number %u", i);
                 lease->arrived[i / 8] |= (unsigned char)(1u << i % 8);
@@ -90,69 +94,101 @@ static struct streamer_lease *mutable(const streamer_lease *lease)
 
 int streamer_tensor_count(const streamer_lease *lease, size_t *count)
 {
-        int rc = lease_check(lease);
-        if (rc != 0)
-                return rc;
-        *count = (size_t)lease->manifest.header->n_records;
-        return 0;
+        int rc = args_lease(lease, "tensor_count");
+        if (rc == 0)
+                rc = args_pointer(lease->client, "tensor_count", "count", count);
+        if (rc == 0)
+                *count = (size_t)lease->manifest.header->n_records;
+        return rc;
+}
+
+static int get(const streamer_lease *lease, uint64_t i, streamer_tensor *tensor)
+{
+        int rc = check_arrived(mutable(lease), i);
+        return rc == 0 ? fill(lease, i, tensor) : rc;
 }
 
 int streamer_tensor_get(const streamer_lease *lease, size_t i, streamer_tensor *tensor)
 {
-        int rc = lease_check(lease);
-        if (rc != 0)
-                return rc;
-        if (i >= lease->manifest.header->n_records)
-                return fail(lease->client, STREAMER_ENOENT, "there is no tensor %zu", i);
-        rc = check_arrived(mutable(lease), i);
-        return rc == 0 ? fill(lease, i, tensor) : rc;
+        int rc = args_lease(lease, "tensor_get");
+        if (rc == 0)
+                rc = args_out(lease->client, "tensor_get", "tensor", tensor);
+        if (rc == 0 && i >= lease->manifest.header->n_records)
+                rc = fail(lease->client, STREAMER_ENOENT, "no such tensor: %zu", i);
+        return rc == 0 ? get(lease, i, tensor) : rc;
 }
 
 int streamer_tensor_find(const streamer_lease *lease, const char *name, streamer_tensor *tensor)
 {
         const char *why;
-        int rc = lease_check(lease);
+        int rc = args_lease(lease, "tensor_find");
+        if (rc == 0)
+                rc = args_pointer(lease->client, "tensor_find", "name", name);
+        if (rc == 0)
+                rc = args_out(lease->client, "tensor_find", "tensor", tensor);
         if (rc != 0)
                 return rc;
         int64_t i = manifest_find(&lease->manifest, name, strlen(name), &why);
         if (i == -2)
                 return fail(lease->client, STREAMER_ECORRUPT, "manifest: %s", why);
         if (i < 0)
-                return fail(lease->client, STREAMER_ENOENT, "there is no tensor '%s'", name);
-        return streamer_tensor_get(lease, (size_t)i, tensor);
+                return fail(lease->client, STREAMER_ENOENT, "no such tensor: '%s'", name);
+        return get(lease, (uint64_t)i, tensor);
 }
 
 int streamer_tensor_read(const streamer_lease *lease, const streamer_tensor *tensor, uint64_t offset, void *to,
                          size_t len)
 {
-        int rc = lease_check(lease);
+        streamer_tensor t;
+        int rc = args_lease(lease, "tensor_read");
+        if (rc == 0)
+                rc = tensor_copy(lease, "tensor_read", &t, tensor);
+        if (rc == 0 && len > 0)
+                rc = args_pointer(lease->client, "tensor_read", "to", to);
         if (rc != 0)
                 return rc;
-        if (offset > tensor->bytes || len > tensor->bytes - offset || tensor->segment >= lease->n_segments)
+        if (offset > t.bytes || len > t.bytes - offset)
                 return fail(lease->client, STREAMER_EINVAL,
-                            "read: %zu bytes from offset %" PRIu64 " on are not in '%s'", len, offset, tensor->name);
+                            "tensor_read: %zu bytes from offset %" PRIu64 " are not all inside '%s'", len, offset,
+                            t.name ? t.name : "");
         if (len == 0)
                 return 0;
-        const struct mapping *m = &lease->segments[tensor->segment];
+        const struct mapping *m = &lease->segments[t.segment];
         if (m->kind->read != NULL)
-                return m->kind->read(m, tensor->offset + offset, to, len, lease->client->serial);
-        memcpy(to, (const char *)m->data + tensor->offset + offset, len);
+                return m->kind->read(m, t.offset + offset, to, len, lease->client->serial);
+        memcpy(to, (const char *)m->data + t.offset + offset, len);
+        return 0;
+}
+
+int tensor_copy(const struct streamer_lease *lease, const char *call, streamer_tensor *to, const streamer_tensor *from)
+{
+        int rc = args_copy(lease->client, call, "tensor", to, sizeof(*to), from);
+        if (rc != 0 || to->bytes == 0)
+                return rc;
+        uint64_t size = to->segment < lease->n_segments ? lease->segments[to->segment].size : 0;
+        if (to->offset > size || to->bytes > size - to->offset)
+                return fail(lease->client, STREAMER_EINVAL, "%s: 'tensor' is not of this lease", call);
         return 0;
 }
 
 /* ---- in order of arrival ---- */
 
-struct news {
+struct arrival_wait {
         const struct streamer_lease *lease;
         uint64_t seen;
 };
 
-/* Something to hand out, or nothing more to wait for. */
-static bool has_news(const void *arg)
+bool lease_has_arrivals(const struct streamer_lease *lease)
 {
-        const struct news *n = arg;
-        return n->lease->cursor != n->seen || log_count(n->lease) > n->seen || n->lease->state == LEASE_FAILED ||
-               (n->lease->state == LEASE_READY && n->seen >= n->lease->manifest.header->n_records);
+        return lease->arrival && log_count(lease) > lease->cursor;
+}
+
+/* Something to return, or nothing more to wait for. */
+static bool has_arrival(const void *arg)
+{
+        const struct arrival_wait *w = arg;
+        return w->lease->cursor != w->seen || log_count(w->lease) > w->seen || w->lease->state == LEASE_FAILED ||
+               (w->lease->state == LEASE_READY && w->seen >= w->lease->manifest.header->n_records);
 }
 
 static int failed(const struct streamer_lease *lease)
@@ -160,8 +196,8 @@ static int failed(const struct streamer_lease *lease)
         return fail(lease->client, lease->code, "%s", lease->text ? lease->text : "the load failed");
 }
 
-/* Lock held: *i is the next record, or the end of it. Whoever has had the last tensor is told
- * STREAMER_EEND only when the daemon has found the source unchanged. */
+/* Lock held: *i is the next record, or the end of it. After the last tensor the result is
+ * STREAMER_EEND only if the daemon has found the source unchanged. */
 static int next_arrival(struct streamer_lease *lease, int64_t deadline, uint64_t *i)
 {
         for (;;) {
@@ -171,20 +207,20 @@ static int next_arrival(struct streamer_lease *lease, int64_t deadline, uint64_t
                 if (lease->state == LEASE_FAILED)
                         return failed(lease);
                 if (lease->cursor < lease->n_arrived) {
-                        *i = log_entries(lease)[lease->cursor++];
+                        *i = lease->arrival_log[lease->cursor++];
                         return 0;
                 }
                 if (lease->state == LEASE_READY && lease->cursor == lease->manifest.header->n_records)
                         return STREAMER_EEND;
-                struct news news = {lease, lease->cursor};
-                rc = channel_wait(lease->client, has_news, &news, deadline);
+                struct arrival_wait wait = {lease, lease->cursor};
+                rc = channel_wait(lease->client, has_arrival, &wait, deadline);
                 if (rc == STREAMER_ETIMEOUT)
                         return fail(lease->client, rc, "no tensor arrived in time");
                 /* The daemon may be there, and the load go on. */
                 if (rc == STREAMER_EUNREACHABLE && channel_ensure(lease->client, false, deadline) == 0 && !lease->lost)
                         continue;
                 if (rc == STREAMER_EUNREACHABLE && !lease->client->closed)
-                        return fail(lease->client, STREAMER_ELOST, "the daemon is gone, and the load with it");
+                        return fail(lease->client, STREAMER_ELOST, "the daemon exited, and the load ended");
                 if (rc != 0)
                         return rc;
         }
@@ -202,7 +238,9 @@ static int next_index(struct streamer_lease *lease, uint64_t *i)
 int streamer_tensor_next(streamer_lease *lease, int timeout_ms, streamer_tensor *tensor)
 {
         uint64_t i = 0;
-        int rc = lease_check(lease);
+        int rc = args_lease(lease, "tensor_next");
+        if (rc == 0)
+                rc = args_out(lease->client, "tensor_next", "tensor", tensor);
         if (rc != 0)
                 return rc;
         pthread_mutex_lock(&lease->client->lock);
@@ -210,6 +248,8 @@ int streamer_tensor_next(streamer_lease *lease, int timeout_ms, streamer_tensor 
                 rc = next_arrival(lease, deadline_in_ms(timeout_ms), &i);
         else
                 rc = next_index(lease, &i);
+        if (rc != 0 || (lease->state == LEASE_LOADING && !lease_has_arrivals(lease)))
+                readiness_drop(lease->client, &lease->arrival_note);
         pthread_mutex_unlock(&lease->client->lock);
         if (rc == STREAMER_EEND)
                 return fail(lease->client, rc, "no more tensors");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Small things of the library: time, cleanup locals, option structs of other versions.
+ * Small things of the library: time, cleanup locals.
  */
 #ifndef CLIENT_UTIL_H
 #define CLIENT_UTIL_H
@@ -26,29 +26,20 @@ static inline int64_t deadline_in_ms(int timeout_ms)
         return timeout_ms < 0 ? NEVER : now_ns() + (int64_t)timeout_ms * 1000000;
 }
 
+/* -1: NEVER; else milliseconds, rounded up, for poll() and for timeouts of the API. */
+static inline int ms_until(int64_t deadline)
+{
+        if (deadline == NEVER)
+                return -1;
+        int64_t left = deadline - now_ns();
+        int64_t ms = left <= 0 ? 0 : (left + 999999) / 1000000;
+        return ms > INT32_MAX ? INT32_MAX : (int)ms;
+}
+
 static inline void free_p(void *p)
 {
         free(*(void **)p);
 }
 #define cleanup_free __attribute__((cleanup(free_p)))
-
-/* Copies an options struct of the caller's version into ours of `size` bytes: what an older caller
- * does not know is 0; what a newer one sets and we do not know is refused (false). `from` may be
- * NULL. */
-static inline bool options_copy(void *to, size_t size, const void *from)
-{
-        memset(to, 0, size);
-        if (!from)
-                return true;
-        size_t given;
-        memcpy(&given, from, sizeof(given));
-        if (given < sizeof(given))
-                return false;
-        for (size_t i = size; i < given; i++)
-                if (((const char *)from)[i] != 0)
-                        return false;
-        memcpy(to, from, given < size ? given : size);
-        return true;
-}
 
 #endif

@@ -1,13 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# build-deps.sh SET...: names the packages that are missing for each set (build, test, servers, bench,
-# fuzz, lint) and installs them through apt; where nothing is missing it only looks. DEPS=0 never installs.
-# What is needed is asked for as a library or a command; packages are looked up only for what is
-# missing, the first name that this system's apt knows: names differ between Debian and Ubuntu.
+# build-deps.sh SET...: lists the missing packages of each set (build, test, servers, bench, fuzz, lint, python)
+# and installs them through apt. DEPS=0 never installs. It checks for libraries and commands; for a missing one it
+# installs the first of the alternative package names that apt knows, because names differ between Debian and Ubuntu.
 #
-# The set `servers` is what tests talk to: where some of it cannot be had, the tests say what they skip.
-# Tests start what they need themselves; no service of these packages is started by their installation.
+# The set `servers` is optional: tests skip what needs a missing server. Installing a package does not start its
+# services; tests start their own.
 set -eu
 
 # probe                     packages, one of
@@ -24,6 +23,7 @@ library:libcrypto           libssl-dev
 library:yaml-0.1            libyaml-dev
 library:libsystemd          libsystemd-dev
 library:libmicrohttpd       libmicrohttpd-dev
+library:expat               libexpat1-dev
 library:jansson             libjansson-dev
 library:ncursesw            libncurses-dev" ;;
         test) echo "
@@ -31,7 +31,9 @@ command:pkg-config          pkg-config pkgconf
 library:check               check
 command:openssl             openssl
 command:curl                curl
-command:setpriv             util-linux" ;;
+command:setpriv             util-linux
+command:c++                 g++
+command:python3             python3" ;;
         servers) echo "
 file:/usr/sbin/nginx        nginx-light nginx
 command:promtool            prometheus
@@ -53,6 +55,10 @@ command:fio                 fio
 command:curl                curl
 command:openssl             openssl
 file:/usr/sbin/nginx        nginx-light nginx" ;;
+        python) echo "
+command:python3             python3
+python:ensurepip            python3-venv
+command:setpriv             util-linux" ;;
         fuzz) echo "
 command:clang-14,clang-18,clang                clang-14 clang-18 clang
 archive:fuzzer              libclang-rt-14-dev libclang-rt-18-dev" ;;
@@ -66,7 +72,7 @@ command:clang-format-14     clang-format-14" ;;
         esac
 }
 
-# Any of the alternatives, which commas separate.
+# True if any of the comma-separated alternatives is present.
 there() {
         kind=${1%%:*}
         for name in $(echo "${1#*:}" | tr , ' '); do
@@ -93,7 +99,7 @@ known() {
         apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'
 }
 
-# One package for each line of alternatives.
+# Prints one package per line of alternatives.
 choose() {
         while read -r packages; do
                 for package in $packages; do
@@ -110,7 +116,7 @@ absent=$(missing "$@")
 [ -n "$absent" ] || exit 0
 [ "$*" = servers ] && optional=1 || optional=0
 
-# What a build cannot do without ends it.
+# A missing package fails the build, unless it is optional.
 give_up() {
         if [ "$optional" = 1 ]; then
                 echo "$1: tests that need them are skipped" >&2
@@ -129,7 +135,7 @@ if [ "$(id -u)" -ne 0 ]; then
         as_root=sudo
 fi
 
-# Debian's own way to keep an installation from starting services: this file, while it is there.
+# While this file exists, Debian's packages do not start services.
 policy=/usr/sbin/policy-rc.d
 if [ "$optional" = 1 ] && [ ! -e $policy ]; then
         printf '#!/bin/sh\nexit 101\n' | $as_root tee $policy >/dev/null
@@ -138,7 +144,7 @@ if [ "$optional" = 1 ] && [ ! -e $policy ]; then
         trap "$as_root rm -f $policy" EXIT
 fi
 
-# Sets that are asked for at once take turns: apt lets one in at a time.
+# Serialises concurrent calls, because apt runs once at a time.
 exec 9<"$0"
 flock 9
 absent=$(missing "$@")

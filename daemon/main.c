@@ -2,27 +2,31 @@
  *
  * streamerd: puts the parts together, runs the loop, takes them apart.
  *
- * The end. SIGTERM or SIGINT closes the server; the loop goes on until connections, loads and models
+ * The end. SIGTERM, SIGINT or exit_idle closes the server; the loop goes on until connections, loads and models
  * are gone, clients that do not read are cut off after a grace, and whatever hangs in the kernel
  * after the deadline is left to the end of the process.
  */
-#include "daemon/base/fdstore.h"
-#include "daemon/base/inherit.h"
-#include "daemon/base/log.h"
-#include "daemon/base/notify.h"
-#include "daemon/base/pidwatch.h"
-#include "daemon/base/prompt.h"
-#include "daemon/base/machine.h"
-#include "daemon/config/devices.h"
+#include "daemon/base/log/log.h"
+#include "daemon/base/process/pidwatch.h"
+#include "daemon/base/sys/machine.h"
+#include "daemon/base/systemd/fdstore.h"
+#include "daemon/base/systemd/listen_fds.h"
+#include "daemon/base/systemd/notify.h"
+#include "daemon/base/thread/threads.h"
+#include "daemon/config/build/devices.h"
+#include "daemon/config/build/stores.h"
 #include "daemon/config/reload.h"
-#include "daemon/config/stores.h"
-#include "daemon/io/http.h"
-#include "daemon/resident/host_cache.h"
-#include "daemon/serve/manager.h"
-#include "daemon/serve/monitor.h"
+#include "daemon/io/file/pread_engine.h"
+#include "daemon/io/http/http.h"
+#include "daemon/io/remote/http_engine.h"
+#include "daemon/resident/hostcache/host_cache.h"
+#include "daemon/serve/monitor/metrics_http.h"
+#include "daemon/serve/monitor/watchdog.h"
 #include "daemon/serve/server.h"
-#include "daemon/source/roots.h"
+#include "daemon/serve/verbs/verbs.h"
+#include "daemon/source/roots/roots.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <malloc.h>
 #include <signal.h>
@@ -34,11 +38,12 @@
 #define WORKERS 16
 #define WORKERS_PER_LANE 4
 #define FLUSH_GRACE_NS (UINT64_C(2) * 1000000000) /* for clients to read what is queued */
+#define CUDA_STOP_NS (UINT64_C(3) * 1000000000)   /* for contexts to be destroyed */
 #define END_NS (UINT64_C(4) * 1000000000)         /* for everything that may hang */
 
 struct daemon {
         struct config config;
-        struct inherit inherit;
+        struct listen_fds listen_fds;
         uv_loop_t loop;
         uv_poll_t signals; /* a descriptor that tells of them: no handler runs in the midst of anything */
         int signalfd;
@@ -49,18 +54,29 @@ struct daemon {
         struct work_pool *pool;
         struct reader reader;
         struct resident resident;
-        struct room room;
+        struct admission admission;
         struct host_cache cache;
         struct loads loads;
         struct server server;
-        struct monitor *monitor; /* NULL: no address to listen at */
-        struct manager manager;
-        struct stall_watch stall;
+        struct metrics_http *metrics_http; /* NULL: no address to listen at */
+        struct watchdog watchdog;
+        struct loop_cpu loop_cpu;
         struct reload reload;
         uint64_t closing_since;
 };
 
 /* ---- set-up ---- */
+
+/* libuv does not close handles of the standard descriptors, which a closed one would become. */
+static void hold_standard_fds(void)
+{
+        int fd;
+        do {
+                fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+        } while (fd >= 0 && fd <= STDERR_FILENO);
+        if (fd >= 0)
+                close(fd);
+}
 
 static void set_limits(void)
 {
@@ -92,6 +108,7 @@ static int make_reader(struct daemon *d, struct error *error)
                                    .memory_limit = c->io.memory_limit,
                                    .stall_ns = c->io.stall_ns,
                                    .numa = devices_numa(&d->devices),
+                                   .engines = {[READ_PREAD] = &pread_engine_ops, [READ_HTTP] = &http_engine_ops},
                                    .http = d->sources.http};
         if (opts.memory_limit == 0)
                 opts.memory_limit = default_ring(d);
@@ -100,7 +117,9 @@ static int make_reader(struct daemon *d, struct error *error)
                 return r;
         if (d->devices.cuda != NULL)
                 cuda_set_ring(d->devices.cuda, d->reader.staging.base, d->reader.staging.bytes,
-                              &d->reader.staging.pinned);
+                              d->reader.staging.stride, &d->reader.staging.pinned);
+        if (d->devices.cuda != NULL && c->cuda.context_at_start)
+                cuda_create_contexts(d->devices.cuda);
         if (d->devices.cuda != NULL && opts.memory_limit < default_ring(d))
                 log_warn(
                         "io.memory_limit: %u slots for %u reader threads, which want two each where they copy to GPUs: "
@@ -116,11 +135,11 @@ static struct server_limits limits_of(const struct config_limits *l)
 {
         return (struct server_limits){
                 .connections = l->connections,
-                .per_uid = {[USER_CONNECTIONS] = l->connections_per_uid,
-                            [USER_LEASES] = l->leases_per_uid,
-                            [USER_LOADS] = l->loads_per_uid,
-                            [USER_MODELS] = l->models_per_uid,
-                            [USER_BYTES] = l->bytes_per_uid},
+                .per_uid = {[QUOTA_CONNECTIONS] = l->connections_per_uid,
+                            [QUOTA_LEASES] = l->leases_per_uid,
+                            [QUOTA_LOADS] = l->loads_per_uid,
+                            [QUOTA_MODELS] = l->models_per_uid,
+                            [QUOTA_BYTES] = l->bytes_per_uid},
                 .leases_per_client = l->leases_per_client,
                 .requests_per_client = l->requests_per_client,
                 .fds_in_flight = l->fds_in_flight,
@@ -130,14 +149,14 @@ static struct server_limits limits_of(const struct config_limits *l)
 }
 
 /* What an earlier run has left: models at once, the pinned ones among the rest by loading them. */
-static void take_back(struct daemon *d)
+static void restore_models(struct daemon *d)
 {
         struct server *s = &d->server;
-        const char *folder = config_text(d->config.state);
-        keep_take_back(&s->keep, &d->inherit);
-        recheck_init(&s->recheck, &d->resident, &d->reader, d->pool);
-        server_load_again(s, folder);
-        remember_init(&s->remember, &d->resident, d->pool, folder, &s->again.state);
+        const char *folder = filled(d->config.state);
+        persist_recover(&s->persist, &d->listen_fds);
+        scrub_init(&s->scrub, &d->resident, &d->reader, d->pool);
+        server_restore(s, folder);
+        state_writer_init(&s->state_writer, &d->resident, d->pool, folder, &s->desired.restored);
 }
 
 static void set_host_cache(struct daemon *d)
@@ -146,24 +165,23 @@ static void set_host_cache(struct daemon *d)
         uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
         if (want == 0)
                 return;
-        host_cache_init(&d->cache, &d->resident, host_cache_budget(want, machine_cgroup_memory(""), memory));
+        host_cache_init(&d->cache, &d->resident, host_cache_budget(want, machine_cgroup_memory(), memory));
         log_info("host cache: %" PRIu64 " bytes%s", d->cache.budget,
                  want > d->cache.budget ? ", half of what the machine or the cgroup allows: less than configured" : "");
         if (d->devices.cuda == NULL)
-                log_warn("host cache: there is no GPU that could use it");
+                log_warn("host cache: not used: no GPU is configured");
 }
 
 /* What can change while the daemon runs. */
 static void apply_config(struct daemon *d, struct error *error)
 {
         const struct config_limits *l = &d->config.limits;
-        const struct preload_opts opts = {.at_once = (unsigned)l->preload_loads, .retry_ns = l->preload_retry_ns};
-        struct preload_list *preload = &d->config.preload;
+        const struct desired_opts opts = {.at_once = (unsigned)l->preload_loads, .retry_ns = l->preload_retry_ns};
         d->server.limits = limits_of(l);
         d->loads.max_running = (unsigned)l->loads;
         d->resident.failed_kept = l->failed_kept;
-        d->room.max_blocked = l->queued;
-        preload_set_consume(&d->server.preload, preload, &opts, error);
+        d->admission.max_blocked = l->queued;
+        desired_configure_consume(&d->server.desired, &d->config.preload, &opts, error);
 }
 
 static void on_reloaded(struct reload *reload)
@@ -178,7 +196,7 @@ static void on_reloaded(struct reload *reload)
 
 static void on_reload_over(struct reload *reload)
 {
-        manager_tell_ready(&container_of(reload, struct daemon, reload)->manager);
+        watchdog_notify_ready(&container_of(reload, struct daemon, reload)->watchdog);
 }
 
 static int make_roots(struct daemon *d, struct error *error)
@@ -206,14 +224,16 @@ static int make_storage(struct daemon *d, struct error *error)
         if (r < 0)
                 return r;
         d->pool = work_pool_new(d->wake, "worker", WORKERS, WORKERS_PER_LANE);
-        return d->pool != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        return d->pool != NULL ? 0
+                               : error_set(error, STREAMER_ENOMEM,
+                                           "no memory, or no more threads are allowed (ulimit -u, pids.max)");
 }
 
 static int make_models(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
         resident_init(&d->resident, d->devices.v, d->devices.n, c->limits.failed_kept);
-        if (room_init(&d->room, &d->resident, d->wake, c->limits.queued) < 0)
+        if (admission_init(&d->admission, &d->resident, d->wake, c->limits.queued) < 0)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         set_host_cache(d);
         loads_init(&d->loads);
@@ -232,21 +252,23 @@ static int make_server(struct daemon *d, struct error *error)
         const struct config *c = &d->config;
         struct server *s = &d->server;
         int listener;
+        s->session_ops = &verbs_session_ops;
         s->roles = &d->config.access;
-        s->stall = &d->stall.stall;
+        s->loop_cpu = &d->loop_cpu;
         s->share_across_uids = c->cuda.across_uids;
         s->trust_detach = c->cuda.trust_detach;
         s->resident = &d->resident;
         s->loads = &d->loads;
         s->reader = &d->reader;
         s->pool = d->pool;
+        s->idle.limit_ns = c->exit_idle_ns;
         s->cuda = d->devices.cuda;
-        s->cuda_library = config_text(c->cuda.library);
-        int r = inherit_take_listener(&d->inherit, &listener, error);
+        s->cuda_library = filled(c->cuda.library);
+        int r = listen_fds_take_listener(&d->listen_fds, &listener, error);
         if (r == 0)
                 r = server_init_consume_fd(s, &d->loop, c->socket, listener, error);
         if (r == 0)
-                r = keep_init(&s->keep, &d->resident, &s->leases, d->wake, fdstore_max(), error);
+                r = persist_init(&s->persist, &d->resident, &s->leases, d->wake, fdstore_max(), error);
         return r;
 }
 
@@ -263,42 +285,41 @@ static int make_parts(struct daemon *d, struct error *error)
                 return r;
         apply_config(d, error);
         if (error->code == 0)
-                take_back(d);
+                restore_models(d);
         return error->code;
 }
 
 /* ---- the end ---- */
-
-static void cut_off(struct daemon *d)
-{
-        list_each_safe (pos, &d->server.conns)
-                conn_close(container_of(pos, struct conn, link), false);
-}
 
 static void on_ending(uv_timer_t *timer)
 {
         struct daemon *d = timer->data;
         uint64_t since = now_ns() - d->closing_since;
         if (since > FLUSH_GRACE_NS)
-                cut_off(d);
+                server_abort_conns(&d->server);
         if (server_closed(&d->server))
                 server_release(&d->server);
         bool gone = server_closed(&d->server) && loads_empty(&d->loads) && resident_empty(&d->resident) &&
-                    host_cache_empty(d->resident.cache) && remember_idle(&d->server.remember);
+                    host_cache_empty(d->resident.cache) && state_writer_idle(&d->server.state_writer);
         if (gone || since > END_NS)
                 uv_stop(&d->loop);
 }
 
-static void end(struct daemon *d, int signum)
+static void end(struct daemon *d, const char *why)
 {
         if (d->closing_since != 0)
                 return;
-        log_event(LOG_LEVEL_INFO, LOG_STOPPING, NULL, "%s: ending", strsignal(signum));
+        log_event(LOG_LEVEL_INFO, LOG_STOPPING, NULL, "%s: shutting down", why);
         notify_stopping();
         http_stop(d->sources.http);
         d->closing_since = now_ns();
         server_close(&d->server);
         uv_timer_start(&d->ending, on_ending, 0, 5);
+}
+
+static void on_idle_exit(struct server *server)
+{
+        end(container_of(server, struct daemon, server), "idle (exit_idle)");
 }
 
 static void on_signals(uv_poll_t *poll, int status, int events)
@@ -311,7 +332,7 @@ static void on_signals(uv_poll_t *poll, int status, int events)
                 if (signal.ssi_signo == SIGHUP)
                         reload_begin(&d->reload);
                 else
-                        end(d, (int)signal.ssi_signo);
+                        end(d, signal.ssi_signo == SIGINT ? "SIGINT received" : "SIGTERM received");
         }
 }
 
@@ -320,10 +341,14 @@ static bool stop_threads(struct daemon *d)
 {
         uint64_t deadline = now_ns() + UINT64_C(1000000000);
         bool all = loads_empty(&d->loads) && resident_empty(&d->resident) && host_cache_empty(d->resident.cache);
-        /* The pool's may have slots of the ring, which goes with the reader. */
+        /* Workers may use slots of the ring, and contexts register it: the reader, which frees it, is stopped later. */
         bool stopped = work_pool_stop(d->pool, deadline);
+        /* The last work for clients that are gone has been posted since the loop ended: each piece frees itself. */
+        if (stopped && all)
+                wake_drain(d->wake);
+        stopped = cuda_stop(d->devices.cuda, deadline + CUDA_STOP_NS) && stopped;
         all = stopped && reader_deinit(&d->reader, deadline) && all;
-        all = keep_stop(&d->server.keep, deadline) && all;
+        all = persist_stop(&d->server.persist, deadline) && all;
         for (size_t i = 0; i < d->devices.n; i++)
                 all = work_pool_stop(d->devices.v[i]->thread, deadline) && all;
         return all;
@@ -344,10 +369,9 @@ static void take_apart(struct daemon *d)
         require(uv_loop_close(&d->loop) == 0);
         close_p(&d->signalfd);
         pidwatch_stop();
-        stall_watch_deinit(&d->stall);
-        monitor_free(d->monitor);
+        metrics_http_free(d->metrics_http);
         resident_deinit(&d->resident);
-        room_deinit(&d->room);
+        admission_deinit(&d->admission);
         work_pool_free(d->pool);
         devices_deinit(&d->devices);
         source_roots_free(d->sources.roots);
@@ -378,29 +402,27 @@ static int start(struct daemon *d, struct error *error)
 {
         if (uv_loop_init(&d->loop) != 0 || (d->wake = wake_new(&d->loop)) == NULL)
                 return error_set(error, STREAMER_EOS, "the event loop could not be set up");
-        int r = inherit_init(&d->inherit, error);
+        int r = listen_fds_init(&d->listen_fds, error);
         if (r == 0)
                 r = make_parts(d, error);
-        inherit_deinit(&d->inherit);
+        listen_fds_deinit(&d->listen_fds);
         if (r < 0)
                 return r;
-        if (config_text(d->config.metrics.listen) != NULL)
-                r = monitor_new(&d->monitor, &d->server, d->config.metrics.listen, error);
+        if (filled(d->config.metrics.listen) != NULL)
+                r = metrics_http_new(&d->metrics_http, &d->server, d->config.metrics.listen, error);
         if (r < 0)
                 return r;
-        enum prompt prompt = prompt_this_thread(d->config.loop.realtime);
-        if (prompt != PROMPT_REALTIME && d->config.loop.realtime)
-                log_debug("the loop is not of real time: no right to it (RLIMIT_RTPRIO); %s",
-                          prompt == PROMPT_NICE ? "it has a better nice value than the rest"
-                                                : "nor to a better nice value than the rest (RLIMIT_NICE)");
-        stall_watch_start(&d->stall, &d->loop);
+        if (!thread_raise_priority())
+                log_debug("the loop has no better nice value than the rest (RLIMIT_NICE)");
+        loop_cpu_start(&d->loop_cpu, &d->loop);
         uv_timer_init(&d->loop, &d->ending);
-        manager_start(&d->manager, &d->loop);
+        watchdog_start(&d->watchdog, &d->loop);
         d->ending.data = d;
+        d->server.idle_exit = on_idle_exit;
         if (watch_signals(d) < 0)
                 return error_set(error, STREAMER_EOS, "signals cannot be watched");
         log_event(LOG_LEVEL_INFO, LOG_STARTED, NULL, "streamerd %s serves %s", STREAMERD_VERSION, d->server.path);
-        manager_tell_ready(&d->manager);
+        watchdog_notify_ready(&d->watchdog);
         return 0;
 }
 
@@ -416,6 +438,7 @@ int main(int argc, char **argv)
         static char notes[4096];
         struct error error = {0};
         enum config_action action;
+        hold_standard_fds();
         set_limits();
         if (config_load(&d.config, argc, argv, &action, notes, sizeof(notes), &error) < 0) {
                 fprintf(stderr, "streamerd: %s\n", error.text);
@@ -433,10 +456,10 @@ int main(int argc, char **argv)
         if (start(&d, &error) < 0) {
                 log_error("%s", error.text);
                 log_stop();
-                return EXIT_FAILURE;
+                return error.code == STREAMER_EBUSY ? code_exit(STREAMER_EBUSY) : EXIT_FAILURE;
         }
         uv_run(&d.loop, UV_RUN_DEFAULT);
-        monitor_leave(d.monitor);
+        metrics_http_unlink(d.metrics_http);
         bool stopped = stop_threads(&d);
         if (!stopped)
                 log_warn("some reads hang in the kernel: ending without them");

@@ -7,6 +7,7 @@
 #include "proto/codec.h"
 #include "proto/codes.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -227,6 +228,29 @@ void writer_hex(struct writer *w, const unsigned char *data, size_t len)
                 char pair[2] = {digits[data[i] >> 4], digits[data[i] & 15]};
                 note(w, msgpack_pack_str_body(&w->pk, pair, 2));
         }
+}
+
+static size_t put_feature(struct writer *w, const char *lacking, const char *feature)
+{
+        if (lacking && strcmp(feature, lacking) == 0)
+                return 0;
+        writer_str(w, feature);
+        return 1;
+}
+
+size_t writer_features(struct writer *w, const char *lacking)
+{
+        size_t n = 0;
+        char feature[64];
+        for (enum verb v = 0; v < VERB_COUNT; v++) {
+                const struct verb_desc *verb = verb_desc(v);
+                n += put_feature(w, lacking, verb->name);
+                for (size_t i = 0; i < verb->n_fields; i++) {
+                        snprintf(feature, sizeof(feature), "%s.%s", verb->name, verb->fields[i].name);
+                        n += put_feature(w, lacking, feature);
+                }
+        }
+        return n;
 }
 
 void writer_reply(struct writer *w, uint64_t id, size_t pairs)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Messages to bytes and back. Every message is one msgpack map.
- *   request  {verb, id, field...}            unknown fields are refused
+ *   request  {verb, id, field...}            unknown fields are refused (of hello: ignored)
  *   reply    {id, ok: true, field...}        unknown fields are ignored
  *            {id, ok: false, code, text}     code: a wire code of codes.h
  *   event    {event, field...}               no id
@@ -15,6 +15,9 @@
 #include "proto/messages.h"
 
 /* Most messages are far below msgpack's own 8 KiB, which are two fresh pages of a process that attaches. */
+#define MSGPACK_SBUFFER_INIT_SIZE 512
+/* Most messages are below 1 KiB. A buffer of msgpack's default, 8 KiB, leaves a hole in the heap for each reply that
+ * is queued behind it. */
 #define MSGPACK_SBUFFER_INIT_SIZE 512
 #include <msgpack.h>
 
@@ -34,6 +37,9 @@ bool codec_utf8(const char *s, size_t len);
  * read, out->id and out->verb (VERB_COUNT if not). On success the caller calls request_deinit(). */
 int request_decode(struct request *out, const void *data, size_t len, char *text, size_t text_size);
 void request_deinit(struct request *request);
+
+/* The field is sent: it is not absent, which is NULL, 0, false or empty, or it is required. */
+bool request_has(const struct request *request, const struct field_desc *field);
 
 /* Appends the request as one msgpack map; absent fields are left out. 0 or STREAMER_ENOMEM. */
 int request_encode(const struct request *request, msgpack_sbuffer *out);
@@ -63,6 +69,11 @@ void writer_append(struct writer *w, const struct writer *values);        /* wha
 #define writer_kstr(w, k, v) (writer_key((w), (k)), writer_str((w), (v)))
 #define writer_ku64(w, k, v) (writer_key((w), (k)), writer_u64((w), (v)))
 #define writer_kbool(w, k, v) (writer_key((w), (k)), writer_bool((w), (v)))
+#define writer_karray(w, k, n) (writer_key((w), (k)), writer_array((w), (n)))
+#define writer_kmap(w, k, n) (writer_key((w), (k)), writer_map((w), (n)))
+/* Appends each verb ("load") and each of its fields ("load.source") as strings, except `lacking` (may be NULL). How
+ * many. */
+size_t writer_features(struct writer *w, const char *lacking);
 /* {id, ok: true} with room for `pairs` more */
 void writer_reply(struct writer *w, uint64_t id, size_t pairs);
 void writer_error(struct writer *w, uint64_t id, int code, const char *text);

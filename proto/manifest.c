@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(sizeof(struct manifest_header) == 136, "the header is part of the format");
+_Static_assert(sizeof(struct manifest_header) == 144, "the header is part of the format");
 _Static_assert(sizeof(struct manifest_segment) == 16, "segments are part of the format");
 _Static_assert(sizeof(struct manifest_record) == 64, "records are part of the format");
 _Static_assert(sizeof(struct manifest_pair) == 24, "pairs are part of the format");
@@ -23,15 +23,23 @@ static int refuse(const char **why, const char *text)
 
 /* ---- reading ---- */
 
+/* This version's, or a larger one. */
+static bool is_size(uint32_t size, size_t least)
+{
+        return size >= least && size % 8 == 0;
+}
+
 static const char *check_header(const struct manifest_header *h, size_t size)
 {
         if (memcmp(h->magic, MANIFEST_MAGIC, sizeof(h->magic)) != 0)
                 return "no manifest: wrong magic";
         if (h->version != MANIFEST_VERSION)
                 return "unknown version of the manifest";
-        if (h->header_size != sizeof(*h) || h->record_size != sizeof(struct manifest_record))
-                return "header or record size is not this version's";
-        if (h->size < sizeof(*h) || h->size > size || h->size > MANIFEST_MAX_SIZE)
+        if (!is_size(h->header_size, sizeof(*h)) || !is_size(h->segment_size, sizeof(struct manifest_segment)) ||
+            !is_size(h->record_size, sizeof(struct manifest_record)) ||
+            !is_size(h->pair_size, sizeof(struct manifest_pair)))
+                return "the size of the header or of an item is too small";
+        if (h->size < h->header_size || h->size > size || h->size > MANIFEST_MAX_SIZE)
                 return "the manifest's size is out of bounds";
         if (h->n_segments > MANIFEST_MAX_SEGMENTS)
                 return "too many segments";
@@ -50,11 +58,11 @@ static bool section(uint64_t off, uint64_t n, uint64_t item, uint64_t size, uint
 static const char *check_sections(const struct manifest_header *h)
 {
         uint64_t end = h->header_size;
-        if (!section(h->segments_off, h->n_segments, sizeof(struct manifest_segment), h->size, &end))
+        if (!section(h->segments_off, h->n_segments, h->segment_size, h->size, &end))
                 return "the segments are out of bounds";
-        if (!section(h->records_off, h->n_records, sizeof(struct manifest_record), h->size, &end))
+        if (!section(h->records_off, h->n_records, h->record_size, h->size, &end))
                 return "the records are out of bounds";
-        if (!section(h->metadata_off, h->n_metadata, sizeof(struct manifest_pair), h->size, &end))
+        if (!section(h->metadata_off, h->n_metadata, h->pair_size, h->size, &end))
                 return "the metadata is out of bounds";
         if (!section(h->shapes_off, h->n_shapes, sizeof(uint64_t), h->size, &end))
                 return "the shapes are out of bounds";
@@ -78,9 +86,9 @@ int manifest_open(struct manifest_view *view, const void *base, size_t size, con
         *view = (struct manifest_view){
                 .base = p,
                 .header = h,
-                .segments = (const void *)(p + h->segments_off),
-                .records = (const void *)(p + h->records_off),
-                .metadata = (const void *)(p + h->metadata_off),
+                .segments = p + h->segments_off,
+                .records = p + h->records_off,
+                .metadata = p + h->metadata_off,
                 .shapes = (const void *)(p + h->shapes_off),
                 .strings = (const char *)(p + h->strings_off),
         };
@@ -117,7 +125,7 @@ static const char *check_place(const struct manifest_view *view, const struct ma
                 return r->bytes == 0 && r->segment == 0 ? NULL : "a record's segment does not exist";
         if (r->segment >= view->header->n_segments)
                 return "a record's segment does not exist";
-        uint64_t size = view->segments[r->segment].size;
+        uint64_t size = manifest_segment(view, r->segment)->size;
         if (r->offset > size || r->bytes > size - r->offset)
                 return "a record lies outside its segment";
         return NULL;
@@ -127,7 +135,7 @@ int manifest_check(const struct manifest_view *view, uint64_t i, const char **wh
 {
         if (i >= view->header->n_records)
                 return refuse(why, "no such record");
-        const struct manifest_record *r = &view->records[i];
+        const struct manifest_record *r = manifest_record(view, i);
         if (!string_at(view, r->name_off, r->name_len))
                 return refuse(why, "a record's name is out of bounds");
         if (!dtype_name(r->dtype))
@@ -153,7 +161,7 @@ int64_t manifest_find(const struct manifest_view *view, const char *name, size_t
         uint64_t lo = 0, hi = view->header->n_records;
         while (lo < hi) {
                 uint64_t mid = lo + (hi - lo) / 2;
-                const struct manifest_record *r = &view->records[mid];
+                const struct manifest_record *r = manifest_record(view, mid);
                 const char *s = string_at(view, r->name_off, r->name_len);
                 if (!s) {
                         *why = "a record's name is out of bounds";
@@ -174,12 +182,30 @@ const char *manifest_metadata(const struct manifest_view *view, const char *key)
 {
         size_t len = strlen(key);
         for (uint32_t i = 0; i < view->header->n_metadata; i++) {
-                const struct manifest_pair *p = &view->metadata[i];
+                const struct manifest_pair *p = manifest_pair(view, i);
                 const char *k = p->key_len == len ? string_at(view, p->key_off, p->key_len) : NULL;
                 if (k && memcmp(k, key, len) == 0)
                         return string_at(view, p->value_off, p->value_len);
         }
         return NULL;
+}
+
+bool manifest_pair_get(const struct manifest_view *view, uint64_t i, const char **key, const char **value)
+{
+        const struct manifest_pair *p = manifest_pair(view, i);
+        *key = string_at(view, p->key_off, p->key_len);
+        *value = string_at(view, p->value_off, p->value_len);
+        return *key && *value;
+}
+
+const uint32_t *arrival_entries(const struct arrival_header *log, uint64_t size, uint64_t n_records)
+{
+        if (size < sizeof(*log) || memcmp(log->magic, ARRIVAL_MAGIC, sizeof(log->magic)) != 0)
+                return NULL;
+        if (!is_size(log->header_size, sizeof(*log)) || log->header_size > size || log->capacity != n_records ||
+            (size - log->header_size) / sizeof(uint32_t) < n_records)
+                return NULL;
+        return (const void *)((const unsigned char *)log + log->header_size);
 }
 
 /* ---- writing ---- */
@@ -209,11 +235,13 @@ struct manifest_header *manifest_init(void *base, const struct manifest_counts *
 {
         struct manifest_header *h = base;
         if (!lay_out(counts, h))
-                abort(); /* manifest_size() has told the caller */
+                abort(); /* manifest_size() has returned the size to the caller */
         memcpy(h->magic, MANIFEST_MAGIC, sizeof(h->magic));
         h->version = MANIFEST_VERSION;
         h->header_size = sizeof(*h);
+        h->segment_size = sizeof(struct manifest_segment);
         h->record_size = sizeof(struct manifest_record);
+        h->pair_size = sizeof(struct manifest_pair);
         h->n_records = counts->n_records;
         h->n_shapes = counts->n_shapes;
         h->strings_len = counts->strings_len;

@@ -5,13 +5,17 @@
  * bounds of the sections once (O(1)) and each record as it is used, and looks names up by binary
  * search, so that an attach costs the same for 100 tensors and for 100,000.
  *
+ * The header holds its own size and that of an item of each section. Later versions append members: readers
+ * step by these sizes and accept larger ones. The version changes where an older reader would be wrong.
+ *
  *   header | segments | records, sorted by name in byte order | metadata | shapes | strings
  *
  * Two fields are filled in after the table is built, by the daemon only: a record's digest (before
  * its index enters the arrival log) and the header's digest (before the model is ready).
  *
  * The arrival log is a second memfd: a header, then `capacity` record indexes, uint32_t each, in
- * order of arrival. `count` is stored with release order after the indexes it covers.
+ * order of arrival. `count` is stored with release order after the indexes it covers. Its header, too,
+ * may be larger than this version's.
  */
 #ifndef PROTO_MANIFEST_H
 #define PROTO_MANIFEST_H
@@ -21,7 +25,7 @@
 #include <stdint.h>
 
 #define MANIFEST_MAGIC "strmman1"
-#define MANIFEST_VERSION 1u
+#define MANIFEST_VERSION 2u
 #define MANIFEST_MAX_SEGMENTS 64u
 #define MANIFEST_MAX_SIZE (UINT64_C(1) << 30)
 #define ARRIVAL_MAGIC "strmarr1"
@@ -29,7 +33,7 @@
 struct manifest_header {
         char magic[8];
         uint32_t version;
-        uint32_t header_size; /* bytes of this struct */
+        uint32_t header_size; /* bytes of this struct, a multiple of 8 as each size of an item */
         uint64_t size;        /* bytes of the whole table */
         uint64_t generation;
         uint64_t data_bytes; /* sum of the tensors' bytes */
@@ -42,8 +46,10 @@ struct manifest_header {
         uint64_t strings_off;
         uint64_t strings_len;
         uint32_t n_segments;
-        uint32_t record_size;
+        uint32_t segment_size; /* bytes of a struct manifest_segment */
+        uint32_t record_size;  /* bytes of a struct manifest_record */
         uint32_t n_metadata;
+        uint32_t pair_size; /* bytes of a struct manifest_pair */
         uint32_t reserved;
         unsigned char digest[16]; /* model digest; zero until ready */
 };
@@ -73,27 +79,28 @@ struct manifest_pair {
 struct arrival_header {
         char magic[8];
         uint64_t capacity;
-        uint64_t count; /* atomic */
-        uint64_t reserved;
+        uint64_t count;       /* atomic */
+        uint32_t header_size; /* bytes of this struct, a multiple of 8; the indexes follow */
+        uint32_t reserved;
 };
 
-/* safetensors dtypes: code and bits of an element; F4 and F6 shapes are logical. */
+/* safetensors dtypes: name, number in manifests (as enum streamer_dtype of the library), bits of an element. A number
+ * is never reused. Shapes of F4 and F6 count elements. */
 // clang-format off
 #define DTYPES(X) \
-        X(BOOL, 8) X(U8, 8) X(I8, 8) \
-        X(F8_E5M2, 8) X(F8_E4M3, 8) X(F8_E8M0, 8) X(F8_E4M3FNUZ, 8) X(F8_E5M2FNUZ, 8) \
-        X(I16, 16) X(U16, 16) X(F16, 16) X(BF16, 16) \
-        X(I32, 32) X(U32, 32) X(F32, 32) \
-        X(I64, 64) X(U64, 64) X(F64, 64) X(C64, 64) \
-        X(F4, 4) X(F6_E2M3, 6) X(F6_E3M2, 6)
+        X(BOOL, 1, 8) X(U8, 2, 8) X(I8, 3, 8) \
+        X(U16, 4, 16) X(I16, 5, 16) X(U32, 6, 32) X(I32, 7, 32) X(U64, 8, 64) X(I64, 9, 64) \
+        X(F16, 10, 16) X(BF16, 11, 16) X(F32, 12, 32) X(F64, 13, 64) X(C64, 14, 64) \
+        X(F8_E4M3, 15, 8) X(F8_E5M2, 16, 8) X(F8_E8M0, 17, 8) X(F8_E4M3FNUZ, 18, 8) X(F8_E5M2FNUZ, 19, 8) \
+        X(F6_E2M3, 20, 6) X(F6_E3M2, 21, 6) X(F4, 22, 4)
 // clang-format on
 
 enum dtype {
-#define X(name, bits) DTYPE_##name,
+#define X(name, number, bits) DTYPE_##name = number,
         DTYPES(X)
 #undef X
-                DTYPE_COUNT
 };
+#define DTYPE_END 23 /* above the highest number */
 
 const char *dtype_name(unsigned dtype);       /* NULL if unknown */
 unsigned dtype_bits(unsigned dtype);          /* 0 if unknown */
@@ -104,12 +111,26 @@ unsigned dtype_align(unsigned dtype);         /* bytes: the element's own size, 
 struct manifest_view {
         const unsigned char *base;
         const struct manifest_header *header;
-        const struct manifest_segment *segments;
-        const struct manifest_record *records;
-        const struct manifest_pair *metadata;
+        const unsigned char *segments, *records, *metadata; /* manifest_segment(), _record(), _pair() */
         const uint64_t *shapes;
         const char *strings;
 };
+
+/* Item i, which is below the header's count. */
+static inline const struct manifest_segment *manifest_segment(const struct manifest_view *view, uint64_t i)
+{
+        return (const void *)(view->segments + i * view->header->segment_size);
+}
+
+static inline const struct manifest_record *manifest_record(const struct manifest_view *view, uint64_t i)
+{
+        return (const void *)(view->records + i * view->header->record_size);
+}
+
+static inline const struct manifest_pair *manifest_pair(const struct manifest_view *view, uint64_t i)
+{
+        return (const void *)(view->metadata + i * view->header->pair_size);
+}
 
 /* 0, or -1 with *why set to a constant text. O(1). `size` is the mapping's size. */
 int manifest_open(struct manifest_view *view, const void *base, size_t size, const char **why);
@@ -122,6 +143,12 @@ int manifest_check(const struct manifest_view *view, uint64_t i, const char **wh
 int64_t manifest_find(const struct manifest_view *view, const char *name, size_t len, const char **why);
 
 const char *manifest_metadata(const struct manifest_view *view, const char *key);
+
+/* Key and value of pair i, which exists; false if one is out of bounds. */
+bool manifest_pair_get(const struct manifest_view *view, uint64_t i, const char **key, const char **value);
+
+/* The indexes of an arrival log that was mapped with `size` bytes; NULL if it is none, or has no room for as many. */
+const uint32_t *arrival_entries(const struct arrival_header *log, uint64_t size, uint64_t n_records);
 
 /* Writing side (the daemon): sizes first, then fill into one block that the caller has mapped,
  * zeroed, of manifest_size() bytes. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The requests that a client may send, as one table of verbs and fields. From it follow the
- * structs below, the decoder and encoder (codec.h), the library's JSON door (streamer_call) and
+ * structs below, the decoder and encoder (codec.h), the daemon's list of features and
  * the tables of docs/protocol.md.
  *
  * A field: F(verb, type, name, required, limit). Types: STR (UTF-8, no NUL; limit = bytes), U64 (limit =
@@ -14,14 +14,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PROTOCOL_MIN 1u
-#define PROTOCOL_MAX 1u
+#define PROTOCOL_MIN 2u
+#define PROTOCOL_MAX 2u
 
 #define PROTO_NAME_MAX 1024 /* bytes of a model's name */
 #define PROTO_CURSOR_MAX 63 /* bytes of where a page of status begins */
 #define PROTO_PRIORITY_MAX 10000
 #define PROTO_PRIORITY_DEFAULT 100
 #define PROTO_DURATION_MAX UINT64_C(31622400000) /* milliseconds: a leap year's */
+#define PROTO_FILE_MAX 512                       /* bytes of the name of a file beside the weights */
 #define PROTO_TEXT_MAX 8192                      /* bytes of a source, a tensor's name, a path */
 
 enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
@@ -47,12 +48,17 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(load, U64, keep_alive_ms, false, PROTO_DURATION_MAX) \
         F(load, U64, drain_timeout_ms, false, PROTO_DURATION_MAX) \
         F(load, BOOL, dry_run, false, 0) \
-        F(load, BOOL, watch, false, 0)
+        F(load, BOOL, watch, false, 0) \
+        F(load, BOOL, attach, false, 0) \
+        F(load, STR, device, false, 255)
 #define FIELDS_cancel(F) \
         F(cancel, STR, model, true, PROTO_NAME_MAX)
 #define FIELDS_set_priority(F) \
         F(set_priority, STR, model, true, PROTO_NAME_MAX) \
         F(set_priority, U64, priority, true, PROTO_PRIORITY_MAX)
+#define FIELDS_keep_alive(F) \
+        F(keep_alive, STR, model, true, PROTO_NAME_MAX) \
+        F(keep_alive, U64, keep_alive_ms, false, PROTO_DURATION_MAX)
 #define FIELDS_list(F) \
         F(list, STR, after, false, PROTO_NAME_MAX) \
         F(list, U64, limit, false, 0)
@@ -80,7 +86,7 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(unload, BOOL, force, false, 0) \
         F(unload, U64, drain_timeout_ms, false, PROTO_DURATION_MAX)
 #define FIELDS_attach(F) \
-        F(attach, STR, model, true, PROTO_NAME_MAX) \
+        F(attach, STR, model, false, PROTO_NAME_MAX) \
         F(attach, STR, device, false, 255) \
         F(attach, STR, digest, false, 32) \
         F(attach, U64, generation, false, 0) \
@@ -103,13 +109,17 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(doctor, STR, root, false, PROTO_TEXT_MAX)
 #define FIELDS_probe(F) \
         F(probe, STR, device, false, 255)
+#define FIELDS_fetch(F) \
+        F(fetch, STR, source, true, PROTO_TEXT_MAX) \
+        F(fetch, STR, file, false, PROTO_FILE_MAX)
 #define FIELDS_whoami(F)
 #define FIELDS_reload(F)
+#define FIELDS_config(F)
 
 #define VERBS(V) \
         V(hello) V(ping) V(version) V(load) V(cancel) V(list) V(show) V(status) V(ps) V(wait) V(verify) V(unload) \
-        V(attach) V(reclaim) V(detach) V(subscribe) V(set_priority) V(pin) V(unpin) V(metrics) V(doctor) V(probe) \
-        V(whoami) V(reload)
+        V(attach) V(reclaim) V(detach) V(subscribe) V(set_priority) V(keep_alive) V(pin) V(unpin) V(metrics) V(doctor) \
+        V(probe) V(fetch) V(whoami) V(reload) V(config)
 // clang-format on
 
 enum verb {

@@ -2,8 +2,9 @@
  *
  * Requests, by the table of verbs and fields. Decoding: the bytes are proven well-formed, verb and
  * id are found, then each field is checked against its row and copied, NUL-terminated, into one
- * block of memory. Whatever is wrong is told with the verb and the field; what the other side wrote
- * is quoted in printable ASCII only.
+ * block of memory. An unknown verb or field is refused as unsupported, so that nothing is dropped silently; in
+ * "hello", which any version may send, unknown fields are ignored. Errors name the verb and the field, and quote the
+ * other side's bytes in printable ASCII only.
  */
 #include "proto/codec.h"
 #include "proto/codes.h"
@@ -33,6 +34,16 @@ __attribute__((format(printf, 2, 3))) static int invalid(const struct decoder *d
                 vsnprintf(d->text, d->text_size, format, ap);
         va_end(ap);
         return STREAMER_EINVAL;
+}
+
+__attribute__((format(printf, 2, 3))) static int unsupported(const struct decoder *d, const char *format, ...)
+{
+        va_list ap;
+        va_start(ap, format);
+        if (d->text_size > 0)
+                vsnprintf(d->text, d->text_size, format, ap);
+        va_end(ap);
+        return STREAMER_EUNSUPPORTED;
 }
 
 /* The other side's words, made safe for a message. */
@@ -156,7 +167,7 @@ static int take_head(struct decoder *d, const msgpack_object *map)
                 return invalid(d, "a request must have a verb");
         d->verb = verb_find(verb, len);
         if (!d->verb)
-                return invalid(d, "unknown verb '%s'", quote(q, verb, len));
+                return unsupported(d, "unknown verb '%s'", quote(q, verb, len));
         d->out->verb = d->verb->verb;
         if (!has_id)
                 return invalid(d, "%s: a request must have an id, an integer", d->verb->name);
@@ -188,8 +199,10 @@ static int take_fields(struct decoder *d, const msgpack_object *map)
                 const char *key = kv->key.via.str.ptr;
                 size_t len = kv->key.via.str.size;
                 int row = row_of(d->verb, key, len);
+                if (row == ROW_NONE && d->verb->verb == VERB_hello)
+                        continue;
                 if (row == ROW_NONE)
-                        return invalid(d, "%s: unknown field '%s'", d->verb->name, quote(q, key, len));
+                        return unsupported(d, "%s: unknown field '%s'", d->verb->name, quote(q, key, len));
                 if (seen[row])
                         return invalid(d, "%s: duplicate field '%s'", d->verb->name, quote(q, key, len));
                 seen[row] = true;
@@ -254,8 +267,9 @@ void request_deinit(struct request *request)
 
 /* ---- encoding ---- */
 
-static bool present(const struct field_desc *f, const void *from)
+bool request_has(const struct request *request, const struct field_desc *f)
 {
+        const void *from = (const char *)&request->u + f->offset;
         switch (f->type) {
         case FIELD_STR:
                 return *(const char *const *)from != NULL;
@@ -298,7 +312,7 @@ int request_encode(const struct request *request, msgpack_sbuffer *out)
         struct writer w = {.buf = *out};
         size_t n = 2;
         for (size_t i = 0; i < verb->n_fields; i++)
-                n += present(&verb->fields[i], base + verb->fields[i].offset);
+                n += request_has(request, &verb->fields[i]);
 
         msgpack_packer_init(&w.pk, &w.buf, msgpack_sbuffer_write);
         writer_map(&w, n);
@@ -306,7 +320,7 @@ int request_encode(const struct request *request, msgpack_sbuffer *out)
         writer_ku64(&w, "id", request->id);
         for (size_t i = 0; i < verb->n_fields; i++) {
                 const struct field_desc *f = &verb->fields[i];
-                if (present(f, base + f->offset))
+                if (request_has(request, f))
                         put_field(&w, f, base + f->offset);
         }
         *out = w.buf;

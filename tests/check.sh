@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# check.sh PROGRAM...: runs test programs, JOBS at a time (three for two processors), and sums
-# up. They share nothing but the machine, and none compares times.
+# check.sh PROGRAM...: runs test programs, JOBS at a time (three for two processors), and prints
+# a summary. The programs are independent.
 #
-# A program that fails, or says nothing of what it checked, fails the run; so does a skipped test
+# A program that fails or prints no summary fails the run; so does a skipped test
 # under CI=true, unless skips.txt allows it (README.md). A fuzz program replays its corpus.
-# "cuda=PROGRAM" runs it with stand-ins of a GPU for the host device. What a failed program said last
-# is told again at the end, where those look who have only that.
+# "cuda=PROGRAM" runs it with a fake GPU instead of the host device. The last output of failed
+# programs is repeated at the end.
 set -u
 
 allowed=$(dirname "$0")/skips.txt
@@ -24,15 +24,15 @@ run() {
         esac
 }
 
-# One program, by its place among the arguments: what it said, its exit status, its seconds.
+# Runs one program, by its index in the arguments; stores its output, exit status and seconds.
 run_one() {
         local began=$SECONDS
         run "$2" >"$folder/$1.out" 2>&1 </dev/null
         echo "$? $((SECONDS - began))" >"$folder/$1.over"
-        mv "$folder/$1.over" "$folder/$1.end" # whole, for whoever looks just then
+        mv "$folder/$1.over" "$folder/$1.end" # renamed when complete
 }
 
-# One of Check's summary lines, or what a replay prints.
+# Adds up Check's summary lines, or those of a corpus replay.
 count() {
         local checks failures errors
         read -r checks failures errors < <(sed -nE \
@@ -46,7 +46,7 @@ count() {
 
 fail() {
         failures+=("$1: $2")
-        { echo "# $1" && grep -v '^Running suite' "$3" | tail -n 20; } >>"$folder/words"
+        { echo "# $1" && grep -v '^Running suite' "$3" | tail -n 20; } >>"$folder/failed"
 }
 
 note_skips() {
@@ -58,7 +58,7 @@ note_skips() {
         done < <(sed -n 's/^SKIP: //p' "$2")
 }
 
-# What has ended since it was asked last.
+# Reports the programs that have ended since the last call.
 gather() {
         local end i status seconds
         for end in "$folder"/*.end; do
@@ -82,7 +82,7 @@ gather() {
 
 [ $# -gt 0 ] || { echo "check.sh: no such test program" >&2; exit 2; }
 
-# They wait more than they compute.
+# Tests wait more than they compute.
 jobs=${JOBS:-$((($(nproc) * 3 + 1) / 2))}
 programs=("$@") ended=() running=0
 for i in "${!programs[@]}"; do
@@ -97,11 +97,11 @@ done
 wait
 gather
 for i in "${!programs[@]}"; do
-        [ -n "${ended[i]:-}" ] || fail "${programs[i]}" "did not come to its end" "$folder/$i.out"
+        [ -n "${ended[i]:-}" ] || fail "${programs[i]}" "did not end" "$folder/$i.out"
 done
 
-echo "$SECONDS s in all; longest:"
+echo "$SECONDS s in total; longest:"
 printf '%s' "$took" | sort -rn | head -8
-[ ${#failures[@]} -eq 0 ] || { cat "$folder/words" && printf 'FAILED: %s\n' "${failures[@]}"; }
+[ ${#failures[@]} -eq 0 ] || { cat "$folder/failed" && printf 'FAILED: %s\n' "${failures[@]}"; }
 echo "$passed passed, $failed failed, $skipped skipped in $# programs"
 [ ${#failures[@]} -eq 0 ]

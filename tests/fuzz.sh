@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# fuzz.sh PROGRAM...: fuzzes each for FUZZ_SECONDS, from its corpus and into a folder of its own, and
-# prints seed, executions, edges
-# covered and the longest input kept. What was found is left beside the program.
+# fuzz.sh PROGRAM...: fuzzes each for FUZZ_SECONDS, from its corpus into a new folder, and prints
+# seed, executions, covered edges and the longest stored input. Crashing inputs are stored beside the program.
 set -u
 
 seconds=${FUZZ_SECONDS:-60}

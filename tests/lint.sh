@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# lint.sh: what the eye should not have to look for. Formatting, the licence line, shell syntax.
+# lint.sh: checks formatting, the licence line and shell syntax.
 set -eu
 
 sources=$(git ls-files '*.c' '*.h')

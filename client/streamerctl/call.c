@@ -1,35 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls to the daemon, their failures, and reading of its replies.
+ * Calls to the daemon, the JSON of their replies, and the deadline of the command.
  */
 #include "client/streamerctl/ctl.h"
 #include "client/streamerctl/output.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-/* Some texts name their subject themselves, escaped as we would. */
-static bool names(const char *text, const char *subject)
-{
-        size_t len = strlen(subject);
-        return strncmp(text, subject, len) == 0 && text[len] == ':';
-}
-
-int ctl_fail(const struct ctl *ctl, int err, const char *subject)
-{
-        const char *text = streamer_last_error(ctl->client);
-        if (!text[0])
-                text = streamer_strerror(err);
-        char *safe_text = escape(text), *safe_subject = escape(subject ? subject : "");
-        if (safe_subject[0] && !names(safe_text, safe_subject))
-                fprintf(stderr, "streamerctl: %s: %s\n", safe_subject, safe_text);
-        else
-                fprintf(stderr, "streamerctl: %s\n", safe_text);
-        free(safe_text);
-        free(safe_subject);
-        return streamer_exit_code(err);
-}
+#include <time.h>
 
 int ctl_call(struct ctl *ctl, const char *verb, json_t *args, const char *subject, json_t **reply)
 {
@@ -45,14 +23,34 @@ int ctl_call(struct ctl *ctl, const char *verb, json_t *args, const char *subjec
                 return ctl_fail(ctl, rc, subject);
         *reply = json_loads(text, JSON_ALLOW_NUL, NULL);
         free(text);
-        return *reply ? 0 : ctl_fail(ctl, STREAMER_EPROTO, subject);
+        return *reply ? 0 : ctl_error(ctl, STREAMER_EPROTO, subject, "the daemon's reply is not valid");
+}
+
+int ctl_each(struct ctl *ctl, int (*act)(struct ctl *ctl, const char *model))
+{
+        int rc = 0;
+        for (size_t i = 0; i < ctl->n_args; i++) {
+                int r = act(ctl, ctl->args[i]);
+                rc = rc != 0 ? rc : r;
+        }
+        return rc;
 }
 
 void ctl_print_json(const json_t *json)
 {
-        json_dumpf(json, stdout, JSON_COMPACT);
+        cleanup_json json_t *out = json_pack("{s:i}", "schema", JSON_SCHEMA);
+        json_object_update(out, (json_t *)(uintptr_t)json);
+        json_dumpf(out, stdout, JSON_COMPACT);
         putchar('\n');
 }
+
+void ctl_print_name(const char *name)
+{
+        put_escaped(stdout, name);
+        putchar('\n');
+}
+
+/* ---- members ---- */
 
 const char *json_str(const json_t *o, const char *key)
 {
@@ -66,4 +64,21 @@ uint64_t json_u64(const json_t *o, const char *key)
         if (json_is_string(v))
                 return strtoull(json_string_value(v), NULL, 10);
         return json_is_integer(v) ? (uint64_t)json_integer_value(v) : 0;
+}
+
+/* ---- time ---- */
+
+uint64_t clock_now_ns(void)
+{
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+int ctl_left_ms(const struct ctl *ctl, int most)
+{
+        if (ctl->deadline_ns == 0)
+                return most;
+        uint64_t now = clock_now_ns(), left = ctl->deadline_ns > now ? (ctl->deadline_ns - now + 999999) / 1000000 : 0;
+        return most >= 0 && left > (uint64_t)most ? most : (int)left;
 }

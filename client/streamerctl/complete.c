@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What may stand next on a command line: `streamerctl complete -- WORDS...`, where the last word is
- * the one that is being typed. Prints one candidate a line, a tab, and what it is; or ":files" where a
- * path stands. The shells' scripts (config/completion) only hand this on, so that what they complete
- * is what is parsed.
+ * Completion: `streamerctl complete -- WORDS...`, where the last word is the one that is being typed. Prints one
+ * candidate per line, a tab, and its description; or ":files" where a path is expected. The shells' scripts
+ * (config/completion) only pass this on, so that what they complete is what is parsed.
  *
- * It fails by saying nothing: somebody is typing.
+ * Failures print nothing.
  */
 #include "client/streamerctl/ctl.h"
 
@@ -13,15 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DAEMON_MS 500 /* nobody waits longer for a completion */
+#define DAEMON_MS 500
 #define FILES ":files"
 
 struct line {
         const struct verb *verb;    /* NULL: not typed yet */
         const char *current;        /* the last word */
-        const struct flag *pending; /* the flag whose value it is; NULL */
-        size_t position;            /* of the verb's arguments: which one it is */
-        const char *first;          /* argument of the verb; NULL */
+        const struct flag *pending; /* the flag whose value it is; NULL: none */
+        size_t position;            /* among the verb's arguments */
+        const char *first;          /* the verb's first argument; NULL: not typed yet */
         const char *socket;
         bool flags_over;
 };
@@ -69,7 +68,7 @@ static void offer(const struct line *line, const char *word, const char *what)
 {
         if (strncmp(word, line->current, strlen(line->current)) != 0)
                 return;
-        /* A name that nobody could type. */
+        /* Names with control characters cannot be typed. */
         for (const char *c = word; *c; c++)
                 if ((unsigned char)*c < ' ' || *c == 0x7f)
                         return;
@@ -134,7 +133,8 @@ static void offer_verbs(const struct line *line)
 static void offer_flags(const struct line *line, const struct flag *flags)
 {
         for (const struct flag *f = flags; f && f->name; f++)
-                offer(line, f->name, f->help);
+                if (!f->hidden)
+                        offer(line, f->name, f->help);
 }
 
 static void offer_kind(const struct line *line, const char *kind, size_t len)
@@ -147,11 +147,12 @@ static void offer_kind(const struct line *line, const char *kind, size_t len)
                 offer_devices(line);
         else if (strncmp(kind, "VERB", len) == 0)
                 offer_verbs(line);
-        else if (strncmp(kind, "SOURCE", len) == 0 || strncmp(kind, "PATH", len) == 0)
+        else if (strncmp(kind, "SOURCE", len) == 0 || strncmp(kind, "PATH", len) == 0 ||
+                 strncmp(kind, "COMMAND", len) == 0)
                 puts(FILES);
 }
 
-/* Flags whose value is one of a few words. */
+/* Flags with a fixed set of values. */
 static void offer_value(const struct line *line)
 {
         static const struct {
@@ -172,7 +173,7 @@ static void offer_argument(const struct line *line)
 {
         const char *kind = line->verb->args, *next;
         for (size_t i = 0; i < line->position && (next = strchr(kind, ' ')); i++)
-                kind = next + 1;
+                kind = next + 1 + (strncmp(next, " -- ", 4) == 0 ? 3 : 0);
         kind += *kind == '[';
         size_t len = strspn(kind, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
         if (len > 0 && line->position < line->verb->max_args)

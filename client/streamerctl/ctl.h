@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * streamerctl: one verb, one result on standard output, one exit code. Verbs are rows of a table
+ * streamerctl: one verb, its results on standard output, one exit code. Verbs are rows of a table
  * (verbs.c), from which parsing, help and completion follow, and with which a test compares the
- * manual. They are grouped by file: what changes models, what asks, what reads data.
+ * manual. Files group them: load.c, change.c (unload, pin, wait, ...), run.c, list.c (list, show),
+ * status.c (status, ps, metrics), access.c (whoami, config, reload), data.c (cat, events), fetch.c, top.c,
+ * doctor.c.
  */
 #ifndef STREAMERCTL_CTL_H
 #define STREAMERCTL_CTL_H
@@ -15,6 +17,7 @@
 #include <stdint.h>
 
 #define EXIT_USAGE 2
+#define JSON_SCHEMA 1 /* docs/json.md */
 #define EXIT_INTERRUPTED 130
 #define DEVICES_MAX 64
 
@@ -27,8 +30,10 @@ struct ctl {
 
         const char *socket;
         enum format format;
-        bool quiet, no_progress, help, version;
-        int timeout_ms; /* -1: not given */
+        bool quiet; /* names only, no progress */
+        bool no_progress, help, version;
+        int timeout_ms;       /* -1: not given */
+        uint64_t deadline_ns; /* of load and wait, CLOCK_MONOTONIC; 0: none */
 
         const char *layout, *pattern;
         const char *name, *verify, *priority;
@@ -37,7 +42,8 @@ struct ctl {
         size_t n_devices;
         const char *interval; /* seconds, of top */
         bool once;
-        bool detach, dry_run, tensors, drain, force, wait, no_evict, pin;
+        const char *output; /* directory that fetch writes into */
+        bool list, detach, dry_run, tensors, drain, force, queue, no_evict, pin;
 
         streamer_client *client;
 };
@@ -51,18 +57,21 @@ struct flag {
         const char *help;
         enum flag_type type;
         size_t offset; /* in struct ctl */
+        bool hidden;   /* a synonym: parsed, and neither helped nor completed */
 };
 
 struct verb {
         const char *name, *args, *summary;
+        const char *alias;        /* NULL, or another name */
         const char *about;        /* NULL, or lines that say more than the summary */
         const char *examples;     /* lines, each a command */
         const struct flag *flags; /* up to a row without a name; NULL: none */
         size_t min_args, max_args;
         int (*run)(struct ctl *ctl); /* an exit code */
         bool offline;                /* needs no daemon */
-        bool hidden;                 /* not for people */
+        bool hidden;                 /* for programs: neither helped nor completed */
         bool raw;                    /* writes bytes: has no format */
+        bool waits;                  /* --timeout bounds the wait for models, not for one reply */
 };
 
 extern const struct verb verbs[]; /* up to a row without a name */
@@ -71,10 +80,13 @@ extern const struct flag global_flags[];
 int verb_load(struct ctl *ctl);
 int verb_cancel(struct ctl *ctl);
 int verb_set_priority(struct ctl *ctl);
+int verb_run(struct ctl *ctl);
 int verb_unload(struct ctl *ctl);
+int verb_keep_alive(struct ctl *ctl);
 int verb_pin(struct ctl *ctl);
 int verb_unpin(struct ctl *ctl);
 int verb_reload(struct ctl *ctl);
+int verb_config(struct ctl *ctl);
 int verb_whoami(struct ctl *ctl);
 int verb_wait(struct ctl *ctl);
 int verb_verify(struct ctl *ctl);
@@ -84,6 +96,7 @@ int verb_status(struct ctl *ctl);
 int verb_ps(struct ctl *ctl);
 int verb_cat(struct ctl *ctl);
 int verb_events(struct ctl *ctl);
+int verb_fetch(struct ctl *ctl);
 int verb_metrics(struct ctl *ctl);
 int verb_ping(struct ctl *ctl);
 int verb_version(struct ctl *ctl);
@@ -94,10 +107,15 @@ int verb_help(struct ctl *ctl);
 
 /* ---- flags.c ---- */
 
-/* 0, or EXIT_USAGE after a line on standard error. */
+/* 0, or EXIT_USAGE after an error. */
 int flags_parse(struct ctl *ctl, int argc, char **argv);
-int usage_error(const struct ctl *ctl, const char *format, ...) __attribute__((format(printf, 2, 3)));
-const struct verb *verb_by_name(const char *name);
+const struct verb *verb_by_name(const char *name); /* or by its alias; NULL */
+/* "250ms", "30s", "5m", "2h": 0, or EXIT_USAGE after an error. */
+int parse_duration(const struct ctl *ctl, const char *value, uint64_t *ms);
+
+/* ---- change.c ---- */
+
+bool parse_priority(const char *text, uint64_t *priority); /* 1 to 10000 */
 
 /* ---- help.c ---- */
 
@@ -113,19 +131,41 @@ struct devices {
 
 /* 0, or EXIT_USAGE after a line on standard error; deinit in either case. */
 int devices_init(const struct ctl *ctl, struct devices *devices);
-int devices_init_one(const struct ctl *ctl, struct devices *devices); /* one at most */
 void devices_deinit(struct devices *devices);
 #define cleanup_devices __attribute__((cleanup(devices_deinit)))
 
+/* For verbs about one model, and one device at most. */
+int model_args(const struct ctl *ctl, const char *model, json_t **args);         /* {"model", "device"} */
+int model_attach(const struct ctl *ctl, int timeout_ms, streamer_lease **lease); /* the first argument, once ready */
+
+/* ---- error.c: each prints one error to standard error ---- */
+
+/* A line "streamerctl: SUBJECT: TEXT", or with --json the object that docs/json.md describes. `err` is STREAMER_E*;
+ * the exit code of it. `subject`: a model or a source, or NULL. */
+int ctl_error(const struct ctl *ctl, int err, const char *subject, const char *format, ...)
+        __attribute__((format(printf, 4, 5)));
+/* The same with the text of the library's last failure. */
+int ctl_fail(const struct ctl *ctl, int err, const char *subject);
+/* Wrong usage: EXIT_USAGE, with a hint at help. */
+int usage_error(const struct ctl *ctl, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The reader of standard output has closed it, or its disk is full: 1. Uses errno. */
+int output_error(const struct ctl *ctl);
+
 /* ---- call.c ---- */
 
-/* One line on standard error: "streamerctl: SUBJECT: the client's last error"; the exit code. */
-int ctl_fail(const struct ctl *ctl, int err, const char *subject);
-
-/* Calls the daemon. Takes over args (may be NULL). 0 with *reply, or the exit code of the failure,
- * which has been told. */
+/* Calls the daemon. Takes over args (may be NULL). 0 with *reply, or the exit code of a failure, which has been
+ * printed. */
 int ctl_call(struct ctl *ctl, const char *verb, json_t *args, const char *subject, json_t **reply);
+/* Calls `act` with each of the verb's arguments; the exit code of the first failure. */
+int ctl_each(struct ctl *ctl, int (*act)(struct ctl *ctl, const char *model));
+/* One line: `json`, an object, with "schema" before its members. */
 void ctl_print_json(const json_t *json);
+/* A name on a line of its own (-q). */
+void ctl_print_name(const char *name);
+
+uint64_t clock_now_ns(void); /* CLOCK_MONOTONIC */
+/* Milliseconds until the deadline, at most `most` (-1: no limit); 0: it has passed. */
+int ctl_left_ms(const struct ctl *ctl, int most);
 
 static inline void json_decref_p(json_t **json)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Devices as they are named on the command line: "0" is cuda:0, and "0,1" is two of them.
+ * Devices as they are named on the command line: "0" is cuda:0, and "0,1" is two of them; and requests about a model
+ * on one of them.
  */
 #include "client/streamerctl/ctl.h"
 
@@ -44,7 +45,7 @@ int devices_init(const struct ctl *ctl, struct devices *devices)
         return rc;
 }
 
-int devices_init_one(const struct ctl *ctl, struct devices *devices)
+static int devices_init_one(const struct ctl *ctl, struct devices *devices)
 {
         int rc = devices_init(ctl, devices);
         if (rc == 0 && devices->n > 1)
@@ -57,4 +58,28 @@ void devices_deinit(struct devices *devices)
         for (size_t i = 0; i < devices->n; i++)
                 free(devices->names[i]);
         devices->n = 0;
+}
+
+int model_args(const struct ctl *ctl, const char *model, json_t **args)
+{
+        cleanup_devices struct devices devices = {.n = 0};
+        int rc = devices_init_one(ctl, &devices);
+        if (rc != 0)
+                return rc;
+        *args = json_pack("{s:s, s:s*}", "model", model, "device", devices.names[0]);
+        return *args ? 0 : usage_error(ctl, "%s: the model's name is not valid UTF-8", ctl->verb->name);
+}
+
+int model_attach(const struct ctl *ctl, int timeout_ms, streamer_lease **lease)
+{
+        cleanup_devices struct devices devices = {.n = 0};
+        int rc = devices_init_one(ctl, &devices);
+        if (rc != 0)
+                return rc;
+        streamer_attach_opts opts = {.struct_size = sizeof(opts),
+                                     .flags = STREAMER_ATTACH_READY,
+                                     .device = devices.names[0],
+                                     .timeout_ms = timeout_ms};
+        rc = streamer_attach(ctl->client, ctl->args[0], &opts, lease);
+        return rc == 0 ? 0 : ctl_fail(ctl, rc, ctl->args[0]);
 }

@@ -59,22 +59,24 @@ static void check_root(struct doctor *d, const char *root)
         cleanup_json json_t *reply = NULL;
         int rc = question(d, "doctor", json_pack("{s:s}", "root", root), &reply);
         if (rc == STREAMER_ETIMEOUT)
-                doctor_add(d, FINDING_FAIL, "root", "see what its file system waits for; other roots are not affected",
-                           "%s: does not answer within %d s", root, ROOT_MS / 1000);
+                doctor_add(d, FINDING_FAIL, "root", "check its file system; other roots are not affected",
+                           "%s: no reply within %d s", root, ROOT_MS / 1000);
         else if (rc != 0)
-                doctor_add(d, FINDING_FAIL, "root", "let the daemon's user list and read it", "%s: %s", root,
-                           streamer_last_error(d->ctl->client));
+                doctor_add(d, FINDING_FAIL, "root", "grant the daemon's user permission to list and read it", "%s: %s",
+                           root, streamer_last_error(d->ctl->client));
         else if (!json_str(reply, "file")[0])
-                doctor_add(d, FINDING_WARN, "root", "put models there, or name another root",
-                           "%s: no file that the daemon's user may read was found to ask", root);
+                doctor_add(d, FINDING_WARN, "root", "put models there, or configure another root",
+                           "%s: contains no file that the daemon's user may read", root);
         else if (json_u64(reply, "direct_align") == 0)
-                doctor_add(d, FINDING_WARN, "root", "a local file system with O_DIRECT (ext4, xfs) reads faster",
-                           "%s: no O_DIRECT, files are read through the page cache", root);
+                doctor_add(d, FINDING_WARN, "root",
+                           "use a local file system with O_DIRECT (ext4, xfs), which reads faster",
+                           "%s: no O_DIRECT; files are read through the page cache", root);
         else
                 doctor_add(d, FINDING_OK, "root", NULL, "%s: O_DIRECT at multiples of %llu bytes%s", root,
                            (unsigned long long)json_u64(reply, "direct_align"),
-                           json_is_true(json_object_get(reply, "cachestat")) ? ", cachestat"
-                                                                             : "; the cache is probed, not counted");
+                           json_is_true(json_object_get(reply, "cachestat"))
+                                   ? ", cachestat"
+                                   : "; no cachestat, the page cache is probed");
 }
 
 /* Each by a call that is given up after a while: a file system that hangs must not hold the rest. */
@@ -141,7 +143,7 @@ static int examine(struct doctor *d)
                 check_roots(d);
                 probe_check(d);
         } else {
-                doctor_add(d, FINDING_FAIL, "daemon", "update the older of daemon and streamerctl", "%s",
+                doctor_add(d, FINDING_FAIL, "daemon", "update the older one, the daemon or streamerctl", "%s",
                            streamer_last_error(d->ctl->client));
         }
         streamer_close(d->ctl->client);

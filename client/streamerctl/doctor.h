@@ -4,7 +4,7 @@
  * user meets here is compared with what the daemon has been granted there; then every device is tried.
  *
  *   doctor.c         what is asked in which order, and how it is printed
- *   doctor_self.c    this process: the socket, its PID namespace, its driver and GPUs
+ *   doctor_self.c    this process: the socket, its namespaces, its driver and GPUs
  *   doctor_daemon.c  the daemon's facts
  *   doctor_probe.c   a model on each device, attached to and read back
  */
@@ -46,7 +46,7 @@ static inline bool doctor_has_cuda(const struct doctor *doctor)
 const char *self_socket(const struct ctl *ctl);
 /* Why a connection could not be made, and what to do; `text` is the library's. */
 void self_check_socket(struct doctor *doctor, const char *text);
-uint64_t self_pid_namespace(void); /* inode; 0: unknown */
+uint64_t self_namespace(const char *kind); /* "pid" or "net": its inode; 0: unknown */
 /* Whether this process can use CUDA, which it must where the daemon has GPUs. */
 void self_check_cuda(struct doctor *doctor);
 

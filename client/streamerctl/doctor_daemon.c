@@ -50,25 +50,59 @@ static const char *ipc_device(const struct doctor *d)
         return NULL;
 }
 
-static void check_namespace(struct doctor *d)
+static void check_pid_namespace(struct doctor *d)
 {
-        uint64_t theirs = json_u64(machine_of(d), "pid_namespace"), ours = self_pid_namespace();
+        uint64_t theirs = json_u64(machine_of(d), "pid_namespace"), ours = self_namespace("pid");
         const char *ipc = ipc_device(d);
         if (theirs == 0 || ours == 0)
-                doctor_add(
-                        d, FINDING_WARN, "namespace", "mount /proc in both containers",
-                        "the PID namespaces cannot be compared: /proc tells of none (in older gVisor it never does)");
+                doctor_add(d, FINDING_WARN, "namespace", "mount /proc in both containers",
+                           "the PID namespaces cannot be compared: /proc shows none (older gVisor has none)");
         else if (theirs == ours)
                 doctor_add(d, FINDING_OK, "namespace", NULL, "one PID namespace (%" PRIu64 ")", ours);
         else if (ipc)
                 doctor_add(d, FINDING_WARN, "namespace", /* the probe shows whether it does here */
                            "share the daemon's PID namespace (hostPID, --pid=host), or set handles: cuda-vmm-fd",
-                           "%s hands out cuda-ipc, which is not made to reach another PID namespace", ipc);
+                           "%s uses cuda-ipc, which does not cross PID namespaces (%" PRIu64 "; the daemon's: %" PRIu64
+                           ")",
+                           ipc, ours, theirs);
         else if (!is_true(machine_of(d), "peerpidfd"))
-                doctor_add(d, FINDING_FAIL, "namespace", "run Linux 6.5 or newer, or share the PID namespace",
-                           "another PID namespace than the daemon's, whose kernel cannot watch processes there");
+                doctor_add(d, FINDING_FAIL, "namespace", "use Linux 6.5 or newer, or share the PID namespace",
+                           "another PID namespace (%" PRIu64 ") than the daemon's (%" PRIu64
+                           "); this kernel cannot identify processes there",
+                           ours, theirs);
         else
-                doctor_add(d, FINDING_OK, "namespace", NULL, "another PID namespace; its kinds of handle reach there");
+                doctor_add(d, FINDING_OK, "namespace", NULL,
+                           "another PID namespace (%" PRIu64 ") than the daemon's (%" PRIu64
+                           "); its handles work across it",
+                           ours, theirs);
+}
+
+/* Reported of libcuda, and not verified: it binds an abstract socket, which belongs to a network namespace, to pass
+ * descriptors to the processes that open a legacy handle. */
+static void check_net_namespace(struct doctor *d)
+{
+        uint64_t theirs = json_u64(machine_of(d), "net_namespace"), ours = self_namespace("net");
+        const char *ipc = ipc_device(d);
+        if (!has(machine_of(d), "net_namespace"))
+                return; /* an older daemon */
+        if (theirs == 0 || ours == 0)
+                doctor_add(d, ipc ? FINDING_WARN : FINDING_OK, "namespace",
+                           ipc ? "mount /proc in both containers" : NULL,
+                           "the network namespaces cannot be compared: /proc shows none");
+        else if (theirs == ours)
+                doctor_add(d, FINDING_OK, "namespace", NULL, "one network namespace (%" PRIu64 ")", ours);
+        else if (ipc)
+                doctor_add(d, FINDING_WARN, "namespace",
+                           "if the probe fails, share the network namespace (hostNetwork, --network=host), or "
+                           "set handles: cuda-vmm-fd",
+                           "%s uses cuda-ipc, which may not cross network namespaces (%" PRIu64
+                           "; the daemon's: %" PRIu64 ")",
+                           ipc, ours, theirs);
+        else
+                doctor_add(d, FINDING_OK, "namespace", NULL,
+                           "another network namespace (%" PRIu64 ") than the daemon's (%" PRIu64
+                           "); its handles work across it",
+                           ours, theirs);
 }
 
 /* Of one user on both sides there is nothing to say. */
@@ -78,9 +112,8 @@ static void check_users(struct doctor *d)
         const char *ipc = ipc_device(d);
         if (theirs != ours && ipc)
                 doctor_add(d, FINDING_WARN, "users", /* the probe shows whether it does here */
-                           "ask as the user of those who will attach; where its probe fails, set handles: cuda-vmm-fd",
-                           "%s hands out cuda-ipc, which may not open between the daemon's uid %" PRIu64
-                           " and uid %" PRIu64,
+                           "run this as the user that will attach; if its probe fails, set handles: cuda-vmm-fd",
+                           "%s uses cuda-ipc, which may not work between the daemon's uid %" PRIu64 " and uid %" PRIu64,
                            ipc, theirs, ours);
 }
 
@@ -92,13 +125,14 @@ static void check_kernel(struct doctor *d)
         if (!in_others && !is_true(m, "pidfd"))
                 doctor_add(
                         d, FINDING_WARN, "kernel", "allow pidfd_open in the container's system call filter",
-                        "Linux %s: no pidfd_open and no SO_PEERPIDFD; processes that attach are looked at a few times "
-                        "a second, those in other PID namespaces cannot attach, and a lease that nobody claims does "
-                        "not hold its model over a restart",
+                        "Linux %s: no pidfd_open and no SO_PEERPIDFD: the daemon polls clients' processes a few times "
+                        "a "
+                        "second, clients in other PID namespaces cannot attach, and after a restart a lease holds its "
+                        "model only once it is claimed",
                         kernel);
         else if (!in_others)
-                doctor_add(d, FINDING_WARN, "kernel", "Linux 6.5 or newer has SO_PEERPIDFD and cachestat",
-                           "Linux %s: processes in other PID namespaces cannot attach", kernel);
+                doctor_add(d, FINDING_WARN, "kernel", "use Linux 6.5 or newer, which has SO_PEERPIDFD and cachestat",
+                           "Linux %s: clients in other PID namespaces cannot attach", kernel);
         else
                 doctor_add(d, FINDING_OK, "kernel", NULL, "Linux %s: %sSO_PEERPIDFD%s", kernel,
                            is_true(m, "pidfd") ? "pidfd, " : "", is_true(m, "cachestat") ? ", cachestat" : "");
@@ -112,8 +146,7 @@ static void check_names(struct doctor *d)
                 doctor_add(
                         d, FINDING_WARN, "kernel",
                         "allow openat2 in the container's system call filter; gVisor has it since the autumn of 2026",
-                        "Linux %s: openat2 is refused; names below the roots are resolved by the daemon, which "
-                        "takes a few calls for each folder on the way",
+                        "Linux %s: no openat2: the daemon resolves paths itself, with a few calls per directory",
                         json_str(m, "kernel"));
 }
 
@@ -124,15 +157,15 @@ static void check_files(struct doctor *d)
         const json_t *m = machine_of(d);
         uint64_t limit = json_u64(m, "files"), wanted = json_u64(d->facts, "connections") + SPARE_FILES;
         char advice[128];
-        snprintf(advice, sizeof(advice), "LimitNOFILE=%" PRIu64 ", or lower limits.connections", wanted);
+        snprintf(advice, sizeof(advice), "set LimitNOFILE=%" PRIu64 ", or lower limits.connections", wanted);
         if (has(m, "files") && limit < wanted)
                 doctor_add(d, FINDING_WARN, "files", advice,
-                           "%" PRIu64 " open files are allowed, %" PRIu64 " connections are configured", limit,
+                           "limit of %" PRIu64 " open files, for %" PRIu64 " connections", limit,
                            json_u64(d->facts, "connections"));
         else if (has(m, "files"))
-                doctor_add(d, FINDING_OK, "files", NULL, "%" PRIu64 " open files are allowed", limit);
+                doctor_add(d, FINDING_OK, "files", NULL, "limit of %" PRIu64 " open files", limit);
         else
-                doctor_add(d, FINDING_OK, "files", NULL, "open files are not limited");
+                doctor_add(d, FINDING_OK, "files", NULL, "no limit of open files");
 }
 
 /* Only GPUs want the ring pinned. */
@@ -146,15 +179,16 @@ static void check_memlock(struct doctor *d)
         if (!doctor_has_cuda(d))
                 return;
         if (strcmp(json_str(json_object_get(d->facts, "ring"), "pinned"), "refused") == 0)
-                doctor_add(d, FINDING_WARN, "memlock", "LimitMEMLOCK=infinity (ulimit -l unlimited); the daemon's log",
-                           "the ring of %s could not be pinned: copies to GPUs are slower", ring);
+                doctor_add(d, FINDING_WARN, "memlock",
+                           "set LimitMEMLOCK=infinity (ulimit -l unlimited); see the daemon's log",
+                           "the staging ring (%s) could not be pinned; copies to GPUs are slower", ring);
         else if (!has(m, "memlock"))
-                doctor_add(d, FINDING_OK, "memlock", NULL, "locked memory is not limited");
+                doctor_add(d, FINDING_OK, "memlock", NULL, "no limit of locked memory");
         else if (json_u64(m, "memlock") >= bytes || json_u64(d->facts, "uid") == 0)
-                doctor_add(d, FINDING_OK, "memlock", NULL, "%s may be locked, the ring has %s", limit, ring);
+                doctor_add(d, FINDING_OK, "memlock", NULL, "limit of locked memory %s, staging ring %s", limit, ring);
         else
-                doctor_add(d, FINDING_WARN, "memlock", "LimitMEMLOCK=infinity (ulimit -l unlimited)",
-                           "%s may be locked, and the ring that is pinned for GPUs has %s", limit, ring);
+                doctor_add(d, FINDING_WARN, "memlock", "set LimitMEMLOCK=infinity (ulimit -l unlimited)",
+                           "limit of locked memory %s, but the ring that is pinned for GPUs has %s", limit, ring);
 }
 
 static uint64_t host_budget(const struct doctor *d)
@@ -178,14 +212,13 @@ static void check_memory(struct doctor *d)
         human_size(limit, json_u64(m, "cgroup_memory"));
         human_size(wanted, bytes);
         if (!has(m, "cgroup_memory"))
-                doctor_add(d, FINDING_OK, "memory", NULL, "no limit of a control group; ring and host budget: %s",
-                           wanted);
+                doctor_add(d, FINDING_OK, "memory", NULL, "no cgroup limit; staging ring and host budget: %s", wanted);
         else if (json_u64(m, "cgroup_memory") >= bytes)
-                doctor_add(d, FINDING_OK, "memory", NULL, "limit of the control group %s; ring and host budget: %s",
-                           limit, wanted);
+                doctor_add(d, FINDING_OK, "memory", NULL, "cgroup limit %s; staging ring and host budget: %s", limit,
+                           wanted);
         else
-                doctor_add(d, FINDING_FAIL, "memory", "raise the container's memory limit, or lower the host's budget",
-                           "the control group ends the daemon at %s, ring and host budget are %s", limit, wanted);
+                doctor_add(d, FINDING_FAIL, "memory", "raise the container's memory limit, or lower the host budget",
+                           "cgroup limit %s is less than staging ring and host budget, %s", limit, wanted);
 }
 
 /* ---- pages ---- */
@@ -199,8 +232,7 @@ static void page_settings(const struct doctor *d, char *text, size_t size)
                  "vm.nr_hugepages %" PRIu64 ", vm.nr_overcommit_hugepages %" PRIu64 ", shmem_enabled %s%s%s",
                  json_u64(m, "hugepages"), json_u64(m, "hugepages_overcommit"),
                  json_str(m, "shmem_enabled")[0] ? json_str(m, "shmem_enabled") : "unknown",
-                 has(m, "cgroup_huge_pages") ? ", limit of the control group " : "",
-                 has(m, "cgroup_huge_pages") ? limit : "");
+                 has(m, "cgroup_huge_pages") ? ", cgroup limit " : "", has(m, "cgroup_huge_pages") ? limit : "");
 }
 
 /* What grants huge pages: a limit that is too small comes before the machine's settings. */
@@ -210,9 +242,11 @@ static void page_advice(const struct doctor *d, uint64_t wanted, char *text, siz
         if (has(m, "cgroup_huge_pages") && json_u64(m, "cgroup_huge_pages") < wanted)
                 snprintf(text, size,
                          "raise the container's limit of huge pages (hugepages-2Mi, hugetlb.2MB.max), then "
-                         "start the daemon anew");
+                         "restart the daemon");
         else
-                snprintf(text, size, "sysctl -w vm.nr_overcommit_hugepages=%" PRIu64 ", then start the daemon anew",
+                snprintf(text, size,
+                         "set shmem_enabled other than deny, or sysctl -w vm.nr_hugepages=%" PRIu64
+                         ", then restart the daemon",
                          wanted / (2u << 20) + 1);
 }
 
@@ -230,7 +264,7 @@ static void check_pages(struct doctor *d)
         }
         page_settings(d, settings, sizeof(settings));
         page_advice(d, host_budget(d) + json_u64(ring, "bytes"), advice, sizeof(advice));
-        bool good = strcmp(host, "hugetlb") == 0 && strcmp(kind, "4k") != 0;
+        bool good = strcmp(host, "4k") != 0 && strcmp(kind, "4k") != 0;
         doctor_add(d, good ? FINDING_OK : FINDING_WARN, "pages", good ? NULL : advice, "segments %s, ring %s%s%s (%s)",
                    host, kind, json_str(ring, "numa")[0] ? " on " : "", json_str(ring, "numa"), settings);
 }
@@ -245,7 +279,7 @@ static void check_runtime(struct doctor *d)
                            json_str(cuda, "driver"), json_str(cuda, "runtime"), json_str(cuda, "library"),
                            json_u64(cuda, "gpus"), doctor_has_cuda(d) ? "" : "; none is configured");
         else
-                doctor_add(d, FINDING_OK, "cuda", NULL, "no GPU is configured, and CUDA is off: %s",
+                doctor_add(d, FINDING_OK, "cuda", NULL, "no GPU is configured; CUDA is unavailable: %s",
                            json_str(cuda, "why"));
 }
 
@@ -259,11 +293,11 @@ static void check_device(struct doctor *d, const json_t *device)
                  mig[0] ? ", MIG instance " : "", mig, json_str(device, "uuid"), json_str(device, "pci"), handles,
                  node);
         if (!is_true(device, "in_service"))
-                doctor_add(d, FINDING_FAIL, "device", "see dmesg (Xid) and nvidia-smi, then start the daemon anew",
-                           "%s: out of service after a failure of its context", about);
+                doctor_add(d, FINDING_FAIL, "device", "see dmesg (Xid) and nvidia-smi, then restart the daemon",
+                           "%s: out of service, its context failed", about);
         else if (is_true(device, "integrated") && strcmp(handles, "cuda-ipc") == 0)
                 doctor_add(d, FINDING_WARN, "device",
-                           is_true(device, "vmm") ? "handles: cuda-vmm-fd" : "use the host device",
+                           is_true(device, "vmm") ? "set handles: cuda-vmm-fd" : "use the host device",
                            "%s: integrated GPUs (Tegra) have no cuda-ipc", about);
         else if (mig[0])
                 doctor_add(d, FINDING_OK, "device", NULL, "%s; shared within this instance only", about);
@@ -285,7 +319,8 @@ static void check_devices(struct doctor *d)
 void daemon_check(struct doctor *d)
 {
         check_version(d);
-        check_namespace(d);
+        check_pid_namespace(d);
+        check_net_namespace(d);
         check_users(d);
         check_kernel(d);
         check_names(d);

@@ -45,6 +45,7 @@ static uint64_t now(void)
 struct outcome {
         int rc;
         uint64_t tensors, bytes, attach_ns;
+        bool writable;   /* what was mapped */
         char text[1200]; /* why it failed */
 };
 
@@ -61,7 +62,7 @@ static int compare_tensor(struct outcome *o, const struct ctl *ctl, const stream
         unsigned char *data = malloc(t->bytes + 1);
         if (!data || sscanf(t->name, "probe.%" SCNu64, &number) != 1) {
                 free(data);
-                return failed(o, STREAMER_EPROTO, "comparing", "the probe's model is not what was announced");
+                return failed(o, STREAMER_EPROTO, "comparing", "the probe's model differs from the reply");
         }
         int rc = streamer_tensor_read(lease, t, 0, data, t->bytes);
         uint64_t wrong = rc == 0 ? first_wrong(data, t->bytes, seed, number) : 0;
@@ -69,7 +70,7 @@ static int compare_tensor(struct outcome *o, const struct ctl *ctl, const stream
         if (rc != 0)
                 return failed(o, rc, "reading back", streamer_last_error(ctl->client));
         if (wrong < t->bytes) {
-                snprintf(o->text, sizeof(o->text), "byte %" PRIu64 " of %s is not what was loaded", wrong, t->name);
+                snprintf(o->text, sizeof(o->text), "byte %" PRIu64 " of %s differs", wrong, t->name);
                 return o->rc = STREAMER_EDIGEST;
         }
         o->tensors++;
@@ -80,7 +81,7 @@ static int compare_tensor(struct outcome *o, const struct ctl *ctl, const stream
 static int compare(struct outcome *o, const struct ctl *ctl, const streamer_lease *lease, uint64_t seed)
 {
         size_t n = 0;
-        streamer_tensor t;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
         int rc = streamer_tensor_count(lease, &n);
         if (rc != 0 || n == 0)
                 return failed(o, STREAMER_EPROTO, "comparing", "the probe's model has no tensors");
@@ -99,10 +100,11 @@ static int attach_and_compare(struct outcome *o, struct ctl *ctl, const json_t *
         streamer_lease *lease;
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .generation = json_u64(probe, "generation")};
         uint64_t begin = now();
-        int rc = streamer_attach(ctl->client, json_str(probe, "model"), &opts, &lease);
+        int rc = streamer_attach(ctl->client, json_str(probe, "name"), &opts, &lease);
         o->attach_ns = now() - begin;
         if (rc != 0)
                 return failed(o, rc, "attaching", streamer_last_error(ctl->client));
+        o->writable = streamer_lease_writable(lease) != 0;
         compare(o, ctl, lease, json_u64(probe, "seed"));
         streamer_detach(lease);
         return o->rc;
@@ -144,13 +146,13 @@ static const char *advice_for(int rc)
         case 0:
                 return NULL;
         case STREAMER_ENOMEM:
-                return "unload a model, or end who else uses the device, and try again";
+                return "unload a model or stop another program on the device, and retry";
         case STREAMER_EPERM:
-                return "run it as a user who may load, or let this one";
+                return "run this as a user with role load";
         case STREAMER_EDIGEST:
-                return "use the device for nothing before its memory was tested (nvidia-smi -q, dmesg)";
+                return "test the device's memory before you use it (nvidia-smi -q, dmesg)";
         case STREAMER_EUNSUPPORTED:
-                return "see what stands there of the kind of handle that would work (handles, in the settings)";
+                return "set handles as the message suggests";
         default:
                 return "see the daemon's log";
         }
@@ -161,10 +163,13 @@ static void probe_device(struct doctor *d, const char *device, const char *handl
         char time[HUMAN_MAX], size[HUMAN_MAX];
         struct outcome o = {0};
         probe(&o, d->ctl, device);
-        if (o.rc == 0)
+        if (o.rc == 0 && o.writable && strcmp(handles, "cuda-vmm-fd") == 0)
+                doctor_add(d, FINDING_WARN, "probe", "restrict attach to users who may modify the weights",
+                           "%s: loaded and read back, but mapped writable: the driver refuses to map %s read-only",
+                           device, handles);
+        else if (o.rc == 0)
                 doctor_add(d, FINDING_OK, "probe", NULL,
-                           "%s: loaded, attached by %s in %s, read back: %" PRIu64
-                           " tensors, %s, all as they should be",
+                           "%s: loaded, attached by %s in %s, read back %" PRIu64 " tensors, %s, without errors",
                            device, handles, human_time(time, o.attach_ns), o.tensors, human_size(size, o.bytes));
         else
                 doctor_add(d, weigh(o.rc), "probe", advice_for(o.rc), "%s: %s", device, o.text);

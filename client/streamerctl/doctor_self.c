@@ -30,20 +30,22 @@ void self_check_socket(struct doctor *d, const char *text)
         char advice[200];
         const char *path = self_socket(d->ctl);
         if (stat(path, &st) < 0 && errno == ENOENT)
-                snprintf(advice, sizeof(advice), "start streamerd, or name its socket (--socket, $STREAMERD_SOCKET)");
+                snprintf(advice, sizeof(advice), "start streamerd, or set its socket (--socket, $STREAMERD_SOCKET)");
         else if (access(path, W_OK) < 0 && errno == EACCES)
-                snprintf(advice, sizeof(advice), "join the socket's group (gid %u), and pass the folders above it",
+                snprintf(advice, sizeof(advice),
+                         "join the socket's group (gid %u), and check the permissions of its parent directories",
                          (unsigned)st.st_gid);
         else
-                snprintf(advice, sizeof(advice), "see whether streamerd runs and what its log says");
+                snprintf(advice, sizeof(advice), "check that streamerd runs, and see its log");
         doctor_add(d, FINDING_FAIL, "daemon", advice, "%s", text);
 }
 
-uint64_t self_pid_namespace(void)
+uint64_t self_namespace(const char *kind)
 {
-        static const char name[] = "/proc/self/ns/pid";
+        char name[64];
         struct stat st;
         struct statfs fs;
+        snprintf(name, sizeof(name), "/proc/self/ns/%s", kind);
         return statfs(name, &fs) == 0 && fs.f_type == NSFS_MAGIC && stat(name, &st) == 0 ? st.st_ino : 0;
 }
 
@@ -100,14 +102,14 @@ static bool see_gpus(json_t *uuids, char *why, size_t size)
                 return false;
         }
         if (!find_calls(library, &driver)) {
-                snprintf(why, size, "the driver is too old: it lacks cuDeviceGetUuid_v2");
+                snprintf(why, size, "the driver is too old: no cuDeviceGetUuid_v2");
                 return false;
         }
         int error = driver.init(0);
         if (error == 0)
                 error = driver.count(&n);
         if (error != 0 && error != 100)
-                snprintf(why, size, "the driver does not start: error %d", error);
+                snprintf(why, size, "the driver failed to initialise: error %d", error);
         else if (n == 0)
                 snprintf(why, size, "no GPU is visible");
         else
@@ -142,12 +144,12 @@ static void check_visible(struct doctor *d, const json_t *uuids)
                 if (strcmp(json_str(device, "kind"), "cuda") != 0 || sees(uuids, json_str(device, "uuid")))
                         continue;
                 missing++;
-                doctor_add(d, FINDING_WARN, "visible", "give the container that GPU, or widen CUDA_VISIBLE_DEVICES",
-                           "%s (%s) is not seen by this process, whose CUDA_VISIBLE_DEVICES is %s",
+                doctor_add(d, FINDING_WARN, "visible", "add that GPU to the container or to CUDA_VISIBLE_DEVICES",
+                           "%s (%s) is not visible to this process (CUDA_VISIBLE_DEVICES is %s)",
                            json_str(device, "device"), json_str(device, "uuid"), visible_devices());
         }
         if (missing == 0)
-                doctor_add(d, FINDING_OK, "visible", NULL, "this process sees %zu GPU%s, the daemon's among them",
+                doctor_add(d, FINDING_OK, "visible", NULL, "this process sees %zu GPU%s, including the daemon's",
                            json_array_size(uuids), json_array_size(uuids) == 1 ? "" : "s");
 }
 
@@ -164,6 +166,6 @@ void self_check_cuda(struct doctor *d)
                 doctor_add(d, FINDING_OK, "visible", NULL, "this process sees %zu GPUs", json_array_size(uuids));
         else
                 doctor_add(d, needed ? FINDING_FAIL : FINDING_WARN, "visible",
-                           "start the container with the NVIDIA runtime, see nvidia-smi -L and CUDA_VISIBLE_DEVICES",
+                           "start the container with the NVIDIA runtime; see nvidia-smi -L and CUDA_VISIBLE_DEVICES",
                            "this process cannot use CUDA: %s (CUDA_VISIBLE_DEVICES is %s)", why, visible_devices());
 }

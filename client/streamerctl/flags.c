@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The command line: flags may stand before or after the verb and its arguments; a verb's own flags
- * only after it; "--" ends them. What is not known is refused with a hint.
+ * The command line: global flags before or after the verb and its arguments; a verb's own flags only after it;
+ * "--" ends them. An unknown verb or flag is an error that names the nearest one.
  */
 #include "client/streamerctl/ctl.h"
-#include "client/streamerctl/output.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,30 +13,14 @@
 const struct verb *verb_by_name(const char *name)
 {
         for (const struct verb *v = verbs; v->name; v++)
-                if (strcmp(v->name, name) == 0)
+                if (strcmp(v->name, name) == 0 || (v->alias && strcmp(v->alias, name) == 0))
                         return v;
         return NULL;
 }
 
-int usage_error(const struct ctl *ctl, const char *format, ...)
-{
-        char text[1024];
-        va_list ap;
-        va_start(ap, format);
-        vsnprintf(text, sizeof(text), format, ap);
-        va_end(ap);
-        fputs("streamerctl: ", stderr);
-        put_escaped(stderr, text);
-        if (ctl->verb)
-                fprintf(stderr, " ('streamerctl help %s' tells more)\n", ctl->verb->name);
-        else
-                fputs(" ('streamerctl help' lists all)\n", stderr);
-        return EXIT_USAGE;
-}
-
 /* ---- hints ---- */
 
-/* How many characters must be changed, added or removed; words over 31 characters are far apart. */
+/* The number of characters to change, add or remove; 99 if a word is longer than 31 characters. */
 static size_t distance(const char *a, const char *b)
 {
         size_t la = strlen(a), lb = strlen(b), row[32];
@@ -73,7 +55,7 @@ static int unknown_verb(const struct ctl *ctl, const char *word)
 static const char *nearest_flag(const struct flag *flags, const char *word)
 {
         for (const struct flag *f = flags; f && f->name; f++)
-                if (distance(word, f->name) <= 2)
+                if (!f->hidden && distance(word, f->name) <= 2)
                         return f->name;
         return NULL;
 }
@@ -109,13 +91,13 @@ static int set_seconds(struct ctl *ctl, const char *value)
         double seconds = strtod(value, &end);
         bool sane = seconds >= 0 && seconds <= 2e6; /* false for NaN too */
         if (errno || end == value || *end || !sane)
-                return usage_error(ctl, "'%.100s' is no number of seconds", value);
+                return usage_error(ctl, "'%.100s' is not a number of seconds", value);
         ctl->timeout_ms = (int)(seconds * 1000 + 0.999);
         return 0;
 }
 
 /* "250ms", "30s", "5m", "2h". */
-static int set_duration(struct ctl *ctl, const char *value, uint64_t *ms)
+int parse_duration(const struct ctl *ctl, const char *value, uint64_t *ms)
 {
         static const struct {
                 const char *unit;
@@ -130,7 +112,7 @@ static int set_duration(struct ctl *ctl, const char *value, uint64_t *ms)
                         *ms = n * units[i].ms;
                         return 0;
                 }
-        return usage_error(ctl, "'%.100s' is no duration: 1ms to 8784h, with ms, s, m or h", value);
+        return usage_error(ctl, "'%.100s' is not a duration: 1ms to 8784h, with ms, s, m or h", value);
 }
 
 static int add_device(struct ctl *ctl, const char *value)
@@ -159,7 +141,7 @@ static int set_flag(struct ctl *ctl, const struct flag *f, const char *value)
         case FLAG_SECONDS:
                 return set_seconds(ctl, value);
         case FLAG_DURATION:
-                return set_duration(ctl, value, to);
+                return parse_duration(ctl, value, to);
         case FLAG_DEVICE:
                 return add_device(ctl, value);
         }
@@ -221,9 +203,20 @@ static int check_args(const struct ctl *ctl)
         return 0;
 }
 
+/* Known before anything is parsed: errors of the command line are JSON, too. */
+static bool wants_json(int argc, char **argv)
+{
+        for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+                if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "-ojson") == 0 ||
+                    (strcmp(argv[i], "-o") == 0 && i + 1 < argc && strcmp(argv[i + 1], "json") == 0))
+                        return true;
+        return false;
+}
+
 int flags_parse(struct ctl *ctl, int argc, char **argv)
 {
         bool flags_over = false;
+        ctl->format = wants_json(argc, argv) ? FORMAT_JSON : FORMAT_TABLE;
         for (int i = 1; i < argc; i++) {
                 int rc = 0;
                 if (!flags_over && strcmp(argv[i], "--") == 0)

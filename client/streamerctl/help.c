@@ -22,6 +22,8 @@ static void print_flags(const struct flag *flags)
 {
         for (const struct flag *f = flags; f && f->name; f++) {
                 char left[64];
+                if (f->hidden)
+                        continue;
                 snprintf(left, sizeof(left), "%s%s%s%s%s", f->alias ? f->alias : "", f->alias ? ", " : "", f->name,
                          f->value ? " " : "", f->value ? f->value : "");
                 print_row(left, f->help);
@@ -43,6 +45,8 @@ static void print_verb(const struct verb *verb)
                verb->flags ? " [FLAGS]" : "", verb->summary);
         if (verb->about)
                 printf("\n%s\n", verb->about);
+        if (verb->alias)
+                printf("\n'%s' is an alias.\n", verb->alias);
         if (verb->flags)
                 printf("\nFlags:\n");
         print_flags(verb->flags);
@@ -71,7 +75,7 @@ void help_print(const struct verb *verb)
                 print_overview();
         printf("\nFlags of every verb:\n");
         print_flags(global_flags);
-        printf("\nExit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 daemon unreachable, 5 timeout, 6 in use,\n"
+        printf("\nExit codes: 0 ok, 1 failed, 2 wrong usage, 3 not found, 4 daemon unreachable, 5 timeout, 6 in use,\n"
                "7 insufficient memory, 8 permission denied.\n");
 }
 

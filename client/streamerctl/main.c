@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The frame around a verb: parse, connect, run, and see that what was printed has really been
- * written.
+ * Parses the command line, connects, runs the verb, and checks that its output was written.
  */
 #include "client/streamerctl/ctl.h"
-#include "client/streamerctl/output.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 int verb_ping(struct ctl *ctl)
@@ -42,9 +38,9 @@ int verb_version(struct ctl *ctl)
         return 0;
 }
 
-/* A standard descriptor that is closed would be taken by the next open: by the socket, which would
- * then get what is printed. Read-only, so that writing still fails. */
-static void hold_descriptors(void)
+/* The next open() would take the number of a standard descriptor that is closed: output would go to the socket.
+ * Opened read-only, so that writing still fails. */
+static void reserve_standard_descriptors(void)
 {
         int fd;
         do {
@@ -56,11 +52,13 @@ static void hold_descriptors(void)
 
 static int run_connected(struct ctl *ctl)
 {
-        bool is_wait = ctl->verb->run == verb_wait;
+        bool waits = ctl->verb->waits && !ctl->detach && !ctl->dry_run;
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = ctl->socket};
-        if (ctl->timeout_ms == 0 && !is_wait)
+        if (ctl->timeout_ms == 0 && !waits)
                 return usage_error(ctl, "--timeout must be more than 0");
-        if (ctl->timeout_ms > 0 && !is_wait)
+        if (ctl->timeout_ms >= 0 && waits)
+                ctl->deadline_ns = clock_now_ns() + (uint64_t)ctl->timeout_ms * UINT64_C(1000000);
+        else if (ctl->timeout_ms > 0)
                 opts.timeout_ms = ctl->timeout_ms;
         int rc = streamer_connect(&opts, &ctl->client);
         if (rc != 0)
@@ -81,25 +79,25 @@ static int run(struct ctl *ctl)
         return 0;
 }
 
-static int check_output(int rc)
+static int check_output(const struct ctl *ctl, int rc)
 {
         if (fflush(stdout) == 0 && !ferror(stdout))
                 return rc;
-        fprintf(stderr, "streamerctl: cannot write to standard output: %s\n", strerror(errno));
-        return rc != 0 ? rc : 1;
+        int failed = output_error(ctl);
+        return rc != 0 ? rc : failed;
 }
 
 int main(int argc, char **argv)
 {
         struct ctl ctl = {.timeout_ms = -1};
-        hold_descriptors();
-        signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error like another */
+        reserve_standard_descriptors();
+        signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of write() */
         ctl.args = calloc((size_t)argc + 1, sizeof(*ctl.args));
         if (!ctl.args)
                 return 1;
         int rc = flags_parse(&ctl, argc, argv);
         if (rc == 0)
-                rc = check_output(run(&ctl));
+                rc = check_output(&ctl, run(&ctl));
         free(ctl.args);
         return rc;
 }

@@ -43,6 +43,6 @@ struct progress {
 };
 void progress_init(struct progress *p, bool silent);
 void progress_show(struct progress *p, const streamer_progress *now);
-void progress_clear(struct progress *p); /* takes the bar away before other text */
+void progress_clear(struct progress *p); /* erases the bar, before other output */
 
 #endif

@@ -1,29 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Progress of a load. The rate is the average since bytes began to arrive, which is also what the
- * time to go is reckoned from.
+ * Progress of a load. The rate is the average since the first bytes arrived; the ETA follows from it.
  */
+#include "client/streamerctl/ctl.h"
 #include "client/streamerctl/output.h"
 
 #include <inttypes.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BAR 24
 #define NAME_MAX_BYTES 24
 #define LINE_NS UINT64_C(1000000000)
 
-static uint64_t now_ns(void)
-{
-        struct timespec ts;
-        clock_gettime(CLOCK_MONOTONIC, &ts);
-        return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
-}
-
 void progress_init(struct progress *p, bool silent)
 {
-        *p = (struct progress){.silent = silent, .terminal = isatty(STDERR_FILENO), .last_ns = now_ns()};
+        *p = (struct progress){.silent = silent, .terminal = isatty(STDERR_FILENO), .last_ns = clock_now_ns()};
 }
 
 static void figures(const struct progress *p, const streamer_progress *now, uint64_t at)
@@ -36,10 +28,10 @@ static void figures(const struct progress *p, const streamer_progress *now, uint
         double to_go = (double)(now->total - now->bytes) * (double)ns / (double)bytes;
         fprintf(stderr, "  %s", human_rate(rate, bytes, ns));
         if (to_go < 1e17)
-                fprintf(stderr, "  %s to go", human_time(left, (uint64_t)to_go));
+                fprintf(stderr, "  ETA %s", human_time(left, (uint64_t)to_go));
 }
 
-/* The end of a long name is what tells it from others; a bar that wraps cannot be redrawn. */
+/* Long names differ at their ends; a bar that wraps cannot be redrawn. */
 static void put_name(const char *name)
 {
         size_t len = strlen(name), cut = len > NAME_MAX_BYTES ? len - NAME_MAX_BYTES : 0;
@@ -57,14 +49,14 @@ static void draw_bar(const struct progress *p, const streamer_progress *now, uin
         memset(bar, '=', full < BAR ? full : BAR);
         bar[BAR] = 0;
         fputs("\r\033[K", stderr);
-        put_name(now->model);
+        put_name(now->name);
         fprintf(stderr, " [%s] ", bar);
         figures(p, now, at);
 }
 
 static void draw_line(const struct progress *p, const streamer_progress *now, uint64_t at)
 {
-        put_escaped(stderr, now->model);
+        put_escaped(stderr, now->name);
         fputs(": ", stderr);
         figures(p, now, at);
         fputc('\n', stderr);
@@ -72,7 +64,7 @@ static void draw_line(const struct progress *p, const streamer_progress *now, ui
 
 void progress_show(struct progress *p, const streamer_progress *now)
 {
-        uint64_t at = now_ns();
+        uint64_t at = clock_now_ns();
         if (p->silent || now->total == 0 || now->bytes > now->total)
                 return;
         if (p->first_ns == 0) {

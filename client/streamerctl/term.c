@@ -14,7 +14,8 @@ int term_width(void)
         return size.ws_col;
 }
 
-bool term_colour(void)
+/* Standard output is a terminal, and neither $NO_COLOR nor TERM=dumb disables colour. */
+static bool term_colour(void)
 {
         const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
         if (no_color && no_color[0])

@@ -11,8 +11,6 @@
 
 /* Columns of the terminal; 0: there is none. */
 int term_width(void);
-/* A terminal that can, and nobody who minds ($NO_COLOR, TERM=dumb). */
-bool term_colour(void);
 
 /* Escape sequences for a word of a state ("ready", "failed", ...) and after it; "" for none. */
 const char *term_state(const char *word);

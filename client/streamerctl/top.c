@@ -27,7 +27,7 @@ static void sample_deinit(struct top_sample *s)
         *s = (struct top_sample){0};
 }
 
-void top_deinit(struct top *top)
+static void top_deinit(struct top *top)
 {
         sample_deinit(&top->now);
         sample_deinit(&top->before);
@@ -48,7 +48,8 @@ static int ask_list(struct ctl *ctl, const char *verb, const char *key, json_t *
         return *list ? 0 : STREAMER_EPROTO;
 }
 
-int top_take(struct top *top)
+/* Asks the daemon: 0, or STREAMER_E*. */
+static int top_take(struct top *top)
 {
         struct top_sample s = {0};
         struct timespec now;

@@ -36,10 +36,6 @@ struct top_frame {
         struct top_line line[FRAME_LINES];
 };
 
-/* Asks the daemon: 0, or STREAMER_E*. */
-int top_take(struct top *top);
-void top_deinit(struct top *top);
-
 /* Lays the sample out within width x height, at most FRAME_COLUMNS x FRAME_LINES. */
 void top_compose(struct top *top, struct top_frame *frame, int width, int height);
 

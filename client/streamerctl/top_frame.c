@@ -87,7 +87,7 @@ static uint64_t bytes_before(const struct top *top, const json_t *load)
         json_array_foreach(json_object_get(top->before.status, "loads"), i, l)
         {
                 if (json_u64(l, "generation") == json_u64(load, "generation") &&
-                    strcmp(json_str(l, "model"), json_str(load, "model")) == 0)
+                    strcmp(json_str(l, "name"), json_str(load, "name")) == 0)
                         return json_u64(l, "bytes");
         }
         return json_u64(load, "bytes");
@@ -98,14 +98,14 @@ static void put_load(struct top_frame *f, const struct top *top, const json_t *l
         char name[FRAME_COLUMNS * 4], b[BAR + 1], rate[HUMAN_MAX] = "", left[HUMAN_MAX] = "";
         uint64_t bytes = json_u64(l, "bytes"), total = json_u64(l, "total"), before = bytes_before(top, l);
         uint64_t ns = top->before.status ? top->now.at_ns - top->before.at_ns : 0;
-        uint64_t elapsed = json_u64(l, "elapsed_ns");
+        uint64_t elapsed = json_u64(l, "load_ns");
         if (ns > 0 && bytes >= before)
                 human_rate(rate, bytes - before, ns);
         else
                 human_rate(rate, bytes, elapsed);
         if (bytes > 0 && total >= bytes)
                 human_time(left, (uint64_t)((double)(total - bytes) * (double)elapsed / (double)bytes));
-        put(f, false, "%s [%s] %3d %% %13s  %9s  %s%s", column(name, json_str(l, "model"), 24), bar(b, bytes, total),
+        put(f, false, "%s [%s] %3d %% %13s  %9s  %s%s", column(name, json_str(l, "name"), 24), bar(b, bytes, total),
             total > 0 ? (int)((double)bytes / (double)total * 100) : 0, rate, left, json_str(l, "state"),
             json_is_true(json_object_get(l, "stalled")) ? ", stalled" : "");
 }
@@ -116,7 +116,7 @@ static void put_loads(struct top_frame *f, const struct top *top)
         const json_t *l, *loads = json_object_get(top->now.status, "loads");
         if (json_array_size(loads) == 0)
                 return;
-        put(f, true, "%-24s %-22s %5s %13s  %9s  %s", "LOADING", "", "DONE", "RATE", "TO GO", "STATE");
+        put(f, true, "%-24s %-22s %5s %13s  %9s  %s", "LOADING", "", "DONE", "RATE", "ETA", "STATE");
         json_array_foreach(loads, i, l)
         {
                 put_load(f, top, l);

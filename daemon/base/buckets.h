@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who has a key, found among very many: lists, each of those whose keys fall together. There are always as many,
- * so that nothing can fail and no turn of the loop is spent on making room. What the daemon keeps of one kind is
- * bounded by its descriptors or its memory to some tens of thousands, which makes a list a dozen long.
+ * A hash table of a fixed number of lists. It never grows, so no operation can fail and no turn of the loop is spent
+ * on growing. The daemon's objects of one kind are limited by descriptors or memory to some tens of thousands, about a
+ * dozen in a list.
  */
 #ifndef DAEMON_BASE_BUCKETS_H
 #define DAEMON_BASE_BUCKETS_H
@@ -20,7 +20,7 @@ static inline void buckets_init(struct buckets *buckets)
         for (size_t i = 0; i < BUCKETS; i++)
                 list_init(&buckets->of[i]);
 }
-/* Where those with this key are, and others. `key` is to be spread evenly in its low bits. */
+/* The list for this key, shared with other keys. The low bits of `key` must be evenly distributed. */
 static inline struct list *bucket(struct buckets *buckets, uint64_t key)
 {
         return &buckets->of[key % BUCKETS];

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A copy of what nobody reads again soon. A load writes each byte of a model once: through the cache every
- * line of memory would be fetched before it is overwritten, and would push out what is still needed (the
- * buffers that the next bytes come in). Stores that go past the cache do neither.
+ * Copies memory past the cache. A load writes each byte of a model once: through the cache every line would be fetched
+ * before it is overwritten, and would evict what is still needed (the buffers of the next bytes).
  */
 #ifndef DAEMON_BASE_COPY_H
 #define DAEMON_BASE_COPY_H
@@ -27,7 +26,7 @@ static inline void copy_lines(unsigned char *to, const unsigned char *from, size
                 _mm_stream_si128((__m128i *)to + 2, c);
                 _mm_stream_si128((__m128i *)to + 3, d);
         }
-        _mm_sfence(); /* before anybody is told that they are there */
+        _mm_sfence(); /* before the bytes are published */
 }
 #else
 static inline void copy_lines(unsigned char *to, const unsigned char *from, size_t lines)

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Texts of failures hold names that others chose: paths, tensor names, values from a file. They end
- * on terminals, in the journal and in replies, so nothing leaves here that is not one printable
- * line.
+ * Error texts contain names that others chose: paths, tensor names, values from files. They reach terminals, the
+ * journal and replies, so every text is one printable line.
  */
 #include "daemon/base/error.h"
 
 #include "daemon/base/util.h"
 #include "proto/codec.h"
 
-#include <stdarg.h>
 #include <string.h>
 
-/* Longer than any text that is kept, so that cutting is left to error_escape(). */
+/* Longer than struct error's text: error_escape() truncates. */
 #define FORMAT_SIZE 2048
 
 /* ---- escaping ---- */
@@ -41,7 +39,7 @@ static bool printable(const char *s, size_t n)
         return true;
 }
 
-/* One character of the result; the number of bytes taken from s. */
+/* One character of the result; returns the number of bytes read from s. */
 static size_t escape_one(char out[8], const char *s)
 {
         size_t n = character(s);
@@ -57,7 +55,7 @@ static size_t escape_one(char out[8], const char *s)
 void error_escape(char *out, size_t size, const char *text)
 {
         static const char dots[] = "...";
-        size_t len = 0, cut = 0; /* cut: the longest whole part that leaves room for the dots */
+        size_t len = 0, cut = 0; /* truncated: the longest whole part that leaves space for the dots */
         require(size >= sizeof(dots));
         while (*text != '\0') {
                 char one[8];
@@ -79,16 +77,23 @@ void error_escape(char *out, size_t size, const char *text)
 
 int error_set(struct error *error, int code, const char *format, ...)
 {
+        va_list args;
+        va_start(args, format);
+        error_vset(error, code, format, args);
+        va_end(args);
+        return code;
+}
+
+int error_vset(struct error *error, int code, const char *format, va_list args)
+{
         require(code < 0);
         if (error == NULL)
                 return code;
-        /* Formatted aside: the arguments may hold the text that is being replaced. */
+        /* Formatted into a buffer: the arguments may refer to the text that is replaced. */
         char text[FORMAT_SIZE];
-        va_list args;
-        va_start(args, format);
         vsnprintf(text, sizeof(text), format, args);
-        va_end(args);
         error->code = code;
+        error->outside = false;
         error_escape(error->text, sizeof(error->text), text);
         return code;
 }

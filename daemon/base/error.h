@@ -1,24 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The text of a failure travels with the request that failed. A function that can fail for reasons
- * outside the program takes a struct error and returns its code (a STREAMER_E*, negative); broken
- * invariants assert instead.
+ * The text of a failure travels with the failed request. A function that can fail for external reasons takes a struct
+ * error and returns its code (a negative STREAMER_E*); broken invariants abort.
  */
 #ifndef DAEMON_BASE_ERROR_H
 #define DAEMON_BASE_ERROR_H
 
 #include "proto/codes.h"
 
+#include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 struct error {
         int code;        /* 0, or STREAMER_E* */
         char text[1000]; /* "what: why (where)", one line of printable UTF-8 */
+        bool outside;    /* the source is outside the roots */
 };
 
-/* Sets and returns code. Control bytes in the formatted text are escaped as \xNN; too long a text
- * is cut with "...". `error` may be NULL. */
+/* Sets and returns code; `outside` becomes false. Control bytes in the formatted text are escaped as \xNN; too long a
+ * text is cut with "...". `error` may be NULL. */
 int error_set(struct error *error, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int error_vset(struct error *error, int code, const char *format, va_list args) __attribute__((format(printf, 3, 0)));
 /* As error_set, ending with ": strerror(errno_value)". */
 int error_errno(struct error *error, int code, int errno_value, const char *format, ...)
         __attribute__((format(printf, 4, 5)));

@@ -32,7 +32,7 @@ static inline void list_remove(struct list *node)
         node->next->prev = node->prev;
         list_init(node);
 }
-/* All of `from`, which is empty then, behind those of `head`. */
+/* Appends all nodes of `from`, which is empty afterwards. */
 static inline void list_append_all(struct list *head, struct list *from)
 {
         if (list_empty(from))
@@ -49,5 +49,19 @@ static inline void list_append_all(struct list *head, struct list *from)
 #define list_each_safe(pos, head)                                                                                      \
         for (struct list *pos = (head)->next, *pos##_next = pos->next; pos != (head);                                  \
              pos = pos##_next, pos##_next = pos->next)
+
+/* The object that contains `node`; NULL at the head, the end of the list. */
+#define list_item(node, head, type, member) ((node) == (head) ? NULL : container_of(node, type, member))
+
+/* Each object of a list, which contains its node as `member`. */
+#define list_each_item(type, item, head, member)                                                                       \
+        for (type *item = list_item((head)->next, head, type, member); item != NULL;                                   \
+             item = list_item(item->member.next, head, type, member))
+/* The current object may be removed and freed. */
+#define list_each_item_safe(type, item, head, member)                                                                  \
+        for (type *item = list_item((head)->next, head, type, member),                                                 \
+                  *item##_next = item != NULL ? list_item(item->member.next, head, type, member) : NULL;               \
+             item != NULL;                                                                                             \
+             item = item##_next, item##_next = item != NULL ? list_item(item->member.next, head, type, member) : NULL)
 
 #endif

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Small things that every module uses: invariants, cleanup locals, sizes, lists.
+ * Small tools of every module: invariants, cleanup of local variables, sizes, times.
  */
 #ifndef DAEMON_BASE_UTIL_H
 #define DAEMON_BASE_UTIL_H
 
+#include <pthread.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -18,9 +20,10 @@
 #define GiB (UINT64_C(1) << 30)
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+#define ORDER(a, b) (((a) > (b)) - ((a) < (b))) /* as strcmp() */
 #define container_of(p, type, member) ((type *)(void *)((char *)(p)-offsetof(type, member)))
 
-/* An invariant, checked in release builds too. What the log has not written yet goes before its end (log.c). */
+/* An invariant, checked in release builds, too. The log is flushed before the process aborts (log.c). */
 #define require(cond)                                                                                                  \
         do {                                                                                                           \
                 if (__builtin_expect(!(cond), 0))                                                                      \
@@ -28,6 +31,12 @@
         } while (0)
 
 _Noreturn void broken_invariant(const char *file, int line, const char *what);
+
+/* Flags and counters that order nothing else. */
+#define load_relaxed(p) __atomic_load_n(p, __ATOMIC_RELAXED)
+#define store_relaxed(p, value) __atomic_store_n(p, value, __ATOMIC_RELAXED)
+#define add_relaxed(p, n) __atomic_add_fetch(p, n, __ATOMIC_RELAXED)
+#define sub_relaxed(p, n) __atomic_sub_fetch(p, n, __ATOMIC_RELAXED)
 
 static inline uint64_t round_up(uint64_t n, uint64_t to)
 {
@@ -45,7 +54,7 @@ static inline uint64_t now_ns(void)
         return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
 }
 
-/* So long after; what lies beyond the clock's end comes never. */
+/* `from` plus `duration`; UINT64_MAX, which is never reached, on overflow. */
 static inline uint64_t ns_after(uint64_t from, uint64_t duration)
 {
         return duration > UINT64_MAX - from ? UINT64_MAX : from + duration;
@@ -57,13 +66,49 @@ static inline struct timespec timespec_of(uint64_t ns)
         return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
 }
 
-/* A list of n elements, with room for one more: it grows to twice as many whenever they fill a power of two.
- * NULL: no memory, and the list is as it was. */
-static inline void *with_room(void *list, size_t n, size_t element)
+/* For pthread_cond_timedwait() with such a time; 0, or a number of errno. */
+static inline int cond_init_monotonic(pthread_cond_t *cond)
+{
+        pthread_condattr_t attr;
+        pthread_condattr_init(&attr);
+        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+        int r = pthread_cond_init(cond, &attr);
+        pthread_condattr_destroy(&attr);
+        return r;
+}
+
+/* The pause after the tries-th failure in a row: `first`, twice as long after each further one, at most `cap`. */
+static inline uint64_t backoff(uint64_t first, unsigned tries, uint64_t cap)
+{
+        for (; tries > 1 && first < cap; tries--)
+                first *= 2;
+        return first < cap ? first : cap;
+}
+
+/* A list of n elements with space for one more: it doubles whenever n is a power of two. NULL: no memory, and the
+ * list is unchanged. */
+static inline void *array_grow(void *list, size_t n, size_t element)
 {
         if ((n & (n - 1)) != 0)
                 return list;
         return reallocarray(list, n == 0 ? 1 : 2 * n, element);
+}
+
+/* NULL for an empty text, too. */
+static inline const char *filled(const char *text)
+{
+        return text != NULL && text[0] != '\0' ? text : NULL;
+}
+
+/* As asprintf(). malloc'd; NULL: no memory. */
+__attribute__((format(printf, 1, 2))) static inline char *format_new(const char *format, ...)
+{
+        char *text;
+        va_list args;
+        va_start(args, format);
+        int n = vasprintf(&text, format, args);
+        va_end(args);
+        return n >= 0 ? text : NULL;
 }
 
 static inline void free_p(void *p)

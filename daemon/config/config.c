@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Settings from four places, each over the one before: defaults, file, environment, flags. The
- * command line is walked twice: first for its grammar and for what decides the rest (--config,
- * --help), and once all else is read, for its values.
+ * Settings from four places, each overriding the one before: defaults, file, environment, flags. The command line is
+ * parsed twice: first for its grammar and for what decides the rest (--config, --help), and at the end for its values.
  *
- * A value that is wrong anywhere refuses all of it, and says where it stands.
+ * A wrong value anywhere refuses the whole configuration, with its place.
  */
-#include "daemon/config/flags.h"
-#include "daemon/config/lists.h"
+#include "daemon/config/config.h"
 
-#include "daemon/base/fd.h"
+#include "daemon/config/document/sections.h"
+#include "daemon/config/flags.h"
+
+#include "daemon/base/text/text.h"
 #include "daemon/base/util.h"
 
 #include <errno.h>
@@ -30,15 +31,17 @@ void config_init(struct config *config)
 {
         *config = (struct config){
                 .io = {.concurrency = 16, .block_size = 8 * MiB, .stall_ns = 30 * UINT64_C(1000000000)},
-                .http = {.connect_timeout_ns = 10 * UINT64_C(1000000000),
-                         .stall_ns = 20 * UINT64_C(1000000000),
-                         .backoff_ns = 200 * UINT64_C(1000000),
-                         .retry_after_ns = 30 * UINT64_C(1000000000),
-                         .tries = 6,
-                         .patience_ns = 60 * UINT64_C(1000000000),
-                         .redirects = 5,
-                         .request_max = 128 * MiB},
-                .cuda = {.segment_size = 4 * GiB, .trust_detach = true},
+                .http.opts = {.connect_timeout_ns = 10 * UINT64_C(1000000000),
+                              .stall_ns = 20 * UINT64_C(1000000000),
+                              .backoff_ns = 200 * UINT64_C(1000000),
+                              .retry_after_ns = 30 * UINT64_C(1000000000),
+                              .tries = 6,
+                              .patience_ns = 60 * UINT64_C(1000000000),
+                              .redirects = 5,
+                              .request_max = 128 * MiB},
+                .cuda = {.segment_size = 4 * GiB,
+                         .trust_detach = true,
+                         .context_retention_ns = UINT64_C(60) * 1000000000},
                 .limits =
                         {
                                 .connections = 8192,
@@ -58,14 +61,13 @@ void config_init(struct config *config)
                                 .preload_retry_ns = UINT64_C(1000000000),
                                 .failed_kept = 64,
                         },
-                .loop = {.realtime = true},
                 .log = {.level = LOG_LEVEL_INFO},
         };
 }
 
 void config_deinit(struct config *config)
 {
-        setting_clear_roots(config);
+        setting_clear_texts(&config->roots, &config->n_roots);
         setting_clear_devices(config);
         roles_deinit(&config->access);
         setting_clear_http(config);
@@ -106,20 +108,10 @@ static const char *as_word(const struct setting *setting, const char *value, cha
         return value;
 }
 
-static int apply_variable(struct config *config, const struct setting *setting, const char *name, const char *value,
-                          struct error *error)
-{
-        char why[SETTING_WHY], buffer[32];
-        if (setting_set(setting, config, as_word(setting, value, buffer), why) < 0)
-                return error_set(error, STREAMER_EINVAL, "%s: %s", name, why);
-        return 0;
-}
-
 /* Empty is as good as unset, as shells and unit files write it. */
 static const char *variable(const char *name)
 {
-        const char *value = name != NULL ? getenv(name) : NULL;
-        return value != NULL && value[0] != '\0' ? value : NULL;
+        return name != NULL ? filled(getenv(name)) : NULL;
 }
 
 static int apply_to_stderr(struct config *config, struct error *error)
@@ -136,6 +128,7 @@ static int apply_to_stderr(struct config *config, struct error *error)
 static int apply_environment(struct config *config, char *notes, size_t notes_size, struct error *error)
 {
         for (size_t i = 0; i < n_settings; i++) {
+                char why[SETTING_WHY], buffer[32];
                 const struct setting *setting = &settings[i];
                 const char *name = setting->env, *value = variable(name);
                 if (value == NULL && setting->offset == offsetof(struct config, io.block_size)) {
@@ -147,9 +140,8 @@ static int apply_environment(struct config *config, char *notes, size_t notes_si
                         note(notes, notes_size, ENV_MEMORY_LIMIT "=%s: the staging ring has its default size\n", value);
                         value = "0";
                 }
-                int r = value != NULL ? apply_variable(config, setting, name, value, error) : 0;
-                if (r < 0)
-                        return r;
+                if (value != NULL && setting_set(setting, config, as_word(setting, value, buffer), why) < 0)
+                        return error_set(error, STREAMER_EINVAL, "%s: %s", name, why);
         }
         return apply_to_stderr(config, error);
 }
@@ -170,16 +162,6 @@ static int read_file(struct config *config, const char *path, struct error *erro
                 r = config_parse_yaml(config, path, text.data, text.size, error);
         text_deinit(&text);
         return r;
-}
-
-static int apply_file(struct config *config, const char *named, struct error *error)
-{
-        if (named != NULL)
-                return read_file(config, named, error);
-        /* Only its absence is fine: one that cannot be read was meant to be. */
-        if (access(CONFIG_DEFAULT_PATH, F_OK) < 0 && errno == ENOENT)
-                return 0;
-        return read_file(config, CONFIG_DEFAULT_PATH, error);
 }
 
 /* ---- the whole ---- */
@@ -206,10 +188,10 @@ static int check_whole(struct config *config, struct error *error)
         const char *from = config->path != NULL ? config->path : CONFIG_DEFAULT_PATH;
         if (config->n_devices == 0)
                 return error_set(error, STREAMER_EINVAL,
-                                 "no device: give --device host=8GiB, or 'devices' in %s (--help tells more)", from);
+                                 "no device: give --device host=8GiB, or 'devices' in %s (see --help)", from);
         if (config->n_roots == 0)
-                return error_set(error, STREAMER_EINVAL,
-                                 "no root: give --root DIR, or 'roots' in %s (--help tells more)", from);
+                return error_set(error, STREAMER_EINVAL, "no root: give --root DIR, or 'roots' in %s (see --help)",
+                                 from);
         if (config->io.memory_limit != 0 && config->io.memory_limit < config->io.block_size)
                 return error_set(error, STREAMER_EINVAL,
                                  "memory limit: %" PRIu64 " bytes are less than one block of %" PRIu64,
@@ -222,9 +204,14 @@ static int check_whole(struct config *config, struct error *error)
 static int load_all(struct config *config, const struct flags_first *first, int argc, char **argv, char *notes,
                     size_t notes_size, struct error *error)
 {
-        int r = apply_file(config, first->config, error);
+        config->origin = CONFIG_FILE;
+        /* The default file may be absent; one that cannot be read is an error. */
+        bool absent = first->config == NULL && access(CONFIG_DEFAULT_PATH, F_OK) < 0 && errno == ENOENT;
+        int r = absent ? 0 : read_file(config, first->config ?: CONFIG_DEFAULT_PATH, error);
+        config->origin = CONFIG_ENVIRONMENT;
         if (r == 0)
                 r = apply_environment(config, notes, notes_size, error);
+        config->origin = CONFIG_FLAG;
         if (r == 0)
                 r = flags_apply(config, argc, argv, error);
         if (r == 0)
@@ -232,15 +219,6 @@ static int load_all(struct config *config, const struct flags_first *first, int 
         if (r == 0)
                 resolve_budgets(config, notes, notes_size);
         return r;
-}
-
-static int print(char *text, struct error *error)
-{
-        if (text == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        fputs(text, stdout);
-        free(text);
-        return 0;
 }
 
 int config_load(struct config *config, int argc, char **argv, enum config_action *action, char *notes,
@@ -253,8 +231,12 @@ int config_load(struct config *config, int argc, char **argv, enum config_action
         if (flags_complete(argc, argv))
                 return 0;
         int r = flags_scan(&first, argc, argv, error);
-        if (r < 0 || first.help)
-                return r < 0 ? r : print(config_usage(), error);
+        if (r < 0)
+                return r;
+        if (first.help) {
+                cleanup_free char *text = config_usage();
+                return text != NULL && fputs(text, stdout) >= 0 ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        }
         if (first.version) {
                 puts("streamerd " STREAMERD_VERSION);
                 return 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Flags are written --flag value or --flag=value. Those that set a single value write through the table
- * of settings. Devices and roots repeat: the first of each replaces those of the file.
+ * Flags are written --flag value or --flag=value. Those with a single value use the table of settings. Devices and
+ * roots repeat: the first of each replaces those of the file.
  *
- * Completion fails by saying nothing: somebody is typing.
+ * Completion fails by printing nothing.
  */
 #include "daemon/config/flags.h"
 
@@ -21,17 +21,29 @@ static const char *const formats[] = {"auto", "plain", "prefix", "journal", "jso
 const struct flag flags[] = {
         {.name = "device",
          .value = "D",
-         .help = "a device to hold weights on, and how much of it; repeats\n"
+         .help = "a device that holds weights, and its budget; repeatable\n"
                  "host, host=8GiB, host=90% (of its memory; the default),\n"
                  "cuda:0, cuda:GPU-<uuid>, cuda:all",
          .words = devices},
-        {.name = "root", .value = "DIR", .help = "a folder below which models may be loaded; repeats", .path = true},
-        {.name = "socket", .value = "PATH", .help = "where to listen (" CONFIG_DEFAULT_SOCKET ")", .path = true},
+        {.name = "root",
+         .value = "DIR",
+         .help = "a directory that models may be loaded from; repeatable",
+         .path = true},
+        {.name = "socket",
+         .value = "PATH",
+         .help = "the socket to listen on (" CONFIG_DEFAULT_SOCKET ")",
+         .path = true},
         {.name = "state",
          .value = "DIR",
-         .help = "where it keeps what it knows over a restart ($STATE_DIRECTORY; none)",
+         .help = "the directory of the state file ($STATE_DIRECTORY; none)",
          .path = true},
-        {.name = "config", .value = "FILE", .help = "settings (" CONFIG_DEFAULT_PATH " if it is there)", .path = true},
+        {.name = "exit-idle",
+         .value = "D",
+         .help = "exit after this time without a connection, a lease or a load (0s: never)"},
+        {.name = "config",
+         .value = "FILE",
+         .help = "the configuration file (" CONFIG_DEFAULT_PATH " if it exists)",
+         .path = true},
         {.name = "concurrency", .value = "N", .help = "blocks in flight for one load (16)"},
         {.name = "block-size", .value = "S", .help = "bytes of one read, a multiple of 1MiB (8MiB)"},
         {.name = "memory-limit", .value = "S", .help = "bytes of the staging ring (0: concurrency x block size)"},
@@ -39,8 +51,8 @@ const struct flag flags[] = {
         {.name = "log-format", .value = "F", .help = "auto, plain, prefix, journal or json (auto)", .words = formats},
         {.name = "metrics-listen",
          .value = "A",
-         .help = "serve metrics over HTTP at 127.0.0.1:PORT or unix:/path (nowhere)"},
-        {.name = "check-config", .help = "read the settings, say whether they are valid, and exit"},
+         .help = "serve metrics over HTTP at 127.0.0.1:PORT or unix:/path (off)"},
+        {.name = "check-config", .help = "check the configuration and exit"},
         {.name = "version", .help = "print the version and exit"},
         {.name = "help", .help = "print this and exit"},
 };
@@ -105,18 +117,15 @@ int flags_scan(struct flags_first *first, int argc, char **argv, struct error *e
         return 0;
 }
 
-/* Folders given on the command line are relative to where it was typed. */
+/* A relative folder is below the working directory. */
 static int add_root(struct config *config, const char *path, char why[SETTING_WHY])
 {
         if (path[0] == '/')
                 return setting_add_root(config, path, why);
         cleanup_free char *cwd = getcwd(NULL, 0);
-        cleanup_free char *absolute = NULL;
-        if (cwd == NULL || asprintf(&absolute, "%s/%s", cwd, path) < 0) {
-                absolute = NULL;
-                return setting_wrong(why, "the working directory cannot be found");
-        }
-        return setting_add_root(config, absolute, why);
+        cleanup_free char *absolute = cwd != NULL ? format_new("%s/%s", cwd, path) : NULL;
+        return absolute != NULL ? setting_add_root(config, absolute, why)
+                                : setting_wrong(why, "the working directory cannot be found");
 }
 
 static int apply(struct config *config, const char *name, const char *value, bool *first_device, bool *first_root,
@@ -133,7 +142,7 @@ static int apply(struct config *config, const char *name, const char *value, boo
         }
         if (strcmp(name, "root") == 0) {
                 if (*first_root)
-                        setting_clear_roots(config);
+                        setting_clear_texts(&config->roots, &config->n_roots);
                 *first_root = false;
                 return add_root(config, value, why);
         }
@@ -158,14 +167,15 @@ int flags_apply(struct config *config, int argc, char **argv, struct error *erro
 
 /* ---- help ---- */
 
-static const char usage_head[] = "Usage: streamerd [FLAGS]\n"
-                                 "Holds model weights in memory and hands them to processes. Runs in the foreground.\n"
-                                 "\n";
+static const char usage_head[] =
+        "Usage: streamerd [FLAGS]\n"
+        "Keeps model weights in memory and shares them with processes. Runs in the foreground.\n"
+        "\n";
 
 static const char usage_tail[] =
         "\n"
-        "At least one device and one root are needed. Sizes are bytes or end in KiB, MiB, GiB or TiB.\n"
-        "A flag may be written --flag=value. Flags go over the environment, which goes over the file;\n"
+        "At least one device and one root are required. Sizes are bytes or end in KiB, MiB, GiB or TiB.\n"
+        "A flag may be written --flag=value. Flags override the environment, which overrides the file;\n"
         "devices or roots given as flags replace those of the file.\n"
         "\n"
         "Environment:\n"
@@ -175,7 +185,7 @@ static const char usage_tail[] =
         "  RUNAI_STREAMER_CHUNK_BYTESIZE   as --block-size; RUNAI_STREAMER_BLOCK_BYTESIZE is its older name\n"
         "  RUNAI_STREAMER_MEMORY_LIMIT     as --memory-limit; -1 and 0 mean the default\n"
         "  RUNAI_STREAMER_LOG_LEVEL        as --log-level\n"
-        "  RUNAI_STREAMER_LOG_TO_STDERR    1: the log goes to standard error even where the journal could take it;\n"
+        "  RUNAI_STREAMER_LOG_TO_STDERR    1: log to standard error even if the journal is available;\n"
         "                                  0: the default\n"
         "  RUNAI_STREAMER_S3_ENDPOINT      as s3.endpoint of the file\n"
         "  RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING\n"
@@ -184,22 +194,13 @@ static const char usage_tail[] =
         "                                  as http.stall, in milliseconds\n"
         "  RUNAI_STREAMER_S3_UNSIGNED      as s3.unsigned: 0 or 1\n"
         "  HF_ENDPOINT, HF_TOKEN           as hf.endpoint and hf.token\n"
-        "  AWS_*                           as AWS's tools know them: docs/sources.md\n"
+        "  AWS_*                           as for AWS tools: docs/sources.md\n"
         "\n"
-        "Signals: SIGTERM and SIGINT end it, SIGHUP lets it read its settings again.\n"
+        "Signals: SIGTERM and SIGINT exit, SIGHUP reloads the configuration.\n"
         "\n"
-        "Exit status: 0 after SIGTERM or SIGINT, 1 on failure, 2 on wrong usage or settings.\n";
-
-static void print_flag(FILE *out, const struct flag *flag)
-{
-        int width = fprintf(out, "  --%s%s%s", flag->name, flag->value != NULL ? " " : "", flag->value ?: "");
-        for (const char *line = flag->help; *line != '\0';) {
-                int len = (int)strcspn(line, "\n");
-                fprintf(out, "%*s%.*s\n", 22 - width, "", len, line);
-                width = 0;
-                line += len + (line[len] == '\n');
-        }
-}
+        "Exit status: 0 after SIGTERM, SIGINT or --exit-idle, 1 on failure, 2 on a usage or configuration error, 6 if "
+        "another\n"
+        "daemon serves the socket.\n";
 
 char *config_usage(void)
 {
@@ -209,8 +210,16 @@ char *config_usage(void)
         if (out == NULL)
                 return NULL;
         fputs(usage_head, out);
-        for (size_t i = 0; i < n_flags; i++)
-                print_flag(out, &flags[i]);
+        for (size_t i = 0; i < n_flags; i++) {
+                int width = fprintf(out, "  --%s%s%s", flags[i].name, flags[i].value != NULL ? " " : "",
+                                    flags[i].value ?: "");
+                for (const char *line = flags[i].help; *line != '\0';) {
+                        int len = (int)strcspn(line, "\n");
+                        fprintf(out, "%*s%.*s\n", 22 - width, "", len, line);
+                        width = 0;
+                        line += len + (line[len] == '\n');
+                }
+        }
         fputs(usage_tail, out);
         fclose(out);
         return text;
@@ -233,15 +242,6 @@ static void offer_values(const struct flag *flag, const char *before, const char
                 offer(before, begun, *word, flag->help);
 }
 
-static void offer_flags(const char *word)
-{
-        char name[NAME_SIZE];
-        for (size_t i = 0; i < n_flags; i++) {
-                snprintf(name, sizeof(name), "--%s", flags[i].name);
-                offer("", word, name, flags[i].help);
-        }
-}
-
 bool flags_complete(int argc, char **argv)
 {
         const struct flag *pending = NULL; /* the flag whose value the next word is */
@@ -258,7 +258,11 @@ bool flags_complete(int argc, char **argv)
                 return true;
         }
         if (strncmp(word, "--", 2) != 0 || equals == NULL) {
-                offer_flags(word);
+                for (size_t i = 0; i < n_flags; i++) {
+                        char name[NAME_SIZE];
+                        snprintf(name, sizeof(name), "--%s", flags[i].name);
+                        offer("", word, name, flags[i].help);
+                }
                 return true;
         }
         const struct flag *flag = find_flag(word + 2, (size_t)(equals - word - 2));

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/config/reload.h"
 
-#include "daemon/base/log.h"
-#include "daemon/base/notify.h"
+#include "daemon/base/log/log.h"
+#include "daemon/base/systemd/notify.h"
 #include "daemon/base/util.h"
-#include "daemon/config/lists.h"
-#include "daemon/serve/session.h"
+#include "daemon/config/describe.h"
+#include "daemon/config/document/sections.h"
+#include "daemon/serve/verbs/verbs.h"
 
 #include <string.h>
 
@@ -27,12 +28,22 @@ static void add_key(char *text, size_t size, const char *key)
         snprintf(text + len, size - len, "%s%s", len > 0 ? ", " : "", key);
 }
 
+static bool same_texts(char *const *a, size_t n_a, char *const *b, size_t n_b)
+{
+        bool same = n_a == n_b;
+        for (size_t i = 0; same && i < n_a; i++)
+                same = strcmp(a[i], b[i]) == 0;
+        return same;
+}
+
 static bool same_roots(const struct config *a, const struct config *b)
 {
-        bool same = a->n_roots == b->n_roots;
-        for (size_t i = 0; same && i < a->n_roots; i++)
-                same = strcmp(a->roots[i], b->roots[i]) == 0;
-        return same;
+        return same_texts(a->roots, a->n_roots, b->roots, b->n_roots);
+}
+
+static bool same_allow_plain(const struct config *a, const struct config *b)
+{
+        return same_texts(a->http.allow_plain, a->http.n_allow_plain, b->http.allow_plain, b->http.n_allow_plain);
 }
 
 static bool same_devices(const struct config *a, const struct config *b)
@@ -41,7 +52,7 @@ static bool same_devices(const struct config *a, const struct config *b)
         for (size_t i = 0; same && i < a->n_devices; i++) {
                 const struct config_device *x = &a->devices[i], *y = &b->devices[i];
                 same = strcmp(x->name, y->name) == 0 && x->budget == y->budget &&
-                       x->budget_percent == y->budget_percent && x->pages == y->pages && x->spare == y->spare &&
+                       x->budget_percent == y->budget_percent && x->pages == y->pages && x->prefault == y->prefault &&
                        x->handles == y->handles;
         }
         return same;
@@ -54,7 +65,7 @@ void reload_restart_keys(const struct config *running, const struct config *next
                 bool (*same)(const struct config *a, const struct config *b);
         } lists[] = {{"roots", same_roots},
                      {"devices", same_devices},
-                     {"http.allow_plain", http_same_allow_plain},
+                     {"http.allow_plain", same_allow_plain},
                      {"http.hosts", http_same_hosts},
                      {"s3.sources", s3_same_sources}};
         text[0] = '\0';
@@ -92,6 +103,9 @@ static void apply(struct reload *r)
 {
         char restart[1024];
         reload_restart_keys(r->config, &r->next, restart, sizeof(restart));
+        for (size_t i = 0; i < n_settings; i++)
+                if (is_applied(settings[i].key))
+                        r->config->origins[i] = r->next.origins[i];
         r->config->limits = r->next.limits;
         r->config->log.level = r->next.log.level;
         SWAP(r->config->access, r->next.access);
@@ -101,7 +115,7 @@ static void apply(struct reload *r)
                 log_warn("reload: applied, but for what needs a restart: %s", restart);
         else
                 log_info("reload: applied");
-        sessions_reloaded(r->server, NULL, restart);
+        verbs_reloaded(r->server, NULL, restart);
 }
 
 static void start(struct reload *reload);
@@ -121,14 +135,14 @@ static void read_done(struct work *work)
         }
         if (r->error.code != 0) {
                 log_error("reload: refused, the settings stay as they are: %s", r->error.text);
-                sessions_reloaded(r->server, &r->error, "");
+                verbs_reloaded(r->server, &r->error, "");
         } else {
                 apply(r);
         }
         config_deinit(&r->next);
         r->running = false;
         r->over(r);
-        if (r->again) /* whoever was told has asked once more */
+        if (r->again) /* another reload was requested meanwhile */
                 reload_begin(r);
 }
 
@@ -158,6 +172,11 @@ static void on_asked(struct server *server)
         reload_begin(server->reload_context);
 }
 
+static void on_describe(const struct server *server, config_row_fn *row, void *arg)
+{
+        config_describe(((const struct reload *)server->reload_context)->config, row, arg);
+}
+
 void reload_init(struct reload *r, struct server *server, struct config *config, int argc, char **argv,
                  void (*apply_fn)(struct reload *), void (*over_fn)(struct reload *))
 {
@@ -165,4 +184,5 @@ void reload_init(struct reload *r, struct server *server, struct config *config,
                 .server = server, .config = config, .argc = argc, .argv = argv, .apply = apply_fn, .over = over_fn};
         server->reload = on_asked;
         server->reload_context = r;
+        server->describe_config = on_describe;
 }

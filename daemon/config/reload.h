@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading the settings again, by SIGHUP or by the verb `reload`.
+ * Reloads the settings, on SIGHUP or by the verb `reload`.
  *
- *   asked > a worker reads and checks all of it > applied as a whole, or refused as a whole
+ *   requested > a worker reads and checks everything > applied as a whole, or refused as a whole
  *
- * Applied: limits, access, preload, log level. What else has changed is named, and waits for a
- * restart. Nothing that stands is dropped: connections, leases, models and loads go on. Asked again
- * meanwhile, it reads once more.
+ * Applied are limits, access, preload and the log level. Other changed keys are named, and need a restart. Connections,
+ * leases, models and loads continue. A request during a reload starts another one.
  */
 #ifndef DAEMON_CONFIG_RELOAD_H
 #define DAEMON_CONFIG_RELOAD_H
 
 #include "daemon/config/config.h"
-#include "daemon/serve/server.h"
+#include "daemon/serve/server_state.h"
 
 struct reload {
         struct server *server;
@@ -20,7 +19,7 @@ struct reload {
         int argc;
         char **argv;
         void (*apply)(struct reload *reload); /* the running settings have changed; may be called for nothing */
-        void (*over)(struct reload *reload);  /* applied or refused: the service manager waits to be told */
+        void (*over)(struct reload *reload);  /* applied or refused: the service manager waits for the result */
 
         /* private */
         struct work work;

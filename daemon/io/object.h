@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What can be read: one file or one key of a store, with the version it had when it was opened. What
- * kind it is shows in its ops alone; the bytes of blocks are read by the engine that these name.
+ * What can be read: one file or one key of a store, with the version it had when it was opened. Its ops determine its
+ * kind, and name the engine that reads the bytes of its blocks.
  *
- * A file has two descriptors: `fd` reads through the page cache (POSIX_FADV_RANDOM, so that a 4 KiB
- * probe starts no read-ahead), `direct` past it (O_DIRECT; -1 where the file system refuses it). What
- * is read over the network is described in object_http.h.
+ * A file has two descriptors: `fd` reads through the page cache (POSIX_FADV_RANDOM, so that a 4 KiB probe starts no
+ * read-ahead), `direct` with O_DIRECT (-1: the file system refuses it). Remote objects: http_object.h.
  */
 #ifndef DAEMON_IO_OBJECT_H
 #define DAEMON_IO_OBJECT_H
@@ -16,7 +15,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Of a file all of it; of a remote object the size, and the rest is its own (object_http.h). */
+/* Of a file all of it; of a remote object the size, and the rest is its own (http_object.h). */
 struct object_version {
         uint64_t dev, ino, size;
         uint64_t mtime_ns, ctime_ns;
@@ -26,28 +25,26 @@ struct object;
 struct hash;
 struct remote;
 
-/* Who reads the blocks of objects of a kind: see reader.h. */
+/* The engine that reads the blocks of objects of a kind: see reader.h. */
 enum read_engine { READ_PREAD, READ_HTTP, READ_ENGINES };
 
 /* A piece of an object that is read whole, or not at all, for other uses than blocks. */
 struct object_range {
         const struct object *object;
         uint64_t offset, len; /* within the object */
-        unsigned char *to;    /* congruent to offset modulo 4096, with room to the end of its last page */
+        unsigned char *to;    /* congruent to offset modulo 4096, with space to the end of its last page */
 };
 
 /* Calls with n take objects of one kind, and do for a store in parallel what a file does in turn. */
 struct object_ops {
-        const char *kind; /* "file", "http" */
         enum read_engine engine;
-        /* Bytes that are asked for before a header's length is known: at least those that tell it. */
+        /* Bytes that are asked for before a header's length is known: at least those that hold it. */
         uint64_t (*first_read)(const struct object *object);
         int (*read_ranges)(const struct object_range *ranges, size_t n, struct error *error);
         /* STREAMER_EFAILED if one is not what it was when opened. */
         int (*check_versions)(const struct object *const *objects, size_t n, struct error *error);
-        /* What tells this version of this object from all others. */
+        /* Adds what distinguishes this version of this object from all others. */
         void (*identify)(const struct object *object, struct hash *hash);
-        bool (*streamed)(const struct object *object); /* NULL: none is */
         void (*deinit)(struct object *object);
 };
 
@@ -66,30 +63,13 @@ struct object {
         };
 };
 
-/* It can only be read from its beginning, in one go: a server that knows no ranges. */
-bool object_streamed(const struct object *object);
-
 /* All of one kind; n may be 0. */
 int object_read_ranges(const struct object_range *ranges, size_t n, struct error *error);
 int object_check_versions(const struct object *const *objects, size_t n,
                           struct error *error); /* names the field that changed */
 
-/* Takes over fd, an open regular file (refuses anything else), opens its O_DIRECT twin through
- * /proc/self/fd, asks alignment by STATX_DIOALIGN (512..4096; 4096 where the kernel does not say).
- * On failure fd is closed. `path` is copied. */
-int object_init_consume_fd(struct object *object, int fd, const char *path, struct error *error);
 void object_deinit(struct object *object); /* accepts a zeroed object */
-extern const struct object_ops object_file_ops;
 
 int object_read_range(const struct object *object, uint64_t offset, uint64_t len, unsigned char *to,
                       struct error *error);
-
-/* ---- versions of files that are not objects ---- */
-
-/* Refuses what is not a regular file. */
-int object_version_read(int fd, const char *path, struct object_version *version, struct error *error);
-int object_version_check(int fd, const char *path, const struct object_version *opened, struct error *error);
-bool object_version_equal(const struct object_version *a, const struct object_version *b);
-const char *object_kind(mode_t mode); /* "a FIFO" */
-
 #endif

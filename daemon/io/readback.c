@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/io/readback.h"
 
+#include "daemon/io/reader/engine.h"
+
 #include <string.h>
 
 static void give_slots(struct readback *readback)
@@ -11,24 +13,19 @@ static void give_slots(struct readback *readback)
         readback->to[0] = readback->to[1] = NULL;
 }
 
-/* Both, or it does without: it waits for no load. */
-static bool take_slots(struct readback *readback)
-{
-        for (size_t i = 0; i < 2; i++)
-                readback->to[i] = reader_slot_get(readback->reader);
-        if (readback->to[0] != NULL && readback->to[1] != NULL)
-                return true;
-        give_slots(readback);
-        return false;
-}
-
 int readback_init(struct readback *readback, struct reader *reader, struct device *device, struct error *error)
 {
         *readback = (struct readback){.reader = reader};
-        if (device->ops->fetch != NULL && (reader == NULL || take_slots(readback))) {
+        bool copies = device->ops->fetch != NULL;
+        for (size_t i = 0; copies && reader != NULL && i < 2; i++) {
+                readback->to[i] = reader_slot_get(reader);
+                copies = readback->to[i] != NULL; /* it does not wait for slots that loads hold */
+        }
+        if (copies) {
                 readback->copier = device->ops->copier_new(device, error);
                 return readback->copier != NULL ? 0 : error->code;
         }
+        give_slots(readback);
         readback->to[0] = malloc(READBACK_PIECE);
         return readback->to[0] != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory to read back");
 }
@@ -89,15 +86,7 @@ int readback_begin(struct readback *readback, readback_runs_fn *runs, void *cont
         return ask(readback, error);
 }
 
-static int await(struct readback *readback, struct error *error)
-{
-        struct copier *copier = readback->copier;
-        void *event = readback->event;
-        readback->event = NULL;
-        return copier->ops->copied(copier, event, true, error) < 0 ? error->code : 0;
-}
-
-/* What no copy was started for. */
+/* A piece without a copy. */
 static int look(const struct readback *readback, struct readback_run *piece, struct error *error)
 {
         const struct segment *segment = piece->segment;
@@ -116,9 +105,15 @@ int readback_take(struct readback *readback, const unsigned char **data, uint64_
 {
         struct readback_run piece = readback->piece;
         require(piece.bytes > 0);
-        int r = readback->event != NULL ? await(readback, error) : look(readback, &piece, error);
-        if (r < 0)
-                return r;
+        void *event = readback->event;
+        readback->event = NULL;
+        if (event == NULL) {
+                int r = look(readback, &piece, error);
+                if (r < 0)
+                        return r;
+        } else if (readback->copier->ops->copied(readback->copier, event, true, error) < 0) {
+                return error->code;
+        }
         *data = piece.to;
         *len = piece.bytes;
         return ask(readback, error);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Resident bytes of one device, read back piece by piece, one ahead of the piece that is looked at. Whoever
- * reads names runs of bytes; a piece is at most a leaf of one.
+ * Reads back the resident bytes of one device piece by piece, one ahead of the piece that the caller examines. The
+ * caller names runs of bytes; a piece is at most a leaf of one.
  *
- *   begin (the first is on its way) > take, look, take, look ...
+ *   begin (copies the first) > take, examine, take, examine ...
  *
- * Where the device's memory is mapped pieces are looked at in place. A device that copies brings them to where
- * the run wants them, or else to two slots of the ring in turn; where the ring has none to spare, or the
- * device copies while it is waited for, they come to a buffer and nothing is read ahead.
+ * Mapped memory is examined in place. A device with copiers copies to the destination of the run, or else to two slots
+ * of the ring in turn. If the ring has no free slots, or the device has no copiers, pieces are copied to a buffer and
+ * nothing is read ahead.
  */
 #ifndef DAEMON_IO_READBACK_H
 #define DAEMON_IO_READBACK_H
 
-#include "daemon/io/reader.h"
+#include "daemon/io/reader/reader.h"
 
 #define READBACK_PIECE PLAN_LEAF /* at most */
 
@@ -35,11 +35,11 @@ struct readback {
         struct readback_run run; /* asked for as far as `asked` */
         uint64_t asked;
         struct readback_run piece; /* the next to be taken; bytes 0: none */
-        void *event;               /* of its copy; NULL: none is under way */
+        void *event;               /* of its copy; NULL: none is in flight */
 };
 
-/* `reader`: of whose ring it borrows; NULL: of none, and every run of a device that copies says where its bytes go.
- * Accepted by readback_deinit() whatever it answers. */
+/* `reader`: of whose ring it borrows; NULL: of none, and every run of a device that copies names the destination of its
+ * bytes. Accepted by readback_deinit() whatever it answers. */
 int readback_init(struct readback *readback, struct reader *reader, struct device *device, struct error *error);
 void readback_deinit(struct readback *readback);
 

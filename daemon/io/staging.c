@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/io/staging.h"
 
-#include "daemon/base/machine.h"
+#include "daemon/base/sys/machine.h"
 #include "daemon/base/util.h"
 
 #include <errno.h>
@@ -11,23 +11,17 @@
 
 #define HUGE_PAGE (2 * MiB)
 
-/* Where the control group limits huge pages of the pool, the first touch of one may be a signal, and those that
- * there are serve models better. */
-static void *map_huge(uint64_t bytes)
-{
-        if (machine_huge_pages_limited(""))
-                return MAP_FAILED;
-        return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
-}
-
+/* If the control group limits huge pages of the pool, the first touch of one may raise a signal, and models use the
+ * available ones better. */
 static void *map_ring(uint64_t bytes, enum page_kind *pages)
 {
-        void *base = map_huge(bytes);
+        const int flags = MAP_PRIVATE | MAP_ANONYMOUS, prot = PROT_READ | PROT_WRITE;
+        void *base = machine_huge_pages_limited() ? MAP_FAILED : mmap(NULL, bytes, prot, flags | MAP_HUGETLB, -1, 0);
         if (base != MAP_FAILED) {
                 *pages = PAGES_HUGETLB;
                 return base;
         }
-        base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        base = mmap(NULL, bytes, prot, flags, -1, 0);
         if (base == MAP_FAILED)
                 return NULL;
         *pages = madvise(base, bytes, MADV_HUGEPAGE) == 0 ? PAGES_THP : PAGES_4K;
@@ -64,7 +58,7 @@ void staging_deinit(struct staging *staging)
         *staging = (struct staging){0};
 }
 
-/* Where the slots of a part begin; what lies across goes with the page that it shares. */
+/* Where the slots of a part begin; a slot that crosses the boundary belongs to the page that it shares. */
 static uint64_t part_begin(const struct staging *staging, unsigned slot)
 {
         uint64_t page = staging->pages == PAGES_4K ? STAGING_EDGE : HUGE_PAGE;
@@ -91,12 +85,7 @@ void staging_touch(struct staging *staging, unsigned char *slot)
         memset(slot, 0, staging->stride);
 }
 
-unsigned char *staging_get(struct staging *staging)
-{
-        return staging_get_near(staging, NUMA_ANYWHERE);
-}
-
-unsigned char *staging_get_near(struct staging *staging, int node)
+unsigned char *staging_get(struct staging *staging, int node)
 {
         if (staging->n_free == 0)
                 return NULL;

@@ -7,10 +7,10 @@
 #ifndef DAEMON_IO_STAGING_H
 #define DAEMON_IO_STAGING_H
 
-#include "daemon/base/numa.h"
+#include "daemon/base/sys/numa.h"
 #include "daemon/device/device.h"
 
-#define STAGING_EDGE UINT64_C(4096) /* room before and after a block for O_DIRECT's alignment */
+#define STAGING_EDGE UINT64_C(4096) /* bytes before and after a block for O_DIRECT's alignment */
 
 struct staging {
         unsigned char *base;
@@ -20,7 +20,7 @@ struct staging {
         unsigned *free; /* a stack: the slot used last is the one still in a CPU's cache */
         enum page_kind pages;
         struct numa_choice numa; /* nodes that have a part of the slots each */
-        unsigned pinned;         /* atomic: enum ring_pinned, of who pins it */
+        unsigned pinned;         /* atomic: enum ring_pinned, of the device that pins it */
 };
 
 /* At least one slot, whatever the limit says. */
@@ -35,10 +35,9 @@ bool staging_place(struct staging *staging, const struct numa_choice *numa);
  * for a slot that it holds. */
 void staging_touch(struct staging *staging, unsigned char *slot);
 
-/* NULL if none is free. The slot has block_size + 2 x STAGING_EDGE bytes, page-aligned. */
-unsigned char *staging_get(struct staging *staging);
-/* One that lies on this node, where one is free there: else any. */
-unsigned char *staging_get_near(struct staging *staging, int node);
+/* A slot on this node if one is free there, else any; NULL: none is free. It has block_size + 2 x STAGING_EDGE bytes,
+ * page-aligned. */
+unsigned char *staging_get(struct staging *staging, int node);
 void staging_put(struct staging *staging, unsigned char *slot);
 
 #endif

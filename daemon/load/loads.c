@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which loads there are, and how one begins.
+ * The list of loads, and how a load begins.
  */
-#include "daemon/load/load_steps.h"
+#include "daemon/load/load_private.h"
 
 #include "daemon/model/ranks.h"
 #include "daemon/source/probe.h"
@@ -12,9 +12,10 @@
 const char *load_state_name(enum load_state state)
 {
         static const char *const names[] = {
-                [LOAD_OPENING] = "resolving",  [LOAD_PLANNING] = "resolving", [LOAD_QUEUED] = "queued",
-                [LOAD_ALLOCATING] = "loading", [LOAD_READING] = "loading",    [LOAD_CHECKING] = "loading",
-                [LOAD_READY] = "ready",        [LOAD_FAILED] = "failed",      [LOAD_CANCELLED] = "cancelled",
+                [LOAD_OPENING] = "resolving",   [LOAD_PLANNING] = "resolving",  [LOAD_QUEUED] = "queued",
+                [LOAD_ALLOCATING] = "loading",  [LOAD_READING] = "loading",     [LOAD_CHECKING] = "loading",
+                [LOAD_ROUND_ENDING] = "queued", [LOAD_ROUND_DONE] = "queued",   [LOAD_READY] = "ready",
+                [LOAD_FAILED] = "failed",       [LOAD_CANCELLED] = "cancelled",
         };
         return names[state];
 }
@@ -27,7 +28,7 @@ bool load_ended(enum load_state state)
 void loads_init(struct loads *loads)
 {
         list_init(&loads->all);
-        list_init(&loads->telling);
+        list_init(&loads->unnotified);
         loads->n_running = 0;
 }
 
@@ -38,25 +39,19 @@ bool loads_empty(const struct loads *loads)
 
 void loads_cancel_all(struct loads *loads)
 {
-        loads->over = true; /* who hears of the end of one may ask for the next at once */
+        loads->over = true; /* a watcher may ask for the next load at once */
         list_each_safe (pos, &loads->all)
                 load_cancel(container_of(pos, struct load, link));
 }
 
 /* ---- beginning ---- */
 
-/* What a request comes to. */
+/* A request, resolved. */
 struct order {
         char *name, *source;
         struct device *devices[LOAD_DEVICES];
         size_t n_devices;
 };
-
-static void order_deinit(struct order *order)
-{
-        free(order->name);
-        free(order->source);
-}
 
 static int order_device(struct order *order, struct resident *resident, const char *name, struct error *error)
 {
@@ -78,7 +73,7 @@ static int order_init(struct order *order, struct loads *loads, const struct loa
         *order = (struct order){0};
         int r = 0;
         if (request->probe)
-                order->source = strdup(PROBE_SOURCE);
+                order->source = strdup(request->source);
         else
                 r = source_canonical(request->source, &order->source, error);
         if (r == 0 && request->n_devices == 0)
@@ -92,9 +87,9 @@ static int order_init(struct order *order, struct loads *loads, const struct loa
         order->name = request->name != NULL ? strdup(request->name) : source_default_name(order->source);
         if (order->name == NULL || order->source == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        if (!request->probe && strncmp(order->name, PROBE_SOURCE, strlen(PROBE_SOURCE)) == 0)
+        if (!request->probe && strncmp(order->name, PROBE_SCHEME, strlen(PROBE_SCHEME)) == 0)
                 return error_set(error, STREAMER_EINVAL, "name: '%s' begins the names of the daemon's own models",
-                                 PROBE_SOURCE);
+                                 PROBE_SCHEME);
         return order->name[0] != '\0' ? 0 : error_set(error, STREAMER_EINVAL, "name: empty");
 }
 
@@ -113,25 +108,15 @@ static bool same_devices(const struct load *load, const struct order *order)
         return true;
 }
 
-/* What it lost it will not bring to whoever joins now. */
-static bool has_lost_target(const struct load *load)
-{
-        for (size_t i = 0; i < load->n_targets; i++)
-                if (load->targets[i].failed)
-                        return true;
-        return false;
-}
-
-/* The load under way that a request would only repeat. */
+/* The load in progress that a request would repeat; a failed target would be missing for it. */
 static struct load *find_same(struct loads *loads, const struct order *order, const struct load_request *request)
 {
-        list_each (pos, &loads->all) {
-                struct load *l = container_of(pos, struct load, link);
-                if (!load_ended(l->state) && !l->dry_run && (l->sha256 || !request->sha256) && !has_lost_target(l) &&
-                    strcmp(l->source, order->source) == 0 && strcmp(l->name, order->name) == 0 &&
-                    same_pattern(l->pattern, request->pattern) && same_devices(l, order))
+        list_each_item (struct load, l, &loads->all, link)
+                if (!load_ended(l->state) && !l->dry_run && (l->sha256 || !request->sha256) &&
+                    !load_has(l, TARGETS_FAILED) && strcmp(l->source, order->source) == 0 &&
+                    strcmp(l->name, order->name) == 0 && same_pattern(l->pattern, request->pattern) &&
+                    same_devices(l, order))
                         return l;
-        }
         return NULL;
 }
 
@@ -139,7 +124,7 @@ void load_free(struct load *load)
 {
         list_remove(&load->link);
         free(load->targets);
-        free(load->rooms);
+        free(load->demands);
         free(load->parts);
         source_roots_free(load->roots);
         free(load->name);
@@ -148,7 +133,7 @@ void load_free(struct load *load)
         free(load);
 }
 
-/* Devices of one layout take the same blocks from slots; one that is read in place takes its own. */
+/* Devices of one layout are copied the same blocks from slots; a device that is read in place has a part of its own. */
 static struct load_part *part_for(struct load *load, const struct device *device)
 {
         for (size_t i = 0; load->pattern == NULL && i < load->n_parts; i++) {
@@ -175,21 +160,20 @@ static int add_target(struct load *load, struct device *device)
         t->generation = generation_new(load->loads->resident, load->name, load->source, device, load->owner);
         if (t->generation == NULL)
                 return STREAMER_ENOMEM;
-        t->generation->priority = load->priority;
-        t->generation->probe = load->probe;
-        t->generation->loaded_by = load->caller.uid;
-        t->generation->keep_alive_ns = load->loads->keep_alive_ns;
-        t->generation->drain_timeout_ns = load->loads->drain_timeout_ns;
-        return origin_init(&t->generation->origin, load->caller.uid, load->caller.gid, load->caller.groups,
-                           load->caller.n_groups, load->pattern);
+        t->generation->settings.priority = load->priority;
+        t->generation->settings.keep_alive_ns = load->loads->keep_alive_ns;
+        t->generation->settings.drain_timeout_ns = load->loads->drain_timeout_ns;
+        t->generation->caller = load->caller;
+        t->generation->pattern = load->pattern != NULL ? strdup(load->pattern) : NULL;
+        return load->pattern == NULL || t->generation->pattern != NULL ? 0 : STREAMER_ENOMEM;
 }
 
 static int add_targets(struct load *load, const struct order *order)
 {
         load->targets = calloc(order->n_devices, sizeof(*load->targets));
         load->parts = calloc(order->n_devices, sizeof(*load->parts));
-        load->rooms = calloc(order->n_devices, sizeof(*load->rooms));
-        if (load->targets == NULL || load->parts == NULL || load->rooms == NULL)
+        load->demands = calloc(order->n_devices, sizeof(*load->demands));
+        if (load->targets == NULL || load->parts == NULL || load->demands == NULL)
                 return STREAMER_ENOMEM;
         int r = 0;
         for (size_t i = 0; r == 0 && i < order->n_devices; i++)
@@ -203,31 +187,32 @@ static int add_targets(struct load *load, const struct order *order)
 
 static void load_undo(struct load *load)
 {
-        for (size_t i = 0; i < load->n_targets; i++) {
-                struct generation *g = load->targets[i].generation;
+        load_each_target (t, load) {
+                struct generation *g = t->generation;
                 if (g == NULL)
                         continue;
                 generation_discard(g);
-                generation_unpin(g);
+                generation_put(g);
         }
         load_free(load);
 }
 
-/* What a target brings, or has brought: what serves already is not held by a load that waits for more. */
+/* The generation that a target produces or has produced; a load that waits for more does not reference those that
+ * serve. */
 static struct generation *brought_to(const struct load_target *target)
 {
         const struct load *load = target->load;
-        if (target->generation != NULL || !target->shared)
+        if (target->generation != NULL || target->state != TARGET_SERVES)
                 return target->generation;
         struct generation *g = resident_on(load->loads->resident, load->name, GENERATION_READY, target->device);
         return g != NULL && g->number == load->number ? g : NULL;
 }
 
-/* How its generations are to be kept; a load that is repeated adds to what was asked for before. */
-static void load_mark(struct load *load, const struct load_request *request)
+/* Sets the retention of its generations; a repeated request adds to the earlier ones. */
+static void load_set_retention(struct load *load, const struct load_request *request)
 {
         load->pin = load->pin || request->pin;
-        load_widen(load, request->wait, request->no_evict);
+        load_relax(load, request->wait, request->no_evict);
         if (request->keep_alive_ns > 0)
                 load->keep_alive_ns = request->keep_alive_ns;
         if (request->drain_timeout_ns > 0)
@@ -236,14 +221,14 @@ static void load_mark(struct load *load, const struct load_request *request)
                 load->has_priority = true;
                 load_set_priority(load, request->priority);
         }
-        for (size_t i = 0; i < load->n_targets; i++) {
-                struct generation *g = brought_to(&load->targets[i]);
+        load_each_target (t, load) {
+                struct generation *g = brought_to(t);
                 if (g != NULL)
-                        load_keep(load, g);
+                        load_apply_retention(load, g);
         }
 }
 
-int load_may_keep(const struct load *load, const struct generation *generation, struct error *error)
+int load_may_retain(const struct load *load, const struct generation *generation, struct error *error)
 {
         bool asks = load->pin || load->has_priority || load->keep_alive_ns > 0 || load->drain_timeout_ns > 0;
         uid_t owner = generation_owner(generation);
@@ -256,19 +241,19 @@ int load_may_keep(const struct load *load, const struct generation *generation, 
                          load->users != NULL ? " (" : "", load->limits.rule, load->users != NULL ? ")" : "");
 }
 
-void load_keep(const struct load *load, struct generation *generation)
+void load_apply_retention(const struct load *load, struct generation *generation)
 {
         struct error error;
         generation_used(generation);
-        if (load_may_keep(load, generation, &error) < 0)
+        if (load_may_retain(load, generation, &error) < 0)
                 return;
-        generation->pinned = generation->pinned || load->pin;
+        generation->settings.pinned = generation->settings.pinned || load->pin;
         if (load->keep_alive_ns > 0)
-                generation->keep_alive_ns = load->keep_alive_ns;
+                generation->settings.keep_alive_ns = load->keep_alive_ns;
         if (load->drain_timeout_ns > 0)
-                generation->drain_timeout_ns = load->drain_timeout_ns;
+                generation->settings.drain_timeout_ns = load->drain_timeout_ns;
         if (load->has_priority)
-                generation->priority = load->priority;
+                generation->settings.priority = load->priority;
 }
 
 static struct load *load_new(struct loads *loads, const struct load_request *request, const struct order *order)
@@ -278,8 +263,8 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
                 return NULL;
         list_init(&load->link);
         list_init(&load->watchers);
-        list_init(&load->followers);
-        list_init(&load->telling);
+        list_init(&load->subscribers);
+        list_init(&load->unnotified);
         load->loads = loads;
         load->name = strdup(order->name);
         load->source = strdup(order->source);
@@ -296,15 +281,13 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
         if (request->users != NULL)
                 load->limits = *request->limits;
         load->priority = request->priority > 0 ? request->priority : PROTO_PRIORITY_DEFAULT;
-        load->probe = request->probe;
-        load->probe_seed = request->probe_seed;
         load->started_ns = now_ns();
         bool ok = load->name != NULL && load->source != NULL && !load->pattern == !request->pattern;
         if (!ok || add_targets(load, order) < 0) {
                 load_undo(load);
                 return NULL;
         }
-        load_mark(load, request);
+        load_set_retention(load, request);
         load->id = ++loads->last_id;
         list_append(&loads->all, &load->link);
         return load;
@@ -315,21 +298,21 @@ static int begin(struct loads *loads, const struct load_request *request, const 
 {
         *out = request->dry_run ? NULL : find_same(loads, order, request);
         if (*out != NULL) {
-                load_mark(*out, request);
+                load_set_retention(*out, request);
                 return 0;
         }
         if (loads->n_running >= loads->max_running)
-                return error_set(error, STREAMER_ELIMIT, "%u loads are under way, no more are taken (limits.loads)",
+                return error_set(error, STREAMER_ELIMIT, "%u loads are running or waiting: the limit (limits.loads)",
                                  loads->n_running);
-        struct user_charge charge = {.user = NULL};
+        struct quota_charge charge = {.user = NULL};
         int r = request->users == NULL ? 0
-                                       : user_charge(request->users, request->caller->uid, &charge, USER_LOADS, 1,
-                                                     request->limits, error);
+                                       : quota_charge(request->users, request->caller->uid, &charge, QUOTA_LOADS, 1,
+                                                      request->limits, error);
         if (r < 0)
                 return r;
         *out = load_new(loads, request, order);
         if (*out == NULL) {
-                user_discharge(&charge);
+                quota_discharge(&charge);
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         }
         (*out)->charge = charge;
@@ -346,37 +329,57 @@ int loads_begin(struct loads *loads, const struct load_request *request, struct 
         int r = order_init(&order, loads, request, error);
         if (r == 0)
                 r = begin(loads, request, &order, out, error);
-        order_deinit(&order);
+        free(order.name);
+        free(order.source);
         return r;
-}
-
-static bool brings(const struct load *load, const char *name)
-{
-        for (size_t i = 0; i < load->n_targets; i++) {
-                const struct generation *g = load->targets[i].generation;
-                if (g != NULL && generation_has_name(g, name))
-                        return true;
-        }
-        return false;
 }
 
 struct load *loads_find(struct loads *loads, const char *name)
 {
         struct load *found = NULL;
-        list_each (pos, &loads->all) {
-                struct load *l = container_of(pos, struct load, link);
-                if (!load_ended(l->state) && brings(l, name))
-                        found = l;
-        }
+        list_each_item (struct load, l, &loads->all, link)
+                for (size_t i = 0; !load_ended(l->state) && i < l->n_targets; i++) {
+                        const struct generation *g = l->targets[i].generation;
+                        if (g != NULL && generation_has_name(g, name))
+                                found = l;
+                }
         return found;
 }
 
 void load_set_priority(struct load *load, unsigned priority)
 {
         load->priority = priority;
-        for (size_t i = 0; i < load->n_parts; i++)
-                if (load->parts[i].reading)
-                        reader_set_weight(load->loads->reader, &load->parts[i].job, priority);
-        for (size_t i = 0; i < load->n_targets; i++)
-                room_set_priority(&load->targets[i].room, priority);
+        load_each_part (part, load)
+                if (part->state == PART_READING)
+                        reader_set_weight(load->loads->reader, &part->job, priority);
+        load_each_target (t, load)
+                admission_set_priority(&t->admission, priority);
+}
+
+/* ---- prefaulting ----
+ *
+ * Devices prefault memory only while no load is in progress, since that takes processor time and memory bandwidth. A
+ * load stops it at once; about a second after the last one it resumes, so that consecutive loads are not disturbed. A
+ * load that waits for memory does not stop it. */
+
+static void may_fill(const struct loads *loads, bool fill)
+{
+        for (size_t i = 0; i < loads->resident->n_devices; i++) {
+                struct device *device = loads->resident->devices[i];
+                if (device->ops->prefault_fill != NULL)
+                        device->ops->prefault_fill(device, fill);
+        }
+}
+
+void loads_stop_prefault(struct loads *loads)
+{
+        may_fill(loads, false);
+}
+
+void loads_allow_prefault(struct loads *loads)
+{
+        bool under_way = false;
+        list_each_item (const struct load, load, &loads->all, link)
+                under_way |= !load_ended(load->state) && load->state != LOAD_QUEUED;
+        may_fill(loads, !under_way);
 }

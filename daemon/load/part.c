@@ -1,14 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is planned and read once, for one target or several: plan and books, the reading with its
- * arrivals, the manifest that is built beside it, and SHA-256 of each file that is whole.
+ * A part: what is planned and read once for one target or several. Plan, reading with its arrivals, the manifest that
+ * is built meanwhile, and SHA-256 of each file that is complete.
  *
- * How it fails: a plan, a read or a table that fails is every target's failure; a copy, or bytes that
- * do not match once they lie on a device, are that target's alone.
+ * How it fails: a failed plan, read or manifest fails every target; a failed copy, or bytes that differ on a device,
+ * fail that target alone.
  */
-#include "daemon/load/load_steps.h"
+#include "daemon/load/load_private.h"
 
 #include <string.h>
+
+void part_set_state(struct load_part *part, enum part_state state)
+{
+#define TO(state) (1u << PART_##state)
+        static const unsigned allowed[PART_STATES] = {
+                [PART_IDLE] = TO(IDLE) | TO(PLANNED),
+                [PART_PLANNED] = TO(IDLE) | TO(PLANNED) | TO(READING),
+                [PART_READING] = TO(IDLE) | TO(READ),
+                [PART_READ] = TO(IDLE),
+        };
+#undef TO
+        require(allowed[part->state] & 1u << state);
+        part->state = state;
+}
 
 bool part_lives(const struct load_part *part)
 {
@@ -22,12 +36,12 @@ static void part_failed(struct load_part *part, const struct error *error)
 {
         for (size_t i = 0; i < part->n_targets && !load_ended(part->load->state); i++)
                 if (target_lives(part->targets[i]))
-                        target_failed(part->targets[i], error);
+                        target_fail(part->targets[i], error);
 }
 
 /* ---- arrivals ---- */
 
-static void tell_arrived(struct load_part *part)
+static void notify_arrived(struct load_part *part)
 {
         struct load *load = part->load;
         for (size_t i = 0; part->built && i < part->n_targets && !load_ended(load->state); i++)
@@ -35,11 +49,11 @@ static void tell_arrived(struct load_part *part)
                         load->loads->arrived(load->loads, part->targets[i]->generation);
 }
 
-static void on_arrived(struct errand *item)
+static void on_arrived(struct callback *item)
 {
         struct load_part *part = container_of(item, struct load_part, arrived);
         __atomic_store_n(&part->arrived_posted, false, __ATOMIC_SEQ_CST);
-        tell_arrived(part);
+        notify_arrived(part);
 }
 
 /* ---- SHA-256: a file, one target after another ---- */
@@ -59,7 +73,7 @@ static void sha_run(struct work *work)
                        step->file, &step->error);
 }
 
-/* To the next target that lives. */
+/* For the next live target. */
 static void sha_next(struct sha_step *step)
 {
         const struct load_part *part = step->part;
@@ -74,11 +88,11 @@ static void sha_done(struct work *work)
         struct sha_step *step = container_of(work, struct sha_step, work);
         struct load_part *part = step->part;
         struct load *load = part->load;
-        if (!load_step_home(load))
+        if (!load_step_done(load))
                 return;
         if (step->target == part->n_targets) {
                 part->files_checked++;
-                tell_arrived(part);
+                notify_arrived(part);
                 load_maybe_check(load);
                 return;
         }
@@ -86,8 +100,8 @@ static void sha_done(struct work *work)
         struct error error = step->error;
         step->error = (struct error){0};
         if (error.code != 0 && target_lives(target))
-                target_failed(target, &error);
-        /* An end takes the steps apart. */
+                target_fail(target, &error);
+        /* After an end the steps are freed. */
         if (!load_ended(load->state))
                 sha_next(step);
 }
@@ -103,14 +117,14 @@ static void sha_submit(struct sha_step *step)
         work_submit(load->loads->pool, lane, &step->work, sha_run, sha_done);
 }
 
-static void on_file_whole(struct errand *item)
+static void on_file_whole(struct callback *item)
 {
         struct sha_step *step = container_of(item, struct sha_step, item);
         if (!load_ended(step->part->load->state))
                 sha_next(step);
 }
 
-/* ---- plan and books, on a worker ---- */
+/* ---- plan and publishing, on a worker ---- */
 
 static int sha_init(struct load_part *part, struct error *error)
 {
@@ -124,6 +138,15 @@ static int sha_init(struct load_part *part, struct error *error)
         return 0;
 }
 
+static int begin_publishing(struct load_part *part, struct error *error)
+{
+        part->has_publish = true;
+        int r = publish_init(&part->publish, &part->resolved, part->copies, part->n_targets, part->load->sha256, error);
+        if (r == 0)
+                publish_begin(&part->publish);
+        return r;
+}
+
 int part_plan(struct load_part *part, struct error *error)
 {
         const struct load *load = part->load;
@@ -135,30 +158,18 @@ int part_plan(struct load_part *part, struct error *error)
         if (r == 0)
                 r = resolve_plan(&part->resolved, &layout, load->loads->block_size, sha256 ? sha_header : NULL,
                                  part->sha, error);
-        if (r < 0 || load->dry_run)
-                return r;
-        part->has_books = true;
-        r = publish_init(&part->publish, &part->resolved, part->copies, part->n_targets, load->sha256, error);
-        if (r == 0)
-                publish_begin(&part->publish);
-        return r;
+        return r < 0 || load->dry_run ? r : begin_publishing(part, error);
 }
 
 int part_replan(struct load_part *part, const struct device_layout *layout, struct error *error)
 {
         publish_deinit(&part->publish);
-        part->has_books = false;
+        part->has_publish = false;
         int r = resolve_replan(&part->resolved, layout, part->load->loads->block_size, error);
-        if (r < 0)
-                return r;
-        part->has_books = true;
-        r = publish_init(&part->publish, &part->resolved, part->copies, part->n_targets, part->load->sha256, error);
-        if (r == 0)
-                publish_begin(&part->publish);
-        return r;
+        return r < 0 ? r : begin_publishing(part, error);
 }
 
-int part_again(struct load_part *part, struct error *error)
+int part_reopen(struct load_part *part, struct error *error)
 {
         part_deinit(part);
         int r = resolve_view(&part->resolved, &part->load->opened.set, NULL, 0, error);
@@ -167,9 +178,9 @@ int part_again(struct load_part *part, struct error *error)
 
 void part_deinit(struct load_part *part)
 {
-        if (part->has_books)
+        if (part->has_publish)
                 publish_deinit(&part->publish);
-        part->has_books = false;
+        part->has_publish = false;
         for (size_t i = 0; i < part->n_targets; i++) {
                 table_drop(&part->targets[i]->manifest);
                 table_drop(&part->targets[i]->arrival);
@@ -193,31 +204,27 @@ static void build_run(struct work *work)
                                           &part->build_error);
 }
 
-static void hand_over_tables(struct load_target *target)
-{
-        struct generation *g = target->generation;
-        if (!target_lives(target))
-                return;
-        g->manifest = target->manifest;
-        g->arrival = target->arrival;
-        target->manifest.fd = target->arrival.fd = -1;
-}
-
 static void build_done(struct work *work)
 {
         struct load_part *part = container_of(work, struct load_part, build);
         struct load *load = part->load;
-        if (!load_step_home(load))
+        if (!load_step_done(load))
                 return;
         if (part->build_error.code != 0) {
                 part_failed(part, &part->build_error);
                 return;
         }
-        for (size_t i = 0; i < part->n_targets; i++)
-                hand_over_tables(part->targets[i]);
+        for (size_t i = 0; i < part->n_targets; i++) {
+                struct load_target *t = part->targets[i];
+                if (!target_lives(t))
+                        continue;
+                t->generation->manifest = t->manifest;
+                t->generation->arrival = t->arrival;
+                t->manifest.fd = t->arrival.fd = -1;
+        }
         part->built = true;
         load_log_stage(load, "tabled");
-        tell_arrived(part);
+        notify_arrived(part);
         load_maybe_check(load);
 }
 
@@ -240,23 +247,23 @@ static void on_died(struct read_target *copy)
 {
         struct load_target *target = container_of(copy, struct load_target, copy);
         if (!load_ended(target->load->state) && target_lives(target))
-                target_failed(target, &copy->error);
+                target_fail(target, &copy->error);
 }
 
 static void on_idle(struct read_target *copy)
 {
         struct load_target *target = container_of(copy, struct load_target, copy);
         if (!load_ended(target->load->state))
-                target_give_up(target);
+                target_release(target);
 }
 
 static void read_ended(struct read_job *job)
 {
         struct load_part *part = container_of(job, struct load_part, job);
-        part->reading = false;
-        if (!load_step_home(part->load))
+        bool counts = !job->failed && part->load->state != LOAD_ROUND_ENDING;
+        part_set_state(part, counts ? PART_READ : PART_IDLE);
+        if (!load_step_done(part->load))
                 return;
-        part->read = !job->failed;
         if (job->failed)
                 part_failed(part, &job->error);
         else
@@ -268,7 +275,7 @@ void part_read(struct load_part *part)
         struct load *load = part->load;
         const struct source_set *set = &part->resolved.set;
         load->pending += 2;
-        part->reading = true;
+        part_set_state(part, PART_READING);
         part->job = (struct read_job){.engine = set->n_objects > 0 ? set->objects[0].ops->engine : READ_PREAD,
                                       .weight = load->priority,
                                       .plan = &part->resolved.plan,
@@ -282,10 +289,10 @@ void part_read(struct load_part *part)
                 part->copies[i]->idle = on_idle;
                 part->job.targets[i] = part->copies[i];
         }
-        /* Of what is on the network each load has a limit of its own, which the server's answers set. */
+        /* A load from the network has a limit of its own, which the server's responses set. */
         part->job.storage = part->job.engine == READ_PREAD ? load->lane : 0;
         part->arrived.run = on_arrived;
-        /* Files without a byte to read are whole already. */
+        /* Files without a byte to read are complete already. */
         for (size_t i = 0; load->sha256 && i < set->n_objects; i++)
                 if (part->publish.file_left[i] == 0)
                         sha_next(&part->sha_steps[i]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who watches a load, and what they see of it: how far it is, in all and on each of its devices.
+ * Watchers and subscribers of a load, and its progress, in all and on each device.
  */
-#include "daemon/load/load_steps.h"
+#include "daemon/load/load_private.h"
 
 /* ---- watching ---- */
 
@@ -13,11 +13,11 @@ void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struc
         list_append(&load->watchers, &watch->link);
 }
 
-void load_follow(struct load *load, struct load_watch *watch)
+void load_subscribe(struct load *load, struct load_watch *watch)
 {
         watch->load = load;
         watch->ended = NULL;
-        list_append(&load->followers, &watch->link);
+        list_append(&load->subscribers, &watch->link);
 }
 
 void load_unwatch(struct load_watch *watch)
@@ -27,41 +27,36 @@ void load_unwatch(struct load_watch *watch)
                 return;
         list_remove(&watch->link);
         watch->load = NULL;
-        if (list_empty(&load->telling) || !list_empty(&load->followers))
+        if (list_empty(&load->unnotified) || !list_empty(&load->subscribers))
                 return;
-        list_remove(&load->telling);
-        load_step_home(load);
+        list_remove(&load->unnotified);
+        load_step_done(load);
 }
 
-struct load_watch *loads_follower(struct loads *loads)
+struct load_watch *loads_subscriber(struct loads *loads)
 {
-        if (list_empty(&loads->telling))
+        if (list_empty(&loads->unnotified))
                 return NULL;
-        const struct load *load = container_of(loads->telling.next, struct load, telling);
-        return container_of(load->followers.next, struct load_watch, link);
+        const struct load *load = container_of(loads->unnotified.next, struct load, unnotified);
+        return container_of(load->subscribers.next, struct load_watch, link);
 }
 
-static void keep_for_followers(struct load *load)
+void load_notify_watchers(struct load *load)
 {
         struct loads *loads = load->loads;
-        if (list_empty(&load->followers))
-                return;
-        load->pending++;
-        list_append(&loads->telling, &load->telling);
-        if (loads->ended != NULL)
-                loads->ended(loads);
-}
-
-void load_tell_watchers(struct load *load)
-{
-        load->end_number = ++load->loads->n_ended;
-        keep_for_followers(load);
+        load->end_number = ++loads->n_ended;
         while (!list_empty(&load->watchers)) {
                 struct load_watch *watch = container_of(load->watchers.next, struct load_watch, link);
                 list_remove(&watch->link);
                 watch->load = NULL;
                 watch->ended(watch, load);
         }
+        if (list_empty(&load->subscribers)) /* a callback may have notified some of them */
+                return;
+        load->pending++;
+        list_append(&loads->unnotified, &load->unnotified);
+        if (loads->ended != NULL)
+                loads->ended(loads);
 }
 
 static void move(struct list *from, struct load *to, struct list *list)
@@ -74,10 +69,10 @@ static void move(struct list *from, struct load *to, struct list *list)
 void load_move_watchers(struct load *from, struct load *to)
 {
         move(&from->watchers, to, &to->watchers);
-        move(&from->followers, to, &to->followers);
+        move(&from->subscribers, to, &to->subscribers);
 }
 
-/* Resident already: what its generations have. */
+/* Resident already: the figures of its generations. */
 static void add_shared(const struct load *load, struct load_progress *progress)
 {
         for (size_t i = 0; i < load->n_targets && (i == 0 || load->pattern != NULL); i++) {
@@ -89,8 +84,8 @@ static void add_shared(const struct load *load, struct load_progress *progress)
         }
 }
 
-/* What parts have read. Replicas that are read twice, since their devices differ, have as many tensors
- * as are whole everywhere; ranks have all of theirs. */
+/* What parts have read. Replicas that are read twice, for devices of different layouts, count tensors that are
+ * complete on all; ranks add up. */
 static void add_part(struct load_part *part, struct load_progress *progress, bool first)
 {
         const struct load *load = part->load;
@@ -99,7 +94,7 @@ static void add_part(struct load_part *part, struct load_progress *progress, boo
         if (load->state == LOAD_READY) {
                 progress->bytes += part->resolved.plan.bytes;
                 tensors = total;
-        } else if (part->job.plan != NULL) { /* it has begun to read; before, a worker makes the books */
+        } else if (part->job.plan != NULL) { /* it has begun to read; before, a worker prepares publishing */
                 progress->bytes += __atomic_load_n(&part->publish.bytes, __ATOMIC_RELAXED);
                 tensors = publish_count(&part->publish);
         }
@@ -109,23 +104,26 @@ static void add_part(struct load_part *part, struct load_progress *progress, boo
         } else if (tensors < progress->tensors) {
                 progress->tensors = tensors;
         }
-        if (part->reading) {
+        if (part->state == PART_READING)
                 progress->stalled = progress->stalled || reader_job_stalled(&part->job);
-                progress->streamed = progress->streamed || source_set_streamed(&part->resolved.set);
-        }
+}
+
+static bool is_between_rounds(const struct load *load)
+{
+        return load->state == LOAD_ROUND_ENDING || load->state == LOAD_ROUND_DONE;
 }
 
 void load_progress(struct load *load, struct load_progress *progress)
 {
         *progress = (struct load_progress){.state = load->state, .generation = load->number};
-        progress->elapsed_ns = (load_ended(load->state) ? load->ended_ns : now_ns()) - load->started_ns;
-        if (load->state == LOAD_OPENING || load->state == LOAD_PLANNING)
+        progress->load_ns = (load_ended(load->state) ? load->ended_ns : now_ns()) - load->started_ns;
+        if (load->state == LOAD_OPENING || load->state == LOAD_PLANNING || is_between_rounds(load))
                 return;
         bool first = true;
-        for (size_t i = 0; i < load->n_parts; i++) {
-                if (!load->parts[i].planned)
+        load_each_part (part, load) {
+                if (part->state == PART_IDLE)
                         continue;
-                add_part(&load->parts[i], progress, first);
+                add_part(part, progress, first);
                 first = false;
         }
         if (first && load->state == LOAD_READY)
@@ -135,12 +133,14 @@ void load_progress(struct load *load, struct load_progress *progress)
 const char *load_target_state(const struct load_target *target, uint64_t now, uint64_t *waits_ns)
 {
         const struct load *load = target->load;
-        bool waits = target_open(target) && !target->granted && (target->late || load->state == LOAD_QUEUED);
-        const struct room_request *room = load->pattern != NULL ? &load->targets[0].room : &target->room;
-        *waits_ns = waits && now > room->since_ns ? now - room->since_ns : 0;
+        bool queued = load->state == LOAD_QUEUED || is_between_rounds(load);
+        bool waits = target->state == TARGET_DEFERRED || (target->state == TARGET_OPEN && queued);
+        const struct admission_request *admission =
+                load->pattern != NULL ? &load->targets[0].admission : &target->admission;
+        *waits_ns = waits && now > admission->since_ns ? now - admission->since_ns : 0;
         if (waits)
                 return load_state_name(LOAD_QUEUED);
-        if (target->failed)
+        if (target->state == TARGET_FAILED)
                 return load_state_name(LOAD_FAILED);
-        return load_state_name(target->shared ? LOAD_READY : load->state);
+        return load_state_name(target->state == TARGET_SERVES ? LOAD_READY : load->state);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ranks of a load: a part for each, a view of the files that are its own, told by their names. On a
- * worker, while the source is opened.
+ * Ranks of a load: a part for each, a view of its own files, selected by their names. On a worker, while the source
+ * is opened.
  */
-#include "daemon/load/load_steps.h"
+#include "daemon/load/load_private.h"
 
-#include "daemon/base/shown.h"
+#include "daemon/base/text/redact.h"
 #include "daemon/model/ranks.h"
 
 #include <string.h>
@@ -22,12 +22,12 @@ int load_split_ranks(struct load *load, struct error *error)
         cleanup_free const char **names = calloc(set->n_objects + 1, sizeof(*names));
         struct ranks ranks;
         struct ranks_error why;
-        char shown[SHOWN_SOURCE];
+        char shown[REDACTED_SOURCE];
         if (names == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         for (size_t i = 0; i < set->n_objects; i++)
                 names[i] = file_name(set->objects[i].path);
-        shown_source(shown, load->source);
+        redact_source(shown, load->source);
         if (ranks_make(&ranks, names, set->n_objects, load->pattern, load->n_targets, &why) < 0)
                 return error_set(error, STREAMER_EFAILED, "%s (%s)", why.text, shown);
         int r = 0;
@@ -38,18 +38,15 @@ int load_split_ranks(struct load *load, struct error *error)
         return r;
 }
 
-/* A rank is one of a model: its files alone, as a model of their own, are another. */
-static void tell_rank(struct source_identity *identity, uint64_t rank, uint64_t n_ranks)
+void load_identify_ranks(struct load *load)
 {
         struct {
                 struct source_identity files;
                 uint64_t rank, n_ranks;
-        } all = {*identity, rank, n_ranks};
-        hash_bytes(&all, sizeof(all), identity->digest);
-}
-
-void load_tell_ranks(struct load *load)
-{
-        for (size_t i = 0; i < load->n_parts; i++)
-                tell_rank(&load->parts[i].identity, i, load->n_parts);
+        } all = {.n_ranks = load->n_parts};
+        for (; all.rank < all.n_ranks; all.rank++) {
+                struct source_identity *identity = &load->parts[all.rank].identity;
+                all.files = *identity;
+                hash_bytes(&all, sizeof(all), identity->digest);
+        }
 }

@@ -1,52 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One device of a load: whether it is still wanted, and what its failure does to the others.
+ * A target: one device of a load, and the effect of its failure on the others.
  *
- *   open: lives in this round > [late: sits one out, round.c] > served, or failed alone, or with the load
+ *   open > granted ---------------> serves
+ *      \      | \---> out of memory: asks again, open
+ *       \     |  \--> failed alone
+ *        > deferred > deferred, granted: of the next round (round.c)
  *
- * Replicas fail each on its own, ranks all together; the load fails with the last that was open, unless
- * others serve already.
+ * Replicas fail each on its own, ranks all together; the load fails with the last open one, unless others serve.
  */
-#include "daemon/load/load_steps.h"
+#include "daemon/load/load_private.h"
 
-#include "daemon/base/log.h"
+#include "daemon/base/log/log.h"
 
-bool target_open(const struct load_target *target)
+void target_set_state(struct load_target *target, enum target_state state)
 {
-        return !target->shared && !target->failed;
+#define TO(state) (1u << TARGET_##state)
+        static const unsigned allowed[TARGET_STATES] = {
+                [TARGET_OPEN] = TO(OPEN) | TO(GRANTED) | TO(DEFERRED) | TO(SERVES) | TO(FAILED),
+                [TARGET_GRANTED] = TO(OPEN) | TO(GRANTED) | TO(OUT_OF_MEMORY) | TO(SERVES) | TO(FAILED),
+                [TARGET_OUT_OF_MEMORY] = TO(OPEN) | TO(FAILED),
+                [TARGET_DEFERRED] = TO(OPEN) | TO(DEFERRED) | TO(DEFERRED_GRANTED) | TO(FAILED),
+                [TARGET_DEFERRED_GRANTED] = TO(GRANTED) | TO(DEFERRED_GRANTED) | TO(FAILED),
+        };
+#undef TO
+        require(allowed[target->state] & 1u << state);
+        target->state = state;
 }
 
-bool target_lives(const struct load_target *target)
+bool load_has(const struct load *load, unsigned states)
 {
-        return target_open(target) && !target->late;
-}
-
-bool load_lives(const struct load *load)
-{
-        for (size_t i = 0; i < load->n_targets; i++)
-                if (target_open(&load->targets[i]))
+        load_each_target (t, load)
+                if (target_is(t, states))
                         return true;
         return false;
 }
 
-static bool round_lives(const struct load *load)
-{
-        for (size_t i = 0; i < load->n_targets; i++)
-                if (target_lives(&load->targets[i]))
-                        return true;
-        return false;
-}
-
-static bool any_shared(const struct load *load)
-{
-        for (size_t i = 0; i < load->n_targets; i++)
-                if (load->targets[i].shared)
-                        return true;
-        return false;
-}
-
-/* Which of several it was. */
-static void tell_target(const struct load_target *target, const struct error *error, struct error *told)
+/* With the device, or the rank, that failed. */
+static void describe_failure(const struct load_target *target, const struct error *error, struct error *told)
 {
         const struct load *load = target->load;
         size_t rank = (size_t)(target - load->targets);
@@ -54,55 +45,56 @@ static void tell_target(const struct load_target *target, const struct error *er
                 error_set(told, error->code, "rank %zu: %s: %s", rank, target->device->name, error->text);
         else
                 error_set(told, error->code, "%s: %s", target->device->name, error->text);
+        told->outside = error->outside;
 }
 
-void target_let_go(struct load_target *target)
+void target_put_generation(struct load_target *target)
 {
         struct generation *g = target->generation;
         target->generation = NULL;
         if (g != NULL)
-                generation_unpin(g);
+                generation_put(g);
 }
 
-void target_give_up(struct load_target *target)
+void target_release(struct load_target *target)
 {
         /* A worker may be looking at the bytes of a file. */
         if (!target->load->sha256)
-                target_let_go(target);
+                target_put_generation(target);
 }
 
-/* Alone: with the load. */
-static void target_fall(struct load_target *target, const struct error *error)
+/* Without the other targets. */
+static void target_fail_alone(struct load_target *target, const struct error *error)
 {
         struct load *load = target->load;
         struct load_part *part = target->part;
-        target->failed = true;
+        target_set_state(target, TARGET_FAILED);
         target->error = *error;
-        if (part->reading)
-                reader_drop(load->loads->reader, &part->job, &target->copy, error);
+        if (part->state == PART_READING)
+                reader_drop_target(load->loads->reader, &part->job, &target->copy, error);
         else
                 __atomic_store_n(&target->copy.dead, true, __ATOMIC_RELEASE);
         log_warn("%s: %s: %s", load->name, target->device->name, error->text);
         generation_fail(target->generation, error);
-        if (!part->reading)
-                target_give_up(target);
+        if (part->state != PART_READING)
+                target_release(target);
 }
 
-void target_failed(struct load_target *target, const struct error *error)
+void target_fail(struct load_target *target, const struct error *error)
 {
         struct load *load = target->load;
         struct error told;
-        tell_target(target, error, &told);
+        describe_failure(target, error, &told);
         if (load->n_targets == 1 || load->pattern != NULL) {
                 load_end(load, LOAD_FAILED, load->n_targets == 1 ? error : &told);
                 return;
         }
-        target_fall(target, error);
-        if (round_lives(load))
+        target_fail_alone(target, error);
+        if (load_has(load, TARGETS_LIVE))
                 load_maybe_check(load);
-        else if (load_lives(load))
-                load_round_over(load);
-        else if (any_shared(load))
+        else if (load_has(load, TARGETS_DEFERRED))
+                load_end_round(load);
+        else if (load_has(load, TARGETS_SERVING))
                 load_end(load, LOAD_READY, NULL);
         else
                 load_end(load, LOAD_FAILED, &told);
@@ -113,16 +105,31 @@ void load_fail_targets(struct load *load, const struct error *error)
         struct error why = *error;
         for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++)
                 if (target_lives(&load->targets[i]))
-                        target_failed(&load->targets[i], &why);
+                        target_fail(&load->targets[i], &why);
+}
+
+void target_stages(const struct load_target *target, struct stages *stages)
+{
+        const struct load *load = target->load;
+        const struct read_job *job = &target->part->job;
+        *stages = (struct stages){{0}};
+        uint64_t over_ns = __atomic_load_n(&job->over_ns, __ATOMIC_ACQUIRE); /* a thread may just end the job */
+        if (load_is_cached(load) || over_ns == 0)
+                return;
+        for (enum stage of = 0; of < STAGE_COUNT; of++)
+                stages->ns[of] = stages_get(&job->stages, of);
+        stages->ns[STAGE_begin] = job->begun_ns - load->started_ns;
+        stages->ns[STAGE_end] = (load_ended(load->state) ? load->ended_ns : now_ns()) - over_ns;
 }
 
 void target_end(struct load_target *target)
 {
         const struct load *load = target->load;
         struct generation *g = target->generation;
-        if (g == NULL || !target_open(target))
+        if (g == NULL || !target_is(target, TARGETS_OPEN))
                 return;
         g->load_ns = load->ended_ns - load->started_ns;
+        target_stages(target, &g->stages);
         if (load->state == LOAD_READY)
                 generation_ready(g);
         else

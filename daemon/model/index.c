@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * model.safetensors.index.json: which file holds which tensor. The entries stay in the file's order;
- * the set that finds repeated names is kept and answers st_index_find(). Neighbouring entries mostly
- * name the same file, so a file's name is looked up only where it changes.
+ * model.safetensors.index.json: which file holds which tensor. The entries stay in the file's order; the set that finds
+ * repeated names also serves st_index_find(). Neighbouring entries mostly name the same file, so a file is looked up
+ * only where the name changes.
  */
-#include "daemon/model/json.h"
-#include "daemon/model/rule.h"
+#include "daemon/base/json/json.h"
+#include "daemon/model/safetensors.h"
 
 #include <string.h>
 
@@ -44,7 +44,7 @@ static bool check_file(struct json *j, struct json_string file)
         return true;
 }
 
-/* Makes room in the set for twice as many files and puts back those that there are. */
+/* Doubles the set's capacity for files and inserts the present ones again. */
 static bool grow_file_set(struct parser *p)
 {
         if (!nameset_begin(&p->file_set, 2 * p->n_files + 8))
@@ -123,7 +123,7 @@ static bool parse_map(struct parser *p)
         for (size_t n = 0; json_more(j, '}', n); n++)
                 if (!parse_entry(p))
                         return false;
-        return j->rule == ST_OK;
+        return j->fault == ST_OK;
 }
 
 /* A second weight_map adds to the first, for as long as it takes to find that the key is repeated. */
@@ -152,7 +152,7 @@ static struct name entry_at(const void *owner, uint32_t i)
         return (struct name){index->text + index->entries[i].name, index->entries[i].name_len};
 }
 
-/* The set of all names, which st_index_find() goes on to use. */
+/* The set of all names, which st_index_find() also uses. */
 static bool collect_names(struct parser *p, struct st_index *index)
 {
         struct json *j = &p->json;
@@ -161,8 +161,8 @@ static bool collect_names(struct parser *p, struct st_index *index)
         for (uint32_t i = 0; i < index->n_entries; i++) {
                 if (nameset_add(&index->names, entry_at, index, i) == NAMES_NONE)
                         continue;
-                char quoted[RULE_QUOTE];
-                rule_quote(quoted, entry_at(index, i));
+                char quoted[NAME_QUOTE];
+                name_quote(quoted, entry_at(index, i));
                 return json_fail(j, ST_DUPLICATE_KEY, index->entries[i].name - 1, "the key '%s' is given twice",
                                  quoted);
         }
@@ -193,14 +193,6 @@ static bool order_files(struct parser *p, struct st_index *index)
         return true;
 }
 
-static void tell(const struct parser *p, struct st_error *error)
-{
-        struct name name = {0};
-        if (p->in_entry)
-                name = (struct name){p->json.text + p->name.at, p->name.len};
-        rule_tell(error, &p->json, 0, "tensor", name);
-}
-
 int st_index_parse(struct st_index *index, char *text, size_t n, struct st_error *error)
 {
         *index = (struct st_index){0};
@@ -218,7 +210,10 @@ int st_index_parse(struct st_index *index, char *text, size_t n, struct st_error
                 ok = collect_names(&p, index) && order_files(&p, index);
         }
         if (!ok) {
-                tell(&p, error);
+                struct name name = {0};
+                if (p.in_entry)
+                        name = (struct name){p.json.text + p.name.at, p.name.len};
+                rule_report(error, &p.json, 0, "tensor", name);
                 st_index_deinit(index);
         }
         json_deinit(&p.json);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Making a plan: list the tensors of all files, see that no name stands twice, give each a place
- * (plan_place.c), cut their bytes into blocks (plan_blocks.c). A failure leaves an empty plan.
+ * Makes a plan: lists the tensors of all files, checks that no name occurs twice, places each tensor (plan_place.c),
+ * and cuts their bytes into blocks (plan_blocks.c). A failure leaves an empty plan.
  */
-#include "daemon/model/plan_steps.h"
-#include "daemon/model/rule.h"
+#include "daemon/model/plan_private.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -16,15 +15,6 @@
 static bool skipped(const struct plan_file *file, size_t i)
 {
         return file->skip != NULL && (file->skip[i / 8] >> (i % 8) & 1) != 0;
-}
-
-static size_t count_tensors(const struct plan_file *files, size_t n_files)
-{
-        size_t n = 0;
-        for (size_t f = 0; f < n_files; f++)
-                for (size_t i = 0; i < files[f].header->n_tensors; i++)
-                        n += !skipped(&files[f], i);
-        return n;
 }
 
 static void list_file(struct plan *plan, const struct plan_file *files, uint32_t f)
@@ -69,7 +59,10 @@ static int list_tensors(struct plan *plan, const struct plan_file *files, size_t
 {
         if (!sum_fits(files, n_files))
                 return fail(error, "the files' sizes overflow");
-        size_t n = count_tensors(files, n_files);
+        size_t n = 0;
+        for (size_t f = 0; f < n_files; f++)
+                for (size_t i = 0; i < files[f].header->n_tensors; i++)
+                        n += !skipped(&files[f], i);
         if (n >= NAMES_NONE)
                 return fail(error, "too many tensors");
         struct pages memory = {0};
@@ -99,8 +92,8 @@ static struct name tensor_name(const void *owner, uint32_t i)
 
 static int fail_twice(const struct named *named, uint32_t a, uint32_t b, struct plan_error *error)
 {
-        char quoted[RULE_QUOTE];
-        rule_quote(quoted, tensor_name(named, a));
+        char quoted[NAME_QUOTE];
+        name_quote(quoted, tensor_name(named, a));
         error->two_files = true;
         error->files[0] = named->plan->tensors[a].file;
         error->files[1] = named->plan->tensors[b].file;

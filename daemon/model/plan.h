@@ -3,12 +3,12 @@
  * The plan of a load: parsed headers and a device's layout rules in; segments, placed tensors and
  * blocks out. Pure.
  *
- *   tensor   where it lies in its file and where it goes (segment, offset)
+ *   tensor   its place in its file, and its destination (segment, offset)
  *   extent   a run of neighbouring tensors whose file bytes land contiguously in a segment
  *   block    what is read at once: a run of file bytes, cut at leaf or tensor boundaries, at most
  *            block_size long. `in_place`: lies inside one extent whose segment offset is congruent
  *            to its file offset modulo the layout's page, so that O_DIRECT can land there; else the
- *            block goes through a staging slot and is copied piece by piece.
+ *            block is read into a staging slot and copied piece by piece.
  *
  * A leaf is PLAN_LEAF bytes of a tensor counted from its start (the last one shorter).
  */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Blocks: what is read at once. A block is filled with tensors, and whole leaves of tensors, for as
- * long as the file's bytes run on; a block that is read in place also ends with its extent. The
- * pieces of a block, one a leaf, follow from the table of tensors and are not stored.
+ * Blocks: what is read at once. A block takes tensors, and whole leaves of tensors, while the file's bytes are
+ * contiguous; a block that is read in place also ends with its extent. The pieces of a block, one for each leaf, follow
+ * from the table of tensors and are not stored.
  */
-#include "daemon/model/plan_steps.h"
-#include "daemon/model/pages.h"
+#include "daemon/base/json/pages.h"
+#include "daemon/model/plan_private.h"
 
 struct cutter {
         struct plan *plan;

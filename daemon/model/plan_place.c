@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Places. One walk over the tensors keeps a running position in the current segment. A tensor joins
- * the extent before it where the file's own distance keeps it aligned; else it begins another one.
+ * Placement. One walk over the tensors keeps a position in the current segment. A tensor joins the extent before it if
+ * the file's own distance keeps it aligned; else it begins another one.
  *
- * On a layout with pages, extents are begun congruent to the file where that serves, so that they
- * can be read in place. Such an extent may share a page with its neighbour: readers bounce the ragged
- * edges of their blocks in any case, so segments stay as dense as alignment allows.
+ * On a layout with pages extents begin congruent to the file where that allows them to be read in place. Such an extent
+ * may share a page with its neighbour: readers bounce the partial pages at the edges of blocks anyway, so segments stay
+ * as dense as alignment allows.
  */
-#include "daemon/model/plan_steps.h"
+#include "daemon/model/plan_private.h"
 #include "proto/manifest.h"
 
 /* Going from a copied extent back to one in place costs up to a page of padding. From this size on
@@ -36,7 +36,7 @@ static uint64_t round_up(uint64_t n, uint64_t to)
         return (n + to - 1) / to * to;
 }
 
-/* ---- where a tensor goes ---- */
+/* ---- the place of a tensor ---- */
 
 static bool aligned_in_file(const struct placer *p, const struct plan_tensor *t)
 {
@@ -105,20 +105,15 @@ static bool close_segment(struct placer *p)
         return true;
 }
 
-/* No bytes, but an address that is fit for its elements. */
-static void place_empty(const struct placer *p, struct plan_tensor *t)
-{
-        t->segment = (uint32_t)p->plan->n_segments;
-        t->extent = p->plan->n_extents > 0 ? (uint32_t)p->plan->n_extents - 1 : 0;
-        t->offset = round_up(p->pos, alignment(p, t));
-}
-
 static bool place(struct placer *p, size_t i)
 {
         struct plan *plan = p->plan;
         struct plan_tensor *t = &plan->tensors[i];
         if (t->bytes == 0) {
-                place_empty(p, t);
+                /* No bytes, but an address that is fit for its elements. */
+                t->segment = (uint32_t)p->plan->n_segments;
+                t->extent = p->plan->n_extents > 0 ? (uint32_t)p->plan->n_extents - 1 : 0;
+                t->offset = round_up(p->pos, alignment(p, t));
                 return true;
         }
         bool joins;

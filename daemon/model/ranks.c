@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Match every name, sort what matched by rank and part, and look at neighbours: a number twice is a
- * duplicate, a step of more than one is a gap.
+ * Matches every name, sorts the matches by rank and part, and compares neighbours: an equal number is a duplicate, a
+ * step of more than one is a gap.
  */
 #include "daemon/model/ranks.h"
 
-#include "daemon/model/rule.h"
+#include "daemon/base/json/names.h"
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -30,9 +30,9 @@ __attribute__((format(printf, 2, 3))) static int fail(struct ranks_error *error,
         return -1;
 }
 
-static const char *quoted(char out[RULE_QUOTE], const char *text)
+static const char *quoted(char out[NAME_QUOTE], const char *text)
 {
-        rule_quote(out, (struct name){text, strlen(text)});
+        name_quote(out, (struct name){text, strlen(text)});
         return out;
 }
 
@@ -53,7 +53,7 @@ static unsigned count(const char *pattern, const char *what)
 
 int ranks_check_pattern(const char *pattern, struct ranks_error *error)
 {
-        char q[RULE_QUOTE];
+        char q[NAME_QUOTE];
         if (count(pattern, RANK) != 1 || count(pattern, PART) > 1)
                 return fail(error, "pattern '%s': " RANK " must stand in it once, " PART " once at most",
                             quoted(q, pattern));
@@ -110,7 +110,7 @@ static int by_rank_and_part(const void *a, const void *b)
 static int check_step(const struct match *before, const struct match *m, const char *const *names,
                       struct ranks_error *error)
 {
-        char a[RULE_QUOTE], b[RULE_QUOTE];
+        char a[NAME_QUOTE], b[NAME_QUOTE];
         bool same = before != NULL && before->rank == m->rank;
         if (same && before->part == m->part)
                 return fail(error, "rank %u, part %u is there twice: '%s' and '%s'", m->rank, m->part,
@@ -160,7 +160,7 @@ static int keep(struct ranks *ranks, const struct match *matches, size_t n, stru
 int ranks_make(struct ranks *ranks, const char *const *names, size_t n_names, const char *pattern, size_t n_devices,
                struct ranks_error *error)
 {
-        char q[RULE_QUOTE];
+        char q[NAME_QUOTE];
         size_t n = 0;
         *ranks = (struct ranks){0};
         if (ranks_check_pattern(pattern, error) < 0)

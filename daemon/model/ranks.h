@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A model that is cut by rank: which of its files belong to which rank, told from their names alone
- * by a pattern such as model-rank-{rank}-part-{part}.safetensors. Pure.
+ * Files of a model that is split by rank: which file belongs to which rank, by its name alone and a pattern such as
+ * model-rank-{rank}-part-{part}.safetensors. Pure.
  *
- * {rank} and {part} stand for decimal numbers that count from 0; without {part} each rank is one
- * file. Names that do not match are not the model's. What is missing, twice, or more or fewer than
- * there are devices is an error with a name: half a model is none.
+ * {rank} and {part} are decimal numbers that count from 0; without {part} each rank is one file. Names that do not
+ * match are not the model's. A missing or duplicate file, or more or fewer ranks than devices, is an error with a name.
  */
 #ifndef DAEMON_MODEL_RANKS_H
 #define DAEMON_MODEL_RANKS_H
@@ -25,7 +24,7 @@ struct ranks_error {
         char text[600];
 };
 
-/* 0, or -1 with *error: {rank} must stand in it once, {part} once at most, with text between. */
+/* 0, or -1 with *error: it must contain {rank} once, {part} once at most, with text between. */
 int ranks_check_pattern(const char *pattern, struct ranks_error *error);
 
 /* 0, or -1 with *error. n_devices: how many ranks there must be. */

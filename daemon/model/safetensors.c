@@ -7,8 +7,8 @@
  * The first broken rule ends the parse. Text positions are kept in 32 bits: a header is at most
  * 100 MB.
  */
-#include "daemon/model/json.h"
-#include "daemon/model/rule.h"
+#include "daemon/base/json/json.h"
+#include "daemon/model/safetensors.h"
 #include "proto/manifest.h"
 
 #include <endian.h>
@@ -76,7 +76,7 @@ static bool parse_shape(struct json *j, struct entry *e)
                 if (__builtin_mul_overflow(e->elements, dim, &e->elements))
                         return json_fail(j, ST_BAD_SHAPE, at, "the number of elements overflows");
         }
-        return e->has_shape = j->rule == ST_OK;
+        return e->has_shape = j->fault == ST_OK;
 }
 
 static bool parse_offsets(struct json *j, struct entry *e)
@@ -92,7 +92,7 @@ static bool parse_offsets(struct json *j, struct entry *e)
                 if (!json_whole(j, ST_BAD_OFFSETS, &value[n]))
                         return false;
         }
-        if (j->rule != ST_OK)
+        if (j->fault != ST_OK)
                 return false;
         if (n < 2)
                 return json_fail(j, ST_BAD_OFFSETS, at, "fewer than two data_offsets");
@@ -203,12 +203,14 @@ static bool parse_metadata(struct parser *p, struct json_string name)
         if (p->has_metadata)
                 return json_fail(j, ST_DUPLICATE_KEY, name.at - 1, "the key '__metadata__' is given twice");
         p->has_metadata = true;
+        if (json_peek(j) == 'n') /* null: as if it were absent */
+                return json_skip(j);
         if (!json_open(j, '{'))
                 return json_fail(j, ST_BAD_METADATA, j->at, "the metadata is not an object");
         for (size_t n = 0; json_more(j, '}', n); n++)
                 if (!parse_pair(p))
                         return false;
-        return j->rule == ST_OK && json_distinct(j, p->metadata.p, sizeof(struct st_pair), p->n_metadata);
+        return j->fault == ST_OK && json_distinct(j, p->metadata.p, sizeof(struct st_pair), p->n_metadata);
 }
 
 /* ---- the header ---- */
@@ -344,15 +346,6 @@ int st_parse_prefix(const unsigned char prefix[8], uint64_t file_size, uint64_t 
         return check_prefix(*n, file_size, error);
 }
 
-static void tell(const struct parser *p, struct st_error *error)
-{
-        const struct json *j = &p->json;
-        struct name name = {0};
-        if (p->in_entry)
-                name = (struct name){j->text + p->entry.at, p->entry.len};
-        rule_tell(error, j, ST_PREFIX, "tensor", name);
-}
-
 int st_parse(struct st_header *header, char *text, size_t n, uint64_t file_size, struct st_error *error)
 {
         *header = (struct st_header){0};
@@ -361,6 +354,9 @@ int st_parse(struct st_header *header, char *text, size_t n, uint64_t file_size,
         struct parser p = {0};
         json_init(&p.json, text, n);
         bool ok = parse_object(&p) && sort_tensors(&p) && check_cover(&p, file_size - ST_PREFIX - n);
+        struct name name = {0};
+        if (!ok && p.in_entry)
+                name = (struct name){p.json.text + p.entry.at, p.entry.len};
         if (ok)
                 *header = (struct st_header){
                         .text = text,
@@ -372,7 +368,7 @@ int st_parse(struct st_header *header, char *text, size_t n, uint64_t file_size,
                         .n_metadata = p.n_metadata,
                 };
         else
-                tell(&p, error);
+                rule_report(error, &p.json, ST_PREFIX, "tensor", name);
         json_deinit(&p.json);
         pages_deinit(&p.tensors);
         pages_deinit(&p.metadata);

@@ -11,7 +11,7 @@
 #ifndef DAEMON_MODEL_SAFETENSORS_H
 #define DAEMON_MODEL_SAFETENSORS_H
 
-#include "daemon/model/names.h"
+#include "daemon/model/st_rule.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -19,42 +19,6 @@
 #define ST_HEADER_MAX UINT64_C(100000000)
 #define ST_PREFIX 8u /* bytes of the little-endian header length */
 #define ST_RANK_MAX 1024u
-
-/* The rules a file can break; each has a short name for messages and tests. */
-#define ST_RULES(X)                                                                                                    \
-        X(FILE_TOO_SMALL, "file-too-small")         /* fewer than 8 bytes */                                           \
-        X(HEADER_TOO_LARGE, "header-too-large")     /* n > 100,000,000 */                                              \
-        X(HEADER_BEYOND_FILE, "header-beyond-file") /* 8 + n > file size */                                            \
-        X(NOT_UTF8, "not-utf8")                                                                                        \
-        X(NOT_JSON, "not-json") /* syntax, trailing bytes, not an object */                                            \
-        X(DUPLICATE_KEY, "duplicate-key")                                                                              \
-        X(NUL_IN_NAME, "nul-in-name")                                                                                  \
-        X(BAD_METADATA, "bad-metadata") /* not string > string */                                                      \
-        X(BAD_ENTRY, "bad-entry")       /* not an object, field missing or of a wrong type */                          \
-        X(UNKNOWN_DTYPE, "unknown-dtype")                                                                              \
-        X(BAD_SHAPE, "bad-shape")             /* negative, fraction, overflow, rank */                                 \
-        X(BAD_OFFSETS, "bad-offsets")         /* not two, begin > end, overflow */                                     \
-        X(SIZE_MISMATCH, "size-mismatch")     /* end - begin is not shape x bits / 8 */                                \
-        X(NOT_WHOLE_BYTES, "not-whole-bytes") /* bits % 8 != 0 */                                                      \
-        X(HOLE_OR_OVERLAP, "hole-or-overlap")                                                                          \
-        X(FILE_SIZE, "file-size") /* 8 + n + last end != file size */                                                  \
-        X(TOO_DEEP, "too-deep")   /* nesting of ignored values */                                                      \
-        X(TOO_MANY, "too-many")   /* keys of one object, pairs of metadata */                                          \
-        X(NO_MEMORY, "no-memory")
-
-enum st_rule {
-        ST_OK = 0,
-#define X(name, text) ST_##name,
-        ST_RULES(X)
-#undef X
-};
-const char *st_rule_name(enum st_rule rule);
-
-struct st_error {
-        enum st_rule rule;
-        uint64_t offset; /* in the file, of the byte where it was noticed */
-        char text[400];  /* "rule: tensor 'name': detail (header offset N)", control bytes escaped */
-};
 
 struct st_tensor {
         uint32_t name; /* offset in text; NUL-terminated there */

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who has the memory of a device, in the words of a load that does not fit: what somebody holds comes
- * first, then what is pinned, then the rest, the largest of each first. What does not fit the text is
- * left off.
+ * Lists what holds the memory of a device, for the message of a load that does not fit: leased models first,
+ * then pinned ones, then the rest, the largest of each first. What does not fit the text is left off.
  *
  *   llama 8388608 (ready, 2 leases by 1 process: pid 4711 uid 1000 python3), base 4194304 (ready, pinned)
  */
-#include "daemon/base/sysfile.h"
+#include "daemon/base/sys/sysfile.h"
 #include "daemon/base/util.h"
 #include "daemon/resident/lease.h"
 
@@ -21,7 +20,7 @@ struct text_out {
         size_t used, size;
 };
 
-/* The whole of it, or nothing. */
+/* Appends all of the text or nothing. */
 static bool out_add(struct text_out *out, const char *text)
 {
         size_t len = strlen(text);
@@ -34,12 +33,12 @@ static bool out_add(struct text_out *out, const char *text)
 
 /* ---- processes ---- */
 
-/* One look at /proc, which waits for nothing. */
+/* Reads /proc, which does not block. */
 static void name_process(struct text_out *out, const struct process *process, const char *before)
 {
         char text[96], comm[32] = "";
         if (process->pid > 0 && !process->exited)
-                sysfile_line(comm, sizeof(comm), "", "/proc/%d/comm", (int)process->pid);
+                sysfile_line(comm, sizeof(comm), "/proc/%d/comm", (int)process->pid);
         if (process->pid > 0)
                 snprintf(text, sizeof(text), "%s pid %d uid %u%s%s", before, (int)process->pid, (unsigned)process->uid,
                          comm[0] != '\0' ? " " : "", comm);
@@ -68,7 +67,7 @@ static void name_processes(struct text_out *out, const struct generation *g)
 
 static int weight(const struct generation *g)
 {
-        return g->n_leases > 0 ? 2 : g->pinned;
+        return g->n_leases > 0 ? 2 : g->settings.pinned;
 }
 
 static bool comes_before(const struct generation *a, const struct generation *b)
@@ -85,8 +84,7 @@ static const struct generation *next_holder(const struct resident *resident, con
                                             const struct generation *last)
 {
         const struct generation *next = NULL;
-        list_each (pos, &resident->generations) {
-                const struct generation *g = container_of(pos, struct generation, link);
+        list_each_item (const struct generation, g, &resident->generations, link) {
                 if (g->device != device || g->charged == 0 || (last != NULL && !comes_before(last, g)))
                         continue;
                 if (next == NULL || comes_before(g, next))
@@ -109,7 +107,7 @@ static bool name_holder(struct text_out *out, const struct generation *g)
                 fits = out_add(&model, figures);
                 name_processes(&model, g);
         }
-        return fits && out_add(&model, g->pinned ? ", pinned)" : ")") && out_add(out, text);
+        return fits && out_add(&model, g->settings.pinned ? ", pinned)" : ")") && out_add(out, text);
 }
 
 void resident_holders(const struct resident *resident, const struct device *device, char *text, size_t size)

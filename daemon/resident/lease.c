@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/resident/lease.h"
 
-#include "daemon/base/log.h"
-#include "daemon/base/metric.h"
-#include "daemon/base/pidfd.h"
-#include "daemon/resident/keep.h"
+#include "daemon/base/log/log.h"
+#include "daemon/base/metric/metric.h"
+#include "daemon/base/process/pidfd.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -24,15 +23,14 @@ static struct list *among(struct leases *leases, pid_t pid)
         return pid > 0 ? bucket(&leases->by_pid, (uint64_t)pid) : &leases->without_pid;
 }
 
-/* A client of another PID namespace has no pid here: its pidfd alone tells it from others, one by one. Where that
- * does not, each of its leases has a process of its own. */
+/* A client of another PID namespace has no pid here: only its pidfd identifies it. Where pidfds cannot be compared,
+ * each of its leases has a process entry of its own. */
 static struct process *find(struct leases *leases, pid_t pid, int pidfd, uint64_t began)
 {
         const struct list *all = among(leases, pid);
-        list_each (pos, all) {
-                struct process *p = container_of(pos, struct process, by_pid);
-                /* A pid is not given to another process while its pidfd has not told of the exit; where it is looked
-                 * at instead, it may be for a moment. */
+        list_each_item (struct process, p, all, by_pid) {
+                /* The kernel does not reuse a pid before its pidfd has reported the exit. A process that is polled has
+                 * no such guarantee: `began` distinguishes it from its successor. */
                 if (!p->exited && p->pid == pid && p->began == began && (pid > 0 || pidfd_same(p->pidfd, pidfd)))
                         return p;
         }
@@ -57,23 +55,45 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
         list_append(&leases->processes, &process->link);
         list_append(among(leases, pid), &process->by_pid);
         if (leases->watch(process) < 0) {
-                process_settle(process);
+                process_reap(process);
                 return NULL;
         }
         return process;
 }
 
-void process_settle(struct process *process)
+void process_reap(struct process *process)
 {
         if (!list_empty(&process->held))
                 return;
-        keep_process_gone(process->leases->keep, process);
+        if (process->leases->process_freed != NULL)
+                process->leases->process_freed(process->leases->persist, process);
         process->leases->unwatch(process);
         list_remove(&process->link);
         list_remove(&process->by_pid);
         close(process->pidfd);
         free(process->client);
         free(process);
+}
+
+void lease_set_state(struct lease *lease, enum lease_state state)
+{
+#define TO(state) (1u << LEASE_##state)
+        static const unsigned claimed = TO(LOADING) | TO(HELD) | TO(REVOKED);
+        static const unsigned allowed[LEASE_STATES] = {
+                [LEASE_LOADING] = TO(HELD) | TO(ORPHAN),
+                [LEASE_HELD] = TO(REVOKED) | TO(ORPHAN),
+                [LEASE_REVOKED] = TO(ORPHAN),
+                [LEASE_ORPHAN] = claimed,
+                [LEASE_UNCLAIMED] = claimed,
+        };
+#undef TO
+        require(allowed[lease->state] & 1u << state);
+        lease->state = state;
+}
+
+static bool is_owned(const struct lease *lease)
+{
+        return lease->state <= LEASE_REVOKED;
 }
 
 static void log_lease(const struct lease *lease, const char *what)
@@ -86,8 +106,8 @@ static void log_lease(const struct lease *lease, const char *what)
                   what);
 }
 
-/* A token is of random bytes: any of them spread as well as all. */
-static struct list *among_tokens(struct leases *leases, const unsigned char token[BOOK_TOKEN])
+/* A token is random: its first bytes serve as the hash. */
+static struct list *among_tokens(struct leases *leases, const unsigned char token[LEASE_TOKEN])
 {
         uint64_t key;
         memcpy(&key, token, sizeof(key));
@@ -95,14 +115,14 @@ static struct list *among_tokens(struct leases *leases, const unsigned char toke
 }
 
 static struct lease *lease_make(struct leases *leases, struct process *process, struct generation *generation,
-                                const unsigned char token[BOOK_TOKEN])
+                                const unsigned char token[LEASE_TOKEN])
 {
         struct lease *lease = calloc(1, sizeof(*lease));
         if (lease == NULL)
                 return NULL;
         lease->generation = generation;
         lease->process = process;
-        lease->looked = generation->changes; /* whoever gets it hears how its model is */
+        lease->looked = generation->changes; /* the reply has the present state */
         lease->since_ns = now_ns();
         list_init(&lease->in_owner);
         memcpy(lease->token, token, sizeof(lease->token));
@@ -117,7 +137,7 @@ static struct lease *lease_make(struct leases *leases, struct process *process, 
 
 struct lease *lease_new(struct leases *leases, struct process *process, struct generation *generation, void *owner)
 {
-        unsigned char token[BOOK_TOKEN];
+        unsigned char token[LEASE_TOKEN];
         /* Never waits once the machine has booted. */
         if (getrandom(token, sizeof(token), GRND_NONBLOCK) != sizeof(token))
                 return NULL;
@@ -125,48 +145,49 @@ struct lease *lease_new(struct leases *leases, struct process *process, struct g
         if (lease == NULL)
                 return NULL;
         lease->id = ++leases->last_id;
+        lease->state = generation->state == GENERATION_LOADING ? LEASE_LOADING : LEASE_HELD;
         lease->owner = owner;
-        keep_lease(leases->keep, lease);
+        if (leases->granted != NULL)
+                leases->granted(leases->persist, lease);
         metric_add(METRIC_ATTACHES, 1);
         log_lease(lease, "granted");
         return lease;
 }
 
 struct lease *lease_restore(struct leases *leases, struct process *process, struct generation *generation,
-                            struct book_lease *row)
+                            const struct restored_lease *past)
 {
-        struct user_charge charge = {.user = NULL};
-        if (leases->users != NULL && user_charge_again(leases->users, process->uid, &charge, USER_LEASES, 1) < 0)
+        struct quota_charge charge = {.user = NULL};
+        if (leases->users != NULL && quota_charge_restored(leases->users, process->uid, &charge, QUOTA_LEASES, 1) < 0)
                 return NULL;
-        struct lease *lease = lease_make(leases, process, generation, row->token);
+        struct lease *lease = lease_make(leases, process, generation, past->token);
         if (lease == NULL) {
-                user_discharge(&charge);
+                quota_discharge(&charge);
                 return NULL;
         }
         lease->charge = charge;
-        lease->id = row->id;
-        if (leases->last_id < row->id)
-                leases->last_id = row->id;
-        lease->since_ns = row->since_ns;
-        lease->row = row;
-        log_lease(lease, "taken back");
+        lease->id = past->id;
+        lease->state = LEASE_UNCLAIMED;
+        if (leases->last_id < past->id)
+                leases->last_id = past->id;
+        lease->since_ns = past->since_ns;
+        lease->row = past->row;
+        log_lease(lease, "restored");
         return lease;
 }
 
-struct lease *leases_by_token(struct leases *leases, const unsigned char token[BOOK_TOKEN])
+struct lease *leases_by_token(struct leases *leases, const unsigned char token[LEASE_TOKEN])
 {
         const struct list *all = among_tokens(leases, token);
-        list_each (pos, all) {
-                struct lease *lease = container_of(pos, struct lease, by_token);
+        list_each_item (struct lease, lease, all, by_token)
                 if (memcmp(lease->token, token, sizeof(lease->token)) == 0)
                         return lease;
-        }
         return NULL;
 }
 
 bool lease_is_orphan(const struct lease *lease, uint64_t now)
 {
-        return lease->owner == NULL && now >= lease->claim_until_ns;
+        return lease->state == LEASE_ORPHAN || (lease->state == LEASE_UNCLAIMED && now >= lease->claim_until_ns);
 }
 
 void lease_end(struct leases *leases, struct lease *lease)
@@ -178,14 +199,15 @@ void lease_end(struct leases *leases, struct lease *lease)
         list_remove(&lease->in_process);
         list_remove(&lease->in_owner);
         list_remove(&lease->by_token);
-        user_discharge(&lease->charge);
-        keep_lease_gone(leases->keep, lease);
+        quota_discharge(&lease->charge);
+        if (leases->ended != NULL)
+                leases->ended(leases->persist, lease);
         free(lease);
         leases->n--;
         generation->n_leases--;
         generation_used(generation);
-        process_settle(process);
-        generation_settle(generation);
+        process_reap(process);
+        generation_reap(generation);
 }
 
 unsigned leases_count_processes(const struct generation *generation)
@@ -201,10 +223,24 @@ unsigned leases_count_processes(const struct generation *generation)
         return n;
 }
 
-void lease_abandon(struct leases *leases, struct lease *lease)
+static void disown(struct lease *lease)
 {
         list_remove(&lease->in_owner);
         lease->owner = NULL;
+        lease_set_state(lease, LEASE_ORPHAN);
+}
+
+void lease_claim(struct lease *lease, void *owner, enum lease_state state)
+{
+        if (is_owned(lease))
+                disown(lease);
+        lease_set_state(lease, state);
+        lease->owner = owner;
+}
+
+void lease_abandon(struct leases *leases, struct lease *lease)
+{
+        disown(lease);
         if (lease->process->exited)
                 lease_end(leases, lease);
 }
@@ -213,7 +249,7 @@ void process_exited(struct process *process)
 {
         struct leases *leases = process->leases;
         process->exited = true;
-        /* The last lease_end() frees the process: walk by a count taken before. */
+        /* The last lease_end() frees the process: the walk uses a count taken before. */
         size_t n = 0;
         list_each (pos, &process->held)
                 n++;
@@ -221,7 +257,7 @@ void process_exited(struct process *process)
         while (n-- > 0) {
                 struct lease *lease = container_of(pos, struct lease, in_process);
                 pos = pos->next;
-                if (lease->owner == NULL)
+                if (!is_owned(lease))
                         lease_end(leases, lease);
         }
 }

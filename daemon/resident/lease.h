@@ -1,30 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A lease: one attach by one client. It ends by detach, or when its connection is closed and its
- * process has exited: memory that a live process may have mapped is never freed or reused. In
- * between it is an orphan, which `ps` shows.
+ * Leases. A lease is one attach of one client. It ends by detach, or when its connection is closed and its process
+ * has exited: memory that a live process may have mapped is never freed or reused.
  *
- *   held --- detach -------------------------------> ended
- *    |  \-- connection closed --> orphan --- exit --/
- *    |                             |   ^          /
- *    \---------- reclaimed -------/    \--- taken back from an earlier run
+ *   attach --> loading --> held --> revoked <--+
+ *                 |          |         |       | reclaimed, as any of these three
+ *                 +----------+---------+       |
+ *                   connection closed          |
+ *                            v                 |
+ *                         orphan --------------+--------- unclaimed <-- restored from an earlier run
  *
- * Each has a token, known to its client alone: by that the client's library finds its lease again
- * when the connection or the daemon was gone in between.
+ *   loading    owned; its client is notified of the tensors that arrive
+ *   held       owned; its client knows that the load has ended
+ *   revoked    owned; its client knows that the model was unloaded by force
+ *   orphan     its connection is closed
+ *   unclaimed  its connection was to an earlier run; `ps` shows an orphan once the time to reclaim is over
+ *
+ * A session owns the first three. Detach ends and frees a lease that is owned, the exit of its process one that is not.
+ *
+ * Each lease has a token that only its client knows: with it the client library reclaims the lease after the
+ * connection or the daemon was lost.
  */
 #ifndef DAEMON_RESIDENT_LEASE_H
 #define DAEMON_RESIDENT_LEASE_H
 
 #include "daemon/base/buckets.h"
-#include "daemon/base/user.h"
-#include "daemon/resident/book.h"
-#include "daemon/resident/resident.h"
+#include "daemon/base/quota.h"
+#include "daemon/resident/model.h"
 
 #include <sys/types.h>
 
-struct keep;
+struct journal_lease;
 
-/* A process that holds leases; one for each, whatever the number of its connections. */
+#define LEASE_TOKEN 16 /* bytes */
+
+/* A process that holds leases, over any number of connections. */
 struct process {
         struct list link;   /* in leases->processes */
         struct list by_pid; /* in leases->by_pid, or without_pid */
@@ -32,14 +42,25 @@ struct process {
         pid_t pid; /* 0: in another PID namespace */
         uid_t uid;
         int pidfd;      /* readable when the process has exited */
-        uint64_t began; /* of one that is looked at (pidfd.h), which is never in the store; 0: it has a pidfd */
+        uint64_t began; /* start time, where the process is polled (pidfd.h) and so never in the fd store; 0: it has a
+                           pidfd */
         bool exited, counted;
-        char *client;     /* what it calls itself; NULL: nothing */
-        struct list held; /* of leases */
-        void *watch;      /* the server's poll handle */
-        uint64_t kept_id; /* its number in the book; 0: holds no kept lease */
-        bool stored;      /* its pidfd is in the store */
+        char *client;          /* the name it gave; NULL: none */
+        struct list held;      /* of leases */
+        void *watch;           /* the server's poll handle */
+        uint64_t persisted_id; /* its number in the journal; 0: it has no row there */
+        bool stored;           /* its pidfd is in the fd store */
 };
+
+/* In this order: the first three are owned. */
+enum lease_state {
+        LEASE_LOADING,
+        LEASE_HELD,
+        LEASE_REVOKED,
+        LEASE_ORPHAN,
+        LEASE_UNCLAIMED,
+};
+#define LEASE_STATES (LEASE_UNCLAIMED + 1)
 
 struct lease {
         struct list in_generation, in_process, in_owner;
@@ -47,16 +68,16 @@ struct lease {
         uint64_t id;
         struct generation *generation;
         struct process *process;
-        void *owner; /* the session; NULL: orphan */
+        enum lease_state state;
+        void *owner; /* the session, or NULL */
         uint64_t since_ns;
-        struct user_charge charge;
-        uint64_t told;         /* arrivals its client knows of */
-        uint64_t looked;       /* generation->changes when its owner was told last */
-        bool revoked;          /* its client knows that the model was taken from it */
-        bool following, dirty; /* the model was loading at attach; something to tell */
-        unsigned char token[BOOK_TOKEN];
-        struct book_lease *row;  /* in the book; NULL: not kept */
-        uint64_t claim_until_ns; /* taken back: how long its client may take until it is an orphan */
+        struct quota_charge charge;
+        uint64_t told;   /* arrivals that its client was notified of */
+        uint64_t looked; /* generation->changes at the last notification */
+        bool dirty;      /* an event is due, and the connection is not writable */
+        unsigned char token[LEASE_TOKEN];
+        struct journal_lease *row; /* persist's; NULL: it does not outlive the daemon */
+        uint64_t claim_until_ns;   /* unclaimed: it counts as an orphan from then on */
 };
 
 struct leases {
@@ -65,9 +86,13 @@ struct leases {
         struct list without_pid; /* processes of other PID namespaces */
         uint64_t last_id;
         size_t n;
-        struct users *users; /* to whom what was taken back is charged; NULL: nobody counts */
-        struct keep *keep;   /* what survives this process; NULL: nothing */
-        /* A process holds its first lease / its last one is gone: begin and end watching its pidfd. */
+        struct quotas *users; /* charged for restored leases; NULL: no quotas */
+        /* Hooks of what makes leases outlive the daemon (persist), which sets them; NULL: nothing does. */
+        struct persist *persist;
+        void (*granted)(struct persist *persist, struct lease *lease);
+        void (*ended)(struct persist *persist, struct lease *lease);
+        void (*process_freed)(struct persist *persist, struct process *process);
+        /* Begin watching the pidfd of a new process; end it with its last lease. */
         int (*watch)(struct process *process);
         void (*unwatch)(struct process *process);
 };
@@ -78,24 +103,36 @@ void leases_init(struct leases *leases);
  * pidfd_of_client(). */
 struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_t uid, int pidfd, uint64_t began);
 
-/* NULL on ENOMEM. `process` may have come without any lease yet; it goes with its last. */
+void lease_set_state(struct lease *lease, enum lease_state state);
+/* NULL on ENOMEM. `process` may have no lease yet; it is freed with its last one. */
 struct lease *lease_new(struct leases *leases, struct process *process, struct generation *generation, void *owner);
-/* As lease_new, with the number and the token that it had; its user is charged, whatever the limits are now. */
+/* A lease of an earlier run. */
+struct restored_lease {
+        uint64_t id, since_ns;
+        const unsigned char *token;
+        struct journal_lease *row;
+};
+/* As lease_new(), unclaimed, with its old number and token; its user is charged even beyond today's limits. */
 struct lease *lease_restore(struct leases *leases, struct process *process, struct generation *generation,
-                            struct book_lease *row);
+                            const struct restored_lease *past);
+/* Ends and frees it. */
 void lease_end(struct leases *leases, struct lease *lease);
+/* Passes it to another owner, which links in_owner into its list: an orphan, an unclaimed lease, or one whose
+ * connection has not been seen to close yet. */
+void lease_claim(struct lease *lease, void *owner, enum lease_state state);
 
 /* NULL if none has it. */
-struct lease *leases_by_token(struct leases *leases, const unsigned char token[BOOK_TOKEN]);
+struct lease *leases_by_token(struct leases *leases, const unsigned char token[LEASE_TOKEN]);
 bool lease_is_orphan(const struct lease *lease, uint64_t now);
-/* How many processes hold it. */
+/* The number of processes that hold leases of it. */
 unsigned leases_count_processes(const struct generation *generation);
 
-/* The connection is gone: the lease lives on as an orphan if its process does. */
+/* The connection is closed: the lease becomes an orphan, or ends (and is freed) if its process has exited. */
 void lease_abandon(struct leases *leases, struct lease *lease);
-/* The process is gone: its orphans end; leases of connections that others keep open end with those. */
+/* The process has exited: its orphans end. Leases of connections that other processes keep open end with those.
+ * May free the process. */
 void process_exited(struct process *process);
-/* Frees a process that holds nothing. */
-void process_settle(struct process *process);
+/* Frees a process without leases. */
+void process_reap(struct process *process);
 
 #endif

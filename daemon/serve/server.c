@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/server.h"
 
-#include "daemon/base/log.h"
-#include "daemon/base/prompt.h"
-#include "daemon/resident/host_cache.h"
-#include "daemon/serve/access.h"
-#include "daemon/serve/peer.h"
-#include "daemon/serve/report.h"
-#include "daemon/serve/session.h"
+#include "daemon/base/log/log.h"
+#include "daemon/resident/hostcache/host_cache.h"
+#include "daemon/serve/access/access.h"
+#include "daemon/serve/conn/peer_cred.h"
+#include "daemon/serve/deferred.h"
+#include "daemon/serve/events/events.h"
+#include "daemon/serve/monitor/sd_status.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,24 +27,15 @@
 
 /* ---- the socket ---- */
 
-static int socket_address(const char *path, struct sockaddr_un *address, struct error *error)
-{
-        *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-        if (strlen(path) >= sizeof(address->sun_path))
-                return error_set(error, STREAMER_EINVAL, "socket: longer than %zu bytes (%s)",
-                                 sizeof(address->sun_path) - 1, path);
-        strcpy(address->sun_path, path);
-        return 0;
-}
-
-/* A socket file that nobody serves any more is removed; one that is served stays. */
+/* Removes a socket file that no daemon serves. */
 static int remove_stale(const struct sockaddr_un *address, struct error *error)
 {
         struct stat st;
         if (lstat(address->sun_path, &st) < 0)
                 return 0;
         if (!S_ISSOCK(st.st_mode))
-                return error_set(error, STREAMER_EFAILED, "socket: something else is there (%s)", address->sun_path);
+                return error_set(error, STREAMER_EFAILED, "socket: the path exists and is not a socket (%s)",
+                                 address->sun_path);
         cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
                 return error_errno(error, STREAMER_EOS, errno, "socket");
@@ -71,14 +62,15 @@ static int lock_folder(const char *path)
 
 static int bind_socket(struct server *server, const char *path, struct error *error)
 {
-        struct sockaddr_un address;
-        int r = socket_address(path, &address, error);
-        if (r < 0)
-                return r;
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        if (strlen(path) >= sizeof(address.sun_path))
+                return error_set(error, STREAMER_EINVAL, "socket: longer than %zu bytes (%s)",
+                                 sizeof(address.sun_path) - 1, path);
+        strcpy(address.sun_path, path);
         cleanup_close int lock = lock_folder(path);
         if (lock < 0)
                 return error_errno(error, STREAMER_EOS, errno, "socket: its folder (%s)", path);
-        r = remove_stale(&address, error);
+        int r = remove_stale(&address, error);
         if (r < 0)
                 return r;
         cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -151,10 +143,10 @@ static void pause_accepting(struct server *server, bool pause)
 static bool is_own(int fd)
 {
         struct ucred cred;
-        return peer_ask(fd, &cred) && (cred.uid == 0 || cred.uid == geteuid());
+        return peer_cred_get(fd, &cred) && (cred.uid == 0 || cred.uid == geteuid());
 }
 
-/* Whoever has filled the limit must not keep those out who can do something about it. */
+/* Root and the daemon's own user can connect beyond the limit, to resolve the situation. */
 static void take_in(struct server *server, int fd)
 {
         bool full = server->n_conns >= server->limits.connections;
@@ -182,7 +174,7 @@ static void on_accept(uv_poll_t *poll, int status, int events)
                         take_in(server, fd);
                         continue;
                 }
-                /* Out of descriptors: go on when some were closed. */
+                /* Out of descriptors: resume when some were closed. */
                 if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
                         pause_accepting(server, true);
                 if (errno != EINTR && errno != ECONNABORTED)
@@ -190,52 +182,53 @@ static void on_accept(uv_poll_t *poll, int status, int events)
         }
 }
 
+/* ---- doing nothing ---- */
+
+static bool is_busy(const struct server *server)
+{
+        return server->n_conns > 0 || !list_empty(&server->leases.processes) || !loads_empty(server->loads);
+}
+
+/* A client that has connected by now is served. One that connects before the socket is closed sees its end, and may
+ * start the next daemon. */
+static void exit_if_idle(struct server *server)
+{
+        if (!idle_elapsed(&server->idle, is_busy(server), now_ns()))
+                return;
+        on_accept(&server->accept_poll, 0, UV_READABLE);
+        if (!is_busy(server))
+                server->idle_exit(server);
+}
+
 /* ---- timers ---- */
 
 static void on_second(uv_timer_t *timer)
 {
         struct server *server = timer->data;
-        if (prompt_lost())
-                log_warn("the loop has not slept for a second: it is not of real time any more");
         reader_watch(server->reader);
         work_pool_watch(server->pool, now_ns(), server->reader->opts.stall_ns);
-        room_tick(server->resident->room);
+        admission_tick(server->resident->admission);
         host_cache_tick(server->resident->cache, now_ns());
-        loads_fill_spare(server->loads);
-        sessions_tick(server, now_ns());
+        loads_allow_prefault(server->loads);
+        list_each_item_safe (struct conn, conn, &server->conns, link)
+                conn_tick(conn, now_ns());
         log_tick();
-        report_tell(server);
+        sd_status_send(server);
         if (server->n_conns < server->limits.connections)
                 server->refusing = false;
         if (server->n_conns < server->limits.connections + OWN_CONNECTIONS)
                 pause_accepting(server, false);
+        exit_if_idle(server);
 }
 
 static void on_progress(uv_timer_t *timer)
 {
         struct server *server = timer->data;
-        sessions_progress(server);
-        preload_tick(&server->preload, now_ns());
-        keep_tick(&server->keep, now_ns());
-        remember_tick(&server->remember);
-        recheck_tick(&server->recheck);
-        again_tick(&server->again, now_ns());
-}
-
-static void on_deadline(uv_timer_t *timer)
-{
-        struct server *server = timer->data;
-        chore_begin(&server->late);
-}
-
-void server_await_deadline(struct server *server)
-{
-        const struct deadline *first = deadlines_first(&server->deadlines);
-        if (first == NULL)
-                return;
-        /* libuv's time is in milliseconds of the same clock; it may be this turn's beginning. */
-        uint64_t at = first->at_ns / MS + (first->at_ns % MS != 0), now = uv_now(server->loop);
-        uv_timer_start(&server->deadline, on_deadline, at > now ? at - now : 0, 0);
+        events_progress(server);
+        desired_tick(&server->desired, now_ns());
+        persist_tick(&server->persist, now_ns());
+        state_writer_tick(&server->state_writer);
+        scrub_tick(&server->scrub);
 }
 
 /* ---- processes that hold leases ---- */
@@ -285,29 +278,33 @@ static void unwatch_process(struct process *process)
 static void on_changed(struct resident *resident, struct generation *generation)
 {
         struct server *server = resident->context;
-        sessions_changed(server, generation);
-        keep_changed(&server->keep);
-        remember_changed(&server->remember);
+        events_changed(server, generation);
+        persist_changed(&server->persist);
+        state_writer_changed(&server->state_writer);
 }
 
-static void on_preload_changed(struct preload *preload)
+static void on_desired_changed(struct desired *desired)
 {
-        sessions_answer_soon(container_of(preload, struct server, preload));
+        struct server *server = container_of(desired, struct server, desired);
+        deferred_recheck(server);
+        state_writer_changed(&server->state_writer);
 }
 
-static void on_again_changed(struct again *again)
+static int on_desired_allow(struct desired *desired, struct load_request *request, struct quota_limits *limits,
+                            struct error *error)
 {
-        sessions_answer_soon(container_of(again, struct server, again));
+        return access_check_restored(container_of(desired, struct server, desired), request, limits, error);
 }
 
 static void on_arrived(struct loads *loads, struct generation *generation)
 {
-        sessions_arrived(loads->context, generation);
+        events_arrived(loads->context, generation);
 }
 
 static void on_load_ended(struct loads *loads)
 {
-        sessions_load_ended(loads->context);
+        struct server *server = loads->context;
+        loop_task_begin(&server->tell);
 }
 
 static int start_handles(struct server *server, struct error *error)
@@ -317,10 +314,10 @@ static int start_handles(struct server *server, struct error *error)
         server->accept_poll.data = server;
         server->listening = true;
         conn_turn_start(&server->turn, server->loop);
-        chore_init(&server->answer, server->loop, deferred_answer);
-        chore_init(&server->late, server->loop, deferred_answer_late);
-        chore_init(&server->tell, server->loop, sessions_tell);
-        chore_init(&server->part, server->loop, sessions_part);
+        loop_task_init(&server->answer, server->loop, deferred_answer);
+        loop_task_init(&server->late, server->loop, deferred_answer_late);
+        loop_task_init(&server->tell, server->loop, events_send_next);
+        loop_task_init(&server->part, server->loop, events_send_shutdown);
         uv_timer_init(server->loop, &server->second);
         uv_timer_init(server->loop, &server->progress);
         uv_timer_init(server->loop, &server->deadline);
@@ -338,19 +335,22 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->loop = loop;
         server->listener = -1;
         server->started_ns = now_ns();
+        idle_reset(&server->idle, server->started_ns);
         list_init(&server->conns);
+        list_init(&server->parted);
         list_init(&server->waiting);
-        list_init(&server->telling);
-        news_init(&server->news);
-        beat_init(&server->progress_beat);
+        list_init(&server->unnotified);
+        event_log_init(&server->event_log);
+        round_robin_init(&server->progress_round);
         list_init(&server->reloads);
-        preload_init(&server->preload, server->loads, server->pool);
-        server->preload.changed = on_preload_changed;
-        users_init(&server->users);
+        list_init(&server->fetches);
+        desired_init(&server->desired, server->loads, server->pool);
+        server->desired.changed = on_desired_changed;
+        server->desired.allow = on_desired_allow;
+        quotas_init(&server->users);
         leases_init(&server->leases);
         server->leases.watch = watch_process;
         server->leases.unwatch = unwatch_process;
-        server->leases.keep = &server->keep;
         server->leases.users = &server->users;
         server->resident->context = server->loads->context = server;
         server->resident->changed = on_changed;
@@ -365,23 +365,10 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         return r < 0 ? r : start_handles(server, error);
 }
 
-static int on_again_allow(struct again *again, struct load_request *request, struct user_limits *limits,
-                          struct error *error)
+void server_restore(struct server *server, const char *folder)
 {
-        return access_check_again(container_of(again, struct server, again), request, limits, error);
-}
-
-static void on_recheck_lost(struct recheck *recheck, const struct generation *generation, const char *name)
-{
-        again_add(&container_of(recheck, struct server, recheck)->again, generation, name);
-}
-
-void server_load_again(struct server *server, const char *folder)
-{
-        again_init(&server->again, server->loads, server->resident, folder);
-        server->again.changed = on_again_changed;
-        server->again.allow = on_again_allow;
-        server->recheck.lost = on_recheck_lost;
+        desired_restore(&server->desired, folder);
+        server->scrub.desired = &server->desired;
 }
 
 void server_close(struct server *server)
@@ -389,64 +376,62 @@ void server_close(struct server *server)
         if (server->closing)
                 return;
         server->closing = true;
-        /* What goes from now on goes with the daemon alone. */
-        keep_freeze(&server->keep);
-        remember_freeze(&server->remember);
-        recheck_stop(&server->recheck);
-        again_stop(&server->again);
+        /* What is unloaded from now on stays persisted. */
+        persist_freeze(&server->persist);
+        state_writer_freeze(&server->state_writer);
+        scrub_stop(&server->scrub);
+        desired_close(&server->desired);
         if (server->listener >= 0)
                 remove_own_socket(server);
         if (server->listening)
                 uv_close((uv_handle_t *)&server->accept_poll, NULL);
+        if (server->listener >= 0)
+                close(take_fd(&server->listener));
         if (server->timers) {
                 uv_close((uv_handle_t *)&server->second, NULL);
                 uv_close((uv_handle_t *)&server->progress, NULL);
                 uv_close((uv_handle_t *)&server->deadline, NULL);
         }
-        preload_close(&server->preload);
         loads_cancel_all(server->loads);
-        loads_leave_spare(server->loads);
-        sessions_shutdown(server);
+        loads_stop_prefault(server->loads);
+        events_shutdown(server);
 }
 
-/* Leases of processes that live on end with the daemon: their memory is theirs by their own maps. */
-static void end_orphans(struct server *server)
+static void end_all(const struct list *conns)
 {
-        list_each_safe (pos, &server->leases.processes) {
-                struct process *process = container_of(pos, struct process, link);
-                process_exited(process);
-        }
+        list_each_safe (pos, conns)
+                conn_close(container_of(pos, struct conn, link), false);
 }
 
-static void drop_models(struct server *server)
+void server_abort_conns(struct server *server)
 {
-        list_each_safe (pos, &server->resident->generations) {
-                struct generation *g = container_of(pos, struct generation, link);
-                if (g->state != GENERATION_LOADING && !list_empty(&g->names))
-                        generation_drop_name(g, generation_name(g));
-        }
+        end_all(&server->conns);
+        end_all(&server->parted);
 }
 
 bool server_closed(const struct server *server)
 {
-        return server->closing && list_empty(&server->conns);
+        return server->closing && server->n_conns == 0;
 }
 
 void server_release(struct server *server)
 {
-        end_orphans(server);
-        drop_models(server);
+        /* Leases end with the daemon: the memory that their processes have mapped stays theirs. */
+        list_each_item_safe (struct process, process, &server->leases.processes, link)
+                process_exited(process);
+        list_each_item_safe (struct generation, g, &server->resident->generations, link)
+                if (g->state != GENERATION_LOADING && !list_empty(&g->names))
+                        generation_drop_name(g, generation_name(g));
 }
 
 void server_deinit(struct server *server)
 {
         if (server->listener >= 0)
                 close(server->listener);
-        keep_deinit(&server->keep);
-        remember_deinit(&server->remember);
-        again_deinit(&server->again);
-        news_deinit(&server->news);
-        deadlines_deinit(&server->deadlines);
+        persist_deinit(&server->persist);
+        state_writer_deinit(&server->state_writer);
+        desired_deinit(&server->desired);
+        event_log_deinit(&server->event_log);
+        timer_heap_deinit(&server->deadlines);
         free(server->path);
-        preload_deinit(&server->preload);
 }

@@ -2,6 +2,7 @@
 #include "daemon/source/probe.h"
 
 #include "daemon/base/util.h"
+#include "daemon/io/file/file_object.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -62,16 +63,6 @@ static size_t write_header(char *text, uint64_t *data_bytes)
         return used;
 }
 
-static void fill(unsigned char *file, const char *header, uint64_t header_len, uint64_t seed)
-{
-        uint64_t prefix = htole64(header_len);
-        memcpy(file, &prefix, sizeof(prefix));
-        memcpy(file + sizeof(prefix), header, header_len);
-        unsigned char *at = file + sizeof(prefix) + header_len;
-        for (size_t i = 0; i < ARRAY_SIZE(tensors); at += tensors[i++].bytes)
-                probe_fill(at, tensors[i].bytes, seed, i);
-}
-
 /* ---- the file ---- */
 
 static int make_file(uint64_t seed, int *out, struct error *error)
@@ -85,28 +76,62 @@ static int make_file(uint64_t seed, int *out, struct error *error)
         void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (map == MAP_FAILED)
                 return error_errno(error, STREAMER_ENOMEM, errno, "probe");
-        fill(map, header, header_len, seed);
+        uint64_t prefix = htole64(header_len);
+        memcpy(map, &prefix, sizeof(prefix));
+        memcpy(map + sizeof(prefix), header, header_len);
+        unsigned char *at = map + sizeof(prefix) + header_len;
+        for (size_t i = 0; i < ARRAY_SIZE(tensors); at += tensors[i++].bytes)
+                probe_fill(at, tensors[i].bytes, seed, i);
         munmap(map, size);
         *out = take_fd(&fd);
         return 0;
 }
 
-int source_open_probe(uint64_t seed, struct source_set *set, struct error *error)
+/* ---- the source "probe:SEED" ---- */
+
+static int probe_canonical(const char *source, char **out, struct error *error)
+{
+        (void)out;
+        return error_set(error, STREAMER_EINVAL, "%s: only the daemon makes models of this kind", source);
+}
+
+static char *probe_default_name(const char *canonical)
+{
+        return strdup(canonical);
+}
+
+static uint64_t probe_lane(const char *canonical)
+{
+        (void)canonical;
+        return 1; /* no mount's */
+}
+
+static int probe_open(const struct sources *sources, const char *canonical, const struct source_opts *opts,
+                      struct source_set *set, struct error *error)
 {
         int fd = -1;
-        *set = (struct source_set){0};
-        int r = make_file(seed, &fd, error);
-        if (r < 0)
-                return r;
-        set->objects = calloc(1, sizeof(*set->objects));
-        if (set->objects == NULL) {
+        (void)sources, (void)opts;
+        int r = make_file(strtoull(canonical + strlen(PROBE_SCHEME), NULL, 10), &fd, error);
+        if (r == 0 && (r = source_set_reserve(set, 1, error)) < 0)
                 close(fd);
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        }
-        r = object_init_consume_fd(&set->objects[0], fd, PROBE_SOURCE, error);
-        if (r == 0)
+        if (r == 0 && (r = object_init_consume_fd(&set->objects[0], fd, PROBE_SCHEME, error)) == 0)
                 set->n_objects = 1;
-        else
-                source_set_deinit(set);
         return r;
 }
+
+static int probe_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
+                              struct object *object, struct error *error)
+{
+        (void)sources, (void)object;
+        return error_set(error, STREAMER_ENOENT, "%s has no file %s", canonical, name);
+}
+
+const struct source_ops source_probe = {
+        .schemes = (const char *const[]){PROBE_SCHEME, NULL},
+        .test = true,
+        .canonical = probe_canonical,
+        .default_name = probe_default_name,
+        .lane = probe_lane,
+        .open = probe_open,
+        .open_sidecar = probe_open_sidecar,
+};

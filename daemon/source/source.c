@@ -1,80 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of sources, and what they have in common: a set of objects, an index among them, and
- * whether these are still what they were.
+ * Sets: what all sources have in common, namely their objects, an index among these, and the check whether
+ * they have changed.
  */
 #include "daemon/source/source.h"
 
 #include "daemon/base/hash.h"
-#include "daemon/base/shown.h"
 #include "daemon/base/util.h"
-#include "daemon/source/hub.h"
-#include "daemon/source/s3.h"
 
 #include <string.h>
-
-/* In the order in which they are asked: local sources take what no scheme has taken. */
-static const struct source_ops *const sources_known[] = {
-        &source_web,
-        &source_s3,
-        &source_hub,
-        &source_local,
-};
-
-/* ---- by scheme ---- */
-
-static bool has_scheme(const struct source_ops *ops, const char *source)
-{
-        for (const char *const *scheme = ops->schemes; *scheme != NULL; scheme++)
-                if (strncmp(source, *scheme, strlen(*scheme)) == 0)
-                        return true;
-        return false;
-}
-
-static const struct source_ops *ops_of(const char *source)
-{
-        size_t i = 0;
-        while (!has_scheme(sources_known[i], source))
-                i++;
-        return sources_known[i];
-}
-
-int source_canonical(const char *source, char **out, struct error *error)
-{
-        const struct source_ops *ops = ops_of(source);
-        char shown[SHOWN_SOURCE];
-        if (ops == &source_local && strncmp(source, "file://", 7) != 0 && source[0] != '/' &&
-            strstr(source, "://") != NULL) {
-                shown_source(shown, source);
-                return error_set(error, STREAMER_EUNSUPPORTED, "%s: no source of this kind is known", shown);
-        }
-        return ops->canonical(source, out, error);
-}
-
-char *source_default_name(const char *canonical)
-{
-        return ops_of(canonical)->default_name(canonical);
-}
-
-uint64_t source_lane(const char *canonical)
-{
-        return ops_of(canonical)->lane(canonical);
-}
-
-bool source_is_local(const char *canonical)
-{
-        return ops_of(canonical)->local;
-}
-
-int source_open(const struct sources *sources, const char *canonical, const struct source_opts *opts,
-                struct source_set *set, struct error *error)
-{
-        *set = (struct source_set){0};
-        int r = ops_of(canonical)->open(sources, canonical, opts, set, error);
-        if (r < 0)
-                source_set_deinit(set);
-        return r;
-}
 
 /* ---- sets ---- */
 
@@ -82,14 +16,6 @@ int source_set_reserve(struct source_set *set, size_t n, struct error *error)
 {
         set->objects = calloc(n, sizeof(*set->objects));
         return set->objects != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
-}
-
-bool source_set_streamed(const struct source_set *set)
-{
-        for (size_t i = 0; i < set->n_objects; i++)
-                if (object_streamed(&set->objects[i]))
-                        return true;
-        return false;
 }
 
 int source_set_index(struct source_set *set, struct error *error)

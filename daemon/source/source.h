@@ -3,31 +3,27 @@
  * From a source (a URI) to the ordered list of objects that make a model. All calls here may block
  * on a file system or a server, and belong into a work lane (base/work).
  *
- * A scheme chooses the source from one table (source.c); each kind is a file of its own:
+ * A scheme chooses the source from one table (uri.c); each kind is a file of its own:
  *
  *   local.c   /path, file://
  *   web.c     http://, https://
  *   s3.c      s3://bucket/key, s3://bucket/prefix/
- *   hub.c     hf://org/name[@revision]
+ *   hf.c      hf://org/name[@revision]
+ *   probe.c   probe:SEED, a test model of the daemon's own
  *
  * Local sources: a safetensors file; a folder (index: weight_map per tensor; else model.safetensors;
- * else *.safetensors in byte order of names, without consolidated* and adapter_model where others
- * are there; original/ is never entered); a snapshot folder of the HF cache, whose files are
- * relative links into ../../blobs.
- *
- * The daemon opens only below its roots: each root is opened once at start; paths are resolved with
- * openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS), or the same by hand (beneath.h), relative to the root that is
- * the path's longest prefix. What is there is looked at before it is opened, so that a FIFO or device is refused
- * without waiting on it and without its driver being called. Absolute links are refused even where
- * they lead back inside the root.
+ * else *.safetensors in byte order of names, without consolidated* and adapter_model if there are
+ * others; original/ is never entered); a snapshot folder of the HF cache, whose files are
+ * relative links into ../../blobs. The daemon opens only files below its roots (roots/roots.h).
  */
 #ifndef DAEMON_SOURCE_SOURCE_H
 #define DAEMON_SOURCE_SOURCE_H
 
 #include "daemon/base/error.h"
-#include "daemon/base/fd.h"
+#include "daemon/base/text/text.h"
 #include "daemon/io/object.h"
 #include "daemon/model/safetensors.h"
+#include "daemon/source/sidecar.h"
 
 #include <stdbool.h>
 
@@ -35,11 +31,11 @@ struct source_roots; /* immutable once made; shared by threads */
 
 /* Opens each root directory. A root that is missing or no directory is an error that names it. */
 int source_roots_new(struct source_roots **roots, const char *const *paths, size_t n, struct error *error);
-/* Before anybody else has them: a rule's, which is named in what it denies. STREAMER_ENOMEM. */
+/* Before they are shared: the rule that they belong to, which its denials name. STREAMER_ENOMEM. */
 int source_roots_set_rule(struct source_roots *roots, const char *rule);
-/* Another holder of them, on any thread; NULL stays NULL. */
+/* A reference, on any thread; NULL stays NULL. */
 struct source_roots *source_roots_ref(struct source_roots *roots);
-struct source_roots *source_roots_free(struct source_roots *roots); /* with the last holder */
+struct source_roots *source_roots_free(struct source_roots *roots); /* with the last reference */
 
 /* Canonical text of a source: file:// removed (percent-decoded), "." and "//" and trailing slashes
  * collapsed, ".." refused, relative paths refused (clients make them absolute). malloc'd. */
@@ -69,31 +65,42 @@ struct source_opts {
 };
 
 struct http;
-struct hub;
+struct hf;
 struct s3_sites;
+struct web_host;
 
 /* What sources are opened with: made at start, shared by threads. */
 struct sources {
         struct source_roots *roots;
-        struct http *http; /* NULL: files alone */
-        struct web *web;   /* who may read at which host */
+        struct http *http;            /* NULL: files alone */
+        const struct web_host *hosts; /* credentials by host */
+        size_t n_hosts;
         struct s3_sites *s3;
-        struct hub *hub;
+        struct hf *hub;
 };
 
 /* A kind of source. What it does is said at the calls of the same names below. */
 struct source_ops {
         const char *const *schemes; /* "s3://", ..., NULL; "": whatever has none */
         bool local;                 /* opened as the caller, where the daemon is root */
+        bool test;                  /* its models evict nothing, are not cached and are not persisted */
         int (*canonical)(const char *source, char **out, struct error *error);
         char *(*default_name)(const char *canonical);
         uint64_t (*lane)(const char *canonical);
         int (*open)(const struct sources *sources, const char *canonical, const struct source_opts *opts,
                     struct source_set *set, struct error *error);
+        /* NULL: a sidecar is as accessible as its source. */
+        char *(*sidecar_uri)(const char *canonical, const char *name);
+        /* NULL: cannot be listed, which yields an empty list. */
+        int (*list_sidecars)(const struct sources *sources, const char *canonical, struct sidecar_list *list,
+                             struct error *error);
+        int (*open_sidecar)(const struct sources *sources, const char *canonical, const char *name,
+                            struct object *object, struct error *error);
 };
 extern const struct source_ops source_local, source_web;
 
 bool source_is_local(const char *canonical);
+bool source_is_test(const char *canonical);
 
 /* Files of one model. Each takes two descriptors. */
 #define SOURCE_FILES_MAX 4096
@@ -106,8 +113,6 @@ void source_set_deinit(struct source_set *set); /* accepts a zeroed set */
 
 /* For the kinds: room for n objects; index_text becomes the index, and must name files. */
 int source_set_reserve(struct source_set *set, size_t n, struct error *error);
-/* An object of it can only be read in one stream. */
-bool source_set_streamed(const struct source_set *set);
 int source_set_index(struct source_set *set, struct error *error);
 
 /* The same files in the same versions? (joins, aliases, "already resident") */
@@ -118,5 +123,18 @@ int source_identity(const struct source_set *set, struct source_identity *out, s
 
 /* All objects and the index file: unchanged since they were opened? */
 int source_check(const struct source_set *set, struct error *error);
+
+/* ---- sidecars (sidecar.h) ---- */
+
+/* What rules of access decide on, besides the source itself: the URI of this sidecar. malloc'd; NULL: no memory. */
+char *source_sidecar_uri(const char *canonical, const char *name);
+
+/* In byte order of the names; empty for a source that cannot be listed (https://). The source may hold no weights.
+ * Fails as source_open(). Deinited by the caller, also on failure. */
+int source_list_sidecars(const struct sources *sources, const char *canonical, struct sidecar_list *list,
+                         struct error *error);
+/* Opens one of this name; STREAMER_ENOENT, or as source_open(). */
+int source_open_sidecar(const struct sources *sources, const char *canonical, const char *name, struct object *object,
+                        struct error *error);
 
 #endif

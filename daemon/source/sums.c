@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two publishers are known: a file SHA256SUMS in the folder, as sha256sum writes it, and the HF
- * cache, whose blobs are named by their digest. A line that cannot be read is an error with its
- * number: to skip it would be to check less than was asked for.
+ * Two publishers are known: a file SHA256SUMS in the folder, as sha256sum writes it, and the HF cache, whose blobs are
+ * named by their digest. A malformed line is an error with its number: skipping it would check less than was asked for.
  */
 #include "daemon/source/sums.h"
 
+#include "daemon/base/text/percent.h"
 #include "daemon/base/util.h"
 
 #include <ctype.h>
@@ -23,11 +23,6 @@ struct sums {
 
 /* ---- digests ---- */
 
-static unsigned nibble(char c)
-{
-        return c <= '9' ? (unsigned)(c - '0') : (unsigned)((c | 0x20) - 'a' + 10);
-}
-
 static bool is_digest(const char *hex, size_t len)
 {
         for (size_t i = 0; i < HEX_LEN; i++)
@@ -41,7 +36,7 @@ static int publish(struct object *object, const char *hex, const char *by, struc
 {
         unsigned char digest[32];
         for (size_t i = 0; i < sizeof(digest); i++)
-                digest[i] = (unsigned char)(nibble(hex[2 * i]) << 4 | nibble(hex[2 * i + 1]));
+                digest[i] = (unsigned char)(percent_digit(hex[2 * i]) << 4 | percent_digit(hex[2 * i + 1]));
         if (object->has_sha256 && memcmp(object->sha256, digest, sizeof(digest)) != 0)
                 return error_set(error, STREAMER_EFAILED, "two published digests that differ, one by %s (%s)", by,
                                  object->path);
@@ -50,7 +45,7 @@ static int publish(struct object *object, const char *hex, const char *by, struc
         return 0;
 }
 
-int sums_publish(struct object *object, const char *hex, const char *by, bool *valid, struct error *error)
+int sums_set_digest(struct object *object, const char *hex, const char *by, bool *valid, struct error *error)
 {
         *valid = strlen(hex) == HEX_LEN && is_digest(hex, HEX_LEN);
         return *valid ? publish(object, hex, by, error) : 0;
@@ -58,14 +53,9 @@ int sums_publish(struct object *object, const char *hex, const char *by, bool *v
 
 /* ---- SHA256SUMS ---- */
 
-static const char *base_name(const struct object *object)
-{
-        return strrchr(object->path, '/') + 1;
-}
-
 static int compare_name(const void *name, const void *object)
 {
-        return strcmp(name, base_name(object));
+        return strcmp(name, strrchr(((const struct object *)object)->path, '/') + 1);
 }
 
 static int bad_line(const struct sums *sums, const char *what, struct error *error)
@@ -94,25 +84,20 @@ static int parse_line(const struct sums *sums, char *line, size_t len, struct er
         return object != NULL ? publish(object, line, sums->path, error) : 0;
 }
 
-static int parse_sums(struct sums *sums, struct text *text, struct error *error)
+int sums_apply(struct text *text, const char *shown, struct object *objects, size_t n, struct error *error)
 {
+        struct sums sums = {.path = shown, .objects = objects, .n = n};
         char *line = text->data, *end = text->data + text->size;
         while (line < end) {
                 char *stop = memchr(line, '\n', (size_t)(end - line)) ?: end;
                 *stop = '\0'; /* the text has room for one more byte */
-                sums->line++;
-                int r = parse_line(sums, line, (size_t)(stop - line), error);
+                sums.line++;
+                int r = parse_line(&sums, line, (size_t)(stop - line), error);
                 if (r < 0)
                         return r;
                 line = stop + 1;
         }
         return 0;
-}
-
-int sums_take(struct text *text, const char *shown, struct object *objects, size_t n, struct error *error)
-{
-        struct sums sums = {.path = shown, .objects = objects, .n = n};
-        return parse_sums(&sums, text, error);
 }
 
 int sums_require(const struct object *objects, size_t n, const char *where, struct error *error)
@@ -136,7 +121,7 @@ static int read_sums(const struct place *folder, struct object *objects, size_t 
         if (r == 0)
                 r = text_read_fd(&text, fd, SUMS_MAX, place.shown, error);
         if (r == 0)
-                r = sums_take(&text, place.shown, objects, n, error);
+                r = sums_apply(&text, place.shown, objects, n, error);
         text_deinit(&text);
         place_deinit(&place);
         return r;
@@ -154,14 +139,13 @@ static int blob_digest(struct object *object, struct error *error)
                 return 0;
         target[len] = '\0';
         const char *slash = strrchr(target, '/');
-        const char *name = slash != NULL ? slash + 1 : target;
-        return strlen(name) == HEX_LEN && is_digest(name, HEX_LEN) ? publish(object, name, "the blob's name", error)
-                                                                   : 0;
+        bool valid; /* other names are no digests */
+        return sums_set_digest(object, slash != NULL ? slash + 1 : target, "the blob's name", &valid, error);
 }
 
 int sums_find(const struct place *folder, struct object *objects, size_t n, struct error *error)
 {
-        struct error no_list = {0}; /* without the list, blobs may still tell: no failure of the caller's */
+        struct error no_list = {0}; /* without the list, the names of blobs may still be digests: not an error */
         int r = read_sums(folder, objects, n, &no_list);
         if (r < 0 && r != STREAMER_ENOENT) {
                 *error = no_list;

@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Published SHA-256 digests: who says what a file's bytes should be. They are looked up here and
- * compared by those who read the bytes.
+ * Published SHA-256 digests of files. They are looked up here and compared where the bytes are read.
  */
 #ifndef DAEMON_SOURCE_SUMS_H
 #define DAEMON_SOURCE_SUMS_H
 
-#include "daemon/source/roots.h"
+#include "daemon/source/roots/roots.h"
 
 /* Fills in sha256 of each object, files of one folder in byte order of their names. */
 int sums_find(const struct place *folder, struct object *objects, size_t n, struct error *error);
 
 /* A list that came from elsewhere, as sha256sum writes it; `shown` is for messages. */
-int sums_take(struct text *text, const char *shown, struct object *objects, size_t n, struct error *error);
+int sums_apply(struct text *text, const char *shown, struct object *objects, size_t n, struct error *error);
 /* STREAMER_EFAILED where one has none. */
 int sums_require(const struct object *objects, size_t n, const char *where, struct error *error);
-/* A digest in hexadecimal that `by` tells: two must agree. *valid false where it is no digest. */
-int sums_publish(struct object *object, const char *hex, const char *by, bool *valid, struct error *error);
+/* A hexadecimal digest that `by` publishes: two must agree. *valid false where it is no digest. */
+int sums_set_digest(struct object *object, const char *hex, const char *by, bool *valid, struct error *error);
 
 #define SUMS_NAME "SHA256SUMS"
 #define SUMS_MAX (16 * MiB)

@@ -1,205 +1,105 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a local source's text tells by itself: its one canonical form, a name for the model, and the file
- * system that will have to answer. Nothing here touches the path.
+ * URIs: the table of sources, which are selected by scheme.
  */
-#include "daemon/source/local.h"
-
-#include "daemon/base/percent.h"
+#include "daemon/base/text/redact.h"
 #include "daemon/base/util.h"
-#include "proto/codec.h"
+#include "daemon/source/hf/hf.h"
+#include "daemon/source/probe.h"
+#include "daemon/source/s3/s3.h"
+#include "daemon/source/sidecar.h"
 
-#include <limits.h>
 #include <string.h>
 
-#define FILE_SCHEME "file://"
-#define SUFFIX ".safetensors"
+/* In this order: a source without a scheme is local. */
+static const struct source_ops *const sources_known[] = {
+        &source_probe, &source_web, &source_s3, &source_hub, &source_local,
+};
 
-/* ---- canonical form ---- */
-
-/* In place. -1 where a '%' is not followed by two digits or stands for NUL. */
-static int percent_decode(char *text)
+static bool has_scheme(const struct source_ops *ops, const char *source)
 {
-        char *to = text;
-        for (const char *from = text; *from != '\0'; from++) {
-                if (*from != '%') {
-                        *to++ = *from;
-                        continue;
-                }
-                int byte = percent_byte(from);
-                if (byte < 0)
-                        return -1;
-                *to++ = (char)byte;
-                from += 2;
-        }
-        *to = '\0';
-        return 0;
-}
-
-/* The path that a source names, as written. */
-static int local_path(const char *source, char **path, struct error *error)
-{
-        bool is_uri = strncmp(source, FILE_SCHEME, strlen(FILE_SCHEME)) == 0;
-        const char *rest = is_uri ? source + strlen(FILE_SCHEME) : source;
-        if (is_uri && strncmp(rest, "localhost/", strlen("localhost/")) == 0)
-                rest += strlen("localhost");
-        if (rest[0] != '/')
-                return error_set(error, STREAMER_EINVAL, "'%s': not an absolute path", source);
-        char *copy = strdup(rest);
-        if (copy == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        if (is_uri && percent_decode(copy) < 0) {
-                free(copy);
-                return error_set(error, STREAMER_EINVAL, "%s: a bad %%-escape", source);
-        }
-        *path = copy;
-        return 0;
-}
-
-/* In place: no empty or "." components, no slash at the end. -1 on "..", which would mean another
- * folder than its text says wherever a link is on the way. */
-static int collapse(char *path)
-{
-        char *to = path;
-        for (const char *from = path; *from != '\0';) {
-                size_t slashes = strspn(from, "/");
-                const char *name = from + slashes;
-                size_t len = strcspn(name, "/");
-                from = name + len;
-                if (len == 0 || (len == 1 && name[0] == '.'))
-                        continue;
-                if (len == 2 && name[0] == '.' && name[1] == '.')
-                        return -1;
-                *to++ = '/';
-                memmove(to, name, len);
-                to += len;
-        }
-        if (to == path)
-                *to++ = '/';
-        *to = '\0';
-        return 0;
-}
-
-int local_canonical(const char *source, char **out, struct error *error)
-{
-        cleanup_free char *path = NULL;
-        int r = local_path(source, &path, error);
-        if (r < 0)
-                return r;
-        if (strlen(path) >= PATH_MAX)
-                return error_set(error, STREAMER_EINVAL, "%s: longer than a path can be", source);
-        if (!codec_utf8(path, strlen(path)))
-                return error_set(error, STREAMER_EINVAL, "%s: not UTF-8", source);
-        if (collapse(path) < 0)
-                return error_set(error, STREAMER_EINVAL, "%s: '..' is not allowed", source);
-        *out = path;
-        path = NULL;
-        return 0;
-}
-
-/* ---- names ---- */
-
-/* In ".../models--org--name/snapshots/REV/rest": *repo is "org--name/...", *rest what follows REV. */
-static bool in_snapshot(const char *path, const char **repo, size_t *repo_len, const char **rest)
-{
-        static const char prefix[] = "/models--", snapshots[] = "/snapshots/";
-        for (const char *at = path; (at = strstr(at, prefix)) != NULL; at++) {
-                const char *name = at + strlen(prefix);
-                size_t len = strcspn(name, "/");
-                if (len == 0 || strncmp(name + len, snapshots, strlen(snapshots)) != 0)
-                        continue;
-                const char *revision = name + len + strlen(snapshots);
-                *repo = name;
-                *repo_len = len;
-                *rest = revision + strcspn(revision, "/");
-                return true;
-        }
+        for (const char *const *scheme = ops->schemes; *scheme != NULL; scheme++)
+                if (strncmp(source, *scheme, strlen(*scheme)) == 0)
+                        return true;
         return false;
 }
 
-/* "org--name" is "org/name": the Hub allows no "--" in either part. In place. */
-static void slashes_for_dashes(char *name)
+static const struct source_ops *ops_of(const char *source)
 {
-        for (char *at; (at = strstr(name, "--")) != NULL;) {
-                at[0] = '/';
-                memmove(at + 1, at + 2, strlen(at + 2) + 1);
+        size_t i = 0;
+        while (!has_scheme(sources_known[i], source))
+                i++;
+        return sources_known[i];
+}
+
+int source_canonical(const char *source, char **out, struct error *error)
+{
+        const struct source_ops *ops = ops_of(source);
+        char shown[REDACTED_SOURCE];
+        if (ops == &source_local && strncmp(source, "file://", 7) != 0 && source[0] != '/' &&
+            strstr(source, "://") != NULL) {
+                redact_source(shown, source);
+                return error_set(error, STREAMER_EUNSUPPORTED, "%s: no source of this kind is known", shown);
         }
+        return ops->canonical(source, out, error);
 }
 
-static char *snapshot_name(const char *repo, size_t repo_len, const char *rest)
+char *source_default_name(const char *canonical)
 {
-        cleanup_free char *name = strndup(repo, repo_len);
-        char *whole = NULL;
-        if (name == NULL)
-                return NULL;
-        slashes_for_dashes(name);
-        return asprintf(&whole, "%s%s", name, rest) < 0 ? NULL : whole;
+        return ops_of(canonical)->default_name(canonical);
 }
 
-char *local_default_name(const char *canonical)
+uint64_t source_lane(const char *canonical)
 {
-        const char *repo, *rest, *last = strrchr(canonical, '/');
-        size_t repo_len;
-        char *name = in_snapshot(canonical, &repo, &repo_len, &rest) ? snapshot_name(repo, repo_len, rest)
-                                                                     : strdup(last != NULL ? last + 1 : canonical);
-        size_t len = name != NULL ? strlen(name) : 0, cut = strlen(SUFFIX);
-        if (len > cut && strcmp(name + len - cut, SUFFIX) == 0)
-                name[len - cut] = '\0';
-        if (name == NULL || name[0] != '\0')
-                return name;
-        free(name); /* "/" has no last component */
-        return strdup("model");
+        return ops_of(canonical)->lane(canonical);
 }
 
-/* ---- lanes ---- */
-
-/* In place: \NNN of a mount point. */
-static void octal_decode(char *text)
+bool source_is_local(const char *canonical)
 {
-        char *to = text;
-        for (const char *from = text; *from != '\0'; to++) {
-                unsigned c;
-                int n = 0;
-                if (*from == '\\' && sscanf(from, "\\%3o%n", &c, &n) == 1 && n == 4) {
-                        *to = (char)c;
-                        from += n;
-                } else {
-                        *to = *from++;
-                }
-        }
-        *to = '\0';
+        return ops_of(canonical)->local;
 }
 
-/* Bytes of the path that the mount point covers; 0 if it does not hold the path. */
-static size_t covers(const char *mount, const char *path)
+bool source_is_test(const char *canonical)
 {
-        size_t len = strlen(mount);
-        if (strcmp(mount, "/") == 0)
-                return 1;
-        return strncmp(path, mount, len) == 0 && (path[len] == '/' || path[len] == '\0') ? len : 0;
+        return ops_of(canonical)->test;
 }
 
-uint64_t local_lane(const char *canonical)
+int source_open(const struct sources *sources, const char *canonical, const struct source_opts *opts,
+                struct source_set *set, struct error *error)
 {
-        uint64_t lane = 0;
-        size_t best = 0, size = 0;
-        cleanup_free char *line = NULL;
-        FILE *f = fopen("/proc/self/mountinfo", "re");
-        while (f != NULL && getline(&line, &size, f) > 0) {
-                unsigned major, minor;
-                int start = 0, end = 0;
-                if (sscanf(line, "%*u %*u %u:%u %*s %n%*s%n", &major, &minor, &start, &end) < 2 || end == 0)
-                        continue;
-                line[end] = '\0';
-                octal_decode(line + start);
-                size_t len = covers(line + start, canonical);
-                /* Of several on one point the last is on top. */
-                if (len > 0 && len >= best) {
-                        best = len;
-                        lane = (uint64_t)major << 32 | minor;
-                }
-        }
-        if (f != NULL)
-                fclose(f);
-        return lane + 1; /* 0 is the lane of work that reads nothing */
+        *set = (struct source_set){0};
+        int r = ops_of(canonical)->open(sources, canonical, opts, set, error);
+        if (r < 0)
+                source_set_deinit(set);
+        return r;
+}
+
+/* ---- sidecars ---- */
+
+char *source_sidecar_uri(const char *canonical, const char *name)
+{
+        const struct source_ops *ops = ops_of(canonical);
+        return ops->sidecar_uri != NULL ? ops->sidecar_uri(canonical, name) : strdup(canonical);
+}
+
+int source_list_sidecars(const struct sources *sources, const char *canonical, struct sidecar_list *list,
+                         struct error *error)
+{
+        const struct source_ops *ops = ops_of(canonical);
+        *list = (struct sidecar_list){0};
+        int r = ops->list_sidecars != NULL ? ops->list_sidecars(sources, canonical, list, error) : 0;
+        sidecar_list_sort(list);
+        return r;
+}
+
+int source_open_sidecar(const struct sources *sources, const char *canonical, const char *name, struct object *object,
+                        struct error *error)
+{
+        *object = (struct object){.ops = NULL};
+        int r = sidecar_check_name(name, error);
+        if (r == 0)
+                r = ops_of(canonical)->open_sidecar(sources, canonical, name, object, error);
+        if (r < 0)
+                object_deinit(object);
+        return r;
 }

@@ -1,27 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libstreamer-client: attach to model weights that streamerd keeps resident.
+ * libstreamer-client: load model weights into streamerd and attach to them. The caller gets the memory that
+ * holds the weights, mapped into its own process, and a table of the tensors in it.
  *
- * Conventions
- *   - Every function that can fail returns int: 0, or a negative STREAMER_E*.
- *     streamer_strerror() names the code, streamer_last_error() tells the story of the last
- *     failed call on that client in the calling thread's view (see there).
- *   - Option structs begin with `struct_size`; set it to sizeof of the struct that you compiled
- *     against, zero the rest. A NULL options pointer means all defaults.
- *   - A client may be used from any number of threads; calls on one client are locked internally.
- *     A lease, an operation or a list may be used from several threads, but must be released once,
- *     by one thread, when no other uses it.
- *   - Handles are released in any order: a lease keeps what it needs of its client alive, and
- *     stays readable after streamer_close() and after the daemon's death.
- *   - A connection that is lost (the daemon restarted) is made again by the next call, which waits for
- *     the daemon for up to 3 s; then leases are claimed again. Memory of the host, and of GPUs by
- *     descriptor, stays mapped and readable throughout. What did not come back is STREAMER_ELOST, and
- *     streamer_lease_check() tells. Calls that were under way answer STREAMER_EUNREACHABLE and are not
- *     repeated, since they may have had their effect.
- *   - The library prints nothing, installs no signal handler, starts no thread, and keeps no global
- *     state but the GPU segments that are open, as CUDA has each once in a process. In a forked
- *     child every call answers STREAMER_EFORK; host memory that was mapped stays readable there.
- *   - All strings are UTF-8 and NUL-terminated. All sizes and offsets are bytes.
+ * Errors
+ *   A function that can fail returns int: 0, or a negative STREAMER_E*. streamer_strerror() names the code;
+ *   streamer_last_error() describes the last failure of the calling thread. A required pointer that is NULL,
+ *   a name that is empty and a struct_size of 0 are STREAMER_EINVAL, and the text names the argument. A
+ *   function that returns a count, a pointer or a number returns 0, NULL, or what its comment says.
+ *
+ * Structs
+ *   Every struct begins with `struct_size`, the size that the caller was compiled with. Initialise each with
+ *   its macro, such as STREAMER_TENSOR_INIT; all other members are then 0. Later releases append members.
+ *   The library reads and writes no more than struct_size bytes. In a struct that it fills, members that this
+ *   library does not know are 0; in a struct of options, members that it does not know must be 0. A NULL
+ *   pointer to options means all defaults.
+ *
+ * Ownership
+ *   Each handle is released by its own function, once, and in any order: a lease keeps what it needs of its
+ *   client, and stays readable after streamer_close() and after the daemon has exited. Memory that a function
+ *   hands to the caller is released with streamer_free(). Everything else is borrowed from the named handle.
+ *
+ * Threads
+ *   Any thread may call any function on any handle: calls on one client are serialised by a lock. A handle
+ *   must not be released while another thread uses it. The library starts no thread, installs no signal
+ *   handler, prints nothing, and has no global state except the GPU segments that are open, as CUDA opens each
+ *   once per process.
+ *
+ * fork()
+ *   Handles belong to the process that made them. In a forked child every function that takes one returns
+ *   STREAMER_EFORK (0 or NULL where it returns no code) and sends nothing; the functions that release a handle
+ *   release the child's memory only. Host memory that was mapped stays readable in the child.
+ *
+ * Reconnection
+ *   When the daemon restarts, the next call reconnects, waiting up to 3 s, and claims the leases again. Host
+ *   memory, and GPU memory that was shared by descriptor, stays mapped and readable throughout. A lease that
+ *   the daemon no longer holds is STREAMER_ELOST; streamer_lease_check() reports it. A call in progress when
+ *   the connection is lost returns STREAMER_EUNREACHABLE and is not repeated, since it may have had its effect.
+ *
+ * Versions
+ *   The daemon lists the requests that it supports. A call that an older daemon does not support returns
+ *   STREAMER_EUNSUPPORTED without sending anything, and the text says which side is older.
+ *
+ * Strings are UTF-8 and NUL-terminated. Sizes and offsets are in bytes. Timeouts are in milliseconds.
  */
 #ifndef STREAMER_CLIENT_H
 #define STREAMER_CLIENT_H
@@ -33,36 +54,49 @@
 extern "C" {
 #endif
 
-#define STREAMER_ABI_VERSION 1u
-
 #if defined(__GNUC__)
 #define STREAMER_API __attribute__((visibility("default")))
 #else
 #define STREAMER_API
 #endif
 
-/* Outcomes. Stable: a value is never reused. */
+/* Initialises a variable of `type`: all members 0 but struct_size. */
+#ifdef __cplusplus
+#define STREAMER_INIT(type)                                                                                            \
+        ([]() {                                                                                                        \
+                type initialised{};                                                                                    \
+                initialised.struct_size = sizeof(type);                                                                \
+                return initialised;                                                                                    \
+        }())
+#else
+#define STREAMER_INIT(type)                                                                                            \
+        {                                                                                                              \
+                .struct_size = sizeof(type)                                                                            \
+        }
+#endif
+
+/* Outcomes. A value is never reused. */
 enum {
         STREAMER_OK = 0,
-        STREAMER_EFAILED = -1,       /* the load failed, or the daemon could not do it: bad file, I/O error */
-        STREAMER_EINVAL = -2,        /* a malformed argument or request */
-        STREAMER_ENOENT = -3,        /* no such model, tensor or source */
-        STREAMER_EUNREACHABLE = -4,  /* no daemon on the socket, or the connection is gone */
-        STREAMER_ETIMEOUT = -5,      /* not done within the time given; it goes on */
-        STREAMER_EBUSY = -6,         /* in use: the model has leases */
-        STREAMER_ENOMEM = -7,        /* does not fit the device's budget, or no memory */
-        STREAMER_EPERM = -8,         /* the daemon does not allow it to this user */
-        STREAMER_EEND = -9,          /* after the last tensor */
-        STREAMER_EFORK = -10,        /* the handle belongs to the parent process */
-        STREAMER_ELOST = -11,        /* the daemon restarted and does not hold this lease any more */
-        STREAMER_EPROTO = -12,       /* the daemon said something this library does not understand */
-        STREAMER_ECANCELED = -13,    /* the load was cancelled */
-        STREAMER_EDIGEST = -14,      /* the model's digest is not the one that was asked for */
-        STREAMER_ELIMIT = -15,       /* a limit of the daemon: connections, leases, queued loads */
-        STREAMER_EUNSUPPORTED = -16, /* this build, device or kernel cannot do it */
-        STREAMER_ECORRUPT = -17,     /* the tensor table does not hold together */
+        STREAMER_EFAILED = -1,      /* the daemon could not do it: damaged file, I/O error */
+        STREAMER_EINVAL = -2,       /* an invalid argument or request */
+        STREAMER_ENOENT = -3,       /* no such model, tensor or source */
+        STREAMER_EUNREACHABLE = -4, /* no daemon listens on the socket, or the connection was lost */
+        STREAMER_ETIMEOUT = -5,     /* not done in the given time; the daemon continues */
+        STREAMER_EBUSY = -6,        /* the model has leases, or the tensor has not arrived */
+        STREAMER_ENOMEM = -7,       /* insufficient memory: the device's budget, or this process */
+        STREAMER_EPERM = -8,        /* permission denied */
+        STREAMER_EEND = -9,         /* after the last tensor */
+        STREAMER_EFORK = -10,       /* the handle belongs to the parent process */
+        STREAMER_ELOST = -11,       /* the daemon restarted and no longer holds the lease, or watches the load */
+        STREAMER_EPROTO = -12,      /* the daemon and the library have no protocol in common, or a message is invalid */
+        STREAMER_ECANCELED = -13,   /* the load was cancelled */
+        STREAMER_EDIGEST = -14,     /* the model has another digest than the requested one */
+        STREAMER_ELIMIT = -15,      /* a limit of the daemon: connections, leases, queued loads */
+        STREAMER_EUNSUPPORTED = -16, /* the daemon, library, device or kernel does not support it */
+        STREAMER_ECORRUPT = -17,     /* the table of tensors is inconsistent */
         STREAMER_EOS = -18,          /* a system call of this process failed */
-        STREAMER_EREVOKED = -19, /* the model was unloaded by force: the lease's memory stays until it is detached */
+        STREAMER_EREVOKED = -19      /* the model was unloaded by force; its memory stays mapped until the detach */
 };
 #define STREAMER_E_END STREAMER_EEND
 #define STREAMER_E_TIMEOUT STREAMER_ETIMEOUT
@@ -74,65 +108,146 @@ typedef struct streamer_model_list streamer_model_list;
 
 /* ---- library ---------------------------------------------------------------------------------- */
 
+/* The version of this interface. It grows with each release that adds to it; nothing is removed within one
+ * SONAME. */
+#define STREAMER_ABI_VERSION 1u
+
 /* STREAMER_ABI_VERSION of the library that was linked at run time. */
 STREAMER_API uint32_t streamer_abi_version(void);
+
+/* The version of the library that was linked at run time, such as "0.1.0". */
+STREAMER_API const char *streamer_version(void);
 
 /* A constant text for an outcome; never NULL. */
 STREAMER_API const char *streamer_strerror(int err);
 
-/* The exit code by which a command should tell an outcome: 0, or as streamerctl has it (see
- * docs/errors.md). */
+/* The code as a word, such as "not-found": as on the wire and in streamerctl's JSON (docs/errors.md). Constant;
+ * never NULL. */
+STREAMER_API const char *streamer_error_name(int err);
+
+/* The exit code that a command should return for an outcome: 0 to 8, as streamerctl's (docs/errors.md). */
 STREAMER_API int streamer_exit_code(int err);
+
+/* Releases memory that the library handed to the caller; accepts NULL. */
+STREAMER_API void streamer_free(void *memory);
+
+/* Element types. A number is never reused; a daemon may use numbers that this library does not know. */
+enum streamer_dtype {
+        STREAMER_DTYPE_UNKNOWN = 0,
+        STREAMER_DTYPE_BOOL = 1,
+        STREAMER_DTYPE_U8 = 2,
+        STREAMER_DTYPE_I8 = 3,
+        STREAMER_DTYPE_U16 = 4,
+        STREAMER_DTYPE_I16 = 5,
+        STREAMER_DTYPE_U32 = 6,
+        STREAMER_DTYPE_I32 = 7,
+        STREAMER_DTYPE_U64 = 8,
+        STREAMER_DTYPE_I64 = 9,
+        STREAMER_DTYPE_F16 = 10,
+        STREAMER_DTYPE_BF16 = 11,
+        STREAMER_DTYPE_F32 = 12,
+        STREAMER_DTYPE_F64 = 13,
+        STREAMER_DTYPE_C64 = 14,
+        STREAMER_DTYPE_F8_E4M3 = 15,
+        STREAMER_DTYPE_F8_E5M2 = 16,
+        STREAMER_DTYPE_F8_E8M0 = 17,
+        STREAMER_DTYPE_F8_E4M3FNUZ = 18,
+        STREAMER_DTYPE_F8_E5M2FNUZ = 19,
+        STREAMER_DTYPE_F6_E2M3 = 20,
+        STREAMER_DTYPE_F6_E3M2 = 21,
+        STREAMER_DTYPE_F4 = 22
+};
+typedef enum streamer_dtype streamer_dtype;
+
+/* The number of bits of one element; 0 if unknown. */
+STREAMER_API unsigned streamer_dtype_bits(streamer_dtype dtype);
+
+/* The name of an element type in safetensors files, such as "BF16"; NULL if unknown. */
+STREAMER_API const char *streamer_dtype_name(streamer_dtype dtype);
 
 /* ---- connection -------------------------------------------------------------------------------- */
 
 typedef struct streamer_connect_opts {
         size_t struct_size;
         const char *socket; /* NULL: $STREAMERD_SOCKET, else /run/streamerd/streamerd.sock */
-        int timeout_ms;     /* for the connection and for one reply; 0: 10 s; -1: none */
+        int timeout_ms;     /* for the connection and for each reply; 0: 10 s; -1: no limit */
 } streamer_connect_opts;
+#define STREAMER_CONNECT_OPTS_INIT STREAMER_INIT(streamer_connect_opts)
 
-/* Connects and shakes hands. On success the caller owns *client (streamer_close). */
+/* Connects to the daemon. The caller owns *client (streamer_close). */
 STREAMER_API int streamer_connect(const streamer_connect_opts *opts, streamer_client **client);
 
-/* Closes the connection; accepts NULL. Leases that were not detached are orphans in the daemon's
- * books until this process exits; their memory stays mapped until streamer_detach(). */
+/* Closes the connection; accepts NULL. The daemon frees the leases that were not detached when this process
+ * exits; their memory stays mapped until streamer_detach(). */
 STREAMER_API void streamer_close(streamer_client *client);
 
-/* The connection's descriptor, for poll(): POLLHUP means that the daemon is gone, or was (in gVisor it is only
- * readable then, and a call that fails with STREAMER_EUNREACHABLE tells it). Borrowed. It
- * keeps its number when the connection is made again, though an epoll set must take it in anew. */
-STREAMER_API int streamer_fd(const streamer_client *client);
-
-/* Text of the last call that failed on this client in this thread; "" if none. Valid until the
- * thread's next call on this client. After a failed streamer_connect(), where there is no client,
- * pass NULL: the text of this thread's last failed connect. */
+/* The text of the calling thread's last failure on this client; "" if none. NULL: of its last failed call
+ * that had no client, such as streamer_connect(). Valid until the thread's next call. */
 STREAMER_API const char *streamer_last_error(const streamer_client *client);
+
+/* A descriptor for poll() or epoll, the same for the client's life, also over reconnections; or a negative
+ * STREAMER_E*. Borrowed. Wait for input only. It is readable while something is pending: an event that
+ * streamer_event_next() has not returned, or, since the last streamer_process(), an operation that ended,
+ * tensors that arrived, a lease that changed, or the loss of the connection. Other calls may read the socket in
+ * between: they lose nothing. It may be readable for an instant for a message that is none of these; then
+ * streamer_process() returns 0. */
+STREAMER_API int streamer_fd(streamer_client *client);
+
+/* Reads what the daemon sent and never blocks. 1: something is pending, as above. Read the events
+ * (streamer_event_next) and look at the operations and leases (streamer_op_wait, streamer_op_lease and
+ * streamer_tensor_next with a timeout of 0, as long as they return something), then call it again. 0: nothing is
+ * pending, and the descriptor is not readable. STREAMER_EUNREACHABLE: the connection was lost, which has been
+ * reported by a 1 before; the descriptor is not readable until another call reconnects. */
+STREAMER_API int streamer_process(streamer_client *client);
 
 /* ---- models ------------------------------------------------------------------------------------ */
 
 typedef struct streamer_model {
+        size_t struct_size;
         const char *name;
         const char *source;
         const char *state;  /* "queued", "loading", "ready", "draining", "cached" (in the host cache), "failed" */
-        const char *digest; /* 32 hex digits; "" until ready */
+        const char *digest; /* 32 hexadecimal digits; "" until ready */
+        const char *error;  /* why the load failed; "" if it did not */
         uint64_t generation;
         uint64_t bytes;   /* of tensor data */
         uint64_t tensors; /* number of tensors */
         uint64_t leases;
         uint64_t load_ns; /* duration of the load; 0 until ready */
+        size_t n_devices; /* streamer_model_list_device_get */
+        int pinned;       /* 1 or 0 */
 } streamer_model;
+#define STREAMER_MODEL_INIT STREAMER_INIT(streamer_model)
 
-/* The caller owns *list (streamer_model_list_free); the models are borrowed from it. */
+/* A model on one of its devices. */
+typedef struct streamer_model_device {
+        size_t struct_size;
+        const char *device; /* "host", "cuda:0" */
+        const char *state;
+        const char *digest;    /* differs between devices if the model is split by rank */
+        const char *page_kind; /* kind of pages that the memory consists of */
+        const char *error;     /* why the load failed on this device; "" if it did not */
+        uint64_t bytes;        /* charged to the device's budget */
+        uint64_t leases;
+        int64_t rank; /* -1: the model is not split by rank */
+        int pinned;   /* 1 or 0 */
+} streamer_model_device;
+#define STREAMER_MODEL_DEVICE_INIT STREAMER_INIT(streamer_model_device)
+
+/* Lists the models, sorted by name. The caller owns *list (streamer_model_list_free). */
 STREAMER_API int streamer_list(streamer_client *client, streamer_model_list **list);
 STREAMER_API size_t streamer_model_list_count(const streamer_model_list *list);
+
+/* Entry i, or its device j: STREAMER_ENOENT after the last. The strings are borrowed from the list. */
 STREAMER_API int streamer_model_list_get(const streamer_model_list *list, size_t i, streamer_model *model);
+STREAMER_API int streamer_model_list_device_get(const streamer_model_list *list, size_t i, size_t j,
+                                                streamer_model_device *device);
 STREAMER_API void streamer_model_list_free(streamer_model_list *list);
 
-#define STREAMER_LOAD_DETACH 1u   /* send no progress: the operation only knows the model's name */
-#define STREAMER_LOAD_WAIT 2u     /* where it does not fit now, wait for memory instead of failing */
-#define STREAMER_LOAD_NO_EVICT 4u /* evict no other model for it */
-#define STREAMER_LOAD_PIN 8u      /* never evict it, and do not let it expire */
+#define STREAMER_LOAD_DETACH 1u   /* report no progress: streamer_op_wait() is not possible */
+#define STREAMER_LOAD_WAIT 2u     /* if memory is insufficient now, wait for it instead of failing */
+#define STREAMER_LOAD_NO_EVICT 4u /* evict no other model */
+#define STREAMER_LOAD_PIN 8u      /* never evict the model, and do not let it expire */
 
 typedef struct streamer_load_opts {
         size_t struct_size;
@@ -140,157 +255,248 @@ typedef struct streamer_load_opts {
         const char *name;   /* NULL: derived from the source */
         const char *const *devices; /* NULL: the daemon's only device; several: the files are read once */
         size_t n_devices;
-        const char *verify; /* NULL or "none", or "sha256" */
-        unsigned flags;
-        unsigned priority;         /* 1 to 10000, 0: the daemon's default: its share where loads run side by side */
-        const char *layout;        /* NULL or "replica": the same on each device; "rank": rank r to the r-th */
+        const char *verify;        /* NULL or "none", or "sha256" */
+        unsigned flags;            /* STREAMER_LOAD_* */
+        unsigned priority;         /* 1 to 10000: its share where loads run side by side; 0: the daemon's default */
+        const char *layout;        /* NULL or "replica": the same on each device; "rank": rank r on the r-th device */
         const char *pattern;       /* of the ranks' files; NULL: model-rank-{rank}-part-{part}.safetensors */
-        uint64_t keep_alive_ms;    /* the model goes after so long without a lease; 0: the daemon's default */
-        uint64_t drain_timeout_ms; /* what it replaces is unloaded by force after so long; 0: the default */
+        uint64_t keep_alive_ms;    /* unload the model after so long without a lease; 0: the daemon's default */
+        uint64_t drain_timeout_ms; /* unload the generation that it replaces by force after so long; 0: the default */
 } streamer_load_opts;
+#define STREAMER_LOAD_OPTS_INIT STREAMER_INIT(streamer_load_opts)
 
-/* Asks the daemon to load. Returns when the request is accepted; the load survives this client.
- * The caller owns *op (streamer_op_free), which only watches. */
+/* Starts a load, or joins one of the same source that is running or resident. Returns when the daemon has
+ * accepted it; the load does not end with this client. The caller owns *op (streamer_op_free). */
 STREAMER_API int streamer_load(streamer_client *client, const streamer_load_opts *opts, streamer_op **op);
 
 typedef struct streamer_progress {
         size_t struct_size;
-        uint64_t bytes;         /* landed and hashed */
+        uint64_t bytes;         /* loaded and hashed */
         uint64_t total;         /* 0 until the source has been read */
-        uint64_t tensors;       /* whole */
+        uint64_t tensors;       /* complete */
         uint64_t tensors_total; /* 0 until the source has been read */
-        uint64_t elapsed_ns;
-        uint64_t generation; /* 0 until known */
-        const char *state;   /* "resolving", "queued", "loading", "ready", "failed", "cancelled"; constant */
-        const char *model;   /* its name; borrowed from the operation */
+        uint64_t load_ns;       /* since the load began; its duration once it has ended */
+        uint64_t generation;    /* 0 until known */
+        const char *state;      /* "resolving", "queued", "loading", "ready", "failed", "cancelled"; constant */
+        const char *name;       /* of the model; borrowed from the operation */
+        int resident;           /* 1: every device held these files already, and nothing was read */
 } streamer_progress;
+#define STREAMER_PROGRESS_INIT STREAMER_INIT(streamer_progress)
 
-/* Waits until the load has ended: 0 when ready on all its devices, its error when failed (text in
- * streamer_last_error), STREAMER_EFAILED where some of its devices did not get it (the state is
- * "ready" then, and the others serve: streamer_op_failure_get), STREAMER_ETIMEOUT while it goes on.
- * timeout_ms 0 only looks, -1 waits without limit. `progress` may be NULL; it is filled in each of
- * these cases. STREAMER_ELOST when the daemon went meanwhile: a load that the daemon is to go on
- * with is asked for again. */
+/* Waits until the load has ended: 0 when the model is ready on all its devices; the error of a failed load;
+ * STREAMER_EFAILED if only some devices failed (then the state is "ready": streamer_op_failure_get);
+ * STREAMER_ETIMEOUT while it continues. timeout_ms 0 only looks, -1 waits without limit. `progress` may be NULL;
+ * it is filled in each of these cases. STREAMER_ELOST if the daemon restarted meanwhile: start the load again,
+ * which joins one that the daemon continued. */
 STREAMER_API int streamer_op_wait(streamer_op *op, int timeout_ms, streamer_progress *progress);
 
-/* One of the load's devices that did not get it. Borrowed from the operation. */
+/* A device on which the load failed. */
 typedef struct streamer_device_failure {
-        const char *device;
-        const char *text;
-        int err;
+        size_t struct_size;
+        const char *device; /* borrowed from the operation */
+        const char *text;   /* borrowed from the operation */
+        int err;            /* STREAMER_E* */
 } streamer_device_failure;
+#define STREAMER_DEVICE_FAILURE_INIT STREAMER_INIT(streamer_device_failure)
 
-/* Known once the load has ended; STREAMER_ENOENT after the last. */
+/* The failures of a load that has ended; STREAMER_ENOENT after the last. */
 STREAMER_API size_t streamer_op_failure_count(const streamer_op *op);
 STREAMER_API int streamer_op_failure_get(const streamer_op *op, size_t i, streamer_device_failure *failure);
 
-/* The name that the model has in the daemon. Borrowed from the operation. */
+/* The name of the model that is loaded. Borrowed from the operation. */
 STREAMER_API const char *streamer_op_model(const streamer_op *op);
+
+/* Stops watching; accepts NULL. The load continues. A lease that streamer_op_lease() has not returned ends. */
 STREAMER_API void streamer_op_free(streamer_op *op);
 
-#define STREAMER_UNLOAD_DRAIN 1u /* refuse new attaches, free with the last lease, return at once */
-#define STREAMER_UNLOAD_FORCE 2u /* and tell those who hold a lease that the model was taken (streamer_lease_check) */
+/* Waits until the model is ready. STREAMER_EFAILED if its load failed, STREAMER_ENOENT if there is no such
+ * model, STREAMER_ETIMEOUT while it loads. timeout_ms: 0 only looks, -1: no limit. */
+STREAMER_API int streamer_wait(streamer_client *client, const char *model, int timeout_ms);
 
-/* STREAMER_EBUSY if leased and no flag is given; STREAMER_ENOENT if unknown. Memory that a process may
- * have mapped is never freed under it, whatever the flags. */
+/* Cancels the newest load of this name, on all its devices. STREAMER_EFAILED if the model is not loading. */
+STREAMER_API int streamer_cancel(streamer_client *client, const char *model);
+
+#define STREAMER_UNLOAD_DRAIN 1u /* refuse new attaches, free with the last lease, return at once */
+#define STREAMER_UNLOAD_FORCE 2u /* also notify the holders of leases: streamer_lease_check() is STREAMER_EREVOKED */
+
+/* Unloads a model from all its devices. STREAMER_EBUSY if it has leases and no flag is given. Memory that a
+ * process may have mapped is never freed, whatever the flags. */
 STREAMER_API int streamer_unload(streamer_client *client, const char *model, unsigned flags);
 
-/* A pinned model is never evicted and does not expire; the pin stays with the name when another
- * generation comes to serve it. pinned: 1 or 0. */
+/* A pinned model is never evicted and does not expire; the pin belongs to the name, and stays when another
+ * generation replaces this one. pinned: 1 or 0. */
 STREAMER_API int streamer_pin(streamer_client *client, const char *model, int pinned);
 
-/* From now on streamer_event_next() brings changes of this model, or (NULL) of all. The descriptor of
- * streamer_fd() becomes readable when something came. */
-STREAMER_API int streamer_subscribe(streamer_client *client, const char *model);
+/* Unloads the model after so long without a lease, counted from now if it has none. 0: the daemon's default. */
+STREAMER_API int streamer_keep_alive(streamer_client *client, const char *model, uint64_t keep_alive_ms);
 
-/* Every other verb. `args_json` is an object of the verb's fields (docs/protocol.md) or NULL;
- * *reply_json is the reply object, owned by the caller (free()). Long lists come whole. May be
- * NULL if not wanted. */
+/* Every other request. `args_json` is an object of the verb's fields (docs/protocol.md) or NULL; *reply_json is
+ * the reply as an object, owned by the caller (streamer_free), or NULL if not needed. Long lists are complete. */
 STREAMER_API int streamer_call(streamer_client *client, const char *verb, const char *args_json, char **reply_json);
 
-/* Reads the next event of a connection that called "subscribe": *event_json is one object, owned
- * by the caller (free()). STREAMER_ETIMEOUT, or STREAMER_EUNREACHABLE when the daemon is gone; once
- * another call has made the connection again, events go on, "lost" first. */
+/* ---- events ------------------------------------------------------------------------------------ */
+
+/* From now on streamer_event_next() returns the changes of this model, or of all models (NULL). */
+STREAMER_API int streamer_subscribe(streamer_client *client, const char *model);
+
+/* Waits for the next event; needs streamer_subscribe(). *event_json is one object (docs/protocol.md), owned by the
+ * caller (streamer_free). timeout_ms: 0 only looks, -1: no limit. STREAMER_ETIMEOUT if there is none;
+ * STREAMER_EUNREACHABLE if the connection was lost: when another call has reconnected, an event "lost" comes first. */
 STREAMER_API int streamer_event_next(streamer_client *client, int timeout_ms, char **event_json);
 
 /* ---- attach ------------------------------------------------------------------------------------ */
 
-#define STREAMER_ATTACH_READY 1u   /* wait until the whole model is ready */
-#define STREAMER_ATTACH_PRIVATE 2u /* host device: map copy-on-write and writable instead of read-only */
+#define STREAMER_ATTACH_READY 1u /* wait until the whole model is ready */
+/* Host device: map copy-on-write and writable instead of read-only. A page that is written to is copied; a copy of a
+ * hugetlb page takes one from the pool, and a pool that has none left ends the process with SIGBUS. */
+#define STREAMER_ATTACH_PRIVATE 2u
 
 typedef struct streamer_attach_opts {
         size_t struct_size;
-        unsigned flags;
-        const char *device;  /* NULL: the only device the model is on */
-        const char *digest;  /* NULL, or the 32 hex digits the model must have (waits for ready) */
-        uint64_t generation; /* 0, or the generation it must be */
-        int timeout_ms;      /* for STREAMER_ATTACH_READY and digest; 0: the client's; -1: none */
+        unsigned flags;      /* STREAMER_ATTACH_* */
+        const char *device;  /* NULL: the only device that the model is on */
+        const char *digest;  /* NULL, or the 32 hexadecimal digits that the model must have (waits until ready) */
+        uint64_t generation; /* 0, or the generation that it must be */
+        int timeout_ms;      /* 0: the client's; -1: no limit; not used by streamer_open() */
 } streamer_attach_opts;
+#define STREAMER_ATTACH_OPTS_INIT STREAMER_INIT(streamer_attach_opts)
 
-typedef struct streamer_tensor {
-        const char *name;      /* borrowed from the lease */
-        const char *dtype;     /* safetensors code: "BF16", "F8_E4M3", ... */
-        uint32_t rank;         /* number of dimensions; 0 for a scalar */
-        const uint64_t *shape; /* `rank` dimensions, in elements; borrowed from the lease */
-        uint64_t bytes;
-        uint32_t segment;         /* index below streamer_segment_count() */
-        uint64_t offset;          /* in that segment */
-        const void *data;         /* address in this process; a device pointer where the device is not the host;
-                                     NULL for an empty tensor */
-        const char *device_kind;  /* "host", "cuda" */
-        int device_index;         /* this process's ordinal of the device; 0 for the host */
-        unsigned char digest[16]; /* XXH3-128 over the XXH3-128 of its 1 MiB leaves, canonical order */
-} streamer_tensor;
-
-/* Attaches to a model that is ready, or loading (then tensors become readable as they arrive:
- * streamer_tensor_next). On success the caller owns *lease (streamer_detach). */
+/* Attaches to a model that is ready, or loading: then streamer_tensor_next() returns its tensors as they arrive.
+ * `model` may be NULL if opts->digest is given: any model that is ready and has this digest. The caller owns *lease
+ * (streamer_detach). */
 STREAMER_API int streamer_attach(streamer_client *client, const char *model, const streamer_attach_opts *opts,
                                  streamer_lease **lease);
 
+typedef struct streamer_open_opts {
+        size_t struct_size;
+        const streamer_load_opts *load; /* NULL: defaults; its `source` must be NULL, STREAMER_LOAD_DETACH not set */
+        const streamer_attach_opts *attach; /* NULL: defaults */
+        int timeout_ms;                     /* streamer_open(): for the whole call; 0 or -1: no limit */
+} streamer_open_opts;
+#define STREAMER_OPEN_OPTS_INIT STREAMER_INIT(streamer_open_opts)
+
+/* Loads a model and attaches to it in one step: streamer_open_start(), streamer_op_lease(), streamer_op_free(). */
+STREAMER_API int streamer_open(streamer_client *client, const char *source_or_name, const streamer_open_opts *opts,
+                               streamer_lease **lease);
+
+/* Starts to load and attach. A URL, a path (with a leading '/' or '.', or one that exists) and an org/name[@rev]
+ * in the HF cache are sources: the load starts, or joins one that is running or resident. Anything else is the
+ * name of a model that is resident or loading. The lease is of the generation that this load produces, even while
+ * an older one serves the name, and the daemon makes it before anything can unload the model. Returns when the
+ * daemon has accepted the load; of a name at once, and the operation ends when its lease can be returned. The caller
+ * owns *op (streamer_op_free). */
+STREAMER_API int streamer_open_start(streamer_client *client, const char *source_or_name,
+                                     const streamer_open_opts *opts, streamer_op **op);
+
+/* The lease of an operation of streamer_open_start(), as soon as the model can be attached to; with
+ * STREAMER_ATTACH_READY or a digest, once it is ready. timeout_ms: 0 only looks, -1: no limit. The lease is returned
+ * once and belongs to the caller (streamer_detach); after that STREAMER_EINVAL. The error of a failed load. */
+STREAMER_API int streamer_op_lease(streamer_op *op, int timeout_ms, streamer_lease **lease);
+
+/* 0 while the daemon holds the lease. STREAMER_ELOST: the daemon restarted without it. STREAMER_EREVOKED: the model
+ * was unloaded by force; the memory stays mapped and unchanged until the detach. STREAMER_EUNREACHABLE: the daemon
+ * does not run. A lost lease stays readable if the memory is the host's or was shared by descriptor; for GPU
+ * memory that was shared by cudaIpcMemHandle_t every call on the lease returns STREAMER_ELOST. */
+STREAMER_API int streamer_lease_check(streamer_lease *lease);
+
+/* Unmaps the memory and ends the lease; accepts NULL. It does not wait for the daemon: if the connection was lost, the
+ * next call that reconnects ends the lease. */
+STREAMER_API void streamer_detach(streamer_lease *lease);
+
+/* The name of the model as the daemon reported it, its generation, and its digest as 32 hexadecimal digits ("" while
+ * it loads). Borrowed from the lease. */
+STREAMER_API const char *streamer_lease_model(const streamer_lease *lease);
+STREAMER_API uint64_t streamer_generation(const streamer_lease *lease);
+STREAMER_API const char *streamer_digest(streamer_lease *lease);
+
+/* 1 if this process can write to the lease's memory, else 0: to its own copy with STREAMER_ATTACH_PRIVATE, to the
+ * memory of all clients by cuda-ipc, and by cuda-vmm-fd where the driver refuses a mapping for reading alone. */
+STREAMER_API int streamer_lease_writable(const streamer_lease *lease);
+
+/* The checkpoint's own metadata (`__metadata__`): the value of a key, or NULL; their number; pair i in the file's
+ * order, STREAMER_ENOENT after the last. Borrowed from the lease. */
+STREAMER_API const char *streamer_metadata(const streamer_lease *lease, const char *key);
+STREAMER_API size_t streamer_metadata_count(const streamer_lease *lease);
+STREAMER_API int streamer_metadata_get(const streamer_lease *lease, size_t i, const char **key, const char **value);
+
+/* ---- tensors ----------------------------------------------------------------------------------- */
+
+/* Streams: when a function returns a tensor, the copy of its bytes to the device has completed. It may be read at
+ * once, from any thread and on any CUDA stream, without synchronisation. */
+typedef struct streamer_tensor {
+        size_t struct_size;
+        const char *name;       /* borrowed from the lease */
+        const char *dtype_name; /* as in safetensors files: "BF16", "F8_E4M3"; constant */
+        streamer_dtype dtype;
+        uint32_t rank;         /* number of dimensions; 0 for a scalar */
+        const uint64_t *shape; /* `rank` dimensions, in elements, row-major; borrowed from the lease */
+        uint64_t bytes;
+        uint64_t offset;          /* in the segment */
+        uint32_t segment;         /* index below streamer_segment_count() */
+        int device_index;         /* this process's ordinal of the device; 0 for the host */
+        const void *data;         /* address in this process, or on the device; NULL for an empty tensor */
+        const char *device_kind;  /* "host", "cuda"; constant */
+        unsigned char digest[16]; /* XXH3-128 over the XXH3-128 of its 1 MiB leaves, canonical order */
+} streamer_tensor;
+#define STREAMER_TENSOR_INIT STREAMER_INIT(streamer_tensor)
+
 STREAMER_API int streamer_tensor_count(const streamer_lease *lease, size_t *count);
 
-/* By index in byte order of names. STREAMER_EBUSY if it has not arrived yet,
- * STREAMER_ECORRUPT if its record does not hold together. */
+/* By index, in byte order of names, or by name. STREAMER_ENOENT if there is none, STREAMER_EBUSY if it has not
+ * arrived yet, STREAMER_ECORRUPT if its record is inconsistent, STREAMER_EUNSUPPORTED if its dtype is newer than this
+ * library. */
 STREAMER_API int streamer_tensor_get(const streamer_lease *lease, size_t i, streamer_tensor *tensor);
 STREAMER_API int streamer_tensor_find(const streamer_lease *lease, const char *name, streamer_tensor *tensor);
 
-/* Copies `len` bytes of a tensor, from `offset` on, to host memory, whatever the device. STREAMER_EINVAL
- * where they are not all inside it. The tensor is one that this lease handed out. */
+/* Each tensor once per lease, in order of arrival. timeout_ms: 0 only looks, -1: no limit. STREAMER_EEND after the
+ * last, when the daemon has confirmed that the source did not change; STREAMER_ETIMEOUT; the error of a load that
+ * failed. A model that was unloaded by force still returns all its tensors. */
+STREAMER_API int streamer_tensor_next(streamer_lease *lease, int timeout_ms, streamer_tensor *tensor);
+
+/* Copies `len` bytes of a tensor of this lease, beginning at `offset`, to host memory, whatever the device.
+ * STREAMER_EINVAL if they are not all inside the tensor. */
 STREAMER_API int streamer_tensor_read(const streamer_lease *lease, const streamer_tensor *tensor, uint64_t offset,
                                       void *to, size_t len);
 
-/* In order of arrival: each tensor once per lease. STREAMER_EEND after the last,
- * STREAMER_ETIMEOUT, STREAMER_EFAILED if the load failed late. Of a model that was unloaded by force all are
- * handed out, too: only streamer_lease_check() tells. */
-STREAMER_API int streamer_tensor_next(streamer_lease *lease, int timeout_ms, streamer_tensor *tensor);
+#define STREAMER_DLPACK_UNVERSIONED 1u /* a DLManagedTensor instead of a DLManagedTensorVersioned */
 
-/* The checkpoint's own metadata (`__metadata__`); NULL if there is no such key. Borrowed. */
-STREAMER_API const char *streamer_metadata(const streamer_lease *lease, const char *key);
+/* *managed is a DLManagedTensorVersioned (DLPack 1.1) with the tensor's dtype and shape. It is read-only, as its flag
+ * says, unless the lease is STREAMER_ATTACH_PRIVATE; a DLManagedTensor has no such flag. The caller owns it and calls
+ * its deleter, or hands it to a framework that does. It keeps the memory mapped, and the lease, after
+ * streamer_detach(). F4 is exported as pairs (4 bits, 2 lanes), with the last dimension halved.
+ * STREAMER_EUNSUPPORTED if DLPack has no such dtype. */
+STREAMER_API int streamer_tensor_dlpack(streamer_lease *lease, const streamer_tensor *tensor, unsigned flags,
+                                        void **managed);
 
-/* The model's digest as 32 hex digits; "" while it loads. Borrowed. */
-STREAMER_API const char *streamer_digest(streamer_lease *lease);
-STREAMER_API uint64_t streamer_generation(const streamer_lease *lease);
+/* ---- segments ---------------------------------------------------------------------------------- */
 
-/* Whole segments: `data` is the base address in this process, `size` its bytes. */
+/* The memory that tensors lie in. */
+typedef struct streamer_segment {
+        size_t struct_size;
+        const void *data; /* its address in this process, or on the device */
+        uint64_t size;
+        const char *device_kind; /* "host", "cuda"; constant */
+        int device_index;        /* this process's ordinal of the device; 0 for the host */
+} streamer_segment;
+#define STREAMER_SEGMENT_INIT STREAMER_INIT(streamer_segment)
+
 STREAMER_API size_t streamer_segment_count(const streamer_lease *lease);
-STREAMER_API int streamer_segment_get(const streamer_lease *lease, size_t i, const void **data, uint64_t *size);
 
-/* *dlmanaged is a DLManagedTensor (DLPack 0.8 ABI): rank 1, uint8, the whole segment. The caller
- * owns it and calls its deleter, or hands it to a framework that does. It keeps the segment mapped
- * after streamer_detach(). Host segments are read-only unless attached STREAMER_ATTACH_PRIVATE. */
-STREAMER_API int streamer_segment_dlpack(streamer_lease *lease, size_t segment, void **dlmanaged);
+/* STREAMER_ENOENT after the last. */
+STREAMER_API int streamer_segment_get(const streamer_lease *lease, size_t i, streamer_segment *segment);
 
-/* Asks the daemon: 0 while it holds the lease, STREAMER_ELOST once it does not (it restarted, and the
- * model did not survive or is another by now), STREAMER_EREVOKED once the model was unloaded by force
- * (the memory stays mapped and as it was, in the daemon's quarantine, until the lease is detached;
- * streamer_fd() becomes readable when this is told), STREAMER_EUNREACHABLE while there is no daemon. A lost
- * lease stays readable where the memory is the host's or came as a descriptor; of a GPU's memory by
- * cudaIpcMemHandle_t every call on the lease answers STREAMER_ELOST then. A lost lease is detached as
- * any other; the model is attached to anew. */
-STREAMER_API int streamer_lease_check(streamer_lease *lease);
+/* The whole segment, as streamer_tensor_dlpack(): one dimension of uint8. */
+STREAMER_API int streamer_segment_dlpack(streamer_lease *lease, size_t i, unsigned flags, void **managed);
 
-/* Ends the lease and unmaps; accepts NULL. */
-STREAMER_API void streamer_detach(streamer_lease *lease);
+/* ---- files of a source ------------------------------------------------------------------------- */
+
+/* Reads a small file beside the weights of a source, such as "config.json" or "tokenizer.json". *data holds *size
+ * bytes and a NUL after them, owned by the caller (streamer_free). STREAMER_ENOENT if the source has no such file. */
+STREAMER_API int streamer_fetch(streamer_client *client, const char *source, const char *file, void **data,
+                                uint64_t *size);
+
+/* Lists the files of a source: *json is {"files":[{"name","bytes"}]}, owned by the caller (streamer_free). */
+STREAMER_API int streamer_fetch_list(streamer_client *client, const char *source, char **json);
 
 #ifdef __cplusplus
 }

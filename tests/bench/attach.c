@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of attach: from the connect call to the first byte of the last tensor, in a process that
- * has done nothing before. The process measures itself, so that its own start does not count.
+ * Rows of attach: from connect to the first byte of the last tensor, in a new process, which measures itself, so that
+ * its start does not count.
  */
 #include "tests/bench/bench.h"
 
@@ -18,7 +18,7 @@ int attach_child(const char *socket, const char *model)
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = socket};
         streamer_client *client;
         streamer_lease *lease;
-        streamer_tensor t;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
         size_t n;
 
         uint64_t begin = clock_ns();
@@ -65,7 +65,7 @@ static void row_attach(const struct bench *b, struct bench_daemon *bd, enum row 
 
         model_add_many(m, "model.layers.weight", n, bytes / n);
         const char *path = bench_file(b, m, name);
-        bench_load_keep(bd, path, name);
+        bench_load_resident(bd, path, name);
         bench_await_ready(bd);
         for (size_t i = 0; i < ATTACHES; i++)
                 us[i] = attach_once(b, bd, name);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `make bench` (or `bench GROUP`): all rows, a table, build/bench.json. Exits 0 also where a target is missed: it
- * measures, it does not judge. What a program that is killed would leave behind (14 GiB of files,
- * the huge-page setting) is undone by another process (undo.h).
+ * `make bench` (or `bench GROUP`): runs all rows, prints a table, writes build/bench.json. Exits 0 even if a target
+ * is missed. Another process removes files and restores the huge-page setting if the program is killed (at_exit.h).
  */
 #include "tests/bench/bench.h"
-#include "tests/lib/storage.h"
-#include "tests/lib/undo.h"
+#include "tests/lib/at_exit.h"
+#include "tests/lib/kernel_counters.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -33,8 +32,7 @@ static bool setting_on(const char *name)
 
 /* ---- groups ---- */
 
-/* `segments`: what is resident at once, or mapped for a ceiling, and made ready besides, for which as much has to
- * be left. */
+/* `segments`: bytes that are resident or mapped at once; as many more must be free for prefaulting. */
 static const struct {
         const char *name;
         void (*run)(const struct bench *b);
@@ -47,13 +45,13 @@ static const struct {
 
 static jmp_buf group_failed;
 
-static void give_up(const char *text)
+static void abort_group(const char *text)
 {
         report_note("not measured: %s", text);
         longjmp(group_failed, 1);
 }
 
-/* For the group's own need alone: what is set aside is missing elsewhere. */
+/* Only for the group's need: reserved pages are missing elsewhere. */
 static void set_pages_aside(struct bench *b, uint64_t bytes)
 {
         b->pool = b->wants_pool && hugepages_reserve(bytes);
@@ -63,10 +61,10 @@ static void set_pages_aside(struct bench *b, uint64_t bytes)
                                               : "as they are asked for (vm.nr_overcommit_hugepages)");
 }
 
-/* What cannot be measured here is a row without a value, not the end of the bench. */
+/* A value that cannot be measured here is an empty row; the bench continues. */
 static void run_group(struct bench *b, size_t i)
 {
-        die_hook = give_up;
+        die_hook = abort_group;
         if (setjmp(group_failed) == 0) {
                 if (b->hugetlb)
                         set_pages_aside(b, groups[i].segments / b->shrink + BESIDE);
@@ -77,21 +75,23 @@ static void run_group(struct bench *b, size_t i)
         die_hook = NULL;
 }
 
-static void report_stall(bool guarded)
+static void run_named(struct bench *b, const char *name, void (*run)(const struct bench *b), bool chosen)
 {
-        double bystander_ms = bystander_stop();
-        struct longest_stalls longest = bench_longest_stalls();
-
-        sentries_stop();
-        if (longest.ms <= 0)
+        if (!chosen)
                 return;
-        report_note("the loop's longest stall: %.1f ms, %.1f ms without what it had no processor for, %.1f ms without "
-                    "what its processor stood still for",
-                    longest.ms, longest.own, longest.rest);
-        report_row(ROW_loop_stall, longest.ms, 0);
-        if (guarded)
-                report_row(ROW_loop_stall_less_machine, longest.rest, 0);
-        report_row(ROW_bystander_stall, bystander_ms, 0);
+        die_hook = abort_group;
+        report_note("%s: without a setting of huge pages", name);
+        if (setjmp(group_failed) == 0)
+                run(b);
+        else
+                bench_daemons_kill();
+        die_hook = NULL;
+}
+
+static void report_loop(void)
+{
+        if (bench_longest_iteration() > 0)
+                report_row(ROW_loop_cpu, bench_longest_iteration(), 0);
 }
 
 int main(int argc, char **argv)
@@ -108,19 +108,20 @@ int main(int argc, char **argv)
         if (dir)
                 setenv("TMPDIR", dir, 1);
         folder_make(b.folder, "streamerd-bench");
-        undo_folder(b.folder);
+        at_exit_remove(b.folder);
+        /* Without any setting first. */
+        run_named(&b, "plain", rows_plain, only == NULL || strcmp(only, "plain") == 0);
+        run_named(&b, "sweep", sweep, only != NULL && strcmp(only, "sweep") == 0);
         b.hugetlb = hugepages_allow(HUGE_BYTES);
         b.wants_pool = setting_on("BENCH_POOL");
         report_note("pages: %s", b.hugetlb ? "hugetlb and 4 KiB"
                                            : "no hugetlb (vm.nr_overcommit_hugepages cannot be set here), 4 KiB");
-        bystander_start(); /* forks: before there are threads */
-        bool guarded = sentries_start();
         for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)
                 if (!only || strcmp(only, groups[i].name) == 0)
                         run_group(&b, i);
-        report_stall(guarded);
+        report_loop();
         report_print();
         report_write(build_path("bench.json"));
-        undo_now();
+        at_exit_now();
         return 0;
 }

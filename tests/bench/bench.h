@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bench: measures every promise of speed and memory in figures, beside what the machine itself
- * can do at that time. Ceilings and loads are interleaved, so that a slow moment of the machine
- * falls on both; a row's value is made of medians.
+ * The bench: measures every documented figure of speed and memory, beside the machine's own rates at that time.
+ * Ceilings and loads are interleaved, so that a slow moment of the machine falls on both; a row's value is made of
+ * medians.
  *
  *   BENCH_DIR     where the files go: about 14 GiB (/var/tmp)
  *   BENCH_ROUNDS  rounds of each measurement (5)
- *   BENCH_SHRINK  divides all sizes: for a try of the bench itself (1)
+ *   BENCH_SHRINK divides all sizes, to test the bench itself (1)
  *   BENCH_POOL    0: sets no huge pages aside, so that each comes from the system's free memory and goes
  *                 back there (1: a pool of them, as machines that serve have)
  */
@@ -24,7 +24,7 @@
 #define BLOCK ((size_t)8 << 20)
 #define ROUNDS_MAX 15
 
-#define HUGE_BYTES (18 * GIB) /* that may be taken beyond the pool, and all of them where there is none */
+#define HUGE_BYTES (18 * GIB) /* that may be taken beyond the pool; without a pool, all of them */
 
 struct bench {
         char folder[PATH_SIZE];
@@ -32,7 +32,7 @@ struct bench {
         uint64_t shrink;
         bool hugetlb; /* the system hands out huge pages */
         bool wants_pool;
-        bool pool; /* of which there are as many as a group needs, set aside and touched */
+        bool pool; /* as many as a group needs, reserved and touched */
         const char *self;
 };
 
@@ -41,11 +41,15 @@ struct bench {
 enum better { HIGHER, LOWER };
 
 // clang-format off
-/* Target 0: to be known. Rows in _fresh are those of the same name where no memory was made ready before.
+/* Target 0: reported without a target.
  *        name                            unit          better  target */
 #define ROWS(X) \
+        X(cold_no_settings_vs_fio,      "of ceiling", HIGHER, 0.95) \
+        X(warm_no_settings_vs_2preads,  "of ceiling", HIGHER, 0.85) \
+        X(cpu_s_per_gib_no_settings,    "CPU-s/GiB",  LOWER,  0.25) \
+        X(http_no_settings_vs_curl,     "of ceiling", HIGHER, 0.7) \
         X(cold_hugetlb_vs_fio,          "of ceiling", HIGHER, 0.95) \
-        X(cpu_s_per_gib,                "CPU-s/GiB",  LOWER,  0.2) \
+        X(cpu_s_per_gib,                "CPU-s/GiB",  LOWER,  0.13) \
         X(warm_hugetlb_vs_2preads,      "of ceiling", HIGHER, 0.6) \
         X(cold_4k,                      "GiB/s",      HIGHER, 0) \
         X(warm_4k,                      "GiB/s",      HIGHER, 0) \
@@ -61,19 +65,12 @@ enum better { HIGHER, LOWER };
         X(latency_200ms,                "of ceiling", HIGHER, 0.8) \
         X(http_memory,                  "MiB",        LOWER,  32) \
         X(one_range_in_50_fails,        "times",      LOWER,  1.3) \
+        X(one_range_in_100_late,        "s",          LOWER,  1) \
         X(http_cpu_beyond_curl,         "CPU-s/GiB",  LOWER,  0.3) \
         X(fairness_small_load,          "times",      LOWER,  2.5) \
         X(attach_300,                   "us",         LOWER,  300) \
         X(attach_100k,                  "us",         LOWER,  300) \
-        X(loop_stall,                   "ms",         LOWER,  50) \
-        X(loop_stall_less_machine,      "ms",         LOWER,  0) \
-        X(bystander_stall,              "ms",         LOWER,  0) \
-        X(cold_hugetlb_vs_fio_fresh,    "of ceiling", HIGHER, 0.95) \
-        X(cpu_s_per_gib_fresh,          "CPU-s/GiB",  LOWER,  0.2) \
-        X(warm_hugetlb_vs_2preads_fresh, "of ceiling", HIGHER, 0.6) \
-        X(http_vs_curl_fresh,           "of ceiling", HIGHER, 0.8) \
-        X(https_vs_curl_fresh,          "of ceiling", HIGHER, 0.85) \
-        X(http_cpu_beyond_curl_fresh,   "CPU-s/GiB",  LOWER,  0.3) \
+        X(loop_cpu,                     "ms",         LOWER,  5) \
         X(spare_fill_cpu_s_per_gib,     "CPU-s/GiB",  LOWER,  0)
 // clang-format on
 
@@ -93,12 +90,14 @@ void report_write(const char *path);
 
 double median(const double *values, size_t n);
 
-/* ---- what the machine can do: GiB/s ---- */
+/* ---- ceilings of the machine: GiB/s ---- */
 
 double ceiling_fio(const struct bench *b, const char *path);
 const char *ceiling_fio_command(const struct bench *b, const char *path);
-/* Two threads pread the whole cached file in blocks into a map that is already there. */
+/* Two threads pread the whole cached file in blocks into a populated mapping. */
 double ceiling_preads(const struct bench *b, const char *path);
+/* The same into fresh pages of the kind that a daemon without settings gets. */
+double ceiling_preads_fresh(const char *path);
 /* 1, 2, 4, 8 and 16 curls that fetch a range each, in rounds. The ceiling is what the best number of them reached:
  * the best of all single runs would be the luckiest. Which number is the best is said for each round by the others
  * alone, since of five that are as good the one whose median is the highest owes it to luck. */
@@ -113,11 +112,11 @@ void curls_round(struct curls *c);
 struct curl_ceiling {
         double gib_per_s, cpu_s_per_gib;
 };
-/* Twice those of other rows: what is measured shares two processors with two programs, and varies more. */
+/* Twice those of other rows: the measured program shares two processors with two others, so it varies more. */
 unsigned curls_rounds(const struct bench *b);
-struct curl_ceiling curls_best(const struct curls *c); /* tells of it in a note */
+struct curl_ceiling curls_best(const struct curls *c); /* adds a note */
 /* "1.00 1.51 ...": the last round's rates. malloc'd. */
-char *curls_told(const struct curls *c);
+char *curls_reported(const struct curls *c);
 /* Makes the machine's host give us the memory that the next run needs, then frees it. */
 void ceiling_touch(uint64_t bytes);
 /* Once, for pages that are set aside: the host does not take them back. */
@@ -127,7 +126,8 @@ void ceiling_touch_pool(uint64_t bytes);
 
 struct load_figures {
         double seconds, gib_per_s, cpu_s_per_gib, storage_ratio;
-        uint64_t memory; /* the most that was seen; only where it was sampled */
+        uint64_t memory;  /* the maximum; only if sampled */
+        char stages[256]; /* "begin 1.2 ms, ...": the load's stage counters */
 };
 
 struct bench_daemon {
@@ -137,48 +137,32 @@ struct bench_daemon {
         const char *pages;
         uint64_t began_ns;
         uint64_t ring;               /* bytes */
-        bool fresh;                  /* it makes nothing ready */
         uint64_t largest;            /* load so far: the next may be as large */
         uint64_t least_ready;        /* bytes that were ready when a load began */
-        double fill_cpu_s, fill_gib; /* what making it ready took, and came to, in all */
+        double fill_cpu_s, fill_gib; /* time and bytes of prefaulting in all */
 };
-/* With more settings: lines of YAML. What it makes ready of its own accord is there when this returns, and after
+/* Starts the daemon with more settings, lines of YAML. Automatic prefaulting is complete when this returns, and after
  * each bench_load(). */
 void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more);
 /* One that makes nothing ready. */
-void bench_daemon_start_fresh(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more);
-/* Until it has as much ready as the largest load took, or as it wants to have. */
+/* Of an ordinary user, without any setting of pages. */
+void bench_daemon_start_ordinary(struct bench_daemon *bd, const struct bench *b, const char *more);
+/* Waits until it has prefaulted as much as the largest load took, or its maximum. */
 void bench_await_ready(struct bench_daemon *bd);
 /* Processor time of making a GiB ready. */
 double bench_fill_cpu(const struct bench_daemon *bd);
 void bench_daemon_stop(struct bench_daemon *bd);
 
-/* A process beside all that is measured, and the longest time in ms for which the machine did not let it
- * go on (bystander.c). */
-void bystander_start(void);
-double bystander_stop(void);
-
-/* A look-out on each processor (sentry.c); false: this process has no right to it, and nothing will be known. */
-bool sentries_start(void);
-void sentries_stop(void);
-/* For how long of that time the processor ran no program. */
-uint64_t sentries_stopped_ns(unsigned cpu, uint64_t from, uint64_t to);
-
-/* The longest stall of the loop of any daemon that was stopped, ms. */
-struct longest_stalls {
-        double ms;
-        double own;  /* without what it had no processor for */
-        double rest; /* without the time in which that processor stood still and the loop did not run */
-};
-struct longest_stalls bench_longest_stalls(void);
+/* The longest iteration of the loop of any daemon that was stopped, ms of processor time. */
+double bench_longest_iteration(void);
 /* After a group that failed. */
 void bench_daemons_kill(void);
 
-/* Before a load: the memory that it will take, where that comes from what the machine has free. */
+/* Before a load: touches the machine's free memory that the load will take. */
 void bench_touch(const struct bench_daemon *bd, uint64_t bytes);
-/* Loads `path` as model "m" and unloads it again; `sample` looks at the daemon's memory all along. */
+/* Loads `path` as model "m" and unloads it; `sample` measures the daemon's memory continuously. */
 void bench_load(struct bench_daemon *bd, const char *path, const struct model *m, bool sample, struct load_figures *f);
-void bench_load_keep(struct bench_daemon *bd, const char *path, const char *name);
+void bench_load_resident(struct bench_daemon *bd, const char *path, const char *name);
 void bench_unload(struct bench_daemon *bd, const char *name);
 
 /* Writes a model below the bench's folder, cold; the path is never freed. */
@@ -186,6 +170,8 @@ const char *bench_file(const struct bench *b, const struct model *m, const char 
 
 /* ---- groups of rows ---- */
 
+void rows_plain(const struct bench *b);   /* a machine without any setting */
+void sweep(const struct bench *b);        /* block size and concurrency; only by name */
 void rows_rates(const struct bench *b);   /* the large file: cold, warm, processor, storage */
 void rows_tensors(const struct bench *b); /* many tensors against one */
 void rows_memory(const struct bench *b);

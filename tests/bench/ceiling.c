@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the machine can do without a daemon: the disk by fio, the page cache by two threads.
+ * Ceilings without a daemon: the disk by fio, the page cache by two threads.
  */
 #include "tests/bench/bench.h"
-#include "tests/lib/storage.h"
+
+#include "daemon/device/host/collapse.h"
+#include "daemon/device/host/memfd.h"
+#include "tests/lib/kernel_counters.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -66,8 +69,8 @@ static uint64_t whole_pages(uint64_t bytes)
         return (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
 }
 
-/* A little more than the run takes: the kernel hands out what was freed last, but not only that. A
- * host that takes free pages back does so within seconds, so this comes right before the run. */
+/* A little more than the run takes, because the kernel does not only reuse recently freed pages. A host that reclaims
+ * free pages does so within seconds, so this runs right before the run. */
 void ceiling_touch(uint64_t bytes)
 {
         bytes = whole_pages(bytes + bytes / 4);
@@ -84,11 +87,25 @@ void ceiling_touch_pool(uint64_t bytes)
 
 struct shared_read {
         int fd;
+        struct collapse *collapse; /* NULL: the pages are populated */
         unsigned char *to;
         uint64_t size;
         atomic_uint_fast64_t next;
         atomic_bool failed; /* seen by the caller: only it may die */
 };
+
+/* Fresh pages are made just before they are filled. */
+static bool read_block(struct shared_read *s, uint64_t at, size_t len)
+{
+        for (size_t done = 0, n; done < len; done += n) {
+                n = len - done < HUGE_PAGE ? len - done : HUGE_PAGE;
+                if (s->collapse != NULL && collapse_prepare(s->collapse, at + done, n) != 0)
+                        return false;
+                if (pread(s->fd, s->to + at + done, n, (off_t)(at + done)) != (ssize_t)n)
+                        return false;
+        }
+        return true;
+}
 
 static void *read_blocks(void *arg)
 {
@@ -99,27 +116,53 @@ static void *read_blocks(void *arg)
                 if (at >= s->size)
                         return NULL;
                 size_t len = s->size - at < BLOCK ? (size_t)(s->size - at) : BLOCK;
-                if (pread(s->fd, s->to + at, len, (off_t)at) != (ssize_t)len)
+                if (!read_block(s, at, len))
                         atomic_store(&s->failed, true);
         }
+}
+
+static double two_threads(struct shared_read *s, const char *path)
+{
+        pthread_t threads[2];
+        uint64_t begin = clock_ns();
+
+        for (int i = 0; i < 2; i++)
+                if (pthread_create(&threads[i], NULL, read_blocks, s))
+                        die("no thread");
+        for (int i = 0; i < 2; i++)
+                pthread_join(threads[i], NULL);
+        double seconds = (double)(clock_ns() - begin) / 1e9;
+        if (atomic_load(&s->failed))
+                die_errno("%s: read", path);
+        return (double)s->size / (double)GIB / seconds;
+}
+
+double ceiling_preads_fresh(const char *path)
+{
+        struct shared_read s = {.fd = must(open(path, O_RDONLY | O_CLOEXEC)), .size = file_size(path)};
+        struct collapse_kernel kernel;
+        void *map;
+        int memory = must(host_memfd_seal_consume_fd(host_memfd_new(PAGES_4K), whole_pages(s.size), &map));
+
+        collapse_probe(&kernel, &collapse_calls);
+        s.to = map;
+        if (kernel.supported)
+                s.collapse = collapse_new(&kernel, s.to, memory, whole_pages(s.size), 0);
+        double rate = two_threads(&s, path);
+        collapse_free(s.collapse);
+        munmap(s.to, whole_pages(s.size));
+        close(memory);
+        close(s.fd);
+        return rate;
 }
 
 double ceiling_preads(const struct bench *b, const char *path)
 {
         struct shared_read s = {.fd = must(open(path, O_RDONLY | O_CLOEXEC)), .size = file_size(path)};
-        pthread_t threads[2];
 
         s.to = map_pages(b->hugetlb, whole_pages(s.size));
-        uint64_t begin = clock_ns();
-        for (int i = 0; i < 2; i++)
-                if (pthread_create(&threads[i], NULL, read_blocks, &s))
-                        die("no thread");
-        for (int i = 0; i < 2; i++)
-                pthread_join(threads[i], NULL);
-        double seconds = (double)(clock_ns() - begin) / 1e9;
+        double rate = two_threads(&s, path);
         munmap(s.to, whole_pages(s.size));
         close(s.fd);
-        if (atomic_load(&s.failed))
-                die_errno("%s: read", path);
-        return (double)s.size / (double)GIB / seconds;
+        return rate;
 }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A small load that begins while a large one reads: how many times as long as alone. Both from cold
- * storage, which is what they share.
+ * A small load during a large one, relative to its time alone. Both read from cold storage, which they share.
  */
 #include "tests/bench/bench.h"
-#include "tests/lib/storage.h"
+#include "tests/lib/kernel_counters.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -38,7 +37,7 @@ static void await_bytes(struct bench_daemon *bd, streamer_op *op)
                 must_do(bd, r, "the large load");
 }
 
-/* Seconds of the small load beside the large one; 0 where the large one was over first. */
+/* Seconds of the small load beside the large one; 0 if the large one ended first. */
 static double beside(struct bench_daemon *bd, const char *large, const char *small)
 {
         streamer_progress p = {.struct_size = sizeof(p)};
@@ -50,7 +49,7 @@ static double beside(struct bench_daemon *bd, const char *large, const char *sma
         streamer_op *op = begin_load(bd, large, "large");
         await_bytes(bd, op);
         uint64_t from = clock_ns();
-        bench_load_keep(bd, small, "small");
+        bench_load_resident(bd, small, "small");
         double seconds = (double)(clock_ns() - from) / 1e9;
         if (streamer_op_wait(op, 0, &p) != STREAMER_ETIMEOUT)
                 seconds = 0;

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One daemon and one load, timed as a client sees it: from the request to ready.
+ * One daemon and one load, timed by a client from the request to ready.
  */
 #include "tests/bench/bench.h"
-#include "tests/lib/storage.h"
+#include "tests/lib/kernel_counters.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <grp.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define HUGE_PAGE (UINT64_C(2) << 20)
-#define MS UINT64_C(1000000)
 
 static void must_do(struct bench_daemon *bd, int r, const char *what)
 {
@@ -21,7 +23,7 @@ static void must_do(struct bench_daemon *bd, int r, const char *what)
 
 /* ---- the daemon ---- */
 
-/* Copies: when a group is given up, what stood on its stack is gone. */
+/* Copies, because an aborted group loses its stack. */
 static struct daemon running[3];
 #define N_RUNNING (sizeof(running) / sizeof(running[0]))
 
@@ -54,90 +56,25 @@ static void ask_ring(struct bench_daemon *bd)
         json_decref(status);
 }
 
-static struct longest_stalls longest;
+static double longest_ms;
 
-static double note_longest(double *most, double ms)
-{
-        *most = ms > *most ? ms : *most;
-        return ms;
-}
-
-static double ms_of(const json_t *o, const char *key)
-{
-        return (double)json_integer_value(json_object_get(o, key)) / 1e6;
-}
-
-/* What is left of a turn without what nothing in this machine could have done about. */
-static double rest_of(const struct bench_daemon *bd, const json_t *turn)
-{
-        uint64_t at = (uint64_t)json_integer_value(json_object_get(turn, "at_ns")),
-                 ns = (uint64_t)json_integer_value(json_object_get(turn, "ns"));
-        unsigned cpu = (unsigned)json_integer_value(json_object_get(turn, "cpu"));
-        double stopped = (double)sentries_stopped_ns(cpu, at, at + ns) / 1e6;
-        double still = ms_of(turn, "ns") - ms_of(turn, "ran_ns"); /* what it ran, it did itself */
-
-        report_note(
-                "a turn of %.1f ms, %.1f s after the start: ran for %.1f ms, ready for %.1f ms; its processor stood "
-                "still for %.1f ms",
-                ms_of(turn, "ns"), (double)(at - bd->began_ns) / 1e9, ms_of(turn, "ran_ns"),
-                ms_of(turn, "ns") - ms_of(turn, "own_ns"), stopped);
-        return (double)ns / 1e6 - (stopped < still ? stopped : still);
-}
-
-/* The longest alone is a matter of luck: how many there were tells more. */
-static unsigned long long turns_from(const json_t *loop, uint64_t ns)
-{
-        json_int_t n = 0;
-        uint64_t from = 0;
-        size_t i;
-        json_t *row;
-
-        json_array_foreach(json_object_get(loop, "histogram"), i, row)
-        {
-                if (from >= ns)
-                        n += json_integer_value(json_object_get(row, "turns"));
-                from = (uint64_t)json_integer_value(json_object_get(row, "below_ns"));
-        }
-        return (unsigned long long)n;
-}
-
-/* `status` tells of the longest turns of 10 ms and more, and of no others: each of them is shorter than 10 ms where
- * all of 10 ms are told of, else no longer than the shortest that is. */
-static double note_rests(const struct bench_daemon *bd, const json_t *loop)
-{
-        const json_t *told = json_object_get(loop, "longest"), *turn;
-        bool all = turns_from(loop, 10 * MS) == json_array_size(told);
-        double rest = 0, other = ms_of(loop, "longest_ns");
-        size_t i;
-
-        json_array_foreach(told, i, turn)
-        {
-                note_longest(&rest, rest_of(bd, turn));
-                other = all ? 10 : ms_of(turn, "ns");
-        }
-        return note_longest(&longest.rest, rest > other ? rest : other);
-}
-
-static void ask_stall(struct bench_daemon *bd)
+static void note_loop(struct bench_daemon *bd)
 {
         json_t *status = ask_status(bd), *loop = json_object_get(status, "loop");
+        double ms = (double)json_integer_value(json_object_get(loop, "longest_cpu_ns")) / 1e6;
 
-        double ms = note_longest(&longest.ms, ms_of(loop, "longest_ns"));
-        double own = note_longest(&longest.own, ms_of(loop, "longest_own_ns"));
-        double rest = note_rests(bd, loop);
-        report_note("the loop of the daemon with %s segments%s: longest stall %.1f ms, its own %.1f ms, less what its "
-                    "processor stood still for %.1f ms; of 10 ms and more %llu, of 50 ms and more %llu, of %llu turns",
-                    bd->pages, bd->fresh ? ", spare: 0" : "", ms, own, rest, turns_from(loop, 10 * MS),
-                    turns_from(loop, 50 * MS), turns_from(loop, 0));
+        longest_ms = ms > longest_ms ? ms : longest_ms;
+        report_note("the loop of the daemon with %s segments: longest iteration %.1f ms of processor time", bd->pages,
+                    ms);
         json_decref(status);
 }
 
-struct longest_stalls bench_longest_stalls(void)
+double bench_longest_iteration(void)
 {
-        return longest;
+        return longest_ms;
 }
 
-/* ---- memory that is made ready ---- */
+/* ---- prefaulted memory ---- */
 
 #define SETTLED_NS (UINT64_C(2500) * 1000000) /* more than the pause after a load, and no growth */
 
@@ -158,7 +95,7 @@ struct await {
 static bool is_ready(void *arg)
 {
         struct await *a = arg;
-        uint64_t ready = of_device(a->bd, "spare"), now = clock_ns(), wanted = a->bd->largest;
+        uint64_t ready = of_device(a->bd, "prefaulted"), now = clock_ns(), wanted = a->bd->largest;
 
         if (ready != a->ready)
                 a->since = now;
@@ -166,12 +103,12 @@ static bool is_ready(void *arg)
         return (wanted > 0 && ready >= wanted / HUGE_PAGE * HUGE_PAGE) || now - a->since > SETTLED_NS;
 }
 
-/* Nothing is timed meanwhile. */
+/* No time is measured in it. */
 void bench_await_ready(struct bench_daemon *bd)
 {
-        if (bd->fresh || !bd->bench->pool || strcmp(bd->pages, "4k") == 0)
+        if (!bd->bench->pool || strcmp(bd->pages, "4k") == 0)
                 return;
-        uint64_t before = of_device(bd, "spare"), cpu = process_cpu_ns(bd->d.pid);
+        uint64_t before = of_device(bd, "prefaulted"), cpu = process_cpu_ns(bd->d.pid);
         struct await a = {bd, before, clock_ns()};
         if (!eventually(is_ready, &a, 120000))
                 die("memory is still being made ready: %llu bytes", (unsigned long long)a.ready);
@@ -186,60 +123,74 @@ double bench_fill_cpu(const struct bench_daemon *bd)
         return bd->fill_gib > 0 ? bd->fill_cpu_s / bd->fill_gib : 0;
 }
 
-static void tell_ready(const struct bench_daemon *bd)
+static void report_prefaulted(const struct bench_daemon *bd)
 {
         if (bd->least_ready != UINT64_MAX)
-                report_note("the daemon with %s segments%s: %.2f GiB at the least were ready when a load began, of at "
+                report_note("the daemon with %s segments: %.2f GiB at the least were ready when a load began, of at "
                             "most %.2f GiB",
-                            bd->pages, bd->fresh ? ", spare: 0" : "", (double)bd->least_ready / (double)GIB,
-                            (double)bd->largest / (double)GIB);
+                            bd->pages, (double)bd->least_ready / (double)GIB, (double)bd->largest / (double)GIB);
 }
 
 /* ---- start and end ---- */
 
-static void start(struct bench_daemon *bd, const struct bench *b, const char *pages, bool fresh, const char *more)
-{
-        const char *kind = fresh ? "-fresh" : "";
-        char *folder = format_text("%s/d-%s%s", b->folder, pages, kind),
-             *config = format_text("%s/c-%s%s.yaml", b->folder, pages, kind);
-        char *text = format_text("devices:\n  - device: host\n    budget: 16GiB\n    pages: %s\n%s%s", pages,
-                                 fresh ? "    spare: 0\n" : "", more);
+#define NOBODY 65534
 
-        *bd = (struct bench_daemon){
-                .bench = b, .pages = pages, .began_ns = clock_ns(), .fresh = fresh, .least_ready = UINT64_MAX};
+/* Of the started daemon; NULL: that of the bench. */
+static const char *ordinary_folder;
+
+static void become_ordinary(void)
+{
+        if (ordinary_folder == NULL)
+                return;
+        must(chown(ordinary_folder, NOBODY, NOBODY));
+        must(setgroups(0, NULL));
+        must(setresgid(NOBODY, NOBODY, NOBODY));
+        must(setresuid(NOBODY, NOBODY, NOBODY));
+}
+
+void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more)
+{
+        char *folder = format_text("%s/d-%s", b->folder, pages),
+             *config = format_text("%s/c-%s.yaml", b->folder, pages);
+        char *text = format_text("devices:\n  - device: host\n    budget: 16GiB\n    pages: %s\n%s", pages, more);
+
+        *bd = (struct bench_daemon){.bench = b, .pages = pages, .began_ns = clock_ns(), .least_ready = UINT64_MAX};
         file_write(config, text, strlen(text));
         daemon_init(&bd->d, folder);
+        daemon_before = become_ordinary;
         daemon_start(&bd->d, (const char *const[]){"--config", config, "--root", b->folder, NULL});
         *running_slot(0) = bd->d;
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = bd->d.socket};
         must_do(bd, streamer_connect(&opts, &bd->client), "connect");
         ask_ring(bd);
         bench_await_ready(bd);
-        /* What the machine's host takes to find memory that nobody has touched is no daemon's. */
+        /* The time of the machine's host to provide untouched memory is not the daemon's. */
         bd->fill_cpu_s = bd->fill_gib = 0;
         free(text);
         free(config);
         free(folder);
 }
 
-void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more)
+void bench_daemon_start_ordinary(struct bench_daemon *bd, const struct bench *b, const char *more)
 {
-        start(bd, b, pages, false, more);
-}
+        mode_t mask = umask(0); /* it should use the prefaulted memory */
 
-void bench_daemon_start_fresh(struct bench_daemon *bd, const struct bench *b, const char *pages, const char *more)
-{
-        start(bd, b, pages, true, more);
+        must(chmod(b->folder, 0755));
+        if (geteuid() == 0)
+                ordinary_folder = format_text("%s/d-auto", b->folder);
+        bench_daemon_start(bd, b, "auto", more);
+        ordinary_folder = NULL;
+        umask(mask);
 }
 
 void bench_daemon_stop(struct bench_daemon *bd)
 {
-        ask_stall(bd);
-        tell_ready(bd);
+        note_loop(bd);
+        report_prefaulted(bd);
         streamer_close(bd->client);
         running_slot(bd->d.pid)->pid = 0;
         if (daemon_stop(&bd->d) != 0)
-                die("the daemon did not end well");
+                die("the daemon exited with an error");
         folder_remove(bd->d.folder);
 }
 
@@ -283,22 +234,22 @@ static void load(struct bench_daemon *bd, const char *path, const char *name, ui
         streamer_op_free(op);
 }
 
-static bool is_gone(void *arg)
+static bool is_freed(void *arg)
 {
         struct bench_daemon *bd = arg;
         return of_device(bd, "used") == 0;
 }
 
-void bench_load_keep(struct bench_daemon *bd, const char *path, const char *name)
+void bench_load_resident(struct bench_daemon *bd, const char *path, const char *name)
 {
         load(bd, path, name, NULL);
 }
 
-/* Freeing goes on after the reply: the next run must not share the machine with it. */
+/* Freeing continues after the reply: the next run must not share the machine with it. */
 void bench_unload(struct bench_daemon *bd, const char *name)
 {
         must_do(bd, streamer_unload(bd->client, name, 0), "unload");
-        if (!eventually(is_gone, bd, 20000))
+        if (!eventually(is_freed, bd, 20000))
                 die("the memory of an unloaded model was not freed");
 }
 
@@ -308,12 +259,32 @@ void bench_touch(const struct bench_daemon *bd, uint64_t bytes)
                 ceiling_touch(bytes);
 }
 
+static void ask_stages(struct bench_daemon *bd, struct load_figures *f)
+{
+        char *text = NULL;
+        size_t used = 0;
+        const char *key;
+        json_t *ns;
+
+        must_do(bd, streamer_call(bd->client, "show", "{\"model\":\"m\"}", &text), "show");
+        json_t *reply = json_loads(text, 0, NULL);
+        json_t *model = json_array_get(json_object_get(reply, "models"), 0);
+        json_object_foreach(json_object_get(model, "stages"), key, ns)
+        {
+                if (used < sizeof(f->stages))
+                        used += (size_t)snprintf(f->stages + used, sizeof(f->stages) - used, "%s%s %.1f ms",
+                                                 used > 0 ? ", " : "", key, (double)json_integer_value(ns) / 1e6);
+        }
+        json_decref(reply);
+        free(text);
+}
+
 void bench_load(struct bench_daemon *bd, const char *path, const struct model *m, bool sample, struct load_figures *f)
 {
         double gib = (double)m->bytes / (double)GIB;
 
         bench_await_ready(bd);
-        uint64_t ready = of_device(bd, "spare");
+        uint64_t ready = of_device(bd, "prefaulted");
         bd->least_ready = ready < bd->least_ready ? ready : bd->least_ready;
         uint64_t cpu = process_cpu_ns(bd->d.pid), storage = process_read_bytes(bd->d.pid), begin = clock_ns();
 
@@ -323,6 +294,7 @@ void bench_load(struct bench_daemon *bd, const char *path, const struct model *m
         f->gib_per_s = gib / f->seconds;
         f->cpu_s_per_gib = (double)(process_cpu_ns(bd->d.pid) - cpu) / 1e9 / gib;
         f->storage_ratio = (double)(process_read_bytes(bd->d.pid) - storage) / (double)m->bytes;
+        ask_stages(bd, f);
         bench_unload(bd, "m");
         bd->largest = m->bytes > bd->largest ? m->bytes : bd->largest;
         bench_await_ready(bd);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of loads over the network, from nginx on loopback. The ceiling is the best of 1, 2, 4, 8 and 16
- * curl processes that fetch a range each and throw it away: server and client share the processors in
- * both, and the daemon hashes and stores besides.
+ * Loads over the network, from nginx on loopback. The ceiling is the best of 1, 2, 4, 8 and 16 curl processes that
+ * each fetch a range and discard it: server and client share the processors in both cases, and the daemon also hashes
+ * and stores.
  */
 #include "tests/bench/bench.h"
 #include "tests/lib/nginx.h"
 #include "tests/lib/proxy.h"
-#include "tests/lib/storage.h"
+#include "tests/lib/kernel_counters.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,6 +20,7 @@
 
 #define CURLS_MAX (1u << (CURL_STEPS - 1))
 #define LATENCY_MS 200
+#define LATE_MS 2000
 #define CONCURRENCY 16
 #define REQUEST_MAX (128u << 20) /* the default of http.request_max */
 
@@ -113,7 +114,7 @@ unsigned curls_rounds(const struct bench *b)
         return 2 * b->rounds < ROUNDS_MAX ? 2 * b->rounds : ROUNDS_MAX;
 }
 
-char *curls_told(const struct curls *c)
+char *curls_reported(const struct curls *c)
 {
         const double(*r)[ROUNDS_MAX] = c->gib_per_s;
         unsigned last = c->rounds - 1;
@@ -126,21 +127,14 @@ char *curls_told(const struct curls *c)
 struct network {
         const struct bench *bench;
         struct nginx web;
-        struct bench_daemon daemon, fresh; /* fresh: one that makes nothing ready */
+        struct bench_daemon daemon;
         struct model *model;
         const char *path;
-        struct held_file held; /* what the server reads is in memory for all of them */
+        struct held_file held; /* the server's file is cached for all of them */
         uint64_t size;
 };
 
-static void load_once(struct network *n, struct bench_daemon *bd, const char *url, struct load_figures *f)
-{
-        bench_touch(bd, n->model->bytes);
-        bench_load(bd, url, n->model, false, f);
-}
-
-/* In a load of its own: each look costs a millisecond and a half of a processor, which loads that are timed, on
- * all of them, would pay for. */
+/* In a separate load, because each sample costs 1.5 ms of processor time. */
 static double memory_of(struct network *n, const char *url)
 {
         struct load_figures f;
@@ -150,42 +144,28 @@ static double memory_of(struct network *n, const char *url)
         return (double)f.memory / (double)MIB;
 }
 
-struct rates {
-        double gib_per_s[ROUNDS_MAX], cpu[ROUNDS_MAX];
-};
-
-static void rate_of(struct network *n, struct bench_daemon *bd, const char *url, struct rates *r, unsigned i)
-{
-        struct load_figures f;
-
-        load_once(n, bd, url, &f);
-        r->gib_per_s[i] = f.gib_per_s;
-        r->cpu[i] = f.cpu_s_per_gib;
-        report_note("round %u%s: load %.2f GiB/s (%.3f CPU-s/GiB)", i + 1, bd->fresh ? ", spare: 0" : "",
-                    r->gib_per_s[i], r->cpu[i]);
-}
-
-static void row_rate(struct network *n, enum row row, enum row row_fresh, const char *url, const char *ca)
+static void row_rate(struct network *n, enum row row, const char *url, const char *ca)
 {
         struct curls c = {.url = url, .ca = ca, .size = n->size};
-        struct rates ready, fresh;
+        struct load_figures f;
+        double rates[ROUNDS_MAX], cpu[ROUNDS_MAX];
         unsigned rounds = curls_rounds(n->bench);
 
         report_note("network ceiling: 1, 2, 4, 8 and 16 of: curl -s -f -o /dev/null -r FROM-TO%s%s %s",
                     ca ? " --cacert " : "", ca ? ca : "", url);
         for (unsigned i = 0; i < rounds; i++) {
                 curls_round(&c);
-                report_note("round %u: curls %s GiB/s", i + 1, curls_told(&c));
-                rate_of(n, &n->daemon, url, &ready, i);
-                rate_of(n, &n->fresh, url, &fresh, i);
+                report_note("round %u: curls %s GiB/s", i + 1, curls_reported(&c));
+                bench_touch(&n->daemon, n->model->bytes);
+                bench_load(&n->daemon, url, n->model, false, &f);
+                rates[i] = f.gib_per_s;
+                cpu[i] = f.cpu_s_per_gib;
+                report_note("round %u: load %.2f GiB/s (%.3f CPU-s/GiB)", i + 1, f.gib_per_s, f.cpu_s_per_gib);
         }
         struct curl_ceiling best = curls_best(&c);
-        report_row(row, median(ready.gib_per_s, rounds) / best.gib_per_s, best.gib_per_s);
-        report_row(row_fresh, median(fresh.gib_per_s, rounds) / best.gib_per_s, best.gib_per_s);
-        if (row != ROW_http_vs_curl)
-                return;
-        report_row(ROW_http_cpu_beyond_curl, median(ready.cpu, rounds) - best.cpu_s_per_gib, 0);
-        report_row(ROW_http_cpu_beyond_curl_fresh, median(fresh.cpu, rounds) - best.cpu_s_per_gib, 0);
+        report_row(row, median(rates, rounds) / best.gib_per_s, best.gib_per_s);
+        if (row == ROW_http_vs_curl)
+                report_row(ROW_http_cpu_beyond_curl, median(cpu, rounds) - best.cpu_s_per_gib, 0);
 }
 
 static void row_memory(struct network *n, const char *http, const char *https)
@@ -205,7 +185,8 @@ static double seconds_through(struct network *n, struct proxy *p, const struct p
         proxy_clear(p);
         if (rule)
                 proxy_rule(p, rule);
-        load_once(n, &n->daemon, proxy_url(p, strrchr(n->path, '/')), &f);
+        bench_touch(&n->daemon, n->model->bytes);
+        bench_load(&n->daemon, proxy_url(p, strrchr(n->path, '/')), n->model, false, &f);
         return f.seconds;
 }
 
@@ -216,29 +197,32 @@ static unsigned blocks_a_request(const struct network *n)
         return even == 0 ? 1 : (unsigned)(even < most ? even : most);
 }
 
-/* One after another in each round, and compared within it: what the machine does meanwhile changes by the minute. */
+/* One after another in each round, and compared within it, because the machine's speed changes by the minute. */
 static void rows_behind_proxy(struct network *n)
 {
         const struct proxy_rule latency = {.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = LATENCY_MS},
-                                resets = {.fault = PROXY_RESET, .every = 50 / blocks_a_request(n), .bytes = 1 << 20};
+                                resets = {.fault = PROXY_RESET, .every = 50 / blocks_a_request(n), .bytes = 1 << 20},
+                                one_late = {.fault = PROXY_LATENCY, .every = 100 / blocks_a_request(n), .ms = LATE_MS};
         struct proxy p;
         double gib = (double)n->model->bytes / (double)GIB;
         double in_flight = (double)CONCURRENCY * (double)BLOCK / (double)GIB / (LATENCY_MS / 1e3);
-        double ceilings[ROUNDS_MAX], shares[ROUNDS_MAX], times[ROUNDS_MAX];
+        double ceilings[ROUNDS_MAX], shares[ROUNDS_MAX], times[ROUNDS_MAX], beyond[ROUNDS_MAX];
 
         proxy_start(&p, n->web.http);
         for (unsigned i = 0; i < n->bench->rounds; i++) {
                 double plain = seconds_through(n, &p, NULL), late = seconds_through(n, &p, &latency),
-                       failing = seconds_through(n, &p, &resets);
+                       failing = seconds_through(n, &p, &resets), delayed = seconds_through(n, &p, &one_late);
                 ceilings[i] = in_flight < gib / plain ? in_flight : gib / plain;
                 shares[i] = gib / late / ceilings[i];
                 times[i] = failing / plain;
+                beyond[i] = delayed - plain;
                 report_note("round %u, behind a proxy: %.2f s, with %d ms latency %.2f s, with one range in 50 reset "
-                            "%.2f s",
-                            i + 1, plain, LATENCY_MS, late, failing);
+                            "%.2f s, with one in 100 delayed by 2 s %.2f s",
+                            i + 1, plain, LATENCY_MS, late, failing, delayed);
         }
         report_row(ROW_latency_200ms, median(shares, n->bench->rounds), median(ceilings, n->bench->rounds));
         report_row(ROW_one_range_in_50_fails, median(times, n->bench->rounds), 0);
+        report_row(ROW_one_range_in_100_late, median(beyond, n->bench->rounds), 0);
         proxy_stop(&p);
 }
 
@@ -251,17 +235,15 @@ void rows_network(const struct bench *b)
         model_add_many(n.model, "model.layers.weight", 300, 2 * GIB / b->shrink / 300);
         n.path = bench_file(b, n.model, "network");
         n.size = file_size(n.path);
-        file_hold(&n.held, n.path);
+        file_map_cached(&n.held, n.path);
         nginx_start(&n.web, format_text("%s/nginx", b->folder), b->folder);
         const char *pages = b->hugetlb ? "hugetlb" : "auto", *trust = format_text("http: {ca: %s}\n", n.web.ca);
-        bench_daemon_start_fresh(&n.fresh, b, pages, trust);
         bench_daemon_start(&n.daemon, b, pages, trust);
         const char *http = format_text("http://127.0.0.1:%u/network.safetensors", n.web.http),
                    *https = format_text("https://localhost:%u/network.safetensors", n.web.https);
-        row_rate(&n, ROW_http_vs_curl, ROW_http_vs_curl_fresh, http, NULL);
-        row_rate(&n, ROW_https_vs_curl, ROW_https_vs_curl_fresh, https, n.web.ca);
+        row_rate(&n, ROW_http_vs_curl, http, NULL);
+        row_rate(&n, ROW_https_vs_curl, https, n.web.ca);
         row_memory(&n, http, https);
-        bench_daemon_stop(&n.fresh);
         rows_behind_proxy(&n);
         bench_daemon_stop(&n.daemon);
         nginx_stop(&n.web);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows on the terminal and in bench.json.
+ * Prints rows and writes bench.json.
  */
 #include "tests/bench/bench.h"
 

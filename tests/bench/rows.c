@@ -3,7 +3,7 @@
  * Rows of rates and memory.
  */
 #include "tests/bench/bench.h"
-#include "tests/lib/storage.h"
+#include "tests/lib/kernel_counters.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ struct rates {
 
 struct round_rates {
         double fio[ROUNDS_MAX], preads[ROUNDS_MAX];
-        struct rates huge, fresh, small; /* the default; one that makes nothing ready; 4 KiB pages */
+        struct rates huge, small; /* the default; 4 KiB pages */
 };
 
 static void cold_load(struct bench_daemon *bd, const char *path, const struct model *m, struct load_figures *f)
@@ -55,32 +55,28 @@ static void warm_round(struct bench_daemon *bd, const char *path, const struct m
         bench_touch(bd, m->bytes);
         bench_load(bd, path, m, false, &f);
         r->warm[i] = f.gib_per_s;
-        report_note("round %u, %s pages%s: cold %.2f GiB/s, %.3f CPU-s/GiB; warm %.2f GiB/s, %.3f CPU-s/GiB, %.1f %% "
+        report_note("round %u, %s pages: cold %.2f GiB/s, %.3f CPU-s/GiB; warm %.2f GiB/s, %.3f CPU-s/GiB, %.1f %% "
                     "of it from the disk",
-                    i + 1, bd->pages, bd->fresh ? ", spare: 0" : "", r->cold[i], r->cpu[i], r->warm[i], f.cpu_s_per_gib,
-                    f.storage_ratio * 100);
+                    i + 1, bd->pages, r->cold[i], r->cpu[i], r->warm[i], f.cpu_s_per_gib, f.storage_ratio * 100);
 }
 
-static void round_of_rates(const struct bench *b, struct bench_daemon *huge, struct bench_daemon *fresh,
-                           struct bench_daemon *small, const char *path, const struct model *m, struct round_rates *r,
-                           unsigned i)
+static void round_of_rates(const struct bench *b, struct bench_daemon *huge, struct bench_daemon *small,
+                           const char *path, const struct model *m, struct round_rates *r, unsigned i)
 {
         struct held_file held;
 
         if (b->hugetlb)
-                hugepages_allow(HUGE_BYTES); /* somebody else may have put back what he found */
+                hugepages_allow(HUGE_BYTES); /* another program may have restored the old value */
         r->fio[i] = ceiling_fio(b, path);
         if (b->hugetlb) {
                 cold_round(huge, path, m, &r->huge, i);
-                cold_round(fresh, path, m, &r->fresh, i);
         }
         cold_round(small, path, m, &r->small, i);
-        file_hold(&held, path);
+        file_map_cached(&held, path);
         r->preads[i] = ceiling_preads(b, path);
         report_note("round %u: fio %.2f, two preads %.2f GiB/s", i + 1, r->fio[i], r->preads[i]);
         if (b->hugetlb) {
                 warm_round(huge, path, m, &r->huge, i);
-                warm_round(fresh, path, m, &r->fresh, i);
         }
         warm_round(small, path, m, &r->small, i);
         file_release(&held);
@@ -100,9 +96,6 @@ static void report_rates(const struct bench *b, const struct round_rates *r)
         if (b->hugetlb) {
                 report_ratio(ROW_cold_hugetlb_vs_fio, r->huge.cold, fio, n);
                 report_ratio(ROW_warm_hugetlb_vs_2preads, r->huge.warm, preads, n);
-                report_ratio(ROW_cold_hugetlb_vs_fio_fresh, r->fresh.cold, fio, n);
-                report_ratio(ROW_warm_hugetlb_vs_2preads_fresh, r->fresh.warm, preads, n);
-                report_row(ROW_cpu_s_per_gib_fresh, median(r->fresh.cpu, n), 0);
         }
         report_row(ROW_cpu_s_per_gib, median(best->cpu, n), 0);
         report_row(ROW_storage_bytes_per_model_byte, median(best->storage, n), 0);
@@ -112,7 +105,7 @@ static void report_rates(const struct bench *b, const struct round_rates *r)
 
 void rows_rates(const struct bench *b)
 {
-        struct bench_daemon huge, small, fresh;
+        struct bench_daemon huge, small;
         struct round_rates r = {0};
         struct model *m = even_model(1, 300, 4 * GIB / b->shrink);
         const char *path = bench_file(b, m, "large");
@@ -122,15 +115,13 @@ void rows_rates(const struct bench *b)
                     b->hugetlb ? "huge (hugetlb)" : "transparent huge");
         bench_daemon_start(&small, b, "4k", "");
         if (b->hugetlb) {
-                bench_daemon_start_fresh(&fresh, b, "hugetlb", "");
                 bench_daemon_start(&huge, b, "hugetlb", "");
         }
         for (unsigned i = 0; i < b->rounds; i++)
-                round_of_rates(b, &huge, &fresh, &small, path, m, &r, i);
+                round_of_rates(b, &huge, &small, path, m, &r, i);
         report_rates(b, &r);
         if (b->hugetlb) {
                 report_row(ROW_spare_fill_cpu_s_per_gib, bench_fill_cpu(&huge), 0);
-                bench_daemon_stop(&fresh);
                 bench_daemon_stop(&huge);
         }
         bench_daemon_stop(&small);
@@ -166,7 +157,7 @@ void rows_tensors(const struct bench *b)
 
 /* ---- memory ---- */
 
-/* A fresh daemon each, so that no row sees what another left behind. */
+/* A new daemon each, so that no row depends on another. */
 static void row_memory(const struct bench *b, enum row row, size_t n, uint64_t bytes)
 {
         struct model *m = even_model(4, n, bytes);

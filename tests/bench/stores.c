@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of loads from S3 stores on loopback. The ceiling is the best of 1 to 16 curls, by a URL that was
- * signed beforehand: the store shares the processors with whoever reads, in both.
+ * Loads from S3 stores on loopback. The ceiling is the best of 1 to 16 curl processes with a signed URL: the store
+ * shares the processors with the reader in both cases.
  */
 #include "tests/bench/bench.h"
-#include "tests/lib/store.h"
+#include "tests/lib/s3_store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static void row_store(const struct bench *b, enum row row, struct store *store, const char *path, const struct model *m)
+static void row_store(const struct bench *b, enum row row, struct s3_store *store, const char *path,
+                      const struct model *m)
 {
         double rates[ROUNDS_MAX];
         unsigned rounds = curls_rounds(b);
-        const char *url = store_do(store, "presign\tmodels\tbench.safetensors");
+        const char *url = s3_store_do(store, "presign\tmodels\tbench.safetensors");
         struct bench_daemon daemon;
         struct curls c = {.url = url, .size = file_size(path)};
         struct load_figures f;
@@ -30,7 +31,7 @@ static void row_store(const struct bench *b, enum row row, struct store *store, 
                 ceiling_touch(m->bytes);
                 bench_load(&daemon, "s3://models/bench.safetensors", m, false, &f);
                 rates[i] = f.gib_per_s;
-                report_note("round %u: curls %s GiB/s, load %.2f GiB/s", i + 1, curls_told(&c), rates[i]);
+                report_note("round %u: curls %s GiB/s, load %.2f GiB/s", i + 1, curls_reported(&c), rates[i]);
         }
         struct curl_ceiling best = curls_best(&c);
         report_row(row, median(rates, rounds) / best.gib_per_s, best.gib_per_s);
@@ -39,17 +40,17 @@ static void row_store(const struct bench *b, enum row row, struct store *store, 
 
 static void measure(const struct bench *b, enum row row, const char *kind, const char *path, const struct model *m)
 {
-        struct store store;
+        struct s3_store store;
 
-        if (store_missing(kind)) {
-                report_note("%s: not measured: %s", kind, store_missing(kind));
+        if (s3_store_missing(kind)) {
+                report_note("%s: not measured: %s", kind, s3_store_missing(kind));
                 return;
         }
-        store_start(&store, kind, format_text("%s/%s", b->folder, kind));
-        store_do(&store, "bucket\tmodels");
-        store_do(&store, "put\tmodels\tbench.safetensors\t%s", path);
+        s3_store_start(&store, kind, format_text("%s/%s", b->folder, kind));
+        s3_store_do(&store, "bucket\tmodels");
+        s3_store_do(&store, "put\tmodels\tbench.safetensors\t%s", path);
         row_store(b, row, &store, path, m);
-        store_stop(&store);
+        s3_store_stop(&store);
 }
 
 void rows_stores(const struct bench *b)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Replays every file of the folders (or the files) that are named, and counts them. A corpus that is
- * missing or empty is an error, or a typing mistake would pass for a test.
+ * Replays all files of the given directories, or the given files, and counts them. A missing or empty corpus is an
+ * error.
  */
 #include "tests/fuzz/fuzz.h"
 

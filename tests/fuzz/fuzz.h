@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What fuzz targets share. A target is LLVMFuzzerTestOneInput(); it is linked with libFuzzer, or with
- * driver.c, which replays the corpus.
+ * Common to the fuzz targets. A target is LLVMFuzzerTestOneInput(); it is linked with libFuzzer, or with driver.c,
+ * which replays the corpus.
  */
 #ifndef TESTS_FUZZ_FUZZ_H
 #define TESTS_FUZZ_FUZZ_H
@@ -13,7 +13,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* An invariant of what is fuzzed. */
+/* Checks an invariant of the fuzzed code. */
 #define holds(what)                                                                                                    \
         do {                                                                                                           \
                 if (!(what)) {                                                                                         \

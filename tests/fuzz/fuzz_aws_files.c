@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of profiles, and what endpoints and the Hub answer in JSON: accepted as a whole, or refused
- * without a word of their text.
+ * AWS profile files, and JSON replies of credential endpoints and of the Hub: accepted as a whole, or refused with an
+ * error that contains none of their text.
  */
-#include "daemon/source/aws_config.h"
-#include "daemon/source/aws_keys.h"
-#include "daemon/source/hub_reply.h"
+#include "daemon/source/aws/aws_config.h"
+#include "daemon/source/aws/keys.h"
+#include "daemon/source/hf/hf_reply.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>
@@ -46,16 +46,16 @@ static void fuzz_keys(const uint8_t *data, size_t size)
 static void fuzz_hub(const uint8_t *data, size_t size)
 {
         char *text = copy_of(data, size);
-        struct hub_info info;
+        struct hf_info info;
         struct error error = {0};
-        if (hub_info_parse(&info, text, size, "fuzz", &error) == 0) {
+        if (hf_info_parse(&info, text, size, "fuzz", &error) == 0) {
                 holds(strspn(info.commit, "0123456789abcdef") == strlen(info.commit) && info.commit[0] != '\0');
                 for (size_t i = 0; i < info.n; i++)
                         holds(info.files[i].name != NULL && info.files[i].sha256 != NULL);
         } else {
                 holds(error.code < 0 && info.files == NULL);
         }
-        hub_info_deinit(&info);
+        hf_info_deinit(&info);
         free(text);
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A settings file of any bytes: what is accepted keeps to the limits of the table, what is refused
- * says why, and neither leaves anything behind.
+ * A configuration file of any bytes: an accepted one respects the limits of the table, a refused one has an error, and
+ * neither leaks.
  */
-#include "daemon/config/setting.h"
+#include "daemon/config/config.h"
+#include "daemon/config/document/sections.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ static void check_setting(const struct setting *setting, const struct config *co
                 must_hold(config->socket == NULL || config->socket[0] == '/');
                 return;
         case SETTING_ADDRESSING:
-                must_hold(*(const enum config_addressing *)field <= CONFIG_ADDRESSING_VIRTUAL);
+                must_hold(*(const enum s3_addressing *)field <= S3_VIRTUAL);
                 return;
         case SETTING_FILE:
         case SETTING_FOLDER:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cutter of frames, fed in pieces: the first byte of the input is the size of the pieces. The
- * bodies, put together with their headers, must be the input again, up to where it was refused.
+ * The frame splitter, fed in pieces; the first byte of the input is their size. The bodies with their headers must
+ * equal the input up to the point of refusal.
  */
 #include "proto/frame.h"
 #include "tests/fuzz/fuzz.h"
@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         while (good && fed < size - 1) {
                 size_t room, n = size - 1 - fed < piece ? size - 1 - fed : piece;
                 void *space = frame_reader_space(&f.reader, &room);
-                holds(space && room > 0); /* every whole frame was taken */
+                holds(space && room > 0); /* every complete frame was read */
                 n = n < room ? n : room;
                 memcpy(space, f.input + fed, n);
                 frame_reader_added(&f.reader, n);

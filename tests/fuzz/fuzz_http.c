@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a web server answers beside its body: ranges, lengths, places that redirects lead to, pauses that
- * it asks for, words of refusal. The first byte says which.
+ * Metadata of HTTP responses: ranges, lengths, redirects, pauses, errors. The first byte selects one.
  */
-#include "daemon/base/shown.h"
-#include "daemon/io/http_policy.h"
+#include "daemon/base/text/redact.h"
+#include "daemon/io/http/policy.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <ctype.h>
@@ -20,7 +19,7 @@ static void fuzz_range(const char *text)
                 holds(isdigit((unsigned char)text[strlen(text) - 1]));
 }
 
-/* What is shown of a URL has no query; what is asked for is one. */
+/* A redacted URL has no query; a requested one is valid. */
 static void fuzz_place(const char *text)
 {
         static const struct http_opts opts = {.redirects = 1};
@@ -30,7 +29,7 @@ static void fuzz_place(const char *text)
         char *next = http_url_join("https://host/folder/file?query", text);
         if (next == NULL)
                 return;
-        char *shown = shown_source_whole(next);
+        char *shown = redact_source_new(next);
         holds(shown != NULL && strpbrk(shown, "?#") == NULL);
         if (http_url_parse(&url, next) == 0) {
                 holds(url.host[0] != '\0' && url.port > 0 && url.port <= 65535 && strpbrk(url.host, "@/?#") == NULL);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * model.safetensors.index.json. Of what is accepted, every name must be found and every file be a
- * plain name.
+ * model.safetensors.index.json. In an accepted one every name is found and every file is a plain name.
  */
 #include "daemon/model/safetensors.h"
 #include "proto/codec.h"
@@ -17,7 +16,7 @@ static void check_entries(const struct st_index *index, size_t size)
                 holds(entry->name > 0 && entry->name < size && entry->name_len < size - entry->name);
                 holds(strlen(name) == entry->name_len && codec_utf8(name, entry->name_len));
                 holds(entry->file < index->n_files);
-                holds(st_index_find(index, name, entry->name_len) == entry); /* so it is there once */
+                holds(st_index_find(index, name, entry->name_len) == entry); /* so it is listed once */
         }
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kernel's files of any content, since names in them are anybody's: groups, processes, mounts. Parts that a zero
- * byte divides are the files of a tree, one after the other.
+ * The kernel's files with any content, because users choose names in them: cgroups, processes, mounts. Zero bytes
+ * separate the files of a tree.
  */
-#include "daemon/base/machine.h"
-#include "daemon/base/numa.h"
-#include "daemon/base/pidstat.h"
-#include "daemon/base/sysfile.h"
+#include "daemon/base/process/pidstat.h"
+#include "daemon/base/sys/machine.h"
+#include "daemon/base/sys/numa.h"
+#include "daemon/base/sys/sysfile.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <fcntl.h>
@@ -70,7 +70,7 @@ static void tree_remove(void)
         rmdir(tree);
 }
 
-/* In memory where that can be had: a file system on a disk takes ten times as long for each run. */
+/* In memory if possible: a file system on a disk takes ten times as long for each run. */
 static bool tree_begin(const char *folder)
 {
         snprintf(tree, sizeof(tree), "%s/fuzz-kernel-XXXXXX", folder);
@@ -82,6 +82,7 @@ static void tree_make(void)
         const char *tmp = getenv("TMPDIR");
         holds(tree_begin("/dev/shm") || tree_begin(tmp != NULL ? tmp : "/tmp"));
         atexit(tree_remove);
+        sysfile_root = tree;
         for (size_t i = 0; i < FOLDERS; i++)
                 holds(mkdir(in_tree(folders[i]), 0755) == 0);
         for (size_t i = 0; i < FILES; i++)
@@ -102,22 +103,22 @@ static void tree_write(const uint8_t *data, size_t size)
 static void fuzz_process(void)
 {
         struct pid_stat stat;
-        if (!pid_stat_read(&stat, tree, 1))
+        if (!pid_stat_read(&stat, 1))
                 return;
         holds(stat.start > 0 && !pid_stat_began_by(&stat, 0)); /* nothing began before the machine */
         if (pid_stat_began_by(&stat, 1000000000))
                 holds(pid_stat_began_by(&stat, 2000000000));
-        holds(pid_stat_over(&stat, stat.start + 1));
+        holds(pid_stat_exited(&stat, stat.start + 1));
 }
 
 static void fuzz_values(void)
 {
-        uint64_t limit = machine_cgroup_memory(tree);
-        holds(machine_available_memory(tree) <= limit);
-        limit = machine_cgroup_huge_pages(tree);
-        holds(machine_huge_pages_left(tree, 0) <= limit && machine_huge_pages_left(tree, 1) <= limit);
-        holds(limit == MACHINE_UNLIMITED || machine_huge_pages_limited(tree));
-        holds(numa_online(tree) != 0);
+        uint64_t limit = machine_cgroup_memory();
+        holds(machine_available_memory() <= limit);
+        limit = machine_cgroup_huge_pages();
+        holds(machine_huge_pages_left(0) <= limit && machine_huge_pages_left(1) <= limit);
+        holds(limit == MACHINE_UNLIMITED || machine_huge_pages_limited());
+        holds(numa_online() != 0);
         fuzz_process();
 }
 
@@ -129,10 +130,10 @@ static void fuzz_text(const uint8_t *data, size_t size)
         holds(text != NULL);
         if (!numa_parse_list(text, &set, NUMA_NODES))
                 holds(text[0] != '\0');
-        if (sysfile_chosen(word, sizeof(word), tree, files[0].path))
+        if (sysfile_chosen(word, sizeof(word), files[0].path))
                 holds(strlen(word) < sizeof(word) && strchr(word, ']') == NULL);
-        if (sysfile_number(&number, tree, "%s", files[0].path))
-                holds(sysfile_line(line, sizeof(line), tree, "%s", files[0].path));
+        if (sysfile_number(&number, "%s", files[0].path))
+                holds(sysfile_line(line, sizeof(line), "%s", files[0].path));
         free(text);
 }
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One message from a stranger, read as a request and as a reply. What the walk lets pass msgpack-c
- * must be able to unpack; what is a request must come back the same from its own encoding; what is
- * a reply must become JSON unless its text is not UTF-8.
+ * One untrusted message, read as a request and as a reply. msgpack-c must unpack every message that the walk accepts; a
+ * request must equal its own encoding; a reply must become JSON unless its text is not UTF-8.
  */
 #include "client/json.h"
 #include "proto/codec.h"

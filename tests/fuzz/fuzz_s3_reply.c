@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a store answers: errors, pages of keys, sessions of STS. Of a page that is accepted every key is
- * whole, and a page that goes on says how.
+ * Replies of a store: errors, pages of keys, STS sessions. In an accepted page every key is complete, and a truncated
+ * page has a continuation token.
  */
-#include "daemon/source/aws_keys.h"
-#include "daemon/source/s3_reply.h"
+#include "daemon/source/aws/keys.h"
+#include "daemon/source/s3/s3_reply.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>

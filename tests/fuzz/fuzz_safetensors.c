@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A whole safetensors file. The length before the header is checked as it stands; the header that is
- * parsed ends with the last '}' instead, so that an input survives insertions.
+ * A whole safetensors file. The length before the header is checked as it is; the parsed header ends with the last
+ * '}' instead, so that an input survives insertions.
  *
- * What is accepted must obey the rules, and be planned so that each byte is read once.
+ * An accepted header obeys the rules, and its plan reads each byte once.
  */
 #include "daemon/model/plan.h"
 #include "proto/codec.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a client names in a load: the first line is a source, the second a pattern of ranks, and the rest are names
- * of files for it. What is canonical stays as it is, and ranks are whole.
+ * The source and pattern of a load: the first line is a source, the second a pattern of ranks, and the others are file
+ * names for it. A canonical source stays unchanged, and ranks are complete.
  */
-#include "daemon/base/shown.h"
+#include "daemon/base/text/redact.h"
 #include "daemon/model/ranks.h"
 #include "daemon/source/source.h"
 #include "proto/codec.h"
@@ -18,16 +18,16 @@ static void check_name(const char *canonical)
         char *name = source_default_name(canonical);
         holds(name != NULL && name[0] != '\0' && codec_utf8(name, strlen(name)));
         free(name);
-        if (!source_is_local(canonical)) /* whose lane is a file system's */
+        if (!source_is_local(canonical)) /* whose lane is that of a file system */
                 holds(source_lane(canonical) != 0);
 }
 
-static void check_shown(const char *source)
+static void check_redacted(const char *source)
 {
-        char shown[SHOWN_SOURCE], *whole = shown_source_whole(source);
-        shown_source(shown, source);
+        char shown[REDACTED_SOURCE], *whole = redact_source_new(source);
+        redact_source(shown, source);
         holds(whole != NULL && strncmp(whole, shown, strlen(shown)) == 0);
-        holds(strlen(whole) < SHOWN_SOURCE ? strcmp(whole, shown) == 0 : strlen(shown) == SHOWN_SOURCE - 1);
+        holds(strlen(whole) < REDACTED_SOURCE ? strcmp(whole, shown) == 0 : strlen(shown) == REDACTED_SOURCE - 1);
         free(whole);
 }
 
@@ -35,7 +35,7 @@ static void fuzz_source(const char *source)
 {
         struct error error = {0};
         char *first = NULL, *second = NULL;
-        check_shown(source);
+        check_redacted(source);
         if (source_canonical(source, &first, &error) == 0) {
                 holds(codec_utf8(first, strlen(first)));
                 holds(source_canonical(first, &second, &error) == 0 && strcmp(first, second) == 0);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Published digests: a SHA256SUMS, and what a store tells of an object. A digest that is taken stands in the text,
- * behind the name of its file.
+ * Published digests: a SHA256SUMS, and a store's checksum of an object. An accepted digest is in the text, with its
+ * file's name.
  */
-#include "daemon/source/s3_sums.h"
+#include "daemon/source/s3/s3_sums.h"
 #include "daemon/source/sums.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -18,7 +18,7 @@ static void fuzz_list(const uint8_t *data, size_t size)
         holds(text.data != NULL);
         memcpy(text.data, data, size);
         text.data[size] = '\0';
-        bool taken = sums_take(&text, "fuzz", objects, 2, &error) == 0;
+        bool taken = sums_apply(&text, "fuzz", objects, 2, &error) == 0;
         holds(taken || (error.code < 0 && error.text[0] != '\0'));
         for (size_t i = 0; i < 2; i++)
                 holds(!objects[i].has_sha256 || memmem(data, size, strrchr(objects[i].path, '/') + 1,
@@ -37,10 +37,10 @@ static void fuzz_header(const uint8_t *data, size_t size)
         value[size] = '\0';
         if (s3_sums_decode(value, hex)) {
                 holds(strspn(hex, "0123456789abcdef") == 64 && hex[64] == '\0');
-                holds(sums_publish(&object, hex, "fuzz", &valid, &error) == 0 && valid && object.has_sha256);
+                holds(sums_set_digest(&object, hex, "fuzz", &valid, &error) == 0 && valid && object.has_sha256);
         }
         object.has_sha256 = false;
-        holds(sums_publish(&object, value, "fuzz", &valid, &error) == 0 && valid == object.has_sha256);
+        holds(sums_set_digest(&object, value, "fuzz", &valid, &error) == 0 && valid == object.has_sha256);
         free(value);
 }
 

@@ -33,6 +33,7 @@ BYTE = "'dtype':'U8','shape':[1],'data_offsets':[0,1]"
 
 good("good-empty", {}, 0)
 good("good-metadata", {"__metadata__": {"format": "pt", "é": "\n"}, "a": tensor(0, 1)}, 1)
+good("good-null-metadata", {"__metadata__": None, "a": tensor(0, 1)}, 1)
 good("good-mixed", {
     "model.embed.weight": tensor(0, 64, "BF16", [4, 8]), "model.norm": tensor(64, 80, "F32", [4]),
     "scalar": tensor(80, 88, "F64", []), "empty": tensor(88, 88, "I64", [0, 3]),

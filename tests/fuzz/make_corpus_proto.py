@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seeds of tests/fuzz/corpus/{frame,message,manifest,state,record,book}. Run by hand when one of these
-formats changes."""
+"""Writes the seeds of tests/fuzz/corpus/{frame,message,manifest,state_file,commit_record,journal}. Run by hand
+when one of these formats changes."""
 
 import os
 import struct
@@ -15,7 +15,7 @@ def put(folder, name, data):
         f.write(data)
 
 
-# ---- msgpack, as small as the seeds need it ----
+# ---- msgpack: the subset for the seeds ----
 
 
 def text(s):
@@ -130,7 +130,7 @@ MESSAGES = {
 for name, data in MESSAGES.items():
     put("message", name, data)
 
-# ---- manifests: a good one, and each field made wrong ----
+# ---- manifests: a valid one, and each field invalid ----
 
 
 def manifest(recs, shapes, strings, segs, meta, **wrong):
@@ -191,79 +191,88 @@ second("segment-outside", (2, 6, 14, 1, 2, 1, 16, 24))
 second("offset-outside", (2, 6, 14, 1, 2, 0, 41, 24))
 second("offset-wraps", (2, 6, 14, 1, 2, 0, 2**64 - 1, 24))
 
-# ---- state files: bodies; the target puts a head before them ----
+# ---- state files: maps; the target appends the checksum ----
 
-ORIGIN = {"uid": 1000, "gid": 100, "groups": [100, 27], "pattern": ""}
-MODEL = {"name": "org/name", "source": "/m/a", "generation": 3, "priority": 100, "keep_alive_ns": 0}
-MODEL |= {"drain_timeout_ns": 10**9, "pinned": True, "verified": False, "ranks": False}
-MODEL |= {"origin": ORIGIN, "devices": ["6c3b2f0e-0000-0000-0000-000000000001"]}
+def device(uuid, pinned=False):
+    return {"uuid": uuid, "pinned": pinned}
+
+
+FACTS = {"name": "org/name", "source": "/m/a", "generation": 1, "verified": True}
+FACTS |= {"uid": 1000, "gid": 100, "groups": [100, 27], "pattern": ""}
+MODEL = {**FACTS, "priority": 100, "keep_alive_ns": 0, "drain_timeout_ns": 10**9, "pinned": True}
+MODEL |= {"owner": 1000, "ranks": False, "devices": [device("6c3b2f0e-0000-0000-0000-000000000001", True)]}
 
 
 def state(*models, **wrong):
     return pack({"last_generation": 7, "models": list(models), **wrong})
 
 
-put("state", "empty", state())
-put("state", "one", state(MODEL))
-put("state", "two", state(MODEL, {**MODEL, "name": "b", "pinned": False, "devices": ["x", "y", "x"]}))
-put("state", "ranks", state({**MODEL, "ranks": True, "origin": {**ORIGIN, "pattern": "r{rank}"}}))
-put("state", "cut", state(MODEL)[:-9])
-put("state", "no-models", pack({"last_generation": 7}))
-put("state", "models-wrong", state(models=5))
+put("state_file", "empty", state())
+put("state_file", "one", state(MODEL))
+put("state_file", "two", state(MODEL, {**MODEL, "name": "b", "pinned": False, "devices": [device("x"), device("y"), device("x")]}))
+put("state_file", "ranks", state({**MODEL, "ranks": True, "pattern": "r{rank}"}))
+put("state_file", "cut", state(MODEL)[:-9])
+put("state_file", "no-models", pack({"last_generation": 7}))
+put("state_file", "models-wrong", state(models=5))
 for field in MODEL:
-    put("state", "without-" + field, state({k: v for k, v in MODEL.items() if k != field}))
-put("state", "priority-large", state({**MODEL, "priority": 2**40}))
-put("state", "nobody", state({**MODEL, "origin": {**ORIGIN, "uid": 2**32 - 1}}))
-put("state", "groups-many", state({**MODEL, "origin": {**ORIGIN, "groups": [1] * 129}}))
-put("state", "devices-many", state({**MODEL, "devices": ["d%d" % i for i in range(65)]}))
-put("state", "devices-none", state({**MODEL, "devices": []}))
-put("state", "source-nul", state({**MODEL, "source": "\0/m/a"}))
-put("state", "name-empty", state({**MODEL, "name": ""}))
+    put("state_file", "without-" + field, state({k: v for k, v in MODEL.items() if k != field}))
+put("state_file", "priority-large", state({**MODEL, "priority": 2**40}))
+put("state_file", "nobody", state({**MODEL, "uid": 2**32 - 1}))
+put("state_file", "groups-many", state({**MODEL, "groups": [1] * 129}))
+put("state_file", "devices-many", state({**MODEL, "devices": [device("d%d" % i) for i in range(65)]}))
+put("state_file", "devices-none", state({**MODEL, "devices": []}))
+put("state_file", "source-nul", state({**MODEL, "source": "\0/m/a"}))
+put("state_file", "name-empty", state({**MODEL, "name": ""}))
 
-# ---- records: the manifest's size, the manifest, the details; the target puts a foot behind them ----
+# ---- commit records: the manifest's size, the manifest, the details; the target appends the checksum ----
 
-DETAILS = {"id": 5, "number": 1, "name": "org/name", "source": "/m/a", "device": "6c3b", "identity": bytes(16)}
-DETAILS |= {"verified": True, "digest": bytes(16), "origin": ORIGIN, "bytes": 28, "tensors": 2, "load_ns": 10**6}
-DETAILS |= {"charged": 4096, "segments": [{"size": 64, "pages": 0}]}
+def segment(size, pages=0, small_bytes=0):
+    return {"size": size, "small_bytes": small_bytes, "pages": pages}
+
+
+DETAILS = {**FACTS, "id": 5, "device": "6c3b", "identity": bytes(16), "has_identity": True, "digest": bytes(16)}
+DETAILS |= {"bytes": 28, "tensors": 2, "load_ns": 10**6, "charged": 4096, "segments": [segment(64)]}
 
 
 def record(table, **wrong):
     return struct.pack("<H", len(table)) + table + pack({**DETAILS, **wrong})
 
 
-put("record", "two-tensors", record(manifest(**GOOD)))
-put("record", "empty", record(manifest([], [], b"", [], []), tensors=0, segments=[], identity=b""))
-put("record", "cut", record(manifest(**GOOD))[:-20])
-put("record", "another-number", record(manifest(**GOOD), number=2))
-put("record", "another-digest", record(manifest(**GOOD), digest=b"\1" * 16))
-put("record", "segment-differs", record(manifest(**GOOD), segments=[{"size": 65, "pages": 0}]))
-put("record", "segment-of-nothing", record(manifest(**GOOD), segments=[{"size": 0, "pages": 0}]))
-put("record", "segments-wrap", record(manifest(**GOOD), segments=[{"size": 2**64 - 1, "pages": 0}] * 2))
-put("record", "pages-unknown", record(manifest(**GOOD), segments=[{"size": 64, "pages": 99}]))
-put("record", "charged-too-little", record(manifest(**GOOD), charged=63))
-put("record", "name-long", record(manifest(**GOOD), name="n" * 1025))
-put("record", "device-long", record(manifest(**GOOD), device="d" * 64))
-put("record", "identity-short", record(manifest(**GOOD), identity=b"abc"))
-put("record", "manifest-huge", record(manifest(**GOOD, size=2**64 - 8)))
+put("commit_record", "two-tensors", record(manifest(**GOOD)))
+put("commit_record", "empty", record(manifest([], [], b"", [], []), tensors=0, segments=[], has_identity=False))
+put("commit_record", "cut", record(manifest(**GOOD))[:-20])
+put("commit_record", "another-number", record(manifest(**GOOD), generation=2))
+put("commit_record", "another-digest", record(manifest(**GOOD), digest=b"\1" * 16))
+put("commit_record", "segment-differs", record(manifest(**GOOD), segments=[segment(65)]))
+put("commit_record", "segment-of-nothing", record(manifest(**GOOD), segments=[segment(0)]))
+put("commit_record", "segments-wrap", record(manifest(**GOOD), segments=[segment(2**64 - 1)] * 2))
+put("commit_record", "pages-unknown", record(manifest(**GOOD), segments=[segment(64, 99)]))
+put("commit_record", "small-bytes-more", record(manifest(**GOOD), segments=[segment(64, 1, 65)]))
+put("commit_record", "charged-too-little", record(manifest(**GOOD), charged=63))
+put("commit_record", "name-long", record(manifest(**GOOD), name="n" * 1025))
+put("commit_record", "device-long", record(manifest(**GOOD), device="d" * 64))
+put("commit_record", "identity-short", record(manifest(**GOOD), identity=b"abc"))
+put("commit_record", "manifest-huge", record(manifest(**GOOD, size=2**64 - 8)))
 for field in DETAILS:
     rest = pack({k: v for k, v in DETAILS.items() if k != field})
-    put("record", "without-" + field, struct.pack("<H", 136) + manifest([], [], b"", [], []) + rest)
+    put("commit_record", "without-" + field, struct.pack("<H", 136) + manifest([], [], b"", [], []) + rest)
 
-# ---- books: how many names and leases the head tells of, and rows ----
+# ---- journals: the numbers of names and leases in the head, and rows ----
 
 
-def name_row(model, text):
-    return struct.pack("<QQQII", model, 0, 0, 100, 1) + text.ljust(1032, b"\0")
+def name_row(model, text, priority=100):
+    return struct.pack("<QQQI?3xII", model, 0, 0, priority, True, 1000, 0) + text.ljust(1032, b"\0")
 
 
 def lease_row(number, model):
     return struct.pack("<QQQQII16sQ", number, model, 4, 5, 6, 7, bytes(range(16)), 0)
 
 
-put("book", "empty", b"\0\0")
-put("book", "rows", b"\x02\x02" + name_row(3, b"a") + name_row(4, b"b") + lease_row(9, 3) + lease_row(10, 4))
-put("book", "free-rows", b"\x03\x02" + name_row(0, b"") * 2 + name_row(4, b"b") + lease_row(0, 0) + lease_row(10, 4))
-put("book", "no-text", b"\x01\x00" + name_row(3, b""))
-put("book", "no-end", b"\x01\x00" + name_row(3, b"n" * 1032))
-put("book", "lease-of-none", b"\x00\x01" + lease_row(9, 0))
-put("book", "rows-missing", b"\xff\xff" + name_row(3, b"a"))
+put("journal", "empty", b"\0\0")
+put("journal", "rows", b"\x02\x02" + name_row(3, b"a") + name_row(4, b"b") + lease_row(9, 3) + lease_row(10, 4))
+put("journal", "free-rows", b"\x03\x02" + name_row(0, b"") * 2 + name_row(4, b"b") + lease_row(0, 0) + lease_row(10, 4))
+put("journal", "no-text", b"\x01\x00" + name_row(3, b""))
+put("journal", "no-end", b"\x01\x00" + name_row(3, b"n" * 1032))
+put("journal", "priority-large", b"\x01\x00" + name_row(3, b"n", 10001))
+put("journal", "lease-of-none", b"\x00\x01" + lease_row(9, 0))
+put("journal", "rows-missing", b"\xff\xff" + name_row(3, b"a"))

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * streamerctl against a real daemon: what each verb prints, the JSON shapes, every exit code.
+ * The output, the JSON and the exit codes of each verb of streamerctl.
  */
-#include "tests/integration/cli_stage.h"
+#include "tests/integration/cli_fixture.h"
 
 static struct model *load_one(const char *name, uint64_t seed)
 {
         struct model *m = model_mixed(seed, 1 << 18);
 
         model_set_metadata(m, "{\"format\":\"pt\"}");
-        RUN(0, "load", stage_write(m, "one.safetensors"), "--name", name);
+        RUN(0, "load", fixture_write(m, "one.safetensors"), "--name", name);
         return m;
 }
 
@@ -30,7 +30,7 @@ static void check_model_object(json_t *o, const char *name, const struct model *
         ck_assert_str_eq(have_name, name);
         ck_assert_str_eq(digest, want_digest);
         ck_assert_str_eq(state, "ready");
-        ck_assert_str_eq(device, stage_device());
+        ck_assert_str_eq(device, fixture_device());
         ck_assert_int_gt(generation, 0);
         ck_assert_int_eq(bytes, (json_int_t)m->bytes);
         ck_assert_int_eq(tensors, (json_int_t)m->n);
@@ -48,7 +48,7 @@ START_TEST(list_names_every_model_with_its_figures)
 
         ck_assert_uint_eq(json_array_size(models), 2);
         check_model_object(json_array_get(models, 0), "one", m);
-        check_model_object(json_array_get(models, 1), "witness", stage_witness);
+        check_model_object(json_array_get(models, 1), "witness", fixture_witness);
         struct ctl r = RUN(0, "list");
         ck_assert_ptr_nonnull(strstr(r.out, "one"));
         ck_assert_ptr_nonnull(strstr(r.out, "witness"));
@@ -63,15 +63,15 @@ START_TEST(show_lists_the_tensors_in_byte_order_of_their_names)
         const char *last = "";
         size_t i;
 
-        check_model_object(json_array_get(json_object_get(reply, "models"), 0), "witness", stage_witness);
-        ck_assert_uint_eq(json_array_size(list), stage_witness->n);
+        check_model_object(json_array_get(json_object_get(reply, "models"), 0), "witness", fixture_witness);
+        ck_assert_uint_eq(json_array_size(list), fixture_witness->n);
         json_array_foreach(list, i, t)
         {
                 const char *name, *dtype, *digest;
                 json_int_t bytes, segment, offset;
                 UNPACK(t, "{s:s, s:s, s:o, s:I, s:I, s:I, s:s}", "name", &name, "dtype", &dtype, "shape", &shape,
                        "bytes", &bytes, "segment", &segment, "offset", &offset, "digest", &digest);
-                const struct model_tensor *want = &stage_witness->tensors[model_index(stage_witness, name)];
+                const struct model_tensor *want = &fixture_witness->tensors[model_index(fixture_witness, name)];
                 ck_assert_str_gt(name, last);
                 ck_assert_str_eq(dtype, want->dtype);
                 ck_assert_uint_eq(json_array_size(shape), want->rank);
@@ -83,7 +83,29 @@ START_TEST(show_lists_the_tensors_in_byte_order_of_their_names)
 }
 END_TEST
 
-START_TEST(status_tells_of_devices_the_ring_and_loads)
+START_TEST(show_lists_the_times_of_the_phases_of_a_load)
+{
+        static const char *const names[] = {"begin_ns", "storage_ns", "read_ns", "memory_ns",
+                                            "hash_ns",  "copy_ns",    "slot_ns", "end_ns"};
+        json_t *model = json_array_get(json_object_get(JSON("show", "witness", "--json"), "models"), 0);
+        json_t *stages = json_object_get(model, "stages");
+
+        ck_assert_uint_eq(json_object_size(stages), sizeof(names) / sizeof(names[0]));
+        for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+                ck_assert(json_is_integer(json_object_get(stages, names[i])));
+        ck_assert_uint_gt(json_number(stages, "begin_ns"), 0);
+        ck_assert_uint_gt(json_number(stages, "hash_ns"), 0);
+        ck_assert_uint_gt(json_number(stages, "storage_ns") + json_number(stages, "read_ns"), 0);
+        ck_assert_uint_lt(json_number(stages, "begin_ns") + json_number(stages, "end_ns"),
+                          json_number(model, "load_ns"));
+        struct ctl r = RUN(0, "show", "witness", "-o", "wide");
+        ck_assert_msg(strstr(r.out, "stages      begin ") != NULL && strstr(r.out, ", end ") != NULL, "%s", r.out);
+        r = RUN(0, "show", "witness");
+        ck_assert_ptr_null(strstr(r.out, "stages"));
+}
+END_TEST
+
+START_TEST(status_describes_devices_the_ring_and_loads)
 {
         const char *version, *device, *uuid, *page_kind, *ring_kind;
         json_int_t protocol, uptime, budget, used, unused, ring, threads;
@@ -93,7 +115,7 @@ START_TEST(status_tells_of_devices_the_ring_and_loads)
                "version", &version, "protocol", &protocol, "uptime_ns", &uptime, "devices", "device", &device, "uuid",
                &uuid, "budget", &budget, "used", &used, "free", &unused, "page_kind", &page_kind, "ring", "bytes",
                &ring, "page_kind", &ring_kind, "threads", &threads, "loads", &loads);
-        ck_assert_str_eq(device, stage_device());
+        ck_assert_str_eq(device, fixture_device());
         ck_assert_int_eq(budget, 256 << 20);
         ck_assert_int_eq(used + unused, budget);
         ck_assert_int_gt(used, 0);
@@ -103,9 +125,9 @@ START_TEST(status_tells_of_devices_the_ring_and_loads)
 }
 END_TEST
 
-START_TEST(ps_names_who_holds_what)
+START_TEST(ps_lists_each_lease_holder_and_model)
 {
-        streamer_client *c = client_open(&stage);
+        streamer_client *c = client_open(&test_daemon);
         streamer_lease *lease = client_attach(c, "witness");
         const char *model, *comm;
         json_int_t id, generation, pid, uid, bytes, age;
@@ -119,7 +141,7 @@ START_TEST(ps_names_who_holds_what)
         ck_assert_int_eq(pid, getpid());
         ck_assert_int_eq(uid, (json_int_t)getuid());
         ck_assert_str_eq(comm, "test_cli");
-        ck_assert_int_ge(bytes, (json_int_t)stage_witness->bytes);
+        ck_assert_int_ge(bytes, (json_int_t)fixture_witness->bytes);
         ck_assert(json_is_false(orphan));
         streamer_detach(lease);
         client_wait_leases(c, 0);
@@ -127,13 +149,13 @@ START_TEST(ps_names_who_holds_what)
 }
 END_TEST
 
-START_TEST(cat_writes_the_bytes_of_a_tensor_and_nothing_else)
+START_TEST(cat_writes_only_the_bytes_of_a_tensor)
 {
-        for (size_t i = 0; i < stage_witness->n; i++) {
-                const struct model_tensor *t = &stage_witness->tensors[i];
+        for (size_t i = 0; i < fixture_witness->n; i++) {
+                const struct model_tensor *t = &fixture_witness->tensors[i];
                 struct ctl r = RUN(0, "cat", "witness", t->name);
                 ck_assert_uint_eq(r.out_size, t->bytes);
-                ck_assert(model_check(stage_witness, i, r.out));
+                ck_assert(model_check(fixture_witness, i, r.out));
                 ck_assert_str_eq(r.err, "");
         }
         RUN(2, "cat", "witness", "step", "-o", "json");
@@ -145,16 +167,16 @@ START_TEST(verify_rebuilds_the_digest_from_memory)
 {
         char digest[33];
 
-        model_digest(stage_witness, digest);
+        model_digest(fixture_witness, digest);
         ck_assert_str_eq(json_string_value(json_object_get(JSON("verify", "witness", "--json"), "digest")), digest);
         ck_assert_ptr_nonnull(strstr(RUN(0, "verify", "witness").out, digest));
 }
 END_TEST
 
-START_TEST(load_tells_of_progress_on_standard_error_only)
+START_TEST(load_prints_progress_on_standard_error_only)
 {
         struct model *m = model_mixed(3, 1 << 18);
-        const char *path = stage_write(m, "progress.safetensors");
+        const char *path = fixture_write(m, "progress.safetensors");
 
         struct ctl loud = RUN(0, "load", path, "--name", "p");
         ck_assert_ptr_nonnull(strstr(loud.out, "p"));
@@ -170,21 +192,21 @@ START_TEST(load_tells_of_progress_on_standard_error_only)
 }
 END_TEST
 
-START_TEST(load_detach_answers_with_the_name_and_wait_with_the_end)
+START_TEST(load_detach_returns_the_name_and_wait_the_outcome)
 {
         struct model *m = model_mixed(4, 1 << 18);
 
-        struct ctl r = RUN(0, "load", stage_write(m, "detached.safetensors"), "--detach");
+        struct ctl r = RUN(0, "load", fixture_write(m, "detached.safetensors"), "--detach");
         ck_assert_str_eq(r.out, "detached\n");
         RUN(0, "wait", "detached");
         RUN(0, "unload", "detached");
 }
 END_TEST
 
-START_TEST(a_dry_run_says_what_a_load_would_take_and_loads_nothing)
+START_TEST(a_dry_run_reports_the_bytes_of_a_load_and_loads_nothing)
 {
         struct model *m = model_mixed(5, 1 << 18);
-        json_t *r = JSON("load", stage_write(m, "dry.safetensors"), "--dry-run", "--json");
+        json_t *r = JSON("load", fixture_write(m, "dry.safetensors"), "--dry-run", "--json");
 
         ck_assert_int_eq(json_integer_value(json_object_get(r, "tensors")), (json_int_t)m->n);
         ck_assert_int_eq(json_integer_value(json_object_get(r, "bytes")), (json_int_t)m->bytes);
@@ -218,7 +240,7 @@ END_TEST
 
 START_TEST(exit_1_for_a_file_that_is_no_model)
 {
-        char *path = stage_path("bad.safetensors");
+        char *path = fixture_path("bad.safetensors");
 
         file_write(path, "hello, world", 12);
         RUN(1, "load", path);
@@ -230,7 +252,8 @@ START_TEST(exit_2_for_wrong_usage)
 {
         RUN(2, "lod");
         RUN(2, "load");
-        RUN(2, "load", "a", "b");
+        RUN(2, "load", "a", "b", "--name", "c");
+        RUN(2, "cancel", "a", "b");
         RUN(2, "list", "--no-such-flag");
         RUN(2, "list", "-o", "xml");
         RUN(2, "load", "/x", "--verify", "md5");
@@ -238,7 +261,7 @@ START_TEST(exit_2_for_wrong_usage)
 }
 END_TEST
 
-START_TEST(exit_3_for_what_is_not_there)
+START_TEST(exit_3_for_a_missing_model_or_file)
 {
         RUN(3, "show", "nobody");
         RUN(3, "wait", "nobody");
@@ -246,7 +269,7 @@ START_TEST(exit_3_for_what_is_not_there)
         RUN(3, "cancel", "nobody");
         RUN(3, "unload", "nobody");
         RUN(3, "cat", "nobody", "t");
-        RUN(3, "load", stage_path("missing.safetensors"));
+        RUN(3, "load", fixture_path("missing.safetensors"));
 }
 END_TEST
 
@@ -262,7 +285,7 @@ END_TEST
 
 START_TEST(exit_6_for_a_model_in_use)
 {
-        streamer_client *c = client_open(&stage);
+        streamer_client *c = client_open(&test_daemon);
         streamer_lease *lease = client_attach(c, "witness");
 
         RUN(6, "unload", "witness");
@@ -276,36 +299,37 @@ START_TEST(exit_7_for_a_model_larger_than_the_budget)
         uint64_t bytes = UINT64_C(300) << 20;
 
         model_add(m, "large", "U8", &bytes, 1);
-        RUN(7, "load", stage_write(m, "large.safetensors"));
+        RUN(7, "load", fixture_write(m, "large.safetensors"));
 }
 END_TEST
 
 START_TEST(errors_name_the_model_or_the_source)
 {
         ck_assert_ptr_nonnull(strstr(RUN(3, "show", "nobody").err, "nobody"));
-        ck_assert_ptr_nonnull(strstr(RUN(3, "load", stage_path("missing.safetensors")).err, "missing.safetensors"));
+        ck_assert_ptr_nonnull(strstr(RUN(3, "load", fixture_path("missing.safetensors")).err, "missing.safetensors"));
 }
 END_TEST
 
 int main(void)
 {
-        suite_begin("streamerctl");
-        TCase *shapes = suite_group("shapes", begin, stage_end, 60);
+        suite_begin("cli");
+        TCase *shapes = suite_group("shapes", begin, fixture_end, 60);
         tcase_add_test(shapes, list_names_every_model_with_its_figures);
         tcase_add_test(shapes, show_lists_the_tensors_in_byte_order_of_their_names);
-        tcase_add_test(shapes, status_tells_of_devices_the_ring_and_loads);
-        tcase_add_test(shapes, ps_names_who_holds_what);
-        tcase_add_test(shapes, cat_writes_the_bytes_of_a_tensor_and_nothing_else);
+        tcase_add_test(shapes, show_lists_the_times_of_the_phases_of_a_load);
+        tcase_add_test(shapes, status_describes_devices_the_ring_and_loads);
+        tcase_add_test(shapes, ps_lists_each_lease_holder_and_model);
+        tcase_add_test(shapes, cat_writes_only_the_bytes_of_a_tensor);
         tcase_add_test(shapes, verify_rebuilds_the_digest_from_memory);
-        tcase_add_test(shapes, load_tells_of_progress_on_standard_error_only);
-        tcase_add_test(shapes, load_detach_answers_with_the_name_and_wait_with_the_end);
-        tcase_add_test(shapes, a_dry_run_says_what_a_load_would_take_and_loads_nothing);
+        tcase_add_test(shapes, load_prints_progress_on_standard_error_only);
+        tcase_add_test(shapes, load_detach_returns_the_name_and_wait_the_outcome);
+        tcase_add_test(shapes, a_dry_run_reports_the_bytes_of_a_load_and_loads_nothing);
         tcase_add_test(shapes, names_may_hold_slashes_spaces_and_any_utf8);
-        TCase *codes = suite_group("exit codes", begin, stage_end, 60);
+        TCase *codes = suite_group("exit codes", begin, fixture_end, 60);
         tcase_add_test(codes, exit_0_for_ping_version_and_help);
         tcase_add_test(codes, exit_1_for_a_file_that_is_no_model);
         tcase_add_test(codes, exit_2_for_wrong_usage);
-        tcase_add_test(codes, exit_3_for_what_is_not_there);
+        tcase_add_test(codes, exit_3_for_a_missing_model_or_file);
         tcase_add_test(codes, exit_4_without_a_daemon);
         tcase_add_test(codes, exit_6_for_a_model_in_use);
         tcase_add_test(codes, exit_7_for_a_model_larger_than_the_budget);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon with GPUs, against the stand-ins of CUDA's libraries: what goes to a device, when it may
- * be seen there, and what a failing device takes with it. It proves logic, no speed.
+ * The daemon with GPUs, on the fake CUDA libraries: copies to devices, the time at which tensors become visible, and
+ * the effects of a failing device. Tests logic, not speed.
  */
-#include "tests/lib/gpus.h"
+#include "tests/lib/gpu_daemon.h"
 #include "tests/lib/suite.h"
 
 #include <signal.h>
@@ -11,24 +11,23 @@
 #include <sys/wait.h>
 
 static struct fake_state *gpus;
-static streamer_client *client;
 
 /* Two GPUs of 64 MiB, the second with descriptors; budgets that are larger than one of them. */
 static void begin(void)
 {
-        static const struct gpus two = {
+        static const struct gpu_daemon two = {
                 .n = 2,
                 .mib = 64,
                 .cuda = "segment_size: 8MiB",
                 .devices = {"'cuda:0', budget: 256MiB", "'cuda:1', budget: 256MiB, handles: cuda-vmm-fd"}};
-        gpus = gpus_start(&two);
-        client = client_open(&stage);
+        gpus = gpu_daemon_start(&two);
+        client = client_open(&test_daemon);
 }
 
 static void end(void)
 {
         streamer_close(client);
-        ck_assert_int_eq(daemon_stop(&stage), 0);
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
 }
 
 static char *write_model(const struct model *m, const char *name)
@@ -48,18 +47,15 @@ static int load_on(const char *path, const char *name, const char *device, strea
 /* Loads and waits: the outcome. */
 static int loaded(const char *path, const char *name, const char *device)
 {
-        streamer_op *op;
-        client_ok(client, load_on(path, name, device, &op), name);
-        int r = streamer_op_wait(op, 20000, NULL);
-        streamer_op_free(op);
-        return r;
+        return client_load_with(client,
+                                (streamer_load_opts){.source = path, .name = name, .devices = &device, .n_devices = 1});
 }
 
 /* ---- */
 
 static const char *const devices[] = {"cuda:0", "cuda:1"};
 
-START_TEST(a_model_lies_on_the_gpu_as_in_its_file)
+START_TEST(a_model_on_the_gpu_equals_its_file)
 {
         struct model *m = model_mixed(7, 20 << 20); /* several segments */
         char *args = "{\"model\":\"m\"}";
@@ -74,7 +70,7 @@ START_TEST(a_model_lies_on_the_gpu_as_in_its_file)
 }
 END_TEST
 
-START_TEST(a_gpu_that_holds_nothing_has_no_context)
+START_TEST(a_gpu_without_models_has_no_context)
 {
         struct model *m = model_mixed(8, 1 << 20);
 
@@ -89,34 +85,12 @@ START_TEST(a_gpu_that_holds_nothing_has_no_context)
 }
 END_TEST
 
-/* The first context pins the ring for all: it stays while another is in use, and no longer. */
-START_TEST(the_context_that_pins_the_ring_goes_with_the_last_other)
-{
-        struct model *m = model_mixed(15, 1 << 20);
-        char *path = write_model(m, "m.safetensors");
-
-        ck_assert_int_eq(loaded(path, "pins", "cuda:0"), 0);
-        ck_assert_int_eq(loaded(path, "other", "cuda:1"), 0);
-        client_unload(client, "pins");
-        ck_assert_int_eq(loaded(path, "pins", "cuda:0"), 0);
-        ck_assert_uint_eq(gpus->contexts[0], 1);
-        client_unload(client, "pins");
-        client_unload(client, "other");
-        client_wait_used(client, 0);
-        ck_assert_int_eq(loaded(path, "pins", "cuda:0"), 0);
-        ck_assert_uint_eq(gpus->contexts[0], 2);
-        client_equals(client, "pins", m);
-        ck_assert_uint_eq(gpus->pageable, 0);
-        model_free(m);
-}
-END_TEST
-
-START_TEST(nothing_is_seen_before_its_copy_has_ended)
+START_TEST(no_tensor_is_visible_before_its_copy_completes)
 {
         struct model *m = model_mixed(9, 12 << 20);
         streamer_progress p = {.struct_size = sizeof(p)};
         streamer_op *op;
-        streamer_tensor t;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
 
         gpus->hold = 1;
         client_ok(client, load_on(write_model(m, "m.safetensors"), "m", devices[_i], &op), "load");
@@ -133,7 +107,7 @@ START_TEST(nothing_is_seen_before_its_copy_has_ended)
 }
 END_TEST
 
-START_TEST(a_gpu_without_room_refuses_with_figures)
+START_TEST(a_full_gpu_refuses_with_figures)
 {
         struct model *m = model_mixed(10, 80 << 20), *fits = model_mixed(11, 1 << 20);
 
@@ -165,7 +139,7 @@ START_TEST(a_lost_context_takes_its_device_out_and_nothing_else)
 }
 END_TEST
 
-START_TEST(a_context_that_cannot_be_made_is_made_for_the_next_load)
+START_TEST(a_context_that_failed_is_created_for_the_next_load)
 {
         struct model *m = model_mixed(15, 4 << 20);
         char *path = write_model(m, "m.safetensors");
@@ -189,13 +163,13 @@ START_TEST(a_process_that_attaches_twice_opens_a_segment_once)
         streamer_detach(first);
         lease_equals(second, m);
         streamer_detach(second);
-        client_equals(client, "m", m); /* anew, after the last one closed it */
+        client_equals(client, "m", m); /* opened again, after the last detach closed it */
         ck_assert_uint_eq(gpus->opens, 2);
         model_free(m);
 }
 END_TEST
 
-START_TEST(memory_stays_until_a_killed_consumer_is_gone)
+START_TEST(memory_stays_until_a_killed_consumer_has_exited)
 {
         struct model *m = model_mixed(13, 4 << 20);
         int ready[2];
@@ -204,7 +178,7 @@ START_TEST(memory_stays_until_a_killed_consumer_is_gone)
         must(pipe(ready));
         pid_t pid = must(fork());
         if (pid == 0) {
-                streamer_client *mine = client_open(&stage);
+                streamer_client *mine = client_open(&test_daemon);
                 client_attach(mine, "m");
                 must((int)write(ready[1], "x", 1));
                 pause();
@@ -226,7 +200,7 @@ END_TEST
 
 #define UUID "fa4eda00-5eed-4000-8000-0000000000"
 
-/* Two GPUs of 64 MiB; budgets in MiB, 0 where it is none of the daemon's. */
+/* Two GPUs of 64 MiB; budgets in MiB, 0: not a device of the daemon. */
 static const struct {
         const char *devices[3];
         uint64_t budget[2];
@@ -248,12 +222,12 @@ static uint64_t budget_of(const json_t *configured, unsigned gpu)
         return 0;
 }
 
-START_TEST(a_gpu_goes_by_its_number_its_uuid_or_with_all_and_has_its_part)
+START_TEST(a_gpu_is_named_by_number_uuid_or_all_and_has_its_budget)
 {
-        struct gpus two = {.n = 2, .mib = 64};
+        struct gpu_daemon two = {.n = 2, .mib = 64};
         memcpy(two.devices, names[_i].devices, sizeof(names[_i].devices));
-        gpus = gpus_start(&two);
-        client = client_open(&stage);
+        gpus = gpu_daemon_start(&two);
+        client = client_open(&test_daemon);
         json_t *status = client_call(client, "status", NULL);
         for (unsigned gpu = 0; gpu < 2; gpu++) {
                 uint64_t budget = budget_of(json_object_get(status, "devices"), gpu);
@@ -267,33 +241,33 @@ END_TEST
 
 START_TEST(a_gpu_by_two_names_is_configured_twice)
 {
-        static const struct gpus one = {.n = 1, .mib = 64, .devices = {"'cuda:0', budget: 16MiB"}};
-        gpus = gpus_start(&one);
-        ck_assert_int_eq(daemon_stop(&stage), 0);
+        static const struct gpu_daemon one = {.n = 1, .mib = 64, .devices = {"'cuda:0', budget: 16MiB"}};
+        gpus = gpu_daemon_start(&one);
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
         const char *config = suite_path("gpus-%d.yaml", (int)getpid()), *uuid = "cuda:GPU-" UUID "00=16MiB";
-        ck_assert_int_eq(daemon_run(&stage, (const char *const[]){"--config", config, "--root", suite_folder(),
-                                                                  "--device", "cuda:0=16MiB", "--device", uuid, NULL}),
-                         1);
-        ck_assert(log_will_say(stage.log, "device cuda:0 is configured twice"));
+        ck_assert_int_eq(
+                daemon_run(&test_daemon, (const char *const[]){"--config", config, "--root", suite_folder(), "--device",
+                                                               "cuda:0=16MiB", "--device", uuid, NULL}),
+                1);
+        ck_assert(log_wait_for(test_daemon.log, "device cuda:0 is configured twice"));
 }
 END_TEST
 
 int main(void)
 {
-        suite_begin("GPUs");
+        suite_begin("cuda");
         TCase *group = suite_group("one daemon, two GPUs", NULL, NULL, 60);
         tcase_add_checked_fixture(group, begin, end); /* a daemon and GPUs for each */
-        tcase_add_loop_test(group, a_model_lies_on_the_gpu_as_in_its_file, 0, 2);
-        tcase_add_test(group, a_gpu_that_holds_nothing_has_no_context);
-        tcase_add_test(group, the_context_that_pins_the_ring_goes_with_the_last_other);
-        tcase_add_loop_test(group, nothing_is_seen_before_its_copy_has_ended, 0, 2);
-        tcase_add_loop_test(group, a_gpu_without_room_refuses_with_figures, 0, 2);
+        tcase_add_loop_test(group, a_model_on_the_gpu_equals_its_file, 0, 2);
+        tcase_add_test(group, a_gpu_without_models_has_no_context);
+        tcase_add_loop_test(group, no_tensor_is_visible_before_its_copy_completes, 0, 2);
+        tcase_add_loop_test(group, a_full_gpu_refuses_with_figures, 0, 2);
         tcase_add_test(group, a_lost_context_takes_its_device_out_and_nothing_else);
-        tcase_add_test(group, a_context_that_cannot_be_made_is_made_for_the_next_load);
+        tcase_add_test(group, a_context_that_failed_is_created_for_the_next_load);
         tcase_add_test(group, a_process_that_attaches_twice_opens_a_segment_once);
-        tcase_add_loop_test(group, memory_stays_until_a_killed_consumer_is_gone, 0, 2);
+        tcase_add_loop_test(group, memory_stays_until_a_killed_consumer_has_exited, 0, 2);
         TCase *by_name = suite_group("names", NULL, NULL, 60);
-        LOOP(by_name, a_gpu_goes_by_its_number_its_uuid_or_with_all_and_has_its_part, names);
+        LOOP(by_name, a_gpu_is_named_by_number_uuid_or_all_and_has_its_budget, names);
         tcase_add_test(by_name, a_gpu_by_two_names_is_configured_twice);
         return suite_run();
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How bytes come to a GPU, counted by a stand-in: in as few calls as the layout of the file allows, from
- * pinned memory, and once from storage to several GPUs.
+ * Copies to GPUs, counted by the fake: as few as the file's layout permits, from pinned memory, and one read of
+ * storage for several GPUs.
  */
-#include "tests/lib/ctl.h"
-#include "tests/lib/doctor.h"
-#include "tests/lib/gpus.h"
-#include "tests/lib/storage.h"
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/doctor_checks.h"
+#include "tests/lib/gpu_daemon.h"
+#include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
 #include <string.h>
@@ -14,24 +14,23 @@
 
 #define BLOCK (2u << 20) /* as configured below */
 #define BATCH 256u       /* copies in one call */
-#define SMALL 2000u      /* tensors of 100 bytes, each at an address of its own on the GPU */
+#define SMALL 2000u      /* tensors of 100 bytes, each with its own address on the GPU */
 
 static const char *const devices[] = {"cuda:0", "cuda:1"};
 static struct fake_state *gpus;
-static streamer_client *client;
 
 /* Further settings of cuda, and the driver's version; NULL: none, the newest. */
 static void start_with(const char *more, const char *settings, const char *driver_version)
 {
-        const struct gpus two = {.n = 2,
-                                 .runtime = "libcudart.so.12",
-                                 .cuda = settings,
-                                 .more = more,
-                                 .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB"}};
+        const struct gpu_daemon two = {.n = 2,
+                                       .runtime = "libcudart.so.12",
+                                       .cuda = settings,
+                                       .more = more,
+                                       .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB"}};
         if (driver_version != NULL)
                 setenv("FAKECUDA_VERSION", driver_version, 1);
-        gpus = gpus_start(&two);
-        client = client_open(&stage);
+        gpus = gpu_daemon_start(&two);
+        client = client_open(&test_daemon);
 }
 
 static void start(const char *settings, const char *driver_version)
@@ -42,21 +41,13 @@ static void start(const char *settings, const char *driver_version)
 static void end(void)
 {
         streamer_close(client);
-        ck_assert_int_eq(daemon_stop(&stage), 0);
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
 }
 
 static void load(const char *source, const char *name, const char *const *on, size_t n, const char *verify)
 {
-        streamer_op *op;
-        streamer_load_opts opts = {.struct_size = sizeof(opts),
-                                   .source = source,
-                                   .name = name,
-                                   .devices = on,
-                                   .n_devices = n,
-                                   .verify = verify};
-        client_ok(client, streamer_load(client, &opts, &op), name);
-        client_ok(client, streamer_op_wait(op, 20000, NULL), name);
-        streamer_op_free(op);
+        streamer_load_opts opts = {.source = source, .name = name, .devices = on, .n_devices = n, .verify = verify};
+        client_ok(client, client_load_with(client, opts), name);
 }
 
 /* On the first n devices; reads it back on each. */
@@ -65,16 +56,11 @@ static void load_and_compare(struct model *m, size_t n)
         char *path = suite_path("m.safetensors");
         model_write(m, path);
         load(path, "m", devices, n, NULL);
-        for (size_t i = 0; i < n; i++) {
-                streamer_lease *lease = NULL;
-                streamer_attach_opts attach = {.struct_size = sizeof(attach), .device = devices[i]};
-                client_ok(client, streamer_attach(client, "m", &attach, &lease), devices[i]);
-                lease_equals(lease, m);
-                streamer_detach(lease);
-        }
+        for (size_t i = 0; i < n; i++)
+                client_equals_on(client, "m", devices[i], m);
 }
 
-/* Whole blocks, whose tensors are multiples of the device's alignment: each lies next to the one before. */
+/* Whole blocks, whose tensors are multiples of the device's alignment and thus adjacent. */
 static struct model *ordinary_model(void)
 {
         struct model *m = model_new(31);
@@ -90,7 +76,7 @@ static struct model *small_model(void)
         return m;
 }
 
-START_TEST(neighbours_in_the_file_go_in_one_copy_a_block)
+START_TEST(adjacent_tensors_take_one_copy_per_block)
 {
         struct model *m = ordinary_model();
         start(NULL, NULL);
@@ -104,7 +90,7 @@ START_TEST(neighbours_in_the_file_go_in_one_copy_a_block)
 }
 END_TEST
 
-START_TEST(many_small_tensors_go_in_batches)
+START_TEST(small_tensors_are_copied_in_batches)
 {
         struct model *m = small_model();
         start(NULL, NULL);
@@ -113,6 +99,47 @@ START_TEST(many_small_tensors_go_in_batches)
         ck_assert_uint_eq(gpus->batches, (SMALL + BATCH - 1) / BATCH);
         ck_assert_uint_eq(gpus->batched, SMALL);
         ck_assert_uint_eq(gpus->copies, 0);
+        model_free(m);
+        end();
+}
+END_TEST
+
+START_TEST(the_batch_call_makes_single_copies_if_configured)
+{
+        struct model *m = ordinary_model();
+        start("batch_single_copies: true", NULL);
+        load_and_compare(m, 1);
+        ck_assert_uint_eq(gpus->copies, 0);
+        ck_assert_uint_eq(gpus->batches, m->bytes / BLOCK);
+        ck_assert_uint_eq(gpus->batched, m->bytes / BLOCK);
+        model_free(m);
+        end();
+}
+END_TEST
+
+/* The fake runtime refuses to wait for an event that does not block. */
+START_TEST(copies_are_polled_if_configured)
+{
+        struct model *m = ordinary_model();
+        setenv("FAKECUDA_EVENT_MS", "5", 1);
+        start("poll_copies: true", NULL);
+        load_and_compare(m, 2);
+        json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
+        ck_assert_uint_eq(gpus->pageable, 0);
+        model_free(m);
+        end();
+}
+END_TEST
+
+START_TEST(a_failed_polled_copy_fails_only_its_verify)
+{
+        struct model *m = model_mixed(43, 4 << 20);
+        start("poll_copies: true", NULL);
+        load_and_compare(m, 1);
+        fake_arm(gpus, "cudaEventQuery", 2, 1);
+        ck_assert_int_eq(streamer_call(client, "verify", "{\"model\":\"m\"}", NULL), STREAMER_EFAILED);
+        ck_assert(fake_disarm(gpus));
+        json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
         model_free(m);
         end();
 }
@@ -131,7 +158,7 @@ START_TEST(a_driver_without_batches_gets_them_one_by_one)
 }
 END_TEST
 
-/* Under WSL registered memory has other addresses on the GPU, and a batch passes on what it is given. */
+/* Under WSL registered memory has other addresses on the GPU, and a batch passes the given addresses on. */
 START_TEST(a_gpu_that_knows_other_addresses_gets_no_batches)
 {
         struct model *m = small_model();
@@ -145,7 +172,7 @@ START_TEST(a_gpu_that_knows_other_addresses_gets_no_batches)
 }
 END_TEST
 
-START_TEST(a_refused_batch_goes_one_by_one_and_none_is_tried_again)
+START_TEST(a_rejected_batch_is_copied_singly_and_not_retried)
 {
         static const char *const refusals[] = {"cudaMemcpyBatchAsync:2:1", "cudaMemcpyBatchAsync:2:801"};
         struct model *m = small_model();
@@ -154,7 +181,7 @@ START_TEST(a_refused_batch_goes_one_by_one_and_none_is_tried_again)
         load_and_compare(m, 1);
         ck_assert_uint_eq(gpus->batches, 1);
         ck_assert_uint_eq(gpus->copies, SMALL - BATCH);
-        ck_assert(log_will_say(stage.log, "small tensors are copied one by one"));
+        ck_assert(log_wait_for(test_daemon.log, "tensors are copied one by one"));
         model_free(m);
         end();
 }
@@ -174,43 +201,41 @@ START_TEST(a_block_for_two_gpus_is_copied_once_to_each)
 }
 END_TEST
 
-static bool two_copies_fly(void *arg)
+static bool two_copies_in_flight(void *arg)
 {
         (void)arg;
         return gpus->copies >= 2;
 }
 
-/* While no event fires nothing is copied, so whatever is handed to the GPU next was read meanwhile. */
-START_TEST(storage_and_bus_work_at_once_where_one_block_is_read_at_a_time)
+/* While no event fires nothing is copied, so the next block given to the GPU was read during the copy. */
+START_TEST(reads_and_copies_overlap_with_one_block_in_flight)
 {
         struct model *m = ordinary_model();
         char *path = suite_path("m.safetensors");
         streamer_op *op;
         model_write(m, path);
         start_with("io: {block_size: 2MiB, concurrency: 1}\n", NULL, NULL);
-        /* The whole ring is there: with a part of it a load may have one slot, and its thread waits for the copy. */
-        process_threads_await_asleep(stage.pid, "reader", 2);
+        /* Waits for the whole ring: with a part of it a load may have one slot, and its thread waits for the copy. */
+        process_threads_await_asleep(test_daemon.pid, "reader", 2);
         gpus->hold = 1;
-        streamer_load_opts opts = {
-                .struct_size = sizeof(opts), .source = path, .name = "m", .devices = devices, .n_devices = 1};
-        client_ok(client, streamer_load(client, &opts, &op), "load");
-        ck_assert(eventually(two_copies_fly, NULL, 20000));
+        op = client_load_begin_with(
+                client, (streamer_load_opts){.source = path, .name = "m", .devices = devices, .n_devices = 1});
+        ck_assert(eventually(two_copies_in_flight, NULL, 20000));
         ck_assert_uint_eq(gpus->copied[0], 0);
         gpus->hold = 0;
-        client_ok(client, streamer_op_wait(op, 20000, NULL), "load");
-        streamer_op_free(op);
+        client_ok(client, client_load_end(op), "load");
         ck_assert_uint_eq(gpus->copied[0], m->bytes);
         model_free(m);
         end();
 }
 END_TEST
 
-/* Pieces of 1 MiB, through two slots of the four that there are, and they are given back. */
+/* Pieces of 1 MiB, through two of the four slots, which are recycled. */
 START_TEST(verify_reads_back_through_the_ring)
 {
         struct model *m = model_mixed(41, 12 << 20);
         start_with("io: {block_size: 2MiB, memory_limit: 8MiB}\n", NULL, NULL);
-        ck_assert(log_will_say(stage.log, "io.memory_limit: 4 slots for 32 reader threads, which want two each"));
+        ck_assert(log_wait_for(test_daemon.log, "io.memory_limit: 4 slots for 32 reader threads, which want two each"));
         load_and_compare(m, 1);
         uint32_t loaded = gpus->copies;
         for (size_t i = 0; i < 3; i++)
@@ -222,7 +247,7 @@ START_TEST(verify_reads_back_through_the_ring)
 }
 END_TEST
 
-START_TEST(a_copy_back_that_fails_is_a_failure_to_verify)
+START_TEST(a_failed_read_back_fails_the_verify)
 {
         struct model *m = model_mixed(42, 4 << 20);
         start(NULL, NULL);
@@ -236,7 +261,7 @@ START_TEST(a_copy_back_that_fails_is_a_failure_to_verify)
 }
 END_TEST
 
-/* Of a file whose digest is published beside it. */
+/* A file with a published digest beside it. */
 START_TEST(sha256_reads_back_through_the_ring)
 {
         struct model *m = model_mixed(43, 12 << 20);
@@ -260,7 +285,7 @@ static bool all_have_begun(void *before)
         return gpus->copies - *(uint32_t *)before >= AT_ONCE;
 }
 
-START_TEST(a_gpu_that_stalls_holds_up_no_verify_of_another)
+START_TEST(a_stalled_gpu_does_not_delay_a_verify_on_another)
 {
         static const char *const verify[] = {"verify", "m", NULL};
         struct model *m = model_mixed(44, 4 << 20);
@@ -274,7 +299,7 @@ START_TEST(a_gpu_that_stalls_holds_up_no_verify_of_another)
         uint32_t before = gpus->copies;
         gpus->held[0] = 1;
         for (size_t i = 0; i < AT_ONCE; i++)
-                ctl_start(&running[i], stage.socket, verify);
+                ctl_start(&running[i], test_daemon.socket, verify);
         ck_assert(eventually(all_have_begun, &before, 20000));
         json_decref(client_call(client, "verify", "{\"model\":\"n\"}"));
         gpus->held[0] = 0;
@@ -293,7 +318,7 @@ static bool one_has_begun(void *before)
         return gpus->copies > *(uint32_t *)before;
 }
 
-START_TEST(a_device_that_is_unloaded_while_it_is_verified_keeps_no_other_from_it)
+START_TEST(unloading_a_device_during_verify_does_not_stop_the_others)
 {
         static const char *const verify[] = {"verify", "m", "-o", "json", NULL};
         struct model *m = model_mixed(45, 4 << 20);
@@ -303,7 +328,7 @@ START_TEST(a_device_that_is_unloaded_while_it_is_verified_keeps_no_other_from_it
         load_and_compare(m, 2);
         uint32_t before = gpus->copies;
         gpus->held[0] = 1;
-        ctl_start(&running, stage.socket, verify);
+        ctl_start(&running, test_daemon.socket, verify);
         ck_assert(eventually(one_has_begun, &before, 20000));
         json_decref(client_call(client, "unload", "{\"model\":\"m\",\"device\":\"cuda:0\",\"drain\":true}"));
         gpus->held[0] = 0;
@@ -325,7 +350,7 @@ static void ring_is(const char *pinned)
 START_TEST(a_ring_is_pinned_while_a_gpu_holds_something)
 {
         struct model *m = small_model();
-        start(NULL, NULL);
+        start("context_retention: 0s", NULL);
         ring_is("no");
         load_and_compare(m, 1);
         ring_is("yes");
@@ -357,20 +382,23 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("copies to GPUs");
+        suite_begin("cuda copies");
         TCase *group = suite_group("counts", NULL, NULL, 60);
-        tcase_add_test(group, neighbours_in_the_file_go_in_one_copy_a_block);
-        tcase_add_test(group, many_small_tensors_go_in_batches);
+        tcase_add_test(group, adjacent_tensors_take_one_copy_per_block);
+        tcase_add_test(group, small_tensors_are_copied_in_batches);
+        tcase_add_test(group, the_batch_call_makes_single_copies_if_configured);
+        tcase_add_test(group, copies_are_polled_if_configured);
+        tcase_add_test(group, a_failed_polled_copy_fails_only_its_verify);
         tcase_add_test(group, a_driver_without_batches_gets_them_one_by_one);
         tcase_add_test(group, a_gpu_that_knows_other_addresses_gets_no_batches);
-        tcase_add_loop_test(group, a_refused_batch_goes_one_by_one_and_none_is_tried_again, 0, 2);
+        tcase_add_loop_test(group, a_rejected_batch_is_copied_singly_and_not_retried, 0, 2);
         tcase_add_test(group, a_block_for_two_gpus_is_copied_once_to_each);
-        tcase_add_test(group, storage_and_bus_work_at_once_where_one_block_is_read_at_a_time);
+        tcase_add_test(group, reads_and_copies_overlap_with_one_block_in_flight);
         tcase_add_test(group, verify_reads_back_through_the_ring);
-        tcase_add_loop_test(group, a_copy_back_that_fails_is_a_failure_to_verify, 0, 2);
+        tcase_add_loop_test(group, a_failed_read_back_fails_the_verify, 0, 2);
         tcase_add_test(group, sha256_reads_back_through_the_ring);
-        tcase_add_test(group, a_gpu_that_stalls_holds_up_no_verify_of_another);
-        tcase_add_test(group, a_device_that_is_unloaded_while_it_is_verified_keeps_no_other_from_it);
+        tcase_add_test(group, a_stalled_gpu_does_not_delay_a_verify_on_another);
+        tcase_add_test(group, unloading_a_device_during_verify_does_not_stop_the_others);
         tcase_add_test(group, a_ring_is_pinned_while_a_gpu_holds_something);
         tcase_add_test(group, a_ring_that_cannot_be_pinned_is_tried_once_and_copied_from);
         return suite_run();

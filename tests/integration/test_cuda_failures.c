@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every call of CUDA's that daemon and client make fails once, at every place of a model's life: load,
- * attach and read back by a second process, verify, unload. Whatever it was, the daemon stays up, who
- * asked is told which call it was or gets what was asked for, the next life is whole, and nothing is
- * left on the GPU: that has room for one model and no more. The GPU is a stand-in.
+ * Each CUDA call of the daemon and of a client fails once, at each step of a model's life: load, attach, read back by
+ * a second process, verify, unload. The daemon survives, the caller receives the result or an error that names the
+ * call, the next life succeeds, and no GPU memory leaks: the fake GPU has capacity for one model.
  */
-#include "daemon/device/cuda_api.h"
-#include "tests/lib/fake/state.h"
-#include "tests/lib/stage.h"
+#include "daemon/device/cuda/api.h"
+#include "tests/lib/fake_cuda/state.h"
+#include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
 #include <string.h>
@@ -27,7 +26,6 @@ static const char *const client_calls[] = {CUDA_CLIENT_CALLS(X)};
 #undef X
 
 static struct fake_state *gpu;
-static streamer_client *client;
 static struct model *model;
 static char *path, *report;
 
@@ -51,13 +49,13 @@ static void start(const char *kind)
         model = model_mixed(21, 3 << 20);
         path = suite_path("%s.safetensors", kind);
         model_write(model, path);
-        daemon_init(&stage, suite_path("d-%s", kind));
-        daemon_start(&stage, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
-        client = client_open(&stage);
+        daemon_init(&test_daemon, suite_path("d-%s", kind));
+        daemon_start(&test_daemon, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        client = client_open(&test_daemon);
 }
 
-/* The daemon's own line of the report: what it still held at its end. */
-static void assert_held_nothing(pid_t pid)
+/* The daemon's line of the report: the resources that it leaked. */
+static void assert_nothing_leaked(pid_t pid)
 {
         char *text = file_read(report, NULL);
         char *want = format_text("pid=%d allocations=0 opened=0 handles=0 reserved=0 mapped=0 streams=0 events=0 "
@@ -70,22 +68,22 @@ static void assert_held_nothing(pid_t pid)
 
 static void stop(void)
 {
-        pid_t pid = stage.pid;
+        pid_t pid = test_daemon.pid;
         streamer_close(client);
-        ck_assert_int_eq(daemon_stop(&stage), 0);
-        assert_held_nothing(pid);
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        assert_nothing_leaked(pid);
 }
 
-/* ---- one life ---- */
+/* ---- one daemon ---- */
 
-/* What a process that attaches comes to. */
+/* The outcome of a process that attaches. */
 enum outcome { WHOLE, TOLD, SILENT };
 
-static bool says(const char *text, const char *call)
+static bool error_names(const char *text, const char *call)
 {
         char name[64]; /* without its version */
         snprintf(name, sizeof(name), "%.*s", (int)(strstr(call, "_v2") ? strlen(call) - 3 : strlen(call)), call);
-        /* A lack of memory comes with figures; a driver that does not start has words of its own. */
+        /* Out of memory is reported with figures; a driver that does not start has its own message. */
         return strstr(text, name) || strstr(text, "free on the device") || strstr(text, "does not fit") ||
                strstr(text, "cannot use CUDA") || strstr(text, "is not among the");
 }
@@ -93,11 +91,11 @@ static bool says(const char *text, const char *call)
 static enum outcome read_all(streamer_client *c, streamer_lease *lease, const char *call)
 {
         for (size_t i = 0; i < model->n; i++) {
-                streamer_tensor t;
+                streamer_tensor t = STREAMER_TENSOR_INIT;
                 client_ok(c, streamer_tensor_find(lease, model->tensors[i].name, &t), model->tensors[i].name);
                 unsigned char *data = must_alloc(t.bytes + 1);
                 if (streamer_tensor_read(lease, &t, 0, data, t.bytes) != 0)
-                        return says(streamer_last_error(c), call) ? TOLD : SILENT;
+                        return error_names(streamer_last_error(c), call) ? TOLD : SILENT;
                 if (!model_check(model, i, data))
                         die("tensor %s: wrong contents", t.name);
                 free(data);
@@ -107,10 +105,10 @@ static enum outcome read_all(streamer_client *c, streamer_lease *lease, const ch
 
 static enum outcome consume(const char *call)
 {
-        streamer_client *c = client_open(&stage);
+        streamer_client *c = client_open(&test_daemon);
         streamer_lease *lease;
         if (streamer_attach(c, "m", NULL, &lease) != 0)
-                return says(streamer_last_error(c), call) ? TOLD : SILENT;
+                return error_names(streamer_last_error(c), call) ? TOLD : SILENT;
         enum outcome outcome = read_all(c, lease, call);
         streamer_detach(lease);
         streamer_close(c);
@@ -128,20 +126,20 @@ static enum outcome second_process(const char *call)
         return (enum outcome)WEXITSTATUS(status);
 }
 
-/* False: something did not come to its end, and its error is told. */
+/* False: a step failed, and its error is printed. */
 static bool live(const char *call)
 {
         char text[1024];
         int r = client_load_result(client, path, "m", text);
         if (r != 0) {
-                ck_assert_msg(says(text, call), "%s: load: %s", call, text);
+                ck_assert_msg(error_names(text, call), "%s: load: %s", call, text);
                 client_unload(client, "m");
                 return false;
         }
         enum outcome outcome = second_process(call);
-        ck_assert_msg(outcome != SILENT, "%s: the consumer was not told what failed", call);
+        ck_assert_msg(outcome != SILENT, "%s: the consumer got no error", call);
         r = client_call_code(client, "verify", "{\"model\":\"m\"}");
-        ck_assert_msg(r == 0 || says(streamer_last_error(client), call), "%s: verify: %s", call,
+        ck_assert_msg(r == 0 || error_names(streamer_last_error(client), call), "%s: verify: %s", call,
                       streamer_last_error(client));
         client_wait_leases(client, 0);
         client_unload(client, "m");
@@ -162,7 +160,7 @@ static unsigned fail_everywhere(const char *call, uint32_t error)
                 ck_assert_msg(live("nothing"), "%s: no whole life after its failure number %u", call, n);
                 client_wait_used(client, 0);
         }
-        return PLACES_MAX; /* it is made again and again, as long as an event has not fired */
+        return PLACES_MAX; /* it is called repeatedly until an event has fired */
 }
 
 static void fail_all(const char *kind, uint32_t error)
@@ -173,18 +171,18 @@ static void fail_all(const char *kind, uint32_t error)
                 made += fail_everywhere(calls[i], error) > 0;
         for (size_t i = 0; i < sizeof(client_calls) / sizeof(client_calls[0]); i++)
                 made += fail_everywhere(client_calls[i], error) > 0;
-        ck_assert_uint_gt(made, 20); /* or the names are not those that are called */
+        ck_assert_uint_gt(made, 20); /* otherwise the names are not those of the calls */
         stop();
 }
 
 /* Loop: the kind of handle. */
-START_TEST(a_lack_of_memory_in_every_call)
+START_TEST(out_of_memory_in_every_call)
 {
         fail_all(handles[_i], MEMORY_ERROR);
 }
 END_TEST
 
-START_TEST(another_failure_of_every_call)
+START_TEST(a_failure_other_than_out_of_memory_in_every_call)
 {
         fail_all(handles[_i], OTHER_ERROR);
 }
@@ -192,10 +190,10 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("failures of CUDA");
-        TCase *group = suite_group("one failure in each life", NULL, NULL, 240);
-        tcase_add_loop_test(group, a_lack_of_memory_in_every_call, 0, 2);
+        suite_begin("cuda failures");
+        TCase *group = suite_group("one failure per daemon", NULL, NULL, 240);
+        tcase_add_loop_test(group, out_of_memory_in_every_call, 0, 2);
         if (!suite_short())
-                tcase_add_loop_test(group, another_failure_of_every_call, 0, 2);
+                tcase_add_loop_test(group, a_failure_other_than_out_of_memory_in_every_call, 0, 2);
         return suite_run();
 }

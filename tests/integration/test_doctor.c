@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * streamerctl doctor of a daemon on host memory: what it finds well, what it finds wrong and says to
- * change, its probe by two processes, and that nothing of a probe is left, however it ended.
+ * streamerctl doctor with host memory: findings, advice, the probe by two processes, and that no probe leaks anything,
+ * however it ends.
  */
-#include "tests/lib/ctl.h"
-#include "tests/lib/doctor.h"
-#include "tests/lib/fake/state.h"
-#include "tests/lib/refuse.h"
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/deny_syscalls.h"
+#include "tests/lib/doctor_checks.h"
+#include "tests/lib/fake_cuda/state.h"
 #include "tests/lib/suite.h"
 
 #include <errno.h>
@@ -17,23 +17,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static streamer_client *client;
-
 /* ---- the host ---- */
 
 static uint64_t used_before;
 
 static void begin_host(void)
 {
-        stage_begin(NULL);
-        client = client_open(&stage);
+        fixture_begin(NULL);
+        client = client_open(&test_daemon);
         used_before = client_used(client); /* of all tests: the probe of one may still be on its way out */
         streamer_close(client);
 }
 
 static void open_client(void)
 {
-        client = client_open(&stage);
+        client = client_open(&test_daemon);
 }
 
 static void close_client(void)
@@ -47,6 +45,7 @@ START_TEST(a_daemon_that_works_passes)
         ck_assert_int_eq(doctor_code, 0);
         doctor_found("ok", "daemon", "answers");
         doctor_found("ok", "namespace", "one PID namespace");
+        doctor_found("ok", "namespace", "one network namespace");
         doctor_found("ok", "kernel", "pidfd");
         doctor_found("ok", "memory", "");
         doctor_found("ok", "root", "O_DIRECT");
@@ -55,14 +54,14 @@ START_TEST(a_daemon_that_works_passes)
         ck_assert_int_gt(json_integer_value(json_object_get(
                                  json_object_get(json_object_get(doctor_said, "daemon"), "machine"), "pid_namespace")),
                          0);
-        doctor_left(client, used_before);
+        doctor_check_no_leak(client, used_before);
 }
 END_TEST
 
 START_TEST(a_table_ends_with_the_count)
 {
         struct ctl result;
-        ctl(&result, stage.socket, "doctor", NULL);
+        ctl(&result, test_daemon.socket, "doctor", NULL);
         ck_assert_int_eq(result.code, 0);
         ck_assert_ptr_nonnull(strstr(result.out, "ok    probe      host: loaded"));
         ck_assert_ptr_nonnull(strstr(result.out, " 0 failed\n"));
@@ -71,19 +70,19 @@ START_TEST(a_table_ends_with_the_count)
 }
 END_TEST
 
-START_TEST(a_probe_is_marked_while_it_is_there)
+START_TEST(a_probe_is_marked_in_the_list)
 {
-        streamer_client *mine = client_open(&stage);
+        streamer_client *mine = client_open(&test_daemon);
         json_t *probe = client_call(mine, "probe", NULL);
-        char *args = format_text("{\"model\":\"%s\"}", json_text(probe, "model"));
+        char *args = format_text("{\"model\":\"%s\"}", json_text(probe, "name"));
         json_t *shown = client_call(client, "show", args);
         const json_t *model = json_array_get(json_object_get(shown, "models"), 0);
 
         ck_assert_int_eq(strncmp(json_text(model, "name"), "probe:", 6), 0);
-        ck_assert_str_eq(json_text(model, "source"), "probe:");
+        ck_assert_int_eq(strncmp(json_text(model, "source"), "probe:", 6), 0);
         ck_assert_uint_gt(client_used(client), used_before);
         streamer_close(mine);
-        doctor_left(client, used_before);
+        doctor_check_no_leak(client, used_before);
         json_decref(shown);
         json_decref(probe);
         free(args);
@@ -92,44 +91,44 @@ END_TEST
 
 START_TEST(a_connection_has_one_probe)
 {
-        streamer_client *mine = client_open(&stage);
+        streamer_client *mine = client_open(&test_daemon);
         json_decref(client_call(mine, "probe", NULL));
         ck_assert_int_eq(client_call_code(mine, "probe", NULL), STREAMER_EBUSY);
         streamer_close(mine);
-        doctor_left(client, used_before);
+        doctor_check_no_leak(client, used_before);
 }
 END_TEST
 
 START_TEST(names_of_probes_are_the_daemons_own)
 {
-        char *path = stage_path("witness.safetensors");
+        char *path = fixture_path("witness.safetensors");
         client_load_fails(client, path, "probe:1", STREAMER_EINVAL, "'probe:' begins the names");
         free(path);
 }
 END_TEST
 
-START_TEST(a_probe_on_no_device_is_refused)
+START_TEST(a_probe_without_a_device_is_refused)
 {
-        streamer_client *mine = client_open(&stage);
+        streamer_client *mine = client_open(&test_daemon);
         ck_assert_int_eq(client_call_code(mine, "probe", "{\"device\":\"cuda:7\"}"), STREAMER_EINVAL);
         json_decref(client_call(mine, "probe", NULL)); /* the connection has none for that */
         streamer_close(mine);
-        doctor_left(client, used_before);
+        doctor_check_no_leak(client, used_before);
 }
 END_TEST
 
-/* Loop: how far it had come. 0: asked for; 1: ready; 2: attached to. */
-START_TEST(a_client_that_is_killed_leaves_nothing_of_its_probe)
+/* Loop: the state of the probe. 0: requested; 1: ready; 2: attached. */
+START_TEST(the_probe_of_a_killed_client_is_removed)
 {
         int ready[2];
         char byte;
         must(pipe(ready));
         pid_t pid = must(fork());
         if (pid == 0) {
-                streamer_client *mine = client_open(&stage);
+                streamer_client *mine = client_open(&test_daemon);
                 json_t *probe = _i > 0 ? client_call(mine, "probe", NULL) : NULL;
                 if (_i > 1)
-                        client_attach(mine, json_text(probe, "model"));
+                        client_attach(mine, json_text(probe, "name"));
                 must((int)write(ready[1], "x", 1));
                 client_call_code(mine, _i > 0 ? "subscribe" : "probe", NULL);
                 pause();
@@ -137,37 +136,37 @@ START_TEST(a_client_that_is_killed_leaves_nothing_of_its_probe)
         ck_assert_int_eq(read(ready[0], &byte, 1), 1);
         must(kill(pid, SIGKILL));
         must(waitpid(pid, NULL, 0));
-        doctor_left(client, used_before);
-        stage_still_serves();
+        doctor_check_no_leak(client, used_before);
+        fixture_still_serves();
 }
 END_TEST
 
-START_TEST(only_roots_are_looked_at)
+START_TEST(doctor_examines_roots_only)
 {
         ck_assert_int_eq(client_call_code(client, "doctor", "{\"root\":\"/etc\"}"), STREAMER_ENOENT);
-        char *args = format_text("{\"root\":\"%s\"}", stage_root());
+        char *args = format_text("{\"root\":\"%s\"}", fixture_root());
         json_t *reply = client_call(client, "doctor", args);
-        ck_assert_str_eq(json_text(reply, "root"), stage_root());
+        ck_assert_str_eq(json_text(reply, "root"), fixture_root());
         ck_assert_str_eq(json_text(reply, "file"), "witness.safetensors");
         json_decref(reply);
         free(args);
 }
 END_TEST
 
-/* ---- what is wrong ---- */
+/* ---- misconfigurations ---- */
 
 static void begin_alone(const char *device, const char *root)
 {
         client = doctor_begin((const char *const[]){"--device", device, "--root", root, NULL});
 }
 
-START_TEST(without_a_daemon_this_side_is_looked_at)
+START_TEST(without_a_daemon_doctor_examines_the_client_side)
 {
         setenv("STREAMER_CUDA_LIBRARY", doctor_driver(), 1);
-        daemon_init(&stage, suite_path("none"));
+        daemon_init(&test_daemon, suite_path("none"));
         doctor_ask();
         ck_assert_int_eq(doctor_code, 4);
-        doctor_found("fail", "daemon", stage.socket);
+        doctor_found("fail", "daemon", test_daemon.socket);
         doctor_found("ok", "visible", "1 GPU");
         setenv("STREAMER_CUDA_LIBRARY", "/nonexistent/libcuda.so.1", 1);
         doctor_ask();
@@ -180,7 +179,7 @@ START_TEST(a_socket_of_another_group_is_named)
 {
         int status;
         if (getuid() != 0)
-                SKIP("only root can be somebody else");
+                SKIP("only root can change its user");
         begin_alone("host=16MiB", suite_folder());
         must(chmod(suite_folder(), 0755));
         pid_t pid = must(fork());
@@ -198,13 +197,13 @@ START_TEST(a_socket_of_another_group_is_named)
 }
 END_TEST
 
-START_TEST(a_device_without_room_is_a_warning)
+START_TEST(a_full_device_is_a_warning)
 {
         begin_alone("host=1MiB", suite_folder());
         doctor_ask();
         ck_assert_int_eq(doctor_code, 0);
         doctor_found("warn", "probe", "does not fit");
-        doctor_left(client, 0);
+        doctor_check_no_leak(client, 0);
         doctor_end(client);
 }
 END_TEST
@@ -221,28 +220,28 @@ START_TEST(a_root_without_files_is_a_warning)
 }
 END_TEST
 
-START_TEST(a_root_that_went_away_fails)
+START_TEST(a_removed_root_fails)
 {
         char *gone = suite_path("gone");
         must(mkdir(gone, 0755));
         begin_alone("host=16MiB", gone);
         must(rmdir(gone));
         doctor_ask();
-        doctor_found("warn", "root", gone); /* an empty folder that nobody can fill */
+        doctor_found("warn", "root", gone); /* an empty read-only folder */
         doctor_end(client);
 }
 END_TEST
 
-/* A daemon that has no GPU configured, with a runtime that is there. */
+/* A daemon without a configured GPU, on a machine with the runtime. */
 static const struct {
-        const char *variable, *value; /* of the stand-in */
+        const char *variable, *value; /* of the fake */
         const char *says[2];
 } runtimes[] = {
         {"FAKECUDA_DEVICES", "3", {"driver for CUDA 13.0, runtime 13.9", "3 visible; none is configured"}},
-        {"FAKECUDA_VERSION", "0", {"CUDA is off: no NVIDIA driver", ""}},
+        {"FAKECUDA_VERSION", "0", {"CUDA is unavailable: no NVIDIA driver", ""}},
 };
 
-START_TEST(cuda_that_nobody_uses_is_described)
+START_TEST(unused_cuda_is_described)
 {
         char library[PATH_SIZE], *config = suite_path("host-%d.yaml", (int)getpid());
         fake_library("libcudart.so.13", library, sizeof(library));
@@ -262,43 +261,43 @@ END_TEST
 
 static void without_openat2(void)
 {
-        refuse_openat2(EPERM);
+        deny_openat2(EPERM);
 }
 
-START_TEST(names_that_the_daemon_resolves_itself_are_a_warning)
+START_TEST(doctor_warns_of_names_that_the_daemon_resolves)
 {
         daemon_before = without_openat2;
-        stage_begin(NULL); /* which loads a model */
+        fixture_begin(NULL); /* which loads a model */
         doctor_ask();
         ck_assert_int_eq(doctor_code, 0);
-        doctor_found("warn", "kernel", "openat2 is refused");
+        doctor_found("warn", "kernel", "no openat2");
         doctor_found("ok", "probe", "host: loaded");
-        ck_assert(log_will_say(stage.log, "openat2 is refused here"));
-        stage_still_serves();
-        stage_end();
+        ck_assert(log_wait_for(test_daemon.log, "openat2 is refused here"));
+        fixture_still_serves();
+        fixture_end();
 }
 END_TEST
 
 int main(void)
 {
         suite_begin("doctor");
-        TCase *t = suite_group("the host", begin_host, stage_end, 60);
+        TCase *t = suite_group("the host", begin_host, fixture_end, 60);
         tcase_add_checked_fixture(t, open_client, close_client);
         tcase_add_test(t, a_daemon_that_works_passes);
         tcase_add_test(t, a_table_ends_with_the_count);
-        tcase_add_test(t, a_probe_is_marked_while_it_is_there);
+        tcase_add_test(t, a_probe_is_marked_in_the_list);
         tcase_add_test(t, a_connection_has_one_probe);
         tcase_add_test(t, names_of_probes_are_the_daemons_own);
-        tcase_add_test(t, a_probe_on_no_device_is_refused);
-        tcase_add_loop_test(t, a_client_that_is_killed_leaves_nothing_of_its_probe, 0, 3);
-        tcase_add_test(t, only_roots_are_looked_at);
-        t = suite_group("what is wrong", NULL, NULL, 60);
-        tcase_add_test(t, without_a_daemon_this_side_is_looked_at);
+        tcase_add_test(t, a_probe_without_a_device_is_refused);
+        tcase_add_loop_test(t, the_probe_of_a_killed_client_is_removed, 0, 3);
+        tcase_add_test(t, doctor_examines_roots_only);
+        t = suite_group("misconfigurations", NULL, NULL, 60);
+        tcase_add_test(t, without_a_daemon_doctor_examines_the_client_side);
         tcase_add_test(t, a_socket_of_another_group_is_named);
-        tcase_add_test(t, a_device_without_room_is_a_warning);
+        tcase_add_test(t, a_full_device_is_a_warning);
         tcase_add_test(t, a_root_without_files_is_a_warning);
-        tcase_add_test(t, a_root_that_went_away_fails);
-        LOOP(t, cuda_that_nobody_uses_is_described, runtimes);
-        tcase_add_test(t, names_that_the_daemon_resolves_itself_are_a_warning);
+        tcase_add_test(t, a_removed_root_fails);
+        LOOP(t, unused_cuda_is_described, runtimes);
+        tcase_add_test(t, doctor_warns_of_names_that_the_daemon_resolves);
         return suite_run();
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * streamerctl doctor of a daemon on GPUs, which are stand-ins: what it says of each, what it finds wrong on
- * either side, and the probe of each by two processes. No probe leaves anything.
+ * streamerctl doctor with fake GPUs: findings on each GPU and on both sides, and the probe of each by two processes.
  */
-#include "tests/lib/ctl.h"
-#include "tests/lib/doctor.h"
-#include "tests/lib/gpus.h"
-#include "tests/lib/person.h"
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/doctor_checks.h"
+#include "tests/lib/gpu_daemon.h"
+#include "tests/lib/run_as.h"
 #include "tests/lib/suite.h"
 
 #include <fcntl.h>
@@ -15,21 +14,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static streamer_client *client;
 static struct fake_state *gpus;
 
 /* Two GPUs, one for each kind of handle. */
 static void begin(void)
 {
-        static const struct gpus two = {
+        static const struct gpu_daemon two = {
                 .n = 2, .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB, handles: cuda-vmm-fd"}};
-        gpus = gpus_start(&two);
-        client = client_open(&stage);
+        gpus = gpu_daemon_start(&two);
+        client = client_open(&test_daemon);
 }
 
 static void end(void)
 {
-        doctor_left(client, 0);
+        doctor_check_no_leak(client, 0);
         doctor_end(client);
 }
 
@@ -39,9 +37,9 @@ START_TEST(each_gpu_is_described_and_tried)
         doctor_ask();
         ck_assert_msg(doctor_code == 0, "%s", json_dumps(doctor_said, 0));
         doctor_found("ok", "device",
-                     "cuda:0: Stand-in GPU (GPU-fa4eda00-5eed-4000-8000-000000000000, 0000:01:00.0), cuda-ipc");
+                     "cuda:0: Fake GPU (GPU-fa4eda00-5eed-4000-8000-000000000000, 0000:01:00.0), cuda-ipc");
         doctor_found("ok", "device",
-                     "cuda:1: Stand-in GPU (GPU-fa4eda00-5eed-4000-8000-000000000001, 0000:02:00.0), cuda-vmm-fd");
+                     "cuda:1: Fake GPU (GPU-fa4eda00-5eed-4000-8000-000000000001, 0000:02:00.0), cuda-vmm-fd");
         doctor_found("ok", "visible", "2 GPUs");
         doctor_found("ok", "probe", "cuda:0: loaded, attached by cuda-ipc");
         doctor_found("ok", "probe", "cuda:1: loaded, attached by cuda-vmm-fd");
@@ -52,7 +50,7 @@ START_TEST(each_gpu_is_described_and_tried)
 }
 END_TEST
 
-START_TEST(to_describe_gpus_makes_no_context)
+START_TEST(describing_gpus_creates_no_context)
 {
         begin();
         json_decref(client_call(client, "doctor", NULL));
@@ -61,7 +59,7 @@ START_TEST(to_describe_gpus_makes_no_context)
 }
 END_TEST
 
-/* ---- what is the matter ---- */
+/* ---- misconfigurations ---- */
 
 struct variable {
         const char *name, *value;
@@ -69,15 +67,15 @@ struct variable {
 
 static const struct {
         const char *what;
-        struct variable both; /* in the environment of the daemon and of who asks; NULL: none */
-        struct variable ours; /* of who asks alone */
+        struct variable both; /* in the environment of the daemon and of doctor; NULL: none */
+        struct variable ours; /* of doctor only */
         int code;
         struct {
                 const char *result, *check, *part;
         } found[3];
 } cases[] = {
-        {"a MIG instance", .both = {"FAKECUDA_NAME", "Stand-in GPU MIG 1g.5gb"},
-         .found = {{"ok", "device", "cuda:0: Stand-in GPU, MIG instance 1g.5gb ("},
+        {"a MIG instance", .both = {"FAKECUDA_NAME", "Fake GPU MIG 1g.5gb"},
+         .found = {{"ok", "device", "cuda:0: Fake GPU, MIG instance 1g.5gb ("},
                    {"ok", "device", "shared within this instance only"}}},
         {"an integrated GPU: which kind of handle would work", .both = {"FAKECUDA_INTEGRATED", "1"}, .code = 1,
          .found = {{"warn", "device", "integrated GPUs (Tegra) have no cuda-ipc"},
@@ -86,10 +84,9 @@ static const struct {
         {"a GPU without virtual memory: which kind may work", .both = {"FAKECUDA_VMM", "0"}, .code = 1,
          .found = {{"ok", "probe", "cuda:0: loaded"}, {"fail", "probe", "handles: cuda-ipc may work"}}},
         {"bytes that read back wrong", .ours = {"FAKECUDA_DAMAGE", "1"}, .code = 1,
-         .found = {{"fail", "probe", "cuda:0: byte 1310719 of probe.0 is not what was loaded"},
-                   {"fail", "probe", "cuda:1: byte"}}},
+         .found = {{"fail", "probe", "cuda:0: byte 1310719 of probe.0 differs"}, {"fail", "probe", "cuda:1: byte"}}},
         {"a GPU that this process does not see", .ours = {"CUDA_VISIBLE_DEVICES", "1"}, .code = 1,
-         .found = {{"warn", "visible", "cuda:0 (GPU-fa4eda00-5eed-4000-8000-000000000000) is not seen"},
+         .found = {{"warn", "visible", "cuda:0 (GPU-fa4eda00-5eed-4000-8000-000000000000) is not visible"},
                    {"fail", "probe", "CUDA_VISIBLE_DEVICES=1"},
                    {"ok", "probe", "cuda:1: loaded"}}},
         {"GPUs with other numbers here", .ours = {"CUDA_VISIBLE_DEVICES", "1,0"},
@@ -97,6 +94,9 @@ static const struct {
         {"GPUs with other numbers here, by UUID",
          .ours = {"CUDA_VISIBLE_DEVICES", "GPU-fa4eda00-5eed-4000-8000-000000000001,0"},
          .found = {{"ok", "probe", "cuda:0: loaded"}, {"ok", "probe", "cuda:1: loaded"}}},
+        {"a driver that maps nothing for reading alone", .ours = {"FAKECUDA_READ_ONLY", "801"},
+         .found = {{"ok", "probe", "cuda:0: loaded"},
+                   {"warn", "probe", "cuda:1: loaded and read back, but mapped writable"}}},
         {"a process without the driver", .ours = {"STREAMER_CUDA_LIBRARY", "/nonexistent/libcuda.so.1"}, .code = 1,
          .found = {{"fail", "visible", "no driver: /nonexistent/libcuda.so.1"},
                    {"fail", "probe", "cuda:0: attaching"}}},
@@ -108,7 +108,7 @@ static void set(const struct variable *variable)
                 setenv(variable->name, variable->value, 1);
 }
 
-START_TEST(what_is_the_matter_is_found)
+START_TEST(each_misconfiguration_is_found)
 {
         set(&cases[_i].both);
         begin();
@@ -130,12 +130,8 @@ START_TEST(a_lost_device_fails_and_the_other_passes)
         model_write(m, path);
         model_free(m);
         const char *device = "cuda:0";
-        streamer_load_opts opts = {
-                .struct_size = sizeof(opts), .source = path, .name = "held", .devices = &device, .n_devices = 1};
-        streamer_op *op;
-        client_ok(client, streamer_load(client, &opts, &op), "load"); /* a context, to be lost */
-        client_ok(client, streamer_op_wait(op, 20000, NULL), "load");
-        streamer_op_free(op);
+        streamer_load_opts opts = {.source = path, .name = "held", .devices = &device, .n_devices = 1};
+        client_ok(client, client_load_with(client, opts), "load"); /* creates a context, to be lost */
         gpus->broken[0] = 700;
         doctor_ask();
         ck_assert_int_eq(doctor_code, 1);
@@ -149,27 +145,27 @@ START_TEST(a_lost_device_fails_and_the_other_passes)
 }
 END_TEST
 
-static int hears_that_users_differ(void)
+static int doctor_reports_other_user(void)
 {
         struct ctl result;
-        ctl(&result, stage.socket, "doctor", "--json", NULL);
-        bool told = strstr(result.out, "may not open between the daemon's uid 0 and uid 60111") != NULL;
+        ctl(&result, test_daemon.socket, "doctor", "--json", NULL);
+        bool told = strstr(result.out, "may not work between the daemon's uid 0 and uid 60111") != NULL;
         ctl_free(&result);
         return told ? 0 : STREAMER_EFAILED;
 }
 
-START_TEST(another_user_than_the_daemons_is_told)
+START_TEST(another_user_than_the_daemons_is_reported)
 {
         ROOT_ONLY();
         must(chmod(suite_folder(), 0755));
         begin();
-        ck_assert_int_eq(person_does(60111, 0, hears_that_users_differ), 0);
+        ck_assert_int_eq(run_as(60111, 0, doctor_reports_other_user), 0);
         end();
 }
 END_TEST
 
-/* The daemon in a PID namespace of its own, below this one: it cannot name this side's processes. */
-START_TEST(a_pid_namespace_that_the_daemon_does_not_see_is_told_apart)
+/* The daemon in its own PID namespace, below this one: it cannot name processes of this one. */
+START_TEST(an_invisible_pid_namespace_is_distinguished)
 {
         int ours = must(open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC));
         if (unshare(CLONE_NEWPID) < 0)
@@ -178,7 +174,7 @@ START_TEST(a_pid_namespace_that_the_daemon_does_not_see_is_told_apart)
         must(setns(ours, CLONE_NEWPID));
         doctor_ask();
         ck_assert_int_eq(doctor_code, 1);
-        doctor_found("warn", "namespace", "cuda:0 hands out cuda-ipc");
+        doctor_found("warn", "namespace", "cuda:0 uses cuda-ipc");
         doctor_found("fail", "probe", "cuda:0: attaching: attach: cuda-ipc does not reach another PID namespace");
         doctor_found("ok", "probe", "cuda:1: loaded");
         end();
@@ -186,15 +182,30 @@ START_TEST(a_pid_namespace_that_the_daemon_does_not_see_is_told_apart)
 }
 END_TEST
 
+START_TEST(another_network_namespace_is_reported)
+{
+        begin();
+        if (unshare(CLONE_NEWNET) < 0)
+                SKIP("network namespaces cannot be made here");
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 0);
+        doctor_found("ok", "namespace", "one PID namespace");
+        doctor_found("warn", "namespace", "cuda:0 uses cuda-ipc, which may not cross network namespaces");
+        doctor_found("ok", "probe", "cuda:0: loaded");
+        end();
+}
+END_TEST
+
 int main(void)
 {
-        suite_begin("doctor: GPUs");
+        suite_begin("doctor gpus");
         TCase *t = suite_group("GPUs", NULL, NULL, 60);
         tcase_add_test(t, each_gpu_is_described_and_tried);
-        tcase_add_test(t, to_describe_gpus_makes_no_context);
-        LOOP(t, what_is_the_matter_is_found, cases);
+        tcase_add_test(t, describing_gpus_creates_no_context);
+        LOOP(t, each_misconfiguration_is_found, cases);
         tcase_add_test(t, a_lost_device_fails_and_the_other_passes);
-        tcase_add_test(t, another_user_than_the_daemons_is_told);
-        tcase_add_test(t, a_pid_namespace_that_the_daemon_does_not_see_is_told_apart);
+        tcase_add_test(t, another_user_than_the_daemons_is_reported);
+        tcase_add_test(t, an_invisible_pid_namespace_is_distinguished);
+        tcase_add_test(t, another_network_namespace_is_reported);
         return suite_run();
 }

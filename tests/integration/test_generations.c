@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names and versions: the same version again, a second name, a new version in the old one's place.
+ * Names and generations: the same files again, a second name, and a new generation that replaces one.
  */
-#include "tests/lib/stage.h"
-#include "tests/lib/storage.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
 #include <stdio.h>
@@ -12,32 +12,30 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static streamer_client *client;
 static uint64_t empty; /* of the device, with the witness alone */
 
 static void begin(void)
 {
-        stage_begin((const char *const[]){"--device", "host=64MiB", NULL});
+        fixture_begin((const char *const[]){"--device", "host=64MiB", NULL});
 }
 
 static void connect_client(void)
 {
-        client = client_open(&stage);
+        client = client_open(&test_daemon);
         empty = client_used(client);
 }
 
-static void check_stage(void)
+static void end_test(void)
 {
         client_wait_used(client, empty);
-        streamer_close(client);
-        stage_still_serves();
+        fixture_disconnect();
 }
 
-/* The one that serves: what drains is listed under the name it had. */
+/* The serving generation; a draining one is listed under its former name. */
 static streamer_model find(const char *name)
 {
         static streamer_model_list *list;
-        streamer_model m;
+        streamer_model m = STREAMER_MODEL_INIT;
 
         streamer_model_list_free(list);
         client_ok(client, streamer_list(client, &list), "list");
@@ -52,20 +50,20 @@ static uint64_t generation(const char *name)
         return find(name).generation;
 }
 
-START_TEST(the_same_version_again_is_answered_at_once)
+START_TEST(a_repeated_load_of_the_same_version_returns_at_once)
 {
         struct model *m = model_mixed(1, 8 << 20);
-        const char *path = stage_write(m, "same.safetensors");
+        const char *path = fixture_write(m, "same.safetensors");
 
         client_load(client, path, "m");
         uint64_t number = generation("m"), used = client_used(client), load_ns = find("m").load_ns;
         file_uncache(path);
-        uint64_t read = process_read_bytes(stage.pid);
+        uint64_t read = process_read_bytes(test_daemon.pid);
         client_load(client, path, "m");
         ck_assert_uint_eq(generation("m"), number);
         ck_assert_uint_eq(client_used(client), used);
         ck_assert_uint_eq(find("m").load_ns, load_ns);
-        ck_assert(process_read_no_model(stage.pid, read));
+        ck_assert(process_read_no_model(test_daemon.pid, read));
         client_unload(client, "m");
 }
 END_TEST
@@ -73,7 +71,7 @@ END_TEST
 START_TEST(a_second_name_is_an_alias_and_no_second_copy)
 {
         struct model *m = model_mixed(2, 8 << 20);
-        const char *path = stage_write(m, "alias.safetensors");
+        const char *path = fixture_write(m, "alias.safetensors");
 
         client_load(client, path, "one");
         uint64_t used = client_used(client);
@@ -91,12 +89,12 @@ END_TEST
 START_TEST(a_changed_file_is_a_new_generation)
 {
         struct model *old = model_mixed(3, 8 << 20), *new = model_mixed(4, 8 << 20);
-        const char *path = stage_write(old, "changed.safetensors");
+        const char *path = fixture_write(old, "changed.safetensors");
 
         client_load(client, path, "m");
         uint64_t number = generation("m"), used = client_used(client);
         streamer_lease *lease = client_attach(client, "m");
-        stage_write(new, "changed.safetensors");
+        fixture_write(new, "changed.safetensors");
         client_load(client, path, "m");
         ck_assert_uint_gt(generation("m"), number);
         client_equals(client, "m", new);
@@ -112,37 +110,37 @@ START_TEST(another_source_under_the_same_name_is_a_new_generation)
 {
         struct model *a = model_mixed(5, 4 << 20), *b = model_mixed(6, 4 << 20);
 
-        client_load(client, stage_write(a, "a.safetensors"), "m");
-        client_load(client, stage_write(b, "b.safetensors"), "m");
+        client_load(client, fixture_write(a, "a.safetensors"), "m");
+        client_load(client, fixture_write(b, "b.safetensors"), "m");
         client_equals(client, "m", b);
-        ck_assert_str_eq(find("m").source, stage_path("b.safetensors"));
+        ck_assert_str_eq(find("m").source, fixture_path("b.safetensors"));
         client_unload(client, "m");
 }
 END_TEST
 
-START_TEST(what_does_not_fit_beside_the_old_one_leaves_it)
+START_TEST(a_load_that_does_not_fit_leaves_the_old_generation_serving)
 {
         struct model *a = model_mixed(7, 30 << 20), *b = model_mixed(8, 40 << 20);
 
-        client_load(client, stage_write(a, "a.safetensors"), "m");
-        client_load_fails(client, stage_write(b, "b.safetensors"), "m", STREAMER_ENOMEM, NULL);
+        client_load(client, fixture_write(a, "a.safetensors"), "m");
+        client_load_fails(client, fixture_write(b, "b.safetensors"), "m", STREAMER_ENOMEM, NULL);
         client_equals(client, "m", a);
         client_unload(client, "m");
         client_wait_used(client, empty);
-        client_load(client, stage_path("b.safetensors"), "m");
+        client_load(client, fixture_path("b.safetensors"), "m");
         client_equals(client, "m", b);
         client_unload(client, "m");
 }
 END_TEST
 
-START_TEST(a_bad_new_version_leaves_the_old_one)
+START_TEST(a_bad_new_version_leaves_the_old_one_serving)
 {
         struct model *m = model_mixed(9, 4 << 20);
 
-        client_load(client, stage_write(m, "good.safetensors"), "m");
+        client_load(client, fixture_write(m, "good.safetensors"), "m");
         uint64_t number = generation("m");
-        file_write(stage_path("bad.safetensors"), "no model at all", 15);
-        client_load_fails(client, stage_path("bad.safetensors"), "m", STREAMER_EFAILED, NULL);
+        file_write(fixture_path("bad.safetensors"), "no model at all", 15);
+        client_load_fails(client, fixture_path("bad.safetensors"), "m", STREAMER_EFAILED, NULL);
         client_equals(client, "m", m);
         streamer_lease *lease = client_attach(client, "m");
         ck_assert_uint_eq(streamer_generation(lease), number);
@@ -159,7 +157,7 @@ START_TEST(attach_may_insist_on_a_digest)
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .digest = digest};
         streamer_lease *lease = NULL;
 
-        model_digest(stage_witness, digest);
+        model_digest(fixture_witness, digest);
         client_ok(client, streamer_attach(client, "witness", &opts, &lease), "attach");
         streamer_detach(lease);
         digest[31] = digest[31] == '0' ? '1' : '0';
@@ -176,7 +174,7 @@ START_TEST(attach_may_insist_on_a_digest_and_a_generation)
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .digest = digest, .generation = number};
         streamer_lease *lease = NULL;
 
-        model_digest(stage_witness, digest);
+        model_digest(fixture_witness, digest);
         client_ok(client, streamer_attach(client, "witness", &opts, &lease), "attach");
         streamer_detach(lease);
         opts.generation = number + 1000;
@@ -204,8 +202,8 @@ START_TEST(two_models_of_equal_headers_and_other_weights_differ_in_their_digest)
         struct model *a = model_mixed(10, 1 << 20), *b = model_mixed(11, 1 << 20);
         char first[64];
 
-        client_load(client, stage_write(a, "a.safetensors"), "a");
-        client_load(client, stage_write(b, "b.safetensors"), "b");
+        client_load(client, fixture_write(a, "a.safetensors"), "a");
+        client_load(client, fixture_write(b, "b.safetensors"), "b");
         snprintf(first, sizeof(first), "%s", find("a").digest);
         ck_assert_str_ne(first, find("b").digest);
         client_unload(client, "a");
@@ -213,27 +211,27 @@ START_TEST(two_models_of_equal_headers_and_other_weights_differ_in_their_digest)
 }
 END_TEST
 
-START_TEST(a_private_attach_is_writable_and_nobody_else_sees_it)
+START_TEST(a_private_attach_is_writable_and_invisible_to_others)
 {
         ABOUT_HOST_MEMORY();
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = STREAMER_ATTACH_PRIVATE};
         streamer_lease *lease = NULL;
-        streamer_tensor t;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
 
         client_ok(client, streamer_attach(client, "witness", &opts, &lease), "attach");
         client_ok(client, streamer_tensor_find(lease, "head.weight", &t), "find");
         memset((void *)(uintptr_t)t.data, 0x55, t.bytes);
-        client_equals(client, "witness", stage_witness);
+        client_equals(client, "witness", fixture_witness);
         streamer_detach(lease);
 }
 END_TEST
 
-START_TEST(metadata_of_the_checkpoint_is_handed_on)
+START_TEST(metadata_of_the_checkpoint_is_returned)
 {
         struct model *m = model_mixed(12, 1 << 16);
 
         model_set_metadata(m, "{\"format\":\"pt\",\"note\":\"a \\\"quoted\\\" word\"}");
-        client_load(client, stage_write(m, "meta.safetensors"), "meta");
+        client_load(client, fixture_write(m, "meta.safetensors"), "meta");
         streamer_lease *lease = client_attach(client, "meta");
         ck_assert_str_eq(streamer_metadata(lease, "format"), "pt");
         ck_assert_str_eq(streamer_metadata(lease, "note"), "a \"quoted\" word");
@@ -242,10 +240,10 @@ START_TEST(metadata_of_the_checkpoint_is_handed_on)
 }
 END_TEST
 
-/* A folder whose name takes most of what a path may have. */
+/* A folder whose name uses most of the maximum path length. */
 static char *long_folder(void)
 {
-        char *path = stage_path("long");
+        char *path = fixture_path("long");
 
         for (int i = 0; i < 15; i++) {
                 mkdir(path, 0755);
@@ -255,15 +253,15 @@ static char *long_folder(void)
         return path;
 }
 
-/* A reply has no room for as many as clients may hold of one name. */
-START_TEST(more_generations_of_a_name_than_a_reply_has_room_for_leave_the_list_whole)
+/* One reply cannot hold as many generations as clients may lease of one name. */
+START_TEST(a_list_longer_than_one_reply_is_complete)
 {
         enum { N = 300 };
         static streamer_lease *leases[N];
         char *path = format_text("%s/many.safetensors", long_folder());
         struct model *m = model_mixed(3, 1 << 18);
 
-        client_load(client, stage_write(m, "zebra.safetensors"), "zebra");
+        client_load(client, fixture_write(m, "zebra.safetensors"), "zebra");
         for (int i = 0; i < N; i++) {
                 struct model *none = model_new(1);
                 char *metadata = format_text("{\"i\":\"%d\"}", i);
@@ -287,22 +285,22 @@ END_TEST
 int main(void)
 {
         suite_begin("generations");
-        TCase *names = suite_group("names and versions", begin, stage_end, 60);
-        tcase_add_checked_fixture(names, connect_client, check_stage);
-        tcase_add_test(names, the_same_version_again_is_answered_at_once);
+        TCase *names = suite_group("names and versions", begin, fixture_end, 60);
+        tcase_add_checked_fixture(names, connect_client, end_test);
+        tcase_add_test(names, a_repeated_load_of_the_same_version_returns_at_once);
         tcase_add_test(names, a_second_name_is_an_alias_and_no_second_copy);
         tcase_add_test(names, a_changed_file_is_a_new_generation);
         tcase_add_test(names, another_source_under_the_same_name_is_a_new_generation);
-        tcase_add_test(names, what_does_not_fit_beside_the_old_one_leaves_it);
-        tcase_add_test(names, a_bad_new_version_leaves_the_old_one);
-        tcase_add_test(names, more_generations_of_a_name_than_a_reply_has_room_for_leave_the_list_whole);
-        TCase *attach = suite_group("attach", begin, stage_end, 60);
-        tcase_add_checked_fixture(attach, connect_client, check_stage);
+        tcase_add_test(names, a_load_that_does_not_fit_leaves_the_old_generation_serving);
+        tcase_add_test(names, a_bad_new_version_leaves_the_old_one_serving);
+        tcase_add_test(names, a_list_longer_than_one_reply_is_complete);
+        TCase *attach = suite_group("attach", begin, fixture_end, 60);
+        tcase_add_checked_fixture(attach, connect_client, end_test);
         tcase_add_test(attach, attach_may_insist_on_a_digest);
         tcase_add_test(attach, attach_may_insist_on_a_digest_and_a_generation);
         tcase_add_test(attach, attach_may_insist_on_a_generation);
         tcase_add_test(attach, two_models_of_equal_headers_and_other_weights_differ_in_their_digest);
-        tcase_add_test(attach, a_private_attach_is_writable_and_nobody_else_sees_it);
-        tcase_add_test(attach, metadata_of_the_checkpoint_is_handed_on);
+        tcase_add_test(attach, a_private_attach_is_writable_and_invisible_to_others);
+        tcase_add_test(attach, metadata_of_the_checkpoint_is_returned);
         return suite_run();
 }

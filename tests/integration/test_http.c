@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Models from web servers in the middle of their health: what is served, what is refused, where redirects
- * lead and who sees credentials. Each test ends with every byte compared or with the error named.
+ * Models from web servers: valid and refused sources, redirects, and the recipients of credentials. Each
+ * test compares every byte or the error.
  */
-#include "tests/integration/http_stage.h"
+#include "tests/integration/http_fixture.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ END_TEST
 START_TEST(the_same_content_as_from_a_file)
 {
         client_load(client, url(web.http, "/m.safetensors"), "m");
-        client_load(client, stage_write(model, "same.safetensors"), "f");
+        client_load(client, fixture_write(model, "same.safetensors"), "f");
         client_equals(client, "m", model);
         client_equals(client, "f", model);
         client_unload(client, "m");
@@ -85,40 +85,17 @@ START_TEST(a_header_longer_than_the_first_bytes)
 }
 END_TEST
 
-START_TEST(a_server_without_ranges_is_read_in_one_stream_and_it_is_said)
+START_TEST(a_server_without_ranges_is_refused)
 {
-        serves(url(web.streamed, "/m.safetensors"));
-        ck_assert(log_will_say(stage.log, "knows no ranges: read in one stream"));
+        client_load_fails(client, url(web.rangeless, "/m.safetensors"), "m", STREAMER_EUNSUPPORTED,
+                          "the server does not support range requests: it answers 200 to a Range header");
         struct ctl r;
-        ctl(&r, stage.socket, "load", "--dry-run", url(web.streamed, "/m.safetensors"), NULL);
-        ck_assert_msg(r.code == 0 && strstr(r.out, "knows no ranges") != NULL, "%s%s", r.out, r.err);
-        ctl(&r, stage.socket, "load", "--dry-run", url(web.http, "/m.safetensors"), NULL);
-        ck_assert_msg(r.code == 0 && strstr(r.out, "knows no ranges") == NULL, "%s%s", r.out, r.err);
+        ctl(&r, test_daemon.socket, "load", "--dry-run", url(web.rangeless, "/m.safetensors"), NULL);
+        ck_assert_msg(r.code == 1 && strstr(r.err, "range requests") != NULL, "%d: %s%s", r.code, r.out, r.err);
 }
 END_TEST
 
-START_TEST(status_tells_of_a_stream)
-{
-        for (size_t i = 0; i < 2; i++) {
-                proxy_clear(&proxy);
-                proxy.upstream = i == 0 ? web.streamed : web.http;
-                proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .what = PROXY_BLOCKS, .bytes = 1000});
-                streamer_op *op = client_load_begin(client, through("/m.safetensors"), "slow");
-                ck_assert(eventually(has_begun, &proxy, 20000));
-                struct ctl r;
-                ctl(&r, stage.socket, "status", "--json", NULL);
-                ck_assert_msg((strstr(r.out, "\"streamed\":true") != NULL) == (i == 0), "%s", r.out);
-                ctl(&r, stage.socket, "status", NULL);
-                ck_assert_msg((strstr(r.out, "loading, in one stream") != NULL) == (i == 0), "%s", r.out);
-                ck_assert_int_eq(client_call_code(client, "cancel", "{\"model\": \"slow\"}"), 0);
-                streamer_op_wait(op, 20000, NULL);
-                streamer_op_free(op);
-                client_unload(client, "slow");
-        }
-}
-END_TEST
-
-START_TEST(the_query_of_a_url_is_not_told_again)
+START_TEST(the_query_of_a_url_is_redacted)
 {
         client_load(client, url(web.http, "/m.safetensors?signature=the-secret-query"), "m");
         char *reply = NULL;
@@ -129,19 +106,19 @@ START_TEST(the_query_of_a_url_is_not_told_again)
 }
 END_TEST
 
-/* Neither that of a URL, nor what a redirect names. */
-START_TEST(an_error_tells_no_secret)
+/* Neither in a URL, nor in the target of a redirect. */
+START_TEST(an_error_contains_no_secret)
 {
         struct ctl c;
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_REDIRECT,
                                                 .what = PROXY_ALL,
                                                 .text = "https://me:the-secret-word@localhost/x?the-secret-query"});
-        ctl(&c, stage.socket, "load", url(web.http, "/m.safetensors?the-secret-query"), "--layout", "rank", NULL);
+        ctl(&c, test_daemon.socket, "load", url(web.http, "/m.safetensors?the-secret-query"), "--layout", "rank", NULL);
         ck_assert_msg(c.code != 0 && strstr(c.err, "/m.safetensors") != NULL, "%s", c.err);
         ck_assert_msg(strstr(c.err, "the-secret") == NULL, "%s", c.err);
         ctl_free(&c);
-        ctl(&c, stage.socket, "load", through("/r.safetensors"), NULL);
-        ck_assert_msg(c.code != 0 && strstr(c.err, "to what is no URL is refused: https://localhost/x (") != NULL, "%s",
+        ctl(&c, test_daemon.socket, "load", through("/r.safetensors"), NULL);
+        ck_assert_msg(c.code != 0 && strstr(c.err, "to an invalid URL is refused: https://localhost/x (") != NULL, "%s",
                       c.err);
         ctl_free(&c);
         ck_assert_ptr_null(strstr(log_text(), "the-secret"));
@@ -158,8 +135,9 @@ static bool forty_are_held(void *arg)
         return are;
 }
 
-/* One thread, which would serve two loads of sixteen each; and a server whose first answer tells that it is far. */
-START_TEST(as_many_requests_are_in_flight_as_the_setting_says)
+/* One thread, which could serve two loads of sixteen requests each; the latency of the first reply shows that the
+ * server is distant. */
+START_TEST(the_setting_bounds_the_requests_in_flight)
 {
         struct daemon d;
         const char *config = suite_file("many.yaml", "io: {block_size: 1MiB, concurrency: 40}\n"
@@ -167,8 +145,8 @@ START_TEST(as_many_requests_are_in_flight_as_the_setting_says)
         struct model *large = model_mixed(79, 64 << 20);
         model_write(large, suite_path("www/large.safetensors"));
         daemon_init(&d, suite_path("many"));
-        daemon_start(
-                &d, (const char *const[]){"--device", "host=128MiB", "--root", stage_root(), "--config", config, NULL});
+        daemon_start(&d, (const char *const[]){"--device", "host=128MiB", "--root", fixture_root(), "--config", config,
+                                               NULL});
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .nth = 1, .ms = 300});
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD});
         streamer_client *c = client_open(&d);
@@ -190,7 +168,7 @@ static bool has_sent(void *bytes)
         return nginx_sent(&web) >= *(uint64_t *)bytes;
 }
 
-/* nginx tells of an answer after the client has had all of it. */
+/* nginx logs an answer after the client has received all of it. */
 START_TEST(the_second_load_of_a_url_is_an_alias)
 {
         uint64_t whole = nginx_sent(&web) + model->bytes;
@@ -208,13 +186,13 @@ START_TEST(sha256_of_a_list_beside_the_file)
 {
         must(system(format_text("cd '%s' && sha256sum m.safetensors >SHA256SUMS", suite_path("www"))));
         struct ctl r;
-        ctl(&r, stage.socket, "load", "--verify", "sha256", "--name", "m", url(web.http, "/m.safetensors"), NULL);
+        ctl(&r, test_daemon.socket, "load", "--verify", "sha256", "--name", "m", url(web.http, "/m.safetensors"), NULL);
         ck_assert_msg(r.code == 0, "%s", r.err);
         client_equals(client, "m", model);
         client_unload(client, "m");
-        /* A byte that changes on the way: only the digest tells. */
+        /* A byte changed in transit, which only the digest detects. */
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_CORRUPT, .nth = 3, .bytes = 1000});
-        ctl(&r, stage.socket, "load", "--verify", "sha256", "--name", "m", through("/m.safetensors"), NULL);
+        ctl(&r, test_daemon.socket, "load", "--verify", "sha256", "--name", "m", through("/m.safetensors"), NULL);
         ck_assert_int_eq(r.code, 1);
         ck_assert_msg(strstr(r.err, "SHA-256 differs") != NULL, "%s", r.err);
         client_unload(client, "m");
@@ -225,7 +203,7 @@ START_TEST(sha256_without_a_list_is_refused)
 {
         struct ctl r;
         unlink(suite_path("www/SHA256SUMS"));
-        ctl(&r, stage.socket, "load", "--verify", "sha256", "--name", "m", url(web.http, "/m.safetensors"), NULL);
+        ctl(&r, test_daemon.socket, "load", "--verify", "sha256", "--name", "m", url(web.http, "/m.safetensors"), NULL);
         ck_assert_int_eq(r.code, 1);
         ck_assert_msg(strstr(r.err, "no published SHA-256") != NULL, "%s", r.err);
         client_unload(client, "m");
@@ -234,13 +212,13 @@ END_TEST
 
 /* ---- refusals ---- */
 
-START_TEST(what_is_not_there)
+START_TEST(a_missing_file)
 {
         refuses(url(web.http, "/nothing.safetensors"), STREAMER_ENOENT, "404 Not Found");
 }
 END_TEST
 
-START_TEST(what_is_no_safetensors)
+START_TEST(a_file_that_is_no_safetensors)
 {
         file_write(suite_path("www/text.safetensors"), "some text that is no header", 27);
         refuses(url(web.http, "/text.safetensors"), STREAMER_EFAILED, "text.safetensors");
@@ -260,7 +238,7 @@ START_TEST(plain_http_to_another_host)
 }
 END_TEST
 
-START_TEST(a_certificate_that_nobody_vouches_for)
+START_TEST(an_untrusted_certificate_is_refused)
 {
         refuses(format_text("https://127.0.0.3:%u/m.safetensors", web.https), STREAMER_EFAILED, "");
 }
@@ -276,7 +254,7 @@ static const struct {
         {"https://localhost:99999/m.safetensors", "not a URL"},
 };
 
-START_TEST(what_is_no_url)
+START_TEST(an_invalid_url)
 {
         char text[1024];
         ck_assert_int_eq(client_load_result(client, bad_urls[_i].source, "bad", text), STREAMER_EINVAL);
@@ -289,7 +267,7 @@ static const struct {
         int status, code;
 } statuses[] = {{400, STREAMER_EFAILED}, {401, STREAMER_EPERM}, {403, STREAMER_EPERM}, {410, STREAMER_ENOENT}};
 
-START_TEST(a_refusal_fails_at_once_with_what_the_server_said)
+START_TEST(a_refusal_fails_at_once_with_the_servers_message)
 {
         const char *said = "<html><title>No\x1b[31m way</title></html>";
         proxy_rule(&proxy,
@@ -315,7 +293,7 @@ START_TEST(a_redirect_is_followed)
 }
 END_TEST
 
-START_TEST(blocks_go_straight_to_where_a_redirect_led)
+START_TEST(blocks_are_requested_from_the_target_of_a_redirect)
 {
         redirect(url(web.http, "/m.safetensors"));
         serves(through("/elsewhere.safetensors"));
@@ -331,14 +309,14 @@ START_TEST(a_loop_of_redirects_ends)
 }
 END_TEST
 
-START_TEST(no_redirect_leads_to_plain_http_elsewhere)
+START_TEST(no_redirect_to_plain_http_on_another_host_is_followed)
 {
         redirect("http://192.0.2.1/m.safetensors");
         refuses(through("/m.safetensors"), STREAMER_EPERM, "plain http is refused");
 }
 END_TEST
 
-START_TEST(credentials_go_to_their_host_and_no_other)
+START_TEST(credentials_are_sent_to_their_host_only)
 {
         const char *at = format_text("http://localhost:%u/m.safetensors", proxy.port);
         serves(at);
@@ -348,7 +326,7 @@ START_TEST(credentials_go_to_their_host_and_no_other)
 }
 END_TEST
 
-START_TEST(user_and_password_go_to_their_host_and_no_other)
+START_TEST(user_and_password_are_sent_to_their_host_only)
 {
         serves(format_text("http://basic.localhost:%u/m.safetensors", proxy.port));
         ck_assert_str_eq(proxy.last_authorization, "Basic bWU6dGhlLXBhc3N3b3Jk");
@@ -357,7 +335,7 @@ START_TEST(user_and_password_go_to_their_host_and_no_other)
 }
 END_TEST
 
-START_TEST(a_redirect_takes_no_credentials_along)
+START_TEST(a_redirect_drops_the_credentials)
 {
         struct proxy first;
         proxy_start(&first, web.http);
@@ -370,7 +348,7 @@ START_TEST(a_redirect_takes_no_credentials_along)
 }
 END_TEST
 
-START_TEST(no_secret_in_a_log)
+START_TEST(no_log_line_contains_a_secret)
 {
         refuses(format_text("http://localhost:%u/nothing.safetensors", proxy.port), STREAMER_ENOENT, "404");
         refuses(format_text("http://basic.localhost:%u/nothing.safetensors", proxy.port), STREAMER_ENOENT, "404");
@@ -395,28 +373,27 @@ int main(void)
         tcase_add_test(t, an_index_names_shards_beside_it);
         tcase_add_test(t, an_index_whose_shard_is_missing_fails);
         tcase_add_test(t, a_header_longer_than_the_first_bytes);
-        tcase_add_test(t, a_server_without_ranges_is_read_in_one_stream_and_it_is_said);
-        tcase_add_test(t, status_tells_of_a_stream);
-        tcase_add_test(t, the_query_of_a_url_is_not_told_again);
-        tcase_add_test(t, an_error_tells_no_secret);
-        tcase_add_test(t, as_many_requests_are_in_flight_as_the_setting_says);
+        tcase_add_test(t, a_server_without_ranges_is_refused);
+        tcase_add_test(t, the_query_of_a_url_is_redacted);
+        tcase_add_test(t, an_error_contains_no_secret);
+        tcase_add_test(t, the_setting_bounds_the_requests_in_flight);
         tcase_add_test(t, the_second_load_of_a_url_is_an_alias);
         tcase_add_test(t, sha256_of_a_list_beside_the_file);
         tcase_add_test(t, sha256_without_a_list_is_refused);
-        tcase_add_test(t, what_is_not_there);
-        tcase_add_test(t, what_is_no_safetensors);
+        tcase_add_test(t, a_missing_file);
+        tcase_add_test(t, a_file_that_is_no_safetensors);
         tcase_add_test(t, an_empty_file);
         tcase_add_test(t, plain_http_to_another_host);
-        tcase_add_test(t, a_certificate_that_nobody_vouches_for);
-        LOOP(t, what_is_no_url, bad_urls);
-        LOOP(t, a_refusal_fails_at_once_with_what_the_server_said, statuses);
+        tcase_add_test(t, an_untrusted_certificate_is_refused);
+        LOOP(t, an_invalid_url, bad_urls);
+        LOOP(t, a_refusal_fails_at_once_with_the_servers_message, statuses);
         tcase_add_test(t, a_redirect_is_followed);
-        tcase_add_test(t, blocks_go_straight_to_where_a_redirect_led);
+        tcase_add_test(t, blocks_are_requested_from_the_target_of_a_redirect);
         tcase_add_test(t, a_loop_of_redirects_ends);
-        tcase_add_test(t, no_redirect_leads_to_plain_http_elsewhere);
-        tcase_add_test(t, credentials_go_to_their_host_and_no_other);
-        tcase_add_test(t, user_and_password_go_to_their_host_and_no_other);
-        tcase_add_test(t, a_redirect_takes_no_credentials_along);
-        tcase_add_test(t, no_secret_in_a_log);
+        tcase_add_test(t, no_redirect_to_plain_http_on_another_host_is_followed);
+        tcase_add_test(t, credentials_are_sent_to_their_host_only);
+        tcase_add_test(t, user_and_password_are_sent_to_their_host_only);
+        tcase_add_test(t, a_redirect_drops_the_credentials);
+        tcase_add_test(t, no_log_line_contains_a_secret);
         return suite_run();
 }

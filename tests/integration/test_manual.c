@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The manual knows what the programs know: every verb, flag, setting and function; help has an
- * example for each verb; and all of it is installed.
+ * The manual covers every verb, flag, setting and function; help has an example for each verb; and all of it is
+ * installed.
  */
-#include "daemon/config/setting.h"
-#include "tests/lib/ctl.h"
+#include "daemon/config/flags.h"
+#include "tests/lib/streamerctl.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/suite.h"
 
@@ -15,10 +15,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* The pages of the library and of the configuration are generated. */
+static char *page_path(const char *name)
+{
+        bool made = strcmp(name, "libstreamer-client.3") == 0 || strcmp(name, "streamerd.yaml.5") == 0;
+        return format_text("%s/%s", made ? getenv("STREAMERD_BUILD") ?: "build" : "docs/man", name);
+}
+
 /* A page without the backslashes and font changes of its source. */
 static char *page(const char *name)
 {
-        char *path = format_text("docs/man/%s", name), *text = file_read(path, NULL), *to = text;
+        char *path = page_path(name), *text = file_read(path, NULL), *to = text;
         for (const char *from = text; *from != '\0';) {
                 if (strncmp(from, "\\f", 2) == 0 && from[2] != '\0')
                         from += 3;
@@ -126,6 +133,25 @@ START_TEST(help_of_a_verb_is_the_same_by_its_flag)
 }
 END_TEST
 
+/* ---- the README ---- */
+
+/* Against the header and the library of this build. */
+START_TEST(the_example_of_the_readme_compiles)
+{
+        char *text = file_read("README.md", NULL), *start = strstr(text, "```c\n");
+        ck_assert_ptr_nonnull(start);
+        char *end = strstr(start + 5, "```");
+        ck_assert_ptr_nonnull(end);
+        file_write(suite_path("example.c"), start + 5, (size_t)(end - start - 5));
+        char *command =
+                format_text("cc -Wall -Wextra -Werror -Iinclude -o '%s' '%s' %s/libstreamer-client.so",
+                            suite_path("example"), suite_path("example.c"), getenv("STREAMERD_BUILD") ?: "build");
+        ck_assert_int_eq(suite_short() ? 0 : system(command), 0);
+        free(command);
+        free(text);
+}
+END_TEST
+
 /* ---- the other pages ---- */
 
 START_TEST(streamerd_8_knows_every_flag_and_variable)
@@ -183,26 +209,40 @@ START_TEST(a_page_is_formatted_without_a_warning)
 {
         if (system("command -v man >/dev/null && command -v groff >/dev/null") != 0)
                 SKIP("man or groff is not installed");
-        char *command =
-                format_text("LC_ALL=C.UTF-8 MANWIDTH=90 man --warnings -l docs/man/%s 2>&1 >/dev/null", pages[_i]);
+        char *path = page_path(pages[_i]);
+        char *command = format_text("LC_ALL=C.UTF-8 MANWIDTH=90 man --warnings -l %s 2>&1 >/dev/null", path);
         char said[2000] = "";
         FILE *f = popen(command, "r");
         size_t n = fread(said, 1, sizeof(said) - 1, f);
         int status = pclose(f);
         ck_assert_msg(status == 0 && n == 0, "%s: %s", pages[_i], said);
         free(command);
+        free(path);
 }
 END_TEST
 
 /* ---- installed ---- */
 
-START_TEST(all_of_it_is_installed)
+/* Only files that are already built: a test must not build them. */
+static void install(const char *variables)
+{
+        char *command = format_text("MAKEFLAGS= make -s install DEPS=0 BUILD=%s DESTDIR=%s %s -o all >/dev/null",
+                                    getenv("STREAMERD_BUILD") ?: "build", suite_path("root"), variables);
+        ck_assert_int_eq(system(command), 0);
+        free(command);
+}
+
+START_TEST(all_manual_pages_are_installed)
 {
         static const char *const files[] = {
                 "bin/streamerctl",
                 "bin/streamerd",
                 "include/streamer/client.h",
                 "lib/libstreamer-client.so.0",
+                "lib/systemd/system/streamerd.service",
+                "lib/systemd/system/streamerd.socket",
+                "lib/sysusers.d/streamerd.conf",
+                "lib/tmpfiles.d/streamerd.conf",
                 "share/man/man1/streamerctl.1",
                 "share/man/man8/streamerd.8",
                 "share/man/man5/streamerd.yaml.5",
@@ -212,20 +252,31 @@ START_TEST(all_of_it_is_installed)
                 "share/fish/vendor_completions.d/streamerctl.fish",
                 "share/bash-completion/completions/streamerd",
                 "share/fish/vendor_completions.d/streamerd.fish",
-                "share/doc/streamerd/streamerd.yaml",
+                "share/streamerd/streamerd.yaml",
                 "share/doc/streamerd/alerts.yaml",
                 "share/doc/streamerd/grafana-dashboard.json",
                 "share/doc/streamerd/nginx-slice-cache.conf",
                 "share/doc/streamerd/sources.md",
         };
-        /* Only what is built already: this is no place to build it. */
-        char *command =
-                format_text("MAKEFLAGS= make -s install DEPS=0 BUILD=%s DESTDIR=%s PREFIX=/usr -o all >/dev/null",
-                            getenv("STREAMERD_BUILD") ?: "build", suite_path("root"));
-        ck_assert_int_eq(system(command), 0);
+        install("PREFIX=/usr");
         for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
                 ck_assert_msg(access(suite_path("root/usr/%s", files[i]), R_OK) == 0, "%s", files[i]);
-        free(command);
+}
+END_TEST
+
+START_TEST(a_distribution_places_libraries_units_and_settings)
+{
+        install("PREFIX=/opt/s LIBDIR=/opt/s/lib/aarch64-linux-gnu UNITDIR=/units SYSCONFDIR=/opt/etc");
+        ck_assert_int_eq(access(suite_path("root/opt/s/lib/aarch64-linux-gnu/libstreamer-client.so"), R_OK), 0);
+        char *unit = file_read(suite_path("root/units/streamerd.service"), NULL);
+        ck_assert_ptr_nonnull(
+                strstr(unit, "ExecStart=/opt/s/bin/streamerd --config /opt/etc/streamerd/streamerd.yaml"));
+        char *tmpfiles = file_read(suite_path("root/opt/s/lib/tmpfiles.d/streamerd.conf"), NULL);
+        ck_assert_ptr_nonnull(strstr(tmpfiles, "/opt/etc/streamerd/streamerd.yaml"));
+        ck_assert_ptr_nonnull(strstr(tmpfiles, "/opt/s/share/streamerd/streamerd.yaml"));
+        ck_assert_ptr_null(strstr(tmpfiles, " /etc"));
+        free(unit);
+        free(tmpfiles);
 }
 END_TEST
 
@@ -235,10 +286,12 @@ int main(void)
         TCase *manual = suite_group("manual", NULL, NULL, 60);
         tcase_add_test(manual, streamerctl_1_knows_every_verb_and_flag);
         tcase_add_test(manual, help_of_a_verb_is_the_same_by_its_flag);
+        tcase_add_test(manual, the_example_of_the_readme_compiles);
         tcase_add_test(manual, streamerd_8_knows_every_flag_and_variable);
         tcase_add_test(manual, streamerd_yaml_5_knows_every_setting);
         tcase_add_test(manual, libstreamer_client_3_knows_every_function);
         tcase_add_loop_test(manual, a_page_is_formatted_without_a_warning, 0, 4);
-        tcase_add_test(manual, all_of_it_is_installed);
+        tcase_add_test(manual, all_manual_pages_are_installed);
+        tcase_add_test(manual, a_distribution_places_libraries_units_and_settings);
         return suite_run();
 }

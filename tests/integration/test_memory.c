@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory and storage: every kind of page, the smallest ring, what a cold load leaves in the page
- * cache, what many loads leave behind.
+ * Memory and storage: every kind of page, the smallest ring, the page cache after a cold load, and leaks over many
+ * loads.
  */
-#include "tests/lib/doctor.h"
-#include "tests/lib/stage.h"
-#include "tests/lib/storage.h"
+#include "daemon/device/host/collapse.h"
+#include "tests/lib/doctor_checks.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
 #include <stdio.h>
@@ -14,22 +15,9 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-static streamer_client *client;
-
 static void begin(void)
 {
-        stage_begin(NULL);
-}
-
-static void connect_client(void)
-{
-        client = client_open(&stage);
-}
-
-static void check_stage(void)
-{
-        streamer_close(client);
-        stage_still_serves();
+        fixture_begin(NULL);
 }
 
 /* ---- kinds of pages ---- */
@@ -51,11 +39,11 @@ static void load_on(const char *pages)
         struct model *m = model_mixed(1, 20 << 20), *odd = model_mixed(2, 20 << 20);
 
         file_write(config, text, strlen(text));
-        stage_begin((const char *const[]){"--config", config, NULL});
-        client = client_open(&stage);
+        fixture_begin((const char *const[]){"--config", config, NULL});
+        client = client_open(&test_daemon);
         model_place_data(odd, 8, 5);
-        client_load(client, stage_write(m, "even.safetensors"), "even");
-        client_load(client, stage_write(odd, "odd.safetensors"), "odd");
+        client_load(client, fixture_write(m, "even.safetensors"), "even");
+        client_load(client, fixture_write(odd, "odd.safetensors"), "odd");
         client_equals(client, "even", m);
         client_equals(client, "odd", odd);
         ck_assert_str_eq(page_kind_of("even"), pages);
@@ -64,7 +52,7 @@ static void load_on(const char *pages)
         client_unload(client, "even");
         client_unload(client, "odd");
         streamer_close(client);
-        stage_end();
+        fixture_end();
 }
 
 START_TEST(segments_of_4_kib_pages)
@@ -76,8 +64,10 @@ END_TEST
 START_TEST(segments_of_transparent_huge_pages)
 {
         char *allowed = file_read("/sys/kernel/mm/transparent_hugepage/shmem_enabled", NULL);
+        struct collapse_kernel kernel;
 
-        if (strstr(allowed, "[never]") || strstr(allowed, "[deny]"))
+        collapse_probe(&kernel, &collapse_calls);
+        if (!kernel.supported && (strstr(allowed, "[never]") || strstr(allowed, "[deny]")))
                 SKIP("transparent huge pages are off for shared memory (shmem_enabled)");
         load_on("thp");
 }
@@ -97,7 +87,7 @@ END_TEST
 
 #define NO_LIMIT_HERE "huge pages of a control group cannot be limited here"
 
-/* What is in the way of huge pages, what is loaded, and what it gets. */
+/* The limit of huge pages, the loaded model, and the pages that it gets. */
 static const struct {
         uint64_t limit;
         bool shown; /* the group's files are in their place */
@@ -122,24 +112,24 @@ static void begin_limited(uint64_t limit, bool shown)
                 SKIP("vm.nr_overcommit_hugepages cannot be set");
         if (!hugepages_limit(limit, shown ? NULL : suite_path("groups-%d", (int)getpid())))
                 SKIP(NO_LIMIT_HERE);
-        stage_begin((const char *const[]){"--device", "host=256MiB", "--memory-limit", "1MiB", "--block-size", "1MiB",
-                                          NULL});
-        client = client_open(&stage);
+        fixture_begin((const char *const[]){"--device", "host=256MiB", "--memory-limit", "1MiB", "--block-size", "1MiB",
+                                            NULL});
+        client = client_open(&test_daemon);
 }
 
 static void end_limited(void)
 {
-        stage_still_serves();
+        fixture_still_serves();
         streamer_close(client);
-        stage_end();
+        fixture_end();
         hugepages_unlimit();
 }
 
-START_TEST(a_limit_of_huge_pages_that_is_too_small_leaves_others)
+START_TEST(a_small_limit_of_huge_pages_falls_back_to_smaller_pages)
 {
         struct model *m = model_mixed(6, limits[_i].model);
         begin_limited(limits[_i].limit, limits[_i].shown);
-        client_load(client, stage_write(m, "m.safetensors"), "m");
+        client_load(client, fixture_write(m, "m.safetensors"), "m");
         client_equals(client, "m", m);
         const char *got = page_kind_of("m");
         if (strcmp(limits[_i].pages, "4k") != 0 || strcmp(got, "thp") != 0) /* as shmem_enabled has it */
@@ -150,14 +140,14 @@ START_TEST(a_limit_of_huge_pages_that_is_too_small_leaves_others)
 }
 END_TEST
 
-/* Several models share it, also where none of them has touched its pages yet. */
+/* Several models share the limit, also before they have touched their pages. */
 START_TEST(the_limit_of_huge_pages_is_for_all_models)
 {
         begin_limited(24 * MIB, true);
         for (int i = 0; i < 3; i++) {
                 struct model *m = model_mixed((unsigned)i, 10 * MIB);
                 char *file = format_text("%d.safetensors", i), *name = format_text("m%d", i);
-                client_load(client, stage_write(m, file), name);
+                client_load(client, fixture_write(m, file), name);
                 client_equals(client, name, m);
         }
         unsigned huge = 0;
@@ -168,20 +158,26 @@ START_TEST(the_limit_of_huge_pages_is_for_all_models)
 }
 END_TEST
 
-START_TEST(doctor_tells_of_the_limit_of_huge_pages)
+static const char *page_kind_of_device(void)
+{
+        json_t *devices = json_object_get(client_call(client, "status", NULL), "devices");
+        return json_text(json_array_get(devices, 0), "page_kind");
+}
+
+START_TEST(doctor_reports_the_limit_of_huge_pages)
 {
         begin_limited(0, true);
         doctor_ask();
-        doctor_found("warn", "pages", "limit of the control group 0 B");
+        doctor_found(strcmp(page_kind_of_device(), "4k") == 0 ? "warn" : "ok", "pages", "cgroup limit 0 B");
         end_limited();
 }
 END_TEST
 
-START_TEST(a_limit_that_nothing_tells_of_fails_the_load_and_not_the_daemon)
+START_TEST(an_unreported_memory_limit_fails_the_load_and_not_the_daemon)
 {
         struct model *m = model_mixed(8, 32 * MIB);
         begin_limited(16 * MIB, false);
-        client_load_fails(client, stage_write(m, "m.safetensors"), "m", STREAMER_ENOMEM,
+        client_load_fails(client, fixture_write(m, "m.safetensors"), "m", STREAMER_ENOMEM,
                           "a limit of the control group is reached");
         end_limited();
 }
@@ -193,15 +189,15 @@ START_TEST(a_ring_of_one_slot_suffices)
 {
         struct model *m = model_mixed(3, 20 << 20), *odd = model_mixed(4, 20 << 20);
 
-        stage_begin((const char *const[]){"--device", "host=128MiB", "--block-size", "1MiB", "--memory-limit", "1MiB",
-                                          NULL});
-        client = client_open(&stage);
+        fixture_begin((const char *const[]){"--device", "host=128MiB", "--block-size", "1MiB", "--memory-limit", "1MiB",
+                                            NULL});
+        client = client_open(&test_daemon);
         json_t *ring = json_object_get(client_call(client, "status", NULL), "ring");
         ck_assert_int_le(json_integer_value(json_object_get(ring, "bytes")), 2 * (json_int_t)MIB);
         model_place_data(odd, 8, 1);
         /* Both at once: they must share the slot, and neither may starve. */
-        streamer_op *a = client_load_begin(client, stage_write(odd, "odd.safetensors"), "odd");
-        streamer_op *b = client_load_begin(client, stage_write(m, "even.safetensors"), "even");
+        streamer_op *a = client_load_begin(client, fixture_write(odd, "odd.safetensors"), "odd");
+        streamer_op *b = client_load_begin(client, fixture_write(m, "even.safetensors"), "even");
         client_ok(client, streamer_op_wait(a, 20000, NULL), "odd");
         client_ok(client, streamer_op_wait(b, 20000, NULL), "even");
         client_equals(client, "odd", odd);
@@ -209,50 +205,50 @@ START_TEST(a_ring_of_one_slot_suffices)
         streamer_op_free(a);
         streamer_op_free(b);
         streamer_close(client);
-        stage_end();
+        fixture_end();
 }
 END_TEST
 
-START_TEST(one_reader_suffices)
+START_TEST(one_reader_thread_suffices)
 {
         struct model *m = model_mixed(5, 20 << 20);
 
-        stage_begin((const char *const[]){"--device", "host=128MiB", "--concurrency", "1", NULL});
-        client = client_open(&stage);
-        client_load(client, stage_write(m, "m.safetensors"), "m");
+        fixture_begin((const char *const[]){"--device", "host=128MiB", "--concurrency", "1", NULL});
+        client = client_open(&test_daemon);
+        client_load(client, fixture_write(m, "m.safetensors"), "m");
         client_equals(client, "m", m);
         streamer_close(client);
-        stage_end();
+        fixture_end();
 }
 END_TEST
 
 /* ---- storage ---- */
 
-/* Bytes that a load reads of a file that has just been dropped from the cache, and those that it leaves there. */
+/* Bytes that a load reads from an uncached file, and bytes that are cached afterwards. */
 static void load_cold(const char *path, uint64_t *read, uint64_t *cached)
 {
         file_uncache(path);
-        uint64_t kept = file_cached_bytes(path), before = process_read_bytes(stage.pid);
+        uint64_t kept = file_cached_bytes(path), before = process_read_bytes(test_daemon.pid);
 
         client_load(client, path, "cold");
-        *read = process_read_bytes(stage.pid) - before;
+        *read = process_read_bytes(test_daemon.pid) - before;
         uint64_t after = file_cached_bytes(path);
         *cached = after > kept ? after - kept : 0;
         client_unload(client, "cold");
 }
 
-/* What the kernel reads of the daemon's own pages, which it may have dropped, is charged to it: then once more. */
-START_TEST(a_cold_load_reads_each_byte_once_and_leaves_the_cache_alone)
+/* The kernel charges the daemon for its own program pages if they were dropped; then the test measures once more. */
+START_TEST(a_cold_load_reads_each_byte_once_and_caches_none)
 {
         struct model *m = model_mixed(6, 64 * MIB);
         uint64_t read = UINT64_MAX, cached = 0;
 
         model_place_data(m, 8, (uint64_t)_i);
-        const char *path = stage_write(m, "cold.safetensors");
+        const char *path = fixture_write(m, "cold.safetensors");
         for (int i = 0; i < 3 && (read > m->bytes / 100 * 101 || read < m->bytes / 2); i++)
                 load_cold(path, &read, &cached);
         if (read < m->bytes / 2)
-                SKIP("this file system does not count what is read");
+                SKIP("this file system does not count bytes read");
         ck_assert_uint_le(read, m->bytes / 100 * 101);
         ck_assert_uint_le(cached, m->bytes / 100);
 }
@@ -262,14 +258,14 @@ END_TEST
 START_TEST(a_warm_load_reads_nothing_from_storage)
 {
         struct model *m = model_mixed(7, 32 * MIB);
-        const char *path = stage_write(m, "warm.safetensors");
+        const char *path = fixture_write(m, "warm.safetensors");
         uint64_t read = UINT64_MAX;
 
         for (int i = 0; i < 3 && read > MIB; i++) {
                 file_cache(path);
-                uint64_t before = process_read_bytes(stage.pid);
+                uint64_t before = process_read_bytes(test_daemon.pid);
                 client_load(client, path, "warm");
-                read = process_read_bytes(stage.pid) - before;
+                read = process_read_bytes(test_daemon.pid) - before;
                 client_equals(client, "warm", m);
                 client_unload(client, "warm");
         }
@@ -280,7 +276,7 @@ END_TEST
 START_TEST(a_half_cached_file_is_loaded_right)
 {
         struct model *m = model_mixed(8, 32 * MIB);
-        const char *path = stage_write(m, "half.safetensors");
+        const char *path = fixture_write(m, "half.safetensors");
         char *buf = must_alloc(4096);
 
         file_uncache(path);
@@ -298,22 +294,22 @@ START_TEST(a_half_cached_file_is_loaded_right)
 }
 END_TEST
 
-/* What somebody has just written and nobody has synced is in the cache alone. */
+/* An unsynced file is only in the page cache. */
 START_TEST(bytes_that_are_not_on_disk_yet_are_loaded_right)
 {
         struct model *m = model_mixed(9, 8 * MIB);
-        const char *path = stage_write(m, "on-disk.safetensors");
+        const char *path = fixture_write(m, "on-disk.safetensors");
         size_t size;
         char *data = file_read(path, &size);
 
-        file_write(stage_path("dirty.safetensors"), data, size);
-        client_load(client, stage_path("dirty.safetensors"), "dirty");
+        file_write(fixture_path("dirty.safetensors"), data, size);
+        client_load(client, fixture_path("dirty.safetensors"), "dirty");
         client_equals(client, "dirty", m);
         client_unload(client, "dirty");
 }
 END_TEST
 
-/* ---- what stays behind ---- */
+/* ---- leaks ---- */
 
 /* The loop, two readers for each block in flight (16), the device's thread, and workers, which are
  * started when work finds none idle, up to 16, and stay. */
@@ -324,33 +320,33 @@ static void load_and_unload(const char *path, uint64_t used)
         client_load(client, path, "again");
         streamer_detach(client_attach(client, "again"));
         client_unload(client, "again");
-        client_load_fails(client, stage_path("missing.safetensors"), "missing", STREAMER_ENOENT, NULL);
+        client_load_fails(client, fixture_path("missing.safetensors"), "missing", STREAMER_ENOENT, NULL);
         client_wait_used(client, used);
 }
 
-/* Pools grow to what they need when chance has it so, each thread with a stack and a heap of its own:
- * once. What a load leaves behind is there after every stretch. */
-START_TEST(many_loads_leave_no_memory_descriptor_or_thread_behind)
+/* Thread pools grow at random times, each thread with a stack and a heap, but only once. A leak grows in every stretch.
+ */
+START_TEST(loads_leak_no_memory_descriptor_or_thread)
 {
         struct model *m = model_mixed(10, 4 * MIB);
-        const char *path = stage_write(m, "again.safetensors");
+        const char *path = fixture_write(m, "again.safetensors");
         uint64_t used = client_used(client), memory, least_growth = UINT64_MAX;
         unsigned fds = 0;
 
         for (int stretch = 0; stretch < 6 && least_growth > MIB / 2; stretch++) {
-                memory = stage_memory();
+                memory = fixture_memory();
                 for (int i = 0; i < 20; i++)
                         load_and_unload(path, used);
-                uint64_t after = stage_memory(), growth = after > memory ? after - memory : 0;
+                uint64_t after = fixture_memory(), growth = after > memory ? after - memory : 0;
                 if (growth < least_growth)
                         least_growth = growth;
                 if (stretch == 0)
-                        fds = process_fds(stage.pid);
+                        fds = process_fds(test_daemon.pid);
         }
         ck_assert_uint_le(least_growth, MIB / 2);
         client_unload(client, "missing");
-        ck_assert_uint_le(process_fds(stage.pid), fds);
-        ck_assert_uint_le(process_threads(stage.pid), THREADS_MOST);
+        ck_assert_uint_le(process_fds(test_daemon.pid), fds);
+        ck_assert_uint_le(process_threads(test_daemon.pid), THREADS_MOST);
 }
 END_TEST
 
@@ -358,40 +354,40 @@ START_TEST(the_daemons_own_memory_does_not_grow_with_the_model)
 {
         struct model *small = model_mixed(11, 4 * MIB), *large = model_mixed(12, 160 * MIB);
 
-        client_load(client, stage_write(small, "small.safetensors"), "small");
-        uint64_t before = stage_memory();
-        client_load(client, stage_write(large, "large.safetensors"), "large");
-        ck_assert_uint_le(stage_memory(), before + 4 * MIB);
+        client_load(client, fixture_write(small, "small.safetensors"), "small");
+        uint64_t before = fixture_memory();
+        client_load(client, fixture_write(large, "large.safetensors"), "large");
+        ck_assert_uint_le(fixture_memory(), before + 4 * MIB);
         client_unload(client, "small");
         client_unload(client, "large");
-        unlink(stage_path("large.safetensors"));
+        unlink(fixture_path("large.safetensors"));
 }
 END_TEST
 
 int main(void)
 {
         machine_settings_lock();
-        suite_begin("memory and storage");
+        suite_begin("memory");
         have_hugetlb = hugepages_allow(512 * MIB);
         TCase *pages = suite_group("pages and the ring", NULL, NULL, 60);
         tcase_add_test(pages, segments_of_4_kib_pages);
         tcase_add_test(pages, segments_of_transparent_huge_pages);
         tcase_add_test(pages, segments_of_hugetlb_pages);
-        tcase_add_loop_test(pages, a_limit_of_huge_pages_that_is_too_small_leaves_others, 0,
+        tcase_add_loop_test(pages, a_small_limit_of_huge_pages_falls_back_to_smaller_pages, 0,
                             (int)(sizeof(limits) / sizeof(limits[0])));
         tcase_add_test(pages, the_limit_of_huge_pages_is_for_all_models);
-        tcase_add_test(pages, doctor_tells_of_the_limit_of_huge_pages);
-        tcase_add_test(pages, a_limit_that_nothing_tells_of_fails_the_load_and_not_the_daemon);
+        tcase_add_test(pages, doctor_reports_the_limit_of_huge_pages);
+        tcase_add_test(pages, an_unreported_memory_limit_fails_the_load_and_not_the_daemon);
         tcase_add_test(pages, a_ring_of_one_slot_suffices);
-        tcase_add_test(pages, one_reader_suffices);
-        TCase *storage = suite_group("storage", begin, stage_end, 60);
-        tcase_add_checked_fixture(storage, connect_client, check_stage);
-        tcase_add_loop_test(storage, a_cold_load_reads_each_byte_once_and_leaves_the_cache_alone, 0, 2);
+        tcase_add_test(pages, one_reader_thread_suffices);
+        TCase *storage = suite_group("storage", begin, fixture_end, 60);
+        tcase_add_checked_fixture(storage, fixture_connect, fixture_disconnect);
+        tcase_add_loop_test(storage, a_cold_load_reads_each_byte_once_and_caches_none, 0, 2);
         tcase_add_test(storage, a_warm_load_reads_nothing_from_storage);
         tcase_add_test(storage, a_half_cached_file_is_loaded_right);
         tcase_add_test(storage, bytes_that_are_not_on_disk_yet_are_loaded_right);
         if (!suite_short()) {
-                tcase_add_test(storage, many_loads_leave_no_memory_descriptor_or_thread_behind);
+                tcase_add_test(storage, loads_leak_no_memory_descriptor_or_thread);
                 tcase_add_test(storage, the_daemons_own_memory_does_not_grow_with_the_model);
         }
         return suite_run();

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Models that are loaded at start: in which order, what becomes of those that fail, and whose they are.
+ * `preload`: the order of loads, retries after failures, and their owner.
  */
-#include "tests/integration/preload_stage.h"
+#include "tests/integration/preload_fixture.h"
 
-#include "tests/lib/gpus.h"
+#include "tests/lib/gpu_daemon.h"
 
 /* ---- preload ---- */
 
-START_TEST(what_is_listed_is_loaded_at_start)
+START_TEST(listed_models_are_loaded_at_start)
 {
         begin("");
         char *path = write_model("a.safetensors");
@@ -28,7 +28,7 @@ START_TEST(what_is_listed_is_loaded_at_start)
 }
 END_TEST
 
-START_TEST(what_fails_is_tried_again_until_it_is_there)
+START_TEST(a_failed_preload_is_retried_until_it_is_resident)
 {
         begin("");
         char *text = format_text("preload:\n  - {source: %s/late.safetensors}\n", root);
@@ -43,7 +43,7 @@ START_TEST(what_fails_is_tried_again_until_it_is_there)
 }
 END_TEST
 
-START_TEST(one_that_cannot_be_loaded_does_not_hold_the_others_up)
+START_TEST(a_failed_preload_does_not_delay_the_others)
 {
         begin("");
         char *path = write_model("good.safetensors");
@@ -60,7 +60,7 @@ START_TEST(one_that_cannot_be_loaded_does_not_hold_the_others_up)
 }
 END_TEST
 
-START_TEST(the_manager_is_told_of_those_that_are_not_there)
+START_TEST(the_manager_is_notified_of_missing_models)
 {
         begin("");
         char *path = write_model("good.safetensors");
@@ -75,7 +75,7 @@ START_TEST(the_manager_is_told_of_those_that_are_not_there)
 }
 END_TEST
 
-START_TEST(a_secret_of_a_url_is_neither_logged_nor_told)
+START_TEST(a_secret_in_a_url_is_neither_logged_nor_returned)
 {
         begin("preload: [{source: \"http://127.0.0.1:1/m.safetensors?sig=hidden\"}]");
         await_row(0, "failed", 1);
@@ -114,7 +114,7 @@ START_TEST(a_name_of_the_hub_is_looked_up_in_the_daemons_own_cache)
 }
 END_TEST
 
-START_TEST(one_that_was_unloaded_stays_so)
+START_TEST(an_unloaded_preload_is_not_reloaded)
 {
         begin("");
         char *path = write_model("a.safetensors");
@@ -134,7 +134,7 @@ END_TEST
 
 /* ---- several devices ---- */
 
-/* The first has it, and the second no room for it. */
+/* The first device has it, and it does not fit on the second. */
 static void start_half_full(void)
 {
         struct model *m = model_mixed(8, 20 << 20);
@@ -146,21 +146,21 @@ static void start_half_full(void)
                                  "  - {source: %s, devices: ['cuda:1'], priority: 9000}\n"
                                  "  - {source: %s, devices: ['cuda:0', 'cuda:1']}\n",
                                  first, path);
-        gpus_start(&(struct gpus){
+        gpu_daemon_start(&(struct gpu_daemon){
                 .n = 2, .mib = 64, .more = more, .devices = {"'cuda:0', budget: 32MiB", "'cuda:1', budget: 32MiB"}});
-        d = stage;
+        d = test_daemon;
         await_row(0, "ready", 1);
         await_row(1, "failed", 2);
 }
 
-/* The second GPU is full until somebody gives way. */
-START_TEST(what_did_not_reach_each_device_is_tried_again_there)
+/* The second GPU is full until a model is unloaded. */
+START_TEST(a_preload_is_retried_on_each_failed_device)
 {
         start_half_full();
         struct ctl result;
         ctl(&result, d.socket, "status", NULL);
         ck_assert_msg(strstr(result.out, "PRELOAD") && strstr(result.out, "does not fit"), "%s", result.out);
-        ck_assert_msg(strstr(result.out, "longest stall of the loop") != NULL, "%s", result.out);
+        ck_assert_msg(strstr(result.out, "longest event loop iteration") != NULL, "%s", result.out);
         ctl_free(&result);
         ctl(&result, d.socket, "list", NULL);
         ck_assert_msg(!strstr(result.out, "TIER") && strstr(result.out, "PRIORITY"), "%s", result.out);
@@ -179,20 +179,20 @@ START_TEST(what_did_not_reach_each_device_is_tried_again_there)
 }
 END_TEST
 
-static bool can_be_unloaded_there(void *device)
+static bool unload_from_second(void *device)
 {
         struct ctl result;
         ctl(&result, d.socket, "unload", "m", "--device", device, NULL);
         int code = result.code;
         ctl_free(&result);
-        return code == 0; /* not while it is being tried */
+        return code == 0; /* not during an attempt */
 }
 
-START_TEST(one_that_was_unloaded_from_a_device_is_not_tried_there)
+START_TEST(a_preload_unloaded_from_one_device_is_not_retried_there)
 {
         start_half_full();
-        ck_assert(eventually(can_be_unloaded_there, "cuda:1", WAIT_MS));
-        await_row(1, "ready", 2); /* nothing is left to be done */
+        ck_assert(eventually(unload_from_second, "cuda:1", WAIT_MS));
+        await_row(1, "ready", 2); /* no work is left */
         streamer_client *c = client_open(&d);
         json_t *reply = client_call(c, "show", "{\"model\":\"m\"}");
         const json_t *devices = json_object_get(json_array_get(json_object_get(reply, "models"), 0), "devices");
@@ -208,14 +208,14 @@ int main(void)
 {
         suite_begin("preload");
         TCase *preload = suite_group("preload", NULL, NULL, 60);
-        tcase_add_test(preload, what_is_listed_is_loaded_at_start);
-        tcase_add_test(preload, what_fails_is_tried_again_until_it_is_there);
-        tcase_add_test(preload, one_that_cannot_be_loaded_does_not_hold_the_others_up);
-        tcase_add_test(preload, the_manager_is_told_of_those_that_are_not_there);
-        tcase_add_test(preload, a_secret_of_a_url_is_neither_logged_nor_told);
+        tcase_add_test(preload, listed_models_are_loaded_at_start);
+        tcase_add_test(preload, a_failed_preload_is_retried_until_it_is_resident);
+        tcase_add_test(preload, a_failed_preload_does_not_delay_the_others);
+        tcase_add_test(preload, the_manager_is_notified_of_missing_models);
+        tcase_add_test(preload, a_secret_in_a_url_is_neither_logged_nor_returned);
         tcase_add_test(preload, a_name_of_the_hub_is_looked_up_in_the_daemons_own_cache);
-        tcase_add_test(preload, one_that_was_unloaded_stays_so);
-        tcase_add_test(preload, what_did_not_reach_each_device_is_tried_again_there);
-        tcase_add_test(preload, one_that_was_unloaded_from_a_device_is_not_tried_there);
+        tcase_add_test(preload, an_unloaded_preload_is_not_reloaded);
+        tcase_add_test(preload, a_preload_is_retried_on_each_failed_device);
+        tcase_add_test(preload, a_preload_unloaded_from_one_device_is_not_retried_there);
         return suite_run();
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Leases outlive the daemon: they hold memory before anybody asks, and come back to the process that
- * has the token, or are lost. Each test has a service manager of its own; _i 0 is a restart, 1 a crash.
+ * Leases survive the daemon: they hold memory before they are claimed, and are claimed by the process with the token,
+ * or lost. Each test has its own service manager; _i 0 is a restart, 1 a crash.
  */
-#include "tests/integration/reclaim_stage.h"
+#include "tests/integration/reclaim_fixture.h"
 
 /* ---- leases ---- */
 
 /* {"leases": [...]} of `ps` for the first lease. */
 static bool first_is_orphan(void)
 {
-        json_t *reply = client_call(kept.client, "ps", NULL);
+        json_t *reply = client_call(managed.client, "ps", NULL);
         json_t *lease = json_array_get(json_object_get(reply, "leases"), 0);
         bool orphan = json_is_true(json_object_get(lease, "orphan"));
 
@@ -21,46 +21,47 @@ static bool first_is_orphan(void)
 
 START_TEST(a_lease_is_reclaimed_by_the_next_call)
 {
-        kept_load("m");
-        streamer_lease *lease = kept_attach();
-        int fd = streamer_fd(kept.client);
+        managed_load("m");
+        streamer_lease *lease = managed_attach();
+        int fd = streamer_fd(managed.client);
         for (int runs = 0; runs < 3; runs++) {
                 if (_i)
-                        manager_kill(&kept.m);
+                        manager_kill(&managed.m);
                 else
-                        manager_stop(&kept.m);
-                lease_equals(lease, kept.model); /* while there is no daemon */
-                manager_start(&kept.m);
-                client_ok(kept.client, streamer_call(kept.client, "ping", NULL, NULL), "ping");
-                ck_assert_int_eq(streamer_fd(kept.client), fd);
-                client_ok(kept.client, streamer_lease_check(lease), "check");
-                ck_assert_uint_eq(client_leases(kept.client), 1);
-                lease_equals(lease, kept.model);
-                client_equals(kept.client, "m", kept.model); /* a new one, beside it */
+                        manager_stop(&managed.m);
+                lease_equals(lease, managed.model); /* while no daemon runs */
+                manager_start(&managed.m);
+                client_ok(managed.client, streamer_call(managed.client, "ping", NULL, NULL), "ping");
+                ck_assert_int_eq(streamer_fd(managed.client), fd);
+                client_ok(managed.client, streamer_lease_check(lease), "check");
+                ck_assert_uint_eq(client_leases(managed.client), 1);
+                lease_equals(lease, managed.model);
+                client_equals(managed.client, "m", managed.model); /* a new one, beside it */
         }
-        ck_assert_int_eq(streamer_unload(kept.client, "m", 0), STREAMER_EBUSY);
+        ck_assert_int_eq(streamer_unload(managed.client, "m", 0), STREAMER_EBUSY);
         streamer_detach(lease);
-        ck_assert_uint_eq(client_leases(kept.client), 0);
-        client_unload(kept.client, "m");
-        client_wait_used(kept.client, 0);
-        manager_wait(&kept.m, KEPT_PROCESSES, 0);
+        ck_assert_uint_eq(client_leases(managed.client), 0);
+        client_unload(managed.client, "m");
+        client_wait_used(managed.client, 0);
+        manager_wait(&managed.m, MANAGED_PROCESSES, 0);
 }
 END_TEST
 
 START_TEST(a_lease_holds_memory_before_it_is_reclaimed)
 {
-        kept_load("m");
-        streamer_lease *lease = kept_attach();
-        manager_kill(&kept.m);
-        manager_start(&kept.m);
-        streamer_client *other = client_open(&kept.m.d);
+        managed_load("m");
+        streamer_lease *lease = managed_attach();
+        manager_kill(&managed.m);
+        manager_start(&managed.m);
+        streamer_client *other = client_open(&managed.m.d);
         ck_assert_uint_eq(client_leases(other), 1);
         ck_assert_int_eq(streamer_unload(other, "m", 0), STREAMER_EBUSY);
-        streamer_client *before = kept.client;
-        kept.client = other;
-        ck_assert(!first_is_orphan()); /* it may still come */
-        kept.client = before;
-        streamer_detach(lease); /* reclaims, and gives back */
+        streamer_client *before = managed.client;
+        managed.client = other;
+        ck_assert(!first_is_orphan()); /* it may still reclaim */
+        managed.client = before;
+        streamer_detach(lease); /* waits for no daemon: the next call reclaims the lease and detaches it */
+        client_ok(before, streamer_call(before, "ping", NULL, NULL), "ping");
         client_wait_leases(other, 0);
         streamer_close(other);
 }
@@ -68,22 +69,22 @@ END_TEST
 
 START_TEST(a_drained_model_survives_for_its_leases)
 {
-        kept_load("m");
-        streamer_lease *lease = kept_attach();
-        client_ok(kept.client, streamer_unload(kept.client, "m", STREAMER_UNLOAD_DRAIN), "unload");
-        kept_restart(_i);
-        client_ok(kept.client, streamer_lease_check(lease), "check");
-        ck_assert_uint_gt(client_used(kept.client), 0);
+        managed_load("m");
+        streamer_lease *lease = managed_attach();
+        client_ok(managed.client, streamer_unload(managed.client, "m", STREAMER_UNLOAD_DRAIN), "unload");
+        managed_restart(_i);
+        client_ok(managed.client, streamer_lease_check(lease), "check");
+        ck_assert_uint_gt(client_used(managed.client), 0);
         streamer_lease *refused;
-        ck_assert_int_eq(streamer_attach(kept.client, "m", NULL, &refused), STREAMER_ENOENT);
-        lease_equals(lease, kept.model);
+        ck_assert_int_eq(streamer_attach(managed.client, "m", NULL, &refused), STREAMER_ENOENT);
+        lease_equals(lease, managed.model);
         streamer_detach(lease);
-        client_wait_used(kept.client, 0);
-        manager_wait(&kept.m, KEPT_MODELS, 0);
+        client_wait_used(managed.client, 0);
+        manager_wait(&managed.m, MANAGED_MODELS, 0);
 }
 END_TEST
 
-/* A process of its own that attaches and then waits to be killed; it may tell the token. */
+/* A child process that attaches and then waits to be killed; it may report its token. */
 static pid_t other_process(void)
 {
         int ends[2];
@@ -92,7 +93,7 @@ static pid_t other_process(void)
         must(pipe(ends));
         pid_t pid = must(fork());
         if (pid == 0) {
-                client_attach(client_open(&kept.m.d), "m");
+                client_attach(client_open(&managed.m.d), "m");
                 must(write(ends[1], "", 1));
                 pause();
         }
@@ -102,50 +103,50 @@ static pid_t other_process(void)
         return pid;
 }
 
-START_TEST(a_client_that_died_while_there_was_no_daemon_holds_nothing)
+START_TEST(the_leases_of_a_client_that_died_without_a_daemon_end)
 {
-        kept_load("m");
+        managed_load("m");
         pid_t pid = other_process();
-        manager_wait(&kept.m, KEPT_PROCESSES, 1);
-        manager_kill(&kept.m);
+        manager_wait(&managed.m, MANAGED_PROCESSES, 1);
+        manager_kill(&managed.m);
         must(kill(pid, SIGKILL));
         must(waitpid(pid, NULL, 0));
-        manager_start(&kept.m);
-        kept_reconnect();
-        ck_assert_uint_eq(client_leases(kept.client), 0);
-        manager_wait(&kept.m, KEPT_PROCESSES, 0);
-        client_unload(kept.client, "m");
-        client_wait_used(kept.client, 0);
+        manager_start(&managed.m);
+        managed_reconnect();
+        ck_assert_uint_eq(client_leases(managed.client), 0);
+        manager_wait(&managed.m, MANAGED_PROCESSES, 0);
+        client_unload(managed.client, "m");
+        client_wait_used(managed.client, 0);
 }
 END_TEST
 
-START_TEST(a_client_that_dies_later_without_coming_back_holds_nothing_more)
+START_TEST(the_leases_of_a_client_that_dies_before_it_reclaims_end)
 {
-        kept_load("m");
+        managed_load("m");
         pid_t pid = other_process();
-        manager_wait(&kept.m, KEPT_PROCESSES, 1);
-        manager_kill(&kept.m);
-        manager_start(&kept.m);
-        kept_reconnect();
-        ck_assert_uint_eq(client_leases(kept.client), 1);
+        manager_wait(&managed.m, MANAGED_PROCESSES, 1);
+        manager_kill(&managed.m);
+        manager_start(&managed.m);
+        managed_reconnect();
+        ck_assert_uint_eq(client_leases(managed.client), 1);
         must(kill(pid, SIGKILL));
         must(waitpid(pid, NULL, 0));
-        client_wait_leases(kept.client, 0);
-        manager_wait(&kept.m, KEPT_PROCESSES, 0);
+        client_wait_leases(managed.client, 0);
+        manager_wait(&managed.m, MANAGED_PROCESSES, 0);
 }
 END_TEST
 
-/* Its pidfd was not stored, or lost: the row in the book is enough. */
+/* Its pidfd was not stored, or was lost: the row in the journal suffices. */
 START_TEST(a_lease_is_reclaimed_without_a_pidfd)
 {
-        kept_load("m");
-        streamer_lease *lease = kept_attach();
-        manager_kill(&kept.m);
-        manager_drop(&kept.m, manager_find(&kept.m, KEPT_PROCESSES, 0));
-        manager_start(&kept.m);
-        client_ok(kept.client, streamer_lease_check(lease), "check");
-        ck_assert_uint_eq(client_leases(kept.client), 1);
-        manager_wait(&kept.m, KEPT_PROCESSES, 1);
+        managed_load("m");
+        streamer_lease *lease = managed_attach();
+        manager_kill(&managed.m);
+        manager_drop(&managed.m, manager_find(&managed.m, MANAGED_PROCESSES, 0));
+        manager_start(&managed.m);
+        client_ok(managed.client, streamer_lease_check(lease), "check");
+        ck_assert_uint_eq(client_leases(managed.client), 1);
+        manager_wait(&managed.m, MANAGED_PROCESSES, 1);
         streamer_detach(lease);
 }
 END_TEST
@@ -154,86 +155,86 @@ static void check_lost(streamer_lease *lease)
 {
         ck_assert_int_eq(streamer_lease_check(lease), STREAMER_ELOST);
         ck_assert_int_eq(streamer_lease_check(lease), STREAMER_ELOST);
-        lease_equals(lease, kept.model); /* the map is ours */
-        ck_assert_uint_eq(client_leases(kept.client), 0);
+        lease_equals(lease, managed.model); /* the map is ours */
+        ck_assert_uint_eq(client_leases(managed.client), 0);
         streamer_detach(lease);
 }
 
 START_TEST(a_lease_of_a_model_that_did_not_survive_is_lost)
 {
-        kept_load("m");
-        streamer_lease *lease = kept_attach();
-        manager_kill(&kept.m);
-        manager_drop(&kept.m, kept_segment());
-        manager_start(&kept.m);
-        client_ok(kept.client, streamer_call(kept.client, "ping", NULL, NULL), "other calls go on");
+        managed_load("m");
+        streamer_lease *lease = managed_attach();
+        manager_kill(&managed.m);
+        manager_drop(&managed.m, managed_segment());
+        manager_start(&managed.m);
+        client_ok(managed.client, streamer_call(managed.client, "ping", NULL, NULL), "other calls go on");
         check_lost(lease);
 }
 END_TEST
 
 START_TEST(a_lease_is_lost_without_a_store)
 {
-        kept_begin_sized(0);
-        client_load(kept.client, kept_file(), "m");
-        streamer_lease *lease = client_attach(kept.client, "m");
-        kept_restart(1);
+        managed_begin_sized(0);
+        client_load(managed.client, managed_file(), "m");
+        streamer_lease *lease = client_attach(managed.client, "m");
+        managed_restart(1);
         check_lost(lease);
-        kept_end();
+        managed_end();
 }
 END_TEST
 
-START_TEST(a_lease_that_is_lost_is_detached_before_anybody_knows)
+START_TEST(a_lost_lease_can_be_detached_before_the_client_knows)
 {
-        kept_begin_sized(0);
-        client_load(kept.client, kept_file(), "m");
-        streamer_lease *lease = client_attach(kept.client, "m");
-        kept_restart(1);
+        managed_begin_sized(0);
+        client_load(managed.client, managed_file(), "m");
+        streamer_lease *lease = client_attach(managed.client, "m");
+        managed_restart(1);
         streamer_detach(lease);
-        ck_assert_uint_eq(client_leases(kept.client), 0);
-        kept_end();
+        ck_assert_uint_eq(client_leases(managed.client), 0);
+        managed_end();
 }
 END_TEST
 
 START_TEST(a_lease_of_the_same_name_and_another_model_is_lost)
 {
-        kept_begin_sized(0);
-        client_load(kept.client, kept_file(), "m");
-        streamer_lease *lease = client_attach(kept.client, "m");
-        kept_restart(1);
-        client_load(kept.client, kept_file(), "m"); /* the same bytes, generation 1 again */
+        managed_begin_sized(0);
+        client_load(managed.client, managed_file(), "m");
+        streamer_lease *lease = client_attach(managed.client, "m");
+        managed_restart(1);
+        client_load(managed.client, managed_file(), "m"); /* the same bytes, generation 1 again */
         check_lost(lease);
-        kept_end();
+        managed_end();
 }
 END_TEST
 
-START_TEST(without_a_daemon_a_call_says_so_and_the_lease_is_kept)
+START_TEST(without_a_daemon_a_call_fails_and_the_lease_stays_valid)
 {
-        kept_load("m");
-        streamer_lease *lease = kept_attach();
-        manager_kill(&kept.m);
+        managed_load("m");
+        streamer_lease *lease = managed_attach();
+        manager_kill(&managed.m);
         ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EUNREACHABLE);
-        lease_equals(lease, kept.model);
-        manager_start(&kept.m);
-        client_ok(kept.client, streamer_lease_check(lease), "check");
+        lease_equals(lease, managed.model);
+        manager_start(&managed.m);
+        client_ok(managed.client, streamer_lease_check(lease), "check");
         streamer_detach(lease);
 }
 END_TEST
 
-START_TEST(who_subscribed_to_one_model_hears_of_it_alone_afterwards)
+START_TEST(a_subscription_to_one_model_replaces_the_earlier_one)
 {
         char *event;
-        client_ok(kept.client, streamer_subscribe(kept.client, "b"), "subscribe");
-        kept_restart(_i);
-        client_ok(kept.client, streamer_call(kept.client, "ping", NULL, NULL), "ping");
+        client_ok(managed.client, streamer_subscribe(managed.client, "b"), "subscribe");
+        managed_restart(_i);
+        client_ok(managed.client, streamer_call(managed.client, "ping", NULL, NULL), "ping");
         do {
-                client_ok(kept.client, streamer_event_next(kept.client, 10000, &event), "event");
+                client_ok(managed.client, streamer_event_next(managed.client, 10000, &event), "event");
         } while (!strstr(event, "\"lost\""));
-        client_load(kept.client, kept_file(), "a");
-        client_load(kept.client, kept_file(), "b");
-        client_ok(kept.client, streamer_event_next(kept.client, 10000, &event), "event");
+        client_load(managed.client, managed_file(), "a");
+        client_load(managed.client, managed_file(), "b");
+        client_ok(managed.client, streamer_event_next(managed.client, 10000, &event), "event");
         ck_assert_msg(strstr(event, "\"model\":\"b\""), "%s", event);
-        client_unload(kept.client, "b");
-        client_unload(kept.client, "a");
+        client_unload(managed.client, "b");
+        client_unload(managed.client, "a");
 }
 END_TEST
 
@@ -241,19 +242,19 @@ int main(void)
 {
         suite_begin("reclaim");
         TCase *leases = suite_group("leases", NULL, NULL, 60);
-        tcase_add_checked_fixture(leases, kept_begin, kept_end);
+        tcase_add_checked_fixture(leases, managed_begin, managed_end);
         tcase_add_loop_test(leases, a_lease_is_reclaimed_by_the_next_call, 0, 2);
         tcase_add_test(leases, a_lease_holds_memory_before_it_is_reclaimed);
         tcase_add_loop_test(leases, a_drained_model_survives_for_its_leases, 0, 2);
-        tcase_add_test(leases, a_client_that_died_while_there_was_no_daemon_holds_nothing);
-        tcase_add_test(leases, a_client_that_dies_later_without_coming_back_holds_nothing_more);
+        tcase_add_test(leases, the_leases_of_a_client_that_died_without_a_daemon_end);
+        tcase_add_test(leases, the_leases_of_a_client_that_dies_before_it_reclaims_end);
         tcase_add_test(leases, a_lease_is_reclaimed_without_a_pidfd);
         tcase_add_test(leases, a_lease_of_a_model_that_did_not_survive_is_lost);
-        tcase_add_loop_test(leases, who_subscribed_to_one_model_hears_of_it_alone_afterwards, 0, 2);
-        tcase_add_test(leases, without_a_daemon_a_call_says_so_and_the_lease_is_kept);
-        TCase *none = suite_group("without a store", NULL, NULL, 60);
+        tcase_add_loop_test(leases, a_subscription_to_one_model_replaces_the_earlier_one, 0, 2);
+        tcase_add_test(leases, without_a_daemon_a_call_fails_and_the_lease_stays_valid);
+        TCase *none = suite_group("without an fd store", NULL, NULL, 60);
         tcase_add_test(none, a_lease_is_lost_without_a_store);
-        tcase_add_test(none, a_lease_that_is_lost_is_detached_before_anybody_knows);
+        tcase_add_test(none, a_lost_lease_can_be_detached_before_the_client_knows);
         tcase_add_test(none, a_lease_of_the_same_name_and_another_model_is_lost);
         return suite_run();
 }

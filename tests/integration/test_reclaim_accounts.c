@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a lease that is claimed again is charged with, what was taken by force meanwhile, and who may claim it.
+ * What a reclaimed lease is charged, models that were unloaded by force, and who may claim a lease.
  */
-#include "tests/integration/reclaim_stage.h"
+#include "tests/integration/reclaim_fixture.h"
 
-/* ---- what is accounted ---- */
+/* ---- accounts ---- */
 
 static uint64_t holds(const char *what)
 {
-        json_t *reply = client_call(kept.client, "whoami", NULL);
+        json_t *reply = client_call(managed.client, "whoami", NULL);
         uint64_t n = json_number(json_object_get(reply, "holds"), what);
 
         json_decref(reply);
@@ -16,23 +16,24 @@ static uint64_t holds(const char *what)
 }
 
 /* Before a lease is claimed, too: limits are no looser after a restart. */
-START_TEST(whose_model_and_whose_lease_it_is_is_remembered)
+START_TEST(the_owners_of_models_and_leases_are_restored)
 {
-        kept_load("m");
-        streamer_lease *lease = kept_attach();
+        managed_load("m");
+        streamer_lease *lease = managed_attach();
         uint64_t bytes = holds("bytes");
         ck_assert_uint_ge(bytes, 4 << 20);
         ck_assert_uint_eq(holds("leases"), 1);
-        kept_restart(_i);
-        streamer_client *before = kept.client;
-        kept.client = client_open(&kept.m.d);
+        managed_restart(_i);
+        streamer_client *before = managed.client;
+        managed.client = client_open(&managed.m.d);
         ck_assert_uint_eq(holds("bytes"), bytes);
         ck_assert_uint_eq(holds("leases"), 1);
         client_ok(before, streamer_lease_check(lease), "check");
         ck_assert_uint_eq(holds("leases"), 1);
         streamer_detach(lease);
-        client_unload(kept.client, "m");
-        client_wait_used(kept.client, 0);
+        client_ok(before, streamer_call(before, "ping", NULL, NULL), "ping"); /* the daemon has processed the detach */
+        client_unload(managed.client, "m");
+        client_wait_used(managed.client, 0);
         ck_assert_uint_eq(holds("bytes"), 0);
         ck_assert_uint_eq(holds("leases"), 0);
         streamer_close(before);
@@ -45,62 +46,62 @@ END_TEST
 static int name_it_n(void)
 {
         char text[1024];
-        return client_load_result(client_open(&kept.m.d), kept_file(), "n", text);
+        return client_load_result(client_open(&managed.m.d), managed_file(), "n", text);
 }
 
 static int unload_n(void)
 {
-        return streamer_unload(client_open(&kept.m.d), "n", 0);
+        return streamer_unload(client_open(&managed.m.d), "n", 0);
 }
 
 static int holds_one_name(void)
 {
-        kept.client = client_open(&kept.m.d);
+        managed.client = client_open(&managed.m.d);
         return holds("models") == 1 && holds("bytes") == 0 ? 0 : STREAMER_EFAILED;
 }
 
 static int holds_none(void)
 {
-        kept.client = client_open(&kept.m.d);
+        managed.client = client_open(&managed.m.d);
         return holds("models") == 0 ? 0 : STREAMER_EFAILED;
 }
 
-/* Each to who gave it, however often the daemon is started anew. */
-START_TEST(whose_further_name_it_is_is_remembered)
+/* Each alias keeps its owner over any number of restarts. */
+START_TEST(the_owner_of_an_alias_is_restored)
 {
         ROOT_ONLY();
         must(chmod(suite_folder(), 0755));
-        kept_load("m");
-        ck_assert_int_eq(person_does(PERSON, 0, name_it_n), 0);
+        managed_load("m");
+        ck_assert_int_eq(run_as(PERSON, 0, name_it_n), 0);
         for (int i = 0; i < 3; i++) {
                 if (i > 0)
-                        kept_restart_and_reconnect(_i);
-                ck_assert_int_eq(person_does(PERSON, 0, holds_one_name), 0);
+                        managed_restart_and_reconnect(_i);
+                ck_assert_int_eq(run_as(PERSON, 0, holds_one_name), 0);
                 ck_assert_uint_eq(holds("models"), 1);
         }
-        ck_assert_int_eq(person_does(PERSON, 0, unload_n), 0);
-        ck_assert_int_eq(person_does(PERSON, 0, holds_none), 0);
+        ck_assert_int_eq(run_as(PERSON, 0, unload_n), 0);
+        ck_assert_int_eq(run_as(PERSON, 0, holds_none), 0);
         ck_assert_uint_eq(holds("models"), 1);
 }
 END_TEST
 
-/* The name that it was stored by is gone, and the further one is all that is left. */
-START_TEST(a_further_name_that_is_left_alone_is_charged_as_before)
+/* The name under which it was stored is removed; only the alias is left. */
+START_TEST(an_unchanged_alias_is_charged_as_before)
 {
         ROOT_ONLY();
         must(chmod(suite_folder(), 0755));
-        kept_load("m");
-        ck_assert_int_eq(person_does(PERSON, 0, name_it_n), 0);
-        client_unload(kept.client, "m");
-        kept_restart_and_reconnect(_i);
-        ck_assert_str_eq(client_state(kept.client, "m"), "");
-        ck_assert_int_eq(person_does(PERSON, 0, holds_one_name), 0);
-        ck_assert_int_eq(person_does(PERSON, 0, unload_n), 0);
-        ck_assert_int_eq(person_does(PERSON, 0, holds_none), 0);
+        managed_load("m");
+        ck_assert_int_eq(run_as(PERSON, 0, name_it_n), 0);
+        client_unload(managed.client, "m");
+        managed_restart_and_reconnect(_i);
+        ck_assert_str_eq(client_state(managed.client, "m"), "");
+        ck_assert_int_eq(run_as(PERSON, 0, holds_one_name), 0);
+        ck_assert_int_eq(run_as(PERSON, 0, unload_n), 0);
+        ck_assert_int_eq(run_as(PERSON, 0, holds_none), 0);
 }
 END_TEST
 
-/* ---- what was taken by force ---- */
+/* ---- forced unloads ---- */
 
 static bool is_revoked(void *lease)
 {
@@ -109,7 +110,7 @@ static bool is_revoked(void *lease)
 
 static uint64_t quarantined(void)
 {
-        json_t *status = client_call(kept.client, "status", NULL);
+        json_t *status = client_call(managed.client, "status", NULL);
         json_t *device = json_array_get(json_object_get(status, "devices"), 0);
         uint64_t bytes = json_number(device, "quarantined");
 
@@ -117,57 +118,57 @@ static uint64_t quarantined(void)
         return bytes;
 }
 
-static void give_back(streamer_lease *lease)
+static void detach_lease(streamer_lease *lease)
 {
-        lease_equals(lease, kept.model);
+        lease_equals(lease, managed.model);
         streamer_detach(lease);
-        client_wait_used(kept.client, 0);
+        client_wait_used(managed.client, 0);
         ck_assert_uint_eq(quarantined(), 0);
-        manager_wait(&kept.m, KEPT_MODELS, 0);
+        manager_wait(&managed.m, MANAGED_MODELS, 0);
 }
 
-START_TEST(what_was_taken_stays_in_quarantine)
+START_TEST(revoked_memory_stays_quarantined)
 {
-        kept_load("m");
-        streamer_lease *lease = kept_attach();
-        client_ok(kept.client, streamer_unload(kept.client, "m", STREAMER_UNLOAD_FORCE), "unload");
-        kept_restart(_i);
+        managed_load("m");
+        streamer_lease *lease = managed_attach();
+        client_ok(managed.client, streamer_unload(managed.client, "m", STREAMER_UNLOAD_FORCE), "unload");
+        managed_restart(_i);
         ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
         ck_assert_uint_ge(quarantined(), 4 << 20);
-        give_back(lease);
+        detach_lease(lease);
 }
 END_TEST
 
-/* The daemon that took it could not tell; the one that takes the claim does. */
-START_TEST(who_was_away_when_it_was_taken_hears_of_it)
+/* The restoring daemon could not know the owner; the claim tells it. */
+START_TEST(a_client_that_was_disconnected_is_notified_of_revocation)
 {
-        kept_load("m");
-        streamer_lease *lease = kept_attach();
-        streamer_client *other = client_open(&kept.m.d);
-        must(shutdown(streamer_fd(kept.client), SHUT_RDWR));
+        managed_load("m");
+        streamer_lease *lease = managed_attach();
+        streamer_client *other = client_open(&managed.m.d);
+        must(shutdown(client_socket(managed.client), SHUT_RDWR));
         client_ok(other, streamer_unload(other, "m", STREAMER_UNLOAD_FORCE), "unload");
         if (_i)
-                kept_restart(1);
+                managed_restart(1);
         ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
-        give_back(lease);
+        detach_lease(lease);
         streamer_close(other);
 }
 END_TEST
 
-START_TEST(a_time_to_drain_goes_on)
+START_TEST(a_drain_timeout_continues_over_a_restart)
 {
-        kept_load("m");
-        streamer_lease *lease = kept_attach();
-        ck_assert_int_eq(
-                client_call_code(kept.client, "unload", "{\"model\":\"m\",\"drain\":true,\"drain_timeout_ms\":1000}"),
-                0);
-        kept_restart(1);
+        managed_load("m");
+        streamer_lease *lease = managed_attach();
+        ck_assert_int_eq(client_call_code(managed.client, "unload",
+                                          "{\"model\":\"m\",\"drain\":true,\"drain_timeout_ms\":1000}"),
+                         0);
+        managed_restart(1);
         ck_assert(eventually(is_revoked, lease, 20000));
-        give_back(lease);
+        detach_lease(lease);
 }
 END_TEST
 
-/* ---- who may reclaim ---- */
+/* ---- rights to reclaim ---- */
 
 /* "token", "generation" and "digest" of an attach. */
 static void attach_by_hand(struct wire *w, char token[33], char digest[33])
@@ -175,7 +176,7 @@ static void attach_by_hand(struct wire *w, char token[33], char digest[33])
         const char *s;
         size_t len;
 
-        wire_open(w, &kept.m.d);
+        wire_open(w, &managed.m.d);
         wire_hello(w);
         wire_verb(w, "attach", 2, "model", "m");
         ck_assert(wire_read(w));
@@ -185,7 +186,8 @@ static void attach_by_hand(struct wire *w, char token[33], char digest[33])
         snprintf(digest, 33, "%.*s", (int)len, s);
 }
 
-static bool reclaim_says(struct wire *w, const char *token, uint64_t generation, const char *digest, const char *code)
+static bool reclaim_fails_with(struct wire *w, const char *token, uint64_t generation, const char *digest,
+                               const char *code)
 {
         struct request request = {.verb = VERB_reclaim,
                                   .id = 9,
@@ -195,18 +197,18 @@ static bool reclaim_says(struct wire *w, const char *token, uint64_t generation,
         return wire_read_code(w, code);
 }
 
-START_TEST(only_the_right_token_generation_and_digest_are_taken)
+START_TEST(only_the_right_token_generation_and_digest_are_accepted)
 {
         struct wire w;
         char token[33], digest[33];
 
-        kept_load("m");
+        managed_load("m");
         attach_by_hand(&w, token, digest);
-        ck_assert(reclaim_says(&w, "0123", 1, digest, "invalid"));
-        ck_assert(reclaim_says(&w, "00000000000000000000000000000000", 1, digest, "lost"));
-        ck_assert(reclaim_says(&w, token, 2, digest, "lost"));
-        ck_assert(reclaim_says(&w, token, 1, "00000000000000000000000000000000", "lost"));
-        ck_assert_uint_eq(client_leases(kept.client), 1);
+        ck_assert(reclaim_fails_with(&w, "0123", 1, digest, "invalid"));
+        ck_assert(reclaim_fails_with(&w, "00000000000000000000000000000000", 1, digest, "lost"));
+        ck_assert(reclaim_fails_with(&w, token, 2, digest, "lost"));
+        ck_assert(reclaim_fails_with(&w, token, 1, "00000000000000000000000000000000", "lost"));
+        ck_assert_uint_eq(client_leases(managed.client), 1);
         wire_close(&w);
 }
 END_TEST
@@ -219,11 +221,11 @@ static void reclaim_in_child(const char *token, const char *digest, uid_t uid, c
 
         if (pid == 0) {
                 struct wire w;
-                wire_open(&w, &kept.m.d);
+                wire_open(&w, &managed.m.d);
                 if (uid)
                         must(setuid(uid));
                 wire_hello(&w);
-                _exit(!reclaim_says(&w, token, 1, digest, code));
+                _exit(!reclaim_fails_with(&w, token, 1, digest, code));
         }
         must(waitpid(pid, &status, 0));
         ck_assert_int_eq(status, 0);
@@ -234,20 +236,20 @@ START_TEST(a_token_is_of_no_use_to_another_process)
         struct wire w;
         char token[33], digest[33];
 
-        kept_load("m");
+        managed_load("m");
         attach_by_hand(&w, token, digest);
-        manager_wait(&kept.m, KEPT_PROCESSES, 1);
+        manager_wait(&managed.m, MANAGED_PROCESSES, 1);
         reclaim_in_child(token, digest, 0, "denied");
-        manager_kill(&kept.m);
-        manager_start(&kept.m);
-        kept_reconnect();
+        manager_kill(&managed.m);
+        manager_start(&managed.m);
+        managed_reconnect();
         reclaim_in_child(token, digest, 0, "denied");
-        manager_kill(&kept.m);
-        manager_drop(&kept.m, manager_find(&kept.m, KEPT_PROCESSES, 0)); /* the book alone knows it */
-        manager_start(&kept.m);
-        kept_reconnect();
+        manager_kill(&managed.m);
+        manager_drop(&managed.m, manager_find(&managed.m, MANAGED_PROCESSES, 0)); /* only the journal has it */
+        manager_start(&managed.m);
+        managed_reconnect();
         reclaim_in_child(token, digest, 0, "denied");
-        ck_assert_uint_eq(client_leases(kept.client), 0);
+        ck_assert_uint_eq(client_leases(managed.client), 0);
         wire_close(&w);
 }
 END_TEST
@@ -259,31 +261,31 @@ START_TEST(a_token_is_of_no_use_to_another_user)
 
         if (geteuid() != 0)
                 SKIP("needs root, to become another user");
-        kept_load("m");
+        managed_load("m");
         attach_by_hand(&w, token, digest);
         must(chmod(suite_folder(), 0755));
-        must(chown(kept.m.d.socket, 0, NOBODY)); /* its group may attach; which one is asked at the start */
+        must(chown(managed.m.d.socket, 0, NOBODY)); /* its group may attach; which one is asked at the start */
         reclaim_in_child(token, digest, NOBODY, "denied");
-        ck_assert_uint_eq(client_leases(kept.client), 1);
+        ck_assert_uint_eq(client_leases(managed.client), 1);
         wire_close(&w);
 }
 END_TEST
 
 int main(void)
 {
-        suite_begin("reclaim: accounts");
+        suite_begin("reclaim accounts");
         TCase *leases = suite_group("leases", NULL, NULL, 60);
-        tcase_add_checked_fixture(leases, kept_begin, kept_end);
-        tcase_add_test(leases, only_the_right_token_generation_and_digest_are_taken);
+        tcase_add_checked_fixture(leases, managed_begin, managed_end);
+        tcase_add_test(leases, only_the_right_token_generation_and_digest_are_accepted);
         tcase_add_test(leases, a_token_is_of_no_use_to_another_process);
         tcase_add_test(leases, a_token_is_of_no_use_to_another_user);
         TCase *accounts = suite_group("accounts", NULL, NULL, 60);
-        tcase_add_checked_fixture(accounts, kept_begin, kept_end);
-        tcase_add_loop_test(accounts, whose_model_and_whose_lease_it_is_is_remembered, 0, 2);
-        tcase_add_loop_test(accounts, whose_further_name_it_is_is_remembered, 0, 2);
-        tcase_add_loop_test(accounts, a_further_name_that_is_left_alone_is_charged_as_before, 0, 2);
-        tcase_add_loop_test(accounts, what_was_taken_stays_in_quarantine, 0, 2);
-        tcase_add_loop_test(accounts, who_was_away_when_it_was_taken_hears_of_it, 0, 2);
-        tcase_add_test(accounts, a_time_to_drain_goes_on);
+        tcase_add_checked_fixture(accounts, managed_begin, managed_end);
+        tcase_add_loop_test(accounts, the_owners_of_models_and_leases_are_restored, 0, 2);
+        tcase_add_loop_test(accounts, the_owner_of_an_alias_is_restored, 0, 2);
+        tcase_add_loop_test(accounts, an_unchanged_alias_is_charged_as_before, 0, 2);
+        tcase_add_loop_test(accounts, revoked_memory_stays_quarantined, 0, 2);
+        tcase_add_loop_test(accounts, a_client_that_was_disconnected_is_notified_of_revocation, 0, 2);
+        tcase_add_test(accounts, a_drain_timeout_continues_over_a_restart);
         return suite_run();
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Settings that are read again while the daemon runs.
+ * Reloading the configuration of a running daemon.
  */
-#include "tests/integration/preload_stage.h"
+#include "tests/integration/preload_fixture.h"
 #include "tests/lib/wire.h"
 
 /* ---- reload ---- */
 
-START_TEST(a_hangup_applies_what_was_added_and_drops_nothing)
+START_TEST(sighup_applies_added_settings_and_drops_no_model)
 {
         begin("");
         char *first = write_model("first.safetensors"), *second = write_model("second.safetensors");
@@ -44,7 +44,7 @@ static const struct {
         {"cuda: {", "not YAML"},
 };
 
-START_TEST(wrong_settings_are_refused_as_a_whole)
+START_TEST(a_reload_with_a_wrong_setting_changes_nothing)
 {
         begin("");
         char *path = write_model("never.safetensors");
@@ -64,7 +64,7 @@ START_TEST(wrong_settings_are_refused_as_a_whole)
 }
 END_TEST
 
-START_TEST(settings_that_are_gone_are_refused)
+START_TEST(removed_settings_are_refused)
 {
         begin("");
         must(unlink(config));
@@ -86,7 +86,7 @@ START_TEST(keys_that_need_a_restart_are_named)
 END_TEST
 
 /* Each wants more than half of the memory. */
-START_TEST(how_many_may_wait_for_memory_is_applied)
+START_TEST(the_limit_of_waiting_loads_is_reloaded)
 {
         begin("");
         struct model *large = model_mixed(6, 40 << 20);
@@ -104,7 +104,7 @@ START_TEST(how_many_may_wait_for_memory_is_applied)
         struct ctl result;
         ctl(&result, d.socket, "load", "--wait", second, NULL);
         ck_assert_int_ne(result.code, 0);
-        ck_assert_msg(strstr(result.err, "no more are taken") != NULL, "%s", result.err);
+        ck_assert_msg(strstr(result.err, "the limit (limits.queued)") != NULL, "%s", result.err);
         ctl_free(&result);
         streamer_detach(lease);
         streamer_close(c);
@@ -149,23 +149,23 @@ static int do_reload(void)
         return client_call_code(client_open(&d), "reload", NULL);
 }
 
-START_TEST(access_is_applied_to_connections_from_then_on_and_before)
+START_TEST(reloaded_access_rules_apply_to_new_and_open_connections)
 {
         ROOT_ONLY();
         begin("");
-        ck_assert_int_eq(person_does(USER, 0, do_ping), 0);
-        ck_assert_int_eq(person_does(USER, 0, do_reload), STREAMER_EPERM);
+        ck_assert_int_eq(run_as(USER, 0, do_ping), 0);
+        ck_assert_int_eq(run_as(USER, 0, do_reload), STREAMER_EPERM);
         configure("access: {roles: []}");
         ck_assert_int_eq(reload_code("applied"), 0);
-        ck_assert_int_ne(person_does(USER, 0, do_ping), 0);
+        ck_assert_int_ne(run_as(USER, 0, do_ping), 0);
         configure("access: {roles: [{role: admin, users: 60201}]}");
         ck_assert_int_eq(reload_code("applied"), 0);
-        ck_assert_int_eq(person_does(USER, 0, do_reload), 0);
+        ck_assert_int_eq(run_as(USER, 0, do_reload), 0);
         end();
 }
 END_TEST
 
-START_TEST(many_who_ask_at_once_are_all_answered)
+START_TEST(concurrent_reload_requests_are_all_answered)
 {
         begin("");
         struct ctl_running running[8];
@@ -183,7 +183,7 @@ START_TEST(many_who_ask_at_once_are_all_answered)
 }
 END_TEST
 
-/* One reading after the other, as the service manager is told. */
+/* One reload after the other, as reported to the service manager. */
 static void readings_take_turns(unsigned n)
 {
         bool reading = false;
@@ -203,8 +203,8 @@ static void readings_take_turns(unsigned n)
         }
 }
 
-/* Each request is taken in the moment that the one before is answered. */
-START_TEST(who_asks_again_while_he_is_told_is_told_of_another_reading)
+/* Each request is handled when the previous one is answered. */
+START_TEST(a_request_during_a_reply_gets_a_new_reading)
 {
         struct wire w;
         begin("  requests_per_client: 1"); /* of the section that the settings end with */
@@ -228,15 +228,15 @@ int main(void)
 {
         suite_begin("reload");
         TCase *reload = suite_group("reload", NULL, NULL, 60);
-        tcase_add_test(reload, a_hangup_applies_what_was_added_and_drops_nothing);
-        LOOP(reload, wrong_settings_are_refused_as_a_whole, bad);
-        tcase_add_test(reload, settings_that_are_gone_are_refused);
+        tcase_add_test(reload, sighup_applies_added_settings_and_drops_no_model);
+        LOOP(reload, a_reload_with_a_wrong_setting_changes_nothing, bad);
+        tcase_add_test(reload, removed_settings_are_refused);
         tcase_add_test(reload, keys_that_need_a_restart_are_named);
-        tcase_add_test(reload, how_many_may_wait_for_memory_is_applied);
+        tcase_add_test(reload, the_limit_of_waiting_loads_is_reloaded);
         tcase_add_test(reload, the_logs_level_is_applied);
         tcase_add_test(reload, the_logs_format_stays);
-        tcase_add_test(reload, access_is_applied_to_connections_from_then_on_and_before);
-        tcase_add_test(reload, many_who_ask_at_once_are_all_answered);
-        tcase_add_test(reload, who_asks_again_while_he_is_told_is_told_of_another_reading);
+        tcase_add_test(reload, reloaded_access_rules_apply_to_new_and_open_connections);
+        tcase_add_test(reload, concurrent_reload_requests_are_all_answered);
+        tcase_add_test(reload, a_request_during_a_reply_gets_a_new_reading);
         return suite_run();
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Several models on a device too small for all: who is evicted, who stays, who waits, and for how long
- * what nobody uses is kept. Models of 8 MiB on a device that has room for three.
+ * Several models on a device with capacity for three of 8 MiB: eviction, waiting, and expiry.
  */
-#include "tests/integration/residency_stage.h"
+#include "tests/integration/residency_fixture.h"
 
 static streamer_op *load_with(const char *name, unsigned flags, uint64_t keep_alive_ms)
 {
@@ -27,7 +26,7 @@ static bool is_queued(void *name)
         json_t *status = client_call(client, "status", NULL);
         json_array_foreach(json_object_get(status, "loads"), i, l)
         {
-                queued = queued || (strcmp(json_string_value(json_object_get(l, "model")), name) == 0 &&
+                queued = queued || (strcmp(json_string_value(json_object_get(l, "name")), name) == 0 &&
                                     strcmp(json_string_value(json_object_get(l, "state")), "queued") == 0);
         }
         json_decref(status);
@@ -47,20 +46,20 @@ static const char *own_comm(void)
 
 /* ---- eviction ---- */
 
-START_TEST(the_least_recently_used_makes_room)
+START_TEST(the_least_recently_used_is_evicted)
 {
         load("a");
         load("b");
         load("c");
         streamer_detach(client_attach(client, "a"));
         struct model *d = load("d");
-        ck_assert(stands("a") && stands("c") && stands("d"));
-        ck_assert(is_gone("b"));
+        ck_assert(is_resident("a") && is_resident("c") && is_resident("d"));
+        ck_assert(is_unloaded("b"));
         client_equals(client, "d", d);
 }
 END_TEST
 
-START_TEST(what_is_leased_or_pinned_stays_and_the_load_says_who_has_it)
+START_TEST(leased_and_pinned_models_stay_and_the_error_names_the_holders)
 {
         const char *path;
         load("a");
@@ -69,8 +68,8 @@ START_TEST(what_is_leased_or_pinned_stays_and_the_load_says_who_has_it)
         streamer_lease *lease = client_attach(client, "a");
         client_ok(client, streamer_pin(client, "b", 1), "pin");
         struct model *d = load("d");
-        ck_assert(stands("a") && stands("b"));
-        ck_assert(is_gone("c"));
+        ck_assert(is_resident("a") && is_resident("b"));
+        ck_assert(is_unloaded("c"));
         streamer_lease *second = client_attach(client, "d");
         model_of("e", &path);
         client_load_fails(client, path, "e", STREAMER_ENOMEM,
@@ -93,12 +92,12 @@ START_TEST(a_load_that_may_not_evict_fails)
         streamer_op *op = load_with("d", STREAMER_LOAD_NO_EVICT, 0);
         ck_assert_int_eq(streamer_op_wait(op, -1, NULL), STREAMER_ENOMEM);
         streamer_op_free(op);
-        ck_assert(stands("a") && stands("b") && stands("c"));
+        ck_assert(is_resident("a") && is_resident("b") && is_resident("c"));
         streamer_unload(client, "d", 0);
 }
 END_TEST
 
-START_TEST(a_dry_run_names_the_victims_and_evicts_nobody)
+START_TEST(a_dry_run_lists_the_victims_and_evicts_none)
 {
         const char *path;
         struct ctl result;
@@ -106,14 +105,14 @@ START_TEST(a_dry_run_names_the_victims_and_evicts_nobody)
         load("b");
         load("c");
         model_of("d", &path);
-        ctl(&result, stage.socket, "load", path, "--dry-run", NULL);
+        ctl(&result, test_daemon.socket, "load", path, "--dry-run", NULL);
         ck_assert_int_eq(result.code, 0);
         ck_assert_ptr_nonnull(strstr(result.out, "evicts   a, generation"));
         ctl_free(&result);
-        ctl(&result, stage.socket, "load", path, "--dry-run", "--no-evict", NULL);
-        ck_assert_ptr_nonnull(strstr(result.out, "it does not fit"));
+        ctl(&result, test_daemon.socket, "load", path, "--dry-run", "--no-evict", NULL);
+        ck_assert_ptr_nonnull(strstr(result.out, "insufficient memory"));
         ctl_free(&result);
-        ck_assert(stands("a") && stands("b") && stands("c"));
+        ck_assert(is_resident("a") && is_resident("b") && is_resident("c"));
 }
 END_TEST
 
@@ -134,7 +133,7 @@ START_TEST(a_new_generation_does_not_evict_the_one_it_replaces)
 }
 END_TEST
 
-START_TEST(a_pin_goes_on_to_the_next_generation)
+START_TEST(a_pin_passes_to_the_next_generation)
 {
         const char *path;
         load("a");
@@ -144,14 +143,14 @@ START_TEST(a_pin_goes_on_to_the_next_generation)
         load("c");
         load("d");
         load("e");
-        ck_assert(stands("a"));
+        ck_assert(is_resident("a"));
         client_ok(client, streamer_pin(client, "a", 0), "unpin");
 }
 END_TEST
 
 /* ---- waiting ---- */
 
-START_TEST(a_load_that_waits_is_visible_and_gets_what_becomes_free)
+START_TEST(a_waiting_load_is_listed_and_gets_freed_memory)
 {
         load("a");
         load("b");
@@ -162,14 +161,14 @@ START_TEST(a_load_that_waits_is_visible_and_gets_what_becomes_free)
         ck_assert_int_eq(streamer_op_wait(op, 0, NULL), STREAMER_ETIMEOUT);
         streamer_detach(leases[1]);
         client_ok(client, streamer_op_wait(op, -1, NULL), "wait");
-        ck_assert(is_gone("b"));
+        ck_assert(is_unloaded("b"));
         streamer_op_free(op);
         streamer_detach(leases[0]);
         streamer_detach(leases[2]);
 }
 END_TEST
 
-START_TEST(a_load_that_waits_can_be_cancelled)
+START_TEST(a_waiting_load_can_be_cancelled)
 {
         load("a");
         load("b");
@@ -187,8 +186,8 @@ END_TEST
 
 /* ---- time ---- */
 
-/* Pinned until it is leased: its time would be over before. */
-START_TEST(a_model_goes_when_nobody_has_used_it_for_its_keep_alive)
+/* Pinned until it is leased: its keep-alive would pass before. */
+START_TEST(an_unused_model_expires_after_its_keep_alive)
 {
         streamer_op *op = load_with("a", STREAMER_LOAD_PIN, 1);
         client_ok(client, streamer_op_wait(op, -1, NULL), "wait");
@@ -198,10 +197,10 @@ START_TEST(a_model_goes_when_nobody_has_used_it_for_its_keep_alive)
         op = load_with("b", 0, 1);
         streamer_op_wait(op, -1, NULL);
         streamer_op_free(op);
-        ck_assert(eventually(is_gone, "b", 20000));
-        ck_assert(stands("a")); /* leased */
+        ck_assert(eventually(is_unloaded, "b", 20000));
+        ck_assert(is_resident("a")); /* leased */
         streamer_detach(lease);
-        ck_assert(eventually(is_gone, "a", 20000));
+        ck_assert(eventually(is_unloaded, "a", 20000));
 }
 END_TEST
 
@@ -213,31 +212,31 @@ START_TEST(a_pinned_model_does_not_expire)
         op = load_with("b", 0, 1);
         streamer_op_wait(op, -1, NULL);
         streamer_op_free(op);
-        ck_assert(eventually(is_gone, "b", 20000));
-        ck_assert(stands("a"));
+        ck_assert(eventually(is_unloaded, "b", 20000));
+        ck_assert(is_resident("a"));
         client_ok(client, streamer_pin(client, "a", 0), "unpin");
-        ck_assert(eventually(is_gone, "a", 20000));
+        ck_assert(eventually(is_unloaded, "a", 20000));
 }
 END_TEST
 
 int main(void)
 {
         suite_begin("residency");
-        TCase *evicting = suite_group("eviction", begin, stage_end, 60);
-        tcase_add_checked_fixture(evicting, connect_client, check_stage);
-        tcase_add_test(evicting, the_least_recently_used_makes_room);
-        tcase_add_test(evicting, what_is_leased_or_pinned_stays_and_the_load_says_who_has_it);
+        TCase *evicting = suite_group("eviction", begin, fixture_end, 60);
+        tcase_add_checked_fixture(evicting, connect_client, end_test);
+        tcase_add_test(evicting, the_least_recently_used_is_evicted);
+        tcase_add_test(evicting, leased_and_pinned_models_stay_and_the_error_names_the_holders);
         tcase_add_test(evicting, a_load_that_may_not_evict_fails);
-        tcase_add_test(evicting, a_dry_run_names_the_victims_and_evicts_nobody);
+        tcase_add_test(evicting, a_dry_run_lists_the_victims_and_evicts_none);
         tcase_add_test(evicting, a_new_generation_does_not_evict_the_one_it_replaces);
-        tcase_add_test(evicting, a_pin_goes_on_to_the_next_generation);
-        TCase *waiting = suite_group("waiting", begin, stage_end, 60);
-        tcase_add_checked_fixture(waiting, connect_client, check_stage);
-        tcase_add_test(waiting, a_load_that_waits_is_visible_and_gets_what_becomes_free);
-        tcase_add_test(waiting, a_load_that_waits_can_be_cancelled);
-        TCase *time = suite_group("time", begin, stage_end, 60);
-        tcase_add_checked_fixture(time, connect_client, check_stage);
-        tcase_add_test(time, a_model_goes_when_nobody_has_used_it_for_its_keep_alive);
+        tcase_add_test(evicting, a_pin_passes_to_the_next_generation);
+        TCase *waiting = suite_group("waiting", begin, fixture_end, 60);
+        tcase_add_checked_fixture(waiting, connect_client, end_test);
+        tcase_add_test(waiting, a_waiting_load_is_listed_and_gets_freed_memory);
+        tcase_add_test(waiting, a_waiting_load_can_be_cancelled);
+        TCase *time = suite_group("expiry", begin, fixture_end, 60);
+        tcase_add_checked_fixture(time, connect_client, end_test);
+        tcase_add_test(time, an_unused_model_expires_after_its_keep_alive);
         tcase_add_test(time, a_pinned_model_does_not_expire);
         return suite_run();
 }

@@ -1,34 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rules of `access`, as clients of several users meet them: what each may do, with whose models, and from where it
- * may load.
+ * Access rules: the rights of clients of several users, to which models, and from which sources they may load.
  */
-#include "tests/integration/roles_stage.h"
+#include "tests/integration/roles_fixture.h"
 
-/* ---- what they do with a model ---- */
+/* ---- uses of a model ---- */
 
 static const char *verb, *args;
 
 static int do_call(void)
 {
-        streamer_client *c = client_open(&stage);
+        streamer_client *c = client_open(&test_daemon);
 
-        return told(c, client_call_code(c, verb, args));
+        return expect_error(c, client_call_code(c, verb, args));
 }
 
 static int call_as(uid_t uid, const char *the_verb, const char *the_args)
 {
         verb = the_verb;
         args = the_args;
-        return person_does(uid, SOCKET_GROUP, do_call);
+        return run_as(uid, SOCKET_GROUP, do_call);
 }
 
-static void may(uid_t uid, const char *what, const char *model)
+static void expect_permitted(uid_t uid, const char *what, const char *model)
 {
         ck_assert_int_eq(call_as(uid, what, format_text("{\"model\":\"%s\"}", model)), 0);
 }
 
-static void may_not(uid_t uid, const char *what, const char *model, const char *why)
+static void expect_denied(uid_t uid, const char *what, const char *model, const char *why)
 {
         expected_text = why;
         ck_assert_int_eq(call_as(uid, what, format_text("{\"model\":\"%s\"}", model)), STREAMER_EPERM);
@@ -54,7 +53,7 @@ static const struct {
         {"set_priority", "{\"model\":\"witness\",\"priority\":9}", false, false},
 };
 
-START_TEST(each_user_may_what_its_rule_says)
+START_TEST(each_user_has_the_rights_of_its_rule)
 {
         ROOT_ONLY();
         expected_text = "(access.roles[0], ";
@@ -66,7 +65,7 @@ START_TEST(each_user_may_what_its_rule_says)
 }
 END_TEST
 
-START_TEST(whom_no_rule_names_may_nothing)
+START_TEST(a_user_without_a_rule_has_no_rights)
 {
         ROOT_ONLY();
         ck_assert_int_ne(call_as(STRANGER, "ping", NULL), 0);
@@ -76,24 +75,24 @@ END_TEST
 START_TEST(the_role_attach_attaches)
 {
         ROOT_ONLY();
-        ck_assert_int_eq(person_does(VIEWER, SOCKET_GROUP, do_attach), 0);
-        ck_assert_int_eq(load_as(VIEWER, team, "team", "takes the role load, and uid 60101 has attach"),
+        ck_assert_int_eq(run_as(VIEWER, SOCKET_GROUP, do_attach), 0);
+        ck_assert_int_eq(load_as(VIEWER, team, "team", "requires role 'load'; uid 60101 has role 'attach'"),
                          STREAMER_EPERM);
 }
 END_TEST
 
-START_TEST(a_model_is_dropped_by_who_loaded_it_or_by_an_admin)
+START_TEST(a_model_is_unloaded_by_its_owner_or_an_admin)
 {
         ROOT_ONLY();
         loads(OTHER, team, "theirs");
-        may_not(TRAINER, "unload", "theirs", "uid 60103 loaded it");
-        may(OTHER, "unload", "theirs");
+        expect_denied(TRAINER, "unload", "theirs", "uid 60103 loaded it");
+        expect_permitted(OTHER, "unload", "theirs");
         loads(OTHER, team, "theirs");
-        may(BOSS, "unload", "theirs");
+        expect_permitted(BOSS, "unload", "theirs");
 }
 END_TEST
 
-START_TEST(a_name_is_not_taken_from_somebody_else)
+START_TEST(another_users_name_is_refused)
 {
         ROOT_ONLY();
         loads(OTHER, outside, "theirs");
@@ -106,53 +105,53 @@ END_TEST
 
 static void write_team(uint64_t seed)
 {
-        stage_write(model_mixed(seed, 1 << 18), "team/team.safetensors");
+        fixture_write(model_mixed(seed, 1 << 18), "team/team.safetensors");
 }
 
-START_TEST(a_name_stays_whose_it_was_whoever_brings_its_next_generation)
+START_TEST(a_name_keeps_its_owner_across_generations)
 {
         ROOT_ONLY();
         loads(OTHER, team, "theirs");
         write_team(5);
         loads(TRAINER, team, "theirs");
-        may_not(TRAINER, "pin", "theirs", "uid 60103 loaded it");
-        may_not(TRAINER, "unload", "theirs", "uid 60103 loaded it");
-        may(OTHER, "pin", "theirs");
-        may(OTHER, "unload", "theirs");
+        expect_denied(TRAINER, "pin", "theirs", "uid 60103 loaded it");
+        expect_denied(TRAINER, "unload", "theirs", "uid 60103 loaded it");
+        expect_permitted(OTHER, "pin", "theirs");
+        expect_permitted(OTHER, "unload", "theirs");
         write_team(2);
 }
 END_TEST
 
-START_TEST(a_load_of_somebody_else_that_fails_keeps_nobody_out)
+START_TEST(a_failed_load_of_another_user_blocks_no_name)
 {
         ROOT_ONLY();
         loads(OTHER, team, "theirs");
         file_write(team, "no model", 8);
         ck_assert_int_ne(load_as(TRAINER, team, "theirs", NULL), 0);
         ck_assert_int_eq(call_as(OTHER, "set_priority", "{\"model\":\"theirs\",\"priority\":9}"), 0);
-        may(OTHER, "unload", "theirs");
+        expect_permitted(OTHER, "unload", "theirs");
         write_team(2);
 }
 END_TEST
 
-START_TEST(an_alias_is_unloaded_by_who_gave_it_and_is_nothing_more)
+START_TEST(an_alias_is_unloaded_by_its_owner_and_gives_no_more_rights)
 {
         ROOT_ONLY();
         loads(OTHER, team, "theirs");
         loads(TRAINER, team, "mine");
-        may_not(TRAINER, "pin", "mine", "mine: pin: uid 60103 loaded it");
-        may_not(OTHER, "unload", "mine", "mine: unload: uid 60102 loaded it");
-        may(TRAINER, "unload", "mine");
-        may(OTHER, "unload", "theirs");
+        expect_denied(TRAINER, "pin", "mine", "mine: pin: uid 60103 loaded it");
+        expect_denied(OTHER, "unload", "mine", "mine: unload: uid 60102 loaded it");
+        expect_permitted(TRAINER, "unload", "mine");
+        expect_permitted(OTHER, "unload", "theirs");
 }
 END_TEST
 
 static unsigned flags;
 static uint64_t keep_alive_ms, drain_timeout_ms, priority;
 
-static int do_keep(void)
+static int do_set_keep_alive(void)
 {
-        streamer_client *c = client_open(&stage);
+        streamer_client *c = client_open(&test_daemon);
         streamer_op *op;
         streamer_load_opts opts = {.struct_size = sizeof(opts),
                                    .source = source,
@@ -162,7 +161,7 @@ static int do_keep(void)
                                    .drain_timeout_ms = drain_timeout_ms,
                                    .priority = (unsigned)priority};
         int r = streamer_load(c, &opts, &op);
-        return told(c, r == 0 ? streamer_op_wait(op, -1, NULL) : r);
+        return expect_error(c, r == 0 ? streamer_op_wait(op, -1, NULL) : r);
 }
 
 static const struct {
@@ -180,7 +179,7 @@ static const struct {
         {"mine", 0, 0, 0, 1},
 };
 
-START_TEST(how_a_model_is_kept_is_decided_by_whose_it_is)
+START_TEST(only_the_owner_changes_a_models_settings)
 {
         ROOT_ONLY();
         loads(OTHER, team, "theirs");
@@ -191,11 +190,11 @@ START_TEST(how_a_model_is_kept_is_decided_by_whose_it_is)
         keep_alive_ms = ways_to_keep[_i].keep_alive_ms;
         drain_timeout_ms = ways_to_keep[_i].drain_timeout_ms;
         expected_text = "uid 60103 loaded it";
-        ck_assert_int_eq(person_does(TRAINER, SOCKET_GROUP, do_keep), STREAMER_EPERM);
+        ck_assert_int_eq(run_as(TRAINER, SOCKET_GROUP, do_set_keep_alive), STREAMER_EPERM);
         expected_text = "(access.roles[1], ";
-        ck_assert_int_eq(person_does(TRAINER, SOCKET_GROUP, do_keep), STREAMER_EPERM);
+        ck_assert_int_eq(run_as(TRAINER, SOCKET_GROUP, do_set_keep_alive), STREAMER_EPERM);
         loads(TRAINER, team, name); /* asks for nothing */
-        may(BOSS, "unload", "theirs");
+        expect_permitted(BOSS, "unload", "theirs");
         call_as(BOSS, "unload", "{\"model\":\"mine\"}");
 }
 END_TEST
@@ -220,8 +219,8 @@ START_TEST(a_source_elsewhere_is_denied_by_the_rule)
 }
 END_TEST
 
-/* The file itself may be read by anybody: the rule's root is what keeps it. */
-START_TEST(a_link_does_not_lead_out_of_the_rules_roots)
+/* Every user may read the file: only the rule's root denies it. */
+START_TEST(a_link_cannot_escape_the_rules_roots)
 {
         ROOT_ONLY();
         ck_assert_int_eq(load_as(TRAINER, sneaky, "sneaky", "a root of access.roles[1], "), STREAMER_EPERM);
@@ -230,21 +229,72 @@ START_TEST(a_link_does_not_lead_out_of_the_rules_roots)
 }
 END_TEST
 
+/* ---- files beside the weights ---- */
+
+static const char *file;
+
+static int do_fetch(void)
+{
+        streamer_client *c = client_open(&test_daemon);
+        void *data;
+        uint64_t size;
+        return expect_error(c, streamer_fetch(c, source, file, &data, &size));
+}
+
+static int fetch_as(uid_t uid, const char *the_source, const char *the_file, const char *text)
+{
+        source = the_source;
+        file = the_file;
+        expected_text = text;
+        int r = run_as(uid, SOCKET_GROUP, do_fetch);
+        expected_text = NULL;
+        return r;
+}
+
+START_TEST(a_file_is_fetched_if_its_weights_could_be_loaded)
+{
+        ROOT_ONLY();
+        file_write(fixture_path("config.json"), "{}", 2);
+        file_write(fixture_path("team/config.json"), "{}", 2);
+        must(symlink("../config.json", fixture_path("team/linked.json")));
+        ck_assert_int_eq(fetch_as(TRAINER, team, "config.json", NULL), 0);
+        ck_assert_int_eq(fetch_as(OTHER, outside, "config.json", NULL), 0);
+        ck_assert_int_eq(fetch_as(OTHER, team, "linked.json", NULL), 0);
+        ck_assert_int_eq(fetch_as(VIEWER, team, "config.json", "requires role 'load'"), STREAMER_EPERM);
+        ck_assert_int_eq(fetch_as(TRAINER, outside, "config.json", "below none of its roots"), STREAMER_EPERM);
+        ck_assert_int_eq(fetch_as(TRAINER, team, "linked.json", "a root of access.roles[1], "), STREAMER_EPERM);
+        ck_assert_int_eq(fetch_as(TRAINER, "s3://b/p/", "config.json", "below none of its buckets"), STREAMER_EPERM);
+}
+END_TEST
+
+START_TEST(a_daemon_of_root_reads_a_file_as_the_caller)
+{
+        ROOT_ONLY();
+        file_write(fixture_path("team/private.json"), "{}", 2);
+        must(chmod(fixture_path("team/private.json"), 0600));
+        ck_assert_int_eq(fetch_as(TRAINER, team, "private.json", "Permission denied"), STREAMER_EPERM);
+        must(chown(fixture_path("team/private.json"), TRAINER, (gid_t)-1));
+        ck_assert_int_eq(fetch_as(TRAINER, team, "private.json", NULL), 0);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("roles");
         TCase *roles = suite_group("roles", begin, end, 60);
-        LOOP(roles, each_user_may_what_its_rule_says, verbs_of);
-        tcase_add_test(roles, whom_no_rule_names_may_nothing);
+        LOOP(roles, each_user_has_the_rights_of_its_rule, verbs_of);
+        tcase_add_test(roles, a_user_without_a_rule_has_no_rights);
         tcase_add_test(roles, the_role_attach_attaches);
-        tcase_add_test(roles, a_model_is_dropped_by_who_loaded_it_or_by_an_admin);
-        tcase_add_test(roles, a_name_is_not_taken_from_somebody_else);
-        tcase_add_test(roles, a_name_stays_whose_it_was_whoever_brings_its_next_generation);
-        tcase_add_test(roles, a_load_of_somebody_else_that_fails_keeps_nobody_out);
-        tcase_add_test(roles, an_alias_is_unloaded_by_who_gave_it_and_is_nothing_more);
-        LOOP(roles, how_a_model_is_kept_is_decided_by_whose_it_is, ways_to_keep);
+        tcase_add_test(roles, a_model_is_unloaded_by_its_owner_or_an_admin);
+        tcase_add_test(roles, another_users_name_is_refused);
+        tcase_add_test(roles, a_name_keeps_its_owner_across_generations);
+        tcase_add_test(roles, a_failed_load_of_another_user_blocks_no_name);
+        tcase_add_test(roles, an_alias_is_unloaded_by_its_owner_and_gives_no_more_rights);
+        LOOP(roles, only_the_owner_changes_a_models_settings, ways_to_keep);
         tcase_add_test(roles, a_source_below_the_rules_roots_is_loaded);
         tcase_add_test(roles, a_source_elsewhere_is_denied_by_the_rule);
-        tcase_add_test(roles, a_link_does_not_lead_out_of_the_rules_roots);
+        tcase_add_test(roles, a_link_cannot_escape_the_rules_roots);
+        tcase_add_test(roles, a_file_is_fetched_if_its_weights_could_be_loaded);
+        tcase_add_test(roles, a_daemon_of_root_reads_a_file_as_the_caller);
         return suite_run();
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a rule of `access` limits of each user: models, their bytes, leases and connections; and how a user sees it.
+ * Limits of an access rule per user: models, bytes, leases and connections; and how `whoami` reports them.
  */
-#include "tests/integration/roles_stage.h"
+#include "tests/integration/roles_fixture.h"
 
 START_TEST(bytes_of_a_user_are_limited)
 {
@@ -13,19 +13,19 @@ START_TEST(bytes_of_a_user_are_limited)
 }
 END_TEST
 
-START_TEST(models_and_further_names_of_a_user_are_limited_and_come_back)
+START_TEST(models_and_aliases_of_a_user_are_limited_until_unloaded)
 {
         ROOT_ONLY();
         static const char says[] = "uid 60102 has 2 of 2 models and further names (access.roles[1], ";
-        char *broken = stage_path("team/broken.safetensors");
+        char *broken = fixture_path("team/broken.safetensors");
         file_write(broken, "broken", 6);
         ck_assert_int_ne(load_as(TRAINER, broken, "broken", NULL), 0); /* one that failed is no model */
         loads(TRAINER, team, "one");
         loads(TRAINER, team, "two");
         ck_assert_int_eq(load_as(TRAINER, team, "three", says), STREAMER_ELIMIT);
-        loads(TRAINER, team, "two"); /* it is there */
+        loads(TRAINER, team, "two"); /* it is resident */
         unload("two");
-        char *other = stage_write(model_mixed(5, 1 << 18), "team/other.safetensors");
+        char *other = fixture_write(model_mixed(5, 1 << 18), "team/other.safetensors");
         loads(TRAINER, other, "other");
         ck_assert_int_eq(load_as(TRAINER, team, "three", says), STREAMER_ELIMIT);
         unload("one");
@@ -39,16 +39,16 @@ static char *changing;
 
 static void change_source(unsigned seed)
 {
-        changing = stage_write(model_mixed(seed, 1 << 18), "team/changing.safetensors");
+        changing = fixture_write(model_mixed(seed, 1 << 18), "team/changing.safetensors");
 }
 
-/* One that is held keeps its place until it is gone, and no second one beside it is above the limit. */
+/* A leased model counts until it is freed, and a second one beside it is not above the limit. */
 START_TEST(the_next_generation_of_a_users_own_model_is_no_further_one)
 {
         ROOT_ONLY();
         streamer_lease *lease;
-        char *other = stage_write(model_mixed(7, 1 << 18), "team/other.safetensors");
-        streamer_client *c = client_open(&stage);
+        char *other = fixture_write(model_mixed(7, 1 << 18), "team/other.safetensors");
+        streamer_client *c = client_open(&test_daemon);
         change_source(21);
         loads(TRAINER, other, "other");
         uint64_t one = client_used(c);
@@ -57,7 +57,7 @@ START_TEST(the_next_generation_of_a_users_own_model_is_no_further_one)
         for (unsigned seed = 22; seed < 24; seed++) {
                 change_source(seed);
                 loads(TRAINER, changing, "changing");
-                client_wait_used(c, two); /* what was replaced is gone */
+                client_wait_used(c, two); /* the replaced model is freed */
         }
         client_ok(c, streamer_attach(c, "changing", NULL, &lease), "attach");
         change_source(24);
@@ -78,23 +78,23 @@ END_TEST
 
 static int do_lease_three(void)
 {
-        streamer_client *c = client_open(&stage);
+        streamer_client *c = client_open(&test_daemon);
         streamer_lease *lease;
 
         for (int i = 0; i < 2; i++)
                 client_ok(c, streamer_attach(c, "witness", NULL, &lease), "attach");
         expected_text = "uid 60102 has 2 of 2 leases (access.roles[1], ";
         /* Another connection does not help. */
-        c = client_open(&stage);
-        return told(c, streamer_attach(c, "witness", NULL, &lease));
+        c = client_open(&test_daemon);
+        return expect_error(c, streamer_attach(c, "witness", NULL, &lease));
 }
 
-START_TEST(leases_of_a_user_are_limited_and_come_back)
+START_TEST(leases_of_a_user_are_limited_until_they_end)
 {
         ROOT_ONLY();
         for (int i = 0; i < 2; i++) {
-                streamer_client *c = client_open(&stage);
-                ck_assert_int_eq(person_does(TRAINER, SOCKET_GROUP, do_lease_three), STREAMER_ELIMIT);
+                streamer_client *c = client_open(&test_daemon);
+                ck_assert_int_eq(run_as(TRAINER, SOCKET_GROUP, do_lease_three), STREAMER_ELIMIT);
                 client_wait_leases(c, 0);
                 streamer_close(c);
         }
@@ -106,18 +106,18 @@ static int do_connect_five(void)
         struct wire wires[5];
 
         for (int i = 0; i < 4; i++) {
-                wire_open(&wires[i], &stage);
+                wire_open(&wires[i], &test_daemon);
                 wire_hello(&wires[i]);
         }
-        wire_open(&wires[4], &stage);
+        wire_open(&wires[4], &test_daemon);
         return wire_read_code(&wires[4], "limit") ? STREAMER_ELIMIT : 0;
 }
 
-START_TEST(connections_of_a_user_are_limited_and_nobody_elses)
+START_TEST(connections_are_limited_per_user)
 {
         ROOT_ONLY();
-        ck_assert_int_eq(person_does(TRAINER, SOCKET_GROUP, do_connect_five), STREAMER_ELIMIT);
-        ck_assert_int_eq(person_does(OTHER, SOCKET_GROUP, do_attach), 0);
+        ck_assert_int_eq(run_as(TRAINER, SOCKET_GROUP, do_connect_five), STREAMER_ELIMIT);
+        ck_assert_int_eq(run_as(OTHER, SOCKET_GROUP, do_attach), 0);
 }
 END_TEST
 
@@ -125,7 +125,7 @@ END_TEST
 
 static int do_whoami(void)
 {
-        streamer_client *c = client_open(&stage);
+        streamer_client *c = client_open(&test_daemon);
         json_t *reply = client_call(c, "whoami", NULL), *limits = json_object_get(reply, "limits");
 
         if (json_integer_value(json_object_get(reply, "uid")) != TRAINER ||
@@ -142,19 +142,19 @@ static int do_whoami(void)
 START_TEST(whoami_shows_rule_limits_and_holdings)
 {
         ROOT_ONLY();
-        ck_assert_int_eq(person_does(TRAINER, SOCKET_GROUP, do_whoami), 0);
+        ck_assert_int_eq(run_as(TRAINER, SOCKET_GROUP, do_whoami), 0);
 }
 END_TEST
 
 int main(void)
 {
-        suite_begin("roles: limits");
+        suite_begin("roles limits");
         TCase *limits = suite_group("limits", begin, end, 60);
         tcase_add_test(limits, bytes_of_a_user_are_limited);
-        tcase_add_test(limits, models_and_further_names_of_a_user_are_limited_and_come_back);
+        tcase_add_test(limits, models_and_aliases_of_a_user_are_limited_until_unloaded);
         tcase_add_test(limits, the_next_generation_of_a_users_own_model_is_no_further_one);
-        tcase_add_test(limits, leases_of_a_user_are_limited_and_come_back);
-        tcase_add_test(limits, connections_of_a_user_are_limited_and_nobody_elses);
+        tcase_add_test(limits, leases_of_a_user_are_limited_until_they_end);
+        tcase_add_test(limits, connections_are_limited_per_user);
         tcase_add_test(limits, whoami_shows_rule_limits_and_holdings);
         return suite_run();
 }

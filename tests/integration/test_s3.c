@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Models in an S3 store: OpenStack Swift with s3api, started here. What is listed, how keys are named,
- * whose keys are taken, and what is said where the store refuses. Faults are put between by a small
- * endpoint that forwards.
+ * Models in an S3 store (OpenStack Swift with s3api): lists, names of keys, credentials, and errors of the store. A
+ * forwarding endpoint injects faults.
  */
-#include "tests/integration/s3_stage.h"
-#include "tests/lib/ctl.h"
+#include "tests/integration/s3_fixture.h"
+#include "tests/lib/streamerctl.h"
 
 #include <openssl/sha.h>
 
-/* ---- what makes a model ---- */
+/* ---- model files ---- */
 
 START_TEST(a_key_is_a_model)
 {
@@ -45,20 +44,20 @@ static void put_shards(const char *folder, const char *prefix, int n)
 START_TEST(an_index_decides)
 {
         model = model_mixed(3, 6 << 20);
-        model_write_sharded(model, stage_path("shards"), 3, true);
-        put_shards(stage_path("shards"), "sharded", 3);
+        model_write_sharded(model, fixture_path("shards"), 3, true);
+        put_shards(fixture_path("shards"), "sharded", 3);
         load_equals("s3://models/sharded/", "sharded", model);
 }
 END_TEST
 
-START_TEST(a_shard_that_the_index_names_is_not_there)
+START_TEST(a_missing_shard_of_the_index)
 {
         model = model_mixed(4, 1 << 20);
-        model_write_sharded(model, stage_path("halved"), 2, false);
-        put_shards(stage_path("halved"), "halved", 1 + 1);
-        store_do(&store, "delete\tmodels\thalved/model-00002-of-00002.safetensors");
+        model_write_sharded(model, fixture_path("halved"), 2, false);
+        put_shards(fixture_path("halved"), "halved", 1 + 1);
+        s3_store_do(&store, "delete\tmodels\thalved/model-00002-of-00002.safetensors");
         assert_fails("s3://models/halved/", STREAMER_EFAILED, "named by the index, but");
-        assert_says("NoSuchKey");
+        assert_error_has("NoSuchKey");
 }
 END_TEST
 
@@ -66,7 +65,7 @@ END_TEST
 START_TEST(a_list_of_several_pages)
 {
         model = model_mixed(5, 1 << 18);
-        store_do(&store, "many\tmodels\tpaged/a file\t25");
+        s3_store_do(&store, "many\tmodels\tpaged/a file\t25");
         put_model(model, "paged/model.safetensors");
         load_equals("s3://models/paged/", "paged", model);
 }
@@ -99,13 +98,13 @@ START_TEST(a_prefix_of_any_characters)
 }
 END_TEST
 
-/* ---- who asks, and where ---- */
+/* ---- caller and source ---- */
 
 START_TEST(a_bucket_as_a_host)
 {
         model = model_mixed(30, 2 << 20);
         model_write(model, suite_path("upload"));
-        store_do(&store, "put\tvirtual\tm/v.safetensors\t%s", suite_path("upload"));
+        s3_store_do(&store, "put\tvirtual\tm/v.safetensors\t%s", suite_path("upload"));
         load_equals("s3://virtual/m/", "m", model);
 }
 END_TEST
@@ -130,28 +129,28 @@ START_TEST(a_region_is_learnt_from_the_store)
 }
 END_TEST
 
-START_TEST(a_wrong_secret_is_refused_in_words)
+START_TEST(a_wrong_secret_fails_with_an_explanation)
 {
         assert_fails("s3://models/not-mine/x.safetensors", STREAMER_EPERM, "403 SignatureDoesNotMatch");
-        assert_says("s3://models/not-mine/x.safetensors, request tx");
-        assert_says("credentials from settings");
+        assert_error_has("s3://models/not-mine/x.safetensors, request tx");
+        assert_error_has("credentials from settings");
 }
 END_TEST
 
-START_TEST(an_unknown_access_key_is_refused_in_words)
+START_TEST(an_unknown_access_key_fails_with_an_explanation)
 {
         assert_fails("s3://models/nobody/", STREAMER_EPERM, "the store answers 403");
 }
 END_TEST
 
-START_TEST(no_such_bucket)
+START_TEST(a_missing_bucket)
 {
         assert_fails("s3://no-such-bucket/x/", STREAMER_ENOENT, "404 NoSuchBucket");
-        assert_says("credentials from environment");
+        assert_error_has("credentials from environment");
 }
 END_TEST
 
-START_TEST(no_such_key_and_no_such_prefix)
+START_TEST(a_missing_key_and_a_missing_prefix)
 {
         assert_fails("s3://models/none.safetensors", STREAMER_ENOENT, "404 NoSuchKey");
         assert_fails("s3://models/none/", STREAMER_ENOENT, "no safetensors files with this prefix");
@@ -160,28 +159,28 @@ END_TEST
 
 static const char *const bad_sources[] = {"s3://", "s3:///key", "s3://a b/key", "s3://models@evil/key"};
 
-START_TEST(what_names_no_bucket)
+START_TEST(a_uri_that_names_no_bucket)
 {
         ck_assert_int_eq(client_load_result(client, bad_sources[_i], NULL, text), STREAMER_EINVAL);
-        assert_says("not the name of a bucket");
+        assert_error_has("not the name of a bucket");
 }
 END_TEST
 
 START_TEST(streamerctl_exits_as_the_error_says)
 {
         struct ctl c;
-        ctl(&c, stage.socket, "load", "s3://models/none.safetensors", NULL);
+        ctl(&c, test_daemon.socket, "load", "s3://models/none.safetensors", NULL);
         ck_assert_int_eq(c.code, 3);
         ctl_free(&c);
-        ctl(&c, stage.socket, "load", "s3://models/not-mine/", NULL);
+        ctl(&c, test_daemon.socket, "load", "s3://models/not-mine/", NULL);
         ck_assert_int_eq(c.code, 8);
         ctl_free(&c);
         client_unload(client, "none");
-        client_unload(client, "not-mine");
+        ck_assert_str_eq(client_state(client, "not-mine"), ""); /* a refused load is not listed */
 }
 END_TEST
 
-/* ---- what happens meanwhile ---- */
+/* ---- concurrent changes ---- */
 
 START_TEST(an_object_that_is_replaced_in_mid_load_fails_it)
 {
@@ -190,7 +189,7 @@ START_TEST(an_object_that_is_replaced_in_mid_load_fails_it)
         model_write(other, replacement);
         put_model(model, "proxy/replaced.safetensors");
         assert_fails("s3://models/proxy/replaced.safetensors", STREAMER_EFAILED, "replaced");
-        assert_says("s3://models/proxy/replaced.safetensors");
+        assert_error_has("s3://models/proxy/replaced.safetensors");
         gets = 100; /* the replacement stays */
         load_equals("s3://models/proxy/replaced.safetensors", "replaced", other);
 }
@@ -204,7 +203,7 @@ START_TEST(a_store_that_lists_etags_without_quotes)
 }
 END_TEST
 
-START_TEST(an_unchanged_object_is_resident_already)
+START_TEST(an_unchanged_object_is_already_resident)
 {
         struct model *other = model_mixed(43, 1 << 20);
         model = model_mixed(42, 1 << 20);
@@ -240,7 +239,7 @@ START_TEST(sha256_from_a_list_with_the_same_prefix)
 {
         model = model_mixed(50, 2 << 20);
         put_model(model, "sums/model.safetensors");
-        put_text("sums/SHA256SUMS", sums_of(stage_write(model, "sums"), "model.safetensors", 0));
+        put_text("sums/SHA256SUMS", sums_of(fixture_write(model, "sums"), "model.safetensors", 0));
         ck_assert_msg(client_load_sha256(client, "s3://models/sums/", "sha", text) == 0, "%s", text);
         client_equals(client, "sha", model);
         client_unload(client, "sha");
@@ -253,19 +252,19 @@ START_TEST(sha256_that_differs_fails_the_load)
 {
         model = model_mixed(51, 1 << 20);
         put_model(model, "bad-sums/model.safetensors");
-        put_text("bad-sums/SHA256SUMS", sums_of(stage_write(model, "sums"), "model.safetensors", 1));
+        put_text("bad-sums/SHA256SUMS", sums_of(fixture_write(model, "sums"), "model.safetensors", 1));
         ck_assert_int_eq(client_load_sha256(client, "s3://models/bad-sums/", "sha", text), STREAMER_EFAILED);
-        assert_says("SHA-256 differs");
+        assert_error_has("SHA-256 differs");
         client_unload(client, "sha");
 }
 END_TEST
 
-START_TEST(sha256_that_nobody_published)
+START_TEST(unpublished_sha256_is_an_error)
 {
         model = model_mixed(52, 1 << 18);
         put_model(model, "no-sums/model.safetensors");
         ck_assert_int_eq(client_load_sha256(client, "s3://models/no-sums/", "sha", text), STREAMER_EFAILED);
-        assert_says("no published SHA-256");
+        assert_error_has("no published SHA-256");
         client_unload(client, "sha");
 }
 END_TEST
@@ -273,11 +272,11 @@ END_TEST
 /* ---- secrets ---- */
 
 /* Last, when everything has been said: the daemon logs all that it does here. */
-START_TEST(no_secret_is_in_the_log_or_in_a_reply)
+START_TEST(no_log_line_or_reply_contains_a_secret)
 {
         static const char *const secrets[] = {"storesecret", "notthesecret", "Signature=", "AWS4-HMAC"};
         static const char *const verbs[] = {"status", "list", "ps"};
-        char *log = file_read(stage.log, NULL);
+        char *log = file_read(test_daemon.log, NULL);
 
         for (size_t i = 0; i < sizeof(secrets) / sizeof(secrets[0]); i++) {
                 ck_assert_msg(strstr(log, secrets[i]) == NULL, "%s", secrets[i]);
@@ -288,7 +287,79 @@ START_TEST(no_secret_is_in_the_log_or_in_a_reply)
 }
 END_TEST
 
-/* ---- all of it ---- */
+/* ---- files beside the weights ---- */
+
+static void assert_fetches(const char *source, const char *file, const char *content)
+{
+        void *data;
+        uint64_t size;
+        client_ok(client, streamer_fetch(client, source, file, &data, &size), file);
+        ck_assert_str_eq(data, content);
+        ck_assert_uint_eq(size, strlen(content));
+        free(data);
+}
+
+static void assert_lists(const char *source, const char *list)
+{
+        char *json;
+        client_ok(client, streamer_fetch_list(client, source, &json), "list");
+        ck_assert_str_eq(json, list);
+        free(json);
+}
+
+START_TEST(files_beside_the_weights)
+{
+        static const char list[] =
+                "{\"files\":[{\"name\":\"a b+c.json\",\"bytes\":1},{\"name\":\"config.json\",\"bytes\":2},"
+                "{\"name\":\"sub/more.txt\",\"bytes\":4}]}";
+        put_model(model_mixed(40, 1 << 18), "beside/model.safetensors");
+        put_text("beside/config.json", "{}");
+        put_text("beside/a b+c.json", "c");
+        put_text("beside/sub/more.txt", "more");
+        put_text("beside/.hidden", "hidden");
+        put_text("beside-2/config.json", "another");
+        assert_lists("s3://models/beside", list);
+        assert_lists("s3://models/beside/model.safetensors", list);
+        assert_fetches("s3://models/beside/", "config.json", "{}");
+        assert_fetches("s3://models/beside", "a b+c.json", "c");
+        assert_fetches("s3://models/beside/model.safetensors", "sub/more.txt", "more");
+}
+END_TEST
+
+START_TEST(files_on_several_pages)
+{
+        char *json;
+        s3_store_do(&store, "many\tmodels\tpaged-files/a file\t25");
+        client_ok(client, streamer_fetch_list(client, "s3://models/paged-files/", &json), "list");
+        json_t *reply = json_loads(json, 0, NULL);
+        ck_assert_uint_eq(json_array_size(json_object_get(reply, "files")), 25);
+        json_decref(reply);
+        free(json);
+}
+END_TEST
+
+/* The region in the settings is wrong; the store reports the right one. */
+START_TEST(files_of_a_bucket_in_another_region)
+{
+        put_text("region/config.json", "{}");
+        assert_lists("s3://models/region/", "{\"files\":[{\"name\":\"config.json\",\"bytes\":2}]}");
+        assert_fetches("s3://models/region/", "config.json", "{}");
+}
+END_TEST
+
+START_TEST(files_missing_in_the_store)
+{
+        void *data;
+        uint64_t size;
+        ck_assert_int_eq(streamer_fetch(client, "s3://models/beside/", "none.json", &data, &size), STREAMER_ENOENT);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "NoSuchKey"));
+        ck_assert_int_eq(streamer_fetch(client, "s3://models/not-mine/", "config.json", &data, &size), STREAMER_EPERM);
+        ck_assert_int_eq(streamer_fetch(client, "s3://none/x/", "config.json", &data, &size), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_fetch(client, "s3://models/a/", "../b/config.json", &data, &size), STREAMER_EINVAL);
+}
+END_TEST
+
+/* ---- the whole model ---- */
 
 static const char *missing;
 
@@ -300,36 +371,40 @@ END_TEST
 
 static void add_tests(TCase *s3)
 {
-        tcase_add_checked_fixture(s3, connect_client, check_stage);
+        tcase_add_checked_fixture(s3, fixture_connect, fixture_disconnect);
         tcase_add_test(s3, a_key_is_a_model);
         tcase_add_test(s3, a_prefix_is_a_folder);
         tcase_add_test(s3, an_index_decides);
-        tcase_add_test(s3, a_shard_that_the_index_names_is_not_there);
+        tcase_add_test(s3, a_missing_shard_of_the_index);
         tcase_add_test(s3, a_list_of_several_pages);
         LOOP(s3, a_key_of_any_characters, keys);
         LOOP(s3, a_prefix_of_any_characters, keys);
         tcase_add_test(s3, a_bucket_as_a_host);
         tcase_add_test(s3, a_store_behind_tls_of_a_private_ca);
         tcase_add_test(s3, a_region_is_learnt_from_the_store);
-        tcase_add_test(s3, a_wrong_secret_is_refused_in_words);
-        tcase_add_test(s3, an_unknown_access_key_is_refused_in_words);
-        tcase_add_test(s3, no_such_bucket);
-        tcase_add_test(s3, no_such_key_and_no_such_prefix);
-        LOOP(s3, what_names_no_bucket, bad_sources);
+        tcase_add_test(s3, a_wrong_secret_fails_with_an_explanation);
+        tcase_add_test(s3, an_unknown_access_key_fails_with_an_explanation);
+        tcase_add_test(s3, a_missing_bucket);
+        tcase_add_test(s3, a_missing_key_and_a_missing_prefix);
+        LOOP(s3, a_uri_that_names_no_bucket, bad_sources);
         tcase_add_test(s3, streamerctl_exits_as_the_error_says);
         tcase_add_test(s3, an_object_that_is_replaced_in_mid_load_fails_it);
         tcase_add_test(s3, a_store_that_lists_etags_without_quotes);
-        tcase_add_test(s3, an_unchanged_object_is_resident_already);
+        tcase_add_test(s3, an_unchanged_object_is_already_resident);
         tcase_add_test(s3, sha256_from_a_list_with_the_same_prefix);
         tcase_add_test(s3, sha256_that_differs_fails_the_load);
-        tcase_add_test(s3, sha256_that_nobody_published);
-        tcase_add_test(s3, no_secret_is_in_the_log_or_in_a_reply);
+        tcase_add_test(s3, unpublished_sha256_is_an_error);
+        tcase_add_test(s3, files_beside_the_weights);
+        tcase_add_test(s3, files_on_several_pages);
+        tcase_add_test(s3, files_of_a_bucket_in_another_region);
+        tcase_add_test(s3, files_missing_in_the_store);
+        tcase_add_test(s3, no_log_line_or_reply_contains_a_secret);
 }
 
 int main(void)
 {
         suite_begin("s3");
-        missing = store_missing("swift");
+        missing = s3_store_missing("swift");
         if (missing)
                 tcase_add_test(suite_group("s3", NULL, NULL, 10), a_store_can_be_started);
         else

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * SHA-256 as a store keeps it of its objects. No store that packages bring does, so an endpoint answers
- * HEAD as AWS's does: with x-amz-checksum-sha256 where x-amz-checksum-mode was asked for and signed, and
- * with the type that tells a checksum of all bytes from one of an upload's parts.
+ * SHA-256 checksums of a store's objects. No packaged store has them, so an endpoint answers HEAD as AWS does: with
+ * x-amz-checksum-sha256 if x-amz-checksum-mode was requested and signed, and with the type that distinguishes a
+ * checksum of the object from one of an upload's parts.
  */
 #include "tests/lib/endpoint.h"
-#include "tests/lib/stage.h"
+#include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
 #include <openssl/evp.h>
@@ -15,7 +15,6 @@
 #include <string.h>
 
 static struct endpoint store;
-static streamer_client *client;
 static struct model *model;
 static char *data; /* of the model's file */
 static size_t size;
@@ -23,7 +22,7 @@ static char digest[65];       /* of these, for SHA256SUMS */
 static char checksums[2][48]; /* of these, and of others */
 static char text[1024];
 
-/* By the key's folder: what HEAD tells. "%s" is the checksum, "%w" that of other bytes. */
+/* The checksum in the reply to HEAD, by the key's folder. "%s" is the checksum, "%w" that of other bytes. */
 static const struct {
         const char *folder, *headers;
         const char *sums;
@@ -55,7 +54,7 @@ static char *filled(const char *headers)
         return format_text("%.*s%s%s", (int)(at - headers), headers, checksums[at[1] == 'w'], at + 2);
 }
 
-static void give_head(const struct endpoint_request *request, struct endpoint_reply *reply, size_t i)
+static void answer_head(const struct endpoint_request *request, struct endpoint_reply *reply, size_t i)
 {
         const char *mode = endpoint_header(request, "x-amz-checksum-mode");
         const char *authorization = endpoint_header(request, "Authorization");
@@ -70,7 +69,7 @@ static void give_head(const struct endpoint_request *request, struct endpoint_re
         reply->size = size;
 }
 
-static void give_sums(struct endpoint_reply *reply, size_t i)
+static void answer_sums(struct endpoint_reply *reply, size_t i)
 {
         if (!cases[i].sums)
                 reply->status = 404;
@@ -88,9 +87,9 @@ static void answer(struct endpoint *e, const struct endpoint_request *request, s
                         continue;
                 reply->headers = format_text("ETag: \"e\"\r\n");
                 if (strstr(request->path, "SHA256SUMS"))
-                        give_sums(reply, i);
+                        answer_sums(reply, i);
                 else if (strcmp(request->method, "HEAD") == 0)
-                        give_head(request, reply, i);
+                        answer_head(request, reply, i);
                 else
                         endpoint_range(request, reply, data, size);
                 return;
@@ -98,7 +97,7 @@ static void answer(struct endpoint *e, const struct endpoint_request *request, s
         reply->status = 404;
 }
 
-/* ---- the stage ---- */
+/* ---- fixture ---- */
 
 static void begin(void)
 {
@@ -118,21 +117,20 @@ static void begin(void)
         setenv("AWS_ACCESS_KEY_ID", "key", 1);
         setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
         setenv("AWS_ENDPOINT_URL_S3", store.url, 1);
-        stage_begin((const char *const[]){"--device", "host=64MiB", "--block-size", "1MiB", NULL});
+        fixture_begin((const char *const[]){"--device", "host=64MiB", "--block-size", "1MiB", NULL});
 }
 
 static void before(void)
 {
-        client = client_open(&stage);
+        client = client_open(&test_daemon);
 }
 
 static void after(void)
 {
-        streamer_close(client);
-        stage_still_serves();
+        fixture_disconnect();
 }
 
-START_TEST(a_load_is_held_against_what_the_store_keeps)
+START_TEST(a_load_is_verified_against_the_stores_checksum)
 {
         const char *says = cases[_i].says;
         int r = client_load_sha256(client, format_text("s3://models/%s/model.safetensors", cases[_i].folder), "sha",
@@ -149,7 +147,7 @@ START_TEST(a_load_is_held_against_what_the_store_keeps)
 }
 END_TEST
 
-START_TEST(without_verify_nothing_is_asked)
+START_TEST(without_verify_no_checksum_is_requested)
 {
         client_load(client, "s3://models/wrong/model.safetensors", "m");
         client_equals(client, "m", model);
@@ -159,10 +157,11 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("s3_checksums");
-        TCase *t = suite_group("checksums", begin, stage_end, 60);
+        suite_begin("s3 checksums");
+        TCase *t = suite_group("checksums", begin, fixture_end, 60);
         tcase_add_checked_fixture(t, before, after);
-        tcase_add_loop_test(t, a_load_is_held_against_what_the_store_keeps, 0, (int)(sizeof(cases) / sizeof(cases[0])));
-        tcase_add_test(t, without_verify_nothing_is_asked);
+        tcase_add_loop_test(t, a_load_is_verified_against_the_stores_checksum, 0,
+                            (int)(sizeof(cases) / sizeof(cases[0])));
+        tcase_add_test(t, without_verify_no_checksum_is_requested);
         return suite_run();
 }

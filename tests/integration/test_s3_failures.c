@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A store behind a proxy that misbehaves: OpenStack Swift with s3api. Each try is signed anew, what passes costs no
- * byte, and what lasts is told in the store's own words.
+ * A store (OpenStack Swift with s3api) behind a faulty proxy. Each attempt has its own signature, transient faults cost
+ * no byte, and permanent ones are reported in the store's words.
  */
 #include "tests/lib/proxy.h"
-#include "tests/lib/stage.h"
-#include "tests/lib/store.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/s3_store.h"
 #include "tests/lib/suite.h"
 
 #include <openssl/sha.h>
@@ -18,16 +18,15 @@
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>SlowDown</Code><Message>Please reduce your request "   \
         "rate.</Message><RequestId>R1</RequestId></Error>"
 
-static struct store store;
+static struct s3_store store;
 static struct proxy proxy;
-static streamer_client *client;
 static struct model *model;
 
-/* ---- the stage ---- */
+/* ---- fixture ---- */
 
 static void put(const char *key)
 {
-        store_do(&store, "put\tmodels\t%s\t%s", key, suite_path("upload"));
+        s3_store_do(&store, "put\tmodels\t%s\t%s", key, suite_path("upload"));
 }
 
 static void put_sums(void)
@@ -47,8 +46,8 @@ static void put_sums(void)
 
 static void begin(void)
 {
-        store_start(&store, "swift", suite_path("swift"));
-        store_do(&store, "bucket\tmodels");
+        s3_store_start(&store, "swift", suite_path("swift"));
+        s3_store_do(&store, "bucket\tmodels");
         model = model_mixed(7, 12 << 20);
         model_write(model, suite_path("upload"));
         put("m/model.safetensors");
@@ -57,7 +56,7 @@ static void begin(void)
 
 static void end(void)
 {
-        store_stop(&store);
+        s3_store_stop(&store);
 }
 
 static void before(void)
@@ -67,15 +66,16 @@ static void before(void)
                                  "s3: {endpoint: '%s', access_key: '%s', secret_key: '%s'}\n",
                                  proxy_url(&proxy, ""), store.access, store.secret);
         char *config = suite_file("config.yaml", text);
-        stage_begin((const char *const[]){"--config", config, "--device", "host=256MiB", "--block-size", "1MiB", NULL});
-        client = client_open(&stage);
+        fixture_begin(
+                (const char *const[]){"--config", config, "--device", "host=256MiB", "--block-size", "1MiB", NULL});
+        client = client_open(&test_daemon);
 }
 
 static void after(void)
 {
-        stage_still_serves();
+        fixture_still_serves();
         streamer_close(client);
-        stage_end();
+        fixture_end();
         proxy_stop(&proxy);
 }
 
@@ -86,9 +86,9 @@ static void serves(void)
         client_unload(client, "m");
 }
 
-/* ---- faults that pass ---- */
+/* ---- transient faults ---- */
 
-/* Of those that ask for no opening the first asks for the list. */
+/* The first request that is no opening is for the list. */
 static const struct {
         const char *name;
         struct proxy_rule rule;
@@ -113,17 +113,17 @@ static const struct {
         {"each fifth is reset", {.fault = PROXY_RESET, .every = 5, .bytes = 3000}, 0},
 };
 
-START_TEST(what_passes_costs_no_byte)
+START_TEST(a_transient_error_loses_no_byte)
 {
         uint64_t began = clock_ns();
         proxy_rule(&proxy, &passing[_i].rule);
         serves();
         ck_assert_uint_ge(clock_ns() - began, passing[_i].least_ns);
-        ck_assert_msg(proxy_faults(&proxy) > 0, "%s: nothing happened", passing[_i].name);
+        ck_assert_msg(proxy_faults(&proxy) > 0, "%s: no fault was injected", passing[_i].name);
 }
 END_TEST
 
-/* ---- faults that do not ---- */
+/* ---- permanent faults ---- */
 
 static const struct {
         struct proxy_rule rule;
@@ -140,7 +140,7 @@ static const struct {
         {{.fault = PROXY_REPLACED, .nth = 3}, "was replaced while it was read"},
 };
 
-START_TEST(what_lasts_fails_with_its_name)
+START_TEST(a_permanent_error_fails_the_load_with_its_name)
 {
         proxy_rule(&proxy, &lasting[_i].rule);
         client_load_fails(client, "s3://models/m/", "m", STREAMER_EFAILED, lasting[_i].text);
@@ -148,7 +148,7 @@ START_TEST(what_lasts_fails_with_its_name)
 }
 END_TEST
 
-/* Its length is right, and so is all that the store signs or says: the digest alone tells. */
+/* Its length and the store's headers are right, so only the digest detects it. */
 START_TEST(a_byte_that_is_another_is_caught_by_sha256)
 {
         char text[1024];
@@ -166,16 +166,16 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("s3_failures");
-        const char *missing = store_missing("swift");
+        suite_begin("s3 failures");
+        const char *missing = s3_store_missing("swift");
         if (missing != NULL) {
                 skip("s3_failures", missing);
                 return suite_run();
         }
         TCase *t = suite_group("s3_failures", begin, end, 60);
         tcase_add_checked_fixture(t, before, after);
-        LOOP(t, what_passes_costs_no_byte, passing);
-        LOOP(t, what_lasts_fails_with_its_name, lasting);
+        LOOP(t, a_transient_error_loses_no_byte, passing);
+        LOOP(t, a_permanent_error_fails_the_load_with_its_name, lasting);
         tcase_add_test(t, a_byte_that_is_another_is_caught_by_sha256);
         return suite_run();
 }

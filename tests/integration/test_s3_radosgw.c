@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A second store, independent of the first: Ceph's radosgw. Sessions of STS, among them one that ends in
- * mid-load; public buckets; keys as its own lists encode them.
+ * A second store, Ceph's radosgw: STS sessions, one of which expires during a load; public buckets; keys as its lists
+ * encode them.
  */
-#include "tests/integration/remote_stage.h"
+#include "tests/integration/remote_fixture.h"
 #include "tests/lib/endpoint.h"
-#include "tests/lib/store.h"
+#include "tests/lib/s3_store.h"
 #include "tests/lib/suite.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static struct store store;
+static struct s3_store store;
 static struct model *model;
 static struct endpoint proxy, container;
 
@@ -31,7 +31,7 @@ static void answer_container(struct endpoint *e, const struct endpoint_request *
 {
         (void)e;
         (void)request;
-        char *session = store_do(&store, "session\tarn:aws:iam:::role/reader\t900"), *save;
+        char *session = s3_store_do(&store, "session\tarn:aws:iam:::role/reader\t900"), *save;
         const char *access = strtok_r(session, "\t", &save), *secret = strtok_r(NULL, "\t", &save);
         const char *token = strtok_r(NULL, "\t", &save);
 
@@ -42,7 +42,7 @@ static void answer_container(struct endpoint *e, const struct endpoint_request *
                                   access, secret, token);
 }
 
-/* Forwards; once armed, what the first session asks for from the third object request on has expired. */
+/* Forwards requests; once armed, the first session has expired from the third object request on. */
 static void answer_proxy(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
         (void)e;
@@ -59,7 +59,7 @@ static void answer_proxy(struct endpoint *e, const struct endpoint_request *requ
         endpoint_forward(request, reply, store.port);
 }
 
-/* ---- the stage ---- */
+/* ---- fixture ---- */
 
 static char *settings(void)
 {
@@ -79,7 +79,7 @@ static char *settings(void)
                            proxy.url, store.url, store.url, store.url, store.url, store.url, store.url);
 }
 
-/* No default profile: the chain goes on to the container. */
+/* No default profile, so the chain continues with the container. */
 static void write_profiles(void)
 {
         const char *profiles = "[profile base]\naws_access_key_id = TESTACCESS\naws_secret_access_key = testsecret\n"
@@ -93,9 +93,9 @@ static void write_profiles(void)
 static void begin(void)
 {
         shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        store_start(&store, "radosgw", suite_path("radosgw"));
-        store_do(&store, "bucket\tmodels");
-        store_do(&store, "bucket\tpublic");
+        s3_store_start(&store, "radosgw", suite_path("radosgw"));
+        s3_store_do(&store, "bucket\tmodels");
+        s3_store_do(&store, "bucket\tpublic");
         proxy.answer = answer_proxy;
         container.answer = answer_container;
         endpoint_start(&proxy);
@@ -103,14 +103,14 @@ static void begin(void)
         char *config = suite_file("config.yaml", settings());
         write_profiles();
         setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", container.url, 1);
-        stage_begin((const char *const[]){"--config", config, "--device", "host=256MiB", "--block-size", "1MiB",
-                                          "--log-level", "debug", NULL});
+        fixture_begin((const char *const[]){"--config", config, "--device", "host=256MiB", "--block-size", "1MiB",
+                                            "--log-level", "debug", NULL});
 }
 
 static void end(void)
 {
-        stage_end();
-        store_stop(&store);
+        fixture_end();
+        s3_store_stop(&store);
 }
 
 static void put(const char *bucket, const struct model *m, const char *key)
@@ -118,7 +118,7 @@ static void put(const char *bucket, const struct model *m, const char *key)
         char *path = suite_path("upload");
 
         model_write(m, path);
-        store_do(&store, "put\t%s\t%s\t%s", bucket, key, path);
+        s3_store_do(&store, "put\t%s\t%s\t%s", bucket, key, path);
 }
 
 /* ---- tests ---- */
@@ -160,15 +160,14 @@ START_TEST(a_role_by_a_profile)
         model = model_mixed(6, 4 << 20);
         put("models", model, "role/model.safetensors");
         load_equals("s3://models/role/", "role", model);
-        ck_assert(log_will_say(stage.log, "credentials: from role arn:aws:iam:::role/reader, by profile 'base'"));
+        ck_assert(log_wait_for(test_daemon.log, "credentials: from role arn:aws:iam:::role/reader, by profile 'base'"));
 }
 END_TEST
 
-START_TEST(a_role_that_is_not_there)
+START_TEST(a_missing_role)
 {
         ck_assert_int_eq(client_load_result(client, "s3://models/other-role/", "u", text), STREAMER_EPERM);
         ck_assert_msg(strstr(text, "STS answers ") && strstr(text, "role/none, by profile 'base'"), "%s", text);
-        client_unload(client, "u");
 }
 END_TEST
 
@@ -176,7 +175,7 @@ START_TEST(a_public_bucket_unsigned)
 {
         model = model_mixed(4, 2 << 20);
         put("public", model, "model.safetensors");
-        store_do(&store, "open\tpublic");
+        s3_store_do(&store, "open\tpublic");
         load_equals("s3://public", "public", model);
 }
 END_TEST
@@ -187,7 +186,6 @@ START_TEST(a_private_bucket_unsigned)
         put("models", model, "unsigned/model.safetensors");
         ck_assert_int_eq(client_load_result(client, "s3://models/unsigned/", "u", text), STREAMER_EPERM);
         ck_assert_msg(strstr(text, "403 AccessDenied") && strstr(text, "unsigned)"), "%s", text);
-        client_unload(client, "u");
 }
 END_TEST
 
@@ -212,9 +210,9 @@ START_TEST(a_store_that_takes_any_region)
 }
 END_TEST
 
-START_TEST(no_secret_is_in_the_log)
+START_TEST(no_log_line_contains_a_secret)
 {
-        char *log = file_read(stage.log, NULL);
+        char *log = file_read(test_daemon.log, NULL);
 
         ck_assert_ptr_null(strstr(log, "testsecret"));
         ck_assert_ptr_null(strstr(log, "security-token:"));
@@ -232,23 +230,23 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("s3_radosgw");
-        missing = store_missing("radosgw");
+        suite_begin("s3 radosgw");
+        missing = s3_store_missing("radosgw");
         if (missing) {
                 tcase_add_test(suite_group("radosgw", NULL, NULL, 10), a_store_can_be_started);
                 return suite_run();
         }
         TCase *tests = suite_group("radosgw", begin, end, 60);
-        tcase_add_checked_fixture(tests, connect_client, check_stage);
+        tcase_add_checked_fixture(tests, fixture_connect, fixture_disconnect);
         tcase_add_test(tests, keys_of_the_store);
         tcase_add_test(tests, a_session_of_sts);
         tcase_add_test(tests, a_session_that_ends_in_mid_load);
         tcase_add_test(tests, a_role_by_a_profile);
-        tcase_add_test(tests, a_role_that_is_not_there);
+        tcase_add_test(tests, a_missing_role);
         tcase_add_test(tests, a_public_bucket_unsigned);
         tcase_add_test(tests, a_private_bucket_unsigned);
         LOOP(tests, a_prefix_of_any_characters, keys);
         tcase_add_test(tests, a_store_that_takes_any_region);
-        tcase_add_test(tests, no_secret_is_in_the_log);
+        tcase_add_test(tests, no_log_line_contains_a_secret);
         return suite_run();
 }

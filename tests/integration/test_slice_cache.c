@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Many daemons load one model through config/nginx-slice-cache.conf, and the origin sends its bytes once: a web
- * server, and a store, each key of which has slices of its own.
+ * Many daemons load one model through config/nginx-slice-cache.conf, and the origin sends each byte once: from a web
+ * server, and from a store.
  */
 #include "tests/lib/nginx.h"
 #include "tests/lib/ports.h"
-#include "tests/lib/stage.h"
-#include "tests/lib/store.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/s3_store.h"
 #include "tests/lib/suite.h"
 
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static char *url_of(unsigned port)
         return format_text("http://127.0.0.1:%u", port);
 }
 
-/* The configuration as it is documented, with what it says is to be replaced. */
+/* The documented configuration, with its placeholders replaced. */
 static const char *cache_config(const char *url)
 {
         size_t size;
@@ -59,19 +59,19 @@ static void end(void)
 
 static uint64_t whole; /* bytes of the file */
 
-static bool the_cache_has_told(void *arg)
+static bool cache_has_logged(void *arg)
 {
         (void)arg;
         return nginx_sent(&cache) >= DAEMONS * whole;
 }
 
-static bool the_origin_has_told(void *arg)
+static bool origin_has_logged(void *arg)
 {
         (void)arg;
         return nginx_sent(&origin) >= whole;
 }
 
-/* nginx tells of an answer after the client has had all of it. */
+/* nginx logs an answer after the client has received all of it. */
 START_TEST(the_origin_sends_its_bytes_once_for_many_daemons)
 {
         struct daemon daemons[DAEMONS];
@@ -94,45 +94,34 @@ START_TEST(the_origin_sends_its_bytes_once_for_many_daemons)
                 ck_assert_int_eq(daemon_stop(&daemons[i]), 0);
         }
         whole = file_size(path);
-        ck_assert(eventually(the_cache_has_told, NULL, 20000));
-        ck_assert(eventually(the_origin_has_told, NULL, 20000));
+        ck_assert(eventually(cache_has_logged, NULL, 20000));
+        ck_assert(eventually(origin_has_logged, NULL, 20000));
         ck_assert_uint_lt(nginx_sent(&origin), whole + whole / 20);
 }
 END_TEST
 
 /* ---- in front of a store ---- */
 
-static struct store store;
-static streamer_client *client;
+static struct s3_store store;
 
 static void begin_store(void)
 {
-        store_start(&store, "swift", suite_path("swift"));
-        store_do(&store, "bucket\tmodels");
+        s3_store_start(&store, "swift", suite_path("swift"));
+        s3_store_do(&store, "bucket\tmodels");
         cache_port = free_port();
         nginx_start_with(&cache, suite_path("cache-of-store"), cache_config(store.url), cache_port);
         char *text = format_text("s3: {endpoint: '%s', access_key: '%s', secret_key: '%s'}\n", url_of(cache_port),
                                  store.access, store.secret);
         char *config = suite_file("config.yaml", text);
-        stage_begin((const char *const[]){"--config", config, "--device", "host=256MiB", "--block-size", "1MiB", NULL});
+        fixture_begin(
+                (const char *const[]){"--config", config, "--device", "host=256MiB", "--block-size", "1MiB", NULL});
 }
 
 static void end_store(void)
 {
-        stage_end();
+        fixture_end();
         nginx_stop(&cache);
-        store_stop(&store);
-}
-
-static void connect_client(void)
-{
-        client = client_open(&stage);
-}
-
-static void check_stage(void)
-{
-        streamer_close(client);
-        stage_still_serves();
+        s3_store_stop(&store);
 }
 
 static struct model *put_model(uint64_t seed, const char *key)
@@ -141,7 +130,7 @@ static struct model *put_model(uint64_t seed, const char *key)
         char *path = suite_path("upload");
 
         model_write(model, path);
-        store_do(&store, "put\tmodels\t%s\t%s", key, path);
+        s3_store_do(&store, "put\tmodels\t%s\t%s", key, path);
         return model;
 }
 
@@ -152,11 +141,11 @@ static void load_equals(const char *source, const struct model *model)
         client_unload(client, "m");
 }
 
-/* Their keys differ in what a cache may take for the same: a slash more, an escape, the query of a list. */
+/* Their keys differ in parts that a cache might normalise: an extra slash, an escape, the query of a list. */
 static const char *const prefixes[] = {"one", "two", "a/b", "a//b", "a%2Fb", "a b", "a+b"};
 #define PREFIXES (sizeof(prefixes) / sizeof(prefixes[0]))
 
-START_TEST(each_key_and_each_list_is_its_own)
+START_TEST(each_key_and_each_list_has_its_own_slices)
 {
         struct model *models[PREFIXES];
 
@@ -170,7 +159,7 @@ START_TEST(each_key_and_each_list_is_its_own)
 }
 END_TEST
 
-START_TEST(what_is_added_to_a_prefix_is_found_behind_a_warm_cache)
+START_TEST(a_file_added_to_a_prefix_is_found_despite_a_warm_cache)
 {
         put_model(30, "grows/old/model.safetensors");
         client_load_fails(client, "s3://models/grows/", "m", STREAMER_ENOENT, "no safetensors files");
@@ -180,7 +169,7 @@ START_TEST(what_is_added_to_a_prefix_is_found_behind_a_warm_cache)
 END_TEST
 
 /* The store is asked by HEAD, which is signed for as such. */
-START_TEST(a_head_reaches_the_store_as_it_was_signed)
+START_TEST(a_head_request_reaches_the_store_as_signed)
 {
         char text[1024];
 
@@ -192,7 +181,7 @@ START_TEST(a_head_reaches_the_store_as_it_was_signed)
 END_TEST
 
 /* As the documentation warns. */
-START_TEST(a_warm_cache_serves_who_has_no_credentials)
+START_TEST(a_warm_cache_needs_no_credentials)
 {
         struct model *model = put_model(40, "secret/m.safetensors");
         const char *url = format_text("%s/models/secret/m.safetensors", url_of(cache_port));
@@ -213,15 +202,15 @@ int main(void)
         }
         TCase *t = suite_group("slice cache", begin, end, 90);
         tcase_add_test(t, the_origin_sends_its_bytes_once_for_many_daemons);
-        if (store_missing("swift") != NULL) {
-                skip("slice cache of a store", store_missing("swift"));
+        if (s3_store_missing("swift") != NULL) {
+                skip("slice cache of a store", s3_store_missing("swift"));
                 return suite_run();
         }
         t = suite_group("slice cache of a store", begin_store, end_store, 60);
-        tcase_add_checked_fixture(t, connect_client, check_stage);
-        tcase_add_test(t, each_key_and_each_list_is_its_own);
-        tcase_add_test(t, what_is_added_to_a_prefix_is_found_behind_a_warm_cache);
-        tcase_add_test(t, a_head_reaches_the_store_as_it_was_signed);
-        tcase_add_test(t, a_warm_cache_serves_who_has_no_credentials);
+        tcase_add_checked_fixture(t, fixture_connect, fixture_disconnect);
+        tcase_add_test(t, each_key_and_each_list_has_its_own_slices);
+        tcase_add_test(t, a_file_added_to_a_prefix_is_found_despite_a_warm_cache);
+        tcase_add_test(t, a_head_request_reaches_the_store_as_signed);
+        tcase_add_test(t, a_warm_cache_needs_no_credentials);
         return suite_run();
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a model may come from: a file, a folder with or without an index, a snapshot of the HF
- * cache; the names that follow; published SHA-256 digests.
+ * Local sources: a file, a directory with and without an index, a snapshot of the Hugging Face cache; default names;
+ * published SHA-256 digests.
  */
-#include "tests/lib/stage.h"
+#include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
 #include <openssl/sha.h>
@@ -13,22 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static streamer_client *client;
-
 static void begin(void)
 {
-        stage_begin(NULL);
-}
-
-static void connect_client(void)
-{
-        client = client_open(&stage);
-}
-
-static void check_stage(void)
-{
-        streamer_close(client);
-        stage_still_serves();
+        fixture_begin(NULL);
 }
 
 static void load_equals(const char *source, const char *name, const struct model *m)
@@ -44,7 +31,7 @@ START_TEST(a_file_has_its_name_without_the_ending)
 {
         struct model *m = model_mixed(1, 1 << 20);
 
-        load_equals(stage_write(m, "tiny llama.safetensors"), "tiny llama", m);
+        load_equals(fixture_write(m, "tiny llama.safetensors"), "tiny llama", m);
 }
 END_TEST
 
@@ -52,8 +39,8 @@ START_TEST(a_file_uri)
 {
         struct model *m = model_mixed(2, 1 << 18);
 
-        stage_write(m, "a b.safetensors");
-        load_equals(format_text("file://%s/a%%20b.safetensors", stage_root()), "a b", m);
+        fixture_write(m, "a b.safetensors");
+        load_equals(format_text("file://%s/a%%20b.safetensors", fixture_root()), "a b", m);
 }
 END_TEST
 
@@ -61,8 +48,8 @@ START_TEST(a_relative_path_of_the_caller)
 {
         struct model *m = model_mixed(3, 1 << 18);
 
-        stage_write(m, "relative.safetensors");
-        must(chdir(stage_root()));
+        fixture_write(m, "relative.safetensors");
+        must(chdir(fixture_root()));
         load_equals("./relative.safetensors", "relative", m);
 }
 END_TEST
@@ -73,17 +60,17 @@ START_TEST(data_at_any_offset)
 
         /* Odd offsets misalign every tensor that is not made of bytes. */
         model_place_data(m, 4096, (uint64_t[]){0, 8, 512, 4088, 1, 4095, 2, 514}[_i]);
-        load_equals(stage_write(m, format_text("offset-%d.safetensors", _i)), format_text("offset-%d", _i), m);
+        load_equals(fixture_write(m, format_text("offset-%d.safetensors", _i)), format_text("offset-%d", _i), m);
 }
 END_TEST
 
-START_TEST(a_tensor_is_aligned_to_its_element_wherever_it_lay)
+START_TEST(a_tensor_is_aligned_to_its_element_size)
 {
         struct model *m = model_mixed(4, 1 << 20);
-        streamer_tensor t;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
 
         model_place_data(m, 8, 3);
-        client_load(client, stage_write(m, "odd.safetensors"), "odd");
+        client_load(client, fixture_write(m, "odd.safetensors"), "odd");
         streamer_lease *lease = client_attach(client, "odd");
         client_ok(client, streamer_tensor_find(lease, "head.weight", &t), "find");
         ck_assert_uint_eq((uintptr_t)t.data % 4, 0);
@@ -99,7 +86,7 @@ START_TEST(a_model_without_tensors_is_ready_and_empty)
         struct model *m = model_new(5);
 
         model_set_metadata(m, "{\"a\":\"b\"}");
-        client_load(client, stage_write(m, "none.safetensors"), "none");
+        client_load(client, fixture_write(m, "none.safetensors"), "none");
         streamer_lease *lease = client_attach(client, "none");
         ck_assert_uint_eq(streamer_segment_count(lease), 0);
         ck_assert_str_eq(streamer_metadata(lease, "a"), "b");
@@ -116,7 +103,7 @@ START_TEST(only_empty_tensors)
 
         model_add(m, "a", "F32", (uint64_t[]){0}, 1);
         model_add(m, "b", "F32", (uint64_t[]){0, 1099511627776, 1099511627776}, 3);
-        load_equals(stage_write(m, "zero.safetensors"), "zero", m);
+        load_equals(fixture_write(m, "zero.safetensors"), "zero", m);
 }
 END_TEST
 
@@ -128,7 +115,7 @@ START_TEST(names_of_tensors_are_any_utf8)
         model_add(m, "quote\"backslash\\newline\n", "U8", &four, 1);
         model_add(m, "\xe6\xa8\xa1\xe5\x9e\x8b", "U8", &four, 1);
         model_add(m, "", "U8", &four, 1);
-        load_equals(stage_write(m, "utf8.safetensors"), "utf8", m);
+        load_equals(fixture_write(m, "utf8.safetensors"), "utf8", m);
 }
 END_TEST
 
@@ -138,9 +125,9 @@ START_TEST(a_folder_with_an_index)
 {
         struct model *m = model_mixed(10, 4 << 20);
 
-        model_write_sharded(m, stage_path("sharded"), 3, false);
-        load_equals(stage_path("sharded"), "sharded", m);
-        load_equals(stage_path("sharded/"), "sharded", m);
+        model_write_sharded(m, fixture_path("sharded"), 3, false);
+        load_equals(fixture_path("sharded"), "sharded", m);
+        load_equals(fixture_path("sharded/"), "sharded", m);
 }
 END_TEST
 
@@ -148,8 +135,8 @@ START_TEST(stale_copies_in_other_shards_are_ignored)
 {
         struct model *m = model_mixed(11, 4 << 20);
 
-        model_write_sharded(m, stage_path("stale"), 3, true);
-        load_equals(stage_path("stale"), "stale", m);
+        model_write_sharded(m, fixture_path("stale"), 3, true);
+        load_equals(fixture_path("stale"), "stale", m);
 }
 END_TEST
 
@@ -157,10 +144,10 @@ START_TEST(a_folder_with_one_model_file)
 {
         struct model *m = model_mixed(12, 1 << 18), *other = model_mixed(13, 1 << 18);
 
-        must(mkdir(stage_path("single"), 0755));
-        stage_write(m, "single/model.safetensors");
-        stage_write(other, "single/other.safetensors");
-        load_equals(stage_path("single"), "single", m);
+        must(mkdir(fixture_path("single"), 0755));
+        fixture_write(m, "single/model.safetensors");
+        fixture_write(other, "single/other.safetensors");
+        load_equals(fixture_path("single"), "single", m);
 }
 END_TEST
 
@@ -169,15 +156,15 @@ START_TEST(a_folder_with_several_files_and_no_index)
         struct model *m = model_new(14), *a = model_new(14), *b = model_new(14);
         uint64_t bytes = 100000;
 
-        must(mkdir(stage_path("parts"), 0755));
+        must(mkdir(fixture_path("parts"), 0755));
         model_add(m, "x", "U8", &bytes, 1);
         model_add(m, "y", "U8", &bytes, 1);
         model_add(a, "x", "U8", &bytes, 1);
         model_add(b, "y", "U8", &bytes, 1);
-        stage_write(a, "parts/a.safetensors");
-        stage_write(b, "parts/b.safetensors");
-        stage_write(a, "parts/consolidated.safetensors");
-        load_equals(stage_path("parts"), "parts", m);
+        fixture_write(a, "parts/a.safetensors");
+        fixture_write(b, "parts/b.safetensors");
+        fixture_write(a, "parts/consolidated.safetensors");
+        load_equals(fixture_path("parts"), "parts", m);
 }
 END_TEST
 
@@ -185,10 +172,10 @@ START_TEST(a_tensor_in_two_files_is_refused)
 {
         struct model *m = model_mixed(15, 1 << 16);
 
-        must(mkdir(stage_path("twice"), 0755));
-        stage_write(m, "twice/a.safetensors");
-        stage_write(m, "twice/b.safetensors");
-        client_load_fails(client, stage_path("twice"), "twice", STREAMER_EFAILED, "embed.weight");
+        must(mkdir(fixture_path("twice"), 0755));
+        fixture_write(m, "twice/a.safetensors");
+        fixture_write(m, "twice/b.safetensors");
+        client_load_fails(client, fixture_path("twice"), "twice", STREAMER_EFAILED, "embed.weight");
         client_unload(client, "twice");
 }
 END_TEST
@@ -198,9 +185,9 @@ START_TEST(shards_and_one_file_have_the_same_digest)
         struct model *m = model_mixed(16, 4 << 20);
         streamer_lease *a, *b;
 
-        model_write_sharded(m, stage_path("as-shards"), 4, false);
-        client_load(client, stage_path("as-shards"), "as-shards");
-        client_load(client, stage_write(m, "as-file.safetensors"), "as-file");
+        model_write_sharded(m, fixture_path("as-shards"), 4, false);
+        client_load(client, fixture_path("as-shards"), "as-shards");
+        client_load(client, fixture_write(m, "as-file.safetensors"), "as-file");
         a = client_attach(client, "as-shards");
         b = client_attach(client, "as-file");
         ck_assert_str_eq(streamer_digest(a), streamer_digest(b));
@@ -230,9 +217,9 @@ static void hex_sha256(const char *path, char hex[65])
 /* HF_HUB_CACHE with one model whose blob has this name; NULL: its real SHA-256. */
 static void make_hub(const char *folder, const struct model *m, const char *blob)
 {
-        char hex[65], *base = stage_path("%s/models--org--tiny", folder);
+        char hex[65], *base = fixture_path("%s/models--org--tiny", folder);
 
-        must(mkdir(stage_path("%s", folder), 0755));
+        must(mkdir(fixture_path("%s", folder), 0755));
         must(mkdir(base, 0755));
         must(mkdir(format_text("%s/blobs", base), 0755));
         must(mkdir(format_text("%s/refs", base), 0755));
@@ -246,7 +233,7 @@ static void make_hub(const char *folder, const struct model *m, const char *blob
         must(rename(format_text("%s/blobs/new", base), format_text("%s/blobs/%s", base, blob)));
         must(symlink(format_text("../../blobs/%s", blob),
                      format_text("%s/snapshots/" REVISION "/model.safetensors", base)));
-        setenv("HF_HUB_CACHE", stage_path("%s", folder), 1);
+        setenv("HF_HUB_CACHE", fixture_path("%s", folder), 1);
 }
 
 START_TEST(a_model_of_the_hf_cache_by_its_name)
@@ -263,7 +250,7 @@ END_TEST
 
 /* ---- SHA-256 ---- */
 
-START_TEST(sha256_of_a_blob_that_is_what_its_name_says)
+START_TEST(sha256_of_a_blob_that_matches_its_name)
 {
         struct model *m = model_mixed(21, 3 << 20);
         char text[1024];
@@ -275,7 +262,7 @@ START_TEST(sha256_of_a_blob_that_is_what_its_name_says)
 }
 END_TEST
 
-START_TEST(sha256_of_a_blob_that_is_not)
+START_TEST(sha256_of_a_blob_that_does_not_match_its_name)
 {
         struct model *m = model_mixed(22, 3 << 20);
         char text[1024];
@@ -292,11 +279,11 @@ static void write_sums(const char *folder, const char *file, bool good)
 {
         char hex[65], *line;
 
-        hex_sha256(stage_path("%s/%s", folder, file), hex);
+        hex_sha256(fixture_path("%s/%s", folder, file), hex);
         if (!good)
                 hex[0] = hex[0] == '0' ? '1' : '0';
         line = format_text("%s  %s\n", hex, file);
-        file_write(stage_path("%s/SHA256SUMS", folder), line, strlen(line));
+        file_write(fixture_path("%s/SHA256SUMS", folder), line, strlen(line));
         free(line);
 }
 
@@ -305,8 +292,8 @@ START_TEST(sha256_from_a_list_beside_the_file)
         struct model *m = model_mixed(23, 3 << 20);
         char text[1024];
 
-        must(mkdir(stage_path("sums"), 0755));
-        char *path = stage_write(m, "sums/model.safetensors");
+        must(mkdir(fixture_path("sums"), 0755));
+        char *path = fixture_write(m, "sums/model.safetensors");
         write_sums("sums", "model.safetensors", true);
         ck_assert_int_eq(client_load_sha256(client, path, "sums", text), 0);
         client_equals(client, "sums", m);
@@ -317,12 +304,12 @@ START_TEST(sha256_from_a_list_beside_the_file)
 }
 END_TEST
 
-START_TEST(sha256_where_none_was_published_is_refused)
+START_TEST(sha256_without_a_published_digest_is_refused)
 {
         struct model *m = model_mixed(24, 1 << 18);
         char text[1024];
 
-        ck_assert_int_eq(client_load_sha256(client, stage_write(m, "unpublished.safetensors"), "u", text),
+        ck_assert_int_eq(client_load_sha256(client, fixture_write(m, "unpublished.safetensors"), "u", text),
                          STREAMER_EFAILED);
         ck_assert_msg(strstr(text, "unpublished.safetensors") != NULL, "%s", text);
         client_unload(client, "u");
@@ -332,30 +319,30 @@ END_TEST
 int main(void)
 {
         suite_begin("sources");
-        TCase *files = suite_group("files", begin, stage_end, 60);
-        tcase_add_checked_fixture(files, connect_client, check_stage);
+        TCase *files = suite_group("files", begin, fixture_end, 60);
+        tcase_add_checked_fixture(files, fixture_connect, fixture_disconnect);
         tcase_add_test(files, a_file_has_its_name_without_the_ending);
         tcase_add_test(files, a_file_uri);
         tcase_add_test(files, a_relative_path_of_the_caller);
         tcase_add_loop_test(files, data_at_any_offset, 0, 8);
-        tcase_add_test(files, a_tensor_is_aligned_to_its_element_wherever_it_lay);
+        tcase_add_test(files, a_tensor_is_aligned_to_its_element_size);
         tcase_add_test(files, a_model_without_tensors_is_ready_and_empty);
         tcase_add_test(files, only_empty_tensors);
         tcase_add_test(files, names_of_tensors_are_any_utf8);
-        TCase *folders = suite_group("folders", begin, stage_end, 60);
-        tcase_add_checked_fixture(folders, connect_client, check_stage);
+        TCase *folders = suite_group("folders", begin, fixture_end, 60);
+        tcase_add_checked_fixture(folders, fixture_connect, fixture_disconnect);
         tcase_add_test(folders, a_folder_with_an_index);
         tcase_add_test(folders, stale_copies_in_other_shards_are_ignored);
         tcase_add_test(folders, a_folder_with_one_model_file);
         tcase_add_test(folders, a_folder_with_several_files_and_no_index);
         tcase_add_test(folders, a_tensor_in_two_files_is_refused);
         tcase_add_test(folders, shards_and_one_file_have_the_same_digest);
-        TCase *hub = suite_group("the HF cache and SHA-256", begin, stage_end, 60);
-        tcase_add_checked_fixture(hub, connect_client, check_stage);
+        TCase *hub = suite_group("the HF cache and SHA-256", begin, fixture_end, 60);
+        tcase_add_checked_fixture(hub, fixture_connect, fixture_disconnect);
         tcase_add_test(hub, a_model_of_the_hf_cache_by_its_name);
-        tcase_add_test(hub, sha256_of_a_blob_that_is_what_its_name_says);
-        tcase_add_test(hub, sha256_of_a_blob_that_is_not);
+        tcase_add_test(hub, sha256_of_a_blob_that_matches_its_name);
+        tcase_add_test(hub, sha256_of_a_blob_that_does_not_match_its_name);
         tcase_add_test(hub, sha256_from_a_list_beside_the_file);
-        tcase_add_test(hub, sha256_where_none_was_published_is_refused);
+        tcase_add_test(hub, sha256_without_a_published_digest_is_refused);
         return suite_run();
 }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `systemctl start streamerd` on a real systemd: the files that `make install` lays down, on a
- * throw-away copy of this machine (tests/lib/boot.h). What the daemon's own parts do with a service
- * manager's messages is tested without one elsewhere; here is what only the real one can show: the
- * units, the sandbox, the order of things. How a service ends and begins again: test_systemd_lives.
+ * `systemctl start streamerd` on a real systemd in a container, with the installed files: the units, the sandbox, the
+ * order of start. test_systemd_lifecycle tests restarts; other programs test the messages to a service manager
+ * without systemd.
  */
-#include "tests/integration/systemd_stage.h"
+#include "tests/integration/systemd_fixture.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/nginx.h"
 #include "tests/lib/ports.h"
@@ -21,7 +20,7 @@ START_TEST(the_units_are_valid)
 }
 END_TEST
 
-START_TEST(the_exposure_is_low)
+START_TEST(systemd_analyze_rates_the_exposure_as_low)
 {
         BOOTED();
         free(SHELL(0, "systemd-analyze security --offline=true --threshold=25 --no-pager "
@@ -29,16 +28,19 @@ START_TEST(the_exposure_is_low)
 }
 END_TEST
 
-START_TEST(pages_are_granted_by_the_sysctl_file)
+START_TEST(no_privilege_is_requested)
 {
         BOOTED();
-        char *out = SHELL(0, "/lib/systemd/systemd-sysctl --cat-config | grep -c '^vm.nr_overcommit_hugepages'");
-        ck_assert_str_eq(out, "1\n");
+        char *out = SHELL(0, "systemctl show streamerd.service -p OOMScoreAdjust -p LimitRTPRIO -p LimitNICE "
+                             "-p AmbientCapabilities -p CapabilityBoundingSet");
+        ck_assert_ptr_nonnull(strstr(out, "OOMScoreAdjust=0\n"));
+        ck_assert_ptr_nonnull(strstr(out, "LimitRTPRIO=0\n"));
+        ck_assert_ptr_nonnull(strstr(out, "LimitNICE=0\n"));
+        ck_assert_ptr_nonnull(strstr(out, "AmbientCapabilities=\n"));
+        ck_assert_ptr_nonnull(strstr(out, "CapabilityBoundingSet=\n"));
         free(out);
 }
 END_TEST
-
-/* ---- starting ---- */
 
 START_TEST(start_is_done_when_the_socket_serves)
 {
@@ -54,22 +56,22 @@ START_TEST(start_is_done_when_the_socket_serves)
 }
 END_TEST
 
-static bool says_resident(void *arg)
+static bool reports_resident(void *arg)
 {
         (void)arg;
         return has_property("StatusText", "1 model resident, 0 leases");
 }
 
-START_TEST(status_says_what_is_resident)
+START_TEST(status_lists_resident_models)
 {
         BOOTED();
         afresh();
         free(SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors"));
-        ck_assert(eventually(says_resident, NULL, 10000));
+        ck_assert(eventually(reports_resident, NULL, 10000));
 }
 END_TEST
 
-START_TEST(who_connects_first_is_served_when_the_daemon_is_up)
+START_TEST(an_early_client_is_served_when_the_daemon_is_ready)
 {
         BOOTED();
         afresh();
@@ -90,7 +92,7 @@ START_TEST(a_member_of_the_group_loads_and_a_stranger_does_not)
 }
 END_TEST
 
-START_TEST(a_wrong_setting_is_said_once)
+START_TEST(a_wrong_setting_is_reported_once)
 {
         BOOTED();
         afresh();
@@ -103,7 +105,7 @@ START_TEST(a_wrong_setting_is_said_once)
 }
 END_TEST
 
-START_TEST(a_setting_that_was_mended_is_taken)
+START_TEST(a_corrected_setting_is_applied)
 {
         BOOTED();
         afresh();
@@ -113,7 +115,7 @@ START_TEST(a_setting_that_was_mended_is_taken)
 }
 END_TEST
 
-START_TEST(a_service_that_was_stopped_starts_again_at_the_same_door)
+START_TEST(a_stopped_service_is_started_by_its_socket)
 {
         BOOTED();
         afresh();
@@ -123,7 +125,7 @@ START_TEST(a_service_that_was_stopped_starts_again_at_the_same_door)
 }
 END_TEST
 
-START_TEST(who_connects_while_it_is_stopped_starts_it)
+START_TEST(a_connection_starts_the_stopped_service)
 {
         BOOTED();
         afresh();
@@ -137,12 +139,12 @@ END_TEST
 static bool serves(void *name)
 {
         char *out;
-        int code = boot_shell(&boot, &out, "streamerctl wait %s", (const char *)name);
+        int code = container_shell(&boot, &out, "streamerctl wait %s", (const char *)name);
         free(out);
         return code == 0;
 }
 
-START_TEST(reload_applies_settings_and_drops_nothing)
+START_TEST(reload_applies_settings_and_drops_no_model)
 {
         BOOTED();
         afresh();
@@ -158,7 +160,7 @@ START_TEST(reload_applies_settings_and_drops_nothing)
 }
 END_TEST
 
-START_TEST(a_reload_that_is_refused_fails_and_says_why)
+START_TEST(a_refused_reload_fails_with_the_reason)
 {
         BOOTED();
         afresh();
@@ -179,15 +181,16 @@ static bool has_applied(void *arg)
 {
         char *out;
         (void)arg;
-        int code = boot_shell(&boot, &out,
-                              "journalctl -o cat --no-pager _SYSTEMD_INVOCATION_ID=$(systemctl show streamerd.service "
-                              "-p InvocationID --value) | grep 'reload: applied'");
+        int code = container_shell(
+                &boot, &out,
+                "journalctl -o cat --no-pager _SYSTEMD_INVOCATION_ID=$(systemctl show streamerd.service "
+                "-p InvocationID --value) | grep 'reload: applied'");
         free(out);
         return code == 0;
 }
 
-/* The manager holds it to be reloading until it is told that it is ready again. */
-START_TEST(a_hangup_leaves_the_service_active)
+/* The manager shows it as reloading until READY=1. */
+START_TEST(sighup_leaves_the_service_active)
 {
         BOOTED();
         afresh();
@@ -202,12 +205,12 @@ END_TEST
 
 /* ---- preload ---- */
 
-static bool says_preload_failed(void *arg)
+static bool reports_preload_failed(void *arg)
 {
         return has_property("StatusText", arg);
 }
 
-START_TEST(a_preload_that_fails_leaves_the_service_up_and_is_told)
+START_TEST(a_failed_preload_is_reported_and_the_service_stays_up)
 {
         BOOTED();
         afresh();
@@ -216,7 +219,7 @@ START_TEST(a_preload_that_fails_leaves_the_service_up_and_is_told)
         free(SHELL(0, "systemctl start streamerd"));
         ck_assert(eventually(serves, "tiny", 20000));
         char status[] = "1 model resident, 0 leases; preload: 1 of 2 ready, 1 failed (absent)";
-        ck_assert(eventually(says_preload_failed, status, 10000));
+        ck_assert(eventually(reports_preload_failed, status, 10000));
         SAYS("preload: absent: ", "journalctl -b -u streamerd -o cat --no-pager MODEL=absent CODE=not-found");
         ck_assert(has_property("ActiveState", "active"));
         ck_assert(has_property("NRestarts", "0"));
@@ -265,7 +268,7 @@ START_TEST(metrics_are_served_from_inside_the_sandbox)
 }
 END_TEST
 
-/* LoadCredential= passes it, a setting names it, the web server asks for it. */
+/* LoadCredential= passes it, a setting names it, the web server requires it. */
 START_TEST(a_credential_of_the_service_opens_a_store)
 {
         BOOTED();
@@ -302,20 +305,20 @@ int main(void)
         suite_begin("systemd");
         TCase *tests = suite_group("systemd", begin, end, 120);
         tcase_add_test(tests, the_units_are_valid);
-        tcase_add_test(tests, the_exposure_is_low);
-        tcase_add_test(tests, pages_are_granted_by_the_sysctl_file);
+        tcase_add_test(tests, systemd_analyze_rates_the_exposure_as_low);
+        tcase_add_test(tests, no_privilege_is_requested);
         tcase_add_test(tests, start_is_done_when_the_socket_serves);
-        tcase_add_test(tests, status_says_what_is_resident);
-        tcase_add_test(tests, who_connects_first_is_served_when_the_daemon_is_up);
+        tcase_add_test(tests, status_lists_resident_models);
+        tcase_add_test(tests, an_early_client_is_served_when_the_daemon_is_ready);
         tcase_add_test(tests, a_member_of_the_group_loads_and_a_stranger_does_not);
-        tcase_add_test(tests, a_wrong_setting_is_said_once);
-        tcase_add_test(tests, a_setting_that_was_mended_is_taken);
-        tcase_add_test(tests, a_service_that_was_stopped_starts_again_at_the_same_door);
-        tcase_add_test(tests, who_connects_while_it_is_stopped_starts_it);
-        tcase_add_test(tests, reload_applies_settings_and_drops_nothing);
-        tcase_add_test(tests, a_reload_that_is_refused_fails_and_says_why);
-        tcase_add_test(tests, a_hangup_leaves_the_service_active);
-        tcase_add_test(tests, a_preload_that_fails_leaves_the_service_up_and_is_told);
+        tcase_add_test(tests, a_wrong_setting_is_reported_once);
+        tcase_add_test(tests, a_corrected_setting_is_applied);
+        tcase_add_test(tests, a_stopped_service_is_started_by_its_socket);
+        tcase_add_test(tests, a_connection_starts_the_stopped_service);
+        tcase_add_test(tests, reload_applies_settings_and_drops_no_model);
+        tcase_add_test(tests, a_refused_reload_fails_with_the_reason);
+        tcase_add_test(tests, sighup_leaves_the_service_active);
+        tcase_add_test(tests, a_failed_preload_is_reported_and_the_service_stays_up);
         tcase_add_test(tests, the_journal_has_fields);
         tcase_add_test(tests, metrics_are_served_from_inside_the_sandbox);
         tcase_add_test(tests, a_credential_of_the_service_opens_a_store);

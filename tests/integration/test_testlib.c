@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tests' own tools do what the other suites trust them to do.
+ * The helpers of tests/lib.
  */
-#include "tests/lib/hang.h"
+#include "tests/lib/fuse_file.h"
 #include "tests/lib/model.h"
 #include "tests/lib/ports.h"
-#include "tests/lib/storage.h"
+#include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
 #include <errno.h>
@@ -36,7 +36,7 @@ START_TEST(a_file_holds_the_contents_that_follow_from_its_seed)
 }
 END_TEST
 
-START_TEST(contents_do_not_depend_on_where_one_begins)
+START_TEST(contents_are_independent_of_the_read_offset)
 {
         struct model *m = model_mixed(2, 1 << 20);
         unsigned char whole[100], part[100];
@@ -50,7 +50,7 @@ START_TEST(contents_do_not_depend_on_where_one_begins)
 }
 END_TEST
 
-/* The kernel drops pages when it likes, and keeps those that it is about to use. */
+/* The kernel may drop any page, and does not drop those in use. */
 static bool is_cached(void *path)
 {
         file_cache(path);
@@ -84,7 +84,7 @@ static pid_t map_in_child(const char *path, int end)
         must(pipe2(mapped, O_CLOEXEC));
         pid_t pid = must(fork());
         if (pid == 0) {
-                file_hold(&held, path);
+                file_map_cached(&held, path);
                 _exit(write(mapped[1], "m", 1) != 1 || read(end, &byte, 1) != 0);
         }
         close(mapped[1]);
@@ -93,7 +93,7 @@ static pid_t map_in_child(const char *path, int end)
         return pid;
 }
 
-START_TEST(the_memory_of_a_process_is_its_own_whoever_has_the_same_file_mapped)
+START_TEST(process_memory_excludes_shared_mappings)
 {
         enum { SIZE = 4 << 20 };
         char *path = suite_path("mapped"), *data = must_alloc(SIZE);
@@ -116,7 +116,7 @@ START_TEST(the_memory_of_a_process_is_its_own_whoever_has_the_same_file_mapped)
 }
 END_TEST
 
-/* Claims ports, tells where they begin, and has them until `end` is closed. */
+/* Claims ports, reports the first, and holds them until `end` is closed. */
 static _Noreturn void claim_ports(int tell, int end)
 {
         unsigned first = free_ports(PORTS_MAX);
@@ -125,7 +125,7 @@ static _Noreturn void claim_ports(int tell, int end)
         _exit(write(tell, &first, sizeof(first)) != sizeof(first) || read(end, &byte, 1) != 0);
 }
 
-/* Nobody listens on any: what is free is not enough to tell them apart. */
+/* No process listens on them, so only the claim distinguishes them. */
 START_TEST(ports_are_given_to_one_process_at_a_time)
 {
         enum { PROCESSES = 40 };
@@ -153,7 +153,7 @@ START_TEST(ports_are_given_to_one_process_at_a_time)
 }
 END_TEST
 
-/* Reads all of the file in a child; *to tells how that ended: the bytes read, or -errno. */
+/* Reads the whole file in a child process; *to has the result: the bytes read, or -errno. */
 static pid_t read_in_child(const char *path, int *result)
 {
         int ends[2];
@@ -183,50 +183,50 @@ static int wait_result(pid_t pid, int from)
         return result;
 }
 
-static void hang_one_megabyte(struct hang *h)
+static void hang_one_megabyte(struct fuse_file *h)
 {
         char *data = must_alloc(1 << 20);
 
         file_write(suite_path("backing"), data, 1 << 20);
-        hang_start(h, suite_path("hang"), "m.safetensors", suite_path("backing"));
+        fuse_file_start(h, suite_path("hang"), "m.safetensors", suite_path("backing"));
         free(data);
 }
 
-START_TEST(a_held_read_goes_on_with_what_the_file_then_holds)
+START_TEST(a_held_read_returns_the_files_later_contents)
 {
-        const char *why = hang_unavailable();
-        struct hang h;
+        const char *why = fuse_file_unavailable();
+        struct fuse_file h;
         int result;
 
         if (why)
                 SKIP(why);
         hang_one_megabyte(&h);
-        hang_hold(&h, 500000);
+        fuse_file_hold(&h, 500000);
         pid_t pid = read_in_child(h.path, &result);
-        hang_wait_held(&h);
+        fuse_file_wait_held(&h);
         must(truncate(suite_path("backing"), 400000));
-        hang_release(&h);
+        fuse_file_release(&h);
         ck_assert_int_lt(wait_result(pid, result), 1 << 20);
         ck_assert_uint_eq(file_size(h.path), 400000);
-        hang_stop(&h);
+        fuse_file_stop(&h);
 }
 END_TEST
 
 START_TEST(a_held_read_can_be_made_to_fail)
 {
-        const char *why = hang_unavailable();
-        struct hang h;
+        const char *why = fuse_file_unavailable();
+        struct fuse_file h;
         int result;
 
         if (why)
                 SKIP(why);
         hang_one_megabyte(&h);
-        hang_hold(&h, 500000);
+        fuse_file_hold(&h, 500000);
         pid_t pid = read_in_child(h.path, &result);
-        hang_wait_held(&h);
-        hang_fail(&h);
+        fuse_file_wait_held(&h);
+        fuse_file_fail(&h);
         ck_assert_int_eq(wait_result(pid, result), -EIO);
-        hang_stop(&h);
+        fuse_file_stop(&h);
 }
 END_TEST
 
@@ -266,15 +266,15 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("the tests' own tools");
+        suite_begin("testlib");
         TCase *models = suite_group("models", NULL, NULL, 30);
         tcase_add_test(models, a_file_holds_the_contents_that_follow_from_its_seed);
-        tcase_add_test(models, contents_do_not_depend_on_where_one_begins);
+        tcase_add_test(models, contents_are_independent_of_the_read_offset);
         TCase *kernel = suite_group("kernel", NULL, NULL, 30);
         tcase_add_test(kernel, cached_pages_are_counted_and_dropped);
-        tcase_add_test(kernel, the_memory_of_a_process_is_its_own_whoever_has_the_same_file_mapped);
+        tcase_add_test(kernel, process_memory_excludes_shared_mappings);
         tcase_add_test(kernel, ports_are_given_to_one_process_at_a_time);
-        tcase_add_test(kernel, a_held_read_goes_on_with_what_the_file_then_holds);
+        tcase_add_test(kernel, a_held_read_returns_the_files_later_contents);
         tcase_add_test(kernel, a_held_read_can_be_made_to_fail);
         TCase *reports = suite_group("reports", NULL, NULL, 30);
         tcase_add_test(reports, the_longest_reason_for_a_failure_is_shown_whole);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * streamerctl on a terminal: top, colour, and tables that fit.
+ * streamerctl on a terminal: top, colour, and tables that fit its width.
  */
-#include "tests/lib/ctl.h"
-#include "tests/lib/held.h"
-#include "tests/lib/screen.h"
-#include "tests/lib/stage.h"
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/paused_load.h"
+#include "tests/lib/terminal.h"
+#include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
 #include <stdio.h>
@@ -18,128 +18,128 @@
 
 static void begin(void)
 {
-        stage_begin(NULL);
-        streamer_client *c = client_open(&stage);
-        char *file = stage_write(model_mixed(5, 1 << 18), "many.safetensors");
+        fixture_begin(NULL);
+        streamer_client *c = client_open(&test_daemon);
+        char *file = fixture_write(model_mixed(5, 1 << 18), "many.safetensors");
         for (int i = 0; i < N_MODELS - 2; i++) {
                 char *name = format_text("model-%02d", i);
                 client_load(c, file, name);
                 free(name);
         }
         client_load(c, file, LONG_NAME);
-        client_load_result(c, stage_path("absent"), "zz-failed", (char[1024]){0});
+        client_load_result(c, fixture_path("absent"), "zz-failed", (char[1024]){0});
         streamer_close(c);
 }
 
-static void start(struct screen *s, int rows, int columns, const char *socket, const char *const *environment,
+static void start(struct terminal *s, int rows, int columns, const char *socket, const char *const *environment,
                   const char *const *args)
 {
         const char *argv[16] = {build_path("streamerctl"), "--socket", socket};
         size_t n = 3;
         while (*args)
                 argv[n++] = *args++;
-        screen_start(s, rows, columns, argv, environment);
+        terminal_start(s, rows, columns, argv, environment);
 }
 #define START(s, rows, columns, ...)                                                                                   \
-        start((s), (rows), (columns), stage.socket, NULL, (const char *const[]){__VA_ARGS__, NULL})
+        start((s), (rows), (columns), test_daemon.socket, NULL, (const char *const[]){__VA_ARGS__, NULL})
 
 /* ---- top ---- */
 
 START_TEST(top_shows_devices_models_and_leases)
 {
-        struct screen s;
-        streamer_client *c = client_open(&stage);
+        struct terminal s;
+        streamer_client *c = client_open(&test_daemon);
         streamer_lease *lease = client_attach(c, "witness");
         START(&s, 24, 80, "top");
-        screen_until(&s, "witness");
-        screen_until_line(&s, 0, "streamerd 0.");
-        screen_until_line(&s, 1, "DEVICE ");
-        screen_until_line(&s, 2, "host         [");
-        screen_until(&s, "256.0 MiB");
-        screen_until(&s, "MODEL (by name)");
-        screen_until(&s, "PID ");
+        terminal_until(&s, "witness");
+        terminal_until_line(&s, 0, "streamerd 0.");
+        terminal_until_line(&s, 1, "DEVICE ");
+        terminal_until_line(&s, 2, "host         [");
+        terminal_until(&s, "256.0 MiB");
+        terminal_until(&s, "MODEL (by name)");
+        terminal_until(&s, "PID ");
         char *pid = format_text("%d", (int)getpid());
-        screen_until(&s, pid);
+        terminal_until(&s, pid);
         free(pid);
-        screen_type(&s, "q");
-        ck_assert_int_eq(screen_finish(&s), 0);
+        terminal_type(&s, "q");
+        ck_assert_int_eq(terminal_finish(&s), 0);
         streamer_detach(lease);
         streamer_close(c);
 }
 END_TEST
 
-START_TEST(top_follows_what_changes)
+START_TEST(top_follows_changes)
 {
-        struct screen s;
-        streamer_client *c = client_open(&stage);
+        struct terminal s;
+        streamer_client *c = client_open(&test_daemon);
         START(&s, 40, 100, "top", "--interval", "0.1");
-        screen_until(&s, "witness");
-        client_load(c, stage_write(model_mixed(6, 1 << 18), "new.safetensors"), "aa-new");
-        screen_until(&s, "aa-new");
+        terminal_until(&s, "witness");
+        client_load(c, fixture_write(model_mixed(6, 1 << 18), "new.safetensors"), "aa-new");
+        terminal_until(&s, "aa-new");
         client_unload(c, "aa-new");
-        screen_until_not(&s, "aa-new");
-        screen_type(&s, "q");
-        ck_assert_int_eq(screen_finish(&s), 0);
+        terminal_until_not(&s, "aa-new");
+        terminal_type(&s, "q");
+        ck_assert_int_eq(terminal_finish(&s), 0);
         streamer_close(c);
 }
 END_TEST
 
 START_TEST(top_scrolls_and_sorts)
 {
-        struct screen s;
+        struct terminal s;
         START(&s, 10, 80, "top");
-        screen_until(&s, "  1 to 5 of 13");
-        screen_type(&s, "j");
-        screen_until(&s, "  2 to 6 of 13");
-        screen_type(&s, "jk");
-        screen_until(&s, "  2 to 6 of 13");
-        screen_type(&s, "jjjjjjjjjjjjjjjjjjjj"); /* further than there is */
-        screen_until(&s, "  9 to 13 of 13");
-        screen_until(&s, "zz-failed");
-        screen_type(&s, "kkkkkkkkkkkkkkkkkkkk");
-        screen_until(&s, "  1 to 5 of 13");
-        screen_type(&s, "s");
-        screen_until(&s, "MODEL (by size)");
-        screen_until_line(&s, 4, "witness"); /* the largest */
-        screen_type(&s, "s");
-        screen_until(&s, "MODEL (by leases)");
-        screen_type(&s, "s");
-        screen_until(&s, "MODEL (by name)");
-        screen_type(&s, "q");
-        ck_assert_int_eq(screen_finish(&s), 0);
+        terminal_until(&s, "  1 to 5 of 13");
+        terminal_type(&s, "j");
+        terminal_until(&s, "  2 to 6 of 13");
+        terminal_type(&s, "jk");
+        terminal_until(&s, "  2 to 6 of 13");
+        terminal_type(&s, "jjjjjjjjjjjjjjjjjjjj"); /* past the end */
+        terminal_until(&s, "  9 to 13 of 13");
+        terminal_until(&s, "zz-failed");
+        terminal_type(&s, "kkkkkkkkkkkkkkkkkkkk");
+        terminal_until(&s, "  1 to 5 of 13");
+        terminal_type(&s, "s");
+        terminal_until(&s, "MODEL (by size)");
+        terminal_until_line(&s, 4, "witness"); /* the largest */
+        terminal_type(&s, "s");
+        terminal_until(&s, "MODEL (by leases)");
+        terminal_type(&s, "s");
+        terminal_until(&s, "MODEL (by name)");
+        terminal_type(&s, "q");
+        ck_assert_int_eq(terminal_finish(&s), 0);
 }
 END_TEST
 
-START_TEST(top_lives_with_a_tiny_terminal_and_with_resizing)
+START_TEST(top_handles_a_tiny_terminal_and_resizing)
 {
         static const int sizes[][2] = {{2, 10}, {1, 1}, {5, 30}, {3, 200}};
-        struct screen s;
+        struct terminal s;
         START(&s, 3, 12, "top", "--interval", "0.1");
-        screen_until(&s, "streamerd 0.");
+        terminal_until(&s, "streamerd 0.");
         for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-                screen_resize(&s, sizes[i][0], sizes[i][1]);
-                screen_until(&s, "s");
+                terminal_resize(&s, sizes[i][0], sizes[i][1]);
+                terminal_until(&s, "s");
         }
-        screen_resize(&s, 24, 80);
-        screen_until(&s, "witness");
-        screen_type(&s, "q");
-        ck_assert_int_eq(screen_finish(&s), 0);
+        terminal_resize(&s, 24, 80);
+        terminal_until(&s, "witness");
+        terminal_type(&s, "q");
+        ck_assert_int_eq(terminal_finish(&s), 0);
 }
 END_TEST
 
-START_TEST(top_needs_a_terminal_and_says_so)
+START_TEST(top_fails_without_a_terminal)
 {
         struct ctl r;
-        struct screen s;
-        ctl(&r, stage.socket, "top", NULL);
+        struct terminal s;
+        ctl(&r, test_daemon.socket, "top", NULL);
         ck_assert_int_eq(r.code, 2);
         ck_assert_str_eq(r.out, "");
         ck_assert_ptr_nonnull(strstr(r.err, "top: needs a terminal; --once prints one frame without"));
         ctl_free(&r);
-        start(&s, 24, 80, stage.socket, (const char *const[]){"TERM=no-such-terminal", NULL},
+        start(&s, 24, 80, test_daemon.socket, (const char *const[]){"TERM=no-such-terminal", NULL},
               (const char *const[]){"top", NULL});
-        screen_until(&s, "the terminal 'no-such-terminal' is not known");
-        ck_assert_int_eq(screen_finish(&s), 2);
+        terminal_until(&s, "the terminal 'no-such-terminal' is not known");
+        ck_assert_int_eq(terminal_finish(&s), 2);
 }
 END_TEST
 
@@ -148,17 +148,17 @@ static const char *const intervals[] = {"0", "-1", "nan", "x", "1x", "3601", ""}
 START_TEST(a_wrong_interval_is_refused)
 {
         struct ctl r;
-        ctl(&r, stage.socket, "top", "--once", "--interval", intervals[_i], NULL);
+        ctl(&r, test_daemon.socket, "top", "--once", "--interval", intervals[_i], NULL);
         ck_assert_int_eq(r.code, 2);
         ck_assert_ptr_nonnull(strstr(r.err, "is not within 0.1 to 3600 seconds"));
         ctl_free(&r);
 }
 END_TEST
 
-START_TEST(one_frame_can_go_anywhere)
+START_TEST(top_once_prints_without_a_terminal)
 {
         struct ctl r;
-        ctl(&r, stage.socket, "top", "--once", NULL);
+        ctl(&r, test_daemon.socket, "top", "--once", NULL);
         ck_assert_int_eq(r.code, 0);
         ck_assert_ptr_nonnull(strstr(r.out, "\nwitness "));
         ck_assert_ptr_nonnull(strstr(r.out, "\nzz-failed "));
@@ -169,19 +169,19 @@ END_TEST
 
 /* ---- tables ---- */
 
-START_TEST(a_table_fits_the_terminal_and_keeps_its_figures)
+START_TEST(a_table_fits_the_terminal_without_cutting_figures)
 {
-        struct screen s;
+        struct terminal s;
         START(&s, 40, 76, "list");
-        ck_assert_int_eq(screen_finish(&s), 0);
-        ck_assert(screen_has(&s, "orga"));
-        ck_assert(screen_has(&s, "8b  "));
-        ck_assert(!screen_has(&s, LONG_NAME));
+        ck_assert_int_eq(terminal_finish(&s), 0);
+        ck_assert(terminal_has(&s, "orga"));
+        ck_assert(terminal_has(&s, "8b  "));
+        ck_assert(!terminal_has(&s, LONG_NAME));
         ck_assert_ptr_nonnull(strstr(s.cells[0], "LEASES")); /* no line has wrapped */
         ck_assert_ptr_nonnull(strstr(s.cells[1], "ready"));
         ck_assert_ptr_nonnull(strstr(s.cells[2], "ready"));
         START(&s, 40, 76, "list", "-o", "wide");
-        ck_assert_int_eq(screen_finish(&s), 0);
+        ck_assert_int_eq(terminal_finish(&s), 0);
         ck_assert_ptr_nonnull(strstr(s.raw, LONG_NAME));
 }
 END_TEST
@@ -189,7 +189,7 @@ END_TEST
 START_TEST(a_pipe_gets_the_whole_table)
 {
         struct ctl r;
-        ctl(&r, stage.socket, "list", NULL);
+        ctl(&r, test_daemon.socket, "list", NULL);
         ck_assert_ptr_nonnull(strstr(r.out, LONG_NAME));
         ck_assert_ptr_null(strchr(r.out, '\033'));
         ctl_free(&r);
@@ -198,9 +198,10 @@ END_TEST
 
 static char *raw_list(const char *environment)
 {
-        struct screen s;
-        start(&s, 40, 120, stage.socket, (const char *const[]){environment, NULL}, (const char *const[]){"list", NULL});
-        ck_assert_int_eq(screen_finish(&s), 0);
+        struct terminal s;
+        start(&s, 40, 120, test_daemon.socket, (const char *const[]){environment, NULL},
+              (const char *const[]){"list", NULL});
+        ck_assert_int_eq(terminal_finish(&s), 0);
         return s.raw;
 }
 
@@ -212,7 +213,7 @@ START_TEST(states_have_colours_on_a_terminal)
 }
 END_TEST
 
-START_TEST(nobody_gets_colours_against_their_will)
+START_TEST(colours_can_be_disabled)
 {
         ck_assert_ptr_null(strchr(raw_list("NO_COLOR=1"), '\033'));
         ck_assert_ptr_null(strchr(raw_list("TERM=dumb"), '\033'));
@@ -220,54 +221,54 @@ START_TEST(nobody_gets_colours_against_their_will)
 }
 END_TEST
 
-/* ---- a load, and an end ---- */
+/* ---- a load and its end ---- */
 
-START_TEST(top_shows_a_load_that_is_held)
+START_TEST(top_shows_a_held_load)
 {
-        struct screen s;
-        streamer_op *op = held_load("half");
-        start(&s, 24, 100, held.d.socket, NULL, (const char *const[]){"top", "--interval", "0.1", NULL});
-        screen_until(&s, "LOADING");
-        screen_until(&s, "half ");
-        screen_until(&s, "50 %");
-        screen_type(&s, "q");
-        ck_assert_int_eq(screen_finish(&s), 0);
+        struct terminal s;
+        streamer_op *op = paused_load_start("half");
+        start(&s, 24, 100, paused.d.socket, NULL, (const char *const[]){"top", "--interval", "0.1", NULL});
+        terminal_until(&s, "LOADING");
+        terminal_until(&s, "half ");
+        terminal_until(&s, "50 %");
+        terminal_type(&s, "q");
+        ck_assert_int_eq(terminal_finish(&s), 0);
         streamer_op_free(op);
 }
 END_TEST
 
-START_TEST(top_says_when_the_daemon_goes)
+START_TEST(top_reports_a_lost_daemon)
 {
         struct daemon d;
-        struct screen s;
+        struct terminal s;
         daemon_start_simple(&d, suite_path("going"), suite_folder(), "64MiB");
         start(&s, 24, 80, d.socket, NULL, (const char *const[]){"top", "--interval", "0.1", NULL});
-        screen_until(&s, "DEVICE");
+        terminal_until(&s, "DEVICE");
         daemon_kill(&d);
-        screen_until(&s, "streamerctl: ");
-        ck_assert_int_eq(screen_finish(&s), 4);
+        terminal_until(&s, "streamerctl: ");
+        ck_assert_int_eq(terminal_finish(&s), 4);
 }
 END_TEST
 
 int main(void)
 {
         suite_begin("top");
-        TCase *top = suite_group("top", begin, stage_end, 60);
+        TCase *top = suite_group("top", begin, fixture_end, 60);
         tcase_add_test(top, top_shows_devices_models_and_leases);
-        tcase_add_test(top, top_follows_what_changes);
+        tcase_add_test(top, top_follows_changes);
         tcase_add_test(top, top_scrolls_and_sorts);
-        tcase_add_test(top, top_lives_with_a_tiny_terminal_and_with_resizing);
-        tcase_add_test(top, top_needs_a_terminal_and_says_so);
+        tcase_add_test(top, top_handles_a_tiny_terminal_and_resizing);
+        tcase_add_test(top, top_fails_without_a_terminal);
         LOOP(top, a_wrong_interval_is_refused, intervals);
-        tcase_add_test(top, one_frame_can_go_anywhere);
-        tcase_add_test(top, a_table_fits_the_terminal_and_keeps_its_figures);
+        tcase_add_test(top, top_once_prints_without_a_terminal);
+        tcase_add_test(top, a_table_fits_the_terminal_without_cutting_figures);
         tcase_add_test(top, a_pipe_gets_the_whole_table);
         tcase_add_test(top, states_have_colours_on_a_terminal);
-        tcase_add_test(top, nobody_gets_colours_against_their_will);
+        tcase_add_test(top, colours_can_be_disabled);
         TCase *loading = suite_group("loading", NULL, NULL, 60);
-        tcase_add_checked_fixture(loading, held_begin, held_end);
-        tcase_add_test(loading, top_shows_a_load_that_is_held);
-        TCase *alone = suite_group("a daemon that goes", NULL, NULL, 60);
-        tcase_add_test(alone, top_says_when_the_daemon_goes);
+        tcase_add_checked_fixture(loading, paused_load_begin, paused_load_end);
+        tcase_add_test(loading, top_shows_a_held_load);
+        TCase *alone = suite_group("lost daemon", NULL, NULL, 60);
+        tcase_add_test(alone, top_reports_a_lost_daemon);
         return suite_run();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Failing, folders, files, time: see base.h.
+ * Failure, directories, files and time: see base.h.
  */
 #include "tests/lib/base.h"
 
@@ -29,11 +29,7 @@ static _Noreturn void die_with(const char *text)
 void die(const char *format, ...)
 {
         char text[DIE_TEXT];
-        va_list args;
-
-        va_start(args, format);
-        vsnprintf(text, sizeof(text), format, args);
-        va_end(args);
+        FORMAT_ARGS(text, format);
         die_with(text);
 }
 
@@ -41,11 +37,7 @@ void die_errno(const char *format, ...)
 {
         int err = errno;
         char text[DIE_TEXT];
-        va_list args;
-
-        va_start(args, format);
-        vsnprintf(text, sizeof(text), format, args);
-        va_end(args);
+        FORMAT_ARGS(text, format);
         die("%s: %s", text, strerror(err));
 }
 
@@ -106,7 +98,7 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 
 void folder_remove(const char *path)
 {
-        /* FTW_MOUNT: never into a file system that a test has left mounted. */
+        /* FTW_MOUNT: do not enter a file system that a test left mounted. */
         nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 }
 
@@ -142,7 +134,7 @@ char *file_read(const char *path, size_t *size)
         size_t used = 0, cap = 4096;
         char *text = must_realloc(NULL, cap + 1);
 
-        /* To the end, not to st_size: files of /proc have none. */
+        /* Reads to the end of the file: st_size is 0 in /proc. */
         for (;;) {
                 ssize_t n = must(read(fd, text + used, cap - used));
                 if (n == 0)
@@ -188,4 +180,13 @@ bool eventually(bool (*ask)(void *arg), void *arg, int timeout_ms)
                 poll(NULL, 0, 2);
         }
         return true;
+}
+
+unsigned count_open_fds(void)
+{
+        unsigned n = 0;
+
+        for (int fd = 0; fd < 1024; fd++)
+                n += fcntl(fd, F_GETFD) >= 0;
+        return n;
 }

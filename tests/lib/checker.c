@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A run of the model checker: start, steps, end, and the check for leaks.
+ */
 #include "tests/lib/base.h"
 #include "tests/lib/checker_model.h"
 
@@ -7,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Entries of a folder of /proc: descriptors, threads. */
+/* The entries of a folder of the daemon in /proc. */
 static unsigned count_entries(const struct checker *c, const char *folder)
 {
         char *path = format_text("/proc/%d/%s", (int)c->daemon.pid, folder);
@@ -31,37 +34,38 @@ static void start(struct checker *c, enum checker_kind kind, const char *folder)
                 .struct_size = sizeof(opts), .socket = c->daemon.socket, .timeout_ms = CHECKER_WAIT_MS};
         if (streamer_connect(&opts, &c->client) < 0)
                 die("connect: %s", streamer_last_error(NULL));
-        watch_start(c, &opts);
-        for (unsigned i = 0; i < PUPPETS; i++)
-                puppet_start(&c->puppets[i], c->daemon.socket);
+        subscriber_start(c, &opts);
+        for (unsigned i = 0; i < CLIENTS; i++)
+                client_process_start(&c->processes[i], c->daemon.socket);
 }
 
-static void take_all_back(struct checker *c)
+static void release_everything(struct checker *c)
 {
-        for (unsigned p = 0; p < PUPPETS; p++)
-                let_go(c, p);
+        for (unsigned p = 0; p < CLIENTS; p++)
+                kill_client(c, p);
         for (unsigned i = 0; i < NAMES; i++) {
                 streamer_unload(c->client, name_of(i), STREAMER_UNLOAD_DRAIN);
                 for (unsigned d = 0; d < c->n_devices; d++)
-                        take_name(c, i, d, NULL, 0);
+                        move_name(c, i, d, NULL, 0);
         }
-        compare(c, false); /* which counts the bytes of each device, and of the cache */
+        compare(c, false); /* also checks the bytes of each device and of the cache */
         for (unsigned d = 0; d < c->n_devices; d++)
                 if (device_bytes(c, d, "used") > 0)
-                        differ(c, "%" PRIu64 " bytes of %s are left", device_bytes(c, d, "used"), c->devices[d].name);
+                        checker_fail(c, "%" PRIu64 " bytes of %s are leaked", device_bytes(c, d, "used"),
+                                     c->devices[d].name);
 }
 
 static void finish(struct checker *c, unsigned fds)
 {
-        take_all_back(c);
+        release_everything(c);
         if (count_entries(c, "fd") > fds)
-                differ(c, "%u descriptors, %u at the beginning", count_entries(c, "fd"), fds);
-        json_t *status = ask(c, "status", NULL);
-        stalls_note(&c->counts->stalls, status);
+                checker_fail(c, "%u descriptors, %u at the start", count_entries(c, "fd"), fds);
+        json_t *status = call_json(c, "status", NULL);
+        loop_time_note(&c->counts->loop_time, status);
         json_decref(status);
         streamer_close(c->client);
-        streamer_close(c->watcher);
-        json_decref(c->heard);
+        streamer_close(c->subscriber);
+        json_decref(c->events);
         stop_daemon(c);
 }
 
@@ -75,19 +79,19 @@ void checker_run(enum checker_kind kind, const char *folder, uint64_t seed, uint
                  struct checker_counts *counts)
 {
         struct checker *c = must_alloc(sizeof(*c));
-        c->seed = c->chance = seed;
+        c->seed = c->random_state = seed;
         c->counts = counts;
         c->first_step = counts->steps;
         start(c, kind, folder);
-        json_decref(ask(c, "list", NULL));
+        json_decref(call_json(c, "list", NULL));
         unsigned fds = count_entries(c, "fd"), threads;
         take_steps(c, 0, n_steps / 2);
-        threads = count_entries(c, "task"); /* pools have grown to what they need */
+        threads = count_entries(c, "task"); /* thread pools have grown to their size under load */
         take_steps(c, n_steps / 2, n_steps / 10 * 9);
-        lose_device(c); /* late: from then on it takes nothing new */
+        lose_device(c); /* near the end, because a lost device accepts no loads */
         take_steps(c, n_steps / 10 * 9, n_steps);
         if (count_entries(c, "task") > threads + 20) /* a pool's cap */
-                differ(c, "%u threads, %u half way", count_entries(c, "task"), threads);
+                checker_fail(c, "%u threads, %u after half of the steps", count_entries(c, "task"), threads);
         finish(c, fds);
         free(c);
 }
@@ -99,5 +103,5 @@ void checker_print(const struct checker_counts *counts)
         CHECKER_COUNTS(X)
 #undef X
         printf("\n");
-        stalls_print(&counts->stalls, "checker");
+        loop_time_print(&counts->loop_time, "checker");
 }

@@ -1,28 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A model checker: random steps against a daemon, and beside it a model of what the daemon has
- * promised (who serves under which name on which device, who holds what, what may be evicted, what the host cache
- * has, what was taken by force). After each step the two are compared; every attach compares every byte.
+ * A model checker: random steps against a daemon, and against a model of its promises (which generation serves which
+ * name on which device, the leases of each client, what may be evicted, what the host cache has, what was revoked).
+ * After each step the checker compares the two; every attach compares every byte.
  *
- * Steps are one after another, so that each outcome is known or one of few; but for attaches to what is
- * loading, clients that go while a load waits for room, and connections that break. What happens at once is the soak's
- * matter (tests/soak/soak.c).
+ * Steps are sequential, so that each step has one outcome or one of few. Exceptions are attaches to a loading model,
+ * clients that exit while a load waits for memory, and broken connections. tests/soak/soak.c tests concurrency.
  */
 #ifndef TESTS_LIB_CHECKER_H
 #define TESTS_LIB_CHECKER_H
 
-#include "tests/lib/stalls.h"
+#include "tests/lib/loop_time.h"
 
 #include <stdint.h>
 
 // clang-format off
 #define CHECKER_COUNTS(X) \
         X(steps) X(attaches) X(refused_attaches) X(by_digest) X(by_generation) X(detaches) X(kills) X(loads) \
-        X(aliases) X(replaced) X(no_room) X(evicted) X(cancels) X(unloads) X(busy) X(drains) X(overdue) X(taken) \
-        X(pins) X(unpins) X(priorities) X(rewrites) X(looks) X(verifies) X(kept_alive) X(expired) X(no_evict) \
-        X(joins) X(waits) X(breaks) X(left_broken) X(heard) \
-        /* where there are several devices */ \
-        X(replicas) X(partial) X(off_one_device) X(cached) X(brought_back) X(left_cache) X(lost) \
+        X(aliases) X(replaced) X(out_of_memory) X(evicted) X(cancels) X(unloads) X(busy) X(drains) X(drain_timeouts) X(revoked) \
+        X(pins) X(unpins) X(priorities) X(rewrites) X(rechecks) X(verifies) X(keep_alives) X(expired) X(no_evict) \
+        X(joins) X(waits) X(breaks) X(left_disconnected) X(events) \
+        /* daemons with several devices only */ \
+        X(replicas) X(partial) X(single_device_unloads) X(cached) X(restored) X(dropped_from_cache) X(lost) \
         X(ranks) X(rank_aliases) X(ranks_evicted)
 // clang-format on
 
@@ -30,24 +29,24 @@ struct checker_counts {
 #define X(name) uint64_t name;
         CHECKER_COUNTS(X)
 #undef X
-        struct stalls stalls;
+        struct loop_time loop_time;
 };
 
-/* Which devices the daemon has. */
+/* The daemon's devices. */
 enum checker_kind {
-        CHECKER_HOST, /* the host */
-        CHECKER_GPUS, /* two GPUs, which are stand-ins, one of each kind of handle; a host cache; and the host */
+        CHECKER_HOST, /* a host device */
+        CHECKER_GPUS, /* two fake GPUs, one for each kind of handle, a host cache and a host device */
         CHECKER_KINDS,
 };
 const char *checker_kind_name(enum checker_kind kind);
 
-/* Takes `steps` steps from `seed` against a daemon of its own in `folder`, then takes everything back
- * and looks for what is left: bytes, leases, descriptors, threads. Fails (die) with the seed and the
- * step where the two differ. Adds to `counts`. */
+/* Starts a daemon in `folder` and performs `steps` random steps from `seed`. Then it unloads every model, ends every
+ * lease and checks for leaked bytes, leases, descriptors and threads. Fails (die) with the seed and the step at which
+ * the daemon and the model differ. Adds to `counts`. */
 void checker_run(enum checker_kind kind, const char *folder, uint64_t seed, uint64_t steps,
                  struct checker_counts *counts);
 
-/* "checker: steps 1000 attaches 301 ..." on one line, and on another how long the loop stood. */
+/* Prints "checker: steps 1000 attaches 301 ..." on one line, and the times of the loop on another. */
 void checker_print(const struct checker_counts *counts);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads: what they may come to, and what the model makes of that.
+ * Loads: the outcomes that the model permits, and their effect on it.
  */
 #include "tests/lib/base.h"
 #include "tests/lib/checker_model.h"
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what is there ---- */
+/* ---- resident copies ---- */
 
 static bool is_of(const struct checker *c, const struct gen *g, unsigned source)
 {
@@ -50,41 +50,41 @@ struct gen *resident_copy(struct checker *c, const struct trial *t, unsigned dev
         return NULL;
 }
 
-/* From the cache, if that has it: to the device that it was on, or to another. */
-static bool come_back(struct checker *c, unsigned source)
+/* Marks the cached copies of the source as restored; returns whether the cache has any. */
+static bool mark_restored(struct checker *c, unsigned source)
 {
         bool found = false;
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 struct gen *g = &c->gens[i];
                 if (!is_of(c, g, source) || !g->cached)
                         continue;
-                found = g->came_back = true;
+                found = g->restored = true;
         }
         return found;
 }
 
 /* ---- one load ---- */
 
-/* It, or another rank of its set, serves under the very name. */
-static bool has_name(const struct checker *c, const struct gen *g, unsigned name)
+/* It or another rank of its set serves under `name`. */
+static bool serves_name(const struct checker *c, const struct gen *g, unsigned name)
 {
         for (unsigned d = 0; d < c->n_devices; d++)
-                if (c->names[name][d] != NULL && stand_together(c, g, c->names[name][d]))
+                if (c->names[name][d] != NULL && in_one_set(c, g, c->names[name][d]))
                         return true;
         return false;
 }
 
-static bool has_to_stay(const struct checker *c, const struct gen *g, unsigned name)
+static bool is_protected(const struct checker *c, const struct gen *g, unsigned name)
 {
-        return is_held(c, g) || is_pinned(c, g) || (has_name(c, g, name) && !is_over(c, g));
+        return is_leased(c, g) || is_pinned(c, g) || (serves_name(c, g, name) && !is_expired(c, g));
 }
 
-uint64_t immovable(const struct checker *c, unsigned name, unsigned device)
+uint64_t protected_bytes(const struct checker *c, unsigned name, unsigned device)
 {
         uint64_t bytes = 0;
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 const struct gen *g = &c->gens[i];
-                if (g->number != 0 && g->device == device && !g->cached && has_to_stay(c, g, name))
+                if (g->number != 0 && g->device == device && !g->cached && is_protected(c, g, name))
                         bytes += g->charged;
         }
         return bytes;
@@ -94,7 +94,7 @@ static uint64_t needed(struct checker *c, const char *source, unsigned device)
 {
         char *args = format_text("{\"source\":\"%s\",\"dry_run\":true,\"devices\":[\"%s\"]}", source,
                                  c->devices[device].name);
-        json_t *estimate = ask(c, "load", args);
+        json_t *estimate = call_json(c, "load", args);
         uint64_t bytes = json_number(estimate, "needed");
         json_decref(estimate);
         free(args);
@@ -106,23 +106,23 @@ static unsigned draw(struct checker *c, const unsigned *from, size_t n)
         return from[random_below(c, n)];
 }
 
-static struct wish draw_wish(struct checker *c)
+static struct load_options draw_options(struct checker *c)
 {
         static const unsigned keep_alive[] = {0, 0, 0, 0, 0, 0, LONG_MS, LONG_MS, BRIEF_MS};
         static const unsigned drain[] = {0, 0, 0, 0, LONG_MS, BRIEF_MS};
-        struct wish wish = {.priority = random_below(c, 2) == 0 ? 0 : 1 + (unsigned)random_below(c, 200)};
-        wish.keep_alive_ms = draw(c, keep_alive, sizeof(keep_alive) / sizeof(keep_alive[0]));
-        wish.drain_ms = draw(c, drain, sizeof(drain) / sizeof(drain[0]));
-        wish.pin = random_below(c, 40) == 0;
-        return wish;
+        struct load_options options = {.priority = random_below(c, 2) == 0 ? 0 : 1 + (unsigned)random_below(c, 200)};
+        options.keep_alive_ms = draw(c, keep_alive, sizeof(keep_alive) / sizeof(keep_alive[0]));
+        options.drain_ms = draw(c, drain, sizeof(drain) / sizeof(drain[0]));
+        options.pin = random_below(c, 40) == 0;
+        return options;
 }
 
-/* One of five is cut by rank; where there are too few devices for that, it is a plain one as well. */
+/* One source of five has ranks, if the daemon has enough devices for them. */
 static void draw_source(struct checker *c, struct trial *t)
 {
-        t->source = (unsigned)random_below(c, PLAIN);
+        t->source = (unsigned)random_below(c, PLAIN_SOURCES);
         if (random_below(c, 5) == 0) {
-                unsigned cut = PLAIN + (unsigned)random_below(c, SOURCES - PLAIN);
+                unsigned cut = PLAIN_SOURCES + (unsigned)random_below(c, SOURCES - PLAIN_SOURCES);
                 t->source = source_ranks(cut) <= c->n_devices ? cut : t->source;
         }
         t->ranks = source_ranks(t->source);
@@ -152,7 +152,7 @@ void trial_init(struct checker *c, struct trial *t, bool several)
 {
         *t = (struct trial){.name = (unsigned)random_below(c, NAMES)};
         draw_source(c, t);
-        t->wish = draw_wish(c);
+        t->options = draw_options(c);
         t->no_evict = random_below(c, 6) == 0;
         draw_devices(c, t, several);
         for (unsigned i = 0; i < t->n_devices; i++) {
@@ -160,17 +160,17 @@ void trial_init(struct checker *c, struct trial *t, bool several)
                 char *path = rank_path(c, t->source, i);
                 t->used[d] = device_bytes(c, d, "used");
                 t->needed[d] = needed(c, path, d);
-                t->stays[d] = immovable(c, t->name, d);
+                t->protected_bytes[d] = protected_bytes(c, t->name, d);
                 free(path);
         }
-        watch_hear(c);
+        subscriber_read_events(c);
         if (c->n_devices > 1)
-                t->before = ask(c, "list", NULL);
+                t->before = call_json(c, "list", NULL);
         memcpy(t->gens, c->gens, sizeof(t->gens));
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 const struct gen *g = &c->gens[i];
-                t->may_go[i] = g->number != 0 && !g->cached && is_named(c, g) && !is_held(c, g) && !is_pinned(c, g) &&
-                               !has_name(c, g, t->name);
+                t->evictable[i] = g->number != 0 && !g->cached && is_named(c, g) && !is_leased(c, g) &&
+                                  !is_pinned(c, g) && !serves_name(c, g, t->name);
         }
 }
 
@@ -187,20 +187,20 @@ int trial_begin(struct checker *c, const struct trial *t, unsigned flags, stream
                                    .name = name_of(t->name),
                                    .devices = t->devices,
                                    .n_devices = t->n_devices,
-                                   .priority = t->wish.priority,
+                                   .priority = t->options.priority,
                                    .layout = t->ranks > 0 ? "rank" : NULL,
-                                   .keep_alive_ms = t->wish.keep_alive_ms,
-                                   .drain_timeout_ms = t->wish.drain_ms,
+                                   .keep_alive_ms = t->options.keep_alive_ms,
+                                   .drain_timeout_ms = t->options.drain_ms,
                                    .flags = flags | (t->no_evict ? STREAMER_LOAD_NO_EVICT : 0) |
-                                            (t->wish.pin ? STREAMER_LOAD_PIN : 0)};
+                                            (t->options.pin ? STREAMER_LOAD_PIN : 0)};
         trail_add(c, "load %s of source %u (version %u) to %s %s %s,%s%s%s", name_of(t->name), t->source,
                   c->versions[t->source], t->devices[0], t->n_devices > 1 ? t->devices[1] : "",
                   t->n_devices > 2 ? t->devices[2] : "", flags & STREAMER_LOAD_WAIT ? " waits" : "",
-                  t->wish.keep_alive_ms == BRIEF_MS ? " kept briefly" : "",
-                  t->wish.drain_ms == BRIEF_MS ? " drains briefly" : "");
+                  t->options.keep_alive_ms == BRIEF_MS ? " short keep-alive" : "",
+                  t->options.drain_ms == BRIEF_MS ? " short drain" : "");
         c->counts->loads++;
         c->counts->no_evict += t->no_evict;
-        c->counts->kept_alive += t->wish.keep_alive_ms > 0;
+        c->counts->keep_alives += t->options.keep_alive_ms > 0;
         return streamer_load(c->client, &opts, op);
 }
 
@@ -210,52 +210,59 @@ static unsigned device_of(const struct checker *c, const char *name)
         while (d < c->n_devices && strcmp(c->devices[d].name, name) != 0)
                 d++;
         if (d == c->n_devices)
-                differ(c, "%s: no such device", name);
+                checker_fail(c, "%s: no such device", name);
         return d;
 }
 
-/* Of several devices each fails on its own. */
-static void note_failures(struct checker *c, const struct trial *t, const streamer_op *op, struct outcome *outcome)
+/* Each of several devices fails alone. */
+static void apply_failures(struct checker *c, const struct trial *t, const streamer_op *op, struct outcome *outcome)
 {
-        streamer_device_failure failure;
+        streamer_device_failure failure = STREAMER_DEVICE_FAILURE_INIT;
         for (size_t i = 0; op != NULL && streamer_op_failure_get(op, i, &failure) == 0; i++) {
                 unsigned d = device_of(c, failure.device);
                 if (!outcome->got[d])
-                        differ(c, "load %s: %s failed, and was not asked for, or twice", name_of(t->name),
-                               failure.device);
+                        checker_fail(c, "load %s: failed on %s, which is not a target or is reported twice",
+                                     name_of(t->name), failure.device);
                 if (failure.err != STREAMER_ENOMEM && !c->devices[d].lost)
-                        differ(c, "load %s: %s", name_of(t->name), failure.text);
+                        checker_fail(c, "load %s: %s", name_of(t->name), failure.text);
                 outcome->got[d] = false;
         }
 }
 
-void trial_end(struct checker *c, const struct trial *t, int r, streamer_op *op, struct outcome *outcome)
+const char *trial_wait(struct checker *c, const struct trial *t, int r, streamer_op *op, struct outcome *outcome)
 {
         streamer_progress progress = {.struct_size = sizeof(progress)};
         if (r == 0)
                 r = streamer_op_wait(op, CHECKER_WAIT_MS, &progress);
         *outcome = (struct outcome){.result = r, .generation = progress.generation};
-        trail_add(c, "load %s: %s, generation %" PRIu64, name_of(t->name), streamer_strerror(r), progress.generation);
-        bool some = r == STREAMER_EFAILED && progress.state != NULL && strcmp(progress.state, "ready") == 0;
         bool each = t->n_devices > 1 && t->ranks == 0 && r != STREAMER_ECANCELED;
         for (unsigned d = 0; d < c->n_devices; d++)
                 outcome->got[d] = t->on[d] && (r == 0 || each);
         if (each)
-                note_failures(c, t, op, outcome);
+                apply_failures(c, t, op, outcome);
+        streamer_op_free(op);
+        return progress.state;
+}
+
+void trial_end(struct checker *c, const struct trial *t, int r, streamer_op *op, struct outcome *outcome)
+{
+        const char *state = trial_wait(c, t, r, op, outcome);
+        r = outcome->result;
+        trail_add(c, "load %s: %s, generation %" PRIu64, name_of(t->name), streamer_strerror(r), outcome->generation);
+        bool partial = r == STREAMER_EFAILED && state != NULL && strcmp(state, "ready") == 0;
         unsigned n = 0;
         for (unsigned d = 0; d < c->n_devices; d++)
                 n += outcome->got[d];
-        if (r == 0 ? n != t->n_devices : some ? n == 0 || n == t->n_devices : n != 0)
-                differ(c, "load %s: %s (%s), and %u of %u devices got it", name_of(t->name), streamer_strerror(r),
-                       streamer_last_error(c->client), n, t->n_devices);
-        c->counts->partial += some;
-        streamer_op_free(op);
+        if (r == 0 ? n != t->n_devices : partial ? n == 0 || n == t->n_devices : n != 0)
+                checker_fail(c, "load %s: %s (%s), and %u of %u devices have it", name_of(t->name),
+                             streamer_strerror(r), streamer_last_error(c->client), n, t->n_devices);
+        c->counts->partial += partial;
 }
 
-/* ---- numbers ---- */
+/* ---- generation numbers ---- */
 
-/* Something of this number was on the device; what failed there under the name makes way. */
-static bool was_on(const struct trial *t, uint64_t number, const char *device)
+/* The generation was listed on the device. A failed load of the same name does not count: the new load replaces it. */
+static bool was_listed(const struct trial *t, uint64_t number, const char *device)
 {
         const json_t *row, *entry;
         size_t i, k;
@@ -265,51 +272,52 @@ static bool was_on(const struct trial *t, uint64_t number, const char *device)
                         continue;
                 json_array_foreach(json_object_get(row, "devices"), k, entry)
                 {
-                        bool makes_way = strcmp(json_text(entry, "state"), "failed") == 0 &&
-                                         strcmp(json_text(row, "name"), name_of(t->name)) == 0;
-                        if (strcmp(json_text(entry, "device"), device) == 0 && !makes_way)
+                        bool is_replaced = strcmp(json_text(entry, "state"), "failed") == 0 &&
+                                           strcmp(json_text(row, "name"), name_of(t->name)) == 0;
+                        if (strcmp(json_text(entry, "device"), device) == 0 && !is_replaced)
                                 return true;
                 }
         }
         return false;
 }
 
-/* What is there already, or has the name and is later. */
-static bool is_taken(struct checker *c, const struct trial *t, uint64_t number)
+/* On a target, the number is in use or below that of the generation that has the name. */
+static bool number_in_use(struct checker *c, const struct trial *t, uint64_t number)
 {
         for (unsigned d = 0; d < c->n_devices; d++) {
                 const struct gen *before = c->names[t->name][d];
                 if (t->on[d] && resident_copy(c, t, d) == NULL &&
-                    (was_on(t, number, c->devices[d].name) || (name_serves(c, t->name, d) && before->number > number)))
+                    (was_listed(t, number, c->devices[d].name) ||
+                     (name_serves(c, t->name, d) && before->number > number)))
                         return true;
         }
         return false;
 }
 
-/* What is new on one device has a number of its own, or that of the same files under the same name on another:
- * a replica. It must be one, unless such a number is taken there. Ranks are nobody's replicas. */
+/* A load without ranks is a replica of the same files under the same name on another device and has its number, unless
+ * the number is in use on a target. Every other load has a new number. */
 static void check_number(struct checker *c, const struct trial *t, uint64_t generation)
 {
-        bool must_be = false, may_differ = false, is_replica = false;
+        bool must_match = false, may_be_new = false, is_replica = false;
         for (unsigned d = 0; d < c->n_devices && t->ranks == 0; d++) {
                 const struct gen *g = resident_copy(c, t, d);
                 if (g == NULL || (!t->on[d] && c->names[t->name][d] != g))
                         continue;
                 is_replica = is_replica || generation == g->number;
-                may_differ = may_differ || is_taken(c, t, g->number);
-                must_be = true;
+                may_be_new = may_be_new || number_in_use(c, t, g->number);
+                must_match = true;
         }
         c->counts->replicas += is_replica;
         if (!is_replica && generation <= c->last_number)
-                differ(c, "generation %" PRIu64 " after %" PRIu64, generation, c->last_number);
-        if (!is_replica && must_be && !may_differ)
-                differ(c, "%s: generation %" PRIu64 " is no replica of what serves elsewhere", name_of(t->name),
-                       generation);
+                checker_fail(c, "generation %" PRIu64 " after %" PRIu64, generation, c->last_number);
+        if (!is_replica && must_match && !may_be_new)
+                checker_fail(c, "%s: generation %" PRIu64 " is no replica of the generation on another device",
+                             name_of(t->name), generation);
         if (generation > c->last_number)
                 c->last_number = generation;
 }
 
-/* ---- what it came to ---- */
+/* ---- outcomes ---- */
 
 static unsigned rank_on(const struct trial *t, unsigned device)
 {
@@ -321,7 +329,7 @@ static unsigned rank_on(const struct trial *t, unsigned device)
 
 static struct gen *new_gen(struct checker *c, const struct trial *t, unsigned device, uint64_t generation)
 {
-        struct gen *g = free_place(c);
+        struct gen *g = find_free_gen(c);
         unsigned rank = rank_on(t, device);
         *g = (struct gen){.number = generation,
                           .seed = c->seeds[t->source][rank],
@@ -334,30 +342,30 @@ static struct gen *new_gen(struct checker *c, const struct trial *t, unsigned de
         return g;
 }
 
-static void loaded_on(struct checker *c, const struct trial *t, unsigned device, uint64_t generation)
+static void apply_load(struct checker *c, const struct trial *t, unsigned device, uint64_t generation)
 {
         struct gen *g = resident_copy(c, t, device), *before = c->names[t->name][device];
         c->counts->aliases += g != NULL && before != g;
         c->counts->rank_aliases += g != NULL && before != g && t->ranks > 0;
         c->counts->ranks += t->ranks > 0;
         c->counts->replaced += g == NULL && before != NULL;
-        c->counts->brought_back += g == NULL && come_back(c, t->source);
+        c->counts->restored += g == NULL && mark_restored(c, t->source);
         if (g == NULL)
                 g = new_gen(c, t, device, generation);
-        /* Whoever asks for it again says anew how long, and how important it is. */
-        if (t->wish.keep_alive_ms > 0)
-                g->keep_alive_ms = t->wish.keep_alive_ms;
-        if (t->wish.drain_ms > 0)
-                g->drain_ms = t->wish.drain_ms;
-        if (t->wish.priority > 0)
-                g->priority = t->wish.priority;
-        /* A pin is of the name: it goes on to what serves next, and to its ranks. */
-        g->pinned = g->pinned || t->wish.pin || (before != NULL && before->pinned);
-        c->counts->pins += t->wish.pin;
-        take_name(c, t->name, device, g, g->drain_ms);
+        /* A repeated load changes the settings of the resident generation. */
+        if (t->options.keep_alive_ms > 0)
+                g->keep_alive_ms = t->options.keep_alive_ms;
+        if (t->options.drain_ms > 0)
+                g->drain_ms = t->options.drain_ms;
+        if (t->options.priority > 0)
+                g->priority = t->options.priority;
+        /* A pin belongs to the name: it passes to the next generation and to all its ranks. */
+        g->pinned = g->pinned || t->options.pin || (before != NULL && before->pinned);
+        c->counts->pins += t->options.pin;
+        move_name(c, t->name, device, g, g->drain_ms);
 }
 
-/* Ranks are pinned together. */
+/* All named ranks of a set are pinned together. */
 static void pin_ranks(struct checker *c)
 {
         for (unsigned i = 0; i < GENERATIONS; i++) {
@@ -368,26 +376,26 @@ static void pin_ranks(struct checker *c)
 
 static bool would_fit(const struct checker *c, const struct trial *t, unsigned device)
 {
-        uint64_t stays = t->no_evict ? t->used[device] : t->stays[device];
-        return !c->devices[device].lost && stays + t->needed[device] <= c->devices[device].budget;
+        uint64_t taken = t->no_evict ? t->used[device] : t->protected_bytes[device];
+        return !c->devices[device].lost && taken + t->needed[device] <= c->devices[device].budget;
 }
 
-/* Of ranks all are, where one does not fit. */
+/* With ranks, the load fails on all devices if one rank does not fit. */
 static void check_refused(const struct checker *c, const struct trial *t, unsigned device)
 {
         bool fits = would_fit(c, t, device);
         for (unsigned i = 0; i < t->ranks; i++)
                 fits = fits && would_fit(c, t, t->order[i]);
         if (fits)
-                differ(c, "load %s: refused on %s, and would fit: %s", name_of(t->name), c->devices[device].name,
-                       streamer_last_error(c->client));
+                checker_fail(c, "load %s: failed on %s, and would fit: %s", name_of(t->name), c->devices[device].name,
+                             streamer_last_error(c->client));
 }
 
 bool load_fits(struct checker *c, const struct trial *t)
 {
         for (unsigned d = 0; d < c->n_devices; d++)
                 if (t->on[d] && resident_copy(c, t, d) == NULL &&
-                    immovable(c, t->name, d) + t->needed[d] > c->devices[d].budget)
+                    protected_bytes(c, t->name, d) + t->needed[d] > c->devices[d].budget)
                         return false;
         return true;
 }
@@ -406,56 +414,58 @@ static bool was_evicted(struct checker *c, const struct gen *g)
         return now == NULL || now->cached;
 }
 
-static bool needs_more(const struct checker *c, const struct trial *t, unsigned device)
+static bool needs_eviction(const struct checker *c, const struct trial *t, unsigned device)
 {
         return t->needed[device] > c->devices[device].budget - t->used[device];
 }
 
-/* It may have gone since another rank of its set had to, on another of the load's devices. */
-static bool went_along(const struct checker *c, const struct trial *t, const struct outcome *outcome,
-                       const struct gen *g)
+/* It may have been evicted because another rank of its set was, on another device of the load. */
+static bool evicted_with_set(const struct checker *c, const struct trial *t, const struct outcome *outcome,
+                             const struct gen *g)
 {
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 const struct gen *other = &t->gens[i];
-                if (g->ranks > 0 && other->number == g->number && other->device != g->device && t->may_go[i] &&
-                    outcome->fresh[other->device] && needs_more(c, t, other->device))
+                if (g->ranks > 0 && other->number == g->number && other->device != g->device && t->evictable[i] &&
+                    outcome->fresh[other->device] && needs_eviction(c, t, other->device))
                         return true;
         }
         return false;
 }
 
-/* Of those that were evicted none is more important than others that would have done. */
+/* No victim has a higher priority than other candidates that would have sufficed. */
 static void check_evicted(struct checker *c, const struct trial *t, const struct outcome *outcome, unsigned device)
 {
         uint64_t free_bytes = c->devices[device].budget - t->used[device], need = t->needed[device];
         for (unsigned i = 0; i < GENERATIONS; i++) {
                 const struct gen *g = &t->gens[i];
                 uint64_t lesser = 0;
-                if (!t->may_go[i] || g->device != device || !was_evicted(c, g) || went_along(c, t, outcome, g))
+                if (!t->evictable[i] || g->device != device || !was_evicted(c, g) || evicted_with_set(c, t, outcome, g))
                         continue;
-                if (!needs_more(c, t, device))
-                        differ(c, "load %s: evicted, and there was room", name_of(t->name));
+                if (!needs_eviction(c, t, device))
+                        checker_fail(c, "load %s: evicted a generation, and the load fitted without", name_of(t->name));
                 for (unsigned k = 0; k < GENERATIONS; k++)
-                        if (t->may_go[k] && t->gens[k].device == device && t->gens[k].priority < g->priority)
+                        if (t->evictable[k] && t->gens[k].device == device && t->gens[k].priority < g->priority)
                                 lesser += t->gens[k].charged;
                 if (lesser >= need - free_bytes)
-                        differ(c, "load %s: evicted generation %" PRIu64 " of priority %u, and lesser ones would do",
-                               name_of(t->name), g->number, g->priority);
+                        checker_fail(c,
+                                     "load %s: evicted generation %" PRIu64
+                                     " of priority %u, and lower priorities would have sufficed",
+                                     name_of(t->name), g->number, g->priority);
         }
 }
 
-/* No room, where it is not a lost device. */
+/* The only permitted error on a working device is ENOMEM. */
 static void check_result(const struct checker *c, const struct trial *t, const struct outcome *outcome)
 {
         for (unsigned d = 0; d < c->n_devices; d++)
                 if ((t->n_devices == 1 ||
                      (t->ranks > 0 && !on_lost_device(c, t) && outcome->result != STREAMER_ECANCELED)) &&
                     t->on[d] && outcome->result != 0 && outcome->result != STREAMER_ENOMEM && !c->devices[d].lost)
-                        differ(c, "load %s: %s (%s)", name_of(t->name), streamer_strerror(outcome->result),
-                               streamer_last_error(c->client));
+                        checker_fail(c, "load %s: %s (%s)", name_of(t->name), streamer_strerror(outcome->result),
+                                     streamer_last_error(c->client));
 }
 
-void trial_follow(struct checker *c, const struct trial *t, struct outcome *outcome)
+void trial_apply(struct checker *c, const struct trial *t, struct outcome *outcome)
 {
         bool found = false;
         for (unsigned d = 0; d < c->n_devices; d++) {
@@ -463,23 +473,29 @@ void trial_follow(struct checker *c, const struct trial *t, struct outcome *outc
                 outcome->fresh[d] = outcome->got[d] && g == NULL;
                 outcome->any_fresh = outcome->any_fresh || outcome->fresh[d];
                 found = found || (outcome->got[d] && g != NULL && g->number == outcome->generation);
-                c->counts->no_room += t->on[d] && !outcome->got[d];
+                c->counts->out_of_memory += t->on[d] && !outcome->got[d];
                 if (t->on[d] && g != NULL && !outcome->got[d] && outcome->result != STREAMER_ECANCELED)
-                        differ(c, "load %s: was on %s, and failed there", name_of(t->name), c->devices[d].name);
+                        checker_fail(c, "load %s: was resident on %s, and failed there", name_of(t->name),
+                                     c->devices[d].name);
         }
         if (outcome->any_fresh)
                 check_number(c, t, outcome->generation);
         else if (outcome->result == 0 && !found)
-                differ(c, "%s: was resident, and generation %" PRIu64 " is a second copy", name_of(t->name),
-                       outcome->generation);
+                checker_fail(c, "%s: was resident, and generation %" PRIu64 " is a second copy", name_of(t->name),
+                             outcome->generation);
         for (unsigned d = 0; d < c->n_devices; d++)
                 if (outcome->got[d])
-                        loaded_on(c, t, d, outcome->generation);
+                        apply_load(c, t, d, outcome->generation);
         pin_ranks(c);
-        watch_check(c, t, outcome);
 }
 
-/* For a GPU that is lost nobody gives way. */
+void trial_follow(struct checker *c, const struct trial *t, struct outcome *outcome)
+{
+        trial_apply(c, t, outcome);
+        subscriber_check_events(c, t, outcome);
+}
+
+/* A load to a lost GPU evicts none. */
 bool trial_may_evict(const struct trial *t, const struct outcome *outcome)
 {
         return outcome->any_fresh && !t->no_evict;
@@ -510,13 +526,13 @@ void step_load(struct checker *c)
         trial_deinit(&t);
 }
 
-/* ---- cancelled ---- */
+/* ---- cancel ---- */
 
-/* The name leads to what was on the device already. */
-static bool was_shared(struct checker *c, const struct trial *t, unsigned device)
+/* The name refers to the copy that was resident on the device before. */
+static bool serves_resident_copy(struct checker *c, const struct trial *t, unsigned device)
 {
         const struct gen *g = resident_copy(c, t, device);
-        json_t *list = ask(c, "list", NULL);
+        json_t *list = call_json(c, "list", NULL);
         const json_t *row, *entry;
         size_t i, k;
         bool shared = false;
@@ -533,8 +549,8 @@ static bool was_shared(struct checker *c, const struct trial *t, unsigned device
         return shared;
 }
 
-/* Begun and cancelled at once: which of the two comes first is open, and whether what is on one of several devices
- * already has got the name by then. */
+/* Begins a load and cancels it at once. The load may end before the cancel, and on a device with a resident copy the
+ * name may have moved to it. */
 void step_cancel(struct checker *c)
 {
         struct trial t;
@@ -542,14 +558,14 @@ void step_cancel(struct checker *c)
         streamer_op *op = NULL;
         trial_init(c, &t, true);
         t.no_evict = false;
-        t.wish = (struct wish){0}; /* nobody could tell whether it was heard */
+        t.options = (struct load_options){0}; /* the model cannot know whether they were applied */
         int r = trial_begin(c, &t, 0, &op);
         trail_add(c, "cancel %s", name_of(t.name));
-        try(c, "cancel", json_pack("{s:s}", "model", name_of(t.name)));
+        call_error(c, "cancel", json_pack("{s:s}", "model", name_of(t.name)));
         trial_end(c, &t, r, op, &outcome);
         c->counts->cancels++;
         for (unsigned d = 0; d < c->n_devices && outcome.result == STREAMER_ECANCELED; d++)
-                outcome.got[d] = t.on[d] && was_shared(c, &t, d);
+                outcome.got[d] = t.on[d] && serves_resident_copy(c, &t, d);
         trial_follow(c, &t, &outcome);
         if (outcome.result != STREAMER_ECANCELED)
                 trial_check(c, &t, &outcome);

@@ -1,57 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the checker believes of the daemon. What a load brought to a device is known from then until
- * nothing of it is left there; replicas share a number. On each device a name leads to one of these or none; each
- * slot of each puppet holds one or none.
+ * The checker's model of the daemon. It tracks each generation on each device until its memory there is freed;
+ * replicas share a number. On each device a name refers to one generation or none; each slot of each client process
+ * leases one or none.
  *
- *   named, ready --(last name gone)--> draining --(last lease gone)--> gone
- *     |                                   \-- by force, or when its time is over: taken, and every lease knows
- *     \--(evicted from a GPU)--> cached --(loaded again, unloaded, or others need the cache)--> gone
+ *   named, ready --(last name removed)--> draining --(last lease ended)--> freed
+ *     |                                     \-- by force, or after its drain timeout: revoked; lease holders are
+ * notified
+ *     \--(evicted from a GPU)--> cached --(restored, unloaded, or dropped from the cache)--> freed
  *
- * Keep-alive and times to drain have no clock here: what is kept alive for a millisecond goes as soon as nobody
- * holds it and it is not pinned, what may drain for one is taken as soon as it drains, and the daemon is given
- * until the next comparison agrees; a day is for ever.
+ * The model has no clock. A keep-alive of one millisecond expires at once when the generation has no lease and no pin,
+ * and a drain timeout of one millisecond passes at once; the daemon may take until the next comparison agrees. LONG_MS
+ * never passes.
  *
- * Some sources are cut by rank, a file for each. Their ranks are loaded to a device each, all or none: the r-th to the
- * r-th that is named. What such a load brought is one set, under a number that nothing else has; it is resident for a
- * load of these files to these devices in this order while each of its ranks has a name, and else all are loaded anew.
- * Names lead to each rank by itself: a load to one of the devices, or an unload from one, takes that rank's name alone.
- * But what has a name still of a set is evicted, cached, leaves the cache and expires together; so one rank that is
- * leased or pinned, or serves the very name that is loaded, keeps the others. One that drains counts for none.
- * In the cache there are all ranks of a set or none: the first that loses its name there takes the others with it.
+ * Some sources have one file per rank. Their ranks are loaded to one device each, all or none: rank r to the r-th
+ * device named. Such a load creates a set with a number of its own. A load of these files to these devices in
+ * this order finds the set resident while each rank has a name; otherwise all are loaded anew. Names refer to each rank
+ * separately: a load to one of the devices, or an unload from one, removes that rank's name only. But the named ranks
+ * of a set are evicted, cached, dropped from the cache and expire together, so a rank that is leased or pinned, or
+ * serves the name that is being loaded, protects the others; a draining rank does not count. The cache has all ranks of
+ * a set or none: the first that loses its name there removes the others.
  *
- * What the model leaves open, and takes from the daemon's own list: which of those that may be evicted
- * are (though none where less important ones would do), whether the host cache takes them and what leaves it for
- * that, and whether a load that is cancelled ends before that.
+ * The model does not determine, and takes from the daemon's list: which candidates are evicted (though none if lower
+ * priorities suffice), whether the host cache accepts them and what it drops, and whether a cancelled load ends
+ * first.
  */
 #ifndef TESTS_LIB_CHECKER_MODEL_H
 #define TESTS_LIB_CHECKER_MODEL_H
 
 #include "tests/lib/checker.h"
-#include "tests/lib/fake/state.h"
-#include "tests/lib/puppet.h"
-#include "tests/lib/stage.h"
+#include "tests/lib/fake_cuda/state.h"
+#include "tests/lib/client_process.h"
+#include "tests/lib/fixture.h"
 
 #define SOURCES 14u
-#define PLAIN 10u /* of them; the others are cut by rank */
+#define PLAIN_SOURCES 10u /* the first of the sources; the others have one file per rank */
 #define NAMES 8u
-#define PUPPETS 6u
+#define CLIENTS 6u
 #define DEVICES 3u
-#define GENERATIONS (DEVICES * (NAMES + 1) + PUPPETS * PUPPET_SLOTS)
+#define GENERATIONS (DEVICES * (NAMES + 1) + CLIENTS * CLIENT_SLOTS)
 #define TRAIL 16u
 #define CHECKER_WAIT_MS 30000
-/* Times to be kept alive, or to drain: over at once, and not over in this run. */
+/* Keep-alive and drain times: one that passes at once, and one that does not pass during a run. */
 #define BRIEF_MS 1u
 #define LONG_MS 86400000u
 
 struct gen {
-        uint64_t number; /* 0: this place is empty */
+        uint64_t number; /* 0: unused entry */
         uint64_t seed, charged;
         unsigned device, source, version, leases, priority, keep_alive_ms, drain_ms;
-        unsigned rank, ranks; /* 0: not cut by rank */
-        unsigned called;      /* the last name that was taken from it */
-        bool pinned, taken, cached;
-        bool came_back; /* cached, and just now brought back to some device: it may have left the cache */
+        unsigned rank, ranks; /* 0: a plain source */
+        unsigned last_name;   /* the last name that was removed from it */
+        bool pinned, revoked, cached;
+        bool restored; /* cached, and just loaded from the cache: the cache may have dropped it */
 };
 
 struct checker_device {
@@ -66,139 +67,145 @@ struct checker {
         struct fake_state *gpus;
         struct checker_device devices[DEVICES];
         unsigned n_devices;
-        uint64_t cache_budget; /* 0: there is none */
-        char *report;          /* of what the stand-ins still hold; NULL: there are none */
-        streamer_client *client, *watcher;
-        unsigned watched; /* the name that the watcher has subscribed to; NAMES and more: all */
-        bool deaf;        /* its connection is broken */
-        json_t *heard;    /* by it, last */
+        uint64_t cache_budget; /* 0: no cache */
+        char *report;          /* path of the fake GPUs' leak report; NULL: no fake GPUs */
+        streamer_client *client, *subscriber;
+        unsigned subscribed_name;     /* NAMES or more: all names */
+        bool subscriber_disconnected; /* and not yet notified of lost events */
+        json_t *events;               /* that the subscriber received last */
         char root[PATH_SIZE], text[1024];
-        uint64_t seed, chance, last_number, last_seed, first_step;
+        uint64_t seed, random_state, last_number, last_seed, first_step;
         struct checker_counts *counts;
-        char trail[TRAIL][200]; /* what was done last: a ring */
+        char trail[TRAIL][200]; /* the last actions: a ring */
         unsigned n_trail;
 
-        unsigned versions[SOURCES];       /* how often a source was written */
-        uint64_t seeds[SOURCES][DEVICES]; /* by rank */
+        unsigned versions[SOURCES];       /* how often each source was written */
+        uint64_t seeds[SOURCES][DEVICES]; /* of each rank's file */
         struct gen gens[GENERATIONS];
         struct gen *names[NAMES][DEVICES];
-        struct puppet puppets[PUPPETS];
-        struct gen *held[PUPPETS][PUPPET_SLOTS];
+        struct client_process processes[CLIENTS];
+        struct gen *leased[CLIENTS][CLIENT_SLOTS];
 };
 
-_Noreturn void differ(const struct checker *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* One line of what is done, for whoever reads of a difference. */
+_Noreturn void checker_fail(const struct checker *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Logs one action for the error report. */
 void trail_add(struct checker *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 uint64_t random_below(struct checker *c, uint64_t n);
 const char *name_of(unsigned n);
 
-/* ---- the daemon (checker_kinds.c) ---- */
+/* ---- the daemon (checker_daemons.c) ---- */
 
 void start_daemon(struct checker *c, enum checker_kind kind, const char *folder);
-/* It ends well, and holds nothing of its GPUs. */
+/* Checks that it exits with 0 and leaks no GPU memory. */
 void stop_daemon(struct checker *c);
-/* One of its GPUs fails for good. */
+/* Makes one of its GPUs fail permanently. */
 void lose_device(struct checker *c);
 
-/* ---- the daemon's word ---- */
+/* ---- requests to the daemon ---- */
 
-json_t *ask(struct checker *c, const char *verb, const char *args);
-/* 0, or what the library says. */
-int try(struct checker *c, const char *verb, json_t *args);                   /* takes the arguments over */
+json_t *call_json(struct checker *c, const char *verb, const char *args);
+/* Returns 0 or the library's error; consumes `args`. */
+int call_error(struct checker *c, const char *verb, json_t *args);
 uint64_t device_bytes(struct checker *c, unsigned device, const char *which); /* "used", "quarantined" */
 
 /* ---- the model ---- */
 
 struct gen *find_gen(struct checker *c, uint64_t number, unsigned device);
-struct gen *free_place(struct checker *c);
+struct gen *find_free_gen(struct checker *c);
 bool is_named(const struct checker *c, const struct gen *g);
-/* Something on the device that is not cached. */
+/* The name refers to a generation on the device that is not cached. */
 bool name_serves(const struct checker *c, unsigned name, unsigned device);
-/* It, or another rank of its set. */
-bool is_held(const struct checker *c, const struct gen *g);
+/* These two also hold if another rank of its set is leased or pinned. */
+bool is_leased(const struct checker *c, const struct gen *g);
 bool is_pinned(const struct checker *c, const struct gen *g);
-/* Both have a name, and are one, or ranks of one set. */
-bool stand_together(const struct checker *c, const struct gen *g, const struct gen *other);
-/* Its time to be kept alive. */
-bool is_over(const struct checker *c, const struct gen *g);
-/* Forgets what nothing leads to any more; NULL is nothing. */
-void settle(struct checker *c, struct gen *g);
-/* NULL: the name leads nowhere. What had it before drains, for `drain_ms` at the most; 0: as long as it is held. */
-void take_name(struct checker *c, unsigned name, unsigned device, struct gen *g, unsigned drain_ms);
-void mark_taken(struct checker *c, struct gen *g);
+/* The two are the same, or named ranks of one set. */
+bool in_one_set(const struct checker *c, const struct gen *g, const struct gen *other);
+/* Its keep-alive time has passed. */
+bool is_expired(const struct checker *c, const struct gen *g);
+/* Clears the entry if no name and no lease refers to it; accepts NULL. */
+void clear_if_unused(struct checker *c, struct gen *g);
+/* Moves the name to `g`; NULL removes the name. The previous generation drains for at most `drain_ms`, or with 0 until
+ * its last lease ends. */
+void move_name(struct checker *c, unsigned name, unsigned device, struct gen *g, unsigned drain_ms);
+void mark_revoked(struct checker *c, struct gen *g);
 
-/* Holds the two against each other until they agree, or fails. `may_evict`: what the daemon has not
- * any more, or not on its device, and was free to evict, is forgotten or cached, and counted. */
+/* Waits until the daemon agrees with the model, or fails. With `may_evict` the daemon may have evicted any generation
+ * that is neither leased nor pinned; the model then removes it or marks it cached, and counts it. */
 void compare(struct checker *c, bool may_evict);
 
 /* ---- steps (checker_steps.c) ---- */
 
-void check_answer(struct checker *c, const struct puppet_answer *answer);
-/* Its client looks at every byte of all that it holds, and knows what was taken. */
-void look(struct checker *c, unsigned puppet);
-/* Detaches what is held there. */
-void empty_slot(struct checker *c, unsigned puppet, unsigned slot);
-/* Kills it, and what it held is held no more. */
-void let_go(struct checker *c, unsigned puppet);
+void check_answer(struct checker *c, const struct client_answer *answer);
+/* The client compares every byte of its leases and reports the revoked ones, which must be those of the model. */
+void recheck_client(struct checker *c, unsigned process);
+/* Detaches the lease of the slot. */
+void detach_slot(struct checker *c, unsigned process, unsigned slot);
+/* Kills the process and removes its leases from the model. */
+void kill_client(struct checker *c, unsigned process);
 void step(struct checker *c);
 
-/* ---- connections (checker_conns.c) ---- */
+/* ---- connections (checker_reconnect.c) ---- */
 
 void step_break(struct checker *c);
 
-/* ---- of sources and loads (checker_loads.c) ---- */
+/* ---- loads (checker_loads.c) ---- */
 
-struct wish {
+struct load_options {
         unsigned priority, keep_alive_ms, drain_ms; /* 0: none */
         bool pin;
 };
 
-/* One load, and what stood before it. By device, where it is one of the load's. */
+/* One load, and the state before it, by device. */
 struct trial {
         unsigned name, source;
-        unsigned ranks; /* 0: not cut by rank */
+        unsigned ranks; /* 0: a plain source */
         bool on[DEVICES];
         const char *devices[DEVICES];
-        unsigned order[DEVICES]; /* the same by number */
+        unsigned order[DEVICES]; /* the same as numbers */
         unsigned n_devices;
         char *path;
-        struct wish wish;
+        struct load_options options;
         bool no_evict;
         uint64_t used[DEVICES], needed[DEVICES];
-        uint64_t stays[DEVICES]; /* of what is used no eviction can bring: as it was when it was asked for */
+        uint64_t protected_bytes[DEVICES]; /* bytes that no eviction could free when the load began */
         struct gen gens[GENERATIONS];
-        bool may_go[GENERATIONS]; /* of these: may be evicted for it */
-        json_t *before;           /* the daemon's list, where it has several devices */
+        bool evictable[GENERATIONS]; /* for this load */
+        json_t *before;              /* the daemon's list; NULL with one device */
 };
 
 struct outcome {
         int result;
         uint64_t generation;
         bool got[DEVICES];
-        bool fresh[DEVICES]; /* and it was not there before; set when the model follows */
+        bool fresh[DEVICES]; /* loaded by this request: not resident before; set by trial_apply() */
         bool any_fresh;
 };
 
-/* At random; `several`: of devices. */
+/* Draws a random load; `several`: of one or more devices. */
 void trial_init(struct checker *c, struct trial *t, bool several);
 void trial_deinit(struct trial *t);
 int trial_begin(struct checker *c, const struct trial *t, unsigned flags, streamer_op **op);
-/* `r`: of its beginning. */
+/* `r`: the result of trial_begin(). */
 void trial_end(struct checker *c, const struct trial *t, int r, streamer_op *op, struct outcome *outcome);
-/* The model follows. */
+/* The same for a load that another load may change concurrently: it does not check which devices have the model.
+ * Returns the state that the daemon reports, or NULL. */
+const char *trial_wait(struct checker *c, const struct trial *t, int r, streamer_op *op, struct outcome *outcome);
+/* Applies the outcome to the model. */
+void trial_apply(struct checker *c, const struct trial *t, struct outcome *outcome);
+/* Applies it, and compares the events with it. */
 void trial_follow(struct checker *c, const struct trial *t, struct outcome *outcome);
-/* The two are compared; nobody was refused or evicted without need. */
+/* Compares the two; nothing was refused or evicted unnecessarily. */
 void trial_check(struct checker *c, const struct trial *t, const struct outcome *outcome);
-/* What may be evicted for it may have been: where something new came, or is allocated and then found lost. */
+/* Its victims may have been evicted: something new was loaded, or was allocated on a device that was then lost. */
 bool trial_may_evict(const struct trial *t, const struct outcome *outcome);
 
-/* What the load finds on the device, and gets as it is; NULL: nothing. */
+/* The resident generation that the load reuses on the device, or NULL. */
 struct gen *resident_copy(struct checker *c, const struct trial *t, unsigned device);
-/* Ranks are brought all or none: where all of the load's devices do. */
+/* Ranks are loaded on all devices or on none. */
 bool load_fits(struct checker *c, const struct trial *t);
 bool on_lost_device(const struct checker *c, const struct trial *t);
-/* Bytes that no eviction can bring: what is leased or pinned, and what serves under the name itself and goes on. */
-uint64_t immovable(const struct checker *c, unsigned name, unsigned device);
+/* Bytes that no eviction can free: leased and pinned generations, and the one that serves the name. */
+uint64_t protected_bytes(const struct checker *c, unsigned name, unsigned device);
 
 void step_load(struct checker *c);
 void step_cancel(struct checker *c);
@@ -213,19 +220,19 @@ char *source_path(const struct checker *c, unsigned source);
 char *rank_path(const struct checker *c, unsigned source, unsigned rank);
 void step_rewrite(struct checker *c);
 
-/* ---- subscribed (checker_watch.c) ---- */
+/* ---- events (checker_events.c) ---- */
 
-void watch_start(struct checker *c, const streamer_connect_opts *opts);
-void watch_break(struct checker *c);
-/* All that happened until now. */
-void watch_hear(struct checker *c);
-/* It was told of what serves since the trial began. */
-void watch_check(struct checker *c, const struct trial *t, const struct outcome *outcome);
+void subscriber_start(struct checker *c, const streamer_connect_opts *opts);
+void subscriber_disconnect(struct checker *c);
+/* Reads all events that are pending. */
+void subscriber_read_events(struct checker *c);
+/* Checks that the subscriber was notified of the generations that became ready since the trial began. */
+void subscriber_check_events(struct checker *c, const struct trial *t, const struct outcome *outcome);
 void step_subscribe(struct checker *c);
 
-/* ---- loads that somebody meets (checker_meets.c) ---- */
+/* ---- loads with a concurrent step (checker_concurrent.c) ---- */
 
-void step_join(struct checker *c);
+void step_attach_loading(struct checker *c);
 void step_wait(struct checker *c);
 
 #endif

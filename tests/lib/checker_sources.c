@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is loaded: files, and folders of a file for each rank. Each file has a seed of its own.
+ * The checker's sources: files, and directories with one file per rank. Each file has its own seed.
  */
 #include "tests/lib/base.h"
 #include "tests/lib/checker_model.h"
@@ -11,25 +11,26 @@
 
 unsigned source_ranks(unsigned source)
 {
-        static const unsigned ranks[SOURCES - PLAIN] = {1, 2, 2, 3};
-        return source < PLAIN ? 0 : ranks[source - PLAIN];
+        static const unsigned ranks[SOURCES - PLAIN_SOURCES] = {1, 2, 2, 3};
+        return source < PLAIN_SOURCES ? 0 : ranks[source - PLAIN_SOURCES];
 }
 
 char *source_path(const struct checker *c, unsigned source)
 {
-        return format_text(source < PLAIN ? "%s/source-%u.safetensors" : "%s/source-%u", c->root, source);
+        return format_text(source < PLAIN_SOURCES ? "%s/source-%u.safetensors" : "%s/source-%u", c->root, source);
 }
 
 char *rank_path(const struct checker *c, unsigned source, unsigned rank)
 {
-        return source < PLAIN ? source_path(c, source)
-                              : format_text("%s/source-%u/model-rank-%u-part-0.safetensors", c->root, source, rank);
+        return source < PLAIN_SOURCES
+                       ? source_path(c, source)
+                       : format_text("%s/source-%u/model-rank-%u-part-0.safetensors", c->root, source, rank);
 }
 
 static void write_rank(struct checker *c, unsigned source, unsigned rank)
 {
         char *path = rank_path(c, source, rank), *aside = format_text("%s/aside", c->root);
-        struct model *m = puppet_model(++c->last_seed);
+        struct model *m = seeded_model(++c->last_seed);
         model_write(m, aside);
         must(rename(aside, path));
         model_free(m);
@@ -50,7 +51,7 @@ void write_source(struct checker *c, unsigned source)
         c->versions[source]++;
 }
 
-/* One rank of it, which makes another of the whole. */
+/* Rewrites one file; a changed rank makes the whole source another version. */
 void step_rewrite(struct checker *c)
 {
         unsigned source = (unsigned)random_below(c, SOURCES), ranks = source_ranks(source);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loop, gates, a device that obeys, planned files: see core.h.
+ * The event loop, gates, the fake device and planned files: see core.h.
  */
 #include "tests/lib/core.h"
 
-#include "daemon/base/log.h"
+#include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
-#include "tests/lib/storage.h"
+#include "tests/lib/kernel_counters.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ uv_loop_t core_loop;
 struct wake *core_wake;
 const struct caller core_caller;
 
-void core_begin(void)
+static void core_begin(void)
 {
         log_init(LOG_LEVEL_ERROR);
         must(uv_loop_init(&core_loop));
@@ -25,7 +25,8 @@ void core_begin(void)
         ck_assert_ptr_nonnull(core_wake);
 }
 
-void core_end(void)
+/* Fails if a handle is still open. */
+static void core_end(void)
 {
         wake_close(core_wake);
         while (uv_run(&core_loop, UV_RUN_NOWAIT) != 0)
@@ -36,7 +37,7 @@ void core_end(void)
 
 void core_settle(void)
 {
-        /* An item may post another one: a few turns reach those that are on their way. */
+        /* An item may post another one, so the loop iterates a few times. */
         for (int i = 0; i < 8; i++)
                 uv_run(&core_loop, UV_RUN_NOWAIT);
 }
@@ -89,7 +90,7 @@ void gate_await(struct gate *gate, unsigned n)
         pthread_mutex_unlock(&gate->mutex);
 }
 
-unsigned gate_come(struct gate *gate)
+unsigned gate_arrived(struct gate *gate)
 {
         pthread_mutex_lock(&gate->mutex);
         unsigned come = gate->come;
@@ -97,7 +98,7 @@ unsigned gate_come(struct gate *gate)
         return come;
 }
 
-void gate_let(struct gate *gate, unsigned n)
+void gate_pass_more(struct gate *gate, unsigned n)
 {
         pthread_mutex_lock(&gate->mutex);
         gate->passes += n;
@@ -213,6 +214,8 @@ static int fake_put(struct segment *segment, uint64_t offset, const void *from, 
         if (n == fake->fail_put)
                 return error_set(error, STREAMER_EFAILED, "%s: put %u fails", segment->device->name, n);
         require(offset <= segment->size && len <= segment->size - offset);
+        if (((uintptr_t)from - offset) % 4096 != 0)
+                __atomic_add_fetch(&fake->unaligned, 1, __ATOMIC_SEQ_CST);
         memcpy(fake_memory(segment) + offset, from, len);
         return 0;
 }
@@ -235,11 +238,6 @@ static uint64_t fake_ceiling(struct device *device)
 {
         __atomic_add_fetch(&fake_of(device)->asked, 1, __ATOMIC_SEQ_CST);
         return __atomic_load_n(&fake_of(device)->ceiling, __ATOMIC_SEQ_CST);
-}
-
-static void fake_idle(struct device *device)
-{
-        __atomic_add_fetch(&fake_of(device)->idled, 1, __ATOMIC_SEQ_CST);
 }
 
 static bool fake_in_service(struct device *device)
@@ -269,7 +267,6 @@ void fake_device_share(struct fake_device *fake, uint64_t ceiling)
         static struct device_ops shared_ops;
         shared_ops = fake_ops;
         shared_ops.ceiling = fake_ceiling;
-        shared_ops.idle = fake_idle;
         fake->device.ops = &shared_ops;
         __atomic_store_n(&fake->ceiling, ceiling, __ATOMIC_SEQ_CST);
 }
@@ -313,6 +310,13 @@ char *core_write(const struct model *model, const char *name)
 {
         char *path = suite_path("%s", name);
         model_write(model, path);
+        return path;
+}
+
+char *core_write_consume(struct model *model, const char *name)
+{
+        char *path = core_write(model, name);
+        model_free(model);
         return path;
 }
 

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon's core on a small stage of its own, without a server: a loop with its door, gates at
- * which other threads wait until a test lets them on, a device that does as it is told, and files
- * that are opened and planned.
+ * The parts of a daemon without a server: an event loop, gates at which other threads wait until the test opens them,
+ * a fake device, and files that are opened and planned.
  *
- * Gates replace time: a test that needs "while it reads" closes the gate, waits until somebody has
- * come to it, looks around, and opens it.
+ * Gates replace time. A test that needs "while it reads" closes the gate, waits until a thread has arrived at it,
+ * checks, and opens it.
  */
 #ifndef TESTS_LIB_CORE_H
 #define TESTS_LIB_CORE_H
 
 #include "daemon/device/device.h"
-#include "daemon/load/resolve.h"
+#include "daemon/load/content/resolve.h"
 #include "tests/lib/model.h"
 #include "tests/lib/suite.h"
 
@@ -23,14 +22,11 @@
 extern uv_loop_t core_loop;
 extern struct wake *core_wake;
 
-void core_begin(void);
-void core_end(void); /* fails where a handle was left open */
-
-/* Turns the loop until it is so; whoever waits for what never comes runs into the test's timeout. */
+/* Runs the loop until the condition is true; the test's timeout bounds the wait. */
 #define core_until(condition)                                                                                          \
         while (!(condition))                                                                                           \
         uv_run(&core_loop, UV_RUN_ONCE)
-/* Turns the loop as long as something is due at once. */
+/* Runs the loop while a callback is due. */
 void core_settle(void);
 
 /* A group whose tests each begin and end with these, in their own process (threads do not survive
@@ -47,11 +43,11 @@ struct gate {
 };
 
 void gate_init(struct gate *gate, bool open);
-void gate_pass(struct gate *gate);              /* waits where it is closed */
-bool gate_try(struct gate *gate);               /* false where it would wait */
-void gate_await(struct gate *gate, unsigned n); /* until n have come in all */
-unsigned gate_come(struct gate *gate);
-void gate_let(struct gate *gate, unsigned n); /* lets n more pass */
+void gate_pass(struct gate *gate);              /* waits while the gate is closed */
+bool gate_try(struct gate *gate);               /* false if it would wait */
+void gate_await(struct gate *gate, unsigned n); /* waits until n threads have arrived in all */
+unsigned gate_arrived(struct gate *gate);
+void gate_pass_more(struct gate *gate, unsigned n); /* lets n more threads pass */
 void gate_open(struct gate *gate);
 
 /* Work that waits at a gate. */
@@ -62,7 +58,7 @@ struct held_work {
 };
 void held_work_submit(struct held_work *held, struct work_pool *pool, uint64_t lane, struct gate *gate);
 
-/* Threads of this process that go by a name; waits until so many do, and each of them sleeps. */
+/* Waits until this process has `n` threads of this name and all of them sleep. */
 unsigned threads_named(const char *name);
 void threads_await_asleep(const char *name, unsigned n);
 
@@ -71,47 +67,49 @@ void threads_await_asleep(const char *name, unsigned n);
 #define FAKE_POISON 0xa5
 #define FAKE_SEGMENTS 64
 
-/* Segments of ordinary memory, filled with poison. Gates are open at first; whoever closes one does
- * so before the device is used. */
+/* Segments of ordinary memory, filled with poison. Gates are open at first; close one only before the device is used.
+ */
 struct fake_device {
         struct device device;
         struct gate alloc, release, prepare, put, event;
-        bool hidden;            /* segments have no base: everything goes through put() */
-        unsigned fail_alloc;    /* the number, from 1, of the alloc that fails; 0: none */
-        unsigned fail_prepare;  /* the same of prepare; atomic */
-        unsigned fail_put;      /* of put; atomic */
-        unsigned fail_event;    /* of the events that fired; atomic */
+        bool hidden;            /* segments have no base: all bytes pass through put() */
+        unsigned fail_alloc;    /* number, from 1, of the alloc() that fails; 0: none */
+        unsigned fail_prepare;  /* the same for prepare(); atomic */
+        unsigned fail_put;      /* the same for put(); atomic */
+        unsigned fail_event;    /* the same for fired events; atomic */
         unsigned puts, events;  /* atomic */
-        unsigned copies;        /* started; atomic */
-        unsigned allocs, freed; /* of segments, atomic */
+        unsigned unaligned;     /* atomic: put() calls whose source and destination differ in page offset */
+        unsigned copies;        /* copies copies started; atomic */
+        unsigned allocs, freed; /* bytes of segments; atomic */
         unsigned prepares;      /* atomic */
-        uint64_t ceiling;       /* atomic: what others leave of it, where it is shared */
+        uint64_t ceiling;       /* atomic: bytes that other users leave, if shared */
         bool lost;              /* atomic: out of service */
-        unsigned asked, idled;  /* atomic: questions for the ceiling, and ends of them */
+        unsigned asked;         /* atomic: queries of the ceiling */
         unsigned char *memory[FAKE_SEGMENTS];
         uint64_t sizes[FAKE_SEGMENTS];
 };
 
 void fake_device_init(struct fake_device *fake, const char *name, uint64_t budget, bool hidden);
-void fake_device_deinit(struct fake_device *fake); /* fails where a segment is left */
-/* Others use it too, and leave so much of it; from now on it is asked on its thread. */
+void fake_device_deinit(struct fake_device *fake); /* fails if a segment is leaked */
+/* Makes other users share the device and leave `bytes` of it; the ceiling is then queried on the device's thread. */
 void fake_device_share(struct fake_device *fake, uint64_t ceiling);
-/* From now on it has copiers: copies start at the gate `put`, and land when their event passes `event`. */
+/* Gives it asynchronous copies: they start at the gate `put` and complete when their event passes `event`. */
 void fake_device_copies(struct fake_device *fake);
 unsigned char *fake_memory(const struct segment *segment);
 
 /* ---- files ---- */
 
-/* The folder of the program as the one root. */
+/* The program's folder as the only root. */
 const struct sources *core_sources(void);
-extern const struct caller core_caller; /* root, who opens whatever is there */
+extern const struct caller core_caller; /* root, which may open every file */
 
-/* Writes it to a file of this name in the program's folder: its path. */
+/* Writes the model to a file of this name in the program's folder; returns its path. */
 char *core_write(const struct model *model, const char *name);
+char *core_write_consume(struct model *model, const char *name); /* frees the model */
 /* Opens and plans a source, or fails with the text of the error. */
 void core_resolve(struct resolved *resolved, const char *path, const struct device_layout *layout, uint64_t block_size);
 
-/* The index in the model's own table of the plan's tensor i. */
+/* The index in the model's table of tensor i of the plan. */
 size_t core_tensor(const struct resolved *resolved, const struct model *model, size_t i);
 
 #endif

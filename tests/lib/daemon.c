@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Starting, stopping and killing a daemon: see daemon.h.
+ * Starts, stops and kills a daemon: see daemon.h.
  */
 #include "tests/lib/daemon.h"
 
@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +32,7 @@ const char *build_path(const char *program)
         return format_text("%s/%s", build && *build ? build : "build", program);
 }
 
-/* ---- stand-ins for a GPU ---- */
+/* ---- fake GPUs ---- */
 
 bool daemon_on_gpu(void)
 {
@@ -42,13 +41,13 @@ bool daemon_on_gpu(void)
         return device && strcmp(device, "cuda") == 0;
 }
 
-/* The stand-ins, for the daemon and for whoever attaches; room for whatever a budget allows. */
-static void use_stand_ins(void)
+/* The fake GPUs, for the daemon and its clients, with more memory than any budget. */
+static void use_fakes(void)
 {
         char *folder = realpath(build_path("tests/fake"), NULL);
 
         if (!folder)
-                die("the stand-ins of CUDA are not built (make tests)");
+                die("the fake CUDA libraries are not built (make tests)");
         setenv("STREAMER_CUDA_LIBRARY", format_text("%s/libcuda.so.1", folder), 1);
         setenv("LD_LIBRARY_PATH", folder, 1);
         setenv("FAKECUDA_MEM_MIB", "65536", 0);
@@ -66,7 +65,7 @@ static const char *gpu_instead(const char *flag)
 void daemon_init(struct daemon *d, const char *folder)
 {
         if (daemon_on_gpu())
-                use_stand_ins();
+                use_fakes();
         *d = (struct daemon){.pidfd = -1, .notify = -1};
         snprintf(d->folder, sizeof(d->folder), "%s", folder);
         mkdir(folder, 0755);
@@ -74,7 +73,7 @@ void daemon_init(struct daemon *d, const char *folder)
             sizeof(((struct sockaddr_un *)0)->sun_path))
                 die("%s: too long for a socket", folder);
         snprintf(d->log, sizeof(d->log), "%s/log", folder);
-        unlink(d->log); /* of an earlier daemon there */
+        unlink(d->log); /* of an earlier daemon in this directory */
 }
 
 void daemon_die(const struct daemon *d, const char *format, ...)
@@ -82,11 +81,7 @@ void daemon_die(const struct daemon *d, const char *format, ...)
         char text[1024];
         char *log = file_read(d->log, NULL);
         size_t len = strlen(log);
-        va_list args;
-
-        va_start(args, format);
-        vsnprintf(text, sizeof(text), format, args);
-        va_end(args);
+        FORMAT_ARGS(text, format);
         die("the daemon %s; its log:\n%s", text, len > LOG_END ? log + len - LOG_END : log);
 }
 
@@ -120,7 +115,7 @@ static _Noreturn void exec_daemon(const struct daemon *d, const char *notify, co
         must(dup2(log, STDOUT_FILENO));
         must(dup2(log, STDERR_FILENO));
         signal(SIGPIPE, SIG_DFL);
-        setsid(); /* as a service has it: the scheduler shares among sessions first */
+        setsid(); /* its own session, as for a service: the scheduler divides time among sessions first */
         setenv("NOTIFY_SOCKET", notify, 1);
         unsetenv("STREAMERD_SOCKET");
         prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -131,7 +126,7 @@ static _Noreturn void exec_daemon(const struct daemon *d, const char *notify, co
         _exit(127);
 }
 
-static void spawn(struct daemon *d, const char *const *flags)
+void daemon_spawn(struct daemon *d, const char *const *flags)
 {
         char notify[108];
 
@@ -159,8 +154,7 @@ static bool read_ready(int notify)
         return strncmp(text, "READY=1", 7) == 0 || strstr(text, "\nREADY=1");
 }
 
-/* False: it ended by itself. */
-static bool comes_up(struct daemon *d)
+bool daemon_wait_ready(struct daemon *d)
 {
         struct pollfd fds[] = {{.fd = d->notify, .events = POLLIN}, {.fd = d->pidfd, .events = POLLIN}};
         uint64_t deadline = clock_ns() + (uint64_t)START_MS * 1000000;
@@ -177,8 +171,8 @@ static bool comes_up(struct daemon *d)
 
 void daemon_start(struct daemon *d, const char *const *flags)
 {
-        spawn(d, flags);
-        if (!comes_up(d))
+        daemon_spawn(d, flags);
+        if (!daemon_wait_ready(d))
                 daemon_die(d, "ended while starting");
 }
 
@@ -193,14 +187,14 @@ void daemon_start_simple(struct daemon *d, const char *folder, const char *root,
 
 int daemon_run(struct daemon *d, const char *const *flags)
 {
-        spawn(d, flags);
+        daemon_spawn(d, flags);
         return daemon_wait(d, START_MS);
 }
 
 int daemon_try(struct daemon *d, const char *const *flags)
 {
-        spawn(d, flags);
-        return comes_up(d) ? daemon_stop(d) : daemon_wait(d, START_MS);
+        daemon_spawn(d, flags);
+        return daemon_wait_ready(d) ? daemon_stop(d) : daemon_wait(d, START_MS);
 }
 
 /* ---- end ---- */
@@ -242,7 +236,7 @@ struct said {
         const char *log, *text;
 };
 
-static bool is_said(void *arg)
+static bool log_has(void *arg)
 {
         const struct said *said = arg;
         char *log = file_read(said->log, NULL);
@@ -252,7 +246,7 @@ static bool is_said(void *arg)
         return found;
 }
 
-bool log_will_say(const char *log, const char *text)
+bool log_wait_for(const char *log, const char *text)
 {
-        return eventually(is_said, &(struct said){log, text}, LOG_MS);
+        return eventually(log_has, &(struct said){log, text}, LOG_MS);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A DLPack 0.8 capsule as a consumer sees it. Written after its ABI, apart from the library's own.
+ * A DLPack 0.8 capsule from a consumer's side, written from its ABI and independent of the library's declarations.
  */
 #ifndef TESTS_LIB_DLPACK_H
 #define TESTS_LIB_DLPACK_H

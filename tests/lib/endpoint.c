@@ -13,7 +13,7 @@
 
 #define REQUEST_MAX (64 * 1024)
 
-struct visit {
+struct connection {
         struct endpoint *endpoint;
         int fd;
         char text[REQUEST_MAX + 1];
@@ -35,8 +35,8 @@ char *endpoint_header(const struct endpoint_request *request, const char *name)
         return NULL;
 }
 
-/* Header and body whole; false where the client went away. */
-static bool read_request(struct visit *v, struct endpoint_request *request)
+/* Reads the header and the body; false if the client disconnected. */
+static bool read_request(struct connection *v, struct endpoint_request *request)
 {
         size_t have = 0;
         char *end = NULL;
@@ -58,7 +58,7 @@ static bool read_request(struct visit *v, struct endpoint_request *request)
         }
 }
 
-static void parse_line(struct visit *v, struct endpoint_request *request)
+static void parse_line(struct connection *v, struct endpoint_request *request)
 {
         char *line = format_text("%.*s", (int)strcspn(v->text, "\r\n"), v->text), *save;
 
@@ -97,7 +97,7 @@ static void send_all(int fd, const char *data, size_t size)
         }
 }
 
-static void send_reply(struct visit *v, const struct endpoint_request *request, const struct endpoint_reply *reply)
+static void send_reply(struct connection *v, const struct endpoint_request *request, const struct endpoint_reply *reply)
 {
         size_t size = reply->body && reply->size == 0 ? strlen(reply->body) : reply->size;
         char *head = format_text("HTTP/1.1 %d Some words\r\nConnection: close\r\nContent-Length: %zu\r\n%s\r\n",
@@ -126,7 +126,7 @@ static char *read_all(int fd, size_t *size)
         return text;
 }
 
-/* Headers but those of the connection, which is this endpoint's own. */
+/* Copies all headers except those of the connection. */
 static char *other_headers(const char *headers)
 {
         char *kept = format_text("%s", "");
@@ -141,7 +141,7 @@ static char *other_headers(const char *headers)
         return kept;
 }
 
-/* In place: the bytes without the sizes between them. */
+/* Removes the chunk sizes in place. */
 static size_t join_chunks(char *body)
 {
         char *to = body, *from = body, *line_end;
@@ -181,7 +181,7 @@ void endpoint_forward(const struct endpoint_request *request, struct endpoint_re
 
 static void *serve(void *arg)
 {
-        struct visit *v = arg;
+        struct connection *v = arg;
         struct endpoint_request request = {0};
         struct endpoint_reply reply = {0};
         char byte;
@@ -191,7 +191,7 @@ static void *serve(void *arg)
                 v->endpoint->requests++;
                 v->endpoint->answer(v->endpoint, &request, &reply);
                 if (reply.hang)
-                        (void)!read(v->endpoint->stop[0], &byte, 1); /* nobody ever writes */
+                        (void)!read(v->endpoint->stop[0], &byte, 1); /* never written to */
                 else if (!reply.close)
                         send_reply(v, &request, &reply);
         }
@@ -208,7 +208,7 @@ static void *accept_all(void *arg)
         pthread_t thread;
 
         for (;;) {
-                struct visit *v = must_alloc(sizeof(*v));
+                struct connection *v = must_alloc(sizeof(*v));
                 v->endpoint = endpoint;
                 v->fd = must(accept(endpoint->fd, NULL, NULL));
                 if (pthread_create(&thread, NULL, serve, v) != 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A small HTTP server on loopback, for services that no package brings: a function of the test answers
- * each request, in a thread of the request's own. One request a connection, no TLS.
+ * A small HTTP server on loopback, for services that no package provides. A function of the test answers each
+ * request, in its own thread. One request per connection, no TLS.
  */
 #ifndef TESTS_LIB_ENDPOINT_H
 #define TESTS_LIB_ENDPOINT_H
@@ -10,40 +10,39 @@
 
 struct endpoint_request {
         const char *method, *path; /* with its query */
-        const char *headers;       /* as they came */
+        const char *headers;       /* as received */
         const char *body;
         const char *host; /* "127.0.0.1:PORT" */
 };
 
-/* Zeroed: 200 and no body. */
+/* Zeroed: status 200 without a body. */
 struct endpoint_reply {
         int status;
         char *headers; /* "Name: value\r\n" each; freed */
         char *body;    /* freed */
-        size_t size;   /* 0: of the text that body is */
-        bool hang;     /* nothing, until the endpoint is stopped */
-        bool close;    /* nothing, and the connection is closed */
+        size_t size;   /* 0: strlen(body) */
+        bool hang;     /* sends nothing until the endpoint is stopped */
+        bool close;    /* closes the connection without an answer */
 };
 
 struct endpoint {
         void (*answer)(struct endpoint *endpoint, const struct endpoint_request *request, struct endpoint_reply *reply);
         void *context;
-        _Atomic unsigned requests; /* that were answered or are */
+        _Atomic unsigned requests; /* requests received */
         char url[64];              /* "http://127.0.0.1:PORT" */
         int fd, stop[2];
 };
 
-/* `answer` and `context` are set. Never stopped: it ends with the test's process, until when its threads use
- * `endpoint`. */
+/* Set `answer` and `context` before. It ends with the test's process; its threads use `endpoint` until then. */
 void endpoint_start(struct endpoint *endpoint);
 
-/* A header's value, NULL if there is none; never freed. */
+/* A header's value, or NULL; never freed. */
 char *endpoint_header(const struct endpoint_request *request, const char *name);
 
-/* 200 or 206 of `size` bytes, as Range asks. */
+/* Answers 200, or 206 for a Range, with `size` bytes. */
 void endpoint_range(const struct endpoint_request *request, struct endpoint_reply *reply, const void *data,
                     size_t size);
-/* Asks the server at this port of loopback the same, and answers as it does. */
+/* Forwards the request to the server at this loopback port, and returns its answer. */
 void endpoint_forward(const struct endpoint_request *request, struct endpoint_reply *reply, unsigned port);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The child answers its parent over a socket pair: first the handle, then one byte for each byte
- * that it is sent, having freed its memory. It ends when the parent closes the socket, or dies.
+ * The child sends the handle over a socket pair, then one byte for each byte that it receives, after freeing its
+ * memory. It exits when the parent closes the socket or dies.
  */
 #include "tests/lib/exporter.h"
 
-#include "daemon/device/cuda_api.h"
+#include "daemon/device/cuda/api.h"
 #include "tests/lib/base.h"
-#include "tests/lib/fake/state.h"
+#include "tests/lib/fake_cuda/state.h"
 
 #include <signal.h>
 #include <string.h>
@@ -33,8 +33,8 @@ unsigned char exporter_byte(int ordinal, size_t offset)
 
 /* ---- in the child ---- */
 
-/* What ends the test's process is the parent's affair. */
-static void give_up(const char *text)
+/* The parent handles the signals that end the test's process. */
+static void abort_exporter(const char *text)
 {
         fprintf(stderr, "%s\n", text);
         _exit(1);
@@ -156,7 +156,7 @@ void exporter_start(struct exporter *e, int ordinal, size_t size, bool vmm)
         e->pid = must(fork());
         if (e->pid == 0) {
                 close(sockets[0]);
-                die_hook = give_up;
+                die_hook = abort_exporter;
                 serve(sockets[1], ordinal, size, vmm);
         }
         close(sockets[1]);

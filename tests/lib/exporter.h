@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A process that owns memory of a GPU and hands out a handle to it, as the daemon does: CUDA's
- * handles do not open in the process that exported them. Runs on the stand-ins; the parent must
- * not have used them before it starts one.
+ * A process that owns GPU memory and exports a handle, as the daemon does: CUDA handles do not open in the process
+ * that exported them. Uses the fake CUDA libraries; the parent must not have used them before it starts
+ * an exporter.
  */
 #ifndef TESTS_LIB_EXPORTER_H
 #define TESTS_LIB_EXPORTER_H
@@ -24,9 +24,9 @@ struct exporter {
 /* The byte that an exporter of that GPU wrote at an offset. */
 unsigned char exporter_byte(int ordinal, size_t offset);
 
-/* Memory of the GPU that is `ordinal` under the environment of now; with `vmm` as a descriptor. */
+/* Allocates memory on the GPU with this ordinal in the current environment; with `vmm`, exports a descriptor. */
 void exporter_start(struct exporter *e, int ordinal, size_t size, bool vmm);
-void exporter_free(struct exporter *e); /* its memory; the process goes on */
+void exporter_free(struct exporter *e); /* frees its memory; the process continues */
 void exporter_stop(struct exporter *e);
 
 #endif

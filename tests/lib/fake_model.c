@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Real memfds with a real manifest, built by hand so that each field can be made wrong.
+ * Real memfds with a real manifest, built by hand so that each field can be made invalid.
  */
 #include "tests/lib/fake_model.h"
 
@@ -12,7 +12,8 @@
 enum { FD_MANIFEST, FD_SEGMENT, FD_ARRIVAL };
 
 #define N 3
-#define ARRIVAL_SIZE (sizeof(struct arrival_header) + N * sizeof(uint32_t))
+#define MORE 16 /* bytes of a larger header or item */
+#define ARRIVAL_SIZE (sizeof(struct arrival_header) + MORE + N * sizeof(uint32_t))
 
 static void *make(int *fd, size_t size)
 {
@@ -55,17 +56,52 @@ void fake_model_init(struct fake_model *m)
         m->arrival = make(&m->fds[FD_ARRIVAL], ARRIVAL_SIZE);
         memcpy(m->arrival->magic, ARRIVAL_MAGIC, sizeof(m->arrival->magic));
         m->arrival->capacity = N;
+        m->arrival->header_size = sizeof(*m->arrival);
+}
+
+/* Copies n items of `size` bytes, each to a larger place; what is behind them is not 0. */
+static uint64_t copy_items(unsigned char *to, uint64_t *at, const unsigned char *from, uint64_t off, uint64_t n,
+                           uint32_t *size)
+{
+        uint64_t begin = *at;
+        for (uint64_t i = 0; i < n; i++, *at += *size + MORE) {
+                memcpy(to + *at, from + off + i * *size, *size);
+                memset(to + *at + *size, 0xee, MORE);
+        }
+        *size += MORE;
+        return begin;
+}
+
+void fake_model_enlarge(struct fake_model *m)
+{
+        const unsigned char *from = (const void *)m->manifest;
+        struct manifest_header h = *m->manifest;
+        uint64_t at = h.header_size + MORE;
+        unsigned char *to = make(&m->fds[FD_MANIFEST], 2 * (size_t)h.size + 1024);
+        h.segments_off = copy_items(to, &at, from, h.segments_off, h.n_segments, &h.segment_size);
+        h.records_off = copy_items(to, &at, from, h.records_off, h.n_records, &h.record_size);
+        h.metadata_off = copy_items(to, &at, from, h.metadata_off, h.n_metadata, &h.pair_size);
+        memcpy(to + at, from + h.shapes_off, h.n_shapes * 8);
+        h.shapes_off = at;
+        h.strings_off = at + h.n_shapes * 8;
+        memcpy(to + h.strings_off, from + m->manifest->strings_off, h.strings_len);
+        h.size = h.strings_off + h.strings_len;
+        h.header_size += MORE;
+        memcpy(to, &h, sizeof(h));
+        m->manifest = (void *)to;
+        m->records = NULL;
+        m->arrival->header_size += MORE;
 }
 
 void fake_model_arrive(struct fake_model *m, uint32_t i)
 {
-        ((uint32_t *)(void *)(m->arrival + 1))[m->arrival->count] = i;
+        ((uint32_t *)(void *)((char *)m->arrival + m->arrival->header_size))[m->arrival->count] = i;
         __atomic_store_n(&m->arrival->count, m->arrival->count + 1, __ATOMIC_RELEASE);
 }
 
 /* ---- messages ---- */
 
-static void put_fd(struct fake *f, const char *key, uint64_t fd, uint64_t size)
+static void put_fd(struct fake_daemon *f, const char *key, uint64_t fd, uint64_t size)
 {
         writer_key(&f->message, key);
         writer_map(&f->message, 2);
@@ -73,14 +109,14 @@ static void put_fd(struct fake *f, const char *key, uint64_t fd, uint64_t size)
         writer_ku64(&f->message, "size", size);
 }
 
-static void put_handle(struct fake *f, const struct fake_model *m)
+static void put_handle(struct fake_daemon *f, const struct fake_model *m)
 {
         writer_key(&f->message, "handle");
         writer_bin(&f->message, m->handle, 64);
         writer_kstr(&f->message, "uuid", m->uuid);
 }
 
-static void put_segments(struct fake *f, const struct fake_model *m)
+static void put_segments(struct fake_daemon *f, const struct fake_model *m)
 {
         writer_key(&f->message, "segments");
         writer_array(&f->message, m->n_segments);
@@ -96,7 +132,7 @@ static void put_segments(struct fake *f, const struct fake_model *m)
         }
 }
 
-void fake_model_attach(struct fake *f, const struct fake_model *m, uint64_t id)
+void fake_model_attach(struct fake_daemon *f, const struct fake_model *m, uint64_t id)
 {
         fake_reply_to(f, id, 7 + m->loading);
         writer_ku64(&f->message, "lease", FAKE_LEASE);
@@ -112,14 +148,14 @@ void fake_model_attach(struct fake *f, const struct fake_model *m, uint64_t id)
         fake_send(f, m->fds, m->loading ? m->n_fds : m->handle ? FD_SEGMENT : FD_SEGMENT + 1);
 }
 
-void fake_model_detach(struct fake *f)
+void fake_model_detach(struct fake_daemon *f)
 {
         fake_expect(f, VERB_detach);
         ck_assert_uint_eq(f->request.u.detach.lease, FAKE_LEASE);
-        fake_ok(f);
+        fake_ok_unless_closed(f);
 }
 
-void fake_model_ready(struct fake *f)
+void fake_model_ready(struct fake_daemon *f)
 {
         fake_event(f, "lease", 3);
         writer_ku64(&f->message, "lease", FAKE_LEASE);
@@ -129,7 +165,7 @@ void fake_model_ready(struct fake *f)
         fake_send(f, NULL, 0);
 }
 
-void fake_model_failed(struct fake *f, const char *code, const char *text)
+void fake_model_failed(struct fake_daemon *f, const char *code, const char *text)
 {
         fake_event(f, "lease", 4);
         writer_ku64(&f->message, "lease", FAKE_LEASE);

@@ -10,7 +10,7 @@
 #define TESTS_LIB_FAKE_MODEL_H
 
 #include "proto/manifest.h"
-#include "tests/lib/fake.h"
+#include "tests/lib/fake_daemon.h"
 
 #define FAKE_SEGMENT 4096
 #define FAKE_DIGEST "00112233445566778899aabbccddeeff"
@@ -34,14 +34,16 @@ struct fake_model {
 };
 
 void fake_model_init(struct fake_model *m);
+/* As a later version might lay it out: each header and item has 16 more bytes. */
+void fake_model_enlarge(struct fake_model *m);
 void fake_model_arrive(struct fake_model *m, uint32_t i);
 
 /* The reply to an attach; the reply to the detach that must follow. */
-void fake_model_attach(struct fake *f, const struct fake_model *m, uint64_t id);
-void fake_model_detach(struct fake *f);
+void fake_model_attach(struct fake_daemon *f, const struct fake_model *m, uint64_t id);
+void fake_model_detach(struct fake_daemon *f);
 
 /* An event of the lease: state "ready" with the digest, or "failed" with code and text. */
-void fake_model_ready(struct fake *f);
-void fake_model_failed(struct fake *f, const char *code, const char *text);
+void fake_model_ready(struct fake_daemon *f);
+void fake_model_failed(struct fake_daemon *f, const char *code, const char *text);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rounds: the daemon is changed, killed, started, and looked at.
+ * The rounds of the kill test: see kills.h. Each changes, kills, restarts and checks the daemon.
  */
-#include "tests/lib/kept.h"
+#include "tests/lib/managed_daemon.h"
 #include "tests/lib/kills_model.h"
 
-#include "daemon/resident/state.h"
+#include "daemon/resident/persist/state_file.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@
 static struct kills *running;
 static void (*outer_hook)(const char *text);
 
-static void say_seed(const char *text)
+static void print_seed(const char *text)
 {
         char all[4096];
         size_t size;
@@ -34,13 +34,13 @@ static void say_seed(const char *text)
         abort();
 }
 
-/* ---- looking ---- */
+/* ---- queries ---- */
 
-/* A name as it was found. */
+/* A name as listed by the daemon. */
 struct found {
         uint64_t version;
         bool pinned;
-        unsigned priority; /* its number */
+        unsigned priority; /* number of the version */
 };
 
 static uint64_t version_of(struct kills *k, const char *name)
@@ -66,7 +66,7 @@ static unsigned number_of(uint64_t priority)
         for (unsigned i = 0; i < PRIORITIES; i++)
                 if (kills_priority(i) == priority)
                         return i;
-        die("nobody has asked for priority %llu", (unsigned long long)priority);
+        die("the client requested no priority %llu", (unsigned long long)priority);
 }
 
 static void find(struct kills *k, struct found found[NAMES])
@@ -88,8 +88,8 @@ static void find(struct kills *k, struct found found[NAMES])
         json_decref(list);
 }
 
-/* What the state file brings back has the version that its file has. */
-static bool may_be_loaded_again(const struct kills *k, unsigned i, uint64_t version)
+/* A model restored from the state file has its file's current version. */
+static bool may_be_reloaded(const struct kills *k, unsigned i, uint64_t version)
 {
         const struct shared *s = k->shared;
         unsigned file = i % FILES;
@@ -98,7 +98,7 @@ static bool may_be_loaded_again(const struct kills *k, unsigned i, uint64_t vers
                (version == s->written[file] || version == s->writing[file]);
 }
 
-static bool was_there(const struct history *name, uint64_t version)
+static bool existed(const struct history *name, uint64_t version)
 {
         for (unsigned j = 0; j < name->n; j++)
                 if (name->versions[j] == version)
@@ -106,23 +106,23 @@ static bool was_there(const struct history *name, uint64_t version)
         return false;
 }
 
-/* Without a store only what is pinned comes back, and all of that. */
+/* Without a store exactly the pinned models are restored. */
 static void check_version(const struct kills *k, unsigned i, uint64_t version)
 {
         const struct history *name = &k->shared->names[i];
         bool may_go = name->pins & MAY_BE_LOOSE;
 
         if (version == ABSENT && !may_go)
-                die("%s was pinned, and did not come back", kills_name(i));
-        if (may_be_loaded_again(k, i, version) || (!k->stored && version == ABSENT))
+                die("%s was pinned and was not restored", kills_name(i));
+        if (may_be_reloaded(k, i, version) || (!k->stored && version == ABSENT))
                 return;
-        if (!k->stored || !was_there(name, version))
+        if (!k->stored || !existed(name, version))
                 die("%s has version %llu, of %u that it may have, the last of them %llu", kills_name(i),
                     (unsigned long long)version, name->n, (unsigned long long)name->versions[name->n - 1]);
 }
 
-/* What is loaded again may meet the file's other name, and then shares its model. */
-static void check_wishes(const struct kills *k, unsigned i, const struct found *found)
+/* A reloaded model may coalesce with the file's other name, and then shares its generation. */
+static void check_settings(const struct kills *k, unsigned i, const struct found *found)
 {
         const struct history *name = &k->shared->names[i], *other = &k->shared->names[other_name(i)];
         unsigned pins = name->pins | (other->pins & MAY_BE_PINNED), priorities = name->priorities;
@@ -135,7 +135,7 @@ static void check_wishes(const struct kills *k, unsigned i, const struct found *
                 die("%s has priority %u", kills_name(i), kills_priority(found->priority));
 }
 
-static void look_at_names(struct kills *k)
+static void query_names(struct kills *k)
 {
         struct found found[NAMES];
 
@@ -143,7 +143,7 @@ static void look_at_names(struct kills *k)
         for (unsigned i = 0; i < NAMES; i++) {
                 check_version(k, i, found[i].version);
                 if (found[i].version != ABSENT)
-                        check_wishes(k, i, &found[i]);
+                        check_settings(k, i, &found[i]);
         }
         for (unsigned i = 0; i < NAMES; i++) {
                 struct history *name = &k->shared->names[i];
@@ -158,48 +158,48 @@ static void look_at_names(struct kills *k)
         }
 }
 
-/* The state file says of each name whether it is pinned, and how much it counts then. */
+/* The state file has the pin and the priority of each name. */
 static bool state_agrees(void *arg)
 {
         struct kills *k = arg;
-        struct state state;
+        struct state_file state;
         struct error error = {0};
-        int r = state_load(&state, k->state, &error);
-        const struct state_model *witness = r == 0 ? state_find(&state, PINNED) : NULL;
-        bool agrees = witness != NULL && witness->pinned;
+        int r = state_file_load(&state, k->state, &error);
+        const struct model_record *witness = r == 0 ? state_file_find(&state, PINNED) : NULL;
+        bool agrees = witness != NULL && witness->settings.pinned;
 
         if (r != 0 && r != STREAMER_ENOENT)
                 die("%s", error.text);
         for (unsigned i = 0; i < NAMES && agrees; i++) {
                 const struct history *name = &k->shared->names[i];
-                const struct state_model *m = state_find(&state, kills_name(i));
-                bool pinned = m != NULL && m->pinned;
+                const struct model_record *m = state_file_find(&state, kills_name(i));
+                bool pinned = m != NULL && m->settings.pinned;
                 agrees = pinned == (name->pins == MAY_BE_PINNED) &&
-                         (!pinned || name->priorities == 1u << number_of(m->priority));
+                         (!pinned || name->priorities == 1u << number_of(m->settings.priority));
         }
-        state_deinit(&state);
+        state_file_deinit(&state);
         return agrees;
 }
 
-/* From here on nothing from before is in it. */
+/* From here on it has no earlier state. */
 static void wait_state(struct kills *k)
 {
         if (!eventually(state_agrees, k, 20000))
-                die("the state file does not say what is pinned");
+                die("the state file does not have the pins");
 }
 
-static bool all_is_loaded_again(void *arg)
+static bool pinned_are_restored(void *arg)
 {
         struct kills *k = arg;
         json_t *status = client_call(k->client, "status", NULL);
-        bool done = json_array_size(json_object_get(status, "again")) == 0;
+        bool done = json_array_size(json_object_get(status, "restoring")) == 0;
 
-        stalls_note(&k->shared->stalls, status);
+        loop_time_note(&k->shared->loop_time, status);
         json_decref(status);
         return done;
 }
 
-static void look_at_lease(struct kills *k)
+static void check_lease(struct kills *k)
 {
         int r = streamer_lease_check(k->held);
 
@@ -214,14 +214,14 @@ static void look_at_lease(struct kills *k)
         k->held = client_attach(k->client, PINNED);
 }
 
-static void look(struct kills *k)
+static void query_daemon(struct kills *k)
 {
         client_ok(k->client, streamer_call(k->client, "ping", NULL, NULL), "ping");
-        if (!eventually(all_is_loaded_again, k, 20000))
-                die("what was pinned did not come back");
+        if (!eventually(pinned_are_restored, k, 20000))
+                die("the pinned model was not restored");
         client_equals(k->client, PINNED, k->pinned);
-        look_at_lease(k);
-        look_at_names(k);
+        check_lease(k);
+        query_names(k);
         wait_state(k);
 }
 
@@ -234,7 +234,7 @@ static void pause_us(uint64_t us)
         nanosleep(&ts, NULL);
 }
 
-/* The moment of the kill is the one thing here that only time can choose. */
+/* Only the moment of the kill depends on time. */
 static void round_of(struct kills *k)
 {
         int status;
@@ -257,7 +257,7 @@ static void round_of(struct kills *k)
                 k->counts->early++;
         }
         manager_start(&k->m);
-        look(k);
+        query_daemon(k);
 }
 
 static void set_stage(struct kills *k, const char *folder)
@@ -281,7 +281,7 @@ static void set_stage(struct kills *k, const char *folder)
         streamer_op_free(op);
         k->held = client_attach(k->client, PINNED);
         if (k->stored)
-                manager_wait(&k->m, KEPT_MODELS, 2);
+                manager_wait(&k->m, MANAGED_MODELS, 2);
         for (unsigned i = 0; i < NAMES; i++) {
                 is_only(&k->shared->names[i], ABSENT);
                 k->shared->names[i].pins = MAY_BE_LOOSE;
@@ -300,9 +300,9 @@ static void unload_all(struct kills *k)
         client_unload(k->client, PINNED);
         client_wait_leases(k->client, 0);
         client_wait_used(k->client, 0);
-        manager_wait(&k->m, KEPT_MODELS, 0);
-        manager_wait(&k->m, KEPT_PROCESSES, 0);
-        manager_wait(&k->m, "", k->stored ? 1 : 0); /* the book */
+        manager_wait(&k->m, MANAGED_MODELS, 0);
+        manager_wait(&k->m, MANAGED_PROCESSES, 0);
+        manager_wait(&k->m, "", k->stored ? 1 : 0); /* the journal */
         if (k->m.dropped)
                 die("%zu descriptors did not fit the store", k->m.dropped);
 }
@@ -321,13 +321,13 @@ void kills_run(const char *folder, bool stored, uint64_t seed, unsigned kills, s
         k.shared = mmap(NULL, sizeof(*k.shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         set_stage(&k, folder);
         if (outer_hook)
-                die_hook = say_seed;
+                die_hook = print_seed;
         while (counts->kills < kills) {
                 k.round++;
                 round_of(&k);
         }
         unload_all(&k);
-        counts->stalls = k.shared->stalls;
+        counts->loop_time = k.shared->loop_time;
         die_hook = outer_hook;
         streamer_close(k.client);
         manager_deinit(&k.m);

@@ -1,35 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A daemon that is killed (kill -9) at a random moment, again and again, and looked at after each
- * start. Models' files are rewritten, loaded, loaded under a second name, unloaded, pinned, unpinned
- * and given other priorities meanwhile by a client of its own; one model is pinned, and one lease held,
- * throughout. The daemon has a store of the service manager, or the state file alone.
+ * A daemon that is killed (kill -9) at random moments and checked after each start. Meanwhile a client rewrites models'
+ * files, and loads, aliases, unloads, pins, unpins and prioritises models; one model is pinned and one lease held
+ * throughout. The daemon has the fd store of a service manager, or the state file only.
  *
  * After each start
- *   - every model that is there is whole: each tensor, its digest, the model's digest
- *   - every name is in a state that it had: the one of the last look, one that the client was told of
- *     since, or the one that it was waiting for; and, where a store keeps it and nothing was pinned,
- *     never one from before an unload that was answered
+ *   - every resident model is complete: each tensor, its digest, the model's digest
+ *   - every name is in one of its states since the last check: that of the check, one that was reported to the client,
+ * or one that the client was waiting for; with a store, and if nothing was pinned, never one from before an
+ * acknowledged unload
  *   - so are its pin and its priority
- *   - what was pinned all the while comes back; without a store nothing else does
- *   - the state file can be read at any moment, and soon says what is pinned
- *   - the lease that is held reads the same bytes; the daemon has it, or it is lost
- * and at the end nothing is left in the store or in the books.
+ *   - what was pinned throughout is restored; without a store nothing else is
+ *   - the state file is readable at any moment, and soon has the current pins
+ *   - the held lease reads the same bytes; the daemon has it, or it is lost
+ * and at the end the store and the journal are empty.
  */
 #ifndef TESTS_LIB_KILLS_H
 #define TESTS_LIB_KILLS_H
 
-#include "tests/lib/stalls.h"
+#include "tests/lib/loop_time.h"
 
 struct kills_counts {
-        unsigned kills, early;       /* early: while it started */
-        unsigned there, older, gone; /* names found: at the last state told, at an earlier one, not there */
-        unsigned pinned;             /* names found pinned */
+        unsigned kills, early;       /* early: during startup */
+        unsigned there, older, gone; /* names: in the last reported state, in an earlier one, not resident */
+        unsigned pinned;             /* pinned names */
         unsigned held, lost;         /* leases */
-        struct stalls stalls;        /* of all these daemons' loops */
+        struct loop_time loop_time;  /* of all daemons */
 };
 
-/* In this folder, with such a store or without. Fails with seed and round in the text. */
+/* Runs in this directory, with or without an fd store. Fails with the seed and the round. */
 void kills_run(const char *folder, bool stored, uint64_t seed, unsigned kills, struct kills_counts *counts);
 
 #endif

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What may be there after a kill. Each file has two names, which may lead to one model or to two. What
- * the client was told goes into shared memory, before it asks for it and once it is answered; so for
- * each name there is all that it may have been since the daemon was looked at last.
+ * The states that are permitted after a kill. Each file has two names, which may refer to one model or to two. The
+ * client writes its requests to shared memory, before the request and after its reply. The checker thus knows all
+ * states that each name may have had since the last check.
  *
- * A store of the service manager keeps what is ready, and each change of a name with the next store to
- * memory. The state file follows a few times a second, and brings back what is pinned, by its source:
- * whatever the file has by then.
+ * An fd store keeps ready models, and each change of a name with the next store to memory. The state file follows a few
+ * times a second; it restores pinned models by their source, with the file's current contents.
  */
 #ifndef TESTS_LIB_KILLS_MODEL_H
 #define TESTS_LIB_KILLS_MODEL_H
 
 #include "tests/lib/kills.h"
-#include "tests/lib/manager.h"
-#include "tests/lib/stage.h"
+#include "tests/lib/service_manager.h"
+#include "tests/lib/fixture.h"
 
 #define FILES 3u
 #define NAMES (2 * FILES)
@@ -21,20 +20,20 @@
 #define ABSENT 0 /* as a version */
 #define PINNED "pinned"
 
-enum { MAY_BE_LOOSE = 1, MAY_BE_PINNED = 2 }; /* what is not there is not pinned */
+enum { MAY_BE_LOOSE = 1, MAY_BE_PINNED = 2 }; /* an absent name is not pinned */
 
 struct history {
-        uint64_t versions[HISTORY]; /* that it may have; the last is the newest */
+        uint64_t versions[HISTORY]; /* possible versions; the last is the newest */
         unsigned n;
         unsigned pins, priorities; /* bits: MAY_BE_*, and a priority's number */
 };
 
 struct shared {
         struct history names[NAMES];
-        /* Of each file: what is there, or what it is being replaced by. */
+        /* Each file's version, and the one that replaces it. */
         uint64_t written[FILES], writing[FILES];
         uint64_t next_version;
-        struct stalls stalls;
+        struct loop_time loop_time;
 };
 
 struct kills {
@@ -43,7 +42,7 @@ struct kills {
         char root[PATH_SIZE], state[PATH_SIZE];
         uint64_t chance, seed;
         unsigned round;
-        bool stored; /* a store keeps what is ready */
+        bool stored; /* with an fd store */
         struct model *pinned;
         streamer_client *client;
         streamer_lease *held;
@@ -62,17 +61,17 @@ static inline unsigned other_name(unsigned name)
         return (name + FILES) % NAMES;
 }
 
-/* Priorities that are asked for, by their number; the first is the one of whoever asks for none. */
+/* Priorities by number; the first is the default. */
 #define PRIORITIES 4u
 unsigned kills_priority(unsigned number);
 
-/* Each file tells its version by its metadata, and its contents follow from that. */
+/* Each file has its version in its metadata; its contents are a function of the version. */
 struct model *kills_model_of(uint64_t version);
 
 void may_be(struct history *name, uint64_t version);
 void is_only(struct history *name, uint64_t version);
 
-/* The client that changes things; ends when the daemon does. */
+/* The client that makes changes; exits when the daemon does. */
 _Noreturn void kills_change(struct kills *k);
 
 #endif

@@ -6,8 +6,8 @@
  * random access, no state, and is fast enough to write a gigabyte in about a second.
  */
 #include "tests/lib/model.h"
-#include "tests/lib/base.h"
 #include "proto/manifest.h"
+#include "tests/lib/base.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Models made up for tests: a table of tensors whose contents follow from (seed, name) alone, so
- * that any byte can be checked without the file, on any machine, in any order.
+ * Generated models: tables of tensors whose contents are a function of (seed, name), so that any byte can be checked
+ * without the file, on any machine, in any order.
  *
  *   struct model *m = model_new(7);
  *   model_add(m, "embed", "BF16", (uint64_t[]){1000, 64}, 2);
@@ -54,22 +54,22 @@ void model_set_metadata(struct model *m, const char *json);
 /* A few tensors of several dtypes, sizes and ranks, about `bytes` in all. */
 struct model *model_mixed(uint64_t seed, uint64_t bytes);
 
-size_t model_index(const struct model *m, const char *name); /* m->n if there is none */
+size_t model_index(const struct model *m, const char *name); /* m->n if not found */
 
 /* ---- files ---- */
 
-/* One safetensors file. Written past the page cache where the file system allows it. */
+/* Writes one safetensors file, with O_DIRECT if the file system permits it. */
 void model_write(const struct model *m, const char *path);
 
 /* A folder of n_shards files with model.safetensors.index.json; tensors go round robin. With
  * `stale`, every shard also holds a wrong copy of its left neighbour's first tensor. */
 void model_write_sharded(const struct model *m, const char *folder, size_t n_shards, bool stale);
 
-/* The header's text as a file would have it, without the 8-byte length; the caller frees. */
+/* The text of the file's header, without the 8-byte length; the caller frees. */
 char *model_header(const struct model *m, size_t *size);
 uint64_t model_data_offset(const struct model *m);
 
-/* Writes any header text and `data_bytes` of contents: for files that are wrong on purpose. */
+/* Writes a header text and `data_bytes` of contents, for invalid files. */
 void model_write_raw(const char *path, const char *header, size_t header_size, uint64_t data_bytes);
 
 /* ---- contents ---- */

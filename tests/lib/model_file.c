@@ -2,11 +2,11 @@
  *
  * Models as files: see model.h.
  *
- * A file is written through one large aligned buffer, with O_DIRECT where the file system takes it:
- * large models are written at the disk's speed and leave nothing in the page cache.
+ * A file is written through one large aligned buffer, with O_DIRECT if the file system permits it: large models are
+ * written at the disk's speed and do not fill the page cache.
  */
-#include "tests/lib/model.h"
 #include "tests/lib/base.h"
+#include "tests/lib/model.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 #define BUFFER ((size_t)8 << 20)
 #define ALIGN 4096
 
-/* ---- a file on its way to the disk ---- */
+/* ---- a file being written ---- */
 
 struct output {
         int fd;
@@ -83,7 +83,7 @@ static void output_close(struct output *out)
 
 /* ---- headers ---- */
 
-/* Names as JSON strings: what JSON must escape, the rest as it is. */
+/* Names as JSON strings: escapes only what JSON requires. */
 static void put_string(FILE *f, const char *s)
 {
         fputc('"', f);

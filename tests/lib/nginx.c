@@ -102,7 +102,7 @@ void nginx_start_with(struct nginx *n, const char *folder, const char *servers, 
         pid_t parent = getpid();
         n->pid = must(fork());
         if (n->pid == 0) {
-                /* Its master ends its workers where it is told, not where it is killed. */
+                /* The master process ends its workers on SIGTERM, but not on SIGKILL. */
                 prctl(PR_SET_PDEATHSIG, SIGTERM);
                 if (getppid() != parent || !freopen("/dev/null", "r", stdin) || !freopen(log, "a", stderr))
                         _exit(127);
@@ -114,7 +114,7 @@ void nginx_start_with(struct nginx *n, const char *folder, const char *servers, 
 
 void nginx_start(struct nginx *n, const char *folder, const char *root)
 {
-        *n = (struct nginx){.http = free_port(), .https = free_port(), .streamed = free_port()};
+        *n = (struct nginx){.http = free_port(), .https = free_port(), .rangeless = free_port()};
         snprintf(n->folder, sizeof(n->folder), "%s", folder);
         mkdir(folder, 0755);
         make_certificates(n);
@@ -122,7 +122,7 @@ void nginx_start(struct nginx *n, const char *folder, const char *root)
                                           "server { listen 127.0.0.1:%u; root %s; max_ranges 0; }\n"
                                           "server { listen 127.0.0.1:%u ssl; root %s; ssl_certificate %s/cert.pem; "
                                           "ssl_certificate_key %s/key.pem; }\n",
-                                          n->http, root, n->streamed, root, n->https, root, folder, folder);
+                                          n->http, root, n->rangeless, root, n->https, root, folder, folder);
         nginx_start_with(n, folder, servers, n->http);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nginx on loopback: plain, with TLS (a private CA, made here), and without
- * ranges, all over one folder; or with a configuration of the caller's.
+ * nginx on loopback: plain, with TLS (a private CA), and without ranges, all with one directory; or with the caller's
+ * configuration.
  */
 #ifndef TESTS_LIB_NGINX_H
 #define TESTS_LIB_NGINX_H
@@ -12,20 +12,20 @@
 
 struct nginx {
         pid_t pid;
-        char folder[PATH_SIZE];         /* configuration, logs, certificates */
-        char ca[PATH_SIZE];             /* of the private CA */
-        unsigned http, https, streamed; /* ports */
+        char folder[PATH_SIZE];          /* configuration, logs, certificates */
+        char ca[PATH_SIZE];              /* of the private CA */
+        unsigned http, https, rangeless; /* ports */
 };
 
-/* NULL where it can be done here, else the reason for a skip. */
+/* NULL if nginx is installed, else the reason for a skip. */
 const char *nginx_unavailable(void);
 
 void nginx_start(struct nginx *n, const char *folder, const char *root);
-/* `servers` is what stands in http {}; ready when this port answers. */
+/* `servers` is the contents of http {}; it is ready when this port answers. */
 void nginx_start_with(struct nginx *n, const char *folder, const char *servers, unsigned port);
 void nginx_stop(struct nginx *n);
 
-/* Bytes of bodies that it has sent, by its own log. */
+/* Bytes of all bodies sent, from the access log. */
 uint64_t nginx_sent(const struct nginx *n);
 
 #endif

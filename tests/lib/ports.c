@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who has ports holds a name: an abstract socket, which one process of the network's namespace can have and
- * which ends with it. Ports are claimed by the block, and handed out of it one by one.
+ * A claim on ports is an abstract socket name, which one process of the network namespace can hold and which ends
+ * with it. Ports are claimed in blocks and handed out one by one.
  */
 #include "tests/lib/ports.h"
 
@@ -19,10 +19,10 @@
 #define PORTS_FROM 20000u
 #define BLOCKS 150u /* of PORTS_MAX: to 29,600 */
 
-static unsigned block; /* its first port; 0: none */
-static unsigned given;
+static unsigned block; /* first port of the block; 0: none */
+static unsigned n_given;
 
-/* For good: also for the process that this one forks. */
+/* Never closed, so that forked processes hold the claim too. */
 static bool claim(unsigned first)
 {
         struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -38,7 +38,7 @@ static bool claim(unsigned first)
         return false;
 }
 
-/* Others than tests may listen there, and servers of a test that has just ended. */
+/* Other programs may listen on a port, and servers of a test that has just ended. */
 static bool is_free(unsigned port)
 {
         struct sockaddr_in address = {
@@ -46,7 +46,7 @@ static bool is_free(unsigned port)
         int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
         int one = 1;
 
-        /* As servers do: a connection that has just ended takes no port away. */
+        /* As servers do: a recently closed connection does not block the port. */
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
         bool is = bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
         close(fd);
@@ -72,13 +72,13 @@ unsigned free_ports(unsigned n)
         die("no %u free ports", n);
 }
 
-/* Not where the process before this one began, whose clients may still ask there. */
+/* Starts elsewhere than the previous process, whose clients may still connect to its ports. */
 unsigned free_port(void)
 {
         if (block == 0)
                 block = free_ports(1);
         for (unsigned i = 0; i < PORTS_MAX; i++) {
-                unsigned port = block + ((unsigned)getpid() + given++) % PORTS_MAX;
+                unsigned port = block + ((unsigned)getpid() + n_given++) % PORTS_MAX;
                 if (is_free(port))
                         return port;
         }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ports of loopback for servers that are told where to listen. No other test program is given them before
- * this process has ended, and no connection takes one by itself: they lie below those that the kernel hands
- * out. So a server may be started late, or stopped and started again at the same place.
+ * Loopback ports for servers that are configured with a port. No other test program receives them before this process
+ * has exited, and no connection uses one by accident: they lie below the kernel's ephemeral range. So a server may be
+ * started late, or restarted on the same port.
  */
 #ifndef TESTS_LIB_PORTS_H
 #define TESTS_LIB_PORTS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The proxy's thread and its loop, and what tests ask of it from theirs: rules, counts, what is held. What
- * they ask for at once, they ask by an event each, since connections are the loop's alone.
+ * The proxy's thread and loop, and the requests of tests: rules, counts, held requests. Tests signal by events,
+ * because connections belong to the loop.
  */
 #include "tests/lib/proxy_conn.h"
 
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- its life ---- */
+/* ---- lifecycle ---- */
 
 static void on_accept(uv_stream_t *listener, int status)
 {

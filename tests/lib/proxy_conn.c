@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Each request goes over a connection of its own to the server, and the bytes of the answer go on as they
- * come, one buffer at a time: the next is read when the client has taken the last.
+ * One connection of the proxy. Each request uses a new connection to the server, and the answer is forwarded one buffer
+ * at a time: the next is read when the client has accepted the last.
  *
  *   reading the request > asking the server > its head > body ... > reading the next one
  *                \_ answered here (a status) ___________/        \_ cut: reset, closed, or left as it is
@@ -131,14 +131,14 @@ static void on_written(uv_write_t *write, int status)
                 proxy_conn_pump(c);
 }
 
-static void send_some(struct conn *c, size_t n)
+static void send_available(struct conn *c, size_t n)
 {
         uv_buf_t buf = uv_buf_init(c->out.data + c->sent, (unsigned)n);
         c->sent += n;
         c->writing = true;
         c->answering.data = c;
         pace_sent(c, n);
-        /* Not later: who has the last byte may ask for more before this end knows. */
+        /* Before the last byte is sent: the client may send its next request as soon as it has it. */
         if (c->body == c->length && c->sent == c->out.n)
                 set_asks(c, false);
         if (uv_write(&c->answering, (uv_stream_t *)&c->client, &buf, 1, on_written) != 0)
@@ -151,9 +151,9 @@ void proxy_conn_pump(struct conn *c)
                 return;
         size_t left = c->out.n - c->sent, n = pace_allows(c, left);
         if (n > 0)
-                send_some(c, n);
+                send_available(c, n);
         else if (left > 0)
-                return; /* until there is credit */
+                return; /* until credit is available */
         else if (c->ended || c->body == c->limit)
                 answer_over(c);
         else
@@ -162,7 +162,7 @@ void proxy_conn_pump(struct conn *c)
 
 /* ---- the server ---- */
 
-static void on_room(uv_handle_t *handle, size_t size, uv_buf_t *buf)
+static void on_writable(uv_handle_t *handle, size_t size, uv_buf_t *buf)
 {
         struct conn *c = handle->data;
         (void)size;
@@ -171,7 +171,7 @@ static void on_room(uv_handle_t *handle, size_t size, uv_buf_t *buf)
         *buf = uv_buf_init(c->out.data + c->out.n, (unsigned)(c->out.cap - 1 - c->out.n));
 }
 
-static void head_came(struct conn *c, size_t head)
+static void on_head_read(struct conn *c, size_t head)
 {
         const char *length = find_header(&c->out, "\r\nContent-Length: ");
         c->head = head;
@@ -179,7 +179,7 @@ static void head_came(struct conn *c, size_t head)
         if (length != NULL) {
                 char *connection = (char *)(uintptr_t)find_header(&c->out, "\r\nConnection: close");
                 c->length = strtoull(length + strlen("\r\nContent-Length: "), NULL, 10);
-                /* The connection to the server ends with its answer; the client's does not. */
+                /* The connection to the server ends with the answer; that to the client stays open. */
                 if (connection != NULL)
                         connection[2] = 'X';
         }
@@ -189,7 +189,7 @@ static void head_came(struct conn *c, size_t head)
         proxy_conn_pump(c);
 }
 
-static void answer_came(struct conn *c, size_t n)
+static void on_answer_read(struct conn *c, size_t n)
 {
         c->out.n += n;
         c->out.data[c->out.n] = '\0';
@@ -200,7 +200,7 @@ static void answer_came(struct conn *c, size_t n)
         }
         const char *end = strstr(c->out.data, "\r\n\r\n");
         if (end != NULL)
-                head_came(c, (size_t)(end + 4 - c->out.data));
+                on_head_read(c, (size_t)(end + 4 - c->out.data));
         else if (c->out.n == PROXY_AHEAD)
                 proxy_conn_close(c);
         else
@@ -215,7 +215,7 @@ static void on_server_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
                 return;
         uv_read_stop(stream);
         if (n > 0) {
-                answer_came(c, (size_t)n);
+                on_answer_read(c, (size_t)n);
                 return;
         }
         c->ended = true;
@@ -229,7 +229,7 @@ static void read_answer(struct conn *c)
 {
         if (c->sent == c->out.n && c->head > 0)
                 c->sent = c->out.n = 0;
-        uv_read_start((uv_stream_t *)&c->server, on_room, on_server_read);
+        uv_read_start((uv_stream_t *)&c->server, on_writable, on_server_read);
 }
 
 static void on_asked(uv_write_t *write, int status)
@@ -283,7 +283,7 @@ static size_t body_length(const struct conn *c)
         return at != NULL ? (size_t)strtoul(at + strlen("\r\nContent-Length: "), NULL, 10) : 0;
 }
 
-static void request_came(struct conn *c)
+static void on_request_read(struct conn *c)
 {
         c->out.n = c->sent = c->head = 0;
         c->body = 0;
@@ -310,7 +310,7 @@ static void on_client_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         if (end == NULL || c->request.n < (size_t)(end + 4 - c->request.data) + body_length(c))
                 return;
         uv_read_stop(stream);
-        request_came(c);
+        on_request_read(c);
 }
 
 static void read_request(struct conn *c)

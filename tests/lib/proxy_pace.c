@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * When the bytes of an answer go on. Those that wait are not read any further, so that nothing is kept but one
- * buffer: an answer that begins late goes on at the server's speed, as over a long line.
+ * When the bytes of an answer are forwarded. A delayed answer is not read any further, so the proxy buffers only one
+ * block, and the answer continues at the server's speed, as over a long line.
  *
- *   its head has come > [waiting, held] > bytes, by credit where they drip, which each tick renews > its end
+ *   head received > [delayed, held] > bytes, limited by a credit that each tick renews > end
  */
 #include "tests/lib/proxy_conn.h"
 
@@ -11,7 +11,7 @@
 
 /* ---- later ---- */
 
-static void goes_on(struct conn *c)
+static void resume(struct conn *c)
 {
         c->waits = false;
         proxy_conn_pump(c);
@@ -19,7 +19,7 @@ static void goes_on(struct conn *c)
 
 static void on_waited(uv_timer_t *timer)
 {
-        goes_on(timer->data);
+        resume(timer->data);
 }
 
 static void hold(struct conn *c)
@@ -29,7 +29,7 @@ static void hold(struct conn *c)
         c->next_held = p->loop->held;
         p->loop->held = c;
         pthread_mutex_lock(&p->mutex);
-        rule_note_held(c);
+        rule_log_held(c);
         pthread_mutex_unlock(&p->mutex);
 }
 
@@ -40,7 +40,7 @@ void pace_release(struct proxy_loop *own)
         for (struct conn *next; c != NULL; c = next) {
                 next = c->next_held;
                 c->next_held = NULL;
-                goes_on(c);
+                resume(c);
         }
 }
 
@@ -69,7 +69,7 @@ size_t pace_allows(const struct conn *c, size_t n)
         return c->metered && n > c->credit ? (size_t)c->credit : n;
 }
 
-/* A window grows by what went through it. */
+/* The window grows by the bytes that were sent. */
 void pace_sent(struct conn *c, size_t n)
 {
         if (!c->metered)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests are counted by what they ask for, and the first rule that fits is theirs. What a rule does to the
- * answer is done in place, to its head and to bytes on their way: no length changes but by a cut.
+ * Requests are counted by class, and the first rule that matches applies. A rule modifies headers and bytes in place:
+ * only a cut changes a length.
  */
 #include "tests/lib/proxy_conn.h"
 
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- which ---- */
+/* ---- selection ---- */
 
 const char *find_header(const struct bytes *b, const char *name)
 {
@@ -20,7 +20,7 @@ const char *find_header(const struct bytes *b, const char *name)
         return at != NULL && end != NULL && at < end ? at : NULL;
 }
 
-static enum proxy_what what_of(struct conn *c, struct proxy_asked *asked)
+static enum proxy_what request_class(struct conn *c, struct proxy_asked *asked)
 {
         unsigned long long first = 0, last = 0;
         const char *range = find_header(&c->request, "\r\nRange: bytes=");
@@ -54,7 +54,7 @@ void rule_choose(struct conn *c)
 {
         struct proxy *p = c->proxy;
         struct proxy_asked asked;
-        enum proxy_what what = c->what = what_of(c, &asked);
+        enum proxy_what what = c->what = request_class(c, &asked);
         c->rule = (struct proxy_rule){.fault = PROXY_NONE};
         pthread_mutex_lock(&p->mutex);
         if (what == PROXY_BLOCKS && p->seen[what] < PROXY_ASKED)
@@ -80,13 +80,13 @@ void rule_choose(struct conn *c)
         pthread_mutex_unlock(&p->mutex);
 }
 
-void rule_note_held(struct conn *c)
+void rule_log_held(struct conn *c)
 {
         static const char *const whats[] = {" range", " first", " check"};
         struct proxy *p = c->proxy;
         char method[8], path[120];
         struct proxy_asked asked;
-        enum proxy_what what = what_of(c, &asked);
+        enum proxy_what what = request_class(c, &asked);
         bool ranged = asked.last != UINT64_MAX;
         if (p->n_held == PROXY_HELD || sscanf(c->request.data, "%7s %119[^? ]", method, path) != 2)
                 die("the proxy cannot hold: %.200s", c->request.data);
@@ -126,9 +126,9 @@ bool rule_answers(struct conn *c)
         }
 }
 
-/* ---- what passes ---- */
+/* ---- accepted values ---- */
 
-/* Some other text of the same length in a header's value. */
+/* Replaces a header's value with another of the same length. */
 static void scramble(struct conn *c, const char *name)
 {
         char *at = (char *)(uintptr_t)find_header(&c->out, name);
@@ -146,7 +146,7 @@ static void drop_header(struct conn *c, const char *name)
                 at[2] = 'X'; /* "\r\nE..." */
 }
 
-/* "Connection: close", so that the answer ends with the connection; and no Range where the rule says so. */
+/* Adds "Connection: close", so that the answer ends with the connection; removes Range if the rule requires it. */
 void rule_for_request(struct conn *c)
 {
         char *at = c->rule.fault == PROXY_NO_RANGE ? (char *)(uintptr_t)find_header(&c->request, "\r\nRange: ") : NULL;

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # radosgw.sh DIR PORT: one Ceph object gateway on loopback in DIR: a monitor, one store in memory, and
-# the gateway on PORT; the others take ports above it. Prints "ready" when it answers; all end with this
-# script, however it ends. Access key TESTACCESS, secret testsecret; STS is on.
+# the gateway on PORT; the others use the ports above it. Prints "ready" when it answers; all processes end with
+# this script, however it ends. Access key TESTACCESS, secret testsecret; STS is on.
 set -eu
 
 dir=$1 port=$2 mon=$((port + 1))
@@ -54,7 +54,7 @@ rgw sts key = abcdefghijklmnop
 END
 export CEPH_CONF=$dir/ceph.conf
 
-# In the background, and gone with this script.
+# Runs in the background and ends with this script.
 start() {
         local name=$1
         shift

@@ -3,11 +3,10 @@
  * The main() of a program of Check suites: see suite.h.
  */
 #include "tests/lib/suite.h"
-#include "tests/lib/undo.h"
+#include "tests/lib/at_exit.h"
 
 #include <fcntl.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,11 +23,7 @@ const char *suite_folder(void)
 char *suite_path(const char *format, ...)
 {
         char name[PATH_SIZE];
-        va_list args;
-
-        va_start(args, format);
-        vsnprintf(name, sizeof(name), format, args);
-        va_end(args);
+        FORMAT_ARGS(name, format);
         return format_text("%s/%s", folder, name);
 }
 
@@ -71,7 +66,7 @@ static void fail_check(const char *text)
         ck_abort_msg("%s", text);
 }
 
-/* A test that ends is its own clean-up; the daemon is another program and answers for its leaks. */
+/* Test processes exit without freeing memory; the daemon is another program, which is checked for leaks. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
@@ -80,7 +75,7 @@ const char *__asan_default_options(void)
 
 /* ---- the caller's settings ---- */
 
-/* Variables that begin like this. */
+/* Prefixes of environment variables that are removed. */
 static const char *const foreign[] = {"AWS_",       "HF_",         "HUGGINGFACE_", "http_proxy",
                                       "HTTP_PROXY", "https_proxy", "HTTPS_PROXY",  "all_proxy",
                                       "ALL_PROXY",  "no_proxy",    "NO_PROXY"};
@@ -108,7 +103,7 @@ static void forget_settings(void)
 void suite_begin(const char *name)
 {
         folder_make(folder, "streamerd-test");
-        undo_folder(folder);
+        at_exit_remove(folder);
         forget_settings();
         signal(SIGPIPE, SIG_IGN);
         die_hook = fail_check;
@@ -130,7 +125,7 @@ int suite_run(void)
 {
         SRunner *runner = srunner_create(suite);
 
-        /* Check takes half of it for the longest failure's text; a longer one would end the program without a word. */
+        /* Check uses half of it for the text of a failure; a longer text would end the program without a message. */
         check_set_max_msg_size(4 * DIE_TEXT);
         srunner_run_all(runner, CK_NORMAL);
         int failed = srunner_ntests_failed(runner);

@@ -12,8 +12,8 @@
  *           return suite_run();
  *   }
  *
- * Every test runs in a process of its own. What the setup of a group starts lives in the program's
- * process, is shared by the group's tests, and ends with the program even where a test crashes.
+ * Every test runs in a process of its own. The setup of a group runs in the program's process; what it starts is shared
+ * by the group's tests and ends with the program, even if a test crashes.
  */
 #ifndef TESTS_LIB_SUITE_H
 #define TESTS_LIB_SUITE_H
@@ -22,31 +22,31 @@
 
 #include <check.h>
 
-/* Begins the program's one suite. What the caller has set for AWS, Hugging Face and proxies reaches none of its
- * tests, and none has credentials of AWS that it does not set. */
+/* Begins the program's suite. Removes the caller's settings for AWS, Hugging Face and proxies from the environment, so
+ * that tests have no credentials but their own. */
 void suite_begin(const char *name);
-/* A group of tests on one stage; either function may be NULL. `timeout` in seconds, for each test. */
+/* A group of tests with one fixture; either function may be NULL. `timeout` in seconds, for each test. */
 TCase *suite_group(const char *name, void (*setup)(void), void (*teardown)(void), int timeout);
-/* A test for each row of a table, which it finds by _i. */
+/* A loop test with one iteration per row of a table; _i is the row. */
 #define LOOP(group, test, table) tcase_add_loop_test(group, test, 0, (int)(sizeof(table) / sizeof((table)[0])))
-/* Runs all and removes the folder: the exit code of main(). */
+/* Runs all tests and removes the folder; returns the exit code of main(). */
 int suite_run(void);
 
-/* The program's folder, for everything that it writes; removed at the end. */
+/* The program's folder, for all its files; removed at the end. */
 const char *suite_folder(void);
-/* A path in it; never freed. */
+/* A path in the folder; never freed. */
 char *suite_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* A file of this name there, which holds the text: its path. */
+/* Writes a text to a file of this name in the folder; returns its path. */
 char *suite_file(const char *name, const char *text);
-/* What is written to standard error while say() runs. */
+/* Returns the standard error output of say(). */
 char *suite_stderr(void (*say)(void));
 
-/* STREAMERD_TEST_SHORT=1: the long cases are left off (sanitizer builds). */
+/* STREAMERD_TEST_SHORT=1: the long cases are skipped (sanitizer builds). */
 bool suite_short(void);
 
 /* Prints "SKIP: name: reason" on a line of its own. */
 void skip(const char *name, const char *reason);
-/* Ends a test as passed, having said why it was not done. */
+/* Skips a test: prints the reason and ends it as passed. */
 #define SKIP(reason)                                                                                                   \
         do {                                                                                                           \
                 skip(tcase_name(), (reason));                                                                          \

@@ -3,15 +3,15 @@
 #
 # swift.sh DIR PORT: one OpenStack Swift on loopback that speaks S3 (s3api), in DIR, on PORT and the
 # three above it. Prints "ready" when it answers; its servers end with this script, however it ends.
-# Access key test:tester, secret testing; buckets also as hosts BUCKET.s3.localhost. Lists are cut
-# after 10 keys, so that paging needs no thousands of objects.
+# Access key test:tester, secret testing; buckets also as hosts BUCKET.s3.localhost. Lists have pages
+# of 10 keys, so that tests of paging need few objects.
 set -eu
 
 dir=$1 port=$2
 mkdir -p "$dir/devices/d1" "$dir/log"
 cd "$dir"
 
-# The three rings by one interpreter: swift-ring-builder would take nine.
+# Builds the three rings in one interpreter; swift-ring-builder would start nine.
 rings() {
         /usr/bin/python3 - "$port" <<'END'
 import sys
@@ -42,7 +42,7 @@ log_address = /dev/null
 END
 }
 
-# With a hash of its own instead of /etc/swift/swift.conf, which not every system's packages bring.
+# Has its own hash instead of /etc/swift/swift.conf, which not all packages include.
 printf '[swift-hash]\nswift_hash_path_suffix = streamerd\n' >swift.conf
 cat >server.py <<'END'
 import runpy
@@ -60,7 +60,7 @@ start() {
                 >"log/$1" 2>&1 &
 }
 
-# What is stored: account, container, object.
+# The storage servers: account, container, object.
 storage() {
         {
                 common "$2"
@@ -108,7 +108,7 @@ END
 } >proxy-server.conf
 start proxy
 
-# The proxy may listen before those behind it do.
+# The proxy may listen before the storage servers.
 serves() {
         local p
         for p in "$port" $((port + 1)) $((port + 2)) $((port + 3)); do

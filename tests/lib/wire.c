@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames by hand: see wire.h.
+ * A client on the level of frames: see wire.h.
  */
 #include "tests/lib/wire.h"
 

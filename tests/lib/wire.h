@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A client without a library: bytes on the socket. For what no library would send.
+ * A client on the level of frames, for requests that the library would not send.
  */
 #ifndef TESTS_LIB_WIRE_H
 #define TESTS_LIB_WIRE_H
@@ -17,22 +17,23 @@ struct wire {
 
 void wire_open(struct wire *w, const struct daemon *d);
 void wire_close(struct wire *w);
-void wire_hello(struct wire *w); /* as the library does */
+void wire_hello(struct wire *w); /* sends the same hello as the library */
 
-/* As they are. False where the daemon has closed the connection. */
+/* Sends bytes as they are. False if the daemon has closed the connection. */
 bool wire_send(struct wire *w, const void *data, size_t size);
-/* With the frame's header. */
+/* Sends a frame. */
 bool wire_frame(struct wire *w, const void *body, size_t size);
 bool wire_request(struct wire *w, const struct request *request);
-/* {verb: "verb", id: id, key: "value"} or without the last pair where key is NULL. */
+/* Sends {verb: "verb", id: id, key: "value"}; without the last pair if key is NULL. */
 bool wire_verb(struct wire *w, const char *verb, uint64_t id, const char *key, const char *value);
 
-/* The next frame into w->reply; false when the daemon has closed the connection. Fails after 20 s.
- * Descriptors that come with it are closed. */
+/* Reads the next frame into w->reply; false if the daemon has closed the connection. Fails after 20 s.
+ * Received descriptors are
+ * closed. */
 bool wire_read(struct wire *w);
-/* Whether the reply has this "code"; events on the way to it are skipped. */
+/* Whether the reply has this "code"; skips events before it. */
 bool wire_read_code(struct wire *w, const char *code);
-/* The daemon closes it: reads to the end. */
+/* Checks that the daemon closes the connection. */
 bool wire_ends(struct wire *w);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `make soak`: the model checker for CHECKER_STEPS steps (100,000), one half against a daemon on the host and one
- * against a daemon with GPUs, from CHECKER_SEED or a seed of its own, which it prints first; CHECKER_KIND ("host",
- * "gpus") takes all of them against one. It is ended after CHECKER_SECONDS (1,800).
+ * `make soak`: runs the model checker for CHECKER_STEPS steps (100,000), half with a host device and half with GPUs,
+ * from CHECKER_SEED or a random seed, which it prints first; CHECKER_KIND ("host", "gpus") selects one. It ends after
+ * CHECKER_SECONDS (1,800).
  */
 #include "tests/lib/base.h"
 #include "tests/lib/checker.h"
@@ -34,13 +34,13 @@ int main(void)
 {
         uint64_t seed = env_number("CHECKER_SEED", clock_ns()), steps = env_number("CHECKER_STEPS", 100000);
         const char *only = getenv("CHECKER_KIND");
-        bool well = true;
+        bool passed = true;
         alarm((unsigned)env_number("CHECKER_SECONDS", 1800));
         for (enum checker_kind kind = 0; kind < CHECKER_KINDS; kind++) {
                 if (only == NULL || *only == '\0')
-                        well = check(kind, seed, steps / CHECKER_KINDS) && well;
+                        passed = check(kind, seed, steps / CHECKER_KINDS) && passed;
                 else if (strcmp(only, checker_kind_name(kind)) == 0)
-                        well = check(kind, seed, steps) && well;
+                        passed = check(kind, seed, steps) && passed;
         }
-        return well ? EXIT_SUCCESS : EXIT_FAILURE;
+        return passed ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `make soak`: KILLS times (200) kill -9 at a random moment, of a daemon with a store of the service
- * manager, and as often of one that has the state file alone; from KILLS_SEED or a seed of its own, which
- * it prints first. It is ended after KILLS_SECONDS (900).
+ * `make soak`: KILLS times (200) kill -9 at a random moment, of a daemon with an fd store, and as often of one with a
+ * state file only; from KILLS_SEED or a random seed, which it prints first. It ends after KILLS_SECONDS (900).
  */
 #include "tests/lib/base.h"
 #include "tests/lib/kills.h"
@@ -24,7 +23,7 @@ static void run(bool stored, uint64_t seed, unsigned kills)
                "pinned; leases: %u held, %u lost\n",
                with, counts.kills, counts.early, counts.there, counts.older, counts.gone, counts.pinned, counts.held,
                counts.lost);
-        stalls_print(&counts.stalls, with);
+        loop_time_print(&counts.loop_time, with);
         folder_remove(folder);
 }
 

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `make soak`: one daemon under the random load of several processes for SOAK_SECONDS. They load,
- * attach, compare every byte, unload, cancel, replace files under the daemon's eyes, and some die
- * with leases in their hands. Each answer must be one that the situation allows, each tensor must be
- * whole and of the version that its lease names; and when all are gone the daemon must hold what it
- * held before.
+ * `make soak`: one daemon under random load of several processes for SOAK_SECONDS. They load, attach, compare every
+ * byte, unload, cancel and replace files, and some die while they hold leases. Each reply must be permitted in its
+ * situation, and each tensor must be complete and of its lease's generation. When all have exited, the daemon must have
+ * the same resources in use as before.
  *
- * SOAK_SEED repeats the choices, though not their timing.
+ * SOAK_SEED repeats the choices, but not their timing.
  */
-#include "tests/lib/stage.h"
-#include "tests/lib/stalls.h"
-#include "tests/lib/storage.h"
+#include "tests/lib/loop_time.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
 #include <errno.h>
@@ -45,7 +44,7 @@ struct counts {
 static struct counts *counts; /* shared by all processes */
 static uint64_t seed;
 
-/* ---- chance ---- */
+/* ---- random numbers ---- */
 
 static uint64_t chance;
 
@@ -54,7 +53,7 @@ static uint64_t random_below(uint64_t n)
         return draw_below(&chance, n);
 }
 
-/* ---- models: each file tells its seed ---- */
+/* ---- models: each file has its seed ---- */
 
 static struct model *model_of(uint64_t version)
 {
@@ -68,7 +67,7 @@ static struct model *model_of(uint64_t version)
 static void write_version(unsigned i)
 {
         struct model *m = model_of(atomic_fetch_add(&counts->versions, 1));
-        char *path = stage_path("m%u.safetensors", i), *aside = stage_path("m%u.new-%d", i, (int)getpid());
+        char *path = fixture_path("m%u.safetensors", i), *aside = fixture_path("m%u.new-%d", i, (int)getpid());
         model_write(m, aside);
         must(rename(aside, path));
         counts->rewrites++;
@@ -100,7 +99,7 @@ static void random_name(char name[16])
         snprintf(name, 16, "m%u", (unsigned)random_below(MODELS));
 }
 
-/* Of a source that may be replaced, a budget that may be full, and others who may cancel. */
+/* The source may be replaced, the budget may be full, and other processes may cancel. */
 static void count_outcome(struct worker *w, int r)
 {
         if (r == 0)
@@ -120,11 +119,11 @@ static void do_load(struct worker *w)
         char name[16], *source;
         streamer_op *op = NULL;
         random_name(name);
-        source = stage_path("%s.safetensors", name);
+        source = fixture_path("%s.safetensors", name);
         streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source};
         int r = streamer_load(w->client, &opts, &op);
         counts->loads++;
-        /* Sometimes nobody waits. */
+        /* Sometimes the client does not wait. */
         if (r == 0 && random_below(4) != 0)
                 r = streamer_op_wait(op, WAIT_MS, NULL);
         count_outcome(w, r);
@@ -153,7 +152,7 @@ static void do_cancel(struct worker *w)
         free(args);
 }
 
-static void do_look(struct worker *w)
+static void do_recheck(struct worker *w)
 {
         static const char *const verbs[] = {"list", "status", "ps"};
         const char *verb = verbs[random_below(3)];
@@ -164,23 +163,23 @@ static void do_look(struct worker *w)
         free(reply);
 }
 
-/* Each tensor as it arrives, against the version that the lease's own metadata names. */
+/* Compares each tensor as it arrives with the version in the lease's metadata. */
 static void check_lease(struct worker *w, streamer_lease *lease)
 {
         const char *version = streamer_metadata(lease, "seed");
         if (version == NULL)
                 die("a lease without the file's metadata");
         struct model *m = model_of(strtoull(version, NULL, 10));
-        streamer_tensor t;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
         size_t n = 0;
         int r;
         while ((r = streamer_tensor_next(lease, WAIT_MS, &t)) == 0) {
                 size_t i = model_index(m, t.name);
                 if (i == m->n || t.bytes != m->tensors[i].bytes || !model_check(m, i, t.data))
-                        die("version %s: tensor %s is not what was written", version, t.name);
+                        die("version %s: tensor %s differs from the written one", version, t.name);
                 n++;
         }
-        /* A load that ends early says so; what it handed out was whole all the same. */
+        /* A load that ends early reports it; the tensors returned until then were complete. */
         if (r == STREAMER_EEND && n != m->n)
                 die("version %s: %zu of %zu tensors", version, n, m->n);
         if (r == STREAMER_EFAILED || r == STREAMER_ECANCELED)
@@ -229,20 +228,20 @@ static void do_step(struct worker *w)
         else if (dice < 86)
                 do_detach(w);
         else if (dice < 92)
-                do_look(w);
+                do_recheck(w);
         else if (dice < 96)
                 do_cancel(w);
         else
                 write_version((unsigned)random_below(MODELS));
 }
 
-/* Some dozens of steps; then it leaves in good order, or not. */
+/* Several dozen steps; then it detaches, or exits without detaching. */
 static _Noreturn void run_worker(uint64_t number)
 {
         struct worker w = {0};
         die_hook = worker_fail;
         chance = seed * 1000003 + number;
-        w.client = client_open(&stage);
+        w.client = client_open(&test_daemon);
         for (uint64_t steps = 20 + random_below(200); steps > 0 && !counts->stop; steps--)
                 do_step(&w);
         if (random_below(2) == 0) {
@@ -294,7 +293,7 @@ static bool no_load_runs(void *arg)
 
 static void unload_all(streamer_client *c)
 {
-        /* Those that nobody waited for. */
+        /* Loads that no client waited for. */
         ck_assert_msg(eventually(no_load_runs, c, WAIT_MS), "a load does not end");
         for (unsigned i = 0; i < MODELS; i++) {
                 char name[16];
@@ -303,11 +302,6 @@ static void unload_all(streamer_client *c)
                 if (r != STREAMER_ENOENT)
                         client_ok(c, r, "unload");
         }
-}
-
-static bool descriptors_are_back(void *before)
-{
-        return process_fds(stage.pid) <= *(unsigned *)before;
 }
 
 static void print_counts(uint64_t seconds, uint64_t half_way, uint64_t end)
@@ -322,31 +316,31 @@ static void print_counts(uint64_t seconds, uint64_t half_way, uint64_t end)
         fflush(stdout);
 }
 
-START_TEST(a_daemon_under_random_load_gives_all_back)
+START_TEST(a_daemon_releases_everything_after_random_load)
 {
         uint64_t seconds = env_number("SOAK_SECONDS", 60);
-        streamer_client *c = client_open(&stage);
+        streamer_client *c = client_open(&test_daemon);
         uint64_t used = client_used(c);
-        unsigned fds = process_fds(stage.pid);
-        /* Twice the same, so that the second half has what the first has warmed up to compare with. */
+        unsigned fds = process_fds(test_daemon.pid);
+        /* Two equal halves: the second is compared with the warm state after the first. */
         uint64_t memory = 0;
         for (int half = 0; half < 2; half++) {
                 run_workers(clock_ns() + seconds * 500000000);
                 client_wait_leases(c, 0);
                 unload_all(c);
                 client_wait_used(c, used);
-                ck_assert_msg(eventually(descriptors_are_back, &fds, WAIT_MS), "%u descriptors, of %u before",
-                              process_fds(stage.pid), fds);
+                ck_assert_msg(process_wait_fds(test_daemon.pid, fds), "%u descriptors, of %u before",
+                              process_fds(test_daemon.pid), fds);
                 if (half == 0)
-                        memory = process_memory(stage.pid);
+                        memory = process_memory(test_daemon.pid);
         }
-        print_counts(seconds, memory, process_memory(stage.pid));
-        stalls_print_stage("soak");
-        /* A sanitizer keeps what is freed. */
+        print_counts(seconds, memory, process_memory(test_daemon.pid));
+        loop_time_print_fixture("soak");
+        /* A sanitizer delays the release of freed memory. */
         if (!suite_short())
-                ck_assert_uint_le(process_memory(stage.pid), memory + MEMORY_GROWTH);
+                ck_assert_uint_le(process_memory(test_daemon.pid), memory + MEMORY_GROWTH);
         streamer_close(c);
-        stage_still_serves();
+        fixture_still_serves();
 }
 END_TEST
 
@@ -354,11 +348,11 @@ static void begin(void)
 {
         counts = mmap(NULL, sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         counts->versions = 1;
-        /* Less than all models together: some loads find no room. */
-        stage_begin(
+        /* Less than all models together, so some loads run out of memory. */
+        fixture_begin(
                 (const char *const[]){"--device", "host=24MiB", "--concurrency", "4", "--block-size", "1MiB", NULL});
-        streamer_client *c = client_open(&stage);
-        client_ok(c, streamer_pin(c, "witness", 1), "pin"); /* the others make room */
+        streamer_client *c = client_open(&test_daemon);
+        client_ok(c, streamer_pin(c, "witness", 1), "pin"); /* others are evicted */
         streamer_close(c);
         for (unsigned i = 0; i < MODELS; i++)
                 write_version(i);
@@ -368,7 +362,7 @@ int main(void)
 {
         seed = env_number("SOAK_SEED", clock_ns() % 1000000007);
         suite_begin("soak");
-        TCase *all = suite_group("all", begin, stage_end, (int)env_number("SOAK_SECONDS", 60) + 120);
-        tcase_add_test(all, a_daemon_under_random_load_gives_all_back);
+        TCase *all = suite_group("all", begin, fixture_end, (int)env_number("SOAK_SECONDS", 60) + 120);
+        tcase_add_test(all, a_daemon_releases_everything_after_random_load);
         return suite_run();
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Headers as tests write them: ' stands for ", ~ for a NUL byte, and ^ marks the byte at which a fault
- * must be noticed.
+ * Headers in the notation of the tests: ' stands for ", ~ for a NUL byte, and ^ marks the byte at which a fault must
+ * be detected.
  */
 #ifndef TESTS_UNIT_HEADER_TEXT_H
 #define TESTS_UNIT_HEADER_TEXT_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Made-up files for plans: tables of tensors as headers that the parser has read, with contents.
+ * Files for plan tests: parsed headers and contents, without a file system.
  */
 #ifndef TESTS_UNIT_PLAN_FILES_H
 #define TESTS_UNIT_PLAN_FILES_H

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * GPU segments in an application, by either kind of handle: opened where they are, once, and given back
- * whole. An exporter is the daemon; the driver is the stand-in.
+ * GPU segments in an application, with both kinds of handle: opened once on the right GPU, and closed completely. An
+ * exporter process replaces the daemon; the driver is a fake.
  */
 #include "tests/lib/dlpack.h"
-#include "tests/lib/fake_client.h"
+#include "tests/lib/fake_daemon.h"
 #include "tests/lib/fake_model.h"
-#include "tests/unit/attach_cuda_stage.h"
+#include "tests/unit/attach_cuda_fixture.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -38,7 +38,7 @@ START_TEST(the_gpu_is_found_whatever_its_number_is_here)
 }
 END_TEST
 
-START_TEST(the_gpu_is_found_where_it_is_named_by_uuid)
+START_TEST(a_gpu_named_by_uuid_is_found)
 {
         export_memory(1, false);
         setenv("CUDA_VISIBLE_DEVICES", exporter.uuid, 1);
@@ -54,18 +54,18 @@ START_TEST(a_gpu_that_is_not_visible_is_named)
         export_memory(1, false);
         setenv("CUDA_VISIBLE_DEVICES", "0", 1);
         assert_refused(&handle_kind_cuda_ipc, STREAMER_EUNSUPPORTED, exporter.uuid);
-        assert_told("CUDA_VISIBLE_DEVICES=0");
+        assert_error_has("CUDA_VISIBLE_DEVICES=0");
         ck_assert_uint_eq(state->contexts[0] + state->contexts[1], 0);
         exporter_stop(&exporter);
 }
 END_TEST
 
-START_TEST(a_process_without_the_driver_is_told_what_is_missing)
+START_TEST(a_process_without_the_driver_gets_an_explanation)
 {
         export_memory(0, false);
         setenv("STREAMER_CUDA_LIBRARY", "/nowhere/libcuda.so.1", 1);
         assert_refused(&handle_kind_cuda_ipc, STREAMER_EUNSUPPORTED, "/nowhere/libcuda.so.1");
-        assert_told(exporter.uuid);
+        assert_error_has(exporter.uuid);
         exporter_stop(&exporter);
 }
 END_TEST
@@ -83,9 +83,9 @@ START_TEST(a_segment_is_opened_once_however_often_it_is_attached)
         unmap(&mapping);
         assert_bytes(&second, 0);
         unmap(&second);
-        assert_nothing_held(&app);
+        assert_nothing_leaked(&app);
 
-        /* From here on it is opened anew. */
+        /* From here on it is opened again. */
         assert_map(&handle_kind_cuda_ipc, &mapping);
         ck_assert_uint_eq(state->opens, 2);
         unmap(&mapping);
@@ -93,8 +93,7 @@ START_TEST(a_segment_is_opened_once_however_often_it_is_attached)
 }
 END_TEST
 
-/* Loop: another daemon's, or one that came after. The stand-in's own table would find it, too, so that here opening
- * fails. */
+/* Loop: a handle of another daemon, or a later one. The fake's own table would find it too, so opening fails here. */
 START_TEST(a_handle_of_the_same_bytes_is_not_the_same_segment)
 {
         export_memory(0, false);
@@ -107,7 +106,7 @@ START_TEST(a_handle_of_the_same_bytes_is_not_the_same_segment)
         else
                 mapping.kind->forget(&mapping);
         ck_assert_int_eq(handle_kind_cuda_ipc.map(&other, &handle, false, SERIAL), STREAMER_EUNSUPPORTED);
-        assert_told("INVALID_HANDLE");
+        assert_error_has("INVALID_HANDLE");
         assert_bytes(&mapping, 0);
         unmap(&mapping);
         exporter_stop(&exporter);
@@ -136,7 +135,7 @@ START_TEST(threads_attach_and_detach_at_once)
         for (int i = 0; i < 4; i++)
                 pthread_join(threads[i], NULL);
         application_start(&app);
-        assert_nothing_held(&app);
+        assert_nothing_leaked(&app);
         exporter_stop(&exporter);
 }
 END_TEST
@@ -155,7 +154,7 @@ START_TEST(a_segment_may_begin_inside_its_allocation)
 }
 END_TEST
 
-/* Loop: it is the first to open the allocation, or finds it open. */
+/* Loop: it opens the allocation first, or finds it open. */
 START_TEST(a_segment_that_is_larger_than_its_allocation_is_refused)
 {
         struct application app;
@@ -169,12 +168,12 @@ START_TEST(a_segment_that_is_larger_than_its_allocation_is_refused)
         if (_i == 1)
                 unmap(&first);
         application_start(&app);
-        assert_nothing_held(&app);
+        assert_nothing_leaked(&app);
         exporter_stop(&exporter);
 }
 END_TEST
 
-START_TEST(where_the_driver_does_not_tell_its_size_a_segment_is_as_large_as_announced)
+START_TEST(an_unknown_allocation_size_is_the_announced_size)
 {
         struct application app;
         struct mapping second;
@@ -188,12 +187,12 @@ START_TEST(where_the_driver_does_not_tell_its_size_a_segment_is_as_large_as_anno
         unmap(&mapping);
         unmap(&second);
         application_start(&app);
-        assert_nothing_held(&app);
+        assert_nothing_leaked(&app);
         exporter_stop(&exporter);
 }
 END_TEST
 
-START_TEST(what_the_daemon_must_not_leave_out)
+START_TEST(a_reply_without_a_required_field_is_refused)
 {
         export_memory(0, false);
         struct handle handle = handle_of(&exporter);
@@ -208,7 +207,7 @@ START_TEST(what_the_daemon_must_not_leave_out)
 }
 END_TEST
 
-START_TEST(there_is_no_private_copy_of_gpu_memory)
+START_TEST(a_private_attach_to_gpu_memory_is_refused)
 {
         export_memory(0, false);
         struct handle handle = handle_of(&exporter);
@@ -238,7 +237,7 @@ START_TEST(a_descriptor_is_read_in_place)
         assert_bytes(&mapping, 1);
         unmap(&mapping);
         application_start(&app);
-        assert_nothing_held(&app);
+        assert_nothing_leaked(&app);
         exporter_stop(&exporter);
 }
 END_TEST
@@ -257,7 +256,7 @@ START_TEST(a_descriptor_cannot_be_written_through)
 }
 END_TEST
 
-START_TEST(what_a_descriptor_mapped_outlives_the_daemon)
+START_TEST(a_mapped_descriptor_outlives_the_daemon)
 {
         export_memory(0, true);
         assert_map(&handle_kind_cuda_vmm_fd, &mapping);
@@ -278,12 +277,12 @@ START_TEST(a_part_of_a_granule_is_mapped_with_the_rest_of_it)
         ck_assert_uint_eq(*(const unsigned char *)mapping.data, exporter_byte(0, 4096));
         unmap(&mapping);
         application_start(&app);
-        assert_nothing_held(&app);
+        assert_nothing_leaked(&app);
         exporter_stop(&exporter);
 }
 END_TEST
 
-START_TEST(a_descriptor_of_less_than_was_announced_is_refused)
+START_TEST(a_descriptor_smaller_than_announced_is_refused)
 {
         struct application app;
         export_memory(0, true);
@@ -293,18 +292,18 @@ START_TEST(a_descriptor_of_less_than_was_announced_is_refused)
         handle.size = UINT64_MAX;
         ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, SERIAL), STREAMER_EUNSUPPORTED);
         application_start(&app);
-        assert_nothing_held(&app);
+        assert_nothing_leaked(&app);
         exporter_stop(&exporter);
 }
 END_TEST
 
 /* ---- the library's calls ---- */
 
-static struct fake daemon_;
+static struct fake_daemon daemon_;
 static struct fake_model model;
 static streamer_client *client;
 
-static void serve(struct fake *f)
+static void serve(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_attach);
@@ -313,7 +312,7 @@ static void serve(struct fake *f)
         ck_assert(fake_ends(f));
 }
 
-static void serve_and_see_it_given_back(struct fake *f)
+static void serve_and_expect_detach(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_attach);
@@ -322,7 +321,7 @@ static void serve_and_see_it_given_back(struct fake *f)
         ck_assert(fake_ends(f));
 }
 
-static int attach(streamer_lease **lease, void (*script)(struct fake *f))
+static int attach(streamer_lease **lease, void (*script)(struct fake_daemon *f))
 {
         fake_model_init(&model);
         model.kind = "cuda-ipc";
@@ -332,10 +331,10 @@ static int attach(streamer_lease **lease, void (*script)(struct fake *f))
         return streamer_attach(client, "m", NULL, lease);
 }
 
-START_TEST(an_attach_gives_device_pointers_and_says_where_they_are)
+START_TEST(an_attach_returns_device_pointers_and_their_device)
 {
         streamer_lease *lease;
-        streamer_tensor t;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
         void *capsule;
         export_memory(0, false);
         setenv("CUDA_VISIBLE_DEVICES", "1,0", 1);
@@ -349,7 +348,7 @@ START_TEST(an_attach_gives_device_pointers_and_says_where_they_are)
         ck_assert_int_eq(streamer_tensor_read(lease, &t, 1, &copied, 1), 0);
         ck_assert_uint_eq(copied, exporter_byte(0, 17));
 
-        ck_assert_int_eq(streamer_segment_dlpack(lease, 0, &capsule), 0);
+        ck_assert_int_eq(streamer_segment_dlpack(lease, 0, STREAMER_DLPACK_UNVERSIONED, &capsule), 0);
         struct dl *dl = capsule;
         ck_assert_int_eq(dl->device_type, 2);
         ck_assert_int_eq(dl->device_id, 1);
@@ -363,12 +362,12 @@ START_TEST(an_attach_gives_device_pointers_and_says_where_they_are)
 END_TEST
 
 /* The scripted daemon listens in this very process. */
-START_TEST(an_attach_that_cannot_open_says_why_and_gives_the_lease_back)
+START_TEST(a_failed_open_reports_the_reason_and_releases_the_lease)
 {
         streamer_lease *lease;
         export_memory(0, false);
         setenv("FAKECUDA_FAIL", "cuIpcOpenMemHandle_v2:1:201", 1);
-        ck_assert_int_eq(attach(&lease, serve_and_see_it_given_back), STREAMER_EUNSUPPORTED);
+        ck_assert_int_eq(attach(&lease, serve_and_expect_detach), STREAMER_EUNSUPPORTED);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "the process that exported"));
         streamer_close(client);
         fake_finish(&daemon_);
@@ -378,30 +377,30 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("attach on GPUs");
+        suite_begin("attach cuda");
         TCase *t = suite_group("cuda-ipc", NULL, NULL, 30);
         tcase_add_test(t, a_segment_of_the_daemon_is_read_in_place);
         tcase_add_test(t, the_gpu_is_found_whatever_its_number_is_here);
-        tcase_add_test(t, the_gpu_is_found_where_it_is_named_by_uuid);
+        tcase_add_test(t, a_gpu_named_by_uuid_is_found);
         tcase_add_test(t, a_gpu_that_is_not_visible_is_named);
-        tcase_add_test(t, a_process_without_the_driver_is_told_what_is_missing);
+        tcase_add_test(t, a_process_without_the_driver_gets_an_explanation);
         tcase_add_test(t, a_segment_is_opened_once_however_often_it_is_attached);
         tcase_add_loop_test(t, a_handle_of_the_same_bytes_is_not_the_same_segment, 0, 2);
         tcase_add_test(t, threads_attach_and_detach_at_once);
         tcase_add_test(t, a_segment_may_begin_inside_its_allocation);
         tcase_add_loop_test(t, a_segment_that_is_larger_than_its_allocation_is_refused, 0, 2);
-        tcase_add_test(t, where_the_driver_does_not_tell_its_size_a_segment_is_as_large_as_announced);
-        tcase_add_test(t, what_the_daemon_must_not_leave_out);
-        tcase_add_test(t, there_is_no_private_copy_of_gpu_memory);
+        tcase_add_test(t, an_unknown_allocation_size_is_the_announced_size);
+        tcase_add_test(t, a_reply_without_a_required_field_is_refused);
+        tcase_add_test(t, a_private_attach_to_gpu_memory_is_refused);
         tcase_add_test(t, memory_that_the_daemon_has_freed_is_refused);
         t = suite_group("cuda-vmm-fd", NULL, NULL, 30);
         tcase_add_test(t, a_descriptor_is_read_in_place);
         tcase_add_test(t, a_descriptor_cannot_be_written_through);
-        tcase_add_test(t, what_a_descriptor_mapped_outlives_the_daemon);
+        tcase_add_test(t, a_mapped_descriptor_outlives_the_daemon);
         tcase_add_test(t, a_part_of_a_granule_is_mapped_with_the_rest_of_it);
-        tcase_add_test(t, a_descriptor_of_less_than_was_announced_is_refused);
+        tcase_add_test(t, a_descriptor_smaller_than_announced_is_refused);
         t = suite_group("the library", NULL, NULL, 30);
-        tcase_add_test(t, an_attach_gives_device_pointers_and_says_where_they_are);
-        tcase_add_test(t, an_attach_that_cannot_open_says_why_and_gives_the_lease_back);
+        tcase_add_test(t, an_attach_returns_device_pointers_and_their_device);
+        tcase_add_test(t, a_failed_open_reports_the_reason_and_releases_the_lease);
         return suite_run();
 }

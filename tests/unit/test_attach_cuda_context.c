@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which context of the application a segment is opened in, how long that is held, and what a forked child
- * may do with it.
+ * Which of the application's contexts a segment is opened in, how long it is retained, and what a forked child may
+ * do.
  */
-#include "tests/unit/attach_cuda_stage.h"
+#include "tests/unit/attach_cuda_fixture.h"
 
 #include <sys/wait.h>
 
@@ -15,7 +15,7 @@ static struct CUctx_st *take_primary(const struct application *app, int device)
         return c;
 }
 
-START_TEST(an_application_without_a_context_gets_the_primary_one_while_it_needs_it)
+START_TEST(an_application_without_a_context_uses_the_primary_one_temporarily)
 {
         struct application app;
         unsigned flags;
@@ -27,14 +27,14 @@ START_TEST(an_application_without_a_context_gets_the_primary_one_while_it_needs_
         ck_assert_uint_eq(state->contexts[1], 1);
         ck_assert_int_eq(app.held()->retained, 1);
         unmap(&mapping);
-        assert_nothing_held(&app);
+        assert_nothing_leaked(&app);
         app.driver->cuDevicePrimaryCtxGetState(1, &flags, &active);
         ck_assert_int_eq(active, 0);
         exporter_stop(&exporter);
 }
 END_TEST
 
-START_TEST(the_primary_context_of_the_application_is_used_and_held)
+START_TEST(the_primary_context_of_the_application_is_used_and_retained)
 {
         struct application app;
         export_memory(0, false);
@@ -44,7 +44,7 @@ START_TEST(the_primary_context_of_the_application_is_used_and_held)
         ck_assert_uint_eq(state->contexts[0], 1);
         ck_assert_ptr_eq(current(&app), own);
 
-        /* The application lets go of it; what it attached stays. */
+        /* The application releases it; its attached segments stay valid. */
         app.driver->cuDevicePrimaryCtxRelease_v2(0);
         assert_bytes(&mapping, 0);
         unmap(&mapping);
@@ -53,7 +53,7 @@ START_TEST(the_primary_context_of_the_application_is_used_and_held)
 }
 END_TEST
 
-START_TEST(a_context_that_the_application_made_is_used)
+START_TEST(a_context_of_the_application_is_used)
 {
         struct application app;
         struct CUctx_st *own;
@@ -70,7 +70,7 @@ START_TEST(a_context_that_the_application_made_is_used)
 }
 END_TEST
 
-START_TEST(a_context_beside_the_primary_one_holds_no_primary_one)
+START_TEST(another_context_does_not_retain_the_primary_one)
 {
         struct application app;
         struct CUctx_st *own;
@@ -101,7 +101,7 @@ START_TEST(a_context_on_another_gpu_stays_current_and_is_not_used)
 }
 END_TEST
 
-START_TEST(a_segment_whose_context_has_ended_is_opened_anew)
+START_TEST(a_segment_of_a_destroyed_context_is_reopened)
 {
         struct application app;
         struct CUctx_st *own;
@@ -117,12 +117,12 @@ START_TEST(a_segment_whose_context_has_ended_is_opened_anew)
         unmap(&mapping); /* nothing to close any more, and nothing of the second's */
         assert_bytes(&second, 0);
         unmap(&second);
-        assert_nothing_held(&app);
+        assert_nothing_leaked(&app);
         exporter_stop(&exporter);
 }
 END_TEST
 
-START_TEST(in_a_forked_child_nothing_of_the_parents_is_touched)
+START_TEST(a_forked_child_does_not_touch_the_parents_context)
 {
         struct application app;
         int status;
@@ -142,21 +142,21 @@ START_TEST(in_a_forked_child_nothing_of_the_parents_is_touched)
         ck_assert_uint_eq(state->after_fork, 0);
         assert_bytes(&mapping, 0);
         unmap(&mapping);
-        assert_nothing_held(&app);
+        assert_nothing_leaked(&app);
         exporter_stop(&exporter);
 }
 END_TEST
 
 int main(void)
 {
-        suite_begin("attach on GPUs: contexts");
+        suite_begin("attach cuda context");
         TCase *t = suite_group("contexts", NULL, NULL, 30);
-        tcase_add_test(t, an_application_without_a_context_gets_the_primary_one_while_it_needs_it);
-        tcase_add_test(t, the_primary_context_of_the_application_is_used_and_held);
-        tcase_add_test(t, a_context_that_the_application_made_is_used);
-        tcase_add_test(t, a_context_beside_the_primary_one_holds_no_primary_one);
+        tcase_add_test(t, an_application_without_a_context_uses_the_primary_one_temporarily);
+        tcase_add_test(t, the_primary_context_of_the_application_is_used_and_retained);
+        tcase_add_test(t, a_context_of_the_application_is_used);
+        tcase_add_test(t, another_context_does_not_retain_the_primary_one);
         tcase_add_test(t, a_context_on_another_gpu_stays_current_and_is_not_used);
-        tcase_add_test(t, a_segment_whose_context_has_ended_is_opened_anew);
-        tcase_add_test(t, in_a_forked_child_nothing_of_the_parents_is_touched);
+        tcase_add_test(t, a_segment_of_a_destroyed_context_is_reopened);
+        tcase_add_test(t, a_forked_child_does_not_touch_the_parents_context);
         return suite_run();
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Segments on GPUs that cannot be opened: nothing is left of the attempt, and the text says what is in the
- * way and what would work.
+ * GPU segments that cannot be opened: the attempt leaks nothing, and the error names the obstacle and the
+ * alternative.
  */
-#include "tests/unit/attach_cuda_stage.h"
+#include "tests/unit/attach_cuda_fixture.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -29,7 +29,7 @@ static const char *const vmm_calls[] = {
         "cuMemSetAccess",
 };
 
-/* The call fails once: nothing is left of the attempt, and the next one succeeds. */
+/* The call fails once: the attempt leaks nothing, and the next one succeeds. */
 static void fail_once(const struct handle_kind *kind, const char *call)
 {
         struct application app;
@@ -39,29 +39,59 @@ static void fail_once(const struct handle_kind *kind, const char *call)
         setenv("CUDA_VISIBLE_DEVICES", "0", 1);
         ck_assert_int_eq(map(kind, &mapping), STREAMER_EUNSUPPORTED);
         application_start(&app);
-        assert_nothing_held(&app);
+        assert_nothing_leaked(&app);
         assert_map(kind, &mapping);
         assert_bytes(&mapping, 0);
         unmap(&mapping);
-        assert_nothing_held(&app);
+        assert_nothing_leaked(&app);
         exporter_stop(&exporter);
 }
 
-START_TEST(a_call_that_fails_leaves_nothing_of_an_ipc_segment)
+/* The errors of drivers that cannot map imported memory read-only. */
+static const char *const read_only[] = {"801", "1"};
+
+START_TEST(memory_that_cannot_be_mapped_for_reading_alone_is_mapped_for_writing)
+{
+        struct application app;
+        export_memory(0, true);
+        setenv("FAKECUDA_READ_ONLY", read_only[_i], 1);
+        application_start(&app);
+        assert_map(&handle_kind_cuda_vmm_fd, &mapping);
+        ck_assert(mapping.writable);
+        assert_bytes(&mapping, 0);
+        unmap(&mapping);
+        assert_nothing_leaked(&app);
+        exporter_stop(&exporter);
+}
+END_TEST
+
+START_TEST(only_cuda_vmm_fd_is_mapped_for_reading_alone)
+{
+        struct application app;
+        export_memory(0, _i == 1);
+        application_start(&app);
+        assert_map(_i == 1 ? &handle_kind_cuda_vmm_fd : &handle_kind_cuda_ipc, &mapping);
+        ck_assert_int_eq(mapping.writable, _i == 0);
+        unmap(&mapping);
+        exporter_stop(&exporter);
+}
+END_TEST
+
+START_TEST(a_failed_call_leaks_nothing_of_an_ipc_segment)
 {
         export_memory(0, false);
         fail_once(&handle_kind_cuda_ipc, ipc_calls[_i]);
 }
 END_TEST
 
-START_TEST(a_call_that_fails_leaves_nothing_of_a_vmm_segment)
+START_TEST(a_failed_call_leaks_nothing_of_a_vmm_segment)
 {
         export_memory(0, true);
         fail_once(&handle_kind_cuda_vmm_fd, vmm_calls[_i]);
 }
 END_TEST
 
-START_TEST(memory_that_is_short_is_called_so)
+START_TEST(a_lack_of_memory_is_reported_as_such)
 {
         export_memory(0, false);
         setenv("FAKECUDA_FAIL", "cuDevicePrimaryCtxRetain:1:2", 1);
@@ -70,21 +100,21 @@ START_TEST(memory_that_is_short_is_called_so)
 }
 END_TEST
 
-/* ---- what to do instead ---- */
+/* ---- alternatives ---- */
 
 enum exporter_is { ELSEWHERE_IN_REACH, OUT_OF_REACH, THIS_PROCESS };
 
-/* Where cuda-ipc is refused: how the daemon's process and its GPU stand to this one, and what is said. */
+/* How the processes and GPUs of daemon and client relate if cuda-ipc fails, and the error message. */
 static const struct {
         enum exporter_is daemon;
-        const char *variable, *value; /* of the stand-in; NULL: none */
+        const char *variable, *value; /* of the fake; NULL: none */
         const char *told[2];
 } refusals[] = {
         {ELSEWHERE_IN_REACH, NULL, NULL, {"cuda-vmm-fd would work", ""}},
         {ELSEWHERE_IN_REACH, "FAKECUDA_VMM", "0", {"only the host device", ""}},
         {OUT_OF_REACH, NULL, NULL, {"PID namespace", "cuda-vmm-fd would work"}},
         {THIS_PROCESS, NULL, NULL, {"the process that exported", ""}},
-        {ELSEWHERE_IN_REACH, "FAKECUDA_NAME", "Stand-in H100 MIG 1g.10gb", {"MIG instance", ""}},
+        {ELSEWHERE_IN_REACH, "FAKECUDA_NAME", "Fake H100 MIG 1g.10gb", {"MIG instance", ""}},
         {ELSEWHERE_IN_REACH, "FAKECUDA_INTEGRATED", "1", {"Tegra", ""}},
 };
 
@@ -97,7 +127,7 @@ static void refuse_ipc(pid_t daemon_pid)
         exporter_stop(&exporter);
 }
 
-START_TEST(where_ipc_is_not_supported_the_cause_and_another_way_are_named)
+START_TEST(unsupported_ipc_is_explained_and_another_handle_kind_suggested)
 {
         const pid_t pids[] = {[ELSEWHERE_IN_REACH] = ELSEWHERE, [OUT_OF_REACH] = 0, [THIS_PROCESS] = getpid()};
         export_memory(0, false);
@@ -105,7 +135,7 @@ START_TEST(where_ipc_is_not_supported_the_cause_and_another_way_are_named)
                 setenv(refusals[_i].variable, refusals[_i].value, 1);
         refuse_ipc(pids[refusals[_i].daemon]);
         for (size_t i = 0; i < 2; i++)
-                assert_told(refusals[_i].told[i]);
+                assert_error_has(refusals[_i].told[i]);
 }
 END_TEST
 
@@ -118,13 +148,13 @@ START_TEST(wsl_is_named)
         export_memory(0, false);
         close(must(open("/dev/dxg", O_CREAT | O_WRONLY | O_CLOEXEC, 0666)));
         refuse_ipc(ELSEWHERE);
-        assert_told("WSL does not share GPU memory");
-        assert_told("only the host device would work");
+        assert_error_has("WSL does not share GPU memory");
+        assert_error_has("only the host device would work");
 }
 END_TEST
 
-/* Whatever the driver's number for it is: invalid value, mapping failed, operating system, invalid handle. */
-START_TEST(where_ipc_fails_without_a_reason_another_way_is_named)
+/* The driver's possible errors: invalid value, mapping failed, operating system, invalid handle. */
+START_TEST(an_unexplained_ipc_error_suggests_another_handle_kind)
 {
         static const int errors[] = {1, 205, 304, 400};
         char rule[64];
@@ -132,12 +162,12 @@ START_TEST(where_ipc_fails_without_a_reason_another_way_is_named)
         snprintf(rule, sizeof(rule), "cuIpcOpenMemHandle_v2:0:%d", errors[_i]);
         setenv("FAKECUDA_FAIL", rule, 1);
         assert_refused(&handle_kind_cuda_ipc, STREAMER_EUNSUPPORTED, "between users or containers");
-        assert_told("handles of kind cuda-vmm-fd would work");
+        assert_error_has("handles of kind cuda-vmm-fd would work");
         exporter_stop(&exporter);
 }
 END_TEST
 
-START_TEST(where_vmm_is_not_supported_ipc_is_named)
+START_TEST(unsupported_vmm_suggests_ipc)
 {
         export_memory(0, true);
         setenv("FAKECUDA_FAIL", "cuMemImportFromShareableHandle:1:801", 1);
@@ -148,14 +178,16 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("attach on GPUs: failures");
+        suite_begin("attach cuda failures");
         TCase *t = suite_group("failures", NULL, NULL, 30);
-        LOOP(t, a_call_that_fails_leaves_nothing_of_an_ipc_segment, ipc_calls);
-        LOOP(t, a_call_that_fails_leaves_nothing_of_a_vmm_segment, vmm_calls);
-        tcase_add_test(t, memory_that_is_short_is_called_so);
-        LOOP(t, where_ipc_is_not_supported_the_cause_and_another_way_are_named, refusals);
+        LOOP(t, memory_that_cannot_be_mapped_for_reading_alone_is_mapped_for_writing, read_only);
+        tcase_add_loop_test(t, only_cuda_vmm_fd_is_mapped_for_reading_alone, 0, 2);
+        LOOP(t, a_failed_call_leaks_nothing_of_an_ipc_segment, ipc_calls);
+        LOOP(t, a_failed_call_leaks_nothing_of_a_vmm_segment, vmm_calls);
+        tcase_add_test(t, a_lack_of_memory_is_reported_as_such);
+        LOOP(t, unsupported_ipc_is_explained_and_another_handle_kind_suggested, refusals);
         tcase_add_test(t, wsl_is_named);
-        tcase_add_loop_test(t, where_ipc_fails_without_a_reason_another_way_is_named, 0, 4);
-        tcase_add_test(t, where_vmm_is_not_supported_ipc_is_named);
+        tcase_add_loop_test(t, an_unexplained_ipc_error_suggests_another_handle_kind, 0, 4);
+        tcase_add_test(t, unsupported_vmm_suggests_ipc);
         return suite_run();
 }

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The files that AWS tools share, with every way in which people write them; and keys as services
- * hand them out.
+ * The shared AWS files in all their notations, and keys as services return them.
  */
 #include "tests/lib/suite.h"
 
 #include "daemon/base/util.h"
-#include "daemon/source/aws_config.h"
-#include "daemon/source/aws_keys.h"
+#include "daemon/source/aws/aws_config.h"
+#include "daemon/source/aws/keys.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -76,7 +75,7 @@ static const struct {
         {"[a]\n= thesecret\n", "a value without a key (FILE:2)"},
 };
 
-START_TEST(a_bad_line_is_refused_by_its_number_and_not_quoted)
+START_TEST(the_error_of_a_bad_line_has_its_number_and_no_quote)
 {
         ck_assert_int_eq(parse(bad_lines[_i].text), STREAMER_EFAILED);
         ck_assert_str_eq(error.text, bad_lines[_i].why);
@@ -84,7 +83,7 @@ START_TEST(a_bad_line_is_refused_by_its_number_and_not_quoted)
 }
 END_TEST
 
-START_TEST(a_file_that_is_not_there_is_empty)
+START_TEST(a_missing_file_is_empty)
 {
         ck_assert_int_eq(aws_ini_read(&ini, suite_path("nothing"), &error), 0);
         ck_assert_str_eq(get("default", "region"), "(none)");
@@ -115,7 +114,7 @@ static void open_profile(struct aws_config *config, const char *profile)
         ck_assert_msg(aws_config_init(config, profile, &error) == 0, "%s", error.text);
 }
 
-START_TEST(the_credentials_file_goes_before_the_config_file)
+START_TEST(the_credentials_file_precedes_the_config_file)
 {
         struct aws_config config;
         write_files("[default]\naws_access_key_id = A\nregion = r\n", "[default]\naws_access_key_id = B\n");
@@ -127,8 +126,8 @@ START_TEST(the_credentials_file_goes_before_the_config_file)
 }
 END_TEST
 
-/* As in a container that runs as somebody else with root's HOME. */
-START_TEST(files_of_a_home_that_may_not_be_read_are_absent_unless_they_are_named)
+/* As in a container that runs as another user with root's HOME. */
+START_TEST(unreadable_files_in_the_home_directory_are_skipped_unless_named)
 {
         struct aws_config config;
         char *home = suite_path("home");
@@ -178,7 +177,7 @@ START_TEST(the_long_name_of_the_default_profile_counts)
 }
 END_TEST
 
-START_TEST(endpoints_of_services_go_before_the_one_for_all)
+START_TEST(an_endpoint_of_one_service_precedes_the_common_one)
 {
         struct aws_config config;
         write_files("[default]\nservices = mine\nendpoint_url = http://all\n"
@@ -191,7 +190,7 @@ START_TEST(endpoints_of_services_go_before_the_one_for_all)
 }
 END_TEST
 
-START_TEST(the_files_are_below_home)
+START_TEST(the_default_files_are_in_the_home_directory)
 {
         struct aws_config config;
         unsetenv("AWS_CONFIG_FILE");
@@ -248,7 +247,7 @@ static const struct {
         {"{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"thesecret\",\"Token\":\"a\\nb\"}", "no header may hold"},
 };
 
-START_TEST(bad_keys_are_refused_and_not_quoted)
+START_TEST(the_error_of_bad_keys_does_not_quote_them)
 {
         struct aws_keys keys;
         ck_assert_int_eq(parse_json(&keys, bad_json[_i].text), STREAMER_EFAILED);
@@ -287,22 +286,22 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("aws_config");
+        suite_begin("aws config");
         TCase *file = suite_group("one file", NULL, NULL, 20);
         LOOP(file, a_line_is_read, lines);
-        LOOP(file, a_bad_line_is_refused_by_its_number_and_not_quoted, bad_lines);
-        tcase_add_test(file, a_file_that_is_not_there_is_empty);
+        LOOP(file, the_error_of_a_bad_line_has_its_number_and_no_quote, bad_lines);
+        tcase_add_test(file, a_missing_file_is_empty);
         tcase_add_test(file, a_folder_is_no_file);
         TCase *profiles = suite_group("profiles", NULL, NULL, 20);
-        tcase_add_test(profiles, the_credentials_file_goes_before_the_config_file);
-        tcase_add_test(profiles, files_of_a_home_that_may_not_be_read_are_absent_unless_they_are_named);
+        tcase_add_test(profiles, the_credentials_file_precedes_the_config_file);
+        tcase_add_test(profiles, unreadable_files_in_the_home_directory_are_skipped_unless_named);
         tcase_add_test(profiles, a_profile_by_the_environment_or_by_name);
         tcase_add_test(profiles, the_long_name_of_the_default_profile_counts);
-        tcase_add_test(profiles, endpoints_of_services_go_before_the_one_for_all);
-        tcase_add_test(profiles, the_files_are_below_home);
+        tcase_add_test(profiles, an_endpoint_of_one_service_precedes_the_common_one);
+        tcase_add_test(profiles, the_default_files_are_in_the_home_directory);
         TCase *keys = suite_group("keys", NULL, NULL, 20);
         tcase_add_test(keys, keys_from_json);
-        LOOP(keys, bad_keys_are_refused_and_not_quoted, bad_json);
+        LOOP(keys, the_error_of_bad_keys_does_not_quote_them, bad_json);
         tcase_add_test(keys, keys_from_xml);
         tcase_add_test(keys, times);
         return suite_run();

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The chain of credentials before it asks anybody: the environment, the files of profiles, and the daemon's settings.
- * No secret shows in an error.
+ * The credential chain before it contacts a service: environment, profiles, and the daemon's configuration. No error
+ * contains a secret.
  */
-#include "tests/unit/aws_stage.h"
+#include "tests/unit/aws_fixture.h"
 
 /* ---- the environment and the files ---- */
 
-START_TEST(the_environment_goes_first)
+START_TEST(the_environment_is_first)
 {
         setenv("AWS_ACCESS_KEY_ID", "A", 1);
         setenv("AWS_SECRET_ACCESS_KEY", "thesecret", 1);
@@ -17,7 +17,7 @@ START_TEST(the_environment_goes_first)
 }
 END_TEST
 
-START_TEST(half_of_the_environment_is_an_error)
+START_TEST(an_incomplete_key_in_the_environment_is_an_error)
 {
         setenv("AWS_SECRET_ACCESS_KEY", "thesecret", 1);
         assert_fails(STREAMER_EPERM, "one is set without the other");
@@ -36,8 +36,8 @@ START_TEST(a_profile_of_the_files)
 }
 END_TEST
 
-/* AWS_PROFILE is of the environment itself: there its keys go first. */
-START_TEST(a_profile_of_the_settings_goes_before_the_environment)
+/* AWS_PROFILE is in the environment, where the keys of the environment take precedence. */
+START_TEST(a_configured_profile_precedes_the_environment)
 {
         setenv("AWS_ACCESS_KEY_ID", "A", 1);
         setenv("AWS_SECRET_ACCESS_KEY", "b", 1);
@@ -56,7 +56,7 @@ START_TEST(a_profile_of_the_settings_goes_before_the_environment)
 }
 END_TEST
 
-START_TEST(a_profile_that_is_asked_for_must_be_there)
+START_TEST(a_requested_profile_must_exist)
 {
         setenv("AWS_PROFILE", "nobody", 1);
         assert_fails(STREAMER_EPERM, "profile 'nobody' is in none of the shared files");
@@ -65,7 +65,7 @@ END_TEST
 
 static const char *const ways[] = {"credential_process", "sso_session", "sso_start_url"};
 
-START_TEST(a_way_that_is_not_supported_is_named)
+START_TEST(an_unsupported_credential_type_is_named)
 {
         write_file("AWS_CONFIG_FILE", format_text("[default]\nrole_arn = r\n%s = thesecret\n", ways[_i]));
         assert_fails(STREAMER_EUNSUPPORTED, ways[_i]);
@@ -79,7 +79,7 @@ START_TEST(a_file_with_an_error_stops_the_chain)
 }
 END_TEST
 
-START_TEST(without_any_the_reason_says_where_was_looked)
+START_TEST(without_credentials_the_error_lists_the_places_searched)
 {
         assert_fails(STREAMER_EPERM, "no credentials: none in the settings, the environment or profile 'default'");
 }
@@ -87,7 +87,7 @@ END_TEST
 
 /* ---- the daemon's settings ---- */
 
-START_TEST(settings_go_before_the_chain_and_may_name_files)
+START_TEST(settings_precede_the_chain_and_may_name_files)
 {
         char *id = suite_path("id-%d", (int)getpid());
         setenv("AWS_ACCESS_KEY_ID", "A", 1);
@@ -109,7 +109,7 @@ static const struct {
         {"credential:absent", "absent"},
 };
 
-START_TEST(a_setting_that_leads_nowhere)
+START_TEST(a_setting_that_names_a_missing_file)
 {
         setenv("CREDENTIALS_DIRECTORY", suite_folder(), 1);
         open_with(&(struct aws_credentials_opts){.access = "A", .secret = bad_settings[_i].secret});
@@ -117,7 +117,7 @@ START_TEST(a_setting_that_leads_nowhere)
 }
 END_TEST
 
-START_TEST(a_key_without_its_other_half_is_no_setting)
+START_TEST(an_incomplete_key_pair_is_an_error)
 {
         const struct aws_credentials_opts opts = {.access = "A"};
         ck_assert_int_eq(aws_credentials_new(&credentials, &opts, &error), STREAMER_EINVAL);
@@ -127,18 +127,18 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("aws_credentials");
+        suite_begin("aws credentials");
         TCase *files = group("environment, files, settings");
-        tcase_add_test(files, the_environment_goes_first);
-        tcase_add_test(files, half_of_the_environment_is_an_error);
+        tcase_add_test(files, the_environment_is_first);
+        tcase_add_test(files, an_incomplete_key_in_the_environment_is_an_error);
         tcase_add_test(files, a_profile_of_the_files);
-        tcase_add_test(files, a_profile_of_the_settings_goes_before_the_environment);
-        tcase_add_test(files, a_profile_that_is_asked_for_must_be_there);
-        LOOP(files, a_way_that_is_not_supported_is_named, ways);
+        tcase_add_test(files, a_configured_profile_precedes_the_environment);
+        tcase_add_test(files, a_requested_profile_must_exist);
+        LOOP(files, an_unsupported_credential_type_is_named, ways);
         tcase_add_test(files, a_file_with_an_error_stops_the_chain);
-        tcase_add_test(files, without_any_the_reason_says_where_was_looked);
-        tcase_add_test(files, settings_go_before_the_chain_and_may_name_files);
-        LOOP(files, a_setting_that_leads_nowhere, bad_settings);
-        tcase_add_test(files, a_key_without_its_other_half_is_no_setting);
+        tcase_add_test(files, without_credentials_the_error_lists_the_places_searched);
+        tcase_add_test(files, settings_precede_the_chain_and_may_name_files);
+        LOOP(files, a_setting_that_names_a_missing_file, bad_settings);
+        tcase_add_test(files, an_incomplete_key_pair_is_an_error);
         return suite_run();
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Credentials that expire, or that a store would not have: when others are fetched, what is given out
- * meanwhile, and what is read anew.
+ * Credentials that expire or that a store rejects: when they are refreshed, which are used until then, and which files
+ * are read again.
  */
-#include "tests/unit/aws_stage.h"
+#include "tests/unit/aws_fixture.h"
 
 /* ---- expiry ---- */
 
@@ -13,7 +13,7 @@ static bool has_newer(void *old)
         return strcmp(keys.access, old) != 0;
 }
 
-START_TEST(keys_are_fetched_anew_before_they_expire)
+START_TEST(keys_are_refreshed_before_they_expire)
 {
         life = 4;
         set_container();
@@ -24,8 +24,8 @@ START_TEST(keys_are_fetched_anew_before_they_expire)
 }
 END_TEST
 
-/* Of a second, and once more where that is over in the end. */
-START_TEST(keys_that_have_expired_when_they_come_are_an_error_and_asked_for_after_a_pause)
+/* A lifetime of one second; a second refresh if it passes before the end. */
+START_TEST(expired_keys_are_an_error_and_refreshed_after_a_pause)
 {
         uint64_t began = clock_ns();
         life = -10;
@@ -36,7 +36,7 @@ START_TEST(keys_that_have_expired_when_they_come_are_an_error_and_asked_for_afte
 }
 END_TEST
 
-START_TEST(keys_with_a_long_life_are_fetched_once)
+START_TEST(long_lived_keys_are_fetched_once)
 {
         set_container();
         for (int i = 0; i < 100; i++)
@@ -45,8 +45,8 @@ START_TEST(keys_with_a_long_life_are_fetched_once)
 }
 END_TEST
 
-/* While one fetch hangs, the old keys are given out at once and nobody else asks. */
-START_TEST(one_fetch_at_a_time_and_nobody_waits_for_it)
+/* While one fetch hangs, callers get the old keys at once and no other fetch begins. */
+START_TEST(one_refresh_runs_at_a_time_and_no_load_waits_for_it)
 {
         life = 60;
         set_container();
@@ -60,7 +60,7 @@ START_TEST(one_fetch_at_a_time_and_nobody_waits_for_it)
 }
 END_TEST
 
-START_TEST(keys_that_the_store_refuses_are_replaced)
+START_TEST(keys_rejected_by_the_store_are_replaced)
 {
         set_container();
         ck_assert_int_eq(get(), 0);
@@ -75,7 +75,7 @@ START_TEST(keys_that_the_store_refuses_are_replaced)
 }
 END_TEST
 
-START_TEST(keys_that_stay_the_same_are_refused_once)
+START_TEST(unchanged_keys_are_rejected_once)
 {
         setenv("AWS_ACCESS_KEY_ID", "A", 1);
         setenv("AWS_SECRET_ACCESS_KEY", "thesecret", 1);
@@ -86,7 +86,7 @@ START_TEST(keys_that_stay_the_same_are_refused_once)
 }
 END_TEST
 
-START_TEST(files_are_read_again_when_the_store_refuses)
+START_TEST(files_are_reread_when_the_store_rejects_the_keys)
 {
         write_file("AWS_SHARED_CREDENTIALS_FILE", "[default]\naws_access_key_id=F1\naws_secret_access_key=s\n");
         assert_keys("F1", "s", "", "profile 'default'");
@@ -96,26 +96,26 @@ START_TEST(files_are_read_again_when_the_store_refuses)
 }
 END_TEST
 
-static bool asked_again(void *before)
+static bool has_new_request(void *before)
 {
         aws_keys_deinit(&keys);
         aws_credentials_get(credentials, &keys, &error);
         return service.requests > *(unsigned *)before;
 }
 
-START_TEST(a_failed_refresh_leaves_what_still_lives)
+START_TEST(a_failed_refresh_keeps_unexpired_keys)
 {
         unsigned one = 1;
         life = 6;
         set_container();
         ck_assert_int_eq(get(), 0);
         status = 500;
-        ck_assert(eventually(asked_again, &one, 10000));
+        ck_assert(eventually(has_new_request, &one, 10000));
         assert_keys("AK1", "thesecret", "T1", "container endpoint");
 }
 END_TEST
 
-START_TEST(keys_that_the_store_refuses_wait_for_a_refresh_that_fails_at_first)
+START_TEST(rejected_keys_wait_for_a_retried_refresh)
 {
         unsigned tries = 4;
         set_container();
@@ -123,7 +123,7 @@ START_TEST(keys_that_the_store_refuses_wait_for_a_refresh_that_fails_at_first)
         uint64_t old = keys.number;
         status = 503;
         ck_assert(aws_credentials_refused(credentials, old));
-        ck_assert(eventually(asked_again, &tries, 20000)); /* all of the first fetch have failed */
+        ck_assert(eventually(has_new_request, &tries, 20000)); /* all of the first fetch have failed */
         ck_assert_int_eq(aws_credentials_get(credentials, &keys, &error), 1);
         ck_assert(aws_credentials_refused(credentials, old));
         status = 200;
@@ -131,7 +131,7 @@ START_TEST(keys_that_the_store_refuses_wait_for_a_refresh_that_fails_at_first)
 }
 END_TEST
 
-START_TEST(an_end_does_not_wait_for_a_service_that_hangs)
+START_TEST(exit_does_not_wait_for_a_hanging_service)
 {
         struct aws_keys none = {.access = NULL};
         set_container();
@@ -150,14 +150,14 @@ static void answer_any_token(struct endpoint *e, const struct endpoint_request *
 {
         (void)e;
         const char *token = endpoint_header(request, "Authorization") ?: strstr(request->body, "WebIdentityToken=");
-        strcat(said, format_text("%s\n", token));
+        strcat(requests_seen, format_text("%s\n", token));
         if (strncmp(token, "bearer", 6) == 0)
-                give_json(reply);
+                answer_json(reply);
         else
-                give_xml(reply);
+                answer_xml(reply);
 }
 
-/* Whoever wrote the first writes the next before it expires. */
+/* The writer of the first token writes the next before it expires. */
 START_TEST(a_containers_token_file_is_read_each_time)
 {
         set_container();
@@ -166,7 +166,7 @@ START_TEST(a_containers_token_file_is_read_each_time)
         file_write(getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"), "bearer next\n", 12);
         ck_assert(aws_credentials_refused(credentials, keys.number));
         assert_keys("AK2", "thesecret", "T2", "container endpoint");
-        ck_assert_str_eq(said, "bearer thetoken\nbearer next\n");
+        ck_assert_str_eq(requests_seen, "bearer thetoken\nbearer next\n");
 }
 END_TEST
 
@@ -180,24 +180,24 @@ START_TEST(a_web_identitys_token_file_is_read_each_time)
         file_write(path, "next", 4);
         ck_assert(aws_credentials_refused(credentials, keys.number));
         assert_keys("AK2", "thesecret", "T", "web identity as arn:aws:iam::1:role/r");
-        ck_assert_str_eq(said, "WebIdentityToken=a.b%2Bc\nWebIdentityToken=next\n");
+        ck_assert_str_eq(requests_seen, "WebIdentityToken=a.b%2Bc\nWebIdentityToken=next\n");
 }
 END_TEST
 
 int main(void)
 {
-        suite_begin("aws_expiry");
+        suite_begin("aws expiry");
         TCase *expiry = group("expiry");
-        tcase_add_test(expiry, keys_are_fetched_anew_before_they_expire);
-        tcase_add_test(expiry, keys_that_have_expired_when_they_come_are_an_error_and_asked_for_after_a_pause);
-        tcase_add_test(expiry, keys_with_a_long_life_are_fetched_once);
-        tcase_add_test(expiry, one_fetch_at_a_time_and_nobody_waits_for_it);
-        tcase_add_test(expiry, keys_that_the_store_refuses_are_replaced);
-        tcase_add_test(expiry, keys_that_stay_the_same_are_refused_once);
-        tcase_add_test(expiry, files_are_read_again_when_the_store_refuses);
-        tcase_add_test(expiry, a_failed_refresh_leaves_what_still_lives);
-        tcase_add_test(expiry, keys_that_the_store_refuses_wait_for_a_refresh_that_fails_at_first);
-        tcase_add_test(expiry, an_end_does_not_wait_for_a_service_that_hangs);
+        tcase_add_test(expiry, keys_are_refreshed_before_they_expire);
+        tcase_add_test(expiry, expired_keys_are_an_error_and_refreshed_after_a_pause);
+        tcase_add_test(expiry, long_lived_keys_are_fetched_once);
+        tcase_add_test(expiry, one_refresh_runs_at_a_time_and_no_load_waits_for_it);
+        tcase_add_test(expiry, keys_rejected_by_the_store_are_replaced);
+        tcase_add_test(expiry, unchanged_keys_are_rejected_once);
+        tcase_add_test(expiry, files_are_reread_when_the_store_rejects_the_keys);
+        tcase_add_test(expiry, a_failed_refresh_keeps_unexpired_keys);
+        tcase_add_test(expiry, rejected_keys_wait_for_a_retried_refresh);
+        tcase_add_test(expiry, exit_does_not_wait_for_a_hanging_service);
         TCase *files = group("token files");
         tcase_add_test(files, a_containers_token_file_is_read_each_time);
         tcase_add_test(files, a_web_identitys_token_file_is_read_each_time);

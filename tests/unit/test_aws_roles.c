@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Profiles that have a role and name who may ask for it, against a stand-in for STS: who asks, with whose
- * keys, for what; chains that end nowhere. That a signature is right is test_aws_sign's, and radosgw's.
+ * Profiles with roles, against a fake STS: which keys request which role, and chains that do not end. test_sigv4 and
+ * radosgw check the signatures.
  */
-#include "tests/unit/aws_stage.h"
+#include "tests/unit/aws_fixture.h"
 
 #define ROLE "arn:aws:iam::1:role/"
 
@@ -17,7 +17,7 @@ static void answer_role(struct endpoint *e, const struct endpoint_request *reque
                 reply->status = 400;
                 return;
         }
-        strcat(said,
+        strcat(requests_seen,
                format_text("%.*s%s%s\n%s\n", (int)strcspn(strstr(authorization, "Credential="), "/"),
                            strstr(authorization, "Credential="), token ? ", " : "", token ? token : "", request->body));
         reply->status = status;
@@ -47,19 +47,19 @@ START_TEST(a_role_by_another_profiles_keys)
 {
         set_roles("[default]\nrole_arn=" ROLE "a\nsource_profile=base\n");
         assert_keys("AK-a", "thesecret", "T", "role " ROLE "a, by profile 'base'");
-        ck_assert_str_eq(said, "Credential=F\nAction=AssumeRole&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fa&"
-                               "RoleSessionName=streamerd&Version=2011-06-15\n");
+        ck_assert_str_eq(requests_seen, "Credential=F\nAction=AssumeRole&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fa&"
+                                        "RoleSessionName=streamerd&Version=2011-06-15\n");
         ck_assert_int_gt(keys.expires, time(NULL) + 3000);
 }
 END_TEST
 
-START_TEST(a_role_with_all_that_a_profile_says_of_it)
+START_TEST(a_role_with_every_key_of_its_profile)
 {
         set_roles("[default]\nrole_arn=" ROLE "a\nsource_profile=base\nexternal_id=e+1\nduration_seconds=900\n"
                   "role_session_name=me\n");
         ck_assert_msg(get() == 0, "%s", error.text);
-        ck_assert_ptr_nonnull(strstr(said, "Action=AssumeRole&DurationSeconds=900&ExternalId=e%2B1&RoleArn="));
-        ck_assert_ptr_nonnull(strstr(said, "&RoleSessionName=me&"));
+        ck_assert_ptr_nonnull(strstr(requests_seen, "Action=AssumeRole&DurationSeconds=900&ExternalId=e%2B1&RoleArn="));
+        ck_assert_ptr_nonnull(strstr(requests_seen, "&RoleSessionName=me&"));
 }
 END_TEST
 
@@ -69,18 +69,18 @@ START_TEST(a_role_by_a_role)
         set_roles("[default]\nrole_arn=" ROLE "b\nsource_profile=middle\n"
                   "[profile middle]\nrole_arn=" ROLE "a\nsource_profile=base\n");
         assert_keys("AK-b", "thesecret", "T", "role " ROLE "b, by role " ROLE "a, by profile 'base'");
-        ck_assert_ptr_nonnull(strstr(said, "Credential=F\n"));
-        ck_assert_ptr_nonnull(strstr(said, "Credential=AK-a, T\n"));
+        ck_assert_ptr_nonnull(strstr(requests_seen, "Credential=F\n"));
+        ck_assert_ptr_nonnull(strstr(requests_seen, "Credential=AK-a, T\n"));
         ck_assert_uint_eq(service.requests, 2);
 }
 END_TEST
 
-START_TEST(a_role_goes_before_the_profiles_own_keys_which_it_may_name)
+START_TEST(a_role_precedes_the_profiles_own_keys)
 {
         set_roles("[default]\nrole_arn=" ROLE "a\nsource_profile=default\naws_access_key_id=OWN\n"
                   "aws_secret_access_key=thesecret\n");
         assert_keys("AK-a", "thesecret", "T", "role " ROLE "a, by profile 'default'");
-        ck_assert_ptr_nonnull(strstr(said, "Credential=OWN\n"));
+        ck_assert_ptr_nonnull(strstr(requests_seen, "Credential=OWN\n"));
 }
 END_TEST
 
@@ -92,7 +92,7 @@ START_TEST(a_role_by_the_container)
         setenv("AWS_ENDPOINT_URL_STS", sts.url, 1);
         write_file("AWS_CONFIG_FILE", "[default]\nrole_arn=" ROLE "a\ncredential_source=EcsContainer\n");
         assert_keys("AK-a", "thesecret", "T", "role " ROLE "a, by container endpoint");
-        ck_assert_ptr_nonnull(strstr(said, "Credential=AK1, T1\n"));
+        ck_assert_ptr_nonnull(strstr(requests_seen, "Credential=AK1, T1\n"));
 }
 END_TEST
 
@@ -101,7 +101,7 @@ START_TEST(a_role_by_a_web_identity)
         write_file("AWS_CONFIG_FILE", format_text("[default]\nrole_arn=" ROLE "b\nsource_profile=web\n"
                                                   "[profile web]\nrole_arn=" ROLE "r\nweb_identity_token_file=%s\n",
                                                   set_sts()));
-        /* The stand-in for identities refuses what is asked with their keys. */
+        /* The fake STS rejects requests that are signed with these keys. */
         assert_fails(STREAMER_EPERM, "STS answers 400");
         ck_assert_ptr_nonnull(strstr(error.text, "role " ROLE "b, by web identity as " ROLE "r"));
         ck_assert_uint_eq(service.requests, 2);
@@ -133,7 +133,7 @@ static const struct {
          STREAMER_EPERM},
 };
 
-START_TEST(a_role_that_nobody_can_ask_for)
+START_TEST(a_role_without_a_source_is_an_error)
 {
         set_roles(bad_roles[_i].config);
         assert_fails(bad_roles[_i].code, bad_roles[_i].why);
@@ -166,7 +166,7 @@ static bool lives_longer(void *first)
         return keys.expires > *(time_t *)first;
 }
 
-START_TEST(a_roles_session_is_fetched_anew_before_it_expires)
+START_TEST(a_roles_session_is_refreshed_before_it_expires)
 {
         life = 4;
         set_roles("[default]\nrole_arn=" ROLE "a\nsource_profile=base\n");
@@ -179,17 +179,17 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("aws_roles");
+        suite_begin("aws roles");
         TCase *roles = group("roles");
         tcase_add_test(roles, a_role_by_another_profiles_keys);
-        tcase_add_test(roles, a_role_with_all_that_a_profile_says_of_it);
+        tcase_add_test(roles, a_role_with_every_key_of_its_profile);
         tcase_add_test(roles, a_role_by_a_role);
-        tcase_add_test(roles, a_role_goes_before_the_profiles_own_keys_which_it_may_name);
+        tcase_add_test(roles, a_role_precedes_the_profiles_own_keys);
         tcase_add_test(roles, a_role_by_the_container);
         tcase_add_test(roles, a_role_by_a_web_identity);
-        tcase_add_loop_test(roles, a_role_that_nobody_can_ask_for, 0, (int)ARRAY_SIZE(bad_roles));
+        tcase_add_loop_test(roles, a_role_without_a_source_is_an_error, 0, (int)ARRAY_SIZE(bad_roles));
         tcase_add_test(roles, a_chain_of_roles_is_bounded);
         tcase_add_test(roles, a_role_that_sts_refuses);
-        tcase_add_test(roles, a_roles_session_is_fetched_anew_before_it_expires);
+        tcase_add_test(roles, a_roles_session_is_refreshed_before_it_expires);
         return suite_run();
 }

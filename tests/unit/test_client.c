@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The library's connection, against a scripted daemon: connecting, timeouts, threads, forks; and
- * what it does when the daemon talks nonsense or goes away.
+ * The library's connection, against a scripted daemon: connecting, timeouts, threads, forks, invalid replies, and
+ * disconnects.
  */
-#include "tests/lib/fake_client.h"
+#include "tests/lib/fake_daemon.h"
 #include "tests/lib/suite.h"
 
 #include <poll.h>
@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static struct fake fake;
+static struct fake_daemon fake;
 
 static int open_with(int timeout_ms, streamer_client **c)
 {
@@ -22,7 +22,7 @@ static int open_with(int timeout_ms, streamer_client **c)
 
 /* ---- connect ---- */
 
-START_TEST(without_a_daemon_connect_says_where_it_looked)
+START_TEST(without_a_daemon_the_connect_error_names_the_socket)
 {
         streamer_client *c;
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = "/nowhere/sock"};
@@ -32,7 +32,7 @@ START_TEST(without_a_daemon_connect_says_where_it_looked)
 }
 END_TEST
 
-START_TEST(the_environment_names_the_socket_where_the_caller_does_not)
+START_TEST(the_environment_names_the_default_socket)
 {
         streamer_client *c;
         setenv("STREAMERD_SOCKET", "/elsewhere/sock", 1);
@@ -52,7 +52,7 @@ START_TEST(a_path_that_is_too_long_is_refused)
 }
 END_TEST
 
-static void refuse_hello(struct fake *f)
+static void refuse_hello(struct fake_daemon *f)
 {
         fake_accept(f);
         fake_expect(f, VERB_hello);
@@ -70,7 +70,7 @@ START_TEST(a_refused_hello_is_the_outcome_of_connect)
 }
 END_TEST
 
-static void speak_another_protocol(struct fake *f)
+static void speak_another_protocol(struct fake_daemon *f)
 {
         fake_accept(f);
         fake_expect(f, VERB_hello);
@@ -89,23 +89,23 @@ START_TEST(another_protocol_is_refused)
 }
 END_TEST
 
-static void say_nothing(struct fake *f)
+static void stay_silent(struct fake_daemon *f)
 {
         fake_accept(f);
         fake_pause(f);
 }
 
-START_TEST(a_silent_daemon_is_given_up_in_time)
+START_TEST(a_silent_daemon_times_out)
 {
         streamer_client *c;
-        fake_start(&fake, say_nothing);
+        fake_start(&fake, stay_silent);
         ck_assert_int_eq(open_with(20, &c), STREAMER_ETIMEOUT);
-        fake_go(&fake);
+        fake_resume(&fake);
         fake_finish(&fake);
 }
 END_TEST
 
-static void greet(struct fake *f)
+static void greet(struct fake_daemon *f)
 {
         fake_hello(f);
         ck_assert(fake_ends(f));
@@ -132,7 +132,7 @@ END_TEST
 
 /* ---- time and threads ---- */
 
-static void answer_late(struct fake *f)
+static void answer_late(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_status);
@@ -147,7 +147,7 @@ static void answer_late(struct fake *f)
         fake_send(f, NULL, 0);
 }
 
-START_TEST(a_reply_that_comes_too_late_is_dropped)
+START_TEST(a_late_reply_is_dropped)
 {
         streamer_client *c;
         fake_start(&fake, answer_late);
@@ -158,7 +158,7 @@ START_TEST(a_reply_that_comes_too_late_is_dropped)
 }
 END_TEST
 
-static void answer_in_reverse(struct fake *f)
+static void answer_in_reverse(struct fake_daemon *f)
 {
         uint64_t ids[8];
         char name[8][PROTO_NAME_MAX + 1];
@@ -215,14 +215,14 @@ START_TEST(the_text_of_an_error_belongs_to_the_thread_that_failed)
 {
         pthread_t thread;
         streamer_client *c = fake_connect(&fake, greet);
-        CALL_FAILS(c, "lod", NULL, STREAMER_EINVAL, "unknown verb 'lod'");
+        CALL_FAILS(c, "lod", NULL, STREAMER_EUNSUPPORTED, "lod: the daemon (0.0.fake) does not support it");
         ck_assert_int_eq(pthread_create(&thread, NULL, read_error, c), 0);
         pthread_join(thread, NULL);
         fake_disconnect(&fake, c);
 }
 END_TEST
 
-static void answer_pings(struct fake *f)
+static void answer_pings(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_ping);
@@ -230,7 +230,7 @@ static void answer_pings(struct fake *f)
         ck_assert(fake_ends(f));
 }
 
-START_TEST(in_a_forked_child_calls_fail_and_the_parent_goes_on)
+START_TEST(in_a_forked_child_calls_fail_and_the_parent_continues)
 {
         int status;
         streamer_client *c = fake_connect(&fake, answer_pings);
@@ -248,24 +248,26 @@ START_TEST(in_a_forked_child_calls_fail_and_the_parent_goes_on)
 }
 END_TEST
 
-/* ---- the daemon goes, or talks nonsense ---- */
+/* ---- lost or misbehaving daemon ---- */
 
-static void leave(struct fake *f)
+static void disconnect_client(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_ping);
         fake_vanish(f);
 }
 
-START_TEST(when_the_daemon_goes_calls_say_so_and_the_descriptor_hangs_up)
+START_TEST(a_lost_daemon_fails_calls_and_makes_the_descriptor_readable_once)
 {
-        streamer_client *c = fake_connect(&fake, leave);
+        streamer_client *c = fake_connect(&fake, disconnect_client);
         CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE, "the daemon closed the connection");
         CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE,
                    "the daemon closed the connection, and cannot be reached again");
-        struct pollfd p = {.fd = streamer_fd(c)};
+        struct pollfd p = {.fd = streamer_fd(c), .events = POLLIN};
         ck_assert_int_eq(must(poll(&p, 1, 0)), 1);
-        ck_assert(p.revents & POLLHUP);
+        ck_assert_int_eq(streamer_process(c), 1);
+        ck_assert_int_eq(streamer_process(c), STREAMER_EUNREACHABLE);
+        ck_assert_int_eq(must(poll(&p, 1, 0)), 0);
         fake_disconnect(&fake, c);
 }
 END_TEST
@@ -273,7 +275,7 @@ END_TEST
 static const char *nonsense;
 static size_t nonsense_size;
 
-static void talk_nonsense(struct fake *f)
+static void talk_nonsense(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_ping);
@@ -299,7 +301,7 @@ START_TEST(nonsense_ends_the_connection)
 }
 END_TEST
 
-static void send_stray_descriptors(struct fake *f)
+static void send_stray_descriptors(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_ping);
@@ -322,20 +324,20 @@ int main(void)
 {
         suite_begin("client");
         TCase *connect = suite_group("connect", NULL, NULL, 20);
-        tcase_add_test(connect, without_a_daemon_connect_says_where_it_looked);
-        tcase_add_test(connect, the_environment_names_the_socket_where_the_caller_does_not);
+        tcase_add_test(connect, without_a_daemon_the_connect_error_names_the_socket);
+        tcase_add_test(connect, the_environment_names_the_default_socket);
         tcase_add_test(connect, a_path_that_is_too_long_is_refused);
         tcase_add_test(connect, a_refused_hello_is_the_outcome_of_connect);
         tcase_add_test(connect, another_protocol_is_refused);
-        tcase_add_test(connect, a_silent_daemon_is_given_up_in_time);
+        tcase_add_test(connect, a_silent_daemon_times_out);
         tcase_add_test(connect, options_of_older_and_newer_callers_are_read_as_far_as_they_are_known);
         TCase *threads = suite_group("time and threads", NULL, NULL, 20);
-        tcase_add_test(threads, a_reply_that_comes_too_late_is_dropped);
+        tcase_add_test(threads, a_late_reply_is_dropped);
         tcase_add_test(threads, threads_get_each_its_own_reply);
         tcase_add_test(threads, the_text_of_an_error_belongs_to_the_thread_that_failed);
-        tcase_add_test(threads, in_a_forked_child_calls_fail_and_the_parent_goes_on);
-        TCase *bad = suite_group("a daemon that goes or talks nonsense", NULL, NULL, 20);
-        tcase_add_test(bad, when_the_daemon_goes_calls_say_so_and_the_descriptor_hangs_up);
+        tcase_add_test(threads, in_a_forked_child_calls_fail_and_the_parent_continues);
+        TCase *bad = suite_group("lost or misbehaving daemon", NULL, NULL, 20);
+        tcase_add_test(bad, a_lost_daemon_fails_calls_and_makes_the_descriptor_readable_once);
         tcase_add_test(bad, nonsense_ends_the_connection);
         tcase_add_test(bad, descriptors_that_no_reply_asks_for_end_the_connection);
         return suite_run();

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attach to a model that is ready, against a scripted daemon: tensors in place, what a lease tells,
- * what it outlives.
+ * Attach to a ready model, against a scripted daemon: tensors, the lease's properties, and its lifetime.
  */
 #include "client/channel.h"
 #include "tests/lib/dlpack.h"
-#include "tests/unit/attach_stage.h"
+#include "tests/unit/attach_fixture.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,13 +18,14 @@
 START_TEST(tensors_are_read_in_place)
 {
         size_t n;
-        streamer_tensor t;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
         streamer_lease *lease = attach(serve, 0);
         ck_assert_int_eq(streamer_tensor_count(lease, &n), 0);
         ck_assert_uint_eq(n, 3);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
         ck_assert_str_eq(t.name, "a");
-        ck_assert_str_eq(t.dtype, "U8");
+        ck_assert_str_eq(t.dtype_name, "U8");
+        ck_assert_int_eq(t.dtype, STREAMER_DTYPE_U8);
         ck_assert_str_eq(t.device_kind, "host");
         ck_assert_uint_eq(t.rank, 1);
         ck_assert_uint_eq(t.shape[0], 4);
@@ -41,7 +41,7 @@ END_TEST
 
 START_TEST(parts_of_a_tensor_are_copied_out)
 {
-        streamer_tensor t;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
         char bytes[8] = "";
         streamer_lease *lease = attach(serve, 0);
         ck_assert_int_eq(streamer_tensor_find(lease, "b", &t), 0);
@@ -52,14 +52,14 @@ START_TEST(parts_of_a_tensor_are_copied_out)
         ck_assert_int_eq(streamer_tensor_read(lease, &t, 1, bytes, 8), STREAMER_EINVAL);
         ck_assert_int_eq(streamer_tensor_read(lease, &t, UINT64_MAX, bytes, 2), STREAMER_EINVAL);
         ck_assert_str_eq(streamer_last_error(client),
-                         "read: 2 bytes from offset 18446744073709551615 on are not in 'b'");
+                         "tensor_read: 2 bytes from offset 18446744073709551615 are not all inside 'b'");
         finish(lease);
 }
 END_TEST
 
 START_TEST(an_empty_tensor_has_no_address)
 {
-        streamer_tensor t;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
         streamer_lease *lease = attach(serve, 0);
         ck_assert_int_eq(streamer_tensor_find(lease, "e", &t), 0);
         ck_assert_uint_eq(t.bytes, 0);
@@ -68,40 +68,38 @@ START_TEST(an_empty_tensor_has_no_address)
 }
 END_TEST
 
-START_TEST(what_is_not_there_is_not_found)
+START_TEST(a_missing_tensor_is_not_found)
 {
-        streamer_tensor t;
-        const void *data;
-        uint64_t size;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+        streamer_segment s = STREAMER_SEGMENT_INIT;
         streamer_lease *lease = attach(serve, 0);
         ck_assert_int_eq(streamer_tensor_find(lease, "c", &t), STREAMER_ENOENT);
-        ck_assert_str_eq(streamer_last_error(client), "there is no tensor 'c'");
+        ck_assert_str_eq(streamer_last_error(client), "no such tensor: 'c'");
         ck_assert_int_eq(streamer_tensor_get(lease, 3, &t), STREAMER_ENOENT);
-        ck_assert_int_eq(streamer_segment_get(lease, 1, &data, &size), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_segment_get(lease, 1, &s), STREAMER_ENOENT);
         ck_assert_ptr_null(streamer_metadata(lease, "x"));
         finish(lease);
 }
 END_TEST
 
-START_TEST(a_lease_tells_of_its_model)
+START_TEST(a_lease_describes_its_model)
 {
-        const void *data;
-        uint64_t size;
+        streamer_segment s = STREAMER_SEGMENT_INIT;
         streamer_lease *lease = attach(serve, 0);
         ck_assert_str_eq(streamer_digest(lease), FAKE_DIGEST);
         ck_assert_uint_eq(streamer_generation(lease), 42);
         ck_assert_str_eq(streamer_metadata(lease, "format"), "pt");
         ck_assert_uint_eq(streamer_segment_count(lease), 1);
-        ck_assert_int_eq(streamer_segment_get(lease, 0, &data, &size), 0);
-        ck_assert_uint_eq(size, FAKE_SEGMENT);
-        ck_assert_mem_eq(data, "AAAA", 4);
+        ck_assert_int_eq(streamer_segment_get(lease, 0, &s), 0);
+        ck_assert_uint_eq(s.size, FAKE_SEGMENT);
+        ck_assert_mem_eq(s.data, "AAAA", 4);
         finish(lease);
 }
 END_TEST
 
 START_TEST(next_gives_each_tensor_once_in_order_of_names)
 {
-        streamer_tensor t;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
         streamer_lease *lease = attach(serve, 0);
         for (int i = 0; i < 3; i++) {
                 ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), 0);
@@ -115,7 +113,7 @@ END_TEST
 
 START_TEST(a_draining_model_is_whole)
 {
-        streamer_tensor t;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
         m.state = "draining";
         streamer_lease *lease = attach(serve, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 1, &t), 0);
@@ -125,7 +123,7 @@ END_TEST
 
 START_TEST(a_private_attach_may_be_written_and_changes_nothing)
 {
-        streamer_tensor t;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
         streamer_lease *lease = attach(serve, STREAMER_ATTACH_PRIVATE);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
         *(char *)(uintptr_t)t.data = 'Z';
@@ -136,7 +134,7 @@ END_TEST
 
 START_TEST(a_shared_attach_cannot_be_written)
 {
-        streamer_tensor t;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
         int zeros = must(open("/dev/zero", O_RDONLY | O_CLOEXEC));
         streamer_lease *lease = attach(serve, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
@@ -148,7 +146,7 @@ START_TEST(a_shared_attach_cannot_be_written)
 }
 END_TEST
 
-static void serve_and_see_it_closed(struct fake *f)
+static void serve_and_see_it_closed(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_attach);
@@ -158,7 +156,7 @@ static void serve_and_see_it_closed(struct fake *f)
 
 START_TEST(a_lease_outlives_its_client)
 {
-        streamer_tensor t;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
         streamer_lease *lease = attach(serve_and_see_it_closed, 0);
         fake_disconnect(&fake, client);
         ck_assert_int_eq(streamer_tensor_get(lease, 1, &t), 0);
@@ -168,7 +166,7 @@ START_TEST(a_lease_outlives_its_client)
 }
 END_TEST
 
-static void serve_and_take_while_it_is_claimed(struct fake *f)
+static void serve_and_take_while_it_is_claimed(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_attach);
@@ -191,10 +189,10 @@ static void serve_and_take_while_it_is_claimed(struct fake *f)
         fake_ok(f);
         fake_expect(f, VERB_detach);
         ck_assert_uint_eq(f->request.u.detach.lease, FAKE_LEASE + 1);
-        fake_ok(f);
+        fake_ok_unless_closed(f);
 }
 
-START_TEST(a_lease_that_is_taken_as_soon_as_it_is_claimed_is_known_to_be)
+START_TEST(a_lease_revoked_right_after_its_claim_is_reported)
 {
         streamer_lease *lease = attach(serve_and_take_while_it_is_claimed, 0);
         ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
@@ -203,19 +201,19 @@ START_TEST(a_lease_that_is_taken_as_soon_as_it_is_claimed_is_known_to_be)
 }
 END_TEST
 
-/* ---- one that is claimed before the thread that attaches has looked at its reply ---- */
+/* ---- a lease claimed before its attach has read the reply ---- */
 
-static sem_t asked, held, let_go;
+static sem_t asked, held, closed, unblock_signal;
 
-static void hold(int signum)
+static void block_signal(int signum)
 {
         (void)signum;
         sem_post(&held);
-        while (sem_wait(&let_go) < 0)
+        while (sem_wait(&unblock_signal) < 0)
                 ;
 }
 
-static void serve_and_claim_at_once(struct fake *f)
+static void serve_and_claim_at_once(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_ping);
@@ -229,6 +227,7 @@ static void serve_and_claim_at_once(struct fake *f)
         fake_done(f);
         fake_send(f, NULL, 0);
         fake_close(f);
+        sem_post(&closed);
         fake_hello(f);
         fake_expect(f, VERB_reclaim);
         ck_assert_uint_eq(f->request.u.reclaim.generation, FAKE_GENERATION);
@@ -241,14 +240,21 @@ static void serve_and_claim_at_once(struct fake *f)
         fake_ok(f);
         fake_expect(f, VERB_detach);
         ck_assert_uint_eq(f->request.u.detach.lease, FAKE_LEASE + 1);
-        fake_ok(f);
+        fake_ok_unless_closed(f);
 }
 
-/* Reads the socket for both; the second call finds the daemon gone. */
+static void await(sem_t *sem)
+{
+        while (sem_wait(sem) < 0)
+                ;
+}
+
+/* The first call reads the socket; the second finds the connection closed before it sends its request. */
 static void *ping_twice(void *arg)
 {
         (void)arg;
         ck_assert_int_eq(streamer_call(client, "ping", NULL, NULL), 0);
+        await(&closed);
         ck_assert_int_eq(streamer_call(client, "ping", NULL, NULL), 0);
         return NULL;
 }
@@ -259,20 +265,15 @@ static void *attach_aside(void *lease)
         return NULL;
 }
 
-static void await(sem_t *sem)
-{
-        while (sem_wait(sem) < 0)
-                ;
-}
-
-START_TEST(a_lease_can_be_claimed_as_soon_as_it_is_there)
+START_TEST(a_lease_can_be_claimed_as_soon_as_it_exists)
 {
         pthread_t pings, attaches;
         streamer_lease *lease;
-        struct sigaction action = {.sa_handler = hold};
+        struct sigaction action = {.sa_handler = block_signal};
         sem_init(&asked, 0, 0);
         sem_init(&held, 0, 0);
-        sem_init(&let_go, 0, 0);
+        sem_init(&closed, 0, 0);
+        sem_init(&unblock_signal, 0, 0);
         must(sigaction(SIGUSR1, &action, NULL));
         client = fake_connect(&fake, serve_and_claim_at_once);
         pthread_create(&pings, NULL, ping_twice, NULL);
@@ -284,9 +285,9 @@ START_TEST(a_lease_can_be_claimed_as_soon_as_it_is_there)
         pthread_mutex_unlock(&client->lock);
         pthread_kill(attaches, SIGUSR1);
         await(&held);
-        fake_go(&fake);
+        fake_resume(&fake);
         pthread_join(pings, NULL);
-        sem_post(&let_go);
+        sem_post(&unblock_signal);
         pthread_join(attaches, NULL);
         ck_assert_uint_eq(streamer_generation(lease), FAKE_GENERATION);
         finish(lease);
@@ -296,7 +297,7 @@ END_TEST
 START_TEST(in_a_forked_child_the_memory_stays_readable_and_calls_fail)
 {
         int status;
-        streamer_tensor t, u;
+        streamer_tensor t = STREAMER_TENSOR_INIT, u = STREAMER_TENSOR_INIT;
         streamer_lease *lease = attach(serve, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
         pid_t pid = must(fork());
@@ -315,12 +316,12 @@ END_TEST
 
 /* ---- DLPack ---- */
 
-START_TEST(a_capsule_keeps_the_segment_and_the_lease)
+START_TEST(a_capsule_holds_the_segment_and_the_lease)
 {
         void *capsule;
         streamer_lease *lease = attach(serve, 0);
-        ck_assert_int_eq(streamer_segment_dlpack(lease, 1, &capsule), STREAMER_ENOENT);
-        ck_assert_int_eq(streamer_segment_dlpack(lease, 0, &capsule), 0);
+        ck_assert_int_eq(streamer_segment_dlpack(lease, 1, STREAMER_DLPACK_UNVERSIONED, &capsule), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_segment_dlpack(lease, 0, STREAMER_DLPACK_UNVERSIONED, &capsule), 0);
         streamer_detach(lease);
         struct dl *d = capsule;
         ck_assert_int_eq(d->device_type, 1);
@@ -329,9 +330,9 @@ START_TEST(a_capsule_keeps_the_segment_and_the_lease)
         ck_assert_int_eq(d->bits, 8);
         ck_assert_int_eq(d->lanes, 1);
         ck_assert_int_eq(d->shape[0], FAKE_SEGMENT);
-        ck_assert_ptr_null(d->strides);
+        ck_assert_int_eq(d->strides[0], 1);
         ck_assert_mem_eq((char *)d->data + d->byte_offset, "AAAA", 4);
-        d->deleter(d); /* only now does the daemon hear of the end: the script waits for it */
+        d->deleter(d); /* the detach is sent only now; the script waits for it */
         fake_finish(&fake);
         streamer_close(client);
 }
@@ -339,21 +340,21 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("client: attach");
+        suite_begin("client attach");
         TCase *ready = group("a ready model");
         tcase_add_test(ready, tensors_are_read_in_place);
         tcase_add_test(ready, parts_of_a_tensor_are_copied_out);
         tcase_add_test(ready, an_empty_tensor_has_no_address);
-        tcase_add_test(ready, what_is_not_there_is_not_found);
-        tcase_add_test(ready, a_lease_tells_of_its_model);
+        tcase_add_test(ready, a_missing_tensor_is_not_found);
+        tcase_add_test(ready, a_lease_describes_its_model);
         tcase_add_test(ready, next_gives_each_tensor_once_in_order_of_names);
         tcase_add_test(ready, a_draining_model_is_whole);
         tcase_add_test(ready, a_private_attach_may_be_written_and_changes_nothing);
         tcase_add_test(ready, a_shared_attach_cannot_be_written);
         tcase_add_test(ready, a_lease_outlives_its_client);
-        tcase_add_test(ready, a_lease_that_is_taken_as_soon_as_it_is_claimed_is_known_to_be);
-        tcase_add_test(ready, a_lease_can_be_claimed_as_soon_as_it_is_there);
+        tcase_add_test(ready, a_lease_revoked_right_after_its_claim_is_reported);
+        tcase_add_test(ready, a_lease_can_be_claimed_as_soon_as_it_exists);
         tcase_add_test(ready, in_a_forked_child_the_memory_stays_readable_and_calls_fail);
-        tcase_add_test(ready, a_capsule_keeps_the_segment_and_the_lease);
+        tcase_add_test(ready, a_capsule_holds_the_segment_and_the_lease);
         return suite_run();
 }

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls and events, against a scripted daemon: JSON in and out, pages put together, failures.
+ * streamer_call and events, against a scripted daemon: JSON in and out, pages, failures.
  */
-#include "tests/lib/fake_client.h"
+#include "tests/lib/fake_daemon.h"
 #include "tests/lib/suite.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static struct fake fake;
+static struct fake_daemon fake;
 
 /* ---- calls ---- */
 
-static void greet(struct fake *f)
+static void greet(struct fake_daemon *f)
 {
         fake_hello(f);
         ck_assert(fake_ends(f));
 }
 
-static void answer_status(struct fake *f)
+static void answer_status(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_status);
@@ -46,7 +46,7 @@ START_TEST(a_reply_becomes_json_with_all_64_bits)
 }
 END_TEST
 
-static void fail_and_go_on(struct fake *f)
+static void fail_and_continue(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_cancel);
@@ -56,9 +56,9 @@ static void fail_and_go_on(struct fake *f)
         fake_ok(f);
 }
 
-START_TEST(a_failure_brings_code_and_text_and_the_connection_stays)
+START_TEST(a_failure_has_code_and_text_and_the_connection_survives)
 {
-        streamer_client *c = fake_connect(&fake, fail_and_go_on);
+        streamer_client *c = fake_connect(&fake, fail_and_continue);
         ck_assert_str_eq(streamer_last_error(c), "");
         CALL_FAILS(c, "cancel", "{\"model\":\"m\"}", STREAMER_ENOENT, "cancel: no such load (m)");
         CALL_GIVES(c, "ping", NULL, "{}");
@@ -67,23 +67,24 @@ START_TEST(a_failure_brings_code_and_text_and_the_connection_stays)
 }
 END_TEST
 
-START_TEST(wrong_arguments_are_refused_by_name_before_anything_is_sent)
+START_TEST(an_invalid_request_is_not_sent)
 {
         streamer_client *c = fake_connect(&fake, greet);
-        CALL_FAILS(c, "lod", NULL, STREAMER_EINVAL, "unknown verb 'lod'");
-        CALL_FAILS(c, "cancel", "{}", STREAMER_EINVAL, "cancel: field 'model' is missing");
-        CALL_FAILS(c, "cancel", "{\"model\":1}", STREAMER_EINVAL, "cancel: field 'model' must be a string");
-        CALL_FAILS(c, "cancel", "{\"model\":\"a\\u0000b\"}", STREAMER_EINVAL, "cancel: field 'model' holds a NUL");
-        CALL_FAILS(c, "cancel", "{\"model\":\"m\",\"x\":1}", STREAMER_EINVAL, "cancel: unknown field 'x'");
-        CALL_FAILS(c, "cancel", "{\"model\":\"m\",\"id\":1}", STREAMER_EINVAL, "cancel: duplicate field 'id'");
-        CALL_FAILS(c, "cancel", "[]", STREAMER_EINVAL, "cancel: the arguments are no JSON object");
+        CALL_FAILS(c, "lod", NULL, STREAMER_EUNSUPPORTED, "lod: the daemon (0.0.fake) does not support it");
+        CALL_FAILS(c, "cancel", "{\"model\":\"m\",\"x\":1}", STREAMER_EUNSUPPORTED,
+                   "cancel.x: the daemon (0.0.fake) does not support it");
+        CALL_FAILS(c, "cancel", "{\"model\":\"m\",\"id\":1}", STREAMER_EINVAL,
+                   "call: the library sets 'verb' and 'id'");
+        CALL_FAILS(c, "cancel", "[]", STREAMER_EINVAL, "cancel: the arguments are not a JSON object");
         ck_assert_int_eq(streamer_call(c, "cancel", "{", NULL), STREAMER_EINVAL);
-        CALL_FAILS(c, "attach", "{\"model\":\"m\"}", STREAMER_EINVAL, "attach: has a function of its own");
+        CALL_FAILS(c, "attach", "{\"model\":\"m\"}", STREAMER_EINVAL, "call: 'attach' has a function of its own");
+        CALL_FAILS(c, "load", "{\"source\":\"/m\",\"attach\":true}", STREAMER_EINVAL,
+                   "call: a load that attaches has a function of its own");
         fake_disconnect(&fake, c);
 }
 END_TEST
 
-static void send_lease(struct fake *f, uint64_t id, uint64_t next)
+static void send_lease(struct fake_daemon *f, uint64_t id, uint64_t next)
 {
         fake_reply(f, next ? 2 : 1);
         writer_key(&f->message, "leases");
@@ -96,7 +97,7 @@ static void send_lease(struct fake *f, uint64_t id, uint64_t next)
         fake_send(f, NULL, 0);
 }
 
-static void answer_in_pages(struct fake *f)
+static void answer_in_pages(struct fake_daemon *f)
 {
         fake_hello(f);
         for (uint64_t page = 0; page < 3; page++) {
@@ -109,7 +110,7 @@ static void answer_in_pages(struct fake *f)
         send_lease(f, 1, 10);
 }
 
-START_TEST(long_lists_come_whole_unless_the_caller_sets_a_limit)
+START_TEST(long_lists_are_complete_unless_the_caller_sets_a_limit)
 {
         streamer_client *c = fake_connect(&fake, answer_in_pages);
         CALL_GIVES(c, "ps", NULL, "{\"leases\":[{\"id\":1},{\"id\":2},{\"id\":3}]}");
@@ -118,7 +119,7 @@ START_TEST(long_lists_come_whole_unless_the_caller_sets_a_limit)
 }
 END_TEST
 
-static void send_model(struct fake *f, const char *name, const char *next)
+static void send_model(struct fake_daemon *f, const char *name, const char *next)
 {
         fake_reply(f, next ? 2 : 1);
         writer_key(&f->message, "models");
@@ -133,7 +134,7 @@ static void send_model(struct fake *f, const char *name, const char *next)
         fake_send(f, NULL, 0);
 }
 
-static void answer_models(struct fake *f)
+static void answer_models(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_list);
@@ -146,7 +147,7 @@ static void answer_models(struct fake *f)
 START_TEST(the_list_of_models_is_put_together_from_its_pages)
 {
         streamer_model_list *list;
-        streamer_model m;
+        streamer_model m = STREAMER_MODEL_INIT;
         streamer_client *c = fake_connect(&fake, answer_models);
         ck_assert_int_eq(streamer_list(c, &list), 0);
         ck_assert_uint_eq(streamer_model_list_count(list), 2);
@@ -160,7 +161,7 @@ START_TEST(the_list_of_models_is_put_together_from_its_pages)
 }
 END_TEST
 
-static void answer_unload(struct fake *f)
+static void answer_unload(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_unload);
@@ -183,7 +184,7 @@ END_TEST
 
 /* ---- events ---- */
 
-static void send_events(struct fake *f, size_t n)
+static void send_events(struct fake_daemon *f, size_t n)
 {
         for (size_t i = 0; i < n; i++) {
                 fake_event(f, "model", 1);
@@ -192,7 +193,7 @@ static void send_events(struct fake *f, size_t n)
         }
 }
 
-static void answer_subscribe(struct fake *f)
+static void answer_subscribe(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_subscribe);
@@ -203,7 +204,7 @@ static void answer_subscribe(struct fake *f)
         fake_close(f);
 }
 
-START_TEST(events_right_behind_the_subscription_are_kept)
+START_TEST(events_right_after_the_subscription_are_queued)
 {
         char *event;
         streamer_client *c = fake_connect(&fake, answer_subscribe);
@@ -219,7 +220,7 @@ START_TEST(events_right_behind_the_subscription_are_kept)
 }
 END_TEST
 
-static void flood(struct fake *f)
+static void flood(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_subscribe);
@@ -232,7 +233,7 @@ static void flood(struct fake *f)
         ck_assert(fake_ends(f));
 }
 
-START_TEST(events_that_nobody_reads_are_counted_as_lost)
+START_TEST(unread_events_are_counted_as_lost)
 {
         char *event;
         streamer_client *c = fake_connect(&fake, flood);
@@ -252,16 +253,16 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("client: calls");
+        suite_begin("client calls");
         TCase *calls = suite_group("calls", NULL, NULL, 20);
         tcase_add_test(calls, a_reply_becomes_json_with_all_64_bits);
-        tcase_add_test(calls, a_failure_brings_code_and_text_and_the_connection_stays);
-        tcase_add_test(calls, wrong_arguments_are_refused_by_name_before_anything_is_sent);
-        tcase_add_test(calls, long_lists_come_whole_unless_the_caller_sets_a_limit);
+        tcase_add_test(calls, a_failure_has_code_and_text_and_the_connection_survives);
+        tcase_add_test(calls, an_invalid_request_is_not_sent);
+        tcase_add_test(calls, long_lists_are_complete_unless_the_caller_sets_a_limit);
         tcase_add_test(calls, the_list_of_models_is_put_together_from_its_pages);
         tcase_add_test(calls, unload_takes_the_drain_flag_and_no_other);
         TCase *events = suite_group("events", NULL, NULL, 20);
-        tcase_add_test(events, events_right_behind_the_subscription_are_kept);
-        tcase_add_test(events, events_that_nobody_reads_are_counted_as_lost);
+        tcase_add_test(events, events_right_after_the_subscription_are_queued);
+        tcase_add_test(events, unread_events_are_counted_as_lost);
         return suite_run();
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads as the library watches them, against a scripted daemon; and what a source becomes on its
- * way: paths absolute, Hub ids looked up in the caller's cache.
+ * Loads in the library, against a scripted daemon; and the resolution of sources: absolute paths, and Hub ids in the
+ * caller's cache.
  */
-#include "tests/lib/fake_client.h"
+#include "tests/lib/fake_daemon.h"
 #include "tests/lib/suite.h"
 
 #include <stdlib.h>
@@ -13,11 +13,11 @@
 
 #define OP 5
 
-static struct fake fake;
+static struct fake_daemon fake;
 static streamer_client *client;
 static streamer_progress p = {.struct_size = sizeof(p)};
 
-static streamer_op *load(void (*script)(struct fake *f), unsigned flags)
+static streamer_op *load(void (*script)(struct fake_daemon *f), unsigned flags)
 {
         streamer_op *op;
         streamer_load_opts opts = {.struct_size = sizeof(opts), .source = "/m.safetensors", .flags = flags};
@@ -33,19 +33,19 @@ static void finish(streamer_op *op)
         fake_disconnect(&fake, client);
 }
 
-/* ---- the daemon's side ---- */
+/* ---- the daemon ---- */
 
-static void accept_load(struct fake *f)
+static void accept_load(struct fake_daemon *f)
 {
         fake_hello(f);
         fake_expect(f, VERB_load);
         fake_reply(f, 2);
         writer_ku64(&f->message, "op", OP);
-        writer_kstr(&f->message, "model", "m");
+        writer_kstr(&f->message, "name", "m");
         fake_done(f);
 }
 
-static void put_event(struct fake *f, uint64_t op, const char *state, uint64_t bytes)
+static void put_event(struct fake_daemon *f, uint64_t op, const char *state, uint64_t bytes)
 {
         fake_event(f, "op", 4);
         writer_ku64(&f->message, "op", op);
@@ -55,7 +55,7 @@ static void put_event(struct fake *f, uint64_t op, const char *state, uint64_t b
         fake_done(f);
 }
 
-static void put_failure(struct fake *f, const char *state, const char *code)
+static void put_failure(struct fake_daemon *f, const char *state, const char *code)
 {
         fake_event(f, "op", 4);
         writer_ku64(&f->message, "op", OP);
@@ -67,7 +67,7 @@ static void put_failure(struct fake *f, const char *state, const char *code)
 
 /* ---- loads ---- */
 
-static void load_at_once(struct fake *f)
+static void load_at_once(struct fake_daemon *f)
 {
         accept_load(f);
         ck_assert(f->request.u.load.watch);
@@ -75,19 +75,19 @@ static void load_at_once(struct fake *f)
         fake_send(f, NULL, 0);
 }
 
-START_TEST(an_end_right_behind_the_reply_is_not_missed)
+START_TEST(a_close_right_after_the_reply_is_noticed)
 {
         streamer_op *op = load(load_at_once, 0);
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), 0);
         ck_assert_str_eq(p.state, "ready");
-        ck_assert_str_eq(p.model, "m");
+        ck_assert_str_eq(p.name, "m");
         ck_assert_uint_eq(p.bytes, 100);
         ck_assert_int_eq(streamer_op_wait(op, 0, NULL), 0);
         finish(op);
 }
 END_TEST
 
-static void load_step_by_step(struct fake *f)
+static void load_step_by_step(struct fake_daemon *f)
 {
         accept_load(f);
         put_event(f, OP, "loading", 10);
@@ -96,7 +96,7 @@ static void load_step_by_step(struct fake *f)
         fake_pause(f);
         put_event(f, OP, "loading", 50);
         put_event(f, OP, "ready", 100);
-        put_event(f, OP, "loading", 60); /* nothing comes after the end */
+        put_event(f, OP, "loading", 60); /* no event follows the end */
         fake_send(f, NULL, 0);
         ck_assert(fake_ends(f));
 }
@@ -110,7 +110,7 @@ START_TEST(a_load_is_watched_until_it_is_ready)
         ck_assert_str_eq(p.state, "loading");
         ck_assert_uint_eq(p.bytes, 10);
         ck_assert_uint_eq(p.total, 100);
-        fake_go(&fake);
+        fake_resume(&fake);
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), 0);
         ck_assert_uint_eq(p.bytes, 100);
         finish(op);
@@ -119,14 +119,14 @@ END_TEST
 
 static const char *end_state, *end_code;
 
-static void load_and_fail(struct fake *f)
+static void load_and_fail(struct fake_daemon *f)
 {
         accept_load(f);
         put_failure(f, end_state, end_code);
         fake_send(f, NULL, 0);
 }
 
-START_TEST(a_failure_brings_its_code_and_text)
+START_TEST(a_failure_has_code_and_text)
 {
         end_state = "failed";
         end_code = "no-memory";
@@ -148,16 +148,16 @@ START_TEST(a_cancelled_load_has_failed_too)
 }
 END_TEST
 
-static void load_and_leave(struct fake *f)
+static void load_and_disconnect(struct fake_daemon *f)
 {
         accept_load(f);
         fake_send(f, NULL, 0);
         fake_close(f);
 }
 
-START_TEST(a_daemon_that_goes_is_told)
+START_TEST(a_lost_daemon_is_reported)
 {
-        streamer_op *op = load(load_and_leave, 0);
+        streamer_op *op = load(load_and_disconnect, 0);
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_ELOST);
         ck_assert_str_eq(p.state, "resolving");
         finish(op);
@@ -165,18 +165,18 @@ START_TEST(a_daemon_that_goes_is_told)
 END_TEST
 
 /* The next daemon's first load has the number of the one before. */
-static void load_leave_and_load_another(struct fake *f)
+static void load_disconnect_and_load_another(struct fake_daemon *f)
 {
-        load_and_leave(f);
+        load_and_disconnect(f);
         accept_load(f);
         put_event(f, OP, "ready", 100);
         fake_send(f, NULL, 0);
         ck_assert(fake_ends(f));
 }
 
-START_TEST(an_end_is_not_taken_for_that_of_a_load_of_the_daemon_before)
+START_TEST(the_end_of_an_earlier_daemons_load_is_ignored)
 {
-        streamer_op *first = load(load_leave_and_load_another, 0), *second;
+        streamer_op *first = load(load_disconnect_and_load_another, 0), *second;
         streamer_load_opts opts = {.struct_size = sizeof(opts), .source = "/n.safetensors"};
         ck_assert_int_eq(streamer_op_wait(first, -1, NULL), STREAMER_ELOST);
         ck_assert_int_eq(streamer_load(client, &opts, &second), 0);
@@ -191,21 +191,21 @@ END_TEST
 
 START_TEST(an_operation_outlives_its_client)
 {
-        streamer_op *op = load(load_and_leave, 0);
+        streamer_op *op = load(load_and_disconnect, 0);
         fake_disconnect(&fake, client);
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_EUNREACHABLE);
         streamer_op_free(op);
 }
 END_TEST
 
-static void load_detached(struct fake *f)
+static void load_detached(struct fake_daemon *f)
 {
         accept_load(f);
         ck_assert(!f->request.u.load.watch);
         fake_send(f, NULL, 0);
 }
 
-START_TEST(a_detached_load_only_tells_the_name)
+START_TEST(a_detached_load_only_returns_the_name)
 {
         streamer_op *op = load(load_detached, STREAMER_LOAD_DETACH);
         ck_assert_str_eq(streamer_op_model(op), "m");
@@ -231,8 +231,8 @@ END_TEST
 
 static char sent[PATH_SIZE];
 
-/* Answers loads without end and keeps their source. */
-static void note_source(struct fake *f)
+/* Answers loads for ever and records their source. */
+static void note_source(struct fake_daemon *f)
 {
         accept_load(f);
         strcpy(sent, f->request.u.load.source);
@@ -344,7 +344,7 @@ START_TEST(a_hub_id_becomes_its_snapshot)
 }
 END_TEST
 
-START_TEST(a_hub_id_that_is_not_there_or_not_clear_is_refused)
+START_TEST(a_missing_or_ambiguous_hub_id_is_refused)
 {
         setenv("HF_HUB_CACHE", make_cache("hub2"), 1);
         ck_assert_int_eq(resolve("org/other"), STREAMER_ENOENT);
@@ -389,23 +389,23 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("client: load");
+        suite_begin("client load");
         TCase *loads = suite_group("loads", NULL, NULL, 20);
-        tcase_add_test(loads, an_end_right_behind_the_reply_is_not_missed);
+        tcase_add_test(loads, a_close_right_after_the_reply_is_noticed);
         tcase_add_test(loads, a_load_is_watched_until_it_is_ready);
-        tcase_add_test(loads, a_failure_brings_its_code_and_text);
+        tcase_add_test(loads, a_failure_has_code_and_text);
         tcase_add_test(loads, a_cancelled_load_has_failed_too);
-        tcase_add_test(loads, a_daemon_that_goes_is_told);
-        tcase_add_test(loads, an_end_is_not_taken_for_that_of_a_load_of_the_daemon_before);
+        tcase_add_test(loads, a_lost_daemon_is_reported);
+        tcase_add_test(loads, the_end_of_an_earlier_daemons_load_is_ignored);
         tcase_add_test(loads, an_operation_outlives_its_client);
-        tcase_add_test(loads, a_detached_load_only_tells_the_name);
+        tcase_add_test(loads, a_detached_load_only_returns_the_name);
         tcase_add_test(loads, progress_of_an_older_caller_is_filled_as_far_as_it_reaches);
         TCase *sources = suite_group("sources", NULL, NULL, 20);
         tcase_add_test(sources, uris_and_absolute_paths_pass);
         tcase_add_test(sources, relative_paths_become_absolute);
         tcase_add_test(sources, a_link_keeps_its_name_unless_dot_dot_follows);
         tcase_add_test(sources, a_hub_id_becomes_its_snapshot);
-        tcase_add_test(sources, a_hub_id_that_is_not_there_or_not_clear_is_refused);
+        tcase_add_test(sources, a_missing_or_ambiguous_hub_id_is_refused);
         tcase_add_test(sources, the_cache_is_found_as_the_hub_tools_find_it);
         return suite_run();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * msgpack from strangers: what is well-formed, and how replies are written and read.
+ * msgpack from untrusted peers: validation, and reading and writing of replies.
  */
 #include "proto/codec.h"
 #include "proto/codes.h"
@@ -20,7 +20,7 @@ static bool check_bytes(const char *bytes, size_t len)
         return rc == 0;
 }
 
-START_TEST(each_kind_of_value_is_walked_over)
+START_TEST(each_kind_of_value_is_skipped)
 {
         ck_assert(CHECK("\x00"));
         ck_assert(CHECK("\x7f"));
@@ -68,7 +68,7 @@ START_TEST(the_tag_that_msgpack_never_uses_is_refused)
 }
 END_TEST
 
-START_TEST(nothing_and_trailing_bytes_are_refused)
+START_TEST(empty_input_and_trailing_bytes_are_refused)
 {
         ck_assert(!check_bytes("", 0));
         ck_assert(!CHECK("\x01\x02"));
@@ -76,7 +76,7 @@ START_TEST(nothing_and_trailing_bytes_are_refused)
 }
 END_TEST
 
-START_TEST(values_that_are_cut_short_are_refused)
+START_TEST(truncated_values_are_refused)
 {
         static const char whole[] = "\x86\xa1k\xd9\x01x\xa1l\xc4\x01x\xa1m\xcf"
                                     "12345678\xa1n\xc7\x01\x05x\xa1o\xdc\x00\x01\xc0\xa1p\xcb"
@@ -87,7 +87,7 @@ START_TEST(values_that_are_cut_short_are_refused)
 }
 END_TEST
 
-START_TEST(lengths_that_lie_are_refused)
+START_TEST(wrong_lengths_are_refused)
 {
         ck_assert(!CHECK("\xdb\xff\xff\xff\xffx"));
         ck_assert(!CHECK("\xc6\xff\xff\xff\xffx"));
@@ -207,7 +207,7 @@ START_TEST(an_error_carries_code_and_text)
 }
 END_TEST
 
-START_TEST(look_ups_miss_what_is_absent_or_of_another_type)
+START_TEST(lookups_fail_for_absent_keys_and_other_types)
 {
         struct message m;
         uint64_t u;
@@ -225,7 +225,7 @@ START_TEST(look_ups_miss_what_is_absent_or_of_another_type)
 }
 END_TEST
 
-START_TEST(a_message_that_is_no_map_or_broken_is_refused)
+START_TEST(a_broken_message_or_one_that_is_no_map_is_refused)
 {
         struct message m;
         ck_assert_int_eq(message_decode(&m, "\x01", 1), STREAMER_EPROTO);
@@ -237,18 +237,18 @@ int main(void)
 {
         suite_begin("codec");
         TCase *bytes = suite_group("bytes", NULL, NULL, 10);
-        tcase_add_test(bytes, each_kind_of_value_is_walked_over);
+        tcase_add_test(bytes, each_kind_of_value_is_skipped);
         tcase_add_test(bytes, the_tag_that_msgpack_never_uses_is_refused);
-        tcase_add_test(bytes, nothing_and_trailing_bytes_are_refused);
-        tcase_add_test(bytes, values_that_are_cut_short_are_refused);
-        tcase_add_test(bytes, lengths_that_lie_are_refused);
+        tcase_add_test(bytes, empty_input_and_trailing_bytes_are_refused);
+        tcase_add_test(bytes, truncated_values_are_refused);
+        tcase_add_test(bytes, wrong_lengths_are_refused);
         tcase_add_test(bytes, depth_is_limited);
         tcase_add_test(bytes, the_number_of_values_can_be_limited);
         tcase_add_test(bytes, utf8_is_strict);
         TCase *replies = suite_group("replies", NULL, NULL, 10);
         tcase_add_test(replies, a_reply_is_read_as_it_was_written);
         tcase_add_test(replies, an_error_carries_code_and_text);
-        tcase_add_test(replies, look_ups_miss_what_is_absent_or_of_another_type);
-        tcase_add_test(replies, a_message_that_is_no_map_or_broken_is_refused);
+        tcase_add_test(replies, lookups_fail_for_absent_keys_and_other_types);
+        tcase_add_test(replies, a_broken_message_or_one_that_is_no_map_is_refused);
         return suite_run();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of outcomes, and the page that documents it.
+ * The table of error codes and the page that documents it.
  */
 #include "proto/codes.h"
 #include "tests/lib/suite.h"
@@ -69,6 +69,9 @@ START_TEST(success_has_a_text_too)
 {
         ck_assert_str_eq(code_text(0), "ok");
         ck_assert_str_eq(streamer_strerror(STREAMER_EBUSY), "in use");
+        ck_assert_str_eq(streamer_error_name(0), "ok");
+        ck_assert_str_eq(streamer_error_name(STREAMER_EBUSY), "in-use");
+        ck_assert_str_eq(streamer_error_name(-999), "failed");
 }
 END_TEST
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Settings: their units, and the file with all that it may not hold.
+ * Configuration values: units, and the syntax of the file.
  */
 #include "tests/lib/suite.h"
 
 #include "daemon/base/util.h"
-#include "daemon/config/setting.h"
+#include "daemon/config/config.h"
+#include "daemon/config/document/sections.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +39,7 @@ static const char *const bad_sizes[] = {"",      "-1",   "+1",     " 1",   "1 ",
                                         "1GB",   "1gib", "1.5GiB", "0x10", "GiB",        "18446744073709551616",
                                         "1GiBs", "1e3",  "1K",     "\t1",  "16777216TiB"};
 
-START_TEST(a_size_that_could_mean_two_things_is_none)
+START_TEST(an_ambiguous_size_is_invalid)
 {
         uint64_t bytes;
         ck_assert_int_eq(config_parse_size(bad_sizes[_i], &bytes), -1);
@@ -90,9 +91,10 @@ static void assert_parses(const char *yaml)
 START_TEST(every_key_is_read)
 {
         assert_parses("socket: /s\n"
+                      "exit_idle: 10m\n"
                       "roots: [/a, \"/b c\"]\n"
                       "devices:\n"
-                      "  - {device: host, budget: 8GiB, pages: thp, spare: 3GiB}\n"
+                      "  - {device: host, budget: 8GiB, pages: thp, prefaulted: 3GiB}\n"
                       "io: {concurrency: 4, block_size: 2MiB, memory_limit: 64MiB, stall: 5s}\n"
                       "limits:\n"
                       "  connections: 1\n  connections_per_uid: 2\n  leases_per_uid: 21\n  loads_per_uid: 22\n"
@@ -100,18 +102,17 @@ START_TEST(every_key_is_read)
                       "  queued: 44\n  requests_per_client: 5\n  output_per_client: 6MiB\n  fds_in_flight: 700\n"
                       "  fds_per_client: 800\n  frame_timeout: 9s\n  preload_loads: 10\n"
                       "  preload_retry: 11ms\n  failed_kept: 0\n"
-                      "loop: {realtime: false}\n"
                       "log: {level: debug}\n");
-        ck_assert(!config.loop.realtime);
         ck_assert_str_eq(config.socket, "/s");
+        ck_assert_uint_eq(config.exit_idle_ns, UINT64_C(600000000000));
         ck_assert_uint_eq(config.n_roots, 2);
         ck_assert_str_eq(config.roots[1], "/b c");
         ck_assert_uint_eq(config.n_devices, 1);
         ck_assert_str_eq(config.devices[0].name, "host");
         ck_assert_uint_eq(config.devices[0].budget, 8 * GiB);
         ck_assert_uint_eq(config.devices[0].budget_percent, 0);
-        ck_assert_int_eq(config.devices[0].pages, CONFIG_PAGES_THP);
-        ck_assert_uint_eq(config.devices[0].spare, 3 * GiB);
+        ck_assert_int_eq(config.devices[0].pages, HOST_PAGES_THP);
+        ck_assert_uint_eq(config.devices[0].prefault, 3 * GiB);
         ck_assert_uint_eq(config.io.concurrency, 4);
         ck_assert_uint_eq(config.io.block_size, 2 * MiB);
         ck_assert_uint_eq(config.io.memory_limit, 64 * MiB);
@@ -137,13 +138,13 @@ END_TEST
 static const struct {
         const char *spare;
         uint64_t bytes;
-} spares[] = {{"auto", CONFIG_SPARE_AUTO}, {"0", 0}, {"4096", 4096}, {"2GiB", 2 * GiB}};
+} spares[] = {{"auto", PREFAULT_AUTO}, {"0", 0}, {"4096", 4096}, {"2GiB", 2 * GiB}};
 
-START_TEST(a_spare_is_a_size_or_auto)
+START_TEST(prefault_is_a_size_or_auto)
 {
-        char *yaml = format_text("devices: [{device: host, spare: %s}]", spares[_i].spare);
+        char *yaml = format_text("devices: [{device: host, prefaulted: %s}]", spares[_i].spare);
         assert_parses(yaml);
-        ck_assert_uint_eq(config.devices[0].spare, spares[_i].bytes);
+        ck_assert_uint_eq(config.devices[0].prefault, spares[_i].bytes);
         free(yaml);
 }
 END_TEST
@@ -169,8 +170,8 @@ START_TEST(a_device_is_a_word_or_a_mapping)
         ck_assert_str_eq(config.devices[0].name, devices[_i].name);
         ck_assert_uint_eq(config.devices[0].budget, devices[_i].budget);
         ck_assert_uint_eq(config.devices[0].budget_percent, devices[_i].percent);
-        ck_assert_int_eq(config.devices[0].pages, CONFIG_PAGES_AUTO);
-        ck_assert_uint_eq(config.devices[0].spare, CONFIG_SPARE_AUTO);
+        ck_assert_int_eq(config.devices[0].pages, HOST_PAGES_AUTO);
+        ck_assert_uint_eq(config.devices[0].prefault, PREFAULT_AUTO);
         free(yaml);
 }
 END_TEST
@@ -183,12 +184,12 @@ START_TEST(sources_of_other_stores)
                       "      session_token: t\n  region: eu\n");
         ck_assert_uint_eq(config.n_s3_sources, 2);
         ck_assert_str_eq(config.s3_sources[0].endpoint, "http://x");
-        ck_assert_int_eq(config.s3_sources[0].addressing, CONFIG_ADDRESSING_PATH);
+        ck_assert_int_eq(config.s3_sources[0].addressing, S3_PATH);
         ck_assert_str_eq(config.s3_sources[1].source, "s3://b/c/");
         ck_assert_str_eq(config.s3_sources[1].secret_key, "file:/k");
         ck_assert_str_eq(config.s3_sources[1].session_token, "t");
         ck_assert_ptr_null(config.s3_sources[1].endpoint);
-        ck_assert_int_eq(config.s3.addressing, CONFIG_ADDRESSING_VIRTUAL);
+        ck_assert_int_eq(config.s3.addressing, S3_VIRTUAL);
         ck_assert_str_eq(config.s3.region, "eu");
 }
 END_TEST
@@ -254,7 +255,7 @@ static const struct {
         {"devices: host", "f.yaml:1: devices: takes a list"},
         {"devices: [[host]]", "f.yaml:1: devices: a device is a word"},
         {"devices: [{device: [host]}]", "f.yaml:1: devices.device: takes a single value"},
-        /* YAML's own features that make a file mean something else than it shows */
+        /* YAML features that are refused because they hide the meaning of a file */
         {"socket: &a /s", "f.yaml:1: socket: anchors are not supported"},
         {"roots: &a [/s]", "f.yaml:1: roots: anchors are not supported"},
         {"&a io: {}", "f.yaml:1: anchors are not supported"},
@@ -305,11 +306,11 @@ static const struct {
         {"metrics: {listen: 'unix:relative'}", "'relative' is not an absolute path"},
         {"log: {level: loud}", "f.yaml:1: log.level: 'loud' is not error, warn, info or debug"},
         /* devices */
-        {"devices: ['']", "f.yaml:1: devices: '' is no device"},
-        {"devices: [gpu]", "f.yaml:1: devices: 'gpu' is no device"},
-        {"devices: [hosts]", "f.yaml:1: devices: 'hosts' is no device"},
-        {"devices: ['cuda:']", "f.yaml:1: devices: 'cuda:' is no device"},
-        {"devices: ['cuda:x']", "f.yaml:1: devices: 'cuda:x' is no device"},
+        {"devices: ['']", "f.yaml:1: devices: '' is not a device"},
+        {"devices: [gpu]", "f.yaml:1: devices: 'gpu' is not a device"},
+        {"devices: [hosts]", "f.yaml:1: devices: 'hosts' is not a device"},
+        {"devices: ['cuda:']", "f.yaml:1: devices: 'cuda:' is not a device"},
+        {"devices: ['cuda:x']", "f.yaml:1: devices: 'cuda:x' is not a device"},
         {"devices: [{device: 'cuda:0', pages: thp}]", "f.yaml:1: devices: pages: of the host device only"},
         {"devices: [{device: host, handles: cuda-ipc}]", "f.yaml:1: devices: handles: of CUDA devices only"},
         {"devices: [{device: 'cuda:0', handles: fd}]",
@@ -325,14 +326,14 @@ static const struct {
         {"devices: [{budget: 1GiB}]", "f.yaml:1: devices: has no 'device'"},
         {"devices: [{device: host, pages: 2m}]", "f.yaml:1: devices: pages: '2m' is not auto, hugetlb, thp or 4k"},
         {"preload: [{source: /a, keep_alive: 8785h}]", "keep_alive: 8785h is not within 0 to 8784h"},
-        {"devices: [{device: host, spare: much}]", "f.yaml:1: devices: spare: 'much' is not auto or a size"},
-        {"devices: [{device: host, spare: -1}]", "f.yaml:1: devices: spare: '-1' is not auto or a size"},
-        {"devices: [{device: 'cuda:0', spare: 1GiB}]", "f.yaml:1: devices: spare: of the host device only"},
+        {"devices: [{device: host, prefaulted: much}]", "f.yaml:1: devices: prefaulted: 'much' is not auto or a size"},
+        {"devices: [{device: host, prefaulted: -1}]", "f.yaml:1: devices: prefaulted: '-1' is not auto or a size"},
+        {"devices: [{device: 'cuda:0', prefaulted: 1GiB}]", "f.yaml:1: devices: prefaulted: of the host device only"},
         {"devices: [{device: host, colour: red}]", "f.yaml:1: devices.colour: unknown key"},
         {"devices: [{device: host, device: host}]", "f.yaml:1: devices.device: given twice"},
 };
 
-START_TEST(a_wrong_file_is_refused_by_file_line_and_key)
+START_TEST(an_error_in_the_file_names_file_line_and_key)
 {
         ck_assert_int_eq(parse(bad_files[_i].yaml), STREAMER_EINVAL);
         ck_assert_msg(strstr(error.text, bad_files[_i].what) != NULL, "%s", error.text);
@@ -404,16 +405,16 @@ int main(void)
         suite_begin("config");
         TCase *unit = suite_group("units", NULL, NULL, 10);
         LOOP(unit, a_size_is_bytes_or_has_a_binary_unit, sizes);
-        LOOP(unit, a_size_that_could_mean_two_things_is_none, bad_sizes);
+        LOOP(unit, an_ambiguous_size_is_invalid, bad_sizes);
         tcase_add_test(unit, a_duration_has_a_unit);
         TCase *file = suite_group("file", NULL, NULL, 10);
         tcase_add_checked_fixture(file, begin, end);
         tcase_add_test(file, every_key_is_read);
         LOOP(file, an_empty_file_changes_nothing, empty_files);
         LOOP(file, a_device_is_a_word_or_a_mapping, devices);
-        LOOP(file, a_spare_is_a_size_or_auto, spares);
+        LOOP(file, prefault_is_a_size_or_auto, spares);
         tcase_add_test(file, sources_of_other_stores);
-        LOOP(file, a_wrong_file_is_refused_by_file_line_and_key, bad_files);
+        LOOP(file, an_error_in_the_file_names_file_line_and_key, bad_files);
         tcase_add_test(file, a_key_of_any_length_is_unknown);
         tcase_add_test(file, depth_is_bounded_by_the_grammar);
         tcase_add_test(file, a_list_is_bounded);

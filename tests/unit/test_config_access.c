@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `access` in the file: every key of a rule, and every way to get one wrong.
+ * `access` in the configuration: every key of a rule, and every error.
  */
 #include "daemon/config/config.h"
+#include "daemon/config/document/sections.h"
 
 #include "daemon/base/util.h"
 #include "tests/lib/suite.h"
@@ -35,7 +36,7 @@ static const struct role_rule *parse_one(const char *yaml)
         return &config.access.rules[0];
 }
 
-START_TEST(without_access_the_default_holds)
+START_TEST(without_access_rules_the_default_applies)
 {
         ck_assert_int_eq(parse("roots: [/a]"), 0);
         ck_assert(!config.access.given);
@@ -67,16 +68,16 @@ START_TEST(every_key_of_a_rule_is_read)
         ck_assert_str_eq(rule->roots.v[0], "/srv/a");
         ck_assert_str_eq(rule->roots.v[1], "/srv/b");
         ck_assert_str_eq(rule->buckets.v[0], "s3://b/");
-        ck_assert_uint_eq(rule->max[USER_CONNECTIONS], 1);
-        ck_assert_uint_eq(rule->max[USER_LEASES], 2);
-        ck_assert_uint_eq(rule->max[USER_LOADS], 3);
-        ck_assert_uint_eq(rule->max[USER_MODELS], 5);
-        ck_assert_uint_eq(rule->max[USER_BYTES], 4 * GiB);
+        ck_assert_uint_eq(rule->max[QUOTA_CONNECTIONS], 1);
+        ck_assert_uint_eq(rule->max[QUOTA_LEASES], 2);
+        ck_assert_uint_eq(rule->max[QUOTA_LOADS], 3);
+        ck_assert_uint_eq(rule->max[QUOTA_MODELS], 5);
+        ck_assert_uint_eq(rule->max[QUOTA_BYTES], 4 * GiB);
         ck_assert_str_eq(config.access.file, "f.yaml");
 }
 END_TEST
 
-START_TEST(a_single_value_stands_for_a_list_of_one)
+START_TEST(a_single_value_is_a_list_of_one)
 {
         const struct role_rule *rule = parse_one("access: {roles: [{role: attach, users: '*'}]}");
         ck_assert(rule->users.all);
@@ -85,7 +86,7 @@ START_TEST(a_single_value_stands_for_a_list_of_one)
 }
 END_TEST
 
-START_TEST(an_empty_list_is_given)
+START_TEST(an_empty_list_is_returned)
 {
         const struct role_rule *rule = parse_one("access: {roles: [{role: load, users: 1, buckets: []}]}");
         ck_assert(rule->buckets.given);
@@ -104,8 +105,8 @@ static const struct {
         {"access: {roles: 1}", "f.yaml:1: access.roles: takes a list"},
         {"access: {roles: [load]}", AT("") "takes keys of its own"},
         {RULE("users: 1"), AT("") "has no 'role'"},
-        {RULE("role: load"), AT("") "names nobody: it takes 'users' or 'groups'"},
-        {RULE("role: load, users: []"), AT("") "names nobody"},
+        {RULE("role: load"), AT("") "names no user: it requires 'users' or 'groups'"},
+        {RULE("role: load, users: []"), AT("") "names no user"},
         {RULE("role: boss, users: 1"), AT(".role") "'boss' is not attach, load or admin"},
         {RULE("role: none, users: 1"), AT(".role") "'none' is not attach, load or admin"},
         {RULE("role: [load], users: 1"), AT(".role") "takes a single value"},
@@ -125,14 +126,14 @@ static const struct {
         {RULE("role: load, users: 1, bytes: 1GB"), AT(".bytes") "'1GB' is not a size"},
 };
 
-START_TEST(a_wrong_rule_is_refused_by_line_and_key)
+START_TEST(an_error_in_a_rule_names_line_and_key)
 {
         ck_assert_int_eq(parse(wrong[_i].yaml), STREAMER_EINVAL);
         ck_assert_msg(strstr(error.text, wrong[_i].what) != NULL, "%s", error.text);
 }
 END_TEST
 
-START_TEST(a_rules_root_must_lie_below_the_daemons)
+START_TEST(a_rules_root_must_be_below_a_root_of_the_daemon)
 {
         char *path = suite_path("rules.yaml"), notes[1024];
         const char *yaml = "access: {roles: [{role: load, users: 1, roots: [/srv/a, /elsewhere]}]}";
@@ -150,15 +151,15 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("config: access");
+        suite_begin("config access");
         TCase *tests = suite_group("rules", NULL, NULL, 10);
         tcase_add_checked_fixture(tests, begin, end);
-        tcase_add_test(tests, without_access_the_default_holds);
+        tcase_add_test(tests, without_access_rules_the_default_applies);
         tcase_add_test(tests, an_empty_list_of_rules_is_no_default);
         tcase_add_test(tests, every_key_of_a_rule_is_read);
-        tcase_add_test(tests, a_single_value_stands_for_a_list_of_one);
-        tcase_add_test(tests, an_empty_list_is_given);
-        LOOP(tests, a_wrong_rule_is_refused_by_line_and_key, wrong);
-        tcase_add_test(tests, a_rules_root_must_lie_below_the_daemons);
+        tcase_add_test(tests, a_single_value_is_a_list_of_one);
+        tcase_add_test(tests, an_empty_list_is_returned);
+        LOOP(tests, an_error_in_a_rule_names_line_and_key, wrong);
+        tcase_add_test(tests, a_rules_root_must_be_below_a_root_of_the_daemon);
         return suite_run();
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Settings from file, environment and flags: which goes over which.
+ * Precedence of file, environment and flags.
  */
-#include "tests/unit/config_stage.h"
+#include "tests/unit/config_fixture.h"
 
 /* ---- flags ---- */
 
@@ -22,7 +22,7 @@ END_TEST
 START_TEST(neither_flags_nor_a_file_is_wrong_usage)
 {
         if (access(CONFIG_DEFAULT_PATH, F_OK) == 0)
-                SKIP(CONFIG_DEFAULT_PATH " is there");
+                SKIP(CONFIG_DEFAULT_PATH " exists");
         assert_usage(load((char *[]){"streamerd", NULL}), "no device: give --device host=8GiB");
         assert_usage(LOAD("--device", "host"), "no root: give --root DIR");
 }
@@ -43,7 +43,7 @@ START_TEST(flags_are_read_in_both_forms)
 }
 END_TEST
 
-START_TEST(a_relative_root_is_relative_to_where_it_was_typed)
+START_TEST(a_relative_root_of_a_flag_is_relative_to_the_working_directory)
 {
         char *cwd = getcwd(NULL, 0), *want = format_text("%s/x", cwd);
         ck_assert_int_eq(LOAD("--device=host", "--root=x"), 0);
@@ -66,7 +66,7 @@ START_TEST(wrong_flags_are_named)
         assert_usage(LOAD(NEEDED, "--version=1"), "--version: takes no value");
         assert_usage(LOAD(NEEDED, "--concurrency", "many"), "--concurrency: 'many' is not a number");
         assert_usage(LOAD(NEEDED, "--device", "cuda:x"),
-                     "--device: 'cuda:x' is no device (host, cuda:N, cuda:GPU-UUID, cuda:all)");
+                     "--device: 'cuda:x' is not a device (host, cuda:N, cuda:GPU-UUID, cuda:all)");
         assert_usage(LOAD(NEEDED, "--device", "host"), "--device: host is listed twice");
         assert_usage(LOAD(NEEDED, "--config", "/no/such/file"), "/no/such/file: No such file");
 }
@@ -90,7 +90,7 @@ START_TEST(a_ring_holds_a_block)
 }
 END_TEST
 
-START_TEST(flags_go_over_the_environment_which_goes_over_the_file)
+START_TEST(flags_precede_the_environment_precedes_the_file)
 {
         char *path = write_file("socket: /file\nio: {concurrency: 1, block_size: 1MiB}\nlog: {level: error}\n");
         setenv("STREAMERD_SOCKET", "/env", 1);
@@ -117,7 +117,7 @@ START_TEST(a_list_given_as_flags_replaces_the_files)
 }
 END_TEST
 
-START_TEST(a_wrong_file_is_no_start)
+START_TEST(a_wrong_file_prevents_the_start)
 {
         char *path = write_file("colour: red"), *what = format_text("%s:1: colour: unknown key", path);
         assert_usage(LOAD(NEEDED, "--config", path), what);
@@ -139,7 +139,7 @@ START_TEST(a_percentage_is_of_this_machines_memory)
 END_TEST
 
 static const struct {
-        const char *name, *value, *what; /* what is wrong with it; NULL: nothing */
+        const char *name, *value, *what; /* the error; NULL: none */
 } variables[] = {
         {"STREAMERD_SOCKET", "relative", "STREAMERD_SOCKET: 'relative' is not an absolute path"},
         {"STREAMERD_SOCKET", "", NULL},
@@ -169,7 +169,7 @@ START_TEST(a_wrong_variable_is_named)
 }
 END_TEST
 
-START_TEST(the_newer_name_of_a_variable_goes_first)
+START_TEST(the_newer_name_of_a_variable_takes_precedence)
 {
         setenv("RUNAI_STREAMER_BLOCK_BYTESIZE", "4194304", 1);
         ck_assert_int_eq(LOAD(NEEDED), 0);
@@ -196,7 +196,7 @@ START_TEST(an_unlimited_memory_limit_is_the_default_ring_and_is_noted)
 }
 END_TEST
 
-START_TEST(the_log_can_be_kept_on_standard_error)
+START_TEST(the_log_can_stay_on_standard_error)
 {
         ck_assert_int_eq(LOAD(NEEDED), 0);
         ck_assert(!config.log.to_stderr);
@@ -219,38 +219,38 @@ START_TEST(a_store_by_the_streamers_variables)
         setenv("RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS", "1500", 1);
         ck_assert_int_eq(LOAD(NEEDED), 0);
         ck_assert_str_eq(config.s3.endpoint, "https://store");
-        ck_assert_int_eq(config.s3.addressing, CONFIG_ADDRESSING_VIRTUAL);
+        ck_assert_int_eq(config.s3.addressing, S3_VIRTUAL);
         ck_assert(config.s3.is_unsigned);
-        ck_assert_uint_eq(config.http.stall_ns, UINT64_C(1500000000));
+        ck_assert_uint_eq(config.http.opts.stall_ns, UINT64_C(1500000000));
         config_deinit(&config);
         setenv("RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "0", 1);
         setenv("RUNAI_STREAMER_S3_UNSIGNED", "false", 1);
         ck_assert_int_eq(LOAD(NEEDED), 0);
-        ck_assert_int_eq(config.s3.addressing, CONFIG_ADDRESSING_PATH);
+        ck_assert_int_eq(config.s3.addressing, S3_PATH);
         ck_assert(!config.s3.is_unsigned);
 }
 END_TEST
 
 int main(void)
 {
-        suite_begin("config-load");
-        TCase *flag = group_of("flags");
+        suite_begin("config load");
+        TCase *flag = model_set_of("flags");
         tcase_add_test(flag, a_device_and_a_root_suffice);
         tcase_add_test(flag, neither_flags_nor_a_file_is_wrong_usage);
         tcase_add_test(flag, flags_are_read_in_both_forms);
-        tcase_add_test(flag, a_relative_root_is_relative_to_where_it_was_typed);
+        tcase_add_test(flag, a_relative_root_of_a_flag_is_relative_to_the_working_directory);
         tcase_add_test(flag, wrong_flags_are_named);
         tcase_add_test(flag, a_socket_path_fits_its_address);
         tcase_add_test(flag, a_ring_holds_a_block);
-        tcase_add_test(flag, flags_go_over_the_environment_which_goes_over_the_file);
+        tcase_add_test(flag, flags_precede_the_environment_precedes_the_file);
         tcase_add_test(flag, a_list_given_as_flags_replaces_the_files);
-        tcase_add_test(flag, a_wrong_file_is_no_start);
+        tcase_add_test(flag, a_wrong_file_prevents_the_start);
         tcase_add_test(flag, a_percentage_is_of_this_machines_memory);
-        TCase *variable = group_of("environment");
+        TCase *variable = model_set_of("environment");
         LOOP(variable, a_wrong_variable_is_named, variables);
-        tcase_add_test(variable, the_newer_name_of_a_variable_goes_first);
+        tcase_add_test(variable, the_newer_name_of_a_variable_takes_precedence);
         tcase_add_test(variable, an_unlimited_memory_limit_is_the_default_ring_and_is_noted);
-        tcase_add_test(variable, the_log_can_be_kept_on_standard_error);
+        tcase_add_test(variable, the_log_can_stay_on_standard_error);
         tcase_add_test(variable, a_store_by_the_streamers_variables);
         return suite_run();
 }

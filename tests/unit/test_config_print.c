@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What streamerd only prints: help, its version, whether settings are valid, and what may stand next on its
- * command line.
+ * The output of --help, --version, --check-config and completion.
  */
-#include "tests/unit/config_stage.h"
+#include "tests/unit/config_fixture.h"
 
-/* ---- what only prints ---- */
+/* ---- printing only ---- */
 
 /* Runs config_load with standard output in a file. */
 static char *printed(char **argv, int *r)
@@ -37,7 +36,7 @@ START_TEST(help_and_version_print_and_need_nothing)
 }
 END_TEST
 
-START_TEST(a_check_reads_all_and_does_not_run)
+START_TEST(check_parses_the_configuration_and_starts_no_daemon)
 {
         int r;
         char *path = write_file("roots: [/]\ndevices: [host]\n");
@@ -51,7 +50,7 @@ START_TEST(a_check_reads_all_and_does_not_run)
 }
 END_TEST
 
-START_TEST(usage_tells_every_variable)
+START_TEST(usage_lists_every_variable)
 {
         char *usage = config_usage();
         for (size_t i = 0; i < n_settings; i++)
@@ -74,8 +73,8 @@ END_TEST
 /* ---- completion ---- */
 
 #define ALL                                                                                                            \
-        "--device --root --socket --state --config --concurrency --block-size --memory-limit --log-level "             \
-        "--log-format --metrics-listen --check-config --version --help "
+        "--device --root --socket --state --exit-idle --config --concurrency --block-size --memory-limit "             \
+        "--log-level --log-format --metrics-listen --check-config --version --help "
 
 static const struct {
         const char *words[4];
@@ -114,7 +113,7 @@ static char *offers(const char *const words[4])
         return out;
 }
 
-START_TEST(what_may_stand_next_is_offered)
+START_TEST(completion_offers_the_permitted_values)
 {
         char *said = offers(completions[_i].words);
         ck_assert_str_eq(said, completions[_i].offers);
@@ -122,7 +121,7 @@ START_TEST(what_may_stand_next_is_offered)
 }
 END_TEST
 
-/* What is offered is what is taken. */
+/* Every offered value is accepted. */
 START_TEST(every_offered_word_is_a_valid_value)
 {
         for (size_t i = 0; i < n_flags; i++)
@@ -137,14 +136,14 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("config: print");
-        TCase *print = group_of("print");
+        suite_begin("config print");
+        TCase *print = model_set_of("print");
         tcase_add_test(print, help_and_version_print_and_need_nothing);
-        tcase_add_test(print, a_check_reads_all_and_does_not_run);
-        tcase_add_test(print, usage_tells_every_variable);
+        tcase_add_test(print, check_parses_the_configuration_and_starts_no_daemon);
+        tcase_add_test(print, usage_lists_every_variable);
         tcase_add_test(print, every_setting_with_a_flag_is_in_the_table_of_flags);
-        TCase *complete = group_of("completion");
-        LOOP(complete, what_may_stand_next_is_offered, completions);
+        TCase *complete = model_set_of("completion");
+        LOOP(complete, completion_offers_the_permitted_values, completions);
         tcase_add_test(complete, every_offered_word_is_a_valid_value);
         return suite_run();
 }

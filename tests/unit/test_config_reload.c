@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What of settings that were read again waits for a restart.
+ * Which configuration keys require a restart.
  */
+#include "daemon/config/document/sections.h"
 #include "daemon/config/reload.h"
 
 #include "tests/lib/suite.h"
@@ -19,8 +20,8 @@ static const struct {
         {"roots: [/a, /b]", "roots: [/b, /a]", "roots"},
         {"devices: [host=1GiB]", "devices: [host=2GiB]", "devices"},
         {"devices: [{device: host, pages: 4k}]", "devices: [{device: host, pages: thp}]", "devices"},
-        {"devices: [host]", "devices: [{device: host, spare: 1GiB}]", "devices"},
-        {"devices: [host]", "devices: [{device: host, spare: auto}]", ""},
+        {"devices: [host]", "devices: [{device: host, prefaulted: 1GiB}]", "devices"},
+        {"devices: [host]", "devices: [{device: host, prefaulted: auto}]", ""},
         {"devices: ['cuda:0']", "devices: ['cuda:0', 'cuda:1']", "devices"},
         {"devices: [{device: 'cuda:0', handles: cuda-ipc}]", "devices: [{device: 'cuda:0', handles: cuda-vmm-fd}]",
          "devices"},
@@ -40,7 +41,7 @@ static const struct {
         {"", SOURCES(""), "s3.sources"},
         {"io: {concurrency: 2}", "io: {concurrency: 3}\nhost_cache: 1GiB", "io.concurrency, host_cache"},
         {"log: {format: json}", "log: {format: plain}", "log.format"},
-        /* What is applied at once. */
+        /* The settings that a reload applies. */
         {"", "log: {level: debug}\nlimits: {loads: 3}", ""},
         {"", "access: {roles: [{role: load, users: 1}]}\npreload: [{source: /a}]", ""},
 };
@@ -53,7 +54,7 @@ static void parse(struct config *config, const char *yaml)
         ck_assert_msg(config_parse_yaml(config, "f.yaml", yaml, strlen(yaml), &error) == 0, "%s", error.text);
 }
 
-START_TEST(what_differs_and_cannot_be_applied_is_named)
+START_TEST(changes_that_cannot_be_applied_are_named)
 {
         struct config running, next;
         char keys[256];
@@ -69,7 +70,7 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("config: reload");
-        LOOP(suite_group("keys", NULL, NULL, 10), what_differs_and_cannot_be_applied_is_named, changes);
+        suite_begin("config reload");
+        LOOP(suite_group("keys", NULL, NULL, 10), changes_that_cannot_be_applied_are_named, changes);
         return suite_run();
 }

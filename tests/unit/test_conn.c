@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a connection takes in: frames cut however they arrive, framing that is broken, clients that stall.
+ * Input of a connection: frames in any pieces, invalid frames, clients that stall.
  */
-#include "tests/unit/conn_stage.h"
+#include "tests/unit/conn_fixture.h"
 
 /* The text of an error frame that ends the connection. */
 static void ends_with_error(const char *text)
@@ -26,7 +26,7 @@ static void ends_with_error(const char *text)
 
 /* ---- frames ---- */
 
-START_TEST(frames_may_be_cut_at_every_byte)
+START_TEST(frames_may_be_split_at_every_byte)
 {
         unsigned char data[64];
         size_t n = put_frame(data, "first");
@@ -44,7 +44,7 @@ START_TEST(frames_may_be_cut_at_every_byte)
 }
 END_TEST
 
-START_TEST(who_is_not_known_is_introduced_by_the_first_bytes)
+START_TEST(an_unidentified_peer_is_identified_by_its_first_bytes)
 {
         unsigned char data[64];
         conn_await_caller(conn);
@@ -60,7 +60,7 @@ START_TEST(who_is_not_known_is_introduced_by_the_first_bytes)
 }
 END_TEST
 
-START_TEST(frames_may_come_byte_by_byte)
+START_TEST(frames_may_arrive_byte_by_byte)
 {
         unsigned char data[64];
         size_t n = put_frame(data, "ab");
@@ -73,7 +73,7 @@ START_TEST(frames_may_come_byte_by_byte)
 }
 END_TEST
 
-/* Frames at once, and to what bodies[] they come. */
+/* Frames sent at once, and the expected bodies[]. */
 static void send_hundred(char want[1024])
 {
         unsigned char data[4096];
@@ -87,7 +87,7 @@ static void send_hundred(char want[1024])
         send_bytes(data, n);
 }
 
-START_TEST(many_frames_in_one_read_come_in_order)
+START_TEST(many_frames_in_one_read_are_handled_in_order)
 {
         char want[1024] = "";
         send_hundred(want);
@@ -96,7 +96,7 @@ START_TEST(many_frames_in_one_read_come_in_order)
 }
 END_TEST
 
-START_TEST(the_largest_frame_is_taken)
+START_TEST(the_largest_frame_is_accepted)
 {
         unsigned char *data = must_alloc(FRAME_HEADER + FRAME_MAX);
         frame_put_header(data, FRAME_MAX);
@@ -118,7 +118,7 @@ static void take_long(void)
 }
 
 /* The test's thread may lose the processor, but never takes more than the turn allows. */
-START_TEST(a_flood_is_taken_in_turns_and_in_order)
+START_TEST(a_flood_is_handled_in_slices_and_in_order)
 {
         char want[1024] = "";
         send_hundred(want);
@@ -132,7 +132,7 @@ START_TEST(a_flood_is_taken_in_turns_and_in_order)
 }
 END_TEST
 
-START_TEST(a_flood_whose_client_went_is_taken_to_its_end)
+START_TEST(a_flood_of_a_disconnected_client_is_handled_completely)
 {
         unsigned char data[1024];
         size_t n = 0;
@@ -147,7 +147,7 @@ START_TEST(a_flood_whose_client_went_is_taken_to_its_end)
 }
 END_TEST
 
-/* ---- framing that is broken ---- */
+/* ---- broken framing ---- */
 
 START_TEST(a_length_over_the_limit_ends_the_connection)
 {
@@ -164,7 +164,7 @@ START_TEST(a_length_of_zero_ends_the_connection)
 }
 END_TEST
 
-START_TEST(frames_before_a_broken_one_are_taken_and_none_after)
+START_TEST(frames_before_an_invalid_one_are_handled_and_none_after)
 {
         unsigned char data[64];
         size_t n = put_frame(data, "good");
@@ -177,7 +177,7 @@ START_TEST(frames_before_a_broken_one_are_taken_and_none_after)
 }
 END_TEST
 
-START_TEST(a_client_that_goes_in_the_middle_of_a_frame_is_closed)
+START_TEST(a_client_that_disconnects_within_a_frame_is_closed)
 {
         send_bytes("\0\0\0\x09half", 8);
         core_settle();
@@ -188,7 +188,7 @@ START_TEST(a_client_that_goes_in_the_middle_of_a_frame_is_closed)
 }
 END_TEST
 
-START_TEST(requests_that_came_before_the_client_went_are_taken)
+START_TEST(requests_before_a_disconnect_are_handled)
 {
         unsigned char data[64];
         send_bytes(data, put_frame(data, "last"));
@@ -201,7 +201,7 @@ END_TEST
 
 /* ---- clients that stall ---- */
 
-START_TEST(half_a_frame_has_its_time)
+START_TEST(an_incomplete_frame_has_a_deadline)
 {
         unsigned char data[64];
         size_t n = put_frame(data, "whole");
@@ -221,7 +221,7 @@ START_TEST(half_a_frame_has_its_time)
 }
 END_TEST
 
-START_TEST(half_a_frame_that_stays_half_ends_the_connection)
+START_TEST(an_incomplete_frame_ends_the_connection_at_its_deadline)
 {
         unsigned char data[64];
         size_t n = put_frame(data, "whole");
@@ -234,7 +234,7 @@ START_TEST(half_a_frame_that_stays_half_ends_the_connection)
 }
 END_TEST
 
-START_TEST(a_client_that_never_says_anything_is_closed)
+START_TEST(a_silent_client_is_closed)
 {
         conn_tick(conn, now_ns() + 9 * SECOND);
         core_settle();
@@ -255,7 +255,7 @@ START_TEST(an_idle_client_between_frames_may_be_idle_for_ever)
 }
 END_TEST
 
-START_TEST(dripping_bytes_buys_no_time)
+START_TEST(slowly_sent_bytes_do_not_extend_the_deadline)
 {
         unsigned char data[64];
         size_t n = put_frame(data, "a frame that comes very slowly");
@@ -268,17 +268,17 @@ START_TEST(dripping_bytes_buys_no_time)
 }
 END_TEST
 
-static void hold(void)
+static void hold_conn(void)
 {
         conn_hold(conn, true);
 }
 
-START_TEST(a_client_that_is_held_is_not_read_nor_timed)
+START_TEST(a_held_client_is_neither_read_nor_timed)
 {
         unsigned char data[64];
         size_t n = put_frame(data, "one");
         n += put_frame(data + n, "two");
-        on_frame = hold;
+        on_frame = hold_conn;
         send_bytes(data, n);
         core_until(frames == 1);
         core_settle();
@@ -292,12 +292,12 @@ START_TEST(a_client_that_is_held_is_not_read_nor_timed)
 }
 END_TEST
 
-START_TEST(what_a_held_client_could_not_send_is_not_held_against_it)
+START_TEST(a_held_client_is_not_charged_for_the_time_it_could_not_send)
 {
         unsigned char data[64];
         size_t n = put_frame(data, "one"), m;
         m = n + put_frame(data + n, "two");
-        on_frame = hold;
+        on_frame = hold_conn;
         send_bytes(data, m - 1);
         core_until(frames == 1);
         core_settle();
@@ -315,26 +315,26 @@ int main(void)
 {
         suite_begin("conn");
         TCase *in = core_group("frames", begin, end);
-        tcase_add_test(in, frames_may_be_cut_at_every_byte);
-        tcase_add_test(in, frames_may_come_byte_by_byte);
-        tcase_add_test(in, who_is_not_known_is_introduced_by_the_first_bytes);
-        tcase_add_test(in, many_frames_in_one_read_come_in_order);
-        tcase_add_test(in, the_largest_frame_is_taken);
-        tcase_add_test(in, a_flood_is_taken_in_turns_and_in_order);
-        tcase_add_test(in, a_flood_whose_client_went_is_taken_to_its_end);
+        tcase_add_test(in, frames_may_be_split_at_every_byte);
+        tcase_add_test(in, frames_may_arrive_byte_by_byte);
+        tcase_add_test(in, an_unidentified_peer_is_identified_by_its_first_bytes);
+        tcase_add_test(in, many_frames_in_one_read_are_handled_in_order);
+        tcase_add_test(in, the_largest_frame_is_accepted);
+        tcase_add_test(in, a_flood_is_handled_in_slices_and_in_order);
+        tcase_add_test(in, a_flood_of_a_disconnected_client_is_handled_completely);
         TCase *broken = core_group("framing that is broken", begin, end);
         tcase_add_test(broken, a_length_over_the_limit_ends_the_connection);
         tcase_add_test(broken, a_length_of_zero_ends_the_connection);
-        tcase_add_test(broken, frames_before_a_broken_one_are_taken_and_none_after);
-        tcase_add_test(broken, a_client_that_goes_in_the_middle_of_a_frame_is_closed);
-        tcase_add_test(broken, requests_that_came_before_the_client_went_are_taken);
+        tcase_add_test(broken, frames_before_an_invalid_one_are_handled_and_none_after);
+        tcase_add_test(broken, a_client_that_disconnects_within_a_frame_is_closed);
+        tcase_add_test(broken, requests_before_a_disconnect_are_handled);
         TCase *stall = core_group("clients that stall", begin, end);
-        tcase_add_test(stall, half_a_frame_has_its_time);
-        tcase_add_test(stall, half_a_frame_that_stays_half_ends_the_connection);
-        tcase_add_test(stall, a_client_that_never_says_anything_is_closed);
+        tcase_add_test(stall, an_incomplete_frame_has_a_deadline);
+        tcase_add_test(stall, an_incomplete_frame_ends_the_connection_at_its_deadline);
+        tcase_add_test(stall, a_silent_client_is_closed);
         tcase_add_test(stall, an_idle_client_between_frames_may_be_idle_for_ever);
-        tcase_add_test(stall, dripping_bytes_buys_no_time);
-        tcase_add_test(stall, a_client_that_is_held_is_not_read_nor_timed);
-        tcase_add_test(stall, what_a_held_client_could_not_send_is_not_held_against_it);
+        tcase_add_test(stall, slowly_sent_bytes_do_not_extend_the_deadline);
+        tcase_add_test(stall, a_held_client_is_neither_read_nor_timed);
+        tcase_add_test(stall, a_held_client_is_not_charged_for_the_time_it_could_not_send);
         return suite_run();
 }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a connection sends: to clients that do not read, descriptors on their way, and the two ways of
- * closing.
+ * Output of a connection: clients that do not read, descriptors in flight, and the two ways of closing.
  */
-#include "tests/unit/conn_stage.h"
+#include "tests/unit/conn_fixture.h"
 
-#include "daemon/base/log.h"
+#include "daemon/base/log/log.h"
 
 /* A frame of the daemon with `len` bytes of text. */
 static void reply(size_t len, char c, const int *fds, size_t n_fds)
@@ -53,7 +52,7 @@ START_TEST(a_client_that_does_not_read_is_not_read)
 }
 END_TEST
 
-START_TEST(reading_again_resumes_it_and_every_byte_arrives)
+START_TEST(a_client_that_reads_again_receives_every_byte)
 {
         unsigned char data[64];
         unsigned n = flood(16 * KiB);
@@ -78,8 +77,8 @@ static void answer(void)
         reply(8 * KiB, 'r', NULL, 0);
 }
 
-/* As many requests as it likes: what waits here stays bounded. */
-START_TEST(a_client_that_asks_and_never_reads_cannot_make_the_daemon_grow)
+/* The number of requests is unlimited; the output queue stays bounded. */
+START_TEST(a_client_that_never_reads_cannot_grow_the_daemons_memory)
 {
         unsigned char data[64];
         size_t n = put_frame(data, "ask");
@@ -99,7 +98,7 @@ START_TEST(a_client_that_asks_and_never_reads_cannot_make_the_daemon_grow)
 }
 END_TEST
 
-START_TEST(a_paused_client_that_goes_is_closed)
+START_TEST(a_paused_client_that_disconnects_is_closed)
 {
         flood(16 * KiB);
         close(client);
@@ -110,7 +109,7 @@ END_TEST
 
 /* ---- descriptors ---- */
 
-/* The kernel may still hold the message: the count goes down when it was read. */
+/* The kernel may still hold the message: the count decreases when the peer has read it. */
 START_TEST(descriptors_are_counted_until_they_are_read)
 {
         int fds[3], got[3];
@@ -131,7 +130,7 @@ START_TEST(descriptors_are_counted_until_they_are_read)
 }
 END_TEST
 
-START_TEST(descriptors_that_must_wait_are_kept_open_for_it)
+START_TEST(queued_descriptors_stay_open)
 {
         int fd = must(eventfd(7, EFD_CLOEXEC)), got[1] = {-1};
         size_t n_got = 0;
@@ -177,7 +176,7 @@ END_TEST
 
 /* ---- closing ---- */
 
-START_TEST(closing_with_flush_sends_what_is_queued_first)
+START_TEST(closing_with_flush_sends_queued_output_first)
 {
         unsigned n = flood(16 * KiB);
         conn_close(conn, true);
@@ -190,7 +189,7 @@ START_TEST(closing_with_flush_sends_what_is_queued_first)
 }
 END_TEST
 
-START_TEST(closing_with_flush_closes_at_once_where_nothing_is_queued)
+START_TEST(closing_with_flush_closes_at_once_without_queued_output)
 {
         conn_close(conn, true);
         ck_assert(!closed); /* never inside the call */
@@ -198,7 +197,7 @@ START_TEST(closing_with_flush_closes_at_once_where_nothing_is_queued)
 }
 END_TEST
 
-START_TEST(closing_without_flush_drops_what_is_queued)
+START_TEST(closing_without_flush_drops_queued_output)
 {
         unsigned n = flood(16 * KiB);
         conn_close(conn, false);
@@ -206,6 +205,32 @@ START_TEST(closing_without_flush_drops_what_is_queued)
         unsigned char *got = must_alloc((n + 1) * 17 * KiB);
         ck_assert_uint_lt(read_to_end(got, (n + 1) * 17 * KiB), n * (FRAME_HEADER + 3 + 16 * KiB));
         free(got);
+}
+END_TEST
+
+START_TEST(shutdown_sends_only_the_last_frames)
+{
+        unsigned char got[64];
+        conn_turn_shutdown(&turn);
+        ck_assert(conn_awaits_shutdown(conn));
+        reply(4, 'a', NULL, 0);
+        ck_assert(conn_begin_shutdown(conn));
+        reply(4, 'z', NULL, 0);
+        conn_close(conn, true);
+        size_t n = read_to_end(got, sizeof(got));
+        ck_assert_uint_eq(n, FRAME_HEADER + 1 + 4);
+        ck_assert_mem_eq(got + FRAME_HEADER + 1, "zzzz", 4);
+        core_until(closed);
+}
+END_TEST
+
+START_TEST(shutdown_leaves_a_draining_connection_alone)
+{
+        flood(16 * KiB);
+        conn_close(conn, true);
+        conn_turn_shutdown(&turn);
+        ck_assert(!conn_begin_shutdown(conn));
+        ck_assert_int_eq(conn->state, CONN_DRAINING);
 }
 END_TEST
 
@@ -241,7 +266,7 @@ START_TEST(a_frame_may_close_its_own_connection)
 }
 END_TEST
 
-START_TEST(sending_to_a_connection_that_is_closing_is_nothing)
+START_TEST(sending_to_a_closing_connection_has_no_effect)
 {
         conn_close(conn, false);
         reply(16, 'x', NULL, 0);
@@ -251,7 +276,7 @@ START_TEST(sending_to_a_connection_that_is_closing_is_nothing)
 }
 END_TEST
 
-START_TEST(a_reply_over_the_frames_limit_closes_rather_than_lies)
+START_TEST(a_reply_over_the_frame_limit_closes_the_connection)
 {
         reply(FRAME_MAX + 1, 'x', NULL, 0);
         core_until(closed);
@@ -268,7 +293,7 @@ static void reply_without_a_descriptor(void)
         reply(16, 'x', (const int[]){-1}, 1);
 }
 
-static void reply_to_nobody(void)
+static void reply_to_closed(void)
 {
         close(client);
         client = -1;
@@ -277,8 +302,8 @@ static void reply_to_nobody(void)
 
 static void (*failure)(void);
 
-/* Where the log goes depends on what standard error is. */
-static void say_failure(void)
+/* The log's destination depends on the type of standard error. */
+static void log_failure(void)
 {
         log_init(LOG_LEVEL_WARN);
         log_set_output(&(struct log_output){.format = LOG_FORMAT_PLAIN});
@@ -286,42 +311,42 @@ static void say_failure(void)
 }
 
 /* Its client sees an end without a reason. */
-START_TEST(what_the_daemon_cannot_send_is_said_in_its_log)
+START_TEST(an_unsendable_reply_is_logged)
 {
         static void (*const failures[])(void) = {reply_too_long, reply_without_a_descriptor};
         static const char *const reasons[] = {"Message too long", "Bad file descriptor"};
         failure = failures[_i];
-        char *said = suite_stderr(say_failure);
+        char *said = suite_stderr(log_failure);
         ck_assert_msg(strstr(said, "could not be sent") != NULL && strstr(said, reasons[_i]) != NULL, "%s", said);
         core_until(closed);
 }
 END_TEST
 
-START_TEST(a_client_that_is_gone_is_no_word_worth)
+START_TEST(a_client_that_disconnects_is_not_logged)
 {
-        failure = reply_to_nobody;
-        ck_assert_str_eq(suite_stderr(say_failure), "");
+        failure = reply_to_closed;
+        ck_assert_str_eq(suite_stderr(log_failure), "");
         core_until(closed);
 }
 END_TEST
 
-/* ---- several that close ---- */
+/* ---- several closing connections ---- */
 
 #define CROWD 40
 
-static struct conn *crowd[CROWD];
+static struct conn *peers[CROWD];
 static int clients[CROWD];
 static unsigned n_closed;
 static bool closed_before_it_asked;
 
-static void crowd_frame(struct conn *c, const void *data, size_t len)
+static void peers_frame(struct conn *c, const void *data, size_t len)
 {
         (void)c, (void)data, (void)len;
         frames++;
         closed_before_it_asked = n_closed == 1;
 }
 
-static void crowd_closed(struct conn *c)
+static void peers_closed(struct conn *c)
 {
         (void)c;
         for (uint64_t until = now_ns() + SECOND / 1000; now_ns() < until;)
@@ -329,21 +354,21 @@ static void crowd_closed(struct conn *c)
         n_closed++;
 }
 
-static const struct conn_ops crowd_ops = {.frame = crowd_frame, .drained = drained, .closed = crowd_closed};
+static const struct conn_ops peers_ops = {.frame = peers_frame, .drained = drained, .closed = peers_closed};
 
-static void crowd_open(size_t n)
+static void peers_open(size_t n)
 {
         int ends[2];
         for (size_t i = 0; i < n; i++) {
                 must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends));
                 clients[i] = ends[0];
-                crowd[i] = conn_new_consume_fd(&core_loop, ends[1], &crowd_ops, &limits, &turn);
-                ck_assert_ptr_nonnull(crowd[i]);
+                peers[i] = conn_new_consume_fd(&core_loop, ends[1], &peers_ops, &limits, &turn);
+                ck_assert_ptr_nonnull(peers[i]);
         }
         core_settle();
 }
 
-/* Each takes a millisecond, and a turn is over when it has taken ten. */
+/* Each takes a millisecond, and an iteration ends after ten milliseconds. */
 static void all_end_in_turns(void)
 {
         unsigned turns = 0;
@@ -354,20 +379,20 @@ static void all_end_in_turns(void)
         ck_assert_uint_ge(turns, 4);
 }
 
-START_TEST(a_crowd_that_goes_is_ended_in_turns)
+START_TEST(many_disconnects_are_handled_in_slices)
 {
-        crowd_open(CROWD);
+        peers_open(CROWD);
         for (size_t i = 0; i < CROWD; i++)
                 close(clients[i]);
         all_end_in_turns();
 }
 END_TEST
 
-START_TEST(a_crowd_that_is_closed_is_ended_in_turns)
+START_TEST(many_closed_connections_are_freed_in_slices)
 {
-        crowd_open(CROWD);
+        peers_open(CROWD);
         for (size_t i = 0; i < CROWD; i++)
-                conn_close(crowd[i], false);
+                conn_close(peers[i], false);
         ck_assert_uint_eq(n_closed, 0);
         all_end_in_turns();
         for (size_t i = 0; i < CROWD; i++)
@@ -375,10 +400,10 @@ START_TEST(a_crowd_that_is_closed_is_ended_in_turns)
 }
 END_TEST
 
-START_TEST(the_end_of_one_comes_before_what_another_asks_after_it)
+START_TEST(a_disconnect_is_handled_before_later_requests)
 {
         unsigned char data[64];
-        crowd_open(2);
+        peers_open(2);
         close(clients[0]);
         must(send(clients[1], data, put_frame(data, "ask"), MSG_NOSIGNAL));
         core_until(frames == 1);
@@ -388,19 +413,19 @@ START_TEST(the_end_of_one_comes_before_what_another_asks_after_it)
 }
 END_TEST
 
-/* ---- the end of all ---- */
+/* ---- shutdown ---- */
 
-START_TEST(from_the_end_on_nothing_is_taken_and_nothing_sent)
+START_TEST(after_the_close_nothing_is_read_or_sent)
 {
         unsigned char data[64], got[256];
         core_settle();
         send_bytes(data, put_frame(data, "late"));
-        conn_turn_part(&turn);
+        conn_turn_shutdown(&turn);
         ck_assert(!conn_writable(conn));
         reply(16, 'x', NULL, 0);
         core_settle();
         ck_assert_uint_eq(frames, 0);
-        conn_part(conn);
+        conn_begin_shutdown(conn);
         reply(4, 'l', NULL, 0);
         conn_close(conn, true);
         ck_assert_uint_eq(read_to_end(got, sizeof(got)), FRAME_HEADER + 1 + 4);
@@ -410,12 +435,12 @@ START_TEST(from_the_end_on_nothing_is_taken_and_nothing_sent)
 }
 END_TEST
 
-START_TEST(what_was_queued_before_the_end_goes_out)
+START_TEST(frames_queued_before_the_close_are_sent)
 {
         unsigned n = flood(16 * KiB);
-        conn_turn_part(&turn);
+        conn_turn_shutdown(&turn);
         reply(16, 'x', NULL, 0);
-        conn_part(conn);
+        conn_begin_shutdown(conn);
         conn_close(conn, true);
         unsigned char *got = must_alloc((n + 1) * 17 * KiB);
         ck_assert_uint_eq(read_to_end(got, (n + 1) * 17 * KiB), n * (FRAME_HEADER + 3 + 16 * KiB));
@@ -425,18 +450,18 @@ START_TEST(what_was_queued_before_the_end_goes_out)
 }
 END_TEST
 
-START_TEST(who_goes_before_leave_is_taken_is_closed)
+START_TEST(a_client_that_disconnects_first_is_closed)
 {
-        conn_turn_part(&turn);
+        conn_turn_shutdown(&turn);
         close(client);
         client = -1;
         core_until(closed);
 }
 END_TEST
 
-/* ---- who it is ---- */
+/* ---- identity ---- */
 
-START_TEST(who_is_at_the_other_end_is_known)
+START_TEST(the_credentials_of_the_peer_are_known)
 {
         ck_assert_int_eq(conn->pid, getpid());
         ck_assert_uint_eq(conn->caller.uid, getuid());
@@ -446,36 +471,38 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("conn: output");
+        suite_begin("conn output");
         TCase *in = core_group("frames", begin, end);
-        tcase_add_test(in, who_is_at_the_other_end_is_known);
+        tcase_add_test(in, the_credentials_of_the_peer_are_known);
         TCase *out = core_group("clients that do not read", begin, end);
         tcase_add_test(out, a_client_that_does_not_read_is_not_read);
-        tcase_add_test(out, reading_again_resumes_it_and_every_byte_arrives);
-        tcase_add_test(out, a_client_that_asks_and_never_reads_cannot_make_the_daemon_grow);
-        tcase_add_test(out, a_paused_client_that_goes_is_closed);
+        tcase_add_test(out, a_client_that_reads_again_receives_every_byte);
+        tcase_add_test(out, a_client_that_never_reads_cannot_grow_the_daemons_memory);
+        tcase_add_test(out, a_paused_client_that_disconnects_is_closed);
         TCase *fds = core_group("descriptors", begin, end);
         tcase_add_test(fds, descriptors_are_counted_until_they_are_read);
-        tcase_add_test(fds, descriptors_that_must_wait_are_kept_open_for_it);
+        tcase_add_test(fds, queued_descriptors_stay_open);
         tcase_add_test(fds, descriptors_that_were_never_sent_are_closed_with_the_connection);
         tcase_add_test(fds, descriptors_that_a_client_sends_are_dropped);
         TCase *closing = core_group("closing", begin, end);
-        tcase_add_test(closing, closing_with_flush_sends_what_is_queued_first);
-        tcase_add_test(closing, closing_with_flush_closes_at_once_where_nothing_is_queued);
-        tcase_add_test(closing, closing_without_flush_drops_what_is_queued);
+        tcase_add_test(closing, closing_with_flush_sends_queued_output_first);
+        tcase_add_test(closing, closing_with_flush_closes_at_once_without_queued_output);
+        tcase_add_test(closing, closing_without_flush_drops_queued_output);
+        tcase_add_test(closing, shutdown_sends_only_the_last_frames);
+        tcase_add_test(closing, shutdown_leaves_a_draining_connection_alone);
         tcase_add_test(closing, a_connection_that_closes_takes_no_more_requests);
         tcase_add_test(closing, a_frame_may_close_its_own_connection);
-        tcase_add_test(closing, sending_to_a_connection_that_is_closing_is_nothing);
-        tcase_add_test(closing, a_reply_over_the_frames_limit_closes_rather_than_lies);
-        tcase_add_loop_test(closing, what_the_daemon_cannot_send_is_said_in_its_log, 0, 2);
-        tcase_add_test(closing, a_client_that_is_gone_is_no_word_worth);
+        tcase_add_test(closing, sending_to_a_closing_connection_has_no_effect);
+        tcase_add_test(closing, a_reply_over_the_frame_limit_closes_the_connection);
+        tcase_add_loop_test(closing, an_unsendable_reply_is_logged, 0, 2);
+        tcase_add_test(closing, a_client_that_disconnects_is_not_logged);
         TCase *several = core_group("several that close", begin, end);
-        tcase_add_test(several, a_crowd_that_goes_is_ended_in_turns);
-        tcase_add_test(several, a_crowd_that_is_closed_is_ended_in_turns);
-        tcase_add_test(several, the_end_of_one_comes_before_what_another_asks_after_it);
+        tcase_add_test(several, many_disconnects_are_handled_in_slices);
+        tcase_add_test(several, many_closed_connections_are_freed_in_slices);
+        tcase_add_test(several, a_disconnect_is_handled_before_later_requests);
         TCase *all = core_group("the end of all", begin, end);
-        tcase_add_test(all, from_the_end_on_nothing_is_taken_and_nothing_sent);
-        tcase_add_test(all, what_was_queued_before_the_end_goes_out);
-        tcase_add_test(all, who_goes_before_leave_is_taken_is_closed);
+        tcase_add_test(all, after_the_close_nothing_is_read_or_sent);
+        tcase_add_test(all, frames_queued_before_the_close_are_sent);
+        tcase_add_test(all, a_client_that_disconnects_first_is_closed);
         return suite_run();
 }

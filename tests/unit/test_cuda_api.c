@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening CUDA, and what an operator is told where it does not open.
+ * Opening CUDA, and the error if it cannot be opened.
  */
-#include "daemon/device/cuda_api.h"
-#include "tests/lib/fake/state.h"
+#include "daemon/device/cuda/api.h"
+#include "tests/lib/fake_cuda/state.h"
 #include "tests/lib/suite.h"
 
 #include <stdlib.h>
@@ -14,14 +14,14 @@
 static struct cuda_api *api;
 static char why[1024];
 
-static int open_stand_in(const char *name)
+static int open_fake(const char *name)
 {
         char path[PATH_SIZE];
         fake_library(name, path, sizeof(path));
         return cuda_api_open(path, &api, why, sizeof(why));
 }
 
-static void assert_told(const char *text, const char *part)
+static void assert_error_has(const char *text, const char *part)
 {
         ck_assert_msg(strstr(text, part) != NULL, "'%s' is not in: %s", part, text);
         ck_assert_ptr_null(strchr(text, '\n'));
@@ -29,8 +29,8 @@ static void assert_told(const char *text, const char *part)
 
 static void assert_off(const char *part)
 {
-        ck_assert_int_eq(open_stand_in("libcudart.so.13"), -1);
-        assert_told(why, part);
+        ck_assert_int_eq(open_fake("libcudart.so.13"), -1);
+        assert_error_has(why, part);
 }
 
 /* ---- on ---- */
@@ -41,31 +41,31 @@ START_TEST(a_runtime_of_either_version_opens)
         char name[32];
         snprintf(name, sizeof(name), "libcudart.so.%d", _i);
         setenv("FAKECUDA_DEVICES", "3", 1);
-        ck_assert_msg(open_stand_in(name) == 0, "%s", why);
+        ck_assert_msg(open_fake(name) == 0, "%s", why);
         ck_assert_int_eq(api->n_devices, 3);
         ck_assert_int_eq(api->runtime_version / 1000, _i);
         ck_assert_int_eq(api->driver_version, 13000);
-        assert_told(api->library, name);
+        assert_error_has(api->library, name);
         cuda_api_close(api);
 }
 END_TEST
 
-START_TEST(to_open_it_makes_no_context)
+START_TEST(opening_the_runtime_creates_no_context)
 {
         char *path = suite_path("state");
         setenv("FAKECUDA_STATE", path, 1);
         const struct fake_state *state = fake_state_map(path);
-        ck_assert_int_eq(open_stand_in("libcudart.so.13"), 0);
+        ck_assert_int_eq(open_fake("libcudart.so.13"), 0);
         ck_assert_uint_eq(state->contexts[0], 0);
         cuda_api_close(api);
 }
 END_TEST
 
-START_TEST(what_was_closed_opens_again)
+START_TEST(a_closed_runtime_can_be_reopened)
 {
-        ck_assert_int_eq(open_stand_in("libcudart.so.13"), 0);
+        ck_assert_int_eq(open_fake("libcudart.so.13"), 0);
         ck_assert_ptr_null(cuda_api_close(api));
-        ck_assert_int_eq(open_stand_in("libcudart.so.13"), 0);
+        ck_assert_int_eq(open_fake("libcudart.so.13"), 0);
         ck_assert_ptr_null(cuda_api_close(api));
         ck_assert_ptr_null(cuda_api_close(NULL));
 }
@@ -73,7 +73,7 @@ END_TEST
 
 START_TEST(batches_need_a_driver_that_knows_them)
 {
-        ck_assert_int_eq(open_stand_in("libcudart.so.12"), 0);
+        ck_assert_int_eq(open_fake("libcudart.so.12"), 0);
         ck_assert(cuda_has_batch(api));
         api->driver_version = 12070;
         ck_assert(!cuda_has_batch(api));
@@ -81,7 +81,7 @@ START_TEST(batches_need_a_driver_that_knows_them)
 }
 END_TEST
 
-START_TEST(a_uuid_is_written_as_nvidia_smi_writes_it)
+START_TEST(a_uuid_has_the_format_of_nvidia_smi)
 {
         struct cu_uuid uuid = {"\x01\x23\x45\x67\x89\xab\xcd\xef\xfe\xdc\xba\x98\x76\x54\x32\x10"};
         char text[CUDA_UUID_TEXT];
@@ -90,11 +90,11 @@ START_TEST(a_uuid_is_written_as_nvidia_smi_writes_it)
 }
 END_TEST
 
-/* ---- by the usual names: in a process that was started with the folder of the libraries ---- */
+/* ---- by the usual names, in a process with the folder in LD_LIBRARY_PATH ---- */
 
 static char program[PATH_SIZE];
 
-/* What main() does where it is asked for a name: one line of what opened, or why nothing did. */
+/* Mode of main() with a name: prints one line with the opened library, or the reason for the failure. */
 static int print_opened(void)
 {
         int rc = cuda_api_open(NULL, &api, why, sizeof(why));
@@ -116,60 +116,60 @@ static char *opened_in(const char *folder, const char *environment)
         return line;
 }
 
-static char *stand_ins(void)
+static char *fakes(void)
 {
         char path[PATH_SIZE];
         fake_library("", path, sizeof(path));
         return realpath(path, NULL);
 }
 
-START_TEST(the_newest_runtime_is_taken)
+START_TEST(the_newest_runtime_is_opened)
 {
-        ck_assert_str_eq(opened_in(stand_ins(), ""), "libcudart.so.13");
+        ck_assert_str_eq(opened_in(fakes(), ""), "libcudart.so.13");
 }
 END_TEST
 
-START_TEST(an_older_runtime_is_taken_where_the_driver_is_too_old_for_the_newest)
+START_TEST(an_older_runtime_is_used_with_an_older_driver)
 {
-        ck_assert_str_eq(opened_in(stand_ins(), "FAKECUDA_VERSION=12080"), "libcudart.so.12");
+        ck_assert_str_eq(opened_in(fakes(), "FAKECUDA_VERSION=12080"), "libcudart.so.12");
 }
 END_TEST
 
-START_TEST(without_a_library_all_names_are_told)
+START_TEST(without_a_library_the_error_lists_all_names)
 {
-        /* Files that are no libraries, so that none of the system's is found. */
+        /* Files that are no libraries hide those of the system. */
         char *folder = suite_path("broken");
         must(mkdir(folder, 0755));
         file_write(suite_path("broken/libcudart.so.13"), "", 0);
         file_write(suite_path("broken/libcudart.so.12"), "", 0);
         const char *line = opened_in(folder, "");
-        assert_told(line, "libcudart.so.13: ");
-        assert_told(line, "; ");
-        assert_told(line, "libcudart.so.12: ");
+        assert_error_has(line, "libcudart.so.13: ");
+        assert_error_has(line, "; ");
+        assert_error_has(line, "libcudart.so.12: ");
 }
 END_TEST
 
-START_TEST(without_a_gpu_only_the_reason_is_told)
+START_TEST(without_a_gpu_only_the_reason_is_reported)
 {
-        const char *line = opened_in(stand_ins(), "FAKECUDA_DEVICES=0");
-        assert_told(line, "no GPU is visible");
+        const char *line = opened_in(fakes(), "FAKECUDA_DEVICES=0");
+        assert_error_has(line, "no GPU is visible");
         ck_assert_ptr_null(strstr(line, "libcudart"));
 }
 END_TEST
 
 /* ---- off ---- */
 
-START_TEST(a_library_that_is_not_there_is_named)
+START_TEST(a_missing_library_is_named)
 {
         ck_assert_int_eq(cuda_api_open("/nowhere/libcudart.so.13", &api, why, sizeof(why)), -1);
-        assert_told(why, "/nowhere/libcudart.so.13: cannot open");
+        assert_error_has(why, "/nowhere/libcudart.so.13: cannot open");
 }
 END_TEST
 
-START_TEST(a_library_that_is_another_is_told_apart)
+START_TEST(an_incompatible_library_is_distinguished_from_a_missing_one)
 {
-        ck_assert_int_eq(open_stand_in("libcuda.so.1"), -1);
-        assert_told(why, "libcuda.so.1 has no cudaGetDeviceCount");
+        ck_assert_int_eq(open_fake("libcuda.so.1"), -1);
+        assert_error_has(why, "libcuda.so.1 has no cudaGetDeviceCount");
 }
 END_TEST
 
@@ -189,7 +189,7 @@ static const struct {
         {"STREAMER_CUDA_LIBRARY", "/nowhere/libcuda.so.1", "/nowhere/libcuda.so.1"},
 };
 
-START_TEST(cuda_that_is_off_says_why)
+START_TEST(disabled_cuda_reports_the_reason)
 {
         setenv(causes[_i].variable, causes[_i].value, 1);
         assert_off(causes[_i].says);
@@ -218,32 +218,32 @@ static char *device_folder(mode_t mode)
         return folder;
 }
 
-START_TEST(device_files_that_are_closed_to_this_user_come_before_every_other_reason)
+START_TEST(inaccessible_device_files_precede_every_other_reason)
 {
         const char *folder = device_folder(0);
         cuda_api_explain(&(struct cuda_api){.driver_version = 13000}, CUDA_NO_DEVICE, folder, why, sizeof(why));
-        assert_told(why, "no permission on ");
-        assert_told(why, "/dev-0/nvidia");
-        assert_told(why, "and 1 more");
+        assert_error_has(why, "no permission on ");
+        assert_error_has(why, "/dev-0/nvidia");
+        assert_error_has(why, "and 1 more");
 }
 END_TEST
 
-START_TEST(device_files_that_are_open_are_no_reason)
+START_TEST(accessible_device_files_are_no_reason)
 {
         const char *folder = device_folder(0666);
         cuda_api_explain(&(struct cuda_api){.driver_version = 13000}, CUDA_NO_DEVICE, folder, why, sizeof(why));
-        assert_told(why, "no GPU is visible");
+        assert_error_has(why, "no GPU is visible");
 }
 END_TEST
 
 static void add_off(void)
 {
-        TCase *t = suite_group("off", NULL, NULL, 30);
-        tcase_add_test(t, a_library_that_is_not_there_is_named);
-        tcase_add_test(t, a_library_that_is_another_is_told_apart);
-        LOOP(t, cuda_that_is_off_says_why, causes);
-        tcase_add_test(t, device_files_that_are_closed_to_this_user_come_before_every_other_reason);
-        tcase_add_test(t, device_files_that_are_open_are_no_reason);
+        TCase *t = suite_group("disabled", NULL, NULL, 30);
+        tcase_add_test(t, a_missing_library_is_named);
+        tcase_add_test(t, an_incompatible_library_is_distinguished_from_a_missing_one);
+        LOOP(t, disabled_cuda_reports_the_reason, causes);
+        tcase_add_test(t, inaccessible_device_files_precede_every_other_reason);
+        tcase_add_test(t, accessible_device_files_are_no_reason);
 }
 
 int main(int argc, char **argv)
@@ -252,18 +252,18 @@ int main(int argc, char **argv)
                 return print_opened();
         if (!realpath(argv[0], program))
                 return 1;
-        suite_begin("opening CUDA");
-        TCase *t = suite_group("on", NULL, NULL, 30);
+        suite_begin("cuda api");
+        TCase *t = suite_group("enabled", NULL, NULL, 30);
         tcase_add_loop_test(t, a_runtime_of_either_version_opens, 12, 14);
-        tcase_add_test(t, to_open_it_makes_no_context);
-        tcase_add_test(t, what_was_closed_opens_again);
+        tcase_add_test(t, opening_the_runtime_creates_no_context);
+        tcase_add_test(t, a_closed_runtime_can_be_reopened);
         tcase_add_test(t, batches_need_a_driver_that_knows_them);
-        tcase_add_test(t, a_uuid_is_written_as_nvidia_smi_writes_it);
+        tcase_add_test(t, a_uuid_has_the_format_of_nvidia_smi);
         t = suite_group("by name", NULL, NULL, 30);
-        tcase_add_test(t, the_newest_runtime_is_taken);
-        tcase_add_test(t, an_older_runtime_is_taken_where_the_driver_is_too_old_for_the_newest);
-        tcase_add_test(t, without_a_library_all_names_are_told);
-        tcase_add_test(t, without_a_gpu_only_the_reason_is_told);
+        tcase_add_test(t, the_newest_runtime_is_opened);
+        tcase_add_test(t, an_older_runtime_is_used_with_an_older_driver);
+        tcase_add_test(t, without_a_library_the_error_lists_all_names);
+        tcase_add_test(t, without_a_gpu_only_the_reason_is_reported);
         add_off();
         return suite_run();
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What leaves the daemon as text: failures, small files read whole.
+ * Error texts, and reading small files.
  */
 #include "tests/lib/suite.h"
 
 #include "daemon/base/error.h"
-#include "daemon/base/fd.h"
+#include "daemon/base/text/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 
 /* ---- error_set, error_errno ---- */
 
-START_TEST(a_failure_holds_its_code_and_text)
+START_TEST(a_failure_stores_its_code_and_text)
 {
         struct error error = {0};
         ck_assert_int_eq(error_set(&error, STREAMER_ENOENT, "%s: %d", "what", 7), STREAMER_ENOENT);
@@ -26,14 +26,14 @@ START_TEST(a_failure_holds_its_code_and_text)
 }
 END_TEST
 
-START_TEST(a_failure_that_nobody_asks_about_still_has_a_code)
+START_TEST(a_failure_is_stored_with_its_code)
 {
         ck_assert_int_eq(error_set(NULL, STREAMER_EBUSY, "text"), STREAMER_EBUSY);
         ck_assert_int_eq(error_errno(NULL, STREAMER_EPERM, EACCES, "text"), STREAMER_EPERM);
 }
 END_TEST
 
-START_TEST(a_text_may_be_built_from_the_one_it_replaces)
+START_TEST(a_text_may_be_formatted_from_the_one_it_replaces)
 {
         struct error error = {0};
         error_set(&error, STREAMER_EFAILED, "inner");
@@ -42,7 +42,7 @@ START_TEST(a_text_may_be_built_from_the_one_it_replaces)
 }
 END_TEST
 
-START_TEST(the_systems_reason_comes_last)
+START_TEST(the_systems_error_is_last)
 {
         struct error error = {0};
         error_errno(&error, STREAMER_ENOENT, ENOENT, "open of %s", "x");
@@ -99,7 +99,7 @@ START_TEST(text_that_just_fits_is_not_cut)
 }
 END_TEST
 
-START_TEST(a_cut_leaves_characters_whole)
+START_TEST(truncation_does_not_split_a_character)
 {
         char out[8];
         error_escape(out, sizeof(out), "123\xc3\xa9 and more");
@@ -168,15 +168,15 @@ int main(void)
 {
         suite_begin("error");
         TCase *set = suite_group("set", NULL, NULL, 10);
-        tcase_add_test(set, a_failure_holds_its_code_and_text);
-        tcase_add_test(set, a_failure_that_nobody_asks_about_still_has_a_code);
-        tcase_add_test(set, a_text_may_be_built_from_the_one_it_replaces);
-        tcase_add_test(set, the_systems_reason_comes_last);
+        tcase_add_test(set, a_failure_stores_its_code_and_text);
+        tcase_add_test(set, a_failure_is_stored_with_its_code);
+        tcase_add_test(set, a_text_may_be_formatted_from_the_one_it_replaces);
+        tcase_add_test(set, the_systems_error_is_last);
         tcase_add_test(set, a_long_text_is_cut_with_dots);
         TCase *escape = suite_group("escape", NULL, NULL, 10);
         LOOP(escape, text_becomes_one_printable_line, escapes);
         tcase_add_test(escape, text_that_just_fits_is_not_cut);
-        tcase_add_test(escape, a_cut_leaves_characters_whole);
+        tcase_add_test(escape, truncation_does_not_split_a_character);
         TCase *text = suite_group("text", NULL, NULL, 10);
         tcase_add_loop_test(text, a_file_is_read_whole_and_terminated, 0, 5);
         tcase_add_test(text, a_file_over_its_limit_is_not_read);

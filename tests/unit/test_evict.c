@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The choice of what to evict: who is no candidate, who goes first, and that nobody goes needlessly.
- * Random cases are held against an oracle that tries every subset.
+ * The choice of eviction victims: candidates, order, and no unnecessary eviction. Random cases are compared with an
+ * oracle that tries every subset.
  */
-#include "daemon/resident/evict.h"
+#include "daemon/resident/unload/evict.h"
 #include "tests/lib/suite.h"
 
 #include <stdlib.h>
@@ -44,16 +44,16 @@ static const char *chosen(const struct evict_candidate *c, size_t n)
                 ck_assert_str_eq(chosen(candidates, n_), "");                                                          \
         } while (0)
 
-/* ---- who goes ---- */
+/* ---- choice of victims ---- */
 
-START_TEST(the_least_recently_used_goes_first)
+START_TEST(the_least_recently_used_is_evicted_first)
 {
         struct evict_candidate c[] = {idle("new", 10, 30), idle("old", 10, 10), idle("mid", 10, 20)};
         expect(c, 10, "old");
 }
 END_TEST
 
-START_TEST(as_many_go_as_are_needed)
+START_TEST(as_many_models_are_evicted_as_needed)
 {
         struct evict_candidate c[] = {idle("c", 10, 30), idle("a", 10, 10), idle("b", 10, 20)};
         expect(c, 11, "ab");
@@ -62,7 +62,7 @@ START_TEST(as_many_go_as_are_needed)
 }
 END_TEST
 
-START_TEST(nobody_goes_for_nothing)
+START_TEST(an_insufficient_eviction_is_not_started)
 {
         struct evict_candidate c[] = {idle("a", 10, 1)};
         expect(c, 0, "");
@@ -70,7 +70,7 @@ START_TEST(nobody_goes_for_nothing)
 }
 END_TEST
 
-START_TEST(lower_priority_goes_before_the_longer_unused)
+START_TEST(lower_priority_is_evicted_before_less_recently_used)
 {
         struct evict_candidate c[] = {idle("old", 10, 1), idle("low", 10, 99)};
         c[0].priority = 5;
@@ -78,7 +78,7 @@ START_TEST(lower_priority_goes_before_the_longer_unused)
 }
 END_TEST
 
-START_TEST(of_two_used_at_once_the_one_that_expires_sooner_goes)
+START_TEST(of_two_equally_recent_ones_the_sooner_to_expire_is_evicted)
 {
         struct evict_candidate c[] = {idle("forever", 10, 7), idle("soon", 10, 7), idle("later", 10, 7)};
         c[1].expires = 100;
@@ -88,9 +88,9 @@ START_TEST(of_two_used_at_once_the_one_that_expires_sooner_goes)
 }
 END_TEST
 
-/* ---- nobody goes needlessly ---- */
+/* ---- unnecessary victims ---- */
 
-START_TEST(a_victim_that_another_makes_needless_is_spared)
+START_TEST(an_unnecessary_victim_is_spared)
 {
         struct evict_candidate c[] = {idle("tiny", 1, 1), idle("big", 100, 2), idle("new", 100, 3)};
         expect(c, 100, "big");
@@ -98,14 +98,14 @@ START_TEST(a_victim_that_another_makes_needless_is_spared)
 }
 END_TEST
 
-START_TEST(a_later_one_is_not_taken_to_spare_several_earlier_ones)
+START_TEST(victims_are_taken_in_order_even_if_a_later_one_would_suffice)
 {
         struct evict_candidate c[] = {idle("a", 4, 1), idle("b", 4, 2), idle("c", 4, 3), idle("new", 12, 4)};
         expect(c, 12, "abc");
 }
 END_TEST
 
-/* ---- who does not ---- */
+/* ---- protected models ---- */
 
 static const struct {
         const char *why;
@@ -117,7 +117,7 @@ static const struct {
         {"holds nothing", {.last_used = 1, .ready = true}},
 };
 
-START_TEST(what_may_not_go_stays)
+START_TEST(protected_models_are_not_evicted)
 {
         struct evict_candidate c[] = {stayers[_i].stays, idle("b", 10, 2)};
         c[0].owner = (void *)(uintptr_t)stayers[_i].why;
@@ -126,7 +126,7 @@ START_TEST(what_may_not_go_stays)
 }
 END_TEST
 
-START_TEST(where_all_together_do_not_suffice_nobody_goes)
+START_TEST(none_is_evicted_if_all_would_not_suffice)
 {
         struct evict_candidate c[] = {idle("a", 10, 1), idle("b", 10, 2)};
         ck_assert_uint_eq(evict_possible(c, 2), 20);
@@ -153,8 +153,8 @@ static bool worth_more(const struct evict_candidate *a, const struct evict_candi
         return until_a > until_b;
 }
 
-/* Of all subsets that bring enough, the one whose survivors are best, compared from the most worthy
- * down; UINT_MAX if none brings enough. Bits are places in `c`, which is sorted, least worthy first. */
+/* Of all sufficient subsets, the one with the best survivors, compared from the most worthy down; UINT_MAX if none
+ * suffices. Bits are indexes of `c`, which is sorted, least worthy first. */
 static unsigned oracle(const struct evict_candidate *c, size_t n, uint64_t needed)
 {
         unsigned best = 0, best_spared = 0;
@@ -224,18 +224,18 @@ END_TEST
 int main(void)
 {
         suite_begin("evict");
-        TCase *first = suite_group("who goes", NULL, NULL, 10);
-        tcase_add_test(first, the_least_recently_used_goes_first);
-        tcase_add_test(first, as_many_go_as_are_needed);
-        tcase_add_test(first, nobody_goes_for_nothing);
-        tcase_add_test(first, lower_priority_goes_before_the_longer_unused);
-        tcase_add_test(first, of_two_used_at_once_the_one_that_expires_sooner_goes);
-        TCase *waste = suite_group("nobody goes needlessly", NULL, NULL, 10);
-        tcase_add_test(waste, a_victim_that_another_makes_needless_is_spared);
-        tcase_add_test(waste, a_later_one_is_not_taken_to_spare_several_earlier_ones);
-        TCase *stay = suite_group("who stays", NULL, NULL, 10);
-        LOOP(stay, what_may_not_go_stays, stayers);
-        tcase_add_test(stay, where_all_together_do_not_suffice_nobody_goes);
+        TCase *first = suite_group("choice of victims", NULL, NULL, 10);
+        tcase_add_test(first, the_least_recently_used_is_evicted_first);
+        tcase_add_test(first, as_many_models_are_evicted_as_needed);
+        tcase_add_test(first, an_insufficient_eviction_is_not_started);
+        tcase_add_test(first, lower_priority_is_evicted_before_less_recently_used);
+        tcase_add_test(first, of_two_equally_recent_ones_the_sooner_to_expire_is_evicted);
+        TCase *waste = suite_group("unnecessary victims", NULL, NULL, 10);
+        tcase_add_test(waste, an_unnecessary_victim_is_spared);
+        tcase_add_test(waste, victims_are_taken_in_order_even_if_a_later_one_would_suffice);
+        TCase *stay = suite_group("protected models", NULL, NULL, 10);
+        LOOP(stay, protected_models_are_not_evicted, stayers);
+        tcase_add_test(stay, none_is_evicted_if_all_would_not_suffice);
         TCase *subsets = suite_group("against every subset", NULL, NULL, 60);
         tcase_add_test(subsets, every_choice_is_the_best_of_all_subsets);
         return suite_run();

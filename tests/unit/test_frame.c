@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames: cutting a stream, refusing lengths, growing and shrinking, descriptors.
+ * Frames: splitting a stream, invalid lengths, growing and shrinking buffers, descriptors.
  */
 #include "proto/frame.h"
 #include "tests/lib/suite.h"
@@ -74,7 +74,7 @@ START_TEST(the_header_is_big_endian)
 }
 END_TEST
 
-START_TEST(frames_come_out_as_they_went_in)
+START_TEST(a_frame_is_read_as_it_was_written)
 {
         add_header(5);
         add("first", 5);
@@ -119,7 +119,7 @@ START_TEST(length_0_is_refused)
 }
 END_TEST
 
-START_TEST(a_length_over_the_limit_is_refused_and_told)
+START_TEST(a_length_over_the_limit_is_refused_with_an_error)
 {
         const void *data;
         size_t len;
@@ -129,7 +129,7 @@ START_TEST(a_length_over_the_limit_is_refused_and_told)
 }
 END_TEST
 
-START_TEST(the_largest_frame_passes_and_its_memory_is_given_back)
+START_TEST(the_largest_frame_passes_and_its_memory_is_freed)
 {
         const void *data;
         size_t len;
@@ -152,7 +152,7 @@ START_TEST(a_large_length_alone_costs_no_memory)
 }
 END_TEST
 
-START_TEST(a_full_buffer_has_no_space_until_its_frame_is_taken)
+START_TEST(a_full_buffer_has_no_space_until_its_frame_is_consumed)
 {
         size_t room;
         char *body = must_alloc(FRAME_MAX);
@@ -167,7 +167,7 @@ END_TEST
 
 /* ---- descriptors ---- */
 
-START_TEST(descriptors_come_with_the_bytes_and_close_on_exec)
+START_TEST(descriptors_arrive_with_the_bytes_and_close_on_exec)
 {
         char buf[8];
         int sent[3] = {pair[0], pair[1], STDERR_FILENO}, got[4];
@@ -183,7 +183,7 @@ START_TEST(descriptors_come_with_the_bytes_and_close_on_exec)
 }
 END_TEST
 
-START_TEST(bytes_may_come_without_descriptors)
+START_TEST(bytes_may_arrive_without_descriptors)
 {
         char buf[8];
         int got[1];
@@ -194,7 +194,7 @@ START_TEST(bytes_may_come_without_descriptors)
 }
 END_TEST
 
-START_TEST(descriptors_are_appended_to_those_before)
+START_TEST(descriptors_are_appended_to_earlier_ones)
 {
         char buf[8];
         int got[2] = {-7, -7};
@@ -215,7 +215,7 @@ static int lowest_free(void)
         return fd;
 }
 
-START_TEST(descriptors_without_room_are_closed_and_the_call_fails)
+START_TEST(surplus_descriptors_are_closed_and_the_call_fails)
 {
         char buf[8];
         int sent[2] = {pair[0], pair[1]}, got[1];
@@ -230,7 +230,7 @@ START_TEST(descriptors_without_room_are_closed_and_the_call_fails)
 }
 END_TEST
 
-START_TEST(the_most_that_linux_carries_passes)
+START_TEST(the_maximum_number_of_descriptors_passes)
 {
         char buf[8];
         int sent[FRAME_FDS_MAX], got[FRAME_FDS_MAX];
@@ -273,20 +273,20 @@ int main(void)
         suite_begin("frame");
         TCase *stream = group("stream");
         tcase_add_test(stream, the_header_is_big_endian);
-        tcase_add_test(stream, frames_come_out_as_they_went_in);
+        tcase_add_test(stream, a_frame_is_read_as_it_was_written);
         tcase_add_test(stream, a_frame_may_arrive_byte_by_byte);
         tcase_add_test(stream, the_next_frame_may_begin_in_the_same_bytes);
         tcase_add_test(stream, length_0_is_refused);
-        tcase_add_test(stream, a_length_over_the_limit_is_refused_and_told);
-        tcase_add_test(stream, the_largest_frame_passes_and_its_memory_is_given_back);
+        tcase_add_test(stream, a_length_over_the_limit_is_refused_with_an_error);
+        tcase_add_test(stream, the_largest_frame_passes_and_its_memory_is_freed);
         tcase_add_test(stream, a_large_length_alone_costs_no_memory);
-        tcase_add_test(stream, a_full_buffer_has_no_space_until_its_frame_is_taken);
+        tcase_add_test(stream, a_full_buffer_has_no_space_until_its_frame_is_consumed);
         TCase *fds = group("descriptors");
-        tcase_add_test(fds, descriptors_come_with_the_bytes_and_close_on_exec);
-        tcase_add_test(fds, bytes_may_come_without_descriptors);
-        tcase_add_test(fds, descriptors_are_appended_to_those_before);
-        tcase_add_test(fds, descriptors_without_room_are_closed_and_the_call_fails);
-        tcase_add_test(fds, the_most_that_linux_carries_passes);
+        tcase_add_test(fds, descriptors_arrive_with_the_bytes_and_close_on_exec);
+        tcase_add_test(fds, bytes_may_arrive_without_descriptors);
+        tcase_add_test(fds, descriptors_are_appended_to_earlier_ones);
+        tcase_add_test(fds, surplus_descriptors_are_closed_and_the_call_fails);
+        tcase_add_test(fds, the_maximum_number_of_descriptors_passes);
         tcase_add_test(fds, the_end_of_the_stream_is_0_and_a_closed_other_end_an_error);
         return suite_run();
 }

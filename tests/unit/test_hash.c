@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Content identity: known values, the same digest however the bytes come, and a model's digest that
- * tells apart whatever makes models differ.
+ * Content identity: known values, independence of the order of bytes, and a model digest that depends on every
+ * difference between models.
  */
 #include "daemon/base/hash.h"
 #include "proto/manifest.h"
@@ -34,7 +34,7 @@ static unsigned char *bytes_new(size_t n)
 
 /* ---- bytes ---- */
 
-START_TEST(the_digest_of_nothing_is_the_published_one)
+START_TEST(the_digest_of_no_bytes_is_the_published_one)
 {
         unsigned char digest[DIGEST_SIZE];
         char text[33];
@@ -44,7 +44,7 @@ START_TEST(the_digest_of_nothing_is_the_published_one)
 }
 END_TEST
 
-START_TEST(pieces_make_the_same_digest_as_the_whole)
+START_TEST(a_digest_is_independent_of_the_pieces)
 {
         size_t n = 5000;
         unsigned char *data = bytes_new(n), whole[DIGEST_SIZE], pieces[DIGEST_SIZE];
@@ -62,7 +62,7 @@ START_TEST(pieces_make_the_same_digest_as_the_whole)
 }
 END_TEST
 
-START_TEST(asking_for_a_digest_does_not_end_the_hash)
+START_TEST(reading_a_digest_does_not_finish_the_hash)
 {
         unsigned char early[DIGEST_SIZE], late[DIGEST_SIZE], want[DIGEST_SIZE];
         struct hash *hash = hash_new();
@@ -78,7 +78,7 @@ START_TEST(asking_for_a_digest_does_not_end_the_hash)
 }
 END_TEST
 
-START_TEST(where_the_bytes_lie_makes_no_difference)
+START_TEST(a_digest_is_independent_of_the_alignment)
 {
         unsigned char *data = bytes_new(LEAF), *room = must_alloc(LEAF + 64);
         unsigned char want[DIGEST_SIZE], got[DIGEST_SIZE];
@@ -93,7 +93,7 @@ START_TEST(where_the_bytes_lie_makes_no_difference)
 }
 END_TEST
 
-START_TEST(one_bit_makes_another_digest)
+START_TEST(one_changed_bit_changes_the_digest)
 {
         unsigned char *data = bytes_new(LEAF), before[DIGEST_SIZE], after[DIGEST_SIZE];
         hash_bytes(data, LEAF, before);
@@ -104,7 +104,7 @@ START_TEST(one_bit_makes_another_digest)
 }
 END_TEST
 
-START_TEST(freeing_forgives_null)
+START_TEST(free_accepts_null)
 {
         ck_assert_ptr_null(hash_free(NULL));
 }
@@ -112,7 +112,7 @@ END_TEST
 
 /* ---- models ---- */
 
-START_TEST(a_models_digest_is_what_others_compute)
+START_TEST(a_models_digest_matches_an_independent_computation)
 {
         struct model *m = model_new(5);
         model_add(m, "a", "BF16", (uint64_t[]){3, 5}, 2);
@@ -156,7 +156,7 @@ static void digest_of(const struct tensor *tensors, size_t n, unsigned char dige
 }
 
 /* Every model of the list differs from the first in one thing. */
-START_TEST(what_differs_between_models_differs_in_their_digests)
+START_TEST(models_that_differ_have_different_digests)
 {
         static const struct tensor models[][2] = {
                 {{"ab", "U8", {2, 3}, 2, {1}}, {"c", "U8", {1}, 1, {2}}},
@@ -179,7 +179,7 @@ START_TEST(what_differs_between_models_differs_in_their_digests)
 }
 END_TEST
 
-START_TEST(a_tensor_more_makes_another_model)
+START_TEST(an_added_tensor_changes_the_digest)
 {
         static const struct tensor tensors[] = {{"a", "U8", {1}, 1, {1}}, {"b", "U8", {0}, 1, {0}}};
         unsigned char one[DIGEST_SIZE], two[DIGEST_SIZE];
@@ -193,15 +193,15 @@ int main(void)
 {
         suite_begin("hash");
         TCase *bytes = suite_group("bytes", NULL, NULL, 30);
-        tcase_add_test(bytes, the_digest_of_nothing_is_the_published_one);
-        tcase_add_test(bytes, pieces_make_the_same_digest_as_the_whole);
-        tcase_add_test(bytes, asking_for_a_digest_does_not_end_the_hash);
-        tcase_add_test(bytes, where_the_bytes_lie_makes_no_difference);
-        tcase_add_test(bytes, one_bit_makes_another_digest);
-        tcase_add_test(bytes, freeing_forgives_null);
+        tcase_add_test(bytes, the_digest_of_no_bytes_is_the_published_one);
+        tcase_add_test(bytes, a_digest_is_independent_of_the_pieces);
+        tcase_add_test(bytes, reading_a_digest_does_not_finish_the_hash);
+        tcase_add_test(bytes, a_digest_is_independent_of_the_alignment);
+        tcase_add_test(bytes, one_changed_bit_changes_the_digest);
+        tcase_add_test(bytes, free_accepts_null);
         TCase *models = suite_group("models", NULL, NULL, 30);
-        tcase_add_test(models, a_models_digest_is_what_others_compute);
-        tcase_add_test(models, what_differs_between_models_differs_in_their_digests);
-        tcase_add_test(models, a_tensor_more_makes_another_model);
+        tcase_add_test(models, a_models_digest_matches_an_independent_computation);
+        tcase_add_test(models, models_that_differ_have_different_digests);
+        tcase_add_test(models, an_added_tensor_changes_the_digest);
         return suite_run();
 }

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How large the host cache may be, and who leaves it for another.
+ * The size of the host cache, and its eviction.
  */
-#include "daemon/resident/host_cache_choose.h"
+#include "daemon/resident/hostcache/host_cache.h"
+#include "daemon/resident/hostcache/victims.h"
 
-#include "daemon/base/machine.h"
+#include "daemon/base/sys/machine.h"
 #include "daemon/base/util.h"
 #include "tests/lib/core.h"
 
 #include <string.h>
 #include <time.h>
 
-/* ---- its size ---- */
+/* ---- size ---- */
 
 static const struct {
         uint64_t wanted, cgroup, memory, budget;
@@ -21,17 +22,17 @@ static const struct {
         {33 * GiB, MACHINE_UNLIMITED, 64 * GiB, 32 * GiB},
         {32 * GiB, 16 * GiB, 64 * GiB, 8 * GiB}, /* a pod's limit counts, not its node's memory */
         {4 * GiB, 16 * GiB, 64 * GiB, 4 * GiB},
-        {32 * GiB, 128 * GiB, 64 * GiB, 32 * GiB}, /* a limit above what there is */
+        {32 * GiB, 128 * GiB, 64 * GiB, 32 * GiB}, /* a limit above the machine's memory */
         {1, 0, 64 * GiB, 0},
 };
 
-START_TEST(half_of_what_the_cgroup_or_the_machine_has_is_the_most)
+START_TEST(the_cache_takes_at_most_half_of_the_cgroup_or_machine)
 {
         ck_assert_uint_eq(host_cache_budget(sizes[_i].wanted, sizes[_i].cgroup, sizes[_i].memory), sizes[_i].budget);
 }
 END_TEST
 
-/* ---- who leaves ---- */
+/* ---- choice of victims ---- */
 
 static struct fake_device fake;
 static struct device *devices[] = {&fake.device};
@@ -65,7 +66,7 @@ static struct generation *model(const char *name, enum generation_state state)
         g->state = state;
         g->has_identity = true;
         snprintf((char *)g->identity.digest, sizeof(g->identity.digest), "%s", name);
-        generation_unpin(g);
+        generation_put(g);
         return g;
 }
 
@@ -76,7 +77,7 @@ static struct generation *cached(const char *name, uint64_t bytes, uint64_t last
         struct host_copy *copy = calloc(1, sizeof(*copy));
         *copy = (struct host_copy){.cache = &cache,
                                    .device = devices[0],
-                                   .state = HOST_COPY_WHOLE,
+                                   .state = HOST_COPY_COMPLETE,
                                    .holders = 1,
                                    .identity = g->identity,
                                    .last_used_ns = last_used,
@@ -88,8 +89,8 @@ static struct generation *cached(const char *name, uint64_t bytes, uint64_t last
         return g;
 }
 
-/* The names of those that are chosen, in their order, or "none". */
-static const char *leave_for(uint64_t needed)
+/* The names of the victims, in order, or "none". */
+static const char *victims_for(uint64_t needed)
 {
         static char text[256];
         size_t n;
@@ -102,18 +103,18 @@ static const char *leave_for(uint64_t needed)
         return text;
 }
 
-START_TEST(the_least_recently_used_leaves)
+START_TEST(the_least_recently_used_is_dropped)
 {
         cached("b", 10, 2);
         cached("a", 10, 1);
         cached("c", 10, 3);
-        ck_assert_str_eq(leave_for(1), "a");
-        ck_assert_str_eq(leave_for(20), "a b");
-        ck_assert_str_eq(leave_for(30), "a b c");
+        ck_assert_str_eq(victims_for(1), "a");
+        ck_assert_str_eq(victims_for(20), "a b");
+        ck_assert_str_eq(victims_for(30), "a b c");
 }
 END_TEST
 
-START_TEST(what_serves_too_leaves_first)
+START_TEST(a_cached_copy_that_also_serves_is_dropped_first)
 {
         cached("a", 10, 1);
         cached("b", 10, 2);
@@ -121,55 +122,55 @@ START_TEST(what_serves_too_leaves_first)
         model("c", GENERATION_READY);
         model("b", GENERATION_LOADING);
         model("d", GENERATION_READY);
-        ck_assert_str_eq(leave_for(10), "c");
-        ck_assert_str_eq(leave_for(11), "c a");
+        ck_assert_str_eq(victims_for(10), "c");
+        ck_assert_str_eq(victims_for(11), "c a");
 }
 END_TEST
 
-START_TEST(none_leaves_that_another_makes_needless)
+START_TEST(an_unnecessary_victim_is_kept)
 {
         cached("small", 10, 1);
         cached("large", 100, 2);
         cached("recent", 10, 3);
-        ck_assert_str_eq(leave_for(50), "large");
-        ck_assert_str_eq(leave_for(105), "small large");
+        ck_assert_str_eq(victims_for(50), "large");
+        ck_assert_str_eq(victims_for(105), "small large");
 }
 END_TEST
 
-START_TEST(none_leaves_where_all_would_not_do)
+START_TEST(none_is_dropped_if_all_would_not_suffice)
 {
         cached("a", 10, 1);
-        cached("b", 10, 2)->pinned = true;
-        ck_assert_str_eq(leave_for(11), "none");
-        ck_assert_str_eq(leave_for(10), "a");
+        cached("b", 10, 2)->settings.pinned = true;
+        ck_assert_str_eq(victims_for(11), "none");
+        ck_assert_str_eq(victims_for(10), "a");
 }
 END_TEST
 
-START_TEST(what_is_pinned_in_use_or_not_whole_stays)
+START_TEST(pinned_used_and_incomplete_copies_are_not_dropped)
 {
-        cached("pinned", 10, 1)->pinned = true;
+        cached("pinned", 10, 1)->settings.pinned = true;
         struct host_copy *used = cached("used", 10, 2)->copy, *fills = cached("fills", 10, 3)->copy;
         cached("a", 10, 4);
         used->users = 1;
-        fills->state = HOST_COPY_FILLS;
-        ck_assert_str_eq(leave_for(10), "a");
-        ck_assert_str_eq(leave_for(11), "none");
+        fills->state = HOST_COPY_FILLING;
+        ck_assert_str_eq(victims_for(10), "a");
+        ck_assert_str_eq(victims_for(11), "none");
         used->users = 0;
-        ck_assert_str_eq(leave_for(11), "used a");
-        fills->state = HOST_COPY_WHOLE;
+        ck_assert_str_eq(victims_for(11), "used a");
+        fills->state = HOST_COPY_COMPLETE;
 }
 END_TEST
 
-/* A second version's holder, say: one copy of two names that have a generation each. */
-START_TEST(a_copy_stays_for_any_of_its_holders)
+/* One copy of two generations with a name each. */
+START_TEST(a_copy_is_kept_while_any_holder_is_pinned)
 {
         struct generation *a = cached("a", 10, 1), *other = model("other", GENERATION_CACHED);
         cached("b", 10, 2);
         other->copy = a->copy;
         a->copy->holders++;
-        ck_assert_str_eq(leave_for(10), "a");
-        other->pinned = true;
-        ck_assert_str_eq(leave_for(10), "b");
+        ck_assert_str_eq(victims_for(10), "a");
+        other->settings.pinned = true;
+        ck_assert_str_eq(victims_for(10), "b");
 }
 END_TEST
 
@@ -182,23 +183,23 @@ static void make_ranks(struct generation *const *ranks, unsigned n)
         }
 }
 
-START_TEST(ranks_stay_with_each_other)
+START_TEST(ranks_are_kept_or_evicted_together)
 {
         struct generation *ranks[] = {cached("first", 10, 1), cached("second", 10, 2)};
         cached("a", 10, 3);
         make_ranks(ranks, 2);
-        ck_assert_str_eq(leave_for(20), "first second");
+        ck_assert_str_eq(victims_for(20), "first second");
         ranks[1]->copy->users = 1;
-        ck_assert_str_eq(leave_for(10), "a");
-        ck_assert_str_eq(leave_for(20), "none");
+        ck_assert_str_eq(victims_for(10), "a");
+        ck_assert_str_eq(victims_for(20), "none");
         ranks[1]->copy->users = 0;
-        ranks[1]->pinned = true;
-        ck_assert_str_eq(leave_for(10), "a");
-        ck_assert_str_eq(leave_for(20), "none");
+        ranks[1]->settings.pinned = true;
+        ck_assert_str_eq(victims_for(10), "a");
+        ck_assert_str_eq(victims_for(20), "none");
 }
 END_TEST
 
-/* ---- many ---- */
+/* ---- many clients ---- */
 
 static double seconds(void)
 {
@@ -207,9 +208,8 @@ static double seconds(void)
         return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* The loop chooses, and others wait: with walks over all of them for each it took four seconds of a processor, for
- * each that left. */
-START_TEST(a_choice_among_ten_thousand_is_short)
+/* It runs on the loop thread, so it must not be quadratic. */
+START_TEST(choosing_among_ten_thousand_is_fast)
 {
         for (unsigned i = 0; i < 10000; i++) {
                 char name[16];
@@ -232,16 +232,16 @@ END_TEST
 int main(void)
 {
         suite_begin("host cache");
-        TCase *t = suite_group("its size", NULL, NULL, 30);
-        LOOP(t, half_of_what_the_cgroup_or_the_machine_has_is_the_most, sizes);
+        TCase *t = suite_group("size", NULL, NULL, 30);
+        LOOP(t, the_cache_takes_at_most_half_of_the_cgroup_or_machine, sizes);
         TCase *leaving = core_group("who leaves", begin, end);
-        tcase_add_test(leaving, the_least_recently_used_leaves);
-        tcase_add_test(leaving, what_serves_too_leaves_first);
-        tcase_add_test(leaving, none_leaves_that_another_makes_needless);
-        tcase_add_test(leaving, none_leaves_where_all_would_not_do);
-        tcase_add_test(leaving, what_is_pinned_in_use_or_not_whole_stays);
-        tcase_add_test(leaving, a_copy_stays_for_any_of_its_holders);
-        tcase_add_test(leaving, ranks_stay_with_each_other);
-        tcase_add_test(leaving, a_choice_among_ten_thousand_is_short);
+        tcase_add_test(leaving, the_least_recently_used_is_dropped);
+        tcase_add_test(leaving, a_cached_copy_that_also_serves_is_dropped_first);
+        tcase_add_test(leaving, an_unnecessary_victim_is_kept);
+        tcase_add_test(leaving, none_is_dropped_if_all_would_not_suffice);
+        tcase_add_test(leaving, pinned_used_and_incomplete_copies_are_not_dropped);
+        tcase_add_test(leaving, a_copy_is_kept_while_any_holder_is_pinned);
+        tcase_add_test(leaving, ranks_are_kept_or_evicted_together);
+        tcase_add_test(leaving, choosing_among_ten_thousand_is_fast);
         return suite_run();
 }

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The host device: memory of each kind of page, sealed so that whoever gets its descriptor can only
- * read, and found to be missing where that is an error and not a signal.
+ * The host device: memory of each kind of page, sealed so that the descriptor permits only reading; missing memory is
+ * an error, not a signal.
  *
- * What this machine does not grant is skipped by name: hugetlb pages, transparent huge pages of
- * shared memory.
+ * Page kinds that this machine does not grant (hugetlb pages, transparent huge pages of shared memory) are skipped by
+ * name.
  */
 #include "tests/lib/core.h"
 
 #include "daemon/base/util.h"
-#include "tests/lib/storage.h"
+#include "daemon/device/host/collapse.h"
+#include "tests/lib/kernel_counters.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +30,7 @@ static const enum page_kind expected[] = {PAGES_4K, PAGES_THP, PAGES_HUGETLB};
 static struct device *device;
 static struct segment segment;
 
-/* NULL, or why there is no device of this kind here. */
+/* NULL, or the reason why this machine has no such pages. */
 static const char *device_begin(enum host_pages pages)
 {
         struct error error = {0};
@@ -86,7 +87,7 @@ START_TEST(a_segment_is_zeroed_memory_of_its_kind)
 }
 END_TEST
 
-START_TEST(what_is_put_can_be_read_back_and_is_what_clients_see)
+START_TEST(written_bytes_are_read_back_and_seen_by_clients)
 {
         struct error error = {0};
         char out[8] = "";
@@ -128,7 +129,7 @@ START_TEST(preparing_changes_no_byte)
 }
 END_TEST
 
-START_TEST(releasing_gives_map_and_descriptor_back)
+START_TEST(releasing_frees_the_map_and_descriptor)
 {
         BEGIN(HOST_PAGES_4K);
         unsigned before = process_fds(getpid());
@@ -139,7 +140,7 @@ START_TEST(releasing_gives_map_and_descriptor_back)
 }
 END_TEST
 
-/* ---- what a client can do with the descriptor ---- */
+/* ---- rights of the client's descriptor ---- */
 
 START_TEST(a_client_may_map_it_to_read_or_privately)
 {
@@ -206,7 +207,7 @@ START_TEST(a_client_cannot_add_seals)
 }
 END_TEST
 
-START_TEST(opening_it_anew_gives_no_more_rights)
+START_TEST(reopening_a_descriptor_gives_no_more_rights)
 {
         BEGIN(kinds[_i]);
         char *name = format_text("/proc/self/fd/%d", handed_out());
@@ -228,7 +229,7 @@ START_TEST(the_daemons_own_map_stays_writable)
 }
 END_TEST
 
-/* ---- kinds that are not there ---- */
+/* ---- missing kinds ---- */
 
 /* Bytes that the system would hand out as hugetlb pages now, at most. */
 static uint64_t hugetlb_limit(void)
@@ -241,7 +242,7 @@ static uint64_t hugetlb_limit(void)
         return pages * 2 * MiB;
 }
 
-START_TEST(auto_takes_smaller_pages_where_hugetlb_is_not_granted)
+START_TEST(auto_takes_smaller_pages_without_hugetlb)
 {
         struct error error = {0};
         ck_assert_int_eq(host_device_new(&device, &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_AUTO},
@@ -254,7 +255,7 @@ START_TEST(auto_takes_smaller_pages_where_hugetlb_is_not_granted)
 }
 END_TEST
 
-START_TEST(auto_takes_hugetlb_where_it_is_granted)
+START_TEST(auto_takes_hugetlb_if_granted)
 {
         struct error error = {0};
         if (!hugepages_allow(64 * MiB))
@@ -268,7 +269,7 @@ START_TEST(auto_takes_hugetlb_where_it_is_granted)
 }
 END_TEST
 
-START_TEST(hugetlb_by_name_fails_where_it_is_not_granted)
+START_TEST(hugetlb_by_name_fails_without_reserved_pages)
 {
         struct error error = {0};
         ck_assert_int_eq(host_device_new(&device, &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_HUGETLB},
@@ -278,12 +279,28 @@ START_TEST(hugetlb_by_name_fails_where_it_is_not_granted)
         int r = device->ops->alloc(device, hugetlb_limit() + 2 * MiB, &refused, &error);
         ck_assert_int_eq(r, STREAMER_ENOMEM);
         ck_assert_ptr_nonnull(strstr(error.text, "hugetlb"));
-        ck_assert_ptr_nonnull(strstr(error.text, "vm.nr_overcommit_hugepages"));
+        ck_assert_ptr_nonnull(strstr(error.text, "vm.nr_hugepages"));
         ck_assert_int_eq(refused.fd, -1);
 }
 END_TEST
 
-START_TEST(thp_by_name_fails_where_the_kernel_gives_none)
+static int refuse(void *base, uint64_t len)
+{
+        (void)base;
+        (void)len;
+        errno = EINVAL;
+        return -1;
+}
+
+static uint64_t no_time(void)
+{
+        return 0;
+}
+
+/* A kernel before 6.1, or one with shmem_enabled=deny. */
+static const struct collapse_calls refusing = {.collapse = refuse, .clock = no_time, .compactions = no_time};
+
+START_TEST(auto_takes_4k_pages_without_huge_pages)
 {
         struct error error = {0};
         char *text = file_read(SHMEM_ENABLED, NULL);
@@ -291,15 +308,34 @@ START_TEST(thp_by_name_fails_where_the_kernel_gives_none)
         free(text);
         if (!off)
                 SKIP("transparent huge pages for shared memory are on");
-        ck_assert_int_eq(host_device_new(&device, &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_THP},
-                                         core_wake, &error),
-                         STREAMER_EUNSUPPORTED);
+        ck_assert_int_eq(
+                host_device_new(&device, &(struct host_opts){.budget = GiB, .collapse = &refusing}, core_wake, &error),
+                0);
+        ck_assert_int_eq(device->ops->alloc(device, hugetlb_limit() + 2 * MiB, &segment, &error), 0);
+        ck_assert_int_eq((int)segment.pages, (int)PAGES_4K);
+        ck_assert_uint_eq(device->ops->small_page_bytes(&segment), 0);
+}
+END_TEST
+
+START_TEST(thp_by_name_fails_without_transparent_huge_pages)
+{
+        struct error error = {0};
+        char *text = file_read(SHMEM_ENABLED, NULL);
+        bool off = strstr(text, "[never]") != NULL || strstr(text, "[deny]") != NULL;
+        free(text);
+        if (!off)
+                SKIP("transparent huge pages for shared memory are on");
+        ck_assert_int_eq(
+                host_device_new(&device,
+                                &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_THP, .collapse = &refusing},
+                                core_wake, &error),
+                STREAMER_EUNSUPPORTED);
         ck_assert_ptr_nonnull(strstr(error.text, "shmem_enabled"));
         ck_assert_ptr_null(device);
 }
 END_TEST
 
-START_TEST(memory_that_the_machine_does_not_have_is_an_error)
+START_TEST(memory_beyond_the_machines_is_an_error)
 {
         struct error error = {0};
         struct segment refused;
@@ -313,7 +349,7 @@ END_TEST
 
 /* ---- tables ---- */
 
-START_TEST(a_table_is_written_here_and_read_there)
+START_TEST(a_table_is_readable_in_another_process)
 {
         struct error error = {0};
         int fd;
@@ -329,7 +365,7 @@ START_TEST(a_table_is_written_here_and_read_there)
         ck_assert_int_lt(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), 0);
         struct stat st;
         must(fstat(fd, &st));
-        ck_assert_int_eq(st.st_blocks * 512, 8192); /* no page is left to be found later */
+        ck_assert_int_eq(st.st_blocks * 512, 8192); /* no page is allocated later */
         munmap(theirs, 5000);
         munmap(map, 5000);
         close(fd);
@@ -353,29 +389,30 @@ int main(void)
         machine_settings_lock();
         suite_begin("host device");
         int n = (int)ARRAY_SIZE(kinds);
-        /* First, while nobody has let the system grant more. */
+        /* First, before other tests permit more pages. */
         TCase *missing = core_group("kinds that are not there", NULL, end);
-        tcase_add_test(missing, thp_by_name_fails_where_the_kernel_gives_none);
-        tcase_add_test(missing, hugetlb_by_name_fails_where_it_is_not_granted);
-        tcase_add_test(missing, auto_takes_smaller_pages_where_hugetlb_is_not_granted);
-        tcase_add_test(missing, auto_takes_hugetlb_where_it_is_granted);
-        tcase_add_test(missing, memory_that_the_machine_does_not_have_is_an_error);
+        tcase_add_test(missing, thp_by_name_fails_without_transparent_huge_pages);
+        tcase_add_test(missing, auto_takes_4k_pages_without_huge_pages);
+        tcase_add_test(missing, hugetlb_by_name_fails_without_reserved_pages);
+        tcase_add_test(missing, auto_takes_smaller_pages_without_hugetlb);
+        tcase_add_test(missing, auto_takes_hugetlb_if_granted);
+        tcase_add_test(missing, memory_beyond_the_machines_is_an_error);
         TCase *memory = core_group("memory", NULL, end);
         tcase_add_loop_test(memory, a_segment_is_zeroed_memory_of_its_kind, 0, n);
-        tcase_add_loop_test(memory, what_is_put_can_be_read_back_and_is_what_clients_see, 0, n);
+        tcase_add_loop_test(memory, written_bytes_are_read_back_and_seen_by_clients, 0, n);
         tcase_add_test(memory, preparing_takes_the_memory_of_4k_pages);
         tcase_add_loop_test(memory, preparing_changes_no_byte, 0, n);
-        tcase_add_test(memory, releasing_gives_map_and_descriptor_back);
+        tcase_add_test(memory, releasing_frees_the_map_and_descriptor);
         TCase *seals = core_group("what a client can do with the descriptor", NULL, end);
         tcase_add_loop_test(seals, a_client_may_map_it_to_read_or_privately, 0, n);
         tcase_add_loop_test(seals, a_client_cannot_map_it_to_write, 0, n);
         tcase_add_loop_test(seals, a_client_cannot_write_or_resize_it, 0, n);
         tcase_add_loop_test(seals, a_client_cannot_take_pages_out_of_it, 0, n);
         tcase_add_loop_test(seals, a_client_cannot_add_seals, 0, n);
-        tcase_add_loop_test(seals, opening_it_anew_gives_no_more_rights, 0, n);
+        tcase_add_loop_test(seals, reopening_a_descriptor_gives_no_more_rights, 0, n);
         tcase_add_loop_test(seals, the_daemons_own_map_stays_writable, 0, n);
         TCase *tables = core_group("tables", NULL, NULL);
-        tcase_add_test(tables, a_table_is_written_here_and_read_there);
+        tcase_add_test(tables, a_table_is_readable_in_another_process);
         tcase_add_test(tables, a_table_that_is_too_large_is_an_error);
         return suite_run();
 }

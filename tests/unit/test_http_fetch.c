@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests of workers: what a server must not get away with, and what must not hold an end up.
+ * Requests of worker threads: responses that must be refused, and cancellation.
  */
 #include "tests/lib/endpoint.h"
 #include "tests/lib/suite.h"
 
-#include "daemon/base/log.h"
+#include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
-#include "daemon/io/http_transfer.h"
-#include "daemon/io/object_http.h"
-#include "daemon/source/web.h"
+#include "daemon/io/http/transfer.h"
+#include "daemon/io/remote/http_object.h"
+#include "daemon/source/web/web.h"
 
 #include <curl/curl.h>
 #include <dlfcn.h>
@@ -24,7 +24,7 @@
 static struct http *http;
 static struct endpoint endpoint;
 
-/* ---- names that take as long as they like: libcurl asks this one ---- */
+/* ---- slow name lookups: libcurl calls this function ---- */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -44,7 +44,7 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
         return EAI_NONAME;
 }
 
-static void *give_up_when_asked(void *arg)
+static void *cancel_on_request(void *arg)
 {
         pthread_mutex_lock(&mutex);
         while (!asked)
@@ -54,7 +54,7 @@ static void *give_up_when_asked(void *arg)
         return NULL;
 }
 
-/* ---- what libcurl is told of certificates ---- */
+/* ---- certificates for libcurl ---- */
 
 #undef curl_easy_setopt
 
@@ -72,7 +72,7 @@ CURLcode curl_easy_setopt(CURL *easy, CURLoption option, ...)
         return next(easy, option, value);
 }
 
-/* ---- the stage ---- */
+/* ---- fixture ---- */
 
 static void before(void)
 {
@@ -94,19 +94,19 @@ static void after(void)
 
 /* ---- names ---- */
 
-START_TEST(a_name_that_nobody_answers_holds_no_end_up)
+START_TEST(an_unanswered_name_lookup_does_not_delay_shutdown)
 {
         struct http_fetch fetch = {.request = {.url = "https://name.example/", .shown = "x"}, .max_body = 10};
         struct error error;
         pthread_t thread;
         bool given_up = false;
-        http_work_begin(&given_up);
-        must(pthread_create(&thread, NULL, give_up_when_asked, &given_up));
+        http_reuse_begin(&given_up);
+        must(pthread_create(&thread, NULL, cancel_on_request, &given_up));
         uint64_t began = now_ns();
         ck_assert_int_eq(http_fetch(http, &fetch, 1, &error), STREAMER_ECANCELED);
         ck_assert_uint_lt(now_ns() - began, 20 * SECOND);
         pthread_join(thread, NULL);
-        http_work_end();
+        http_reuse_end();
         http_fetch_deinit(&fetch);
         pthread_mutex_lock(&mutex);
         known = true;
@@ -119,7 +119,7 @@ END_TEST
 
 #define DRAWS 200
 
-/* The longest of many first pauses after a try that ended so; by settings whose pause is ten seconds at most. */
+/* The longest of many first delays after this error, with settings that limit a delay to ten seconds. */
 static uint64_t longest_pause(int status, uint64_t received, bool stalled, unsigned made)
 {
         const struct http_opts opts = {.backoff_ns = 10 * SECOND, .retry_after_ns = 10 * SECOND, .tries = 5};
@@ -141,7 +141,7 @@ static uint64_t longest_pause(int status, uint64_t received, bool stalled, unsig
 }
 
 /* With a second for the test's own delays. */
-START_TEST(an_answer_that_breaks_off_is_asked_for_again_almost_at_once)
+START_TEST(a_broken_reply_is_retried_almost_at_once)
 {
         ck_assert_uint_lt(longest_pause(206, 1, false, 0), SECOND);
         ck_assert_uint_lt(longest_pause(206, 1, false, 1), SECOND); /* and again */
@@ -149,7 +149,7 @@ START_TEST(an_answer_that_breaks_off_is_asked_for_again_almost_at_once)
 }
 END_TEST
 
-START_TEST(what_else_fails_waits_longer)
+START_TEST(other_failures_back_off_longer)
 {
         ck_assert_uint_gt(longest_pause(206, 1, false, 3), 2 * SECOND); /* and again and again */
         ck_assert_uint_gt(longest_pause(206, 0, false, 0), 2 * SECOND); /* not a byte */
@@ -168,7 +168,7 @@ static void answer_anything(struct endpoint *e, const struct endpoint_request *r
 }
 
 /* Even an empty setting would leave libcurl without the system's. */
-START_TEST(certificates_are_the_systems_unless_others_are_named)
+START_TEST(the_systems_certificates_are_the_default)
 {
         struct http_access access = {.ops = &(const struct http_access_ops){.authorize = NULL}, .refs = 1, .ca = "/x"};
         struct http_fetch fetch = {.request = {.shown = "x", .access = &access}, .max_body = 10};
@@ -212,7 +212,7 @@ static void answer_plain(struct endpoint *e, const struct endpoint_request *requ
                 reply->status = 406;
 }
 
-START_TEST(no_encoding_is_asked_for)
+START_TEST(no_content_encoding_is_requested)
 {
         struct http_fetch fetch = {.request = {.shown = "x"}, .max_body = sizeof(content)};
         struct error error;
@@ -232,7 +232,7 @@ START_TEST(an_encoded_range_is_refused)
         endpoint = (struct endpoint){.answer = answer_encoded};
         endpoint_start(&endpoint);
         const struct object_url url = {.url = endpoint.url, .shown = "the-object"};
-        /* A header of no bytes: nothing of what comes at first is kept. */
+        /* An empty header: none of the first bytes are used. */
         ck_assert_msg(object_http_open(http, &url, 1, &object, &error) == 0, "%s", error.text);
         ck_assert_int_eq(object_read_range(&object, 1000, sizeof(bytes), bytes, &error), STREAMER_EFAILED);
         ck_assert_msg(strstr(error.text, "encoded: gzip (the-object)") != NULL, "%s", error.text);
@@ -240,7 +240,7 @@ START_TEST(an_encoded_range_is_refused)
 }
 END_TEST
 
-/* ---- credentials that are replaced ---- */
+/* ---- replaced credentials ---- */
 
 static void answer_second_token(struct endpoint *e, const struct endpoint_request *request,
                                 struct endpoint_reply *reply)
@@ -259,16 +259,13 @@ static void answer_when_written(struct endpoint *e, const struct endpoint_reques
         answer_second_token(e, request, reply);
 }
 
-static int fetch_with(const char *token_file, const char *then, struct error *error)
+static int fetch_with(char *token_file, const char *then, struct error *error)
 {
         const struct web_host host = {.host = "127.0.0.1", .token_file = token_file};
         struct http_access *access;
-        struct web *web;
         struct error unused;
         file_write(token_file, "the-first\n", 10);
-        ck_assert_int_eq(web_new(&web, &host, 1, &unused), 0);
-        ck_assert_int_eq(web_access(web, endpoint.url, &access, &unused), 0);
-        web_free(web);
+        ck_assert_int_eq(web_auth(&host, 1, endpoint.url, &access, &unused), 0);
         file_write(token_file, then, strlen(then));
         struct http_fetch fetches[3];
         for (int i = 0; i < 3; i++)
@@ -281,7 +278,7 @@ static int fetch_with(const char *token_file, const char *then, struct error *er
         return r;
 }
 
-START_TEST(a_token_that_was_replaced_is_read_again)
+START_TEST(a_replaced_token_is_reread)
 {
         struct error error = {0};
         endpoint = (struct endpoint){.answer = answer_second_token};
@@ -290,7 +287,7 @@ START_TEST(a_token_that_was_replaced_is_read_again)
 }
 END_TEST
 
-/* Who writes it has cut it off and not written yet, when the server refuses the old one. */
+/* The file is truncated and not yet rewritten when the server rejects the old token. */
 START_TEST(a_token_that_is_being_written_is_waited_for)
 {
         struct error error = {0};
@@ -300,7 +297,7 @@ START_TEST(a_token_that_is_being_written_is_waited_for)
 }
 END_TEST
 
-START_TEST(a_token_that_is_gone_is_not_waited_for_for_ever)
+START_TEST(a_missing_token_file_does_not_block)
 {
         struct error error = {0};
         endpoint = (struct endpoint){.answer = answer_second_token};
@@ -323,18 +320,18 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("http_fetch");
+        suite_begin("http fetch");
         TCase *t = suite_group("http_fetch", NULL, NULL, 30);
         tcase_add_checked_fixture(t, before, after);
-        tcase_add_test(t, a_name_that_nobody_answers_holds_no_end_up);
-        tcase_add_test(t, an_answer_that_breaks_off_is_asked_for_again_almost_at_once);
-        tcase_add_test(t, what_else_fails_waits_longer);
-        tcase_add_test(t, certificates_are_the_systems_unless_others_are_named);
-        tcase_add_test(t, no_encoding_is_asked_for);
+        tcase_add_test(t, an_unanswered_name_lookup_does_not_delay_shutdown);
+        tcase_add_test(t, a_broken_reply_is_retried_almost_at_once);
+        tcase_add_test(t, other_failures_back_off_longer);
+        tcase_add_test(t, the_systems_certificates_are_the_default);
+        tcase_add_test(t, no_content_encoding_is_requested);
         tcase_add_test(t, an_encoded_range_is_refused);
-        tcase_add_test(t, a_token_that_was_replaced_is_read_again);
+        tcase_add_test(t, a_replaced_token_is_reread);
         tcase_add_test(t, a_token_that_is_being_written_is_waited_for);
-        tcase_add_test(t, a_token_that_is_gone_is_not_waited_for_for_ever);
+        tcase_add_test(t, a_missing_token_file_does_not_block);
         tcase_add_test(t, a_token_that_stays_the_same_is_refused_at_once);
         return suite_run();
 }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two answers for one block that end in the same turn of a network thread's loop: it is told of one after
- * the other, and bytes of the one may have landed before it is told of the other. And which block is late enough
- * for a second answer. Neither a network nor a thread here, so that the order is the test's.
+ * Two responses for one block that end in the same loop iteration of a network thread, and the choice of the block to
+ * hedge. Without a network or a thread, so that the test controls the order.
  */
-#include "daemon/io/http_range.h"
-#include "tests/lib/reading.h"
+#include "daemon/io/remote/range.h"
+#include "tests/lib/read_fixture.h"
 #include "tests/lib/suite.h"
 
 #include "daemon/base/util.h"
@@ -20,9 +19,9 @@ static struct range *range;
 
 static void begin(void)
 {
-        reading_bare_begin(&bare, SLOTS, SLOTS, SLOTS);
+        read_fixture_bare_begin(&bare, SLOTS, SLOTS, SLOTS);
         thread = must_alloc(sizeof(*thread));
-        thread->reader = &bare;
+        thread->base.reader = &bare;
         range = must_alloc(sizeof(*range));
         *range = (struct range){.thread = thread, .hedge = {.range = range, .busy = true}};
         range->hedge_to = reader_slot_get(&bare);
@@ -32,12 +31,12 @@ static void begin(void)
 
 static void end(void)
 {
-        reading_bare_end(&bare);
+        read_fixture_bare_end(&bare);
         free(range);
         free(thread);
 }
 
-static void came_to_nothing(void)
+static void assert_no_leak(void)
 {
         ck_assert(!range->hedge.busy);
         ck_assert_ptr_null(range->hedge_to);
@@ -45,25 +44,25 @@ static void came_to_nothing(void)
 }
 
 /* Its block was given back when it landed, and may be another's by now. */
-START_TEST(a_hedge_that_is_whole_when_the_first_has_landed_is_thrown_away)
+START_TEST(a_hedge_that_completes_second_is_discarded)
 {
         range->held = false;
         hedge_done(&range->hedge.transfer, HTTP_OK);
-        came_to_nothing();
+        assert_no_leak();
         ck_assert(!range->held);
 }
 END_TEST
 
-START_TEST(a_hedge_that_failed_leaves_the_block_to_the_first)
+START_TEST(a_failed_hedge_leaves_the_block_to_the_first_request)
 {
         range->held = true;
-        hedge_done(&range->hedge.transfer, HTTP_AGAIN);
-        came_to_nothing();
+        hedge_done(&range->hedge.transfer, HTTP_RETRY);
+        assert_no_leak();
         ck_assert(range->held);
 }
 END_TEST
 
-/* ---- blocks that are late ---- */
+/* ---- late blocks ---- */
 
 #define SECOND UINT64_C(1000000000)
 
@@ -80,24 +79,24 @@ static bool late_after(uint64_t bytes)
         return http_block_late_locked(thread, &job, SECOND, now);
 }
 
-/* A load whose blocks took a tenth of a second each, ten at once; all are taken, and one is on its way since
+/* A load whose blocks took a tenth of a second each, ten at once; all are reserved, and one has been in flight since
  * then. */
 static void begin_late(void)
 {
-        reading_bare_begin(&bare, SLOTS, SLOTS, SLOTS);
+        read_fixture_bare_begin(&bare, SLOTS, SLOTS, SLOTS);
         thread = must_alloc(sizeof(*thread));
-        *thread = (struct http_thread){.reader = &bare};
+        *thread = (struct http_thread){.base.reader = &bare};
         own = (struct http_job){.came = 1};
         job = (struct read_job){.plan = &plan, .pace = &own, .next = plan.n_blocks};
         now = SECOND;
-        http_pace_init(&own.pace, SLOTS, now);
-        http_pace_landed(&own.pace, MiB, SECOND / 10, now);
-        http_pace_came(&own.pace, own.came, now);
+        concurrency_init(&own.pace, SLOTS, now);
+        concurrency_add_block(&own.pace, MiB, SECOND / 10, now);
+        concurrency_add_bytes(&own.pace, own.came, now);
 }
 
 static void end_late(void)
 {
-        reading_bare_end(&bare);
+        read_fixture_bare_end(&bare);
         free(thread);
 }
 
@@ -110,7 +109,7 @@ START_TEST(a_block_is_not_late_while_the_server_is_busy)
 }
 END_TEST
 
-START_TEST(a_block_is_late_that_others_do_not_hold_up)
+START_TEST(a_slow_block_is_late_if_no_other_delays_it)
 {
         for (int i = 0; i < 4; i++)
                 ck_assert(!late_after(10 * MiB));
@@ -119,7 +118,7 @@ START_TEST(a_block_is_late_that_others_do_not_hold_up)
 }
 END_TEST
 
-START_TEST(no_block_is_late_while_there_is_another_to_take)
+START_TEST(no_block_is_late_while_unstarted_blocks_remain)
 {
         job.next = plan.n_blocks - 1;
         for (int i = 0; i < 50; i++)
@@ -127,8 +126,8 @@ START_TEST(no_block_is_late_while_there_is_another_to_take)
 }
 END_TEST
 
-/* Who has nothing to do looks again: there may be runs to split by now. */
-START_TEST(a_thread_looks_again_with_each_sample)
+/* An idle thread checks again, because there may be runs to split by now. */
+START_TEST(a_thread_checks_again_with_each_sample)
 {
         late_after(10 * MiB);
         ck_assert(thread->look);
@@ -144,7 +143,7 @@ START_TEST(a_thread_looks_again_with_each_sample)
 }
 END_TEST
 
-/* ---- bytes that come again ---- */
+/* ---- repeated bytes ---- */
 
 START_TEST(bytes_that_find_no_block_do_not_count_yet)
 {
@@ -154,7 +153,7 @@ START_TEST(bytes_that_find_no_block_do_not_count_yet)
         job = (struct read_job){.plan = &plan, .pace = &own};
         range->first.range = range;
         range->run = (struct read_run){.job = &job, .end = 1};
-        bare.stopping = true; /* and gives no block to anybody */
+        bare.stopping = true; /* and grants no block */
         ck_assert_int_eq(range_bytes(t, data, sizeof(data)), HTTP_PAUSE);
         ck_assert_int_eq(range_bytes(t, data, sizeof(data)), HTTP_PAUSE);
         ck_assert_uint_eq(t->taken, 0);
@@ -164,15 +163,15 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("http hedges");
+        suite_begin("http hedge");
         TCase *t = core_group("two answers", begin, end);
-        tcase_add_test(t, a_hedge_that_is_whole_when_the_first_has_landed_is_thrown_away);
-        tcase_add_test(t, a_hedge_that_failed_leaves_the_block_to_the_first);
+        tcase_add_test(t, a_hedge_that_completes_second_is_discarded);
+        tcase_add_test(t, a_failed_hedge_leaves_the_block_to_the_first_request);
         tcase_add_test(t, bytes_that_find_no_block_do_not_count_yet);
         t = core_group("late blocks", begin_late, end_late);
         tcase_add_test(t, a_block_is_not_late_while_the_server_is_busy);
-        tcase_add_test(t, a_block_is_late_that_others_do_not_hold_up);
-        tcase_add_test(t, no_block_is_late_while_there_is_another_to_take);
-        tcase_add_test(t, a_thread_looks_again_with_each_sample);
+        tcase_add_test(t, a_slow_block_is_late_if_no_other_delays_it);
+        tcase_add_test(t, no_block_is_late_while_unstarted_blocks_remain);
+        tcase_add_test(t, a_thread_checks_again_with_each_sample);
         return suite_run();
 }

@@ -2,7 +2,7 @@
  *
  * The loop of a network thread: how long it waits.
  */
-#include "daemon/io/http_transfer.h"
+#include "daemon/io/http/transfer.h"
 
 #include "tests/lib/suite.h"
 
@@ -22,8 +22,8 @@ static void end(void)
         http_loop_deinit(&loop);
 }
 
-/* Each turn looks at the sockets twice: it must not sleep after the first look has taken the wake. */
-START_TEST(a_wake_before_a_turn_ends_its_wait)
+/* Each iteration polls the sockets twice: it must not sleep after the first poll has consumed the wake. */
+START_TEST(a_wake_before_the_wait_ends_it)
 {
         uint64_t began = clock_ns();
         http_loop_wake(&loop);
@@ -32,7 +32,7 @@ START_TEST(a_wake_before_a_turn_ends_its_wait)
 }
 END_TEST
 
-START_TEST(without_a_wake_it_waits_as_long_as_it_may)
+START_TEST(without_a_wake_the_loop_waits_for_its_timeout)
 {
         uint64_t began = clock_ns();
         http_loop_wake(&loop);
@@ -44,9 +44,9 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("http_loop");
+        suite_begin("http loop");
         TCase *t = suite_group("waiting", begin, end, 30);
-        tcase_add_test(t, a_wake_before_a_turn_ends_its_wait);
-        tcase_add_test(t, without_a_wake_it_waits_as_long_as_it_may);
+        tcase_add_test(t, a_wake_before_the_wait_ends_it);
+        tcase_add_test(t, without_a_wake_the_loop_waits_for_its_timeout);
         return suite_run();
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is decided about URLs, answers and further tries.
+ * Decisions about URLs, responses and retries.
  */
 #include "tests/lib/suite.h"
 
 #include "daemon/base/util.h"
-#include "daemon/io/http_policy.h"
+#include "daemon/io/http/policy.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +61,7 @@ static const char *const no_urls[] = {
         "http://h/\n",
 };
 
-START_TEST(what_is_no_url_is_refused)
+START_TEST(an_invalid_url_is_refused)
 {
         struct http_url url;
         ck_assert_int_eq(http_url_parse(&url, no_urls[_i]), -1);
@@ -97,7 +97,7 @@ START_TEST(a_reference_is_relative_to_its_base)
 }
 END_TEST
 
-START_TEST(what_has_no_place_in_a_url_is_encoded)
+START_TEST(reserved_characters_are_encoded)
 {
         ck_assert_str_eq(http_url_encode("a b/ü+%", "/"), "a%20b/%C3%BC%2B%25");
 }
@@ -145,7 +145,7 @@ static const struct {
         {"bytes 0-99999999999999999999/1", -1, 0, 0, 0},
 };
 
-START_TEST(a_content_range_is_exact_or_none)
+START_TEST(a_content_range_is_exact_or_invalid)
 {
         struct http_content_range range;
         ck_assert_int_eq(http_content_range(ranges[_i].value, &range), ranges[_i].r);
@@ -157,7 +157,7 @@ START_TEST(a_content_range_is_exact_or_none)
 }
 END_TEST
 
-START_TEST(what_a_server_says_is_one_short_line)
+START_TEST(a_servers_message_is_one_short_line)
 {
         char out[32];
         http_excerpt(out, sizeof(out), "<html><title>Not\r\n  here</title><body>x");
@@ -169,13 +169,13 @@ START_TEST(what_a_server_says_is_one_short_line)
 }
 END_TEST
 
-START_TEST(which_statuses_are_worth_another_try)
+START_TEST(transient_statuses_are_retried)
 {
         static const int again[] = {408, 429, 500, 502, 503, 504}, never[] = {200, 400, 401, 403, 404, 412, 501, 505};
         for (size_t i = 0; i < ARRAY_SIZE(again); i++)
-                ck_assert(http_status_again(again[i]));
+                ck_assert(http_status_retry(again[i]));
         for (size_t i = 0; i < ARRAY_SIZE(never); i++)
-                ck_assert(!http_status_again(never[i]));
+                ck_assert(!http_status_retry(never[i]));
 }
 END_TEST
 
@@ -203,7 +203,7 @@ START_TEST(a_server_may_ask_for_a_pause_within_the_cap)
         ck_assert_uint_eq(http_pause(&pausing, 1, "Mon, 01 Jan 2001 00:00:00 GMT", 0), 0);
         ck_assert_uint_eq(http_pause(&pausing, 1, "Fri, 01 Jan 2100 00:00:00 GMT", 0), 10 * SECOND);
 
-        /* So far away that its nanoseconds begin again at 0. */
+        /* So late that its nanoseconds overflow. */
         char far[64];
         time_t then = time(NULL) + (time_t)(UINT64_MAX / SECOND) + 1;
         ck_assert_uint_gt(strftime(far, sizeof(far), "%a, %d %b %Y %H:%M:%S GMT", gmtime(&then)), 0);
@@ -211,7 +211,7 @@ START_TEST(a_server_may_ask_for_a_pause_within_the_cap)
 }
 END_TEST
 
-START_TEST(what_broke_is_tried_again_almost_at_once)
+START_TEST(a_broken_request_is_retried_almost_at_once)
 {
         const struct http_opts hasty = {.backoff_ns = SECOND / 100, .retry_after_ns = 10 * SECOND};
         for (unsigned tries = 1; tries <= 4; tries++) {
@@ -227,7 +227,7 @@ END_TEST
 
 /* ---- headers ---- */
 
-START_TEST(headers_cannot_be_smuggled)
+START_TEST(headers_cannot_be_injected)
 {
         struct http_headers headers = {.n = 0};
         struct error error = {0};
@@ -246,16 +246,16 @@ int main(void)
         suite_begin("http policy");
         TCase *t = suite_group("decisions", NULL, NULL, 20);
         LOOP(t, a_url_has_a_host_and_a_port, urls);
-        LOOP(t, what_is_no_url_is_refused, no_urls);
+        LOOP(t, an_invalid_url_is_refused, no_urls);
         LOOP(t, a_reference_is_relative_to_its_base, joins);
-        tcase_add_test(t, what_has_no_place_in_a_url_is_encoded);
+        tcase_add_test(t, reserved_characters_are_encoded);
         LOOP(t, plain_http_is_for_loopback_and_named_hosts, plain);
-        LOOP(t, a_content_range_is_exact_or_none, ranges);
-        tcase_add_test(t, what_a_server_says_is_one_short_line);
-        tcase_add_test(t, which_statuses_are_worth_another_try);
+        LOOP(t, a_content_range_is_exact_or_invalid, ranges);
+        tcase_add_test(t, a_servers_message_is_one_short_line);
+        tcase_add_test(t, transient_statuses_are_retried);
         tcase_add_test(t, pauses_double_up_to_the_cap_with_full_jitter);
         tcase_add_test(t, a_server_may_ask_for_a_pause_within_the_cap);
-        tcase_add_test(t, what_broke_is_tried_again_almost_at_once);
-        tcase_add_test(t, headers_cannot_be_smuggled);
+        tcase_add_test(t, a_broken_request_is_retried_almost_at_once);
+        tcase_add_test(t, headers_cannot_be_injected);
         return suite_run();
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * model.safetensors.index.json: which file holds which tensor.
+ * model.safetensors.index.json: which file contains which tensor.
  */
-#include "daemon/model/json.h"
+#include "daemon/base/json/json.h"
 #include "tests/lib/suite.h"
 #include "tests/unit/header_text.h"
 
@@ -43,7 +43,7 @@ START_TEST(tensors_are_found_in_their_files)
 }
 END_TEST
 
-START_TEST(names_that_are_not_there_are_not_found)
+START_TEST(missing_names_are_not_found)
 {
         accept(text_of(MAP("'ab':'f','abc':'g'")));
         ck_assert_ptr_null(st_index_find(&parsed, "a", 1));
@@ -102,7 +102,7 @@ START_TEST(a_large_index_is_answered)
 }
 END_TEST
 
-/* Callers keep an index inside what they hand on. */
+/* Callers store an index inside another struct, which they move. */
 START_TEST(an_index_may_be_moved)
 {
         accept(text_of(MAP("'a':'f'")));
@@ -168,7 +168,7 @@ START_TEST(a_message_names_the_tensor)
 }
 END_TEST
 
-START_TEST(too_much_is_refused)
+START_TEST(an_index_over_a_limit_is_refused)
 {
         struct text bad = repeated("{'weight_map':{", 65536, "'#':'#',", "'more':^'more'}}");
         struct st_index index;
@@ -187,7 +187,7 @@ int main(void)
         suite_begin("index");
         TCase *good = suite_group("accepted", NULL, NULL, 30);
         tcase_add_test(good, tensors_are_found_in_their_files);
-        tcase_add_test(good, names_that_are_not_there_are_not_found);
+        tcase_add_test(good, missing_names_are_not_found);
         tcase_add_test(good, files_are_distinct_and_in_byte_order);
         tcase_add_test(good, other_keys_are_ignored);
         tcase_add_test(good, a_large_index_is_answered);
@@ -195,6 +195,6 @@ int main(void)
         TCase *bad = suite_group("refused", NULL, NULL, 30);
         LOOP(bad, refused, refusals);
         tcase_add_test(bad, a_message_names_the_tensor);
-        tcase_add_test(bad, too_much_is_refused);
+        tcase_add_test(bad, an_index_over_a_limit_is_refused);
         return suite_run();
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Leases end by detach, or when the connection is closed and the process has exited, in either
- * order; a process is known once, however many connections and leases it has.
+ * Leases end by detach, or when the connection is closed and the process has exited, in either order. A process is
+ * watched once, whatever the number of its connections and leases.
  */
 #include "tests/lib/core.h"
 
 #include "daemon/base/util.h"
 #include "daemon/resident/lease.h"
-#include "tests/lib/storage.h"
+#include "tests/lib/kernel_counters.h"
 
 #include <string.h>
 #include <sys/eventfd.h>
@@ -18,14 +18,14 @@ static struct resident resident;
 static struct leases leases;
 static struct generation *model;
 static unsigned watched, unwatched;
-static bool refuse_watch;
+static bool fail_watch;
 static unsigned fds_before;
 
-static int on_watch(struct process *process)
+static int watch_process(struct process *process)
 {
         (void)process;
         watched++;
-        return refuse_watch ? STREAMER_ENOMEM : 0;
+        return fail_watch ? STREAMER_ENOMEM : 0;
 }
 
 static void on_unwatch(struct process *process)
@@ -43,7 +43,7 @@ static struct generation *ready_model(const char *name)
         ck_assert_int_eq(fake.device.ops->alloc(&fake.device, 2 * MiB, &g->segments[0], &error), 0);
         g->n_segments = 1;
         generation_ready(g);
-        generation_unpin(g);
+        generation_put(g);
         return g;
 }
 
@@ -53,13 +53,13 @@ static void begin(void)
         devices[0] = &fake.device;
         resident_init(&resident, devices, 1, 2);
         leases_init(&leases);
-        leases.watch = on_watch;
+        leases.watch = watch_process;
         leases.unwatch = on_unwatch;
         model = ready_model("m");
         fds_before = process_fds(getpid());
 }
 
-/* Each test ends its leases; then nothing of any process is left, and the memory is free to go. */
+/* Each test ends its leases; then no process record is left and the memory is freed. */
 static void end(void)
 {
         ck_assert_uint_eq(leases.n, 0);
@@ -73,7 +73,7 @@ static void end(void)
         fake_device_deinit(&fake);
 }
 
-/* An eventfd stands for the pidfd: nobody here waits on it. */
+/* An eventfd replaces the pidfd, because no test waits on it. */
 static struct process *process_of(pid_t pid)
 {
         return leases_process_consume_fd(&leases, pid, 1000, must(eventfd(0, EFD_CLOEXEC)), 0);
@@ -88,7 +88,7 @@ static struct lease *lease_of(pid_t pid, void *owner)
         return lease;
 }
 
-static bool held(void)
+static bool has_memory(void)
 {
         return model->n_leases > 0;
 }
@@ -100,7 +100,7 @@ static int owner_a, owner_b; /* sessions */
 START_TEST(a_lease_holds_its_model_until_it_is_detached)
 {
         struct lease *lease = lease_of(100, &owner_a);
-        ck_assert(held());
+        ck_assert(has_memory());
         ck_assert_uint_eq(leases.n, 1);
         generation_drop_name(model, "m");
         core_settle();
@@ -116,7 +116,7 @@ START_TEST(a_closed_connection_alone_ends_no_lease)
         struct lease *lease = lease_of(100, &owner_a);
         struct process *process = lease->process;
         lease_abandon(&leases, lease);
-        ck_assert(held());
+        ck_assert(has_memory());
         ck_assert_ptr_null(lease->owner);
         generation_drop_name(model, "m");
         core_settle();
@@ -130,22 +130,22 @@ START_TEST(an_exit_alone_ends_no_lease_of_an_open_connection)
 {
         struct lease *lease = lease_of(100, &owner_a);
         process_exited(lease->process);
-        ck_assert(held());
+        ck_assert(has_memory());
         lease_abandon(&leases, lease);
-        ck_assert(!held());
+        ck_assert(!has_memory());
 }
 END_TEST
 
 /* The end of one that is looked at is seen when its number may have been given on. */
-START_TEST(processes_of_one_number_are_told_apart_by_their_beginning)
+START_TEST(a_reused_pid_is_detected_by_its_start_time)
 {
         struct process *first = leases_process_consume_fd(&leases, 100, 1000, must(eventfd(0, EFD_CLOEXEC)), 7);
         struct process *second = leases_process_consume_fd(&leases, 100, 1000, must(eventfd(0, EFD_CLOEXEC)), 8);
         struct process *third = leases_process_consume_fd(&leases, 100, 1000, must(eventfd(0, EFD_CLOEXEC)), 8);
         ck_assert_ptr_ne(first, second);
         ck_assert_ptr_eq(second, third);
-        process_settle(first);
-        process_settle(second);
+        process_reap(first);
+        process_reap(second);
 }
 END_TEST
 
@@ -161,7 +161,7 @@ START_TEST(exit_after_abandon_ends_all_orphans_of_the_process)
 }
 END_TEST
 
-START_TEST(an_exit_ends_orphans_and_spares_what_a_connection_still_holds)
+START_TEST(an_exit_ends_orphans_but_no_connected_lease)
 {
         struct lease *orphan = lease_of(100, &owner_a), *open = lease_of(100, &owner_b);
         struct process *process = orphan->process;
@@ -171,11 +171,11 @@ START_TEST(an_exit_ends_orphans_and_spares_what_a_connection_still_holds)
         ck_assert_uint_eq(leases.n, 1);
         ck_assert_uint_eq(model->n_leases, 1);
         lease_end(&leases, open);
-        ck_assert(!held());
+        ck_assert(!has_memory());
 }
 END_TEST
 
-START_TEST(orphans_end_wherever_they_stand_among_the_held)
+START_TEST(orphans_end_wherever_they_are_in_the_list)
 {
         struct lease *l[5];
         for (size_t i = 0; i < 5; i++)
@@ -200,13 +200,55 @@ START_TEST(an_orphan_of_one_process_outlives_the_exit_of_another)
         lease_abandon(&leases, other);
         ck_assert_uint_eq(leases.n, 1);
         process_exited(process);
-        ck_assert(!held());
+        ck_assert(!has_memory());
+}
+END_TEST
+
+/* ---- reclaiming a lease ---- */
+
+START_TEST(an_orphan_that_is_claimed_survives_the_exit)
+{
+        struct lease *lease = lease_of(100, &owner_a);
+        lease_abandon(&leases, lease);
+        ck_assert(lease_is_orphan(lease, now_ns()));
+        lease_claim(lease, &owner_b, LEASE_HELD);
+        ck_assert(!lease_is_orphan(lease, now_ns()));
+        process_exited(lease->process);
+        ck_assert_ptr_eq(lease->owner, &owner_b);
+        lease_end(&leases, lease);
+}
+END_TEST
+
+START_TEST(a_lease_is_claimed_before_its_old_connection_closes)
+{
+        struct list owned;
+        struct lease *lease = lease_of(100, &owner_a);
+        list_init(&owned);
+        list_append(&owned, &lease->in_owner);
+        lease_claim(lease, &owner_b, LEASE_REVOKED);
+        ck_assert(list_empty(&owned));
+        ck_assert_int_eq(lease->state, LEASE_REVOKED);
+        lease_end(&leases, lease);
+}
+END_TEST
+
+START_TEST(a_restored_lease_is_an_orphan_when_the_time_to_reclaim_is_over)
+{
+        static const unsigned char token[LEASE_TOKEN] = {1};
+        const struct restored_lease past = {.id = 7, .since_ns = 1, .token = token};
+        struct lease *lease = lease_restore(&leases, process_of(100), model, &past);
+        ck_assert_int_eq(lease->state, LEASE_UNCLAIMED);
+        lease->claim_until_ns = 1000;
+        ck_assert(!lease_is_orphan(lease, 999));
+        ck_assert(lease_is_orphan(lease, 1000));
+        process_exited(lease->process);
+        ck_assert(!has_memory());
 }
 END_TEST
 
 /* ---- processes ---- */
 
-START_TEST(connections_of_one_process_share_what_is_known_of_it)
+START_TEST(connections_of_one_process_share_its_record)
 {
         struct lease *a = lease_of(100, &owner_a), *b = lease_of(100, &owner_b);
         ck_assert_ptr_eq(a->process, b->process);
@@ -219,7 +261,7 @@ START_TEST(connections_of_one_process_share_what_is_known_of_it)
 }
 END_TEST
 
-START_TEST(a_pid_that_came_back_is_another_process)
+START_TEST(a_reused_pid_is_another_process)
 {
         struct lease *old = lease_of(100, &owner_a);
         process_exited(old->process);
@@ -234,19 +276,19 @@ START_TEST(a_pid_that_came_back_is_another_process)
 }
 END_TEST
 
-START_TEST(a_process_that_got_no_lease_is_let_go)
+START_TEST(a_process_without_a_lease_is_unwatched)
 {
         struct process *process = process_of(100);
         ck_assert_uint_eq(watched, 1);
-        process_settle(process);
+        process_reap(process);
         ck_assert_uint_eq(unwatched, 1);
 }
 END_TEST
 
-START_TEST(settling_a_process_that_holds_a_lease_is_nothing)
+START_TEST(settling_a_process_with_a_lease_has_no_effect)
 {
         struct lease *lease = lease_of(100, &owner_a);
-        process_settle(lease->process);
+        process_reap(lease->process);
         ck_assert_uint_eq(unwatched, 0);
         lease_end(&leases, lease);
 }
@@ -254,7 +296,7 @@ END_TEST
 
 START_TEST(a_process_that_cannot_be_watched_gets_no_lease)
 {
-        refuse_watch = true;
+        fail_watch = true;
         ck_assert_ptr_null(process_of(100));
         ck_assert_uint_eq(process_fds(getpid()), fds_before);
 }
@@ -270,7 +312,7 @@ START_TEST(a_process_is_found_among_very_many)
         for (int i = 0; i < MANY; i++)
                 ck_assert_ptr_eq(leases_process_consume_fd(&leases, 1 + i, 1000, -1, 0), known[i]);
         for (int i = 0; i < MANY; i++)
-                process_settle(known[i]);
+                process_reap(known[i]);
         free(known);
 }
 END_TEST
@@ -283,7 +325,7 @@ START_TEST(a_lease_is_found_by_its_token_among_very_many)
                 given[i] = lease_of(100, &owner_a);
         for (int i = 0; i < MANY; i++)
                 ck_assert_ptr_eq(leases_by_token(&leases, given[i]->token), given[i]);
-        unsigned char token[BOOK_TOKEN];
+        unsigned char token[LEASE_TOKEN];
         memcpy(token, given[0]->token, sizeof(token));
         for (int i = 0; i < MANY; i++)
                 lease_end(&leases, given[i]);
@@ -314,16 +356,20 @@ int main(void)
         tcase_add_test(ends, a_lease_holds_its_model_until_it_is_detached);
         tcase_add_test(ends, a_closed_connection_alone_ends_no_lease);
         tcase_add_test(ends, an_exit_alone_ends_no_lease_of_an_open_connection);
-        tcase_add_test(ends, processes_of_one_number_are_told_apart_by_their_beginning);
+        tcase_add_test(ends, a_reused_pid_is_detected_by_its_start_time);
         tcase_add_test(ends, exit_after_abandon_ends_all_orphans_of_the_process);
-        tcase_add_test(ends, an_exit_ends_orphans_and_spares_what_a_connection_still_holds);
-        tcase_add_test(ends, orphans_end_wherever_they_stand_among_the_held);
+        tcase_add_test(ends, an_exit_ends_orphans_but_no_connected_lease);
+        tcase_add_test(ends, orphans_end_wherever_they_are_in_the_list);
         tcase_add_test(ends, an_orphan_of_one_process_outlives_the_exit_of_another);
+        TCase *claims = core_group("how a lease changes hands", begin, end);
+        tcase_add_test(claims, an_orphan_that_is_claimed_survives_the_exit);
+        tcase_add_test(claims, a_lease_is_claimed_before_its_old_connection_closes);
+        tcase_add_test(claims, a_restored_lease_is_an_orphan_when_the_time_to_reclaim_is_over);
         TCase *processes = core_group("processes", begin, end);
-        tcase_add_test(processes, connections_of_one_process_share_what_is_known_of_it);
-        tcase_add_test(processes, a_pid_that_came_back_is_another_process);
-        tcase_add_test(processes, a_process_that_got_no_lease_is_let_go);
-        tcase_add_test(processes, settling_a_process_that_holds_a_lease_is_nothing);
+        tcase_add_test(processes, connections_of_one_process_share_its_record);
+        tcase_add_test(processes, a_reused_pid_is_another_process);
+        tcase_add_test(processes, a_process_without_a_lease_is_unwatched);
+        tcase_add_test(processes, settling_a_process_with_a_lease_has_no_effect);
         tcase_add_test(processes, a_process_that_cannot_be_watched_gets_no_lease);
         TCase *many = core_group("very many", begin, end);
         tcase_set_timeout(many, suite_short() ? 60 : 5);

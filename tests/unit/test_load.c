@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One load, from a source to a generation that serves: how loads go well, how they meet, what is
- * refused and what a dry run tells. How they end early is in test_load_end.c.
+ * A load from a source to a ready generation: success, coalescing, refusals, and dry runs. test_load_end tests
+ * failures.
  */
-#include "tests/lib/loading.h"
+#include "tests/lib/load_fixture.h"
 
 #include "daemon/base/util.h"
-#include "tests/lib/storage.h"
+#include "tests/lib/kernel_counters.h"
 
 #include <string.h>
 
 #define SECOND UINT64_C(1000000000)
 
-/* ---- how it goes well ---- */
+/* ---- success ---- */
 
 /* Loop test: in place, and through slots. */
-START_TEST(a_load_becomes_a_model_that_serves)
+START_TEST(a_load_becomes_a_ready_model)
 {
         struct watched w;
         char *path = small_file("small.safetensors", 1);
@@ -41,11 +41,11 @@ START_TEST(a_load_becomes_a_model_that_serves)
 }
 END_TEST
 
-START_TEST(a_load_leaves_nothing_but_what_it_made)
+START_TEST(a_load_leaves_only_its_model)
 {
         load_ready(small_file("small.safetensors", 1), "m");
         core_until(loads_empty(&loads));
-        ck_assert_uint_eq(resident_ready(&resident, "m")->pins, 0);
+        ck_assert_uint_eq(resident_ready(&resident, "m")->refs, 0);
         generation_drop_name(resident_ready(&resident, "m"), "m");
         core_until(resident_empty(&resident));
         ck_assert_uint_eq(fake.device.used, 0);
@@ -73,7 +73,7 @@ START_TEST(the_host_device_serves_it_too)
         devices[0] = host;
         serves_small(load_ready(small_file("small.safetensors", 1), "m"), 1);
         core_until(loads_empty(&loads));
-        while (loading_drop_name())
+        while (load_fixture_drop_name())
                 ;
         core_until(resident_empty(&resident));
         ck_assert_uint_eq(host->used, 0);
@@ -97,7 +97,7 @@ START_TEST(a_model_without_bytes_has_no_segment_and_is_ready)
 }
 END_TEST
 
-START_TEST(the_name_comes_from_the_source_where_none_is_given)
+START_TEST(the_default_name_is_derived_from_the_source)
 {
         load_ready(small_file("llama.safetensors", 1), NULL);
         ck_assert_ptr_nonnull(resident_ready(&resident, "llama"));
@@ -121,7 +121,7 @@ START_TEST(several_loads_at_once_each_become_their_own)
 }
 END_TEST
 
-START_TEST(who_does_not_watch_any_more_is_not_told)
+START_TEST(a_removed_watcher_is_not_notified)
 {
         struct watched w, other;
         load_start(&w, small_file("small.safetensors", 1), "m");
@@ -137,8 +137,9 @@ END_TEST
 
 START_TEST(states_have_the_words_of_the_protocol)
 {
-        static const char *const words[] = {"resolving", "resolving", "queued", "loading",  "loading",
-                                            "loading",   "ready",     "failed", "cancelled"};
+        static const char *const words[LOAD_STATES] = {"resolving", "resolving", "queued",   "loading",
+                                                       "loading",   "loading",   "queued",   "queued",
+                                                       "ready",     "failed",    "cancelled"};
         for (int i = LOAD_OPENING; i <= LOAD_CANCELLED; i++) {
                 ck_assert_str_eq(load_state_name((enum load_state)i), words[i]);
                 ck_assert(load_ended((enum load_state)i) == (i >= LOAD_READY));
@@ -146,30 +147,30 @@ START_TEST(states_have_the_words_of_the_protocol)
 }
 END_TEST
 
-/* ---- loads that meet ---- */
+/* ---- coalescing loads ---- */
 
-START_TEST(the_same_load_under_way_is_joined)
+START_TEST(the_same_load_in_progress_is_joined)
 {
         struct watched a, b;
         char *path = small_file("small.safetensors", 1);
         load_start_held(&a, path, LOAD_READING);
         load_start(&b, path, "m");
         ck_assert_ptr_eq(a.load, b.load);
-        load_let_go();
+        load_release_held();
         core_until(a.ended && b.ended);
         ck_assert_ptr_eq(a.generation, b.generation);
         ck_assert_uint_eq(fake.allocs, 1);
 }
 END_TEST
 
-START_TEST(what_is_resident_already_is_not_read_again)
+START_TEST(a_resident_model_is_not_read_again)
 {
         char *path = small_file("small.safetensors", 1);
         struct generation *g = load_ready(path, "m");
         ck_assert_ptr_eq(load_ready(path, "m"), g);
         ck_assert_uint_eq(fake.allocs, 1);
         core_until(loads_empty(&loads));
-        ck_assert_uint_eq(g->pins, 0);
+        ck_assert_uint_eq(g->refs, 0);
         ck_assert_int_eq((int)g->state, (int)GENERATION_READY);
 }
 END_TEST
@@ -185,7 +186,7 @@ START_TEST(the_same_files_under_another_name_are_an_alias)
 }
 END_TEST
 
-START_TEST(an_alias_of_what_is_loading_waits_for_it)
+START_TEST(an_alias_of_a_loading_model_waits_for_it)
 {
         struct watched a, b;
         char *path = small_file("small.safetensors", 1);
@@ -194,9 +195,9 @@ START_TEST(an_alias_of_what_is_loading_waits_for_it)
         core_until(generation_has_name(a.load->targets[0].generation, "n"));
         core_settle();
         ck_assert(!b.ended);
-        ck_assert_ptr_eq(b.watch.load, a.load); /* who watched it watches the other now */
+        ck_assert_ptr_eq(b.watch.load, a.load); /* its watcher follows the other load now */
         ck_assert_ptr_eq(loads_find(&loads, "n"), a.load);
-        load_let_go();
+        load_release_held();
         core_until(a.ended && b.ended);
         ck_assert_ptr_eq(a.generation, b.generation);
         ck_assert_ptr_eq(resident_ready(&resident, "n"), a.generation);
@@ -204,7 +205,7 @@ START_TEST(an_alias_of_what_is_loading_waits_for_it)
 }
 END_TEST
 
-START_TEST(an_alias_shares_the_failure_of_what_it_waits_for)
+START_TEST(an_alias_fails_with_its_loading_model)
 {
         struct watched a, b;
         char *path = small_file("small.safetensors", 1);
@@ -214,30 +215,30 @@ START_TEST(an_alias_shares_the_failure_of_what_it_waits_for)
         load_cancel(a.load);
         ck_assert(a.ended && b.ended);
         ck_assert_int_eq((int)b.state, (int)LOAD_CANCELLED);
-        ck_assert_ptr_nonnull(resident_failed(&resident, "n"));
-        load_let_go();
+        ck_assert_ptr_nonnull(resident_on(&resident, "n", GENERATION_FAILED, NULL));
+        load_release_held();
 }
 END_TEST
 
-START_TEST(another_source_is_a_new_generation_and_the_old_serves_meanwhile)
+START_TEST(another_source_is_a_new_generation_and_the_old_one_serves_until_then)
 {
         struct watched w;
         struct generation *old = load_ready(small_file("one.safetensors", 1), "m");
         core_until(loads_empty(&loads));
         load_start_held(&w, small_file("two.safetensors", 2), LOAD_READING);
         ck_assert_ptr_eq(resident_ready(&resident, "m"), old);
-        generation_pin(old);
-        load_let_go();
+        generation_get(old);
+        load_release_held();
         core_until(w.ended);
         ck_assert_ptr_eq(resident_ready(&resident, "m"), w.generation);
         ck_assert_uint_gt(w.generation->number, old->number);
         ck_assert_int_eq((int)old->state, (int)GENERATION_DRAINING);
         serves_small(w.generation, 2);
-        generation_unpin(old);
+        generation_put(old);
 }
 END_TEST
 
-START_TEST(a_file_that_was_written_again_is_a_new_generation)
+START_TEST(a_rewritten_file_is_a_new_generation)
 {
         struct generation *old = load_ready(small_file("small.safetensors", 1), "m");
         uint64_t number = old->number;
@@ -247,7 +248,7 @@ START_TEST(a_file_that_was_written_again_is_a_new_generation)
 }
 END_TEST
 
-START_TEST(what_does_not_fit_beside_the_old_fails_and_the_old_serves)
+START_TEST(a_load_that_does_not_fit_leaves_the_old_generation_serving)
 {
         fake.device.budget = 6 * MiB;
         struct generation *old = load_ready(small_file("one.safetensors", 1), "m");
@@ -268,9 +269,9 @@ START_TEST(a_bad_file_leaves_the_old_generation_serving)
 }
 END_TEST
 
-/* ---- requests that are refused ---- */
+/* ---- refused requests ---- */
 
-START_TEST(only_so_many_loads_are_under_way)
+START_TEST(concurrent_loads_are_bounded)
 {
         struct watched a, b;
         loads.max_running = 1;
@@ -279,7 +280,7 @@ START_TEST(only_so_many_loads_are_under_way)
         int r = load_request(&b, &(struct load_request){.source = other, .name = "n", .caller = &core_caller});
         ck_assert_int_eq(r, STREAMER_ELIMIT);
         load_start(&b, path, "m"); /* joining is no further load */
-        load_let_go();
+        load_release_held();
         core_until(a.ended && b.ended);
         load_ready(other, "n");
 }
@@ -305,12 +306,12 @@ START_TEST(wrong_requests_are_refused_at_once)
 }
 END_TEST
 
-START_TEST(sources_that_are_not_there_fail_with_their_code)
+START_TEST(missing_sources_fail_with_their_code)
 {
         char *missing = suite_path("missing.safetensors");
         load_fails(missing, "m", STREAMER_ENOENT, missing);
         load_fails("/etc/passwd", "n", STREAMER_EFAILED, "outside the roots");
-        ck_assert_ptr_nonnull(resident_failed(&resident, "m"));
+        ck_assert_ptr_nonnull(resident_on(&resident, "m", GENERATION_FAILED, NULL));
 }
 END_TEST
 
@@ -326,7 +327,7 @@ static struct load_estimate dry_run(const char *path)
         return w.estimate;
 }
 
-START_TEST(a_dry_run_tells_and_does_nothing)
+START_TEST(a_dry_run_reports_and_changes_nothing)
 {
         struct load_estimate e = dry_run(small_file("small.safetensors", 1));
         ck_assert_uint_eq(e.files, 1);
@@ -342,7 +343,7 @@ START_TEST(a_dry_run_tells_and_does_nothing)
 }
 END_TEST
 
-START_TEST(a_dry_run_says_what_would_not_fit)
+START_TEST(a_dry_run_reports_what_does_not_fit)
 {
         fake.device.budget = 2 * MiB;
         struct load_estimate e = dry_run(small_file("small.safetensors", 1));
@@ -350,7 +351,7 @@ START_TEST(a_dry_run_says_what_would_not_fit)
 }
 END_TEST
 
-START_TEST(a_dry_run_of_what_is_resident_says_so_and_fits)
+START_TEST(a_dry_run_of_a_resident_model_reports_it_and_fits)
 {
         char *path = small_file("small.safetensors", 1);
         load_ready(path, "m");
@@ -376,33 +377,33 @@ END_TEST
 int main(void)
 {
         suite_begin("load");
-        TCase *good = core_group("how it goes well", loading_begin, loading_end);
-        tcase_add_loop_test(good, a_load_becomes_a_model_that_serves, 0, 2);
-        tcase_add_test(good, a_load_leaves_nothing_but_what_it_made);
+        TCase *good = core_group("how it goes well", load_fixture_begin, load_fixture_end);
+        tcase_add_loop_test(good, a_load_becomes_a_ready_model, 0, 2);
+        tcase_add_test(good, a_load_leaves_only_its_model);
         tcase_add_test(good, a_folder_with_an_index_is_one_model);
         tcase_add_test(good, the_host_device_serves_it_too);
         tcase_add_loop_test(good, a_model_without_bytes_has_no_segment_and_is_ready, 0, 2);
-        tcase_add_test(good, the_name_comes_from_the_source_where_none_is_given);
+        tcase_add_test(good, the_default_name_is_derived_from_the_source);
         tcase_add_test(good, several_loads_at_once_each_become_their_own);
-        tcase_add_test(good, who_does_not_watch_any_more_is_not_told);
+        tcase_add_test(good, a_removed_watcher_is_not_notified);
         tcase_add_test(good, states_have_the_words_of_the_protocol);
-        TCase *meet = core_group("loads that meet", loading_begin, loading_end);
-        tcase_add_test(meet, the_same_load_under_way_is_joined);
-        tcase_add_test(meet, what_is_resident_already_is_not_read_again);
+        TCase *meet = core_group("loads that meet", load_fixture_begin, load_fixture_end);
+        tcase_add_test(meet, the_same_load_in_progress_is_joined);
+        tcase_add_test(meet, a_resident_model_is_not_read_again);
         tcase_add_test(meet, the_same_files_under_another_name_are_an_alias);
-        tcase_add_test(meet, an_alias_of_what_is_loading_waits_for_it);
-        tcase_add_test(meet, an_alias_shares_the_failure_of_what_it_waits_for);
-        tcase_add_test(meet, another_source_is_a_new_generation_and_the_old_serves_meanwhile);
-        tcase_add_test(meet, a_file_that_was_written_again_is_a_new_generation);
-        tcase_add_test(meet, what_does_not_fit_beside_the_old_fails_and_the_old_serves);
+        tcase_add_test(meet, an_alias_of_a_loading_model_waits_for_it);
+        tcase_add_test(meet, an_alias_fails_with_its_loading_model);
+        tcase_add_test(meet, another_source_is_a_new_generation_and_the_old_one_serves_until_then);
+        tcase_add_test(meet, a_rewritten_file_is_a_new_generation);
+        tcase_add_test(meet, a_load_that_does_not_fit_leaves_the_old_generation_serving);
         tcase_add_test(meet, a_bad_file_leaves_the_old_generation_serving);
-        TCase *refused = core_group("requests", loading_begin, loading_end);
-        tcase_add_test(refused, only_so_many_loads_are_under_way);
+        TCase *refused = core_group("requests", load_fixture_begin, load_fixture_end);
+        tcase_add_test(refused, concurrent_loads_are_bounded);
         tcase_add_test(refused, wrong_requests_are_refused_at_once);
-        tcase_add_test(refused, sources_that_are_not_there_fail_with_their_code);
-        tcase_add_test(refused, a_dry_run_tells_and_does_nothing);
-        tcase_add_test(refused, a_dry_run_says_what_would_not_fit);
-        tcase_add_test(refused, a_dry_run_of_what_is_resident_says_so_and_fits);
+        tcase_add_test(refused, missing_sources_fail_with_their_code);
+        tcase_add_test(refused, a_dry_run_reports_and_changes_nothing);
+        tcase_add_test(refused, a_dry_run_reports_what_does_not_fit);
+        tcase_add_test(refused, a_dry_run_of_a_resident_model_reports_it_and_fits);
         tcase_add_test(refused, a_dry_run_can_be_cancelled);
         return suite_run();
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How loads end early: cancelled in each state, failed by memory, storage, files that change, and
- * digests that do not match. Whatever is in flight comes home first; then nothing is left.
+ * Loads that end early: cancelled in each state, failed by memory, storage, changed files, and digests. Blocks in
+ * flight complete first; then nothing is leaked.
  */
-#include "tests/lib/loading.h"
+#include "tests/lib/load_fixture.h"
 
 #include "daemon/base/util.h"
-#include "tests/lib/hang.h"
+#include "tests/lib/fuse_file.h"
 
 #include <fcntl.h>
 #include <openssl/sha.h>
@@ -19,20 +19,20 @@
 
 /* ---- cancelling ---- */
 
-START_TEST(a_load_that_was_held_anywhere_goes_on)
+START_TEST(a_load_held_in_any_state_continues)
 {
         struct watched w;
         load_start_held(&w, small_file("small.safetensors", 1), (enum load_state)_i);
         ck_assert(!w.ended);
         ck_assert_ptr_eq(loads_find(&loads, "m"), w.load);
         ck_assert_ptr_null(resident_ready(&resident, "m"));
-        load_let_go();
+        load_release_held();
         core_until(w.ended);
         serves_small(w.generation, 1);
 }
 END_TEST
 
-START_TEST(cancelling_ends_a_load_at_once_and_its_memory_follows)
+START_TEST(cancelling_ends_a_load_at_once_and_frees_its_memory_later)
 {
         struct watched w;
         load_start_held(&w, small_file("small.safetensors", 1), (enum load_state)_i);
@@ -41,19 +41,19 @@ START_TEST(cancelling_ends_a_load_at_once_and_its_memory_follows)
         ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
         ck_assert_int_eq(w.error.code, STREAMER_ECANCELED);
         ck_assert_ptr_null(loads_find(&loads, "m"));
-        ck_assert_ptr_nonnull(resident_failed(&resident, "m"));
+        ck_assert_ptr_nonnull(resident_on(&resident, "m", GENERATION_FAILED, NULL));
         ck_assert_uint_eq(loads.n_running, 0);
         load_cancel(w.load); /* it has ended: nothing */
         core_settle();
-        ck_assert_uint_eq(fake.device.used > 0, _i >= LOAD_QUEUED); /* what is in flight may write */
-        load_let_go();
+        ck_assert_uint_eq(fake.device.used > 0, _i >= LOAD_QUEUED); /* blocks in flight may be written */
+        load_release_held();
         core_until(loads_empty(&loads) && fake.device.used == 0);
         ck_assert_uint_eq(fake.allocs, fake.freed);
         ck_assert_ptr_null(resident_ready(&resident, "m"));
 }
 END_TEST
 
-START_TEST(a_name_can_be_loaded_again_while_the_cancelled_load_comes_home)
+START_TEST(a_name_can_be_loaded_again_while_its_cancelled_load_completes)
 {
         struct watched first, second;
         char *path = small_file("small.safetensors", 1);
@@ -62,11 +62,11 @@ START_TEST(a_name_can_be_loaded_again_while_the_cancelled_load_comes_home)
         load_start(&second, path, "m");
         ck_assert_ptr_ne(second.load, first.load);
         core_settle();
-        load_let_go();
+        load_release_held();
         core_until(second.ended);
         ck_assert_msg(second.state == LOAD_READY, "%s", second.error.text);
         serves_small(second.generation, 1);
-        ck_assert_ptr_null(resident_failed(&resident, "m"));
+        ck_assert_ptr_null(resident_on(&resident, "m", GENERATION_FAILED, NULL));
 }
 END_TEST
 
@@ -100,7 +100,7 @@ static void ask_for_the_next(struct load_watch *watch, struct load *load)
                     &next_load, &next_error);
 }
 
-/* As a client does whose connection was not read while it waited. */
+/* As a client whose connection was not read while it waited. */
 START_TEST(no_load_begins_when_the_daemon_ends)
 {
         struct watched w;
@@ -112,60 +112,87 @@ START_TEST(no_load_begins_when_the_daemon_ends)
         ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
         ck_assert_ptr_null(next_load);
         ck_assert_int_eq(next_error.code, STREAMER_ECANCELED);
-        load_let_go();
+        load_release_held();
         core_until(loads_empty(&loads));
 }
 END_TEST
 
-/* A crowd is told by whoever asks who is next, and what it is told is there until then. */
-START_TEST(a_load_that_has_ended_stays_for_those_who_follow_it)
+/* The caller fetches the next subscriber to notify; the load lives until the last one is notified. */
+START_TEST(an_ended_load_lives_until_its_followers_release_it)
 {
         struct watched first, second;
         struct load_watch a, b, c;
         load_start_held(&first, small_file("m", 1), LOAD_READING);
         load_start(&second, small_file("n", 2), "n");
-        load_follow(second.load, &c);
-        load_follow(first.load, &a);
-        load_follow(first.load, &b);
-        ck_assert_ptr_null(loads_follower(&loads));
+        load_subscribe(second.load, &c);
+        load_subscribe(first.load, &a);
+        load_subscribe(first.load, &b);
+        ck_assert_ptr_null(loads_subscriber(&loads));
         load_cancel(first.load);
         load_cancel(second.load);
         ck_assert(first.ended && second.ended);
-        load_let_go();
+        load_release_held();
         core_settle();
         ck_assert(!loads_empty(&loads));
-        ck_assert_ptr_eq(loads_follower(&loads), &a); /* of the one that ended first */
+        ck_assert_ptr_eq(loads_subscriber(&loads), &a); /* of the one that ended first */
         ck_assert_ptr_eq(a.load, first.load);
         ck_assert_int_eq((int)a.load->state, (int)LOAD_CANCELLED);
         load_unwatch(&a);
-        ck_assert_ptr_eq(loads_follower(&loads), &b);
+        ck_assert_ptr_eq(loads_subscriber(&loads), &b);
         load_unwatch(&b);
-        ck_assert_ptr_eq(loads_follower(&loads), &c);
+        ck_assert_ptr_eq(loads_subscriber(&loads), &c);
         ck_assert_ptr_eq(c.load, second.load);
         load_unwatch(&c);
-        ck_assert_ptr_null(loads_follower(&loads));
+        ck_assert_ptr_null(loads_subscriber(&loads));
         core_until(loads_empty(&loads));
 }
 END_TEST
 
-static struct hang hang;
+static void notify_subscribers(struct loads *all)
+{
+        struct load_watch *watch;
+        while ((watch = loads_subscriber(all)) != NULL)
+                load_unwatch(watch);
+}
+
+/* A resident model is opened again: nothing is in flight, so the end itself has the last reference to the load. */
+START_TEST(a_load_whose_last_subscriber_is_notified_while_it_ends_is_freed_once)
+{
+        struct watched w;
+        struct load_watch subscription;
+        char *path = small_file("m", 1);
+        struct generation *resident_one = load_ready(path, "m");
+        core_until(loads_empty(&loads));
+        load_start(&w, path, "m");
+        load_subscribe(w.load, &subscription);
+        loads.ended = notify_subscribers;
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_READY);
+        ck_assert_ptr_eq(w.generation, resident_one);
+        ck_assert_ptr_null(subscription.load);
+        core_until(loads_empty(&loads));
+        serves_small(resident_one, 1);
+}
+END_TEST
+
+static struct fuse_file hang;
 static const char *no_hang;
 
-/* The mount comes first: whatever is opened or started later sees it. */
+/* The mount precedes everything that is opened or started later and must see it. */
 static void begin_hang(void)
 {
-        no_hang = hang_unavailable();
+        no_hang = fuse_file_unavailable();
         if (no_hang == NULL)
-                hang_start(&hang, suite_path("hang-%d", (int)getpid()), "f.safetensors",
-                           blocks_file("backing.safetensors", 4));
-        loading_begin();
+                fuse_file_start(&hang, suite_path("hang-%d", (int)getpid()), "f.safetensors",
+                                blocks_file("backing.safetensors", 4));
+        load_fixture_begin();
 }
 
 static void end_hang(void)
 {
-        loading_end();
+        load_fixture_end();
         if (no_hang == NULL)
-                hang_stop(&hang);
+                fuse_file_stop(&hang);
 }
 
 START_TEST(a_load_whose_storage_hangs_can_be_cancelled)
@@ -173,38 +200,38 @@ START_TEST(a_load_whose_storage_hangs_can_be_cancelled)
         struct watched w;
         if (no_hang != NULL)
                 SKIP(no_hang);
-        hang_hold(&hang, (uint64_t)_i);
+        fuse_file_hold(&hang, (uint64_t)_i);
         load_start(&w, hang.path, "m");
         core_until(w.load->state == (_i == 0 ? LOAD_PLANNING : LOAD_READING));
-        hang_wait_held(&hang);
+        fuse_file_wait_held(&hang);
         load_cancel(w.load);
         ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
         core_settle();
         ck_assert(!loads_empty(&loads));
-        hang_release(&hang);
+        fuse_file_release(&hang);
         core_until(loads_empty(&loads) && fake.device.used == 0);
 }
 END_TEST
 
-START_TEST(a_load_whose_storage_fails_says_so)
+START_TEST(a_load_with_failing_storage_reports_it)
 {
         struct watched w;
         if (no_hang != NULL)
                 SKIP(no_hang);
-        hang_hold(&hang, 2 * BLOCK);
+        fuse_file_hold(&hang, 2 * BLOCK);
         load_start(&w, hang.path, "m");
         core_until(w.load->state == LOAD_READING);
-        hang_wait_held(&hang);
-        hang_fail(&hang);
+        fuse_file_wait_held(&hang);
+        fuse_file_fail(&hang);
         core_until(w.ended);
         ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
         ck_assert_ptr_nonnull(strstr(w.error.text, "Input/output error"));
 }
 END_TEST
 
-/* ---- how it fails ---- */
+/* ---- failures ---- */
 
-START_TEST(an_allocation_that_fails_gives_the_others_back)
+START_TEST(a_failed_allocation_frees_the_others)
 {
         struct watched w;
         fake.device.layout.max_segment = 2 * MiB;
@@ -215,11 +242,11 @@ START_TEST(an_allocation_that_fails_gives_the_others_back)
         ck_assert_int_eq(w.error.code, STREAMER_ENOMEM);
         core_until(loads_empty(&loads) && fake.device.used == 0);
         ck_assert_uint_eq(fake.freed, (unsigned)_i - 1);
-        ck_assert_str_eq(resident_failed(&resident, "m")->error.text, w.error.text);
+        ck_assert_str_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL)->error.text, w.error.text);
 }
 END_TEST
 
-START_TEST(memory_that_is_missing_while_reading_fails_the_load)
+START_TEST(out_of_memory_during_reading_fails_the_load)
 {
         fake.fail_prepare = 3;
         load_fails(blocks_file("blocks.safetensors", 6), "m", STREAMER_ENOMEM, "no memory at");
@@ -235,13 +262,13 @@ START_TEST(a_model_over_the_budget_fails_with_figures)
 }
 END_TEST
 
-START_TEST(a_file_cut_short_while_it_is_read_fails_the_load)
+START_TEST(a_file_truncated_during_the_load_fails_it)
 {
         struct watched w;
         char *path = blocks_file("blocks.safetensors", 6);
         load_start_held(&w, path, LOAD_READING);
         must(truncate(path, 4096));
-        load_let_go();
+        load_release_held();
         core_until(w.ended);
         ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
         ck_assert_ptr_nonnull(strstr(w.error.text, "cut short"));
@@ -262,7 +289,7 @@ START_TEST(a_file_that_changes_while_it_is_read_is_never_ready)
         else
                 must(write(fd, "more", 4));
         close(fd);
-        load_let_go();
+        load_release_held();
         core_until(w.ended);
         ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
         ck_assert_int_eq(w.error.code, STREAMER_EFAILED);
@@ -271,14 +298,14 @@ START_TEST(a_file_that_changes_while_it_is_read_is_never_ready)
 }
 END_TEST
 
-START_TEST(a_failed_load_can_be_tried_again)
+START_TEST(a_failed_load_can_be_retried)
 {
         char *path = small_file("small.safetensors", 1);
         fake.fail_alloc = 1;
         load_fails(path, "m", STREAMER_ENOMEM, "fails");
         fake.fail_alloc = 0;
         serves_small(load_ready(path, "m"), 1);
-        ck_assert_ptr_null(resident_failed(&resident, "m"));
+        ck_assert_ptr_null(resident_on(&resident, "m", GENERATION_FAILED, NULL));
 }
 END_TEST
 
@@ -332,7 +359,7 @@ START_TEST(files_that_match_are_verified)
 }
 END_TEST
 
-START_TEST(of_files_that_do_not_match_nothing_is_published)
+START_TEST(no_tensor_of_a_mismatched_file_is_published)
 {
         struct watched w;
         char *folder = suite_path("bad-%d", _i);
@@ -343,20 +370,20 @@ START_TEST(of_files_that_do_not_match_nothing_is_published)
         publish_sums(folder, (const char *const[]){"only.safetensors"}, 1, "only.safetensors");
         load_start_sha256(&w, path, "m");
         struct generation *g = w.load->targets[0].generation;
-        generation_pin(g); /* to look at what it left */
+        generation_get(g); /* to examine the state that it left */
         core_until(w.ended);
         ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
         ck_assert_ptr_nonnull(strstr(w.error.text, "SHA-256 differs"));
         core_until(loads_empty(&loads));
         if (g->arrival.fd >= 0)
                 ck_assert_uint_eq(((const struct arrival_header *)g->arrival.map)->count, 0);
-        generation_unpin(g);
+        generation_put(g);
         model_free(m);
         free(path);
 }
 END_TEST
 
-START_TEST(one_file_that_does_not_match_fails_the_model)
+START_TEST(one_mismatched_file_fails_the_model)
 {
         struct watched w;
         load_start_sha256(&w, published("half", shards[1]), "m");
@@ -394,8 +421,8 @@ START_TEST(a_verified_model_without_bytes_is_ready)
 }
 END_TEST
 
-/* What was not held against published digests does not pass for what must be. */
-START_TEST(an_unverified_model_does_not_serve_for_a_verified_one)
+/* A model that was not verified does not satisfy a load that must be verified. */
+START_TEST(an_unverified_model_does_not_satisfy_a_verified_load)
 {
         struct watched w;
         char *folder = published("again", NULL);
@@ -418,7 +445,7 @@ START_TEST(a_verified_load_does_not_join_an_unverified_one)
         load_start_held(&a, folder, LOAD_READING);
         load_start_sha256(&b, folder, "m");
         ck_assert_ptr_ne(a.load, b.load);
-        load_let_go();
+        load_release_held();
         core_until(a.ended && b.ended);
         ck_assert_msg(b.state == LOAD_READY, "%s", b.error.text);
         ck_assert(b.generation->verified);
@@ -429,32 +456,33 @@ END_TEST
 int main(void)
 {
         suite_begin("load end");
-        TCase *cancel = core_group("cancelling", loading_begin, loading_end);
-        tcase_add_loop_test(cancel, a_load_that_was_held_anywhere_goes_on, FIRST_STATE, STATES_END);
-        tcase_add_loop_test(cancel, cancelling_ends_a_load_at_once_and_its_memory_follows, FIRST_STATE, STATES_END);
-        tcase_add_test(cancel, a_name_can_be_loaded_again_while_the_cancelled_load_comes_home);
+        TCase *cancel = core_group("cancelling", load_fixture_begin, load_fixture_end);
+        tcase_add_loop_test(cancel, a_load_held_in_any_state_continues, FIRST_STATE, STATES_END);
+        tcase_add_loop_test(cancel, cancelling_ends_a_load_at_once_and_frees_its_memory_later, FIRST_STATE, STATES_END);
+        tcase_add_test(cancel, a_name_can_be_loaded_again_while_its_cancelled_load_completes);
         tcase_add_test(cancel, all_loads_are_cancelled_when_the_daemon_ends);
         tcase_add_test(cancel, no_load_begins_when_the_daemon_ends);
-        tcase_add_test(cancel, a_load_that_has_ended_stays_for_those_who_follow_it);
+        tcase_add_test(cancel, an_ended_load_lives_until_its_followers_release_it);
+        tcase_add_test(cancel, a_load_whose_last_subscriber_is_notified_while_it_ends_is_freed_once);
         TCase *hanging = core_group("storage that hangs", begin_hang, end_hang);
         tcase_add_loop_test(hanging, a_load_whose_storage_hangs_can_be_cancelled, 0, 1); /* its header */
         tcase_add_loop_test(hanging, a_load_whose_storage_hangs_can_be_cancelled, 2 * BLOCK,
                             2 * BLOCK + 1); /* its data */
-        tcase_add_test(hanging, a_load_whose_storage_fails_says_so);
-        TCase *failing = core_group("how it fails", loading_begin, loading_end);
-        tcase_add_loop_test(failing, an_allocation_that_fails_gives_the_others_back, 1, 5);
-        tcase_add_test(failing, memory_that_is_missing_while_reading_fails_the_load);
+        tcase_add_test(hanging, a_load_with_failing_storage_reports_it);
+        TCase *failing = core_group("how it fails", load_fixture_begin, load_fixture_end);
+        tcase_add_loop_test(failing, a_failed_allocation_frees_the_others, 1, 5);
+        tcase_add_test(failing, out_of_memory_during_reading_fails_the_load);
         tcase_add_test(failing, a_model_over_the_budget_fails_with_figures);
-        tcase_add_test(failing, a_file_cut_short_while_it_is_read_fails_the_load);
+        tcase_add_test(failing, a_file_truncated_during_the_load_fails_it);
         tcase_add_loop_test(failing, a_file_that_changes_while_it_is_read_is_never_ready, 0, 3);
-        tcase_add_test(failing, a_failed_load_can_be_tried_again);
-        TCase *sha = core_group("published digests", loading_begin, loading_end);
+        tcase_add_test(failing, a_failed_load_can_be_retried);
+        TCase *sha = core_group("published digests", load_fixture_begin, load_fixture_end);
         tcase_add_test(sha, files_that_match_are_verified);
-        tcase_add_test(sha, of_files_that_do_not_match_nothing_is_published);
-        tcase_add_test(sha, one_file_that_does_not_match_fails_the_model);
+        tcase_add_test(sha, no_tensor_of_a_mismatched_file_is_published);
+        tcase_add_test(sha, one_mismatched_file_fails_the_model);
         tcase_add_test(sha, a_file_without_a_published_digest_cannot_be_verified);
         tcase_add_test(sha, a_verified_model_without_bytes_is_ready);
-        tcase_add_test(sha, an_unverified_model_does_not_serve_for_a_verified_one);
+        tcase_add_test(sha, an_unverified_model_does_not_satisfy_a_verified_load);
         tcase_add_test(sha, a_verified_load_does_not_join_an_unverified_one);
         return suite_run();
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Replicas that wait for room, each on its own: who is read when, who serves meanwhile, and that two loads never wait
- * for each other.
+ * Replicas that wait for memory independently: the order of reads, which replicas are ready, and that two loads never
+ * deadlock.
  */
-#include "tests/unit/load_waits_stage.h"
+#include "tests/unit/load_waits_fixture.h"
 
 #include <openssl/sha.h>
 
-/* ---- one that has room and one that waits ---- */
+/* ---- an admitted and a waiting replica ---- */
 
-START_TEST(what_has_room_serves_while_the_other_waits)
+START_TEST(an_admitted_target_serves_while_the_other_waits)
 {
         struct watched w;
         begin_waiting(&w);
@@ -18,7 +18,7 @@ START_TEST(what_has_room_serves_while_the_other_waits)
         target_is(&w, 1, "queued", true);
         ck_assert_uint_eq(TWO.allocs, 0);
         ck_assert_ptr_nonnull(on("m", "two", GENERATION_LOADING));
-        give_back(1);
+        release_reserved(1);
         ends(&w, LOAD_READY);
         serves_small(on("m", "two", GENERATION_READY), 1);
         ck_assert_uint_eq(on("m", "one", GENERATION_READY)->number, on("m", "two", GENERATION_READY)->number);
@@ -26,10 +26,10 @@ START_TEST(what_has_room_serves_while_the_other_waits)
 }
 END_TEST
 
-START_TEST(room_that_comes_while_the_others_are_read_is_used_afterwards)
+START_TEST(memory_freed_during_a_round_is_used_afterwards)
 {
         struct watched w;
-        leave(1, 0);
+        reserve_all_but(1, 0);
         fake_device_copies(&ONE);
         gate_init(&ONE.event, false);
         wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
@@ -37,7 +37,7 @@ START_TEST(room_that_comes_while_the_others_are_read_is_used_afterwards)
         gate_await(&ONE.event, 1);
         target_is(&w, 0, "loading", false);
         target_is(&w, 1, "queued", true);
-        give_back(1);
+        release_reserved(1);
         core_until(TWO.device.used > 0);
         ck_assert_uint_eq(TWO.allocs, 0);
         gate_open(&ONE.event);
@@ -47,39 +47,39 @@ START_TEST(room_that_comes_while_the_others_are_read_is_used_afterwards)
 }
 END_TEST
 
-START_TEST(three_come_one_after_the_other)
+START_TEST(three_waiting_targets_are_admitted_in_turn)
 {
         struct watched w;
-        leave(1, 0);
-        leave(2, 0);
+        reserve_all_but(1, 0);
+        reserve_all_but(2, 0);
         wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two", "three"));
         core_until(is_on("m", "one"));
-        give_back(2);
+        release_reserved(2);
         core_until(is_on("m", "three"));
         ck_assert(!w.ended);
         ck_assert(!is_on("m", "two"));
-        give_back(1);
+        release_reserved(1);
         ends(&w, LOAD_READY);
         serves_small(on("m", "two", GENERATION_READY), 1);
         serves_small(on("m", "three", GENERATION_READY), 1);
 }
 END_TEST
 
-START_TEST(a_device_that_is_read_in_place_need_not_wait_for_one_that_is_not)
+START_TEST(a_device_read_in_place_does_not_wait_for_the_others)
 {
         struct watched w;
-        leave(0, 0);
+        reserve_all_but(0, 0);
         wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "fake"));
         core_until(is_on("m", "fake"));
         ck_assert(!w.ended);
-        give_back(0);
+        release_reserved(0);
         ends(&w, LOAD_READY);
         serves_small(on("m", "one", GENERATION_READY), 1);
         serves_small(on("m", "fake", GENERATION_READY), 1);
 }
 END_TEST
 
-START_TEST(those_that_all_have_room_are_read_once)
+START_TEST(replicas_admitted_together_are_read_once)
 {
         struct watched w;
         wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
@@ -89,13 +89,13 @@ START_TEST(those_that_all_have_room_are_read_once)
 }
 END_TEST
 
-START_TEST(all_that_are_blocked_hold_nothing)
+START_TEST(blocked_loads_hold_no_memory)
 {
         struct watched w;
-        leave(0, 0);
-        leave(1, 0);
+        reserve_all_but(0, 0);
+        reserve_all_but(1, 0);
         wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
-        core_until(w.load->targets[0].room.blocked && w.load->targets[1].room.blocked);
+        core_until(w.load->targets[0].admission.blocked && w.load->targets[1].admission.blocked);
         target_is(&w, 0, "queued", true);
         target_is(&w, 1, "queued", true);
         ck_assert_uint_eq(ONE.device.used, BUDGET);
@@ -119,12 +119,12 @@ static void publish(const char *path)
         free(data);
 }
 
-START_TEST(published_digests_are_compared_in_each_round)
+START_TEST(published_digests_are_compared_in_each_pass)
 {
         struct watched w;
         char *path = small_file("small.safetensors", 1);
         publish(path);
-        leave(1, 0);
+        reserve_all_but(1, 0);
         int r = load_request(&w, &(struct load_request){.source = path,
                                                         .name = "m",
                                                         .devices = (const char *const[]){"one", "two"},
@@ -134,9 +134,9 @@ START_TEST(published_digests_are_compared_in_each_round)
                                                         .caller = &core_caller});
         ck_assert_int_eq(r, 0);
         core_until(is_on("m", "one"));
-        core_until(w.load->state == LOAD_QUEUED && !w.load->over);
+        core_until(w.load->state == LOAD_QUEUED);
         TWO.fail_put = _i == 0 ? 0 : 1;
-        give_back(1);
+        release_reserved(1);
         ends(&w, LOAD_READY);
         ck_assert(on("m", "one", GENERATION_READY)->verified);
         ck_assert(_i == 1 || on("m", "two", GENERATION_READY)->verified);
@@ -145,12 +145,12 @@ START_TEST(published_digests_are_compared_in_each_round)
 END_TEST
 
 /* The other may wait for ever. */
-START_TEST(one_that_fails_gives_its_memory_back_while_the_other_waits)
+START_TEST(a_failed_target_frees_its_memory_while_another_waits)
 {
         struct watched w;
         char *path = small_file("small.safetensors", 1);
         publish(path);
-        leave(1, 0);
+        reserve_all_but(1, 0);
         ONE.fail_put = 1;
         int r = load_request(&w, &(struct load_request){.source = path,
                                                         .name = "m",
@@ -163,21 +163,21 @@ START_TEST(one_that_fails_gives_its_memory_back_while_the_other_waits)
         core_until(on("m", "one", GENERATION_FAILED) != NULL);
         core_until(ONE.device.used == 0);
         ck_assert(!w.ended);
-        give_back(1);
+        release_reserved(1);
         ends(&w, LOAD_READY);
         ck_assert(is_on("m", "two") && !is_on("m", "one"));
 }
 END_TEST
 
-/* Of what lies in pieces alone: it is planned anew, from headers that are made to claim too much meanwhile. */
-START_TEST(planning_anew_that_fails_leaves_what_serves)
+/* With fragmented memory the load is planned again, from headers that the test has made invalid. */
+START_TEST(a_failed_replan_leaves_the_serving_replica)
 {
         struct watched w;
         begin_waiting(&w);
         fake_device_share(&TWO, BUDGET);
         TWO.fail_alloc = 1;
         gate_init(&TWO.alloc, false);
-        give_back(1);
+        release_reserved(1);
         core_until(w.load->state == LOAD_ALLOCATING);
         struct st_header *header = &w.load->parts[0].resolved.headers[0];
         header->tensors[header->n_tensors - 1].end = UINT64_MAX;
@@ -193,56 +193,56 @@ END_TEST
 
 /* ---- two loads ---- */
 
-/* Each has a half of what it needs, and would have the other's half next: what serves is not held. */
+/* Each load serves on one device and waits for the other's: ready replicas are not held. */
 START_TEST(two_loads_do_not_wait_for_each_others_devices)
 {
         struct watched a, b;
         char *first = blocks_file("first.safetensors", 20), *second = blocks_file("second.safetensors", 24);
-        leave(1, 0);
+        reserve_all_but(1, 0);
         wait_on(&a, first, "a", ON("one", "two"));
         core_until(is_on("a", "one"));
         wait_on(&b, second, "b", ON("two", "one"));
-        core_until(is_on("b", "one")); /* a was evicted there */
+        core_until(is_on("b", "one")); /* a was evicted from it */
         ck_assert(!is_on("a", "one"));
         ck_assert(!a.ended && !b.ended);
-        give_back(1);
+        release_reserved(1);
         ends(&a, LOAD_READY);
         ends(&b, LOAD_READY);
         ck_assert(is_on("b", "two"));
 }
 END_TEST
 
-/* What was there before the load is not held for it either. */
-START_TEST(what_serves_already_is_not_held_by_a_load_that_waits_for_more)
+/* A replica that was resident before the load is not held for it either. */
+START_TEST(a_waiting_load_does_not_hold_its_serving_replicas)
 {
         struct watched a, b;
         char *first = blocks_file("first.safetensors", 20), *second = blocks_file("second.safetensors", 24);
         wait_on(&a, first, "a", ON("one"));
         ends(&a, LOAD_READY);
-        leave(1, 0);
+        reserve_all_but(1, 0);
         wait_on(&a, first, "a", ON("one", "two"));
-        core_until(a.load->targets[1].room.blocked);
+        core_until(a.load->targets[1].admission.blocked);
         wait_on(&b, second, "b", ON("one"));
         ends(&b, LOAD_READY);
-        give_back(1);
+        release_reserved(1);
         ends(&a, LOAD_READY);
         ck_assert(is_on("a", "two"));
 }
 END_TEST
 
 /* The stage lets four loads wait. */
-START_TEST(a_load_counts_once_among_those_that_wait_however_many_devices_it_waits_for)
+START_TEST(a_load_that_waits_for_many_devices_counts_once)
 {
         static const char *const names[] = {"a", "b", "c", "d", "e"};
         struct watched w[5];
-        leave(0, 0);
-        leave(1, 0);
+        reserve_all_but(0, 0);
+        reserve_all_but(1, 0);
         for (uint64_t i = 0; i < 5; i++) {
                 char *name = format_text("%s.safetensors", names[i]);
                 wait_on(&w[i], small_file(name, i), names[i], ON("one", "two"));
                 free(name);
                 if (i < 4)
-                        core_until(w[i].load->targets[0].room.blocked && w[i].load->targets[1].room.blocked);
+                        core_until(w[i].load->targets[0].admission.blocked && w[i].load->targets[1].admission.blocked);
         }
         ends(&w[4], LOAD_FAILED);
         ck_assert_int_eq(w[4].error.code, STREAMER_ELIMIT);
@@ -251,7 +251,7 @@ START_TEST(a_load_counts_once_among_those_that_wait_however_many_devices_it_wait
 }
 END_TEST
 
-START_TEST(what_is_wished_again_is_wished_of_what_serves_already_too)
+START_TEST(a_repeated_load_changes_the_settings_of_serving_replicas)
 {
         struct watched w, again;
         begin_waiting(&w);
@@ -265,21 +265,21 @@ START_TEST(what_is_wished_again_is_wished_of_what_serves_already_too)
                                                             .caller = &core_caller});
         ck_assert_int_eq(r, 0);
         ck_assert_ptr_eq(again.load, w.load);
-        ck_assert(on("m", "one", GENERATION_READY)->pinned);
-        ck_assert_uint_eq(on("m", "one", GENERATION_READY)->keep_alive_ns, 7);
-        ck_assert_uint_eq(on("m", "one", GENERATION_READY)->priority, 9);
+        ck_assert(on("m", "one", GENERATION_READY)->settings.pinned);
+        ck_assert_uint_eq(on("m", "one", GENERATION_READY)->settings.keep_alive_ns, 7);
+        ck_assert_uint_eq(on("m", "one", GENERATION_READY)->settings.priority, 9);
         ck_assert_uint_eq(w.load->priority, 9);
-        give_back(1);
+        release_reserved(1);
         ends(&w, LOAD_READY);
         ends(&again, LOAD_READY);
-        ck_assert(on("m", "two", GENERATION_READY)->pinned);
+        ck_assert(on("m", "two", GENERATION_READY)->settings.pinned);
 }
 END_TEST
 
-/* ---- who joins ---- */
+/* ---- joining requests ---- */
 
-/* "old" has most of a device and will give way; whoever it gives way for finds that somebody else was faster. */
-static void begin_giving_way(unsigned device)
+/* "old" has most of a device and is evicted; before the load gets the memory, another user takes it. */
+static void begin_evicting(unsigned device)
 {
         struct watched old;
         wait_on(&old, blocks_file("old.safetensors", 24), "old", &(const char *){others[device].device.name}, 1);
@@ -288,9 +288,9 @@ static void begin_giving_way(unsigned device)
         gate_init(&others[device].release, false);
 }
 
-static void give_way_to_nobody(unsigned device)
+static void evict_for_other_user(unsigned device)
 {
-        leave(device, 0);
+        reserve_all_but(device, 0);
         gate_open(&others[device].release);
 }
 
@@ -301,103 +301,104 @@ static void ask_for(struct watched *w, struct load_request what)
         ck_assert_msg(r == 0, "%s", w->error.text);
 }
 
-/* By the same name, which is told at once, or by another, which is when the source is open. */
-static const char *const joins_as[] = {"m", "n"};
+/* By the same name, which joins at once, or by another, which joins when the source is open. */
+static const char *const joining_names[] = {"m", "n"};
 
-START_TEST(who_would_wait_waits_on_with_a_load_that_would_not)
+START_TEST(a_joining_request_that_waits_makes_the_load_wait)
 {
         struct watched a, b;
         char *path = blocks_file("first.safetensors", 20);
-        begin_giving_way(0);
+        begin_evicting(0);
         ask_for(&a, (struct load_request){.source = path, .name = "m", ON_FIELDS("one")});
         core_until(a.load->state == LOAD_QUEUED && !is_on("old", "one"));
-        ask_for(&b, (struct load_request){.source = path, .name = joins_as[_i], .wait = true, ON_FIELDS("one")});
+        ask_for(&b, (struct load_request){.source = path, .name = joining_names[_i], .wait = true, ON_FIELDS("one")});
         core_until(b.watch.load == a.load);
-        give_way_to_nobody(0);
-        core_until(a.ended || a.load->targets[0].room.blocked);
+        evict_for_other_user(0);
+        core_until(a.ended || a.load->targets[0].admission.blocked);
         ck_assert_msg(!a.ended && !b.ended, "%s", a.error.text);
-        give_back(0);
+        release_reserved(0);
         ends(&a, LOAD_READY);
         ends(&b, LOAD_READY);
-        ck_assert(is_on(joins_as[_i], "one"));
+        ck_assert(is_on(joining_names[_i], "one"));
 }
 END_TEST
 
-START_TEST(who_would_evict_evicts_for_a_load_that_would_not)
+START_TEST(a_joining_request_that_may_evict_evicts_for_the_load)
 {
         struct watched a, b;
         char *path = blocks_file("first.safetensors", 20);
-        begin_giving_way(0);
+        begin_evicting(0);
         gate_open(&ONE.release);
         ask_for(&a,
                 (struct load_request){.source = path, .name = "m", .wait = true, .no_evict = true, ON_FIELDS("one")});
-        core_until(a.load->targets[0].room.blocked);
-        ask_for(&b, (struct load_request){.source = path, .name = joins_as[_i], ON_FIELDS("one")});
+        core_until(a.load->targets[0].admission.blocked);
+        ask_for(&b, (struct load_request){.source = path, .name = joining_names[_i], ON_FIELDS("one")});
         ends(&a, LOAD_READY);
         ends(&b, LOAD_READY);
         ck_assert(!is_on("old", "one"));
 }
 END_TEST
 
-START_TEST(who_would_not_evict_either_waits_on)
+START_TEST(a_joining_request_that_may_not_evict_waits)
 {
         struct watched a, b;
         char *path = blocks_file("first.safetensors", 20);
-        begin_giving_way(0);
+        begin_evicting(0);
         gate_open(&ONE.release);
         struct load_request what = {.source = path, .name = "m", .wait = true, .no_evict = true, ON_FIELDS("one")};
         ask_for(&a, what);
-        core_until(a.load->targets[0].room.blocked);
+        core_until(a.load->targets[0].admission.blocked);
         ask_for(&b, what);
         ck_assert_ptr_eq(a.load, b.load);
-        core_until(!resident.room->posted);
-        ck_assert(is_on("old", "one") && a.load->targets[0].room.blocked);
+        core_until(!resident.admission->posted);
+        ck_assert(is_on("old", "one") && a.load->targets[0].admission.blocked);
         load_cancel(a.load);
         ends(&b, LOAD_CANCELLED);
 }
 END_TEST
 
-START_TEST(a_load_that_comes_to_wait_holds_nothing_that_serves)
+START_TEST(a_waiting_load_protects_no_model)
 {
         struct watched a, b, c;
         char *first = blocks_file("first.safetensors", 20), *second = blocks_file("second.safetensors", 24);
         wait_on(&a, first, "m", ON("one"));
         ends(&a, LOAD_READY);
-        begin_giving_way(1);
+        begin_evicting(1);
         struct load_request what = {.source = first, .name = "m", ON_FIELDS("one", "two")};
         ask_for(&a, what);
         core_until(a.load->state == LOAD_QUEUED && !is_on("old", "two"));
         what.wait = true;
         ask_for(&b, what);
         ck_assert_ptr_eq(a.load, b.load);
-        give_way_to_nobody(1);
-        core_until(a.load->targets[1].room.blocked);
+        evict_for_other_user(1);
+        core_until(a.load->targets[1].admission.blocked);
         wait_on(&c, second, "c", ON("one"));
         ends(&c, LOAD_READY);
-        give_back(1);
+        release_reserved(1);
         ends(&a, LOAD_READY);
         ends(&b, LOAD_READY);
 }
 END_TEST
 
-/* It will not bring that to whoever asks for it now; and who asks does not hear of the loss as of its own. */
+/* The load cannot serve the new request, and the new request does not report the loss of the device as its own failure.
+ */
 START_TEST(a_load_that_has_lost_a_device_is_not_joined)
 {
         struct watched a, b;
         char *path = small_file("small.safetensors", 1);
-        leave(1, 0);
+        reserve_all_but(1, 0);
         gate_init(&ONE.put, false);
         struct load_request what = {.source = path, .name = "m", ON_FIELDS("one", "two")};
         ask_for(&a, what);
-        core_until(a.load->targets[1].failed && a.load->state == LOAD_READING);
+        core_until(a.load->targets[1].state == TARGET_FAILED && a.load->state == LOAD_READING);
         what.wait = true;
         ask_for(&b, what);
         ck_assert_ptr_ne(a.load, b.load);
         gate_open(&ONE.put);
         ends(&a, LOAD_READY);
         ck_assert(!is_on("m", "two"));
-        core_until(b.load->targets[1].room.blocked);
-        give_back(1);
+        core_until(b.load->targets[1].admission.blocked);
+        release_reserved(1);
         ends(&b, LOAD_READY);
         ck_assert(is_on("m", "one") && is_on("m", "two"));
         ck_assert_uint_eq(ONE.allocs, 1);
@@ -406,27 +407,27 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("loads that wait for room");
-        TCase *rounds = core_group("rounds", loading_begin_several, end);
-        tcase_add_test(rounds, what_has_room_serves_while_the_other_waits);
-        tcase_add_test(rounds, room_that_comes_while_the_others_are_read_is_used_afterwards);
-        tcase_add_test(rounds, three_come_one_after_the_other);
-        tcase_add_test(rounds, a_device_that_is_read_in_place_need_not_wait_for_one_that_is_not);
-        tcase_add_test(rounds, those_that_all_have_room_are_read_once);
-        tcase_add_test(rounds, all_that_are_blocked_hold_nothing);
-        tcase_add_loop_test(rounds, published_digests_are_compared_in_each_round, 0, 2);
-        tcase_add_loop_test(rounds, one_that_fails_gives_its_memory_back_while_the_other_waits, 0, 2);
-        tcase_add_test(rounds, planning_anew_that_fails_leaves_what_serves);
-        TCase *two = core_group("two loads", loading_begin_several, end);
+        suite_begin("load waits");
+        TCase *rounds = core_group("rounds", load_fixture_begin_multi, end);
+        tcase_add_test(rounds, an_admitted_target_serves_while_the_other_waits);
+        tcase_add_test(rounds, memory_freed_during_a_round_is_used_afterwards);
+        tcase_add_test(rounds, three_waiting_targets_are_admitted_in_turn);
+        tcase_add_test(rounds, a_device_read_in_place_does_not_wait_for_the_others);
+        tcase_add_test(rounds, replicas_admitted_together_are_read_once);
+        tcase_add_test(rounds, blocked_loads_hold_no_memory);
+        tcase_add_loop_test(rounds, published_digests_are_compared_in_each_pass, 0, 2);
+        tcase_add_loop_test(rounds, a_failed_target_frees_its_memory_while_another_waits, 0, 2);
+        tcase_add_test(rounds, a_failed_replan_leaves_the_serving_replica);
+        TCase *two = core_group("two loads", load_fixture_begin_multi, end);
         tcase_add_test(two, two_loads_do_not_wait_for_each_others_devices);
-        tcase_add_test(two, what_serves_already_is_not_held_by_a_load_that_waits_for_more);
-        tcase_add_test(two, a_load_counts_once_among_those_that_wait_however_many_devices_it_waits_for);
-        tcase_add_test(two, what_is_wished_again_is_wished_of_what_serves_already_too);
-        TCase *joint = core_group("who joins", loading_begin_several, end);
-        tcase_add_loop_test(joint, who_would_wait_waits_on_with_a_load_that_would_not, 0, 2);
-        tcase_add_loop_test(joint, who_would_evict_evicts_for_a_load_that_would_not, 0, 2);
-        tcase_add_test(joint, who_would_not_evict_either_waits_on);
-        tcase_add_test(joint, a_load_that_comes_to_wait_holds_nothing_that_serves);
+        tcase_add_test(two, a_waiting_load_does_not_hold_its_serving_replicas);
+        tcase_add_test(two, a_load_that_waits_for_many_devices_counts_once);
+        tcase_add_test(two, a_repeated_load_changes_the_settings_of_serving_replicas);
+        TCase *joint = core_group("who joins", load_fixture_begin_multi, end);
+        tcase_add_loop_test(joint, a_joining_request_that_waits_makes_the_load_wait, 0, 2);
+        tcase_add_loop_test(joint, a_joining_request_that_may_evict_evicts_for_the_load, 0, 2);
+        tcase_add_test(joint, a_joining_request_that_may_not_evict_waits);
+        tcase_add_test(joint, a_waiting_load_protects_no_model);
         tcase_add_test(joint, a_load_that_has_lost_a_device_is_not_joined);
         return suite_run();
 }

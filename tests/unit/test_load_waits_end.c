@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How the wait for room ends other than by room: replicas fail alone, ranks all together.
+ * Waits for memory that end by failure: replicas fail alone, ranks together.
  */
-#include "tests/unit/load_waits_stage.h"
+#include "tests/unit/load_waits_fixture.h"
 
 #include <sys/stat.h>
 
 /* ---- failing ---- */
 
-START_TEST(one_that_could_never_fit_fails_alone)
+START_TEST(a_load_that_could_never_fit_fails_alone)
 {
         struct watched w;
         TWO.device.budget = MiB;
@@ -20,7 +20,7 @@ START_TEST(one_that_could_never_fit_fails_alone)
 }
 END_TEST
 
-START_TEST(cancelling_ends_the_wait_and_leaves_what_serves)
+START_TEST(cancelling_ends_the_wait_and_leaves_the_serving_model)
 {
         struct watched w;
         begin_waiting(&w);
@@ -33,31 +33,31 @@ START_TEST(cancelling_ends_the_wait_and_leaves_what_serves)
 }
 END_TEST
 
-START_TEST(who_waits_goes_on_when_all_that_were_read_have_failed)
+START_TEST(a_waiting_replica_continues_when_the_others_failed)
 {
         struct watched w;
         if (_i == 0)
                 ONE.fail_alloc = 1;
         else
                 ONE.fail_put = 1;
-        leave(1, 0);
+        reserve_all_but(1, 0);
         wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
         core_until(on("m", "one", GENERATION_FAILED) != NULL);
-        core_until(w.load->state == LOAD_QUEUED && !w.load->over);
+        core_until(w.load->state == LOAD_QUEUED);
         ck_assert(!w.ended);
         target_is(&w, 0, "failed", false);
-        give_back(1);
+        release_reserved(1);
         ends(&w, LOAD_READY);
         serves_small(on("m", "two", GENERATION_READY), 1);
 }
 END_TEST
 
-START_TEST(who_waited_may_fail_without_the_others)
+START_TEST(a_waiting_target_may_fail_without_the_others)
 {
         struct watched w;
         begin_waiting(&w);
         TWO.fail_alloc = 1;
-        give_back(1);
+        release_reserved(1);
         ends(&w, LOAD_READY);
         ck_assert(is_on("m", "one"));
         ck_assert_ptr_nonnull(on("m", "two", GENERATION_FAILED));
@@ -65,19 +65,19 @@ START_TEST(who_waited_may_fail_without_the_others)
 }
 END_TEST
 
-START_TEST(a_source_that_changes_meanwhile_fails_who_waited)
+START_TEST(a_changed_source_fails_the_waiting_target)
 {
         struct watched w;
         begin_waiting(&w);
         small_file("small.safetensors", 2);
-        give_back(1);
+        release_reserved(1);
         ends(&w, LOAD_READY);
         serves_small(on("m", "one", GENERATION_READY), 1);
         ck_assert_ptr_nonnull(strstr(on("m", "two", GENERATION_FAILED)->error.text, "changed"));
 }
 END_TEST
 
-START_TEST(the_daemons_end_waits_for_nobody)
+START_TEST(shutdown_does_not_wait_for_clients)
 {
         struct watched w;
         begin_waiting(&w);
@@ -88,7 +88,7 @@ END_TEST
 
 /* ---- ranks ---- */
 
-START_TEST(ranks_wait_for_all_their_devices_and_hold_none)
+START_TEST(ranks_wait_for_all_their_devices_without_holding_any)
 {
         struct watched w;
         char *folder = suite_path("ranks-%d", (int)getpid());
@@ -98,7 +98,7 @@ START_TEST(ranks_wait_for_all_their_devices_and_hold_none)
                 model_write(m, format_text("%s/r%d.safetensors", folder, (int)i));
                 model_free(m);
         }
-        leave(1, 0);
+        reserve_all_but(1, 0);
         int r = load_request(&w, &(struct load_request){.source = folder,
                                                         .name = "m",
                                                         .devices = (const char *const[]){"one", "two"},
@@ -107,12 +107,12 @@ START_TEST(ranks_wait_for_all_their_devices_and_hold_none)
                                                         .wait = true,
                                                         .caller = &core_caller});
         ck_assert_int_eq(r, 0);
-        core_until(w.load->targets[0].room.blocked);
+        core_until(w.load->targets[0].admission.blocked);
         core_settle();
         ck_assert_uint_eq(ONE.device.used, 0);
         target_is(&w, 0, "queued", true);
         target_is(&w, 1, "queued", true);
-        give_back(1);
+        release_reserved(1);
         ends(&w, LOAD_READY);
         serves_small(on("m", "one", GENERATION_READY), 0);
         serves_small(on("m", "two", GENERATION_READY), 1);
@@ -121,15 +121,15 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("loads that stop waiting");
-        TCase *failing = core_group("failing", loading_begin_several, end);
-        tcase_add_test(failing, one_that_could_never_fit_fails_alone);
-        tcase_add_test(failing, cancelling_ends_the_wait_and_leaves_what_serves);
-        tcase_add_loop_test(failing, who_waits_goes_on_when_all_that_were_read_have_failed, 0, 2);
-        tcase_add_test(failing, who_waited_may_fail_without_the_others);
-        tcase_add_test(failing, a_source_that_changes_meanwhile_fails_who_waited);
-        tcase_add_test(failing, the_daemons_end_waits_for_nobody);
-        TCase *ranks = core_group("ranks", loading_begin_several, end);
-        tcase_add_test(ranks, ranks_wait_for_all_their_devices_and_hold_none);
+        suite_begin("load waits end");
+        TCase *failing = core_group("failing", load_fixture_begin_multi, end);
+        tcase_add_test(failing, a_load_that_could_never_fit_fails_alone);
+        tcase_add_test(failing, cancelling_ends_the_wait_and_leaves_the_serving_model);
+        tcase_add_loop_test(failing, a_waiting_replica_continues_when_the_others_failed, 0, 2);
+        tcase_add_test(failing, a_waiting_target_may_fail_without_the_others);
+        tcase_add_test(failing, a_changed_source_fails_the_waiting_target);
+        tcase_add_test(failing, shutdown_does_not_wait_for_clients);
+        TCase *ranks = core_group("ranks", load_fixture_begin_multi, end);
+        tcase_add_test(ranks, ranks_wait_for_all_their_devices_without_holding_any);
         return suite_run();
 }

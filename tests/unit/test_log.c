@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The log: its lines, what is said again, the words of its page, and that nobody waits for it.
+ * The log: its lines, repeated lines, the documented events, and that no caller blocks.
  */
-#include "tests/unit/log_stage.h"
+#include "tests/unit/log_fixture.h"
 
 /* ---- lines ---- */
 
-static void say_each_level(void)
+static void log_each_level(void)
 {
         log_init(LOG_LEVEL_WARN);
         log_error("one %d", 1);
@@ -17,7 +17,7 @@ static void say_each_level(void)
 
 START_TEST(a_line_has_time_level_and_text)
 {
-        char *text = suite_stderr(say_each_level), level[8], message[16];
+        char *text = suite_stderr(log_each_level), level[8], message[16];
         int y, mo, d, h, mi, s, ms;
         ck_assert_int_eq(sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ %7[^:]: %15[^\n]", &y, &mo, &d, &h, &mi, &s, &ms,
                                 level, message),
@@ -27,16 +27,16 @@ START_TEST(a_line_has_time_level_and_text)
 }
 END_TEST
 
-START_TEST(what_is_below_the_level_is_not_written)
+START_TEST(lines_below_the_level_are_not_written)
 {
-        char *text = suite_stderr(say_each_level);
+        char *text = suite_stderr(log_each_level);
         ck_assert_ptr_nonnull(strstr(text, " warn: two\n"));
         ck_assert_ptr_null(strstr(text, "three"));
         ck_assert_ptr_null(strstr(text, "four"));
 }
 END_TEST
 
-static void say_two_lines(void)
+static void log_two_lines(void)
 {
         log_init(LOG_LEVEL_INFO);
         log_info("a name\nerror: forged");
@@ -44,13 +44,13 @@ static void say_two_lines(void)
 
 START_TEST(a_name_cannot_forge_a_line)
 {
-        char *text = suite_stderr(say_two_lines);
+        char *text = suite_stderr(log_two_lines);
         ck_assert_ptr_nonnull(strstr(text, "a name\\x0aerror: forged\n"));
         ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
 }
 END_TEST
 
-static void say_with_prefix(void)
+static void log_with_prefix(void)
 {
         set_output(LOG_FORMAT_PREFIX);
         log_error("a");
@@ -61,13 +61,13 @@ static void say_with_prefix(void)
 
 START_TEST(a_prefix_is_the_priority_of_syslog)
 {
-        ck_assert_str_eq(suite_stderr(say_with_prefix), "<3>a\n<4>b\n<6>c\n<7>d\n");
+        ck_assert_str_eq(suite_stderr(log_with_prefix), "<3>a\n<4>b\n<6>c\n<7>d\n");
 }
 END_TEST
 
-/* ---- nobody waits ---- */
+/* ---- nonblocking output ---- */
 
-START_TEST(a_pipe_that_nobody_reads_loses_lines_and_is_told_so)
+START_TEST(an_unread_pipe_drops_lines_and_reports_it)
 {
         int pipe_fds[2], saved = must(dup(STDERR_FILENO));
         must(pipe2(pipe_fds, O_CLOEXEC));
@@ -76,7 +76,7 @@ START_TEST(a_pipe_that_nobody_reads_loses_lines_and_is_told_so)
         for (int i = 0; i < 5000; i++)
                 log_info("line %d", i);
         uint64_t lost = log_lost();
-        /* The open file is shared with others, who did not ask for this. */
+        /* The open file is shared with other processes, which did not ask for this. */
         ck_assert_int_eq(must(fcntl(STDERR_FILENO, F_GETFL)) & O_NONBLOCK, 0);
         ck_assert_uint_gt(lost, 0);
         char *text = must_alloc(1 << 20);
@@ -85,7 +85,7 @@ START_TEST(a_pipe_that_nobody_reads_loses_lines_and_is_told_so)
         log_info("after");
         must(dup2(saved, STDERR_FILENO));
         text[must(read(pipe_fds[0], text, 1 << 20))] = '\0';
-        char *want = format_text(" warn: log: %ju lines were lost: nobody took them\n", (uintmax_t)lost);
+        char *want = format_text(" warn: log: %ju lines dropped: log output was blocked\n", (uintmax_t)lost);
         ck_assert_ptr_nonnull(strstr(text, want));
         ck_assert_ptr_nonnull(strstr(text, " info: after\n"));
         free(want);
@@ -93,27 +93,27 @@ START_TEST(a_pipe_that_nobody_reads_loses_lines_and_is_told_so)
 }
 END_TEST
 
-static void say_to_socket(void)
+static void log_to_socket(void)
 {
         for (int i = 0; i < 5000; i++)
                 log_info("line %d", i);
 }
 
-START_TEST(a_socket_that_nobody_reads_loses_lines)
+START_TEST(an_unread_socket_drops_lines)
 {
         int pair[2], saved = must(dup(STDERR_FILENO));
         must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
         must(dup2(pair[1], STDERR_FILENO));
         log_init(LOG_LEVEL_INFO);
-        say_to_socket();
+        log_to_socket();
         must(dup2(saved, STDERR_FILENO));
         ck_assert_uint_gt(log_lost(), 0);
 }
 END_TEST
 
-/* ---- said again ---- */
+/* ---- repeated messages ---- */
 
-static void say_again(void)
+static void log_repeated(void)
 {
         set_output(LOG_FORMAT_PREFIX);
         log_warn("again");
@@ -126,14 +126,14 @@ static void say_again(void)
         log_warn("again");
 }
 
-START_TEST(a_message_said_again_is_counted)
+START_TEST(a_repeated_message_is_counted)
 {
-        ck_assert_str_eq(suite_stderr(say_again),
+        ck_assert_str_eq(suite_stderr(log_repeated),
                          "<4>again\n<4>other\n<3>again\n<4>again (said 2 more times)\n<4>again\n");
 }
 END_TEST
 
-static void say_many_between(void)
+static void log_many_between(void)
 {
         set_output(LOG_FORMAT_PREFIX);
         log_warn("again");
@@ -143,16 +143,16 @@ static void say_many_between(void)
         log_warn("again");
 }
 
-START_TEST(what_is_remembered_is_bounded_and_no_count_is_lost)
+START_TEST(the_table_of_repeated_messages_is_bounded_and_loses_no_count)
 {
-        char *text = suite_stderr(say_many_between), *first = strstr(text, "<4>again\n");
+        char *text = suite_stderr(log_many_between), *first = strstr(text, "<4>again\n");
         ck_assert_ptr_nonnull(strstr(text, "<4>again (said 1 more time)\n"));
         ck_assert_ptr_nonnull(first);
-        ck_assert_ptr_nonnull(strstr(first + 1, "<4>again\n")); /* it was forgotten meanwhile */
+        ck_assert_ptr_nonnull(strstr(first + 1, "<4>again\n")); /* its count was dropped */
 }
 END_TEST
 
-/* ---- words, and the page ---- */
+/* ---- words and the page ---- */
 
 START_TEST(levels_and_formats_are_read_in_any_case)
 {
@@ -197,15 +197,15 @@ int main(void)
         suite_begin("log");
         TCase *lines = suite_group("lines", NULL, NULL, 10);
         tcase_add_test(lines, a_line_has_time_level_and_text);
-        tcase_add_test(lines, what_is_below_the_level_is_not_written);
+        tcase_add_test(lines, lines_below_the_level_are_not_written);
         tcase_add_test(lines, a_name_cannot_forge_a_line);
         tcase_add_test(lines, a_prefix_is_the_priority_of_syslog);
-        TCase *lost = suite_group("nobody waits", NULL, NULL, 10);
-        tcase_add_test(lost, a_pipe_that_nobody_reads_loses_lines_and_is_told_so);
-        tcase_add_test(lost, a_socket_that_nobody_reads_loses_lines);
-        TCase *again = suite_group("said again", NULL, NULL, 10);
-        tcase_add_test(again, a_message_said_again_is_counted);
-        tcase_add_test(again, what_is_remembered_is_bounded_and_no_count_is_lost);
+        TCase *lost = suite_group("nonblocking", NULL, NULL, 10);
+        tcase_add_test(lost, an_unread_pipe_drops_lines_and_reports_it);
+        tcase_add_test(lost, an_unread_socket_drops_lines);
+        TCase *again = suite_group("repeated messages", NULL, NULL, 10);
+        tcase_add_test(again, a_repeated_message_is_counted);
+        tcase_add_test(again, the_table_of_repeated_messages_is_bounded_and_loses_no_count);
         TCase *words = suite_group("words", NULL, NULL, 10);
         tcase_add_test(words, levels_and_formats_are_read_in_any_case);
         tcase_add_test(words, the_page_lists_every_message_id);

@@ -1,37 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The forms of the log: which one AUTO takes, the journal with its fields, JSON.
+ * Log formats: the choice of `auto`, the journal with its fields, JSON.
  */
-#include "tests/unit/log_stage.h"
+#include "tests/unit/log_fixture.h"
 
-/* ---- what AUTO takes ---- */
+/* ---- pages of AUTO ---- */
 
-static void say_one(void)
+static void log_one(void)
 {
         log_init(LOG_LEVEL_INFO);
         log_info("a");
 }
 
-START_TEST(a_process_that_the_manager_started_writes_prefixes)
+START_TEST(a_process_started_by_the_manager_writes_prefixes)
 {
         char *pid = format_text("%d", (int)getpid());
         setenv("SYSTEMD_EXEC_PID", pid, 1);
         free(pid);
-        ck_assert_str_eq(suite_stderr(say_one), "<6>a\n");
+        ck_assert_str_eq(suite_stderr(log_one), "<6>a\n");
 }
 END_TEST
 
-START_TEST(a_process_that_inherited_the_managers_variable_does_not)
+START_TEST(a_process_that_inherited_the_variable_writes_no_prefixes)
 {
         setenv("SYSTEMD_EXEC_PID", "1", 1);
-        ck_assert_ptr_nonnull(strstr(suite_stderr(say_one), "Z info: a\n"));
+        ck_assert_ptr_nonnull(strstr(suite_stderr(log_one), "Z info: a\n"));
 }
 END_TEST
 
 START_TEST(an_inherited_journal_variable_is_not_believed)
 {
         setenv("JOURNAL_STREAM", "1:1", 1);
-        ck_assert_ptr_nonnull(strstr(suite_stderr(say_one), "Z info: a\n"));
+        ck_assert_ptr_nonnull(strstr(suite_stderr(log_one), "Z info: a\n"));
 }
 END_TEST
 
@@ -45,20 +45,20 @@ static void claim_journal(void)
         free(name);
 }
 
-static void say_to_stderr_of_journal(void)
+static void log_to_stderr_of_journal(void)
 {
         claim_journal();
         log_set_output(&(struct log_output){.format = LOG_FORMAT_AUTO, .to_stderr = true});
         log_warn("a");
 }
 
-START_TEST(the_journals_stream_gets_prefixes_where_standard_error_is_wished)
+START_TEST(the_journals_stream_gets_prefixes_if_standard_error_is_configured)
 {
-        ck_assert_str_eq(suite_stderr(say_to_stderr_of_journal), "<4>a\n");
+        ck_assert_str_eq(suite_stderr(log_to_stderr_of_journal), "<4>a\n");
 }
 END_TEST
 
-static void say_to_absent_journal(void)
+static void log_to_absent_journal(void)
 {
         claim_journal();
         log_set_output(&(struct log_output){.format = LOG_FORMAT_AUTO, .journal = suite_path("no-journal")});
@@ -67,7 +67,7 @@ static void say_to_absent_journal(void)
 
 START_TEST(without_its_socket_the_journal_is_reached_by_its_stream)
 {
-        ck_assert_str_eq(suite_stderr(say_to_absent_journal), "<4>a\n");
+        ck_assert_str_eq(suite_stderr(log_to_absent_journal), "<4>a\n");
 }
 END_TEST
 
@@ -98,7 +98,7 @@ static const char *datagram(int fd)
 
 static int journal;
 
-static void say_to_journal(void)
+static void log_to_journal(void)
 {
         claim_journal();
         log_init(LOG_LEVEL_INFO);
@@ -112,30 +112,30 @@ static void say_to_journal(void)
 START_TEST(the_journal_gets_fields)
 {
         journal = journal_listen(journal_path());
-        ck_assert_str_eq(suite_stderr(say_to_journal), "");
+        ck_assert_str_eq(suite_stderr(log_to_journal), "");
         ck_assert_str_eq(datagram(journal), "MESSAGE=it failed\nPRIORITY=4\nSYSLOG_IDENTIFIER=streamerd\n"
                                             "MESSAGE_ID=623544edab8e4812a6fe71f8ef889b4e\n"
                                             "MODEL=a\\x0aPRIORITY=0\nGENERATION=7\nCODE=failed\n");
 }
 END_TEST
 
-static void say_much_to_journal(void)
+static void log_many_to_journal(void)
 {
         log_set_output(&(struct log_output){.format = LOG_FORMAT_JOURNAL, .journal = journal_path()});
         for (int i = 0; i < 5000; i++)
                 log_warn("line %d", i);
 }
 
-START_TEST(a_journal_that_stands_still_loses_lines_and_is_told_so)
+START_TEST(a_blocked_journal_drops_lines_and_reports_it)
 {
         journal = journal_listen(journal_path());
-        ck_assert_str_eq(suite_stderr(say_much_to_journal), "");
+        ck_assert_str_eq(suite_stderr(log_many_to_journal), "");
         ck_assert_uint_gt(log_lost(), 0);
         ck_assert_ptr_nonnull(strstr(datagram(journal), "MESSAGE=line 0\n"));
         datagram(journal);
         uint64_t lost = log_lost();
         log_warn("after");
-        char *want = format_text("MESSAGE=log: %ju lines were lost: nobody took them\n", (uintmax_t)lost);
+        char *want = format_text("MESSAGE=log: %ju lines dropped: log output was blocked\n", (uintmax_t)lost);
         bool told = false, after = false;
         for (char data[LOG_LINE_MAX + 1]; !after;) {
                 ssize_t n = must(recv(journal, data, sizeof(data) - 1, 0));
@@ -150,7 +150,7 @@ END_TEST
 
 /* ---- JSON ---- */
 
-static void say_json(void)
+static void log_json(void)
 {
         set_output(LOG_FORMAT_JSON);
         log_event(
@@ -161,7 +161,7 @@ static void say_json(void)
 
 START_TEST(a_json_line_is_one_object_with_its_fields)
 {
-        char *text = suite_stderr(say_json);
+        char *text = suite_stderr(log_json);
         json_t *o = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
         const char *time, *level, *message, *id, *model;
         json_int_t generation;
@@ -210,18 +210,18 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("log: formats");
+        suite_begin("log format");
         TCase *lines = suite_group("lines", NULL, NULL, 10);
         tcase_add_test(lines, a_json_line_is_one_object_with_its_fields);
         tcase_add_test(lines, a_line_is_whole_and_bounded_whatever_its_texts);
-        TCase *where = suite_group("where it goes", NULL, NULL, 10);
-        tcase_add_test(where, a_process_that_the_manager_started_writes_prefixes);
-        tcase_add_test(where, a_process_that_inherited_the_managers_variable_does_not);
+        TCase *where = suite_group("destination", NULL, NULL, 10);
+        tcase_add_test(where, a_process_started_by_the_manager_writes_prefixes);
+        tcase_add_test(where, a_process_that_inherited_the_variable_writes_no_prefixes);
         tcase_add_test(where, an_inherited_journal_variable_is_not_believed);
-        tcase_add_test(where, the_journals_stream_gets_prefixes_where_standard_error_is_wished);
+        tcase_add_test(where, the_journals_stream_gets_prefixes_if_standard_error_is_configured);
         tcase_add_test(where, without_its_socket_the_journal_is_reached_by_its_stream);
         tcase_add_test(where, the_journal_gets_fields);
-        TCase *lost = suite_group("nobody waits", NULL, NULL, 10);
-        tcase_add_test(lost, a_journal_that_stands_still_loses_lines_and_is_told_so);
+        TCase *lost = suite_group("nonblocking", NULL, NULL, 10);
+        tcase_add_test(lost, a_blocked_journal_drops_lines_and_reports_it);
         return suite_run();
 }

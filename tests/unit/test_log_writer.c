@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The log's own thread: what may wait is written by it, in order, and nobody else waits.
+ * The log's thread writes queued lines in order, and no other thread blocks.
  */
-#include "tests/unit/log_stage.h"
+#include "tests/unit/log_fixture.h"
 
-#include "daemon/base/log_writer.h"
+#include "daemon/base/log/writer.h"
 #include "daemon/base/util.h"
-#include "tests/lib/storage.h"
+#include "tests/lib/kernel_counters.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -16,18 +16,18 @@
 
 #define THREADS 4
 #define LINES 500
-#define PIPE_BYTES (64u << 10) /* what an unread one takes */
+#define PIPE_BYTES (64u << 10) /* bytes that an unread one accepts */
 
 /* ---- to a file ---- */
 
-static void *say_numbers(void *arg)
+static void *log_numbers(void *arg)
 {
         for (int i = 0; i < LINES; i++)
                 log_info("thread %d line %d", *(int *)arg, i);
         return NULL;
 }
 
-static void say_from_threads(void)
+static void log_from_threads(void)
 {
         pthread_t threads[THREADS];
         int numbers[THREADS];
@@ -35,7 +35,7 @@ static void say_from_threads(void)
         log_start();
         for (int i = 0; i < THREADS; i++) {
                 numbers[i] = i;
-                ck_assert_int_eq(pthread_create(&threads[i], NULL, say_numbers, &numbers[i]), 0);
+                ck_assert_int_eq(pthread_create(&threads[i], NULL, log_numbers, &numbers[i]), 0);
         }
         for (int i = 0; i < THREADS; i++)
                 pthread_join(threads[i], NULL);
@@ -43,9 +43,9 @@ static void say_from_threads(void)
         log_info("after the thread");
 }
 
-START_TEST(lines_of_all_threads_are_there_whole_and_in_order)
+START_TEST(lines_of_all_threads_are_complete_and_in_order)
 {
-        char *text = suite_stderr(say_from_threads), *save = NULL;
+        char *text = suite_stderr(log_from_threads), *save = NULL;
         int next[THREADS] = {0};
         bool after = false;
         for (char *line = strtok_r(text, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save)) {
@@ -65,7 +65,7 @@ START_TEST(lines_of_all_threads_are_there_whole_and_in_order)
 }
 END_TEST
 
-static void say_and_flush(void)
+static void log_and_flush(void)
 {
         char *path = suite_path("stderr-%d", (int)getpid());
         set_output(LOG_FORMAT_PREFIX);
@@ -79,14 +79,14 @@ static void say_and_flush(void)
         log_stop();
 }
 
-START_TEST(a_flush_waits_for_what_is_pending)
+START_TEST(a_flush_waits_for_pending_lines)
 {
-        suite_stderr(say_and_flush);
+        suite_stderr(log_and_flush);
 }
 END_TEST
 
 /* A child, which must not leave a core file, with standard error in a file. */
-static char *said_by_child(void (*say)(void), int *status)
+static char *output_of_child(void (*say)(void), int *status)
 {
         char *path = suite_path("child-%d", (int)getpid());
         pid_t pid = must(fork());
@@ -106,10 +106,10 @@ static char *said_by_child(void (*say)(void), int *status)
         return file_read(path, NULL);
 }
 
-START_TEST(a_line_right_before_the_end_is_there)
+START_TEST(a_line_right_before_exit_is_written)
 {
         int status;
-        char *text = said_by_child(log_stop, &status);
+        char *text = output_of_child(log_stop, &status);
         ck_assert_int_eq(status, 0);
         ck_assert_ptr_nonnull(strstr(text, "<6>line 0\n"));
         ck_assert_ptr_nonnull(strstr(text, "<6>line 499\n"));
@@ -122,10 +122,10 @@ static void break_invariant(void)
         require(LINES == 0);
 }
 
-START_TEST(a_broken_invariant_comes_after_what_was_said_before_it)
+START_TEST(a_broken_invariant_is_logged_after_the_lines_before_it)
 {
         int status;
-        char *text = said_by_child(break_invariant, &status), *last = strstr(text, "<6>line 499\n");
+        char *text = output_of_child(break_invariant, &status), *last = strstr(text, "<6>line 499\n");
         ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
         ck_assert_ptr_nonnull(last);
         ck_assert_ptr_nonnull(strstr(last, "broken invariant: LINES == 0\n"));
@@ -133,9 +133,9 @@ START_TEST(a_broken_invariant_comes_after_what_was_said_before_it)
 }
 END_TEST
 
-/* ---- nobody waits ---- */
+/* ---- nonblocking output ---- */
 
-/* Standard error turns, under the running thread, into something else: returns what it was. */
+/* Replaces standard error under the running thread; returns the old descriptor. */
 static int turn_stderr_into(int fd)
 {
         int was = must(dup(STDERR_FILENO));
@@ -170,7 +170,7 @@ static int stuck_pipe(int *saved)
         return pipe_fds[0];
 }
 
-static uint64_t say_until_lost(void)
+static uint64_t log_until_lost(void)
 {
         uint64_t n = 0;
         while (log_lost() == 0)
@@ -178,7 +178,7 @@ static uint64_t say_until_lost(void)
         return n;
 }
 
-/* What was said and what came out, to the last line. */
+/* Compares the logged lines with the output, to the last line. */
 static void check_account(char *text, uint64_t said, uint64_t lost)
 {
         uint64_t seen = 0, told = 0, next = 0;
@@ -198,16 +198,16 @@ static void check_account(char *text, uint64_t said, uint64_t lost)
         ck_assert_uint_eq(seen + lost, said);
 }
 
-START_TEST(a_pipe_that_is_stuck_keeps_a_bounded_number_of_lines_and_the_rest_are_counted)
+START_TEST(a_blocked_pipe_queues_a_bounded_number_of_lines_and_counts_the_rest)
 {
         int saved;
         start_on_file();
         int out = stuck_pipe(&saved);
-        uint64_t said = say_until_lost(), lost;
+        uint64_t said = log_until_lost(), lost;
         for (uint64_t i = 0; i < 20000; i++)
                 log_info("line %08" PRIu64, said++);
         lost = log_lost();
-        must(fcntl(out, F_SETPIPE_SZ, 1 << 20)); /* now it has room for all */
+        must(fcntl(out, F_SETPIPE_SZ, 1 << 20)); /* now all lines fit */
         log_flush();
         log_info("after");
         log_stop();
@@ -221,12 +221,12 @@ START_TEST(a_pipe_that_is_stuck_keeps_a_bounded_number_of_lines_and_the_rest_are
 }
 END_TEST
 
-START_TEST(the_end_does_not_wait_for_ever_for_a_pipe_that_is_stuck)
+START_TEST(exit_does_not_wait_for_ever_for_a_blocked_pipe)
 {
         int saved;
         start_on_file();
         stuck_pipe(&saved);
-        say_until_lost();
+        log_until_lost();
         uint64_t before = now_ns();
         log_stop();
         ck_assert_uint_lt(now_ns() - before, UINT64_C(8) * 1000000000);
@@ -235,7 +235,7 @@ START_TEST(the_end_does_not_wait_for_ever_for_a_pipe_that_is_stuck)
 }
 END_TEST
 
-START_TEST(what_a_full_disk_refuses_is_counted_and_told_once_it_has_room)
+START_TEST(lines_refused_by_a_full_disk_are_counted_and_reported_later)
 {
         start_on_file();
         int full = must(open("/dev/full", O_WRONLY | O_CLOEXEC));
@@ -245,13 +245,13 @@ START_TEST(what_a_full_disk_refuses_is_counted_and_told_once_it_has_room)
         log_info("two");
         log_info("three");
         log_flush();
-        ck_assert_uint_eq(log_lost(), 3); /* the line that told of the first is not one of them */
+        ck_assert_uint_eq(log_lost(), 3); /* the line that reported the first drop does not count */
         close(turn_stderr_into(file));
         log_info("four");
         log_stop();
         ck_assert_uint_eq(log_lost(), 3);
         char *text = file_read(suite_path("file-%d", (int)getpid()), NULL);
-        ck_assert_str_eq(text, "<4>log: 3 lines were lost: nobody took them\n<6>four\n");
+        ck_assert_str_eq(text, "<4>log: 3 lines dropped: log output was blocked\n<6>four\n");
         free(text);
 }
 END_TEST
@@ -272,7 +272,7 @@ static bool no_thread_writes(void *arg)
         return !a_thread_writes();
 }
 
-START_TEST(what_can_be_told_not_to_wait_needs_no_thread)
+START_TEST(a_nonblocking_descriptor_needs_no_thread)
 {
         int pipe_fds[2];
         must(pipe2(pipe_fds, O_CLOEXEC));
@@ -290,7 +290,7 @@ END_TEST
 
 /* ---- by hand ---- */
 
-START_TEST(somebody_may_make_the_open_file_one_that_does_not_wait)
+START_TEST(another_process_may_make_the_open_file_nonblocking)
 {
         int pipe_fds[2];
         must(pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK));
@@ -318,17 +318,17 @@ int main(void)
 {
         unsetenv("JOURNAL_STREAM");
         unsetenv("SYSTEMD_EXEC_PID");
-        suite_begin("log: its thread");
+        suite_begin("log writer");
         TCase *file = suite_group("to a file", NULL, NULL, 10);
-        tcase_add_test(file, lines_of_all_threads_are_there_whole_and_in_order);
-        tcase_add_test(file, a_flush_waits_for_what_is_pending);
-        tcase_add_test(file, a_line_right_before_the_end_is_there);
-        tcase_add_test(file, a_broken_invariant_comes_after_what_was_said_before_it);
-        TCase *waits = suite_group("nobody waits", NULL, NULL, 20);
-        tcase_add_test(waits, a_pipe_that_is_stuck_keeps_a_bounded_number_of_lines_and_the_rest_are_counted);
-        tcase_add_test(waits, the_end_does_not_wait_for_ever_for_a_pipe_that_is_stuck);
-        tcase_add_test(waits, what_a_full_disk_refuses_is_counted_and_told_once_it_has_room);
-        tcase_add_test(waits, what_can_be_told_not_to_wait_needs_no_thread);
-        tcase_add_test(waits, somebody_may_make_the_open_file_one_that_does_not_wait);
+        tcase_add_test(file, lines_of_all_threads_are_complete_and_in_order);
+        tcase_add_test(file, a_flush_waits_for_pending_lines);
+        tcase_add_test(file, a_line_right_before_exit_is_written);
+        tcase_add_test(file, a_broken_invariant_is_logged_after_the_lines_before_it);
+        TCase *waits = suite_group("nonblocking", NULL, NULL, 20);
+        tcase_add_test(waits, a_blocked_pipe_queues_a_bounded_number_of_lines_and_counts_the_rest);
+        tcase_add_test(waits, exit_does_not_wait_for_ever_for_a_blocked_pipe);
+        tcase_add_test(waits, lines_refused_by_a_full_disk_are_counted_and_reported_later);
+        tcase_add_test(waits, a_nonblocking_descriptor_needs_no_thread);
+        tcase_add_test(waits, another_process_may_make_the_open_file_nonblocking);
         return suite_run();
 }

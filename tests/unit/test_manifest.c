@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The manifest: laid out and read back.
+ * The manifest, written and read.
  */
-#include "tests/unit/manifest_stage.h"
+#include "tests/unit/manifest_fixture.h"
 
-/* ---- as it should be ---- */
+/* ---- valid requests ---- */
 
 START_TEST(a_table_is_read_as_it_was_laid_out)
 {
@@ -13,7 +13,7 @@ START_TEST(a_table_is_read_as_it_was_laid_out)
                 ck_assert(holds(i));
         ck_assert(!holds(N));
         struct manifest_view view = view_of();
-        ck_assert_str_eq(view.strings + view.records[GAMMA].name_off, "ccccc");
+        ck_assert_str_eq(view.strings + manifest_record(&view, GAMMA)->name_off, "ccccc");
         ck_assert_uint_eq(view.header->size, size);
 }
 END_TEST
@@ -45,7 +45,7 @@ START_TEST(names_are_found_by_binary_search)
 }
 END_TEST
 
-START_TEST(names_that_are_not_there_are_not_found)
+START_TEST(missing_names_are_not_found)
 {
         static const char *const names[] = {"", "A", "aa", "b", "bbb", "bc", "cccc", "cccccc", "z"};
         for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
@@ -129,7 +129,7 @@ int main(void)
         tcase_add_test(good, every_section_is_aligned);
         tcase_add_test(good, a_mapping_may_be_longer_than_the_table);
         tcase_add_test(good, names_are_found_by_binary_search);
-        tcase_add_test(good, names_that_are_not_there_are_not_found);
+        tcase_add_test(good, missing_names_are_not_found);
         tcase_add_test(good, bytes_of_names_are_compared_unsigned);
         tcase_add_test(good, metadata_is_found_by_its_key);
         tcase_add_test(good, a_model_without_tensors_is_a_table_too);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A manifest with one thing wrong in it: each is found when it is opened, or when the record is read.
+ * A manifest with one invalid value: it is detected when the manifest is opened or when the record is read.
  */
-#include "tests/unit/manifest_stage.h"
+#include "tests/unit/manifest_fixture.h"
 
-/* ---- a header that is wrong ---- */
+/* ---- an invalid header ---- */
 
 #define REFUSED_WITH(field, value)                                                                                     \
         do {                                                                                                           \
@@ -63,7 +63,7 @@ START_TEST(sections_outside_the_table_are_refused)
 }
 END_TEST
 
-START_TEST(sections_that_lie_over_one_another_are_refused)
+START_TEST(overlapping_sections_are_refused)
 {
         REFUSED_WITH(segments_off, 0);
         REFUSED_WITH(records_off, header->segments_off);
@@ -83,7 +83,7 @@ START_TEST(sections_that_are_not_aligned_are_refused)
 }
 END_TEST
 
-START_TEST(counts_that_reach_over_their_section_are_refused)
+START_TEST(counts_larger_than_their_section_are_refused)
 {
         REFUSED_WITH(n_records, N + 1);
         REFUSED_WITH(n_records, UINT64_MAX);
@@ -100,7 +100,7 @@ START_TEST(counts_that_reach_over_their_section_are_refused)
 }
 END_TEST
 
-/* ---- a record that is wrong ---- */
+/* ---- an invalid record ---- */
 
 #define CORRUPT_WITH(i, field, value)                                                                                  \
         do {                                                                                                           \
@@ -129,7 +129,8 @@ END_TEST
 
 START_TEST(an_unknown_dtype_is_corrupt)
 {
-        CORRUPT_WITH(ALPHA, dtype, DTYPE_COUNT);
+        CORRUPT_WITH(ALPHA, dtype, 0);
+        CORRUPT_WITH(ALPHA, dtype, DTYPE_END);
         CORRUPT_WITH(ALPHA, dtype, UINT32_MAX);
 }
 END_TEST
@@ -143,7 +144,7 @@ START_TEST(a_shape_outside_its_section_is_corrupt)
 }
 END_TEST
 
-START_TEST(a_shape_must_make_up_the_bytes)
+START_TEST(a_shape_must_match_the_bytes)
 {
         CORRUPT_WITH(ALPHA, bytes, 20);
         CORRUPT_WITH(ALPHA, bytes, 0);
@@ -157,7 +158,7 @@ START_TEST(a_shape_that_overflows_is_corrupt_even_before_a_zero)
 {
         shapes[0] = UINT64_C(1) << 63;
         shapes[1] = 2;
-        records[ALPHA].bytes = 0; /* which is what 2^64 elements wrap to */
+        records[ALPHA].bytes = 0; /* 2^64 elements overflow to this value */
         ck_assert(!holds(ALPHA));
 }
 END_TEST
@@ -199,7 +200,7 @@ START_TEST(a_search_stops_at_a_corrupt_name)
 }
 END_TEST
 
-START_TEST(corrupt_metadata_is_not_there)
+START_TEST(corrupt_metadata_is_absent)
 {
         struct manifest_view view = view_of();
         metadata[0].value_off = header->strings_len;
@@ -215,27 +216,27 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("manifest: damage");
+        suite_begin("manifest damage");
         TCase *head = group("a wrong header");
         tcase_add_test(head, a_table_shorter_than_a_header_is_refused);
         tcase_add_test(head, another_magic_or_version_is_refused);
         tcase_add_test(head, other_struct_sizes_are_refused);
         tcase_add_test(head, a_size_beyond_the_mapping_or_below_the_header_is_refused);
         tcase_add_test(head, sections_outside_the_table_are_refused);
-        tcase_add_test(head, sections_that_lie_over_one_another_are_refused);
+        tcase_add_test(head, overlapping_sections_are_refused);
         tcase_add_test(head, sections_that_are_not_aligned_are_refused);
-        tcase_add_test(head, counts_that_reach_over_their_section_are_refused);
+        tcase_add_test(head, counts_larger_than_their_section_are_refused);
         TCase *record = group("a wrong record");
         tcase_add_test(record, a_name_outside_the_strings_is_corrupt);
         tcase_add_test(record, a_name_must_end_at_its_nul_and_nowhere_before);
         tcase_add_test(record, an_unknown_dtype_is_corrupt);
         tcase_add_test(record, a_shape_outside_its_section_is_corrupt);
-        tcase_add_test(record, a_shape_must_make_up_the_bytes);
+        tcase_add_test(record, a_shape_must_match_the_bytes);
         tcase_add_test(record, a_shape_that_overflows_is_corrupt_even_before_a_zero);
         tcase_add_test(record, a_zero_before_large_dimensions_is_an_empty_tensor);
         tcase_add_test(record, packed_elements_must_fill_whole_bytes);
         tcase_add_test(record, a_record_outside_its_segment_is_corrupt);
         tcase_add_test(record, a_search_stops_at_a_corrupt_name);
-        tcase_add_test(record, corrupt_metadata_is_not_there);
+        tcase_add_test(record, corrupt_metadata_is_absent);
         return suite_run();
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of metrics: counting, its text, and the pages and files that name metrics.
+ * Metrics: counting, the text format, and the pages and files that name metrics.
  */
 #include "tests/lib/suite.h"
 
-#include "daemon/base/metric.h"
+#include "daemon/base/metric/metric.h"
 #include "streamer/client.h"
 
 #include <ctype.h>
@@ -40,28 +40,28 @@ static void has_line(const char *text, const char *line)
 
 /* ---- counting ---- */
 
-START_TEST(a_counter_is_told_with_help_and_type)
+START_TEST(a_counter_has_help_and_type)
 {
         metric_add(METRIC_ATTACHES, 2);
         metric_add(METRIC_ATTACHES, 1);
-        ck_assert_str_eq(text_of(METRIC_ATTACHES), "# HELP streamerd_attaches_total Attaches that were granted\n"
+        ck_assert_str_eq(text_of(METRIC_ATTACHES), "# HELP streamerd_attaches_total Successful attaches\n"
                                                    "# TYPE streamerd_attaches_total counter\n"
                                                    "streamerd_attaches_total 3\n");
 }
 END_TEST
 
-START_TEST(time_is_counted_in_nanoseconds_and_told_in_seconds)
+START_TEST(time_is_counted_in_nanoseconds_and_exported_in_seconds)
 {
         metric_add(METRIC_READ_TIME, 1500000000);
         has_line(text_of(METRIC_READ_TIME), "streamerd_read_seconds_total 1.5\n");
 }
 END_TEST
 
-START_TEST(every_value_of_a_label_is_told_from_the_first)
+START_TEST(every_label_value_is_exported_from_the_start)
 {
         metric_add_code(METRIC_LOAD_ERRORS, STREAMER_ENOENT, 1);
-        metric_add_source(METRIC_READ_BYTES, SOURCE_S3, UINT64_C(1) << 40);
-        metric_add_result(METRIC_LOADS, RESULT_CANCELLED, 1);
+        metric_add_label(METRIC_READ_BYTES, SOURCE_S3, UINT64_C(1) << 40);
+        metric_add_label(METRIC_LOADS, RESULT_CANCELLED, 1);
         const char *errors = text_of(METRIC_LOAD_ERRORS), *bytes = text_of(METRIC_READ_BYTES);
         has_line(errors, "streamerd_load_errors_total{code=\"not-found\"} 1\n");
         has_line(errors, "streamerd_load_errors_total{code=\"failed\"} 0\n");
@@ -72,7 +72,7 @@ START_TEST(every_value_of_a_label_is_told_from_the_first)
 }
 END_TEST
 
-START_TEST(a_source_is_of_the_kind_that_its_scheme_says)
+START_TEST(the_scheme_of_a_source_determines_its_kind)
 {
         ck_assert_int_eq(metric_source_of("/models/a"), SOURCE_FILE);
         ck_assert_int_eq(metric_source_of("s3://bucket/key"), SOURCE_S3);
@@ -114,7 +114,7 @@ static void *count_many(void *arg)
 {
         for (int i = 0; i < 100000; i++) {
                 metric_add(METRIC_EVICTIONS, 1);
-                metric_observe(METRIC_LOOP_STALL, 20000000);
+                metric_observe(METRIC_LOOP_CPU, 20000000);
         }
         return arg;
 }
@@ -127,12 +127,12 @@ START_TEST(threads_count_without_losing_any)
         for (size_t i = 0; i < 4; i++)
                 pthread_join(threads[i], NULL);
         has_line(text_of(METRIC_EVICTIONS), "streamerd_evictions_total 400000\n");
-        has_line(text_of(METRIC_LOOP_STALL), "streamerd_loop_stall_seconds_count 400000\n");
-        has_line(text_of(METRIC_LOOP_STALL), "streamerd_loop_stall_seconds_sum 8000\n");
+        has_line(text_of(METRIC_LOOP_CPU), "streamerd_loop_cpu_seconds_count 400000\n");
+        has_line(text_of(METRIC_LOOP_CPU), "streamerd_loop_cpu_seconds_sum 8000\n");
 }
 END_TEST
 
-/* ---- who names metrics ---- */
+/* ---- owners of metrics ---- */
 
 static const char *type_of(const struct row *row)
 {
@@ -180,7 +180,7 @@ START_TEST(names_are_used_once_and_counters_end_in_total)
 }
 END_TEST
 
-/* The series of a histogram go by its name and a suffix. */
+/* The series of a histogram have its name and a suffix. */
 static bool is_series(const char *word, size_t len)
 {
         static const char *const suffixes[] = {"", "_bucket", "_sum", "_count"};
@@ -199,7 +199,7 @@ static bool is_series(const char *word, size_t len)
 
 static const char *const users[] = {"config/alerts.yaml", "config/grafana-dashboard.json"};
 
-START_TEST(whoever_asks_for_a_metric_finds_it)
+START_TEST(every_metric_is_exported)
 {
         char *text = file_read(users[_i], NULL);
         size_t found = 0;
@@ -235,17 +235,17 @@ int main(void)
 {
         suite_begin("metric");
         TCase *counting = suite_group("counting", NULL, NULL, 20);
-        tcase_add_test(counting, a_counter_is_told_with_help_and_type);
-        tcase_add_test(counting, time_is_counted_in_nanoseconds_and_told_in_seconds);
-        tcase_add_test(counting, every_value_of_a_label_is_told_from_the_first);
-        tcase_add_test(counting, a_source_is_of_the_kind_that_its_scheme_says);
+        tcase_add_test(counting, a_counter_has_help_and_type);
+        tcase_add_test(counting, time_is_counted_in_nanoseconds_and_exported_in_seconds);
+        tcase_add_test(counting, every_label_value_is_exported_from_the_start);
+        tcase_add_test(counting, the_scheme_of_a_source_determines_its_kind);
         tcase_add_test(counting, a_histogram_adds_its_buckets_up);
         tcase_add_test(counting, a_label_value_cannot_break_out_of_its_quotes);
         tcase_add_test(counting, threads_count_without_losing_any);
         TCase *names = suite_group("names", NULL, NULL, 20);
         tcase_add_test(names, the_page_lists_every_metric);
         tcase_add_test(names, names_are_used_once_and_counters_end_in_total);
-        tcase_add_loop_test(names, whoever_asks_for_a_metric_finds_it, 0, 2);
+        tcase_add_loop_test(names, every_metric_is_exported, 0, 2);
         tcase_add_test(names, the_dashboard_is_json);
         tcase_add_test(names, the_alerts_are_rules);
         return suite_run();

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the ring and its threads sit: read from a tree that stands for /sys, decided from values.
+ * Placement of the ring and its threads, from a fake /sys tree and from values.
  */
-#include "daemon/base/numa.h"
+#include "daemon/base/sys/numa.h"
+#include "daemon/base/sys/sysfile.h"
 #include "tests/lib/suite.h"
 
 #include <stdlib.h>
@@ -22,7 +23,7 @@ static void put(const char *path, const char *text)
 
 static void begin(void)
 {
-        tree = suite_path("tree-%d", (int)getpid());
+        sysfile_root = tree = suite_path("tree-%d", (int)getpid());
         must(mkdir(tree, 0755));
 }
 
@@ -39,7 +40,7 @@ START_TEST(a_list_has_numbers_and_ranges)
 }
 END_TEST
 
-START_TEST(numbers_beyond_the_set_are_left_out)
+START_TEST(numbers_beyond_the_set_are_ignored)
 {
         cpu_set_t set;
         ck_assert(numa_parse_list("62-90,4000000000", &set, 64));
@@ -47,7 +48,7 @@ START_TEST(numbers_beyond_the_set_are_left_out)
 }
 END_TEST
 
-START_TEST(what_is_no_list_is_refused)
+START_TEST(an_invalid_list_is_refused)
 {
         static const char *const bad[] = {"x", "-3", "1-", "1-x", "3-1", "1;2", "1,,2", " 1"};
         cpu_set_t set;
@@ -60,11 +61,11 @@ END_TEST
 
 START_TEST(nodes_that_are_online_are_known)
 {
-        ck_assert_uint_eq(numa_online(tree), 1); /* a kernel without NUMA */
+        ck_assert_uint_eq(numa_online(), 1); /* a kernel without NUMA */
         put("sys/devices/system/node/online", "0-1,3\n");
-        ck_assert_uint_eq(numa_online(tree), 0xb);
+        ck_assert_uint_eq(numa_online(), 0xb);
         put("sys/devices/system/node/online", "nonsense\n");
-        ck_assert_uint_eq(numa_online(tree), 1);
+        ck_assert_uint_eq(numa_online(), 1);
 }
 END_TEST
 
@@ -72,11 +73,11 @@ START_TEST(the_node_of_a_gpu_is_found_whatever_the_case_of_its_address)
 {
         put("sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
         put("sys/bus/pci/devices/0000:af:00.0/numa_node", "-1\n");
-        ck_assert_int_eq(numa_of_pci(tree, "0000:3B:00.0"), 1);
-        ck_assert_int_eq(numa_of_pci(tree, "0000:af:00.0"), -1);
-        ck_assert_int_eq(numa_of_pci(tree, "0000:00:00.0"), -1);
-        ck_assert_int_eq(numa_of_pci(tree, ""), -1);
-        ck_assert_int_eq(numa_of_pci(tree, "../devices/0000:3b:00.0"), -1);
+        ck_assert_int_eq(numa_of_pci("0000:3B:00.0"), 1);
+        ck_assert_int_eq(numa_of_pci("0000:af:00.0"), -1);
+        ck_assert_int_eq(numa_of_pci("0000:00:00.0"), -1);
+        ck_assert_int_eq(numa_of_pci(""), -1);
+        ck_assert_int_eq(numa_of_pci("../devices/0000:3b:00.0"), -1);
 }
 END_TEST
 
@@ -98,7 +99,7 @@ static const struct {
         {"a node that is offline", BOTH, {5, 5, 1, 70}, 2, "node 1"},
 };
 
-START_TEST(memory_goes_to_where_the_gpus_are)
+START_TEST(memory_is_on_the_gpus_node)
 {
         char text[64];
         struct numa_choice choice = numa_choose(cases[_i].online, cases[_i].nodes, 4);
@@ -107,7 +108,7 @@ START_TEST(memory_goes_to_where_the_gpus_are)
 }
 END_TEST
 
-START_TEST(each_node_has_a_run_of_parts_of_equal_length)
+START_TEST(each_node_has_a_contiguous_equal_share)
 {
         static const struct {
                 uint64_t nodes;
@@ -128,7 +129,7 @@ START_TEST(each_node_has_a_run_of_parts_of_equal_length)
 }
 END_TEST
 
-START_TEST(a_text_is_cut_where_it_does_not_fit)
+START_TEST(a_text_that_does_not_fit_is_truncated)
 {
         char text[12];
         struct numa_choice choice = {.nodes = UINT64_MAX};
@@ -136,7 +137,7 @@ START_TEST(a_text_is_cut_where_it_does_not_fit)
 }
 END_TEST
 
-/* ---- keeping to it ---- */
+/* ---- observing the limit ---- */
 
 START_TEST(threads_run_on_the_nodes_processors_that_we_may_use)
 {
@@ -146,14 +147,14 @@ START_TEST(threads_run_on_the_nodes_processors_that_we_may_use)
         while (!CPU_ISSET(cpu, &mine))
                 cpu++;
         char *list = format_text("%zu,1023\n", cpu);
-        ck_assert(!numa_processors(1, tree, &set)); /* the machine does not say */
+        ck_assert(!numa_processors(1, &set)); /* unknown */
         put("sys/devices/system/node/node1/cpulist", list);
-        ck_assert(numa_processors(1, tree, &set));
+        ck_assert(numa_processors(1, &set));
         ck_assert_int_eq(CPU_COUNT(&set), 1);
         ck_assert(CPU_ISSET(cpu, &set));
         put("sys/devices/system/node/node1/cpulist", "1023\n"); /* none of ours */
-        ck_assert(!numa_processors(1, tree, &set));
-        ck_assert(!numa_processors(NUMA_ANYWHERE, tree, &set));
+        ck_assert(!numa_processors(1, &set));
+        ck_assert(!numa_processors(NUMA_ANYWHERE, &set));
         free(list);
 }
 END_TEST
@@ -165,29 +166,29 @@ START_TEST(memory_is_placed_before_it_is_touched)
         ck_assert_ptr_ne(map, MAP_FAILED);
         ck_assert(numa_place_memory(NUMA_ANYWHERE, map, size));
         if (!numa_place_memory(0, map, size))
-                SKIP("the kernel, or the container, does not let memory be placed (mbind)");
+                SKIP("the kernel or the container forbids mbind");
         memset(map, 1, size);
-        ck_assert(!numa_place_memory(63, map, size)); /* a node that is not there */
+        ck_assert(!numa_place_memory(63, map, size)); /* a missing node */
         munmap(map, size);
 }
 END_TEST
 
 int main(void)
 {
-        suite_begin("NUMA");
+        suite_begin("numa");
         TCase *t = suite_group("lists", NULL, NULL, 30);
         tcase_add_test(t, a_list_has_numbers_and_ranges);
-        tcase_add_test(t, numbers_beyond_the_set_are_left_out);
-        tcase_add_test(t, what_is_no_list_is_refused);
+        tcase_add_test(t, numbers_beyond_the_set_are_ignored);
+        tcase_add_test(t, an_invalid_list_is_refused);
         t = suite_group("the machine", NULL, NULL, 30);
         tcase_add_checked_fixture(t, begin, NULL);
         tcase_add_test(t, nodes_that_are_online_are_known);
         tcase_add_test(t, the_node_of_a_gpu_is_found_whatever_the_case_of_its_address);
         tcase_add_test(t, threads_run_on_the_nodes_processors_that_we_may_use);
-        t = suite_group("the choice", NULL, NULL, 30);
-        LOOP(t, memory_goes_to_where_the_gpus_are, cases);
-        tcase_add_test(t, each_node_has_a_run_of_parts_of_equal_length);
-        tcase_add_test(t, a_text_is_cut_where_it_does_not_fit);
+        t = suite_group("choice", NULL, NULL, 30);
+        LOOP(t, memory_is_on_the_gpus_node, cases);
+        tcase_add_test(t, each_node_has_a_contiguous_equal_share);
+        tcase_add_test(t, a_text_that_does_not_fit_is_truncated);
         tcase_add_test(t, memory_is_placed_before_it_is_touched);
         return suite_run();
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A file that is open for reading: what is accepted, and which changes are noticed.
+ * An open file: which files are accepted, and which changes are detected.
  */
 #include "tests/lib/suite.h"
 
+#include "daemon/io/file/file_object.h"
 #include "daemon/io/object.h"
 
 #include <errno.h>
@@ -93,7 +94,7 @@ START_TEST(both_descriptors_close_on_exec_and_with_the_object)
 }
 END_TEST
 
-START_TEST(a_zeroed_object_may_be_let_go)
+START_TEST(a_zeroed_object_may_be_freed)
 {
         struct object zeroed = {0};
         object_deinit(&zeroed);
@@ -112,7 +113,7 @@ static void assert_refused(int fd, const char *what)
         ck_assert_int_eq(errno, EBADF);
 }
 
-START_TEST(what_is_no_file_is_named_and_closed)
+START_TEST(a_path_that_is_no_file_is_named_and_closed)
 {
         int ends[2];
         assert_refused(must(open("/", O_RDONLY)), "a folder, not a regular file (/x)");
@@ -156,7 +157,7 @@ START_TEST(a_file_that_grew_has_changed)
 }
 END_TEST
 
-START_TEST(a_file_that_was_cut_has_changed)
+START_TEST(a_truncated_file_has_changed)
 {
         must(truncate(path, 0));
         assert_changed("its size was 8192 and is 0");
@@ -173,7 +174,7 @@ START_TEST(a_file_written_in_place_has_changed)
 END_TEST
 
 /* The writer put the old times back, as rsync and cp -p do: ctime cannot be set. */
-START_TEST(a_file_whose_times_were_put_back_has_changed)
+START_TEST(a_file_with_reset_times_has_changed)
 {
         must(utimensat(AT_FDCWD, path, (struct timespec[]){{.tv_sec = 1000000}, {.tv_sec = 1000000}}, 0));
         struct object_version older = object.version;
@@ -204,15 +205,15 @@ int main(void)
         tcase_add_test(open, the_direct_twin_reads_at_its_alignment);
         tcase_add_test(open, an_object_outlives_its_name);
         tcase_add_test(open, both_descriptors_close_on_exec_and_with_the_object);
-        tcase_add_test(open, a_zeroed_object_may_be_let_go);
-        tcase_add_test(open, what_is_no_file_is_named_and_closed);
-        TCase *change = suite_group("change", NULL, NULL, 10);
+        tcase_add_test(open, a_zeroed_object_may_be_freed);
+        tcase_add_test(open, a_path_that_is_no_file_is_named_and_closed);
+        TCase *change = suite_group("changed files", NULL, NULL, 10);
         tcase_add_checked_fixture(change, open_object, close_object);
         tcase_add_test(change, an_untouched_file_is_unchanged);
         tcase_add_test(change, a_file_that_grew_has_changed);
-        tcase_add_test(change, a_file_that_was_cut_has_changed);
+        tcase_add_test(change, a_truncated_file_has_changed);
         tcase_add_test(change, a_file_written_in_place_has_changed);
-        tcase_add_test(change, a_file_whose_times_were_put_back_has_changed);
+        tcase_add_test(change, a_file_with_reset_times_has_changed);
         tcase_add_test(change, each_field_of_a_version_counts);
         return suite_run();
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which process a connection's is, where the kernel does not say it outright.
+ * The process of a connection if the kernel does not report it directly.
  */
-#include "daemon/base/pidfd.h"
-#include "daemon/base/pidstat.h"
-#include "daemon/base/pidwatch.h"
-#include "tests/lib/refuse.h"
+#include "daemon/base/process/pidfd.h"
+#include "daemon/base/process/pidstat.h"
+#include "daemon/base/process/pidwatch.h"
+#include "daemon/base/sys/sysfile.h"
+#include "tests/lib/deny_syscalls.h"
 #include "tests/lib/suite.h"
 
 #include <errno.h>
@@ -24,7 +25,7 @@
 
 #define SECOND UINT64_C(1000000000)
 #define STRANGER 4711
-#define PIDFS 0x50494446 /* where pidfds of processes differ, from Linux 6.9 */
+#define PIDFS 0x50494446 /* pidfds of processes differ from Linux 6.9 on */
 
 static uint64_t ticks_of(uint64_t ns)
 {
@@ -51,17 +52,20 @@ static char *stat_line(const char *name, uint64_t ticks)
 static bool began_by(const char *root, pid_t pid, uint64_t time)
 {
         struct pid_stat stat;
-        return pid_stat_read(&stat, root, pid) && pid_stat_began_by(&stat, time);
+        sysfile_root = root;
+        bool began = pid_stat_read(&stat, pid) && pid_stat_began_by(&stat, time);
+        sysfile_root = "";
+        return began;
 }
 
-static uint64_t began; /* as pidfd_of_client() told it last */
+static uint64_t began; /* set by the last pidfd_of_client() */
 
 static int of_client(int socket, pid_t pid, uint64_t since)
 {
         return pidfd_of_client(socket, pid, since, &began);
 }
 
-/* Asked of what is no socket, the kernel names no process: as one that is too old to. */
+/* The kernel names no process for a descriptor that is no socket, as an old kernel does for every socket. */
 static int no_socket(void)
 {
         int ends[2];
@@ -91,7 +95,7 @@ static bool has_ended(int pidfd)
         return poll(&p, 1, 0) == 1;
 }
 
-START_TEST(a_start_is_compared_in_the_kernels_ticks)
+START_TEST(start_times_are_compared_in_clock_ticks)
 {
         const char *root = tree_with(stat_line("streamer", ticks_of(5 * SECOND)));
         ck_assert(began_by(root, STRANGER, 6 * SECOND));
@@ -107,7 +111,7 @@ START_TEST(a_name_may_look_like_the_rest_of_the_line)
 }
 END_TEST
 
-START_TEST(what_is_not_known_did_not_begin_in_time)
+START_TEST(an_unknown_start_time_is_too_late)
 {
         static const char *const bad[] = {"", "4711", "4711 (x)", "4711 (x) S 1 2 3\n", "4711 x S 1\n"};
         for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
@@ -135,16 +139,18 @@ static const struct {
         {"dead, as older kernels have it", {'x', 1, 7}, true},
 };
 
-START_TEST(an_end_is_told_by_the_state_and_the_start)
+START_TEST(a_process_exit_is_detected_by_state_and_start_time)
 {
-        ck_assert_msg(pid_stat_over(&states[_i].stat, 7) == states[_i].over, "%s", states[_i].what);
+        ck_assert_msg(pid_stat_exited(&states[_i].stat, 7) == states[_i].over, "%s", states[_i].what);
 }
 END_TEST
 
 START_TEST(a_line_is_read_after_the_name)
 {
         struct pid_stat stat;
-        ck_assert(pid_stat_read(&stat, tree_with(stat_line(") Z 0 0 (", 1234)), STRANGER));
+        sysfile_root = tree_with(stat_line(") Z 0 0 (", 1234));
+        ck_assert(pid_stat_read(&stat, STRANGER));
+        sysfile_root = "";
         ck_assert_int_eq(stat.state, 'S');
         ck_assert_uint_eq(stat.threads, 1);
         ck_assert_uint_eq(stat.start, 1234);
@@ -153,7 +159,7 @@ END_TEST
 
 static sem_t looked;
 
-static void *tell_thread(void *tid)
+static void *thread_main(void *tid)
 {
         *(pid_t *)tid = (pid_t)syscall(SYS_gettid);
         sem_post(&looked);
@@ -166,17 +172,17 @@ START_TEST(a_thread_is_of_its_process)
         pthread_t thread;
         pid_t tid, gone = child();
         sem_init(&looked, 0, 0);
-        pthread_create(&thread, NULL, tell_thread, &tid);
+        pthread_create(&thread, NULL, thread_main, &tid);
         sem_wait(&looked);
         ck_assert_int_ne(tid, getpid());
-        ck_assert_int_eq(pid_of_thread("", tid), getpid());
-        ck_assert_int_eq(pid_of_thread("", getpid()), getpid());
+        ck_assert_int_eq(pid_of_thread(tid), getpid());
+        ck_assert_int_eq(pid_of_thread(getpid()), getpid());
         end_child(gone);
-        ck_assert_int_eq(pid_of_thread("", gone), 0);
+        ck_assert_int_eq(pid_of_thread(gone), 0);
 }
 END_TEST
 
-START_TEST(this_process_has_begun)
+START_TEST(this_process_has_a_start_time)
 {
         ck_assert(began_by("", getpid(), boot_time_ns()));
 }
@@ -193,7 +199,7 @@ START_TEST(a_socket_names_its_process)
 }
 END_TEST
 
-START_TEST(without_the_kernels_word_the_process_is_found_by_its_number)
+START_TEST(without_a_pidfd_the_process_is_found_by_its_pid)
 {
         pid_t pid = child();
         int fd = of_client(no_socket(), pid, boot_time_ns());
@@ -215,7 +221,7 @@ START_TEST(a_process_that_began_after_the_connection_is_another)
 }
 END_TEST
 
-START_TEST(a_number_that_nobody_has_is_no_process)
+START_TEST(an_unused_pid_is_no_process)
 {
         pid_t pid = child();
         end_child(pid);
@@ -225,14 +231,14 @@ START_TEST(a_number_that_nobody_has_is_no_process)
 }
 END_TEST
 
-START_TEST(descriptors_of_one_process_are_told_from_those_of_others)
+START_TEST(descriptors_of_processes_are_distinguished)
 {
         pid_t first = child(), second = child();
         int a = must((int)syscall(SYS_pidfd_open, first, 0)), b = must((int)syscall(SYS_pidfd_open, first, 0));
         int other = must((int)syscall(SYS_pidfd_open, second, 0)), no_process = no_socket();
         struct statfs fs;
         must(fstatfs(a, &fs));
-        end_child(first); /* one that is gone is still itself */
+        end_child(first); /* an exited process is still itself */
         if (fs.f_type == PIDFS)
                 ck_assert(pidfd_same(a, b));
         ck_assert(!pidfd_same(a, other));
@@ -242,14 +248,14 @@ START_TEST(descriptors_of_one_process_are_told_from_those_of_others)
 }
 END_TEST
 
-/* ---- without any descriptor of the kernel's ---- */
+/* ---- without pidfds ---- */
 
 static const int refusals[] = {ENOSYS, EPERM};
 
-START_TEST(a_process_is_looked_at_where_the_kernel_gives_no_descriptor)
+START_TEST(without_pidfds_processes_are_polled)
 {
         int ends[2];
-        refuse_pidfds(refusals[_i]);
+        deny_pidfds(refusals[_i]);
         must(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
         pid_t pid = child();
         int fd = of_client(ends[0], pid, boot_time_ns());
@@ -263,16 +269,16 @@ START_TEST(a_process_is_looked_at_where_the_kernel_gives_no_descriptor)
 }
 END_TEST
 
-START_TEST(a_process_that_is_looked_at_must_be_known)
+START_TEST(a_polled_process_must_be_known)
 {
-        refuse_pidfds(ENOSYS);
+        deny_pidfds(ENOSYS);
         uint64_t long_ago = boot_time_ns() - SECOND;
         pid_t pid = child();
         ck_assert_int_lt(of_client(no_socket(), pid, long_ago), 0);
         ck_assert_int_eq(errno, ESRCH);
         must(kill(pid, SIGKILL));
         must(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT));
-        ck_assert_int_lt(of_client(no_socket(), pid, boot_time_ns()), 0); /* nobody has waited for it */
+        ck_assert_int_lt(of_client(no_socket(), pid, boot_time_ns()), 0); /* it has not been reaped */
         ck_assert_int_eq(errno, ESRCH);
         must(waitpid(pid, NULL, 0));
         ck_assert_int_lt(of_client(no_socket(), pid, boot_time_ns()), 0);
@@ -286,21 +292,21 @@ END_TEST
 int main(void)
 {
         suite_begin("pidfd");
-        TCase *t = suite_group("starts", NULL, NULL, 30);
-        tcase_add_test(t, a_start_is_compared_in_the_kernels_ticks);
+        TCase *t = suite_group("start times", NULL, NULL, 30);
+        tcase_add_test(t, start_times_are_compared_in_clock_ticks);
         tcase_add_test(t, a_name_may_look_like_the_rest_of_the_line);
-        tcase_add_test(t, what_is_not_known_did_not_begin_in_time);
-        tcase_add_test(t, this_process_has_begun);
+        tcase_add_test(t, an_unknown_start_time_is_too_late);
+        tcase_add_test(t, this_process_has_a_start_time);
         tcase_add_test(t, a_line_is_read_after_the_name);
         tcase_add_test(t, a_thread_is_of_its_process);
-        LOOP(t, an_end_is_told_by_the_state_and_the_start, states);
+        LOOP(t, a_process_exit_is_detected_by_state_and_start_time, states);
         t = suite_group("processes", NULL, NULL, 30);
         tcase_add_test(t, a_socket_names_its_process);
-        tcase_add_test(t, without_the_kernels_word_the_process_is_found_by_its_number);
+        tcase_add_test(t, without_a_pidfd_the_process_is_found_by_its_pid);
         tcase_add_test(t, a_process_that_began_after_the_connection_is_another);
-        tcase_add_test(t, a_number_that_nobody_has_is_no_process);
-        tcase_add_test(t, descriptors_of_one_process_are_told_from_those_of_others);
-        LOOP(t, a_process_is_looked_at_where_the_kernel_gives_no_descriptor, refusals);
-        tcase_add_test(t, a_process_that_is_looked_at_must_be_known);
+        tcase_add_test(t, an_unused_pid_is_no_process);
+        tcase_add_test(t, descriptors_of_processes_are_distinguished);
+        LOOP(t, without_pidfds_processes_are_polled, refusals);
+        tcase_add_test(t, a_polled_process_must_be_known);
         return suite_run();
 }

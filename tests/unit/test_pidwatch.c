@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Processes that are looked at: what is an end, what is none, and that nothing is left of a watch.
+ * Polled processes: what counts as an exit, and that a watch leaks nothing.
  */
-#include "daemon/base/pidstat.h"
-#include "daemon/base/pidwatch.h"
+#include "daemon/base/process/pidstat.h"
+#include "daemon/base/process/pidwatch.h"
+#include "tests/lib/base.h"
 #include "tests/lib/suite.h"
 
 #include <errno.h>
@@ -32,7 +33,7 @@ static pid_t child(void)
 static struct pid_stat stat_of(pid_t pid)
 {
         struct pid_stat stat;
-        ck_assert(pid_stat_read(&stat, "", pid));
+        ck_assert(pid_stat_read(&stat, pid));
         return stat;
 }
 
@@ -47,8 +48,8 @@ static bool ends_within(int fd, int timeout_ms)
         return must(poll(&p, 1, timeout_ms)) == 1;
 }
 
-/* All that were there before have been looked at when one that came later is seen to have ended. */
-static void wait_for_a_look(void)
+/* All earlier processes have been polled when the exit of a later one is detected. */
+static void wait_for_a_poll(void)
 {
         pid_t pid = child();
         int fd = watch_it(pid);
@@ -58,22 +59,14 @@ static void wait_for_a_look(void)
         close(fd);
 }
 
-static unsigned open_descriptors(void)
-{
-        unsigned n = 0;
-        for (int fd = 0; fd < FDS; fd++)
-                n += fcntl(fd, F_GETFD) >= 0;
-        return n;
-}
-
 static bool are_open(void *n)
 {
-        return open_descriptors() == *(unsigned *)n;
+        return count_open_fds() == *(unsigned *)n;
 }
 
 /* ---- ends ---- */
 
-START_TEST(a_process_ends_when_it_was_waited_for)
+START_TEST(a_process_has_ended_when_it_is_reaped)
 {
         pid_t pid = child(), other = child();
         int fd = watch_it(pid), other_fd = watch_it(other);
@@ -85,7 +78,7 @@ START_TEST(a_process_ends_when_it_was_waited_for)
 }
 END_TEST
 
-START_TEST(a_process_ends_though_nobody_waits_for_it)
+START_TEST(a_zombie_process_has_exited)
 {
         pid_t pid = child();
         int fd = watch_it(pid);
@@ -94,7 +87,7 @@ START_TEST(a_process_ends_though_nobody_waits_for_it)
 }
 END_TEST
 
-START_TEST(another_process_of_its_number_is_its_end)
+START_TEST(a_reused_pid_ends_the_watch)
 {
         int fd = must(pidwatch_open(getpid(), stat_of(getpid()).start - 1));
         ck_assert(ends_within(fd, END_MS));
@@ -122,23 +115,23 @@ START_TEST(a_process_lives_while_any_of_its_threads_does)
         }
         int fd = watch_it(pid);
         ck_assert(eventually(is_zombie, &pid, END_MS));
-        wait_for_a_look();
-        wait_for_a_look();
+        wait_for_a_poll();
+        wait_for_a_poll();
         ck_assert(!ends_within(fd, 0));
         must(kill(pid, SIGKILL));
         ck_assert(ends_within(fd, END_MS));
 }
 END_TEST
 
-/* No descriptor is left to read /proc by, as where it hides processes. */
-START_TEST(what_cannot_be_read_is_no_end)
+/* No descriptor is available for /proc, as if /proc hid the process. */
+START_TEST(an_unreadable_process_has_not_exited)
 {
         pid_t pid = child(), gone = child();
         int fd = watch_it(pid), gone_fd = watch_it(gone);
         must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){1, FDS}));
         must(kill(gone, SIGKILL));
         must(waitpid(gone, NULL, 0));
-        ck_assert(ends_within(gone_fd, END_MS)); /* its number is nobody's */
+        ck_assert(ends_within(gone_fd, END_MS)); /* the pid is unused */
         must(kill(pid, SIGKILL));
         must(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT));
         ck_assert(!ends_within(fd, 3 * 1000 / PIDWATCH_HZ));
@@ -148,21 +141,21 @@ START_TEST(what_cannot_be_read_is_no_end)
 }
 END_TEST
 
-/* ---- what is left ---- */
+/* ---- leaks ---- */
 
-START_TEST(whoever_closes_it_ends_the_watch)
+START_TEST(closing_it_ends_the_watch)
 {
-        unsigned before = open_descriptors();
+        unsigned before = count_open_fds();
         for (int i = 0; i < 3; i++)
                 close(watch_it(getpid()));
         ck_assert(eventually(are_open, &before, END_MS));
 }
 END_TEST
 
-/* More than there are descriptors for, if each were kept until the next look. */
-START_TEST(one_who_comes_and_goes_takes_no_descriptors)
+/* More processes than descriptors, if each kept one between two polls. */
+START_TEST(reconnecting_clients_leak_no_descriptors)
 {
-        unsigned before = open_descriptors();
+        unsigned before = count_open_fds();
         uint64_t start = stat_of(getpid()).start;
         for (int i = 0; i < 20 * FDS; i++) {
                 int fd;
@@ -175,30 +168,30 @@ START_TEST(one_who_comes_and_goes_takes_no_descriptors)
 }
 END_TEST
 
-START_TEST(all_end_with_the_thread_and_it_may_begin_again)
+START_TEST(all_watches_end_with_the_thread_which_may_be_restarted)
 {
-        unsigned before = open_descriptors();
+        unsigned before = count_open_fds();
         for (int i = 0; i < 2; i++) {
                 int fd = watch_it(getpid());
-                wait_for_a_look();
+                wait_for_a_poll();
                 ck_assert(!ends_within(fd, 0));
                 pidwatch_stop();
                 ck_assert(ends_within(fd, 0));
                 close(fd);
         }
         pidwatch_stop();
-        ck_assert_uint_eq(open_descriptors(), before);
+        ck_assert_uint_eq(count_open_fds(), before);
 }
 END_TEST
 
-START_TEST(a_lack_of_descriptors_is_told)
+START_TEST(a_lack_of_descriptors_is_reported)
 {
-        unsigned before = open_descriptors();
+        unsigned before = count_open_fds();
         must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){1, FDS}));
         ck_assert_int_lt(pidwatch_open(getpid(), 1), 0);
         ck_assert_int_eq(errno, EMFILE);
         must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){FDS, FDS}));
-        ck_assert_uint_eq(open_descriptors(), before);
+        ck_assert_uint_eq(count_open_fds(), before);
 }
 END_TEST
 
@@ -210,16 +203,16 @@ static void begin(void)
 int main(void)
 {
         suite_begin("pidwatch");
-        TCase *t = suite_group("ends", begin, NULL, 60);
-        tcase_add_test(t, a_process_ends_when_it_was_waited_for);
-        tcase_add_test(t, a_process_ends_though_nobody_waits_for_it);
-        tcase_add_test(t, another_process_of_its_number_is_its_end);
+        TCase *t = suite_group("exits", begin, NULL, 60);
+        tcase_add_test(t, a_process_has_ended_when_it_is_reaped);
+        tcase_add_test(t, a_zombie_process_has_exited);
+        tcase_add_test(t, a_reused_pid_ends_the_watch);
         tcase_add_test(t, a_process_lives_while_any_of_its_threads_does);
-        tcase_add_test(t, what_cannot_be_read_is_no_end);
-        t = suite_group("what is left", begin, NULL, 60);
-        tcase_add_test(t, whoever_closes_it_ends_the_watch);
-        tcase_add_test(t, one_who_comes_and_goes_takes_no_descriptors);
-        tcase_add_test(t, all_end_with_the_thread_and_it_may_begin_again);
-        tcase_add_test(t, a_lack_of_descriptors_is_told);
+        tcase_add_test(t, an_unreadable_process_has_not_exited);
+        t = suite_group("leaks", begin, NULL, 60);
+        tcase_add_test(t, closing_it_ends_the_watch);
+        tcase_add_test(t, reconnecting_clients_leak_no_descriptors);
+        tcase_add_test(t, all_watches_end_with_the_thread_which_may_be_restarted);
+        tcase_add_test(t, a_lack_of_descriptors_is_reported);
         return suite_run();
 }

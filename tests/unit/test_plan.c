@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans: where tensors go, how blocks are cut.
+ * Plans: placement of tensors, and block boundaries.
  */
-#include "daemon/model/names.h"
+#include "daemon/base/json/names.h"
 #include "tests/unit/plan_files.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -92,7 +92,7 @@ START_TEST(small_neighbours_of_misaligned_tensors_are_copied_too)
 }
 END_TEST
 
-START_TEST(reading_in_place_goes_on_where_it_is_worth_a_page)
+START_TEST(reading_in_place_continues_for_more_than_a_page)
 {
         file_begin(&made[0]);
         file_tensor(&made[0], "a", DTYPE_U8, 1);
@@ -139,7 +139,7 @@ START_TEST(an_ordinary_checkpoint_is_one_extent)
         file_tensor(&made[0], "a", DTYPE_BF16, 4 * MIB);
         file_tensor(&made[0], "b", DTYPE_BF16, 8192);
         file_tensor(&made[0], "c", DTYPE_BF16, 4 * MIB);
-        file_end(&made[0], 8, 1); /* where the data lies in the file does not matter */
+        file_end(&made[0], 8, 1); /* the offset of the data in the file does not matter */
         make(1, &cuda);
         ck_assert_uint_eq(plan.n_extents, 1);
         ck_assert_uint_eq(plan.tensors[0].offset, 0);
@@ -213,7 +213,7 @@ START_TEST(segments_are_at_most_64)
 }
 END_TEST
 
-START_TEST(without_bytes_there_is_no_segment)
+START_TEST(a_model_without_bytes_has_no_segment_in_its_plan)
 {
         file_begin(&made[0]);
         file_end(&made[0], 8, 0);
@@ -234,7 +234,7 @@ START_TEST(without_bytes_there_is_no_segment)
 }
 END_TEST
 
-/* ---- what a model may not be ---- */
+/* ---- invalid models ---- */
 
 START_TEST(a_name_in_two_files_is_refused)
 {
@@ -253,7 +253,7 @@ START_TEST(a_name_in_two_files_is_refused)
         ck_assert_uint_eq(error.files[1], 2);
         ck_assert_ptr_null(plan.tensors);
 
-        file_skip(&made[2], 0); /* but not where one of them is stale */
+        file_skip(&made[2], 0); /* but not if one of them is stale */
         make(3, &host);
         ck_assert_uint_eq(plan.n_tensors, 2);
         done(3);
@@ -310,7 +310,7 @@ static void check_order(struct bag *bag)
         free(order);
 }
 
-START_TEST(names_come_in_byte_order)
+START_TEST(names_are_in_byte_order)
 {
         struct bag bag = {must_alloc(4000 * sizeof(char *)), 0};
         for (int i = 0; bag.n < 4000; i++) {
@@ -322,8 +322,8 @@ START_TEST(names_come_in_byte_order)
 }
 END_TEST
 
-/* Each name is the start of the next: the worst case for a sort that goes by prefixes. */
-START_TEST(names_that_begin_alike_are_sorted_within_the_stack)
+/* Each name is a prefix of the next: the worst case of a sort by prefixes. */
+START_TEST(names_with_a_common_prefix_are_sorted_in_bounded_stack)
 {
         struct bag bag = {must_alloc(1500 * sizeof(char *)), 1500};
         for (size_t i = 0; i < bag.n; i++) {
@@ -355,22 +355,22 @@ END_TEST
 int main(void)
 {
         suite_begin("plan");
-        TCase *places = suite_group("places", NULL, NULL, 30);
+        TCase *places = suite_group("placement", NULL, NULL, 30);
         tcase_add_test(places, an_aligned_file_is_one_extent_in_place);
         tcase_add_test(places, only_misaligned_tensors_are_copied);
         tcase_add_test(places, small_neighbours_of_misaligned_tensors_are_copied_too);
-        tcase_add_test(places, reading_in_place_goes_on_where_it_is_worth_a_page);
+        tcase_add_test(places, reading_in_place_continues_for_more_than_a_page);
         tcase_add_test(places, a_stale_tensor_is_not_read);
         tcase_add_test(places, an_ordinary_checkpoint_is_one_extent);
         tcase_add_test(places, every_tensor_starts_at_a_multiple_of_256);
         tcase_add_test(places, segments_begin_between_tensors);
         tcase_add_test(places, segments_are_at_most_64);
-        tcase_add_test(places, without_bytes_there_is_no_segment);
+        tcase_add_test(places, a_model_without_bytes_has_no_segment_in_its_plan);
         tcase_add_test(places, a_name_in_two_files_is_refused);
         tcase_add_test(places, sizes_that_overflow_are_refused);
         TCase *names = suite_group("names", NULL, NULL, 30);
-        tcase_add_test(names, names_come_in_byte_order);
-        tcase_add_test(names, names_that_begin_alike_are_sorted_within_the_stack);
+        tcase_add_test(names, names_are_in_byte_order);
+        tcase_add_test(names, names_with_a_common_prefix_are_sorted_in_bounded_stack);
         tcase_add_test(names, a_plan_sorts_over_files);
         return suite_run();
 }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What holds for every plan, on random models: files of any dtypes, sizes and header lengths, with
- * stale tensors, both kinds of layout, any block size. Each plan is carried out with memcpy, block by
- * block and piece by piece, and the segments are compared with the files.
+ * Properties of every plan, on random models: any dtypes, sizes and header lengths, stale tensors, both layouts, any
+ * block size. Each plan is executed with memcpy, block by block, and the segments are compared with the files.
  *
- * A failure names the seed; STREAMERD_TEST_SEED repeats it.
+ * A failure prints the seed; STREAMERD_TEST_SEED repeats it.
  */
 #include "tests/unit/plan_files.h"
 
@@ -40,7 +39,7 @@ struct world {
         unsigned char *leaves;                     /* how often each was */
 };
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
 static uint64_t random_bytes(void)
 {
@@ -66,7 +65,7 @@ static void random_file(struct made_file *f, size_t number)
         uint64_t n = below(25);
         for (uint64_t i = 0; i < n; i++) {
                 char name[64];
-                enum dtype dtype = (enum dtype)below(DTYPE_COUNT);
+                enum dtype dtype = (enum dtype)(1 + below(DTYPE_END - 1));
                 uint64_t unit = dtype_bits(dtype) % 8 != 0 ? 3 : dtype_align(dtype);
                 sprintf(name, "%c.%zu.%" PRIu64, (char)('a' + below(26)), number, i);
                 file_tensor(f, name, dtype, random_bytes() / unit * unit);
@@ -113,7 +112,7 @@ static void world_end(struct world *w)
                 file_free(&w->made[i]);
 }
 
-/* ---- what must hold ---- */
+/* ---- invariants ---- */
 
 static const struct st_tensor *in_file(const struct world *w, const struct plan_tensor *t)
 {
@@ -171,7 +170,7 @@ static bool congruent(const struct world *w, const struct plan_tensor *t)
         return w->layout.page != 0 && (t->file_off - t->offset) % w->layout.page == 0;
 }
 
-/* One piece: a whole leaf, landing where the block's kind says. */
+/* One piece: a whole leaf, written to the place that the block's kind requires. */
 static void check_piece(struct world *w, const struct plan_block *b, const struct plan_piece *p)
 {
         const struct plan_tensor *t = &w->plan.tensors[p->tensor], *first = &w->plan.tensors[b->tensor];
@@ -220,7 +219,7 @@ static void carry_out(struct world *w)
         holds(copied == w->plan.copied_bytes);
 }
 
-static void check_landed(const struct world *w)
+static void check_written(const struct world *w)
 {
         uint64_t written = 0;
         for (size_t i = 0; i < w->plan.n_leaves; i++)
@@ -263,7 +262,7 @@ START_TEST(every_plan_loads_its_model)
                 check_listed(&w);
                 check_places(&w);
                 carry_out(&w);
-                check_landed(&w);
+                check_written(&w);
                 check_sorted(&w);
                 world_end(&w);
         }
@@ -272,7 +271,7 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("plan-random");
+        suite_begin("plan random");
         TCase *random = suite_group("random", NULL, NULL, 60);
         tcase_add_loop_test(random, every_plan_loads_its_model, 0, 8);
         return suite_run();

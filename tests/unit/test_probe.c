@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon's own model, and the look at a root: what doctor stands on.
+ * The probe's model, and the probe of a root, which doctor uses.
  */
 #include "daemon/base/hash.h"
 #include "daemon/source/probe.h"
-#include "daemon/source/root_look.h"
+#include "daemon/source/roots/root_facts.h"
 #include "tests/lib/suite.h"
 
 #include <endian.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -27,7 +29,9 @@ static void open_probe(uint64_t seed)
         struct error error = {0};
         struct st_error why;
         uint64_t n;
-        ck_assert_msg(source_open_probe(seed, &set, &error) == 0, "%s", error.text);
+        char source[32];
+        snprintf(source, sizeof(source), "probe:%" PRIu64, seed);
+        ck_assert_msg(source_probe.open(NULL, source, NULL, &set, &error) == 0, "%s", error.text);
         uint64_t size = set.objects[0].version.size;
         ck_assert_uint_lt(size, FILE_MAX);
         file = must_alloc(size);
@@ -49,7 +53,7 @@ START_TEST(the_probe_is_a_model_like_another)
 }
 END_TEST
 
-START_TEST(its_bytes_follow_from_the_seed)
+START_TEST(the_probes_bytes_are_a_function_of_the_seed)
 {
         uint64_t word;
         unsigned char cut[3];
@@ -107,11 +111,11 @@ static void assert_finds(const char *name)
 {
         struct root_facts facts;
         struct error error = {0};
-        ck_assert_msg(root_look(roots, root, &facts, &error) == 0, "%s", error.text);
+        ck_assert_msg(root_facts_read(roots, root, &facts, &error) == 0, "%s", error.text);
         ck_assert_str_eq(facts.file, name);
 }
 
-START_TEST(a_file_is_found_some_folders_down)
+START_TEST(a_file_is_found_in_nested_folders)
 {
         assert_finds("");
         put("a/b/c/model.safetensors");
@@ -119,7 +123,7 @@ START_TEST(a_file_is_found_some_folders_down)
 }
 END_TEST
 
-START_TEST(what_is_no_file_of_the_root_is_passed_over)
+START_TEST(entries_that_are_no_files_are_skipped)
 {
         char *link = format_text("%s/link", root), *fifo = format_text("%s/fifo", root);
         char *empty = format_text("%s/empty", root);
@@ -135,7 +139,7 @@ START_TEST(what_is_no_file_of_the_root_is_passed_over)
 }
 END_TEST
 
-START_TEST(a_look_ends_in_a_folder_of_very_many)
+START_TEST(the_search_of_a_large_folder_is_bounded)
 {
         for (int i = 0; i < 600; i++) {
                 char *folder = format_text("%s/%d", root, i);
@@ -146,11 +150,11 @@ START_TEST(a_look_ends_in_a_folder_of_very_many)
 }
 END_TEST
 
-START_TEST(what_is_no_root_is_refused)
+START_TEST(a_path_that_is_no_root_is_refused)
 {
         struct root_facts facts;
         struct error error = {0};
-        ck_assert_int_eq(root_look(roots, "/proc", &facts, &error), STREAMER_EFAILED);
+        ck_assert_int_eq(root_facts_read(roots, "/proc", &facts, &error), STREAMER_EFAILED);
         ck_assert_ptr_nonnull(strstr(error.text, "outside the roots"));
         ck_assert_str_eq(source_root(roots, 0), root);
         ck_assert_ptr_null(source_root(roots, 1));
@@ -162,13 +166,13 @@ int main(void)
         suite_begin("probe");
         TCase *t = suite_group("the model", NULL, NULL, 30);
         tcase_add_test(t, the_probe_is_a_model_like_another);
-        tcase_add_test(t, its_bytes_follow_from_the_seed);
+        tcase_add_test(t, the_probes_bytes_are_a_function_of_the_seed);
         tcase_add_test(t, two_probes_are_two_sources);
         t = suite_group("roots", NULL, NULL, 30);
         tcase_add_checked_fixture(t, make_root, NULL);
-        tcase_add_test(t, a_file_is_found_some_folders_down);
-        tcase_add_test(t, what_is_no_file_of_the_root_is_passed_over);
-        tcase_add_test(t, a_look_ends_in_a_folder_of_very_many);
-        tcase_add_test(t, what_is_no_root_is_refused);
+        tcase_add_test(t, a_file_is_found_in_nested_folders);
+        tcase_add_test(t, entries_that_are_no_files_are_skipped);
+        tcase_add_test(t, the_search_of_a_large_folder_is_bounded);
+        tcase_add_test(t, a_path_that_is_no_root_is_refused);
         return suite_run();
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From landed blocks to tensors that clients can see: never before they are whole, never before the
- * manifest is there, in the order in which they became whole, with the right digests.
+ * From completed blocks to tensors that clients can see: never before they are complete, never before the manifest
+ * exists, in the order of completion, with the right digests.
  *
- * Blocks are landed here by hand, in any order and by several threads; what a client would see is
- * read through the tables as a client reads them.
+ * The tests complete blocks in any order and by several threads, and read the tables as a client does.
  */
-#include "tests/unit/publish_stage.h"
+#include "tests/unit/publish_fixture.h"
 
 /* Three tensors, a block each. */
 static void begin_three_blocks(void)
@@ -27,14 +26,14 @@ static uint32_t arrival(uint64_t i)
 static bool arrived(const struct manifest_view *view, const char *name)
 {
         for (uint64_t i = 0; i < visible(); i++)
-                if (strcmp(view->strings + view->records[arrival(i)].name_off, name) == 0)
+                if (strcmp(view->strings + manifest_record(view, arrival(i))->name_off, name) == 0)
                         return true;
         return false;
 }
 
-/* ---- when ---- */
+/* ---- timing ---- */
 
-START_TEST(nothing_is_visible_before_the_manifest_is_built)
+START_TEST(no_tensor_is_visible_before_the_manifest_is_built)
 {
         publish_begin(&publish);
         for (size_t i = 0; i < plan->n_blocks; i++)
@@ -46,7 +45,7 @@ START_TEST(nothing_is_visible_before_the_manifest_is_built)
 }
 END_TEST
 
-START_TEST(nothing_is_visible_before_it_has_landed)
+START_TEST(no_tensor_is_visible_before_its_bytes_are_in_place)
 {
         build();
         ck_assert_uint_eq(visible(), 0);
@@ -64,7 +63,7 @@ START_TEST(a_tensor_of_several_blocks_waits_for_its_last)
         size_t first = 0;
         while (plan->blocks[first].skip == 0 && plan->blocks[first + 1].skip == 0)
                 first++;
-        ck_assert_uint_gt(plan->blocks[first + 1].skip, 0); /* a block that goes on with a tensor */
+        ck_assert_uint_gt(plan->blocks[first + 1].skip, 0); /* a block that continues a tensor */
         size_t of = plan->blocks[first + 1].tensor;
         const char *name = model->tensors[core_tensor(&resolved, model, of)].name;
         for (size_t i = 0; i < plan->n_blocks; i++)
@@ -78,7 +77,7 @@ START_TEST(a_tensor_of_several_blocks_waits_for_its_last)
 }
 END_TEST
 
-START_TEST(tensors_arrive_in_the_order_in_which_they_became_whole)
+START_TEST(tensors_arrive_in_the_order_of_completion)
 {
         build();
         struct manifest_view view = view_of();
@@ -88,11 +87,11 @@ START_TEST(tensors_arrive_in_the_order_in_which_they_became_whole)
         const char *want[] = {"b", "c", "a"};
         ck_assert_uint_eq(visible(), 3);
         for (size_t i = 0; i < 3; i++)
-                ck_assert_str_eq(view.strings + view.records[arrival(i)].name_off, want[i]);
+                ck_assert_str_eq(view.strings + manifest_record(&view, arrival(i))->name_off, want[i]);
 }
 END_TEST
 
-START_TEST(the_order_is_the_same_where_the_manifest_came_late)
+START_TEST(the_order_is_the_same_with_a_delayed_manifest)
 {
         land(1);
         land(2);
@@ -101,11 +100,11 @@ START_TEST(the_order_is_the_same_where_the_manifest_came_late)
         land(0);
         const char *want[] = {"a", "b", "c"};
         for (size_t i = 0; i < 3; i++)
-                ck_assert_str_eq(view.strings + view.records[arrival(i)].name_off, want[i]);
+                ck_assert_str_eq(view.strings + manifest_record(&view, arrival(i))->name_off, want[i]);
 }
 END_TEST
 
-START_TEST(the_last_block_of_a_file_says_so)
+START_TEST(the_last_block_of_a_file_is_marked)
 {
         ck_assert(!land(1));
         ck_assert(!land(0));
@@ -122,8 +121,8 @@ struct race {
         size_t *order;
         size_t next;             /* atomic */
         uint64_t *blocks;        /* of each tensor */
-        uint64_t started;        /* atomic: blocks whose bytes are there, so that landed() may have been called */
-        unsigned char *file_end; /* atomic, by file: how often landed() said that it is whole */
+        uint64_t started;        /* atomic: blocks whose bytes are in place, so that landed() may have been called */
+        unsigned char *file_end; /* atomic, by file: how often landed() reported it complete */
 };
 
 static void *lander(void *arg)
@@ -182,7 +181,7 @@ static void follow(const struct race *race)
         free(seen);
 }
 
-START_TEST(in_any_order_no_tensor_is_seen_before_it_is_whole)
+START_TEST(no_tensor_is_visible_before_it_is_complete_in_any_order)
 {
         struct race race = {.order = must_alloc(plan->n_blocks * sizeof(size_t)),
                             .blocks = blocks_of_tensors(),
@@ -225,7 +224,7 @@ static size_t tensors_in(size_t file)
         return n;
 }
 
-START_TEST(tensors_are_held_back_until_their_file_is_released)
+START_TEST(tensors_are_withheld_until_their_file_is_released)
 {
         build();
         publish_begin(&publish);
@@ -275,7 +274,7 @@ static uint64_t visible_in(size_t target)
         return __atomic_load_n(&log_of(target)->count, __ATOMIC_ACQUIRE);
 }
 
-START_TEST(each_target_has_a_log_of_its_own)
+START_TEST(each_target_has_its_own_log)
 {
         struct error error = {0};
         struct table manifest[TARGETS], arrival[TARGETS];
@@ -297,7 +296,7 @@ START_TEST(each_target_has_a_log_of_its_own)
 END_TEST
 
 /* Loop test: dead from the start, before the tables, or after them. */
-START_TEST(the_log_of_a_dead_target_stands_still)
+START_TEST(the_log_of_a_failed_target_stops)
 {
         if (_i == 0)
                 targets[1].dead = true;
@@ -323,20 +322,20 @@ int main(void)
 {
         suite_begin("publish");
         TCase *when = core_group("when", begin_one_file, end);
-        tcase_add_test(when, nothing_is_visible_before_the_manifest_is_built);
-        tcase_add_test(when, nothing_is_visible_before_it_has_landed);
+        tcase_add_test(when, no_tensor_is_visible_before_the_manifest_is_built);
+        tcase_add_test(when, no_tensor_is_visible_before_its_bytes_are_in_place);
         tcase_add_test(when, a_tensor_of_several_blocks_waits_for_its_last);
-        tcase_add_loop_test(when, in_any_order_no_tensor_is_seen_before_it_is_whole, 0, suite_short() ? 4 : 24);
+        tcase_add_loop_test(when, no_tensor_is_visible_before_it_is_complete_in_any_order, 0, suite_short() ? 4 : 24);
         TCase *order = core_group("order", begin_three_blocks, end);
-        tcase_add_test(order, tensors_arrive_in_the_order_in_which_they_became_whole);
-        tcase_add_test(order, the_order_is_the_same_where_the_manifest_came_late);
-        tcase_add_test(order, the_last_block_of_a_file_says_so);
+        tcase_add_test(order, tensors_arrive_in_the_order_of_completion);
+        tcase_add_test(order, the_order_is_the_same_with_a_delayed_manifest);
+        tcase_add_test(order, the_last_block_of_a_file_is_marked);
         TCase *by_file = core_group("by file", begin_by_file, end);
-        tcase_add_test(by_file, tensors_are_held_back_until_their_file_is_released);
+        tcase_add_test(by_file, tensors_are_withheld_until_their_file_is_released);
         tcase_add_test(by_file, a_file_released_before_the_manifest_is_seen_with_it);
         tcase_add_test(by_file, each_file_is_whole_once_and_stale_tensors_do_not_count);
         TCase *several = core_group("several targets", begin_three_blocks, end);
-        tcase_add_test(several, each_target_has_a_log_of_its_own);
-        tcase_add_loop_test(several, the_log_of_a_dead_target_stands_still, 0, 3);
+        tcase_add_test(several, each_target_has_its_own_log);
+        tcase_add_loop_test(several, the_log_of_a_failed_target_stops, 0, 3);
         return suite_run();
 }

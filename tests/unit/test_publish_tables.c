@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What publishing leaves behind: the manifest, its records and metadata, and the digests of tensors and of
- * the model.
+ * The results of publishing: the manifest, its records and metadata, and the digests of tensors and of the model.
  */
-#include "tests/unit/publish_stage.h"
+#include "tests/unit/publish_fixture.h"
 
 /* ---- the tables ---- */
 
@@ -27,7 +26,7 @@ START_TEST(the_manifest_is_one_that_clients_accept)
                 const struct model_tensor *t = &model->tensors[i];
                 int64_t at = manifest_find(&view, t->name, strlen(t->name), &why);
                 ck_assert_msg(at >= 0, "%s", t->name);
-                const struct manifest_record *r = &view.records[at];
+                const struct manifest_record *r = manifest_record(&view, (uint64_t)at);
                 ck_assert_uint_eq(tensor_of(&view, (uint64_t)at), i);
                 ck_assert_str_eq(dtype_name(r->dtype), t->dtype);
                 ck_assert_uint_eq(r->rank, t->rank);
@@ -37,13 +36,14 @@ START_TEST(the_manifest_is_one_that_clients_accept)
 }
 END_TEST
 
-START_TEST(records_say_where_the_plan_has_put_the_tensors)
+START_TEST(records_have_the_planned_offsets)
 {
         build();
         struct manifest_view view = view_of();
         for (size_t i = 0; i < plan->n_tensors; i++) {
                 const char *why, *name = model->tensors[core_tensor(&resolved, model, i)].name;
-                const struct manifest_record *r = &view.records[manifest_find(&view, name, strlen(name), &why)];
+                const struct manifest_record *r =
+                        manifest_record(&view, (uint64_t)manifest_find(&view, name, strlen(name), &why));
                 ck_assert_uint_eq(r->segment, plan->tensors[i].segment);
                 ck_assert_uint_eq(r->offset, plan->tensors[i].offset);
         }
@@ -60,7 +60,7 @@ START_TEST(metadata_of_the_file_is_in_the_manifest)
 }
 END_TEST
 
-START_TEST(digests_are_what_others_compute)
+START_TEST(digests_match_an_independent_computation)
 {
         struct error error = {0};
         unsigned char digest[DIGEST_SIZE];
@@ -96,7 +96,7 @@ START_TEST(sharding_changes_no_digest)
 }
 END_TEST
 
-START_TEST(the_model_digest_is_not_there_before_the_end)
+START_TEST(the_model_digest_is_absent_before_the_end)
 {
         static const unsigned char zero[DIGEST_SIZE];
         build();
@@ -126,15 +126,15 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("publish: tables");
+        suite_begin("publish tables");
         TCase *by_file = core_group("by file", begin_by_file, end);
         tcase_add_test(by_file, sharding_changes_no_digest);
         TCase *tables = core_group("tables", begin_one_file, end);
         tcase_add_test(tables, the_manifest_is_one_that_clients_accept);
-        tcase_add_test(tables, records_say_where_the_plan_has_put_the_tensors);
+        tcase_add_test(tables, records_have_the_planned_offsets);
         tcase_add_test(tables, metadata_of_the_file_is_in_the_manifest);
-        tcase_add_test(tables, digests_are_what_others_compute);
-        tcase_add_test(tables, the_model_digest_is_not_there_before_the_end);
+        tcase_add_test(tables, digests_match_an_independent_computation);
+        tcase_add_test(tables, the_model_digest_is_absent_before_the_end);
         TCase *none = core_group("no tensors", NULL, NULL);
         tcase_add_test(none, a_model_without_tensors_has_tables_too);
         return suite_run();

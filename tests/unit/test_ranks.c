@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which files belong to which rank: names that match in any order, and everything that is missing,
- * twice, or too much.
+ * Which files belong to which rank: names in any order, and missing, duplicate and surplus files.
  */
 #include "daemon/model/ranks.h"
 #include "tests/lib/suite.h"
@@ -39,9 +38,9 @@ static void has(size_t rank, size_t n, const uint32_t *files)
         ck_assert_mem_eq(ranks.files + ranks.first[rank], files, n * sizeof(*files));
 }
 
-/* ---- what is whole ---- */
+/* ---- complete sets ---- */
 
-START_TEST(files_go_to_their_rank_in_the_order_of_parts)
+START_TEST(files_are_assigned_to_their_rank_in_the_order_of_parts)
 {
         int r = MAKE(RANKS_PATTERN, 2, "model-rank-1-part-0.safetensors", "model-rank-0-part-1.safetensors",
                      "model-rank-0-part-0.safetensors");
@@ -68,7 +67,7 @@ START_TEST(numbers_are_compared_as_numbers)
 }
 END_TEST
 
-START_TEST(leading_zeros_are_a_matter_of_taste)
+START_TEST(leading_zeros_are_optional)
 {
         ck_assert_int_eq(MAKE("shard-{rank}-of-2.safetensors", 2, "shard-00001-of-2.safetensors",
                               "shard-00000-of-2.safetensors"),
@@ -79,7 +78,7 @@ START_TEST(leading_zeros_are_a_matter_of_taste)
 }
 END_TEST
 
-START_TEST(names_that_do_not_match_are_not_the_models)
+START_TEST(files_with_other_names_do_not_belong_to_the_model)
 {
         ck_assert_int_eq(MAKE("r{rank}.safetensors", 1, "model.safetensors", "r0.safetensors", "r0.safetensors.bak",
                               "xr0.safetensors", "r.safetensors", "r-1.safetensors", "r0x.safetensors"),
@@ -89,7 +88,7 @@ START_TEST(names_that_do_not_match_are_not_the_models)
 }
 END_TEST
 
-START_TEST(a_part_may_stand_before_its_rank)
+START_TEST(a_part_may_precede_its_rank)
 {
         ck_assert_int_eq(MAKE("p{part}r{rank}", 2, "p0r0", "p0r1", "p1r0"), 0);
         has(0, 2, (const uint32_t[]){0, 2});
@@ -98,44 +97,44 @@ START_TEST(a_part_may_stand_before_its_rank)
 }
 END_TEST
 
-/* ---- what is not ---- */
+/* ---- incomplete sets ---- */
 
-START_TEST(a_rank_that_is_missing_is_named)
+START_TEST(a_missing_rank_is_named)
 {
         refused(MAKE("r{rank}", 3, "r0", "r2"), "rank 1 is missing, and 'r2' is there");
         refused(MAKE("r{rank}", 1, "r1"), "rank 0 is missing");
 }
 END_TEST
 
-START_TEST(a_part_that_is_missing_is_named)
+START_TEST(a_missing_part_is_named)
 {
         refused(MAKE("r{rank}p{part}", 1, "r0p0", "r0p2"), "rank 0: part 1 is missing, and 'r0p2' is there");
         refused(MAKE("r{rank}p{part}", 2, "r0p0", "r1p1"), "rank 1: part 0 is missing");
 }
 END_TEST
 
-START_TEST(a_part_that_is_there_twice_is_named)
+START_TEST(a_duplicate_part_is_named)
 {
         refused(MAKE("r{rank}p{part}", 1, "r0p1", "r0p0", "r00p01"), "rank 0, part 1 is there twice");
         refused(MAKE("r{rank}", 1, "r0", "r00"), "rank 0, part 0 is there twice");
 }
 END_TEST
 
-START_TEST(there_must_be_as_many_ranks_as_devices)
+START_TEST(the_number_of_ranks_must_equal_that_of_devices)
 {
         refused(MAKE("r{rank}", 1, "r0", "r1"), "2 ranks for 1 device:");
         refused(MAKE("r{rank}", 2, "r0"), "1 rank for 2 devices:");
 }
 END_TEST
 
-START_TEST(a_pattern_that_nothing_is_like_is_refused)
+START_TEST(a_pattern_that_matches_no_file_is_refused)
 {
         refused(MAKE(RANKS_PATTERN, 1, "model.safetensors"), "no file's name is like 'model-rank-{rank}");
         refused(make((const char *const[]){NULL}, RANKS_PATTERN, 1), "no file's name is like");
 }
 END_TEST
 
-START_TEST(a_number_without_end_is_none)
+START_TEST(an_overflowing_number_is_invalid)
 {
         refused(MAKE("r{rank}", 1, "r0000000000", "r4294967296"), "no file's name is like");
 }
@@ -163,7 +162,7 @@ START_TEST(wrong_patterns_are_refused)
 }
 END_TEST
 
-/* What a stranger wrote is quoted, and cut. */
+/* Untrusted text is quoted and truncated. */
 START_TEST(errors_are_one_line_of_text)
 {
         char name[400] = "r1\n";
@@ -178,19 +177,19 @@ END_TEST
 int main(void)
 {
         suite_begin("ranks");
-        TCase *whole = suite_group("what is whole", NULL, NULL, 10);
-        tcase_add_test(whole, files_go_to_their_rank_in_the_order_of_parts);
+        TCase *whole = suite_group("complete sets", NULL, NULL, 10);
+        tcase_add_test(whole, files_are_assigned_to_their_rank_in_the_order_of_parts);
         tcase_add_test(whole, numbers_are_compared_as_numbers);
-        tcase_add_test(whole, leading_zeros_are_a_matter_of_taste);
-        tcase_add_test(whole, names_that_do_not_match_are_not_the_models);
-        tcase_add_test(whole, a_part_may_stand_before_its_rank);
-        TCase *not_whole = suite_group("what is not", NULL, NULL, 10);
-        tcase_add_test(not_whole, a_rank_that_is_missing_is_named);
-        tcase_add_test(not_whole, a_part_that_is_missing_is_named);
-        tcase_add_test(not_whole, a_part_that_is_there_twice_is_named);
-        tcase_add_test(not_whole, there_must_be_as_many_ranks_as_devices);
-        tcase_add_test(not_whole, a_pattern_that_nothing_is_like_is_refused);
-        tcase_add_test(not_whole, a_number_without_end_is_none);
+        tcase_add_test(whole, leading_zeros_are_optional);
+        tcase_add_test(whole, files_with_other_names_do_not_belong_to_the_model);
+        tcase_add_test(whole, a_part_may_precede_its_rank);
+        TCase *not_whole = suite_group("incomplete sets", NULL, NULL, 10);
+        tcase_add_test(not_whole, a_missing_rank_is_named);
+        tcase_add_test(not_whole, a_missing_part_is_named);
+        tcase_add_test(not_whole, a_duplicate_part_is_named);
+        tcase_add_test(not_whole, the_number_of_ranks_must_equal_that_of_devices);
+        tcase_add_test(not_whole, a_pattern_that_matches_no_file_is_refused);
+        tcase_add_test(not_whole, an_overflowing_number_is_invalid);
         tcase_add_test(not_whole, wrong_patterns_are_refused);
         tcase_add_test(not_whole, errors_are_one_line_of_text);
         return suite_run();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs of blocks: who reserves what, when a run is over, and what becomes of it when others have nothing to
- * do. The reader has no threads of its own here, so that each step is the test's.
+ * Runs of blocks: their reservation, their end, and how idle threads share them. The reader has no threads here,
+ * so that the test controls each step.
  */
-#include "tests/lib/reading.h"
+#include "tests/lib/read_fixture.h"
 
 #include "daemon/base/util.h"
 
@@ -28,7 +28,7 @@ static void on_ended(struct read_job *j)
 
 static void begin(void)
 {
-        reading_bare_begin(&turns, PARTS, SLOTS, 4 * PARTS);
+        read_fixture_bare_begin(&turns, PARTS, SLOTS, 4 * PARTS);
         for (size_t i = 0; i < BLOCKS; i++)
                 blocks[i] = (struct plan_block){.file_off = 100 + i * BLOCK, .len = BLOCK, .in_place = true};
         fake_device_init(&device, "fake", GiB, false);
@@ -43,7 +43,7 @@ static void begin(void)
 
 static void end(void)
 {
-        reading_bare_end(&turns);
+        read_fixture_bare_end(&turns);
         fake_device_deinit(&device);
 }
 
@@ -62,16 +62,16 @@ static size_t number(const struct ticket *ticket)
         return (size_t)(ticket->block - blocks);
 }
 
-/* Takes and gives back what is left of a run. */
+/* Takes and returns the rest of a run. */
 static void finish(struct read_run *run, struct ticket *ticket)
 {
         do
-                reader_give(&turns, ticket, NULL);
+                reader_return_ticket(&turns, ticket, NULL);
         while (next(run, ticket));
         reader_run_end(&turns, run, NULL);
 }
 
-START_TEST(each_gets_an_even_part_in_order)
+START_TEST(each_thread_gets_an_equal_contiguous_part)
 {
         struct read_run runs[PARTS];
         struct ticket tickets[PARTS], more;
@@ -83,7 +83,7 @@ START_TEST(each_gets_an_even_part_in_order)
         ck_assert(!take(&runs[0], &more));
         for (size_t i = 0; i < PARTS; i++) {
                 for (size_t k = 1; k < BLOCKS / PARTS; k++) {
-                        reader_give(&turns, &tickets[i], NULL);
+                        reader_return_ticket(&turns, &tickets[i], NULL);
                         ck_assert(next(&runs[i], &tickets[i]));
                         ck_assert_uint_eq(number(&tickets[i]), i * BLOCKS / PARTS + k);
                 }
@@ -96,7 +96,7 @@ START_TEST(each_gets_an_even_part_in_order)
 }
 END_TEST
 
-START_TEST(who_comes_when_the_limit_grows_finds_something_left)
+START_TEST(a_new_request_finds_work_when_the_limit_grows)
 {
         struct read_run run;
         struct ticket ticket;
@@ -111,7 +111,7 @@ START_TEST(who_comes_when_the_limit_grows_finds_something_left)
 }
 END_TEST
 
-START_TEST(a_run_is_no_longer_than_its_engine_says)
+START_TEST(a_run_is_at_most_as_long_as_its_engine_permits)
 {
         struct read_run run;
         struct ticket ticket;
@@ -121,8 +121,8 @@ START_TEST(a_run_is_no_longer_than_its_engine_says)
 }
 END_TEST
 
-/* A gap, where tensors are left out, and the next file. */
-START_TEST(a_run_ends_where_blocks_do_not_follow)
+/* A gap, where tensors are omitted, and the next file. */
+START_TEST(a_run_ends_at_a_gap_between_blocks)
 {
         struct read_run runs[3];
         struct ticket ticket;
@@ -139,7 +139,7 @@ START_TEST(a_run_ends_where_blocks_do_not_follow)
 }
 END_TEST
 
-START_TEST(the_second_half_of_the_longest_run_goes_to_who_has_nothing_else)
+START_TEST(an_idle_thread_takes_half_of_the_longest_run)
 {
         struct read_run runs[PARTS], thief;
         struct ticket tickets[PARTS], ticket;
@@ -170,7 +170,7 @@ START_TEST(the_last_block_of_a_run_may_be_split_off)
         job.run_parts = BLOCKS / 2;
         for (size_t i = 0; i < PARTS; i++)
                 ck_assert(take(&runs[i], &tickets[i]));
-        job.next = BLOCKS; /* as if the rest was there */
+        job.next = BLOCKS; /* as if the rest was complete */
         finish(&runs[0], &tickets[0]);
         job.split_from = 1;
         ck_assert(take(&thief, &ticket));
@@ -179,7 +179,7 @@ START_TEST(the_last_block_of_a_run_may_be_split_off)
 }
 END_TEST
 
-START_TEST(what_is_left_of_a_run_moves_to_another)
+START_TEST(the_rest_of_a_run_moves_to_another_thread)
 {
         struct read_run run, other;
         struct ticket ticket, its;
@@ -202,7 +202,7 @@ START_TEST(a_stopped_job_ends_with_the_last_of_its_runs)
         for (size_t i = 0; i < 2; i++) {
                 ck_assert(reader_run_over_locked(&runs[i]));
                 ck_assert(!next(&runs[i], &ticket));
-                reader_give(&turns, &tickets[i], NULL);
+                reader_return_ticket(&turns, &tickets[i], NULL);
                 ck_assert(!job.over);
                 reader_run_end(&turns, &runs[i], NULL);
         }
@@ -210,7 +210,7 @@ START_TEST(a_stopped_job_ends_with_the_last_of_its_runs)
 }
 END_TEST
 
-START_TEST(a_run_that_fails_is_the_end_of_its_job)
+START_TEST(a_failed_run_ends_its_job)
 {
         struct read_run runs[2];
         struct ticket tickets[2];
@@ -218,10 +218,10 @@ START_TEST(a_run_that_fails_is_the_end_of_its_job)
         for (size_t i = 0; i < 2; i++)
                 ck_assert(take(&runs[i], &tickets[i]));
         error_set(&error, STREAMER_EFAILED, "gone");
-        reader_give(&turns, &tickets[0], NULL);
+        reader_return_ticket(&turns, &tickets[0], NULL);
         reader_run_end(&turns, &runs[0], &error);
         ck_assert(reader_run_over_locked(&runs[1]));
-        reader_give(&turns, &tickets[1], NULL);
+        reader_return_ticket(&turns, &tickets[1], NULL);
         reader_run_end(&turns, &runs[1], NULL);
         core_until(ended);
         ck_assert(job.failed);
@@ -229,7 +229,7 @@ START_TEST(a_run_that_fails_is_the_end_of_its_job)
 }
 END_TEST
 
-/* A load holds at most half of the slots; a run waits for its own to come back. */
+/* A load holds at most half of the slots; a run waits until its own are recycled. */
 START_TEST(a_run_waits_for_a_slot)
 {
         struct read_run runs[SLOTS];
@@ -241,7 +241,7 @@ START_TEST(a_run_waits_for_a_slot)
                 n++;
         ck_assert_uint_eq(n, SLOTS / 2);
         ck_assert(!next(&runs[0], &ticket));
-        reader_give(&turns, &tickets[1], NULL);
+        reader_return_ticket(&turns, &tickets[1], NULL);
         ck_assert(next(&runs[0], &ticket));
         ck_assert_uint_eq(number(&ticket), 1);
 }
@@ -251,15 +251,15 @@ int main(void)
 {
         suite_begin("reader runs");
         TCase *t = core_group("runs", begin, end);
-        tcase_add_test(t, each_gets_an_even_part_in_order);
-        tcase_add_test(t, who_comes_when_the_limit_grows_finds_something_left);
-        tcase_add_test(t, a_run_is_no_longer_than_its_engine_says);
-        tcase_add_test(t, a_run_ends_where_blocks_do_not_follow);
-        tcase_add_test(t, the_second_half_of_the_longest_run_goes_to_who_has_nothing_else);
+        tcase_add_test(t, each_thread_gets_an_equal_contiguous_part);
+        tcase_add_test(t, a_new_request_finds_work_when_the_limit_grows);
+        tcase_add_test(t, a_run_is_at_most_as_long_as_its_engine_permits);
+        tcase_add_test(t, a_run_ends_at_a_gap_between_blocks);
+        tcase_add_test(t, an_idle_thread_takes_half_of_the_longest_run);
         tcase_add_test(t, the_last_block_of_a_run_may_be_split_off);
-        tcase_add_test(t, what_is_left_of_a_run_moves_to_another);
+        tcase_add_test(t, the_rest_of_a_run_moves_to_another_thread);
         tcase_add_test(t, a_stopped_job_ends_with_the_last_of_its_runs);
-        tcase_add_test(t, a_run_that_fails_is_the_end_of_its_job);
+        tcase_add_test(t, a_failed_run_ends_its_job);
         tcase_add_test(t, a_run_waits_for_a_slot);
         return suite_run();
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a request may hold, in which words it is refused, and the page that documents it. Requests
- * are written as bytes where no writer would produce them.
+ * The contents of requests, the errors of invalid ones, and the page that documents them. Requests are written as
+ * bytes if no writer would produce them.
  */
 #include "proto/codec.h"
 #include "proto/codes.h"
@@ -19,6 +19,12 @@ static int decode_bytes(const char *bytes, size_t len)
         return request_decode(&request, bytes, len, text, sizeof(text));
 }
 #define DECODE(bytes) decode_bytes((bytes), sizeof(bytes) - 1)
+
+#define UNKNOWN(bytes, why)                                                                                            \
+        do {                                                                                                           \
+                ck_assert_int_eq(DECODE(bytes), STREAMER_EUNSUPPORTED);                                                \
+                ck_assert_str_eq(text, why);                                                                           \
+        } while (0)
 
 #define REFUSED(bytes, why)                                                                                            \
         do {                                                                                                           \
@@ -120,13 +126,13 @@ END_TEST
 
 START_TEST(an_unknown_verb_is_named_in_safe_characters)
 {
-        REFUSED("\x82" ID VERB("\xa3lod"), "unknown verb 'lod'");
-        REFUSED("\x82" ID VERB("\xa4\x1b[m\xff"), "unknown verb '\\x1b[m\\xff'");
+        UNKNOWN("\x82" ID VERB("\xa3lod"), "unknown verb 'lod'");
+        UNKNOWN("\x82" ID VERB("\xa4\x1b[m\xff"), "unknown verb '\\x1b[m\\xff'");
         ck_assert_uint_eq(request.id, 7);
 }
 END_TEST
 
-START_TEST(an_error_keeps_id_and_verb)
+START_TEST(an_error_has_the_id_and_verb_of_its_request)
 {
         ck_assert_int_eq(DECODE("\x82" ID LOAD), STREAMER_EINVAL);
         ck_assert_uint_eq(request.id, 7);
@@ -134,10 +140,21 @@ START_TEST(an_error_keeps_id_and_verb)
 }
 END_TEST
 
+/* It is sent before either side knows the other's features. */
+START_TEST(hello_may_have_unknown_fields)
+{
+        ck_assert_int_eq(DECODE("\x85" ID VERB("\xa5hello") "\xa3min\x02"
+                                                            "\xa3max\x09"
+                                                            "\xa5later\x81\xa1x\xc3"),
+                         0);
+        ck_assert_uint_eq(request.u.hello.max, 9);
+}
+END_TEST
+
 START_TEST(an_unknown_field_is_named)
 {
-        REFUSED("\x83" LOAD ID "\xa6sourec\xa1x", "load: unknown field 'sourec'");
-        REFUSED("\x83" LOAD ID "\xa1\n\xa1x", "load: unknown field '\\x0a'");
+        UNKNOWN("\x83" LOAD ID "\xa6sourec\xa1x", "load: unknown field 'sourec'");
+        UNKNOWN("\x83" LOAD ID "\xa1\n\xa1x", "load: unknown field '\\x0a'");
 }
 END_TEST
 
@@ -214,11 +231,11 @@ START_TEST(every_duration_has_an_end)
                         n++;
                 }
         }
-        ck_assert_uint_eq(n, 5);
+        ck_assert_uint_eq(n, 6);
 }
 END_TEST
 
-START_TEST(one_that_is_too_long_is_refused)
+START_TEST(a_request_that_is_too_long_is_refused)
 {
 #define WAIT "\x84" VERB("\xa4wait") ID "\xa5model\xa1m\xaatimeout_ms"
         ck_assert_int_eq(DECODE(WAIT "\xcf\0\0\0\x07\x5c\xd7\x88\0"), 0);
@@ -280,7 +297,7 @@ START_TEST(integers_keep_64_bits)
 }
 END_TEST
 
-START_TEST(a_short_place_for_the_text_is_enough)
+START_TEST(a_small_buffer_for_the_text_suffices)
 {
         char tiny[4];
         ck_assert_int_eq(request_decode(&request, "\x80", 1, tiny, sizeof(tiny)), STREAMER_EINVAL);
@@ -302,7 +319,7 @@ static char *field_row(const struct verb_desc *v, size_t i)
         return row;
 }
 
-/* Looks for one row after another, so that the page has the table's order too. */
+/* Searches the rows in order, so that the page has the table's order. */
 static const char *after_row(const char *page, char *row)
 {
         const char *found = strstr(page, row);
@@ -338,18 +355,19 @@ int main(void)
         tcase_add_test(requests, a_request_is_a_map_with_words_as_keys);
         tcase_add_test(requests, a_request_has_a_verb_and_an_id);
         tcase_add_test(requests, an_unknown_verb_is_named_in_safe_characters);
-        tcase_add_test(requests, an_error_keeps_id_and_verb);
+        tcase_add_test(requests, an_error_has_the_id_and_verb_of_its_request);
+        tcase_add_test(requests, hello_may_have_unknown_fields);
         tcase_add_test(requests, an_unknown_field_is_named);
         tcase_add_test(requests, a_duplicate_field_is_named);
         tcase_add_test(requests, a_missing_field_is_named);
         tcase_add_test(requests, a_field_of_a_wrong_type_is_named);
         tcase_add_test(requests, a_string_holds_utf8_and_no_nul);
         tcase_add_test(requests, every_duration_has_an_end);
-        tcase_add_test(requests, one_that_is_too_long_is_refused);
+        tcase_add_test(requests, a_request_that_is_too_long_is_refused);
         tcase_add_test(requests, a_string_may_be_as_long_as_its_limit_and_no_longer);
         tcase_add_test(requests, a_list_may_be_as_long_as_its_limit_and_no_longer);
         tcase_add_test(requests, integers_keep_64_bits);
-        tcase_add_test(requests, a_short_place_for_the_text_is_enough);
+        tcase_add_test(requests, a_small_buffer_for_the_text_suffices);
         tcase_add_test(requests, the_page_of_the_protocol_lists_every_field);
         return suite_run();
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is resident: the states of a generation, the names that lead to it, and devices by their names.
+ * Resident models: states of a generation, names, and device names.
  */
-#include "tests/unit/resident_stage.h"
+#include "tests/unit/resident_fixture.h"
 
-#include "daemon/resident/state.h"
+#include "daemon/resident/persist/state_file.h"
 
 static size_t listed(void)
 {
@@ -22,8 +22,8 @@ START_TEST(a_generation_begins_loading_with_one_name_and_one_pin)
         ck_assert_int_eq((int)g->state, (int)GENERATION_LOADING);
         ck_assert_str_eq(generation_name(g), "m");
         ck_assert_str_eq(g->source, "/models/x");
-        ck_assert_uint_eq(g->pins, 1);
-        ck_assert_ptr_eq(resident_loading(&resident, "m"), g);
+        ck_assert_uint_eq(g->refs, 1);
+        ck_assert_ptr_eq(resident_on(&resident, "m", GENERATION_LOADING, NULL), g);
         ck_assert_ptr_eq(resident_any(&resident, "m"), g);
         ck_assert_ptr_null(resident_ready(&resident, "m"));
         ck_assert_ptr_null(resident_any(&resident, "other"));
@@ -31,42 +31,42 @@ START_TEST(a_generation_begins_loading_with_one_name_and_one_pin)
 }
 END_TEST
 
-START_TEST(ready_serves_until_its_last_name_goes)
+START_TEST(a_ready_generation_serves_until_its_last_name_is_removed)
 {
         struct generation *g = ready(loading("m"));
         ck_assert_int_eq((int)g->state, (int)GENERATION_READY);
         ck_assert_ptr_eq(resident_ready(&resident, "m"), g);
-        ck_assert_ptr_null(resident_loading(&resident, "m"));
+        ck_assert_ptr_null(resident_on(&resident, "m", GENERATION_LOADING, NULL));
         generation_drop_name(g, "m");
         ck_assert(resident_empty(&resident));
 }
 END_TEST
 
-START_TEST(what_failed_stays_listed_with_its_reason_until_it_is_unloaded)
+START_TEST(a_failed_load_stays_listed_with_its_error_until_unloaded)
 {
         struct generation *g = failed(loading("m"), "bad file");
         ck_assert_int_eq((int)g->state, (int)GENERATION_FAILED);
         ck_assert_str_eq(g->error.text, "bad file");
-        ck_assert_ptr_eq(resident_failed(&resident, "m"), g);
+        ck_assert_ptr_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL), g);
         ck_assert_ptr_eq(resident_any(&resident, "m"), g);
         generation_drop_name(g, "m");
         ck_assert(resident_empty(&resident));
 }
 END_TEST
 
-START_TEST(what_was_not_needed_goes_without_a_trace)
+START_TEST(a_discarded_generation_causes_no_change)
 {
         struct generation *g = loading("m");
         unsigned before = changes;
         generation_discard(g);
         ck_assert_ptr_null(resident_any(&resident, "m"));
-        generation_unpin(g);
+        generation_put(g);
         ck_assert(resident_empty(&resident));
         ck_assert_uint_eq(changes, before);
 }
 END_TEST
 
-START_TEST(what_serves_is_found_before_what_loads_and_what_failed)
+START_TEST(a_serving_model_is_found_before_loading_and_failed_ones)
 {
         struct generation *bad = failed(loading("m"), "bad");
         ck_assert_ptr_eq(resident_any(&resident, "m"), bad);
@@ -79,7 +79,7 @@ START_TEST(what_serves_is_found_before_what_loads_and_what_failed)
 }
 END_TEST
 
-START_TEST(numbers_rise_and_are_not_used_again)
+START_TEST(generation_numbers_rise_and_are_not_reused)
 {
         struct generation *a = loading("a"), *b = loading("b");
         ck_assert_uint_lt(a->number, b->number);
@@ -104,7 +104,7 @@ END_TEST
 
 /* ---- names ---- */
 
-START_TEST(an_alias_leads_to_the_same_generation)
+START_TEST(an_alias_refers_to_the_same_generation)
 {
         struct generation *g = ready(loading("m"));
         ck_assert_int_eq(generation_add_name(g, "alias", 0, NULL), 0);
@@ -129,17 +129,17 @@ START_TEST(dropping_a_name_it_does_not_have_changes_nothing)
 }
 END_TEST
 
-START_TEST(a_newer_generation_takes_the_name_over)
+START_TEST(a_newer_generation_takes_over_the_name)
 {
         struct generation *old = ready(loading("m"));
         struct generation *new = loading("m");
-        generation_pin(old); /* somebody looks at it */
+        generation_get(old); /* it has another reference */
         ck_assert_ptr_eq(resident_ready(&resident, "m"), old);
         ready(new);
         ck_assert_ptr_eq(resident_ready(&resident, "m"), new);
         ck_assert_int_eq((int)old->state, (int)GENERATION_DRAINING);
         ck_assert_str_eq(generation_name(old), "m");
-        generation_unpin(old);
+        generation_put(old);
         ck_assert_uint_eq(listed(), 1);
 }
 END_TEST
@@ -155,7 +155,7 @@ START_TEST(an_alias_keeps_the_old_generation_serving)
 }
 END_TEST
 
-START_TEST(a_new_generation_takes_all_its_names_over)
+START_TEST(a_new_generation_takes_over_all_names)
 {
         ready(loading("a"));
         ready(loading("b"));
@@ -170,17 +170,17 @@ START_TEST(a_new_generation_takes_all_its_names_over)
 }
 END_TEST
 
-START_TEST(a_success_takes_the_failure_of_its_name_away)
+START_TEST(a_success_removes_the_failed_load_of_its_name)
 {
         failed(loading("m"), "bad");
         struct generation *good = ready(loading("m"));
-        ck_assert_ptr_null(resident_failed(&resident, "m"));
+        ck_assert_ptr_null(resident_on(&resident, "m", GENERATION_FAILED, NULL));
         ck_assert_uint_eq(listed(), 1);
         ck_assert_ptr_eq(resident_any(&resident, "m"), good);
 }
 END_TEST
 
-START_TEST(an_older_one_that_finishes_late_yields)
+START_TEST(an_older_load_that_finishes_later_yields)
 {
         struct generation *older = loading_with("m", 2 * MiB);
         struct generation *newer = loading("m");
@@ -193,7 +193,7 @@ START_TEST(an_older_one_that_finishes_late_yields)
 }
 END_TEST
 
-START_TEST(one_that_finishes_late_keeps_the_names_nobody_took)
+START_TEST(an_older_load_that_ends_later_keeps_its_free_names)
 {
         struct generation *older = loading("m");
         generation_add_name(older, "n", 0, NULL);
@@ -209,7 +209,7 @@ START_TEST(one_that_finishes_late_keeps_the_names_nobody_took)
 }
 END_TEST
 
-START_TEST(a_load_whose_names_were_all_taken_drains_when_ready)
+START_TEST(a_load_without_names_drains_when_ready)
 {
         struct generation *g = loading("m");
         generation_drop_name(g, "m");
@@ -224,11 +224,11 @@ START_TEST(a_failure_replaces_the_one_before_it)
         failed(loading("m"), "first");
         failed(loading("m"), "second");
         ck_assert_uint_eq(listed(), 1);
-        ck_assert_str_eq(resident_failed(&resident, "m")->error.text, "second");
+        ck_assert_str_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL)->error.text, "second");
 }
 END_TEST
 
-START_TEST(a_failure_leaves_what_serves_alone)
+START_TEST(a_failed_load_does_not_affect_the_serving_model)
 {
         struct generation *good = ready(loading("m"));
         failed(loading("m"), "bad");
@@ -238,19 +238,19 @@ START_TEST(a_failure_leaves_what_serves_alone)
 }
 END_TEST
 
-START_TEST(only_so_many_failures_stay_listed)
+START_TEST(the_list_of_failed_loads_is_bounded)
 {
         failed(loading("a"), "first");
         failed(loading("b"), "second");
         failed(loading("c"), "third");
         ck_assert_uint_eq(listed(), 2);
         ck_assert_ptr_null(resident_any(&resident, "a"));
-        ck_assert_ptr_nonnull(resident_failed(&resident, "b"));
-        ck_assert_ptr_nonnull(resident_failed(&resident, "c"));
+        ck_assert_ptr_nonnull(resident_on(&resident, "b", GENERATION_FAILED, NULL));
+        ck_assert_ptr_nonnull(resident_on(&resident, "c", GENERATION_FAILED, NULL));
 }
 END_TEST
 
-START_TEST(failures_that_are_forgotten_may_have_many_names)
+START_TEST(discarded_failures_may_have_many_names)
 {
         struct generation *g = loading("a");
         generation_add_name(g, "a2", 0, NULL);
@@ -278,10 +278,10 @@ START_TEST(the_same_files_on_the_same_device_are_the_same)
         ck_assert_ptr_null(resident_same(&resident, &x, &fake.device, g));
         ready(g);
         ck_assert_ptr_eq(resident_same(&resident, &x, &fake.device, NULL), g);
-        generation_pin(g);
+        generation_get(g);
         generation_drop_name(g, "m");
         ck_assert_ptr_null(resident_same(&resident, &x, &fake.device, NULL));
-        generation_unpin(g);
+        generation_put(g);
 }
 END_TEST
 
@@ -314,30 +314,30 @@ START_TEST(among_several_devices_one_must_be_named)
 }
 END_TEST
 
-/* ---- what is written of it ---- */
+/* ---- the written record ---- */
 
 START_TEST(each_name_is_written_once_in_the_order_of_names)
 {
         static const char *const names[] = {"a", "b", "c", "d"};
-        struct state state;
+        struct state_file state;
         struct generation *g = ready(loading("c"));
         generation_add_name(g, "a", 0, NULL);
-        ready(loading("d"))->pinned = true;
+        ready(loading("d"))->settings.pinned = true;
         ready(loading("b"));
         loading("e");
-        ck_assert_int_eq(state_of(&state, &resident), 0);
+        ck_assert_int_eq(state_file_of(&state, &resident), 0);
         ck_assert_uint_eq(state.n, ARRAY_SIZE(names));
         for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
                 ck_assert_str_eq(state.models[i].name, names[i]);
-                ck_assert_ptr_eq(state_find(&state, names[i]), &state.models[i]);
+                ck_assert_ptr_eq(state_file_find(&state, names[i]), &state.models[i]);
                 ck_assert_uint_eq(state.models[i].n_devices, 1);
-                ck_assert_int_eq(state.models[i].pinned, i == 3);
+                ck_assert_int_eq(state.models[i].settings.pinned, i == 3);
         }
-        ck_assert_ptr_null(state_find(&state, "e"));
-        state_deinit(&state);
+        ck_assert_ptr_null(state_file_find(&state, "e"));
+        state_file_deinit(&state);
         struct error error = {.code = STREAMER_ECANCELED};
-        generation_fail(resident_loading(&resident, "e"), &error);
-        generation_unpin(resident_failed(&resident, "e"));
+        generation_fail(resident_on(&resident, "e", GENERATION_LOADING, NULL), &error);
+        generation_put(resident_on(&resident, "e", GENERATION_FAILED, NULL));
 }
 END_TEST
 
@@ -367,26 +367,26 @@ int main(void)
         suite_begin("resident");
         TCase *states = core_group("states", begin, end);
         tcase_add_test(states, a_generation_begins_loading_with_one_name_and_one_pin);
-        tcase_add_test(states, ready_serves_until_its_last_name_goes);
-        tcase_add_test(states, what_failed_stays_listed_with_its_reason_until_it_is_unloaded);
-        tcase_add_test(states, what_was_not_needed_goes_without_a_trace);
-        tcase_add_test(states, what_serves_is_found_before_what_loads_and_what_failed);
-        tcase_add_test(states, numbers_rise_and_are_not_used_again);
+        tcase_add_test(states, a_ready_generation_serves_until_its_last_name_is_removed);
+        tcase_add_test(states, a_failed_load_stays_listed_with_its_error_until_unloaded);
+        tcase_add_test(states, a_discarded_generation_causes_no_change);
+        tcase_add_test(states, a_serving_model_is_found_before_loading_and_failed_ones);
+        tcase_add_test(states, generation_numbers_rise_and_are_not_reused);
         tcase_add_test(states, states_have_the_words_of_the_protocol);
         TCase *names = core_group("names", begin, end);
-        tcase_add_test(names, an_alias_leads_to_the_same_generation);
+        tcase_add_test(names, an_alias_refers_to_the_same_generation);
         tcase_add_test(names, dropping_a_name_it_does_not_have_changes_nothing);
-        tcase_add_test(names, a_newer_generation_takes_the_name_over);
+        tcase_add_test(names, a_newer_generation_takes_over_the_name);
         tcase_add_test(names, an_alias_keeps_the_old_generation_serving);
-        tcase_add_test(names, a_new_generation_takes_all_its_names_over);
-        tcase_add_test(names, a_success_takes_the_failure_of_its_name_away);
-        tcase_add_test(names, an_older_one_that_finishes_late_yields);
-        tcase_add_test(names, one_that_finishes_late_keeps_the_names_nobody_took);
-        tcase_add_test(names, a_load_whose_names_were_all_taken_drains_when_ready);
+        tcase_add_test(names, a_new_generation_takes_over_all_names);
+        tcase_add_test(names, a_success_removes_the_failed_load_of_its_name);
+        tcase_add_test(names, an_older_load_that_finishes_later_yields);
+        tcase_add_test(names, an_older_load_that_ends_later_keeps_its_free_names);
+        tcase_add_test(names, a_load_without_names_drains_when_ready);
         tcase_add_test(names, a_failure_replaces_the_one_before_it);
-        tcase_add_test(names, a_failure_leaves_what_serves_alone);
-        tcase_add_test(names, only_so_many_failures_stay_listed);
-        tcase_add_test(names, failures_that_are_forgotten_may_have_many_names);
+        tcase_add_test(names, a_failed_load_does_not_affect_the_serving_model);
+        tcase_add_test(names, the_list_of_failed_loads_is_bounded);
+        tcase_add_test(names, discarded_failures_may_have_many_names);
         TCase *found = core_group("files and devices", begin, end);
         tcase_add_test(found, the_same_files_on_the_same_device_are_the_same);
         tcase_add_test(found, a_device_is_found_by_name_or_uuid_or_by_being_the_only_one);

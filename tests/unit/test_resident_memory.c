@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The memory of what is resident: the budget that it takes, and the moment when it is given back, which is
- * not the moment when it is dropped; and who is told.
+ * Memory of resident models: charging the budget, releasing it when the memory is freed and not when the model is
+ * dropped, and notifications.
  */
-#include "tests/unit/resident_stage.h"
+#include "tests/unit/resident_fixture.h"
 
 /* ---- budget ---- */
 
@@ -20,7 +20,7 @@ START_TEST(a_charge_takes_from_the_budget_and_a_release_gives_back)
 }
 END_TEST
 
-START_TEST(the_last_byte_of_the_budget_may_be_taken)
+START_TEST(the_last_byte_of_the_budget_can_be_used)
 {
         struct error error = {0};
         struct generation *g = loading("m");
@@ -31,7 +31,7 @@ START_TEST(the_last_byte_of_the_budget_may_be_taken)
 }
 END_TEST
 
-START_TEST(what_does_not_fit_is_told_with_figures_and_holders)
+START_TEST(a_refused_load_lists_figures_and_lease_holders)
 {
         struct error error = {0};
         ready(loading_with("first", 40 * MiB));
@@ -49,7 +49,7 @@ START_TEST(what_does_not_fit_is_told_with_figures_and_holders)
 }
 END_TEST
 
-START_TEST(what_does_not_fit_an_empty_device_says_that_it_is_empty)
+START_TEST(a_load_too_large_for_an_empty_device_reports_that_it_is_empty)
 {
         struct error error = {0};
         struct generation *g = loading("m");
@@ -77,9 +77,9 @@ START_TEST(more_holders_than_fit_the_text_are_cut)
 }
 END_TEST
 
-/* ---- drop is not release ---- */
+/* ---- drop without release ---- */
 
-START_TEST(memory_stays_while_a_lease_holds_it)
+START_TEST(a_lease_keeps_the_memory_allocated)
 {
         struct generation *g = ready(loading_with("m", 2 * MiB));
         g->n_leases = 2;
@@ -88,30 +88,30 @@ START_TEST(memory_stays_while_a_lease_holds_it)
         ck_assert_ptr_eq(resident_any(&resident, "m"), g); /* for ps */
         core_settle();
         g->n_leases--;
-        generation_settle(g);
+        generation_reap(g);
         core_settle();
         ck_assert_uint_eq(fake.freed, 0);
         ck_assert_uint_eq(fake.device.used, 2 * MiB);
         g->n_leases--;
-        generation_settle(g);
+        generation_reap(g);
         core_until(resident_empty(&resident));
         ck_assert_uint_eq(fake.freed, 1);
 }
 END_TEST
 
-START_TEST(memory_stays_while_a_pin_holds_it)
+START_TEST(a_pin_keeps_the_memory_allocated)
 {
         struct generation *g = ready(loading_with("m", 2 * MiB));
-        generation_pin(g);
+        generation_get(g);
         generation_drop_name(g, "m");
         core_settle();
         ck_assert_uint_eq(fake.freed, 0);
-        generation_unpin(g);
+        generation_put(g);
         core_until(resident_empty(&resident));
 }
 END_TEST
 
-START_TEST(a_failed_load_keeps_its_memory_for_those_who_attached_early)
+START_TEST(a_failed_load_keeps_its_memory_for_early_attaches)
 {
         struct generation *g = loading_with("m", 2 * MiB);
         g->n_leases = 1;
@@ -119,18 +119,18 @@ START_TEST(a_failed_load_keeps_its_memory_for_those_who_attached_early)
         core_settle();
         ck_assert_uint_eq(fake.freed, 0);
         g->n_leases = 0;
-        generation_settle(g);
+        generation_reap(g);
         core_until(fake.device.used == 0);
-        ck_assert_ptr_eq(resident_failed(&resident, "m"), g); /* listed, without memory */
+        ck_assert_ptr_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL), g); /* listed, without memory */
         ck_assert_uint_eq(g->n_segments, 0);
         ck_assert_int_eq(g->manifest.fd, -1);
 }
 END_TEST
 
-START_TEST(what_serves_is_never_freed_though_nobody_holds_it)
+START_TEST(a_serving_model_is_not_freed_without_leases)
 {
         struct generation *g = ready(loading_with("m", 2 * MiB));
-        generation_settle(g);
+        generation_reap(g);
         core_settle();
         ck_assert_uint_eq(fake.freed, 0);
         ck_assert_ptr_eq(resident_ready(&resident, "m"), g);
@@ -144,18 +144,18 @@ START_TEST(memory_is_freed_exactly_once_on_the_devices_thread)
         ready(g);
         generation_drop_name(g, "m");
         gate_await(&fake.release, 1);
-        generation_settle(g);
-        generation_settle(g);
+        generation_reap(g);
+        generation_reap(g);
         core_settle();
-        ck_assert_uint_eq(fake.device.used, 2 * MiB); /* not given to others before it is free */
+        ck_assert_uint_eq(fake.device.used, 2 * MiB); /* not granted to others before it is freed */
         gate_open(&fake.release);
         core_until(resident_empty(&resident));
-        ck_assert_uint_eq(gate_come(&fake.release), 1);
+        ck_assert_uint_eq(gate_arrived(&fake.release), 1);
         ck_assert_uint_eq(fake.device.used, 0);
 }
 END_TEST
 
-/* ---- those who wait for a change ---- */
+/* ---- waiting requests ---- */
 
 static unsigned changes_since(unsigned *last)
 {
@@ -164,7 +164,7 @@ static unsigned changes_since(unsigned *last)
         return n;
 }
 
-START_TEST(each_change_is_told_once)
+START_TEST(each_event_is_sent_once)
 {
         unsigned last = changes;
         struct error error = {0};
@@ -175,8 +175,8 @@ START_TEST(each_change_is_told_once)
         ready(g);
         ck_assert_uint_eq(changes_since(&last), 1);
         resident_any(&resident, "m");
-        generation_pin(g);
-        generation_unpin(g);
+        generation_get(g);
+        generation_put(g);
         ck_assert_uint_eq(changes_since(&last), 0);
         generation_drop_name(g, "m");
         ck_assert_uint_eq(changes_since(&last), 1);
@@ -187,66 +187,66 @@ START_TEST(each_change_is_told_once)
 }
 END_TEST
 
-START_TEST(a_take_over_is_told_for_both)
+START_TEST(a_replacement_is_reported_for_both)
 {
         struct generation *old = ready(loading("m")), *new = loading("m");
-        generation_pin(old);
+        generation_get(old);
         unsigned last = changes;
         ready(new);
         ck_assert_uint_eq(changes_since(&last), 2);
-        generation_unpin(old);
+        generation_put(old);
 }
 END_TEST
 
 /* ---- users ---- */
 
-START_TEST(what_got_no_room_is_charged_to_nobody_while_it_is_listed)
+START_TEST(a_failed_load_is_not_charged_while_listed)
 {
-        struct users users;
-        users_init(&users);
+        struct quotas users;
+        quotas_init(&users);
         struct generation *g = loading("m");
-        ck_assert_int_eq(user_charge_again(&users, 1000, &g->user_charge, USER_BYTES, 8 * MiB), 0);
+        ck_assert_int_eq(quota_charge_restored(&users, 1000, &g->quota_charge, QUOTA_BYTES, 8 * MiB), 0);
         failed(g, "does not fit");
-        ck_assert_ptr_eq(resident_failed(&resident, "m"), g);
-        ck_assert_ptr_null(users_find(&users, 1000));
+        ck_assert_ptr_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL), g);
+        ck_assert_ptr_null(quotas_find(&users, 1000));
 }
 END_TEST
 
 START_TEST(memory_of_a_load_that_failed_is_charged_until_it_is_free)
 {
-        struct users users;
+        struct quotas users;
         struct error error;
-        users_init(&users);
+        quotas_init(&users);
         struct generation *g = loading_with("m", 8 * MiB);
-        ck_assert_int_eq(user_charge_again(&users, 1000, &g->user_charge, USER_BYTES, 8 * MiB), 0);
+        ck_assert_int_eq(quota_charge_restored(&users, 1000, &g->quota_charge, QUOTA_BYTES, 8 * MiB), 0);
         error_set(&error, STREAMER_EFAILED, "late");
         generation_fail(g, &error);
-        ck_assert_uint_eq(users_find(&users, 1000)->held[USER_BYTES], 8 * MiB);
-        generation_unpin(g);
-        core_until(users_find(&users, 1000) == NULL);
+        ck_assert_uint_eq(quotas_find(&users, 1000)->held[QUOTA_BYTES], 8 * MiB);
+        generation_put(g);
+        core_until(quotas_find(&users, 1000) == NULL);
 }
 END_TEST
 
 int main(void)
 {
-        suite_begin("resident: memory");
+        suite_begin("resident memory");
         TCase *budget = core_group("budget", begin, end);
         tcase_add_test(budget, a_charge_takes_from_the_budget_and_a_release_gives_back);
-        tcase_add_test(budget, the_last_byte_of_the_budget_may_be_taken);
-        tcase_add_test(budget, what_does_not_fit_is_told_with_figures_and_holders);
-        tcase_add_test(budget, what_does_not_fit_an_empty_device_says_that_it_is_empty);
+        tcase_add_test(budget, the_last_byte_of_the_budget_can_be_used);
+        tcase_add_test(budget, a_refused_load_lists_figures_and_lease_holders);
+        tcase_add_test(budget, a_load_too_large_for_an_empty_device_reports_that_it_is_empty);
         tcase_add_test(budget, more_holders_than_fit_the_text_are_cut);
         TCase *release = core_group("drop is not release", begin, end);
-        tcase_add_test(release, memory_stays_while_a_lease_holds_it);
-        tcase_add_test(release, memory_stays_while_a_pin_holds_it);
-        tcase_add_test(release, a_failed_load_keeps_its_memory_for_those_who_attached_early);
-        tcase_add_test(release, what_serves_is_never_freed_though_nobody_holds_it);
+        tcase_add_test(release, a_lease_keeps_the_memory_allocated);
+        tcase_add_test(release, a_pin_keeps_the_memory_allocated);
+        tcase_add_test(release, a_failed_load_keeps_its_memory_for_early_attaches);
+        tcase_add_test(release, a_serving_model_is_not_freed_without_leases);
         tcase_add_test(release, memory_is_freed_exactly_once_on_the_devices_thread);
         TCase *told = core_group("those who wait for a change", begin, end);
-        tcase_add_test(told, each_change_is_told_once);
-        tcase_add_test(told, a_take_over_is_told_for_both);
+        tcase_add_test(told, each_event_is_sent_once);
+        tcase_add_test(told, a_replacement_is_reported_for_both);
         TCase *users = core_group("users", begin, end);
-        tcase_add_test(users, what_got_no_room_is_charged_to_nobody_while_it_is_listed);
+        tcase_add_test(users, a_failed_load_is_not_charged_while_listed);
         tcase_add_test(users, memory_of_a_load_that_failed_is_charged_until_it_is_free);
         return suite_run();
 }

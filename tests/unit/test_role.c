@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rules of `access`: who has which role, what it may do, where it may load from.
+ * Access rules: the role of each user, the verbs of each role, and the sources that it covers.
  */
-#include "daemon/serve/role.h"
+#include "daemon/serve/access/role.h"
 
 #include "daemon/base/util.h"
 #include "tests/lib/suite.h"
@@ -23,19 +23,17 @@ static struct role_grant ask(const struct roles *roles, uid_t uid, gid_t gid, gi
         return grant;
 }
 
-static int may(const struct role_grant *grant, enum verb verb)
+static int permits(const struct role_grant *grant, enum verb verb)
 {
-        const struct caller caller = {.uid = 7};
-        const struct role_caller who = {.caller = &caller};
         error = (struct error){0};
-        return role_check(grant, &who, verb, &error);
+        return role_check(grant, 7, verb, &error);
 }
 
 /* ---- the default ---- */
 
 static const struct roles no_rules = {.given = false};
 
-START_TEST(by_default_members_of_the_sockets_group_load_and_others_do_nothing)
+START_TEST(by_default_only_members_of_the_sockets_group_may_load)
 {
         ck_assert_int_eq(ask(&no_rules, 7, SOCKET_GROUP, 1).role, ROLE_LOAD);
         ck_assert_int_eq(ask(&no_rules, 7, 1, SOCKET_GROUP).role, ROLE_LOAD);
@@ -44,10 +42,10 @@ START_TEST(by_default_members_of_the_sockets_group_load_and_others_do_nothing)
 }
 END_TEST
 
-START_TEST(the_default_is_named_where_it_denies)
+START_TEST(a_denial_by_the_default_names_it)
 {
         struct role_grant grant = ask(&no_rules, 7, 1, 2);
-        ck_assert_int_eq(may(&grant, VERB_list), STREAMER_EPERM);
+        ck_assert_int_eq(permits(&grant, VERB_list), STREAMER_EPERM);
         ck_assert_str_eq(error.text, "list: uid 7 has no role (the default: the socket's group 900 may load)");
 }
 END_TEST
@@ -79,7 +77,7 @@ START_TEST(the_first_rule_that_names_the_caller_decides)
 }
 END_TEST
 
-START_TEST(a_rule_names_by_the_first_group_or_by_any_other)
+START_TEST(a_rule_matches_primary_and_supplementary_groups)
 {
         ck_assert_ptr_eq(ask(&rules, 100, 9, 1).rule, &rule_rows[1]);
         ck_assert_ptr_eq(ask(&rules, 100, 1, 8).rule, &rule_rows[1]);
@@ -93,16 +91,16 @@ START_TEST(a_user_is_not_a_group_of_the_same_number)
 }
 END_TEST
 
-START_TEST(whom_no_rule_names_has_no_role_whatever_the_default_says)
+START_TEST(a_user_without_a_rule_has_no_role_despite_the_default)
 {
         struct role_grant grant = ask(&rules, 100, SOCKET_GROUP, SOCKET_GROUP);
         ck_assert_int_eq(grant.role, ROLE_NONE);
-        ck_assert_int_eq(may(&grant, VERB_ping), STREAMER_EPERM);
+        ck_assert_int_eq(permits(&grant, VERB_ping), STREAMER_EPERM);
         ck_assert_str_eq(error.text, "ping: uid 7 has no role (access.roles, f.yaml)");
 }
 END_TEST
 
-START_TEST(root_is_never_locked_out)
+START_TEST(root_always_has_access)
 {
         struct role_rule row = {.role = ROLE_ATTACH, .users = {.all = true}};
         const struct roles all = {.rules = &row, .n = 1, .given = true};
@@ -113,12 +111,12 @@ END_TEST
 
 /* ---- verbs ---- */
 
-START_TEST(each_role_may_what_it_may_and_no_more)
+START_TEST(each_role_has_its_verbs_and_no_others)
 {
         for (int role = ROLE_NONE; role <= ROLE_ADMIN; role++) {
                 struct role_grant grant = {.role = (enum role)role, .text = "R"};
                 for (int v = 0; v < VERB_COUNT; v++)
-                        ck_assert_int_eq(may(&grant, (enum verb)v),
+                        ck_assert_int_eq(permits(&grant, (enum verb)v),
                                          (int)role_needed((enum verb)v) <= role ? 0 : STREAMER_EPERM);
         }
 }
@@ -127,9 +125,9 @@ END_TEST
 START_TEST(a_denied_verb_names_roles_and_rule)
 {
         struct role_grant grant = ask(&rules, 7, 1, 1);
-        ck_assert_int_eq(may(&grant, VERB_attach), 0);
-        ck_assert_int_eq(may(&grant, VERB_load), STREAMER_EPERM);
-        ck_assert_str_eq(error.text, "load: takes the role load, and uid 7 has attach (access.roles[0], f.yaml:3)");
+        ck_assert_int_eq(permits(&grant, VERB_attach), 0);
+        ck_assert_int_eq(permits(&grant, VERB_load), STREAMER_EPERM);
+        ck_assert_str_eq(error.text, "load: requires role 'load'; uid 7 has role 'attach' (access.roles[0], f.yaml:3)");
 }
 END_TEST
 
@@ -206,7 +204,7 @@ START_TEST(a_rule_with_roots_and_buckets_lets_load_below_them)
 }
 END_TEST
 
-START_TEST(an_empty_list_lets_nothing_and_a_missing_one_all)
+START_TEST(an_empty_list_permits_nothing_and_a_missing_one_everything)
 {
         struct role_grant grant = ask(&rules, 100, 7, 1);
         ck_assert_int_eq(role_check_source(&grant, "/srv/a", &error), STREAMER_EPERM);
@@ -214,7 +212,7 @@ START_TEST(an_empty_list_lets_nothing_and_a_missing_one_all)
 }
 END_TEST
 
-START_TEST(without_a_rule_every_source_is_open)
+START_TEST(without_a_rule_every_source_is_permitted)
 {
         struct role_grant grant = ask(&no_rules, 7, SOCKET_GROUP, 1);
         ck_assert_int_eq(role_check_source(&grant, "/etc/passwd", &error), 0);
@@ -225,21 +223,21 @@ END_TEST
 int main(void)
 {
         suite_begin("role");
-        TCase *who = suite_group("who", NULL, NULL, 10);
-        tcase_add_test(who, by_default_members_of_the_sockets_group_load_and_others_do_nothing);
-        tcase_add_test(who, the_default_is_named_where_it_denies);
+        TCase *who = suite_group("callers", NULL, NULL, 10);
+        tcase_add_test(who, by_default_only_members_of_the_sockets_group_may_load);
+        tcase_add_test(who, a_denial_by_the_default_names_it);
         tcase_add_test(who, the_first_rule_that_names_the_caller_decides);
-        tcase_add_test(who, a_rule_names_by_the_first_group_or_by_any_other);
+        tcase_add_test(who, a_rule_matches_primary_and_supplementary_groups);
         tcase_add_test(who, a_user_is_not_a_group_of_the_same_number);
-        tcase_add_test(who, whom_no_rule_names_has_no_role_whatever_the_default_says);
-        tcase_add_test(who, root_is_never_locked_out);
-        TCase *what = suite_group("what", NULL, NULL, 10);
-        tcase_add_test(what, each_role_may_what_it_may_and_no_more);
+        tcase_add_test(who, a_user_without_a_rule_has_no_role_despite_the_default);
+        tcase_add_test(who, root_always_has_access);
+        TCase *what = suite_group("verbs", NULL, NULL, 10);
+        tcase_add_test(what, each_role_has_its_verbs_and_no_others);
         tcase_add_test(what, a_denied_verb_names_roles_and_rule);
         tcase_add_test(what, the_page_shows_the_role_of_every_verb);
-        TCase *from = suite_group("from where", NULL, NULL, 10);
+        TCase *from = suite_group("sources", NULL, NULL, 10);
         LOOP(from, a_rule_with_roots_and_buckets_lets_load_below_them, sources);
-        tcase_add_test(from, an_empty_list_lets_nothing_and_a_missing_one_all);
-        tcase_add_test(from, without_a_rule_every_source_is_open);
+        tcase_add_test(from, an_empty_list_permits_nothing_and_a_missing_one_everything);
+        tcase_add_test(from, without_a_rule_every_source_is_permitted);
         return suite_run();
 }

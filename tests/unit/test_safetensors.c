@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a safetensors header may be, and what is read from it.
+ * Valid safetensors headers, and their parsed contents.
  */
-#include "daemon/model/json.h"
+#include "daemon/base/json/json.h"
 #include "proto/manifest.h"
 #include "tests/lib/suite.h"
 #include "tests/unit/header_text.h"
@@ -58,8 +58,8 @@ START_TEST(every_dtype)
                 {"I32", 32},        {"U32", 32},        {"F32", 32},    {"I64", 64},    {"U64", 64},    {"F64", 64},
                 {"C64", 64},        {"F4", 4},          {"F6_E2M3", 6}, {"F6_E3M2", 6},
         };
-        ck_assert_uint_eq(sizeof(known) / sizeof(known[0]), DTYPE_COUNT);
-        for (size_t i = 0; i < DTYPE_COUNT; i++) {
+        ck_assert_uint_eq(sizeof(known) / sizeof(known[0]), DTYPE_END - 1);
+        for (size_t i = 0; i < DTYPE_END - 1; i++) {
                 char pattern[200];
                 sprintf(pattern, "{'a':{'dtype':'%s','shape':[3,4],'data_offsets':[0,%u]}}", known[i].code,
                         12 * known[i].bits / 8);
@@ -98,7 +98,7 @@ START_TEST(shapes_are_read_back)
 }
 END_TEST
 
-START_TEST(tensors_come_in_order_of_their_bytes)
+START_TEST(tensors_are_in_the_order_of_their_bytes)
 {
         accept(text_of("{'c':{'dtype':'U8','shape':[2],'data_offsets':[2,4]},"
                        "'a':{'dtype':'U8','shape':[2],'data_offsets':[0,2]},"
@@ -115,7 +115,7 @@ START_TEST(tensors_come_in_order_of_their_bytes)
 }
 END_TEST
 
-START_TEST(an_empty_tensor_comes_before_its_neighbour)
+START_TEST(an_empty_tensor_precedes_its_neighbour)
 {
         accept(text_of("{'a':{" BYTE "},'empty':{'dtype':'U8','shape':[0],'data_offsets':[0,0]}}"), 1);
         check_tensor(0, "empty", 0, 0);
@@ -158,7 +158,7 @@ START_TEST(names_are_unescaped)
 }
 END_TEST
 
-START_TEST(metadata_is_kept)
+START_TEST(metadata_is_parsed)
 {
         accept(text_of("{'a':{" BYTE
                        "},'\\u005f_metadata__':{'format':'pt','t\\u0065xt':'a\\n\xc3\xa9','':'','n':'x\\u0000y'}}"),
@@ -174,6 +174,9 @@ START_TEST(metadata_is_kept)
         ck_assert_mem_eq(header.text + p[3].value, "x\0y", 4);
         done();
 
+        accept(text_of("{'__metadata__':null,'a':{" BYTE "}}"), 1);
+        ck_assert_uint_eq(header.n_metadata, 0);
+        done();
         accept(text_of("{'__metadata__':{}}"), 0);
         ck_assert_uint_eq(header.n_metadata, 0);
         done();
@@ -190,7 +193,7 @@ START_TEST(other_fields_are_ignored)
 }
 END_TEST
 
-START_TEST(much_is_accepted)
+START_TEST(a_header_at_its_limits_is_accepted)
 {
         char *end = must_alloc(JSON_DEPTH + 100);
         memset(end, ']', JSON_DEPTH);
@@ -213,12 +216,12 @@ int main(void)
         tcase_add_test(good, a_header_without_tensors);
         tcase_add_test(good, every_dtype);
         tcase_add_test(good, shapes_are_read_back);
-        tcase_add_test(good, tensors_come_in_order_of_their_bytes);
-        tcase_add_test(good, an_empty_tensor_comes_before_its_neighbour);
+        tcase_add_test(good, tensors_are_in_the_order_of_their_bytes);
+        tcase_add_test(good, an_empty_tensor_precedes_its_neighbour);
         tcase_add_test(good, many_tensors_in_any_order);
         tcase_add_test(good, names_are_unescaped);
-        tcase_add_test(good, metadata_is_kept);
+        tcase_add_test(good, metadata_is_parsed);
         tcase_add_test(good, other_fields_are_ignored);
-        tcase_add_test(good, much_is_accepted);
+        tcase_add_test(good, a_header_at_its_limits_is_accepted);
         return suite_run();
 }

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory: the header and at most 128 bytes a tensor, all given back; for the worst headers of the
- * largest size 300 MiB in all.
+ * Memory of the parser: the header and at most 128 bytes per tensor, all freed; at most 300 MiB for the worst header.
  *
- * What counts is the peak of the process as the kernel knows it, from the moment when only the text
- * is there.
+ * The measure is the process's peak as the kernel counts it, from the point when only the text is in memory.
  */
 #include "tests/lib/suite.h"
 #include "tests/unit/header_text.h"
@@ -25,7 +23,7 @@ static size_t status_bytes(const char *field)
         return kib * 1024;
 }
 
-/* Forgets earlier peaks; what is resident now. */
+/* Resets the peak; returns the resident bytes. */
 static size_t memory_now(void)
 {
         file_write("/proc/self/clear_refs", "5", 1);
@@ -76,13 +74,13 @@ static void check_worst(struct text text, bool index, enum st_rule rule)
         free(text.s);
 }
 
-START_TEST(two_million_tensors)
+START_TEST(a_header_of_two_million_tensors)
 {
         check_worst(largest("{", "'#':" EMPTY ",", 58, "'z':" EMPTY "}"), false, ST_OK);
 }
 END_TEST
 
-START_TEST(two_million_tensors_out_of_order)
+START_TEST(a_header_of_two_million_unordered_tensors)
 {
         check_worst(largest("{'z':{'dtype':'U8','shape':[1],'data_offsets':[9,10]},",
                             "'#':{'dtype':'U8','shape':[1],'data_offsets':[0,1]},", 61, "'y':" EMPTY "}"),
@@ -90,31 +88,31 @@ START_TEST(two_million_tensors_out_of_order)
 }
 END_TEST
 
-START_TEST(millions_of_metadata)
+START_TEST(a_header_of_millions_of_metadata_entries)
 {
         check_worst(largest("{'__metadata__':{", "'#':'',", 13, "'z':''}}"), false, ST_TOO_MANY);
 }
 END_TEST
 
-START_TEST(millions_of_ignored_keys)
+START_TEST(a_header_of_millions_of_ignored_keys)
 {
         check_worst(largest("{'a':{'x':{", "'#':0,", 12, "'z':0}}}"), false, ST_TOO_MANY);
 }
 END_TEST
 
-START_TEST(one_string)
+START_TEST(a_header_of_one_string)
 {
         check_worst(largest("{'", "a\\u00e9\\n", 9, "':" EMPTY "}"), false, ST_OK);
 }
 END_TEST
 
-START_TEST(millions_of_entries)
+START_TEST(a_header_of_millions_of_entries)
 {
         check_worst(largest("{'weight_map':{", "'#':'f',", 14, "'z':'f'}}"), true, ST_TOO_MANY);
 }
 END_TEST
 
-START_TEST(two_million_entries)
+START_TEST(a_header_of_two_million_entries)
 {
         check_worst(repeated("{'weight_map':{", 2000000, "'layers.............................#':'f',", "'z':'f'}}"),
                     true, ST_OK);
@@ -123,17 +121,17 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("safetensors-memory");
+        suite_begin("safetensors memory");
         TCase *memory = suite_group("memory", NULL, NULL, 60);
         if (!suite_short()) { /* a sanitizer's own memory would be counted */
                 tcase_add_test(memory, a_tensor_takes_128_bytes_at_most);
-                tcase_add_test(memory, two_million_tensors);
-                tcase_add_test(memory, two_million_tensors_out_of_order);
-                tcase_add_test(memory, millions_of_metadata);
-                tcase_add_test(memory, millions_of_ignored_keys);
-                tcase_add_test(memory, one_string);
-                tcase_add_test(memory, millions_of_entries);
-                tcase_add_test(memory, two_million_entries);
+                tcase_add_test(memory, a_header_of_two_million_tensors);
+                tcase_add_test(memory, a_header_of_two_million_unordered_tensors);
+                tcase_add_test(memory, a_header_of_millions_of_metadata_entries);
+                tcase_add_test(memory, a_header_of_millions_of_ignored_keys);
+                tcase_add_test(memory, a_header_of_one_string);
+                tcase_add_test(memory, a_header_of_millions_of_entries);
+                tcase_add_test(memory, a_header_of_two_million_entries);
         }
         return suite_run();
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a safetensors header must not be: each rule, the byte where it is noticed, what is said.
+ * Invalid safetensors headers: each rule, the byte at which it is detected, and the error.
  */
-#include "daemon/model/json.h"
+#include "daemon/base/json/json.h"
 #include "tests/lib/suite.h"
 #include "tests/unit/header_text.h"
 
@@ -17,7 +17,7 @@ static const struct refusal {
         enum st_rule rule;
         const char *text;
         uint64_t data;    /* bytes after the header */
-        const char *told; /* what the message must say */
+        const char *told; /* text of the message */
 } refusals[] = {
         {"an empty text", ST_NOT_JSON, "^", 0, NULL},
         {"an array", ST_NOT_JSON, "^[]", 0, NULL},
@@ -75,7 +75,9 @@ static const struct refusal {
         {"a NUL in a name", ST_NUL_IN_NAME, "{^'a\\u0000b':{" BYTE "}}", 1, NULL},
         {"a NUL in a key of the metadata", ST_NUL_IN_NAME, "{'__metadata__':{^'\\u0000':''}}", 0, NULL},
 
-        {"metadata that is no object", ST_BAD_METADATA, "{'__metadata__':^null}", 0, NULL},
+        {"two metadata, one null", ST_DUPLICATE_KEY, "{'__metadata__':null,^'__metadata__':{}}", 0, "__metadata__"},
+        {"half a null as metadata", ST_NOT_JSON, "{'__metadata__':^nul}", 0, NULL},
+        {"metadata that is no object", ST_BAD_METADATA, "{'__metadata__':^[]}", 0, NULL},
         {"metadata that is a number", ST_BAD_METADATA, "{'__metadata__':{'k':^1}}", 0, NULL},
         {"metadata within metadata", ST_BAD_METADATA, "{'__metadata__':{'k':^{}}}", 0, NULL},
 
@@ -162,7 +164,7 @@ static void check_refused(struct text text, uint64_t data, enum st_rule rule)
         free(text.s);
 }
 
-START_TEST(too_much_is_refused)
+START_TEST(a_header_over_a_limit_is_refused)
 {
         check_refused(repeated("{'a':{'x':", JSON_DEPTH, "[", "^["), 0, ST_TOO_DEEP);
         check_refused(repeated("{'a':{'x':", JSON_DEPTH, "{'k':", "^{"), 0, ST_TOO_DEEP);
@@ -224,10 +226,10 @@ END_TEST
 
 int main(void)
 {
-        suite_begin("safetensors-rules");
+        suite_begin("safetensors rules");
         TCase *rules = suite_group("refused", NULL, NULL, 30);
         LOOP(rules, refused, refusals);
-        tcase_add_test(rules, too_much_is_refused);
+        tcase_add_test(rules, a_header_over_a_limit_is_refused);
         tcase_add_test(rules, a_repeated_name_is_found_among_many);
         tcase_add_test(rules, a_message_is_one_line_of_text);
         tcase_add_test(rules, the_prefix_is_checked);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * SHA-256 of whole files, over the bytes that landed: header as read, tensors from their segments,
- * and the bytes between them that the model does not use from the file.
+ * SHA-256 of whole files, over the bytes that were loaded: the header as read, tensors from their segments, and
+ * unused bytes between them from the file.
  */
 #include "tests/lib/core.h"
 
 #include "daemon/base/util.h"
-#include "daemon/load/sha.h"
+#include "daemon/load/content/sha.h"
 
 #include <fcntl.h>
 #include <openssl/sha.h>
@@ -43,7 +43,7 @@ static void fill_segments(void)
         }
 }
 
-/* As a load comes to it: opened, its headers seen, everything landed. */
+/* As a load at that point: opened, headers parsed, all bytes in place. */
 static void sha_begin(const char *path, bool hidden)
 {
         fake_device_init(&fake, "fake", 1024 * MiB, hidden);
@@ -118,7 +118,7 @@ static void hex(char out[65], const unsigned char digest[32])
 
 /* ---- one file ---- */
 
-START_TEST(bytes_that_landed_as_published_match)
+START_TEST(published_bytes_that_are_in_place_match)
 {
         begin_file(_i == 1);
         ck_assert_msg(check(0) == 0, "%s", error.text);
@@ -141,7 +141,7 @@ START_TEST(the_last_byte_of_the_last_tensor_counts)
 }
 END_TEST
 
-START_TEST(another_published_digest_is_told_with_both_and_the_file)
+START_TEST(a_digest_mismatch_names_both_and_the_file)
 {
         begin_file(false);
         char published[65], read[65];
@@ -156,8 +156,8 @@ START_TEST(another_published_digest_is_told_with_both_and_the_file)
 }
 END_TEST
 
-/* What counts is what landed: a file that is another one by now does not speak for memory. */
-START_TEST(the_file_is_not_read_again_where_its_bytes_have_landed)
+/* The bytes in memory count: a file that has changed since says nothing about them. */
+START_TEST(bytes_in_place_are_not_read_again)
 {
         begin_file(false);
         char *path = resolved.set.objects[0].path;
@@ -177,7 +177,7 @@ START_TEST(a_file_without_a_tensor_is_its_header)
 }
 END_TEST
 
-START_TEST(a_header_that_was_another_does_not_match)
+START_TEST(a_changed_header_does_not_match)
 {
         unsigned char raw[16] = {8};
         begin_file(false);
@@ -190,7 +190,7 @@ END_TEST
 
 /* ---- several files ---- */
 
-START_TEST(each_file_answers_for_itself)
+START_TEST(each_file_is_verified_separately)
 {
         begin_folder(false);
         *byte_of("large", 0) ^= 1; /* the second tensor: round robin puts it into the second file */
@@ -208,7 +208,7 @@ START_TEST(stale_tensors_that_the_model_does_not_use_count_too)
 }
 END_TEST
 
-/* The bytes between those that the model uses: where the file holds something else, it shows. */
+/* The bytes between those of the model: a change in the file is detected. */
 START_TEST(a_wrong_byte_in_a_stale_tensor_does_not_match)
 {
         begin_folder(true);
@@ -229,7 +229,7 @@ START_TEST(a_wrong_byte_in_a_stale_tensor_does_not_match)
 }
 END_TEST
 
-START_TEST(a_file_cut_short_in_a_stale_tensor_is_an_error)
+START_TEST(a_file_truncated_in_a_stale_tensor_is_an_error)
 {
         make_model();
         char *folder = suite_path("folder");
@@ -245,7 +245,7 @@ START_TEST(a_file_cut_short_in_a_stale_tensor_is_an_error)
 }
 END_TEST
 
-START_TEST(freeing_forgives_null_and_the_half_built)
+START_TEST(free_accepts_null_and_partially_initialised_objects)
 {
         ck_assert_ptr_null(sha_free(NULL));
         ck_assert_ptr_null(sha_free(sha_new(3)));
@@ -256,19 +256,19 @@ int main(void)
 {
         suite_begin("sha");
         TCase *file = core_group("one file", NULL, sha_end);
-        tcase_add_loop_test(file, bytes_that_landed_as_published_match, 0, 2);
+        tcase_add_loop_test(file, published_bytes_that_are_in_place_match, 0, 2);
         tcase_add_loop_test(file, one_wrong_bit_in_memory_does_not_match, 0, 2);
         tcase_add_test(file, the_last_byte_of_the_last_tensor_counts);
-        tcase_add_test(file, another_published_digest_is_told_with_both_and_the_file);
-        tcase_add_test(file, the_file_is_not_read_again_where_its_bytes_have_landed);
+        tcase_add_test(file, a_digest_mismatch_names_both_and_the_file);
+        tcase_add_test(file, bytes_in_place_are_not_read_again);
         tcase_add_test(file, a_file_without_a_tensor_is_its_header);
-        tcase_add_test(file, a_header_that_was_another_does_not_match);
+        tcase_add_test(file, a_changed_header_does_not_match);
         TCase *files = core_group("several files", NULL, sha_end);
-        tcase_add_test(files, each_file_answers_for_itself);
+        tcase_add_test(files, each_file_is_verified_separately);
         tcase_add_test(files, stale_tensors_that_the_model_does_not_use_count_too);
         tcase_add_test(files, a_wrong_byte_in_a_stale_tensor_does_not_match);
-        tcase_add_test(files, a_file_cut_short_in_a_stale_tensor_is_an_error);
+        tcase_add_test(files, a_file_truncated_in_a_stale_tensor_is_an_error);
         TCase *rest = core_group("freeing", NULL, NULL);
-        tcase_add_test(rest, freeing_forgives_null_and_the_half_built);
+        tcase_add_test(rest, free_accepts_null_and_partially_initialised_objects);
         return suite_run();
 }

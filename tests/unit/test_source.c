@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which paths lead to a file below the roots, and what is refused on the way.
+ * Which paths lead to a file below the roots, and which are refused.
  */
-#include "tests/lib/refuse.h"
-#include "tests/unit/source_stage.h"
+#include "tests/lib/deny_syscalls.h"
+#include "tests/unit/source_fixture.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -60,7 +60,7 @@ START_TEST(the_longest_root_decides)
 }
 END_TEST
 
-START_TEST(a_trailing_slash_of_a_root_means_nothing)
+START_TEST(a_trailing_slash_of_a_root_is_ignored)
 {
         make_file("root/m.safetensors", "x");
         open_roots(at("root/"));
@@ -137,7 +137,7 @@ START_TEST(a_loop_of_links_ends)
 }
 END_TEST
 
-START_TEST(a_link_that_leads_nowhere_is_not_found)
+START_TEST(a_dangling_link_is_not_found)
 {
         make_link("missing", "root/a");
         assert_refuses("root/a", STREAMER_ENOENT, "No such file");
@@ -154,11 +154,11 @@ START_TEST(links_of_the_kernels_own_are_refused)
 }
 END_TEST
 
-/* Every rename on the machine may make a lookup of ".." start again. */
+/* Every rename on the machine may restart a lookup of "..". */
 static atomic_bool stop_renaming;
 static atomic_uint renames;
 
-static void *rename_again_and_again(void *name)
+static void *rename_repeatedly(void *name)
 {
         char *one = at(name), *two = format_text("%s-2", one);
         while (!stop_renaming) {
@@ -171,7 +171,7 @@ static void *rename_again_and_again(void *name)
         return NULL;
 }
 
-START_TEST(renames_elsewhere_do_not_fail_an_open)
+START_TEST(concurrent_renames_do_not_fail_an_open)
 {
         pthread_t thread;
         static char name[] = "outside";
@@ -179,7 +179,7 @@ START_TEST(renames_elsewhere_do_not_fail_an_open)
         make_folder("root/snapshot");
         make_file("root/blobs/x", "x");
         make_link("../blobs/x", "root/snapshot/model.safetensors");
-        pthread_create(&thread, NULL, rename_again_and_again, name);
+        pthread_create(&thread, NULL, rename_repeatedly, name);
         while (renames < 3000) {
                 assert_opens("root/snapshot", 1);
                 source_set_deinit(&set);
@@ -189,9 +189,9 @@ START_TEST(renames_elsewhere_do_not_fail_an_open)
 }
 END_TEST
 
-/* ---- what is no file ---- */
+/* ---- paths that are no files ---- */
 
-START_TEST(nothing_there_is_not_found)
+START_TEST(a_missing_path_is_not_found)
 {
         assert_refuses("root/missing", STREAMER_ENOENT, "No such file or directory (");
         make_file("root/file", "x");
@@ -199,7 +199,7 @@ START_TEST(nothing_there_is_not_found)
 }
 END_TEST
 
-/* Opening it for reading would wait for a writer: the test's time limit tells. */
+/* Opening it for reading would wait for a writer until the test's time limit. */
 START_TEST(a_fifo_is_refused_without_waiting)
 {
         must(mkfifo(at("root/fifo.safetensors"), 0644));
@@ -230,7 +230,7 @@ START_TEST(a_device_is_refused)
 }
 END_TEST
 
-/* As another user, where the tests are root. */
+/* As another user, if the tests run as root. */
 static int open_as_nobody(const char *name)
 {
         syscall(SYS_setfsuid, NOBODY);
@@ -272,7 +272,7 @@ static int lowest_free_fd(void)
         return fd;
 }
 
-START_TEST(every_outcome_gives_its_descriptors_back)
+START_TEST(every_outcome_closes_its_descriptors)
 {
         static const char *const sources[] = {"root", "root/good", "root/missing", "root/half", "root/fifo"};
         make_folder("root/good");
@@ -291,11 +291,11 @@ START_TEST(every_outcome_gives_its_descriptors_back)
 }
 END_TEST
 
-/* ---- both ways of resolving a name ---- */
+/* ---- both resolvers ---- */
 
 static void without_openat2(void)
 {
-        refuse_openat2(ENOSYS);
+        deny_openat2(ENOSYS);
 }
 
 static TCase *staged_by(const char *name, bool walked)
@@ -314,11 +314,11 @@ static void add_roots(bool walked)
         tcase_add_test(root, a_path_under_no_root_is_refused_whether_it_exists_or_not);
         tcase_add_test(root, a_root_is_a_prefix_of_whole_components);
         tcase_add_test(root, the_longest_root_decides);
-        tcase_add_test(root, a_trailing_slash_of_a_root_means_nothing);
+        tcase_add_test(root, a_trailing_slash_of_a_root_is_ignored);
         tcase_add_test(root, the_whole_system_may_be_a_root);
         tcase_add_test(root, a_root_itself_may_be_the_model);
         tcase_add_test(root, a_root_that_is_no_folder_is_named);
-        tcase_add_test(root, every_outcome_gives_its_descriptors_back);
+        tcase_add_test(root, every_outcome_closes_its_descriptors);
 }
 
 static void add_links(bool walked)
@@ -328,15 +328,15 @@ static void add_links(bool walked)
         tcase_add_test(link, a_link_out_of_the_root_is_refused);
         tcase_add_test(link, an_absolute_link_is_refused_even_into_the_root);
         tcase_add_test(link, a_loop_of_links_ends);
-        tcase_add_test(link, a_link_that_leads_nowhere_is_not_found);
+        tcase_add_test(link, a_dangling_link_is_not_found);
         tcase_add_test(link, links_of_the_kernels_own_are_refused);
-        tcase_add_test(link, renames_elsewhere_do_not_fail_an_open);
+        tcase_add_test(link, concurrent_renames_do_not_fail_an_open);
 }
 
 static void add_kinds(bool walked)
 {
         TCase *kind = staged_by("kinds", walked);
-        tcase_add_test(kind, nothing_there_is_not_found);
+        tcase_add_test(kind, a_missing_path_is_not_found);
         tcase_add_test(kind, a_fifo_is_refused_without_waiting);
         tcase_add_test(kind, a_socket_is_refused);
         tcase_add_test(kind, a_device_is_refused);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The staging ring: as many slots as the limit holds, handed out last in, first out.
+ * The staging ring: as many slots as the limit permits, handed out last in, first out.
  */
 #include "daemon/base/util.h"
 #include "daemon/io/staging.h"
@@ -25,46 +25,47 @@ static void end(void)
         staging_deinit(&ring);
 }
 
-START_TEST(there_are_as_many_slots_as_blocks_in_the_limit)
+START_TEST(the_ring_has_as_many_slots_as_fit_the_limit)
 {
         begin(5 * BLOCK + BLOCK / 2);
         ck_assert_uint_eq(ring.n_slots, 5);
         for (unsigned i = 0; i < 5; i++)
-                ck_assert_ptr_nonnull(staging_get(&ring));
-        ck_assert_ptr_null(staging_get(&ring));
+                ck_assert_ptr_nonnull(staging_get(&ring, NUMA_ANYWHERE));
+        ck_assert_ptr_null(staging_get(&ring, NUMA_ANYWHERE));
 }
 END_TEST
 
 START_TEST(the_smallest_ring_has_one_slot)
 {
         begin(1);
-        unsigned char *slot = staging_get(&ring);
+        unsigned char *slot = staging_get(&ring, NUMA_ANYWHERE);
         ck_assert_ptr_nonnull(slot);
-        ck_assert_ptr_null(staging_get(&ring));
+        ck_assert_ptr_null(staging_get(&ring, NUMA_ANYWHERE));
         staging_put(&ring, slot);
-        ck_assert_ptr_eq(staging_get(&ring), slot);
+        ck_assert_ptr_eq(staging_get(&ring, NUMA_ANYWHERE), slot);
 }
 END_TEST
 
 START_TEST(the_slot_used_last_is_used_next)
 {
         begin(3 * BLOCK);
-        unsigned char *a = staging_get(&ring), *b = staging_get(&ring), *c = staging_get(&ring);
+        unsigned char *a = staging_get(&ring, NUMA_ANYWHERE), *b = staging_get(&ring, NUMA_ANYWHERE),
+                      *c = staging_get(&ring, NUMA_ANYWHERE);
         staging_put(&ring, b);
         staging_put(&ring, a);
         staging_put(&ring, c);
-        ck_assert_ptr_eq(staging_get(&ring), c);
-        ck_assert_ptr_eq(staging_get(&ring), a);
-        ck_assert_ptr_eq(staging_get(&ring), b);
+        ck_assert_ptr_eq(staging_get(&ring, NUMA_ANYWHERE), c);
+        ck_assert_ptr_eq(staging_get(&ring, NUMA_ANYWHERE), a);
+        ck_assert_ptr_eq(staging_get(&ring, NUMA_ANYWHERE), b);
 }
 END_TEST
 
-START_TEST(slots_are_aligned_to_pages_and_lie_apart)
+START_TEST(slots_are_page_aligned_and_disjoint)
 {
         unsigned char *slots[4];
         begin(4 * BLOCK);
         for (size_t i = 0; i < 4; i++) {
-                slots[i] = staging_get(&ring);
+                slots[i] = staging_get(&ring, NUMA_ANYWHERE);
                 ck_assert_uint_eq((uintptr_t)slots[i] % 4096, 0);
                 ck_assert(slots[i] >= ring.base && slots[i] + SLOT <= ring.base + ring.bytes);
                 memset(slots[i], (int)i + 1, SLOT);
@@ -75,43 +76,43 @@ START_TEST(slots_are_aligned_to_pages_and_lie_apart)
 }
 END_TEST
 
-START_TEST(a_slot_of_the_wanted_node_is_taken_and_another_where_there_is_none)
+START_TEST(a_slot_of_the_preferred_node_is_preferred_to_others)
 {
         unsigned char *slots[6];
         begin(6 * BLOCK);
         ring.numa.nodes = 0x9; /* as if the machine had nodes 0 and 3 */
         for (size_t i = 0; i < 3; i++) {
-                slots[i] = staging_get_near(&ring, 3);
+                slots[i] = staging_get(&ring, 3);
                 ck_assert_ptr_eq(slots[i], ring.base + (3 + i) * ring.stride);
         }
-        ck_assert_ptr_eq(staging_get_near(&ring, 3), ring.base);
-        ck_assert_ptr_eq(staging_get_near(&ring, NUMA_ANYWHERE), ring.base + ring.stride);
+        ck_assert_ptr_eq(staging_get(&ring, 3), ring.base);
+        ck_assert_ptr_eq(staging_get(&ring, NUMA_ANYWHERE), ring.base + ring.stride);
         staging_put(&ring, slots[2]);
         staging_put(&ring, slots[0]);
-        ck_assert_ptr_eq(staging_get_near(&ring, 0), ring.base + 2 * ring.stride);
-        ck_assert_ptr_eq(staging_get_near(&ring, 3), slots[0]); /* used last */
-        ck_assert_ptr_eq(staging_get_near(&ring, 3), slots[2]);
-        ck_assert_ptr_null(staging_get_near(&ring, 3));
+        ck_assert_ptr_eq(staging_get(&ring, 0), ring.base + 2 * ring.stride);
+        ck_assert_ptr_eq(staging_get(&ring, 3), slots[0]); /* used last */
+        ck_assert_ptr_eq(staging_get(&ring, 3), slots[2]);
+        ck_assert_ptr_null(staging_get(&ring, 3));
 }
 END_TEST
 
-START_TEST(what_cannot_be_placed_lies_anywhere)
+START_TEST(an_impossible_numa_placement_is_ignored)
 {
         begin(4 * BLOCK);
         ck_assert(staging_place(&ring, &(struct numa_choice){0}));
-        ck_assert(!staging_place(&ring, &(struct numa_choice){UINT64_C(1) << 63 | 1})); /* one that is not there */
+        ck_assert(!staging_place(&ring, &(struct numa_choice){UINT64_C(1) << 63 | 1})); /* a missing node */
         ck_assert_uint_eq(ring.numa.nodes, 0);
-        unsigned char *last = staging_get(&ring);
+        unsigned char *last = staging_get(&ring, NUMA_ANYWHERE);
         staging_put(&ring, last);
-        ck_assert_ptr_eq(staging_get_near(&ring, 63), last);
+        ck_assert_ptr_eq(staging_get(&ring, 63), last);
 }
 END_TEST
 
-START_TEST(slots_that_were_touched_are_in_memory)
+START_TEST(touched_slots_are_resident)
 {
         begin(2 * BLOCK);
         size_t pages = (ring.n_slots * ring.stride) / 4096;
-        for (unsigned char *slot; (slot = staging_get(&ring)) != NULL;)
+        for (unsigned char *slot; (slot = staging_get(&ring, NUMA_ANYWHERE)) != NULL;)
                 staging_touch(&ring, slot);
         unsigned char *in_core = must_alloc(pages);
         must(mincore(ring.base, pages * 4096, in_core));
@@ -130,7 +131,7 @@ START_TEST(a_ring_that_does_not_fit_is_an_error)
 }
 END_TEST
 
-START_TEST(giving_back_nothing_is_fine)
+START_TEST(releasing_nothing_is_permitted)
 {
         staging_deinit(&ring);
         begin(BLOCK);
@@ -143,14 +144,14 @@ int main(void)
         suite_begin("staging");
         TCase *slots = suite_group("slots", NULL, NULL, 30);
         tcase_add_checked_fixture(slots, NULL, end);
-        tcase_add_test(slots, there_are_as_many_slots_as_blocks_in_the_limit);
+        tcase_add_test(slots, the_ring_has_as_many_slots_as_fit_the_limit);
         tcase_add_test(slots, the_smallest_ring_has_one_slot);
         tcase_add_test(slots, the_slot_used_last_is_used_next);
-        tcase_add_test(slots, slots_are_aligned_to_pages_and_lie_apart);
-        tcase_add_test(slots, a_slot_of_the_wanted_node_is_taken_and_another_where_there_is_none);
-        tcase_add_test(slots, what_cannot_be_placed_lies_anywhere);
-        tcase_add_test(slots, slots_that_were_touched_are_in_memory);
+        tcase_add_test(slots, slots_are_page_aligned_and_disjoint);
+        tcase_add_test(slots, a_slot_of_the_preferred_node_is_preferred_to_others);
+        tcase_add_test(slots, an_impossible_numa_placement_is_ignored);
+        tcase_add_test(slots, touched_slots_are_resident);
         tcase_add_test(slots, a_ring_that_does_not_fit_is_an_error);
-        tcase_add_test(slots, giving_back_nothing_is_fine);
+        tcase_add_test(slots, releasing_nothing_is_permitted);
         return suite_run();
 }

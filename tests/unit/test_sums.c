@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Published SHA-256 digests: where they are found, and which are not believed.
+ * Published SHA-256 digests: where they are found, and which are not accepted.
  */
-#include "tests/unit/source_stage.h"
+#include "tests/unit/source_fixture.h"
 
 #define HASH "0123456789abcdef0123456789ABCDEF0123456789abcdef0123456789abcdef"
 #define OTHER "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff"
@@ -29,7 +29,7 @@ START_TEST(a_snapshot_reads_its_blobs)
 }
 END_TEST
 
-START_TEST(a_snapshot_whose_blobs_lie_outside_the_root_is_refused)
+START_TEST(a_snapshot_with_blobs_outside_the_root_is_refused)
 {
         make_cache(HASH);
         open_roots(at(SNAPSHOT));
@@ -63,7 +63,7 @@ START_TEST(a_blob_is_named_by_its_digest)
 }
 END_TEST
 
-START_TEST(a_digest_is_not_looked_for_unless_asked)
+START_TEST(a_digest_is_fetched_only_on_request)
 {
         make_cache(HASH);
         assert_opens(SNAPSHOT, 1);
@@ -161,10 +161,10 @@ int main(void)
         suite_begin("sums");
         TCase *hub = staged("cache");
         tcase_add_test(hub, a_snapshot_reads_its_blobs);
-        tcase_add_test(hub, a_snapshot_whose_blobs_lie_outside_the_root_is_refused);
+        tcase_add_test(hub, a_snapshot_with_blobs_outside_the_root_is_refused);
         TCase *sums = staged("digests");
         tcase_add_test(sums, a_blob_is_named_by_its_digest);
-        tcase_add_test(sums, a_digest_is_not_looked_for_unless_asked);
+        tcase_add_test(sums, a_digest_is_fetched_only_on_request);
         tcase_add_test(sums, a_blob_of_another_naming_has_no_digest);
         LOOP(sums, a_list_of_sums_gives_the_digest, good_sums);
         LOOP(sums, a_list_of_sums_that_cannot_be_trusted_is_refused, bad_sums);

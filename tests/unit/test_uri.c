@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a source's text means by itself.
+ * The parts of a source's URI.
  */
 #include "tests/lib/suite.h"
 
@@ -69,7 +69,7 @@ START_TEST(a_text_that_is_no_local_path_is_refused)
 }
 END_TEST
 
-START_TEST(a_path_of_any_length_is_survived)
+START_TEST(a_path_of_any_length_is_handled)
 {
         char *out = NULL, *path = must_alloc(100000);
         struct error error;
@@ -119,7 +119,7 @@ int main(void)
         TCase *text = suite_group("text", NULL, NULL, 10);
         LOOP(text, a_source_has_one_canonical_form, canonicals);
         LOOP(text, a_text_that_is_no_local_path_is_refused, refused_texts);
-        tcase_add_test(text, a_path_of_any_length_is_survived);
+        tcase_add_test(text, a_path_of_any_length_is_handled);
         LOOP(text, a_model_is_named_after_its_source, names);
         tcase_add_test(text, paths_of_one_mount_share_a_lane);
         return suite_run();

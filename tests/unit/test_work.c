@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pool for work that may block: lanes that do not keep one another waiting, order within a
- * lane, threads up to a cap, results on the loop, and an end that never hangs.
+ * The thread pool for blocking work: lanes that do not delay one another, order within a lane, the thread limit,
+ * results on the loop, and a shutdown that never hangs.
  */
 #include "tests/lib/core.h"
 
@@ -41,7 +41,7 @@ static bool all_done(const struct held_work *held, size_t n)
         return true;
 }
 
-/* ---- work that says when it ran, and where ---- */
+/* ---- recorded work ---- */
 
 struct note {
         struct work work;
@@ -90,14 +90,14 @@ START_TEST(work_runs_on_a_thread_and_is_done_on_the_loop)
 }
 END_TEST
 
-START_TEST(nothing_is_done_before_the_loop_turns)
+START_TEST(no_completion_runs_before_the_loop_iterates)
 {
         struct note note;
         struct held_work after;
         pool_begin(1, 1);
         note_submit(&note, 1, 'a');
         held_work_submit(&after, pool, 1, &gate);
-        gate_await(&gate, 1); /* the one thread has left the first behind */
+        gate_await(&gate, 1); /* the only thread has finished the first */
         ck_assert(!note.done);
         core_until(note.done);
         gate_open(&gate);
@@ -105,20 +105,20 @@ START_TEST(nothing_is_done_before_the_loop_turns)
 }
 END_TEST
 
-static struct note again;
+static struct note resubmitted;
 static unsigned rounds;
 
-static void again_done(struct work *work)
+static void resubmitted_done(struct work *work)
 {
         if (++rounds < 100)
-                work_submit(pool, 1, work, note_run, again_done);
+                work_submit(pool, 1, work, note_run, resubmitted_done);
 }
 
-START_TEST(work_that_is_done_may_be_submitted_again_at_once)
+START_TEST(completed_work_may_be_resubmitted_at_once)
 {
         pool_begin(2, 1);
-        again.name = 'a';
-        work_submit(pool, 1, &again.work, note_run, again_done);
+        resubmitted.name = 'a';
+        work_submit(pool, 1, &resubmitted.work, note_run, resubmitted_done);
         core_until(rounds == 100);
         ck_assert_uint_eq(strlen(order), 100);
 }
@@ -126,7 +126,7 @@ END_TEST
 
 /* ---- lanes ---- */
 
-START_TEST(work_of_a_lane_of_one_runs_in_the_order_it_came)
+START_TEST(work_of_a_single_threaded_lane_runs_in_order)
 {
         struct note notes[26];
         pool_begin(4, 1);
@@ -137,7 +137,7 @@ START_TEST(work_of_a_lane_of_one_runs_in_the_order_it_came)
 }
 END_TEST
 
-START_TEST(a_lane_that_blocks_keeps_only_its_own_work_waiting)
+START_TEST(a_blocked_lane_delays_only_its_own_work)
 {
         struct held_work blocked[3];
         struct note other;
@@ -148,7 +148,7 @@ START_TEST(a_lane_that_blocks_keeps_only_its_own_work_waiting)
         note_submit(&other, 8, 'o');
         core_until(other.done);
         ck_assert(!blocked[0].done && !blocked[1].done);
-        ck_assert_uint_eq(gate_come(&gate), 2);
+        ck_assert_uint_eq(gate_arrived(&gate), 2);
         gate_open(&gate);
         core_until(all_done(blocked, 3));
         ck_assert(blocked[2].ran);
@@ -166,15 +166,15 @@ START_TEST(a_lane_has_no_more_threads_than_it_may)
         note_submit(&other, 8, 'o');
         core_until(other.done);
         threads_await_asleep(THREADS, threads_named(THREADS));
-        ck_assert_uint_eq(gate_come(&gate), 2);
-        gate_let(&gate, 1);
+        ck_assert_uint_eq(gate_arrived(&gate), 2);
+        gate_pass_more(&gate, 1);
         gate_await(&gate, 3);
         gate_open(&gate);
         core_until(all_done(held, 6));
 }
 END_TEST
 
-START_TEST(lanes_that_read_leave_threads_to_the_one_that_does_not)
+START_TEST(reading_lanes_leave_a_thread_for_the_cpu_lane)
 {
         struct held_work held[4];
         struct note note;
@@ -184,7 +184,7 @@ START_TEST(lanes_that_read_leave_threads_to_the_one_that_does_not)
         gate_await(&gate, 3);
         note_submit(&note, WORK_LANE_CPU, 'n');
         core_until(note.done);
-        ck_assert_uint_eq(gate_come(&gate), 3);
+        ck_assert_uint_eq(gate_arrived(&gate), 3);
         gate_open(&gate);
         core_until(all_done(held, 4));
 }
@@ -222,7 +222,7 @@ START_TEST(a_lane_that_hangs_gets_no_more_threads)
         gate_await(&gate, 1);
         work_pool_watch(pool, now_ns() + SECOND, SECOND / 2);
         threads_await_asleep(THREADS, threads_named(THREADS));
-        ck_assert_uint_eq(gate_come(&gate), 1);
+        ck_assert_uint_eq(gate_arrived(&gate), 1);
         work_pool_count(pool, &threads, &hung);
         ck_assert_uint_eq(hung, 1);
         gate_open(&gate);
@@ -230,7 +230,7 @@ START_TEST(a_lane_that_hangs_gets_no_more_threads)
 }
 END_TEST
 
-START_TEST(work_that_takes_long_without_reading_does_not_hang)
+START_TEST(slow_work_without_reads_is_not_reported_as_hanging)
 {
         struct held_work held;
         unsigned threads, hung;
@@ -262,7 +262,7 @@ START_TEST(lanes_take_turns)
 }
 END_TEST
 
-START_TEST(more_lanes_than_the_table_holds_share_some)
+START_TEST(lanes_beyond_the_table_share_entries)
 {
         struct held_work held[200];
         pool_begin(4, 1);
@@ -283,7 +283,7 @@ START_TEST(a_pool_without_work_has_one_thread)
 }
 END_TEST
 
-START_TEST(work_that_runs_leaves_a_thread_for_the_next)
+START_TEST(a_thread_is_free_after_its_work)
 {
         struct held_work held;
         pool_begin(4, 4);
@@ -303,21 +303,21 @@ START_TEST(threads_grow_to_the_cap_and_no_further)
                 held_work_submit(&held[i], pool, i, &gate);
         gate_await(&gate, 3);
         threads_await_asleep(THREADS, 3);
-        ck_assert_uint_eq(gate_come(&gate), 3);
+        ck_assert_uint_eq(gate_arrived(&gate), 3);
         gate_open(&gate);
         core_until(all_done(held, ARRAY_SIZE(held)));
         ck_assert_uint_eq(threads_named(THREADS), 3);
 }
 END_TEST
 
-START_TEST(a_thread_that_is_idle_is_used_again)
+START_TEST(an_idle_thread_is_reused)
 {
         struct note note;
         pool_begin(4, 4);
         for (int i = 0; i < 3; i++) {
                 note_submit(&note, 1, 'a');
                 core_until(note.done);
-                threads_await_asleep(THREADS, 2); /* one that ran it, one that was left for the next */
+                threads_await_asleep(THREADS, 2); /* one that ran it, one that is ready for the next */
         }
         ck_assert_uint_eq(threads_named(THREADS), 2);
 }
@@ -338,14 +338,14 @@ END_TEST
 
 /* ---- the end ---- */
 
-START_TEST(a_pool_that_never_ran_stops)
+START_TEST(an_unused_pool_stops)
 {
         pool_begin(4, 4);
         ck_assert(work_pool_stop(pool, now_ns() + 20 * SECOND));
 }
 END_TEST
 
-START_TEST(a_pool_that_never_ran_need_not_be_stopped_to_be_freed)
+START_TEST(an_unused_pool_can_be_freed_without_a_stop)
 {
         pool_begin(4, 4);
         pool = work_pool_free(pool);
@@ -371,7 +371,7 @@ START_TEST(stopping_ends_idle_threads)
 }
 END_TEST
 
-START_TEST(work_that_hangs_makes_stop_give_up_at_its_deadline)
+START_TEST(stop_gives_up_on_hanging_work_at_its_deadline)
 {
         struct held_work stuck;
         pool_begin(1, 1);
@@ -385,7 +385,7 @@ START_TEST(work_that_hangs_makes_stop_give_up_at_its_deadline)
 }
 END_TEST
 
-START_TEST(what_is_queued_when_the_pool_stops_is_not_run_but_done)
+START_TEST(work_queued_at_the_stop_completes_without_running)
 {
         struct held_work held[4];
         pool_begin(1, 1);
@@ -406,29 +406,29 @@ int main(void)
         suite_begin("work");
         TCase *results = core_group("results", begin, end);
         tcase_add_test(results, work_runs_on_a_thread_and_is_done_on_the_loop);
-        tcase_add_test(results, nothing_is_done_before_the_loop_turns);
-        tcase_add_test(results, work_that_is_done_may_be_submitted_again_at_once);
+        tcase_add_test(results, no_completion_runs_before_the_loop_iterates);
+        tcase_add_test(results, completed_work_may_be_resubmitted_at_once);
         TCase *lanes = core_group("lanes", begin, end);
-        tcase_add_test(lanes, work_of_a_lane_of_one_runs_in_the_order_it_came);
-        tcase_add_test(lanes, a_lane_that_blocks_keeps_only_its_own_work_waiting);
+        tcase_add_test(lanes, work_of_a_single_threaded_lane_runs_in_order);
+        tcase_add_test(lanes, a_blocked_lane_delays_only_its_own_work);
         tcase_add_test(lanes, a_lane_has_no_more_threads_than_it_may);
-        tcase_add_test(lanes, lanes_that_read_leave_threads_to_the_one_that_does_not);
+        tcase_add_test(lanes, reading_lanes_leave_a_thread_for_the_cpu_lane);
         tcase_add_test(lanes, threads_that_hang_are_counted_out_and_replaced_up_to_the_cap);
         tcase_add_test(lanes, a_lane_that_hangs_gets_no_more_threads);
-        tcase_add_loop_test(lanes, work_that_takes_long_without_reading_does_not_hang, 0, 2);
+        tcase_add_loop_test(lanes, slow_work_without_reads_is_not_reported_as_hanging, 0, 2);
         tcase_add_test(lanes, lanes_take_turns);
-        tcase_add_test(lanes, more_lanes_than_the_table_holds_share_some);
+        tcase_add_test(lanes, lanes_beyond_the_table_share_entries);
         TCase *threads = core_group("threads", begin, end);
         tcase_add_test(threads, a_pool_without_work_has_one_thread);
-        tcase_add_test(threads, work_that_runs_leaves_a_thread_for_the_next);
+        tcase_add_test(threads, a_thread_is_free_after_its_work);
         tcase_add_test(threads, threads_grow_to_the_cap_and_no_further);
-        tcase_add_test(threads, a_thread_that_is_idle_is_used_again);
+        tcase_add_test(threads, an_idle_thread_is_reused);
         tcase_add_test(threads, two_submissions_that_find_one_idle_thread_both_run);
         TCase *ends = core_group("the end", begin, end);
-        tcase_add_test(ends, a_pool_that_never_ran_stops);
-        tcase_add_test(ends, a_pool_that_never_ran_need_not_be_stopped_to_be_freed);
+        tcase_add_test(ends, an_unused_pool_stops);
+        tcase_add_test(ends, an_unused_pool_can_be_freed_without_a_stop);
         tcase_add_test(ends, stopping_ends_idle_threads);
-        tcase_add_test(ends, work_that_hangs_makes_stop_give_up_at_its_deadline);
-        tcase_add_test(ends, what_is_queued_when_the_pool_stops_is_not_run_but_done);
+        tcase_add_test(ends, stop_gives_up_on_hanging_work_at_its_deadline);
+        tcase_add_test(ends, work_queued_at_the_stop_completes_without_running);
         return suite_run();
 }

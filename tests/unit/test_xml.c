@@ -1,27 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pull parser of services' answers, and what is made of lists and errors.
+ * XML of services, and the parsing of lists and errors.
  */
 #include "tests/lib/suite.h"
 
 #include "daemon/base/util.h"
-#include "daemon/source/s3_reply.h"
-#include "daemon/source/xml.h"
+#include "daemon/source/s3/s3_reply.h"
+#include "daemon/source/s3/xml.h"
 
 #include <string.h>
 
 /* "<name" and ">name:text" for each event, and at the end "." or "!why". */
+static char *events_text;
+
+static int on_event(void *context, enum xml_event event, const struct xml *xml)
+{
+        (void)context;
+        events_text = event == XML_OPEN ? format_text("%s<%s", events_text, xml->name)
+                                        : format_text("%s>%s:%s", events_text, xml->name, xml->text);
+        return 0;
+}
+
 static char *events(const char *text, size_t size)
 {
-        struct xml xml;
-        enum xml_event event;
-        char *copy = must_alloc(size + 1), *out = format_text("%s", "");
-        memcpy(copy, text, size);
-        xml_init(&xml, copy, size);
-        while ((event = xml_next(&xml)) == XML_OPEN || event == XML_CLOSE)
-                out = event == XML_OPEN ? format_text("%s<%s", out, xml.name)
-                                        : format_text("%s>%s:%s", out, xml.name, xml.text);
-        return event == XML_END ? format_text("%s.", out) : format_text("%s!%s", out, xml.why);
+        const char *why;
+        events_text = format_text("%s", "");
+        int r = xml_parse(text, size, on_event, NULL, &why);
+        ck_assert_int_eq(r, why != NULL ? -1 : 0);
+        return why == NULL ? format_text("%s.", events_text) : format_text("%s!%s", events_text, why);
 }
 
 static const struct {
@@ -45,44 +51,66 @@ START_TEST(valid_xml_is_read)
 }
 END_TEST
 
-static const struct {
-        const char *text, *why;
-} invalid[] = {
-        {"", "it ends too early"},
-        {"<a>", "it ends too early"},
-        {"<a", "a tag without an end"},
-        {"<a><b</a>", "a tag without an end"},
-        {"<a></b>", "a tag that closes another element"},
-        {"</a>", "a tag that nothing opened"},
-        {"<a/><b/>", "a second root"},
-        {"x<a/>", "text outside the root"},
-        {"<a/>x", "text outside the root"},
-        {"< >", "a tag without a name"},
-        {"<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>", "a document type"},
-        {"<a>&b;</a>", "an entity that is not known"},
-        {"<a>&#0;</a>", "an entity that is not known"},
-        {"<a>&#xd800;</a>", "an entity that is not known"},
-        {"<a>&#x110000;</a>", "an entity that is not known"},
-        {"<a>&#1;</a>", "an entity that is not known"},
-        {"<a>&#;</a>", "an entity that is not known"},
-        {"<a>& </a>", "an entity that is not known"},
-        {"<a>&#99999999999;</a>", "an entity that is not known"},
-        {"<a><!-- </a>", "a comment without an end"},
-        {"<a><![CDATA[ </a>", "a CDATA section without an end"},
-        {"<?xml <a/>", "an instruction without an end"},
-        {"<a>\xff</a>", "not UTF-8, or a NUL byte"},
+static const char *const invalid[] = {
+        "",
+        "<a>",
+        "<a",
+        "<a><b</a>",
+        "<a></b>",
+        "</a>",
+        "<a/><b/>",
+        "x<a/>",
+        "<a/>x",
+        "< >",
+        "<!DOCTYPE a><a/>",
+        "<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>",
+        "<a>&b;</a>",
+        "<a>&#0;</a>",
+        "<a>&#xd800;</a>",
+        "<a>&#x110000;</a>",
+        "<a>&#1;</a>",
+        "<a>&#;</a>",
+        "<a>& </a>",
+        "<a>&#99999999999;</a>",
+        "<a><!-- </a>",
+        "<a><![CDATA[ </a>",
+        "<?xml <a/>",
+        "<a>\xff</a>",
 };
 
-START_TEST(invalid_xml_is_refused_with_the_reason)
+START_TEST(invalid_xml_is_refused)
 {
-        const char *got = events(invalid[_i].text, strlen(invalid[_i].text));
-        ck_assert_str_eq(strchr(got, '!') + 1, invalid[_i].why);
+        const char *got = events(invalid[_i], strlen(invalid[_i]));
+        ck_assert_ptr_nonnull(strchr(got, '!'));
+        ck_assert_str_ne(strchr(got, '!'), "!");
+}
+END_TEST
+
+START_TEST(a_document_type_is_refused_with_the_reason)
+{
+        ck_assert_str_eq(events("<!DOCTYPE a><a/>", 16), "!a document type");
+}
+END_TEST
+
+static int stop_at_b(void *context, enum xml_event event, const struct xml *xml)
+{
+        on_event(context, event, xml);
+        return xml_is(xml, "b") ? -7 : 0;
+}
+
+START_TEST(a_failure_of_the_caller_ends_it)
+{
+        const char text[] = "<a><b/><c/></a>", *why;
+        events_text = format_text("%s", "");
+        ck_assert_int_eq(xml_parse(text, strlen(text), stop_at_b, NULL, &why), -7);
+        ck_assert_ptr_null(why);
+        ck_assert_str_eq(events_text, "<a<b");
 }
 END_TEST
 
 START_TEST(a_nul_is_refused)
 {
-        ck_assert_str_eq(events("<a>\0</a>", 8), "!not UTF-8, or a NUL byte");
+        ck_assert_ptr_nonnull(strchr(events("<a>\0</a>", 8), '!'));
 }
 END_TEST
 
@@ -99,7 +127,7 @@ END_TEST
 
 /* ---- errors ---- */
 
-START_TEST(an_error_tells_code_request_and_region)
+START_TEST(an_error_reports_code_request_id_and_region)
 {
         char text[] = "<?xml version='1.0'?><Error><Code>AuthorizationHeaderMalformed</Code><Message>wrong "
                       "region</Message><Region>eu-west-3</Region><RequestId>tx1</RequestId></Error>";
@@ -112,7 +140,7 @@ START_TEST(an_error_tells_code_request_and_region)
 }
 END_TEST
 
-START_TEST(an_error_that_is_no_xml_tells_nothing)
+START_TEST(an_error_that_is_no_xml_is_ignored)
 {
         char text[] = "<html><br>502";
         struct s3_fault fault;
@@ -141,7 +169,7 @@ static int parse_page(struct s3_page *page, const char *inside, struct error *er
         return s3_page_parse(page, text, strlen(text), collect, NULL, error);
 }
 
-START_TEST(a_page_gives_its_keys_and_the_next)
+START_TEST(a_page_has_its_keys_and_the_next_marker)
 {
         struct s3_page page;
         struct error error;
@@ -160,7 +188,7 @@ START_TEST(a_page_gives_its_keys_and_the_next)
 }
 END_TEST
 
-START_TEST(keys_of_a_store_that_does_not_encode_are_taken_as_they_are)
+START_TEST(unencoded_keys_are_used_literally)
 {
         struct s3_page page;
         struct error error;
@@ -181,10 +209,10 @@ static const struct {
         {"<Contents><Key>a</Key><Size>18446744073709551616</Size></Contents>", "not a number"},
         {"<EncodingType>url</EncodingType><Contents><Key>%4</Key><Size>1</Size></Contents>", "percent"},
         {"<EncodingType>url</EncodingType><Contents><Key>a%00b</Key><Size>1</Size></Contents>", "percent"},
-        {"<Contents><Key>a</Size></Contents>", "closes another"},
+        {"<Contents><Key>a</Size></Contents>", "mismatched"},
 };
 
-START_TEST(a_page_that_makes_no_sense_is_refused)
+START_TEST(an_inconsistent_page_is_refused)
 {
         struct s3_page page;
         struct error error = {0};
@@ -194,7 +222,7 @@ START_TEST(a_page_that_makes_no_sense_is_refused)
 }
 END_TEST
 
-START_TEST(what_is_no_list_is_refused)
+START_TEST(an_invalid_list_is_refused)
 {
         char text[] = "<Error><Code>x</Code></Error>";
         struct s3_page page;
@@ -208,15 +236,17 @@ int main(void)
         suite_begin("xml");
         TCase *xml = suite_group("xml", NULL, NULL, 20);
         LOOP(xml, valid_xml_is_read, valid);
-        LOOP(xml, invalid_xml_is_refused_with_the_reason, invalid);
+        LOOP(xml, invalid_xml_is_refused, invalid);
+        tcase_add_test(xml, a_document_type_is_refused_with_the_reason);
+        tcase_add_test(xml, a_failure_of_the_caller_ends_it);
         tcase_add_test(xml, a_nul_is_refused);
         tcase_add_test(xml, depth_is_bounded);
         TCase *replies = suite_group("replies", NULL, NULL, 20);
-        tcase_add_test(replies, an_error_tells_code_request_and_region);
-        tcase_add_test(replies, an_error_that_is_no_xml_tells_nothing);
-        tcase_add_test(replies, a_page_gives_its_keys_and_the_next);
-        tcase_add_test(replies, keys_of_a_store_that_does_not_encode_are_taken_as_they_are);
-        LOOP(replies, a_page_that_makes_no_sense_is_refused, bad_pages);
-        tcase_add_test(replies, what_is_no_list_is_refused);
+        tcase_add_test(replies, an_error_reports_code_request_id_and_region);
+        tcase_add_test(replies, an_error_that_is_no_xml_is_ignored);
+        tcase_add_test(replies, a_page_has_its_keys_and_the_next_marker);
+        tcase_add_test(replies, unencoded_keys_are_used_literally);
+        LOOP(replies, an_inconsistent_page_is_refused, bad_pages);
+        tcase_add_test(replies, an_invalid_list_is_refused);
         return suite_run();
 }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The calls of the daemon that can fail, and how they do: CALL(name, what it returns then, errno).
- * Arguments and results are integers and pointers, which the ABI passes alike, so that one shape of
- * function stands before all of them.
+ * Arguments and results are integers and pointers, which the ABI passes alike, so that one function signature wraps all
+ * of them.
  *
- * A failure is one that the real call can have, the likeliest under load: no memory, no descriptor, no
- * room, a broken disk.
+ * Each failure is a likely one of the real call: out of memory, no descriptor, disk full, I/O error.
  */
 #ifndef TESTS_LIB_FAULT_CALLS_H
 #define TESTS_LIB_FAULT_CALLS_H
@@ -35,7 +34,7 @@
         CALL(sendmsg, -1, ENOBUFS) CALL(sendto, -1, EAGAIN) \
         CALL(getsockopt, -1, ENOBUFS) CALL(setsockopt, -1, ENOBUFS) CALL(getsockname, -1, ENOBUFS) CALL(socketpair, -1, EMFILE) \
         CALL(epoll_create1, -1, EMFILE) CALL(epoll_ctl, -1, ENOMEM) CALL(epoll_wait, -1, EINTR) CALL(signalfd, -1, EMFILE) \
-        /* threads and limits; these answer the error itself */ \
+        /* threads and limits; these return the error itself */ \
         CALL(pthread_create, EAGAIN, 0) CALL(pthread_cond_init, ENOMEM, 0) CALL(pthread_mutex_init, ENOMEM, 0) \
         CALL(getrlimit, -1, EPERM) CALL(setrlimit, -1, EPERM) \
         /* libuv */ \
@@ -46,7 +45,7 @@
         CALL(curl_slist_append, 0, ENOMEM) \
         CALL(curl_multi_init, 0, ENOMEM) CALL(curl_multi_add_handle, 3, 0) CALL(curl_multi_setopt, 3, 0) \
         CALL(curl_multi_socket_action, 3, 0) CALL(curl_share_init, 0, ENOMEM) CALL(curl_share_setopt, 4, 0) \
-        /* users and groups; these answer the error itself */ \
+        /* users and groups; these return the error itself */ \
         CALL(getpwnam_r, ENOMEM, 0) CALL(getgrnam_r, ENOMEM, 0) \
         /* the rest */ \
         CALL(eventfd, -1, EMFILE) \
@@ -68,12 +67,12 @@ enum fault_call {
                 FAULT_COUNT
 };
 
-#define FAULT_PAGE "STREAMERD_FAULT_PAGE" /* the file that both sides map */
+#define FAULT_PAGE "STREAMERD_FAULT_PAGE" /* the file that the test and the daemon map */
 
-/* Between the test and the daemon. */
+/* Shared by the test and the daemon. */
 struct fault_page {
         _Atomic uint32_t armed;  /* call + 1; 0: none */
-        _Atomic uint64_t until;  /* calls of it that still succeed */
+        _Atomic uint64_t until;  /* calls that still succeed before it */
         _Atomic uint32_t struck; /* the armed call has failed */
         _Atomic uint64_t seen[FAULT_COUNT];
         _Atomic uint64_t failed[FAULT_COUNT];

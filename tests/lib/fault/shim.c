@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stands before the calls of calls.h in a daemon that was started with it (LD_PRELOAD), and lets the
- * one fail that the test has armed. Only calls of the daemon's own code count: what libraries call
- * among themselves is theirs. Without a page in the environment it does nothing.
+ * Wraps the calls of calls.h in a daemon that was started with it (LD_PRELOAD), and makes the armed call fail. Only
+ * calls from the daemon's own code count, not those from libraries. It does nothing without a page in the environment.
  */
 #define _GNU_SOURCE
 #include "tests/lib/fault/calls.h"
@@ -10,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What this file stands before it cannot include: these are the few declarations that it needs. */
+/* Declared here, because including their headers would conflict with the wrappers. */
 #include <elf.h>
 #include <errno.h>
 #include <link.h>
@@ -23,7 +22,7 @@ extern void *__libc_realloc(void *p, size_t size);
 #define EXPORT __attribute__((visibility("default")))
 
 static struct fault_page *page;
-static uintptr_t begin, end; /* of the program's own code */
+static uintptr_t begin, end; /* address range address range of the program's own code */
 
 static bool strikes(enum fault_call call, const void *caller)
 {
@@ -33,7 +32,7 @@ static bool strikes(enum fault_call call, const void *caller)
         atomic_fetch_add(&page->seen[call], 1);
         if (atomic_load(&page->armed) != (uint32_t)call + 1)
                 return false;
-        /* The count runs down once; whoever finds it at zero is the one. */
+        /* The count runs down once; the call that finds it at zero fails. */
         if (atomic_fetch_sub(&page->until, 1) != 0)
                 return false;
         atomic_store(&page->armed, 0);
@@ -45,8 +44,7 @@ static bool strikes(enum fault_call call, const void *caller)
 #define HUGE_MAP 0x40000 /* MAP_HUGETLB */
 #define HUGE_FILE 4      /* MFD_HUGETLB */
 
-/* None are found, armed or not: whether the machine has any changes with what runs beside, and with it what
- * else the daemon calls. */
+/* Huge pages always fail: whether the machine has any varies between runs, and with it the daemon's other calls. */
 static bool wants_huge_pages(enum fault_call call, long second, long fourth)
 {
         return page != NULL && ((call == FAULT_mmap && (fourth & HUGE_MAP) != 0) ||
@@ -83,7 +81,7 @@ extern int strcmp(const char *a, const char *b);
 
 #define NEXT ((void *)-1L)
 
-/* Finding a call may itself allocate, so what allocates is found by another name. */
+/* dlsym() may allocate, so the allocation functions are found by other names. */
 static call_fn next_of(const char *name)
 {
         if (strcmp(name, "malloc") == 0)
@@ -106,7 +104,7 @@ static int note_program(struct dl_phdr_info *info, size_t size, void *arg)
                 begin = info->dlpi_addr + p->p_vaddr;
                 end = begin + p->p_memsz;
         }
-        return 1; /* the first is the program */
+        return 1; /* the first entry is the program */
 }
 
 extern long fault_open(long, long, long, long, long, long, long) __asm__("open");

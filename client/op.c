@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What an operation knows of its load: the daemon accepts at once and reports the rest by events, if it is asked
+ * to. Freeing an operation, or losing the connection, ends no load.
+ */
+#include "client/op.h"
+
+#include "client/args.h"
+#include "client/lease.h"
+#include "client/util.h"
+
+#include <stdio.h>
+
+static const char *const states[] = {"resolving", "queued", "loading", "ready", "failed", "cancelled"};
+
+/* The constant that equals the event's state, so that it may outlive the event. */
+static const char *state_of(const msgpack_object *event)
+{
+        for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++)
+                if (object_str_eq(event, "state", states[i]))
+                        return states[i];
+        return NULL;
+}
+
+static char *copy_str(const msgpack_object *o, const char *key)
+{
+        const char *s;
+        size_t len;
+        return object_str(o, key, &s, &len) ? strndup(s, len) : strdup("");
+}
+
+/* As many as there is memory for: the last of them is not worth the others. */
+static void take_failures(struct streamer_op *op, const msgpack_object *list)
+{
+        const char *code;
+        size_t len;
+        if (!list || list->type != MSGPACK_OBJECT_ARRAY)
+                return;
+        op->failures = calloc(list->via.array.size, sizeof(*op->failures));
+        for (uint32_t i = 0; op->failures && i < list->via.array.size; i++) {
+                const msgpack_object *o = &list->via.array.ptr[i];
+                streamer_device_failure *f = &op->failures[op->n_failures];
+                *f = (streamer_device_failure){
+                        .device = copy_str(o, "device"), .text = copy_str(o, "text"), .err = STREAMER_EFAILED};
+                if (object_str(o, "code", &code, &len))
+                        f->err = code_from_wire(code, len);
+                if (f->device && f->text) {
+                        op->n_failures++;
+                        continue;
+                }
+                free((void *)(uintptr_t)f->device);
+                free((void *)(uintptr_t)f->text);
+        }
+}
+
+void op_end(struct streamer_op *op, int code, const char *text, size_t len)
+{
+        op->ended = true;
+        op->code = code;
+        op->text = len > 0 ? strndup(text, len) : NULL;
+        readiness_add(op->client, &op->end_note);
+}
+
+/* Ready, on all devices or on some. */
+static void end_ready(struct streamer_op *op)
+{
+        const streamer_device_failure *f = &op->failures[0];
+        cleanup_free char *text = NULL;
+        int len = op->n_failures > 0 ? asprintf(&text, "%s: %s", f->device, f->text) : 0;
+        op_end(op, op->n_failures > 0 ? STREAMER_EFAILED : 0, text, len > 0 ? (size_t)len : 0);
+}
+
+static void end(struct streamer_op *op, const msgpack_object *event, const char *state)
+{
+        const char *code, *text = "";
+        size_t code_len, text_len = 0;
+        take_failures(op, object_get(event, "failed"));
+        if (strcmp(state, "ready") == 0) {
+                end_ready(op);
+                return;
+        }
+        int rc = strcmp(state, "cancelled") == 0 ? STREAMER_ECANCELED : STREAMER_EFAILED;
+        if (object_str(event, "code", &code, &code_len))
+                rc = code_from_wire(code, code_len);
+        object_str(event, "text", &text, &text_len);
+        op_end(op, rc, text, text_len);
+}
+
+static void update(struct streamer_op *op, const msgpack_object *event)
+{
+        streamer_progress *p = &op->progress;
+        const char *state = state_of(event);
+        if (op->ended || !state)
+                return;
+        object_u64(event, "bytes", &p->bytes);
+        object_u64(event, "total", &p->total);
+        object_u64(event, "tensors", &p->tensors);
+        object_u64(event, "tensors_total", &p->tensors_total);
+        object_u64(event, "load_ns", &p->load_ns);
+        object_u64(event, "generation", &p->generation);
+        bool resident = false;
+        p->resident = object_bool(event, "resident", &resident) && resident;
+        p->state = state;
+        if (strcmp(state, "ready") == 0 || strcmp(state, "failed") == 0 || strcmp(state, "cancelled") == 0)
+                end(op, event, state);
+}
+
+/* Numbers are of one connection: a daemon that restarted may use them again. The events of an open also bear the
+ * number of its request, and begin before its reply. */
+static bool is_of(const struct streamer_op *op, const msgpack_object *event)
+{
+        uint64_t id, request;
+        if (op->epoch != op->client->epoch || op->ended)
+                return false;
+        if (op->opening)
+                return object_u64(event, "request", &request) && request == op->opening->call.id;
+        return object_u64(event, "op", &id) && id == op->id;
+}
+
+void op_event(struct streamer_client *c, const msgpack_object *event)
+{
+        for (struct streamer_op *op = c->ops; op; op = op->next) {
+                if (!is_of(op, event))
+                        continue;
+                if (!op->model)
+                        op->model = copy_str(event, "name");
+                update(op, event);
+        }
+}
+
+/* ---- life ---- */
+
+struct streamer_op *op_new(struct streamer_client *c)
+{
+        struct streamer_op *op = calloc(1, sizeof(*op));
+        if (!op) {
+                fail(c, STREAMER_ENOMEM, "no memory for an operation");
+                return NULL;
+        }
+        op->client = channel_ref(c);
+        op->progress.state = states[0];
+        return op;
+}
+
+void op_link(struct streamer_op *op)
+{
+        op->epoch = op->client->epoch;
+        op->next = op->client->ops;
+        op->client->ops = op;
+}
+
+static void unlink_op(struct streamer_op *op)
+{
+        struct streamer_client *c = op->client;
+        pthread_mutex_lock(&c->lock);
+        struct streamer_op **at = &c->ops;
+        while (*at && *at != op)
+                at = &(*at)->next;
+        if (*at)
+                *at = op->next;
+        readiness_drop(c, &op->end_note);
+        pthread_mutex_unlock(&c->lock);
+}
+
+void ops_drop_notes(struct streamer_client *c)
+{
+        for (struct streamer_op *op = c->ops; op; op = op->next) {
+                readiness_drop(c, &op->end_note);
+                if (op->opening)
+                        readiness_drop(c, &op->opening->note);
+        }
+}
+
+void streamer_op_free(streamer_op *op)
+{
+        if (!op)
+                return;
+        if (op->opening)
+                opening_free(op);
+        if (!channel_forked(op->client))
+                unlink_op(op);
+        channel_unref(op->client);
+        free(op->model);
+        for (size_t i = 0; i < op->n_failures; i++) {
+                free((void *)(uintptr_t)op->failures[i].device);
+                free((void *)(uintptr_t)op->failures[i].text);
+        }
+        free(op->failures);
+        free(op->text);
+        free(op);
+}
+
+/* ---- the calls ---- */
+
+static int check_op(const streamer_op *op, const char *call)
+{
+        int rc = args_pointer(NULL, call, "op", op);
+        return rc == 0 ? channel_check(op->client) : rc;
+}
+
+static bool op_ended(const void *arg)
+{
+        return ((const struct streamer_op *)arg)->ended;
+}
+
+/* Lock held. If the connection that brought its events was lost, the load itself may go on. */
+static int wait_ended(struct streamer_op *op, int64_t deadline)
+{
+        struct streamer_client *c = op->client;
+        int rc =
+                op->epoch == c->epoch || op_ended(op) ? channel_wait(c, op_ended, op, deadline) : STREAMER_EUNREACHABLE;
+        if (rc == STREAMER_EUNREACHABLE && !c->closed)
+                rc = fail(c, STREAMER_ELOST, "the daemon restarted, and the load is no longer watched");
+        return rc;
+}
+
+static void fill_progress(const struct streamer_op *op, streamer_progress *to)
+{
+        streamer_progress p = op->progress;
+        p.name = op->model;
+        args_fill(to, &p, sizeof(p));
+}
+
+int streamer_op_wait(streamer_op *op, int timeout_ms, streamer_progress *progress)
+{
+        int rc = check_op(op, "op_wait");
+        if (rc == 0 && progress)
+                rc = args_out(op->client, "op_wait", "progress", progress);
+        if (rc != 0)
+                return rc;
+        struct streamer_client *c = op->client;
+        pthread_mutex_lock(&c->lock);
+        if (op->watched)
+                rc = wait_ended(op, deadline_in_ms(timeout_ms));
+        else
+                rc = fail(c, STREAMER_EINVAL, "op_wait: a load with STREAMER_LOAD_DETACH is not watched");
+        if (rc == 0 && op->code != 0)
+                rc = fail(c, op->code, "%s", op->text ? op->text : code_text(op->code));
+        else if (rc == STREAMER_ETIMEOUT)
+                fail(c, rc, "the load continues");
+        if (progress)
+                fill_progress(op, progress);
+        if (op->ended)
+                readiness_drop(c, &op->end_note);
+        pthread_mutex_unlock(&c->lock);
+        return rc;
+}
+
+const char *streamer_op_model(const streamer_op *op)
+{
+        return check_op(op, "op_model") == 0 ? op->model : NULL;
+}
+
+size_t streamer_op_failure_count(const streamer_op *op)
+{
+        if (check_op(op, "op_failure_count") != 0)
+                return 0;
+        struct streamer_client *c = op->client;
+        pthread_mutex_lock(&c->lock);
+        size_t n = op->n_failures;
+        pthread_mutex_unlock(&c->lock);
+        return n;
+}
+
+int streamer_op_failure_get(const streamer_op *op, size_t i, streamer_device_failure *failure)
+{
+        int rc = check_op(op, "op_failure_get");
+        if (rc == 0)
+                rc = args_out(op->client, "op_failure_get", "failure", failure);
+        if (rc == 0 && i >= streamer_op_failure_count(op))
+                rc = fail(op->client, STREAMER_ENOENT, "the load has no failure %zu", i);
+        if (rc == 0)
+                args_fill(failure, &op->failures[i], sizeof(*failure));
+        return rc;
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The next call restores a lost connection:
+ *
+ *   connect, with retries for a while > hello > subscribe, if the client had > reclaim each lease
+ *   > replace the old socket by the new one
+ *
+ * This uses a separate channel, so that the old connection cannot interfere. Calls in flight have failed, since their
+ * outcome is unknown, and operations are lost. A lease that the daemon no longer has is lost, too; a lease of a model
+ * that is still loading receives its progress. The descriptor's number stays.
+ */
+#include "client/channel.h"
+
+#include "client/lease.h"
+#include "client/util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define PATIENCE_MS 3000 /* a daemon that restarts is back by then, unless it reads its models again */
+#define PAUSE_NS 10000000
+#define PAUSE_MAX_NS 200000000
+
+/* ---- dialling ---- */
+
+static void pause_for(int64_t ns)
+{
+        struct timespec ts = {.tv_sec = 0, .tv_nsec = ns};
+        while (nanosleep(&ts, &ts) < 0 && errno == EINTR)
+                ;
+}
+
+/* At least one attempt. */
+static int dial_ms(int64_t deadline)
+{
+        int ms = ms_until(deadline);
+        return ms == 0 ? 1 : ms;
+}
+
+static int dial(const struct streamer_client *c, bool patient, int64_t deadline, struct streamer_client **fresh)
+{
+        int64_t end = deadline_in_ms(PATIENCE_MS), pause = PAUSE_NS;
+        if (deadline < end)
+                end = deadline;
+        for (;;) {
+                int rc = channel_dial(c->path, dial_ms(end), c->serial, fresh);
+                if (rc == 0 || (rc != STREAMER_EUNREACHABLE && rc != STREAMER_ETIMEOUT && rc != STREAMER_ELIMIT))
+                        return rc;
+                if (!patient || now_ns() + pause >= end)
+                        return rc == STREAMER_ELIMIT ? rc : STREAMER_EUNREACHABLE;
+                pause_for(pause);
+                pause = 2 * pause < PAUSE_MAX_NS ? 2 * pause : PAUSE_MAX_NS;
+        }
+}
+
+/* ---- leases ---- */
+
+/* What a lease needs to be found again; the lease itself may be detached meanwhile. */
+struct claim {
+        char token[33], digest[33];
+        uint64_t generation, id;
+        int code;     /* of the attempt */
+        bool revoked; /* taken by force; what is mapped stays */
+};
+
+struct claims {
+        struct claim *v;
+        size_t n;
+};
+
+/* Lock held. */
+static int collect(const struct streamer_client *c, struct claims *claims)
+{
+        size_t n = 0;
+        for (const struct streamer_lease *l = c->leases; l; l = l->next)
+                n++;
+        for (const struct detaching *d = c->detaching; d; d = d->next)
+                n++;
+        *claims = (struct claims){calloc(n + 1, sizeof(*claims->v)), 0};
+        if (!claims->v)
+                return STREAMER_ENOMEM;
+        for (const struct streamer_lease *l = c->leases; l; l = l->next) {
+                struct claim *claim = &claims->v[claims->n++];
+                claim->generation = l->generation;
+                memcpy(claim->token, l->token, sizeof(claim->token));
+                memcpy(claim->digest, l->digest, sizeof(claim->digest));
+                if (l->lost)
+                        claim->code = STREAMER_ELOST;
+        }
+        for (const struct detaching *d = c->detaching; d; d = d->next) {
+                struct claim *claim = &claims->v[claims->n++];
+                claim->generation = d->generation;
+                memcpy(claim->token, d->token, sizeof(claim->token));
+                memcpy(claim->digest, d->digest, sizeof(claim->digest));
+        }
+        return 0;
+}
+
+static int reclaim(struct streamer_client *fresh, struct claim *claim)
+{
+        struct call call = {0};
+        struct request request = {
+                .verb = VERB_reclaim,
+                .u.reclaim = {.token = claim->token, .generation = claim->generation, .digest = claim->digest}};
+        int rc = channel_call(fresh, &request, &call, channel_deadline(fresh));
+        if (rc != 0)
+                return rc;
+        if (!object_u64(&call.reply.unpacked.data, "lease", &claim->id))
+                rc = STREAMER_EPROTO;
+        claim->revoked = object_str_eq(&call.reply.unpacked.data, "state", "revoked");
+        call_deinit(&call);
+        return rc;
+}
+
+/* Fails where the connection does; a lease that is refused is only lost. */
+static int reclaim_all(struct streamer_client *fresh, struct claims *claims)
+{
+        for (size_t i = 0; i < claims->n; i++) {
+                struct claim *claim = &claims->v[i];
+                if (claim->code == 0)
+                        claim->code = reclaim(fresh, claim);
+                if (claim->code == STREAMER_EUNREACHABLE || claim->code == STREAMER_ETIMEOUT)
+                        return claim->code;
+        }
+        return 0;
+}
+
+static const struct claim *find_claim(const struct claims *claims, const char *token)
+{
+        for (size_t i = 0; i < claims->n; i++)
+                if (memcmp(claims->v[i].token, token, sizeof(claims->v[i].token)) == 0)
+                        return &claims->v[i];
+        return NULL;
+}
+
+/* Lock held: what was detached, also since the leases were collected, and which the daemon still holds. */
+static void detach_again(struct streamer_client *c, const struct claims *claims)
+{
+        struct detaching **at = &c->detaching;
+        while (*at) {
+                struct detaching *d = *at;
+                const struct claim *claim = find_claim(claims, d->token);
+                if (claim && claim->code == 0) {
+                        struct request request = {.verb = VERB_detach, .u.detach = {.lease = claim->id}};
+                        channel_post(c, &request);
+                        d->request = request.id;
+                        at = &d->next;
+                } else {
+                        *at = d->next;
+                        free(d);
+                }
+        }
+}
+
+/* Lock held. One that was attached since cannot be: the connection was dead. */
+static void settle(struct streamer_client *c, const struct claims *claims, const struct streamer_client *fresh)
+{
+        for (struct streamer_lease *l = c->leases; l; l = l->next) {
+                const struct claim *claim = find_claim(claims, l->token);
+                if (!claim)
+                        continue;
+                if (claim->code != 0) {
+                        lease_mark_lost(l);
+                        continue;
+                }
+                l->id = claim->id;
+                if (claim->revoked)
+                        lease_revoke(l);
+        }
+        for (const struct event *e = fresh->early; e; e = e->next)
+                lease_event(c, &e->message.unpacked.data);
+        detach_again(c, claims);
+}
+
+/* ---- the new connection ---- */
+
+static int subscribe(struct streamer_client *fresh, const char *subject)
+{
+        struct call call = {0};
+        struct request request = {.verb = VERB_subscribe, .u.subscribe = {.model = subject}};
+        fresh->subscribed = true;
+        int rc = channel_call(fresh, &request, &call, channel_deadline(fresh));
+        if (rc == 0)
+                call_deinit(&call);
+        return rc;
+}
+
+/* Lock held: no thread reads the old socket. False: no descriptor. */
+static bool install(struct streamer_client *c, struct streamer_client *fresh)
+{
+        if (dup3(fresh->fd, c->fd, O_CLOEXEC) < 0)
+                return false;
+        for (size_t i = 0; i < c->n_fds; i++)
+                close(c->fds[i]);
+        memcpy(c->fds, fresh->fds, sizeof(c->fds));
+        c->n_fds = fresh->n_fds;
+        fresh->n_fds = 0;
+        frame_reader_deinit(&c->in);
+        c->in = fresh->in;
+        frame_reader_init(&fresh->in);
+        msgpack_sbuffer_clear(&c->out);
+        if (c->last_id < fresh->last_id)
+                c->last_id = fresh->last_id;
+        struct message hello = c->hello;
+        c->hello = fresh->hello;
+        fresh->hello = hello;
+        free(c->dead_text);
+        c->dead_text = NULL;
+        c->dead = 0;
+        c->epoch++;
+        c->events_lost += c->subscribed; /* changes in between were not reported */
+        readiness_update(c);
+        return true;
+}
+
+/* Without the lock; what it needs of the client does not change while it revives. */
+static int prepare(const struct streamer_client *c, bool patient, bool subscribed, int64_t deadline,
+                   struct claims *claims, struct streamer_client **fresh)
+{
+        int rc = dial(c, patient, deadline, fresh);
+        if (rc == 0)
+                (*fresh)->making = true;
+        if (rc == 0 && subscribed)
+                rc = subscribe(*fresh, c->subject);
+        if (rc == 0)
+                rc = reclaim_all(*fresh, claims);
+        return rc == 0 ? (*fresh)->dead : rc;
+}
+
+static int revive(struct streamer_client *c, bool patient, int64_t deadline)
+{
+        struct streamer_client *fresh = NULL;
+        struct claims claims = {0};
+        while (c->reviving)
+                pthread_cond_wait(&c->changed, &c->lock);
+        if (!c->dead)
+                return 0;
+        if (c->closed || c->dead != STREAMER_EUNREACHABLE || !c->path)
+                return channel_error(c);
+        c->reviving = true;
+        shutdown(c->fd, SHUT_RDWR); /* ends the poll() of a thread that has not noticed */
+        while (c->pumping)
+                pthread_cond_wait(&c->changed, &c->lock);
+        bool subscribed = c->subscribed;
+        int rc = collect(c, &claims);
+        pthread_mutex_unlock(&c->lock);
+        if (rc == 0)
+                rc = prepare(c, patient, subscribed, deadline, &claims, &fresh);
+        pthread_mutex_lock(&c->lock);
+        if (rc == 0 && c->closed)
+                rc = STREAMER_EUNREACHABLE;
+        if (rc == 0 && !install(c, fresh))
+                rc = STREAMER_EOS;
+        if (rc == 0)
+                settle(c, &claims, fresh);
+        else
+                fail(c, rc, "%s, and cannot be reached again", c->dead_text ? c->dead_text : "the connection was lost");
+        c->reviving = false;
+        pthread_cond_broadcast(&c->changed);
+        free(claims.v);
+        if (fresh)
+                channel_unref(fresh);
+        return rc;
+}
+
+int channel_ensure(struct streamer_client *c, bool patient, int64_t deadline)
+{
+        if (!c->dead && !c->pumping)
+                channel_poll(c);
+        return c->dead ? revive(c, patient, deadline) : 0;
+}

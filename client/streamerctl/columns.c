@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/streamerctl/columns.h"
+
+#include <inttypes.h>
+
+/* ---- cells ---- */
+
+void add_text(struct table *t, const json_t *row, const char *key)
+{
+        table_add(t, json_str(row, key));
+}
+
+void add_number(struct table *t, const json_t *row, const char *key)
+{
+        table_addf(t, "%" PRIu64, json_u64(row, key));
+}
+
+void add_size(struct table *t, const json_t *row, const char *key)
+{
+        char text[HUMAN_MAX];
+        table_add(t, human_size(text, json_u64(row, key)));
+}
+
+void add_time(struct table *t, const json_t *row, const char *key)
+{
+        char text[HUMAN_MAX];
+        table_add(t, human_time(text, json_u64(row, key)));
+}
+
+void add_time_or_nothing(struct table *t, const json_t *row, const char *key)
+{
+        if (json_u64(row, key) > 0)
+                add_time(t, row, key);
+        else
+                table_add(t, "");
+}
+
+void add_yes_no(struct table *t, const json_t *row, const char *key)
+{
+        table_add(t, json_is_true(json_object_get(row, key)) ? "yes" : "no");
+}
+
+/* ---- tables ---- */
+
+void columns_print(const json_t *rows, const struct column *columns, size_t n, bool whole, below_fn *below)
+{
+        const char *titles[COLUMNS_MAX];
+        struct table t;
+        size_t i;
+        const json_t *row;
+        for (size_t c = 0; c < n; c++)
+                titles[c] = columns[c].title;
+        table_init(&t, titles, n);
+        t.whole = whole;
+        json_array_foreach(rows, i, row)
+        {
+                for (size_t c = 0; c < n; c++)
+                        columns[c].add(&t, row, columns[c].key);
+                if (below)
+                        below(&t, row);
+        }
+        table_print_deinit(&t);
+}
+
+int columns_call(struct ctl *ctl, const char *verb, json_t *args, const char *subject, json_t **reply)
+{
+        int rc = ctl_call(ctl, verb, args, subject, reply);
+        if (rc == 0 && ctl->format == FORMAT_JSON) {
+                ctl_print_json(*reply);
+                json_decref(*reply);
+                *reply = NULL;
+        }
+        return rc;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Errors: one line each on standard error, or one object with --json.
+ */
+#include "client/streamerctl/ctl.h"
+#include "client/streamerctl/output.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Without "SUBJECT: ", with which some of the daemon's texts begin. */
+static const char *without_subject(const char *text, const char *subject)
+{
+        size_t len = strlen(subject);
+        return len > 0 && strncmp(text, subject, len) == 0 && strncmp(text + len, ": ", 2) == 0 ? text + len + 2 : text;
+}
+
+static void print_line(const char *subject, const char *text, const char *hint)
+{
+        fputs("streamerctl: ", stderr);
+        put_escaped(stderr, subject);
+        fputs(subject[0] ? ": " : "", stderr);
+        put_escaped(stderr, text);
+        fprintf(stderr, "%s\n", hint);
+}
+
+static void print_object(int err, const char *subject, const char *text)
+{
+        char *safe = escape(text), *safe_subject = escape(subject);
+        cleanup_json json_t *o =
+                json_pack("{s:i, s:{s:s, s:s, s:s?}}", "schema", JSON_SCHEMA, "error", "code", streamer_error_name(err),
+                          "text", safe, "model", safe_subject[0] ? safe_subject : NULL);
+        if (o)
+                json_dumpf(o, stderr, JSON_COMPACT);
+        fputc('\n', stderr);
+        free(safe);
+        free(safe_subject);
+}
+
+static int print(const struct ctl *ctl, int err, const char *subject, const char *text, const char *hint)
+{
+        if (!subject)
+                subject = "";
+        text = without_subject(text, subject);
+        if (ctl->format == FORMAT_JSON)
+                print_object(err, subject, text);
+        else
+                print_line(subject, text, hint);
+        return streamer_exit_code(err);
+}
+
+int ctl_error(const struct ctl *ctl, int err, const char *subject, const char *format, ...)
+{
+        char text[1024];
+        va_list ap;
+        va_start(ap, format);
+        vsnprintf(text, sizeof(text), format, ap);
+        va_end(ap);
+        return print(ctl, err, subject, text, "");
+}
+
+int ctl_fail(const struct ctl *ctl, int err, const char *subject)
+{
+        const char *text = streamer_last_error(ctl->client);
+        return print(ctl, err, subject, text[0] ? text : streamer_strerror(err), "");
+}
+
+int usage_error(const struct ctl *ctl, const char *format, ...)
+{
+        char text[1024], hint[64];
+        va_list ap;
+        va_start(ap, format);
+        vsnprintf(text, sizeof(text), format, ap);
+        va_end(ap);
+        snprintf(hint, sizeof(hint), " (see 'streamerctl help%s%s')", ctl->verb ? " " : "",
+                 ctl->verb ? ctl->verb->name : "");
+        return print(ctl, STREAMER_EINVAL, NULL, text, hint);
+}
+
+int output_error(const struct ctl *ctl)
+{
+        return ctl_error(ctl, STREAMER_EFAILED, NULL, "cannot write to standard output: %s", strerror(errno));
+}

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * list and show: models and their tensors. Their JSON is the daemon's reply.
+ */
+#include "client/streamerctl/columns.h"
+#include "client/streamerctl/term.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PRIORITY_USUAL 100 /* of a load that names none */
+
+/* ---- cells ---- */
+
+/* "host", or "cuda:0,cuda:1". */
+static void add_devices(struct table *t, const json_t *model, const char *key)
+{
+        char text[200] = "";
+        size_t i;
+        const json_t *device;
+        json_array_foreach(json_object_get(model, key), i, device)
+        {
+                size_t len = strlen(text);
+                snprintf(text + len, sizeof(text) - len, "%s%s", i > 0 ? "," : "", json_str(device, "device"));
+        }
+        table_add(t, text);
+}
+
+/* "pinned", or how long the model stays without a lease; nothing where it stays until it is evicted. */
+static void add_expiry(struct table *t, const json_t *model, const char *key)
+{
+        if (json_is_true(json_object_get(model, "pinned")))
+                table_add(t, "pinned");
+        else
+                add_time_or_nothing(t, model, key);
+}
+
+static void add_shape(struct table *t, const json_t *tensor, const char *key)
+{
+        char text[200] = "[";
+        size_t i;
+        const json_t *dim;
+        json_array_foreach(json_object_get(tensor, key), i, dim)
+        {
+                size_t len = strlen(text);
+                snprintf(text + len, sizeof(text) - len, "%s%" JSON_INTEGER_FORMAT, i > 0 ? ", " : "",
+                         json_integer_value(dim));
+        }
+        table_addf(t, "%s]", text);
+}
+
+/* ---- list ---- */
+
+static const struct column list_columns[] = {
+        {"NAME", "name", add_text},
+        {"STATE", "state", add_text},
+        {">TENSORS", "tensors", add_number},
+        {">SIZE", "bytes", add_size},
+        {"DEVICE", "devices", add_devices},
+        {">LEASES", "leases", add_number},
+        {"EXPIRES", "expires_in_ns", add_expiry},
+};
+
+static const struct column list_wide_columns[] = {
+        {"NAME", "name", add_text},        {">GEN", "generation", add_number},
+        {"STATE", "state", add_text},      {">TENSORS", "tensors", add_number},
+        {">SIZE", "bytes", add_size},      {"DEVICE", "devices", add_devices},
+        {">LEASES", "leases", add_number}, {"EXPIRES", "expires_in_ns", add_expiry},
+        {">IDLE", "idle_ns", add_time},    {">LOAD", "load_ns", add_time},
+        {"TIER", "tier", add_text},        {">PRIORITY", "priority", add_number},
+        {"DIGEST", "digest", add_text},    {"SOURCE", "source", add_text},
+};
+
+_Static_assert(sizeof(list_wide_columns) / sizeof(list_wide_columns[0]) <= COLUMNS_MAX, "a table has more columns");
+
+static void print_names(const json_t *rows)
+{
+        size_t i;
+        const json_t *row;
+        json_array_foreach(rows, i, row)
+        {
+                ctl_print_name(json_str(row, "name"));
+        }
+}
+
+/* Tier and priority only if one of the models has another than the usual one. */
+static void print_list(const json_t *models)
+{
+        struct column columns[COLUMNS_MAX];
+        size_t i, n = sizeof(list_columns) / sizeof(list_columns[0]);
+        bool tier = false, priority = false;
+        const json_t *m;
+        json_array_foreach(models, i, m)
+        {
+                tier = tier || strcmp(json_str(m, "tier"), "host") == 0;
+                priority = priority || json_u64(m, "priority") != PRIORITY_USUAL;
+        }
+        memcpy(columns, list_columns, sizeof(list_columns));
+        if (tier)
+                columns[n++] = (struct column){"TIER", "tier", add_text};
+        if (priority)
+                columns[n++] = (struct column){">PRIORITY", "priority", add_number};
+        columns_print(models, columns, n, false, NULL);
+}
+
+int verb_list(struct ctl *ctl)
+{
+        cleanup_json json_t *reply = NULL;
+        int rc = columns_call(ctl, "list", NULL, NULL, &reply);
+        if (rc != 0 || !reply)
+                return rc;
+        const json_t *models = json_object_get(reply, "models");
+        if (ctl->quiet)
+                print_names(models);
+        else if (ctl->format == FORMAT_WIDE)
+                columns_print(models, COLUMNS(list_wide_columns), true, NULL);
+        else
+                print_list(models);
+        return 0;
+}
+
+/* ---- show ---- */
+
+static void show_line(const char *title, const char *text)
+{
+        const char *colour = strcmp(title, "state") == 0 ? term_state(text) : "";
+        if (!text[0])
+                return;
+        printf("%-11s %s", title, colour);
+        put_escaped(stdout, text);
+        puts(colour[0] ? term_plain() : "");
+}
+
+/* What is specific to one device: a rank and its digest, a failure, another state, a pin. */
+static void show_replica(const json_t *m, const json_t *d)
+{
+        if (json_object_get(d, "rank"))
+                printf(", rank %" PRIu64 " %s", json_u64(d, "rank"), json_str(d, "digest"));
+        if (json_str(d, "state")[0] && strcmp(json_str(d, "state"), json_str(m, "state")) != 0)
+                printf(", %s", json_str(d, "state"));
+        if (json_array_size(json_object_get(m, "devices")) > 1 && json_is_true(json_object_get(d, "pinned")))
+                fputs(", pinned", stdout);
+        if (json_str(d, "error")[0] && !json_str(m, "error")[0]) {
+                fputs(": ", stdout);
+                put_escaped(stdout, json_str(d, "error"));
+        }
+        putchar('\n');
+}
+
+/* In the order of the reply, which is theirs. */
+static void show_stages(const json_t *stages)
+{
+        char text[HUMAN_MAX];
+        const char *key, *separator = "stages      ";
+        json_t *ns;
+        json_object_foreach((json_t *)(uintptr_t)stages, key, ns)
+        {
+                printf("%s%.*s %s", separator, (int)(strlen(key) - strlen("_ns")), key,
+                       human_time(text, (uint64_t)json_integer_value(ns)));
+                separator = ", ";
+        }
+        if (json_object_size(stages) > 0)
+                putchar('\n');
+}
+
+static void show_model(const json_t *m, bool wide)
+{
+        char text[HUMAN_MAX];
+        size_t i;
+        const json_t *d;
+        show_line("name", json_str(m, "name"));
+        show_line("state", json_str(m, "state"));
+        show_line("error", json_str(m, "error"));
+        if (json_u64(m, "retry_in_ns") > 0)
+                printf("tries       %" PRIu64 ", next in %s\n", json_u64(m, "tries"),
+                       human_time(text, json_u64(m, "retry_in_ns")));
+        show_line("source", json_str(m, "source"));
+        show_line("digest", json_str(m, "digest"));
+        if (strcmp(json_str(m, "tier"), "host") == 0)
+                show_line("tier", "host: a load restores it");
+        printf("generation  %" PRIu64 "\ntensors     %" PRIu64 "\nsize        %s\nleases      %" PRIu64 "%s\n",
+               json_u64(m, "generation"), json_u64(m, "tensors"), human_size(text, json_u64(m, "bytes")),
+               json_u64(m, "leases"), json_is_true(json_object_get(m, "pinned")) ? ", pinned" : "");
+        json_array_foreach(json_object_get(m, "devices"), i, d)
+        {
+                printf("device      %s, %s", json_str(d, "device"), human_size(text, json_u64(d, "bytes")));
+                printf(", pages: %s", json_str(d, "page_kind"));
+                if (json_u64(d, "small_page_bytes") > 0)
+                        printf(" (%s in 4 KiB pages)", human_size(text, json_u64(d, "small_page_bytes")));
+                show_replica(m, d);
+        }
+        if (json_u64(m, "keep_alive_ns") > 0)
+                printf("keep-alive  %s without a lease\n", human_time(text, json_u64(m, "keep_alive_ns")));
+        if (json_u64(m, "expires_in_ns") > 0)
+                printf("expires in  %s\n", human_time(text, json_u64(m, "expires_in_ns")));
+        if (json_u64(m, "load_ns") > 0)
+                printf("loaded in   %s\n", human_time(text, json_u64(m, "load_ns")));
+        if (wide)
+                show_stages(json_object_get(m, "stages"));
+}
+
+#define NARROW_TENSORS 4 /* columns */
+static const struct column tensor_columns[] = {
+        {"TENSOR", "name", add_text},   {"DTYPE", "dtype", add_text},        {"SHAPE", "shape", add_shape},
+        {">SIZE", "bytes", add_size},   {">SEGMENT", "segment", add_number}, {">OFFSET", "offset", add_number},
+        {"DIGEST", "digest", add_text},
+};
+
+static void print_shown(const struct ctl *ctl, const json_t *reply)
+{
+        bool wide = ctl->format == FORMAT_WIDE;
+        size_t i, n = sizeof(tensor_columns) / sizeof(tensor_columns[0]);
+        const json_t *m, *tensors = json_object_get(reply, "tensor_list");
+        if (ctl->quiet) {
+                print_names(ctl->tensors ? tensors : json_object_get(reply, "models"));
+                return;
+        }
+        json_array_foreach(json_object_get(reply, "models"), i, m)
+        {
+                show_model(m, wide);
+        }
+        if (ctl->tensors) {
+                putchar('\n');
+                columns_print(tensors, tensor_columns, wide ? n : NARROW_TENSORS, wide, NULL);
+        }
+}
+
+static int show(struct ctl *ctl, const char *model)
+{
+        cleanup_json json_t *reply = NULL;
+        json_t *args;
+        int rc = model_args(ctl, model, &args);
+        if (rc != 0)
+                return rc;
+        json_object_set_new(args, "tensors", json_boolean(ctl->tensors));
+        if (model != ctl->args[0] && ctl->format != FORMAT_JSON && !ctl->quiet)
+                putchar('\n');
+        rc = columns_call(ctl, "show", args, model, &reply);
+        if (rc == 0 && reply)
+                print_shown(ctl, reply);
+        return rc;
+}
+
+int verb_show(struct ctl *ctl)
+{
+        return ctl_each(ctl, show);
+}

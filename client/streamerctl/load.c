@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * load: starts the loads of all sources, then waits for one after another, with progress. --detach only starts
+ * them; --dry-run only asks what each would need. An interrupt, or the end of --timeout, ends the waiting and no
+ * load.
+ */
+#include "client/streamerctl/ctl.h"
+#include "client/streamerctl/output.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOOK_MS 200
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signal_number)
+{
+        (void)signal_number;
+        interrupted = 1;
+}
+
+/* ---- the result ---- */
+
+/* The devices that a load which is ready elsewhere did not reach; NULL if it reached all. */
+static json_t *failures_json(const streamer_op *op)
+{
+        streamer_device_failure f = STREAMER_DEVICE_FAILURE_INIT;
+        if (streamer_op_failure_count(op) == 0)
+                return NULL;
+        json_t *list = json_array();
+        for (size_t i = 0; streamer_op_failure_get(op, i, &f) == 0; i++)
+                json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "device", f.device, "code",
+                                                      streamer_error_name(f.err), "text", f.text));
+        return list;
+}
+
+/* An error for each device; with --json one, since the result lists them. */
+static void print_failures(const struct ctl *ctl, const streamer_op *op)
+{
+        streamer_device_failure f = STREAMER_DEVICE_FAILURE_INIT;
+        for (size_t i = 0; streamer_op_failure_get(op, i, &f) == 0; i++)
+                if (i == 0 || ctl->format != FORMAT_JSON)
+                        ctl_error(ctl, f.err, streamer_op_model(op), "%s: %s", f.device, f.text);
+}
+
+static void print_loaded(const struct ctl *ctl, const streamer_op *op, const streamer_progress *p)
+{
+        char size[HUMAN_MAX], rate[HUMAN_MAX];
+        if (ctl->format == FORMAT_JSON) {
+                cleanup_json json_t *json = json_pack(
+                        "{s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:o*}", "name", p->name, "state", "ready", "generation",
+                        (json_int_t)p->generation, "bytes", (json_int_t)p->bytes, "tensors", (json_int_t)p->tensors,
+                        "load_ns", (json_int_t)p->load_ns, "resident", p->resident, "failed", failures_json(op));
+                ctl_print_json(json);
+                return;
+        }
+        put_escaped(stdout, p->name);
+        if (ctl->quiet)
+                putchar('\n');
+        else if (p->resident)
+                printf("  generation %" PRIu64 "  already resident\n", p->generation);
+        else
+                printf("  generation %" PRIu64 "  %s in %.2f s (%s)\n", p->generation, human_size(size, p->bytes),
+                       (double)p->load_ns / 1e9, human_rate(rate, p->bytes, p->load_ns));
+}
+
+static void print_detached(const struct ctl *ctl, const char *model)
+{
+        if (ctl->format == FORMAT_JSON) {
+                cleanup_json json_t *json = json_pack("{s:s}", "name", model);
+                ctl_print_json(json);
+        } else {
+                ctl_print_name(model);
+        }
+}
+
+/* ---- waiting ---- */
+
+static int stop_waiting(const struct ctl *ctl, const char *model)
+{
+        if (!interrupted)
+                return ctl_error(ctl, STREAMER_ETIMEOUT, model, "not ready after %.4g s; the load continues",
+                                 ctl->timeout_ms / 1e3);
+        ctl_error(ctl, STREAMER_ECANCELED, model, "interrupted; the load continues ('streamerctl cancel' ends it)");
+        return EXIT_INTERRUPTED;
+}
+
+static int watch(const struct ctl *ctl, streamer_op *op)
+{
+        int rc, wait_ms;
+        struct progress bar;
+        streamer_progress p = {.struct_size = sizeof(p)};
+        progress_init(&bar, ctl->quiet || ctl->no_progress || ctl->format == FORMAT_JSON);
+        while ((rc = streamer_op_wait(op, (wait_ms = ctl_left_ms(ctl, LOOK_MS)), &p)) == STREAMER_ETIMEOUT &&
+               wait_ms > 0 && !interrupted)
+                progress_show(&bar, &p);
+        progress_clear(&bar);
+        if (rc == STREAMER_ETIMEOUT)
+                return stop_waiting(ctl, streamer_op_model(op));
+        if (rc != 0 && streamer_op_failure_count(op) > 0)
+                print_failures(ctl, op);
+        else if (rc != 0)
+                ctl_fail(ctl, rc, streamer_op_model(op));
+        if (strcmp(p.state, "ready") == 0) /* on one device at least */
+                print_loaded(ctl, op, &p);
+        return streamer_exit_code(rc);
+}
+
+/* ---- starting ---- */
+
+static unsigned load_flags(const struct ctl *ctl)
+{
+        return (ctl->detach ? STREAMER_LOAD_DETACH : 0) | (ctl->queue ? STREAMER_LOAD_WAIT : 0) |
+               (ctl->no_evict ? STREAMER_LOAD_NO_EVICT : 0) | (ctl->pin ? STREAMER_LOAD_PIN : 0);
+}
+
+static int start(const struct ctl *ctl, const struct devices *devices, uint64_t priority, const char *source,
+                 streamer_op **op)
+{
+        streamer_load_opts opts = {
+                .struct_size = sizeof(opts),
+                .source = source,
+                .name = ctl->name,
+                .devices = (const char *const *)devices->names,
+                .n_devices = devices->n,
+                .layout = ctl->layout,
+                .pattern = ctl->pattern,
+                .verify = ctl->verify,
+                .flags = load_flags(ctl),
+                .keep_alive_ms = ctl->keep_alive_ms,
+                .drain_timeout_ms = ctl->drain_timeout_ms,
+                .priority = (unsigned)priority,
+        };
+        int rc = streamer_load(ctl->client, &opts, op);
+        return rc != 0 ? ctl_fail(ctl, rc, ctl->name ? ctl->name : source) : 0;
+}
+
+static int load(const struct ctl *ctl, const struct devices *devices, uint64_t priority)
+{
+        int rc = 0;
+        struct sigaction action = {.sa_handler = on_interrupt};
+        streamer_op **ops = calloc(ctl->n_args, sizeof(*ops));
+        if (!ops)
+                return ctl_error(ctl, STREAMER_ENOMEM, NULL, "out of memory");
+        /* From here on the daemon may have the load, and an interrupt must say so. */
+        if (!ctl->detach)
+                sigaction(SIGINT, &action, NULL);
+        for (size_t i = 0; i < ctl->n_args; i++) {
+                int r = start(ctl, devices, priority, ctl->args[i], &ops[i]);
+                rc = rc != 0 ? rc : r;
+        }
+        for (size_t i = 0; i < ctl->n_args; i++) {
+                int r = 0;
+                if (ops[i] && ctl->detach)
+                        print_detached(ctl, streamer_op_model(ops[i]));
+                else if (ops[i])
+                        r = watch(ctl, ops[i]);
+                rc = rc != 0 ? rc : r;
+                streamer_op_free(ops[i]);
+        }
+        free(ops);
+        return rc;
+}
+
+/* ---- dry run ---- */
+
+static void print_admission(const json_t *plan)
+{
+        char size[HUMAN_MAX];
+        size_t i;
+        const json_t *victim;
+        const char *admission = json_str(plan, "admission");
+        if (strcmp(admission, "fits") == 0)
+                puts("  fits");
+        else if (strcmp(admission, "waits") == 0)
+                puts("  fits after memory that is being released is free");
+        else if (strcmp(admission, "evicts") != 0)
+                puts("  insufficient memory");
+        json_array_foreach(json_object_get(plan, "evicts"), i, victim)
+        {
+                fputs("  evicts   ", stdout);
+                put_escaped(stdout, json_str(victim, "name"));
+                printf(", generation %" PRIu64 ", %s\n", json_u64(victim, "generation"),
+                       human_size(size, json_u64(victim, "bytes")));
+        }
+}
+
+/* "1 file", "3 files": the keys are plurals. */
+static void print_count(const char *before, const json_t *plan, const char *key)
+{
+        uint64_t n = json_u64(plan, key);
+        printf("%s%" PRIu64 " %.*s", before, n, (int)(strlen(key) - (n == 1)), key);
+}
+
+static void print_plan_of(const json_t *plan)
+{
+        char needed[HUMAN_MAX], free_bytes[HUMAN_MAX], budget[HUMAN_MAX], copied[HUMAN_MAX];
+        printf("  device   %s: needs %s, %s free of %s\n", json_str(plan, "device"),
+               human_size(needed, json_u64(plan, "needed")), human_size(free_bytes, json_u64(plan, "free")),
+               human_size(budget, json_u64(plan, "budget")));
+        print_count("  reading  ", plan, "blocks");
+        print_count(" into ", plan, "segments");
+        printf(", %s copied\n", human_size(copied, json_u64(plan, "copied_bytes")));
+        if (json_is_true(json_object_get(plan, "resident")))
+                puts("  already resident");
+        else
+                print_admission(plan);
+}
+
+static void print_plan(const json_t *plan)
+{
+        char bytes[HUMAN_MAX];
+        size_t i;
+        const json_t *device, *devices = json_object_get(plan, "devices");
+        put_escaped(stdout, json_str(plan, "name"));
+        print_count("  ", plan, "tensors");
+        print_count(" in ", plan, "files");
+        printf(", %s\n", human_size(bytes, json_u64(plan, "bytes")));
+        if (!devices)
+                print_plan_of(plan);
+        json_array_foreach(devices, i, device)
+        {
+                print_plan_of(device);
+        }
+}
+
+static int dry_run(struct ctl *ctl, const struct devices *devices, const char *source)
+{
+        cleanup_json json_t *reply = NULL;
+        json_t *list = json_array();
+        for (size_t i = 0; i < devices->n; i++)
+                json_array_append_new(list, json_string(devices->names[i]));
+        json_t *args = json_pack("{s:s, s:b, s:o, s:s*, s:s*, s:s*, s:s*, s:b}", "source", source, "dry_run", 1,
+                                 "devices", list, "name", ctl->name, "verify", ctl->verify, "layout", ctl->layout,
+                                 "pattern", ctl->pattern, "no_evict", ctl->no_evict);
+        if (!args)
+                return usage_error(ctl, "load: an argument is not valid UTF-8");
+        int rc = ctl_call(ctl, "load", args, ctl->name ? ctl->name : source, &reply);
+        if (rc != 0)
+                return rc;
+        if (ctl->format == FORMAT_JSON)
+                ctl_print_json(reply);
+        else if (ctl->quiet)
+                ctl_print_name(json_str(reply, "name"));
+        else
+                print_plan(reply);
+        return 0;
+}
+
+static int dry_run_all(struct ctl *ctl, const struct devices *devices)
+{
+        int rc = 0;
+        for (size_t i = 0; i < ctl->n_args; i++) {
+                int r = dry_run(ctl, devices, ctl->args[i]);
+                rc = rc != 0 ? rc : r;
+        }
+        return rc;
+}
+
+int verb_load(struct ctl *ctl)
+{
+        cleanup_devices struct devices devices = {.n = 0};
+        uint64_t priority = 0;
+        if (ctl->name && ctl->n_args > 1)
+                return usage_error(ctl, "--name: names one model; there are %zu sources", ctl->n_args);
+        if (ctl->priority && !parse_priority(ctl->priority, &priority))
+                return usage_error(ctl, "'%.100s' is not a priority: 1 to 10000", ctl->priority);
+        int rc = devices_init(ctl, &devices);
+        if (rc != 0)
+                return rc;
+        return ctl->dry_run ? dry_run_all(ctl, &devices) : load(ctl, &devices, priority);
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Verbs about models that are resident or loading: cancel, set-priority, keep-alive, pin, unpin, unload, wait, verify.
+ * Each makes one call for each model and prints the model's name and what became of it.
+ */
+#include "client/streamerctl/ctl.h"
+#include "client/streamerctl/output.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PRIORITY_MAX 10000
+
+bool parse_priority(const char *text, uint64_t *priority)
+{
+        size_t len = strlen(text);
+        if (len == 0 || len > 5 || strspn(text, "0123456789") != len)
+                return false;
+        *priority = strtoull(text, NULL, 10);
+        return *priority >= 1 && *priority <= PRIORITY_MAX;
+}
+
+/* ---- one call ---- */
+
+/* Takes over args, an object or NULL on failure to build one. */
+static int call_model(struct ctl *ctl, const char *verb, const char *model, json_t *args, json_t **reply)
+{
+        if (!args || json_object_set_new(args, "model", json_string(model)) < 0) {
+                json_decref(args);
+                return usage_error(ctl, "%s: the model's name is not valid UTF-8", ctl->verb->name);
+        }
+        return ctl_call(ctl, verb, args, model, reply);
+}
+
+/* The reply with --json, the name alone with -q, else "NAME  what became of it". */
+__attribute__((format(printf, 4, 5))) static void print_done(const struct ctl *ctl, const char *model,
+                                                             const json_t *reply, const char *format, ...)
+{
+        va_list ap;
+        if (ctl->format == FORMAT_JSON) {
+                ctl_print_json(reply);
+                return;
+        }
+        put_escaped(stdout, model);
+        if (!ctl->quiet) {
+                fputs("  ", stdout);
+                va_start(ap, format);
+                vprintf(format, ap);
+                va_end(ap);
+        }
+        putchar('\n');
+}
+
+/* ---- verbs ---- */
+
+int verb_cancel(struct ctl *ctl)
+{
+        cleanup_json json_t *reply = NULL;
+        int rc = call_model(ctl, "cancel", ctl->args[0], json_object(), &reply);
+        if (rc == 0)
+                print_done(ctl, ctl->args[0], reply, "cancelled");
+        return rc;
+}
+
+int verb_set_priority(struct ctl *ctl)
+{
+        uint64_t priority;
+        cleanup_json json_t *reply = NULL;
+        if (!parse_priority(ctl->args[1], &priority))
+                return usage_error(ctl, "'%.100s' is not a priority: 1 to 10000", ctl->args[1]);
+        int rc = call_model(ctl, "set_priority", ctl->args[0], json_pack("{s:I}", "priority", (json_int_t)priority),
+                            &reply);
+        if (rc == 0)
+                print_done(ctl, ctl->args[0], reply, "priority %" PRIu64, json_u64(reply, "priority"));
+        return rc;
+}
+
+int verb_keep_alive(struct ctl *ctl)
+{
+        char text[HUMAN_MAX];
+        uint64_t ms = 0;
+        cleanup_json json_t *reply = NULL;
+        bool usual = strcmp(ctl->args[1], "default") == 0;
+        int rc = usual ? 0 : parse_duration(ctl, ctl->args[1], &ms);
+        if (rc != 0)
+                return rc;
+        rc = call_model(ctl, "keep_alive", ctl->args[0], json_pack("{s:I}", "keep_alive_ms", (json_int_t)ms), &reply);
+        if (rc != 0)
+                return rc;
+        uint64_t ns = json_u64(reply, "keep_alive_ns");
+        print_done(ctl, ctl->args[0], reply, "keep-alive %s", ns > 0 ? human_time(text, ns) : "none");
+        return 0;
+}
+
+static int pin(struct ctl *ctl, const char *model)
+{
+        cleanup_json json_t *reply = NULL;
+        int rc = call_model(ctl, "pin", model, json_object(), &reply);
+        if (rc == 0)
+                print_done(ctl, model, reply, "pinned");
+        return rc;
+}
+
+static int unpin(struct ctl *ctl, const char *model)
+{
+        cleanup_json json_t *reply = NULL;
+        int rc = call_model(ctl, "unpin", model, json_object(), &reply);
+        if (rc == 0)
+                print_done(ctl, model, reply, "unpinned");
+        return rc;
+}
+
+int verb_pin(struct ctl *ctl)
+{
+        return ctl_each(ctl, pin);
+}
+
+int verb_unpin(struct ctl *ctl)
+{
+        return ctl_each(ctl, unpin);
+}
+
+static int unload(struct ctl *ctl, const char *model)
+{
+        cleanup_json json_t *reply = NULL;
+        json_t *args;
+        int rc = model_args(ctl, model, &args);
+        if (rc != 0)
+                return rc;
+        json_object_set_new(args, "drain", json_boolean(ctl->drain));
+        json_object_set_new(args, "force", json_boolean(ctl->force));
+        if (ctl->drain_timeout_ms > 0)
+                json_object_set_new(args, "drain_timeout_ms", json_integer((json_int_t)ctl->drain_timeout_ms));
+        rc = ctl_call(ctl, "unload", args, model, &reply);
+        if (rc == 0)
+                print_done(ctl, model, reply, "%s", json_str(reply, "state"));
+        return rc;
+}
+
+int verb_unload(struct ctl *ctl)
+{
+        return ctl_each(ctl, unload);
+}
+
+static int wait_for(struct ctl *ctl, const char *model)
+{
+        cleanup_json json_t *reply = NULL;
+        json_t *args = json_object();
+        int left_ms = ctl_left_ms(ctl, -1);
+        if (left_ms >= 0) /* on the wire 0 means no limit */
+                json_object_set_new(args, "timeout_ms", json_integer(left_ms > 0 ? left_ms : 1));
+        int rc = call_model(ctl, "wait", model, args, &reply);
+        if (rc == 0)
+                print_done(ctl, model, reply, "%s  generation %" PRIu64, json_str(reply, "state"),
+                           json_u64(reply, "generation"));
+        return rc;
+}
+
+int verb_wait(struct ctl *ctl)
+{
+        return ctl_each(ctl, wait_for);
+}
+
+static int verify(struct ctl *ctl, const char *model)
+{
+        char size[HUMAN_MAX];
+        cleanup_json json_t *reply = NULL;
+        int rc = call_model(ctl, "verify", model, json_object(), &reply);
+        if (rc == 0)
+                print_done(ctl, model, reply, "ok  %" PRIu64 " tensors, %s  %s", json_u64(reply, "tensors"),
+                           human_size(size, json_u64(reply, "bytes")), json_str(reply, "digest"));
+        return rc;
+}
+
+int verb_verify(struct ctl *ctl)
+{
+        return ctl_each(ctl, verify);
+}

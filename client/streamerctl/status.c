@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * status, ps and metrics: the daemon, its leases and its counters. Their JSON is the daemon's reply.
+ */
+#include "client/streamerctl/columns.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- status ---- */
+
+static const struct column device_columns[] = {
+        {"DEVICE", "device", add_text},
+        {">BUDGET", "budget", add_size},
+        {">USED", "used", add_size},
+        {">FREE", "free", add_size},
+        {">PREFAULTED", "prefaulted", add_size},
+        {">QUARANTINED", "quarantined", add_size},
+        {"PAGES", "page_kind", add_text},
+        {"UUID", "uuid", add_text},
+};
+
+static void add_load_state(struct table *t, const json_t *load, const char *key)
+{
+        table_addf(t, "%s%s", json_str(load, key), json_is_true(json_object_get(load, "stalled")) ? ", stalled" : "");
+}
+
+static void add_arrived(struct table *t, const json_t *load, const char *key)
+{
+        table_addf(t, "%" PRIu64 " of %" PRIu64, json_u64(load, key), json_u64(load, "tensors_total"));
+}
+
+static const struct column load_columns[] = {
+        {"LOADING", "name", add_text},     {">GEN", "generation", add_number}, {"STATE", "state", add_load_state},
+        {">DONE", "bytes", add_size},      {">TOTAL", "total", add_size},      {">TENSORS", "tensors", add_arrived},
+        {">ELAPSED", "load_ns", add_time},
+};
+
+/* Below its load, where there are several or it waits. */
+static void add_targets(struct table *t, const json_t *load)
+{
+        size_t i;
+        const json_t *target, *targets = json_object_get(load, "targets");
+        json_array_foreach(targets, i, target)
+        {
+                char waits[HUMAN_MAX] = "";
+                uint64_t waiting_ns = json_u64(target, "waiting_ns");
+                if (json_array_size(targets) < 2 && waiting_ns == 0)
+                        return;
+                human_time(waits, waiting_ns);
+                table_addf(t, "  %s", json_str(target, "device"));
+                table_add(t, "");
+                table_addf(t, "%s%s%s", json_str(target, "state"), waiting_ns > 0 ? " for " : "",
+                           waiting_ns > 0 ? waits : "");
+                table_add(t, "");
+                add_size(t, target, "bytes");
+                table_add(t, "");
+                table_add(t, "");
+        }
+}
+
+/* The name of a model to preload or restore; before its source is known, the source. */
+static void add_desired_name(struct table *t, const json_t *row, const char *key)
+{
+        table_add(t, json_str(row, key)[0] ? json_str(row, key) : json_str(row, "source"));
+}
+
+/* A table of its own; nothing if there are no rows. */
+static void print_more(const json_t *rows, const struct column *columns, size_t n, below_fn *below)
+{
+        if (json_array_size(rows) == 0)
+                return;
+        putchar('\n');
+        columns_print(rows, columns, n, false, below);
+}
+
+static void print_desired(const json_t *rows, const char *title)
+{
+        const struct column columns[] = {{title, "name", add_desired_name},
+                                         {"STATE", "state", add_text},
+                                         {">TRIES", "tries", add_number},
+                                         {">RETRY IN", "retry_in_ns", add_time_or_nothing},
+                                         {"ERROR", "error", add_text}};
+        print_more(rows, COLUMNS(columns), NULL);
+}
+
+/* Threads that hang are reported only if there are any. */
+static void print_health(const json_t *status)
+{
+        char size[HUMAN_MAX], budget[HUMAN_MAX], longest[HUMAN_MAX];
+        const json_t *cache = json_object_get(status, "host_cache"), *loop = json_object_get(status, "loop");
+        uint64_t readers = json_u64(json_object_get(status, "ring"), "stuck");
+        uint64_t workers = json_u64(json_object_get(status, "workers"), "stuck");
+        if (json_u64(cache, "budget") > 0)
+                printf("host cache %s of %s, %" PRIu64 " models\n", human_size(size, json_u64(cache, "used")),
+                       human_size(budget, json_u64(cache, "budget")), json_u64(cache, "models"));
+        if (readers + workers > 0)
+                printf("blocked in storage that does not answer: %" PRIu64 " reader threads, %" PRIu64 " workers\n",
+                       readers, workers);
+        if (loop)
+                printf("longest event loop iteration %s of processor time\n",
+                       human_time(longest, json_u64(loop, "longest_cpu_ns")));
+}
+
+int verb_status(struct ctl *ctl)
+{
+        char up[HUMAN_MAX], ring_size[HUMAN_MAX];
+        cleanup_json json_t *reply = NULL;
+        int rc = columns_call(ctl, "status", NULL, NULL, &reply);
+        if (rc != 0 || !reply)
+                return rc;
+        const json_t *ring = json_object_get(reply, "ring");
+        printf("streamerd %s, protocol %" PRIu64 ", up %s\n", json_str(reply, "version"), json_u64(reply, "protocol"),
+               human_time(up, json_u64(reply, "uptime_ns")));
+        bool refused = strcmp(json_str(ring, "pinned"), "refused") == 0;
+        printf("staging ring %s, pages: %s%s, %" PRIu64 " threads%s%s\n",
+               human_size(ring_size, json_u64(ring, "bytes")), json_str(ring, "page_kind"),
+               refused ? " (not pinned: refused)" : "", json_u64(ring, "threads"),
+               json_str(ring, "numa")[0] ? ", " : "", json_str(ring, "numa"));
+        print_health(reply);
+        putchar('\n');
+        columns_print(json_object_get(reply, "devices"), COLUMNS(device_columns), false, NULL);
+        print_more(json_object_get(reply, "loads"), COLUMNS(load_columns), add_targets);
+        print_desired(json_object_get(reply, "preload"), "PRELOAD");
+        print_desired(json_object_get(reply, "restoring"), "RESTORING");
+        return 0;
+}
+
+/* ---- metrics ---- */
+
+int verb_metrics(struct ctl *ctl)
+{
+        cleanup_json json_t *reply = NULL;
+        int rc = columns_call(ctl, "metrics", NULL, NULL, &reply);
+        if (rc == 0 && reply)
+                fputs(json_str(reply, "text"), stdout);
+        return rc;
+}
+
+/* ---- ps ---- */
+
+static const struct column lease_columns[] = {
+        {">ID", "id", add_number},
+        {"MODEL", "model", add_text},
+        {">GEN", "generation", add_number},
+        {"DEVICE", "device", add_text},
+        {">PID", "pid", add_number},
+        {">UID", "uid", add_number},
+        {"COMMAND", "comm", add_text},
+        {">SIZE", "bytes", add_size},
+        {">AGE", "age_ns", add_time},
+        {"ORPHAN", "orphan", add_yes_no},
+        {"QUARANTINED", "quarantined", add_yes_no},
+};
+
+/* By id, or by the model's name. */
+static bool is_named(const json_t *lease, const char *arg)
+{
+        char id[24];
+        snprintf(id, sizeof(id), "%" PRIu64, json_u64(lease, "id"));
+        return strcmp(id, arg) == 0 || strcmp(json_str(lease, "model"), arg) == 0;
+}
+
+/* The leases of `all` that the arguments name, to `chosen`. An id that no lease has is an error; a model may have
+ * none. */
+static int choose(const struct ctl *ctl, const json_t *all, json_t *chosen)
+{
+        int rc = 0;
+        for (size_t k = 0; k < ctl->n_args; k++) {
+                size_t i, before = json_array_size(chosen);
+                json_t *lease;
+                json_array_foreach((json_t *)(uintptr_t)all, i, lease)
+                {
+                        if (is_named(lease, ctl->args[k]))
+                                json_array_append(chosen, lease);
+                }
+                bool is_id = strspn(ctl->args[k], "0123456789") == strlen(ctl->args[k]);
+                if (json_array_size(chosen) == before && is_id)
+                        rc = ctl_error(ctl, STREAMER_ENOENT, ctl->args[k], "no such lease");
+        }
+        return rc;
+}
+
+static void print_leases(const struct ctl *ctl, const json_t *leases)
+{
+        size_t i;
+        const json_t *lease;
+        if (!ctl->quiet) {
+                columns_print(leases, COLUMNS(lease_columns), ctl->format == FORMAT_WIDE, NULL);
+                return;
+        }
+        json_array_foreach(leases, i, lease)
+        {
+                printf("%" PRIu64 "\n", json_u64(lease, "id"));
+        }
+}
+
+int verb_ps(struct ctl *ctl)
+{
+        cleanup_json json_t *reply = NULL, *leases = json_array();
+        int rc = ctl_call(ctl, "ps", NULL, NULL, &reply);
+        if (rc != 0)
+                return rc;
+        if (ctl->n_args == 0)
+                json_array_extend(leases, json_object_get(reply, "leases"));
+        else if ((rc = choose(ctl, json_object_get(reply, "leases"), leases)) != 0)
+                return rc;
+        json_object_set(reply, "leases", leases);
+        if (ctl->format == FORMAT_JSON)
+                ctl_print_json(reply);
+        else
+                print_leases(ctl, leases);
+        return 0;
+}

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The set: open addressing over (hash, number) pairs of eight bytes, at most three quarters full. The
+ * hash is keyed with random bytes of this process, or a header could be made of names that all meet
+ * in one slot. Only the time depends on them, never an answer.
+ */
+#include "daemon/base/json/names.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* ---- messages ---- */
+
+static bool is_inside_character(char c)
+{
+        return ((unsigned char)c & 0xc0) == 0x80;
+}
+
+void name_quote(char quoted[NAME_QUOTE], struct name name)
+{
+        const size_t room = NAME_QUOTE - sizeof("\\xNN...");
+        size_t i = 0, at = 0;
+        for (; i < name.len && at < room; i++) {
+                unsigned char c = (unsigned char)name.s[i];
+                if (c < 0x20 || c == 0x7f)
+                        at += (size_t)sprintf(quoted + at, "\\x%02x", c);
+                else
+                        quoted[at++] = (char)c;
+        }
+        if (i < name.len) /* never half a character */
+                for (; i > 0 && at > 0 && is_inside_character(name.s[i]); i--)
+                        at--;
+        strcpy(quoted + at, i < name.len ? "..." : "");
+}
+
+struct slot {
+        uint32_t hash;
+        uint32_t number; /* of the name, plus one; 0: free */
+};
+
+struct name names_in_text_at(const void *owner, uint32_t i)
+{
+        const struct names_in_text *names = owner;
+        uint32_t where[2];
+        memcpy(where, (const char *)names->items + i * names->stride, sizeof(where));
+        return (struct name){names->text + where[0], where[1]};
+}
+
+/* ---- hash ---- */
+
+static uint64_t load(const char *s, size_t len)
+{
+        uint64_t word = 0;
+        memcpy(&word, s, len < 8 ? len : 8);
+        return word;
+}
+
+/* Both factors are masked by something the names' author does not know: the key, and a state that
+ * depends on it. */
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+        __extension__ unsigned __int128 product = (unsigned __int128)a * b;
+        return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static uint32_t hash_name(const uint64_t key[2], struct name name)
+{
+        uint64_t h = key[1] ^ name.len;
+        const char *s = name.s;
+        size_t len = name.len;
+        for (; len > 16; s += 16, len -= 16)
+                h = mix(load(s, 8) ^ key[0], load(s + 8, 8) ^ h);
+        h = mix(load(s, len) ^ key[0], (len > 8 ? load(s + 8, len - 8) : 0) ^ h);
+        return (uint32_t)mix(h ^ key[0], key[1] | 1);
+}
+
+/* ---- set ---- */
+
+bool nameset_begin(struct nameset *set, size_t n)
+{
+        size_t capacity = 16;
+        while (capacity / 4 * 3 < n)
+                capacity *= 2;
+        if (!pages_reserve(&set->slots, capacity * sizeof(struct slot)))
+                return false;
+        memset(set->slots.p, 0, capacity * sizeof(struct slot));
+        set->mask = capacity - 1;
+        /* Early at boot there may be no random bytes yet: where we lie is a secret too. */
+        if (set->key[0] == 0 && getrandom(set->key, sizeof(set->key), GRND_NONBLOCK) < 0)
+                set->key[0] = (uintptr_t)set ^ (uintptr_t)set->slots.p << 16;
+        return true;
+}
+
+void nameset_deinit(struct nameset *set)
+{
+        pages_deinit(&set->slots);
+        *set = (struct nameset){0};
+}
+
+/* The slot that holds the name, or the free one where it belongs. */
+static struct slot *probe(const struct nameset *set, name_at at, const void *owner, struct name name, uint32_t hash)
+{
+        struct slot *slots = set->slots.p;
+        for (size_t i = hash & set->mask;; i = (i + 1) & set->mask) {
+                if (slots[i].number == 0)
+                        return &slots[i];
+                if (slots[i].hash != hash)
+                        continue;
+                struct name other = at(owner, slots[i].number - 1);
+                if (other.len == name.len && memcmp(other.s, name.s, name.len) == 0)
+                        return &slots[i];
+        }
+}
+
+uint32_t nameset_add(struct nameset *set, name_at at, const void *owner, uint32_t i)
+{
+        struct name name = at(owner, i);
+        uint32_t hash = hash_name(set->key, name);
+        struct slot *slot = probe(set, at, owner, name, hash);
+        if (slot->number != 0)
+                return slot->number - 1;
+        *slot = (struct slot){hash, i + 1};
+        return NAMES_NONE;
+}
+
+uint32_t nameset_find(const struct nameset *set, name_at at, const void *owner, struct name name)
+{
+        if (set->slots.p == NULL)
+                return NAMES_NONE;
+        const struct slot *slot = probe(set, at, owner, name, hash_name(set->key, name));
+        return slot->number == 0 ? NAMES_NONE : slot->number - 1;
+}
+
+/* Objects of a few keys are the rule: comparing each with each is cheaper than a set. */
+#define FEW 8
+
+static uint32_t repeated_of_few(const struct names_in_text *names, uint32_t n)
+{
+        struct name seen[FEW];
+        for (uint32_t i = 0; i < n; i++) {
+                seen[i] = names_in_text_at(names, i);
+                for (uint32_t k = 0; k < i; k++)
+                        if (seen[k].len == seen[i].len && memcmp(seen[k].s, seen[i].s, seen[i].len) == 0)
+                                return i;
+        }
+        return NAMES_NONE;
+}
+
+bool names_repeated(struct nameset *set, const struct names_in_text *names, size_t n, uint32_t *repeated)
+{
+        *repeated = NAMES_NONE;
+        if (n <= FEW) {
+                *repeated = repeated_of_few(names, (uint32_t)n);
+                return true;
+        }
+        if (!nameset_begin(set, n))
+                return false;
+        for (uint32_t i = 0; i < n; i++) {
+                if (nameset_add(set, names_in_text_at, names, i) != NAMES_NONE) {
+                        *repeated = i;
+                        break;
+                }
+        }
+        return true;
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Many names at once: finding those that occur twice, finding one, and putting all in byte order.
+ *
+ * Names stay where they are; both tools work on their numbers and ask the owner for name i. The
+ * names are a stranger's, so no choice of them may make either slow.
+ */
+#ifndef DAEMON_BASE_JSON_NAMES_H
+#define DAEMON_BASE_JSON_NAMES_H
+
+#include "daemon/base/json/pages.h"
+
+#include <stdint.h>
+
+struct name {
+        const char *s;
+        size_t len;
+};
+#define NAME_QUOTE 140 /* bytes for a quoted name */
+
+/* The start of a name for messages: control bytes as \xNN, "..." where it is cut. */
+void name_quote(char quoted[NAME_QUOTE], struct name name);
+
+typedef struct name (*name_at)(const void *owner, uint32_t i);
+
+/* A text and an array whose items begin with a name's offset in it and its length. */
+struct names_in_text {
+        const char *text;
+        const void *items;
+        size_t stride;
+};
+struct name names_in_text_at(const void *owner, uint32_t i); /* a name_at */
+
+/* ---- a set ---- */
+
+#define NAMES_NONE UINT32_MAX
+
+struct nameset {
+        struct pages slots;
+        size_t mask;
+        uint64_t key[2];
+};
+
+/* Empties the set and reserves space for n names. False: no memory. */
+bool nameset_begin(struct nameset *set, size_t n);
+void nameset_deinit(struct nameset *set);
+
+/* Adds name i. NAMES_NONE, or the number of the equal name that is in the set already. */
+uint32_t nameset_add(struct nameset *set, name_at at, const void *owner, uint32_t i);
+uint32_t nameset_find(const struct nameset *set, name_at at, const void *owner, struct name name);
+
+/* The number of the first name that repeats an earlier one, or NAMES_NONE; false: no memory. */
+bool names_repeated(struct nameset *set, const struct names_in_text *names, size_t n, uint32_t *repeated);
+
+/* ---- order ---- */
+
+struct sort_item {
+        uint64_t key;
+        uint32_t index;
+};
+
+/* By key, stable. `scratch` has room for n items. */
+void items_sort(struct sort_item *items, struct sort_item *scratch, size_t n);
+
+/* Fills `order` with 0..n-1 in byte order of the names, a name before its extensions. Equal names
+ * are adjacent. False: no memory. */
+bool names_sort(uint32_t *order, size_t n, name_at at, const void *owner);
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a message of the log consists of: a level, an event and its fields.
+ */
+#ifndef DAEMON_BASE_LOG_MESSAGE_H
+#define DAEMON_BASE_LOG_MESSAGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
+enum log_format { LOG_FORMAT_AUTO, LOG_FORMAT_PLAIN, LOG_FORMAT_PREFIX, LOG_FORMAT_JOURNAL, LOG_FORMAT_JSON };
+
+/* The events that programs look for, each with the MESSAGE_ID that it keeps for ever; listed in
+ * docs/logging.md. */
+// clang-format off
+#define LOG_MESSAGES(X) \
+        X(STARTED,         "462373793fb948d18813211b120f8c4e", "the daemon accepts connections") \
+        X(STOPPING,        "432dd16fdcd34de28e5a14fcfd61521d", "the daemon is shutting down") \
+        X(MODEL_READY,     "f556871bc85f4a2cb3e2fc44114610b9", "a load has completed") \
+        X(MODEL_FAILED,    "623544edab8e4812a6fe71f8ef889b4e", "a load has failed or was cancelled") \
+        X(MODEL_FREED,     "cb3dfd5b866b4ba6b26b5c7c752a2527", "a model's memory was freed") \
+        X(DEVICE_LOST,     "2c7109ae6dfe4488825450565e0cc14e", "a device is out of service") \
+        X(STORAGE_STALLED, "ae619cb7852b44c3ac34d882ef9b44b6", "reads hang in storage that does not answer")
+// clang-format on
+
+enum log_message {
+        LOG_NO_ID,
+#define X(name, id, what) LOG_##name,
+        LOG_MESSAGES(X)
+#undef X
+};
+
+/* A value beside the text. Names are in small letters; the journal has them in capitals. */
+struct log_field {
+        const char *name;
+        const char *text; /* NULL: the number */
+        uint64_t number;
+};
+#define LOG_TEXT(name, text) ((struct log_field){name, text, 0})
+#define LOG_NUMBER(name, number) ((struct log_field){name, NULL, number})
+#define LOG_FIELDS(...) ((const struct log_field[]){__VA_ARGS__, {0}})
+
+#endif

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of metrics and its text form.
+ */
+#include "daemon/base/metric/metric.h"
+
+#include "daemon/base/util.h"
+#include "proto/codes.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+/* Values that a counter's label may take; codes count from -1 down. */
+#define SLOTS 32
+#define BUCKETS 16
+
+static const struct metric_desc {
+        const char *name, *help;
+        enum metric_kind kind;
+        enum metric_label label;
+} metrics[] = {
+#define M(id, kind, name, label, help) [METRIC_##id] = {name, help, METRIC_##kind, LABEL_##label},
+        METRICS(M)
+#undef M
+};
+
+static const char *const label_names[] = {
+        [LABEL_NONE] = NULL,       [LABEL_VERSION] = "version", [LABEL_DEVICE] = "device",
+        [LABEL_STATE] = "state",   [LABEL_SOURCE] = "source",   [LABEL_CODE] = "code",
+        [LABEL_RESULT] = "result", [LABEL_CAUSE] = "cause",     [LABEL_STAGE] = "stage",
+};
+
+static const char *const source_names[] = {
+        [SOURCE_FILE] = "file", [SOURCE_S3] = "s3", [SOURCE_HTTP] = "http", [SOURCE_HF] = "hf"};
+static const char *const cause_names[] = {[CAUSE_SLOW_DOWN] = "slow-down",
+                                          [CAUSE_STATUS] = "status",
+                                          [CAUSE_STALLED] = "stalled",
+                                          [CAUSE_BROKEN] = "broken"};
+static const char *const result_names[] = {[RESULT_READY] = "ready",
+                                           [RESULT_SHARED] = "shared",
+                                           [RESULT_FAILED] = "failed",
+                                           [RESULT_CANCELLED] = "cancelled"};
+
+/* In nanoseconds and bytes; the last bucket, +Inf, is not listed. */
+static const uint64_t second_bounds[] = {
+#define MS(n) (UINT64_C(n) * 1000000)
+        MS(10),   MS(50),    MS(100),   MS(250),   MS(500),    MS(1000),   MS(2500),
+        MS(5000), MS(10000), MS(30000), MS(60000), MS(120000), MS(300000), MS(1200000),
+#undef MS
+};
+static const uint64_t byte_bounds[] = {16 * MiB, 64 * MiB, 256 * MiB, GiB,        4 * GiB,
+                                       16 * GiB, 64 * GiB, 256 * GiB, 1024 * GiB, 4096 * GiB};
+_Static_assert(ARRAY_SIZE(second_bounds) < BUCKETS && ARRAY_SIZE(byte_bounds) < BUCKETS, "a bucket for the rest");
+
+static uint64_t counters[METRIC_COUNT][SLOTS];
+static struct histogram {
+        uint64_t buckets[BUCKETS]; /* each by itself; text adds them up */
+        uint64_t sum;
+} histograms[METRIC_COUNT];
+
+/* ---- counting ---- */
+
+enum metric_source metric_source_of(const char *source)
+{
+        if (strncmp(source, "s3://", 5) == 0)
+                return SOURCE_S3;
+        if (strncmp(source, "http://", 7) == 0 || strncmp(source, "https://", 8) == 0)
+                return SOURCE_HTTP;
+        return strncmp(source, "hf://", 5) == 0 ? SOURCE_HF : SOURCE_FILE;
+}
+
+const char *metric_source_name(enum metric_source source)
+{
+        return source_names[source];
+}
+
+void metric_add(enum metric metric, uint64_t n)
+{
+        require(metrics[metric].label == LABEL_NONE);
+        add_relaxed(&counters[metric][0], n);
+}
+
+void metric_add_label(enum metric metric, unsigned value, uint64_t n)
+{
+        require(metrics[metric].label != LABEL_NONE && value < SLOTS);
+        add_relaxed(&counters[metric][value], n);
+}
+
+void metric_add_code(enum metric metric, int code, uint64_t n)
+{
+        metric_add_label(metric, (unsigned)(-1 - code), n);
+}
+
+static size_t bounds_of(enum metric metric, const uint64_t **bounds)
+{
+        bool seconds = metrics[metric].kind == METRIC_SECONDS;
+        *bounds = seconds ? second_bounds : byte_bounds;
+        return seconds ? ARRAY_SIZE(second_bounds) : ARRAY_SIZE(byte_bounds);
+}
+
+void metric_observe(enum metric metric, uint64_t value)
+{
+        const uint64_t *bounds;
+        size_t n = bounds_of(metric, &bounds), i = 0;
+        while (i < n && value > bounds[i])
+                i++;
+        add_relaxed(&histograms[metric].buckets[i], 1);
+        add_relaxed(&histograms[metric].sum, value);
+}
+
+/* ---- text ---- */
+
+void metric_text_deinit(struct metric_text *text)
+{
+        free(text->data);
+        *text = (struct metric_text){0};
+}
+
+__attribute__((format(printf, 2, 3))) static void put(struct metric_text *text, const char *format, ...)
+{
+        char line[512];
+        va_list args;
+        if (text->failed)
+                return;
+        va_start(args, format);
+        int n = vsnprintf(line, sizeof(line), format, args);
+        va_end(args);
+        require(n >= 0 && (size_t)n < sizeof(line));
+        if (text->len + (size_t)n + 1 > text->cap) {
+                size_t cap = text->cap * 2 + 4096;
+                char *data = realloc(text->data, cap);
+                text->failed = data == NULL;
+                if (data == NULL)
+                        return;
+                text->data = data;
+                text->cap = cap;
+        }
+        memcpy(text->data + text->len, line, (size_t)n + 1);
+        text->len += (size_t)n;
+}
+
+void metric_begin(struct metric_text *text, enum metric metric)
+{
+        static const char *const kinds[] = {[METRIC_COUNTER] = "counter",
+                                            [METRIC_COUNTER_SECONDS] = "counter",
+                                            [METRIC_GAUGE] = "gauge",
+                                            [METRIC_SECONDS] = "histogram",
+                                            [METRIC_BYTES] = "histogram"};
+        const struct metric_desc *d = &metrics[metric];
+        put(text, "# HELP %s %s\n# TYPE %s %s\n", d->name, d->help, d->name, kinds[d->kind]);
+}
+
+void metric_sample(struct metric_text *text, enum metric metric, const char *label_value, double value)
+{
+        const struct metric_desc *d = &metrics[metric];
+        char escaped[256];
+        require((label_value != NULL) == (d->label != LABEL_NONE));
+        if (label_value == NULL) {
+                put(text, "%s %.17g\n", d->name, value);
+                return;
+        }
+        size_t len = 0;
+        for (const char *c = label_value; *c != '\0' && len < sizeof(escaped) - 6; c++) {
+                if (strchr("\\\"\n", *c) != NULL)
+                        escaped[len++] = '\\';
+                escaped[len++] = *c == '\n' ? 'n' : *c;
+        }
+        escaped[len] = '\0';
+        put(text, "%s{%s=\"%s\"} %.17g\n", d->name, label_names[d->label], escaped, value);
+}
+
+static void put_histogram(struct metric_text *text, enum metric metric)
+{
+        const char *name = metrics[metric].name;
+        struct histogram *h = &histograms[metric];
+        const uint64_t *bounds;
+        size_t n = bounds_of(metric, &bounds);
+        double unit = metrics[metric].kind == METRIC_SECONDS ? 1e9 : 1;
+        uint64_t count = 0;
+        for (size_t i = 0; i < n; i++) {
+                count += load_relaxed(&h->buckets[i]);
+                put(text, "%s_bucket{le=\"%.15g\"} %" PRIu64 "\n", name, (double)bounds[i] / unit, count);
+        }
+        count += load_relaxed(&h->buckets[n]);
+        put(text, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n", name, count);
+        put(text, "%s_sum %.17g\n", name, (double)load_relaxed(&h->sum) / unit);
+        put(text, "%s_count %" PRIu64 "\n", name, count);
+}
+
+/* The word of a slot, NULL past the last. */
+static const char *slot_name(enum metric_label label, size_t slot)
+{
+        static const char *const codes[] = {
+#define X(wire, code, exit, text) wire,
+                CODES(X)
+#undef X
+        };
+        _Static_assert(ARRAY_SIZE(codes) <= SLOTS, "a slot for each code");
+        switch (label) {
+        case LABEL_SOURCE:
+                return slot < ARRAY_SIZE(source_names) ? source_names[slot] : NULL;
+        case LABEL_RESULT:
+                return slot < ARRAY_SIZE(result_names) ? result_names[slot] : NULL;
+        case LABEL_STAGE:
+                return slot < STAGE_COUNT ? stage_name((enum stage)slot) : NULL;
+        case LABEL_CAUSE:
+                return slot < ARRAY_SIZE(cause_names) ? cause_names[slot] : NULL;
+        case LABEL_CODE:
+                return slot < ARRAY_SIZE(codes) ? codes[slot] : NULL;
+        default:
+                return NULL;
+        }
+}
+
+void metric_counted(struct metric_text *text, enum metric metric)
+{
+        const struct metric_desc *d = &metrics[metric];
+        const char *word;
+        if (d->kind == METRIC_SECONDS || d->kind == METRIC_BYTES)
+                put_histogram(text, metric);
+        else if (d->label == LABEL_NONE)
+                metric_sample(text, metric, NULL,
+                              (double)load_relaxed(&counters[metric][0]) /
+                                      (d->kind == METRIC_COUNTER_SECONDS ? 1e9 : 1));
+        else
+                for (size_t i = 0; (word = slot_name(d->label, i)) != NULL; i++)
+                        metric_sample(text, metric, word, (double)load_relaxed(&counters[metric][i]));
+}

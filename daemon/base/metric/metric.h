@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The metrics, as one table: from it follow the counters and histograms below, which any thread may change, the text
+ * that Prometheus reads, and docs/metrics.md, which a test compares.
+ *
+ * A metric has at most one label, with values from a fixed set (codes, kinds of sources, states, configured devices):
+ * clients cannot create series. So no metric has a model's name; /readyz?model=NAME answers for one model.
+ */
+#ifndef DAEMON_BASE_METRIC_METRIC_H
+#define DAEMON_BASE_METRIC_METRIC_H
+
+#include "daemon/base/metric/stages.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum metric_kind {
+        METRIC_COUNTER,
+        METRIC_COUNTER_SECONDS, /* moved by nanoseconds */
+        METRIC_GAUGE,
+        METRIC_SECONDS, /* histograms */
+        METRIC_BYTES,
+};
+enum metric_label {
+        LABEL_NONE,
+        LABEL_VERSION,
+        LABEL_DEVICE,
+        LABEL_STATE,
+        LABEL_SOURCE,
+        LABEL_CODE,
+        LABEL_RESULT,
+        LABEL_CAUSE,
+        LABEL_STAGE
+};
+
+// clang-format off
+#define METRICS(M) \
+        M(BUILD_INFO,      GAUGE,   "streamerd_build_info",                VERSION, "1, with the version as its label") \
+        M(START_TIME,      GAUGE,   "streamerd_start_time_seconds",        NONE,    "Start time of the daemon, in seconds since 1970") \
+        M(DEVICE_BUDGET,   GAUGE,   "streamerd_device_budget_bytes",       DEVICE,  "Bytes that models may use on the device") \
+        M(DEVICE_USED,     GAUGE,   "streamerd_device_used_bytes",         DEVICE,  "Bytes of the budget in use") \
+        M(DEVICE_FREE,     GAUGE,   "streamerd_device_free_bytes",         DEVICE,  "Free bytes of the budget") \
+        M(DEVICE_DRAINING, GAUGE,   "streamerd_device_draining_bytes",     DEVICE,  "Bytes of draining models") \
+        M(DEVICE_QUARANTINED, GAUGE, "streamerd_device_quarantined_bytes", DEVICE, "Bytes of models that were unloaded by force and are still mapped") \
+        M(DEVICE_PREFAULTED, GAUGE,   "streamerd_device_prefaulted_bytes",  DEVICE,  "Bytes prefaulted for the next model, in addition to the used ones") \
+        M(DEVICE_SMALL_PAGES, GAUGE, "streamerd_device_small_page_bytes",  DEVICE,  "Bytes of models that got 4 KiB pages because the kernel found no huge page") \
+        M(COLLAPSE_STOPPED, COUNTER, "streamerd_collapse_stopped_total",   NONE,    "Segments whose remaining pages are small because memory was fragmented") \
+        M(MODELS,          GAUGE,   "streamerd_models",                    STATE,   "Generations of models by state") \
+        M(LOADS_RUNNING,   GAUGE,   "streamerd_loads_running",             NONE,    "Running and waiting loads") \
+        M(LOADS,           COUNTER, "streamerd_loads_total",               RESULT,  "Completed loads, by result; shared: the model was resident already") \
+        M(LOAD_ERRORS,     COUNTER, "streamerd_load_errors_total",         CODE,    "Failed loads, by code") \
+        M(LOAD_SECONDS,    SECONDS, "streamerd_load_seconds",              NONE,    "Duration of loads that became ready") \
+        M(LOAD_STAGES,     COUNTER_SECONDS, "streamerd_load_stage_seconds_total", STAGE, "Time of loads that became ready, by stage, summed over threads") \
+        M(LOAD_BYTES,      BYTES,   "streamerd_load_bytes",                NONE,    "Size of loads that became ready") \
+        M(READ_BYTES,      COUNTER, "streamerd_read_bytes_total",          SOURCE,  "Bytes of weights loaded and hashed, by kind of source") \
+        M(READ_TIME,       COUNTER_SECONDS, "streamerd_read_seconds_total", NONE,   "Time that blocks were being read, of loads that became ready") \
+        M(READ_CAPACITY,       COUNTER_SECONDS, "streamerd_read_capacity_seconds_total", NONE, "Time that blocks could have been read: duration times concurrency of these loads") \
+        M(RETRIES,         COUNTER, "streamerd_retries_total",             CAUSE,   "Retried requests to a web server or a store, by cause") \
+        M(PAUSES,          COUNTER, "streamerd_pauses_total",              NONE,    "Times that reading from a web server or a store paused because no slot of the staging ring was free") \
+        M(RING_BYTES,      GAUGE,   "streamerd_ring_bytes",                NONE,    "Bytes of the staging ring") \
+        M(RING_SLOTS,      GAUGE,   "streamerd_ring_slots",                NONE,    "Slots of the staging ring") \
+        M(RING_USED,       GAUGE,   "streamerd_ring_used_slots",           NONE,    "Slots of the staging ring in use") \
+        M(READER_THREADS,  GAUGE,   "streamerd_reader_threads",            STATE,   "Reader threads by state; stuck: blocked in storage that does not answer") \
+        M(BLOCKS,          GAUGE,   "streamerd_blocks_in_flight",          NONE,    "Blocks being read or copied") \
+        M(CLIENTS,         GAUGE,   "streamerd_clients",                   NONE,    "Open connections") \
+        M(LEASES,          GAUGE,   "streamerd_leases",                    NONE,    "Leases, including orphans") \
+        M(ATTACHES,        COUNTER, "streamerd_attaches_total",            NONE,    "Successful attaches") \
+        M(REQUEST_ERRORS,  COUNTER, "streamerd_request_errors_total",      CODE,    "Requests answered with an error, by code") \
+        M(EVICTIONS,       COUNTER, "streamerd_evictions_total",           NONE,    "Models evicted, to the host cache or entirely") \
+        M(LOOP_CPU,        SECONDS, "streamerd_loop_cpu_seconds",          NONE,    "Processor time of event loop iterations of 1 ms or more") \
+        M(LOG_LOST,        COUNTER, "streamerd_log_lost_total",            NONE,    "Dropped log lines")
+// clang-format on
+
+enum metric {
+#define M(id, kind, name, label, help) METRIC_##id,
+        METRICS(M)
+#undef M
+                METRIC_COUNT
+};
+
+enum metric_source { SOURCE_FILE, SOURCE_S3, SOURCE_HTTP, SOURCE_HF };
+/* Reasons of a retry: the server asked for a pause, or returned an error status; no byte arrived for too long; the
+ * connection or the response broke. */
+enum metric_cause { CAUSE_SLOW_DOWN, CAUSE_STATUS, CAUSE_STALLED, CAUSE_BROKEN };
+enum metric_result { RESULT_READY, RESULT_SHARED, RESULT_FAILED, RESULT_CANCELLED };
+
+/* The kind of a canonical source. */
+enum metric_source metric_source_of(const char *source);
+const char *metric_source_name(enum metric_source source);
+
+/* ---- counting, from any thread ---- */
+
+void metric_add(enum metric metric, uint64_t n); /* a counter without label */
+/* A counter with a label; `value` is of the label's enum: a source, result, cause or stage. */
+void metric_add_label(enum metric metric, unsigned value, uint64_t n);
+void metric_add_code(enum metric metric, int code, uint64_t n); /* STREAMER_E* */
+void metric_observe(enum metric metric, uint64_t value);        /* a histogram: nanoseconds or bytes */
+
+/* ---- text, in Prometheus' format ---- */
+
+struct metric_text {
+        char *data; /* NULL: nothing yet, or no memory */
+        size_t len, cap;
+        bool failed;
+};
+
+void metric_text_deinit(struct metric_text *text);
+/* HELP and TYPE. */
+void metric_begin(struct metric_text *text, enum metric metric);
+/* One sample; label_value NULL where the metric has no label. */
+void metric_sample(struct metric_text *text, enum metric metric, const char *label_value, double value);
+/* All samples of a metric that is counted here. */
+void metric_counted(struct metric_text *text, enum metric metric);
+
+#endif

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/base/quota.h"
+
+#include "daemon/base/util.h"
+
+#include <inttypes.h>
+
+static const struct {
+        const char *name, *text;
+} slots[] = {
+#define X(slot, name, text) [QUOTA_##slot] = {name, text},
+        QUOTA_SLOTS(X)
+#undef X
+};
+
+const char *quota_slot_name(enum quota_slot slot)
+{
+        return slots[slot].name;
+}
+
+void quotas_init(struct quotas *users)
+{
+        list_init(&users->all);
+}
+
+struct quota_user *quotas_find(const struct quotas *users, uid_t uid)
+{
+        list_each (pos, &users->all) {
+                struct quota_user *user = container_of(pos, struct quota_user, link);
+                if (user->uid == uid)
+                        return user;
+        }
+        return NULL;
+}
+
+static int over_limit(const struct quota_user *user, uid_t uid, enum quota_slot slot, uint64_t amount,
+                      const struct quota_limits *limits, struct error *error)
+{
+        uint64_t held = user != NULL ? user->held[slot] : 0;
+        char rule[sizeof(limits->rule)];
+        if (limits->usual[slot])
+                snprintf(rule, sizeof(rule), "limits.%s_per_uid", slots[slot].name);
+        else
+                snprintf(rule, sizeof(rule), "%s", limits->rule);
+        if (amount == 1)
+                return error_set(error, STREAMER_ELIMIT, "uid %u has %" PRIu64 " of %" PRIu64 " %s (%s)", (unsigned)uid,
+                                 held, limits->max[slot], slots[slot].text, rule);
+        return error_set(error, STREAMER_ELIMIT,
+                         "uid %u has %" PRIu64 " of %" PRIu64 " %s, and %" PRIu64 " more are needed (%s)",
+                         (unsigned)uid, held, limits->max[slot], slots[slot].text, amount, rule);
+}
+
+int quota_charge_restored(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot,
+                          uint64_t amount)
+{
+        struct quota_user *user = quotas_find(users, uid);
+        require(charge->user == NULL);
+        if (user == NULL) {
+                user = calloc(1, sizeof(*user));
+                if (user == NULL)
+                        return STREAMER_ENOMEM;
+                user->uid = uid;
+                list_append(&users->all, &user->link);
+        }
+        user->held[slot] += amount;
+        user->n_charges++;
+        *charge = (struct quota_charge){.user = user, .slot = slot, .amount = amount};
+        return 0;
+}
+
+int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot, uint64_t amount,
+                 const struct quota_limits *limits, struct error *error)
+{
+        const struct quota_user *user = quotas_find(users, uid);
+        uint64_t held = user != NULL ? user->held[slot] : 0, max = limits->max[slot];
+        if (held > max || amount > max - held)
+                return over_limit(user, uid, slot, amount, limits, error);
+        if (quota_charge_restored(users, uid, charge, slot, amount) < 0)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        return 0;
+}
+
+int quota_reserve(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot,
+                  const struct quota_limits *limits, struct error *error)
+{
+        const struct quota_user *user = quotas_find(users, uid);
+        if (user != NULL && user->held[slot] > limits->max[slot])
+                return over_limit(user, uid, slot, 1, limits, error);
+        if (quota_charge_restored(users, uid, charge, slot, 0) < 0)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        return 0;
+}
+
+void quota_commit(struct quota_charge *charge)
+{
+        if (charge->user == NULL || charge->amount > 0)
+                return;
+        charge->amount = 1;
+        charge->user->held[charge->slot]++;
+}
+
+void quota_discharge(struct quota_charge *charge)
+{
+        struct quota_user *user = charge->user;
+        if (user == NULL)
+                return;
+        require(user->held[charge->slot] >= charge->amount && user->n_charges > 0);
+        user->held[charge->slot] -= charge->amount;
+        *charge = (struct quota_charge){.user = NULL};
+        if (--user->n_charges > 0)
+                return;
+        list_remove(&user->link);
+        free(user);
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Quotas: what each user holds. Every object that a client makes the daemon hold is charged to its uid; the charge is
+ * part of the object and ends with it.
+ *
+ *   quota_charge(user, &lease->charge, ...)   charges, or names the limit that is reached
+ *   quota_discharge(&lease->charge)           credits; accepts an empty charge
+ *
+ * A user's entry exists while anything is charged to it. Owned by the loop thread.
+ */
+#ifndef DAEMON_BASE_QUOTA_H
+#define DAEMON_BASE_QUOTA_H
+
+#include "daemon/base/error.h"
+#include "daemon/base/list.h"
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+/*        slot         name           what a message calls several of them */
+// clang-format off
+#define QUOTA_SLOTS(X) \
+        X(CONNECTIONS, "connections", "connections") \
+        X(LEASES,      "leases",      "leases") \
+        X(LOADS,       "loads",       "loads under way") \
+        X(MODELS,      "models",      "models and further names") \
+        X(BYTES,       "bytes",       "bytes of models it loaded")
+// clang-format on
+
+enum quota_slot {
+#define X(slot, name, text) QUOTA_##slot,
+        QUOTA_SLOTS(X)
+#undef X
+                QUOTA_SLOT_COUNT
+};
+const char *quota_slot_name(enum quota_slot slot);
+
+struct quotas {
+        struct list all;
+};
+
+struct quota_user {
+        struct list link;
+        uid_t uid;
+        unsigned n_charges;
+        uint64_t held[QUOTA_SLOT_COUNT];
+};
+
+/* The limits of a request's user, and the rule they come from. */
+struct quota_limits {
+        uint64_t max[QUOTA_SLOT_COUNT]; /* UINT64_MAX: any amount */
+        bool usual[QUOTA_SLOT_COUNT];   /* from limits.NAME_per_uid instead of the rule */
+        char rule[160];
+};
+
+struct quota_charge {
+        struct quota_user *user; /* NULL: nothing is charged */
+        enum quota_slot slot;
+        uint64_t amount;
+};
+
+void quotas_init(struct quotas *users);
+
+/* NULL: nothing is charged to it. */
+struct quota_user *quotas_find(const struct quotas *users, uid_t uid);
+
+/* STREAMER_ELIMIT names uid, figures and rule; STREAMER_ENOMEM. `charge` must be empty. */
+int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot, uint64_t amount,
+                 const struct quota_limits *limits, struct error *error);
+/* What the user held before the daemon restarted: charged beyond any limit. STREAMER_ENOMEM. */
+int quota_charge_restored(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot,
+                          uint64_t amount);
+/* For an object that will replace a charged one: charges nothing until quota_commit(). Refused where the user is over
+ * the limit: earlier replaced objects still exist. */
+int quota_reserve(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot,
+                  const struct quota_limits *limits, struct error *error);
+void quota_commit(struct quota_charge *charge); /* forgives one that is empty or counted */
+void quota_discharge(struct quota_charge *charge);
+
+#endif

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/base/sys/listen.h"
+
+#include "daemon/base/util.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define UNIX_PREFIX "unix:"
+#define BACKLOG 16
+
+__attribute__((format(printf, 2, 3))) static int wrong(char why[LISTEN_WHY], const char *format, ...)
+{
+        va_list args;
+        va_start(args, format);
+        vsnprintf(why, LISTEN_WHY, format, args);
+        va_end(args);
+        return -1;
+}
+
+/* ---- reading ---- */
+
+static int parse_unix(const char *path, struct listen_address *address, char why[LISTEN_WHY])
+{
+        if (path[0] != '/')
+                return wrong(why, "'%.80s' is not an absolute path", path);
+        if (strlen(path) >= sizeof(address->un.sun_path))
+                return wrong(why, "longer than a socket's path may be (107 bytes)");
+        address->un.sun_family = AF_UNIX;
+        strcpy(address->un.sun_path, path);
+        address->size = sizeof(address->un);
+        return 0;
+}
+
+static int parse_port(const char *text, in_port_t *port)
+{
+        size_t len = strlen(text);
+        unsigned long value = strtoul(text, NULL, 10);
+        if (len == 0 || len > 5 || strspn(text, "0123456789") != len || value > 65535)
+                return -1;
+        *port = htons((uint16_t)value);
+        return 0;
+}
+
+static bool is_loopback(const struct listen_address *address)
+{
+        if (address->any.sa_family == AF_INET)
+                return ntohl(address->in.sin_addr.s_addr) >> 24 == 127;
+        return IN6_IS_ADDR_LOOPBACK(&address->in6.sin6_addr);
+}
+
+/* Splits "host:port" or "[host]:port" and reads the host. */
+static int parse_host(const char *text, struct listen_address *address)
+{
+        char host[64];
+        const char *colon = strrchr(text, ':');
+        bool bracket = text[0] == '[';
+        size_t len = colon != NULL ? (size_t)(colon - text) : 0;
+        if (bracket && (len < 2 || text[len - 1] != ']'))
+                return -1;
+        len -= bracket ? 2 : 0;
+        if (len == 0 || len >= sizeof(host))
+                return -1;
+        snprintf(host, sizeof(host), "%.*s", (int)len, text + bracket);
+        if (bracket) {
+                address->in6.sin6_family = AF_INET6;
+                address->size = sizeof(address->in6);
+                return inet_pton(AF_INET6, host, &address->in6.sin6_addr) == 1 ? 0 : -1;
+        }
+        address->in.sin_family = AF_INET;
+        address->size = sizeof(address->in);
+        if (strcmp(host, "localhost") == 0)
+                strcpy(host, "127.0.0.1");
+        return inet_pton(AF_INET, host, &address->in.sin_addr) == 1 ? 0 : -1;
+}
+
+int listen_parse(const char *text, struct listen_address *address, char why[LISTEN_WHY])
+{
+        *address = (struct listen_address){0};
+        if (strncmp(text, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0)
+                return parse_unix(text + strlen(UNIX_PREFIX), address, why);
+        if (parse_host(text, address) < 0)
+                return wrong(why, "'%.80s' is neither ADDRESS:PORT nor unix:/path", text);
+        in_port_t *port = address->any.sa_family == AF_INET ? &address->in.sin_port : &address->in6.sin6_port;
+        if (parse_port(strrchr(text, ':') + 1, port) < 0)
+                return wrong(why, "'%.80s': the port is not within 0 to 65535", text);
+        if (!is_loopback(address))
+                return wrong(why, "'%.80s' can be reached from outside: 127.0.0.1, [::1] or unix:/path only", text);
+        return 0;
+}
+
+/* ---- listening ---- */
+
+static int remove_stale(const struct listen_address *address, struct error *error)
+{
+        const char *path = address->un.sun_path;
+        struct stat st;
+        if (lstat(path, &st) < 0)
+                return 0;
+        if (!S_ISSOCK(st.st_mode))
+                return error_set(error, STREAMER_EFAILED, "the path exists and is not a socket (%s)", path);
+        cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd >= 0 && (connect(fd, &address->any, address->size) == 0 || errno == EAGAIN))
+                return error_set(error, STREAMER_EFAILED, "another process serves it (%s)", path);
+        unlink(path);
+        return 0;
+}
+
+int listen_open(const struct listen_address *address, int *out, struct error *error)
+{
+        bool is_unix = address->any.sa_family == AF_UNIX;
+        int r = is_unix ? remove_stale(address, error) : 0, one = 1;
+        if (r < 0)
+                return r;
+        cleanup_close int fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0)
+                return error_errno(error, STREAMER_EOS, errno, "socket");
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+        mode_t mask = umask(0117); /* 0660 from the first moment */
+        r = bind(fd, &address->any, address->size);
+        int e = errno;
+        umask(mask);
+        if (r < 0)
+                return error_errno(error, STREAMER_EOS, e, "bind");
+        if (listen(fd, BACKLOG) < 0)
+                return error_errno(error, STREAMER_EOS, errno, "listen");
+        *out = take_fd(&fd);
+        return 0;
+}
+
+void listen_text(int fd, char text[LISTEN_TEXT])
+{
+        struct listen_address a = {.size = sizeof(a.un)};
+        char host[INET6_ADDRSTRLEN] = "";
+        getsockname(fd, &a.any, &a.size);
+        if (a.any.sa_family == AF_UNIX) {
+                snprintf(text, LISTEN_TEXT, "unix:%.107s", a.un.sun_path);
+        } else if (a.any.sa_family == AF_INET) {
+                inet_ntop(AF_INET, &a.in.sin_addr, host, sizeof(host));
+                snprintf(text, LISTEN_TEXT, "http://%s:%u", host, ntohs(a.in.sin_port));
+        } else {
+                inet_ntop(AF_INET6, &a.in6.sin6_addr, host, sizeof(host));
+                snprintf(text, LISTEN_TEXT, "http://[%s]:%u", host, ntohs(a.in6.sin6_port));
+        }
+}

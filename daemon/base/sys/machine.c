@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Each fact is independent: what cannot be read is unknown, and nothing here fails.
+ */
+#include "daemon/base/sys/machine.h"
+
+#include "daemon/base/sys/sysfile.h"
+#include "daemon/base/util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/magic.h>
+#include <linux/openat2.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
+
+/* "No limit" of version 1 is the largest multiple of a page; nothing that large is a limit. */
+#define CGROUP1_NONE (INT64_MAX / 2)
+
+/* ---- limits ---- */
+
+static uint64_t limit_of(__rlimit_resource_t resource)
+{
+        struct rlimit limit;
+        if (getrlimit(resource, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY)
+                return MACHINE_UNLIMITED;
+        return limit.rlim_cur;
+}
+
+/* Of one version of cgroups. */
+struct cgroup_files {
+        const char *mount, *limit, *used;
+        const char *droppable[2]; /* in memory.stat: cached files */
+};
+
+/* What groups limit; a file's NULL droppable[0] is not looked for. */
+struct controller {
+        const char *name; /* in /proc/self/cgroup, of version 1 */
+        struct cgroup_files v1, v2;
+};
+static const struct controller memory = {
+        "memory",
+        {"/sys/fs/cgroup/memory",
+         "memory.limit_in_bytes",
+         "memory.usage_in_bytes",
+         {"total_inactive_file", "total_active_file"}},
+        {"/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}}};
+static const struct controller huge_pages = {
+        "hugetlb",
+        {"/sys/fs/cgroup/hugetlb", "hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.usage_in_bytes", {NULL, NULL}},
+        {"/sys/fs/cgroup", "hugetlb.2MB.max", "hugetlb.2MB.current", {NULL, NULL}}};
+
+/* What is asked about a controller. */
+struct question {
+        const struct controller *controller;
+        bool left;     /* what is left of the limit, and not the limit */
+        uint64_t held; /* by this process, some of it not charged yet */
+};
+
+/* The sum of the lines "name number" or "name: number kB" with these names; *found: how many there were. */
+static uint64_t sum_lines(const char *path, const char *const names[2], unsigned *found)
+{
+        char line[256], name[64];
+        uint64_t value, sum = 0;
+        FILE *f = fopen(path, "re");
+        *found = 0;
+        while (f != NULL && fgets(line, sizeof(line), f) != NULL)
+                for (int i = 0; i < 2 && sscanf(line, "%63s %" SCNu64, name, &value) == 2; i++)
+                        if (names[i] != NULL && strcmp(name, names[i]) == 0) {
+                                sum += value;
+                                ++*found;
+                        }
+        if (f != NULL)
+                fclose(f);
+        return sum;
+}
+
+static uint64_t group_used(const struct question *q, const struct cgroup_files *files, const char *path)
+{
+        char stat[1536];
+        unsigned found;
+        int64_t used;
+        uint64_t droppable = 0;
+        if (!sysfile_number(&used, "%s%s/%s", files->mount, path, files->used) || used < 0)
+                return q->held;
+        snprintf(stat, sizeof(stat), "%s%s%s/memory.stat", sysfile_root, files->mount, path);
+        if (files->droppable[0] != NULL)
+                droppable = sum_lines(stat, files->droppable, &found);
+        uint64_t kept = (uint64_t)used > droppable ? (uint64_t)used - droppable : 0;
+        return kept > q->held ? kept : q->held;
+}
+
+/* From the group upwards: a limit of any ancestor holds, too. */
+static uint64_t tightest(const struct question *q, const struct cgroup_files *files, char *path)
+{
+        uint64_t least = MACHINE_UNLIMITED;
+        for (;;) {
+                int64_t limit;
+                if (sysfile_number(&limit, "%s%s/%s", files->mount, path, files->limit) && limit >= 0 &&
+                    limit < CGROUP1_NONE) {
+                        uint64_t used = q->left ? group_used(q, files, path) : 0;
+                        uint64_t rest = (uint64_t)limit > used ? (uint64_t)limit - used : 0;
+                        least = rest < least ? rest : least;
+                }
+                char *slash = strrchr(path, '/');
+                if (slash == NULL)
+                        return least;
+                *slash = '\0';
+        }
+}
+
+/* A line of /proc/self/cgroup is "number:controllers:/path"; version 2 has neither number nor names. The path of
+ * this process's group, and whose files there are: NULL where the line is about other controllers, or none. */
+static char *group_of(const struct question *q, char *line, const struct cgroup_files **files)
+{
+        char *controllers = strchr(line, ':'), *path = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
+        if (path == NULL)
+                return NULL;
+        *controllers++ = *path++ = '\0';
+        if (strcmp(path, "/") == 0)
+                path[0] = '\0';
+        *files = &q->controller->v2;
+        if (controllers[0] == '\0')
+                return path;
+        *files = &q->controller->v1;
+        for (char *rest = controllers, *name; (name = strsep(&rest, ",")) != NULL;)
+                if (strcmp(name, q->controller->name) == 0)
+                        return path;
+        return NULL;
+}
+
+struct answer {
+        uint64_t least;
+        bool v1;     /* a group of version 1 has this controller */
+        bool others; /* one has any: then version 2 need not be mounted in its place */
+        bool hidden[2];
+};
+
+/* What a mount namespace does not show holds all the same. Of the root of all groups, which has no limits, nothing
+ * need be seen. */
+static bool group_hidden(const struct cgroup_files *files, const char *path)
+{
+        char name[1536];
+        if (path[0] == '\0')
+                return false;
+        snprintf(name, sizeof(name), "%s%s%s/cgroup.procs", sysfile_root, files->mount, path);
+        return access(name, F_OK) < 0;
+}
+
+static void add_line(const struct question *q, char *line, struct answer *answer)
+{
+        const struct cgroup_files *files;
+        bool v2 = strncmp(line, "0::", 3) == 0;
+        char *path = group_of(q, line, &files);
+        answer->others = answer->others || !v2;
+        if (path == NULL)
+                return;
+        answer->v1 = answer->v1 || !v2;
+        answer->hidden[v2] = group_hidden(files, path);
+        uint64_t limit = tightest(q, files, path);
+        answer->least = limit < answer->least ? limit : answer->least;
+}
+
+static struct answer ask_groups(struct question q)
+{
+        char name[512], line[1024];
+        struct answer answer = {.least = MACHINE_UNLIMITED};
+        snprintf(name, sizeof(name), "%s/proc/self/cgroup", sysfile_root);
+        FILE *f = fopen(name, "re");
+        while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
+                line[strcspn(line, "\n")] = '\0';
+                add_line(&q, line, &answer);
+        }
+        if (f != NULL)
+                fclose(f);
+        return answer;
+}
+
+uint64_t machine_cgroup_memory(void)
+{
+        return ask_groups((struct question){.controller = &memory}).least;
+}
+
+uint64_t machine_cgroup_huge_pages(void)
+{
+        return ask_groups((struct question){.controller = &huge_pages}).least;
+}
+
+uint64_t machine_huge_pages_left(uint64_t held)
+{
+        struct question q = {.controller = &huge_pages, .left = true, .held = held};
+        return ask_groups(q).least;
+}
+
+bool machine_huge_pages_limited(void)
+{
+        struct answer answer = ask_groups((struct question){.controller = &huge_pages});
+        if (answer.least != MACHINE_UNLIMITED)
+                return true;
+        return answer.v1 ? answer.hidden[0] : answer.hidden[1] && !answer.others;
+}
+
+uint64_t machine_available_memory(void)
+{
+        static const char *const names[2] = {"MemAvailable:", NULL};
+        char path[512];
+        unsigned found;
+        struct question q = {.controller = &memory, .left = true};
+        uint64_t group = ask_groups(q).least;
+        snprintf(path, sizeof(path), "%s/proc/meminfo", sysfile_root);
+        uint64_t machine = sum_lines(path, names, &found) * KiB;
+        return found > 0 && machine < group ? machine : group;
+}
+
+uint64_t machine_pool_left(void)
+{
+        static const char pool[] = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+        int64_t unused, promised;
+        if (!sysfile_number(&unused, "%s/free_hugepages", pool) ||
+            !sysfile_number(&promised, "%s/resv_hugepages", pool) || unused <= promised)
+                return 0;
+        return (uint64_t)(unused - promised) * (2 * MiB);
+}
+
+unsigned machine_processors(void)
+{
+        long n = sysconf(_SC_NPROCESSORS_ONLN);
+        return n > 0 ? (unsigned)n : 1;
+}
+
+/* ---- the kernel ---- */
+
+static bool has_openat2(void)
+{
+        struct open_how how = {.flags = O_PATH | O_CLOEXEC};
+        cleanup_close int fd = (int)syscall(SYS_openat2, AT_FDCWD, "/", &how, sizeof(how));
+        return fd >= 0;
+}
+
+static bool has_peerpidfd(void)
+{
+        int pair[2], fd = -1;
+        socklen_t len = sizeof(fd);
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+                return false;
+        bool has = getsockopt(pair[0], SOL_SOCKET, SO_PEERPIDFD, &fd, &len) == 0;
+        if (has)
+                close(fd);
+        close(pair[0]);
+        close(pair[1]);
+        return has;
+}
+
+static bool has_pidfd(void)
+{
+        cleanup_close int fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+        return fd >= 0;
+}
+
+/* Asked of no file: only a kernel that has the call looks at the descriptor. */
+static bool has_cachestat(void)
+{
+        uint64_t range[2] = {0}, stat[5];
+        return syscall(SYS_CACHESTAT, -1, range, stat, 0) < 0 && errno == EBADF;
+}
+
+/* A kernel that has none (gVisor of some years) names each process's by another number. */
+static uint64_t namespace_of(const char *kind)
+{
+        char name[512];
+        struct stat st;
+        struct statfs fs;
+        snprintf(name, sizeof(name), "%s/proc/self/ns/%s", sysfile_root, kind);
+        return statfs(name, &fs) == 0 && fs.f_type == NSFS_MAGIC && stat(name, &st) == 0 ? st.st_ino : 0;
+}
+
+void machine_read(struct machine *m)
+{
+        struct utsname uts;
+        *m = (struct machine){.hugepages = -1, .hugepages_overcommit = -1};
+        if (uname(&uts) == 0)
+                snprintf(m->kernel, sizeof(m->kernel), "%.63s", uts.release);
+        m->pid_namespace = namespace_of("pid");
+        m->net_namespace = namespace_of("net");
+        m->memlock = limit_of(RLIMIT_MEMLOCK);
+        m->files = limit_of(RLIMIT_NOFILE);
+        m->cgroup_memory = machine_cgroup_memory();
+        m->cgroup_huge_pages = machine_cgroup_huge_pages();
+        sysfile_number(&m->hugepages, "/proc/sys/vm/nr_hugepages");
+        sysfile_number(&m->hugepages_overcommit, "/proc/sys/vm/nr_overcommit_hugepages");
+        sysfile_chosen(m->shmem_enabled, sizeof(m->shmem_enabled), "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+        m->openat2 = has_openat2();
+        m->pidfd = has_pidfd();
+        m->peerpidfd = has_peerpidfd();
+        m->cachestat = has_cachestat();
+}

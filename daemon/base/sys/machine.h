@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the machine, the container and the kernel grant this process, for `streamerctl doctor`. Read again each time,
+ * since an operator may change it while the daemon runs.
+ */
+#ifndef DAEMON_BASE_SYS_MACHINE_H
+#define DAEMON_BASE_SYS_MACHINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+#ifndef SYS_CACHESTAT
+#define SYS_CACHESTAT 451 /* Linux 6.5; the same number on every architecture */
+#endif
+
+#define MACHINE_UNLIMITED UINT64_MAX
+
+struct machine {
+        char kernel[64];                       /* its release */
+        uint64_t pid_namespace, net_namespace; /* inodes; 0: not known */
+        uint64_t memlock, files;               /* limits in force */
+        uint64_t cgroup_memory;                /* the tightest limit from here to the root */
+        uint64_t cgroup_huge_pages;            /* likewise, of pages of 2 MiB */
+        int64_t hugepages;                     /* set aside, and vm.nr_overcommit_hugepages on top; -1: unknown */
+        int64_t hugepages_overcommit;          /* -1: unknown */
+        char shmem_enabled[16];                /* transparent huge pages for shared memory; "": unknown */
+        bool openat2;                          /* 5.6 */
+        bool pidfd, peerpidfd, cachestat;      /* pidfd_open 5.3, SO_PEERPIDFD 6.5, cachestat 6.5 */
+};
+
+/* May block on the kernel's files. Limits and system calls are this process's. */
+void machine_read(struct machine *machine);
+
+/* Processors that are online: 1 at least. */
+unsigned machine_processors(void);
+
+/* The tightest memory limit of this process's cgroup, of either version. */
+uint64_t machine_cgroup_memory(void);
+
+/* The tightest limit of its cgroup on huge pages of 2 MiB, in bytes. */
+uint64_t machine_cgroup_huge_pages(void);
+
+/* What that limit leaves to this process, which holds `held` bytes of them. A page is charged when it is first
+ * touched, and where the limit is reached then, the toucher gets SIGBUS (EFAULT in a system call): what was mapped
+ * is not promised. MACHINE_UNLIMITED where there is no limit. */
+uint64_t machine_huge_pages_left(uint64_t held);
+
+/* Is there such a limit, or may there be one, as the group's files are not to be seen? */
+bool machine_huge_pages_limited(void);
+
+/* What this process can still take, cached files given up: of the machine, and of its cgroup. */
+uint64_t machine_available_memory(void);
+
+/* Bytes of huge pages of 2 MiB that were set aside (vm.nr_hugepages) and are neither used nor promised. */
+uint64_t machine_pool_left(void);
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kernel's small files (/proc, /sys), one value in each.
+ */
+#ifndef DAEMON_BASE_SYS_SYSFILE_H
+#define DAEMON_BASE_SYS_SYSFILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Precedes every path: "", or a test's own tree. */
+extern const char *sysfile_root;
+
+/* The file's first line without its end. False, and "", where it cannot be read. */
+bool sysfile_line(char *line, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* A number by itself on that line. False where there is none ("max" among them). */
+bool sysfile_number(int64_t *number, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The word in brackets, as in "always [madvise] never". False where none is. */
+bool sysfile_chosen(char *word, size_t size, const char *path);
+
+#endif

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The service manager's fd store: descriptors that outlive this process. A descriptor added under a name is passed to
+ * the next run ($LISTEN_FDS, sys/listen_fds), after `systemctl restart` and after a crash.
+ *
+ * The store is limited (FileDescriptorStoreMax=), and what exceeds it is dropped silently, so callers count. All calls
+ * but the first wait for the manager and belong on a worker.
+ *
+ * All names reach the next run in one variable of its environment ($LISTEN_FDNAMES), which the kernel limits to 128 KiB
+ * (MAX_ARG_STRLEN); with a longer one no run could be started. So names are short and their number is limited.
+ */
+#ifndef DAEMON_BASE_SYSTEMD_FDSTORE_H
+#define DAEMON_BASE_SYSTEMD_FDSTORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define FDSTORE_NAME_MAX 16                                /* with what ends it */
+#define FDSTORE_NAMES ((131072u - 512) / FDSTORE_NAME_MAX) /* besides the sockets' names */
+
+/* How many descriptors the manager keeps for this service: what it says itself ($FDSTORE, from
+ * systemd 254 on; before that its bus is asked, which takes a moment), FDSTORE_NAMES at the most. 0: none, or it
+ * cannot be known. */
+uint64_t fdstore_max(void);
+
+/* A service manager has started this process that may have a store for it. */
+bool fdstore_possible(void);
+
+/* 0 or a negative errno. Descriptors are borrowed. One name, one descriptor: the order within a name
+ * is not kept. -ENAMETOOLONG: see FDSTORE_NAME_MAX. */
+int fdstore_add(const char *name, int fd);
+int fdstore_remove(const char *name); /* all of that name */
+
+/* Waits until the manager has read everything that was sent before. 0 or a negative errno. */
+int fdstore_sync(uint64_t timeout_ns);
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Percent-encoding, as "%41".
+ */
+#ifndef DAEMON_BASE_TEXT_PERCENT_H
+#define DAEMON_BASE_TEXT_PERCENT_H
+
+#include <ctype.h>
+#include <stdbool.h>
+#include <string.h>
+
+/* All bytes but A-Z a-z 0-9 - . _ ~ and those in `keep` as %XX. Returns the end of what it wrote, where it puts a NUL;
+ * `to` has room for three times the text, and the NUL. */
+static inline char *percent_encode(char *to, const char *text, const char *keep)
+{
+        static const char digits[] = "0123456789ABCDEF";
+        for (const unsigned char *c = (const unsigned char *)text; *c != '\0'; c++) {
+                if ((*c < 0x80 && isalnum(*c)) || strchr("-._~", *c) != NULL || strchr(keep, *c) != NULL) {
+                        *to++ = (char)*c;
+                        continue;
+                }
+                *to++ = '%';
+                *to++ = digits[*c >> 4];
+                *to++ = digits[*c & 15];
+        }
+        *to = '\0';
+        return to;
+}
+
+static inline int percent_digit(char c)
+{
+        if (c >= '0' && c <= '9')
+                return c - '0';
+        c = (char)(c | 0x20);
+        return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* The byte encoded by the three characters at `text`; -1 where they are not of that form, or for NUL. */
+static inline int percent_byte(const char *text)
+{
+        int high = text[0] == '%' ? percent_digit(text[1]) : -1;
+        int low = high >= 0 ? percent_digit(text[2]) : -1;
+        return low >= 0 && (high | low) != 0 ? high << 4 | low : -1;
+}
+
+/* In place; `plus` is what '+' encodes. False where a '%' is not followed by two digits or encodes NUL. */
+static inline bool percent_decode(char *text, char plus)
+{
+        char *to = text;
+        for (const char *from = text; *from != '\0'; from++) {
+                int byte = *from == '%' ? percent_byte(from) : *from == '+' ? plus : (unsigned char)*from;
+                if (byte < 0)
+                        return false;
+                from += *from == '%' ? 2 : 0;
+                *to++ = (char)byte;
+        }
+        *to = '\0';
+        return true;
+}
+
+#endif

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/base/text/secret.h"
+
+#include "daemon/base/util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#define SECRET_MAX (16 * KiB)
+#define FILE_PREFIX "file:"
+#define CREDENTIAL_PREFIX "credential:"
+
+void secret_free(char *secret)
+{
+        if (secret != NULL)
+                explicit_bzero(secret, strlen(secret));
+        free(secret);
+}
+
+static int read_file(const char *path, char **secret, struct error *error)
+{
+        cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        if (fd < 0)
+                return error_errno(error, STREAMER_EFAILED, errno, "a secret in %s", path);
+        char *text = calloc(1, SECRET_MAX + 1);
+        if (text == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        ssize_t n = read(fd, text, SECRET_MAX);
+        int why = errno;
+        /* Other lines may be secrets, too; who frees the first knows nothing of them. */
+        size_t len = strcspn(text, "\r\n");
+        explicit_bzero(text + len, SECRET_MAX - len);
+        if (len > 0) {
+                *secret = text;
+                return 0;
+        }
+        free(text);
+        return n < 0 ? error_errno(error, STREAMER_EFAILED, why, "a secret in %s", path)
+                     : error_set(error, STREAMER_EFAILED, "no secret in its first line (%s)", path);
+}
+
+static int read_credential(const char *name, char **secret, struct error *error)
+{
+        const char *folder = filled(getenv("CREDENTIALS_DIRECTORY"));
+        if (folder == NULL)
+                return error_set(error, STREAMER_EFAILED,
+                                 "credential '%s': the service manager has passed none "
+                                 "($CREDENTIALS_DIRECTORY)",
+                                 name);
+        if (name[0] == '\0' || strchr(name, '/') != NULL)
+                return error_set(error, STREAMER_EFAILED, "credential '%s': not a plain name", name);
+        cleanup_free char *path = format_new("%s/%s", folder, name);
+        return path != NULL ? read_file(path, secret, error) : error_set(error, STREAMER_ENOMEM, "no memory");
+}
+
+static bool begins(const char *setting, const char *prefix)
+{
+        return strncmp(setting, prefix, strlen(prefix)) == 0;
+}
+
+bool secret_is_reference(const char *setting)
+{
+        return begins(setting, FILE_PREFIX) || begins(setting, CREDENTIAL_PREFIX);
+}
+
+int secret_read(const char *setting, char **secret, struct error *error)
+{
+        if (begins(setting, FILE_PREFIX))
+                return read_file(setting + strlen(FILE_PREFIX), secret, error);
+        if (begins(setting, CREDENTIAL_PREFIX))
+                return read_credential(setting + strlen(CREDENTIAL_PREFIX), secret, error);
+        *secret = strdup(setting);
+        return *secret != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Secrets: wiped when they are freed, and named in settings by their location.
+ */
+#ifndef DAEMON_BASE_TEXT_SECRET_H
+#define DAEMON_BASE_TEXT_SECRET_H
+
+#include "daemon/base/error.h"
+
+#include <stdbool.h>
+
+/* NULL is fine. */
+void secret_free(char *secret);
+
+/* The secret that a setting denotes: "file:PATH", "credential:NAME" ($CREDENTIALS_DIRECTORY, where the service
+ * manager puts what a unit's LoadCredential= names), else itself. A file's line end is cut off. */
+int secret_read(const char *setting, char **secret, struct error *error);
+/* The setting names the secret's location and is not the secret. */
+bool secret_is_reference(const char *setting);
+
+#endif

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/base/text/text.h"
+
+#include "daemon/base/util.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+int text_new(struct text *text, uint64_t size, const char *name, struct error *error)
+{
+        size_t mapped = round_up(size + 1, 4096);
+        void *map = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (map == MAP_FAILED)
+                return error_errno(error, STREAMER_ENOMEM, errno, "memory for %s", name);
+        *text = (struct text){.data = map, .size = size, .mapped = mapped};
+        return 0;
+}
+
+static int text_fill(struct text *text, int fd, const char *name, struct error *error)
+{
+        size_t done = 0;
+        while (done < text->size) {
+                ssize_t n = pread(fd, text->data + done, text->size - done, (off_t)done);
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n < 0)
+                        return error_set(error, STREAMER_EFAILED, "read: %s (%s)", strerror(errno), name);
+                if (n == 0)
+                        return error_set(error, STREAMER_EFAILED, "became shorter while it was read (%s)", name);
+                done += (size_t)n;
+        }
+        return 0;
+}
+
+int text_read_fd(struct text *text, int fd, uint64_t max, const char *name, struct error *error)
+{
+        struct stat st;
+        *text = (struct text){0};
+        if (fstat(fd, &st) < 0)
+                return error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno), name);
+        if (!S_ISREG(st.st_mode))
+                return error_set(error, STREAMER_EFAILED, "not a regular file (%s)", name);
+        if ((uint64_t)st.st_size > max)
+                return error_set(error, STREAMER_EFAILED, "%" PRIu64 " bytes, more than the %" PRIu64 " allowed (%s)",
+                                 (uint64_t)st.st_size, max, name);
+        int r = text_new(text, (uint64_t)st.st_size, name, error);
+        if (r == 0)
+                r = text_fill(text, fd, name, error);
+        if (r < 0)
+                text_deinit(text);
+        return r;
+}
+
+void text_deinit(struct text *text)
+{
+        if (text->data != NULL)
+                munmap(text->data, text->mapped);
+        *text = (struct text){0};
+}
+
+int text_write_fd(int fd, const void *data, size_t size)
+{
+        const char *p = data;
+        while (size > 0) {
+                ssize_t n = write(fd, p, size);
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n < 0)
+                        return -1;
+                p += n;
+                size -= (size_t)n;
+        }
+        return 0;
+}

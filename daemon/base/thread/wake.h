@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Wakes the loop: other threads post a callback, and the loop runs it on a later turn, never inside the call that
+ * posted it.
+ */
+#ifndef DAEMON_BASE_THREAD_WAKE_H
+#define DAEMON_BASE_THREAD_WAKE_H
+
+struct uv_loop_s;
+struct wake;
+
+/* Embedded in its object. Once it runs it is not touched again: it may be posted again, or freed. */
+struct callback {
+        struct callback *next;
+        void (*run)(struct callback *callback);
+};
+
+/* NULL on failure. The loop owns the handle until wake_close(); free after the loop has run down. */
+struct wake *wake_new(struct uv_loop_s *loop);
+void wake_close(struct wake *wake);
+struct wake *wake_free(struct wake *wake);
+
+/* From any thread; not one that is posted already. */
+void wake_post(struct wake *wake, struct callback *callback);
+
+/* On the loop thread: runs what has been posted (used while shutting down). */
+void wake_drain(struct wake *wake);
+
+#endif

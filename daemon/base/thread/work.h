@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A bounded thread pool for everything that may block: open, stat, parse, manifests, allocation. Work is queued in
+ * lanes, one for each file system or store; a lane uses at most `per_lane` threads, so a file system that hangs delays
+ * only its own work.
+ *
+ *   submitted (lane's queue) > running (a pool thread) > done (the loop, through wake)
+ *
+ * A thread is started when the last idle one takes work, up to the cap, and stays. Some are reserved for the lane that
+ * does no reads, whatever hangs; a thread that hangs is counted out and replaced. A pool of one thread is a device's
+ * own thread.
+ */
+#ifndef DAEMON_BASE_THREAD_WORK_H
+#define DAEMON_BASE_THREAD_WORK_H
+
+#include "daemon/base/list.h"
+#include "daemon/base/thread/wake.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define WORK_LANE_CPU 0              /* no file system */
+#define WORK_LANE_INSPECT UINT64_MAX /* inspects the machine for a client; no load waits for it */
+/* Long work at the memory of a device, by its number: no storage that hangs, and a device that stalls delays nobody
+ * else's way. */
+#define WORK_LANE_DEVICES 64
+#define WORK_LANE_DEVICE(number) (UINT64_MAX - WORK_LANE_DEVICES + (number))
+
+struct work_pool;
+
+struct work {
+        struct callback item;
+        void (*run)(struct work *work);  /* on a pool thread */
+        void (*done)(struct work *work); /* on the loop */
+        struct work *next;
+        struct work_lane *lane;
+        struct work_pool *pool;
+        struct list running; /* in the pool, under its lock */
+        uint64_t since_ns;   /* it runs */
+        bool hung;           /* for so long that it is counted out */
+};
+
+/* With its first thread; NULL where there is no memory, or none for that. `name` is the threads' name (15 bytes at
+ * most). */
+struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned max_threads, unsigned per_lane);
+
+/* Waits only for the pool's lock, which is held briefly. Refuses nothing: queues are bounded by those who submit. The
+ * work is the pool's until done() is called, which happens exactly once; while the pool is being stopped run() is
+ * skipped for work that is still queued. Not to be called once the pool was stopped. */
+void work_submit(struct work_pool *pool, uint64_t lane, struct work *work, void (*run)(struct work *),
+                 void (*done)(struct work *));
+
+/* About once a second: work that runs for longer than hang_ns in another lane than WORK_LANE_CPU
+ * and the devices' is counted out, and its thread replaced, until there are three times as many as there should be.
+ */
+void work_pool_watch(struct work_pool *pool, uint64_t now_ns, uint64_t hang_ns);
+void work_pool_count(struct work_pool *pool, unsigned *threads, unsigned *hung);
+
+/* Stops taking work up. Waits for running work until `deadline_ns` (monotonic). True if every
+ * thread ended: then the pool may be freed; else threads are stuck in the kernel, and the process
+ * must end without them: they are detached, and this is not called again. */
+bool work_pool_stop(struct work_pool *pool, uint64_t deadline_ns);
+struct work_pool *work_pool_free(struct work_pool *pool);
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One entry of `devices` is one device, or several ("cuda:all"). A GPU can be named in several ways: that two entries
+ * are one device is detected by their UUIDs once both exist.
+ */
+#include "daemon/config/build/devices.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/base/util.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static int add(struct devices *d, struct device *device, struct error *error)
+{
+        for (size_t i = 0; i < d->n; i++)
+                if (strcmp(d->v[i]->uuid, device->uuid) == 0 && d->v[i]->ops == device->ops) {
+                        error_set(error, STREAMER_EINVAL, "device %s is configured twice", device->name);
+                        device_free(device);
+                        return error->code;
+                }
+        require(d->n < DEVICES_MAX);
+        device->number = (unsigned)d->n;
+        d->v[d->n++] = device;
+        log_info("device %s: budget %" PRIu64 " bytes, %s pages (%s)", device->name, device->budget,
+                 page_kind_name(device->pages), device->uuid);
+        return 0;
+}
+
+static int add_cuda(struct devices *d, const struct config *config, const struct config_device *c, struct wake *wake,
+                    struct error *error)
+{
+        int ordinals[DEVICES_MAX];
+        struct cuda_opts opts = {.budget = c->budget,
+                                 .budget_percent = c->budget_percent,
+                                 .handles = c->handles,
+                                 .max_segment = config->cuda.segment_size};
+        const struct cuda_settings settings = {.context_retention_ns = config->cuda.context_retention_ns,
+                                               .poll_copies = config->cuda.poll_copies,
+                                               .batch_single_copies = config->cuda.batch_single_copies};
+        int r = d->cuda == NULL ? cuda_new(&d->cuda, filled(config->cuda.library), &settings, error) : 0;
+        int n = r < 0 ? r : cuda_find(d->cuda, c->name, ordinals, (int)(DEVICES_MAX - d->n), error);
+        for (int i = 0; i < n; i++) {
+                struct device *device;
+                r = cuda_device_new(&device, d->cuda, ordinals[i], &opts, wake, error);
+                if (r == 0)
+                        r = add(d, device, error);
+                if (r < 0)
+                        return r;
+        }
+        return n < 0 ? n : 0;
+}
+
+static int add_host(struct devices *d, const struct config_device *c, struct wake *wake, struct error *error)
+{
+        const struct host_opts opts = {.budget = c->budget, .pages = c->pages, .prefault = c->prefault};
+        struct device *device;
+        if (c->prefault != PREFAULT_AUTO && c->prefault > c->budget)
+                log_warn("host: prefaulted: %" PRIu64 " bytes exceed the budget, which limits them", c->prefault);
+        int r = host_device_new(&device, &opts, wake, error);
+        return r < 0 ? r : add(d, device, error);
+}
+
+int devices_init(struct devices *d, const struct config *config, struct wake *wake, struct error *error)
+{
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < config->n_devices; i++) {
+                const struct config_device *c = &config->devices[i];
+                r = strcmp(c->name, "host") == 0 ? add_host(d, c, wake, error) : add_cuda(d, config, c, wake, error);
+        }
+        return r;
+}
+
+void devices_deinit(struct devices *d)
+{
+        for (size_t i = 0; i < d->n; i++)
+                device_free(d->v[i]);
+        cuda_free(d->cuda);
+}
+
+struct numa_choice devices_numa(const struct devices *d)
+{
+        int nodes[DEVICES_MAX];
+        for (size_t i = 0; i < d->n; i++)
+                nodes[i] = d->v[i]->numa_node;
+        return numa_choose(numa_online(), nodes, d->n);
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/config/describe.h"
+
+#include "daemon/base/text/redact.h"
+#include "daemon/base/text/secret.h"
+#include "daemon/base/util.h"
+#include "daemon/config/settings/setting.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OLD_CHUNK "RUNAI_STREAMER_BLOCK_BYTESIZE" /* the older name of io.block_size's variable */
+
+static const char *const origins[] = {[CONFIG_DEFAULT] = "default",
+                                      [CONFIG_FILE] = "file",
+                                      [CONFIG_ENVIRONMENT] = "environment",
+                                      [CONFIG_FLAG] = "flag"};
+
+static void put(const struct config *config, enum config_origin origin, const char *key, const char *value,
+                const char *flag, const char *variable, config_row_fn *row, void *arg)
+{
+        char name[64] = "";
+        const char *from = name;
+        if (origin == CONFIG_FILE)
+                from = config->path != NULL ? config->path : "";
+        else if (origin == CONFIG_ENVIRONMENT)
+                from = variable != NULL && getenv(variable) != NULL ? variable : OLD_CHUNK;
+        else if (origin == CONFIG_FLAG)
+                snprintf(name, sizeof(name), "--%s", flag);
+        row(arg, &(const struct config_row){key, value, origins[origin], from});
+}
+
+/* ---- single values ---- */
+
+/* A reference to a secret is none. */
+static bool is_secret(const struct setting *setting, const char *value)
+{
+        static const char *const keys[] = {"s3.access_key", "s3.secret_key", "s3.session_token", "hf.token", NULL};
+        return setting_find_word(keys, setting->key) >= 0 && value[0] != '\0' && !secret_is_reference(value);
+}
+
+static void put_setting(const struct config *config, size_t i, config_row_fn *row, void *arg)
+{
+        const struct setting *setting = &settings[i];
+        cleanup_free char *text = setting_text(setting, config);
+        cleanup_free char *shown = text != NULL ? redact_source_new(text) : NULL;
+        if (shown != NULL)
+                put(config, config->origins[i], setting->key, is_secret(setting, text) ? "(redacted)" : shown,
+                    setting->flag, setting->env, row, arg);
+}
+
+/* ---- lists ---- */
+
+static void put_count(const struct config *config, const char *key, size_t n, config_row_fn *row, void *arg)
+{
+        char text[32];
+        snprintf(text, sizeof(text), "%zu", n);
+        put(config, n > 0 ? CONFIG_FILE : CONFIG_DEFAULT, key, text, NULL, NULL, row, arg);
+}
+
+void config_describe(const struct config *config, config_row_fn *row, void *arg)
+{
+        char text[256];
+        for (size_t i = 0; i < config->n_roots; i++)
+                put(config, config->roots_origin, "roots", config->roots[i], "root", NULL, row, arg);
+        for (size_t i = 0; i < config->n_devices; i++) {
+                const struct config_device *device = &config->devices[i];
+                if (device->budget_percent != 0)
+                        snprintf(text, sizeof(text), "%.200s=%u%%", device->name, device->budget_percent);
+                else
+                        snprintf(text, sizeof(text), "%.200s=%" PRIu64, device->name, device->budget);
+                put(config, config->devices_origin, "devices", text, "device", NULL, row, arg);
+        }
+        for (size_t i = 0; i < n_settings; i++)
+                put_setting(config, i, row, arg);
+        put_count(config, "access.roles", config->access.n, row, arg);
+        put_count(config, "preload", config->preload.n, row, arg);
+        put_count(config, "http.allow_plain", config->http.n_allow_plain, row, arg);
+        put_count(config, "http.hosts", config->http.n_hosts, row, arg);
+        put_count(config, "s3.sources", config->n_s3_sources, row, arg);
+}

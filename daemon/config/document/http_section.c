@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The lists of the section http: hosts that plain http is allowed to, and credentials by host. No error text repeats a
+ * value: it may be a secret given under the wrong key.
+ */
+#include "daemon/config/document/sections.h"
+
+#include "daemon/base/text/secret.h"
+#include "daemon/base/util.h"
+
+#include <string.h>
+
+/* "host", "host:port", "[v6]:port". */
+static bool is_host(const char *text)
+{
+        return text[0] != '\0' && strlen(text) < 256 && text[strcspn(text, "/@?# \t")] == '\0';
+}
+
+/* ---- allow_plain ---- */
+
+int http_read_plain_host(struct doc *doc)
+{
+        struct config *config = doc->config;
+        char why[SETTING_WHY];
+        if (!doc_at(doc, YAML_SCALAR_EVENT) || !is_host(doc_scalar(doc)))
+                return doc_fail(doc, "takes hosts: a name or address, with a port or without");
+        int r = setting_append(&config->http.allow_plain, &config->http.n_allow_plain, SETTING_LIST_MAX, "hosts",
+                               doc_scalar(doc), why);
+        return r < 0 ? doc_fail(doc, why) : 0;
+}
+
+/* ---- hosts ---- */
+
+#define HOST_FIELDS(X) X(host) X(token) X(token_file) X(user) X(password) X(password_file)
+
+#define X(name)                                                                                                        \
+        static int set_##name(void *entry, const char *value, char why[SETTING_WHY])                                   \
+        {                                                                                                              \
+                return setting_copy(&((struct web_host *)entry)->name, value, why);                                    \
+        }
+HOST_FIELDS(X)
+#undef X
+
+static const struct doc_field fields[] = {
+#define X(name) {#name, set_##name, false},
+        HOST_FIELDS(X)
+#undef X
+};
+
+static int check_host(struct doc *doc, void *entry)
+{
+        const struct web_host *h = entry;
+        bool token = h->token != NULL || h->token_file != NULL;
+        bool password = h->password != NULL || h->password_file != NULL;
+        if (h->host == NULL || !is_host(h->host))
+                return doc_fail(doc, "has no 'host' (a name or address, with a port or without)");
+        if ((h->token != NULL && h->token_file != NULL) || (h->password != NULL && h->password_file != NULL))
+                return doc_fail(doc, "a value and a file for the same secret");
+        if (token == (h->user != NULL) || (h->user != NULL) != password)
+                return doc_fail(doc, "takes token or token_file, or user with password or password_file");
+        for (const struct web_host *other = doc->config->http.hosts; other != h; other++)
+                if (strcmp(other->host, h->host) == 0)
+                        return doc_fail(doc, "the host is listed twice");
+        return 0;
+}
+
+const struct doc_list http_hosts = {.key = "http.hosts",
+                                    .fields = fields,
+                                    .n_fields = ARRAY_SIZE(fields),
+                                    .entry_size = sizeof(struct web_host),
+                                    .max = SETTING_LIST_MAX,
+                                    .too_many = "too many hosts",
+                                    .entries = offsetof(struct config, http.hosts),
+                                    .n = offsetof(struct config, http.n_hosts),
+                                    .check = check_host};
+
+/* ---- what a reload finds ---- */
+
+bool http_same_hosts(const struct config *a, const struct config *b)
+{
+        bool same = a->http.n_hosts == b->http.n_hosts;
+        for (size_t i = 0; same && i < a->http.n_hosts; i++) {
+                const struct web_host *x = &a->http.hosts[i], *y = &b->http.hosts[i];
+#define X(name) same = same && setting_same_text(x->name, y->name);
+                HOST_FIELDS(X)
+#undef X
+        }
+        return same;
+}
+
+/* ---- the end ---- */
+
+void setting_clear_http(struct config *config)
+{
+        setting_clear_texts(&config->http.allow_plain, &config->http.n_allow_plain);
+        for (size_t i = 0; i < config->http.n_hosts; i++) {
+                struct web_host *h = &config->http.hosts[i];
+#define X(name) secret_free(h->name);
+                HOST_FIELDS(X)
+#undef X
+        }
+        free(config->http.hosts);
+        free(config->http.ca);
+}

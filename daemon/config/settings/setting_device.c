@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The list of devices: the options of each.
+ */
+#include "daemon/config/settings/setting.h"
+
+#include "daemon/base/util.h"
+
+#include <string.h>
+
+static int check_device(const char *name, char why[SETTING_WHY])
+{
+        bool cuda = strncmp(name, "cuda:", 5) == 0;
+        bool by_uuid = strncmp(name, "cuda:GPU-", 9) == 0 || strncmp(name, "cuda:MIG-", 9) == 0;
+        size_t digits = cuda ? strspn(name + 5, "0123456789") : 0;
+        bool by_index = digits >= 1 && digits <= 3 && name[5 + digits] == '\0';
+        if (strcmp(name, "host") == 0 || by_index || by_uuid || strcmp(name, "cuda:all") == 0)
+                return 0;
+        return setting_wrong(why, "'%.60s' is not a device (host, cuda:N, cuda:GPU-UUID, cuda:all)", name);
+}
+
+static int parse_budget(struct config_device *device, const char *text, char why[SETTING_WHY])
+{
+        char digits[4] = "";
+        uint64_t percent;
+        size_t len = strlen(text);
+        if (len >= 2 && len <= sizeof(digits) && text[len - 1] == '%') {
+                memcpy(digits, text, len - 1);
+                if (config_parse_size(digits, &percent) < 0 || percent < 1 || percent > 100)
+                        return setting_wrong(why, "'%.40s' is not within 1%% to 100%%", text);
+                device->budget_percent = (unsigned)percent;
+                return 0;
+        }
+        device->budget_percent = 0;
+        if (config_parse_size(text, &device->budget) < 0 || device->budget == 0)
+                return setting_wrong(why, "'%.40s' is not a budget (a size such as 8GiB, or 90%%)", text);
+        return 0;
+}
+
+static int parse_pages(struct config_device *device, const char *text, char why[SETTING_WHY])
+{
+        static const char *const words[] = {[HOST_PAGES_AUTO] = "auto",
+                                            [HOST_PAGES_HUGETLB] = "hugetlb",
+                                            [HOST_PAGES_THP] = "thp",
+                                            [HOST_PAGES_4K] = "4k",
+                                            NULL};
+        int pages = setting_find_word(words, text);
+        if (pages < 0)
+                return setting_wrong(why, "pages: '%.40s' is not auto, hugetlb, thp or 4k", text);
+        device->pages = (enum host_pages)pages;
+        return 0;
+}
+
+static int parse_handles(struct config_device *device, const char *text, char why[SETTING_WHY])
+{
+        static const char *const words[] = {
+                [CUDA_HANDLES_IPC] = "cuda-ipc", [CUDA_HANDLES_VMM_FD] = "cuda-vmm-fd", NULL};
+        int handles = setting_find_word(words, text);
+        if (handles < 0)
+                return setting_wrong(why, "handles: '%.40s' is not cuda-ipc or cuda-vmm-fd", text);
+        device->handles = (enum cuda_handles)handles;
+        return 0;
+}
+
+static int append_device(struct config *config, struct config_device *device, char why[SETTING_WHY])
+{
+        for (size_t i = 0; i < config->n_devices; i++)
+                if (strcmp(config->devices[i].name, device->name) == 0)
+                        return setting_wrong(why, "%.60s is listed twice", device->name);
+        if (config->n_devices == SETTING_LIST_MAX)
+                return setting_wrong(why, "more than %d devices", SETTING_LIST_MAX);
+        struct config_device *devices = array_grow(config->devices, config->n_devices, sizeof(*devices));
+        if (devices == NULL)
+                return setting_wrong(why, "no memory");
+        config->devices = devices;
+        devices[config->n_devices++] = *device;
+        config->devices_origin = config->origin;
+        return 0;
+}
+
+static int parse_prefault(struct config_device *device, const char *text, char why[SETTING_WHY])
+{
+        if (strcmp(text, "auto") == 0)
+                device->prefault = PREFAULT_AUTO;
+        else if (config_parse_size(text, &device->prefault) < 0)
+                return setting_wrong(
+                        why, "prefaulted: '%.40s' is not auto or a size (bytes, or with KiB, MiB, GiB, TiB)", text);
+        return 0;
+}
+
+static int parse_part(struct config_device *device, enum device_part part, const char *text, char why[SETTING_WHY])
+{
+        static const struct {
+                const char *name;
+                int (*parse)(struct config_device *device, const char *text, char why[SETTING_WHY]);
+                bool host, cuda;
+        } parts[DEVICE_PARTS] = {[PART_BUDGET] = {"budget", parse_budget, true, true},
+                                 [PART_PAGES] = {"pages", parse_pages, true, false},
+                                 [PART_PREFAULT] = {"prefaulted", parse_prefault, true, false},
+                                 [PART_HANDLES] = {"handles", parse_handles, false, true}};
+        bool host = strcmp(device->name, "host") == 0;
+        if (parts[part].parse == NULL || text == NULL)
+                return 0;
+        if (host ? !parts[part].host : !parts[part].cuda)
+                return setting_wrong(why, "%s: of %s only", parts[part].name,
+                                     host ? "CUDA devices" : "the host device");
+        return parts[part].parse(device, text, why);
+}
+
+int setting_add_device_parts(struct config *config, const char *const parts[DEVICE_PARTS], char why[SETTING_WHY])
+{
+        struct config_device device = {.budget_percent = 90, .prefault = PREFAULT_AUTO};
+        if (parts[PART_DEVICE] == NULL)
+                return setting_wrong(why, "has no 'device'");
+        int r = check_device(parts[PART_DEVICE], why);
+        if (r == 0)
+                r = setting_copy(&device.name, parts[PART_DEVICE], why);
+        for (enum device_part i = 0; r == 0 && i < DEVICE_PARTS; i++)
+                r = parse_part(&device, i, parts[i], why);
+        if (r == 0)
+                r = append_device(config, &device, why);
+        if (r < 0)
+                free(device.name);
+        return r;
+}
+
+int setting_add_device(struct config *config, const char *text, char why[SETTING_WHY])
+{
+        cleanup_free char *name = strndup(text, strcspn(text, "="));
+        const char *equals = strchr(text, '=');
+        if (name == NULL)
+                return setting_wrong(why, "no memory");
+        const char *const parts[DEVICE_PARTS] = {
+                [PART_DEVICE] = name, [PART_BUDGET] = equals != NULL ? equals + 1 : NULL};
+        return setting_add_device_parts(config, parts, why);
+}
+
+void setting_clear_devices(struct config *config)
+{
+        for (size_t i = 0; i < config->n_devices; i++)
+                free(config->devices[i].name);
+        free(config->devices);
+        config->devices = NULL;
+        config->n_devices = 0;
+}

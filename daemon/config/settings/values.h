@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The values of all settings.
+ */
+#ifndef DAEMON_CONFIG_SETTINGS_VALUES_H
+#define DAEMON_CONFIG_SETTINGS_VALUES_H
+
+#include "daemon/base/error.h"
+#include "daemon/base/log/log.h"
+#include "daemon/device/cuda/cuda.h"
+#include "daemon/serve/access/role.h"
+#include "daemon/serve/desired/preload_entry.h"
+#include "daemon/source/s3/endpoint.h"
+#include "daemon/source/web/web.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CONFIG_DEFAULT_PATH "/etc/streamerd/streamerd.yaml"
+#define CONFIG_DEFAULT_SOCKET "/run/streamerd/streamerd.sock"
+#define PRELOAD_MAX 1024 /* entries of `preload` */
+
+struct config_device {
+        char *name;                /* "host", "cuda:0", "cuda:GPU-<uuid>", "cuda:all" */
+        uint64_t budget;           /* bytes; 0 where it is a percentage of a device that is not the host */
+        unsigned budget_percent;   /* of the device's memory, 90 where no budget is given; else 0 */
+        enum host_pages pages;     /* host */
+        uint64_t prefault;         /* host: bytes; PREFAULT_AUTO; 0: none */
+        enum cuda_handles handles; /* cuda */
+};
+
+struct config_limits {
+        uint64_t connections;         /* 8192 */
+        uint64_t connections_per_uid; /* 4096 */
+        uint64_t leases_per_uid;      /* 16384; root and the daemon's own uid are exempt from all of these */
+        uint64_t loads_per_uid;       /* 32 running or waiting */
+        uint64_t models_per_uid;      /* 1024 on each device, and further names of them */
+        uint64_t bytes_per_uid;       /* 0 (any amount): of models that are resident or loading for it */
+        uint64_t leases_per_client;   /* 4096: one connection's */
+        uint64_t loads;               /* 64 running or waiting */
+        uint64_t queued;              /* 16 that wait for memory */
+        uint64_t requests_per_client; /* 64 unanswered */
+        uint64_t output_per_client;   /* 4 MiB of unsent replies; then its requests wait */
+        uint64_t fds_in_flight;       /* 4096 in all */
+        uint64_t fds_per_client;      /* 256 in flight */
+        uint64_t frame_timeout_ns;    /* 10 s: half a frame for longer ends the connection */
+        uint64_t preload_loads;       /* 2 of `preload` at once */
+        uint64_t preload_retry_ns;    /* 1 s after the first failure, then twice as long each time */
+        uint64_t failed_kept;         /* 64 failed loads stay visible */
+};
+
+/* Where a value was given; a later one overrides an earlier one. */
+enum config_origin { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_ENVIRONMENT, CONFIG_FLAG };
+
+#define CONFIG_SETTINGS_MAX 96
+
+struct config {
+        enum config_origin origin;                  /* of the values that are being set */
+        unsigned char origins[CONFIG_SETTINGS_MAX]; /* enum config_origin, by index in `settings` (setting.h) */
+        enum config_origin roots_origin, devices_origin;
+        char *path; /* of the file that was read; NULL if none */
+        char *socket;
+        char *state;           /* a folder; NULL: no state file */
+        uint64_t exit_idle_ns; /* 0: the daemon does not exit by itself */
+        char **roots;
+        size_t n_roots;
+        struct config_device *devices;
+        size_t n_devices;
+        struct {
+                unsigned concurrency;  /* 16: blocks read at once for one load */
+                uint64_t block_size;   /* 8 MiB; a multiple of 1 MiB */
+                uint64_t memory_limit; /* of the staging ring; 0 = default: concurrency x block_size */
+                uint64_t stall_ns;     /* 30 s without a byte: the load is quarantined */
+        } io;
+        struct config_limits limits;
+        uint64_t host_cache; /* bytes of pinned memory for models that GPUs evict; 0: none */
+        struct roles access;
+        struct preload_list preload;
+        struct {
+                uint64_t keep_alive_ns;    /* 0: models stay until they are unloaded or evicted */
+                uint64_t drain_timeout_ns; /* 0: what was replaced stays as long as it is leased */
+        } residency;
+        struct {
+                char *library;                 /* of the CUDA runtime; NULL: libcudart.so.13, .12 */
+                bool across_uids;              /* false: cuda-ipc handles of a model go to one user's processes */
+                bool trust_detach;             /* true: a client that says it has unmapped is believed */
+                uint64_t segment_size;         /* 4 GiB: where a new segment is begun; a multiple of 2 MiB */
+                uint64_t context_retention_ns; /* 60 s: of a context without a model */
+                bool context_at_start;         /* false: the first load creates it */
+                bool poll_copies;              /* false: threads wait for copies by blocking events */
+                bool batch_single_copies;      /* false: only several copies go through the batch call */
+        } cuda;
+        struct s3_endpoint_opts s3;
+        struct s3_endpoint_opts *s3_sources;
+        size_t n_s3_sources;
+        struct {
+                char *endpoint; /* of the Hub; NULL or "": https://huggingface.co */
+                char *token;    /* as keys of S3 */
+        } hf;
+        struct {
+                struct http_opts opts; /* but for ca and allow_plain; threads 0: one for each processor, 4 at most */
+                char *ca;              /* NULL or "": the system's certificates */
+                char **allow_plain;
+                size_t n_allow_plain;
+                struct web_host *hosts;
+                size_t n_hosts;
+        } http;
+        struct {
+                char *listen; /* NULL or "": nowhere */
+        } metrics;
+        struct {
+                enum log_level level;
+                enum log_format format;
+                bool to_stderr; /* $RUNAI_STREAMER_LOG_TO_STDERR: not to the journal's own socket */
+        } log;
+};
+
+#endif

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opens CUDA: the runtime by name, its entry points, the number of devices, then the driver library.
+ *
+ * Failure: a host without a GPU lacks some of these, so nothing here is fatal. The error names the reason why CUDA is
+ * off, and what an operator can change.
+ *
+ * A newer runtime may refuse the driver that an older one accepts, so a runtime is used only if it finds a device.
+ */
+#include "daemon/device/cuda/api.h"
+
+#include "daemon/base/util.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <string.h>
+
+#define BATCH_SINCE 12080 /* cudaMemcpyBatchAsync */
+#define BATCH_V13 13000   /* with one argument fewer */
+
+struct symbol {
+        const char *name;
+        size_t offset; /* of its pointer in the table */
+};
+
+#define X(name, result, arguments) {#name, offsetof(struct cuda_api, name)},
+static const struct symbol runtime_symbols[] = {CUDA_RUNTIME_CALLS(X)};
+static const struct symbol driver_symbols[] = {CUDA_DRIVER_CALLS(X)};
+#undef X
+
+static void add(char *why, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void add(char *why, size_t size, const char *format, ...)
+{
+        size_t used = strlen(why);
+        va_list ap;
+        va_start(ap, format);
+        vsnprintf(why + used, size - used, format, ap);
+        va_end(ap);
+}
+
+/* ---- why there is no device ---- */
+
+/* The number of device files that this process may not open; the first one's name in `name`. */
+static unsigned inaccessible_files(const char *dev, char *name, size_t size)
+{
+        unsigned n = 0;
+        DIR *folder = opendir(dev);
+        if (folder == NULL)
+                return 0;
+        for (struct dirent *e; (e = readdir(folder)) != NULL;) {
+                if (strncmp(e->d_name, "nvidia", 6) != 0 || e->d_type == DT_DIR)
+                        continue;
+                if (faccessat(dirfd(folder), e->d_name, R_OK | W_OK, AT_EACCESS) == 0 || errno != EACCES)
+                        continue;
+                if (n++ == 0)
+                        snprintf(name, size, "%s", e->d_name);
+        }
+        closedir(folder);
+        return n;
+}
+
+static void version_text(int version, char text[16])
+{
+        snprintf(text, 16, "%d.%d", version / 1000, version % 1000 / 10);
+}
+
+static void explain_driver(const struct cuda_api *api, char *why, size_t size)
+{
+        char driver[16], runtime[16];
+        version_text(api->driver_version, driver);
+        version_text(api->runtime_version, runtime);
+        if (api->driver_version == 0)
+                add(why, size,
+                    "no NVIDIA driver: libcuda.so.1 is missing or the kernel module is not loaded "
+                    "(in a container: start it with the NVIDIA runtime)");
+        else
+                add(why, size, "the NVIDIA driver is too old: it is made for CUDA %s, %s needs %s", driver,
+                    api->library, runtime);
+}
+
+/* What an operator checks first for an error whose text names no cause; "": nothing to add. */
+static const char *advice(enum cuda_error error)
+{
+        switch (error) {
+        case CUDA_SYSTEM_NOT_READY:
+                return " (on machines with NVSwitch nvidia-fabricmanager has to run)";
+        case CUDA_DRIVER_MISMATCH:
+        case CUDA_COMPAT_UNSUPPORTED:
+                return " (libcuda.so.1 is not of the kernel module's version: look for a \"compat\" folder in "
+                       "LD_LIBRARY_PATH, or for a driver that was upgraded without a restart)";
+        case CUDA_MPS_CONNECTION_FAILED:
+                return " (CUDA_MPS_PIPE_DIRECTORY names a control daemon that does not answer, or is another user's)";
+        case CUDA_UNKNOWN:
+                return " (is the kernel module nvidia-uvm loaded, and is /dev/nvidia-uvm there?)";
+        default:
+                return "";
+        }
+}
+
+void cuda_api_explain(const struct cuda_api *api, enum cuda_error error, const char *dev, char *why, size_t size)
+{
+        char name[256];
+        why[0] = '\0';
+        /* Without access to the files the driver finds no device, or its error names another cause. */
+        unsigned closed = inaccessible_files(dev, name, sizeof(name));
+        if (closed > 0) {
+                add(why, size, "no permission on %s/%s", dev, name);
+                if (closed > 1)
+                        add(why, size, " and %u more", closed - 1);
+                add(why, size, " (the daemon's user needs read and write)");
+                return;
+        }
+        switch (error) {
+        case CUDA_INSUFFICIENT_DRIVER:
+                explain_driver(api, why, size);
+                return;
+        case CUDA_STUB_LIBRARY:
+                add(why, size, "libcuda.so.1 is the toolkit's stub, not the driver's (look at LD_LIBRARY_PATH)");
+                return;
+        case CUDA_NO_DEVICE:
+                add(why, size, "no GPU is visible (CUDA_VISIBLE_DEVICES%s%s; see nvidia-smi -L)",
+                    getenv("CUDA_VISIBLE_DEVICES") ? "=" : " is not set",
+                    getenv("CUDA_VISIBLE_DEVICES") ? getenv("CUDA_VISIBLE_DEVICES") : "");
+                return;
+        default:
+                add(why, size, "cudaGetDeviceCount: %s (%d): %s%s", api->cudaGetErrorName(error), (int)error,
+                    api->cudaGetErrorString(error), advice(error));
+        }
+}
+
+/* ---- opening ---- */
+
+/* The library stays mapped after dlclose(): an initialised driver has threads and handlers of its own.
+ * dlerror() begins with the name if the file is missing, and may have several lines. */
+static void *open_library(const char *name, char *why, size_t size)
+{
+        void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        if (library != NULL)
+                return library;
+        const char *text = dlerror();
+        size_t len = strlen(name);
+        if (strncmp(text, name, len) == 0 && text[len] == ':')
+                add(why, size, "%.*s", (int)strcspn(text, "\n"), text);
+        else
+                add(why, size, "%s: %.*s", name, (int)strcspn(text, "\n"), text);
+        return NULL;
+}
+
+static int find_symbols(struct cuda_api *api, void *library, const char *name, const struct symbol *symbols, size_t n,
+                        char *why, size_t size)
+{
+        for (size_t i = 0; i < n; i++) {
+                void *address = dlsym(library, symbols[i].name);
+                if (address == NULL) {
+                        add(why, size, "%s has no %s", name, symbols[i].name);
+                        return -1;
+                }
+                memcpy((char *)api + symbols[i].offset, &address, sizeof(address));
+        }
+        return 0;
+}
+
+static int open_runtime(struct cuda_api *api, const char *name, char *why, size_t size)
+{
+        api->runtime = open_library(name, why, size);
+        if (api->runtime == NULL)
+                return -1;
+        snprintf(api->library, sizeof(api->library), "%s", name);
+        if (find_symbols(api, api->runtime, name, runtime_symbols, ARRAY_SIZE(runtime_symbols), why, size) < 0)
+                return -1;
+        void *batch = dlsym(api->runtime, "cudaMemcpyBatchAsync");
+        memcpy(&api->batch, &batch, sizeof(batch));
+        api->cudaRuntimeGetVersion(&api->runtime_version);
+        api->cudaDriverGetVersion(&api->driver_version);
+
+        enum cuda_error error = api->cudaGetDeviceCount(&api->n_devices);
+        if (error == CUDA_OK && api->n_devices < 1)
+                error = CUDA_NO_DEVICE;
+        if (error == CUDA_OK)
+                return 0;
+        char text[512];
+        cuda_api_explain(api, error, "/dev", text, sizeof(text));
+        add(why, size, "%s", text);
+        return -1;
+}
+
+static int open_driver(struct cuda_api *api, char *why, size_t size)
+{
+        const char *name = getenv("STREAMER_CUDA_LIBRARY"); /* as in the client library */
+        if (name == NULL)
+                name = "libcuda.so.1";
+        api->driver = open_library(name, why, size);
+        if (api->driver == NULL)
+                return -1;
+        if (find_symbols(api, api->driver, name, driver_symbols, ARRAY_SIZE(driver_symbols), why, size) < 0)
+                return -1;
+        enum cu_result result = api->cuInit(0);
+        if (result != CU_OK)
+                add(why, size, "cuInit: %s (%d)%s", api->cudaGetErrorName((enum cuda_error)result), (int)result,
+                    advice((enum cuda_error)result));
+        return result == CU_OK ? 0 : -1;
+}
+
+/* An older runtime may work where one is missing or too new for the driver; any other error would be the same. */
+enum outcome { OPENED, TRY_OLDER, REFUSED };
+
+static enum outcome open_both(const char *name, struct cuda_api **out, char *why, size_t size)
+{
+        struct cuda_api *api = calloc(1, sizeof(*api));
+        if (api == NULL) {
+                add(why, size, "no memory");
+                return REFUSED;
+        }
+        if (open_runtime(api, name, why, size) == 0 && open_driver(api, why, size) == 0) {
+                *out = api;
+                return OPENED;
+        }
+        bool older = api->runtime == NULL || (api->driver_version > 0 && api->driver_version < api->runtime_version);
+        cuda_api_close(api);
+        return older ? TRY_OLDER : REFUSED;
+}
+
+int cuda_api_open(const char *library, struct cuda_api **api, char *why, size_t size)
+{
+        static const char *const names[] = {"libcudart.so.13", "libcudart.so.12"};
+        why[0] = '\0';
+        if (library != NULL)
+                return open_both(library, api, why, size) == OPENED ? 0 : -1;
+        for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+                char text[512] = "";
+                enum outcome outcome = open_both(names[i], api, text, sizeof(text));
+                if (outcome != TRY_OLDER)
+                        why[0] = '\0'; /* the newer one was only missing */
+                if (outcome == OPENED)
+                        return 0;
+                add(why, size, "%s%s", why[0] ? "; " : "", text);
+                if (outcome == REFUSED)
+                        break;
+        }
+        return -1;
+}
+
+struct cuda_api *cuda_api_close(struct cuda_api *api)
+{
+        if (api == NULL)
+                return NULL;
+        if (api->driver != NULL)
+                dlclose(api->driver);
+        if (api->runtime != NULL)
+                dlclose(api->runtime);
+        free(api);
+        return NULL;
+}
+
+/* ---- batched copies ---- */
+
+typedef enum cuda_error batch_12 CUDA_BATCH_12;
+typedef enum cuda_error batch_13 CUDA_BATCH_13;
+
+bool cuda_has_batch(const struct cuda_api *api)
+{
+        return api->batch != NULL && api->runtime_version >= BATCH_SINCE && api->driver_version >= BATCH_SINCE;
+}
+
+enum cuda_error cuda_copy_batch(const struct cuda_api *api, void *const *to, const void *const *from,
+                                const size_t *sizes, size_t n, struct CUstream_st *stream)
+{
+        struct cuda_batch_attributes attributes = {.order = CUDA_BATCH_STREAM_ORDER};
+        size_t first = 0, failed;
+        if (api->runtime_version >= BATCH_V13)
+                return ((batch_13 *)api->batch)(to, from, sizes, n, &attributes, &first, 1, stream);
+        /* 12 declares the arrays writable and does not write. */
+        return ((batch_12 *)api->batch)((void **)(uintptr_t)to, (void **)(uintptr_t)from, (size_t *)(uintptr_t)sizes, n,
+                                        &attributes, &first, 1, &failed, stream);
+}

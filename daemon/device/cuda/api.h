@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The part of CUDA that the daemon uses: declarations of our own (the driver's are in proto/cuda.h) and a
+ * table of entry points that is filled when the daemon starts. One binary runs on hosts with
+ * CUDA 12, with CUDA 13, and with neither.
+ *
+ * The table has only entry points whose ABI is the same in 12 and 13: attributes instead of
+ * cudaDeviceProp, _v2 names where the toolkit's headers mean them. cuda_copy_batch() covers the batched copy, whose
+ * ABI differs. Where a toolkit is installed, check.c compares every line below with its headers.
+ *
+ * Errors of the runtime and of the driver have the same numbers. Names of enum values are CUDA's
+ * with our spelling.
+ */
+#ifndef DAEMON_DEVICE_CUDA_API_H
+#define DAEMON_DEVICE_CUDA_API_H
+
+#include "proto/cuda.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* ---- values ---- */
+
+/* cudaError_t; other numbers occur, too */
+enum cuda_error {
+        CUDA_OK = 0,
+        CUDA_INVALID_VALUE = 1,
+        CUDA_OUT_OF_MEMORY = 2,
+        CUDA_NOT_INITIALIZED = 3,
+        CUDA_STUB_LIBRARY = 34,
+        CUDA_INSUFFICIENT_DRIVER = 35,
+        CUDA_NO_DEVICE = 100,
+        CUDA_INVALID_DEVICE = 101,
+        CUDA_INVALID_CONTEXT = 201, /* also: a handle opened in the process that exported it */
+        CUDA_NOT_READY = 600,       /* an event that has not fired: no error */
+        CUDA_ILLEGAL_ADDRESS = 700, /* sticky, as are its neighbours: the context is lost */
+        CUDA_ALREADY_REGISTERED = 712,
+        CUDA_NOT_PERMITTED = 800,
+        CUDA_NOT_SUPPORTED = 801,
+        CUDA_SYSTEM_NOT_READY = 802,
+        CUDA_DRIVER_MISMATCH = 803,
+        CUDA_COMPAT_UNSUPPORTED = 804,
+        CUDA_MPS_CONNECTION_FAILED = 805,
+        CUDA_UNKNOWN = 999,
+};
+
+enum cuda_copy_kind { CUDA_COPY_HOST_TO_DEVICE = 1, CUDA_COPY_DEVICE_TO_HOST = 2 };
+
+/* cudaDeviceAttr; CUdevice_attribute has the same numbers */
+enum cuda_attribute {
+        CUDA_ATTR_INTEGRATED = 18,
+        CUDA_ATTR_PCI_BUS_ID = 33,
+        CUDA_ATTR_PCI_DEVICE_ID = 34,
+        CUDA_ATTR_PCI_DOMAIN_ID = 50,
+        CUDA_ATTR_CAPABILITY_MAJOR = 75,
+        CUDA_ATTR_CAPABILITY_MINOR = 76,
+        CUDA_ATTR_HOST_REGISTER = 99,
+        CUDA_ATTR_IPC_EVENT = 125,
+        CUDA_ATTR_HOST_NUMA_ID = 134, /* from 12.2 on; older runtimes: invalid value */
+};
+
+#define CUDA_STREAM_NON_BLOCKING 0x01u
+#define CUDA_EVENT_BLOCKING_SYNC 0x01u
+#define CUDA_EVENT_DISABLE_TIMING 0x02u
+#define CUDA_HOST_REGISTER_PORTABLE 0x01u
+#define CUDA_IPC_LAZY_PEER_ACCESS 0x01u
+
+/* ---- types ---- */
+
+struct CUstream_st; /* cudaStream_t points to it, in CUDA's headers as here */
+struct CUevent_st;
+
+struct cuda_location {
+        int type, id;
+};
+
+#define CUDA_BATCH_STREAM_ORDER 1 /* the source is read in the order of the stream */
+struct cuda_batch_attributes {    /* cudaMemcpyAttributes of 12.8 and newer */
+        int order;
+        struct cuda_location from, to; /* hints for managed memory */
+        unsigned flags;
+};
+
+/* ---- entry points: X(name, result, arguments) ---- */
+
+// clang-format off
+#define CUDA_RUNTIME_CALLS(X) \
+        X(cudaGetDeviceCount, enum cuda_error, (int *count)) \
+        X(cudaSetDevice, enum cuda_error, (int device)) /* creates its context, 12 and newer */ \
+        X(cudaGetDevice, enum cuda_error, (int *device)) \
+        X(cudaDeviceReset, enum cuda_error, (void)) \
+        X(cudaDeviceGetAttribute, enum cuda_error, (int *value, enum cuda_attribute attribute, int device)) \
+        X(cudaDeviceGetPCIBusId, enum cuda_error, (char *id, int size, int device)) \
+        X(cudaDriverGetVersion, enum cuda_error, (int *version)) /* 1000 x major + 10 x minor */ \
+        X(cudaRuntimeGetVersion, enum cuda_error, (int *version)) \
+        X(cudaGetLastError, enum cuda_error, (void)) \
+        X(cudaGetErrorName, const char *, (enum cuda_error error)) \
+        X(cudaGetErrorString, const char *, (enum cuda_error error)) \
+        X(cudaMemGetInfo, enum cuda_error, (size_t *available, size_t *total)) \
+        X(cudaMalloc, enum cuda_error, (void **pointer, size_t size)) \
+        X(cudaFree, enum cuda_error, (void *pointer)) \
+        X(cudaMemcpy, enum cuda_error, (void *to, const void *from, size_t size, enum cuda_copy_kind kind)) \
+        X(cudaMemcpyAsync, enum cuda_error, \
+          (void *to, const void *from, size_t size, enum cuda_copy_kind kind, struct CUstream_st *stream)) \
+        X(cudaIpcGetMemHandle, enum cuda_error, (struct cuda_ipc_handle *handle, void *pointer)) \
+        X(cudaIpcOpenMemHandle, enum cuda_error, (void **pointer, struct cuda_ipc_handle handle, unsigned flags)) \
+        X(cudaIpcCloseMemHandle, enum cuda_error, (void *pointer)) \
+        X(cudaHostRegister, enum cuda_error, (void *pointer, size_t size, unsigned flags)) \
+        X(cudaHostUnregister, enum cuda_error, (void *pointer)) \
+        X(cudaStreamCreateWithFlags, enum cuda_error, (struct CUstream_st **stream, unsigned flags)) \
+        X(cudaStreamSynchronize, enum cuda_error, (struct CUstream_st *stream)) \
+        X(cudaStreamDestroy, enum cuda_error, (struct CUstream_st *stream)) \
+        X(cudaEventCreateWithFlags, enum cuda_error, (struct CUevent_st **event, unsigned flags)) \
+        X(cudaEventRecord, enum cuda_error, (struct CUevent_st *event, struct CUstream_st *stream)) \
+        X(cudaEventQuery, enum cuda_error, (struct CUevent_st *event)) \
+        X(cudaEventSynchronize, enum cuda_error, (struct CUevent_st *event)) \
+        X(cudaEventDestroy, enum cuda_error, (struct CUevent_st *event))
+
+/* The arguments of cudaMemcpyBatchAsync, which differ in 13. */
+#define CUDA_BATCH_12 \
+        (void **to, void **from, size_t *sizes, size_t n, struct cuda_batch_attributes *attributes, size_t *first, \
+         size_t n_attributes, size_t *failed, struct CUstream_st *stream)
+#define CUDA_BATCH_13 \
+        (void *const *to, const void *const *from, const size_t *sizes, size_t n, \
+         struct cuda_batch_attributes *attributes, size_t *first, size_t n_attributes, struct CUstream_st *stream)
+// clang-format on
+
+struct cuda_api {
+#define X(name, result, arguments) result(*name) arguments;
+        CUDA_RUNTIME_CALLS(X)
+        CUDA_DRIVER_CALLS(X)
+#undef X
+        int runtime_version, driver_version; /* 13000: 13.0 */
+        int n_devices;                       /* at least one */
+        char library[256];                   /* the runtime that was opened */
+        void *runtime, *driver;              /* of dlopen */
+        void (*batch)(void);                 /* cudaMemcpyBatchAsync, see cuda_copy_batch() */
+};
+
+/* ---- lifecycle ---- */
+
+/* Opens `library`, or if that is NULL the first of libcudart.so.13 and .12 that finds a device, and the
+ * driver library. 0, or -1 with the reason in `why`, one line for an operator.
+ * Creates no context, so no GPU memory is used. May take a second if the driver is not loaded. */
+int cuda_api_open(const char *library, struct cuda_api **api, char *why, size_t size);
+struct cuda_api *cuda_api_close(struct cuda_api *api); /* accepts NULL, returns NULL */
+
+/* Describes `error` of cudaGetDeviceCount() in `why`, using the device files in `dev` ("/dev"). */
+void cuda_api_explain(const struct cuda_api *api, enum cuda_error error, const char *dev, char *why, size_t size);
+
+/* ---- descriptions of GPUs (facts.c) ---- */
+
+struct device_facts;
+
+/* All facts but `handles` and `in_service`. Needs no context. */
+void cuda_describe(const struct cuda_api *api, int ordinal, struct device_facts *facts);
+
+/* Why the GPU refuses this kind of handle (legacy, or not), and which kind would work. */
+const char *cuda_suggest_handles(const struct cuda_api *api, int ordinal, bool legacy);
+
+/* ---- batched copies ---- */
+
+/* Whether cuda_copy_batch() may be called: runtime and driver of 12.8 and newer. */
+bool cuda_has_batch(const struct cuda_api *api);
+
+/* Starts n copies in one call, host to device, on a stream other than the default one. The host memory is
+ * registered, and the GPU uses the host's addresses for it: with other addresses the context is lost. The memory must
+ * not change until the copies are done. */
+enum cuda_error cuda_copy_batch(const struct cuda_api *api, void *const *to, const void *const *from,
+                                const size_t *sizes, size_t n, struct CUstream_st *stream);
+
+#endif

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The contexts of GPUs, and what an error of one means.
+ *
+ *   none --created--> held --last holder released--> idle --retention over--> none
+ *                      ^-----------hold----------------/
+ *
+ * Holders are segments, pinned host memory, and calls. The first holder creates the context and the last one leaves it
+ * idle: creating a context and registering the ring again costs 0.5 to 1 s, so an idle context is retained for a time
+ * (cuda.context_retention), after which a thread of this file destroys it. With no retention the last holder destroys
+ * it itself. A context that is created at start (cuda.context_at_start) has a holder until the daemon ends.
+ *
+ * The first context registers the ring for all of them (portable). It stays, idle, while other GPUs have contexts.
+ * Destroying a context destroys the streams and events of reader threads; `epoch` tells them to create new ones.
+ *
+ * Failure: out of memory is an ordinary error. Any other error may be sticky, which means that the context is lost: the
+ * device then goes out of service (every later allocation and copy fails), while the daemon and its other devices
+ * continue. A context that cannot be created is not lost: another process may use the GPU exclusively, or a service
+ * may not run yet, and the next load tries again.
+ */
+#include "daemon/device/cuda/device_private.h"
+
+#include "daemon/base/thread/threads.h"
+
+#include <errno.h>
+
+/* After a question that a load asks before it allocates: its context is about to be held again. */
+#define LINGER_NS UINT64_C(1000000000)
+
+/* ---- errors ---- */
+
+bool cuda_is_lost(const struct cuda_device *d)
+{
+        return __atomic_load_n(&d->lost, __ATOMIC_ACQUIRE);
+}
+
+/* The runtime reports an error that the context survives once; it reports one that the context does not survive in
+ * answer to every call. */
+static bool is_sticky(const struct cuda_device *d, enum cuda_error e)
+{
+        if (e == CUDA_OUT_OF_MEMORY)
+                return false;
+        const struct cuda_api *api = d->cuda->api;
+        api->cudaGetLastError();
+        size_t available, total;
+        return api->cudaSetDevice(d->ordinal) != CUDA_OK || api->cudaMemGetInfo(&available, &total) != CUDA_OK;
+}
+
+static int report(const struct cuda_device *d, const char *call, enum cuda_error e, struct error *error)
+{
+        const struct cuda_api *api = d->cuda->api;
+        return error_set(error, e == CUDA_OUT_OF_MEMORY ? STREAMER_ENOMEM : STREAMER_EFAILED, "%s: %s: %s (%s)",
+                         d->device.name, call, api->cudaGetErrorString(e), api->cudaGetErrorName(e));
+}
+
+int cuda_failed(struct cuda_device *d, const char *call, enum cuda_error e, struct error *error)
+{
+        if (is_sticky(d, e) && !__atomic_exchange_n(&d->lost, true, __ATOMIC_ACQ_REL))
+                log_event(LOG_LEVEL_ERROR, LOG_DEVICE_LOST, LOG_FIELDS(LOG_TEXT("device", d->device.name)),
+                          "%s: %s: %s: the device is out of service", d->device.name, call,
+                          d->cuda->api->cudaGetErrorString(e));
+        return report(d, call, e, error);
+}
+
+int cuda_select(struct cuda_device *d, struct error *error)
+{
+        if (cuda_is_lost(d))
+                return device_lost_error(&d->device, error);
+        enum cuda_error e = d->cuda->api->cudaSetDevice(d->ordinal);
+        return e == CUDA_OK ? 0 : cuda_failed(d, "cudaSetDevice", e, error);
+}
+
+/* ---- states: all of these with cuda->mutex held ---- */
+
+static void context_set(struct cuda_device *d, enum context_state to)
+{
+        static const bool allowed[][CONTEXT_STATES] = {
+                [CONTEXT_NONE] = {[CONTEXT_HELD] = true},
+                [CONTEXT_HELD] = {[CONTEXT_IDLE] = true},
+                [CONTEXT_IDLE] = {[CONTEXT_HELD] = true, [CONTEXT_NONE] = true},
+        };
+        require(allowed[d->context][to]);
+        if (d->context == CONTEXT_NONE)
+                d->cuda->contexts++;
+        if (to == CONTEXT_NONE)
+                d->cuda->contexts--;
+        d->context = to;
+}
+
+static void register_ring(struct cuda_device *d)
+{
+        struct cuda *cuda = d->cuda;
+        if (cuda->ring == NULL || cuda->pinned_by != NULL)
+                return;
+        enum cuda_error e = cuda_host_register(cuda->api, cuda->ring, cuda->ring_bytes, cuda->ring_slot);
+        __atomic_store_n(cuda->ring_pinned, e == CUDA_OK ? RING_PINNED : RING_PIN_REFUSED, __ATOMIC_RELAXED);
+        if (e == CUDA_OK) {
+                cuda->pinned_by = d;
+                return;
+        }
+        cuda->api->cudaGetLastError();
+        log_warn("%s: the staging ring cannot be pinned (%s): copies will be slower", d->device.name,
+                 cuda->api->cudaGetErrorString(e));
+}
+
+/* The device is current. */
+static void context_destroy(struct cuda_device *d)
+{
+        struct cuda *cuda = d->cuda;
+        if (cuda->pinned_by == d) {
+                cuda_host_unregister(d, cuda->ring, cuda->ring_bytes, cuda->ring_slot);
+                cuda->pinned_by = NULL;
+                __atomic_store_n(cuda->ring_pinned, RING_NOT_PINNED, __ATOMIC_RELAXED);
+        }
+        __atomic_add_fetch(&d->epoch, 1, __ATOMIC_RELEASE);
+        CUDA_RELEASE(d, cudaDeviceReset);
+        context_set(d, CONTEXT_NONE);
+}
+
+/* Another thread may have destroyed the context since this one made the device current: cudaSetDevice() sees no
+ * change then, and driver calls would fail. A call that needs a context creates it and makes it current. */
+static enum cuda_error make_current(const struct cuda_device *d, const char **call)
+{
+        size_t available, total;
+        *call = "cudaSetDevice";
+        enum cuda_error e = d->cuda->api->cudaSetDevice(d->ordinal);
+        if (e != CUDA_OK)
+                return e;
+        *call = "cudaMemGetInfo";
+        return d->cuda->api->cudaMemGetInfo(&available, &total);
+}
+
+int cuda_make_current(struct cuda_device *d, struct error *error)
+{
+        const char *call;
+        enum cuda_error e = make_current(d, &call);
+        return e == CUDA_OK ? 0 : cuda_failed(d, call, e, error);
+}
+
+static bool is_idle(const struct cuda_device *d)
+{
+        bool pins_for_others = d->cuda->pinned_by == d && d->cuda->contexts > 1;
+        return d->context == CONTEXT_IDLE && d->holders == 0 && !pins_for_others;
+}
+
+/* Destroys the idle contexts whose retention is over. Returns when the next one's is; UINT64_MAX: none is idle. */
+static uint64_t destroy_idle(struct cuda *cuda)
+{
+        const char *call;
+        bool again; /* the one that pins the ring may have waited for the others */
+        uint64_t next;
+        do {
+                uint64_t now = now_ns();
+                again = false;
+                next = UINT64_MAX;
+                for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next) {
+                        if (!is_idle(d))
+                                continue;
+                        if (d->idle_until > now) {
+                                next = d->idle_until < next ? d->idle_until : next;
+                        } else if (make_current(d, &call) == CUDA_OK || cuda_is_lost(d)) {
+                                context_destroy(d);
+                                again = true;
+                        } else {
+                                cuda->api->cudaGetLastError();
+                                d->idle_until = UINT64_MAX; /* until it is held again */
+                        }
+                }
+        } while (again);
+        return next;
+}
+
+static void context_unhold(struct cuda_device *d, uint64_t retention)
+{
+        require(d->holders > 0);
+        if (--d->holders > 0 || d->context != CONTEXT_HELD)
+                return;
+        context_set(d, CONTEXT_IDLE);
+        if (cuda_is_lost(d))
+                retention = 0;
+        d->idle_until = ns_after(now_ns(), retention);
+        if (retention == 0)
+                destroy_idle(d->cuda);
+        else
+                pthread_cond_signal(&d->cuda->idle);
+}
+
+/* ---- holding ---- */
+
+int cuda_context_hold(struct cuda_device *d, struct error *error)
+{
+        struct cuda *cuda = d->cuda;
+        if (cuda_is_lost(d))
+                return device_lost_error(&d->device, error);
+        pthread_mutex_lock(&cuda->mutex);
+        d->holders++; /* before it is made current: from here on it is not destroyed */
+        bool exists = d->context != CONTEXT_NONE;
+        pthread_mutex_unlock(&cuda->mutex);
+        const char *call;
+        enum cuda_error e = make_current(d, &call);
+        if (e != CUDA_OK) {
+                cuda->api->cudaGetLastError();
+                int r = exists ? cuda_failed(d, call, e, error) : report(d, call, e, error);
+                cuda_context_release(d);
+                return r;
+        }
+        pthread_mutex_lock(&cuda->mutex);
+        bool created = d->context == CONTEXT_NONE;
+        if (d->context != CONTEXT_HELD)
+                context_set(d, CONTEXT_HELD);
+        if (created)
+                register_ring(d);
+        pthread_mutex_unlock(&cuda->mutex);
+        return 0;
+}
+
+static void release(struct cuda_device *d, uint64_t retention)
+{
+        pthread_mutex_lock(&d->cuda->mutex);
+        context_unhold(d, retention);
+        pthread_mutex_unlock(&d->cuda->mutex);
+}
+
+void cuda_context_release(struct cuda_device *d)
+{
+        release(d, d->cuda->settings.context_retention_ns);
+}
+
+/* ---- the thread that destroys idle contexts ---- */
+
+static void *idle_main(void *argument)
+{
+        struct cuda *cuda = argument;
+        thread_begin("cuda-idle");
+        pthread_mutex_lock(&cuda->mutex);
+        for (;;) {
+                uint64_t next = destroy_idle(cuda);
+                if (cuda->stopping)
+                        break;
+                struct timespec until = timespec_of(next);
+                if (next == UINT64_MAX)
+                        pthread_cond_wait(&cuda->idle, &cuda->mutex);
+                else
+                        pthread_cond_timedwait(&cuda->idle, &cuda->mutex, &until);
+        }
+        cuda->stopped = true;
+        pthread_cond_signal(&cuda->ended);
+        pthread_mutex_unlock(&cuda->mutex);
+        return NULL;
+}
+
+int cuda_contexts_init(struct cuda *cuda)
+{
+        pthread_mutex_init(&cuda->mutex, NULL);
+        cond_init_monotonic(&cuda->idle);
+        cond_init_monotonic(&cuda->ended);
+        return thread_start(&cuda->thread, NULL, idle_main, cuda);
+}
+
+bool cuda_stop(struct cuda *cuda, uint64_t deadline_ns)
+{
+        if (cuda == NULL || cuda->joined)
+                return true;
+        struct timespec until = timespec_of(deadline_ns);
+        pthread_mutex_lock(&cuda->mutex);
+        cuda->stopping = true;
+        for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next) {
+                if (d->held_at_start && d->holders == 1)
+                        context_unhold(d, UINT64_MAX);
+                d->idle_until = 0; /* the thread destroys it: CUDA may block */
+        }
+        pthread_cond_signal(&cuda->idle);
+        int r = 0;
+        while (!cuda->stopped && r == 0)
+                r = pthread_cond_timedwait(&cuda->ended, &cuda->mutex, &until);
+        cuda->joined = cuda->stopped;
+        pthread_mutex_unlock(&cuda->mutex);
+        if (cuda->joined)
+                pthread_join(cuda->thread, NULL);
+        return cuda->joined;
+}
+
+/* ---- created at start ---- */
+
+static void start_run(struct work *work)
+{
+        struct cuda_device *d = container_of(work, struct cuda_device, start);
+        struct error error = {0};
+        bool held = cuda_context_hold(d, &error) == 0;
+        if (!held)
+                log_warn("%s: no context at start: the first load creates it", error.text);
+        pthread_mutex_lock(&d->cuda->mutex);
+        d->held_at_start = held;
+        pthread_mutex_unlock(&d->cuda->mutex);
+}
+
+static void start_done(struct work *work)
+{
+        (void)work;
+}
+
+void cuda_create_contexts(struct cuda *cuda)
+{
+        for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next)
+                work_submit(d->device.thread, WORK_LANE_CPU, &d->start, start_run, start_done);
+}
+
+/* ---- memory that is free ---- */
+
+/* Other processes may use the GPU's memory, too. The context that the question needs is the one that the
+ * load needs next. */
+uint64_t cuda_ceiling(struct device *device)
+{
+        struct cuda_device *d = cuda_of(device);
+        size_t available = 0, total = 0;
+        if (cuda_context_hold(d, NULL) < 0)
+                return UINT64_MAX; /* the allocation says why */
+        enum cuda_error e = d->cuda->api->cudaMemGetInfo(&available, &total);
+        if (e != CUDA_OK)
+                cuda_failed(d, "cudaMemGetInfo", e, NULL); /* a lost context is found before anything is evicted */
+        uint64_t retention = d->cuda->settings.context_retention_ns;
+        release(d, retention > LINGER_NS ? retention : LINGER_NS);
+        return e == CUDA_OK ? available + d->allocated : UINT64_MAX;
+}

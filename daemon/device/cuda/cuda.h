@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * CUDA devices. One `struct cuda` for the process: the runtime, and the staging ring that is registered with it.
+ */
+#ifndef DAEMON_DEVICE_CUDA_CUDA_H
+#define DAEMON_DEVICE_CUDA_CUDA_H
+
+#include "daemon/device/device.h"
+
+struct cuda;
+
+enum cuda_handles { CUDA_HANDLES_IPC, CUDA_HANDLES_VMM_FD };
+
+struct cuda_opts {
+        uint64_t budget; /* bytes; 0: by percent of the device's memory */
+        unsigned budget_percent;
+        enum cuda_handles handles;
+        uint64_t max_segment; /* bytes, unless a tensor is larger */
+};
+
+/* Of all GPUs. */
+struct cuda_settings {
+        uint64_t context_retention_ns; /* a GPU's context without a model is destroyed after that */
+        bool poll_copies;              /* how threads wait for copies: by polling; false: by blocking events */
+        bool batch_single_copies;      /* single copies by cudaMemcpyBatchAsync, too, where the runtime has it */
+};
+
+/* Opens the runtime (`library` or the usual names). STREAMER_EUNSUPPORTED says why CUDA is off. */
+int cuda_new(struct cuda **cuda, const char *library, const struct cuda_settings *settings, struct error *error);
+struct cuda *cuda_free(struct cuda *cuda); /* after its devices; accepts NULL, returns NULL */
+
+/* Creates the contexts of all devices, each on its device's thread. They last until cuda_stop(). */
+void cuda_create_contexts(struct cuda *cuda);
+
+/* Destroys the contexts that no segment holds, which unregisters the ring: before the ring is freed. False if CUDA has
+ * not answered by `deadline_ns` (monotonic): the process must end without it. Accepts NULL. */
+bool cuda_stop(struct cuda *cuda, uint64_t deadline_ns);
+
+/* Copies from a ring that is not pinned work, through memory of the driver's own. */
+enum ring_pinned { RING_NOT_PINNED, RING_PINNED, RING_PIN_REFUSED };
+
+/* The ring of slots of `slot` bytes, to be pinned when a device first has a context: before any load. *pinned (atomic)
+ * is its state. */
+void cuda_set_ring(struct cuda *cuda, void *base, uint64_t bytes, uint64_t slot, unsigned *pinned);
+
+/* The devices of a name: "cuda:N", "cuda:GPU-<uuid>" or "cuda:MIG-<uuid>" (one), "cuda:all". Writes at most n
+ * ordinals; returns their number, or a STREAMER_E*. */
+int cuda_find(const struct cuda *cuda, const char *name, int *ordinals, int n, struct error *error);
+
+/* CUDA on this host, whether the daemon uses it or not. */
+struct cuda_facts {
+        bool on;
+        char why[400]; /* CUDA is off */
+        char library[256];
+        int runtime, driver; /* 13000: 13.0 */
+        int gpus;            /* visible */
+};
+
+/* If `cuda` is NULL, opens the runtime and closes it again. May take a second. */
+void cuda_facts_read(const struct cuda *cuda, const char *library, struct cuda_facts *facts);
+
+/* Creates no context: a GPU that has had no model costs nothing. */
+int cuda_device_new(struct device **device, struct cuda *cuda, int ordinal, const struct cuda_opts *opts,
+                    struct wake *wake, struct error *error);
+
+#endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shared by the files of the CUDA device alone:
+ *
+ *   cuda.c      the runtime, the GPUs, a device and its vtable
+ *   context.c   when a GPU has a context; what an error means
+ *   memory.c    segments, by kind of handle
+ *   pinned.c    host memory that is registered with CUDA
+ *   copier.c    copies from the ring, by events
+ */
+#ifndef DAEMON_DEVICE_CUDA_DEVICE_PRIVATE_H
+#define DAEMON_DEVICE_CUDA_DEVICE_PRIVATE_H
+
+#include "daemon/base/log/log.h"
+#include "daemon/base/util.h"
+#include "daemon/device/cuda/api.h"
+#include "daemon/device/cuda/cuda.h"
+
+#include <pthread.h>
+
+/* cudaMalloc may cut smaller requests from a block that others share, and a handle opens the whole
+ * block: so whole multiples of this. It is the granularity of virtual memory, too. */
+#define CUDA_GRANULARITY (2 * MiB)
+
+struct cuda {
+        struct cuda_api *api;
+        struct cuda_settings settings;
+        void *ring;
+        uint64_t ring_bytes, ring_slot;
+        unsigned *ring_pinned; /* enum ring_pinned, atomic */
+        pthread_t thread;      /* destroys idle contexts */
+        bool joined;           /* the thread has ended */
+        pthread_mutex_t mutex; /* guards what follows, and the contexts' states */
+        pthread_cond_t idle;   /* a context has become idle, or the thread is to stop */
+        pthread_cond_t ended;  /* stopped is true */
+        bool stopping, stopped;
+        struct cuda_device *devices;
+        struct cuda_device *pinned_by; /* whose context pins the ring; NULL: none */
+        unsigned contexts;             /* that exist */
+};
+
+enum context_state { CONTEXT_NONE, CONTEXT_HELD, CONTEXT_IDLE, CONTEXT_STATES };
+
+struct cuda_device {
+        struct device device;
+        struct cuda *cuda;
+        int ordinal;
+        const struct cuda_memory *memory;
+        struct work start;  /* creates the context */
+        uint64_t allocated; /* bytes of segments; the device's thread */
+        unsigned epoch;     /* atomic: counts contexts that were destroyed */
+        bool lost;          /* atomic: out of service */
+        bool batches;       /* atomic: may be tried; see cuda_copy_batch() */
+        /* Under cuda->mutex. */
+        struct cuda_device *next;
+        enum context_state context;
+        unsigned holders;
+        bool held_at_start;
+        uint64_t idle_until; /* when its retention is over */
+};
+
+static inline struct cuda_device *cuda_of(struct device *device)
+{
+        return container_of(device, struct cuda_device, device);
+}
+
+/* ---- errors (context.c) ---- */
+
+/* Answers with what failed; an error that the context does not survive takes the device out of service. */
+int cuda_failed(struct cuda_device *d, const char *call, enum cuda_error e, struct error *error);
+bool cuda_is_lost(const struct cuda_device *d);
+/* Makes the device the calling thread's, unless it is lost. */
+int cuda_select(struct cuda_device *d, struct error *error);
+/* Makes the device's context current in the calling thread, too, whatever has been destroyed since. */
+int cuda_make_current(struct cuda_device *d, struct error *error);
+
+/* A failed release is tried again, since an error may be transient, and logged if that fails, too. A lost context has
+ * been logged, and its memory is freed with it. */
+#define CUDA_RELEASE(d, call, ...)                                                                                     \
+        do {                                                                                                           \
+                if ((d)->cuda->api->call(__VA_ARGS__) != 0 && (d)->cuda->api->call(__VA_ARGS__) != 0 &&                \
+                    !cuda_is_lost(d))                                                                                  \
+                        log_warn("%s: %s failed twice: memory may leak until the daemon ends", (d)->device.name,       \
+                                 #call);                                                                               \
+        } while (0)
+
+/* ---- contexts (context.c) ---- */
+
+int cuda_contexts_init(struct cuda *cuda); /* 0, or an errno: the thread cannot be started */
+
+/* Makes the device current in this thread and keeps its context from being destroyed. Fails on a lost device. */
+int cuda_context_hold(struct cuda_device *d, struct error *error);
+void cuda_context_release(struct cuda_device *d);
+
+uint64_t cuda_ceiling(struct device *device); /* device_ops: see device.h */
+
+/* ---- host memory (pinned.c) ---- */
+
+/* For all GPUs. `unit` (bytes): no copy crosses a multiple of it, counted from base. Nothing stays registered if it
+ * fails. */
+enum cuda_error cuda_host_register(const struct cuda_api *api, void *base, uint64_t size, uint64_t unit);
+void cuda_host_unregister(struct cuda_device *d, void *base, uint64_t size, uint64_t unit);
+
+/* device_ops: see device.h. */
+int cuda_host_alloc(struct device *device, uint64_t size, void **base, struct error *error);
+void cuda_host_free(struct device *device, void *base, uint64_t size);
+
+/* ---- memory (memory.c) ---- */
+
+/* One kind of handle. Called with the context held. */
+struct cuda_memory {
+        const char *kind; /* on the wire */
+        unsigned caps;    /* enum device_caps */
+        /* Fills in the segment's address and handle; nothing of it is left where it fails. */
+        int (*alloc)(struct cuda_device *d, struct segment *segment, struct error *error);
+        void (*release)(struct cuda_device *d, struct segment *segment);
+        void (*handle)(const struct segment *segment, struct handle *handle);
+};
+
+const struct cuda_memory *cuda_memory_of(enum cuda_handles handles);
+
+int cuda_alloc(struct device *device, uint64_t size, struct segment *segment, struct error *error);
+void cuda_release(struct segment *segment);
+int cuda_prepare(struct segment *segment, uint64_t offset, uint64_t len, struct error *error);
+int cuda_put(struct segment *segment, uint64_t offset, const void *from, uint64_t len, struct error *error);
+int cuda_read(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error);
+void cuda_handle(const struct segment *segment, struct handle *handle);
+
+/* ---- copies (copier.c) ---- */
+
+struct copier *cuda_copier_new(struct device *device, struct error *error);
+void cuda_copier_free(struct copier *copier);
+int cuda_copy(struct copier *copier, const struct device_span *spans, size_t n, void **event, struct error *error);
+int cuda_copied(struct copier *copier, void *event, bool wait, struct error *error);
+int cuda_fetch(struct copier *copier, const struct segment *segment, uint64_t offset, void *to, uint64_t len,
+               void **event, struct error *error);
+
+#endif

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/device/host/collapse.h"
+
+#include "daemon/base/metric/metric.h"
+#include "daemon/base/util.h"
+#include "daemon/device/host/memfd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+/* A segment's first collapses, which may find lists of free pages empty, are not held against it. */
+#define GRACE_RANGES 16u
+
+enum range { RANGE_NEW, RANGE_BUSY, RANGE_HUGE, RANGE_SMALL };
+
+struct collapse {
+        const struct collapse_kernel *kernel;
+        unsigned char *base;
+        int fd;
+        pthread_mutex_t mutex; /* for what follows */
+        pthread_cond_t settled;
+        uint64_t spent_ns, tried; /* processor time of ranges that were tried */
+        uint64_t compactions;     /* of the kernel, before they were */
+        bool stopped;             /* atomic, as the next */
+        uint64_t small;
+        unsigned char ranges[]; /* enum range */
+};
+
+/* ---- the kernel ---- */
+
+static int advise_collapse(void *base, uint64_t len)
+{
+        return madvise(base, len, MADV_COLLAPSE);
+}
+
+static uint64_t thread_clock(void)
+{
+        struct timespec t;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+        return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* Compactions that a process waited for; 0: unknown. */
+static uint64_t count_compactions(void)
+{
+        uint64_t n = 0;
+        char line[128];
+        FILE *f = fopen("/proc/vmstat", "re");
+        while (f != NULL && fgets(line, sizeof(line), f) != NULL)
+                if (sscanf(line, "compact_stall %" SCNu64, &n) == 1)
+                        break;
+        if (f != NULL)
+                fclose(f);
+        return n;
+}
+
+const struct collapse_calls collapse_calls = {
+        .collapse = advise_collapse, .clock = thread_clock, .compactions = count_compactions};
+
+static int allocate(int fd, uint64_t offset, uint64_t len)
+{
+        int r;
+        do
+                r = fallocate(fd, 0, (off_t)offset, (off_t)len);
+        while (r < 0 && errno == EINTR);
+        return r;
+}
+
+void collapse_probe(struct collapse_kernel *kernel, const struct collapse_calls *calls)
+{
+        *kernel = (struct collapse_kernel){.calls = *calls};
+        void *base;
+        cleanup_close int fd = host_memfd_seal_consume_fd(host_memfd_new(PAGES_4K), 2 * COLLAPSE_RANGE, &base);
+        if (fd < 0)
+                return;
+        uint64_t since = calls->clock();
+        if (allocate(fd, COLLAPSE_RANGE, COLLAPSE_RANGE) == 0 && allocate(fd, 0, 4096) == 0) {
+                memset((unsigned char *)base + COLLAPSE_RANGE, 1, COLLAPSE_RANGE);
+                kernel->small_ns = calls->clock() - since;
+                kernel->supported = calls->collapse(base, COLLAPSE_RANGE) == 0 || errno == ENOMEM || errno == EAGAIN ||
+                                    errno == EBUSY;
+        }
+        munmap(base, 2 * COLLAPSE_RANGE);
+}
+
+/* ---- life ---- */
+
+struct collapse *collapse_new(const struct collapse_kernel *kernel, unsigned char *base, int fd, uint64_t size,
+                              uint64_t ready)
+{
+        uint64_t n = size / COLLAPSE_RANGE;
+        require(size % COLLAPSE_RANGE == 0 && (uintptr_t)base % COLLAPSE_RANGE == 0);
+        struct collapse *collapse = calloc(1, sizeof(*collapse) + n);
+        if (collapse == NULL)
+                return NULL;
+        collapse->kernel = kernel;
+        collapse->base = base;
+        collapse->fd = fd;
+        collapse->compactions = kernel->calls.compactions();
+        pthread_mutex_init(&collapse->mutex, NULL);
+        pthread_cond_init(&collapse->settled, NULL);
+        memset(collapse->ranges, RANGE_HUGE, ready < size ? ready / COLLAPSE_RANGE : n);
+        return collapse;
+}
+
+struct collapse *collapse_free(struct collapse *collapse)
+{
+        if (collapse == NULL)
+                return NULL;
+        pthread_cond_destroy(&collapse->settled);
+        pthread_mutex_destroy(&collapse->mutex);
+        free(collapse);
+        return NULL;
+}
+
+/* ---- ranges ---- */
+
+enum collapse_result collapse_range(const struct collapse_kernel *kernel, unsigned char *base, int fd, uint64_t at)
+{
+        if (allocate(fd, at, 4096) < 0)
+                return COLLAPSE_FAILED;
+        return kernel->calls.collapse(base + at, COLLAPSE_RANGE) == 0 ? COLLAPSE_HUGE : COLLAPSE_SMALL;
+}
+
+/* Without compaction, pages of any size would have cost this time, as where a hypervisor has reclaimed the memory. */
+static void judge_cost(struct collapse *collapse)
+{
+        const struct collapse_kernel *kernel = collapse->kernel;
+        if (load_relaxed(&collapse->stopped) ||
+            collapse->spent_ns <= (collapse->tried + GRACE_RANGES) * kernel->small_ns)
+                return;
+        uint64_t before = collapse->compactions;
+        collapse->compactions = kernel->calls.compactions();
+        collapse->spent_ns = collapse->tried = 0;
+        if (collapse->compactions == before)
+                return;
+        store_relaxed(&collapse->stopped, true);
+        metric_add(METRIC_COLLAPSE_STOPPED, 1);
+}
+
+/* The mutex is released while the kernel works. */
+static int collapse_locked(struct collapse *collapse, uint64_t range)
+{
+        const struct collapse_kernel *kernel = collapse->kernel;
+        collapse->ranges[range] = RANGE_BUSY;
+        pthread_mutex_unlock(&collapse->mutex);
+        uint64_t since = kernel->calls.clock();
+        enum collapse_result result = collapse_range(kernel, collapse->base, collapse->fd, range * COLLAPSE_RANGE);
+        int e = errno;
+        uint64_t spent = kernel->calls.clock() - since;
+        pthread_mutex_lock(&collapse->mutex);
+        collapse->spent_ns += spent;
+        collapse->tried++;
+        judge_cost(collapse);
+        if (result == COLLAPSE_SMALL)
+                add_relaxed(&collapse->small, COLLAPSE_RANGE);
+        collapse->ranges[range] = result == COLLAPSE_HUGE    ? RANGE_HUGE
+                                  : result == COLLAPSE_SMALL ? RANGE_SMALL
+                                                             : RANGE_NEW;
+        pthread_cond_broadcast(&collapse->settled);
+        errno = e;
+        return result == COLLAPSE_FAILED ? -1 : 0;
+}
+
+/* 0 when the range is settled. */
+static int settle_locked(struct collapse *collapse, uint64_t range)
+{
+        while (collapse->ranges[range] == RANGE_BUSY)
+                pthread_cond_wait(&collapse->settled, &collapse->mutex);
+        if (collapse->ranges[range] != RANGE_NEW)
+                return 0;
+        if (!load_relaxed(&collapse->stopped))
+                return collapse_locked(collapse, range);
+        collapse->ranges[range] = RANGE_SMALL;
+        add_relaxed(&collapse->small, COLLAPSE_RANGE);
+        return 0;
+}
+
+static int prepare_range(struct collapse *collapse, uint64_t range, uint64_t from, uint64_t to)
+{
+        pthread_mutex_lock(&collapse->mutex);
+        int r = settle_locked(collapse, range), e = errno;
+        bool huge = collapse->ranges[range] == RANGE_HUGE;
+        pthread_mutex_unlock(&collapse->mutex);
+        errno = e;
+        if (r < 0 || huge)
+                return r;
+        from = round_down(from, 4096);
+        return allocate(collapse->fd, from, round_up(to, 4096) - from);
+}
+
+int collapse_prepare(struct collapse *collapse, uint64_t offset, uint64_t len)
+{
+        int r = 0;
+        for (uint64_t at = offset, end = offset + len, next; at < end && r == 0; at = next) {
+                next = round_down(at, COLLAPSE_RANGE) + COLLAPSE_RANGE;
+                r = prepare_range(collapse, at / COLLAPSE_RANGE, at, next < end ? next : end);
+        }
+        return r;
+}
+
+uint64_t collapse_small_bytes(const struct collapse *collapse)
+{
+        return collapse != NULL ? load_relaxed(&collapse->small) : 0;
+}
+
+bool collapse_stopped(const struct collapse *collapse)
+{
+        return collapse != NULL && load_relaxed(&collapse->stopped);
+}

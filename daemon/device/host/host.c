@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The host device: segments are memfds that clients map read-only (memfd.h).
+ *
+ * Pages. The page size of the destination decides the speed of a load more than anything else:
+ *   hugetlb   reserved at mmap time, so that a lack of pages is an error here and not a signal later. A control group's
+ *             limit is charged page by page instead: if there is one, what it leaves is looked at first, and reader
+ *             threads populate pages before each read (host_prepare), which returns an error. Without a limit the
+ *             reads populate them, while they are in the processor's cache: a tenth faster
+ *   thp       reader threads collapse each 2 MiB range before they fill it (collapse.h). Kernels before 6.1 make huge
+ *             pages at the first touch, if shmem_enabled allows it on advice
+ *   4k        reader threads allocate pages block by block, before each read (host_prepare)
+ * Nothing is touched here: reader threads fault pages in as they fill them, in parallel. If memory was prefaulted
+ * (prefault.h) a segment is made of it, and only what it lacks is fresh.
+ *
+ * A memfd is never used for a second model: a client may have kept its map.
+ */
+#include "daemon/device/host/collapse.h"
+#include "daemon/device/host/memfd.h"
+#include "daemon/device/host/prefault.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/base/sys/machine.h"
+#include "daemon/base/sys/sysfile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#define UNMAP_SLICE (16 * MiB)
+
+struct host_device {
+        struct device device;
+        enum host_pages want;
+        struct collapse_kernel kernel;
+        bool thp_allowed;          /* by collapsing, or on advice */
+        bool fragmentation_logged; /* atomic */
+        bool fallback_logged;      /* AUTO got something less than hugetlb */
+        uint64_t huge;             /* atomic: bytes of segments of huge pages, touched or not */
+        bool limited;              /* atomic: the control group limits huge pages, or may */
+        struct prefault *prefault; /* NULL: none is configured */
+};
+
+/* ---- release ---- */
+
+/* Unmaps in slices: munmap() holds the lock of the address space for 0.1 s per GiB of 4 KiB pages, and every thread
+ * that needs heap memory waits for it, the loop too. */
+static void host_release(struct segment *segment)
+{
+        struct host_device *host = container_of(segment->device, struct host_device, device);
+        for (uint64_t done = 0, slice; segment->base != NULL && done < segment->size; done += slice) {
+                slice = segment->size - done < UNMAP_SLICE ? segment->size - done : UNMAP_SLICE;
+                munmap(segment->base + done, slice);
+        }
+        if (segment->fd >= 0) {
+                close(segment->fd);
+                prefault_release(host->prefault, segment->size);
+                if (segment->pages == PAGES_HUGETLB)
+                        sub_relaxed(&host->huge, segment->size);
+        }
+        segment->collapse = collapse_free(segment->collapse);
+        segment->base = NULL;
+        segment->fd = -1;
+}
+
+/* ---- pages ---- */
+
+/* Does the kernel give huge pages to shared memory that asks for them by MADV_HUGEPAGE? */
+static bool thp_on_advice(void)
+{
+        char chosen[16];
+        return sysfile_chosen(chosen, sizeof(chosen), "/sys/kernel/mm/transparent_hugepage/shmem_enabled") &&
+               strcmp(chosen, "never") != 0 && strcmp(chosen, "deny") != 0;
+}
+
+static bool wants_thp(const struct host_device *host)
+{
+        return host->want == HOST_PAGES_THP || (host->want == HOST_PAGES_AUTO && host->thp_allowed);
+}
+
+/* Not by fallocate(), which lets one thread at a time make pages of a file of hugetlb. */
+static int make_huge_pages(struct segment *segment, uint64_t offset, uint64_t len)
+{
+        uint64_t from = round_down(offset, HOST_HUGE_PAGE), to = round_up(offset + len, HOST_HUGE_PAGE);
+        if (madvise(segment->base + from, to - from, MADV_POPULATE_WRITE) < 0 && errno != EINVAL)
+                return -1;
+        return 0; /* EINVAL: before Linux 5.14 they are made as they are touched */
+}
+
+static int hugetlb_consume_fd(struct host_device *host, int memfd, struct segment *segment)
+{
+        void *base;
+        int fd = host_memfd_seal_consume_fd(memfd, segment->size, &base);
+        if (fd < 0)
+                return -1;
+        segment->fd = fd;
+        segment->base = base;
+        segment->pages = PAGES_HUGETLB;
+        add_relaxed(&host->huge, segment->size);
+        return 0;
+}
+
+/* -1 with errno: EDQUOT is the limit of the control group. Its files need not be there: so one page is made, too. */
+static int try_hugetlb(struct host_device *host, struct segment *segment)
+{
+        store_relaxed(&host->limited, machine_huge_pages_limited());
+        if (load_relaxed(&host->limited) && machine_huge_pages_left(load_relaxed(&host->huge)) < segment->size) {
+                errno = EDQUOT;
+                return -1;
+        }
+        if (hugetlb_consume_fd(host, host_memfd_new(PAGES_HUGETLB), segment) < 0)
+                return -1;
+        if (!load_relaxed(&host->limited) || make_huge_pages(segment, 0, HOST_HUGE_PAGE) == 0 || errno != EFAULT)
+                return 0;
+        host_release(segment);
+        errno = EDQUOT;
+        return -1;
+}
+
+static bool ask_huge(struct host_device *host, struct segment *segment, uint64_t ready)
+{
+        if (!host->kernel.supported)
+                return madvise(segment->base, segment->size, MADV_HUGEPAGE) == 0;
+        segment->collapse = collapse_new(&host->kernel, segment->base, segment->fd, segment->size, ready);
+        return segment->collapse != NULL;
+}
+
+/* The first `ready` bytes of the memfd are populated. Other pages are allocated as they are touched, and a machine that
+ * runs out of memory then kills a process: so what is available is checked first. */
+static int shmem_consume_fd(struct host_device *host, int memfd, uint64_t ready, bool thp, struct segment *segment,
+                            struct error *error)
+{
+        cleanup_close int own = memfd;
+        uint64_t size = segment->size, needed = size > ready ? size - ready : 0;
+        uint64_t available = machine_available_memory();
+        if (needed > available)
+                return error_set(error, STREAMER_ENOMEM,
+                                 "host: %" PRIu64 " bytes needed, %" PRIu64 " available on this machine", needed,
+                                 available);
+        void *base;
+        cleanup_close int fd = host_memfd_seal_consume_fd(take_fd(&own), size, &base);
+        if (fd < 0)
+                return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", size);
+        segment->fd = fd;
+        segment->base = base;
+        if (thp && !ask_huge(host, segment, ready)) {
+                int e = errno;
+                munmap(base, size);
+                segment->base = NULL;
+                segment->fd = -1;
+                return error_errno(error, STREAMER_EUNSUPPORTED, e, "host: transparent huge pages");
+        }
+        segment->pages = thp ? PAGES_THP : PAGES_4K;
+        take_fd(&fd);
+        return 0;
+}
+
+static void log_fallback(struct host_device *host, int errno_value)
+{
+        if (host->fallback_logged)
+                return;
+        host->fallback_logged = true;
+        const char *instead = host->thp_allowed ? "transparent huge" : "4 KiB";
+        if (errno_value != EDQUOT && host->thp_allowed)
+                log_info("host: segments use transparent huge pages (the hugetlb pool: %s)", strerror(errno_value));
+        else if (errno_value == EDQUOT)
+                log_warn(
+                        "host: the control group's limit of huge pages (hugetlb.2MB.max) is too small, segments use %s "
+                        "pages",
+                        instead);
+        else
+                log_warn("host: no huge pages, segments use 4 KiB pages (the hugetlb pool: %s; transparent huge pages: "
+                         "refused)",
+                         strerror(errno_value));
+}
+
+/* Any failure is ignored: the caller allocates fresh memory. */
+static int try_prefaulted(struct host_device *host, struct segment *segment)
+{
+        struct error error = {0};
+        enum page_kind pages;
+        uint64_t ready;
+        int fd = prefault_take(host->prefault, segment->size, &ready, &pages);
+        if (fd < 0)
+                return -1;
+        if (pages == PAGES_HUGETLB)
+                return hugetlb_consume_fd(host, fd, segment);
+        return shmem_consume_fd(host, fd, ready, pages == PAGES_THP, segment, &error);
+}
+
+static int alloc_fresh(struct host_device *host, struct segment *segment, struct error *error)
+{
+        uint64_t size = segment->size;
+        if (host->want == HOST_PAGES_AUTO || host->want == HOST_PAGES_HUGETLB) {
+                if (try_hugetlb(host, segment) == 0)
+                        return 0;
+                if (prefault_drop(host->prefault) && try_hugetlb(host, segment) == 0)
+                        return 0;
+                if (host->want == HOST_PAGES_HUGETLB)
+                        return error_errno(error, STREAMER_ENOMEM, errno,
+                                           "host: %" PRIu64
+                                           " bytes of hugetlb pages (vm.nr_hugepages, or the control group's "
+                                           "hugetlb.2MB.max)",
+                                           size);
+                log_fallback(host, errno);
+        }
+        bool thp = wants_thp(host);
+        int r = shmem_consume_fd(host, host_memfd_new(thp ? PAGES_THP : PAGES_4K), 0, thp, segment, error);
+        if (r < 0 && prefault_drop(host->prefault))
+                r = shmem_consume_fd(host, host_memfd_new(thp ? PAGES_THP : PAGES_4K), 0, thp, segment, error);
+        return r;
+}
+
+static int host_alloc(struct device *device, uint64_t size, struct segment *segment, struct error *error)
+{
+        struct host_device *host = container_of(device, struct host_device, device);
+        *segment = (struct segment){.device = device, .size = size, .fd = -1};
+        require(size > 0 && size % HOST_HUGE_PAGE == 0);
+        prefault_hold(host->prefault, size);
+        if (try_prefaulted(host, segment) == 0)
+                return 0;
+        int r = alloc_fresh(host, segment, error);
+        if (r < 0)
+                prefault_release(host->prefault, size);
+        return r;
+}
+
+/* Mapped to be read: the seals allow nothing else any more. */
+static int host_adopt_consume_fd(struct device *device, int fd, uint64_t size, enum page_kind pages,
+                                 struct segment *segment, struct error *error)
+{
+        cleanup_close int own = fd;
+        struct stat st;
+        *segment = (struct segment){.device = device, .size = size, .fd = -1, .pages = pages};
+        if (!host_memfd_sealed(fd) || fstat(fd, &st) < 0 || (uint64_t)st.st_size != size)
+                return error_set(error, STREAMER_ECORRUPT, "host: not a sealed segment of %" PRIu64 " bytes", size);
+        void *base = host_memfd_map(fd, size, PROT_READ);
+        if (base == MAP_FAILED)
+                return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", size);
+        segment->base = base;
+        segment->fd = take_fd(&own);
+        struct host_device *host = container_of(device, struct host_device, device);
+        prefault_hold(host->prefault, size);
+        if (pages == PAGES_HUGETLB)
+                add_relaxed(&host->huge, size);
+        return 0;
+}
+
+/* Small pages are no error: fragmented memory makes loads slower, and that is said once. */
+static int collapse_before(struct host_device *host, struct segment *segment, uint64_t offset, uint64_t len)
+{
+        int r = collapse_prepare(segment->collapse, offset, len);
+        if (collapse_stopped(segment->collapse) &&
+            !__atomic_exchange_n(&host->fragmentation_logged, true, __ATOMIC_RELAXED))
+                log_warn("host: memory is fragmented: compacting it takes longer than small pages would, the rest of a "
+                         "segment gets 4 KiB pages");
+        return r;
+}
+
+static int host_prepare(struct segment *segment, uint64_t offset, uint64_t len, struct error *error)
+{
+        struct host_device *host = container_of(segment->device, struct host_device, device);
+        uint64_t from = round_down(offset, 4096);
+        int r = 0;
+        do {
+                if (segment->pages == PAGES_HUGETLB && load_relaxed(&host->limited))
+                        r = make_huge_pages(segment, offset, len);
+                else if (segment->collapse != NULL)
+                        r = collapse_before(host, segment, offset, len);
+                else if (segment->pages == PAGES_4K)
+                        r = fallocate(segment->fd, 0, (off_t)from, (off_t)(round_up(offset + len, 4096) - from));
+        } while (r < 0 && errno == EINTR);
+        if (r < 0 && errno == EFAULT)
+                return error_set(error, STREAMER_ENOMEM,
+                                 "host: no huge page for %" PRIu64 " bytes: a limit of the control group is reached",
+                                 len);
+        if (r < 0)
+                return error_errno(error, STREAMER_ENOMEM, errno, "host: memory for %" PRIu64 " bytes", len);
+        return 0;
+}
+
+static int host_put(struct segment *segment, uint64_t offset, const void *from, uint64_t len, struct error *error)
+{
+        require(offset <= segment->size && len <= segment->size - offset);
+        int r = host_prepare(segment, offset, len, error);
+        if (r == 0)
+                memcpy(segment->base + offset, from, len);
+        return r;
+}
+
+static int host_read(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error)
+{
+        (void)error;
+        require(offset <= segment->size && len <= segment->size - offset);
+        memcpy(to, segment->base + offset, len);
+        return 0;
+}
+
+static void host_handle(const struct segment *segment, struct handle *handle)
+{
+        *handle = (struct handle){.kind = "memfd", .fd = segment->fd};
+}
+
+static uint64_t host_small_page_bytes(const struct segment *segment)
+{
+        return collapse_small_bytes(segment->collapse);
+}
+
+static void prefault_may_fill(struct device *device, bool fill)
+{
+        prefault_fill(container_of(device, struct host_device, device)->prefault, fill);
+}
+
+static uint64_t prefault_ready(const struct device *device)
+{
+        return prefault_bytes(container_of(device, const struct host_device, device)->prefault);
+}
+
+static void host_free(struct device *device)
+{
+        struct host_device *host = container_of(device, struct host_device, device);
+        prefault_free(host->prefault);
+        free(host);
+}
+
+static void host_describe(struct device *device, struct device_facts *facts)
+{
+        (void)device;
+        *facts = (struct device_facts){.handles = "memfd", .in_service = true};
+}
+
+static const struct device_ops host_ops = {
+        .kind = "host",
+        .alloc = host_alloc,
+        .release = host_release,
+        .adopt_consume_fd = host_adopt_consume_fd,
+        .prepare = host_prepare,
+        .put = host_put,
+        .read = host_read,
+        .handle = host_handle,
+        .small_page_bytes = host_small_page_bytes,
+        .describe = host_describe,
+        .prefault_fill = prefault_may_fill,
+        .prefaulted = prefault_ready,
+        .free = host_free,
+};
+
+/* What AUTO would get now; each allocation decides again. */
+static enum page_kind expected_pages(struct host_device *host)
+{
+        struct segment probe = {.device = &host->device, .fd = -1, .size = HOST_HUGE_PAGE};
+        bool hugetlb = host->want == HOST_PAGES_HUGETLB;
+        if (host->want == HOST_PAGES_AUTO && try_hugetlb(host, &probe) == 0) {
+                host_release(&probe);
+                hugetlb = true;
+        }
+        return hugetlb ? PAGES_HUGETLB : wants_thp(host) ? PAGES_THP : PAGES_4K;
+}
+
+/* The daemon works without it if its thread cannot be started. */
+static void make_prefault(struct host_device *host, uint64_t bytes)
+{
+        uint64_t budget = host->device.budget;
+        bool modest = bytes == PREFAULT_AUTO;
+        struct prefault_opts opts = {
+                .most = modest ? budget : bytes, .budget = budget, .modest = modest, .kernel = &host->kernel};
+        if (host->want == HOST_PAGES_AUTO || host->want == HOST_PAGES_HUGETLB)
+                opts.kinds[opts.n_kinds++] = PAGES_HUGETLB;
+        if (!modest && host->want != HOST_PAGES_HUGETLB)
+                opts.kinds[opts.n_kinds++] = wants_thp(host) ? PAGES_THP : PAGES_4K;
+        if (opts.n_kinds == 0 || opts.most < HOST_HUGE_PAGE)
+                return;
+        host->prefault = prefault_new(&opts);
+        if (host->prefault == NULL)
+                log_warn("host: no memory is prefaulted: its thread could not be started");
+}
+
+int host_device_new(struct device **device, const struct host_opts *opts, struct wake *wake, struct error *error)
+{
+        struct host_device *host = calloc(1, sizeof(*host));
+        if (host == NULL)
+                return error_set(error, STREAMER_ENOMEM, "host: no memory");
+        host->want = opts->pages;
+        collapse_probe(&host->kernel, opts->collapse != NULL ? opts->collapse : &collapse_calls);
+        host->thp_allowed = host->kernel.supported || thp_on_advice();
+        if (opts->pages == HOST_PAGES_THP && !host->thp_allowed) {
+                free(host);
+                return error_set(error, STREAMER_EUNSUPPORTED,
+                                 "host: no transparent huge pages for shared memory: the kernel refuses to collapse "
+                                 "pages, and /sys/kernel/mm/transparent_hugepage/shmem_enabled does not allow them");
+        }
+        struct device *d = &host->device;
+        d->ops = &host_ops;
+        d->caps = DEVICE_PERSISTENT;
+        snprintf(d->name, sizeof(d->name), "host");
+        if (!sysfile_line(d->uuid, sizeof(d->uuid), "/proc/sys/kernel/random/boot_id"))
+                snprintf(d->uuid, sizeof(d->uuid), "host");
+        d->layout = (struct device_layout){.page = 4096, .align = 1, .granularity = HOST_HUGE_PAGE, .max_segment = 0};
+        d->numa_node = -1;
+        d->budget = opts->budget;
+        d->pages = expected_pages(host);
+        d->thread = work_pool_new(wake, "device-host", 1, 1);
+        if (d->thread == NULL) {
+                free(host);
+                return error_set(error, STREAMER_ENOMEM, "host: no memory");
+        }
+        make_prefault(host, opts->prefault);
+        *device = d;
+        return 0;
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/device/host/memfd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8U /* Linux 6.3 */
+#endif
+
+#define SEALS (F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
+
+#define MAP_TRIES 64u
+
+static int memfd_new(const char *name, unsigned flags)
+{
+        int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL | flags);
+        if (fd < 0 && errno == EINVAL)
+                fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+        return fd;
+}
+
+int host_memfd_new(enum page_kind pages)
+{
+        return memfd_new("streamerd-segment", pages == PAGES_HUGETLB ? MFD_HUGETLB | MFD_HUGE_2MB : 0);
+}
+
+/* An address that was free a moment ago and is a multiple of HOST_HUGE_PAGE; NULL: none. */
+static void *aligned_hint(uint64_t size)
+{
+        unsigned char *area =
+                mmap(NULL, size + HOST_HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (area == MAP_FAILED)
+                return NULL;
+        munmap(area, size + HOST_HUGE_PAGE);
+        return area + (round_up((uintptr_t)area, HOST_HUGE_PAGE) - (uintptr_t)area);
+}
+
+/* The address is a hint, which another thread may take first, and not MAP_FIXED over a reservation: when that
+ * fails, for example because the pool of huge pages is empty, the kernel may have removed the reservation, and
+ * another thread's mapping may be there by the time it is unmapped. */
+void *host_memfd_map(int fd, uint64_t size, int prot)
+{
+        for (unsigned tries = 0; tries < MAP_TRIES; tries++) {
+                void *base = mmap(aligned_hint(size), size, prot, MAP_SHARED, fd, 0);
+                if (base == MAP_FAILED || (uintptr_t)base % HOST_HUGE_PAGE == 0)
+                        return base;
+                munmap(base, size);
+        }
+        errno = ENOMEM;
+        return MAP_FAILED;
+}
+
+int host_memfd_seal_consume_fd(int memfd, uint64_t size, void **map)
+{
+        cleanup_close int fd = memfd;
+        if (fd < 0)
+                return -1;
+        if (ftruncate(fd, (off_t)size) < 0)
+                return -1;
+        void *base = host_memfd_map(fd, size, PROT_READ | PROT_WRITE);
+        if (base == MAP_FAILED)
+                return -1;
+        if (fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
+                int e = errno;
+                munmap(base, size);
+                errno = e;
+                return -1;
+        }
+        *map = base;
+        return take_fd(&fd);
+}
+
+bool host_memfd_sealed(int fd)
+{
+        int seals = fcntl(fd, F_GET_SEALS);
+        return seals >= 0 && (seals & SEALS) == SEALS;
+}
+
+int host_table_new(const char *name, uint64_t size, int *fd, void **map, struct error *error)
+{
+        cleanup_close int memfd = host_memfd_seal_consume_fd(memfd_new(name, 0), size, map);
+        if (memfd < 0)
+                return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", size);
+        /* Its pages now, so that a machine without memory says so here. */
+        if (fallocate(memfd, 0, 0, (off_t)size) < 0) {
+                int e = errno;
+                munmap(*map, size);
+                return error_errno(error, STREAMER_ENOMEM, e, "table of %" PRIu64 " bytes", size);
+        }
+        *fd = take_fd(&memfd);
+        return 0;
+}
+
+int host_table_share(int table_fd, uint64_t size, int *fd, void **map, struct error *error)
+{
+        cleanup_close int shared = fcntl(table_fd, F_DUPFD_CLOEXEC, 0);
+        if (shared < 0)
+                return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", size);
+        *map = mmap(NULL, size, PROT_READ, MAP_SHARED, shared, 0);
+        if (*map == MAP_FAILED)
+                return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", size);
+        *fd = take_fd(&shared);
+        return 0;
+}

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ *                fill: true
+ *       waiting ------------> filling      one huge page at a time, under the mutex
+ *          ^                     |
+ *          +---------------------+
+ *            complete | fill: false | the device's thread requests the mutex | no more memory
+ *
+ * The device's thread takes or drops the file in either state; filling then begins a new file. The load engine repeats
+ * prefault_fill(), so filling is tried again after it found no memory.
+ *
+ * Waiting. The loop takes only `call_mutex`, which is held for a few instructions. The device's thread waits for at
+ * most one page: hence the filling thread has a nice value and not SCHED_IDLE, with which a busy machine might never
+ * let it finish the page.
+ *
+ * Failure: a page that cannot be allocated ends the filling, and the pages before it stay. At least as much memory
+ * as it takes stays available on the machine and in the daemon's control group; huge pages that were set aside may be
+ * taken entirely.
+ *
+ * A modest one checks the pool before each page, since the pool has other users: it takes a page only if as many as it
+ * has stay free, and frees pages while fewer than a quarter of its own size are free. In between it changes nothing, so
+ * that a change of other programs does not make it zero the same pages repeatedly.
+ */
+#include "daemon/device/host/prefault.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/base/sys/machine.h"
+#include "daemon/base/thread/threads.h"
+#include "daemon/device/host/memfd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#define PIECE HOST_HUGE_PAGE
+#define LOOK (64 * MiB) /* how often the machine is asked for what it has left */
+#define NICE_MOST 19
+
+struct prefault {
+        struct prefault_opts opts;
+        pthread_t thread;
+        /* Atomic, all of these: */
+        bool fill, ending;
+        bool wanted; /* the device's thread requests `mutex` */
+        uint64_t held, bytes;
+        uint64_t recent[PREFAULT_RECENT]; /* sizes of segments */
+        unsigned n_recent;
+
+        pthread_mutex_t call_mutex; /* guards `called` */
+        pthread_cond_t call;
+        bool called; /* the thread is to look at the flags */
+
+        pthread_mutex_t mutex; /* guards what follows, and changes of `bytes` */
+        int fd;                /* -1: none */
+        enum page_kind pages;
+        unsigned char *map; /* transparent huge pages require a map */
+        bool logged;        /* that memory is short */
+};
+
+/* ---- the file ---- */
+
+static int memory_detach(struct prefault *prefault)
+{
+        int fd = prefault->fd;
+        if (prefault->map != NULL)
+                munmap(prefault->map, prefault->opts.most);
+        prefault->map = NULL;
+        prefault->fd = -1;
+        store_relaxed(&prefault->bytes, 0);
+        return fd;
+}
+
+static bool memory_open(struct prefault *prefault, enum page_kind pages)
+{
+        prefault->pages = pages;
+        prefault->fd = host_memfd_new(pages);
+        if (prefault->fd < 0 || ftruncate(prefault->fd, (off_t)prefault->opts.most) < 0)
+                return false;
+        if (pages != PAGES_THP)
+                return true;
+        void *map = host_memfd_map(prefault->fd, prefault->opts.most, PROT_READ | PROT_WRITE);
+        if (map == MAP_FAILED)
+                return false;
+        prefault->map = map;
+        return prefault->opts.kernel->supported || madvise(map, prefault->opts.most, MADV_HUGEPAGE) == 0;
+}
+
+static bool memory_populate(struct prefault *prefault, uint64_t at)
+{
+        int r;
+        if (prefault->map != NULL && prefault->opts.kernel->supported)
+                return collapse_range(prefault->opts.kernel, prefault->map, prefault->fd, at) == COLLAPSE_HUGE;
+        do
+                r = prefault->map != NULL ? madvise(prefault->map + at, PIECE, MADV_POPULATE_WRITE)
+                                          : fallocate(prefault->fd, 0, (off_t)at, PIECE);
+        while (r < 0 && errno == EINTR);
+        return r == 0;
+}
+
+/* Takes the first kind of pages of which one can be allocated. */
+static bool memory_begin(struct prefault *prefault)
+{
+        for (unsigned i = 0; i < prefault->opts.n_kinds; i++) {
+                if (memory_open(prefault, prefault->opts.kinds[i]) && memory_populate(prefault, 0))
+                        return true;
+                int e = errno;
+                close_p(&(int){memory_detach(prefault)});
+                errno = e;
+        }
+        return false;
+}
+
+/* ---- how far ---- */
+
+/* The assumed size of the next segment. */
+static uint64_t made_for(const struct prefault *prefault)
+{
+        uint64_t largest = 0;
+        for (unsigned i = 0; prefault->opts.modest && i < PREFAULT_RECENT; i++)
+                if (load_relaxed(&prefault->recent[i]) > largest)
+                        largest = load_relaxed(&prefault->recent[i]);
+        return largest != 0 && largest < prefault->opts.most ? largest : prefault->opts.most;
+}
+
+static bool machine_has(const struct prefault *prefault, uint64_t pool_left)
+{
+        enum page_kind pages = prefault->fd >= 0 ? prefault->pages : prefault->opts.kinds[0];
+        if (prefault->opts.modest)
+                return pool_left > load_relaxed(&prefault->bytes) + LOOK;
+        if (load_relaxed(&prefault->bytes) % LOOK != 0 || (pages == PAGES_HUGETLB && machine_pool_left() >= LOOK))
+                return true;
+        return machine_available_memory() >= load_relaxed(&prefault->bytes) + LOOK;
+}
+
+static bool too_much(const struct prefault *prefault, uint64_t pool_left)
+{
+        uint64_t bytes = load_relaxed(&prefault->bytes);
+        return bytes > made_for(prefault) || load_relaxed(&prefault->held) + bytes > prefault->opts.budget ||
+               pool_left < bytes / 4;
+}
+
+/* Frees the last page. False: it stays. */
+static bool shed_piece(struct prefault *prefault, uint64_t pool_left)
+{
+        if (!prefault->opts.modest || load_relaxed(&prefault->bytes) == 0 || !too_much(prefault, pool_left))
+                return false;
+        uint64_t left = load_relaxed(&prefault->bytes) - PIECE;
+        if (fallocate(prefault->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)left, PIECE) < 0)
+                return false;
+        store_relaxed(&prefault->bytes, left);
+        return true;
+}
+
+static void log_short(struct prefault *prefault, const char *why)
+{
+        if (!prefault->logged)
+                log_info("host: %" PRIu64 " of %" PRIu64 " bytes are prefaulted, %s", load_relaxed(&prefault->bytes),
+                         prefault->opts.most, why);
+        prefault->logged = true;
+}
+
+/* False: the file stays as large as it is. */
+static bool add_piece(struct prefault *prefault, uint64_t pool_left)
+{
+        uint64_t bytes = load_relaxed(&prefault->bytes);
+        if (bytes + PIECE > made_for(prefault) || load_relaxed(&prefault->held) + bytes + PIECE > prefault->opts.budget)
+                return false;
+        if (!machine_has(prefault, pool_left)) {
+                if (!prefault->opts.modest)
+                        log_short(prefault, "others need the rest of the memory");
+                return false;
+        }
+        if (!(prefault->fd < 0 ? memory_begin(prefault) : memory_populate(prefault, bytes))) {
+                log_short(prefault, strerror(errno));
+                return false;
+        }
+        add_relaxed(&prefault->bytes, PIECE);
+        return true;
+}
+
+/* ---- the thread ---- */
+
+static bool may_fill(const struct prefault *prefault)
+{
+        return load_relaxed(&prefault->fill) && !load_relaxed(&prefault->wanted) && !load_relaxed(&prefault->ending);
+}
+
+static void *prefault_thread(void *arg)
+{
+        struct prefault *prefault = arg;
+        thread_begin("host-prefault");
+        setpriority(PRIO_PROCESS, 0, NICE_MOST); /* of this thread alone, on Linux */
+        while (!load_relaxed(&prefault->ending)) {
+                pthread_mutex_lock(&prefault->call_mutex);
+                while (!prefault->called)
+                        pthread_cond_wait(&prefault->call, &prefault->call_mutex);
+                prefault->called = false;
+                pthread_mutex_unlock(&prefault->call_mutex);
+                bool more = true;
+                while (more && may_fill(prefault)) {
+                        pthread_mutex_lock(&prefault->mutex);
+                        uint64_t pool_left = prefault->opts.modest ? machine_pool_left() : 0;
+                        more = may_fill(prefault) &&
+                               (shed_piece(prefault, pool_left) || add_piece(prefault, pool_left));
+                        pthread_mutex_unlock(&prefault->mutex);
+                }
+        }
+        return NULL;
+}
+
+static void call(struct prefault *prefault)
+{
+        pthread_mutex_lock(&prefault->call_mutex);
+        prefault->called = true;
+        pthread_cond_signal(&prefault->call);
+        pthread_mutex_unlock(&prefault->call_mutex);
+}
+
+/* ---- lifecycle ---- */
+
+/* The thread has ended, or was never started. */
+static void prefault_destroy(struct prefault *prefault)
+{
+        pthread_cond_destroy(&prefault->call);
+        pthread_mutex_destroy(&prefault->call_mutex);
+        pthread_mutex_destroy(&prefault->mutex);
+        free(prefault);
+}
+
+struct prefault *prefault_new(const struct prefault_opts *opts)
+{
+        struct prefault *prefault = calloc(1, sizeof(*prefault));
+        if (prefault == NULL)
+                return NULL;
+        prefault->opts = *opts;
+        prefault->opts.most = round_down(opts->most, PIECE);
+        prefault->fd = -1;
+        pthread_mutex_init(&prefault->mutex, NULL);
+        pthread_mutex_init(&prefault->call_mutex, NULL);
+        pthread_cond_init(&prefault->call, NULL);
+        if (thread_start(&prefault->thread, NULL, prefault_thread, prefault) == 0)
+                return prefault;
+        prefault_destroy(prefault);
+        return NULL;
+}
+
+struct prefault *prefault_free(struct prefault *prefault)
+{
+        if (prefault == NULL)
+                return NULL;
+        store_relaxed(&prefault->ending, true);
+        call(prefault);
+        pthread_join(prefault->thread, NULL);
+        close_p(&(int){memory_detach(prefault)});
+        prefault_destroy(prefault);
+        return NULL;
+}
+
+/* ---- without waiting ---- */
+
+void prefault_fill(struct prefault *prefault, bool fill)
+{
+        if (prefault == NULL)
+                return;
+        store_relaxed(&prefault->fill, fill);
+        if (fill)
+                call(prefault);
+}
+
+uint64_t prefault_bytes(const struct prefault *prefault)
+{
+        return prefault != NULL ? load_relaxed(&prefault->bytes) : 0;
+}
+
+void prefault_hold(struct prefault *prefault, uint64_t bytes)
+{
+        if (prefault == NULL)
+                return;
+        add_relaxed(&prefault->held, bytes);
+        unsigned at = __atomic_fetch_add(&prefault->n_recent, 1, __ATOMIC_RELAXED) % PREFAULT_RECENT;
+        store_relaxed(&prefault->recent[at], bytes);
+}
+
+void prefault_release(struct prefault *prefault, uint64_t bytes)
+{
+        if (prefault != NULL)
+                sub_relaxed(&prefault->held, bytes);
+}
+
+/* ---- the device's thread ---- */
+
+/* Without the flag the filling thread might lock again before this thread has woken. */
+static void prefault_lock(struct prefault *prefault)
+{
+        store_relaxed(&prefault->wanted, true);
+        pthread_mutex_lock(&prefault->mutex);
+        store_relaxed(&prefault->wanted, false);
+}
+
+/* A file that is far larger than the segment stays for a larger one, if the budget holds both. */
+static bool stays_beside(const struct prefault *prefault, uint64_t size)
+{
+        uint64_t bytes = load_relaxed(&prefault->bytes), next = made_for(prefault);
+        return size < (bytes < next ? bytes : next) / 2 &&
+               load_relaxed(&prefault->held) + bytes <= prefault->opts.budget;
+}
+
+int prefault_take(struct prefault *prefault, uint64_t size, uint64_t *ready, enum page_kind *pages)
+{
+        int fd = -1;
+        if (prefault == NULL)
+                return -1;
+        prefault_lock(prefault);
+        *ready = load_relaxed(&prefault->bytes);
+        *pages = prefault->pages;
+        if (!stays_beside(prefault, size))
+                fd = memory_detach(prefault);
+        pthread_mutex_unlock(&prefault->mutex);
+        return fd;
+}
+
+bool prefault_drop(struct prefault *prefault)
+{
+        if (prefault == NULL)
+                return false;
+        prefault_lock(prefault);
+        cleanup_close int fd = memory_detach(prefault);
+        pthread_mutex_unlock(&prefault->mutex);
+        return fd >= 0;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The host device's prefaulted memory: allocated and zeroed while nothing is loaded. Private to daemon/device.
+ *
+ * Allocating and zeroing pages is most of the cost of a load into host memory. A thread of the lowest nice value does
+ * it ahead of need, in one memfd that no client has seen, which becomes the next segment.
+ *
+ * It counts against no budget: it is freed when a segment needs its memory. All calls accept NULL, a
+ * device without one.
+ *
+ * One that is not configured is modest: it must not cost other programs anything. It takes idle huge pages of
+ * the pool, leaves as many of them as it takes, and frees some when other programs use those. The next segment is
+ * assumed to be as large as the largest of the last few, if there were any.
+ */
+#ifndef DAEMON_DEVICE_HOST_PREFAULT_H
+#define DAEMON_DEVICE_HOST_PREFAULT_H
+
+#include "daemon/base/util.h"
+#include "daemon/device/device.h"
+#include "daemon/device/host/collapse.h"
+
+struct prefault;
+
+#define PREFAULT_RECENT 8u /* segments, whose largest a modest one is made for */
+
+struct prefault_opts {
+        uint64_t most;   /* bytes; rounded down to whole huge pages */
+        uint64_t budget; /* of segments and prefaulted memory together */
+        enum page_kind kinds[2];
+        unsigned n_kinds;                     /* in order; the first that the system grants is taken */
+        const struct collapse_kernel *kernel; /* makes transparent huge pages; borrowed */
+        bool modest;                          /* only huge pages that were set aside and are idle */
+};
+
+/* NULL: no memory, or its thread cannot be started. It fills nothing yet. */
+struct prefault *prefault_new(const struct prefault_opts *opts);
+/* Waits for the end of the thread and frees the memory. NULL. */
+struct prefault *prefault_free(struct prefault *prefault);
+
+/* ---- from any thread, without waiting ---- */
+
+/* Allows or forbids filling until the next call; false takes effect within one huge page. */
+void prefault_fill(struct prefault *prefault, bool fill);
+uint64_t prefault_bytes(const struct prefault *prefault);
+
+/* Segments hold this many bytes more, or fewer. */
+void prefault_hold(struct prefault *prefault, uint64_t bytes);
+void prefault_release(struct prefault *prefault, uint64_t bytes);
+
+/* ---- from the device's thread; may wait for one huge page ---- */
+
+/* For a segment of `size` bytes, which is held already: a memfd that is the caller's, of any size, whose first *ready
+ * bytes are allocated and zero. -1: none exists, or it stays for a larger segment. */
+int prefault_take(struct prefault *prefault, uint64_t size, uint64_t *ready, enum page_kind *pages);
+/* Memory is short: frees it. False: none existed. */
+bool prefault_drop(struct prefault *prefault);
+
+#endif

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bytes of a file: whether they are in the page cache, and reading all of them, however many a call returns. An
+ * interrupted read is repeated; a file that ends too soon is an error.
+ */
+#include "daemon/io/file/direct_io.h"
+
+#include "daemon/base/sys/machine.h"
+#include "daemon/base/util.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- system calls, with their retries ---- */
+
+static bool try_again(int errno_value)
+{
+        if (errno_value == EINTR)
+                return true;
+        if (errno_value != EAGAIN)
+                return false;
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        return true;
+}
+
+static void advance(struct pread_target *t, size_t n)
+{
+        t->offset += n;
+        t->want -= n < t->want ? n : t->want;
+        int first = 0;
+        while (first < t->n && n >= t->iov[first].iov_len)
+                n -= t->iov[first++].iov_len;
+        t->n -= first;
+        memmove(t->iov, t->iov + first, (size_t)t->n * sizeof(t->iov[0]));
+        if (t->n > 0) {
+                t->iov[0].iov_base = (char *)t->iov[0].iov_base + n;
+                t->iov[0].iov_len -= n;
+        }
+}
+
+int pread_target(const struct object *object, int fd, struct pread_target *t, struct pread_clock *clock,
+                 struct error *error)
+{
+        bool direct = fd == object->direct;
+        uint64_t since = now_ns();
+        while (t->want > 0) {
+                ssize_t n = preadv(fd, t->iov, t->n, (off_t)t->offset);
+                if (n < 0 && try_again(errno))
+                        continue;
+                if (n < 0 && direct && errno == EINVAL)
+                        return -1;
+                if (n < 0)
+                        return error_set(error, STREAMER_EFAILED, "read at offset %" PRIu64 ": %s (%s)", t->offset,
+                                         strerror(errno), object->path);
+                if (clock != NULL) {
+                        uint64_t now = now_ns();
+                        *(direct ? &clock->direct_ns : &clock->cached_ns) += now - since;
+                        since = now;
+                        __atomic_store_n(&clock->moved_ns, now, __ATOMIC_RELAXED);
+                }
+                /* O_DIRECT stops off its alignment only where the file ends. */
+                if (n == 0 || (direct && (uint64_t)n < t->want && (uint64_t)n % object->direct_align != 0))
+                        return error_set(error, STREAMER_EFAILED,
+                                         "file cut short: no data at offset %" PRIu64 " of %" PRIu64 " (%s)",
+                                         (t->offset + (uint64_t)n), object->version.size, object->path);
+                advance(t, (size_t)n);
+        }
+        return 0;
+}
+
+/* A page that is not there makes the kernel fetch it: so a probe changes what it looks at. */
+static bool page_cached(const struct object *object, uint64_t page)
+{
+        char bytes[PREAD_PAGE];
+        uint64_t at = page * PREAD_PAGE;
+        uint64_t len = object->version.size - at < PREAD_PAGE ? object->version.size - at : PREAD_PAGE;
+        struct iovec iov = {bytes, len};
+        return preadv2(object->fd, &iov, 1, (off_t)at, RWF_NOWAIT) == (ssize_t)len;
+}
+
+/* Two pages represent the range. They are drawn at random each time: the ones that the last load of this file
+ * examined are cached since then, and would be no sample. */
+static bool probe_pages(const struct object *object, uint64_t first, uint64_t n)
+{
+        uint64_t draw = now_ns() * UINT64_C(0x9e3779b97f4a7c15);
+        return page_cached(object, first + (draw >> 33) % n) && page_cached(object, first + (draw & 0xffffffff) % n);
+}
+
+bool pread_cached(const struct object *object, uint64_t offset, uint64_t len)
+{
+        if (object->direct < 0 || len == 0 || offset + len > object->version.size)
+                return true;
+        uint64_t first = offset / PREAD_PAGE, n = (offset + len - 1) / PREAD_PAGE - first + 1;
+        uint64_t range[2] = {first * PREAD_PAGE, n * PREAD_PAGE};
+        struct {
+                uint64_t cached, dirty, writeback, evicted, recently_evicted;
+        } stat;
+        /* The kernel counts from 6.5 on, if this process owns the file or may write to it. */
+        if (syscall(SYS_CACHESTAT, object->fd, range, &stat, 0) == 0)
+                return stat.cached >= n;
+        return probe_pages(object, first, n);
+}
+
+/* ---- other uses ---- */
+
+int pread_range(const struct object *object, uint64_t offset, uint64_t len, unsigned char *to, struct error *error)
+{
+        if (!pread_cached(object, offset, len)) {
+                uint64_t head = offset % PREAD_PAGE;
+                require(((uintptr_t)to - head) % PREAD_PAGE == 0);
+                struct pread_target t = {.iov = {{to - head, round_up(head + len, PREAD_PAGE)}},
+                                         .n = 1,
+                                         .offset = offset - head,
+                                         .want = head + len};
+                int r = pread_target(object, object->direct, &t, NULL, error);
+                if (r == 0 || error->code != 0)
+                        return r;
+        }
+        struct pread_target t = {.iov = {{to, len}}, .n = 1, .offset = offset, .want = len};
+        return pread_target(object, object->fd, &t, NULL, error);
+}

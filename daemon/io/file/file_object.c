@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opens a file for reading, twice, and detects changes of it.
+ *
+ * The second descriptor is opened through /proc/self/fd, not by path: it is the same file even if the name was moved.
+ * A file that is replaced by rename or removed while it is read keeps its inode here, and its ctime changes.
+ */
+#include "daemon/io/file/file_object.h"
+
+#include "daemon/base/hash.h"
+#include "daemon/base/util.h"
+#include "daemon/io/file/direct_io.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define ALIGN_MIN 512u
+#define ALIGN_MAX 4096u
+
+/* ---- versions ---- */
+
+static uint64_t ns_of(struct timespec ts)
+{
+        return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
+}
+
+int object_version_read(int fd, const char *path, struct object_version *version, struct error *error)
+{
+        struct stat st;
+        if (fstat(fd, &st) < 0)
+                return error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno), path);
+        if (!S_ISREG(st.st_mode))
+                return error_set(error, STREAMER_EFAILED, "%s, not a regular file (%s)", object_kind(st.st_mode), path);
+        *version = (struct object_version){
+                .dev = st.st_dev,
+                .ino = st.st_ino,
+                .size = (uint64_t)st.st_size,
+                .mtime_ns = ns_of(st.st_mtim),
+                .ctime_ns = ns_of(st.st_ctim),
+        };
+        return 0;
+}
+
+const char *object_kind(mode_t mode)
+{
+        switch (mode & S_IFMT) {
+        case S_IFREG:
+                return "a regular file";
+        case S_IFDIR:
+                return "a folder";
+        case S_IFIFO:
+                return "a FIFO";
+        case S_IFSOCK:
+                return "a socket";
+        case S_IFCHR:
+                return "a character device";
+        case S_IFBLK:
+                return "a block device";
+        case S_IFLNK:
+                return "a link";
+        default:
+                return "of an unknown kind";
+        }
+}
+
+bool object_version_equal(const struct object_version *a, const struct object_version *b)
+{
+        return a->dev == b->dev && a->ino == b->ino && a->size == b->size && a->mtime_ns == b->mtime_ns &&
+               a->ctime_ns == b->ctime_ns;
+}
+
+int object_version_check(int fd, const char *path, const struct object_version *opened, struct error *error)
+{
+        struct object_version now;
+        int r = object_version_read(fd, path, &now, error);
+        if (r < 0 || object_version_equal(&now, opened))
+                return r;
+        if (now.size != opened->size)
+                return error_set(error, STREAMER_EFAILED,
+                                 "changed while it was read: its size was %" PRIu64 " and is %" PRIu64 " (%s)",
+                                 opened->size, now.size, path);
+        const char *field = now.mtime_ns != opened->mtime_ns   ? "mtime (it was written to)"
+                            : now.ctime_ns != opened->ctime_ns ? "ctime (renamed, linked, or its mode changed)"
+                                                               : "inode";
+        return error_set(error, STREAMER_EFAILED, "changed while it was read: another %s (%s)", field, path);
+}
+
+/* ---- files ---- */
+
+/* One read brings the whole header of an ordinary checkpoint. */
+#define FIRST_READ (64 * KiB)
+
+static int file_read_ranges(const struct object_range *ranges, size_t n, struct error *error)
+{
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < n; i++)
+                r = pread_range(ranges[i].object, ranges[i].offset, ranges[i].len, ranges[i].to, error);
+        return r;
+}
+
+static int file_check_versions(const struct object *const *objects, size_t n, struct error *error)
+{
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < n; i++)
+                r = object_version_check(objects[i]->fd, objects[i]->path, &objects[i]->version, error);
+        return r;
+}
+
+static uint64_t file_first_read(const struct object *object)
+{
+        return object->version.size < FIRST_READ ? object->version.size : FIRST_READ;
+}
+
+static void file_identify(const struct object *object, struct hash *hash)
+{
+        const struct object_version *v = &object->version;
+        const uint64_t fields[] = {htole64(v->dev), htole64(v->ino), htole64(v->size), htole64(v->mtime_ns),
+                                   htole64(v->ctime_ns)};
+        hash_update(hash, fields, sizeof(fields));
+}
+
+static void file_deinit(struct object *object)
+{
+        close_p(&object->fd);
+        close_p(&object->direct);
+}
+
+const struct object_ops object_file_ops = {
+        .engine = READ_PREAD,
+        .first_read = file_first_read,
+        .read_ranges = file_read_ranges,
+        .check_versions = file_check_versions,
+        .identify = file_identify,
+        .deinit = file_deinit,
+};
+
+/* 0 where O_DIRECT is refused, or asks for more than readers give. The kernel's answer is raised to
+ * a sector: some file systems say that any memory address will do, and their devices disagree. */
+static uint32_t direct_alignment(int fd)
+{
+#ifdef STATX_DIOALIGN
+        struct statx stx;
+        if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &stx) == 0 && (stx.stx_mask & STATX_DIOALIGN) != 0) {
+                uint32_t memory = stx.stx_dio_mem_align, offset = stx.stx_dio_offset_align;
+                uint32_t align = memory > offset ? memory : offset;
+                if (memory == 0 || offset == 0 || align > ALIGN_MAX)
+                        return 0;
+                return align < ALIGN_MIN ? ALIGN_MIN : align;
+        }
+#endif
+        (void)fd;
+        return ALIGN_MAX;
+}
+
+/* A file that refuses O_DIRECT is read through the page cache, so only what would fail every further open is an
+ * error. */
+static int open_direct(struct object *object, struct error *error)
+{
+        char name[64];
+        object->direct_align = direct_alignment(object->fd);
+        if (object->direct_align == 0)
+                return 0;
+        snprintf(name, sizeof(name), "/proc/self/fd/%d", object->fd);
+        object->direct = open(name, O_RDONLY | O_DIRECT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+        if (object->direct < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+                return error_set(error, STREAMER_ELIMIT, "%s (%s)", strerror(errno), object->path);
+        return 0;
+}
+
+int object_init_consume_fd(struct object *object, int fd, const char *path, struct error *error)
+{
+        *object = (struct object){.ops = &object_file_ops, .path = strdup(path), .fd = fd, .direct = -1};
+        if (object->path == NULL) {
+                object_deinit(object);
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        }
+        int r = object_version_read(fd, path, &object->version, error);
+        if (r == 0)
+                r = open_direct(object, error);
+        if (r < 0) {
+                object_deinit(object);
+                return r;
+        }
+        posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+        return 0;
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests of a worker: a loop of its own runs until all are done. The first fetch that fails finally stops the others.
+ *
+ * Between http_reuse_begin() and http_reuse_end() all fetches of a thread use one loop, so that later fetches reuse the
+ * connections of earlier ones: over a link of 200 ms with TLS a new connection costs as much as two requests.
+ */
+#include "daemon/base/util.h"
+#include "daemon/io/http/policy.h"
+#include "daemon/io/http/transfer.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define TICK_MS 100u /* how soon http_stop() is noticed */
+#define BUFFER (64u * 1024)
+#define BODY_FIRST (4 * KiB)
+
+/* ---- the work of a thread ---- */
+
+static __thread struct {
+        const bool *given_up; /* NULL: it is never abandoned */
+        struct http_loop loop;
+        bool begun, has_loop;
+} work;
+
+void http_reuse_begin(const bool *given_up)
+{
+        require(!work.begun);
+        work.given_up = given_up;
+        work.begun = true;
+}
+
+void http_reuse_end(void)
+{
+        if (work.has_loop)
+                http_loop_deinit(&work.loop);
+        work.has_loop = work.begun = false;
+        work.given_up = NULL;
+}
+
+static bool given_up(const struct http *http)
+{
+        return http_stopping(http) || (work.given_up != NULL && __atomic_load_n(work.given_up, __ATOMIC_RELAXED));
+}
+
+struct run {
+        struct http *http;
+        struct http_loop *loop;
+        size_t left;
+        bool failed;
+        unsigned asking, most; /* under way; at most */
+        uint64_t slowed_ns;    /* when that became less; 0: never */
+};
+
+/* A fetch that is under way. */
+struct part {
+        struct http_transfer transfer; /* first: freed with it */
+        struct run *run;
+        struct http_fetch *fetch;
+        struct http_retry retry;
+        size_t cap;
+        bool busy, waiting;
+};
+
+/* ---- bodies ---- */
+
+static int grow(struct part *p, size_t need)
+{
+        struct http_answer *a = &p->transfer.answer;
+        size_t cap = p->cap > 0 ? p->cap : BODY_FIRST;
+        while (cap < need + 1)
+                cap *= 2;
+        /* What grows leaves copies behind. */
+        if (p->fetch->secret)
+                cap = p->fetch->max_body + 1;
+        if (cap == p->cap)
+                return 0;
+        char *body = realloc(a->body, cap);
+        if (body == NULL)
+                return error_set(&p->transfer.error, STREAMER_ENOMEM, "no memory");
+        a->body = body;
+        p->cap = cap;
+        return 0;
+}
+
+static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *data, size_t n)
+{
+        struct part *p = container_of(t, struct part, transfer);
+        if (n > p->fetch->max_body || t->received > p->fetch->max_body - n) {
+                error_set(&p->transfer.error, STREAMER_EFAILED, "more than %" PRIu64 " bytes (%s)", p->fetch->max_body,
+                          p->fetch->request.shown);
+                return HTTP_BROKEN;
+        }
+        if (p->fetch->to != NULL) {
+                memcpy(p->fetch->to + t->received, data, n);
+                return HTTP_MORE;
+        }
+        struct http_answer *a = &t->answer;
+        if (grow(p, a->body_len + n) < 0)
+                return HTTP_BROKEN;
+        memcpy(a->body + a->body_len, data, n);
+        a->body_len += n;
+        a->body[a->body_len] = '\0';
+        return HTTP_MORE;
+}
+
+/* A new try begins with an empty body. */
+static enum http_outcome on_accept(struct http_transfer *t)
+{
+        container_of(t, struct part, transfer)->cap = 0;
+        return HTTP_OK;
+}
+
+/* ---- one fetch ---- */
+
+static void settle(struct part *p, bool ok)
+{
+        struct http_transfer *t = &p->transfer;
+        p->busy = false;
+        p->run->left--;
+        if (!ok) {
+                p->fetch->error = t->error;
+                p->run->failed = true;
+        } else {
+                p->fetch->error = (struct error){0};
+        }
+        p->fetch->answer = t->answer;
+        p->fetch->got = ok && t->answer.status < 300 ? t->received : 0;
+        t->answer = (struct http_answer){0};
+        if (ok && p->fetch->done != NULL)
+                p->fetch->done(p->fetch);
+}
+
+/* A status that the fetch accepts, such as that of a missing or an empty object. */
+static bool is_fine(const struct part *p)
+{
+        const struct http_answer *a = &p->transfer.answer;
+        uint64_t total;
+        for (const int *status = p->fetch->fine; status != NULL && *status != 0; status++)
+                if (*status == a->status)
+                        return true;
+        const char *range = http_headers_find(&a->headers, "Content-Range");
+        return p->fetch->empty_ok && a->status == 416 && range != NULL && http_unsatisfied_range(range, &total) == 0 &&
+               total == 0;
+}
+
+static void on_done(struct http_transfer *t, enum http_outcome outcome)
+{
+        struct part *p = container_of(t, struct part, transfer);
+        p->run->asking--;
+        if (http_status_slow_down(t->answer.status))
+                http_halve_concurrency(&p->run->most, &p->run->slowed_ns, now_ns());
+        if (outcome == HTTP_RETRY && http_retry(t, &p->retry, p->fetch->tries)) {
+                p->waiting = true;
+                return;
+        }
+        bool any = p->fetch->any_status && t->answer.status >= 300;
+        settle(p, outcome == HTTP_OK || any || is_fine(p));
+}
+
+static void start(struct part *p)
+{
+        struct http_transfer *t = &p->transfer;
+        p->waiting = false;
+        p->run->asking++;
+        t->http = p->run->http;
+        t->request = p->fetch->request;
+        t->buffer_size = BUFFER;
+        t->accept = on_accept;
+        t->bytes = on_bytes;
+        t->done = on_done;
+        http_loop_add(p->run->loop, t);
+}
+
+/* ---- all of them ---- */
+
+/* Starts the parts whose pause is over. Returns the milliseconds until the next one. */
+static unsigned start_waiting(struct part *parts, size_t n)
+{
+        uint64_t now = now_ns(), soonest = now + TICK_MS * UINT64_C(1000000);
+        for (size_t i = 0; i < n; i++) {
+                if (!parts[i].busy || !parts[i].waiting)
+                        continue;
+                if (parts[i].retry.at_ns <= now && parts[i].run->asking < parts[i].run->most)
+                        start(&parts[i]);
+                else if (parts[i].retry.at_ns > now && parts[i].retry.at_ns < soonest)
+                        soonest = parts[i].retry.at_ns;
+        }
+        return (unsigned)((soonest - now) / 1000000);
+}
+
+static void run_all(struct run *run, struct part *parts, size_t n_parts, struct http_fetch *fetches, size_t n)
+{
+        size_t next = 0;
+        run->left = n;
+        run->most = (unsigned)n_parts;
+        while (run->left > 0 && !run->failed && !given_up(run->http)) {
+                for (size_t i = 0; i < n_parts; i++)
+                        if (!parts[i].busy && next < n && run->asking < run->most) {
+                                parts[i].fetch = &fetches[next++];
+                                parts[i].retry = (struct http_retry){0};
+                                parts[i].busy = true;
+                                start(&parts[i]);
+                        }
+                http_loop_run(run->loop, start_waiting(parts, n_parts));
+        }
+}
+
+int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct error *error)
+{
+        struct run run = {.http = http};
+        struct http_loop own;
+        size_t n_parts = n < HTTP_PARALLEL ? n : HTTP_PARALLEL;
+        if (n == 0)
+                return 0;
+        struct part *parts = calloc(n_parts, sizeof(*parts));
+        if (parts == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        run.loop = work.begun ? &work.loop : &own;
+        int r = work.has_loop ? 0 : http_loop_init(run.loop, error);
+        if (r < 0) {
+                free(parts);
+                return r;
+        }
+        work.has_loop = work.begun;
+        for (size_t i = 0; i < n_parts; i++)
+                parts[i].run = &run;
+        run_all(&run, parts, n_parts, fetches, n);
+        for (size_t i = 0; i < n_parts; i++) {
+                if (parts[i].busy && !parts[i].waiting)
+                        http_loop_remove(run.loop, &parts[i].transfer);
+                http_transfer_deinit(&parts[i].transfer);
+        }
+        if (run.loop == &own)
+                http_loop_deinit(&own);
+        free(parts);
+        if (run.left == 0 && !run.failed)
+                return 0;
+        for (size_t i = 0; i < n; i++)
+                if (fetches[i].error.code != 0) {
+                        *error = fetches[i].error;
+                        return error->code;
+                }
+        return error_set(error, STREAMER_ECANCELED, "given up: cancelled, or the daemon is ending");
+}
+
+void http_fetch_deinit(struct http_fetch *fetch)
+{
+        http_answer_deinit(&fetch->answer);
+}

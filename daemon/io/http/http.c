@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What all requests share: settings, sessions of TLS, and the lists of headers.
+ *
+ * A host's session is resumed by the next thread that connects to it, which saves a signature and the transfer of
+ * certificates. Addresses are not shared: each thread looks them up, so that ranges spread over all addresses of a
+ * store. libcurl does not allow threads to share connections.
+ */
+#include "daemon/io/http/http.h"
+
+#include "daemon/base/util.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <strings.h>
+
+struct http {
+        struct http_opts opts;
+        bool stopping; /* atomic */
+        CURLSH *share;
+        pthread_mutex_t locks[CURL_LOCK_DATA_LAST]; /* of the share */
+};
+
+/* ---- settings ---- */
+
+static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
+static bool curl_works;
+
+static void init_curl(void)
+{
+        curl_works = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
+}
+
+/* ---- sessions ---- */
+
+static void lock(CURL *easy, curl_lock_data data, curl_lock_access access, void *context)
+{
+        struct http *http = context;
+        (void)easy, (void)access;
+        pthread_mutex_lock(&http->locks[data]);
+}
+
+static void unlock(CURL *easy, curl_lock_data data, void *context)
+{
+        struct http *http = context;
+        (void)easy;
+        pthread_mutex_unlock(&http->locks[data]);
+}
+
+static int share_init(struct http *http)
+{
+        for (size_t i = 0; i < ARRAY_SIZE(http->locks); i++)
+                pthread_mutex_init(&http->locks[i], NULL);
+        http->share = curl_share_init();
+        return http->share != NULL && curl_share_setopt(http->share, CURLSHOPT_USERDATA, http) == CURLSHE_OK &&
+                               curl_share_setopt(http->share, CURLSHOPT_LOCKFUNC, lock) == CURLSHE_OK &&
+                               curl_share_setopt(http->share, CURLSHOPT_UNLOCKFUNC, unlock) == CURLSHE_OK &&
+                               curl_share_setopt(http->share, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION) == CURLSHE_OK
+                       ? 0
+                       : -1;
+}
+
+void *http_share(const struct http *http)
+{
+        return http->share;
+}
+
+/* ---- lifecycle ---- */
+
+int http_new(struct http **out, const struct http_opts *opts, struct error *error)
+{
+        if (opts->ca != NULL && access(opts->ca, R_OK) < 0)
+                return error_errno(error, STREAMER_EINVAL, errno, "http.ca: %s", opts->ca);
+        pthread_once(&curl_once, init_curl);
+        if (!curl_works)
+                return error_set(error, STREAMER_EOS, "libcurl cannot be used");
+        struct http *http = calloc(1, sizeof(*http));
+        if (http == NULL || share_init(http) < 0) {
+                http_free(http);
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        }
+        http->opts = *opts;
+        *out = http;
+        return 0;
+}
+
+struct http *http_free(struct http *http)
+{
+        if (http == NULL)
+                return NULL;
+        if (http->share != NULL)
+                curl_share_cleanup(http->share);
+        for (size_t i = 0; i < ARRAY_SIZE(http->locks); i++)
+                pthread_mutex_destroy(&http->locks[i]);
+        free(http);
+        return NULL;
+}
+
+void http_stop(struct http *http)
+{
+        __atomic_store_n(&http->stopping, true, __ATOMIC_RELAXED);
+}
+
+bool http_stopping(const struct http *http)
+{
+        return __atomic_load_n(&http->stopping, __ATOMIC_RELAXED);
+}
+
+const struct http_opts *http_opts(const struct http *http)
+{
+        return &http->opts;
+}
+
+/* ---- headers ---- */
+
+static bool is_token(const char *name)
+{
+        return name[0] != '\0' && name[strcspn(name, " \t\r\n:()<>@,;\\\"/[]?={}")] == '\0';
+}
+
+int http_headers_add(struct http_headers *headers, const char *name, const char *value, struct error *error)
+{
+        if (!is_token(name) || strpbrk(value, "\r\n") != NULL)
+                return error_set(error, STREAMER_EINVAL, "a header that cannot be sent: %s", name);
+        if (headers->n == HTTP_HEADERS_MAX)
+                return error_set(error, STREAMER_ELIMIT, "more than %d headers", HTTP_HEADERS_MAX);
+        char *line = format_new("%s: %s", name, value);
+        if (line == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        headers->lines[headers->n++] = line;
+        return 0;
+}
+
+const char *http_headers_find(const struct http_headers *headers, const char *name)
+{
+        size_t len = strlen(name);
+        for (size_t i = 0; i < headers->n; i++)
+                if (strncasecmp(headers->lines[i], name, len) == 0 && headers->lines[i][len] == ':')
+                        return headers->lines[i] + len + 2;
+        return NULL;
+}
+
+void http_headers_deinit(struct http_headers *headers)
+{
+        /* A header that was sent may be a secret. */
+        for (size_t i = 0; i < headers->n; i++) {
+                explicit_bzero(headers->lines[i], strlen(headers->lines[i]));
+                free(headers->lines[i]);
+        }
+        headers->n = 0;
+}
+
+void http_answer_deinit(struct http_answer *answer)
+{
+        http_headers_deinit(&answer->headers);
+        /* So may the answer: keys of a session, half of which may have arrived before a reset. */
+        if (answer->body != NULL)
+                explicit_bzero(answer->body, answer->body_len);
+        free(answer->body);
+        free(answer->led);
+        *answer = (struct http_answer){0};
+}
+
+/* ---- access ---- */
+
+struct http_access *http_access_ref(struct http_access *access)
+{
+        if (access != NULL)
+                __atomic_add_fetch(&access->refs, 1, __ATOMIC_RELAXED);
+        return access;
+}
+
+struct http_access *http_access_unref(struct http_access *access)
+{
+        if (access != NULL && __atomic_sub_fetch(&access->refs, 1, __ATOMIC_ACQ_REL) == 0)
+                access->ops->free(access);
+        return NULL;
+}

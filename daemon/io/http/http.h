@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * HTTP(S). This directory is the only user of libcurl, and knows nothing of stores: an http_access provides the
+ * credentials of each try.
+ *
+ *   http_fetch()  for workers: several requests at once, each retried on its own, until all are done
+ *   transfer.h    for the reader's network threads: requests whose bytes are stored at their destination
+ *
+ * Failure. Temporary failures (no connection, a reset, no byte for `stall`, 408, 429, 5xx, a body that does not match
+ * its range) are retried after a pause, up to `tries`; 429, 503 and a lost connection to a server that has answered
+ * before also until `patience` is over. Other failures (other statuses, certificates, refused redirects, a replaced
+ * object) are final. A body is accepted only if it is exactly what was requested.
+ *
+ * Redirects are followed here, not by libcurl: never from https to http, and no credentials are sent
+ * to another origin. Plain http is allowed for loopback and for the hosts that the settings name.
+ */
+#ifndef DAEMON_IO_HTTP_HTTP_H
+#define DAEMON_IO_HTTP_HTTP_H
+
+#include "daemon/base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct http; /* settings and limits, shared by threads */
+
+struct http_opts {
+        uint64_t connect_timeout_ns; /* for name, connection and handshake */
+        uint64_t stall_ns;           /* without a byte */
+        uint64_t backoff_ns;         /* pause before the second try, at most; doubled for each further one */
+        uint64_t retry_after_ns;     /* the longest pause that a server may ask for, and of all pauses */
+        uint64_t patience_ns;        /* with a server that has too much to do or is being started, beyond `tries` */
+        unsigned tries, redirects, threads;
+        uint64_t request_max;           /* bytes that one request of a load asks for; at least a block */
+        const char *ca;                 /* certificates in PEM, instead of the system's; NULL */
+        const char *const *allow_plain; /* hosts, or host:port */
+        size_t n_allow_plain;
+};
+
+/* Borrows the strings of opts until http_free(). STREAMER_EINVAL: the CA file cannot be read. */
+int http_new(struct http **http, const struct http_opts *opts, struct error *error);
+struct http *http_free(struct http *http);
+/* The process ends: fetches end soon, with STREAMER_ECANCELED. */
+void http_stop(struct http *http);
+const struct http_opts *http_opts(const struct http *http);
+bool http_stopping(const struct http *http);
+void *http_share(const struct http *http); /* CURLSH: sessions of TLS; for the files of io/http */
+
+/* ---- headers ---- */
+
+#define HTTP_HEADERS_MAX 96
+
+struct http_headers {
+        char *lines[HTTP_HEADERS_MAX]; /* "Name: value" */
+        size_t n;
+        uint64_t by; /* whose they are, as authorize() numbers them */
+};
+
+/* Refuses (STREAMER_EINVAL) control characters, and more than there may be. */
+int http_headers_add(struct http_headers *headers, const char *name, const char *value, struct error *error);
+const char *http_headers_find(const struct http_headers *headers, const char *name); /* NULL: none */
+void http_headers_deinit(struct http_headers *headers);                              /* accepts a zeroed one */
+
+/* ---- requests and answers ---- */
+
+struct http_access;
+
+/* All borrowed, until the request is done. */
+struct http_request {
+        const char *method;                 /* NULL: GET */
+        const char *url;                    /* percent-encoded, sent as it is */
+        const char *shown;                  /* what messages call it: no secret, no query */
+        uint64_t offset, len;               /* a Range, where len > 0 */
+        const char *if_match;               /* an ETag; NULL: none */
+        const struct http_headers *headers; /* more of them; NULL: none. Not sent to another origin */
+        const void *body;
+        size_t body_len;
+        struct http_access *access; /* NULL: no credentials */
+        bool plain_ok;              /* plain http to this host is what it speaks (metadata services) */
+};
+
+struct http_answer {
+        int status; /* 0: none came */
+        struct http_headers headers;
+        bool ranged;    /* it is the range that was asked for, not the whole */
+        uint64_t total; /* size of the whole object, UINT64_MAX where it is unknown */
+        char *body;     /* NUL-terminated */
+        size_t body_len;
+        char *led;   /* URL that redirects led to, NULL if there were none */
+        uint64_t by; /* for refused(): of the headers that authorize() added */
+};
+void http_answer_deinit(struct http_answer *answer); /* accepts a zeroed one */
+
+/* ---- credentials ---- */
+
+/* Embedded by a provider of credentials; its functions are called on any thread and return soon. */
+struct http_access_ops {
+        /* Before each try: adds headers to `more`. 1: credentials are being fetched, ask again soon. Not
+         * called after a redirect to another origin. */
+        int (*authorize)(struct http_access *access, const struct http_request *request, struct http_headers *more,
+                         struct error *error);
+        /* A final status: sets `error` and returns its code; or 1: try again, with other credentials; or 0, as if
+         * NULL: the error of HTTP stays. */
+        int (*refused)(struct http_access *access, const struct http_request *request, const struct http_answer *answer,
+                       struct error *error);
+        void (*free)(struct http_access *access);
+};
+
+struct http_access {
+        const struct http_access_ops *ops;
+        unsigned refs;     /* atomic; 1 when made */
+        const char *ca;    /* instead of that of the settings; NULL */
+        bool no_redirects; /* they are answers like others */
+};
+struct http_access *http_access_ref(struct http_access *access);   /* accepts NULL */
+struct http_access *http_access_unref(struct http_access *access); /* the same; NULL */
+
+/* ---- fetching ---- */
+
+/* In flight at a time: the shards of the largest models that are in use (some 160) are three rounds. */
+#define HTTP_PARALLEL 64u
+
+struct http_fetch {
+        struct http_request request;
+        uint64_t max_body; /* STREAMER_EFAILED where there is more; with a Range: its length will do */
+        unsigned char *to; /* destination of the body, max_body bytes; NULL: answer.body */
+        unsigned tries;    /* 0: as the settings say */
+        bool empty_ok;     /* 416 for an object of no bytes is a success */
+        bool any_status;   /* any answer that is not retried is a success */
+        bool secret;       /* no copy of its body is left behind */
+        const int *fine;   /* statuses that are a success, too; ends with 0. NULL: none */
+        /* A success: on the caller's thread, while others are still under way. May be NULL. */
+        void (*done)(struct http_fetch *fetch);
+        void *context;
+        struct http_answer answer;
+        uint64_t got;       /* bytes of its body */
+        struct error error; /* of this one */
+};
+
+/* Some at a time until all are done; on a worker. 0, or the first failure. With a Range, a server that
+ * does not know ranges is read up to the end of it: see answer.ranged. */
+int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct error *error);
+void http_fetch_deinit(struct http_fetch *fetch); /* the answer */
+/* Fetches of this thread have one thing to do, and share their connections, which are closed at its end.
+ * They end soon (STREAMER_ECANCELED) where *given_up, which is atomic, has become true. */
+void http_reuse_begin(const bool *given_up);
+void http_reuse_end(void);
+
+/* ---- URLs ---- */
+
+struct http_url {
+        bool tls;
+        char host[256]; /* lower case, without brackets */
+        unsigned port;
+        const char *path; /* in the text: from the first '/', "" if there is none */
+};
+/* 0, or -1: not http(s)://host[:port][/path], or with user and password in it. */
+int http_url_parse(struct http_url *url, const char *text);
+bool http_url_same_origin(const struct http_url *a, const struct http_url *b);
+/* Percent-encodes all but unreserved characters and those in `keep`. malloc'd. */
+char *http_url_encode(const char *text, const char *keep);
+
+#endif

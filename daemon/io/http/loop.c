@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Many transfers on one thread: libcurl's multi interface, driven by epoll, and the timeouts that libcurl does not
+ * watch itself (transfers that wait for credentials, or that move no byte).
+ *
+ *   a socket is ready, or a time is reached > libcurl reads > [TLS has more: reads again ...] > asleep
+ *
+ * A session of TLS reads ahead of libcurl (tls.c), so the last bytes of an answer may have left the socket before
+ * libcurl sees them: the loop does not sleep while a session may have a record that libcurl has not read.
+ */
+#include "daemon/io/http/transfer.h"
+
+#include "daemon/base/util.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#define MS UINT64_C(1000000)
+#define EVENTS 64
+#define RECORDS 16u /* of one session, before others have their turn */
+#define ROUNDS 4u   /* of all sessions, before the thread looks at what else there is */
+#define NEVER UINT64_MAX
+
+/* ---- what libcurl waits for ---- */
+
+static bool watch(const struct http_loop *loop, curl_socket_t s, int what)
+{
+        uint32_t in = (what & CURL_POLL_IN) != 0 ? EPOLLIN : 0u, out = (what & CURL_POLL_OUT) != 0 ? EPOLLOUT : 0u;
+        struct epoll_event event = {.events = in | out, .data.fd = s};
+        /* libcurl removes a socket before it closes it, since its number may be reused at once. A socket without
+         * events is removed, too: epoll would report its errors again and again. */
+        if (event.events == 0) {
+                epoll_ctl(loop->epoll, EPOLL_CTL_DEL, s, NULL);
+                return true;
+        }
+        return epoll_ctl(loop->epoll, EPOLL_CTL_MOD, s, &event) == 0 ||
+               (errno == ENOENT && epoll_ctl(loop->epoll, EPOLL_CTL_ADD, s, &event) == 0);
+}
+
+static int on_socket(CURL *easy, curl_socket_t s, int what, void *context, void *unused)
+{
+        struct http_loop *loop = context;
+        struct http_transfer *t = NULL;
+        bool watched = watch(loop, s, what);
+        (void)unused;
+        curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&t);
+        if (t == NULL)
+                return 0; /* a connection that no transfer has is being closed */
+        if ((what & CURL_POLL_IN) != 0)
+                t->socket = s;
+        else if (t->socket == s)
+                t->socket = -1;
+        if (watched)
+                return 0;
+        error_set(&t->error, STREAMER_ENOMEM, "no memory to wait for an answer (%s)", t->request.shown);
+        http_transfer_set_verdict(t, HTTP_RETRY);
+        return 0;
+}
+
+static int on_timer(CURLM *multi, long ms, void *context)
+{
+        struct http_loop *loop = context;
+        (void)multi;
+        loop->timer_ns = ms < 0 ? NEVER : now_ns() + (uint64_t)ms * MS;
+        return 0;
+}
+
+static CURLM *multi_new(struct http_loop *loop)
+{
+        CURLM *multi = curl_multi_init();
+        if (multi == NULL)
+                return NULL;
+        if (curl_multi_setopt(multi, CURLMOPT_SOCKETFUNCTION, on_socket) == CURLM_OK &&
+            curl_multi_setopt(multi, CURLMOPT_SOCKETDATA, loop) == CURLM_OK &&
+            curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, on_timer) == CURLM_OK &&
+            curl_multi_setopt(multi, CURLMOPT_TIMERDATA, loop) == CURLM_OK)
+                return multi;
+        curl_multi_cleanup(multi);
+        return NULL;
+}
+
+/* ---- lifecycle ---- */
+
+int http_loop_init(struct http_loop *loop, struct error *error)
+{
+        struct epoll_event event = {.events = EPOLLIN};
+        *loop = (struct http_loop){.timer_ns = NEVER};
+        list_init(&loop->transfers);
+        loop->epoll = epoll_create1(EPOLL_CLOEXEC);
+        loop->event = event.data.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (loop->epoll >= 0 && loop->event >= 0 && epoll_ctl(loop->epoll, EPOLL_CTL_ADD, loop->event, &event) == 0 &&
+            (loop->multi = multi_new(loop)) != NULL)
+                return 0;
+        close_p(&loop->event);
+        close_p(&loop->epoll);
+        return error_set(error, STREAMER_ELIMIT, "network loop: no memory, or too many open files");
+}
+
+void http_loop_deinit(struct http_loop *loop)
+{
+        if (loop->multi != NULL) {
+                require(list_empty(&loop->transfers));
+                curl_multi_cleanup(loop->multi);
+                close_p(&loop->event);
+                close_p(&loop->epoll);
+        }
+        *loop = (struct http_loop){.event = -1, .epoll = -1};
+}
+
+void http_loop_close_idle(struct http_loop *loop)
+{
+        CURLM *fresh = multi_new(loop);
+        require(list_empty(&loop->transfers));
+        if (fresh == NULL)
+                return;
+        curl_multi_cleanup(loop->multi);
+        loop->multi = fresh;
+        loop->timer_ns = NEVER;
+}
+
+void http_loop_wake(struct http_loop *loop)
+{
+        eventfd_write(loop->event, 1); /* fails if it is full: then the loop will wake */
+}
+
+void http_transfer_resume(struct http_transfer *t)
+{
+        if (!t->paused)
+                return;
+        t->paused = false;
+        t->moved_ns = now_ns();
+        /* What was kept comes at once. A verdict on it is libcurl's answer here, and is reported nowhere else: the
+         * next turn ends it. */
+        curl_easy_pause(t->easy, CURLPAUSE_CONT);
+}
+
+/* ---- a turn ---- */
+
+static void read_messages(struct http_loop *loop)
+{
+        int left;
+        for (CURLMsg *m; (m = curl_multi_info_read(loop->multi, &left)) != NULL;) {
+                struct http_transfer *t;
+                CURLcode code = m->data.result;
+                if (m->msg != CURLMSG_DONE)
+                        continue;
+                curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&t);
+                http_transfer_finish(loop, t, (int)code);
+        }
+}
+
+static bool stalled(const struct http_transfer *t, uint64_t now)
+{
+        return !t->paused && now > t->moved_ns && now - t->moved_ns > http_opts(t->http)->stall_ns;
+}
+
+/* The first that has something to be done without the network; the others are looked at again, since
+ * done() may change the list. */
+static bool tend_one(struct http_loop *loop, uint64_t now)
+{
+        list_each (pos, &loop->transfers) {
+                struct http_transfer *t = container_of(pos, struct http_transfer, link);
+                if (!t->in_multi && !t->judged && t->start_ns > 0 && t->start_ns <= now && !stalled(t, now)) {
+                        uint64_t since = t->moved_ns;
+                        http_transfer_begin(loop, t);
+                        t->moved_ns = since;
+                        return true;
+                }
+                bool over = t->judged || t->enough;
+                if (!over && !stalled(t, now))
+                        continue;
+                if (!over) {
+                        error_set(&t->error, STREAMER_EFAILED, "no byte for %.1f s%s (%s)",
+                                  (double)http_opts(t->http)->stall_ns / 1e9, t->in_multi ? "" : ", no credentials yet",
+                                  t->request.shown);
+                        t->stalled = true;
+                        http_transfer_set_verdict(t, HTTP_RETRY);
+                }
+                http_transfer_finish(loop, t, CURLE_OPERATION_TIMEDOUT);
+                return true;
+        }
+        return false;
+}
+
+static void act(struct http_loop *loop, int s, int what)
+{
+        int running;
+        curl_multi_socket_action(loop->multi, s, what, &running);
+}
+
+static void on_event(struct http_loop *loop, const struct epoll_event *event)
+{
+        int what = 0;
+        eventfd_t n;
+        if (event->data.fd == loop->event) {
+                eventfd_read(loop->event, &n);
+                loop->woken = true;
+                return;
+        }
+        /* Reading a socket reports its error. */
+        if ((event->events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0)
+                what |= CURL_CSELECT_IN;
+        if ((event->events & EPOLLOUT) != 0)
+                what |= CURL_CSELECT_OUT;
+        act(loop, event->data.fd, what);
+}
+
+/* While a transfer connects its session has not begun, or waits for the other side; one that is paused gets
+ * a socket again when it goes on. */
+static bool may_have_more(const struct http_transfer *t)
+{
+        return t->in_multi && !t->paused && t->socket >= 0 && http_tls_may_have_more(t->easy);
+}
+
+/* False: libcurl has asked for all that sessions have read. */
+static bool read_on(struct http_loop *loop)
+{
+        bool more = true;
+        for (unsigned round = 0; more && round < ROUNDS; round++) {
+                more = false;
+                list_each (pos, &loop->transfers) {
+                        struct http_transfer *t = container_of(pos, struct http_transfer, link);
+                        unsigned n = 0;
+                        for (; n < RECORDS && may_have_more(t); n++)
+                                act(loop, t->socket, CURL_CSELECT_IN);
+                        more = more || n > 0;
+                }
+        }
+        return more;
+}
+
+static int time_to_wait(const struct http_loop *loop, unsigned most_ms)
+{
+        uint64_t now = now_ns();
+        if (loop->behind || loop->timer_ns <= now)
+                return 0;
+        uint64_t ms = loop->timer_ns == NEVER ? most_ms : (loop->timer_ns - now + MS - 1) / MS;
+        return (int)(ms < most_ms ? ms : most_ms);
+}
+
+static void serve(struct http_loop *loop, int wait_ms)
+{
+        struct epoll_event events[EVENTS];
+        int n = epoll_wait(loop->epoll, events, EVENTS, wait_ms);
+        for (int i = 0; i < n; i++)
+                on_event(loop, &events[i]);
+        if (loop->timer_ns <= now_ns()) {
+                int running;
+                loop->timer_ns = NEVER; /* libcurl sets it again */
+                if (curl_multi_socket_action(loop->multi, CURL_SOCKET_TIMEOUT, 0, &running) != CURLM_OK)
+                        loop->timer_ns = now_ns() + MS;
+        }
+        loop->behind = read_on(loop);
+        read_messages(loop);
+}
+
+void http_loop_run(struct http_loop *loop, unsigned timeout_ms)
+{
+        /* What waits for this thread, which may have been kept from it for long, has not stalled. */
+        uint64_t since = now_ns();
+        loop->woken = false;
+        serve(loop, 0);
+        bool tended = false;
+        while (tend_one(loop, since))
+                tended = true;
+        /* A transfer that ended here may be the last one its caller waits for; a thread that was woken has other
+         * work. Neither may sleep. */
+        if (!loop->woken)
+                serve(loop, tended ? 0 : time_to_wait(loop, timeout_ms));
+}

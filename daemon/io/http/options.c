@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is sent with a try: headers, of which credentials stay with the origin that was
+ * asked first, and libcurl's options. Nothing of the try before is left in a handle, except its
+ * connection: handles go from one load to another, which may have other certificates.
+ */
+#include "daemon/io/http/transfer.h"
+
+#include "daemon/base/util.h"
+#include "daemon/io/http/policy.h"
+
+#include <curl/curl.h>
+#include <inttypes.h>
+#include <string.h>
+
+#define MS UINT64_C(1000000)
+#define KEEPALIVE_S 30L
+
+/* ---- headers ---- */
+
+static void add_line(struct http_transfer *t, const char *line, bool *ok)
+{
+        struct curl_slist *lines = curl_slist_append(t->lines, line);
+        *ok = *ok && lines != NULL;
+        if (lines != NULL)
+                t->lines = lines;
+}
+
+static void add_lines(struct http_transfer *t, const struct http_headers *headers, bool *ok)
+{
+        for (size_t i = 0; headers != NULL && i < headers->n; i++)
+                add_line(t, headers->lines[i], ok);
+}
+
+void http_options_free_headers(struct http_transfer *t)
+{
+        for (struct curl_slist *l = t->lines; l != NULL; l = l->next)
+                explicit_bzero(l->data, strlen(l->data));
+        curl_slist_free_all(t->lines);
+        t->lines = NULL;
+}
+
+/* Credentials; none where a redirect led to another origin. */
+static int add_access(struct http_transfer *t, bool *ok)
+{
+        const struct http_request *r = &t->request;
+        struct http_headers more = {.n = 0};
+        int e = 0;
+        if (!http_transfer_same_origin(t))
+                return 0;
+        add_lines(t, r->headers, ok);
+        if (r->access != NULL && r->access->ops->authorize != NULL)
+                e = r->access->ops->authorize(r->access, r, &more, &t->error);
+        add_lines(t, &more, ok);
+        t->by = more.by;
+        http_headers_deinit(&more);
+        return e;
+}
+
+int http_options_add_headers(struct http_transfer *t)
+{
+        const struct http_request *r = &t->request;
+        bool ok = true;
+        http_options_free_headers(t);
+        add_line(t, "Accept:", &ok);
+        add_line(t, "Expect:", &ok);
+        /* Without it, any encoding is welcome. */
+        add_line(t, "Accept-Encoding: identity", &ok);
+        if (r->if_match != NULL) {
+                char line[HTTP_ETAG_MAX + 16];
+                snprintf(line, sizeof(line), "If-Match: %s", r->if_match);
+                add_line(t, line, &ok);
+        }
+        int e = add_access(t, &ok);
+        return ok || e < 0 ? e : error_set(&t->error, STREAMER_ENOMEM, "no memory");
+}
+
+/* ---- options ---- */
+
+/* What was not set would go out as something else: a range that is not asked for, another's body. */
+#define SET(option, value) (ok = curl_easy_setopt(easy, option, value) == CURLE_OK && ok)
+
+/* False: no memory. */
+static bool set_method(struct http_transfer *t, CURL *easy)
+{
+        const struct http_request *r = &t->request;
+        const char *method = r->method ?: "GET";
+        bool head = strcmp(method, "HEAD") == 0, ok = true;
+        SET(CURLOPT_NOBODY, head ? 1L : 0L);
+        if (r->body != NULL) {
+                SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body_len);
+                SET(CURLOPT_POSTFIELDS, r->body);
+        }
+        SET(CURLOPT_CUSTOMREQUEST, head ? NULL : method);
+        if (r->len > 0) {
+                char range[64];
+                snprintf(range, sizeof(range), "%" PRIu64 "-%" PRIu64, r->offset, r->offset + r->len - 1);
+                SET(CURLOPT_RANGE, range);
+        }
+        return ok;
+}
+
+static bool set_common(struct http_transfer *t, CURL *easy)
+{
+        const struct http_opts *opts = http_opts(t->http);
+        const struct http_access *access = t->request.access;
+        const char *ca = access != NULL && access->ca != NULL ? access->ca : opts->ca;
+        struct http_url url;
+        bool ok = true;
+        SET(CURLOPT_URL, t->url);
+        SET(CURLOPT_SHARE, http_share(t->http));
+        SET(CURLOPT_PATH_AS_IS, 1L);
+        SET(CURLOPT_NOSIGNAL, 1L);
+        /* A proxy that says "200" to CONNECT says nothing of the object. */
+        SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
+#if LIBCURL_VERSION_NUM >= 0x075700
+        /* Else giving a request up waits for its host's name, which may take as long as it likes. */
+        SET(CURLOPT_QUICK_EXIT, 1L);
+#endif
+        SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+#if LIBCURL_VERSION_NUM >= 0x075500
+        SET(CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+        SET(CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
+        SET(CURLOPT_USERAGENT, "streamerd/" STREAMERD_VERSION);
+        SET(CURLOPT_CONNECTTIMEOUT_MS, (long)(opts->connect_timeout_ns / MS));
+        SET(CURLOPT_TCP_KEEPALIVE, 1L);
+        SET(CURLOPT_TCP_KEEPIDLE, KEEPALIVE_S);
+        SET(CURLOPT_BUFFERSIZE, (long)t->buffer_size);
+        SET(CURLOPT_FRESH_CONNECT, t->fresh ? 1L : 0L);
+        if (ca != NULL) {
+                SET(CURLOPT_CAINFO, ca);
+                SET(CURLOPT_CAPATH, NULL);
+        }
+        /* A proxy of the environment is for what lies outside. */
+        if (http_url_parse(&url, t->url) == 0 && (http_url_loopback(&url) || t->request.plain_ok))
+                SET(CURLOPT_NOPROXY, "*");
+        SET(CURLOPT_HTTPHEADER, t->lines);
+        return ok;
+}
+
+#undef SET
+
+bool http_options_set(struct http_transfer *t)
+{
+        curl_easy_reset(t->easy);
+        return set_common(t, t->easy) && set_method(t, t->easy) && http_tls_set(t->easy);
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is decided about requests and answers, as functions of values: which URLs may be asked, which
+ * redirects followed, whether a failure is worth another try and when.
+ */
+#ifndef DAEMON_IO_HTTP_POLICY_H
+#define DAEMON_IO_HTTP_POLICY_H
+
+#include "daemon/io/http/http.h"
+
+/* ---- URLs ---- */
+
+bool http_url_loopback(const struct http_url *url);
+bool http_host_matches(const struct http_url *url, const char *pattern); /* "host" or "host:port" */
+/* A redirect's Location, or a file beside an index; NULL: another scheme, or no memory. malloc'd. */
+char *http_url_join(const char *base, const char *reference);
+
+/* STREAMER_EINVAL (no URL), STREAMER_EPERM (plain http to a host that is not named). */
+int http_url_allowed(const struct http_opts *opts, const struct http_request *request, const char *url,
+                     struct error *error);
+
+/* ---- answers ---- */
+
+struct http_content_range {
+        uint64_t first, last, total; /* total: UINT64_MAX where it is '*' */
+};
+/* "bytes 0-99/1000"; 0 or -1. */
+int http_content_range(const char *value, struct http_content_range *range);
+/* "bytes * / 1000" of a 416: the total. 0 or -1. */
+int http_unsatisfied_range(const char *value, uint64_t *total);
+int http_number(const char *value, uint64_t *n); /* digits alone */
+
+/* Strong by RFC 9110: may go into If-Match. One that is too long for a header may not. */
+#define HTTP_ETAG_MAX 512u
+bool http_etag_strong(const char *etag);
+
+bool http_status_retry(int status);     /* 408, 429, 5xx but not 501 and 505 */
+bool http_status_slow_down(int status); /* 429, 503 */
+bool http_status_redirect(int status);
+int http_status_code(int status); /* STREAMER_E* */
+
+/* One line of what a server said: the title of a page, or the text's beginning. */
+void http_excerpt(char *out, size_t size, const char *body);
+
+/* ---- another try ---- */
+
+/* Full jitter: anything from 0 to backoff x 2^(tries made - 1), or what the server asked for and a
+ * little more; at most retry_after_ns. `draw` is a random number. */
+uint64_t http_pause(const struct http_opts *opts, unsigned tries, const char *retry_after, uint64_t draw);
+/* A connection that brought bytes and broke says nothing about the server, which may have ended a process or lost
+ * a route: it is asked again almost at once, 50 ms later at most, and twice that each time that it breaks again. */
+uint64_t http_pause_broken(const struct http_opts *opts, unsigned tries, uint64_t draw);
+
+/* The server asks for less: half of *n from now on, and one at the least. It answers all that is in flight so, of
+ * which one counts: false where that was halved a moment ago, at *slowed_ns (0: never). */
+bool http_halve_concurrency(unsigned *n, uint64_t *slowed_ns, uint64_t now);
+
+#endif

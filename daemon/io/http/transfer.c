@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A try: the request that is sent, and the verdict on its answer. transfer.h has an overview.
+ *
+ * A verdict reached inside a callback of libcurl's (a wrong range, a sink that breaks) ends the transfer
+ * by refusing its bytes, and is kept until libcurl reports the end.
+ */
+#include "daemon/io/http/transfer.h"
+
+#include "daemon/base/metric/metric.h"
+#include "daemon/base/text/redact.h"
+#include "daemon/base/util.h"
+#include "daemon/io/http/policy.h"
+
+#include <curl/curl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <strings.h>
+
+#define MS UINT64_C(1000000)
+#define BODY_KEPT (8 * KiB) /* of an answer that is no success */
+#define BODY_READ MiB       /* of it, before the connection is given up for it */
+#define HEADER_LINE_MAX 8192u
+
+/* ---- verdicts ---- */
+
+void http_transfer_set_verdict(struct http_transfer *t, enum http_outcome verdict)
+{
+        if (!t->judged)
+                t->verdict = verdict;
+        t->judged = true;
+}
+
+static bool is_success(const struct http_transfer *t)
+{
+        return t->answer.status >= 200 && t->answer.status < 300;
+}
+
+static const char *header(const struct http_transfer *t, const char *name)
+{
+        return http_headers_find(&t->answer.headers, name);
+}
+
+bool http_transfer_same_origin(const struct http_transfer *t)
+{
+        struct http_url first, now;
+        return http_url_parse(&first, t->request.url) == 0 && http_url_parse(&now, t->url) == 0 &&
+               http_url_same_origin(&first, &now);
+}
+
+uint64_t http_transfer_answered_ns(const struct http_transfer *t)
+{
+        curl_off_t asked_us = 0, answered_us = 0;
+        curl_easy_getinfo(t->easy, CURLINFO_PRETRANSFER_TIME_T, &asked_us);
+        curl_easy_getinfo(t->easy, CURLINFO_STARTTRANSFER_TIME_T, &answered_us);
+        return answered_us > asked_us ? (uint64_t)(answered_us - asked_us) * 1000 : 0;
+}
+
+/* ---- received headers ---- */
+
+static void wrong_range(struct http_transfer *t, const char *what, const char *value)
+{
+        error_set(&t->error, STREAMER_EFAILED, "%s: %s (bytes %" PRIu64 " to %" PRIu64 " of %s)", what, value ?: "none",
+                  t->request.offset, t->request.offset + t->request.len - 1, t->request.shown);
+        http_transfer_set_verdict(t, HTTP_RETRY);
+}
+
+/* A range may be cut by the object's end, nowhere else. */
+static void check_range(struct http_transfer *t)
+{
+        const char *value = header(t, "Content-Range");
+        const struct http_request *r = &t->request;
+        struct http_content_range range;
+        if (value == NULL || http_content_range(value, &range) < 0 || range.first != r->offset ||
+            (range.last != r->offset + r->len - 1 && range.last + 1 != range.total) ||
+            range.last > r->offset + r->len - 1) {
+                wrong_range(t, "wrong Content-Range", value);
+                return;
+        }
+        uint64_t length;
+        const char *said = header(t, "Content-Length");
+        t->expect = range.last - range.first + 1;
+        t->answer.ranged = true;
+        t->answer.total = range.total;
+        if (said != NULL && (http_number(said, &length) < 0 || length != t->expect))
+                wrong_range(t, "Content-Length differs from Content-Range", said);
+}
+
+static void check_whole(struct http_transfer *t)
+{
+        const char *said = header(t, "Content-Length");
+        const struct http_request *r = &t->request;
+        bool bodyless = r->method != NULL && strcmp(r->method, "HEAD") == 0;
+        t->answer.total = t->expect = UINT64_MAX;
+        if (said != NULL && http_number(said, &t->answer.total) == 0)
+                t->expect = t->answer.total;
+        if (bodyless)
+                t->expect = 0;
+        if (r->len == 0)
+                return;
+        /* The server does not know ranges, and sends all of it: what was asked for is cut out. */
+        t->skip = r->offset;
+        t->expect = r->len;
+        if (t->answer.total != UINT64_MAX && t->answer.total < r->offset + r->len)
+                t->expect = t->answer.total > r->offset ? t->answer.total - r->offset : 0;
+}
+
+static void headers_complete(struct http_transfer *t)
+{
+        const struct http_access *access = t->request.access;
+        if (http_status_redirect(t->answer.status) && header(t, "Location") != NULL &&
+            (access == NULL || !access->no_redirects)) {
+                t->redirected = true;
+                return;
+        }
+        if (!is_success(t))
+                return;
+        if (t->answer.status == 206 && t->request.len > 0)
+                check_range(t);
+        else
+                check_whole(t);
+        if (!t->judged && t->accept != NULL) {
+                enum http_outcome outcome = t->accept(t);
+                if (outcome != HTTP_OK)
+                        http_transfer_set_verdict(t, outcome);
+        }
+        t->accepted = !t->judged;
+}
+
+static void status_line(struct http_transfer *t, const char *line, size_t len)
+{
+        const char *space = memchr(line, ' ', len);
+        http_answer_deinit(&t->answer);
+        t->answer.total = UINT64_MAX;
+        if (space == NULL)
+                return;
+        t->answer.status = atoi(space + 1);
+        snprintf(t->reason, sizeof(t->reason), "%.*s", (int)(len - (size_t)(space + 1 - line)), space + 1);
+}
+
+static void header_line(struct http_transfer *t, const char *line, size_t len)
+{
+        struct http_headers *headers = &t->answer.headers;
+        const char *colon = memchr(line, ':', len);
+        if (colon == NULL || colon == line || headers->n == HTTP_HEADERS_MAX || len > HEADER_LINE_MAX)
+                return;
+        const char *value = colon + 1, *end = line + len;
+        while (value < end && (*value == ' ' || *value == '\t'))
+                value++;
+        char *kept;
+        if (asprintf(&kept, "%.*s: %.*s", (int)(colon - line), line, (int)(end - value), value) >= 0)
+                headers->lines[headers->n++] = kept;
+}
+
+static size_t on_header(char *line, size_t size, size_t n, void *context)
+{
+        struct http_transfer *t = context;
+        size_t len = size * n, whole = len;
+        t->moved_ns = now_ns();
+        while (len > 0 && (line[len - 1] == '\n' || line[len - 1] == '\r' || line[len - 1] == ' '))
+                len--;
+        if (len >= 5 && strncasecmp(line, "HTTP/", 5) == 0)
+                status_line(t, line, len);
+        else if (len > 0)
+                header_line(t, line, len);
+        else if (t->answer.status >= 200 && !t->accepted && !t->redirected)
+                headers_complete(t);
+        return t->judged ? 0 : whole;
+}
+
+/* ---- received bytes ---- */
+
+/* What a server says about its refusal. */
+static size_t keep_body(struct http_transfer *t, const unsigned char *data, size_t n)
+{
+        struct http_answer *a = &t->answer;
+        t->received += n;
+        if (t->received > BODY_READ)
+                return 0;
+        if (a->body == NULL && (a->body = calloc(1, BODY_KEPT + 1)) == NULL)
+                return n;
+        size_t room = BODY_KEPT - a->body_len, kept = n < room ? n : room;
+        memcpy(a->body + a->body_len, data, kept);
+        a->body_len += kept;
+        return n;
+}
+
+static size_t pass_on(struct http_transfer *t, const unsigned char *data, size_t n)
+{
+        size_t skipped = t->skip < n ? (size_t)t->skip : n;
+        uint64_t left = t->expect - t->received;
+        size_t rest = n - skipped, wanted = rest < left ? rest : (size_t)left;
+        t->skip -= skipped;
+        if (wanted < rest && t->answer.ranged) {
+                wrong_range(t, "more bytes than its range", header(t, "Content-Range"));
+                return 0;
+        }
+        t->taken = 0;
+        switch (wanted > 0 ? t->bytes(t, data + skipped, wanted) : HTTP_MORE) {
+        case HTTP_PAUSE:
+                /* libcurl brings all of them again. */
+                t->skip += skipped + t->taken;
+                t->received += t->taken;
+                t->paused = true;
+                metric_add(METRIC_PAUSES, 1);
+                return CURL_WRITEFUNC_PAUSE;
+        case HTTP_BROKEN:
+                http_transfer_set_verdict(t, HTTP_FAILED);
+                return 0;
+        case HTTP_ENOUGH:
+                t->enough = true;
+                return 0;
+        default:
+                t->received += wanted;
+        }
+        /* Without ranges the rest of the whole is of no use. */
+        t->enough = t->skip == 0 && t->request.len > 0 && !t->answer.ranged && t->received == t->expect;
+        return t->enough ? 0 : n;
+}
+
+static size_t on_bytes(char *data, size_t size, size_t n, void *context)
+{
+        struct http_transfer *t = context;
+        t->moved_ns = now_ns();
+        if (t->judged)
+                return 0;
+        if (!t->accepted)
+                return keep_body(t, (const unsigned char *)data, size * n);
+        return pass_on(t, (const unsigned char *)data, size * n);
+}
+
+/* ---- a try begins ---- */
+
+static bool set_callbacks(struct http_transfer *t)
+{
+        CURL *easy = t->easy;
+        return curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header) == CURLE_OK &&
+               curl_easy_setopt(easy, CURLOPT_HEADERDATA, t) == CURLE_OK &&
+               curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes) == CURLE_OK &&
+               curl_easy_setopt(easy, CURLOPT_WRITEDATA, t) == CURLE_OK &&
+               curl_easy_setopt(easy, CURLOPT_PRIVATE, t) == CURLE_OK;
+}
+
+void http_transfer_begin(struct http_loop *loop, struct http_transfer *t)
+{
+        http_answer_deinit(&t->answer);
+        t->answer.total = t->expect = UINT64_MAX;
+        t->reason[0] = '\0';
+        t->received = t->skip = 0;
+        t->accepted = t->redirected = t->paused = t->enough = t->judged = t->stalled = t->unreached = false;
+        t->socket = -1;
+        t->moved_ns = now_ns();
+        t->error = (struct error){0};
+        if (t->url == NULL)
+                error_set(&t->error, STREAMER_ENOMEM, "no memory");
+        if (t->url == NULL || http_url_allowed(http_opts(t->http), &t->request, t->url, &t->error) < 0) {
+                http_transfer_set_verdict(t, HTTP_FAILED);
+                return;
+        }
+        int r = http_options_add_headers(t);
+        if (r < 0)
+                http_transfer_set_verdict(t, HTTP_FAILED);
+        t->start_ns = r == 1 ? now_ns() + 50 * MS : 0;
+        if (r != 0)
+                return;
+        if (t->easy == NULL)
+                t->easy = curl_easy_init();
+        t->in_multi = t->easy != NULL && http_options_set(t) && set_callbacks(t) &&
+                      curl_multi_add_handle(loop->multi, t->easy) == CURLM_OK;
+        if (t->in_multi)
+                return;
+        error_set(&t->error, STREAMER_ENOMEM, "no memory");
+        http_transfer_set_verdict(t, HTTP_FAILED);
+}
+
+void http_loop_add(struct http_loop *loop, struct http_transfer *t)
+{
+        t->hops = 0;
+        free(t->url);
+        t->url = strdup(t->from ?: t->request.url);
+        list_append(&loop->transfers, &t->link);
+        http_transfer_begin(loop, t);
+}
+
+static void leave_multi(struct http_loop *loop, struct http_transfer *t)
+{
+        if (t->in_multi)
+                require(curl_multi_remove_handle(loop->multi, t->easy) == CURLM_OK);
+        t->in_multi = false;
+        t->socket = -1;
+}
+
+void http_loop_remove(struct http_loop *loop, struct http_transfer *t)
+{
+        leave_multi(loop, t);
+        list_remove(&t->link);
+}
+
+void http_transfer_deinit(struct http_transfer *t)
+{
+        require(!t->in_multi);
+        if (t->easy != NULL)
+                curl_easy_cleanup(t->easy);
+        http_options_free_headers(t);
+        http_answer_deinit(&t->answer);
+        free(t->url);
+        *t = (struct http_transfer){0};
+}
+
+/* ---- a try ends ---- */
+
+int http_transfer_refused(struct http_transfer *t)
+{
+        struct http_access *access = t->request.access;
+        if (access == NULL || access->ops->refused == NULL || !http_transfer_same_origin(t))
+                return 0;
+        t->answer.by = t->by;
+        return access->ops->refused(access, &t->request, &t->answer, &t->error);
+}
+
+static void status_error(struct http_transfer *t)
+{
+        char said[256] = "";
+        const char *body = t->answer.body;
+        if (body != NULL)
+                http_excerpt(said, sizeof(said), body);
+        bool more = said[0] != '\0' && strcasecmp(said, t->reason) != 0;
+        error_set(&t->error, http_status_code(t->answer.status), "the server answers %s%s%s (%s)", t->reason,
+                  more ? ": " : "", more ? said : "", t->request.shown);
+}
+
+static enum http_outcome status_outcome(struct http_transfer *t)
+{
+        int status = t->answer.status;
+        if (status == 412 && t->request.if_match != NULL) {
+                error_set(&t->error, STREAMER_EFAILED, "the object was replaced while it was read (%s)",
+                          t->request.shown);
+                return HTTP_FAILED;
+        }
+        status_error(t);
+        if (http_status_retry(status))
+                return HTTP_RETRY;
+        return http_transfer_refused(t) == 1 ? HTTP_RETRY : HTTP_FAILED;
+}
+
+/* A retry does not change certificates and settings. */
+static bool is_temporary(CURLcode code)
+{
+        switch (code) {
+        case CURLE_PEER_FAILED_VERIFICATION:
+        case CURLE_SSL_CACERT_BADFILE:
+        case CURLE_SSL_ISSUER_ERROR:
+        case CURLE_SSL_CERTPROBLEM:
+        case CURLE_UNSUPPORTED_PROTOCOL:
+        case CURLE_URL_MALFORMAT:
+        case CURLE_OUT_OF_MEMORY:
+                return false;
+        default:
+                return true;
+        }
+}
+
+static enum http_outcome curl_outcome(struct http_transfer *t, CURLcode code)
+{
+        long proxy = 0;
+        t->unreached = code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST ||
+                       code == CURLE_COULDNT_RESOLVE_PROXY || code == CURLE_OPERATION_TIMEDOUT;
+        curl_easy_getinfo(t->easy, CURLINFO_HTTP_CONNECTCODE, &proxy);
+        if (proxy >= 300)
+                error_set(&t->error, STREAMER_EFAILED, "the proxy answers %ld (%s)", proxy, t->request.shown);
+        else if (t->accepted)
+                error_set(&t->error, STREAMER_EFAILED, "%s after %" PRIu64 " bytes (%s)", curl_easy_strerror(code),
+                          t->received, t->request.shown);
+        else
+                error_set(&t->error, STREAMER_EFAILED, "%s (%s)", curl_easy_strerror(code), t->request.shown);
+        return is_temporary(code) ? HTTP_RETRY : HTTP_FAILED;
+}
+
+static enum http_outcome outcome_of(struct http_transfer *t, CURLcode code)
+{
+        if (t->judged)
+                return t->verdict;
+        if (t->enough)
+                return HTTP_OK;
+        if (!t->accepted && t->answer.status >= 300)
+                return status_outcome(t);
+        if (code != CURLE_OK)
+                return curl_outcome(t, code);
+        if (t->expect != UINT64_MAX && t->received != t->expect) {
+                error_set(&t->error, STREAMER_EFAILED, "short body: %" PRIu64 " of %" PRIu64 " bytes (%s)", t->received,
+                          t->expect, t->request.shown);
+                return HTTP_RETRY;
+        }
+        return HTTP_OK;
+}
+
+/* Where a redirect may lead: not from https to http, and not for ever. True if it is under way. */
+static bool follow(struct http_loop *loop, struct http_transfer *t)
+{
+        struct http_url from, to;
+        char shown[REDACTED_SOURCE] = "";
+        char *next = http_url_join(t->url, header(t, "Location"));
+        const char *why = NULL;
+        if (next == NULL || http_url_parse(&from, t->url) < 0 || http_url_parse(&to, next) < 0)
+                why = "to an invalid URL";
+        else if (from.tls && !to.tls)
+                why = "from https to plain http";
+        else if (++t->hops > http_opts(t->http)->redirects)
+                why = "of more than http.redirects steps";
+        if (why != NULL) {
+                if (next != NULL)
+                        redact_source(shown, next);
+                error_set(&t->error, STREAMER_EFAILED, "a redirect %s is refused: %s (%s)", why, shown,
+                          t->request.shown);
+                free(next);
+                http_transfer_set_verdict(t, HTTP_FAILED);
+                return false;
+        }
+        free(t->url);
+        t->url = next;
+        http_transfer_begin(loop, t);
+        return !t->judged;
+}
+
+void http_transfer_finish(struct http_loop *loop, struct http_transfer *t, int code)
+{
+        leave_multi(loop, t);
+        if (t->redirected && !t->judged && follow(loop, t))
+                return;
+        enum http_outcome outcome = outcome_of(t, (CURLcode)code);
+        if (outcome == HTTP_OK && t->hops > 0)
+                t->answer.led = strdup(t->url);
+        list_remove(&t->link);
+        t->done(t, outcome);
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One request on its way, and a loop that drives many of them on one thread.
+ *
+ *   added > [authorized later] > connected > headers > accepted > bytes ... > done
+ *      \________ redirected: the same again, elsewhere _/
+ *
+ * The headers of a success are checked before a byte of it is passed on: a range must be the requested one,
+ * and accept() may refuse it. A transfer is one try; http_retry() decides on more.
+ */
+#ifndef DAEMON_IO_HTTP_TRANSFER_H
+#define DAEMON_IO_HTTP_TRANSFER_H
+
+#include "daemon/base/list.h"
+#include "daemon/io/http/http.h"
+
+enum http_outcome { HTTP_OK, HTTP_RETRY, HTTP_FAILED };
+
+/* What bytes() answers. ENOUGH: the rest is not wanted, and the transfer is a success. PAUSE: of these bytes
+ * `taken` were; the others come again after http_transfer_resume(). */
+enum http_sink { HTTP_MORE, HTTP_PAUSE, HTTP_ENOUGH, HTTP_BROKEN };
+
+struct http_transfer {
+        /* The caller's, before it is added. */
+        struct http *http;
+        struct http_request request;
+        const char *from;     /* where redirects of this request led before; NULL */
+        bool fresh;           /* over a connection of its own */
+        unsigned buffer_size; /* of libcurl's, for each transfer */
+        /* The headers of a success are there. Not HTTP_OK: `error` is set, and it ends so. May be NULL. */
+        enum http_outcome (*accept)(struct http_transfer *t);
+        /* Bytes of the body, in order; of a range those that were asked for. HTTP_BROKEN: `error` is set. */
+        enum http_sink (*bytes)(struct http_transfer *t, const unsigned char *data, size_t n);
+        /* Once, never inside a call of the caller's own. The transfer is out of the loop. */
+        void (*done)(struct http_transfer *t, enum http_outcome outcome);
+
+        struct http_answer answer;
+        struct error error;
+        size_t taken;      /* set by bytes() that pauses */
+        uint64_t received; /* bytes that were passed on */
+        uint64_t moved_ns; /* when a byte came last */
+        unsigned hops;     /* redirects followed */
+
+        /* private */
+        struct list link;
+        void *easy; /* CURL */
+        int socket; /* that it waits to read from; -1 */
+        struct curl_slist *lines;
+        uint64_t by; /* whose lines */
+        char *url;   /* asked at present */
+        char reason[256];
+        uint64_t start_ns, skip, expect;
+        bool in_multi, accepted, redirected, paused, enough, judged, stalled, unreached;
+        enum http_outcome verdict;
+};
+
+/* Frees what it holds, which must be out of its loop; the struct may be used again. */
+void http_transfer_deinit(struct http_transfer *t);
+
+struct http_retry {
+        unsigned made;     /* tries */
+        uint64_t at_ns;    /* of the next one */
+        uint64_t since_ns; /* of the first that failed */
+        bool known;        /* the server has answered before: it exists, though it may be down for a while */
+};
+/* After a try that ended HTTP_RETRY: true, and when; or false, `error` being the end of it. */
+bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned tries);
+
+/* ---- loops ---- */
+
+struct http_loop {
+        void *multi; /* CURLM */
+        int event, epoll;
+        uint64_t timer_ns; /* when libcurl wants to be asked again; UINT64_MAX: not by time */
+        bool behind;       /* a session may have read what libcurl did not ask for yet */
+        bool woken;        /* in this turn, by http_loop_wake() */
+        struct list transfers;
+};
+
+int http_loop_init(struct http_loop *loop, struct error *error);
+void http_loop_deinit(struct http_loop *loop); /* none may be in it; accepts a zeroed one */
+
+void http_loop_add(struct http_loop *loop, struct http_transfer *t);
+void http_loop_remove(struct http_loop *loop, struct http_transfer *t); /* no done() */
+void http_transfer_resume(struct http_transfer *t);
+/* From the request to the first byte of the answer; from accept() on. */
+uint64_t http_transfer_answered_ns(const struct http_transfer *t);
+/* Waits for something to do, timeout_ms at most, and does it. */
+void http_loop_run(struct http_loop *loop, unsigned timeout_ms);
+/* From any thread: ends the waiting. */
+void http_loop_wake(struct http_loop *loop);
+/* Closes connections that are kept alive. None may be in it. */
+void http_loop_close_idle(struct http_loop *loop);
+
+/* ---- between the files: transfer.c, options.c, http_retry.c, loop.c ---- */
+
+void http_transfer_set_verdict(struct http_transfer *t, enum http_outcome verdict);
+/* One hop. Verdicts that need no network are left for the loop's next turn. */
+void http_transfer_begin(struct http_loop *loop, struct http_transfer *t);
+/* `code` is libcurl's. */
+void http_transfer_finish(struct http_loop *loop, struct http_transfer *t, int code);
+/* As http_access.refused answers. */
+int http_transfer_refused(struct http_transfer *t);
+/* What is asked at present is where the request went first. */
+bool http_transfer_same_origin(const struct http_transfer *t);
+
+/* The headers of a try; as http_access.authorize answers. */
+int http_options_add_headers(struct http_transfer *t);
+void http_options_free_headers(struct http_transfer *t); /* the headers */
+/* False: no memory. */
+bool http_options_set(struct http_transfer *t);
+
+/* ---- tls.c: sessions of TLS that read ahead ---- */
+
+/* For the connections that a handle (CURL) makes; where libcurl's TLS is another library, nothing. False: no
+ * memory. */
+bool http_tls_set(void *easy);
+/* False: the session of its connection, if there is one, found too few bytes for a record when it was read
+ * last. So no record is whole in it, and the socket reports what it waits for. */
+bool http_tls_may_have_more(void *easy);
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The reader as its engines see it. An engine takes tickets and runs of blocks, fills slots or segments, and gives the
+ * tickets back.
+ */
+#ifndef DAEMON_IO_READER_ENGINE_H
+#define DAEMON_IO_READER_ENGINE_H
+
+#include "daemon/io/reader/reader.h"
+
+struct reader_thread;
+
+/* With the reader's lock held, except free(). */
+struct engine_ops {
+        /* Sets the base and the places. */
+        void (*init)(const struct reader *reader, struct engine *engine);
+        /* One thread more; false where it cannot be started. */
+        bool (*start)(struct reader *reader);
+        /* There may be work for one thread, or for all; or reason to look again at what is in flight. */
+        void (*wake)(struct reader *reader, bool all);
+        /* About once a second: counts the threads that move no byte. */
+        void (*watch)(struct reader *reader, uint64_t now);
+        /* Of a job. begin() sets its limit; either may be NULL. */
+        int (*begin)(struct reader *reader, struct read_job *job, struct error *error);
+        void (*end)(struct reader *reader, struct read_job *job);
+        /* A thread that has ended. */
+        void (*free)(struct reader_thread *thread);
+};
+
+/* The first member of an engine's own struct. */
+struct reader_thread {
+        struct list link; /* in the engine's threads */
+        pthread_t thread;
+        struct reader *reader;
+        int node; /* whose blocks it takes first */
+};
+
+/* A block that a thread has taken. */
+struct ticket {
+        struct read_job *job;
+        const struct plan_block *block;
+        uint64_t targets;    /* bits: those that lived when it was taken */
+        unsigned char *slot; /* NULL where the block is read to its place */
+        bool copied;         /* read and hashed, and being copied to devices: it takes no place */
+};
+
+/* Blocks that one request asks for, and that no other thread takes. */
+struct read_run {
+        struct list link; /* in its job's runs */
+        struct read_job *job;
+        size_t next, end; /* blocks that are still to be taken; the end may move down, never up */
+};
+
+static inline bool read_target_dead(const struct read_target *target)
+{
+        return __atomic_load_n(&target->dead, __ATOMIC_ACQUIRE);
+}
+
+static inline void reader_lock(struct reader *reader)
+{
+        pthread_mutex_lock(&reader->mutex);
+}
+void reader_unlock(struct reader *reader);
+
+/* With the lock held. */
+
+void reader_wake_locked(struct reader *reader, bool all);
+/* A place of the job's engine. */
+void reader_add_busy(struct reader *reader, struct read_job *job);
+void reader_remove_busy(struct reader *reader, struct read_job *job);
+
+/* Without the lock, unless the name says it. */
+
+/* The first thing of each thread: touches slots of the ring as long as there are any untouched, so
+ * that the daemon serves before its whole ring is in memory. */
+void reader_prefault_ring(struct reader *reader);
+
+/* The node of a thread that is about to be started with these attributes, which get its processors. */
+int reader_set_affinity(struct reader *reader, pthread_attr_t *attr);
+/* Starts main() with the thread as its argument, on the processors of its node, and adds it to the engine's threads.
+ * 0, or an errno. With the lock held. */
+int reader_thread_start(struct reader *reader, enum read_engine engine, struct reader_thread *thread,
+                        void *(*main)(void *));
+
+/* Waits for a ticket; false when the thread shall end: it does not count any more. */
+bool reader_take_ticket(struct reader *reader, enum read_engine engine, int node, struct ticket *ticket);
+/* The same without waiting: false where there is none just now, or where it is not the turn of `only`, which
+ * may be NULL. */
+bool reader_try_take_ticket(struct reader *reader, enum read_engine engine, int node, const struct read_job *only,
+                            struct ticket *ticket);
+/* As reader_try_take_ticket(), with a run of blocks behind the one that is taken, none perhaps. It keeps the job
+ * from ending until reader_run_end(). */
+bool reader_run_begin_locked(struct reader *reader, enum read_engine engine, int node, struct read_run *run,
+                             struct ticket *ticket);
+/* The run's next block, whatever its job's limit: false where the run is over, or where there is no slot
+ * just now. */
+bool reader_run_next_locked(struct reader *reader, struct read_run *run, struct ticket *ticket);
+/* Nothing of it is to be taken any more. */
+bool reader_run_over_locked(const struct read_run *run);
+/* All that is left of a run becomes another: `run` is over. */
+void reader_run_move_locked(struct read_run *run, struct read_run *to);
+/* With an error: the whole job's. */
+void reader_run_end(struct reader *reader, struct read_run *run, const struct error *error);
+/* Where a block's bytes begin in its slot: at the same offset modulo 4 KiB as at their destination, so that copies are
+ * aligned as well as it allows. */
+unsigned char *reader_slot_data(const struct ticket *ticket);
+/* A slot beyond what tickets hold, if there is one: NULL else. */
+unsigned char *reader_slot_get(struct reader *reader);
+void reader_slot_put(struct reader *reader, unsigned char *slot);
+/* The thread ends: it does not count any more. */
+void reader_end_thread_locked(struct reader *reader, enum read_engine engine);
+/* A target cannot take what is read: it is dead from here on. */
+void reader_fail_target(struct reader *reader, struct read_job *job, struct read_target *target,
+                        const struct error *error);
+/* The block is read and being copied: another may be read. */
+void reader_mark_copying(struct reader *reader, struct ticket *ticket);
+/* Nothing more is to be done for the block: it has landed, unless no target of it lives. */
+void reader_notify_block(const struct ticket *ticket);
+/* Gives it back: an error is the whole job's. */
+void reader_return_ticket(struct reader *reader, struct ticket *ticket, const struct error *error);
+
+#endif

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Virtual time counts bytes times FAIR_SHARE_WEIGHT_MAX, so that no weight loses a byte to rounding; at
+ * 100 GiB/s and the default weight it lasts for years, and is compared by difference all the same.
+ */
+#include "daemon/io/reader/fair_share.h"
+
+#include "daemon/base/util.h"
+
+void fair_share_init(struct fair_share *share, unsigned weight, uint64_t now)
+{
+        require(weight >= 1 && weight <= FAIR_SHARE_WEIGHT_MAX);
+        *share = (struct fair_share){.weight = weight, .due = now};
+}
+
+void fair_share_head_start(struct fair_share *share, uint64_t bytes)
+{
+        share->ahead = bytes;
+}
+
+unsigned fair_share_of(const struct fair_share *share, unsigned heaviest, unsigned n)
+{
+        require(heaviest >= share->weight);
+        uint64_t part = (uint64_t)n * share->weight / (share->weight + heaviest);
+        return part > 0 ? (unsigned)part : 1;
+}
+
+static bool earlier(uint64_t a, uint64_t b)
+{
+        return (int64_t)(a - b) < 0;
+}
+
+bool fair_share_before(const struct fair_share *a, const struct fair_share *b)
+{
+        return earlier(a->due, b->due);
+}
+
+void fair_share_take(struct fair_share *share, uint64_t *now, uint64_t bytes)
+{
+        if (share->ahead >= bytes) {
+                share->ahead -= bytes;
+                return;
+        }
+        share->ahead = 0;
+        if (earlier(*now, share->due))
+                *now = share->due;
+        share->due = *now + bytes * FAIR_SHARE_WEIGHT_MAX / share->weight;
+}

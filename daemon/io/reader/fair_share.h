@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weighted shares of the reader among the loads that read. Pure functions of values; the caller holds a lock.
+ *
+ * Amount: of a scarce resource (threads, slots) a load may hold
+ *
+ *     (free + held) x weight / (weight + heaviest)
+ *
+ * which is half for the heaviest load, and keeps two loads in the ratio of their weights. The rest stays free for the
+ * next load. Order: by virtual time, as in start-time fair queueing. A block of n bytes advances its load by n /
+ * weight; the least advanced load is next. A load that could not take blocks for a while resumes at the others' time.
+ */
+#ifndef DAEMON_IO_READER_FAIR_SHARE_H
+#define DAEMON_IO_READER_FAIR_SHARE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define FAIR_SHARE_WEIGHT_MAX 10000u
+
+struct fair_share {
+        unsigned weight; /* 1 to FAIR_SHARE_WEIGHT_MAX */
+        uint64_t due;    /* virtual time at which its next block is due */
+        uint64_t ahead;  /* bytes that cost it nothing: see fair_share_head_start() */
+};
+
+/* `now`: the virtual time, which begins at 0 and is moved by fair_share_take(). */
+void fair_share_init(struct fair_share *share, unsigned weight, uint64_t now);
+
+/* Does not count the next `bytes`, so that the load has precedence meanwhile. For a new load, whose headers have waited
+ * behind the blocks of others in the storage's queue. */
+void fair_share_head_start(struct fair_share *share, uint64_t bytes);
+
+/* How many of `n` (what is free and what it holds) it may hold; 1 at least. `heaviest`: the largest
+ * weight among those that share, itself included. */
+unsigned fair_share_of(const struct fair_share *share, unsigned heaviest, unsigned n);
+
+/* Does a's next block precede b's? */
+bool fair_share_before(const struct fair_share *a, const struct fair_share *b);
+/* It has been given so many bytes. */
+void fair_share_take(struct fair_share *share, uint64_t *now, uint64_t bytes);
+
+#endif

@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/io/reader/reader.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/io/reader/engine.h"
+#include "daemon/io/reader/reader_private.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Threads that hang are replaced until there are this many times the base. */
+#define THREADS_CAP 3u
+/* A new job has precedence for so many times what it may have in flight. */
+#define HEAD_START 2u
+#define EXPECT_NS (UINT64_C(1) * 1000000000)
+
+/* ---- engines ---- */
+
+void reader_wake_locked(struct reader *reader, bool all)
+{
+        for (size_t i = 0; i < READ_ENGINES; i++)
+                reader->engines[i].ops->wake(reader, all);
+}
+
+/* ---- the lock ---- */
+
+/* With the lock held. */
+static void show(struct reader *reader)
+{
+        for (size_t i = 0; i < READ_ENGINES; i++) {
+                __atomic_store_n(&reader->seen.threads[i], reader->engines[i].alive, __ATOMIC_RELAXED);
+                __atomic_store_n(&reader->seen.stuck[i], reader->engines[i].stuck, __ATOMIC_RELAXED);
+        }
+        __atomic_store_n(&reader->seen.free_slots, reader->staging.n_free, __ATOMIC_RELAXED);
+        __atomic_store_n(&reader->seen.untouched, reader->untouched, __ATOMIC_RELAXED);
+        __atomic_store_n(&reader->seen.blocks, reader->blocks, __ATOMIC_RELAXED);
+}
+
+void reader_unlock(struct reader *reader)
+{
+        show(reader);
+        pthread_mutex_unlock(&reader->mutex);
+}
+
+void reader_wait(struct reader *reader)
+{
+        show(reader);
+        pthread_cond_wait(&reader->work, &reader->mutex);
+}
+
+/* ---- giving back ---- */
+
+/* The last ticket that was copied to a dead target reports it. */
+static void give_targets(struct reader *reader, const struct ticket *ticket)
+{
+        for (size_t i = 0; i < ticket->job->n_targets; i++) {
+                struct read_target *target = ticket->job->targets[i];
+                if ((ticket->targets >> i & 1) == 0)
+                        continue;
+                target->in_flight--;
+                if (target->in_flight == 0 && read_target_dead(target))
+                        wake_post(reader->wake, &target->idle_item);
+        }
+}
+
+/* The last ticket to complete ends the job, on the loop. */
+static void job_settle(struct reader *reader, struct read_job *job)
+{
+        bool done = job->stopped || job->next == job->plan->n_blocks;
+        if (!done || job->in_flight > 0 || job->held > 0 || job->over)
+                return;
+        struct engine *engine = &reader->engines[job->engine];
+        job->over = true;
+        __atomic_store_n(&job->over_ns, now_ns(), __ATOMIC_RELEASE);
+        list_remove(&job->link);
+        if (engine->ops->end != NULL)
+                engine->ops->end(reader, job);
+        show(reader); /* the notified thread reads it at once */
+        wake_post(reader->wake, &job->item);
+        engine->jobs--;
+        reader_wake_locked(reader, true); /* the others' shares have grown */
+}
+
+static void job_failed(struct read_job *job, const struct error *error)
+{
+        if (job->failed)
+                return;
+        job->failed = job->stopped = true;
+        job->error = *error;
+}
+
+void reader_run_end(struct reader *reader, struct read_run *run, const struct error *error)
+{
+        reader_lock(reader);
+        list_remove(&run->link);
+        if (error != NULL)
+                job_failed(run->job, error);
+        require(run->next == run->end || run->job->stopped);
+        run->job->held--;
+        job_settle(reader, run->job);
+        if (error != NULL)
+                reader_wake_locked(reader, true);
+        reader_unlock(reader);
+}
+
+/* With the lock held. */
+static void lose(struct reader *reader, struct read_job *job, struct read_target *target, const struct error *error)
+{
+        bool lives = false;
+        if (!read_target_dead(target)) {
+                target->error = *error;
+                __atomic_store_n(&target->dead, true, __ATOMIC_RELEASE);
+                wake_post(reader->wake, &target->died_item);
+                if (target->in_flight == 0)
+                        wake_post(reader->wake, &target->idle_item);
+        }
+        for (size_t i = 0; i < job->n_targets; i++)
+                lives = lives || !read_target_dead(job->targets[i]);
+        if (!lives) {
+                job_failed(job, error);
+                job_settle(reader, job); /* perhaps no ticket is in flight */
+        }
+}
+
+void reader_fail_target(struct reader *reader, struct read_job *job, struct read_target *target,
+                        const struct error *error)
+{
+        reader_lock(reader);
+        lose(reader, job, target, error);
+        reader_unlock(reader);
+}
+
+void reader_notify_block(const struct ticket *ticket)
+{
+        struct read_job *job = ticket->job;
+        bool lives = false;
+        for (size_t i = 0; i < job->n_targets; i++)
+                lives = lives || ((ticket->targets >> i & 1) != 0 && !read_target_dead(job->targets[i]));
+        if (lives)
+                job->landed(job, ticket->block);
+}
+
+void reader_return_ticket(struct reader *reader, struct ticket *ticket, const struct error *error)
+{
+        struct read_job *job = ticket->job;
+        reader_lock(reader);
+        if (error != NULL)
+                job_failed(job, error);
+        give_targets(reader, ticket);
+        if (ticket->slot != NULL) {
+                staging_put(&reader->staging, ticket->slot);
+                job->slots--;
+        }
+        job->in_flight--;
+        reader->blocks--;
+        if (ticket->copied)
+                job->copying--;
+        else
+                reader_remove_busy(reader, job);
+        bool others = job->link.next != job->link.prev || ticket->slot != NULL;
+        job_settle(reader, job);
+        /* This thread takes the next block itself; what it freed may let another one in. */
+        if (others || error != NULL)
+                reader_wake_locked(reader, error != NULL);
+        reader_unlock(reader);
+}
+
+/* ---- jobs ---- */
+
+static void target_died(struct callback *item)
+{
+        struct read_target *target = container_of(item, struct read_target, died_item);
+        target->died(target);
+}
+
+static void target_idle(struct callback *item)
+{
+        struct read_target *target = container_of(item, struct read_target, idle_item);
+        target->idle(target);
+}
+
+/* Targets that were dropped after all was read die now, since nothing of them is in flight. */
+static void job_ended(struct callback *item)
+{
+        struct read_job *job = container_of(item, struct read_job, item);
+        for (size_t i = 0; i < job->n_targets; i++) {
+                struct read_target *target = job->targets[i];
+                if (!target->dropped || read_target_dead(target))
+                        continue;
+                target->error = target->why;
+                __atomic_store_n(&target->dead, true, __ATOMIC_RELEASE);
+                target->died(target);
+                target->idle(target);
+        }
+        job->ended(job);
+}
+
+static void expect_forget(struct reader *reader, struct read_expect *expect)
+{
+        expect->storage = 0;
+        list_remove(&expect->link);
+        reader_wake_locked(reader, true);
+}
+
+struct read_expect *reader_expect(struct reader *reader, uint64_t storage)
+{
+        struct read_expect *expect = calloc(1, sizeof(*expect));
+        if (expect == NULL)
+                return NULL;
+        *expect = (struct read_expect){.storage = storage, .since_ns = now_ns()};
+        reader_lock(reader);
+        if (storage != 0)
+                list_append(&reader->expected, &expect->link);
+        reader_unlock(reader);
+        return expect;
+}
+
+struct read_expect *reader_expect_over(struct reader *reader, struct read_expect *expect)
+{
+        if (expect == NULL)
+                return NULL;
+        reader_lock(reader);
+        if (expect->storage != 0)
+                expect_forget(reader, expect);
+        reader_unlock(reader);
+        free(expect);
+        return NULL;
+}
+
+void reader_start(struct reader *reader, struct read_job *job)
+{
+        list_init(&job->runs);
+        job->next = 0;
+        job->run_most = job->run_parts = 1;
+        job->split_from = SIZE_MAX;
+        job->in_flight = job->copying = job->busy = job->slots = job->stalled = job->held = 0;
+        job->quiet = false;
+        job->stopped = job->over = job->failed = false;
+        job->begun_ns = now_ns();
+        job->no_slot_since_ns = 0;
+        job->stages = (struct stages){{0}};
+        job->item.run = job_ended;
+        require(job->n_targets > 0 && job->n_targets <= READ_TARGETS);
+        for (size_t i = 0; i < job->n_targets; i++) {
+                job->targets[i]->in_flight = 0;
+                job->targets[i]->dropped = false;
+                job->targets[i]->died_item.run = target_died;
+                job->targets[i]->idle_item.run = target_idle;
+        }
+        job->node = reader_job_node(job);
+        job->limit = reader->opts.concurrency;
+        job->pace = NULL;
+        struct engine *engine = &reader->engines[job->engine];
+        reader_lock(reader);
+        fair_share_init(&job->share, job->weight > 0 ? job->weight : READER_WEIGHT, reader->virtual_time);
+        if (job->storage != 0)
+                fair_share_head_start(&job->share, HEAD_START * reader->opts.concurrency * reader->opts.block_size);
+        list_append(&reader->jobs, &job->link);
+        engine->jobs++;
+        if (engine->ops->begin != NULL && engine->ops->begin(reader, job, &job->error) < 0)
+                job->failed = job->stopped = true;
+        job_settle(reader, job); /* a model without bytes */
+        reader_wake_locked(reader, true);
+        reader_unlock(reader);
+}
+
+void reader_stop(struct reader *reader, struct read_job *job)
+{
+        reader_lock(reader);
+        if (!job->over) {
+                job->stopped = true;
+                reader->engines[job->engine].ops->wake(reader, true);
+                job_settle(reader, job);
+        }
+        reader_unlock(reader);
+}
+
+void reader_set_weight(struct reader *reader, struct read_job *job, unsigned weight)
+{
+        reader_lock(reader);
+        job->share.weight = weight;
+        pthread_cond_broadcast(&reader->work); /* another job's share has grown */
+        reader_unlock(reader);
+}
+
+void reader_drop_target(struct reader *reader, struct read_job *job, struct read_target *target,
+                        const struct error *error)
+{
+        reader_lock(reader);
+        if (!job->over) {
+                lose(reader, job, target, error);
+        } else if (!target->dropped) {
+                target->dropped = true;
+                target->why = *error;
+        }
+        reader_unlock(reader);
+}
+
+/* ---- threads ---- */
+
+static void grow(struct reader *reader, struct engine *engine)
+{
+        unsigned cap = engine->base * THREADS_CAP;
+        while (!reader->stopping && engine->alive - engine->stuck < engine->base && engine->alive < cap) {
+                if (!engine->ops->start(reader))
+                        break;
+                engine->alive++;
+        }
+}
+
+void reader_watch(struct reader *reader)
+{
+        struct engine *files = &reader->engines[READ_PREAD];
+        reader_lock(reader);
+        unsigned before = files->stuck;
+        for (size_t i = 0; i < READ_ENGINES; i++)
+                reader->engines[i].ops->watch(reader, now_ns());
+        grow(reader, files);
+        /* A load that takes longer to read its headers waits for something else than this storage. */
+        list_each_safe (pos, &reader->expected) {
+                struct read_expect *expect = container_of(pos, struct read_expect, link);
+                if (now_ns() - expect->since_ns > EXPECT_NS)
+                        expect_forget(reader, expect);
+        }
+        if (files->stuck != before)
+                pthread_cond_broadcast(&reader->work);
+        unsigned stuck = files->stuck, alive = files->alive;
+        reader_unlock(reader);
+        if (stuck > before)
+                log_event(LOG_LEVEL_WARN, LOG_STORAGE_STALLED, NULL,
+                          "reader: %u of %u threads hang in reads of storage that does not answer", stuck, alive);
+}
+
+bool reader_job_stalled(const struct read_job *job)
+{
+        return __atomic_load_n(&job->stalled, __ATOMIC_RELAXED) > 0 || __atomic_load_n(&job->quiet, __ATOMIC_RELAXED);
+}
+
+void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *room_ns)
+{
+        size_t n = job->plan != NULL ? job->plan->n_blocks : 0;
+        uint64_t depth = n < job->limit ? n : job->limit;
+        uint64_t took = job->stages.ns[STAGE_storage] + job->stages.ns[STAGE_read];
+        *room_ns = depth * (job->over_ns - job->begun_ns);
+        *took_ns = took < *room_ns ? took : *room_ns;
+}
+
+void reader_usage(const struct reader *reader, struct reader_usage *usage)
+{
+        unsigned n_free = __atomic_load_n(&reader->seen.free_slots, __ATOMIC_RELAXED);
+        unsigned untouched = __atomic_load_n(&reader->seen.untouched, __ATOMIC_RELAXED);
+        unsigned used = reader->staging.n_slots - n_free;
+        *usage = (struct reader_usage){.slots = reader->staging.n_slots,
+                                       /* Slots that are still to be touched are not used. */
+                                       .used_slots = used > untouched ? used - untouched : 0,
+                                       .blocks = __atomic_load_n(&reader->seen.blocks, __ATOMIC_RELAXED),
+                                       .ring_bytes = reader->staging.bytes};
+        for (size_t i = 0; i < READ_ENGINES; i++) {
+                usage->threads += __atomic_load_n(&reader->seen.threads[i], __ATOMIC_RELAXED);
+                usage->stuck_threads += __atomic_load_n(&reader->seen.stuck[i], __ATOMIC_RELAXED);
+        }
+}
+
+int reader_init(struct reader *reader, const struct reader_opts *opts, struct wake *wake, struct error *error)
+{
+        *reader = (struct reader){.opts = *opts, .wake = wake};
+        int r = staging_init(&reader->staging, opts->memory_limit, opts->block_size, error);
+        if (r < 0)
+                return r;
+        reader_bind_numa(reader);
+        pthread_mutex_init(&reader->mutex, NULL);
+        pthread_cond_init(&reader->work, NULL);
+        cond_init_monotonic(&reader->ended);
+        list_init(&reader->jobs);
+        list_init(&reader->expected);
+        for (size_t i = 0; i < READ_ENGINES; i++) {
+                reader->engines[i].ops = opts->engines[i];
+                list_init(&reader->engines[i].threads);
+                opts->engines[i]->init(reader, &reader->engines[i]);
+        }
+        while (staging_get(&reader->staging, NUMA_ANYWHERE) != NULL)
+                reader->untouched++;
+        reader_lock(reader);
+        grow(reader, &reader->engines[READ_PREAD]);
+        unsigned alive = reader->engines[READ_PREAD].alive;
+        reader_unlock(reader);
+        if (alive == 0)
+                return error_set(error, STREAMER_ENOMEM, "reader: no thread could be started");
+        return 0;
+}
+
+static unsigned alive_threads(const struct reader *reader)
+{
+        unsigned n = 0;
+        for (size_t i = 0; i < READ_ENGINES; i++)
+                n += reader->engines[i].alive;
+        return n;
+}
+
+bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
+{
+        struct timespec until = timespec_of(deadline_ns);
+        reader_lock(reader);
+        reader->stopping = true;
+        reader_wake_locked(reader, true);
+        reader_unlock(reader);
+        reader_lock(reader);
+        while (alive_threads(reader) > 0 && pthread_cond_timedwait(&reader->ended, &reader->mutex, &until) == 0)
+                ;
+        bool all = alive_threads(reader) == 0;
+        for (size_t i = 0; !all && i < READ_ENGINES; i++)
+                list_each (pos, &reader->engines[i].threads)
+                        pthread_detach(container_of(pos, struct reader_thread, link)->thread);
+        reader_unlock(reader);
+        if (!all)
+                return false;
+        for (size_t i = 0; i < READ_ENGINES; i++)
+                list_each_safe (pos, &reader->engines[i].threads) {
+                        struct reader_thread *thread = container_of(pos, struct reader_thread, link);
+                        list_remove(&thread->link);
+                        pthread_join(thread->thread, NULL);
+                        reader->engines[i].ops->free(thread);
+                }
+        pthread_cond_destroy(&reader->work);
+        pthread_cond_destroy(&reader->ended);
+        pthread_mutex_destroy(&reader->mutex);
+        staging_deinit(&reader->staging);
+        return true;
+}

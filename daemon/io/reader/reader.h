@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The block reader: moves the blocks of any number of loads from objects into segments, with many in flight. It decides
+ * which load's block is next, which blocks have slots, and when a load's reading has ended. Engines fill blocks
+ * (engine.h): one for files, one for the network. A job names its engine, whose threads take only tickets of such jobs;
+ * all engines share the slots.
+ *
+ *   waiting > taken (ticket) > filled and hashed > [copied to each target] > landed
+ *
+ * A job's blocks have one target or several (replicas on devices of one layout): each block is read once, and its slot
+ * is returned when the last copy is done. A target whose copy fails is dead, and the others continue; the job fails
+ * with its last target.
+ *
+ * Places. If the ring is split among NUMA nodes (numa.h), so are the threads: a block takes a free slot on its device's
+ * node, or else any; a thread takes blocks for its own node first, or else any.
+ *
+ * Runs. A request to a store costs more than a block is worth (authentication, routing, opening), so an engine may
+ * reserve a run of consecutive blocks of a file and request them at once. It still holds one ticket at a time, so
+ * limits, shares and slots count single blocks. When no block is left to reserve, the next thread takes the second half
+ * of the longest run: a slow connection keeps no more than its share.
+ *
+ * Fairness. A load reads at most `concurrency` blocks at once (or its engine's lower limit), and takes at most half of
+ * the places and slots that the others leave free, less if others weigh more (fair_share.h). So the next load finds a
+ * place and a slot at once, a load whose storage hangs does not take the rest, and concurrent loads get shares by
+ * weight. A block that is being copied to its devices holds only its slot: the next one is read meanwhile.
+ */
+#ifndef DAEMON_IO_READER_READER_H
+#define DAEMON_IO_READER_READER_H
+
+#include "daemon/base/hash.h"
+#include "daemon/base/list.h"
+#include "daemon/base/metric/stages.h"
+#include "daemon/base/sys/numa.h"
+#include "daemon/base/thread/wake.h"
+#include "daemon/device/device.h"
+#include "daemon/io/object.h"
+#include "daemon/io/reader/fair_share.h"
+#include "daemon/io/staging.h"
+#include "daemon/model/plan.h"
+
+#include <pthread.h>
+
+struct http;
+
+#define READ_TARGETS 64
+#define READER_WEIGHT 100u
+/* Threads for each block that one load may have in flight: at full concurrency it leaves as many free. */
+#define READER_THREADS_PER_BLOCK 2u
+/* Of each thread. They call CUDA, whose driver, and tools that are put before it, need more than we do; what is not
+ * touched takes no memory. */
+#define READER_STACK (2 * MiB)
+
+/* One device's segments, as destination of a job's blocks. Dead from the start: the job leaves it out. */
+struct read_target {
+        struct segment *segments; /* by plan_block.segment */
+        /* On the loop, if it died, each once and before the job's ended(): it has died; no copy to it is in flight. */
+        void (*died)(struct read_target *target);
+        void (*idle)(struct read_target *target);
+        bool dead;          /* atomic; never back */
+        struct error error; /* why it died */
+
+        /* private to the reader, under its lock */
+        struct callback died_item, idle_item;
+        unsigned in_flight;
+        bool dropped; /* after its job was over */
+        struct error why;
+};
+
+/* One load's reading; embedded by the load, which owns everything it points to until ended(). */
+struct read_job {
+        enum read_engine engine; /* of all its objects */
+        const struct plan *plan;
+        const struct object *objects;         /* by plan_block.file */
+        unsigned char (*leaves)[DIGEST_SIZE]; /* plan->n_leaves; filled */
+        /* One at least that lives; a single one where blocks are read in place. */
+        struct read_target *targets[READ_TARGETS];
+        size_t n_targets;
+        unsigned weight;  /* of its share, where loads run side by side; 0: READER_WEIGHT */
+        uint64_t storage; /* whose queue its reads share with those of other jobs; 0: of none */
+
+        /* On a reader thread: the block's bytes are where they belong, in each target that lives,
+         * and its leaves are hashed. */
+        void (*landed)(struct read_job *job, const struct plan_block *block);
+        /* On the loop, once: nothing of the job is in flight any more. `failed` says how it went. */
+        void (*ended)(struct read_job *job);
+
+        bool failed;        /* settled before ended() */
+        struct error error; /* of the first failure */
+
+        /* private to the reader, under its lock */
+        struct list link;
+        struct callback item;
+        struct fair_share share;
+        struct list runs;
+        size_t next;                 /* block that no thread has taken or reserved */
+        unsigned in_flight, copying; /* tickets; of these, that are read and being copied to devices */
+        unsigned busy;               /* places of the engine that it takes and that do not hang */
+        unsigned slots;
+        unsigned stalled;   /* atomic, for readers without the lock */
+        unsigned limit;     /* of tickets that are not copied; the engine's to change */
+        size_t run_most;    /* blocks of one run, likewise; 1 for engines that take single blocks */
+        unsigned run_parts; /* the largest limit that there will be */
+        size_t split_from;  /* runs of so many blocks are worth splitting, likewise */
+        unsigned held;      /* what keeps it from ending beside its tickets */
+        bool stopped, over;
+        int node;   /* of its devices; NUMA_ANYWHERE where they have none, or several */
+        bool quiet; /* atomic as well: no byte for too long, and no thread that hangs */
+        void *pace; /* the engine's own, freed before ended() */
+        uint64_t begun_ns;
+        uint64_t over_ns;          /* atomic: when its last ticket was returned; 0: not yet */
+        uint64_t no_slot_since_ns; /* a block is due, and waits for a slot; 0: none does */
+        struct stages stages;      /* of its threads */
+};
+
+/* A load that is going to read. */
+struct read_expect {
+        struct list link;
+        uint64_t storage, since_ns; /* 0: no load waits for it any more */
+};
+
+struct reader_opts {
+        unsigned concurrency;
+        uint64_t block_size, memory_limit, stall_ns;
+        struct numa_choice numa; /* where the ring and the threads sit */
+        const struct engine_ops *engines[READ_ENGINES];
+        struct http *http; /* NULL: there are no jobs of READ_HTTP */
+};
+
+struct reader;
+
+struct engine_ops;
+
+struct engine {
+        const struct engine_ops *ops;
+        struct list threads;
+        unsigned base, alive, stuck; /* threads: wanted, there, of these hanging */
+        unsigned places;             /* tickets that one thread can hold */
+        unsigned busy;               /* places that are taken, and do not hang */
+        unsigned jobs;
+};
+
+struct reader {
+        struct reader_opts opts;
+        struct wake *wake;
+        pthread_mutex_t mutex;
+        pthread_cond_t work; /* for files' threads; the network's have loops of their own */
+        pthread_cond_t ended;
+        struct list jobs, expected;
+        uint64_t virtual_time; /* of their shares */
+        struct staging staging;
+        unsigned untouched; /* slots, taken from the ring until a thread has touched them */
+        struct engine engines[READ_ENGINES];
+        /* For threads, which take them in turn. */
+        struct reader_place {
+                int node;
+                cpu_set_t processors;
+        } places[NUMA_NODES];
+        unsigned n_places, next_place; /* none: they run anywhere */
+        bool stopping;
+        unsigned blocks; /* in flight, of all jobs */
+
+        struct {
+                unsigned free_slots, untouched, blocks, threads[READ_ENGINES], stuck[READ_ENGINES];
+        } seen; /* atomic: for readers without the lock */
+};
+
+int reader_init(struct reader *reader, const struct reader_opts *opts, struct wake *wake, struct error *error);
+/* True if every thread has ended and the reader is freed; false: some are stuck in the kernel, and
+ * the process must end without them. */
+bool reader_deinit(struct reader *reader, uint64_t deadline_ns);
+
+/* ---- on the loop ---- */
+
+/* Before a load opens its files: meanwhile, and for at most EXPECT_NS, other loads have fewer reads in flight on this
+ * storage, so that the headers and the first blocks do not wait behind them. NULL: no memory, and no effect. */
+struct read_expect *reader_expect(struct reader *reader, uint64_t storage);
+/* Accepts NULL. Returns NULL. */
+struct read_expect *reader_expect_over(struct reader *reader, struct read_expect *expect);
+
+void reader_start(struct reader *reader, struct read_job *job);
+/* No new blocks; what is in flight completes, then ended(). May be called at any time before. */
+void reader_stop(struct reader *reader, struct read_job *job);
+/* Between reader_start() and ended(): its share from now on. */
+void reader_set_weight(struct reader *reader, struct read_job *job, unsigned weight);
+
+/* Likewise: a target is not to be read to any more, as if it had failed of this. */
+void reader_drop_target(struct reader *reader, struct read_job *job, struct read_target *target,
+                        const struct error *error);
+
+/* About once a second: counts threads that have moved no byte for stall_ns out and replaces them up to
+ * a cap. */
+void reader_watch(struct reader *reader);
+bool reader_job_stalled(const struct read_job *job);
+
+/* Of a job that is over: the time spent in reads, and the time that could have been, which is its
+ * length times its depth (its limit, or its blocks where they are fewer). Equal: storage was asked for
+ * all that it could give. */
+void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *room_ns);
+
+struct reader_usage {
+        unsigned slots, used_slots, threads, stuck_threads;
+        unsigned blocks; /* in flight */
+        uint64_t ring_bytes;
+};
+void reader_usage(const struct reader *reader, struct reader_usage *usage);
+
+#endif

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Chooses the job whose block is next: of the jobs that may take one (a place of the engine within its share, and a
+ * slot if it needs one), the one that is due first by its weight. The choice is made under the reader's lock, from the
+ * state of that moment; a thread that gets no block waits until a place or a slot is returned.
+ */
+#include "daemon/io/reader/reader_private.h"
+
+#include "daemon/io/reader/engine.h"
+
+/* ---- places ---- */
+
+void reader_add_busy(struct reader *reader, struct read_job *job)
+{
+        job->busy++;
+        reader->engines[job->engine].busy++;
+}
+
+void reader_remove_busy(struct reader *reader, struct read_job *job)
+{
+        job->busy--;
+        reader->engines[job->engine].busy--;
+}
+
+void reader_mark_copying(struct reader *reader, struct ticket *ticket)
+{
+        struct read_job *job = ticket->job;
+        reader_lock(reader);
+        ticket->copied = true;
+        job->copying++;
+        reader_remove_busy(reader, job);
+        reader->engines[job->engine].ops->wake(reader, false);
+        reader_unlock(reader);
+}
+
+/* ---- whose turn it is ---- */
+
+static struct read_run *longest_run(const struct read_job *job)
+{
+        struct read_run *longest = NULL;
+        list_each (pos, &job->runs) {
+                struct read_run *run = container_of(pos, struct read_run, link);
+                if (longest == NULL || run->end - run->next > longest->end - longest->next)
+                        longest = run;
+        }
+        return longest;
+}
+
+/* The next block: the first that no thread has reserved, else the first of the second half of the longest run. Of a run
+ * with one block left, that block. n_blocks: none. */
+static size_t next_block(const struct read_job *job)
+{
+        size_t none = job->plan->n_blocks;
+        if (job->stopped || job->next < none)
+                return job->stopped ? none : job->next;
+        const struct read_run *longest = longest_run(job);
+        bool worth = longest != NULL && longest->end - longest->next >= job->split_from;
+        return worth ? longest->end - (longest->end - longest->next + 1) / 2 : none;
+}
+
+static bool has_blocks(const struct read_job *job)
+{
+        return next_block(job) < job->plan->n_blocks;
+}
+
+/* Of those that want a share. One whose storage hangs wants none, and must not make the others'
+ * smaller. */
+static unsigned heaviest(const struct reader *reader, const struct read_job *self)
+{
+        unsigned weight = self->share.weight;
+        list_each (pos, &reader->jobs) {
+                const struct read_job *job = container_of(pos, struct read_job, link);
+                if (has_blocks(job) && job->stalled == 0 && !job->quiet && job->share.weight > weight)
+                        weight = job->share.weight;
+        }
+        return weight;
+}
+
+/* ---- storage that several read from ---- */
+
+static bool is_expected(const struct reader *reader, uint64_t storage)
+{
+        list_each (pos, &reader->expected)
+                if (container_of(pos, struct read_expect, link)->storage == storage)
+                        return true;
+        return false;
+}
+
+/* A job that has just been added, and lives. */
+static bool has_head_start(const struct read_job *job)
+{
+        return job->share.ahead > 0 && has_blocks(job) && job->stalled == 0;
+}
+
+/* Each job's part of it by weight, one block at the least; more as long as places are free. */
+static bool storage_has_room(const struct reader *reader, const struct read_job *self)
+{
+        unsigned busy = self->busy, weights = self->share.weight, stalled = 0;
+        if (self->storage == 0 || self->busy == 0)
+                return true;
+        bool steps_back = !has_head_start(self) && is_expected(reader, self->storage);
+        list_each (pos, &reader->jobs) {
+                const struct read_job *job = container_of(pos, struct read_job, link);
+                if (job == self || job->storage != self->storage)
+                        continue;
+                busy += job->busy;
+                stalled += job->stalled;
+                weights += has_blocks(job) && job->stalled == 0 ? job->share.weight : 0;
+                steps_back = steps_back || (has_head_start(job) && !has_head_start(self));
+        }
+        unsigned limit = reader->opts.concurrency; /* less the reads that hang: each may cost a thread, too */
+        limit = stalled < limit ? limit - stalled : 1;
+        if (steps_back)
+                return self->busy < limit / 4;
+        return busy < limit || self->busy < (uint64_t)limit * self->share.weight / weights;
+}
+
+/* ---- slots ---- */
+
+static bool slot_for(const struct reader *reader, struct read_job *job, size_t block, unsigned most)
+{
+        unsigned n_free = reader->staging.n_free;
+        if (job->plan->blocks[block].in_place)
+                return true;
+        if (n_free > 0 && job->slots < fair_share_of(&job->share, most, n_free + job->slots))
+                return true;
+        if (job->no_slot_since_ns == 0)
+                job->no_slot_since_ns = now_ns();
+        return false;
+}
+
+/* What is copied has been read: it holds its slot, and no place. One whose reads hang would have the next
+ * thread hang, too. */
+static bool may_take(const struct reader *reader, struct read_job *job)
+{
+        if (!has_blocks(job) || job->stalled > 0 || job->in_flight - job->copying >= job->limit)
+                return false;
+        const struct engine *engine = &reader->engines[job->engine];
+        unsigned most = heaviest(reader, job);
+        unsigned others = engine->busy - job->busy;
+        unsigned usable = (engine->alive - engine->stuck) * engine->places;
+        if (job->busy >= fair_share_of(&job->share, most, usable > others ? usable - others : 0))
+                return false;
+        return storage_has_room(reader, job) && slot_for(reader, job, next_block(job), most);
+}
+
+static bool is_far(const struct read_job *job, int node)
+{
+        return node != NUMA_ANYWHERE && job->node != NUMA_ANYWHERE && job->node != node;
+}
+
+static bool goes_first(const struct read_job *a, const struct read_job *b, int node)
+{
+        bool far = is_far(a, node);
+        return far != is_far(b, node) ? !far : fair_share_before(&a->share, &b->share);
+}
+
+/* Of those near the node, else of all, the one whose next block is due first; of equals the one that has
+ * waited longest. No job takes all places, so the threads of either node also serve the other's. */
+static struct read_job *choose(const struct reader *reader, enum read_engine engine, int node)
+{
+        struct read_job *first = NULL;
+        list_each (pos, &reader->jobs) {
+                struct read_job *job = container_of(pos, struct read_job, link);
+                if (job->engine == engine && (first == NULL || goes_first(job, first, node)) && may_take(reader, job))
+                        first = job;
+        }
+        return first;
+}
+
+/* Those that live, each with one more copy in flight. */
+static uint64_t take_targets(struct read_job *job)
+{
+        uint64_t taken = 0;
+        for (size_t i = 0; i < job->n_targets; i++) {
+                if (read_target_dead(job->targets[i]))
+                        continue;
+                job->targets[i]->in_flight++;
+                taken |= UINT64_C(1) << i;
+        }
+        return taken;
+}
+
+static void take_block(struct reader *reader, struct read_job *job, size_t block, struct ticket *ticket)
+{
+        ticket->job = job;
+        ticket->block = &job->plan->blocks[block];
+        if (job->no_slot_since_ns != 0)
+                stages_add(&job->stages, STAGE_slot, now_ns() - job->no_slot_since_ns);
+        job->no_slot_since_ns = 0;
+        ticket->slot = ticket->block->in_place ? NULL : staging_get(&reader->staging, job->node);
+        ticket->targets = take_targets(job);
+        ticket->copied = false;
+        job->slots += ticket->slot != NULL;
+        job->in_flight++;
+        reader->blocks++;
+        reader_add_busy(reader, job);
+        fair_share_take(&job->share, &reader->virtual_time, ticket->block->len);
+        list_remove(&job->link);
+        list_append(&reader->jobs, &job->link);
+}
+
+static bool try_take(struct reader *reader, enum read_engine engine, int node, const struct read_job *only,
+                     struct ticket *ticket)
+{
+        struct read_job *job = choose(reader, engine, node);
+        if (job == NULL || (only != NULL && job != only))
+                return false;
+        take_block(reader, job, job->next++, ticket);
+        return true;
+}
+
+/* ---- tickets ---- */
+
+bool reader_take_ticket(struct reader *reader, enum read_engine kind, int node, struct ticket *ticket)
+{
+        struct engine *engine = &reader->engines[kind];
+        reader_lock(reader);
+        bool taken = false;
+        /* More threads than the base are left from a time when some hung. */
+        while (!reader->stopping && engine->alive - engine->stuck <= engine->base &&
+               !(taken = try_take(reader, kind, node, NULL, ticket)))
+                reader_wait(reader);
+        if (!taken)
+                reader_end_thread_locked(reader, kind);
+        reader_unlock(reader);
+        return taken;
+}
+
+/* Counted at once, so that two do not leave for one place too many; and what this one gave back last
+ * may be another's to take. */
+void reader_end_thread_locked(struct reader *reader, enum read_engine kind)
+{
+        reader->engines[kind].alive--;
+        reader_wake_locked(reader, true);
+        pthread_cond_broadcast(&reader->ended);
+}
+
+bool reader_try_take_ticket(struct reader *reader, enum read_engine kind, int node, const struct read_job *only,
+                            struct ticket *ticket)
+{
+        reader_lock(reader);
+        bool taken = !reader->stopping && try_take(reader, kind, node, only, ticket);
+        reader_unlock(reader);
+        return taken;
+}
+
+/* ---- runs ---- */
+
+/* Blocks that are not read yet: free, reserved, in flight. */
+static size_t unfinished(const struct read_job *job)
+{
+        size_t n = job->plan->n_blocks - job->next + job->in_flight;
+        list_each (pos, &job->runs) {
+                const struct read_run *run = container_of(pos, struct read_run, link);
+                n += run->end - run->next;
+        }
+        return n;
+}
+
+/* An even part of what is unfinished for each that may ever be in flight: they end together, and who comes
+ * when the limit grows finds something left. */
+static size_t run_end(const struct read_job *job)
+{
+        const struct plan_block *blocks = job->plan->blocks;
+        size_t even = (unfinished(job) + job->run_parts - 1) / job->run_parts, end = job->next + 1;
+        size_t left = job->plan->n_blocks - job->next, most = even < job->run_most ? even : job->run_most;
+        if (most > left)
+                most = left;
+        for (; end < job->next + most; end++) {
+                const struct plan_block *last = &blocks[end - 1];
+                if (blocks[end].file != last->file || blocks[end].file_off != last->file_off + last->len)
+                        break;
+        }
+        return end;
+}
+
+bool reader_run_begin_locked(struct reader *reader, enum read_engine engine, int node, struct read_run *run,
+                             struct ticket *ticket)
+{
+        struct read_job *job = reader->stopping ? NULL : choose(reader, engine, node);
+        if (job == NULL)
+                return false;
+        size_t first = next_block(job);
+        *run = (struct read_run){.job = job, .next = first + 1};
+        if (first == job->next) {
+                run->end = job->next = run_end(job);
+        } else {
+                struct read_run *from = longest_run(job);
+                run->end = from->end;
+                from->end = first;
+        }
+        list_append(&job->runs, &run->link);
+        job->held++;
+        take_block(reader, job, first, ticket);
+        return true;
+}
+
+bool reader_run_over_locked(const struct read_run *run)
+{
+        return run->job->stopped || run->next == run->end;
+}
+
+bool reader_run_next_locked(struct reader *reader, struct read_run *run, struct ticket *ticket)
+{
+        struct read_job *job = run->job;
+        if (reader->stopping || reader_run_over_locked(run) || !slot_for(reader, job, run->next, heaviest(reader, job)))
+                return false;
+        take_block(reader, job, run->next++, ticket);
+        return true;
+}
+
+void reader_run_move_locked(struct read_run *run, struct read_run *to)
+{
+        *to = (struct read_run){.job = run->job, .next = run->next, .end = run->end};
+        run->end = run->next;
+        list_append(&run->job->runs, &to->link);
+        run->job->held++;
+}

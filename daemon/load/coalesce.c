@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Coalescing: once a load's source is open, each of its devices may already have these files, or be loading them.
+ *
+ *   resident there              the load adds a name
+ *   loaded by another load      a load of one device joins one of one device; else it waits for the other's
+ *                               end and looks again
+ *   resident on other devices   what is loaded is a replica, with the same number
+ *   else                        a new number
+ *
+ * A request with the same name, source, pattern and devices joins a load before that opens anything (loads.c), one with
+ * another name here. It shares the load's outcome. Options combine so that no request gets less than from its own load:
+ *
+ *   wait                        if any request sets it
+ *   no_evict                    if all set it: it is a courtesy of the caller, not a right of the victim
+ *   pin                         if any sets it
+ *   priority, keep_alive,       the latest value
+ *   drain_timeout
+ *   verify                      joins only a verified load, else is a load of its own
+ *   devices                     must be the same, and none may have failed
+ *   caller, roots, limits       of the first request; a further name is charged to the one that joins
+ *   name                        each has its own
+ *   dry_run                     never joins
+ *
+ * A load that waits for another one may thereby wait for memory even if it asked not to: its files are being loaded.
+ */
+#include "daemon/load/load_private.h"
+
+#include <string.h>
+
+/* The older load that produces this generation. Waiting only for older loads excludes cycles. */
+static struct load *load_producing(const struct load *load, const struct generation *generation)
+{
+        list_each_item (struct load, l, &load->loads->all, link) {
+                if (l == load)
+                        return NULL;
+                for (size_t i = 0; !load_ended(l->state) && i < l->n_targets; i++)
+                        if (l->targets[i].generation == generation && l->targets[i].state != TARGET_SERVES)
+                                return l;
+        }
+        return NULL;
+}
+
+static bool is_rank_of(const struct load_target *target, const struct generation *g)
+{
+        return g != target->generation && g->has_identity && g->device == target->device &&
+               (g->state == GENERATION_READY || g->state == GENERATION_LOADING) &&
+               memcmp(&g->identity, &target->part->identity, sizeof(g->identity)) == 0;
+}
+
+static struct generation *find_rank(const struct load_target *target, uint64_t number)
+{
+        list_each_item (struct generation, g, &target->load->loads->resident->generations, link)
+                if (g->number == number && is_rank_of(target, g))
+                        return g;
+        return NULL;
+}
+
+static bool has_all_ranks(const struct load *load, uint64_t number)
+{
+        load_each_target (t, load)
+                if (find_rank(t, number) == NULL)
+                        return false;
+        return true;
+}
+
+/* The number under which all ranks are resident; other numbers may lack some. 0: none. */
+static uint64_t number_of_ranks(const struct load *load)
+{
+        list_each_item (const struct generation, g, &load->loads->resident->generations, link)
+                if (g->number != 0 && is_rank_of(&load->targets[0], g) && has_all_ranks(load, g->number))
+                        return g->number;
+        return 0;
+}
+
+/* A generation of the same files on the target's device, resident or loading. One that was not verified against
+ * published digests does not count where that is asked for. */
+static struct generation *find_resident(const struct load_target *target, uint64_t number, struct load **other)
+{
+        const struct load *load = target->load;
+        struct generation *same = number != 0 ? find_rank(target, number)
+                                              : resident_same(load->loads->resident, &target->part->identity,
+                                                              target->device, target->generation);
+        *other = same != NULL ? load_producing(load, same) : NULL;
+        if (same == NULL || (same->state != GENERATION_READY && *other == NULL))
+                return NULL;
+        bool verified = *other != NULL ? (*other)->sha256 : same->verified;
+        if (verified || !load->sha256)
+                return same;
+        *other = NULL;
+        return NULL;
+}
+
+/* Ranks are of one load: all are resident, or none counts. */
+static bool ranks_agree(const struct load *load, struct generation *const *same)
+{
+        for (size_t i = 0; load->pattern != NULL && i < load->n_targets; i++)
+                if (same[i] == NULL || same[i]->number != same[0]->number)
+                        return false;
+        return true;
+}
+
+static int add_name(const struct load *load, struct generation *same, struct error *error)
+{
+        struct quota_charge charge = {.user = NULL};
+        if (generation_has_name(same, load->name))
+                return 0;
+        int r = load_charge_model(load, same->device, &charge, error);
+        quota_commit(&charge);
+        if (r == 0 && generation_add_name(same, load->name, load->owner, &charge) < 0)
+                r = error_set(error, STREAMER_ENOMEM, "no memory");
+        quota_discharge(&charge);
+        return r;
+}
+
+static void share(struct load_target *target, struct generation *same, bool serves)
+{
+        struct load *load = target->load;
+        struct generation *mine = target->generation;
+        struct error error = {0};
+        int r = load_may_retain(load, same, &error);
+        if (r == 0)
+                r = add_name(load, same, &error);
+        target->generation = NULL;
+        generation_discard(mine);
+        generation_put(mine);
+        if (r < 0) {
+                load_end(load, LOAD_FAILED, &error);
+                return;
+        }
+        load_apply_retention(load, same); /* first: the drain timeout of this load applies to what it replaces */
+        if (serves)
+                generation_take_over(same, load->name);
+        target->generation = same;
+        target_set_state(target, TARGET_SERVES);
+        target->copy.dead = true; /* nothing is copied there */
+        load->number = same->number;
+        generation_get(same);
+        generation_changed(same);
+}
+
+/* One device each: the watchers move to the other load. */
+static void join(struct load *load, struct generation *same, struct load *other)
+{
+        share(&load->targets[0], same, false);
+        if (load_ended(load->state))
+                return;
+        if (load->has_priority)
+                load_set_priority(other, load->priority);
+        load_relax(other, load->wait, load->no_evict);
+        load_move_watchers(load, other);
+        load_end(load, LOAD_READY, NULL);
+}
+
+/* A failure of the same number on this device is replaced by the new try. */
+static void forget_failure(struct load_target *target, uint64_t number)
+{
+        const struct load *load = target->load;
+        struct generation *failed = resident_on(load->loads->resident, load->name, GENERATION_FAILED, target->device);
+        if (number != 0 && target->generation != NULL && failed != NULL && failed->number == number)
+                generation_drop_name(failed, load->name);
+}
+
+/* A generation of this number is on the device, or the name serves a later one there, which has precedence. */
+static bool is_taken_on(const struct load_target *target, uint64_t number)
+{
+        const struct load *load = target->load;
+        struct resident *resident = load->loads->resident;
+        const struct generation *ready = resident_on(resident, load->name, GENERATION_READY, target->device);
+        return resident_holds(resident, number, target->device) || (ready != NULL && ready->number > number);
+}
+
+/* A replica shares the number of the resident generation, unless that is in use on one of the devices. */
+static void set_numbers(struct load *load)
+{
+        struct resident *resident = load->loads->resident;
+        struct generation *first = NULL;
+        uint64_t number =
+                load->pattern == NULL ? resident_shared_number(resident, &load->parts[0].identity, load->name) : 0;
+        load_each_target (t, load) {
+                if (!target_lives(t))
+                        continue;
+                forget_failure(t, number);
+                if (is_taken_on(t, number))
+                        number = 0;
+        }
+        load_each_target (t, load) {
+                struct generation *g = t->generation;
+                if (!target_lives(t) || g == NULL)
+                        continue;
+                g->number = number;
+                if (number == 0 && first == NULL)
+                        generation_assign_number(g);
+                else if (number == 0)
+                        g->number = first->number;
+                first = first == NULL ? g : first;
+                load->number = g->number;
+        }
+}
+
+static void on_resume(struct callback *item)
+{
+        struct load *load = container_of(item, struct load, resume);
+        if (load_step_done(load))
+                load_coalesce(load);
+}
+
+static void awaited_ended(struct load_watch *watch, struct load *other)
+{
+        struct load *load = container_of(watch, struct load, awaited);
+        (void)other;
+        load->pending++;
+        load->resume.run = on_resume;
+        wake_post(load->loads->reader->wake, &load->resume);
+}
+
+void load_coalesce(struct load *load)
+{
+        struct generation *same[LOAD_DEVICES];
+        struct load *other, *under_way = NULL;
+        uint64_t number = load->pattern != NULL ? number_of_ranks(load) : 0;
+        for (size_t i = 0; i < load->n_targets; i++) {
+                same[i] = find_resident(&load->targets[i], number, &other);
+                load->targets[i].estimate.resident = same[i] != NULL;
+                under_way = under_way == NULL ? other : under_way;
+        }
+        bool counts = !load->dry_run && ranks_agree(load, same);
+        if (counts && under_way != NULL) {
+                if (load->n_targets == 1 && under_way->n_targets == 1)
+                        join(load, same[0], under_way);
+                else
+                        load_watch(under_way, &load->awaited, awaited_ended);
+                return;
+        }
+        for (size_t i = 0; counts && i < load->n_targets && !load_ended(load->state); i++)
+                if (same[i] != NULL)
+                        share(&load->targets[i], same[i], true);
+        if (counts && !load_ended(load->state) && !load_has(load, TARGETS_OPEN))
+                load_end(load, LOAD_READY, NULL);
+        if (load_ended(load->state))
+                return;
+        bool cached = load_find_cached(load);
+        set_numbers(load);
+        if (cached)
+                load_reserve(load);
+        else
+                load_plan(load);
+}

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/load/content/publish.h"
+
+#include "daemon/base/util.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static uint64_t leaves_of(uint64_t bytes)
+{
+        return (bytes + PLAN_LEAF - 1) / PLAN_LEAF;
+}
+
+int publish_init(struct publish *publish, const struct resolved *resolved, struct read_target *const *targets,
+                 size_t n_targets, bool by_file, struct error *error)
+{
+        const struct plan *plan = &resolved->plan;
+        *publish = (struct publish){.resolved = resolved,
+                                    .plan = plan,
+                                    .targets = targets,
+                                    .n_targets = n_targets,
+                                    .by_file = by_file,
+                                    .manifest = {.fd = -1}};
+        pthread_mutex_init(&publish->mutex, NULL);
+        size_t n = plan->n_tensors + 1; /* never zero bytes */
+        publish->leaves = malloc((plan->n_leaves + 1) * DIGEST_SIZE);
+        publish->digests = malloc(n * DIGEST_SIZE);
+        publish->remaining = malloc(n * sizeof(*publish->remaining));
+        publish->arrived = malloc(n * sizeof(*publish->arrived));
+        publish->file_left = calloc(resolved->set.n_objects + 1, sizeof(*publish->file_left));
+        publish->logs = calloc(n_targets, sizeof(*publish->logs));
+        for (size_t i = 0; publish->logs != NULL && i < n_targets; i++)
+                publish->logs[i].fd = -1;
+        if (publish->leaves == NULL || publish->digests == NULL || publish->remaining == NULL ||
+            publish->arrived == NULL || publish->file_left == NULL || publish->logs == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory for the books of %zu tensors", plan->n_tensors);
+        for (size_t i = 0; i < plan->n_tensors; i++) {
+                publish->remaining[i] = (uint32_t)leaves_of(plan->tensors[i].bytes);
+                publish->file_left[plan->tensors[i].file] += plan->tensors[i].bytes;
+        }
+        return 0;
+}
+
+void publish_deinit(struct publish *publish)
+{
+        table_drop(&publish->manifest);
+        for (size_t i = 0; publish->logs != NULL && i < publish->n_targets; i++)
+                table_drop(&publish->logs[i]);
+        free(publish->logs);
+        free(publish->leaves);
+        free(publish->digests);
+        free(publish->remaining);
+        free(publish->arrived);
+        free(publish->file_left);
+        free(publish->record_of);
+        pthread_mutex_destroy(&publish->mutex);
+}
+
+/* ---- arrival ---- */
+
+static bool is_dead(const struct publish *publish, size_t target)
+{
+        return __atomic_load_n(&publish->targets[target]->dead, __ATOMIC_ACQUIRE);
+}
+
+/* With the lock held. The thread that completed a tensor has seen the failures of its blocks: a target that lacks
+ * one is dead here. */
+static void publish_pending(struct publish *publish)
+{
+        if (publish->record_of == NULL || publish->n_published == publish->n_arrived)
+                return;
+        struct manifest_header *manifest = publish->manifest.map;
+        struct manifest_record *records = (void *)((unsigned char *)manifest + manifest->records_off);
+        for (size_t i = publish->n_published; i < publish->n_arrived; i++) {
+                uint32_t tensor = publish->arrived[i];
+                memcpy(records[publish->record_of[tensor]].digest, publish->digests[tensor], DIGEST_SIZE);
+        }
+        for (size_t i = 0; i < publish->n_targets; i++) {
+                struct arrival_header *header = publish->logs[i].map;
+                if (is_dead(publish, i))
+                        continue;
+                uint32_t *log = (uint32_t *)(header + 1);
+                for (size_t k = publish->n_published; k < publish->n_arrived; k++)
+                        log[k] = publish->record_of[publish->arrived[k]];
+                /* Last, with release order: a client that sees the count sees the index and the digest, too. */
+                __atomic_store_n(&header->count, publish->n_arrived, __ATOMIC_RELEASE);
+        }
+        __atomic_store_n(&publish->n_published, publish->n_arrived, __ATOMIC_RELEASE);
+}
+
+static void tensor_whole(struct publish *publish, uint32_t tensor)
+{
+        const struct plan_tensor *t = &publish->plan->tensors[tensor];
+        hash_bytes(publish->leaves + t->leaf, leaves_of(t->bytes) * DIGEST_SIZE, publish->digests[tensor]);
+}
+
+void publish_begin(struct publish *publish)
+{
+        pthread_mutex_lock(&publish->mutex);
+        for (size_t i = 0; i < publish->plan->n_tensors; i++) {
+                if (publish->remaining[i] > 0)
+                        continue;
+                tensor_whole(publish, (uint32_t)i);
+                if (!publish->by_file)
+                        publish->arrived[publish->n_arrived++] = (uint32_t)i;
+        }
+        publish_pending(publish);
+        pthread_mutex_unlock(&publish->mutex);
+}
+
+/* Tensors that a block completed, collected so that the lock is taken once. */
+struct whole {
+        uint32_t tensors[256];
+        size_t n;
+};
+
+static void whole_flush(struct publish *publish, struct whole *whole)
+{
+        if (whole->n == 0 || publish->by_file) {
+                whole->n = 0;
+                return;
+        }
+        pthread_mutex_lock(&publish->mutex);
+        memcpy(publish->arrived + publish->n_arrived, whole->tensors, whole->n * sizeof(whole->tensors[0]));
+        publish->n_arrived += whole->n;
+        publish_pending(publish);
+        pthread_mutex_unlock(&publish->mutex);
+        whole->n = 0;
+}
+
+bool publish_landed(struct publish *publish, const struct plan_block *block)
+{
+        struct whole whole = {.n = 0};
+        struct plan_cursor cursor;
+        struct plan_piece piece;
+        plan_pieces_begin(block, &cursor);
+        while (plan_pieces_next(publish->plan, block, &cursor, &piece)) {
+                /* Acquire and release: the thread that finds zero sees every leaf's digest. */
+                if (__atomic_sub_fetch(&publish->remaining[piece.tensor], 1, __ATOMIC_ACQ_REL) > 0)
+                        continue;
+                tensor_whole(publish, piece.tensor);
+                whole.tensors[whole.n++] = piece.tensor;
+                if (whole.n == ARRAY_SIZE(whole.tensors))
+                        whole_flush(publish, &whole);
+        }
+        whole_flush(publish, &whole);
+        __atomic_add_fetch(&publish->bytes, block->len, __ATOMIC_RELAXED);
+        return __atomic_sub_fetch(&publish->file_left[block->file], block->len, __ATOMIC_ACQ_REL) == 0;
+}
+
+void publish_file(struct publish *publish, size_t file)
+{
+        pthread_mutex_lock(&publish->mutex);
+        for (size_t i = 0; i < publish->plan->n_tensors; i++)
+                if (publish->plan->tensors[i].file == file)
+                        publish->arrived[publish->n_arrived++] = (uint32_t)i;
+        publish_pending(publish);
+        pthread_mutex_unlock(&publish->mutex);
+}
+
+uint64_t publish_count(struct publish *publish)
+{
+        return __atomic_load_n(&publish->n_published, __ATOMIC_ACQUIRE);
+}
+
+/* ---- the manifest ---- */
+
+static const struct st_tensor *header_tensor(const struct publish *publish, uint32_t tensor,
+                                             const struct st_header **header)
+{
+        const struct plan_tensor *t = &publish->plan->tensors[tensor];
+        *header = &publish->resolved->headers[t->file];
+        return &(*header)->tensors[t->index];
+}
+
+/* The model's metadata is that of the first file that has any. */
+static const struct st_header *metadata_of(const struct resolved *resolved)
+{
+        for (size_t i = 0; i < resolved->set.n_objects; i++)
+                if (resolved->headers[i].n_metadata > 0)
+                        return &resolved->headers[i];
+        return NULL;
+}
+
+static void count(const struct publish *publish, struct manifest_counts *counts)
+{
+        const struct st_header *meta = metadata_of(publish->resolved);
+        *counts = (struct manifest_counts){.n_records = publish->plan->n_tensors,
+                                           .n_segments = (uint32_t)publish->plan->n_segments,
+                                           .n_metadata = meta != NULL ? (uint32_t)meta->n_metadata : 0};
+        for (size_t i = 0; i < publish->plan->n_tensors; i++) {
+                const struct st_header *header;
+                const struct st_tensor *t = header_tensor(publish, (uint32_t)i, &header);
+                counts->n_shapes += t->rank;
+                counts->strings_len += t->name_len + UINT64_C(1);
+        }
+        for (size_t i = 0; meta != NULL && i < meta->n_metadata; i++)
+                counts->strings_len += (uint64_t)meta->metadata[i].key_len + meta->metadata[i].value_len + 2;
+}
+
+/* Strings are appended one after another, each with its NUL. */
+struct strings {
+        char *base;
+        uint64_t used;
+};
+
+static uint64_t strings_add(struct strings *strings, const char *s, size_t len)
+{
+        uint64_t at = strings->used;
+        memcpy(strings->base + at, s, len);
+        strings->base[at + len] = '\0';
+        strings->used += len + 1;
+        return at;
+}
+
+static void fill_metadata(const struct publish *publish, struct strings *strings)
+{
+        const struct st_header *meta = metadata_of(publish->resolved);
+        struct manifest_header *manifest = publish->manifest.map;
+        struct manifest_pair *pairs = (void *)((unsigned char *)manifest + manifest->metadata_off);
+        for (size_t i = 0; meta != NULL && i < meta->n_metadata; i++) {
+                const struct st_pair *p = &meta->metadata[i];
+                pairs[i].key_len = p->key_len;
+                pairs[i].value_len = p->value_len;
+                pairs[i].key_off = strings_add(strings, meta->text + p->key, p->key_len);
+                pairs[i].value_off = strings_add(strings, meta->text + p->value, p->value_len);
+        }
+}
+
+static void fill_records(struct publish *publish, const uint32_t *order, uint32_t *record_of, struct strings *strings)
+{
+        const struct manifest_header *manifest = publish->manifest.map;
+        unsigned char *base = publish->manifest.map;
+        struct manifest_record *records = (void *)(base + manifest->records_off);
+        uint64_t *shapes = (void *)(base + manifest->shapes_off);
+        uint64_t n_shapes = 0;
+        for (size_t i = 0; i < publish->plan->n_tensors; i++) {
+                const struct plan_tensor *placed = &publish->plan->tensors[order[i]];
+                const struct st_header *header;
+                const struct st_tensor *t = header_tensor(publish, order[i], &header);
+                records[i] = (struct manifest_record){
+                        .name_off = strings_add(strings, st_name(header, t), t->name_len),
+                        .name_len = t->name_len,
+                        .dtype = t->dtype,
+                        .shape_off = n_shapes,
+                        .rank = t->rank,
+                        .segment = placed->segment,
+                        .offset = placed->offset,
+                        .bytes = placed->bytes,
+                };
+                st_shape(header, t, shapes + n_shapes);
+                n_shapes += t->rank;
+                record_of[order[i]] = (uint32_t)i;
+        }
+}
+
+static int make_table(const char *name, uint64_t size, struct table *table, struct error *error)
+{
+        table->size = size;
+        return host_table_new(name, size, &table->fd, &table->map, error);
+}
+
+static int make_log(struct table *table, uint64_t n_records, struct error *error)
+{
+        int r = make_table("streamerd-arrival", sizeof(struct arrival_header) + n_records * sizeof(uint32_t), table,
+                           error);
+        if (r < 0)
+                return r;
+        struct arrival_header *header = table->map;
+        memcpy(header->magic, ARRIVAL_MAGIC, sizeof(header->magic));
+        header->header_size = sizeof(*header);
+        header->capacity = n_records;
+        return 0;
+}
+
+static int make_tables(struct publish *publish, const struct manifest_counts *counts, struct error *error)
+{
+        uint64_t size = manifest_size(counts);
+        if (size == 0)
+                return error_set(error, STREAMER_EFAILED, "the table of tensors would exceed %" PRIu64 " bytes",
+                                 MANIFEST_MAX_SIZE);
+        int r = make_table("streamerd-manifest", size, &publish->manifest, error);
+        if (r == 0)
+                manifest_init(publish->manifest.map, counts);
+        for (size_t i = 0; r == 0 && i < publish->n_targets; i++)
+                if (!is_dead(publish, i))
+                        r = make_log(&publish->logs[i], counts->n_records, error);
+        return r;
+}
+
+static int share_table(const struct table *table, struct table *shared, struct error *error)
+{
+        *shared = (struct table){.fd = -1, .size = table->size};
+        return host_table_share(table->fd, table->size, &shared->fd, &shared->map, error);
+}
+
+int publish_share(const struct publish *publish, size_t target, struct table *manifest, struct table *arrival,
+                  struct error *error)
+{
+        int r = share_table(&publish->manifest, manifest, error);
+        return r < 0 ? r : share_table(&publish->logs[target], arrival, error);
+}
+
+int publish_build(struct publish *publish, uint64_t generation, const uint64_t *segment_sizes, struct error *error)
+{
+        struct manifest_counts counts;
+        count(publish, &counts);
+        int r = make_tables(publish, &counts, error);
+        if (r < 0)
+                return r;
+        cleanup_free uint32_t *order = plan_sort_names(publish->plan, publish->resolved->files);
+        cleanup_free uint32_t *record_of = malloc((publish->plan->n_tensors + 1) * sizeof(*record_of));
+        if (order == NULL || record_of == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory to sort %zu names", publish->plan->n_tensors);
+        struct manifest_header *header = publish->manifest.map;
+        header->generation = generation;
+        header->data_bytes = publish->plan->bytes;
+        struct manifest_segment *segments = (void *)((unsigned char *)header + header->segments_off);
+        for (size_t i = 0; i < publish->plan->n_segments; i++)
+                segments[i].size = segment_sizes[i];
+        struct strings strings = {.base = (char *)header + header->strings_off};
+        fill_records(publish, order, record_of, &strings);
+        fill_metadata(publish, &strings);
+        require(strings.used == counts.strings_len);
+        pthread_mutex_lock(&publish->mutex);
+        publish->record_of = record_of;
+        record_of = NULL;
+        publish_pending(publish);
+        pthread_mutex_unlock(&publish->mutex);
+        return 0;
+}
+
+int publish_finish(struct publish *publish, unsigned char digest[DIGEST_SIZE], struct error *error)
+{
+        const struct manifest_view m = table_manifest(&publish->manifest);
+        struct hash *hash = hash_new();
+        if (hash == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        for (uint64_t i = 0; i < m.header->n_records; i++) {
+                const struct manifest_record *r = manifest_record(&m, i);
+                hash_model_tensor(hash, m.strings + r->name_off, r->name_len, dtype_name(r->dtype),
+                                  m.shapes + r->shape_off, r->rank, r->digest);
+        }
+        hash_final(hash, digest);
+        hash_free(hash);
+        memcpy(((struct manifest_header *)publish->manifest.map)->digest, digest, DIGEST_SIZE);
+        return 0;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Publishing: from blocks in memory to tensors that clients can see, and never before all bytes of a tensor are in
+ * memory and hashed.
+ *
+ * Two things run at the same time: reader threads report blocks (publish_landed), and a worker builds the manifest
+ * (publish_build), whose sort of all names must not delay the reading. A complete tensor is appended to `arrived`;
+ * arrived tensors are published (the digest into the manifest, then the index into the arrival log) once the
+ * manifest is built.
+ *
+ * With SHA-256 a file's tensors are held back until the whole file has matched (publish_file).
+ *
+ * Several targets share all of this but the arrival log: each has its own, which ends when its target dies.
+ */
+#ifndef DAEMON_LOAD_CONTENT_PUBLISH_H
+#define DAEMON_LOAD_CONTENT_PUBLISH_H
+
+#include "daemon/io/reader/reader.h"
+#include "daemon/load/content/resolve.h"
+#include "daemon/resident/model.h"
+
+struct publish {
+        const struct resolved *resolved;
+        const struct plan *plan;
+        struct read_target *const *targets;
+        size_t n_targets;
+        bool by_file; /* hold tensors back until their file is released */
+
+        unsigned char (*leaves)[DIGEST_SIZE];  /* of the plan's leaves; written by reader threads */
+        unsigned char (*digests)[DIGEST_SIZE]; /* of the plan's tensors */
+        uint32_t *remaining;                   /* atomic: missing leaves, by tensor */
+        uint64_t *file_left;                   /* atomic: missing bytes, by file */
+        uint64_t bytes;                        /* atomic: landed */
+
+        pthread_mutex_t mutex;
+        uint32_t *arrived; /* plan tensors in order of arrival */
+        size_t n_arrived;
+        size_t n_published;  /* atomic, for reads without the lock */
+        uint32_t *record_of; /* plan tensor > record; NULL until the manifest is built */
+
+        /* Its own maps, written to; generations have others (publish_share). */
+        struct table manifest;
+        struct table *logs; /* of arrival, by target; none where it was dead already */
+};
+
+/* Does no I/O; borrows the array of targets. publish_deinit() is due also after a failure. */
+int publish_init(struct publish *publish, const struct resolved *resolved, struct read_target *const *targets,
+                 size_t n_targets, bool by_file, struct error *error);
+void publish_deinit(struct publish *publish);
+
+/* Before reading: tensors without bytes arrive at once. */
+void publish_begin(struct publish *publish);
+
+/* On a reader thread. True if *file became whole with this block. */
+bool publish_landed(struct publish *publish, const struct plan_block *block);
+
+/* On a worker. `segment_sizes` by plan segment. */
+int publish_build(struct publish *publish, uint64_t generation, const uint64_t *segment_sizes, struct error *error);
+
+/* On a worker, after it: the tables for a target's generation. */
+int publish_share(const struct publish *publish, size_t target, struct table *manifest, struct table *arrival,
+                  struct error *error);
+
+/* On any thread: publishes all tensors of the file. */
+void publish_file(struct publish *publish, size_t file);
+
+/* Tensors that have been published so far. */
+uint64_t publish_count(struct publish *publish);
+
+/* On a worker, when everything was published: the model digest, into the manifest too. */
+int publish_finish(struct publish *publish, unsigned char digest[DIGEST_SIZE], struct error *error);
+
+#endif

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/load/content/resolve.h"
+
+#include "daemon/base/util.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* Files whose headers are read at once: limits the memory for bytes beyond them. */
+#define HEADERS_AT_ONCE 32u
+
+/* ---- opening ---- */
+
+int resolve_open(struct resolved *resolved, const struct sources *sources, const char *canonical,
+                 const struct caller *caller, bool want_sha256, struct error *error)
+{
+        struct source_opts opts = {.want_sha256 = want_sha256};
+        *resolved = (struct resolved){0};
+        if (!source_is_local(canonical))
+                return source_open(sources, canonical, &opts, &resolved->set, error);
+        enum assumed assumed;
+        int r = caller_assume(caller, &assumed, error);
+        if (r == 0)
+                r = source_open(sources, canonical, &opts, &resolved->set, error);
+        caller_drop(assumed);
+        return r;
+}
+
+int resolve_view(struct resolved *resolved, const struct source_set *set, const uint32_t *numbers, size_t n,
+                 struct error *error)
+{
+        if (numbers == NULL)
+                n = set->n_objects;
+        *resolved = (struct resolved){.set = *set, .view = true};
+        resolved->set.objects = calloc(n + 1, sizeof(*resolved->set.objects));
+        resolved->set.n_objects = 0;
+        if (resolved->set.objects == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        for (size_t i = 0; i < n; i++)
+                resolved->set.objects[i] = set->objects[numbers != NULL ? numbers[i] : i];
+        resolved->set.n_objects = n;
+        /* An index covers all files, by their number. */
+        resolved->set.has_index = set->has_index && numbers == NULL;
+        return 0;
+}
+
+/* ---- headers ---- */
+
+static int text_grow(struct header_text *text, uint64_t size, struct error *error)
+{
+        size = round_up(size, 4096);
+        void *map = text->map == NULL ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                                      : mremap(text->map, text->size, size, MREMAP_MAYMOVE);
+        if (map == MAP_FAILED)
+                return error_errno(error, STREAMER_ENOMEM, errno, "header of %" PRIu64 " bytes", size);
+        text->map = map;
+        text->size = size;
+        return 0;
+}
+
+static int bad_file(const struct object *object, const struct st_error *st, struct error *error)
+{
+        int code = st->rule == ST_NO_MEMORY ? STREAMER_ENOMEM : STREAMER_EFAILED;
+        return error_set(error, code, "%s (%s)", st->text, object->path);
+}
+
+/* The rest of a header that the first read did not cover; else surplus pages are freed. */
+static int rest_range(struct resolved *resolved, size_t i, struct object_range *range, struct error *error)
+{
+        const struct object *object = &resolved->set.objects[i];
+        struct header_text *text = &resolved->texts[i];
+        uint64_t first = object->ops->first_read(object);
+        struct st_error st;
+        if (st_parse_prefix(text->map, object->version.size, &text->n, &st) < 0)
+                return bad_file(object, &st, error);
+        uint64_t whole = ST_PREFIX + text->n;
+        int r = text_grow(text, whole, error);
+        *range = (struct object_range){object, first, whole > first ? whole - first : 0, text->map + first};
+        return r;
+}
+
+/* One round for the first bytes of several files and one for longer headers: a store gets all requests at once. */
+static int read_headers(struct resolved *resolved, size_t from, size_t to, struct error *error)
+{
+        struct object_range ranges[HEADERS_AT_ONCE] = {{.object = NULL}};
+        size_t n = 0;
+        int r = 0;
+        for (size_t i = from; r == 0 && i < to; i++) {
+                const struct object *object = &resolved->set.objects[i];
+                uint64_t first = object->ops->first_read(object);
+                r = text_grow(&resolved->texts[i], first > 0 ? first : 1, error);
+                ranges[i - from] = (struct object_range){object, 0, first, resolved->texts[i].map};
+        }
+        if (r == 0)
+                r = object_read_ranges(ranges, to - from, error);
+        for (size_t i = from; r == 0 && i < to; i++) {
+                r = rest_range(resolved, i, &ranges[n], error);
+                n += ranges[n].len > 0;
+        }
+        return r < 0 ? r : object_read_ranges(ranges, n, error);
+}
+
+/* ---- which tensors of a file belong to the model ---- */
+
+/* Marks the tensors of file i that the index takes from elsewhere; counts those it takes from here. */
+static int apply_index(struct resolved *resolved, size_t i, size_t *taken, struct error *error)
+{
+        const struct st_header *header = &resolved->headers[i];
+        const struct st_index *index = &resolved->set.index;
+        unsigned char *skip = calloc(1, header->n_tensors / 8 + 1);
+        if (skip == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        resolved->skips[i] = skip;
+        for (size_t t = 0; t < header->n_tensors; t++) {
+                const struct st_tensor *tensor = &header->tensors[t];
+                const struct st_index_entry *entry = st_index_find(index, st_name(header, tensor), tensor->name_len);
+                if (entry != NULL && entry->file == i)
+                        ++*taken;
+                else
+                        skip[t / 8] |= (unsigned char)(1u << (t % 8));
+        }
+        return 0;
+}
+
+static bool header_has(const struct st_header *header, const char *name, size_t len)
+{
+        for (size_t t = 0; t < header->n_tensors; t++)
+                if (header->tensors[t].name_len == len && memcmp(st_name(header, &header->tensors[t]), name, len) == 0)
+                        return true;
+        return false;
+}
+
+/* The index lists a tensor that its file does not have. */
+static int missing_tensor(const struct resolved *resolved, struct error *error)
+{
+        const struct st_index *index = &resolved->set.index;
+        for (size_t e = 0; e < index->n_entries; e++) {
+                const struct st_index_entry *entry = &index->entries[e];
+                if (!header_has(&resolved->headers[entry->file], index->text + entry->name, entry->name_len))
+                        return error_set(error, STREAMER_EFAILED, "tensor '%s' is in the index but not in %s (%s)",
+                                         index->text + entry->name, st_index_file(index, entry->file),
+                                         resolved->set.index_object.path);
+        }
+        return error_set(error, STREAMER_EFAILED, "the index and its files do not agree (%s)",
+                         resolved->set.index_object.path);
+}
+
+/* ---- all of it ---- */
+
+static int allocate(struct resolved *resolved, struct error *error)
+{
+        size_t n = resolved->set.n_objects;
+        resolved->texts = calloc(n, sizeof(*resolved->texts));
+        resolved->headers = calloc(n, sizeof(*resolved->headers));
+        resolved->skips = calloc(n, sizeof(*resolved->skips));
+        resolved->files = calloc(n, sizeof(*resolved->files));
+        if (resolved->texts == NULL || resolved->headers == NULL || resolved->skips == NULL || resolved->files == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        return 0;
+}
+
+static int parse_file(struct resolved *resolved, size_t i, resolve_header_fn header, void *context, struct error *error)
+{
+        const struct object *object = &resolved->set.objects[i];
+        struct header_text *text = &resolved->texts[i];
+        struct st_error st;
+        int r = header != NULL ? header(context, i, text->map, ST_PREFIX + text->n, error) : 0;
+        if (r < 0)
+                return r;
+        if (st_parse(&resolved->headers[i], (char *)text->map + ST_PREFIX, text->n, object->version.size, &st) < 0)
+                return bad_file(object, &st, error);
+        return 0;
+}
+
+static int make_plan(struct resolved *resolved, const struct device_layout *layout, uint64_t block_size,
+                     struct error *error)
+{
+        const struct source_set *set = &resolved->set;
+        struct plan_layout rules = {layout->page, layout->align, layout->granularity, layout->max_segment};
+        struct plan_error why = {.two_files = false};
+        if (plan_make(&resolved->plan, resolved->files, set->n_objects, &rules, block_size, &why) < 0)
+                return why.two_files ? error_set(error, STREAMER_EFAILED, "%s (%s, %s)", why.text,
+                                                 set->objects[why.files[0]].path, set->objects[why.files[1]].path)
+                                     : error_set(error, STREAMER_EFAILED, "%s", why.text);
+        resolved->planned = true;
+        return 0;
+}
+
+int resolve_plan(struct resolved *resolved, const struct device_layout *layout, uint64_t block_size,
+                 resolve_header_fn header, void *context, struct error *error)
+{
+        struct source_set *set = &resolved->set;
+        size_t taken = 0;
+        int r = allocate(resolved, error);
+        for (size_t i = 0; r == 0 && i < set->n_objects; i++) {
+                size_t left = set->n_objects - i;
+                if (i % HEADERS_AT_ONCE == 0)
+                        r = read_headers(resolved, i, i + (left < HEADERS_AT_ONCE ? left : HEADERS_AT_ONCE), error);
+                if (r == 0)
+                        r = parse_file(resolved, i, header, context, error);
+                if (r == 0 && set->has_index)
+                        r = apply_index(resolved, i, &taken, error);
+                resolved->files[i] = (struct plan_file){&resolved->headers[i], resolved->skips[i]};
+        }
+        if (r < 0)
+                return r;
+        if (set->has_index && taken != set->index.n_entries)
+                return missing_tensor(resolved, error);
+        return make_plan(resolved, layout, block_size, error);
+}
+
+int resolve_replan(struct resolved *resolved, const struct device_layout *layout, uint64_t block_size,
+                   struct error *error)
+{
+        plan_deinit(&resolved->plan);
+        resolved->planned = false;
+        return make_plan(resolved, layout, block_size, error);
+}
+
+void resolve_deinit(struct resolved *resolved)
+{
+        if (resolved->planned)
+                plan_deinit(&resolved->plan);
+        for (size_t i = 0; i < resolved->set.n_objects; i++) {
+                if (resolved->headers != NULL)
+                        st_header_deinit(&resolved->headers[i]);
+                if (resolved->texts != NULL && resolved->texts[i].map != NULL)
+                        munmap(resolved->texts[i].map, resolved->texts[i].size);
+                if (resolved->skips != NULL)
+                        free(resolved->skips[i]);
+        }
+        free(resolved->texts);
+        free(resolved->headers);
+        free(resolved->skips);
+        free(resolved->files);
+        if (resolved->view)
+                free(resolved->set.objects);
+        else
+                source_set_deinit(&resolved->set);
+        *resolved = (struct resolved){0};
+}

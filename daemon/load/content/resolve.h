@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The blocking first part of a load: opens the source, reads and parses its headers, plans. Runs in the work lane of
+ * the source's file system and touches no state of the daemon.
+ */
+#ifndef DAEMON_LOAD_CONTENT_RESOLVE_H
+#define DAEMON_LOAD_CONTENT_RESOLVE_H
+
+#include "daemon/device/device.h"
+#include "daemon/model/plan.h"
+#include "daemon/source/roots/caller.h"
+#include "daemon/source/source.h"
+
+struct header_text {
+        unsigned char *map; /* the file's first bytes, page-aligned */
+        uint64_t size;      /* mapped */
+        uint64_t n;         /* of the header itself, without its prefix */
+};
+
+struct resolved {
+        struct source_set set;
+        bool view; /* of another set: owns the array of objects, not the objects */
+        struct header_text *texts;
+        struct st_header *headers;
+        unsigned char **skips;   /* bitmaps of tensors that the index does not take from a file */
+        struct plan_file *files; /* headers and skips, for the planner */
+        struct plan plan;
+        bool planned;
+};
+
+/* Opens the source's objects; files as the caller. */
+int resolve_open(struct resolved *resolved, const struct sources *sources, const char *canonical,
+                 const struct caller *caller, bool want_sha256, struct error *error);
+
+/* A view of an open set, for a plan of its own: the n objects with these numbers, or all where `numbers` is NULL.
+ * The set must outlive it. */
+int resolve_view(struct resolved *resolved, const struct source_set *set, const uint32_t *numbers, size_t n,
+                 struct error *error);
+
+/* Called with each header's raw bytes (8 + n of them) before they are parsed, which changes them. */
+typedef int (*resolve_header_fn)(void *context, size_t file, const void *data, size_t len, struct error *error);
+
+int resolve_plan(struct resolved *resolved, const struct device_layout *layout, uint64_t block_size,
+                 resolve_header_fn header, void *context, struct error *error);
+
+/* Another plan of what was planned before. */
+int resolve_replan(struct resolved *resolved, const struct device_layout *layout, uint64_t block_size,
+                   struct error *error);
+
+void resolve_deinit(struct resolved *resolved); /* accepts a zeroed one */
+
+#endif

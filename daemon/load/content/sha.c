@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/load/content/sha.h"
+
+#include "daemon/base/util.h"
+#include "daemon/io/readback.h"
+
+#include <openssl/evp.h>
+#include <string.h>
+
+#define PIECE MiB
+
+struct sha {
+        size_t n;
+        EVP_MD_CTX *contexts[];
+};
+
+struct sha *sha_new(size_t n_files)
+{
+        struct sha *sha = calloc(1, sizeof(*sha) + n_files * sizeof(sha->contexts[0]));
+        if (sha != NULL)
+                sha->n = n_files;
+        return sha;
+}
+
+struct sha *sha_free(struct sha *sha)
+{
+        for (size_t i = 0; sha != NULL && i < sha->n; i++)
+                EVP_MD_CTX_free(sha->contexts[i]);
+        free(sha);
+        return NULL;
+}
+
+int sha_header(void *context, size_t file, const void *data, size_t len, struct error *error)
+{
+        struct sha *sha = context;
+        EVP_MD_CTX *md = EVP_MD_CTX_new();
+        sha->contexts[file] = md;
+        if (md == NULL || EVP_DigestInit_ex(md, EVP_sha256(), NULL) != 1 || EVP_DigestUpdate(md, data, len) != 1)
+                return error_set(error, STREAMER_ENOMEM, "SHA-256 could not be set up");
+        return 0;
+}
+
+/* ---- one file ---- */
+
+struct walk {
+        EVP_MD_CTX *md;
+        const struct object *object;
+        const struct plan *plan;
+        const struct segment *segments;
+        size_t file;
+        struct readback readback;
+        size_t asked;          /* tensors of the plan */
+        unsigned char *buffer; /* PIECE and a page, page-aligned */
+        uint64_t at;           /* offset in the file that was hashed up to */
+};
+
+/* Bytes of the file that no tensor of the model covers. */
+static int hash_gap(struct walk *walk, uint64_t to, struct error *error)
+{
+        while (walk->at < to) {
+                uint64_t head = walk->at % 4096;
+                uint64_t n = to - walk->at < PIECE - head ? to - walk->at : PIECE - head;
+                int r = object_read_range(walk->object, walk->at, n, walk->buffer + head, error);
+                if (r < 0)
+                        return r;
+                EVP_DigestUpdate(walk->md, walk->buffer + head, n);
+                walk->at += n;
+        }
+        return 0;
+}
+
+static bool next_run(void *context, struct readback_run *run)
+{
+        struct walk *walk = context;
+        while (walk->asked < walk->plan->n_tensors) {
+                const struct plan_tensor *t = &walk->plan->tensors[walk->asked++];
+                if (t->file != walk->file || t->bytes == 0)
+                        continue;
+                *run = (struct readback_run){
+                        .segment = &walk->segments[t->segment], .offset = t->offset, .bytes = t->bytes};
+                return true;
+        }
+        return false;
+}
+
+static int hash_tensor(struct walk *walk, const struct plan_tensor *t, struct error *error)
+{
+        for (uint64_t done = 0, len; done < t->bytes; done += len) {
+                const unsigned char *data;
+                int r = readback_take(&walk->readback, &data, &len, error);
+                if (r < 0)
+                        return r;
+                EVP_DigestUpdate(walk->md, data, len);
+        }
+        walk->at += t->bytes;
+        return 0;
+}
+
+static int hash_file(struct walk *walk, uint64_t data_start, struct error *error)
+{
+        walk->at = data_start;
+        int r = readback_begin(&walk->readback, next_run, walk, error);
+        for (size_t i = 0; r == 0 && i < walk->plan->n_tensors; i++) {
+                const struct plan_tensor *t = &walk->plan->tensors[i];
+                if (t->file != walk->file || t->bytes == 0)
+                        continue;
+                r = hash_gap(walk, t->file_off, error);
+                if (r == 0)
+                        r = hash_tensor(walk, t, error);
+        }
+        return r < 0 ? r : hash_gap(walk, walk->object->version.size, error);
+}
+
+/* The header's digest is where each target begins. */
+static int walk_init(struct walk *walk, const struct sha *sha, struct reader *reader, struct device *device,
+                     struct error *error)
+{
+        int r = readback_init(&walk->readback, reader, device, error);
+        walk->md = EVP_MD_CTX_new();
+        walk->buffer = aligned_alloc(4096, PIECE + 4096);
+        if (r < 0)
+                return r;
+        if (walk->buffer == NULL || walk->md == NULL || EVP_MD_CTX_copy_ex(walk->md, sha->contexts[walk->file]) != 1)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        return 0;
+}
+
+static void hex(char *out, const unsigned char *digest)
+{
+        for (size_t i = 0; i < 32; i++)
+                snprintf(out + 2 * i, 3, "%02x", digest[i]);
+}
+
+int sha_check_file(struct sha *sha, struct reader *reader, const struct resolved *resolved, struct device *device,
+                   const struct segment *segments, size_t file, struct error *error)
+{
+        struct walk walk = {
+                .object = &resolved->set.objects[file], .plan = &resolved->plan, .segments = segments, .file = file};
+        unsigned char digest[32];
+        int r = walk_init(&walk, sha, reader, device, error);
+        if (r == 0)
+                r = hash_file(&walk, resolved->headers[file].data_start, error);
+        if (r == 0)
+                EVP_DigestFinal_ex(walk.md, digest, NULL);
+        readback_deinit(&walk.readback);
+        EVP_MD_CTX_free(walk.md);
+        free(walk.buffer);
+        if (r < 0)
+                return r;
+        if (memcmp(digest, resolved->set.objects[file].sha256, sizeof(digest)) == 0)
+                return 0;
+        char got[65], want[65];
+        hex(got, digest);
+        hex(want, resolved->set.objects[file].sha256);
+        return error_set(error, STREAMER_EFAILED, "SHA-256 differs: %s published, %s read (%s)", want, got,
+                         resolved->set.objects[file].path);
+}

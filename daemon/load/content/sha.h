@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * SHA-256 of whole files against published digests, over the bytes in the segments: the header as it was read, then
+ * the tensors read back. The file is not read a second time, since it could have changed; only tensors that the model
+ * does not use, and that were not read, are.
+ */
+#ifndef DAEMON_LOAD_CONTENT_SHA_H
+#define DAEMON_LOAD_CONTENT_SHA_H
+
+#include "daemon/load/content/resolve.h"
+
+struct reader;
+
+struct sha; /* the running digests of a source's files */
+
+struct sha *sha_new(size_t n_files); /* NULL on ENOMEM */
+struct sha *sha_free(struct sha *sha);
+
+/* A resolve_header_fn; context is the struct sha. */
+int sha_header(void *context, size_t file, const void *data, size_t len, struct error *error);
+
+/* On a worker, once for each file and target, when all its bytes are in the device's segments; borrows slots of the
+ * reader's ring. STREAMER_EFAILED where the digest differs. */
+int sha_check_file(struct sha *sha, struct reader *reader, const struct resolved *resolved, struct device *device,
+                   const struct segment *segments, size_t file, struct error *error);
+
+#endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A load whose files are in the host cache reads nothing. The source was opened, so its identity is known; memory is
+ * requested as usual; then the segments are copied from pinned memory on the device's thread, and the manifest gets
+ * the new generation's number.
+ *
+ *   opening > queued > allocating > reading (the copies) > ready
+ *
+ * One copy serves all replicas of a load. Either all targets are copied or all are read: ranks are of one load, and
+ * reading files for one replica costs as much as for all. Replicas that wait for memory have rounds here, too
+ * (round.c).
+ *
+ * How it fails: like any load, each replica on its own. If a device has no free segments of the copy's sizes, the load
+ * continues from its files, and logs that.
+ */
+#include "daemon/load/load_private.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/resident/hostcache/host_cache.h"
+
+#include <string.h>
+
+/* One transfer: long enough to be fast, short enough to see a failing device. */
+#define CHUNK (64 * MiB)
+
+bool load_is_cached(const struct load *load)
+{
+        load_each_target (t, load)
+                if (t->cached != NULL)
+                        return true;
+        return false;
+}
+
+bool load_find_cached(struct load *load)
+{
+        const struct host_cache *cache = load->loads->resident->cache;
+        struct host_copy *cached[LOAD_DEVICES];
+        if (load->dry_run)
+                return false;
+        for (size_t i = 0; i < load->n_targets; i++) {
+                const struct load_target *t = &load->targets[i];
+                cached[i] = NULL;
+                if (target_lives(t) &&
+                    (cached[i] = host_cache_find(cache, &t->part->identity, t->device, load->sha256)) == NULL)
+                        return false;
+        }
+        for (size_t i = 0; i < load->n_targets; i++)
+                if (cached[i] != NULL) {
+                        load->targets[i].cached = cached[i];
+                        host_copy_use(cached[i]);
+                        load->targets[i].generation->data_bytes = cached[i]->data_bytes;
+                        load->targets[i].generation->n_tensors = cached[i]->n_tensors;
+                }
+        return true;
+}
+
+void load_put_cached(struct load *load)
+{
+        load_each_target (t, load) {
+                struct host_copy *cached = t->cached;
+                t->cached = NULL;
+                if (cached != NULL)
+                        host_copy_unuse(cached);
+        }
+}
+
+/* Stops early if the load has ended. */
+static int put_segment(struct load_target *target, struct segment *segment, const unsigned char *from)
+{
+        int r = 0;
+        for (uint64_t at = 0; r == 0 && at < segment->size;) {
+                uint64_t n = segment->size - at < CHUNK ? segment->size - at : CHUNK;
+                if (__atomic_load_n(&target->load->abandoned, __ATOMIC_RELAXED))
+                        return error_set(&target->step_error, STREAMER_ECANCELED, "cancelled");
+                r = segment->device->ops->put(segment, at, from + at, n, &target->step_error);
+                at += n;
+        }
+        return r;
+}
+
+static int copy_table(struct load_target *target, const struct table *from)
+{
+        struct table *to = &target->manifest;
+        void *map;
+        int r = host_table_new("streamerd-manifest", from->size, &to->fd, &map, &target->step_error);
+        if (r < 0)
+                return r;
+        to->map = map;
+        to->size = from->size;
+        memcpy(map, from->map, from->size);
+        ((struct manifest_header *)map)->generation = target->generation->number;
+        return 0;
+}
+
+static void copy_run(struct work *work)
+{
+        struct load_target *target = container_of(work, struct load_target, step);
+        struct generation *g = target->generation;
+        const struct host_copy *cached = target->cached;
+        int r = copy_table(target, &cached->manifest);
+        for (unsigned i = 0; r == 0 && i < g->n_segments; i++)
+                r = put_segment(target, &g->segments[i], cached->bases[i]);
+}
+
+static void copy_done(struct work *work)
+{
+        struct load_target *target = container_of(work, struct load_target, step);
+        struct generation *g = target->generation;
+        struct load *load = target->load;
+        if (!load_step_done(load))
+                return;
+        load->allocating--;
+        if (target->step_error.code != 0) {
+                target_fail(target, &target->step_error);
+        } else {
+                g->manifest = target->manifest;
+                target->manifest.fd = -1;
+                g->verified = target->cached->verified;
+                memcpy(g->digest, target->cached->digest, DIGEST_SIZE);
+        }
+        if (load->allocating == 0 && load->state == LOAD_READING)
+                load_serve_round(load); /* all live targets are copied */
+}
+
+void load_copy_cached(struct load *load)
+{
+        load_set_state(load, LOAD_READING);
+        load_log_stage(load, "allocated");
+        load_each_target (target, load) {
+                if (!target_lives(target))
+                        continue;
+                log_info("%s: restored to %s from the host cache, without reading files", load->name,
+                         target->device->name);
+                load->pending++;
+                load->allocating++;
+                work_submit(target->device->thread, WORK_LANE_CPU, &target->step, copy_run, copy_done);
+        }
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Retries after a shared device has refused memory that was granted: the load frees what it has allocated and asks
+ * again.
+ *
+ *   allocating > (a device is out of memory) > released > planned again > queued > allocating
+ *
+ * If the device has enough memory but not contiguous, segments of half the size are planned; a tensor is never split,
+ * and no plan has more than PLAN_MAX_SEGMENTS. If other software has taken the memory, admission knows the new ceiling:
+ * it may evict, queue, or refuse.
+ *
+ * How it fails: if no smaller segments can be planned, or after ROUNDS rounds, with the device's own message. A failed
+ * planning fails all targets that do not serve yet.
+ */
+#include "daemon/load/load_private.h"
+
+#include "daemon/base/log/log.h"
+
+#include <inttypes.h>
+
+#define ROUNDS 12
+
+bool target_may_retry(const struct load_target *target)
+{
+        return target->step_error.code == STREAMER_ENOMEM && target->device->ops->ceiling != NULL &&
+               target->load->retries < ROUNDS;
+}
+
+/* ---- planning again ---- */
+
+static uint64_t largest_segment(const struct plan *plan)
+{
+        uint64_t largest = 0;
+        for (size_t i = 0; i < plan->n_segments; i++)
+                if (plan->segments[i] > largest)
+                        largest = plan->segments[i];
+        return largest;
+}
+
+/* On a worker. */
+static int cut_smaller(struct load_part *part, struct error *error)
+{
+        struct device_layout layout = part->targets[0]->device->layout;
+        uint64_t before = largest_segment(&part->resolved.plan);
+        layout.max_segment = round_up(before / 2, layout.granularity);
+        int r = part_replan(part, &layout, error);
+        part->cut = r == 0 && largest_segment(&part->resolved.plan) < before;
+        part->max_segment = layout.max_segment;
+        return r;
+}
+
+static void replan_run(struct work *work)
+{
+        struct load *load = container_of(work, struct load, step);
+        for (size_t i = 0; i < load->n_parts && load->step_error.code == 0; i++)
+                if (load->parts[i].in_pieces && part_lives(&load->parts[i]))
+                        cut_smaller(&load->parts[i], &load->step_error);
+}
+
+/* Targets whose segments cannot be smaller fail; the others ask again. */
+static void replan_done(struct work *work)
+{
+        struct load *load = container_of(work, struct load, step);
+        if (!load_step_done(load) || load_step_failed(load, &load->step_error))
+                return;
+        for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++) {
+                struct load_target *t = &load->targets[i];
+                if (t->state == TARGET_OUT_OF_MEMORY && t->part->in_pieces && !t->part->cut)
+                        target_fail(t, &t->step_error);
+        }
+        if (!load_ended(load->state))
+                load_reserve(load);
+}
+
+/* ---- giving back ---- */
+
+static void release_run(struct work *work)
+{
+        struct load_target *target = container_of(work, struct load_target, step);
+        struct generation *g = target->generation;
+        generation_release_segments(g);
+        g->n_segments = 0;
+}
+
+static void all_released(struct load *load)
+{
+        load_each_target (t, load) {
+                if (t->state != TARGET_OUT_OF_MEMORY)
+                        continue;
+                t->device->ceiling = t->ceiling;
+                t->part->in_pieces |= t->ceiling >= t->device->used; /* it covers all that is charged: fragmented */
+        }
+        load_each_target (t, load)
+                if (target_lives(t))
+                        generation_uncharge(t->generation);
+        if (load_is_cached(load)) { /* a copy's segments cannot be smaller */
+                log_info("%s: is not loaded from the host cache: the device has no free memory in pieces of that size",
+                         load->name);
+                load_put_cached(load);
+                load_plan(load);
+                return;
+        }
+        load->pending++;
+        load->step_error = (struct error){0};
+        work_submit(load->loads->pool, WORK_LANE_CPU, &load->step, replan_run, replan_done);
+}
+
+static void release_done(struct work *work)
+{
+        struct load_target *target = container_of(work, struct load_target, step);
+        struct load *load = target->load;
+        if (!load_step_done(load))
+                return;
+        if (--load->allocating == 0)
+                all_released(load);
+}
+
+void load_retry(struct load *load)
+{
+        load_set_state(load, LOAD_PLANNING);
+        load->retries++;
+        load_restart_rounds(load);
+        load_each_part (part, load)
+                part->in_pieces = part->cut = false;
+        load_each_target (t, load) {
+                if (!target_lives(t))
+                        continue;
+                if (t->state == TARGET_OUT_OF_MEMORY)
+                        log_info("%s: %s: refused %" PRIu64 " bytes that fit its budget: retrying", load->name,
+                                 t->device->name, t->generation->charged);
+                load->pending++;
+                load->allocating++;
+                work_submit(t->device->thread, WORK_LANE_CPU, &t->step, release_run, release_done);
+        }
+}

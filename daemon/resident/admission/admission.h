@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Admission: which load may take how many bytes of a device, and when. Owned by the loop thread.
+ *
+ *   asked > granted     the bytes are charged
+ *       \-> waiting > granted
+ *               \---> refused
+ *
+ * Requests are queued: higher priority first, then the older. After every change they are examined in this
+ * order against a ledger of the bytes of each device that are unused or being freed:
+ *
+ *   fits the unused bytes             granted
+ *   fits with the bytes being freed   waits, and reserves those bytes
+ *   fits if others are evicted        they are evicted, and it waits for their bytes
+ *   else                              it is blocked: refused, or queued if it asked to wait
+ *
+ * Reserved bytes are not offered to another request, so no two count on the same bytes. A blocked request
+ * reserves nothing, so it delays none that fits. A request for several devices gets all or none; no part of it is
+ * granted alone, so no two requests can wait for each other.
+ *
+ * Where a device is shared with other software (device_ops.ceiling), its thread is asked first what that leaves.
+ * The number of blocked requests is limited.
+ */
+#ifndef DAEMON_RESIDENT_ADMISSION_ADMISSION_H
+#define DAEMON_RESIDENT_ADMISSION_ADMISSION_H
+
+#include "daemon/resident/admission/ledger.h"
+
+struct admission_request {
+        struct list link; /* in admission->queue */
+        struct admission *admission;
+        const struct admission_part *parts; /* borrowed until the answer */
+        size_t n_parts;
+        uint64_t priority, since_ns;
+        bool evict, wait; /* it may evict; it may be queued while blocked */
+        bool blocked, told;
+        bool settled;       /* a pass has decided; answered() is due */
+        bool shares;        /* of a user with limits, who may have half of the blocked requests at most */
+        uid_t uid;          /* that user */
+        const void *owner;  /* requests of one owner count as one blocked request; NULL: counts alone */
+        struct error error; /* why it was refused */
+        /* After the pass that first finds it blocked; may be NULL. */
+        void (*waits)(struct admission_request *request);
+        /* Once, never from within a call by the owner. Code 0: every part is charged. */
+        void (*answered)(struct admission_request *request, const struct error *error);
+};
+
+struct admission_device;
+
+struct admission {
+        struct resident *resident;
+        struct list queue;    /* of struct admission_request, in order */
+        struct list answered; /* decided; answered() is due */
+        uint64_t max_blocked;
+        struct wake *wake;
+        struct callback item;
+        struct admission_device *devices; /* by number */
+        unsigned asking;                  /* devices whose ceiling is being asked for */
+        bool posted, again;
+};
+
+/* STREAMER_ENOMEM. */
+int admission_init(struct admission *admission, struct resident *resident, struct wake *wake, uint64_t max_blocked);
+void admission_deinit(struct admission *admission); /* accepts a zeroed one; the queue must be empty */
+
+void admission_submit(struct admission *admission, struct admission_request *request);
+/* Moves a request that is queued to its place among those of this priority, by age. */
+void admission_set_priority(struct admission_request *request, uint64_t priority);
+/* Another load joins the request: it may evict, and wait, if either of them may. Without effect once answered. */
+void admission_relax(struct admission_request *request, bool evict, bool wait);
+/* Withdraws a request. True: it will not be answered; false: it was, or was never asked. */
+bool admission_withdraw(struct admission_request *request);
+
+/* Examines the queue on a later turn of the loop: memory may have become free. Accepts NULL. */
+void admission_recheck(struct admission *admission);
+/* About once a second: other software may have freed device memory. */
+void admission_tick(struct admission *admission);
+
+/* ---- estimates ---- */
+
+/* The outcome that a request would have for these bytes of one device and a model of this name. */
+void admission_estimate(struct admission *admission, struct device *device, const char *name, uint64_t bytes,
+                        bool evict, struct admission_outlook *outlook);
+
+#endif

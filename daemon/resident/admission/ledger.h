@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The ledger of one pass over the queue: the bytes of each device that are unused or being freed, less what
+ * earlier requests have reserved; and the outcome of the next request.
+ */
+#ifndef DAEMON_RESIDENT_ADMISSION_LEDGER_H
+#define DAEMON_RESIDENT_ADMISSION_LEDGER_H
+
+#include "daemon/resident/model.h"
+
+#define ADMISSION_DEVICES 64
+
+struct admission_part {
+        struct generation *generation;
+        uint64_t bytes;
+};
+
+enum admission_outcome { ADMISSION_FITS, ADMISSION_PENDING, ADMISSION_EVICTS, ADMISSION_BLOCKED };
+
+struct admission_outlook {
+        enum admission_outcome outcome;
+        struct generation **victims; /* to be evicted */
+        size_t n_victims;
+};
+void admission_outlook_deinit(struct admission_outlook *outlook); /* accepts a zeroed one */
+
+struct ledger {
+        uint64_t unused[ADMISSION_DEVICES], freeing[ADMISSION_DEVICES]; /* by device number, less what is reserved */
+};
+
+/* Bytes of one device; a request has one for each device. */
+struct demand {
+        struct device *device;
+        uint64_t bytes;
+};
+
+/* A request, or an estimate of one. */
+struct admission_query {
+        struct resident *resident;
+        const char *name;                   /* NULL: the names of the parts' generations */
+        const struct admission_part *parts; /* NULL for an estimate */
+        size_t n_parts;
+        struct demand demands[ADMISSION_DEVICES];
+        size_t n_demands;
+        bool evict;
+};
+
+void ledger_make(struct ledger *ledger, const struct resident *resident);
+/* One of its devices that is out of service, where no eviction helps; NULL if there is none. */
+const struct device *query_lost_device(const struct admission_query *query);
+/* Reserves bytes: those being freed first. */
+void ledger_reserve(struct ledger *ledger, const struct demand *demand);
+/* Adds victims on one device that free `needed` bytes to the outlook; false where there are none. */
+bool ledger_victims(const struct admission_query *query, const struct device *device, uint64_t needed,
+                    struct admission_outlook *outlook);
+/* Fills in the outlook and changes nothing else. Victims are chosen only where they suffice, with the unused bytes, on
+ * every device. */
+void ledger_assess(const struct admission_query *query, const struct ledger *ledger, struct admission_outlook *outlook);
+
+#endif

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How it fails: where host memory cannot be allocated, the device cannot be read or a byte differs, the model is
+ * unloaded as without a cache, its reservation is dropped, and the log says why.
+ */
+#include "daemon/resident/hostcache/host_cache.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/resident/digest_check.h"
+#include "daemon/resident/hostcache/victims.h"
+#include "daemon/resident/model_set.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* The eviction that it serves waits for the GPU's memory meanwhile. */
+#define WAIT_NS (UINT64_C(10) * 1000000000)
+
+uint64_t host_cache_budget(uint64_t wanted, uint64_t cgroup, uint64_t memory)
+{
+        uint64_t most = (cgroup < memory ? cgroup : memory) / 2;
+        return wanted < most ? wanted : most;
+}
+
+bool host_cache_empty(const struct host_cache *cache)
+{
+        return cache == NULL || list_empty(&cache->copies);
+}
+
+/* ---- holders ---- */
+
+static struct generation *holder_of(const struct host_copy *copy)
+{
+        list_each_item (struct generation, g, &copy->cache->resident->generations, link)
+                if (g->copy == copy)
+                        return g;
+        return NULL;
+}
+
+/* With the other ranks of each. */
+static void drop_holders(const struct host_copy *copy)
+{
+        struct generation *g;
+        while ((g = holder_of(copy)) != NULL)
+                model_set_drop_ranks(g, GENERATION_CACHED);
+}
+
+/* ---- dropping ---- */
+
+static void start_waiting(struct host_cache *cache);
+
+/* On the device's thread. */
+static void free_memory(struct host_copy *copy)
+{
+        for (unsigned i = 0; i < copy->n_bases; i++)
+                copy->device->ops->host_free(copy->device, copy->bases[i], copy->sizes[i]);
+        copy->n_bases = 0;
+        table_drop(&copy->manifest);
+}
+
+static void copy_free(struct host_copy *copy)
+{
+        list_remove(&copy->link);
+        free(copy);
+}
+
+static void leave_run(struct work *work)
+{
+        free_memory(container_of(work, struct host_copy, work));
+}
+
+static void leave_done(struct work *work)
+{
+        struct host_copy *copy = container_of(work, struct host_copy, work);
+        struct host_cache *cache = copy->cache;
+        cache->used -= copy->bytes;
+        copy_free(copy);
+        start_waiting(cache);
+}
+
+/* A copy that waits is handled when another is freed, or by the tick: its generation may be in the middle of a
+ * change. */
+static void settle(struct host_copy *copy)
+{
+        if (copy->holders > 0 || copy->users > 0)
+                return;
+        __atomic_store_n(&copy->unwanted, true, __ATOMIC_RELAXED);
+        if (copy->state != HOST_COPY_COMPLETE)
+                return;
+        copy->state = HOST_COPY_FREEING;
+        work_submit(copy->device->thread, WORK_LANE_CPU, &copy->work, leave_run, leave_done);
+}
+
+/* resident->drop_copy: frees no generation. */
+static void host_copy_drop(struct generation *generation)
+{
+        struct host_copy *copy = generation->copy;
+        copy->cache->lost_rank = copy->cache->lost_rank || generation->n_ranks > 1;
+        generation->copy = NULL;
+        copy->holders--;
+        settle(copy);
+}
+
+void host_cache_init(struct host_cache *cache, struct resident *resident, uint64_t budget)
+{
+        *cache = (struct host_cache){.resident = resident, .budget = budget};
+        list_init(&cache->copies);
+        resident->cache = cache;
+        resident->drop_copy = host_copy_drop;
+}
+
+void host_copy_use(struct host_copy *copy)
+{
+        copy->users++;
+        copy->last_used_ns = now_ns();
+}
+
+void host_copy_unuse(struct host_copy *copy)
+{
+        copy->users--;
+        settle(copy);
+}
+
+/* ---- incomplete ranks ---- */
+
+static bool lacks_ranks(struct generation *g)
+{
+        struct generation *ranks[MODEL_SET_MAX];
+        return g->state == GENERATION_CACHED && g->n_ranks > 1 && model_set_ranks(g, g->state, ranks) < g->n_ranks;
+}
+
+static struct generation *find_rest(const struct resident *resident)
+{
+        list_each_item (struct generation, g, &resident->generations, link)
+                if (lacks_ranks(g))
+                        return g;
+        return NULL;
+}
+
+void host_cache_drop_partial_ranks(struct host_cache *cache)
+{
+        struct generation *g;
+        if (cache == NULL || !cache->lost_rank)
+                return;
+        while ((g = find_rest(cache->resident)) != NULL) {
+                log_info("%s: leaves the host cache (generation %" PRIu64 "): not all of its ranks are left",
+                         generation_name(g), g->number);
+                model_set_drop_ranks(g, GENERATION_CACHED);
+        }
+        cache->lost_rank = false;
+}
+
+/* ---- capacity ---- */
+
+/* Without copies that are being freed. */
+static uint64_t reserved(const struct host_cache *cache)
+{
+        uint64_t sum = 0;
+        list_each_item (const struct host_copy, copy, &cache->copies, link)
+                if (copy->state != HOST_COPY_FREEING)
+                        sum += copy->bytes;
+        return sum;
+}
+
+static bool make_space(struct host_cache *cache, uint64_t bytes)
+{
+        uint64_t needs = reserved(cache) + bytes;
+        size_t n;
+        if (needs <= cache->budget)
+                return true;
+        cleanup_free struct host_copy **chosen = host_cache_choose(cache, needs - cache->budget, &n);
+        for (size_t i = 0; chosen != NULL && i < n && reserved(cache) + bytes > cache->budget; i++) {
+                const struct generation *g = holder_of(chosen[i]);
+                if (g == NULL)
+                        continue;
+                log_info("%s: leaves the host cache (generation %" PRIu64 ", %" PRIu64 " bytes)", generation_name(g),
+                         g->number, chosen[i]->bytes);
+                drop_holders(chosen[i]);
+        }
+        return chosen != NULL;
+}
+
+/* ---- freeing the device memory of a cached generation ---- */
+
+static void vacate_run(struct work *work)
+{
+        generation_release_segments(container_of(work, struct generation, work));
+}
+
+static void vacate_done(struct work *work)
+{
+        struct generation *g = container_of(work, struct generation, work);
+        g->n_segments = 0;
+        generation_uncharge(g);
+        generation_put(g);
+}
+
+static void vacate(struct generation *g)
+{
+        generation_get(g);
+        work_submit(g->device->thread, WORK_LANE_CPU, &g->work, vacate_run, vacate_done);
+}
+
+/* ---- filling, on the device's thread ---- */
+
+static int allocate(struct host_copy *copy)
+{
+        const struct table *table = &copy->from->manifest;
+        copy->manifest.size = table->size;
+        int r = host_table_share(table->fd, table->size, &copy->manifest.fd, &copy->manifest.map, &copy->error);
+        for (unsigned i = 0; r == 0 && i < copy->n_segments; i++) {
+                void *base;
+                r = copy->device->ops->host_alloc(copy->device, copy->sizes[i], &base, &copy->error);
+                if (r == 0)
+                        copy->bases[copy->n_bases++] = base;
+        }
+        return r;
+}
+
+static int copy_out(struct host_copy *copy)
+{
+        struct digest_check compare;
+        int r = digest_check_init(&compare, copy->from, NULL, copy->bases, &copy->error);
+        for (uint64_t i = 0; r == 0 && i < compare.manifest.header->n_records; i++) {
+                r = digest_check_tensor(&compare, &copy->error);
+                if (r == 0 && __atomic_load_n(&copy->unwanted, __ATOMIC_RELAXED))
+                        r = error_set(&copy->error, STREAMER_ECANCELED, "superseded");
+        }
+        digest_check_deinit(&compare);
+        return r;
+}
+
+static void fill_run(struct work *work)
+{
+        struct host_copy *copy = container_of(work, struct host_copy, work);
+        if (allocate(copy) < 0 || copy_out(copy) < 0)
+                free_memory(copy);
+}
+
+/* Drops a copy without allocated memory. The device memory is freed with the generation. */
+static void copy_drop(struct host_copy *copy)
+{
+        struct generation *from = copy->from;
+        if (copy->holders > 0)
+                log_warn("%s: not copied to the host cache: %s", generation_name(from), copy->error.text);
+        drop_holders(copy);
+        copy_free(copy);
+        generation_put(from);
+}
+
+static void fill_done(struct work *work)
+{
+        struct host_copy *copy = container_of(work, struct host_copy, work);
+        struct host_cache *cache = copy->cache;
+        struct generation *from = copy->from;
+        if (copy->error.code != 0) {
+                cache->used -= copy->bytes;
+                copy_drop(copy);
+        } else {
+                copy->from = NULL;
+                copy->state = HOST_COPY_COMPLETE;
+                if (from->copy == copy)
+                        vacate(from);
+                settle(copy);
+                generation_put(from);
+        }
+        start_waiting(cache);
+}
+
+/* In order; drops those that nothing holds. */
+static void start_waiting(struct host_cache *cache)
+{
+        list_each_item_safe (struct host_copy, copy, &cache->copies, link) {
+                if (copy->state != HOST_COPY_WAITING)
+                        continue;
+                if (copy->holders == 0) {
+                        copy_drop(copy);
+                        continue;
+                }
+                if (cache->used + copy->bytes > cache->budget)
+                        return;
+                cache->used += copy->bytes;
+                copy->state = HOST_COPY_FILLING;
+                work_submit(copy->device->thread, WORK_LANE_CPU, &copy->work, fill_run, fill_done);
+        }
+}
+
+/* ---- taking and finding ---- */
+
+static bool can_be_cached(const struct generation *g)
+{
+        return g->device->ops->host_alloc != NULL && !source_is_test(g->source) && g->has_identity && g->n_segments > 0;
+}
+
+static bool is_copy_of(const struct host_copy *copy, const struct generation *g)
+{
+        return copy->state != HOST_COPY_FREEING && copy->error.code == 0 && (copy->verified || !g->verified) &&
+               memcmp(&copy->identity, &g->identity, sizeof(g->identity)) == 0 &&
+               memcmp(copy->digest, g->digest, DIGEST_SIZE) == 0;
+}
+
+static struct host_copy *copy_of(const struct host_cache *cache, const struct generation *g)
+{
+        list_each_item (struct host_copy, copy, &cache->copies, link)
+                if (copy->holders > 0 && is_copy_of(copy, g))
+                        return copy;
+        return NULL;
+}
+
+/* In state waits, without a holder. */
+static struct host_copy *copy_new(struct host_cache *cache, struct generation *g)
+{
+        struct host_copy *copy = calloc(1, sizeof(*copy));
+        if (copy == NULL)
+                return NULL;
+        copy->cache = cache;
+        copy->device = g->device;
+        copy->from = g;
+        copy->since_ns = now_ns();
+        copy->identity = g->identity;
+        copy->verified = g->verified;
+        copy->data_bytes = g->data_bytes;
+        copy->n_tensors = g->n_tensors;
+        copy->manifest.fd = -1;
+        memcpy(copy->digest, g->digest, DIGEST_SIZE);
+        copy->n_segments = g->n_segments;
+        for (unsigned i = 0; i < g->n_segments; i++)
+                copy->sizes[i] = g->segments[i].size;
+        copy->bytes = g->charged;
+        list_init(&copy->link);
+        return copy;
+}
+
+/* One eviction: `copies` exist already, or are made for it. */
+struct taking {
+        struct generation *ranks[MODEL_SET_MAX];
+        struct host_copy *copies[MODEL_SET_MAX];
+        bool made[MODEL_SET_MAX];
+        size_t n;
+};
+
+/* An existing copy counts as used until it is held, so that it is not dropped for capacity. */
+static bool prepare(struct taking *taking, struct host_cache *cache)
+{
+        uint64_t bytes = 0;
+        bool all = true;
+        for (size_t i = 0; i < taking->n && all; i++) {
+                struct generation *g = taking->ranks[i];
+                all = can_be_cached(g);
+                taking->copies[i] = all ? copy_of(cache, g) : NULL;
+                if (taking->copies[i] != NULL)
+                        taking->copies[i]->users++;
+                else if (all)
+                        bytes += g->charged;
+        }
+        if (!all || bytes > cache->budget || !make_space(cache, bytes))
+                return false;
+        for (size_t i = 0; i < taking->n && all; i++) {
+                taking->made[i] = taking->copies[i] == NULL;
+                if (taking->made[i])
+                        all = (taking->copies[i] = copy_new(cache, taking->ranks[i])) != NULL;
+        }
+        return all;
+}
+
+static void take(struct host_cache *cache, struct generation *g, struct host_copy *copy, bool made)
+{
+        uint64_t last_used = generation_last_used(g);
+        g->copy = copy;
+        copy->holders++;
+        if (last_used > copy->last_used_ns)
+                copy->last_used_ns = last_used;
+        generation_set_state(g, GENERATION_CACHED);
+        if (made) {
+                generation_get(g);
+                list_append(&cache->copies, &copy->link);
+        } else {
+                host_copy_unuse(copy);
+                vacate(g);
+        }
+        generation_changed(g);
+}
+
+bool host_cache_add(struct host_cache *cache, struct generation *generation)
+{
+        struct taking taking = {.n = 0};
+        if (cache == NULL || cache->budget == 0)
+                return false;
+        taking.n = model_set_ranks(generation, GENERATION_READY, taking.ranks);
+        if (taking.n < generation->n_ranks)
+                return false; /* incomplete */
+        bool prepared = prepare(&taking, cache);
+        for (size_t i = 0; !prepared && i < taking.n; i++)
+                if (taking.made[i])
+                        free(taking.copies[i]);
+                else if (taking.copies[i] != NULL)
+                        host_copy_unuse(taking.copies[i]);
+        if (!prepared)
+                return false;
+        for (size_t i = 0; i < taking.n; i++)
+                take(cache, taking.ranks[i], taking.copies[i], taking.made[i]);
+        start_waiting(cache);
+        return true;
+}
+
+void host_cache_tick(struct host_cache *cache, uint64_t now)
+{
+        if (cache == NULL)
+                return;
+        list_each_item_safe (struct host_copy, copy, &cache->copies, link) {
+                if (copy->state != HOST_COPY_WAITING || now - copy->since_ns < WAIT_NS)
+                        continue;
+                error_set(&copy->error, STREAMER_ETIMEOUT, "what is to be freed for it has not been in %u s",
+                          (unsigned)(WAIT_NS / 1000000000));
+                copy_drop(copy);
+        }
+        start_waiting(cache);
+}
+
+/* Memory that a context has pinned is lost with it: a lost GPU must not fail loads of others. */
+static bool can_be_copied_from(const struct host_copy *copy)
+{
+        return copy->state == HOST_COPY_COMPLETE && device_in_service(copy->device);
+}
+
+struct host_copy *host_cache_find(const struct host_cache *cache, const struct source_identity *identity,
+                                  const struct device *device, bool verified)
+{
+        if (cache == NULL || device->ops->host_alloc == NULL)
+                return NULL;
+        list_each_item (struct host_copy, copy, &cache->copies, link)
+                if (can_be_copied_from(copy) && (copy->verified || !verified) &&
+                    memcmp(&copy->identity, identity, sizeof(*identity)) == 0 &&
+                    memcmp(&copy->device->layout, &device->layout, sizeof(device->layout)) == 0)
+                        return copy;
+        return NULL;
+}

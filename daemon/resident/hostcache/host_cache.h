@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The host cache: models that were evicted from a GPU may stay in pinned host memory, and are loaded from there
+ * without storage. It has its own budget.
+ *
+ *   ready > cached (copied out, off the loop) > draining > gone
+ *                 \-> a load of the same files copies it to the GPUs that it names, as a new generation
+ *
+ * A copy holds the image of each segment, and the manifest. The device's layout alone determines where tensors lie and
+ * where a segment ends, so a copy fits every GPU of its layout, in one transfer for each segment; a device of another
+ * layout reads the files instead.
+ *
+ * A copy belongs to files, not to a device: evicted replicas of one version share it, and only the first is copied
+ * out. It is freed when neither a cached generation nor a load holds it.
+ *
+ *   waits (for capacity) > fills > whole > leaves (not held; being freed)
+ *        \----------------\-> dropped: it took too long, or failed
+ *
+ * The budget counts allocated memory, from before the first byte is pinned until the last is freed, and is never
+ * exceeded. Capacity for another copy is made by dropping others (victims.h), and only if that suffices. They are freed
+ * on their devices' threads while the new copy waits, with a limit, so that a stalled device does not block the others.
+ *
+ * The ranks of one load are cached, dropped and loaded together: all or none.
+ *
+ * A cached model keeps its names and is listed; clients cannot attach to it. Its bytes are compared with the tensors'
+ * digests while they are copied out: a copy that differs is dropped.
+ */
+#ifndef DAEMON_RESIDENT_HOSTCACHE_HOST_CACHE_H
+#define DAEMON_RESIDENT_HOSTCACHE_HOST_CACHE_H
+
+#include "daemon/resident/hostcache/host_copy.h"
+
+/* Limits the configured size: pinned memory cannot be swapped, so half of the cgroup's or the machine's memory
+ * is left for everything else. */
+uint64_t host_cache_budget(uint64_t wanted, uint64_t cgroup, uint64_t memory);
+
+void host_cache_init(struct host_cache *cache, struct resident *resident, uint64_t budget);
+bool host_cache_empty(const struct host_cache *cache); /* accepts NULL */
+
+/* Caches a model that is to be evicted, with all its ranks; its devices' memory is freed once it is copied out.
+ * False: it is not cached, and unchanged. Accepts NULL. */
+bool host_cache_add(struct host_cache *cache, struct generation *generation);
+
+/* About once a second: drops copies that have waited too long for capacity. Accepts NULL. */
+void host_cache_tick(struct host_cache *cache, uint64_t now);
+/* After a change: drops ranks that lack another one. Accepts NULL. */
+void host_cache_drop_partial_ranks(struct host_cache *cache);
+
+/* A whole copy of these files that fits the device, and whose files matched published digests if `verified`.
+ * NULL if there is none; accepts NULL. */
+struct host_copy *host_cache_find(const struct host_cache *cache, const struct source_identity *identity,
+                                  const struct device *device, bool verified);
+/* The copy is not freed between the two calls. */
+void host_copy_use(struct host_copy *copy);
+void host_copy_unuse(struct host_copy *copy);
+
+#endif

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Look-ups: which generation a name, a number or a set of files leads to. Changes nothing.
+ */
+#include "daemon/resident/model.h"
+
+#include <string.h>
+
+/* ---- devices ---- */
+
+struct device *resident_device(struct resident *resident, const char *name, struct error *error)
+{
+        if (name == NULL && resident->n_devices == 1)
+                return resident->devices[0];
+        if (name == NULL) {
+                error_set(error, STREAMER_EINVAL, "device: the daemon has %zu devices, name one", resident->n_devices);
+                return NULL;
+        }
+        for (size_t i = 0; i < resident->n_devices; i++)
+                if (strcmp(resident->devices[i]->name, name) == 0 || strcmp(resident->devices[i]->uuid, name) == 0)
+                        return resident->devices[i];
+        error_set(error, STREAMER_EINVAL, "device: %s: no such device", name);
+        return NULL;
+}
+
+/* ---- generations ---- */
+
+const struct model_name *generation_find_name(const struct generation *generation, const char *name)
+{
+        list_each_item (const struct model_name, n, &generation->names, link)
+                if (strcmp(n->text, name) == 0)
+                        return n;
+        return NULL;
+}
+
+bool generation_has_name(const struct generation *generation, const char *name)
+{
+        return generation_find_name(generation, name) != NULL;
+}
+
+uid_t generation_owner(const struct generation *generation)
+{
+        if (list_empty(&generation->names))
+                return generation->last_owner;
+        return container_of(generation->names.next, struct model_name, link)->owner;
+}
+
+const char *generation_name(const struct generation *generation)
+{
+        if (list_empty(&generation->names))
+                return generation->last_name;
+        return container_of(generation->names.next, struct model_name, link)->text;
+}
+
+uint64_t generation_small_page_bytes(const struct generation *generation)
+{
+        uint64_t sum = 0;
+        bool allocated = generation->state == GENERATION_READY || generation->state == GENERATION_DRAINING;
+        for (unsigned i = 0; allocated && !generation->releasing && i < generation->n_segments; i++)
+                sum += segment_small_bytes(&generation->segments[i]);
+        return sum;
+}
+
+struct list *resident_bucket(struct resident *resident, const char *name)
+{
+        unsigned char digest[DIGEST_SIZE];
+        uint64_t key;
+        hash_bytes(name, strlen(name), digest);
+        memcpy(&key, digest, sizeof(key));
+        return bucket(&resident->by_name, key);
+}
+
+/* Without names it is found by its last one. */
+static struct generation *draining_from(const struct resident *resident, const char *name, const struct device *device)
+{
+        struct generation *found = NULL;
+        list_each_item (struct generation, g, &resident->generations, link)
+                if (g->state == GENERATION_DRAINING && (device == NULL || g->device == device) &&
+                    (strcmp(g->last_name, name) == 0 || generation_has_name(g, name)))
+                        found = g;
+        return found;
+}
+
+struct generation *resident_on(struct resident *resident, const char *name, enum generation_state state,
+                               const struct device *device)
+{
+        const struct list *all = resident_bucket(resident, name);
+        struct generation *found = NULL;
+        if (state == GENERATION_DRAINING)
+                return draining_from(resident, name, device);
+        list_each_item (const struct model_name, n, all, by_name) {
+                struct generation *g = n->generation;
+                if (g->state == state && (device == NULL || g->device == device) && strcmp(n->text, name) == 0 &&
+                    (found == NULL || g->place > found->place))
+                        found = g;
+        }
+        return found;
+}
+
+/* The oldest that has not failed; else the newest. */
+static bool says_more(const struct generation *g, const struct generation *than)
+{
+        bool failed = g->state == GENERATION_FAILED;
+        if (failed != (than->state == GENERATION_FAILED))
+                return !failed;
+        return failed ? g->place > than->place : g->place < than->place;
+}
+
+struct generation *resident_named(struct resident *resident, const char *name)
+{
+        const struct list *all = resident_bucket(resident, name);
+        struct generation *found = NULL;
+        list_each_item (const struct model_name, n, all, by_name)
+                if (strcmp(n->text, name) == 0 && (found == NULL || says_more(n->generation, found)))
+                        found = n->generation;
+        return found;
+}
+
+struct generation *resident_ready(struct resident *resident, const char *name)
+{
+        return resident_on(resident, name, GENERATION_READY, NULL);
+}
+
+struct generation *resident_any(struct resident *resident, const char *name)
+{
+        static const enum generation_state order[] = {GENERATION_READY, GENERATION_LOADING, GENERATION_CACHED,
+                                                      GENERATION_FAILED, GENERATION_DRAINING};
+        for (size_t i = 0; i < ARRAY_SIZE(order); i++) {
+                struct generation *g = resident_on(resident, name, order[i], NULL);
+                if (g != NULL)
+                        return g;
+        }
+        return NULL;
+}
+
+struct generation *resident_same(struct resident *resident, const struct source_identity *identity,
+                                 const struct device *device, const struct generation *except)
+{
+        list_each_item (struct generation, g, &resident->generations, link)
+                if (g != except && g->has_identity && g->device == device &&
+                    (g->state == GENERATION_READY || g->state == GENERATION_LOADING) &&
+                    memcmp(&g->identity, identity, sizeof(*identity)) == 0)
+                        return g;
+        return NULL;
+}
+
+uint64_t resident_shared_number(struct resident *resident, const struct source_identity *identity, const char *name)
+{
+        list_each_item (struct generation, g, &resident->generations, link)
+                if (g->number != 0 && g->has_identity && generation_has_name(g, name) &&
+                    (g->state == GENERATION_READY || g->state == GENERATION_LOADING) &&
+                    memcmp(&g->identity, identity, sizeof(*identity)) == 0)
+                        return g->number;
+        return 0;
+}
+
+bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device)
+{
+        list_each_item (const struct generation, g, &resident->generations, link)
+                if (g->number == number && g->device == device)
+                        return true;
+        return false;
+}
+
+/* ---- leases and references ---- */
+
+bool generation_is_rank_of(const struct generation *g, const struct generation *other)
+{
+        return g == other || (g->n_ranks > 0 && g->number != 0 && g->number == other->number && other->n_ranks > 0);
+}
+
+bool generation_matches_name(const struct generation *generation, const char *name)
+{
+        if (generation->n_ranks < 2 || list_empty(&generation->names))
+                return generation_has_name(generation, name);
+        list_each_item (const struct generation, g, &generation->resident->generations, link)
+                if (generation_is_rank_of(generation, g) && generation_has_name(g, name))
+                        return true;
+        return false;
+}
+
+/* Of the generation and its ranks; one that drains counts alone. Called for each model in turn, so a model without
+ * ranks looks at no other. */
+struct use {
+        uint64_t last_used_ns, holders;
+        bool pinned;
+};
+
+static void add_use(struct use *use, const struct generation *g)
+{
+        if (g->last_used_ns > use->last_used_ns)
+                use->last_used_ns = g->last_used_ns;
+        use->holders += g->n_leases + g->refs;
+        use->pinned = use->pinned || g->settings.pinned;
+}
+
+static struct use use_of(const struct generation *generation)
+{
+        struct use use = {0};
+        if (generation->n_ranks < 2 || list_empty(&generation->names)) {
+                add_use(&use, generation);
+                return use;
+        }
+        list_each_item (const struct generation, g, &generation->resident->generations, link)
+                if (generation_is_rank_of(generation, g) && !list_empty(&g->names))
+                        add_use(&use, g);
+        return use;
+}
+
+uint64_t generation_last_used(const struct generation *generation)
+{
+        return use_of(generation).last_used_ns;
+}
+
+uint64_t generation_holders(const struct generation *generation)
+{
+        return use_of(generation).holders;
+}
+
+bool generation_pinned(const struct generation *generation)
+{
+        return use_of(generation).pinned;
+}
+
+uint64_t generation_arrived(const struct generation *g)
+{
+        const struct arrival_header *log = g->arrival.map;
+        return log == NULL ? 0 : __atomic_load_n(&log->count, __ATOMIC_ACQUIRE);
+}

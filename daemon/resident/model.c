@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/resident/model.h"
+
+#include "daemon/base/log/log.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* A failed load, or a verify, drops its reference soon; one that hangs in the kernel may not. */
+#define HELD_UP_NS (UINT64_C(30) * 1000000000)
+
+const char *generation_state_name(enum generation_state state)
+{
+        static const char *const names[] = {
+                [GENERATION_LOADING] = "loading", [GENERATION_READY] = "ready",   [GENERATION_DRAINING] = "draining",
+                [GENERATION_FAILED] = "failed",   [GENERATION_CACHED] = "cached", [GENERATION_UNLOADED] = "unloaded",
+        };
+        return names[state];
+}
+
+void generation_set_state(struct generation *generation, enum generation_state state)
+{
+#define TO(state) (1u << GENERATION_##state)
+        static const unsigned allowed[GENERATION_STATES] = {
+                [GENERATION_LOADING] = TO(READY) | TO(DRAINING) | TO(FAILED),
+                [GENERATION_READY] = TO(CACHED) | TO(DRAINING),
+                [GENERATION_CACHED] = TO(DRAINING),
+                [GENERATION_DRAINING] = TO(UNLOADED),
+                [GENERATION_FAILED] = TO(UNLOADED),
+        };
+#undef TO
+        require(allowed[generation->state] & 1u << state);
+        generation->state = state;
+}
+
+struct manifest_view table_manifest(const struct table *table)
+{
+        struct manifest_view view;
+        const char *why;
+        require(manifest_open(&view, table->map, table->size, &why) == 0); /* the daemon made it */
+        return view;
+}
+
+void table_drop(struct table *table)
+{
+        if (table->fd < 0)
+                return;
+        munmap(table->map, table->size);
+        close(table->fd);
+        *table = (struct table){.fd = -1};
+}
+
+/* ---- resident ---- */
+
+void resident_init(struct resident *resident, struct device **devices, size_t n_devices, uint64_t failed_kept)
+{
+        *resident = (struct resident){.devices = devices, .n_devices = n_devices, .failed_kept = failed_kept};
+        list_init(&resident->generations);
+        buckets_init(&resident->by_name);
+}
+
+void resident_deinit(struct resident *resident)
+{
+        require(resident_empty(resident));
+}
+
+bool resident_empty(const struct resident *resident)
+{
+        return list_empty(&resident->generations);
+}
+
+/* ---- life ---- */
+
+static void capacity_changed(struct resident *resident)
+{
+        if (resident->capacity_changed != NULL)
+                resident->capacity_changed(resident);
+}
+
+void generation_changed(struct generation *generation)
+{
+        struct resident *resident = generation->resident;
+        if (resident->changed != NULL)
+                resident->changed(resident, generation);
+        capacity_changed(resident);
+}
+
+int generation_add_name(struct generation *generation, const char *name, uid_t owner, struct quota_charge *charge)
+{
+        const struct generation *known = resident_named(generation->resident, name);
+        struct model_name *n = calloc(1, sizeof(*n) + strlen(name) + 1);
+        if (n == NULL)
+                return STREAMER_ENOMEM;
+        strcpy(n->text, name);
+        n->owner =
+                known != NULL && known->state != GENERATION_FAILED ? generation_find_name(known, name)->owner : owner;
+        if (charge != NULL) {
+                n->charge = *charge;
+                *charge = (struct quota_charge){.user = NULL};
+        }
+        n->generation = generation;
+        list_append(&generation->names, &n->link);
+        list_append(resident_bucket(generation->resident, name), &n->by_name);
+        return 0;
+}
+
+static void name_free(struct model_name *name)
+{
+        list_remove(&name->link);
+        list_remove(&name->by_name);
+        quota_discharge(&name->charge);
+        free(name);
+}
+
+static struct generation *generation_free(struct generation *generation)
+{
+        list_each_safe (pos, &generation->names)
+                name_free(container_of(pos, struct model_name, link));
+        list_remove(&generation->link);
+        list_remove(&generation->unnotified);
+        quota_discharge(&generation->quota_charge);
+        quota_discharge(&generation->model_charge);
+        free(generation->pattern);
+        free(generation->source);
+        free(generation->last_name);
+        free(generation);
+        return NULL;
+}
+
+struct generation *generation_new(struct resident *resident, const char *name, const char *source,
+                                  struct device *device, uid_t owner)
+{
+        struct generation *g = calloc(1, sizeof(*g));
+        if (g == NULL)
+                return NULL;
+        g->resident = resident;
+        g->place = ++resident->last_place;
+        g->device = device;
+        g->last_owner = owner;
+        g->manifest.fd = g->arrival.fd = -1;
+        g->refs = 1;
+        list_init(&g->link);
+        list_init(&g->names);
+        list_init(&g->leases);
+        list_init(&g->unnotified);
+        g->source = strdup(source);
+        g->last_name = strdup(name);
+        if (g->source == NULL || g->last_name == NULL || generation_add_name(g, name, owner, NULL) < 0)
+                return generation_free(g);
+        list_append(&resident->generations, &g->link);
+        return g;
+}
+
+void generation_assign_number(struct generation *generation)
+{
+        generation->number = ++generation->resident->last_number;
+}
+
+int generation_charge(struct generation *generation, uint64_t bytes, struct error *error)
+{
+        struct device *device = generation->device;
+        uint64_t unused = device_unused(device);
+        if (bytes > unused) {
+                char who[600];
+                resident_holders(generation->resident, device, who, sizeof(who));
+                return error_set(error, STREAMER_ENOMEM,
+                                 "does not fit: %" PRIu64 " bytes needed, %" PRIu64 " of %" PRIu64 " free (%s: %s)",
+                                 bytes, unused, device_budget(device), device->name, who);
+        }
+        device->used += bytes;
+        generation->charged += bytes;
+        generation_changed(generation);
+        return 0;
+}
+
+void generation_uncharge(struct generation *generation)
+{
+        require(generation->n_segments == 0);
+        generation->device->used -= generation->charged;
+        generation->charged = 0;
+        quota_discharge(&generation->quota_charge);
+        capacity_changed(generation->resident);
+}
+
+void generation_used(struct generation *generation)
+{
+        generation->last_used_ns = now_ns();
+}
+
+void generation_release_segments(struct generation *generation)
+{
+        for (unsigned i = 0; i < generation->n_segments; i++)
+                generation->device->ops->release(&generation->segments[i]);
+}
+
+static void release_run(struct work *work)
+{
+        struct generation *g = container_of(work, struct generation, work);
+        generation_release_segments(g);
+        table_drop(&g->manifest);
+        table_drop(&g->arrival);
+}
+
+static void release_done(struct work *work)
+{
+        struct generation *g = container_of(work, struct generation, work);
+        g->releasing = false;
+        g->n_segments = 0;
+        if (g->quarantined)
+                g->device->quarantined -= g->charged;
+        g->quarantined = false;
+        generation_uncharge(g);
+        log_event(LOG_LEVEL_INFO, LOG_MODEL_FREED,
+                  LOG_FIELDS(LOG_TEXT("model", generation_name(g)), LOG_NUMBER("generation", g->number),
+                             LOG_TEXT("device", g->device->name)),
+                  "%s: generation %" PRIu64 " has freed its memory", generation_name(g), g->number);
+        generation_reap(g);
+}
+
+static bool holds_memory(const struct generation *g)
+{
+        return g->n_segments > 0 || g->charged > 0 || g->manifest.fd >= 0 || g->arrival.fd >= 0;
+}
+
+bool generation_is_freeing(const struct generation *generation, uint64_t now)
+{
+        if (generation->state == GENERATION_LOADING || generation->state == GENERATION_READY)
+                return false;
+        if (generation->n_leases > 0)
+                return false;
+        if (generation->state == GENERATION_CACHED)
+                return generation->charged > 0;
+        return generation->refs == 0 || now - generation->dropped_ns < HELD_UP_NS;
+}
+
+void generation_reap(struct generation *generation)
+{
+        struct resident *resident = generation->resident;
+        capacity_changed(resident);
+        bool dropped = generation->state == GENERATION_DRAINING || generation->state == GENERATION_FAILED;
+        if (!dropped || generation->n_leases > 0 || generation->refs > 0 || generation->releasing)
+                return;
+        if (generation->persisted != NULL && !resident->remove_stored(generation))
+                return;
+        if (holds_memory(generation)) {
+                generation->releasing = true;
+                work_submit(generation->device->thread, WORK_LANE_CPU, &generation->work, release_run, release_done);
+                return;
+        }
+        if (!list_empty(&generation->names))
+                return;
+        /* A failure that ends was listed; a generation that was discarded was not. */
+        if (generation->state == GENERATION_DRAINING || generation->error.code != 0) {
+                generation_set_state(generation, GENERATION_UNLOADED);
+                generation_changed(generation);
+        }
+        generation_free(generation);
+}
+
+void generation_get(struct generation *generation)
+{
+        require(!generation->releasing);
+        generation->refs++;
+}
+
+void generation_put(struct generation *generation)
+{
+        require(generation->refs > 0);
+        generation->refs--;
+        generation_reap(generation);
+}
+
+/* Without an event, and without reaping. */
+static void remove_name(struct generation *generation, const char *name)
+{
+        list_each_item_safe (struct model_name, n, &generation->names, link) {
+                if (strcmp(n->text, name) != 0)
+                        continue;
+                char *last = strdup(n->text);
+                generation->last_owner = n->owner;
+                generation->names_lost++;
+                if (last != NULL) {
+                        free(generation->last_name);
+                        generation->last_name = last;
+                }
+                name_free(n);
+                return; /* `name` may have been this entry's text */
+        }
+}
+
+void generation_drop_name(struct generation *generation, const char *name)
+{
+        remove_name(generation, name);
+        if (!list_empty(&generation->names)) {
+                generation->lost_name = true;
+                generation_changed(generation);
+                generation->lost_name = false;
+                return;
+        }
+        if (generation->state == GENERATION_CACHED)
+                generation->resident->drop_copy(generation);
+        if (generation->state == GENERATION_READY || generation->state == GENERATION_CACHED) {
+                generation_set_state(generation, GENERATION_DRAINING);
+                generation->dropped_ns = now_ns();
+        }
+        generation_changed(generation);
+        generation_reap(generation);
+}
+
+void generation_drop_all(struct generation *generation)
+{
+        while (generation->names.next != generation->names.prev)
+                remove_name(generation, generation_name(generation));
+        generation_drop_name(generation, generation_name(generation));
+}
+
+void generation_revoke(struct generation *generation)
+{
+        require(generation->state == GENERATION_DRAINING && !generation->quarantined);
+        generation->quarantined = true;
+        generation->device->quarantined += generation->charged;
+        log_warn("%s: generation %" PRIu64 " is revoked from %u lease%s: %" PRIu64 " bytes stay in quarantine until "
+                 "no process maps them",
+                 generation_name(generation), generation->number, generation->n_leases,
+                 generation->n_leases == 1 ? "" : "s", generation->charged);
+        generation_changed(generation);
+}
+
+/* A pin belongs to the name: the next generation that serves it is pinned, with all its ranks. The drain timeout of
+ * the old one starts only if it drains, not while it serves under another name. */
+static void hand_on(struct generation *old, struct generation *new)
+{
+        bool last_name = old->names.next == old->names.prev;
+        if (old->state != GENERATION_FAILED && old->settings.pinned)
+                list_each_item (struct generation, g, &new->resident->generations, link)
+                        g->settings.pinned = g->settings.pinned || generation_is_rank_of(new, g);
+        if (new->settings.drain_timeout_ns > 0 && last_name)
+                old->drained_by_ns = ns_after(now_ns(), new->settings.drain_timeout_ns);
+}
+
+void generation_take_over(struct generation *generation, const char *name)
+{
+        const struct list *all = resident_bucket(generation->resident, name);
+        list_each_item_safe (const struct model_name, n, all, by_name) {
+                struct generation *other = n->generation;
+                if (other != generation && other->device == generation->device && strcmp(n->text, name) == 0 &&
+                    (other->state == GENERATION_READY || other->state == GENERATION_FAILED ||
+                     other->state == GENERATION_CACHED)) {
+                        hand_on(other, generation);
+                        generation_drop_name(other, name);
+                }
+        }
+}
+
+/* A name that a newer generation serves already stays with that one. */
+static void yield_to_newer(struct generation *generation)
+{
+        list_each_safe (pos, &generation->names) {
+                const char *name = container_of(pos, struct model_name, link)->text;
+                struct generation *other =
+                        resident_on(generation->resident, name, GENERATION_READY, generation->device);
+                if (other != NULL && other->number > generation->number)
+                        remove_name(generation, name);
+        }
+}
+
+void generation_ready(struct generation *generation)
+{
+        require(generation->state == GENERATION_LOADING);
+        yield_to_newer(generation);
+        generation_set_state(generation, list_empty(&generation->names) ? GENERATION_DRAINING : GENERATION_READY);
+        generation->dropped_ns = generation->last_used_ns = now_ns();
+        quota_commit(&generation->model_charge);
+        list_each (pos, &generation->names)
+                generation_take_over(generation, container_of(pos, struct model_name, link)->text);
+        generation_changed(generation);
+        generation_reap(generation);
+}
+
+static void forget(struct generation *generation)
+{
+        while (!list_empty(&generation->names))
+                remove_name(generation, generation_name(generation));
+        generation_reap(generation);
+}
+
+/* At most `failed_kept` failures stay listed. */
+static void forget_failures(struct resident *resident)
+{
+        uint64_t n = 0;
+        list_each (pos, &resident->generations)
+                n += container_of(pos, struct generation, link)->state == GENERATION_FAILED;
+        list_each_item_safe (struct generation, g, &resident->generations, link) {
+                if (n <= resident->failed_kept)
+                        return;
+                if (g->state != GENERATION_FAILED)
+                        continue;
+                n--;
+                forget(g);
+        }
+}
+
+void generation_fail(struct generation *generation, const struct error *error)
+{
+        require(generation->state == GENERATION_LOADING);
+        struct resident *resident = generation->resident;
+        list_each (pos, &generation->names) {
+                const char *name = container_of(pos, struct model_name, link)->text;
+                struct generation *before = resident_on(resident, name, GENERATION_FAILED, generation->device);
+                if (before != NULL)
+                        generation_drop_name(before, name);
+        }
+        bool refused = error->outside || (error->code == STREAMER_EPERM && generation->charged == 0);
+        generation_set_state(generation, GENERATION_FAILED);
+        generation->dropped_ns = now_ns();
+        generation->error = *error;
+        quota_discharge(&generation->model_charge); /* failures are limited by failed_kept instead */
+        if (generation->charged == 0)               /* it was granted no memory, or returned it */
+                quota_discharge(&generation->quota_charge);
+        generation_changed(generation);
+        if (refused) /* a refused load is not listed as failed */
+                forget(generation);
+        else
+                generation_reap(generation);
+        forget_failures(resident);
+}
+
+void generation_discard(struct generation *generation)
+{
+        require(generation->state == GENERATION_LOADING && !holds_memory(generation));
+        generation_set_state(generation, GENERATION_FAILED);
+        forget(generation);
+}

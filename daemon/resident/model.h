@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Resident models: generations with their names, memory and leases. Owned by the loop thread.
+ *
+ *   loading > ready > draining > gone
+ *      \          \       ^
+ *       \          > cached (host_cache.h)
+ *        > failed          +-- the last name was removed: by unload, or because a newer generation serves
+ *
+ * A generation is one version of a model on one device. The generations of one load share a number (replicas,
+ * or the ranks of a model), and so does a replica that is added later. On each device a name leads to at most
+ * one generation that serves and one that loads. Two names may lead to one generation (aliases). A name
+ * belongs to the user who first loaded a model under it, whoever loads the next generation; a generation
+ * belongs to the owner of its oldest name.
+ *
+ * Removing a name does not free memory. A generation that was dropped (draining, failed) keeps its memory
+ * until its last lease and its last reference end; then the device's thread frees it, and only then is the
+ * device's budget credited. A failed generation stays listed, without memory, until it is unloaded, replaced,
+ * or displaced by later failures.
+ */
+#ifndef DAEMON_RESIDENT_MODEL_H
+#define DAEMON_RESIDENT_MODEL_H
+
+#include "daemon/base/buckets.h"
+#include "daemon/base/hash.h"
+#include "daemon/base/list.h"
+#include "daemon/base/metric/stages.h"
+#include "daemon/base/quota.h"
+#include "daemon/device/device.h"
+#include "daemon/source/roots/caller.h"
+#include "daemon/source/source.h"
+#include "proto/manifest.h"
+#include "proto/messages.h"
+
+#include <sys/types.h>
+
+struct persisted;
+
+#define GENERATION_SEGMENTS MANIFEST_MAX_SEGMENTS
+
+enum generation_state {
+        GENERATION_LOADING,
+        GENERATION_READY,
+        GENERATION_DRAINING,
+        GENERATION_FAILED,
+        GENERATION_CACHED,   /* in host memory, not on its device (host_cache.h) */
+        GENERATION_UNLOADED, /* seen in its last change only */
+};
+#define GENERATION_STATES (GENERATION_UNLOADED + 1)
+const char *generation_state_name(enum generation_state state);
+
+struct model_name {
+        struct list link;    /* in generation->names */
+        struct list by_name; /* in resident->by_name */
+        struct generation *generation;
+        struct quota_charge charge; /* of an alias, to the user who added it */
+        uid_t owner;    /* the user who first loaded a model under it, and may load another source under it */
+        bool journaled; /* its row is known to be in the journal (persist.h) */
+        char text[];
+};
+
+/* A memfd and a map of it. */
+struct table {
+        int fd; /* -1: none */
+        void *map;
+        uint64_t size;
+};
+
+void table_drop(struct table *table); /* accepts one without */
+
+/* The manifest as a reader sees it; `table` holds one. */
+struct manifest_view table_manifest(const struct table *table);
+
+/* Settings that may change at any time. The layout is part of the journal's format (persist/journal.h). */
+struct model_settings {
+        uint64_t keep_alive_ns;    /* it expires after so long without a lease; 0: never */
+        uint64_t drain_timeout_ns; /* the generation it replaces is unloaded by force after so long; 0: never */
+        uint32_t priority;         /* PROTO_PRIORITY_MAX: the most; lower is evicted first */
+        bool pinned;               /* never evicted, and does not expire; in the state file: on any of its devices */
+};
+
+struct generation {
+        struct list link; /* in resident->generations, oldest first */
+        uint64_t place;   /* in that list, ascending */
+        struct resident *resident;
+        uint64_t number; /* 0 until it is known to be new */
+        enum generation_state state;
+        struct list names;
+        char *last_name; /* for messages, once all names are removed */
+        uint64_t names_lost;
+        bool lost_name; /* during a change: a name was removed, and others are left */
+        char *source;   /* canonical */
+        struct source_identity identity;
+        uid_t last_owner;                 /* of last_name */
+        struct caller caller;             /* for whom it was loaded: a later run opens only what they may open then */
+        char *pattern;                    /* of the files of ranks; NULL: replicas */
+        struct quota_charge quota_charge; /* its bytes, to the user who loaded it */
+        struct quota_charge model_charge; /* one model, to the same user */
+        bool has_identity, verified;      /* verified: files matched published SHA-256 digests */
+
+        unsigned rank, n_ranks; /* n_ranks 0: not one of several ranks */
+        struct device *device;
+        struct segment segments[GENERATION_SEGMENTS];
+        unsigned n_segments;
+        uint64_t charged; /* bytes taken from the device's budget */
+        struct table manifest, arrival;
+
+        uint64_t data_bytes, n_tensors;
+        unsigned char digest[DIGEST_SIZE];
+        uint64_t load_ns;
+        struct stages stages; /* of its load; zeroes where it was not read: restored, or from the host cache */
+        struct error error;   /* failed */
+
+        struct list leases;
+        struct list unnotified; /* in the server's list while leases have not been notified of the last change */
+        uint64_t changes;
+        uid_t shared_by; /* DEVICE_SHARED_WRITABLE, where was_shared: the user whose processes have mapped it */
+        bool was_shared;
+        unsigned n_leases;
+        unsigned refs; /* of work that may touch the memory: the load, a verify */
+        bool releasing;
+
+        struct model_settings settings;
+        uint64_t drained_by_ns;       /* draining: it is unloaded by force then; 0: never */
+        uint64_t last_used_ns;        /* load, attach, detach */
+        struct host_copy *copy;       /* cached: the copy in host memory; else NULL */
+        bool quarantined;             /* revoked, and still mapped by clients */
+        uint64_t dropped_ns;          /* draining or failed since */
+        struct work work;             /* the release */
+        struct persisted *persisted;  /* its entry in the fd store; its memory is freed only after that */
+        bool not_stored, full_logged; /* it could not be stored; the lack of capacity was logged */
+        bool unchecked;               /* restored, and its bytes have not been compared since */
+};
+
+struct resident {
+        struct list generations;
+        uint64_t last_place;
+        struct buckets by_name; /* of struct model_name, by what their text hashes to */
+        struct device **devices;
+        size_t n_devices;
+        uint64_t last_number;
+        uint64_t failed_kept;
+        struct host_cache *cache;    /* NULL: none is configured */
+        struct admission *admission; /* requests for memory; NULL: there are none */
+        /* Hooks of the modules above, which set them as they begin; NULL: none.
+         * Memory has become free, or soon will. */
+        void (*capacity_changed)(struct resident *resident);
+        /* A cached generation has lost its last name: the host cache's copy of it. */
+        void (*drop_copy)(struct generation *generation);
+        /* Nothing uses the generation any more. False: the fd store still holds it, and generation_reap() is called
+         * when it does not. */
+        bool (*remove_stored)(struct generation *generation);
+        /* A change that a client may wait for; called at most once a change, never by a query. */
+        void (*changed)(struct resident *resident, struct generation *generation);
+        void *context;
+};
+
+void resident_init(struct resident *resident, struct device **devices, size_t n_devices, uint64_t failed_kept);
+void resident_deinit(struct resident *resident); /* every generation must have been freed */
+bool resident_empty(const struct resident *resident);
+
+/* What holds the memory of a device, for messages. */
+void resident_holders(const struct resident *resident, const struct device *device, char *text, size_t size);
+
+/* NULL name: the only device. NULL with *error (may be NULL) if there is none, or more than one. */
+struct device *resident_device(struct resident *resident, const char *name, struct error *error);
+
+/* ---- look-ups; NULL if none ---- */
+
+struct generation *resident_ready(struct resident *resident, const char *name);
+/* The newest in this state; NULL device: on any. */
+struct generation *resident_on(struct resident *resident, const char *name, enum generation_state state,
+                               const struct device *device);
+/* Serving, else loading, else cached, else failed, else draining. */
+struct generation *resident_any(struct resident *resident, const char *name);
+/* Ready or loading, on this device, from exactly these files. */
+struct generation *resident_same(struct resident *resident, const struct source_identity *identity,
+                                 const struct device *device, const struct generation *except);
+/* The number of the ready or loading generation of these files under this name, which a replica on another
+ * device shares; 0 if there is none. */
+uint64_t resident_shared_number(struct resident *resident, const struct source_identity *identity, const char *name);
+/* A generation of this number is on the device, in any state. */
+bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device);
+
+/* The hash bucket of this name. */
+struct list *resident_bucket(struct resident *resident, const char *name);
+bool generation_has_name(const struct generation *generation, const char *name);
+const struct model_name *generation_find_name(const struct generation *generation, const char *name); /* or NULL */
+/* The generation that determines the owner of a name: one that has not failed, else the latest failure. */
+struct generation *resident_named(struct resident *resident, const char *name);
+uid_t generation_owner(const struct generation *generation);
+const char *generation_name(const struct generation *generation); /* the oldest, or the last it had */
+/* Bytes of its segments that have small pages because the kernel found no huge page; 0 before they are allocated. */
+uint64_t generation_small_page_bytes(const struct generation *generation);
+/* The number of tensors that have arrived so far. */
+uint64_t generation_arrived(const struct generation *generation);
+
+/* ---- life ---- */
+
+/* The only way in which a state changes; asserts that the table of model.c allows it. */
+void generation_set_state(struct generation *generation, enum generation_state state);
+
+/* NULL on ENOMEM. It is loading, has one name and one reference (the load's). `owner`: see generation_add_name(). */
+struct generation *generation_new(struct resident *resident, const char *name, const char *source,
+                                  struct device *device, uid_t owner);
+void generation_assign_number(struct generation *generation);
+
+/* Takes `bytes` from the device's budget, or STREAMER_ENOMEM with figures and holders. */
+int generation_charge(struct generation *generation, uint64_t bytes, struct error *error);
+/* Credits the device with what was charged; nothing may be allocated. */
+void generation_uncharge(struct generation *generation);
+
+/* Ranks are evicted together: each is in use, pinned, or recently used if any of them is. */
+bool generation_is_rank_of(const struct generation *generation, const struct generation *other); /* or the same */
+/* Under this name; where ranks have lost it, one rank that has it counts for all that have any name. */
+bool generation_matches_name(const struct generation *generation, const char *name);
+/* Leases and references, of all ranks: they prevent an eviction. */
+uint64_t generation_holders(const struct generation *generation);
+bool generation_pinned(const struct generation *generation);
+uint64_t generation_last_used(const struct generation *generation);
+/* Removes all its names; may free it. */
+void generation_drop_all(struct generation *generation);
+/* Of one that drains: its leases are revoked. What their clients may have mapped stays allocated, in
+ * quarantine, until the leases end. */
+void generation_revoke(struct generation *generation);
+/* On the device's thread: gives the segments back, which n_segments still counts. */
+void generation_release_segments(struct generation *generation);
+/* Sets last_used_ns to now. */
+void generation_used(struct generation *generation);
+/* Its memory will be free soon: it is being released, or held for a moment by work that touches it. */
+bool generation_is_freeing(const struct generation *generation, uint64_t now);
+
+/* It serves from now on; the generations that served its names on its device drain. */
+void generation_ready(struct generation *generation);
+/* Removes `name` from every other generation of its device that serves or has failed under it. */
+void generation_take_over(struct generation *generation, const char *name);
+void generation_fail(struct generation *generation, const struct error *error);
+/* Not needed (the model is resident already): it ends without an event. */
+void generation_discard(struct generation *generation);
+
+/* Notifies of a change that its own functions do not (an added name). */
+void generation_changed(struct generation *generation);
+
+/* `owner`: of a name that no generation has, or only failures; else the owner stays. Takes over the charge of the
+ * name (NULL: none). STREAMER_ENOMEM, and the charge stays the caller's. */
+int generation_add_name(struct generation *generation, const char *name, uid_t owner, struct quota_charge *charge);
+/* Removes a name. Without its last one the generation drains, or is freed if it had failed. */
+void generation_drop_name(struct generation *generation, const char *name);
+
+/* References of work that may touch its memory. The last put of one that was dropped frees it, then or later. */
+void generation_get(struct generation *generation);
+void generation_put(struct generation *generation);
+/* Takes a generation that was dropped (draining, failed) one step nearer to its end, where nothing holds it back:
+ *
+ *   leases, references > the fd store's copy > memory > a failure's names > freed
+ *
+ * Called when one of these is over. May free the generation. */
+void generation_reap(struct generation *generation);
+
+#endif

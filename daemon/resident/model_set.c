@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/resident/model_set.h"
+
+#include <string.h>
+
+static bool drains(const struct generation *g)
+{
+        return list_empty(&g->names);
+}
+
+bool model_set_same(const struct generation *a, const struct generation *b)
+{
+        return a->number == b->number && drains(a) == drains(b);
+}
+
+int model_set_compare(const struct generation *a, const struct generation *b)
+{
+        int r = ORDER(a->number, b->number);
+        if (r == 0)
+                r = ORDER(drains(a), drains(b));
+        if (r == 0)
+                r = ORDER(a->rank, b->rank);
+        return r != 0 ? r : ORDER(a->device->number, b->device->number);
+}
+
+static int compare_members(const void *a, const void *b)
+{
+        return model_set_compare(*(struct generation *const *)a, *(struct generation *const *)b);
+}
+
+void model_set_find(struct model_set *group, struct resident *resident, const char *name, const struct generation *of)
+{
+        group->name = name;
+        group->n = 0;
+        list_each_item (struct generation, g, &resident->generations, link)
+                if (group->n < MODEL_SET_MAX && model_set_same(g, of) &&
+                    (generation_has_name(g, name) || (drains(g) && strcmp(g->last_name, name) == 0)))
+                        group->members[group->n++] = g;
+        qsort(group->members, group->n, sizeof(group->members[0]), compare_members);
+}
+
+size_t model_set_ranks(struct generation *generation, enum generation_state state,
+                       struct generation *ranks[MODEL_SET_MAX])
+{
+        size_t n = 0;
+        list_each_item (struct generation, g, &generation->resident->generations, link)
+                if (n < MODEL_SET_MAX && g->state == state && generation_is_rank_of(generation, g))
+                        ranks[n++] = g;
+        return n;
+}
+
+void model_set_drop_ranks(struct generation *generation, enum generation_state state)
+{
+        struct generation *ranks[MODEL_SET_MAX];
+        size_t n = model_set_ranks(generation, state, ranks);
+        for (size_t i = 0; i < n; i++)
+                generation_drop_all(ranks[i]);
+}
+
+struct generation *model_set_on(const struct model_set *group, const struct device *device)
+{
+        for (size_t i = 0; i < group->n; i++)
+                if (device == NULL || group->members[i]->device == device)
+                        return group->members[i];
+        return NULL;
+}
+
+enum generation_state model_set_state(const struct model_set *group)
+{
+        static const enum generation_state order[] = {GENERATION_READY, GENERATION_LOADING, GENERATION_CACHED,
+                                                      GENERATION_FAILED};
+        for (size_t i = 0; i < ARRAY_SIZE(order); i++)
+                for (size_t k = 0; k < group->n; k++)
+                        if (group->members[k]->state == order[i])
+                                return order[i];
+        return group->members[0]->state;
+}
+
+bool model_set_member_pinned(const struct generation *g)
+{
+        return !drains(g) && g->state != GENERATION_FAILED && generation_pinned(g);
+}
+
+bool model_set_pinned(const struct model_set *group)
+{
+        for (size_t i = 0; i < group->n; i++)
+                if (model_set_member_pinned(group->members[i]))
+                        return true;
+        return false;
+}
+
+static void add(uint64_t *sum, const struct generation *g, uint64_t figure)
+{
+        if (g->n_ranks > 0)
+                *sum += figure;
+        else if (figure > *sum)
+                *sum = figure;
+}
+
+uint64_t model_set_bytes(const struct model_set *group)
+{
+        uint64_t sum = 0;
+        for (size_t i = 0; i < group->n; i++)
+                add(&sum, group->members[i], group->members[i]->data_bytes);
+        return sum;
+}
+
+uint64_t model_set_tensors(const struct model_set *group)
+{
+        uint64_t sum = 0;
+        for (size_t i = 0; i < group->n; i++)
+                add(&sum, group->members[i], group->members[i]->n_tensors);
+        return sum;
+}
+
+const unsigned char *model_set_digest(const struct model_set *group)
+{
+        const unsigned char *digest = NULL;
+        for (size_t i = 0; i < group->n; i++) {
+                const struct generation *g = group->members[i];
+                if (g->state != GENERATION_READY && g->state != GENERATION_DRAINING && g->state != GENERATION_CACHED)
+                        continue;
+                if (digest != NULL && memcmp(digest, g->digest, DIGEST_SIZE) != 0)
+                        return NULL;
+                digest = g->digest;
+        }
+        return digest;
+}

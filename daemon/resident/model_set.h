@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A model as clients see it: the generations of one name and one number, on one device or several. Generations
+ * that drain have lost their name and form a set of their own.
+ */
+#ifndef DAEMON_RESIDENT_MODEL_SET_H
+#define DAEMON_RESIDENT_MODEL_SET_H
+
+#include "daemon/resident/model.h"
+
+#define MODEL_SET_MAX 64
+
+struct model_set {
+        const char *name;
+        struct generation *members[MODEL_SET_MAX]; /* by rank, then by device number */
+        size_t n;
+};
+
+/* The order of sets, and of the members of one. */
+int model_set_compare(const struct generation *a, const struct generation *b);
+bool model_set_same(const struct generation *a, const struct generation *b);
+
+/* The set of this generation under this name. */
+void model_set_find(struct model_set *group, struct resident *resident, const char *name, const struct generation *of);
+/* The member on a device; NULL: the first. NULL if there is none. */
+struct generation *model_set_on(const struct model_set *group, const struct device *device);
+
+/* The generation, or all ranks it belongs to, as far as they are in this state. */
+size_t model_set_ranks(struct generation *generation, enum generation_state state,
+                       struct generation *ranks[MODEL_SET_MAX]);
+
+/* Removes all names of those; may free them. */
+void model_set_drop_ranks(struct generation *generation, enum generation_state state);
+
+/* Ready if one of them is, else loading, else failed, else draining. */
+enum generation_state model_set_state(const struct model_set *group);
+/* A pin counts while unpin can reach it by a name: not after a failure or while draining. */
+bool model_set_member_pinned(const struct generation *generation);
+bool model_set_pinned(const struct model_set *group); /* any of them */
+/* Of the model: one replica, or the sum of all ranks. */
+uint64_t model_set_bytes(const struct model_set *group);
+uint64_t model_set_tensors(const struct model_set *group);
+/* NULL where it is not known yet, or differs between ranks. */
+const unsigned char *model_set_digest(const struct model_set *group);
+
+#endif

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The journal: what must survive a kill -9 and changes too often for a file, namely which name leads to which
+ * stored model, and which processes hold leases. A memfd that the daemon writes and the service manager keeps open:
+ * the next run finds what was written, in the order in which it was written.
+ *
+ * Rows have a fixed size, one for each name and each lease. A row is filled first and then marked by one store, so it
+ * is complete or absent. A name switches in one step: the newer model's row is marked before the older one's is
+ * cleared, and a reader takes the newer of two.
+ */
+#ifndef DAEMON_RESIDENT_PERSIST_JOURNAL_H
+#define DAEMON_RESIDENT_PERSIST_JOURNAL_H
+
+#include "daemon/resident/persist/model_record.h"
+
+#define JOURNAL_TOKEN 16
+#define JOURNAL_NAMES 65536u
+#define JOURNAL_LEASES 262144u
+
+struct journal_name {
+        uint64_t model; /* its id in the store; 0: a free row; atomic */
+        struct model_settings settings;
+        uint32_t owner;
+        uint32_t charged; /* uid + 1 of the user who is charged for the name; 0: none, or unknown */
+        char text[PROTO_NAME_MAX + 8];
+};
+
+struct journal_lease {
+        uint64_t id;      /* 0: a free row; atomic */
+        uint64_t model;   /* its id in the store */
+        uint64_t process; /* 0: its pidfd is not in the store yet */
+        uint64_t since_ns;
+        uint32_t pid, uid;
+        unsigned char token[JOURNAL_TOKEN];
+        uint64_t revoked_ns; /* when its lease is or was revoked (CLOCK_MONOTONIC); 0: never; atomic */
+};
+
+/* Counters that are never reset, over all runs. */
+enum journal_counter { JOURNAL_MODEL, JOURNAL_PROCESS, JOURNAL_LEASE, JOURNAL_GENERATION, JOURNAL_COUNTERS };
+
+struct journal;
+
+struct journal *journal_new(struct error *error); /* NULL on failure */
+/* One of an earlier run. Takes over fd; NULL where it is invalid or of another version. */
+struct journal *journal_open_consume_fd(int fd, struct error *error);
+struct journal *journal_free(struct journal *journal);
+int journal_fd(const struct journal *journal);
+
+uint64_t journal_next(struct journal *journal, enum journal_counter counter);
+uint64_t journal_last(const struct journal *journal, enum journal_counter counter);
+void journal_raise(struct journal *journal, enum journal_counter counter, uint64_t at_least);
+
+/* A free row, filled and marked; NULL where all are in use. */
+struct journal_name *journal_add_name(struct journal *journal, const struct journal_name *name);
+void journal_drop_name(struct journal *journal, struct journal_name *row);
+struct journal_lease *journal_add_lease(struct journal *journal, const struct journal_lease *lease);
+void journal_drop_lease(struct journal *journal, struct journal_lease *row);
+
+/* Rows that are marked: the next after `row`, NULL for the first; NULL at the end. */
+struct journal_name *journal_each_name(const struct journal *journal, const struct journal_name *row);
+struct journal_lease *journal_each_lease(const struct journal *journal, const struct journal_lease *row);
+
+/* ---- rows by the model or process they belong to ---- */
+
+struct row_of {
+        uint64_t of;  /* the id of a model or process */
+        size_t place; /* in the journal */
+        void *row;    /* it may have been dropped since */
+};
+
+/* In the order of `of`, then of the journal. */
+struct rows_of {
+        struct row_of *rows;
+        size_t n;
+};
+
+/* Sorted once, for the recovery, which so reads the journal once. */
+struct journal_rows {
+        struct rows_of names, leases; /* of models */
+        struct rows_of held;          /* leases of processes */
+};
+
+void journal_rows_init(struct journal_rows *rows, const struct journal *journal);
+void journal_rows_deinit(struct journal_rows *rows);
+
+/* Rows of one model or process that have not been dropped: the next from *at on (0: the first); NULL at the end. */
+void *journal_rows_next(const struct rows_of *rows, uint64_t of, size_t *at);
+
+#endif

@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Keeps the store in step with what is resident: see persist.h.
+ *
+ * One thread sends each message, in the order in which the loop asked. A model's messages end with a barrier: only
+ * once the manager has read them is the model named in the journal, or its memory freed. Messages about processes
+ * need none; without its pidfd a lease is known by its row in the journal alone.
+ */
+#include "daemon/resident/persist/persist.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/base/systemd/fdstore.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+
+#define SYNC_NS (UINT64_C(5) * 1000000000)
+/* The journal, one model of most segments, and some dozens of processes. */
+#define MAX_SMALL 128
+
+struct persisted_name {
+        struct list link;
+        struct journal_name *row;
+};
+
+bool persist_is_on(const struct persist *persist)
+{
+        return persist != NULL && persist->journal != NULL && !persist->frozen;
+}
+
+static void persist_segment_name(char name[PERSIST_NAME_MAX], uint64_t id, unsigned segment)
+{
+        snprintf(name, PERSIST_NAME_MAX, PERSIST_PREFIX "m%" PRIu64 ".%u", id, segment);
+}
+
+static void persist_record_name(char name[PERSIST_NAME_MAX], uint64_t id)
+{
+        snprintf(name, PERSIST_NAME_MAX, PERSIST_PREFIX "m%" PRIu64 ".r", id);
+}
+
+void persist_process_name(char name[PERSIST_NAME_MAX], uint64_t id)
+{
+        snprintf(name, PERSIST_NAME_MAX, PERSIST_PREFIX "p%" PRIu64, id);
+}
+
+/* ---- names ---- */
+
+int persisted_add_name(struct persisted *persisted, struct journal_name *row)
+{
+        struct persisted_name *name = malloc(sizeof(*name));
+        if (name == NULL)
+                return STREAMER_ENOMEM;
+        name->row = row;
+        list_append(&persisted->names, &name->link);
+        return 0;
+}
+
+static void drop_name(struct persisted *persisted, struct persisted_name *name)
+{
+        list_remove(&name->link);
+        journal_drop_name(persisted->persist->journal, name->row);
+        free(name);
+}
+
+static struct journal_name *row_of(const struct persisted *persisted, const char *text)
+{
+        list_each (pos, &persisted->names) {
+                struct journal_name *row = container_of(pos, struct persisted_name, link)->row;
+                if (strcmp(row->text, text) == 0)
+                        return row;
+        }
+        return NULL;
+}
+
+/* The name has switched to a generation that is being stored. */
+static bool awaited(const struct persisted *persisted, const char *text)
+{
+        const struct generation *mine = persisted->generation;
+        const struct generation *g = resident_on(mine->resident, text, GENERATION_READY, mine->device);
+        return g != NULL && g != mine && g->persisted != NULL && g->persisted->state == PERSIST_STORING;
+}
+
+void persist_full(struct persist *persist, const char *what)
+{
+        if (!persist->full_logged)
+                log_warn("fd store: full: further %s do not survive a restart", what);
+        persist->full_logged = true;
+}
+
+static bool journal_name_of(struct persisted *persisted, const struct model_name *name)
+{
+        struct journal_name row = {.model = persisted->id,
+                                   .settings = persisted->generation->settings,
+                                   .owner = name->owner,
+                                   .charged = name->charge.user != NULL ? name->charge.user->uid + 1 : 0};
+        struct journal_name *there = row_of(persisted, name->text);
+        if (there != NULL) { /* it was removed and added again since */
+                there->settings = row.settings;
+                there->owner = row.owner;
+                there->charged = row.charged;
+                return true;
+        }
+        snprintf(row.text, sizeof(row.text), "%s", name->text);
+        there = journal_add_name(persisted->persist->journal, &row);
+        if (there == NULL)
+                persist_full(persisted->persist, "names");
+        else if (persisted_add_name(persisted, there) == 0)
+                return true;
+        else
+                journal_drop_name(persisted->persist->journal, there);
+        return false;
+}
+
+/* A few times a second, and at each change: names that have their row are skipped. */
+static void write_names(struct persisted *persisted)
+{
+        list_each (pos, &persisted->names)
+                container_of(pos, struct persisted_name, link)->row->settings = persisted->generation->settings;
+        list_each_item (struct model_name, name, &persisted->generation->names, link)
+                if (persisted->generation->state == GENERATION_READY && !name->journaled)
+                        name->journaled = journal_name_of(persisted, name);
+}
+
+static void clear_names(struct persisted *persisted)
+{
+        const struct generation *g = persisted->generation;
+        bool ready = g->state == GENERATION_READY;
+        if (ready && !persisted->awaits && persisted->names_lost == g->names_lost)
+                return;
+        persisted->names_lost = g->names_lost;
+        persisted->awaits = false;
+        list_each_item_safe (struct persisted_name, name, &persisted->names, link) {
+                if (ready && generation_has_name(g, name->row->text))
+                        continue;
+                if (awaited(persisted, name->row->text))
+                        persisted->awaits = true;
+                else
+                        drop_name(persisted, name);
+        }
+}
+
+/* New rows first: a name that switches is in the journal at every moment. */
+static void sync_rows(struct persist *persist)
+{
+        list_each_item (struct persisted, persisted, &persist->models, link) {
+                if (persisted->state == PERSIST_REMOVING)
+                        continue;
+                write_names(persisted);
+                persisted_write_leases(persisted);
+        }
+        list_each_item_safe (struct persisted, persisted, &persist->models, link) {
+                if (persisted->state == PERSIST_REMOVING)
+                        continue;
+                clear_names(persisted);
+                if (persisted->state == PERSIST_STORED && persisted->unused && list_empty(&persisted->names))
+                        persisted_remove(persisted);
+        }
+}
+
+/* ---- a model in the store ---- */
+
+struct persisted *persisted_new(struct persist *persist, struct generation *generation, uint64_t id, unsigned n_fds)
+{
+        struct persisted *persisted = calloc(1, sizeof(*persisted));
+        if (persisted == NULL)
+                return NULL;
+        persisted->persist = persist;
+        persisted->generation = generation;
+        persisted->id = id;
+        persisted->n_fds = n_fds;
+        list_init(&persisted->names);
+        list_append(&persist->models, &persisted->link);
+        persist->used += n_fds;
+        if (generation != NULL)
+                generation->persisted = persisted;
+        return persisted;
+}
+
+static void persisted_free(struct persisted *persisted)
+{
+        while (!list_empty(&persisted->names)) {
+                struct persisted_name *name = container_of(persisted->names.next, struct persisted_name, link);
+                list_remove(&name->link);
+                free(name);
+        }
+        persisted->persist->used -= persisted->n_fds;
+        list_remove(&persisted->link);
+        msgpack_sbuffer_destroy(&persisted->details);
+        if (persisted->generation != NULL)
+                persisted->generation->persisted = NULL;
+        free(persisted);
+}
+
+/* The store no longer holds it, or the daemon ends and leaves it there. May free the generation. */
+static void persisted_end(struct persisted *persisted)
+{
+        struct generation *generation = persisted->generation;
+        persisted_free(persisted);
+        if (generation != NULL)
+                generation_reap(generation);
+}
+
+static int remove_all(const struct persisted *persisted)
+{
+        char name[PERSIST_NAME_MAX];
+        persist_record_name(name, persisted->id);
+        int r = fdstore_remove(name);
+        for (unsigned i = 0; r == 0 && i + 1 < persisted->n_fds; i++) {
+                persist_segment_name(name, persisted->id, i);
+                r = fdstore_remove(name);
+        }
+        return r == 0 ? fdstore_sync(SYNC_NS) : r;
+}
+
+static void leave_run(struct work *work)
+{
+        struct persisted *persisted = container_of(work, struct persisted, work);
+        int r = remove_all(persisted);
+        if (r < 0)
+                error_errno(&persisted->error, STREAMER_EOS, -r, "the service manager does not answer");
+}
+
+static void leave_done(struct work *work)
+{
+        struct persisted *persisted = container_of(work, struct persisted, work);
+        if (persisted->error.code != 0)
+                log_warn("model %" PRIu64 " of the fd store: its memory may stay there: %s", persisted->id,
+                         persisted->error.text);
+        persisted_end(persisted);
+}
+
+void persisted_remove(struct persisted *persisted)
+{
+        list_each_safe (pos, &persisted->names)
+                drop_name(persisted, container_of(pos, struct persisted_name, link));
+        persisted->state = PERSIST_REMOVING;
+        persisted->error = (struct error){0};
+        work_submit(persisted->persist->thread, WORK_LANE_CPU, &persisted->work, leave_run, leave_done);
+}
+
+/* resident->remove_stored. */
+static bool remove_stored(struct generation *generation)
+{
+        struct persisted *persisted = generation->persisted;
+        persisted->unused = true;
+        if (persisted->persist->frozen && persisted->state == PERSIST_STORED) {
+                persisted_free(persisted);
+                return true;
+        }
+        if (persisted->state == PERSIST_STORED && list_empty(&persisted->names))
+                persisted_remove(persisted);
+        return false;
+}
+
+/* ---- storing ---- */
+
+static void store_run(struct work *work)
+{
+        struct persisted *persisted = container_of(work, struct persisted, work);
+        cleanup_close int fd = -1;
+        char name[PERSIST_NAME_MAX];
+        int r = 0;
+        if (commit_record_write(&persisted->details, &persisted->generation->manifest, &fd, &persisted->error) < 0)
+                return;
+        for (unsigned i = 0; r == 0 && i + 1 < persisted->n_fds; i++) {
+                persist_segment_name(name, persisted->id, i);
+                r = fdstore_add(name, persisted->generation->segments[i].fd);
+        }
+        persist_record_name(name, persisted->id);
+        if (r == 0)
+                r = fdstore_add(name, fd);
+        if (r == 0)
+                r = fdstore_sync(SYNC_NS);
+        if (r < 0)
+                error_errno(&persisted->error, STREAMER_EOS, -r, "the service manager does not answer");
+}
+
+static void store_done(struct work *work)
+{
+        struct persisted *persisted = container_of(work, struct persisted, work);
+        struct persist *persist = persisted->persist;
+        persisted->state = PERSIST_STORED;
+        msgpack_sbuffer_destroy(&persisted->details);
+        msgpack_sbuffer_init(&persisted->details);
+        if (persist->frozen) {
+                persisted_end(persisted);
+                return;
+        }
+        if (persisted->error.code != 0) {
+                log_warn("%s: will not survive a restart: %s", generation_name(persisted->generation),
+                         persisted->error.text);
+                persisted->generation->not_stored = true;
+                persisted_remove(persisted); /* some of it may have been stored */
+        }
+        sync_rows(persist);
+}
+
+static bool can_be_stored(const struct generation *g)
+{
+        /* Ranks are one model on several devices, which is restored as a whole or not at all. */
+        if (!(g->device->caps & DEVICE_PERSISTENT) || source_is_test(g->source) || g->n_ranks > 1)
+                return false;
+        for (unsigned i = 0; i < g->n_segments; i++)
+                if (g->segments[i].fd < 0)
+                        return false;
+        return true;
+}
+
+static bool has_capacity(struct persist *persist, struct generation *g)
+{
+        if (persist->used + g->n_segments + 1 <= persist->max)
+                return true;
+        if (!g->full_logged)
+                log_warn("%s: will not survive a restart: the fd store holds %" PRIu64 " of %" PRIu64
+                         " descriptors, and it takes %u (FileDescriptorStoreMax=)",
+                         generation_name(g), persist->used, persist->max, g->n_segments + 1);
+        g->full_logged = true;
+        return false;
+}
+
+static void store(struct persist *persist, struct generation *g)
+{
+        uint64_t id = journal_next(persist->journal, JOURNAL_MODEL);
+        msgpack_sbuffer details;
+        if (commit_record_pack(&details, g, id) < 0)
+                return;
+        struct persisted *persisted = persisted_new(persist, g, id, g->n_segments + 1);
+        if (persisted == NULL) {
+                msgpack_sbuffer_destroy(&details);
+                return;
+        }
+        persisted->details = details;
+        write_names(persisted);
+        list_each (pos, &g->leases)
+                persist_lease(persist, container_of(pos, struct lease, in_generation));
+        work_submit(persist->thread, WORK_LANE_CPU, &persisted->work, store_run, store_done);
+}
+
+void persist_changed(struct persist *persist)
+{
+        if (!persist_is_on(persist))
+                return;
+        journal_raise(persist->journal, JOURNAL_GENERATION, persist->resident->last_number);
+        list_each_item (struct generation, g, &persist->resident->generations, link)
+                if (g->state == GENERATION_READY && g->persisted == NULL && !g->not_stored && can_be_stored(g) &&
+                    has_capacity(persist, g))
+                        store(persist, g);
+        sync_rows(persist);
+}
+
+/* A pin raises no event. */
+void persist_tick(struct persist *persist, uint64_t now)
+{
+        if (!persist_is_on(persist))
+                return;
+        list_each_item (struct persisted, persisted, &persist->models, link)
+                if (persisted->state != PERSIST_REMOVING)
+                        write_names(persisted);
+        persist_leases_tick(persist, now);
+}
+
+struct generation *persist_generation(struct persist *persist, uint64_t id)
+{
+        list_each_item (struct persisted, persisted, &persist->models, link)
+                if (persisted->id == id)
+                        return persisted->generation;
+        return NULL;
+}
+
+/* ---- life ---- */
+
+static bool any_persistent(const struct resident *resident)
+{
+        for (size_t i = 0; i < resident->n_devices; i++)
+                if (resident->devices[i]->caps & DEVICE_PERSISTENT)
+                        return true;
+        return false;
+}
+
+int persist_init(struct persist *persist, struct resident *resident, struct leases *leases, struct wake *wake,
+                 uint64_t max, struct error *error)
+{
+        *persist = (struct persist){.resident = resident, .leases = leases, .max = max};
+        list_init(&persist->models);
+        resident->remove_stored = remove_stored;
+        persist_leases_init(persist);
+        if (max == 0) {
+                if (fdstore_possible() && any_persistent(resident))
+                        log_warn("fd store: none, or its size is not known: models in host memory do not survive a "
+                                 "restart (FileDescriptorStoreMax= is 0, unless the unit sets it)");
+                return 0;
+        }
+        if (max < MAX_SMALL)
+                log_warn("fd store: room for %" PRIu64 " descriptors; a model takes one and its segments (up to %u), a "
+                         "process that has some attached one: raise FileDescriptorStoreMax=",
+                         max, GENERATION_SEGMENTS);
+        persist->thread = work_pool_new(wake, "store", 1, 1);
+        return persist->thread != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+}
+
+void persist_freeze(struct persist *persist)
+{
+        if (!persist_is_on(persist))
+                return;
+        persist->frozen = true;
+        list_each_item_safe (struct persisted, persisted, &persist->models, link)
+                if (persisted->state == PERSIST_STORED)
+                        persisted_end(persisted);
+}
+
+bool persist_stop(struct persist *persist, uint64_t deadline_ns)
+{
+        return persist->thread == NULL || work_pool_stop(persist->thread, deadline_ns);
+}
+
+void persist_deinit(struct persist *persist)
+{
+        persist->thread = persist->thread != NULL ? work_pool_free(persist->thread) : NULL;
+        persist->journal = journal_free(persist->journal);
+}

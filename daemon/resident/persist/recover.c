@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Recovery: restores what an earlier run has left in the store.
+ *
+ *   sort descriptors by name > the journal > each complete model, newest first > processes
+ *
+ * No descriptor is trusted for its name. A model is restored if its commit record is sealed and its checksum
+ * matches, the store has exactly the segments that the record lists, sealed and of the right sizes, its device is
+ * configured and has the capacity, and a name or the lease of a live process leads to it. Everything else is removed
+ * from the store. Without the journal nothing is restored.
+ *
+ * The newest model of a name gets it: an older one with the same name was being replaced.
+ *
+ * Runs once, before the loop, and may block. It reads manifests and no tensors: their bytes are compared later, in
+ * the background (scrub.h).
+ */
+#include "daemon/resident/unload/expiry.h"
+#include "daemon/resident/persist/persist.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/base/systemd/fdstore.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <string.h>
+
+#define CLAIM_NS (UINT64_C(60) * 1000000000)
+
+/* ---- descriptors of an earlier run ---- */
+
+/* The descriptors of one model, or of one process (whose pidfd is in `record`). */
+struct inherited_set {
+        struct list link;
+        uint64_t id;
+        int record;
+        int segments[GENERATION_SEGMENTS];
+        unsigned n_segments; /* one more than the highest number found */
+        bool duplicate;      /* two have one name */
+};
+
+struct inherited_fds {
+        struct list models, processes; /* of struct inherited_set */
+        int journal;
+        unsigned journals;
+};
+
+static struct inherited_set *set_of(struct list *sets, uint64_t id)
+{
+        list_each_item (struct inherited_set, set, sets, link)
+                if (set->id == id)
+                        return set;
+        struct inherited_set *set = calloc(1, sizeof(*set));
+        require(set != NULL); /* at the start; a few hundred bytes */
+        set->id = id;
+        set->record = -1;
+        for (size_t i = 0; i < GENERATION_SEGMENTS; i++)
+                set->segments[i] = -1;
+        list_append(sets, &set->link);
+        return set;
+}
+
+/* Closes what was not taken out of it. */
+static void inherited_set_free(struct inherited_set *set)
+{
+        close_p(&set->record);
+        for (size_t i = 0; i < GENERATION_SEGMENTS; i++)
+                close_p(&set->segments[i]);
+        list_remove(&set->link);
+        free(set);
+}
+
+/* False: not a name of ours. */
+static bool sort_one(struct inherited_fds *sets, const char *name, int fd)
+{
+        uint64_t id = 0;
+        unsigned segment = 0;
+        int process = 0, record = 0, part = 0; /* where the name ends, if it is of this kind */
+        if (strcmp(name, PERSIST_JOURNAL) == 0) {
+                close_p(&sets->journal);
+                sets->journal = fd;
+                sets->journals++;
+                return true;
+        }
+        sscanf(name, PERSIST_PREFIX "p%" SCNu64 "%n", &id, &process);
+        sscanf(name, PERSIST_PREFIX "m%" SCNu64 ".r%n", &id, &record);
+        sscanf(name, PERSIST_PREFIX "m%" SCNu64 ".%u%n", &id, &segment, &part);
+        if (name[process + record + part] != '\0' || id == 0 || (part > 0 && segment >= GENERATION_SEGMENTS))
+                return false;
+        struct inherited_set *set = set_of(process > 0 ? &sets->processes : &sets->models, id);
+        int *place = part > 0 ? &set->segments[segment] : &set->record;
+        set->duplicate |= *place >= 0;
+        close_p(place);
+        *place = fd;
+        if (part > 0 && set->n_segments <= segment)
+                set->n_segments = segment + 1;
+        return true;
+}
+
+/* By their names; their contents are not examined here. Unknown ones are closed and removed. */
+static void inherited_fds_sort(struct inherited_fds *sets, struct listen_fds *listen_fds)
+{
+        const char *name;
+        int fd;
+        *sets = (struct inherited_fds){.journal = -1};
+        list_init(&sets->models);
+        list_init(&sets->processes);
+        while ((fd = listen_fds_take_named(listen_fds, PERSIST_PREFIX, &name)) >= 0) {
+                if (sort_one(sets, name, fd))
+                        continue;
+                log_warn("fd store: '%s' is nothing of this version's: dropped", name);
+                close(fd);
+                fdstore_remove(name);
+        }
+}
+
+/* ---- the journal ---- */
+
+static void open_journal(struct persist *persist, struct inherited_fds *sets)
+{
+        struct error error = {0};
+        if (sets->journals == 1) {
+                persist->journal = journal_open_consume_fd(sets->journal, &error);
+                sets->journal = -1;
+        } else if (sets->journals > 1) {
+                error_set(&error, STREAMER_ECORRUPT, "the journal of leases: there are %u", sets->journals);
+        }
+        if (persist->journal != NULL) {
+                persist->used++;
+                return;
+        }
+        if (sets->journals > 0) {
+                log_error("fd store: nothing can be restored: %s", error.text);
+                fdstore_remove(PERSIST_JOURNAL);
+        }
+        persist->journal = journal_new(&error);
+        if (persist->journal == NULL) {
+                log_error("fd store: nothing will be persisted: %s", error.text);
+                return;
+        }
+        int r = fdstore_add(PERSIST_JOURNAL, journal_fd(persist->journal));
+        if (r < 0)
+                log_error("fd store: the service manager does not answer: %s", strerror(-r));
+        persist->used++;
+}
+
+/* ---- models ---- */
+
+static struct device *device_of(const struct resident *resident, const char *uuid)
+{
+        for (size_t i = 0; i < resident->n_devices; i++)
+                if (strcmp(resident->devices[i]->uuid, uuid) == 0 && (resident->devices[i]->caps & DEVICE_PERSISTENT))
+                        return resident->devices[i];
+        return NULL;
+}
+
+static int check_set(struct persist *persist, const struct inherited_set *set, struct error *error)
+{
+        if (set->duplicate)
+                return error_set(error, STREAMER_ECORRUPT, "two descriptors have one name");
+        if (set->record < 0)
+                return error_set(error, STREAMER_ECORRUPT, "it was not committed: it has no commit record");
+        size_t name = 0, lease = 0;
+        if (journal_rows_next(&persist->rows->names, set->id, &name) == NULL &&
+            journal_rows_next(&persist->rows->leases, set->id, &lease) == NULL)
+                return error_set(error, STREAMER_ENOENT, "no name and no lease leads to it");
+        return 0;
+}
+
+static int adopt_segments(struct generation *g, struct inherited_set *set, const struct model_record *record,
+                          struct error *error)
+{
+        if (set->n_segments != record->n_segments)
+                return error_set(error, STREAMER_ECORRUPT, "%u of %zu segments are there", set->n_segments,
+                                 record->n_segments);
+        for (unsigned i = 0; i < record->n_segments; i++) {
+                if (set->segments[i] < 0)
+                        return error_set(error, STREAMER_ECORRUPT, "segment %u is not there", i);
+                int r = g->device->ops->adopt_consume_fd(g->device, take_fd(&set->segments[i]),
+                                                         record->segments[i].size, record->segments[i].pages,
+                                                         &g->segments[i], error);
+                if (r < 0)
+                        return r;
+                g->segments[i].small_bytes = record->segments[i].small_bytes;
+                g->n_segments++;
+        }
+        return 0;
+}
+
+/* The provisional name is one of its own. */
+static void own_name(struct generation *g, const struct journal_name *row, struct quota_charge *charge)
+{
+        list_each_item (struct model_name, name, &g->names, link) {
+                if (strcmp(name->text, row->text) != 0)
+                        continue;
+                name->owner = row->owner;
+                name->charge = *charge;
+                *charge = (struct quota_charge){.user = NULL};
+        }
+}
+
+/* A name, with its charge. */
+static bool restore_name(struct quotas *users, struct generation *g, const struct journal_name *row)
+{
+        struct quota_charge charge = {.user = NULL};
+        bool taken = true;
+        if (users != NULL && row->charged != 0 &&
+            quota_charge_restored(users, row->charged - 1, &charge, QUOTA_MODELS, 1) < 0)
+                return false;
+        if (generation_has_name(g, row->text))
+                own_name(g, row, &charge);
+        else
+                taken = generation_add_name(g, row->text, row->owner, &charge) == 0;
+        quota_discharge(&charge);
+        return taken;
+}
+
+/* Its names from the journal, without those that a newer model has. */
+static void restore_names(struct persisted *persisted)
+{
+        struct generation *g = persisted->generation;
+        size_t at = 0;
+        for (struct journal_name *row;
+             (row = journal_rows_next(&persisted->persist->rows->names, persisted->id, &at)) != NULL;) {
+                const struct generation *other = resident_on(g->resident, row->text, GENERATION_READY, g->device);
+                bool mine = other == NULL && restore_name(persisted->persist->leases->users, g, row);
+                if (mine) {
+                        bool pinned = g->settings.pinned || row->settings.pinned;
+                        g->settings = row->settings;
+                        g->settings.pinned = pinned;
+                        generation_used(g);
+                }
+                if (!mine || persisted_add_name(persisted, row) < 0)
+                        journal_drop_name(persisted->persist->journal, row);
+        }
+}
+
+/* A new generation has a provisional name until its own are known. If it is none of them it is removed before the
+ * generation serves: it may belong to another one, with a lower number but stored later, which would lose it. */
+static void settle_names(struct persisted *persisted, const char *called)
+{
+        struct generation *g = persisted->generation;
+        bool real = false;
+        size_t at = 0;
+        for (struct journal_name *row;
+             (row = journal_rows_next(&persisted->persist->rows->names, persisted->id, &at)) != NULL;)
+                real |= strcmp(row->text, called) == 0;
+        if (!real)
+                generation_drop_name(g, called);
+        generation_ready(g);
+}
+
+/* At once and without an event: no client has seen it. */
+static void undo(struct generation *g)
+{
+        generation_release_segments(g);
+        g->n_segments = 0;
+        table_drop(&g->manifest);
+        g->device->used -= g->charged;
+        g->charged = 0;
+        generation_discard(g);
+        generation_put(g);
+}
+
+/* Charges the device and the user. */
+static int charge(struct persist *persist, struct generation *g, uint64_t bytes, struct error *error)
+{
+        struct quotas *users = persist->leases->users;
+        int r = generation_charge(g, bytes, error);
+        if (r == 0 && users != NULL &&
+            (quota_charge_restored(users, g->caller.uid, &g->quota_charge, QUOTA_BYTES, bytes) < 0 ||
+             quota_charge_restored(users, g->caller.uid, &g->model_charge, QUOTA_MODELS, 1) < 0))
+                r = error_set(error, STREAMER_ENOMEM, "no memory");
+        return r;
+}
+
+static int restore(struct persist *persist, struct inherited_set *set, struct model_record *record, struct table *table,
+                   struct error *error)
+{
+        struct device *device = device_of(persist->resident, record->device);
+        if (record->id != set->id)
+                return error_set(error, STREAMER_ECORRUPT, "the record is another's");
+        if (device == NULL)
+                return error_set(error, STREAMER_ENOENT, "its device (%s) is not configured", record->device);
+        struct generation *g =
+                generation_new(persist->resident, record->name, record->source, device, record->caller.uid);
+        if (g == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        model_record_move(record, g);
+        g->unchecked = true;
+        g->manifest = *table;
+        *table = (struct table){.fd = -1};
+        int r = charge(persist, g, record->charged, error);
+        if (r == 0)
+                r = adopt_segments(g, set, record, error);
+        struct persisted *persisted = r == 0 ? persisted_new(persist, g, set->id, g->n_segments + 1) : NULL;
+        if (r == 0 && persisted == NULL)
+                r = error_set(error, STREAMER_ENOMEM, "no memory");
+        if (r < 0) {
+                undo(g);
+                return r;
+        }
+        persisted->state = PERSIST_STORED;
+        restore_names(persisted);
+        settle_names(persisted, record->name);
+        return 0; /* its reference stays until leases are restored */
+}
+
+/* The messages are sent once the threads run. */
+static void drop_set(struct persist *persist, const struct inherited_set *set)
+{
+        struct persisted *persisted =
+                persisted_new(persist, NULL, set->id, (set->n_segments > 0 ? set->n_segments : 0) + 1);
+        if (persisted != NULL)
+                persisted_remove(persisted);
+        size_t at = 0;
+        for (struct journal_name *row; (row = journal_rows_next(&persist->rows->names, set->id, &at)) != NULL;)
+                journal_drop_name(persist->journal, row);
+        at = 0;
+        for (struct journal_lease *row; (row = journal_rows_next(&persist->rows->leases, set->id, &at)) != NULL;)
+                journal_drop_lease(persist->journal, row);
+}
+
+static void restore_model_set(struct persist *persist, struct inherited_set *set)
+{
+        struct model_record record = {.name = NULL};
+        struct table table = {.fd = -1};
+        struct error error = {0};
+        int r = check_set(persist, set, &error);
+        if (r == 0)
+                r = commit_record_read_consume_fd(&record, take_fd(&set->record), &table, &error);
+        if (r == 0)
+                r = restore(persist, set, &record, &table, &error);
+        if (r == 0) {
+                persist->recovered.models++;
+        } else {
+                persist->recovered.dropped++;
+                log_warn("fd store: model %" PRIu64 "%s%s is dropped: %s", set->id, record.name != NULL ? ", " : "",
+                         record.name != NULL ? record.name : "", error.text);
+                table_drop(&table);
+                drop_set(persist, set);
+        }
+        model_record_deinit(&record);
+}
+
+/* Newest first, by their ids. */
+static void restore_models(struct persist *persist, struct inherited_fds *sets)
+{
+        while (!list_empty(&sets->models)) {
+                struct inherited_set *newest = container_of(sets->models.next, struct inherited_set, link);
+                list_each_item (struct inherited_set, set, &sets->models, link)
+                        if (set->id > newest->id)
+                                newest = set;
+                journal_raise(persist->journal, JOURNAL_MODEL, newest->id);
+                restore_model_set(persist, newest);
+                inherited_set_free(newest);
+        }
+}
+
+/* ---- processes and their leases ---- */
+
+static bool has_exited(int pidfd)
+{
+        struct pollfd p = {.fd = pidfd, .events = POLLIN};
+        return poll(&p, 1, 0) > 0;
+}
+
+static struct process *make_process(struct persist *persist, struct inherited_set *set, const struct journal_lease *row)
+{
+        struct process *process =
+                leases_process_consume_fd(persist->leases, (pid_t)row->pid, row->uid, take_fd(&set->record), 0);
+        if (process == NULL)
+                return NULL;
+        process->persisted_id = set->id;
+        process->stored = true;
+        persist->used++;
+        return process;
+}
+
+static void restore_process(struct persist *persist, struct inherited_set *set)
+{
+        struct process *process = NULL;
+        bool alive = !set->duplicate && !has_exited(set->record);
+        size_t at = 0;
+        for (struct journal_lease *row; (row = journal_rows_next(&persist->rows->held, set->id, &at)) != NULL;) {
+                struct generation *g = persist_generation(persist, row->model);
+                if (alive && g != NULL && process == NULL)
+                        process = make_process(persist, set, row);
+                struct lease *lease = NULL;
+                if (alive && g != NULL && process != NULL)
+                        lease = persist_lease_restore(persist, process, g, row);
+                if (lease == NULL) {
+                        journal_drop_lease(persist->journal, row);
+                        continue;
+                }
+                lease->claim_until_ns = persist->claim_until_ns;
+                persisted_read_lease(lease);
+                persist->recovered.leases++;
+        }
+        if (process == NULL) {
+                char name[PERSIST_NAME_MAX];
+                persist_process_name(name, set->id);
+                fdstore_remove(name);
+        }
+}
+
+static void restore_processes(struct persist *persist, struct inherited_fds *sets)
+{
+        persist->claim_until_ns = now_ns() + CLAIM_NS;
+        while (!list_empty(&sets->processes)) {
+                struct inherited_set *set = container_of(sets->processes.next, struct inherited_set, link);
+                journal_raise(persist->journal, JOURNAL_PROCESS, set->id);
+                restore_process(persist, set);
+                inherited_set_free(set);
+        }
+}
+
+/* Rows of models that were not restored: their clients get an error when they reclaim. */
+static void clear_rows(struct persist *persist)
+{
+        for (struct journal_name *row = NULL; (row = journal_each_name(persist->journal, row)) != NULL;)
+                if (persist_generation(persist, row->model) == NULL)
+                        journal_drop_name(persist->journal, row);
+        for (struct journal_lease *row = NULL; (row = journal_each_lease(persist->journal, row)) != NULL;)
+                if (persist_generation(persist, row->model) == NULL)
+                        journal_drop_lease(persist->journal, row);
+}
+
+void persist_recover(struct persist *persist, struct listen_fds *listen_fds)
+{
+        struct inherited_fds sets;
+        struct journal_rows rows;
+        if (persist->max == 0)
+                return;
+        inherited_fds_sort(&sets, listen_fds);
+        open_journal(persist, &sets);
+        if (persist->journal == NULL)
+                return;
+        persist->frozen = true; /* restoring raises events that must not be written again */
+        persist->resident->last_number = journal_last(persist->journal, JOURNAL_GENERATION);
+        persist->leases->last_id = journal_last(persist->journal, JOURNAL_LEASE);
+        journal_rows_init(&rows, persist->journal);
+        persist->rows = &rows;
+        restore_models(persist, &sets);
+        restore_processes(persist, &sets);
+        persist->rows = NULL;
+        journal_rows_deinit(&rows);
+        clear_rows(persist);
+        persist->frozen = false;
+        /* From now on a generation without names is freed with its last lease. */
+        list_each_item_safe (struct persisted, persisted, &persist->models, link)
+                if (persisted->generation != NULL)
+                        generation_put(persisted->generation);
+        resident_expire(persist->resident, now_ns()); /* revocations from before still hold */
+        if (persist->recovered.models + persist->recovered.dropped > 0)
+                log_info("fd store: %" PRIu64 " models and %" PRIu64 " leases restored, %" PRIu64 " models dropped",
+                         persist->recovered.models, persist->recovered.leases, persist->recovered.dropped);
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state file: which names led to which sources, on which devices, with which settings and for which users, for
+ * the next run.
+ *
+ *   DIR/state          one msgpack map, and a foot (model_record.h)
+ *   DIR/state.new      the next one, while it is written
+ *   DIR/state.damaged  one that could not be read, set aside
+ *
+ * A file is complete or absent: the new one is written beside it, synced, and renamed. It is kept in step with what is
+ * resident: compared a few times a second on the loop, and written by a worker where it differs, one write at a time.
+ */
+#ifndef DAEMON_RESIDENT_PERSIST_STATE_FILE_H
+#define DAEMON_RESIDENT_PERSIST_STATE_FILE_H
+
+#include "daemon/resident/persist/model_record.h"
+
+#define STATE_FILE "state"
+
+struct state_file {
+        uint64_t last_number;
+        struct model_record *models;
+        size_t n;
+};
+
+/* From what is resident, in the order of names. STREAMER_ENOMEM. */
+int state_file_of(struct state_file *state, const struct resident *resident);
+/* NULL if none. The models must be sorted by name, as those that were read are. */
+struct model_record *state_file_find(const struct state_file *state, const char *name);
+/* A copy of `from` without its devices; NULL on ENOMEM. */
+struct model_record *state_file_add(struct state_file *state, const struct model_record *from);
+/* Its source and settings under this name, without devices. NULL on ENOMEM. */
+struct model_record *state_file_add_generation(struct state_file *state, const struct generation *generation,
+                                               const char *name);
+/* Once for each device. */
+int state_file_add_device(struct model_record *model, const char *uuid, bool pinned);
+void state_file_deinit(struct state_file *state); /* accepts a zeroed one */
+
+/* The file's bytes. */
+int state_file_pack(const struct state_file *state, msgpack_sbuffer *out);
+/* STREAMER_ECORRUPT where they are truncated, malformed, or of another version. */
+int state_file_unpack(struct state_file *state, const void *data, size_t size, struct error *error);
+
+/* On a worker, or at the start. STREAMER_ENOENT where there is none; STREAMER_ECORRUPT where it was invalid and set
+ * aside. */
+int state_file_load(struct state_file *state, const char *folder, struct error *error);
+int state_file_save(const char *folder, const void *data, size_t size, struct error *error);
+
+/* ---- keeping it in step ---- */
+
+#define LANE_STATE 2 /* of the work pool: a lane for this file system */
+
+struct state_writer {
+        struct resident *resident;
+        struct work_pool *pool;
+        const char *folder;            /* NULL: no state file */
+        const struct state_file *also; /* models that are still to be restored */
+        bool due, writing, frozen, told;
+        /* The file's bytes: as written last, as being written, and as to be left at the end. */
+        msgpack_sbuffer written, next, last;
+        struct work work;
+        struct error error;
+};
+
+/* `folder` and `also` are borrowed. */
+void state_writer_init(struct state_writer *state_writer, struct resident *resident, struct work_pool *pool,
+                       const char *folder, const struct state_file *also);
+void state_writer_deinit(struct state_writer *state_writer);
+void state_writer_changed(struct state_writer *state_writer);
+void state_writer_tick(struct state_writer *state_writer);
+/* The daemon ends: the present state is written, and models that are unloaded from now on stay in it. */
+void state_writer_freeze(struct state_writer *state_writer);
+bool state_writer_idle(const struct state_writer *state_writer);
+
+#endif

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/resident/unload/evict.h"
+
+#include "daemon/base/util.h"
+
+#include <stdlib.h>
+
+static bool may_go(const struct evict_candidate *c)
+{
+        return c->ready && !c->pinned && c->held == 0 && c->bytes > 0;
+}
+
+static int by_worth(const void *a, const void *b)
+{
+        const struct evict_candidate *x = a, *y = b;
+        int r = ORDER(x->priority, y->priority);
+        if (r == 0)
+                r = ORDER(x->last_used, y->last_used);
+        /* 0: never, which is the latest */
+        return r != 0 ? r : ORDER(x->expires - 1, y->expires - 1);
+}
+
+uint64_t evict_possible(const struct evict_candidate *candidates, size_t n)
+{
+        uint64_t sum = 0;
+        for (size_t i = 0; i < n; i++)
+                if (may_go(&candidates[i]))
+                        sum += candidates[i].bytes;
+        return sum;
+}
+
+bool evict_choose(struct evict_candidate *candidates, size_t n, uint64_t needed)
+{
+        uint64_t left = evict_possible(candidates, n);
+        bool enough = left >= needed;
+        if (n > 0) /* the list may be NULL */
+                qsort(candidates, n, sizeof(*candidates), by_worth);
+        for (size_t i = n; i-- > 0;) {
+                struct evict_candidate *c = &candidates[i];
+                c->chosen = enough && may_go(c) && left - c->bytes < needed;
+                if (may_go(c) && !c->chosen)
+                        left -= c->bytes;
+        }
+        return enough;
+}

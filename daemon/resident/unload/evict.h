@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Chooses what to evict: a pure function of values.
+ *
+ * Candidates are ordered by value: a higher priority is worth more; then a later use; then a keep-alive that
+ * lasts longer. From the most valuable down, a candidate is spared if all that are not spared yet still yield
+ * the bytes without it. So
+ *
+ *   - the most valuable are evicted only where nothing else suffices (least recently used first),
+ *   - and no victim is superfluous: without any one of them the bytes would be missing. A large victim spares
+ *     the small and older ones that it makes needless.
+ *
+ * Models that are in use (leased), pinned, not ready, or hold no memory are never candidates.
+ */
+#ifndef DAEMON_RESIDENT_UNLOAD_EVICT_H
+#define DAEMON_RESIDENT_UNLOAD_EVICT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct evict_candidate {
+        uint64_t bytes;     /* that its eviction frees */
+        uint64_t last_used; /* of a clock */
+        uint64_t expires;   /* of the same clock; 0: never */
+        uint64_t priority;
+        uint64_t held; /* leases and references */
+        bool pinned, ready;
+        void *owner; /* of the caller */
+        bool chosen; /* result */
+};
+
+/* Sets `chosen` of each and sorts them, the least valuable first. False, with none chosen, where all candidates
+ * together do not free `needed` bytes. */
+bool evict_choose(struct evict_candidate *candidates, size_t n, uint64_t needed);
+
+/* The bytes of all candidates. */
+uint64_t evict_possible(const struct evict_candidate *candidates, size_t n);
+
+#endif

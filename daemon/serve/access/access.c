@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/access/access.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static struct role_caller role_caller_of(const struct server *server, const struct caller *caller)
+{
+        return (struct role_caller){
+                .caller = caller, .own = caller->uid == 0 || caller->uid == geteuid(), .group = server->socket_gid};
+}
+
+void access_grant(const struct server *server, const struct conn *conn, struct role_grant *grant)
+{
+        const struct role_caller who = role_caller_of(server, &conn->caller);
+        role_find(server->roles, &who, grant);
+}
+
+/* ---- what it may do ---- */
+
+int access_check(const struct server *server, const struct conn *conn, enum verb verb, struct error *error)
+{
+        struct role_grant grant;
+        access_grant(server, conn, &grant);
+        return role_check(&grant, conn->caller.uid, verb, error);
+}
+
+/* Clients attach by name: another user's source under it would give them a model that they did not ask for. */
+static int check_name(const struct server *server, const struct conn *conn, const struct role_grant *grant,
+                      const char *canonical, const char *name, struct error *error)
+{
+        list_each_item (const struct generation, g, &server->resident->generations, link) {
+                const struct model_name *known = generation_find_name(g, name);
+                if (known != NULL && g->state != GENERATION_FAILED && known->owner != conn->caller.uid &&
+                    strcmp(g->source, canonical) != 0)
+                        return error_set(error, STREAMER_EPERM,
+                                         "%s: load: uid %u loaded another source under this name, and uid %u has the "
+                                         "role %s (%s)",
+                                         name, (unsigned)known->owner, (unsigned)conn->caller.uid,
+                                         role_name(grant->role), grant->text);
+        }
+        const struct desired_model *desired = desired_find(&server->desired, name);
+        if (desired != NULL && desired->spec->owner != conn->caller.uid &&
+            strcmp(desired->spec->source, canonical) != 0)
+                return error_set(error, STREAMER_EPERM,
+                                 "%s: load: another source is to be loaded under this name for uid %u, and uid %u has "
+                                 "the role %s (%s)",
+                                 name, (unsigned)desired->spec->owner, (unsigned)conn->caller.uid,
+                                 role_name(grant->role), grant->text);
+        return 0;
+}
+
+/* Only the owner of a model decides how long it stays. */
+static int check_keeping(const struct server *server, const struct conn *conn, const struct role_grant *grant,
+                         const struct load_request *request, const char *name, struct error *error)
+{
+        const struct generation *g = resident_named(server->resident, name);
+        bool asks =
+                request->pin || request->priority > 0 || request->keep_alive_ns > 0 || request->drain_timeout_ns > 0;
+        if (!asks || g == NULL || g->state == GENERATION_FAILED)
+                return 0;
+        uid_t owner = generation_find_name(g, name)->owner;
+        if (owner == conn->caller.uid)
+                return 0;
+        return error_set(error, STREAMER_EPERM,
+                         "%s: load: uid %u loaded it: pin, keep-alive, drain-timeout and priority are for that user or "
+                         "an admin, and uid %u has the role %s (%s)",
+                         name, (unsigned)owner, (unsigned)conn->caller.uid, role_name(grant->role), grant->text);
+}
+
+int access_check_load(const struct server *server, const struct conn *conn, struct load_request *request,
+                      struct error *error)
+{
+        cleanup_free char *canonical = NULL, *own_name = NULL;
+        const char *name = request->name;
+        struct role_grant grant;
+        access_grant(server, conn, &grant);
+        request->roots = grant.rule != NULL ? grant.rule->opened : NULL;
+        request->admin = grant.role >= ROLE_ADMIN;
+        if (grant.role >= ROLE_ADMIN && grant.rule == NULL)
+                return 0;
+        int r = source_canonical(request->source, &canonical, error);
+        if (r == 0)
+                r = role_check_source(&grant, canonical, error);
+        if (r < 0 || grant.role >= ROLE_ADMIN)
+                return r;
+        if (name == NULL && (name = own_name = source_default_name(canonical)) == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        r = check_name(server, conn, &grant, canonical, name, error);
+        return r < 0 ? r : check_keeping(server, conn, &grant, request, name, error);
+}
+
+int access_check_fetch(const struct server *server, const struct conn *conn, const char *source, const char *file,
+                       char **canonical, struct source_roots **roots, struct error *error)
+{
+        cleanup_free char *checked = NULL, *uri = NULL;
+        struct role_grant grant;
+        access_grant(server, conn, &grant);
+        int r = source_canonical(source, &checked, error);
+        if (r == 0)
+                r = role_check_source(&grant, checked, error);
+        if (r == 0 && (uri = source_sidecar_uri(checked, file != NULL ? file : "")) == NULL)
+                r = error_set(error, STREAMER_ENOMEM, "no memory");
+        if (r == 0)
+                r = role_check_source(&grant, uri, error);
+        if (r < 0)
+                return r;
+        *roots = grant.rule != NULL ? grant.rule->opened : NULL;
+        *canonical = checked;
+        checked = NULL;
+        return 0;
+}
+
+int access_check_restored(struct server *server, struct load_request *request, struct quota_limits *limits,
+                          struct error *error)
+{
+        cleanup_free char *canonical = NULL;
+        const struct role_caller who = role_caller_of(server, request->caller);
+        struct role_grant grant;
+        role_find(server->roles, &who, &grant);
+        *limits = (struct quota_limits){.usual = {false}};
+        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
+                limits->max[i] = UINT64_MAX;
+        snprintf(limits->rule, sizeof(limits->rule), "%s", grant.text);
+        request->roots = grant.rule != NULL ? grant.rule->opened : NULL;
+        request->users = &server->users;
+        request->limits = limits;
+        /* Without rules only the socket's permissions restrict loads, and no client connects here. */
+        int r = server->roles->given ? role_check(&grant, request->caller->uid, VERB_load, error) : 0;
+        if (r == 0)
+                r = source_canonical(request->source, &canonical, error);
+        return r < 0 ? r : role_check_source(&grant, canonical, error);
+}
+
+/* The model that a request would change; NULL: none. */
+static const char *changed_model(const struct request *request)
+{
+        switch (request->verb) {
+        case VERB_cancel:
+                return request->u.cancel.model;
+        case VERB_unload:
+                return request->u.unload.model;
+        case VERB_set_priority:
+                return request->u.set_priority.model;
+        case VERB_keep_alive:
+                return request->u.keep_alive.model;
+        case VERB_pin:
+        case VERB_unpin:
+                return request->u.pin.model;
+        default:
+                return NULL;
+        }
+}
+
+/* Unloading removes a name; the other verbs change what it leads to. A failure counts only if nothing else has the
+ * name. */
+static bool is_anothers(const struct server *server, const struct generation *g, enum verb verb, const char *model,
+                        uid_t uid, uid_t *owner)
+{
+        const struct model_name *name = generation_find_name(g, model);
+        bool keeps = verb == VERB_pin || verb == VERB_unpin || verb == VERB_set_priority || verb == VERB_keep_alive;
+        if (keeps ? !generation_matches_name(g, model) : name == NULL)
+                return false;
+        if (g->state == GENERATION_FAILED && g != resident_named(server->resident, model))
+                return false;
+        *owner = verb == VERB_unload ? name->owner : generation_owner(g);
+        return *owner != uid;
+}
+
+int access_check_model(const struct server *server, const struct conn *conn, const struct request *request,
+                       struct error *error)
+{
+        const char *model = changed_model(request);
+        struct role_grant grant;
+        if (model == NULL)
+                return 0;
+        access_grant(server, conn, &grant);
+        /* The user who requested a load may cancel it, also if the name has another owner. */
+        const struct load *load = request->verb == VERB_cancel ? loads_find(server->loads, model) : NULL;
+        if (grant.role >= ROLE_ADMIN || (load != NULL && load->caller.uid == conn->caller.uid))
+                return 0;
+        list_each_item (const struct generation, g, &server->resident->generations, link) {
+                uid_t owner;
+                if (is_anothers(server, g, request->verb, model, conn->caller.uid, &owner))
+                        return error_set(error, STREAMER_EPERM,
+                                         "%s: %s: uid %u loaded it, and uid %u has the role %s (%s)", model,
+                                         verb_desc(request->verb)->name, (unsigned)owner, (unsigned)conn->caller.uid,
+                                         role_name(grant.role), grant.text);
+        }
+        const struct desired_model *desired = desired_find(&server->desired, model);
+        if (desired != NULL && desired->spec->owner != conn->caller.uid)
+                return error_set(error, STREAMER_EPERM,
+                                 "%s: %s: it is to be loaded for uid %u, and uid %u has the role %s (%s)", model,
+                                 verb_desc(request->verb)->name, (unsigned)desired->spec->owner,
+                                 (unsigned)conn->caller.uid, role_name(grant.role), grant.text);
+        return 0;
+}
+
+/* ---- what it may hold ---- */
+
+void access_limits(const struct server *server, const struct conn *conn, struct quota_limits *limits)
+{
+        struct role_grant grant;
+        access_grant(server, conn, &grant);
+        bool own = role_caller_of(server, &conn->caller).own;
+        snprintf(limits->rule, sizeof(limits->rule), "%s", grant.text);
+        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++) {
+                uint64_t usual = server->limits.per_uid[i], max = grant.rule != NULL ? grant.rule->max[i] : 0;
+                limits->usual[i] = max == 0;
+                if (max == 0)
+                        max = usual;
+                limits->max[i] = own || max == 0 ? UINT64_MAX : max;
+        }
+}
+
+int access_charge(struct server *server, const struct conn *conn, struct quota_charge *charge, enum quota_slot slot,
+                  uint64_t amount, struct error *error)
+{
+        struct quota_limits limits;
+        access_limits(server, conn, &limits);
+        return quota_charge(&server->users, conn->caller.uid, charge, slot, amount, &limits, error);
+}

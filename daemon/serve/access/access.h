@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Access control: applies the rules (role.h) to a connection and its request, and to what its user may hold.
+ */
+#ifndef DAEMON_SERVE_ACCESS_ACCESS_H
+#define DAEMON_SERVE_ACCESS_ACCESS_H
+
+#include "daemon/serve/access/role.h"
+#include "daemon/serve/server_state.h"
+
+void access_grant(const struct server *server, const struct conn *conn, struct role_grant *grant);
+
+/* 0, or STREAMER_EPERM naming the rule. */
+int access_check(const struct server *server, const struct conn *conn, enum verb verb, struct error *error);
+/* Whether the caller's rule allows this source, and the name (NULL: derived from the source) does not serve another
+ * user's source. Sets the request's roots and whether the caller is an admin. */
+int access_check_load(const struct server *server, const struct conn *conn, struct load_request *request,
+                      struct error *error);
+/* Whether the caller may read this file beside the weights of the source, or (NULL) list such files: a file is refused
+ * where a load would be. On success *canonical is malloc'd, and *roots borrowed (NULL: the daemon's own). */
+int access_check_fetch(const struct server *server, const struct conn *conn, const char *source, const char *file,
+                       char **canonical, struct source_roots **roots, struct error *error);
+/* As access_check_load, for a model that its user had pinned in an earlier run: today's rules decide on its source, and
+ * no limit applies. */
+int access_check_restored(struct server *server, struct load_request *request, struct quota_limits *limits,
+                          struct error *error);
+/* STREAMER_EPERM for a request that would change a model of another user, unless the caller is an admin. */
+int access_check_model(const struct server *server, const struct conn *conn, const struct request *request,
+                       struct error *error);
+
+/* Root and the daemon's own user may hold any amount. */
+void access_limits(const struct server *server, const struct conn *conn, struct quota_limits *limits);
+/* Charges the connection's user. */
+int access_charge(struct server *server, const struct conn *conn, struct quota_charge *charge, enum quota_slot slot,
+                  uint64_t amount, struct error *error);
+
+#endif

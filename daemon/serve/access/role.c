@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every refusal names the rule that caused it, so that its author finds it.
+ */
+#include "daemon/serve/access/role.h"
+
+#include "daemon/base/text/redact.h"
+#include "daemon/base/util.h"
+#include "daemon/source/source.h"
+
+#include <string.h>
+#include <strings.h>
+
+/* ---- words ---- */
+
+static const char *const names[] = {
+        [ROLE_NONE] = "none", [ROLE_ATTACH] = "attach", [ROLE_LOAD] = "load", [ROLE_ADMIN] = "admin"};
+
+const char *role_name(enum role role)
+{
+        return names[role];
+}
+
+enum role role_parse(const char *word)
+{
+        for (size_t i = ROLE_ATTACH; i < ARRAY_SIZE(names); i++)
+                if (strcmp(names[i], word) == 0)
+                        return (enum role)i;
+        return ROLE_NONE;
+}
+
+/* A verb that is not listed requires an admin. Verbs that change a model also check who owns it (access.h). */
+static const enum role needed[VERB_COUNT] = {
+        [VERB_hello] = ROLE_ATTACH,    [VERB_ping] = ROLE_ATTACH,    [VERB_version] = ROLE_ATTACH,
+        [VERB_list] = ROLE_ATTACH,     [VERB_show] = ROLE_ATTACH,    [VERB_status] = ROLE_ATTACH,
+        [VERB_ps] = ROLE_ATTACH,       [VERB_wait] = ROLE_ATTACH,    [VERB_attach] = ROLE_ATTACH,
+        [VERB_detach] = ROLE_ATTACH,   [VERB_whoami] = ROLE_ATTACH,  [VERB_subscribe] = ROLE_ATTACH,
+        [VERB_metrics] = ROLE_ATTACH,  [VERB_reclaim] = ROLE_ATTACH, [VERB_doctor] = ROLE_ATTACH,
+        [VERB_probe] = ROLE_LOAD,      [VERB_load] = ROLE_LOAD,      [VERB_verify] = ROLE_LOAD,
+        [VERB_cancel] = ROLE_LOAD,     [VERB_unload] = ROLE_LOAD,    [VERB_set_priority] = ROLE_LOAD,
+        [VERB_pin] = ROLE_LOAD,        [VERB_unpin] = ROLE_LOAD,     [VERB_fetch] = ROLE_LOAD,
+        [VERB_keep_alive] = ROLE_LOAD,
+};
+
+enum role role_needed(enum verb verb)
+{
+        return needed[verb] != ROLE_NONE ? needed[verb] : ROLE_ADMIN;
+}
+
+/* ---- life ---- */
+
+static void list_deinit(struct role_list *list)
+{
+        for (size_t i = 0; i < list->n; i++)
+                free(list->v[i]);
+        free(list->v);
+}
+
+static void rule_text(char *text, size_t size, const struct roles *roles, size_t i)
+{
+        snprintf(text, size, "access.roles[%zu], %.100s:%u", i, roles->file != NULL ? roles->file : "",
+                 roles->rules[i].line);
+}
+
+int roles_open(struct roles *roles, struct error *error)
+{
+        for (size_t i = 0; i < roles->n; i++) {
+                struct role_rule *rule = &roles->rules[i];
+                if (!rule->roots.given)
+                        continue;
+                char text[sizeof(((struct role_grant *)NULL)->text)];
+                rule_text(text, sizeof(text), roles, i);
+                int r = source_roots_new(&rule->opened, (const char *const *)rule->roots.v, rule->roots.n, error);
+                if (r == 0 && source_roots_set_rule(rule->opened, text) < 0)
+                        r = error_set(error, STREAMER_ENOMEM, "no memory");
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+void roles_deinit(struct roles *roles)
+{
+        for (size_t i = 0; i < roles->n; i++) {
+                struct role_rule *rule = &roles->rules[i];
+                free(rule->users.v);
+                free(rule->groups.v);
+                list_deinit(&rule->roots);
+                list_deinit(&rule->buckets);
+                source_roots_free(rule->opened);
+        }
+        free(roles->rules);
+        free(roles->file);
+        *roles = (struct roles){0};
+}
+
+/* ---- the role of a caller ---- */
+
+static bool has_id(const struct role_ids *ids, uint32_t id)
+{
+        for (size_t i = 0; i < ids->n; i++)
+                if (ids->v[i] == id)
+                        return true;
+        return ids->all;
+}
+
+static bool in_groups(const struct role_ids *ids, const struct caller *caller)
+{
+        if (has_id(ids, caller->gid))
+                return true;
+        for (size_t i = 0; i < caller->n_groups; i++)
+                if (has_id(ids, caller->groups[i]))
+                        return true;
+        return false;
+}
+
+void role_find(const struct roles *roles, const struct role_caller *who, struct role_grant *grant)
+{
+        *grant = (struct role_grant){.role = ROLE_NONE};
+        if (who->own) {
+                grant->role = ROLE_ADMIN;
+                snprintf(grant->text, sizeof(grant->text), "root and the daemon's own user may do all");
+                return;
+        }
+        if (!roles->given) {
+                uint32_t group = who->group;
+                const struct role_ids members = {.v = &group, .n = 1};
+                if (in_groups(&members, who->caller))
+                        grant->role = ROLE_LOAD;
+                snprintf(grant->text, sizeof(grant->text), "the default: the socket's group %u may load",
+                         (unsigned)group);
+                return;
+        }
+        for (size_t i = 0; i < roles->n; i++) {
+                const struct role_rule *rule = &roles->rules[i];
+                if (!has_id(&rule->users, who->caller->uid) && !in_groups(&rule->groups, who->caller))
+                        continue;
+                grant->role = rule->role;
+                grant->rule = rule;
+                rule_text(grant->text, sizeof(grant->text), roles, i);
+                return;
+        }
+        snprintf(grant->text, sizeof(grant->text), "access.roles, %.100s", roles->file != NULL ? roles->file : "");
+}
+
+/* ---- the requirements of verbs and sources ---- */
+
+int role_check(const struct role_grant *grant, uid_t uid, enum verb verb, struct error *error)
+{
+        const char *name = verb_desc(verb)->name;
+        if (grant->role >= role_needed(verb))
+                return 0;
+        if (grant->role == ROLE_NONE)
+                return error_set(error, STREAMER_EPERM, "%s: uid %u has no role (%s)", name, uid, grant->text);
+        return error_set(error, STREAMER_EPERM, "%s: requires role '%s'; uid %u has role '%s' (%s)", name,
+                         role_name(role_needed(verb)), uid, role_name(grant->role), grant->text);
+}
+
+/* `prefix` itself, or something below it. */
+static bool below(const char *prefix, const char *source)
+{
+        size_t len = strlen(prefix);
+        if (strncmp(prefix, source, len) != 0)
+                return false;
+        return len == 0 || prefix[len - 1] == '/' || source[len] == '/' || source[len] == '\0';
+}
+
+static bool any_holds(const struct role_list *list, const char *source)
+{
+        for (size_t i = 0; i < list->n; i++)
+                if (below(list->v[i], source))
+                        return true;
+        return false;
+}
+
+/* An HTTP server may resolve "." and "..", also percent-encoded. S3 keys are literal. */
+static bool climbs(const char *source)
+{
+        if (strncasecmp(source, "http", 4) != 0)
+                return false;
+        for (const char *at = strstr(source, "://"); at != NULL && *at != '\0'; at++) {
+                size_t dots = *at == '/' ? strspn(at + 1, ".") : 0;
+                bool step = (dots == 1 || dots == 2) && strchr("/?#", at[1 + dots]) != NULL;
+                if (step || strncasecmp(at, "%2e", 3) == 0 || strncasecmp(at, "%2f", 3) == 0 || *at == '\\')
+                        return true;
+        }
+        return false;
+}
+
+int role_check_source(const struct role_grant *grant, const char *canonical, struct error *error)
+{
+        bool local = canonical[0] == '/';
+        char shown[REDACTED_SOURCE];
+        if (grant->rule == NULL)
+                return 0;
+        const struct role_list *list = local ? &grant->rule->roots : &grant->rule->buckets;
+        if (!list->given || (any_holds(list, canonical) && (local || !climbs(canonical))))
+                return 0;
+        redact_source(shown, canonical);
+        return error_set(error, STREAMER_EPERM, "%s: below none of its %s (%s)", shown, local ? "roots" : "buckets",
+                         grant->text);
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Roles: the rules of `access`, and pure functions that apply them.
+ *
+ *   attach < load < admin
+ *
+ * The first rule that lists the caller decides. Root and the daemon's own user are always admins, so that no rule locks
+ * them out. Without any rule the members of the socket's group have the role load.
+ */
+#ifndef DAEMON_SERVE_ACCESS_ROLE_H
+#define DAEMON_SERVE_ACCESS_ROLE_H
+
+#include "daemon/base/quota.h"
+#include "daemon/source/roots/caller.h"
+#include "proto/messages.h"
+
+enum role { ROLE_NONE, ROLE_ATTACH, ROLE_LOAD, ROLE_ADMIN };
+const char *role_name(enum role role);
+enum role role_parse(const char *word); /* ROLE_NONE if it is none */
+
+struct role_ids {
+        uint32_t *v;
+        size_t n;
+        bool all; /* "*" */
+};
+
+struct role_list {
+        char **v;
+        size_t n;
+        bool given; /* an empty list that is given allows nothing */
+};
+
+struct role_rule {
+        enum role role;
+        struct role_ids users, groups;
+        struct role_list roots, buckets;
+        uint64_t max[QUOTA_SLOT_COUNT]; /* 0: as `limits` says */
+        unsigned line;                  /* in the file */
+        struct source_roots *opened;    /* of `roots`; NULL: the daemon's own */
+};
+
+struct roles {
+        struct role_rule *rules;
+        size_t n;
+        bool given; /* else the default */
+        char *file;
+};
+
+/* Opens the folders of every rule's roots: blocks. */
+int roles_open(struct roles *roles, struct error *error);
+void roles_deinit(struct roles *roles); /* accepts a zeroed one */
+
+/* ---- the role of a caller ---- */
+
+struct role_caller {
+        const struct caller *caller;
+        bool own;    /* root, or the daemon's own user */
+        gid_t group; /* the socket's, for the default */
+};
+
+/* What a caller may: by rule i, or by none (`rule` NULL). */
+struct role_grant {
+        enum role role;
+        const struct role_rule *rule;
+        char text[160]; /* "access.roles[1], /etc/streamerd/streamerd.yaml:12" */
+};
+
+void role_find(const struct roles *roles, const struct role_caller *who, struct role_grant *grant);
+
+/* ---- the requirements of verbs and sources ---- */
+
+/* The role that a verb requires. */
+enum role role_needed(enum verb verb);
+/* 0, or STREAMER_EPERM naming the rule. */
+int role_check(const struct role_grant *grant, uid_t uid, enum verb verb, struct error *error);
+/* May models be loaded from this source, which is in its canonical form? */
+int role_check_source(const struct role_grant *grant, const char *canonical, struct error *error);
+
+#endif

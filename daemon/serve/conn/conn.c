@@ -1,0 +1,584 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/conn/conn.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/base/process/pidfd.h"
+#include "daemon/serve/conn/peer_cred.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+/* What one connection gets of a turn of the loop, in bytes and in time, so that a flood on one does not delay the
+ * others. LOOP_NS is the time of a turn for all of them: sending, reading and ending. Connections beyond it queue for
+ * the next turn. Queued connections are not polled: libuv would report the same sockets up to forty-eight times a turn.
+ *
+ * Ending a connection (its session, its leases, its descriptor) takes time of that, too. It follows the last request
+ * that the client sent, so the end is accounted for before later requests of other clients are served. A connection
+ * that ends inside another callback, such as an event's, goes to the end of the queue. */
+#define READ_TURN (256 * KiB)
+#define TURN_NS (1 * UINT64_C(1000000))
+#define LOOP_NS (2 * UINT64_C(1000000))
+
+struct out_frame {
+        struct list link;
+        size_t len, done, n_fds;
+        unsigned char *data; /* after the descriptors */
+        int fds[];
+};
+
+static void on_poll(uv_poll_t *poll, int status, int events);
+static void conn_resume(struct conn *conn);
+
+/* ---- states ---- */
+
+static void conn_set_state(struct conn *conn, enum conn_state state)
+{
+#define TO(state) (1u << CONN_##state)
+        static const unsigned allowed[CONN_STATES] = {
+                [CONN_OPEN] = TO(PEER_CLOSED) | TO(SHUTTING_DOWN) | TO(DRAINING) | TO(ENDED),
+                [CONN_PEER_CLOSED] = TO(ENDED),
+                [CONN_SHUTTING_DOWN] = TO(PEER_CLOSED) | TO(DRAINING) | TO(ENDED),
+                [CONN_DRAINING] = TO(ENDED),
+        };
+#undef TO
+        require(allowed[conn->state] & 1u << state);
+        conn->state = state;
+}
+
+static bool is_closing(const struct conn *conn)
+{
+        return conn->state >= CONN_DRAINING;
+}
+
+static bool conn_reads(const struct conn *conn)
+{
+        return conn->state <= CONN_PEER_CLOSED && !conn->paused && !conn->held && !conn->turn->parting;
+}
+
+bool conn_awaits_shutdown(const struct conn *conn)
+{
+        return conn->state == CONN_OPEN && conn->turn->parting;
+}
+
+static bool conn_sends(const struct conn *conn)
+{
+        return conn->state != CONN_PEER_CLOSED && conn->state != CONN_ENDED && !conn_awaits_shutdown(conn);
+}
+
+/* ---- closing ---- */
+
+static void out_frame_free(struct out_frame *frame)
+{
+        list_remove(&frame->link);
+        for (size_t i = 0; i < frame->n_fds; i++)
+                close(frame->fds[i]);
+        free(frame);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+        free(container_of((uv_poll_t *)handle, struct conn, poll));
+}
+
+/* Does all that is expensive within a turn; on_closed() only frees the connection. */
+static void conn_finish(struct conn *conn)
+{
+        list_remove(&conn->later);
+        conn->ops->closed(conn);
+        list_each_safe (pos, &conn->out)
+                out_frame_free(container_of(pos, struct out_frame, link));
+        frame_reader_deinit(&conn->in);
+        uv_close((uv_handle_t *)&conn->poll, on_closed);
+        close(conn->fd);
+}
+
+static void on_idle(uv_idle_t *idle)
+{
+        (void)idle;
+}
+
+static void wait_for_turn(struct conn *conn, int events)
+{
+        conn->due |= events;
+        if (!list_empty(&conn->later))
+                return;
+        list_append(&conn->turn->later, &conn->later);
+        uv_idle_start(&conn->turn->idle, on_idle);
+}
+
+/* Does not free the connection. */
+static void conn_end(struct conn *conn)
+{
+        if (conn->state == CONN_ENDED)
+                return;
+        conn_set_state(conn, CONN_ENDED);
+        uv_poll_stop(&conn->poll);
+        wait_for_turn(conn, 0);
+}
+
+void conn_close(struct conn *conn, bool flush)
+{
+        if (!flush || list_empty(&conn->out))
+                conn_end(conn);
+        else if (!is_closing(conn))
+                conn_set_state(conn, CONN_DRAINING);
+}
+
+/* ---- polling ---- */
+
+static void update_poll(struct conn *conn)
+{
+        int events = UV_DISCONNECT;
+        if (conn_reads(conn))
+                events |= UV_READABLE;
+        if (!list_empty(&conn->out))
+                events |= UV_WRITABLE;
+        if (conn->state == CONN_ENDED || events == conn->events)
+                return;
+        conn->events = events;
+        if (uv_poll_start(&conn->poll, events, on_poll) != 0)
+                conn_end(conn);
+}
+
+/* ---- output ---- */
+
+static bool fatal_send_error(int errno_value)
+{
+        /* Too many descriptors in flight: the client receives them, or its connection ends. */
+        return errno_value != EAGAIN && errno_value != EINTR && errno_value != ETOOMANYREFS && errno_value != ENOBUFS;
+}
+
+static bool is_closed_error(int errno_value)
+{
+        return errno_value == EPIPE || errno_value == ECONNRESET;
+}
+
+/* The client closed its end. What it sent before that is read first. */
+static void stop_sending(struct conn *conn)
+{
+        list_each_safe (pos, &conn->out)
+                out_frame_free(container_of(pos, struct out_frame, link));
+        conn->out_bytes = 0;
+        conn->paused = false;
+        if (conn->state == CONN_DRAINING)
+                conn_end(conn);
+        else
+                conn_set_state(conn, CONN_PEER_CLOSED);
+}
+
+static void sent_fds(struct conn *conn, size_t n)
+{
+        conn->fds_sent += (unsigned)n;
+}
+
+static void flush(struct conn *conn)
+{
+        while (!list_empty(&conn->out)) {
+                struct out_frame *f = container_of(conn->out.next, struct out_frame, link);
+                ssize_t n = frame_send_fds(conn->fd, f->data + f->done, f->len - f->done, f->fds, f->n_fds);
+                if (n < 0 && is_closed_error(errno)) {
+                        stop_sending(conn);
+                        break;
+                }
+                if (n < 0 && fatal_send_error(errno)) {
+                        conn_end(conn);
+                        return;
+                }
+                if (n < 0)
+                        break;
+                sent_fds(conn, f->n_fds);
+                for (size_t i = 0; i < f->n_fds; i++)
+                        close(f->fds[i]);
+                f->n_fds = 0;
+                f->done += (size_t)n;
+                conn->out_bytes -= (size_t)n;
+                if (f->done < f->len)
+                        break;
+                out_frame_free(f);
+        }
+        if (is_closing(conn) && list_empty(&conn->out)) {
+                conn_end(conn);
+                return;
+        }
+        if (conn->paused && conn->out_bytes < conn->limits->output / 2) {
+                conn->paused = false;
+                conn_resume(conn);
+        }
+        if (conn_writable(conn))
+                conn->ops->drained(conn);
+        update_poll(conn);
+}
+
+static bool queue(struct conn *conn, const unsigned char *data, size_t len, const int *fds, size_t n_fds)
+{
+        struct out_frame *f = malloc(sizeof(*f) + n_fds * sizeof(f->fds[0]) + len);
+        if (f == NULL)
+                return false;
+        f->data = (unsigned char *)(f->fds + n_fds);
+        f->len = len;
+        f->done = f->n_fds = 0;
+        memcpy(f->data, data, len);
+        list_append(&conn->out, &f->link);
+        conn->out_bytes += len;
+        for (size_t i = 0; i < n_fds; i++) {
+                f->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
+                if (f->fds[i] < 0)
+                        return false;
+                f->n_fds++;
+        }
+        return true;
+}
+
+/* Sends at once if the queue is empty; queues the rest. */
+static bool send_bytes(struct conn *conn, const unsigned char *data, size_t len, const int *fds, size_t n_fds)
+{
+        ssize_t n = -1;
+        if (list_empty(&conn->out)) {
+                n = frame_send_fds(conn->fd, data, len, fds, n_fds);
+                if (n < 0 && fatal_send_error(errno))
+                        return false;
+        }
+        if (n >= 0) {
+                sent_fds(conn, n_fds);
+                n_fds = 0;
+        }
+        size_t done = n > 0 ? (size_t)n : 0;
+        return done == len || queue(conn, data + done, len - done, fds, n_fds);
+}
+
+void conn_writer(struct writer *writer)
+{
+        static const char room[FRAME_HEADER];
+        writer_init(writer);
+        if (msgpack_sbuffer_write(&writer->buf, room, sizeof(room)) != 0)
+                writer->failed = true;
+}
+
+/* A failure to send to a client that has not closed is the daemon's or the machine's fault. The log says so: the
+ * client sees the connection end without a reason. */
+static void fail_to_send(struct conn *conn, size_t len, int errno_value)
+{
+        if (is_closed_error(errno_value)) {
+                stop_sending(conn);
+                return;
+        }
+        log_warn("a frame of %zu bytes could not be sent to process %d, whose connection ends: %s", len, (int)conn->pid,
+                 strerror(errno_value));
+        conn_end(conn);
+}
+
+static bool send_frame(struct conn *conn, const struct writer *writer, const int *fds, size_t n_fds)
+{
+        unsigned char *data = (unsigned char *)writer->buf.data;
+        size_t len = writer->buf.size;
+        errno = writer->failed ? ENOMEM : EMSGSIZE;
+        if (writer->failed || len <= FRAME_HEADER || len - FRAME_HEADER > FRAME_MAX || n_fds > FRAME_FDS_MAX)
+                return false;
+        frame_put_header(data, len - FRAME_HEADER);
+        return send_bytes(conn, data, len, fds, n_fds);
+}
+
+void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t n_fds)
+{
+        if (conn_sends(conn)) {
+                if (!send_frame(conn, writer, fds, n_fds)) {
+                        fail_to_send(conn, writer->buf.size, errno);
+                } else if (conn->out_bytes > conn->limits->output) {
+                        conn->paused = true;
+                }
+                update_poll(conn);
+        }
+        writer_deinit(writer);
+}
+
+bool conn_writable(const struct conn *conn)
+{
+        return conn_sends(conn) && !is_closing(conn) && conn->out_bytes < conn->limits->output / 2;
+}
+
+unsigned conn_fds_in_flight(struct conn *conn)
+{
+        int unread = 1;
+        if (conn->fds_sent > 0 && ioctl(conn->fd, SIOCOUTQ, &unread) == 0 && unread == 0)
+                conn->fds_sent = 0;
+        return conn->fds_sent;
+}
+
+/* ---- input ---- */
+
+static void break_framing(struct conn *conn, const char *why)
+{
+        struct writer w;
+        conn_writer(&w);
+        writer_error(&w, 0, STREAMER_EPROTO, why);
+        conn_send(conn, &w, NULL, 0);
+        conn_close(conn, true);
+}
+
+static bool turn_is_over(struct conn_turn *turn)
+{
+        uint64_t now = now_ns();
+        if (turn->until_ns == 0)
+                turn->until_ns = now + LOOP_NS;
+        return now >= turn->until_ns;
+}
+
+static uint64_t turn_end(const struct conn *conn)
+{
+        uint64_t own = now_ns() + TURN_NS, all = conn->turn->until_ns;
+        return own < all || all == 0 ? own : all;
+}
+
+/* Passes complete frames to the session until `until`, and one at least. */
+static void conn_process(struct conn *conn, uint64_t until)
+{
+        if (conn->in_frame) /* a frame's own reply resumed reading: the outer call continues */
+                return;
+        conn->in_frame = true;
+        conn->more = false;
+        for (bool first = true; conn_reads(conn); first = false) {
+                if (!first && now_ns() >= until) {
+                        conn->more = true;
+                        wait_for_turn(conn, UV_READABLE);
+                        break;
+                }
+                const void *data;
+                size_t len;
+                int r = frame_reader_next(&conn->in, &data, &len);
+                if (r < 0) {
+                        char why[96];
+                        snprintf(why, sizeof(why), "frame: length %zu is not between 1 and %u", len, FRAME_MAX);
+                        break_framing(conn, why);
+                }
+                if (r <= 0)
+                        break;
+                conn->waiting_since = 0;
+                conn->ops->frame(conn, data, len);
+        }
+        conn->in_frame = false;
+        if (!frame_reader_partial(&conn->in))
+                conn->waiting_since = 0;
+        else if (conn->waiting_since == 0)
+                conn->waiting_since = now_ns();
+}
+
+/* Reading resumes: the time limit of an incomplete frame begins anew. */
+static void conn_resume(struct conn *conn)
+{
+        conn->waiting_since = 0;
+        conn_process(conn, turn_end(conn));
+}
+
+static bool may_read(const struct conn *conn)
+{
+        return conn_reads(conn) && !conn->more;
+}
+
+/* The kernel passes the sender's credentials with the first bytes. */
+static ssize_t receive_first(struct conn *conn, void *space, size_t size)
+{
+        struct ucred cred;
+        ssize_t n = peer_cred_receive(conn->fd, space, size, &cred);
+        if (n <= 0)
+                return n;
+        conn->pid = cred.pid;
+        conn->caller.uid = cred.uid;
+        conn->caller.gid = cred.gid;
+        conn->caller_unknown = false;
+        conn->ops->introduced(conn);
+        return n;
+}
+
+/* Frames that were left over, then new input. */
+static void on_readable(struct conn *conn)
+{
+        uint64_t until = turn_end(conn);
+        if (conn->more)
+                conn_process(conn, until);
+        for (size_t got = 0; got < READ_TURN && may_read(conn) && (got == 0 || now_ns() < until);) {
+                size_t size;
+                void *space = frame_reader_space(&conn->in, &size);
+                if (space == NULL) {
+                        conn_end(conn);
+                        return;
+                }
+                ssize_t n = conn->caller_unknown ? receive_first(conn, space, size) : recv(conn->fd, space, size, 0);
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n < 0 && errno == EAGAIN)
+                        break;
+                if (n <= 0) {
+                        conn_end(conn);
+                        return;
+                }
+                frame_reader_added(&conn->in, (size_t)n);
+                got += (size_t)n;
+                conn_process(conn, until);
+                if ((size_t)n < size)
+                        break;
+        }
+}
+
+static void serve_events(struct conn *conn, int events)
+{
+        if (events & UV_WRITABLE)
+                flush(conn);
+        if (((events & UV_READABLE) || conn->more) && !is_closing(conn))
+                on_readable(conn);
+        else if (events & UV_DISCONNECT)
+                conn_end(conn);
+        update_poll(conn);
+}
+
+/* May free the connection. */
+static void serve_or_finish(struct conn *conn, int events)
+{
+        if (conn->state != CONN_ENDED)
+                serve_events(conn, events);
+        if (conn->state == CONN_ENDED)
+                conn_finish(conn);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+        struct conn *conn = poll->data;
+        if (status < 0 && conn_reads(conn)) {
+                /* The client closed with replies unread, and libuv has stopped polling: what it sent is read first. */
+                conn->events = 0;
+                events = UV_READABLE;
+                status = 0;
+        }
+        if (status < 0) {
+                conn_end(conn);
+        } else if (turn_is_over(conn->turn)) {
+                uv_poll_stop(poll);
+                conn->events = 0;
+                wait_for_turn(conn, events);
+        } else {
+                serve_or_finish(conn, events);
+        }
+}
+
+/* ---- turns ---- */
+
+/* Serves each queued connection once. One that needs more time goes to the end of the queue. */
+static void serve_waiting(struct conn_turn *turn)
+{
+        struct list *last = turn->later.prev;
+        for (bool more = last != &turn->later; more && !list_empty(&turn->later) && !turn_is_over(turn);) {
+                struct conn *conn = container_of(turn->later.next, struct conn, later);
+                int due = conn->due;
+                more = &conn->later != last;
+                list_remove(&conn->later);
+                conn->due = 0;
+                serve_or_finish(conn, due);
+        }
+}
+
+/* libuv polls several times within a turn and updates its time each time, so the turn has a clock of its own. */
+static void on_turn(uv_prepare_t *prepare)
+{
+        struct conn_turn *turn = container_of(prepare, struct conn_turn, prepare);
+        turn->until_ns = 0;
+        serve_waiting(turn);
+        if (list_empty(&turn->later))
+                uv_idle_stop(&turn->idle);
+}
+
+void conn_turn_start(struct conn_turn *turn, uv_loop_t *loop)
+{
+        *turn = (struct conn_turn){.until_ns = 0};
+        list_init(&turn->later);
+        uv_idle_init(loop, &turn->idle);
+        uv_prepare_init(loop, &turn->prepare);
+        uv_prepare_start(&turn->prepare, on_turn);
+        uv_unref((uv_handle_t *)&turn->prepare);
+}
+
+void conn_turn_shutdown(struct conn_turn *turn)
+{
+        turn->parting = true;
+}
+
+bool conn_begin_shutdown(struct conn *conn)
+{
+        if (conn->state != CONN_OPEN)
+                return false;
+        conn_set_state(conn, CONN_SHUTTING_DOWN);
+        return true;
+}
+
+void conn_hold(struct conn *conn, bool hold)
+{
+        if (conn->held == hold)
+                return;
+        conn->held = hold;
+        if (!hold && !is_closing(conn))
+                conn_resume(conn);
+        update_poll(conn);
+}
+
+void conn_tick(struct conn *conn, uint64_t now)
+{
+        if (!list_empty(&conn->out) && conn->state != CONN_ENDED)
+                flush(conn); /* what the kernel refused for too many descriptors */
+        if (is_closing(conn) || conn->paused || conn->held || conn->waiting_since == 0)
+                return;
+        if (now > conn->waiting_since && now - conn->waiting_since > conn->limits->frame_timeout_ns)
+                break_framing(conn, "frame: the rest of it did not come in time");
+}
+
+/* ---- life ---- */
+
+void conn_await_caller(struct conn *conn)
+{
+        conn->caller_unknown = true;
+        conn->pid = 0;
+        conn->caller = (struct caller){.uid = (uid_t)-1, .gid = (gid_t)-1};
+        peer_cred_enable(conn->fd);
+}
+
+static void read_caller(struct conn *conn)
+{
+        struct ucred cred;
+        conn->since_boot_ns = boot_time_ns();
+        if (!peer_cred_get(conn->fd, &cred)) {
+                conn_await_caller(conn);
+                return;
+        }
+        conn->pid = cred.pid;
+        conn->caller.uid = cred.uid;
+        conn->caller.gid = cred.gid;
+        socklen_t len = sizeof(conn->caller.groups);
+        /* A user in more groups than fit counts as a member of the primary group alone. */
+        if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERGROUPS, conn->caller.groups, &len) == 0)
+                conn->caller.n_groups = len / sizeof(gid_t);
+}
+
+struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits,
+                                 struct conn_turn *turn)
+{
+        struct conn *conn = calloc(1, sizeof(*conn));
+        if (conn == NULL || uv_poll_init(loop, &conn->poll, fd) != 0) {
+                free(conn);
+                close(fd);
+                return NULL;
+        }
+        conn->fd = fd;
+        conn->ops = ops;
+        conn->limits = limits;
+        conn->turn = turn;
+        list_init(&conn->later);
+        conn->poll.data = conn;
+        conn->waiting_since = now_ns(); /* for the first frame */
+        list_init(&conn->link);
+        list_init(&conn->out);
+        frame_reader_init(&conn->in);
+        read_caller(conn);
+        update_poll(conn);
+        return conn;
+}

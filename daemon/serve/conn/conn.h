@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A client's connection: receives and sends frames, whose contents it does not interpret. Belongs to the loop thread.
+ *
+ *          conn_begin_shutdown()          conn_close(flush)
+ *   open -------------> parting -----------------> draining ---> ended
+ *    | \                  |                          /          /
+ *    |  \-- conn_close(flush) ----------------------/          /
+ *    |                    |                                   /
+ *    +--------------------+--- client closes ---> peer closed
+ *
+ * A failure, or conn_close() without `flush`, ends the connection in any state.
+ *
+ *   open         reads requests, sends replies and events
+ *   peer closed  reads what the client sent before it closed, such as the detach of a lease; sends nothing
+ *   parting      reads nothing; sends the last events, of which the daemon's end is one
+ *   draining     reads nothing; sends what is queued, then ends
+ *   ended        reads and sends nothing; is freed on a later turn of the loop
+ *
+ * Two conditions suspend reading while the connection is open: too many unsent replies (conn.paused) and too many
+ * unanswered requests (conn.held). A third, conn_turn_shutdown(), suspends reading and sending of all connections at
+ * once.
+ *
+ * No call blocks, and memory is bounded: a client that does not read its replies is not read either, and receives no
+ * events. A connection that exceeds its part of a turn of the loop continues in the next one, and so does the end of
+ * connections beyond what a turn allows for all of them (conn.c). Input is received by plain recv(), so the kernel
+ * drops descriptors that clients send.
+ */
+#ifndef DAEMON_SERVE_CONN_CONN_H
+#define DAEMON_SERVE_CONN_CONN_H
+
+#include "daemon/base/list.h"
+#include "daemon/source/roots/caller.h"
+#include "proto/codec.h"
+#include "proto/frame.h"
+
+#include <uv.h>
+
+struct conn_limits {
+        uint64_t output; /* bytes of unsent replies at which reading pauses */
+        uint64_t frame_timeout_ns;
+};
+
+/* In this order: requests are read in the first two; from draining on, it closes. */
+enum conn_state {
+        CONN_OPEN,
+        CONN_PEER_CLOSED,
+        CONN_SHUTTING_DOWN,
+        CONN_DRAINING,
+        CONN_ENDED,
+};
+#define CONN_STATES (CONN_ENDED + 1)
+
+struct conn;
+
+struct conn_ops {
+        /* The first bytes identified the client (conn_await_caller); called before the first frame. */
+        void (*introduced)(struct conn *conn);
+        /* A complete frame. */
+        void (*frame)(struct conn *conn, const void *data, size_t len);
+        /* Unsent output went below half of its limit. */
+        void (*drained)(struct conn *conn);
+        /* The last call; the conn is freed afterwards. */
+        void (*closed)(struct conn *conn);
+};
+
+struct conn {
+        struct list link; /* the server's */
+        const struct conn_ops *ops;
+        const struct conn_limits *limits;
+        struct conn_turn *turn;
+        void *context;
+        enum conn_state state;
+        uv_poll_t poll;
+        int fd, events;
+        struct list later; /* in turn->later */
+        int due;           /* events that it is served for then */
+        struct frame_reader in;
+        uint64_t waiting_since; /* a frame (or the first one) is incomplete since; 0: none */
+        struct list out;        /* of struct out_frame */
+        uint64_t out_bytes;
+        unsigned fds_sent;      /* descriptors the client may not have received yet */
+        bool paused, held;      /* not read: unsent replies are at their limit; conn_hold() */
+        bool in_frame;          /* ops->frame is being called */
+        bool more;              /* complete frames are left in `in` */
+        bool caller_unknown;    /* the first bytes will identify the client */
+        pid_t pid;              /* 0: in another PID namespace */
+        uint64_t since_boot_ns; /* when it was accepted */
+        struct caller caller;
+};
+
+/* What the connections of a loop share: one turn of it, and the queue for the next. */
+struct conn_turn {
+        uv_prepare_t prepare;
+        uv_idle_t idle;    /* runs while connections are queued, so that the loop does not sleep */
+        struct list later; /* of struct conn, first in first out */
+        uint64_t until_ns; /* end of the turn; 0: none has been served yet */
+        bool parting;      /* conn_turn_shutdown() */
+};
+/* Closed with the loop's other handles. */
+void conn_turn_start(struct conn_turn *turn, uv_loop_t *loop);
+/* The daemon ends: no connection is read any more, and an open one sends what is queued and nothing else until
+ * conn_begin_shutdown(). */
+void conn_turn_shutdown(struct conn_turn *turn);
+
+/* For kernels that do not identify the peer: the first bytes will, and until then it has no user and no role. */
+void conn_await_caller(struct conn *conn);
+
+/* Takes over fd. NULL on failure (fd is closed). */
+struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits,
+                                 struct conn_turn *turn);
+
+/* A writer for a frame of this connection: with room for the frame's header. */
+void conn_writer(struct writer *writer);
+
+/* Sends what the writer (of conn_writer) holds as one frame and deinits the writer; descriptors are borrowed (they
+ * are duplicated where the frame must wait). A failure closes the connection. */
+void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t n_fds);
+
+/* Do its unsent bytes leave capacity for events? */
+bool conn_writable(const struct conn *conn);
+
+/* Is it open, and the daemon ending (conn_turn_shutdown)? */
+bool conn_awaits_shutdown(const struct conn *conn);
+/* After conn_turn_shutdown(): from now on it is sent frames again, until conn_close(), which is to follow. False: it is
+ * closing already, or its client is. */
+bool conn_begin_shutdown(struct conn *conn);
+
+/* Reads no requests while set (the session has too many unanswered). */
+void conn_hold(struct conn *conn, bool hold);
+
+/* Ends the connection: at once, or with `flush` when what is queued was sent. */
+void conn_close(struct conn *conn, bool flush);
+
+/* About once a second: ends a client that began a frame and waits. */
+void conn_tick(struct conn *conn, uint64_t now);
+
+/* Descriptors in flight, after asking the kernel whether the client has read everything. */
+unsigned conn_fds_in_flight(struct conn *conn);
+
+#endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/conn/loop_cpu.h"
+
+#include "daemon/base/metric/metric.h"
+#include "daemon/base/util.h"
+
+#include <time.h>
+
+uint64_t loop_cpu_bound_ns(unsigned bucket)
+{
+        static const unsigned bounds[] = LOOP_CPU_BOUNDS_US;
+        _Static_assert(ARRAY_SIZE(bounds) + 1 == LOOP_CPU_BUCKETS, "one more for the rest");
+        return bucket < ARRAY_SIZE(bounds) ? bounds[bucket] * UINT64_C(1000) : UINT64_MAX;
+}
+
+uint64_t loop_cpu_iteration(struct loop_cpu *loop_cpu, uint64_t now_ns)
+{
+        uint64_t last = loop_cpu->last_ns, ns = now_ns - last;
+        unsigned bucket = 0;
+        loop_cpu->last_ns = now_ns;
+        if (last == 0)
+                return 0;
+        while (ns >= loop_cpu_bound_ns(bucket) && bucket < LOOP_CPU_BUCKETS - 1)
+                bucket++;
+        loop_cpu->counts[bucket]++;
+        loop_cpu->iterations++;
+        if (ns > loop_cpu->longest_ns)
+                loop_cpu->longest_ns = ns;
+        return ns;
+}
+
+/* An iteration is from one wait for events to the next: callbacks run inside the loop's poll. */
+static void on_about_to_wait(uv_prepare_t *prepare)
+{
+        struct loop_cpu *loop_cpu = container_of(prepare, struct loop_cpu, prepare);
+        struct timespec now;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+        uint64_t ns = loop_cpu_iteration(loop_cpu, (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec);
+        if (ns >= LOOP_CPU_OBSERVED_NS)
+                metric_observe(METRIC_LOOP_CPU, ns);
+}
+
+void loop_cpu_start(struct loop_cpu *loop_cpu, uv_loop_t *loop)
+{
+        *loop_cpu = (struct loop_cpu){.iterations = 0};
+        uv_prepare_init(loop, &loop_cpu->prepare);
+        uv_prepare_start(&loop_cpu->prepare, on_about_to_wait);
+        uv_unref((uv_handle_t *)&loop_cpu->prepare);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The processor time of each iteration of the loop: what the loop itself costs its connections, whatever
+ * else the machine does. Kept as the longest of all and as a histogram, shown by `status`, and handed to the metrics.
+ */
+#ifndef DAEMON_SERVE_CONN_LOOP_CPU_H
+#define DAEMON_SERVE_CONN_LOOP_CPU_H
+
+#include <stdint.h>
+#include <uv.h>
+
+/* Iterations shorter than so many microseconds; the last one counts what no bound holds. */
+#define LOOP_CPU_BOUNDS_US                                                                                             \
+        {                                                                                                              \
+                100, 500, 1000, 2000, 5000, 10000, 50000                                                               \
+        }
+#define LOOP_CPU_BUCKETS 8
+/* The metrics count from here on: most iterations are far shorter. */
+#define LOOP_CPU_OBSERVED_NS UINT64_C(1000000)
+
+struct loop_cpu {
+        uint64_t iterations, longest_ns;
+        uint64_t counts[LOOP_CPU_BUCKETS];
+        uint64_t last_ns; /* the thread's clock at the end of the iteration before; 0: none yet */
+        uv_prepare_t prepare;
+};
+
+/* UINT64_MAX for the last. */
+uint64_t loop_cpu_bound_ns(unsigned bucket);
+
+/* The loop is about to wait; `now_ns` is its thread's processor time. Returns that of the iteration. */
+uint64_t loop_cpu_iteration(struct loop_cpu *loop_cpu, uint64_t now_ns);
+
+/* By the loop's thread. The handle is closed with the loop's others. */
+void loop_cpu_start(struct loop_cpu *loop_cpu, uv_loop_t *loop);
+
+#endif

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/conn/peer_cred.h"
+
+#include "daemon/base/process/pidstat.h"
+#include "daemon/base/util.h"
+#include "proto/frame.h"
+
+#include <string.h>
+
+static const struct ucred nobody = {.uid = (uid_t)-1, .gid = (gid_t)-1};
+
+static struct ucred ask_kernel(int fd)
+{
+        struct ucred cred = nobody;
+        socklen_t len = sizeof(cred);
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
+        return cred;
+}
+
+/* Even for a socket without a peer. */
+static bool reports_asker(void)
+{
+        cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        return fd < 0 || ask_kernel(fd).pid == getpid();
+}
+
+bool peer_cred_get(int fd, struct ucred *cred)
+{
+        *cred = ask_kernel(fd);
+        if (cred->pid != getpid() || !reports_asker())
+                return true;
+        *cred = nobody;
+        return false;
+}
+
+void peer_cred_enable(int fd)
+{
+        setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &(int){1}, sizeof(int));
+}
+
+/* Descriptors that a client sent. */
+static void close_rights(const struct cmsghdr *rights)
+{
+        int fds[FRAME_FDS_MAX];
+        size_t n = (rights->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        memcpy(fds, CMSG_DATA(rights), n * sizeof(int));
+        while (n > 0)
+                close(fds[--n]);
+}
+
+/* A message sent before SO_PASSCRED was set has no process. gVisor reports the sending thread. */
+static void take_credentials(const struct cmsghdr *credentials, struct ucred *cred)
+{
+        struct ucred sent;
+        memcpy(&sent, CMSG_DATA(credentials), sizeof(sent));
+        if (sent.pid <= 0)
+                return;
+        sent.pid = pid_of_thread(sent.pid);
+        *cred = sent;
+}
+
+ssize_t peer_cred_receive(int fd, void *space, size_t size, struct ucred *cred)
+{
+        union {
+                struct cmsghdr header;
+                char bytes[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int) * FRAME_FDS_MAX)];
+        } control;
+        struct iovec all = {.iov_base = space, .iov_len = size};
+        struct msghdr message = {
+                .msg_iov = &all, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+        *cred = nobody;
+        ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+        if (n < 0)
+                return n;
+        for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c != NULL; c = CMSG_NXTHDR(&message, c)) {
+                if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+                        close_rights(c);
+                if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_CREDENTIALS)
+                        take_credentials(c, cred);
+        }
+        if (n > 0)
+                setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &(int){0}, sizeof(int));
+        return n;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Deferred replies: requests that are answered later, and are counted against their client until then.
+ */
+#ifndef DAEMON_SERVE_DEFERRED_H
+#define DAEMON_SERVE_DEFERRED_H
+
+#include "daemon/serve/session.h"
+
+struct deferred;
+
+/* Answers now, or returns false: the request waits for a change. `deferred` is NULL in deferred_wait(). */
+typedef bool deferred_try_fn(struct session *session, const struct request *request, const struct deferred *deferred);
+
+/* A request that is answered by a change (attach, wait, unload), by the end of a load (a dry run), by either (a load
+ * that attaches) or by a worker (verify, ps). One that a worker has outlives its session. */
+struct deferred {
+        struct list in_session, in_server; /* in_server: where a change answers it */
+        struct session *session;           /* NULL: the client has disconnected */
+        struct request request;
+        deferred_try_fn *try;       /* when something has changed, if it waits for that */
+        const char *model;          /* what it waits for, in the error of its deadline; the request's */
+        struct heap_timer deadline; /* in server->deadlines; or none */
+        uint64_t looked;            /* server->changes when it was looked at last */
+        uint64_t generation;        /* the one that is verified; an unload waits for its end, or older ones' */
+        struct load_watch watch;    /* a dry run, a load that attaches */
+        struct verify verify;
+        bool has_worker; /* which frees it, also after the client has disconnected */
+        bool given_up;   /* atomic: the client has disconnected, and a worker may end early */
+        uint64_t n_verified, verified_tensors, verified_bytes; /* devices so far, and what they have */
+};
+
+/* Takes the request's memory over. NULL on ENOMEM: the request was answered with that. */
+struct deferred *deferred_new(struct session *session, struct request *request);
+/* It was answered, or cannot be. */
+void deferred_free(struct deferred *deferred);
+
+/* Answers now, or when a change lets `try`, or after timeout_ms (0: none) with an error about the model. Takes the
+ * request's memory over if it waits. */
+void deferred_wait(struct session *session, struct request *request, deferred_try_fn *try, const char *model,
+                   uint64_t timeout_ms);
+/* From now on a change lets `try` answer. */
+void deferred_await_change(struct deferred *deferred, deferred_try_fn *try);
+
+/* The client has disconnected: frees it, unless a worker has it. */
+void deferred_orphan(struct deferred *deferred);
+
+/* ---- the server's ---- */
+
+/* Soon examines the requests that wait for a change. */
+void deferred_recheck(struct server *server);
+/* Examines one request that waits for a change. */
+bool deferred_answer(struct loop_task *loop_task);
+/* Answers one whose deadline has passed. */
+bool deferred_answer_late(struct loop_task *loop_task);
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Desired models of the configuration: the list of `preload`, as read at start and by each reload.
+ */
+#include "daemon/serve/desired/desired_model.h"
+
+#include "daemon/model/ranks.h"
+#include "proto/hub.h"
+
+#include <string.h>
+
+/* As the load will derive it; of a Hub id without the revision. */
+static char *derive_name(const struct preload_entry *entry)
+{
+        cleanup_free char *canonical = NULL;
+        struct error error;
+        if (entry->name != NULL)
+                return strdup(entry->name);
+        if (hub_is_id(entry->source))
+                return strndup(entry->source, strcspn(entry->source, "@"));
+        if (source_canonical(entry->source, &canonical, &error) < 0)
+                return strdup(entry->source);
+        return source_default_name(canonical);
+}
+
+/* The load that the entry describes, under `name`, on all of its devices. */
+static int set_request(struct desired_model *m, char *name)
+{
+        const struct preload_entry *e = &m->entry;
+        const struct device *only = resident_device(m->desired->loads->resident, NULL, NULL);
+        char pattern[] = RANKS_PATTERN;
+        const struct model_record request = {
+                .name = name,
+                .source = e->source,
+                .verified = e->sha256,
+                .caller = {.uid = geteuid(), .gid = getegid()},
+                .pattern = e->rank && e->pattern == NULL ? pattern : e->pattern,
+                .settings = {.keep_alive_ns = e->keep_alive_ns,
+                             .priority = e->priority > 0 ? e->priority : PROTO_PRIORITY_DEFAULT},
+                .owner = geteuid(),
+                .ranks = e->rank,
+        };
+        int r = model_record_copy(&m->request, &request);
+        for (size_t i = 0; r == 0 && i < e->n_devices; i++)
+                r = state_file_add_device(&m->request, e->devices[i], true);
+        if (r == 0 && e->n_devices == 0 && only != NULL)
+                r = state_file_add_device(&m->request, only->name, true);
+        m->request.settings.pinned = e->pin;
+        return r;
+}
+
+static struct desired_model *configured_new_consume(struct desired *d, struct preload_entry *entry)
+{
+        cleanup_free char *name = derive_name(entry);
+        struct desired_model *m = name != NULL ? desired_model_new(d, DESIRED_CONFIGURED) : NULL;
+        if (m == NULL)
+                return NULL;
+        m->named = entry->name != NULL;
+        m->entry = *entry;
+        *entry = (struct preload_entry){.source = NULL};
+        m->spec = &m->request;
+        if (set_request(m, name) == 0)
+                return m;
+        desired_model_free(m);
+        return NULL;
+}
+
+static struct desired_model *take_equal(struct list *models, const struct preload_entry *entry)
+{
+        list_each_item (struct desired_model, m, models, link) {
+                if (!preload_entry_equal(&m->entry, entry))
+                        continue;
+                list_remove(&m->link);
+                return m;
+        }
+        return NULL;
+}
+
+/* A configured model is desired on all of its devices again. */
+static void rearm(struct desired_model *m)
+{
+        if (m->state == DESIRED_READY)
+                return;
+        if (m->origin == DESIRED_CONFIGURED)
+                desired_set_pins(m->spec, true);
+        if (m->state != DESIRED_GIVEN_UP)
+                return;
+        m->attempts = 0;
+        m->error = (struct error){0};
+        desired_set_state(m, DESIRED_WAITING);
+}
+
+int desired_configure_consume(struct desired *d, struct preload_list *list, const struct desired_opts *opts,
+                              struct error *error)
+{
+        struct list before;
+        int r = 0;
+        d->opts = *opts;
+        list_init(&before);
+        list_each_safe (pos, &d->models) {
+                rearm(desired_model_of(pos));
+                if (desired_model_of(pos)->origin == DESIRED_RESTORED)
+                        continue;
+                list_remove(pos);
+                list_append(&before, pos);
+        }
+        for (size_t i = 0; i < list->n; i++) {
+                struct desired_model *m = take_equal(&before, &list->v[i]);
+                if (m == NULL)
+                        m = configured_new_consume(d, &list->v[i]);
+                if (m == NULL)
+                        r = error_set(error, STREAMER_ENOMEM, "no memory");
+                else
+                        desired_insert(m);
+        }
+        list_each_item_safe (struct desired_model, m, &before, link) {
+                list_remove(&m->link);
+                if (m->state == DESIRED_RESOLVING)
+                        desired_set_state(m, DESIRED_REMOVED);
+                else
+                        desired_model_free(m);
+        }
+        preload_list_deinit(list);
+        desired_notify(d);
+        return r;
+}

@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/desired/desired_model.h"
+
+#include "daemon/base/log/log.h"
+#include "proto/codes.h"
+#include "proto/hub.h"
+
+#include <string.h>
+
+#define SECOND UINT64_C(1000000000)
+#define PAUSE_MAX (300 * SECOND)
+#define RESTORED_PER_TICK 32 /* attempts of restored models */
+#define LANE_HUB UINT64_MAX  /* of work: the cache's file system is not known before */
+
+/* ---- states ---- */
+
+void desired_set_state(struct desired_model *m, enum desired_state state)
+{
+#define TO(state) (1u << DESIRED_##state)
+        static const unsigned allowed[DESIRED_STATES] = {
+                [DESIRED_WAITING] = TO(RESOLVING) | TO(LOADING) | TO(READY) | TO(GIVEN_UP),
+                [DESIRED_RESOLVING] = TO(WAITING) | TO(LOADING) | TO(GIVEN_UP) | TO(REMOVED),
+                [DESIRED_LOADING] = TO(WAITING) | TO(READY) | TO(GIVEN_UP),
+                [DESIRED_GIVEN_UP] = TO(WAITING) | TO(READY) | TO(GIVEN_UP),
+        };
+#undef TO
+        require(allowed[m->state] & 1u << state);
+        m->state = state;
+        m->retry_at_ns = 0;
+}
+
+void desired_notify(struct desired *d)
+{
+        if (d->changed != NULL)
+                d->changed(d);
+}
+
+/* Not READY, and of this name. */
+static bool is_pending(const struct desired_model *m, const char *name)
+{
+        return m->state != DESIRED_READY && strcmp(m->spec->name, name) == 0;
+}
+
+static bool is_in_progress(const struct desired_model *m)
+{
+        return m->state == DESIRED_RESOLVING || m->state == DESIRED_LOADING;
+}
+
+/* ---- models ---- */
+
+struct desired_model *desired_model_new(struct desired *d, enum desired_origin origin)
+{
+        struct desired_model *m = calloc(1, sizeof(*m));
+        if (m == NULL)
+                return NULL;
+        list_init(&m->link);
+        list_init(&m->watch.link);
+        m->desired = d;
+        m->origin = origin;
+        return m;
+}
+
+void desired_model_free(struct desired_model *m)
+{
+        list_remove(&m->link);
+        load_unwatch(&m->watch);
+        preload_entry_deinit(&m->entry);
+        model_record_deinit(&m->request);
+        free(m->path);
+        free(m);
+}
+
+static bool goes_before(const struct desired_model *a, const struct desired_model *b)
+{
+        return a->origin != b->origin ? a->origin < b->origin : a->spec->settings.priority > b->spec->settings.priority;
+}
+
+/* Behind its equals. */
+void desired_insert(struct desired_model *m)
+{
+        struct list *models = &m->desired->models, *next = models;
+        while (next->prev != models && goes_before(m, desired_model_of(next->prev)))
+                next = next->prev;
+        list_append(next, &m->link);
+        m->place = ++m->desired->last_place;
+}
+
+/* READY; else cancelled. Frees a restored model. */
+static void settle_put(struct desired_model *m, bool ready)
+{
+        struct desired *d = m->desired;
+        desired_set_state(m, ready ? DESIRED_READY : DESIRED_GIVEN_UP);
+        m->error = (struct error){0};
+        if (!ready) {
+                m->attempts = 0;
+                error_set(&m->error, STREAMER_ECANCELED, "cancelled");
+        }
+        if (m->origin == DESIRED_RESTORED) {
+                m->spec->settings.pinned = false;
+                desired_model_free(m);
+        }
+        desired_notify(d);
+}
+
+/* ---- devices ---- */
+
+/* The devices on which the model is to be loaded. A restored model is not loaded where its name is resident, whatever
+ * the source; a configured one may replace another source there. Ranks are loaded together. */
+static size_t list_missing(const struct desired_model *m, const char *devices[LOAD_DEVICES])
+{
+        struct resident *resident = m->desired->loads->resident;
+        const struct model_record *s = m->spec;
+        size_t n = 0;
+        for (size_t i = 0; i < s->n_devices; i++) {
+                const struct device *device = resident_device(resident, s->devices[i].uuid, NULL);
+                bool serves = m->origin == DESIRED_RESTORED && device != NULL &&
+                              (resident_on(resident, s->name, GENERATION_READY, device) != NULL ||
+                               resident_on(resident, s->name, GENERATION_LOADING, device) != NULL);
+                if (s->devices[i].pinned && !serves)
+                        devices[n++] = s->devices[i].uuid;
+        }
+        if (s->ranks && n > 0)
+                for (n = 0; n < s->n_devices; n++)
+                        devices[n] = s->devices[n].uuid;
+        return n;
+}
+
+/* Without devices it is not: the daemon has several and none is named, so the attempt fails. */
+bool desired_is_complete(const struct desired_model *m)
+{
+        const char *devices[LOAD_DEVICES];
+        return m->spec->n_devices > 0 && list_missing(m, devices) == 0;
+}
+
+static bool *find_pin(const struct desired_model *m, const struct device *device)
+{
+        struct resident *resident = m->desired->loads->resident;
+        struct model_record *s = m->spec;
+        for (size_t i = 0; i < s->n_devices; i++)
+                if (s->devices[i].pinned && resident_device(resident, s->devices[i].uuid, NULL) == device)
+                        return &s->devices[i].pinned;
+        return NULL;
+}
+
+/* ---- attempts ---- */
+
+/* The retry policy. */
+static void attempt_failed(struct desired_model *m, const struct error *error)
+{
+        static const char *const origins[] = {[DESIRED_RESTORED] = "restore", [DESIRED_CONFIGURED] = "preload"};
+        bool permanent = error->code == STREAMER_EINVAL || error->code == STREAMER_EUNSUPPORTED;
+        uint64_t pause = backoff(m->desired->opts.retry_ns, m->attempts, PAUSE_MAX);
+        char title[REDACTED_SOURCE], next[40] = "not retried";
+        m->error = *error;
+        desired_set_state(m, permanent ? DESIRED_GIVEN_UP : DESIRED_WAITING);
+        if (!permanent) {
+                m->retry_at_ns = now_ns() + pause;
+                snprintf(next, sizeof(next), "next in %.1f s", (double)pause / SECOND);
+        }
+        desired_title(title, m);
+        log_event(permanent ? LOG_LEVEL_ERROR : LOG_LEVEL_WARN, LOG_NO_ID,
+                  LOG_FIELDS(LOG_TEXT("model", title), LOG_TEXT("code", code_wire(error->code))),
+                  "%s: %s: attempt %u failed, %s: %s", origins[m->origin], title, m->attempts, next, m->error.text);
+        desired_notify(m->desired);
+}
+
+/* A pause in which each of the others has its turn. */
+static void postpone(struct desired_model *m)
+{
+        m->attempts--;
+        desired_set_state(m, DESIRED_WAITING);
+        m->retry_at_ns = now_ns() + SECOND + m->desired->n / RESTORED_PER_TICK * (SECOND / 10);
+}
+
+/* From now on the model is desired only on the devices that failed. The first one's error; NULL: none failed. */
+static const struct error *note_targets(struct desired_model *m, const struct load *load)
+{
+        const struct error *error = NULL;
+        load_each_target (target, load) {
+                bool *pin = find_pin(m, target->device);
+                if (target->state != TARGET_FAILED)
+                        m->served = true;
+                if (pin != NULL && target->state != TARGET_FAILED)
+                        *pin = false;
+                else if (pin != NULL && error == NULL)
+                        error = &target->error;
+        }
+        return error;
+}
+
+static void load_done(struct load_watch *watch, struct load *load)
+{
+        struct desired_model *m = container_of(watch, struct desired_model, watch);
+        const struct error *error = load->state == LOAD_READY ? note_targets(m, load) : &load->error;
+        if (load->state == LOAD_CANCELLED || desired_is_complete(m))
+                settle_put(m, load->state != LOAD_CANCELLED && m->served);
+        else if (error != NULL)
+                attempt_failed(m, error);
+        else
+                desired_set_state(m, DESIRED_WAITING); /* for devices that became desired meanwhile */
+}
+
+static void start_load_put(struct desired_model *m, const char *source)
+{
+        struct desired *d = m->desired;
+        const struct model_record *s = m->spec;
+        bool restored = m->origin == DESIRED_RESTORED;
+        const char *devices[LOAD_DEVICES];
+        struct quota_limits limits;
+        struct error error = {0};
+        struct load *load;
+        int r = 0;
+        desired_set_state(m, DESIRED_LOADING);
+        if (desired_is_complete(m)) {
+                settle_put(m, m->served);
+                return;
+        }
+        struct load_request request = {.source = source,
+                                       .name = s->name,
+                                       .devices = devices,
+                                       .n_devices = list_missing(m, devices),
+                                       .pattern = s->pattern,
+                                       .sha256 = s->verified,
+                                       .wait = restored,
+                                       .no_evict = !restored,
+                                       .pin = s->settings.pinned,
+                                       .admin = true, /* granted when it was first requested */
+                                       .keep_alive_ns = s->settings.keep_alive_ns,
+                                       .drain_timeout_ns = s->settings.drain_timeout_ns,
+                                       .priority = s->settings.priority,
+                                       .caller = &s->caller,
+                                       .owner = &s->owner};
+        if (restored && d->allow != NULL)
+                r = d->allow(d, &request, &limits, &error);
+        if (r == 0)
+                r = loads_begin(d->loads, &request, &load, &error);
+        if (r == 0)
+                load_watch(load, &m->watch, load_done);
+        else if (r == STREAMER_ELIMIT)
+                postpone(m);
+        else
+                attempt_failed(m, &error);
+}
+
+static void resolve_run(struct work *work)
+{
+        struct desired_model *m = container_of(work, struct desired_model, work);
+        char text[sizeof(m->error.text)];
+        int r = hub_resolve(m->spec->source, &m->path, text, sizeof(text));
+        if (r < 0)
+                error_set(&m->error, r, "%s", text);
+}
+
+static void resolve_done(struct work *work)
+{
+        struct desired_model *m = container_of(work, struct desired_model, work);
+        if (m->state == DESIRED_REMOVED)
+                desired_model_free(m);
+        else if (m->error.code != 0)
+                attempt_failed(m, &m->error);
+        else if (m->desired->closing)
+                desired_set_state(m, DESIRED_WAITING);
+        else
+                start_load_put(m, m->path);
+}
+
+static void attempt_put(struct desired_model *m)
+{
+        m->attempts++;
+        m->error = (struct error){0};
+        if (m->origin == DESIRED_RESTORED || !hub_is_id(m->spec->source)) {
+                start_load_put(m, m->spec->source);
+                return;
+        }
+        free(m->path);
+        m->path = NULL;
+        desired_set_state(m, DESIRED_RESOLVING);
+        work_submit(m->desired->pool, LANE_HUB, &m->work, resolve_run, resolve_done);
+}
+
+void desired_tick(struct desired *d, uint64_t now)
+{
+        unsigned restored = 0, configured = 0;
+        d->n = 0;
+        list_each_item (const struct desired_model, m, &d->models, link) {
+                configured += m->origin == DESIRED_CONFIGURED && is_in_progress(m);
+                d->n++;
+        }
+        list_each_item_safe (struct desired_model, m, &d->models, link) {
+                if (d->closing || m->state != DESIRED_WAITING || now < m->retry_at_ns)
+                        continue;
+                if (m->origin == DESIRED_RESTORED && restored < RESTORED_PER_TICK) {
+                        restored++;
+                        attempt_put(m);
+                } else if (m->origin == DESIRED_CONFIGURED && configured < d->opts.at_once) {
+                        attempt_put(m);
+                        configured += is_in_progress(m);
+                }
+        }
+}
+
+/* ---- life ---- */
+
+void desired_init(struct desired *d, struct loads *loads, struct work_pool *pool)
+{
+        *d = (struct desired){.loads = loads, .pool = pool, .opts = {.at_once = 1, .retry_ns = SECOND}};
+        list_init(&d->models);
+}
+
+void desired_close(struct desired *d)
+{
+        d->closing = true;
+        list_each (pos, &d->models)
+                load_unwatch(&desired_model_of(pos)->watch);
+}
+
+void desired_deinit(struct desired *d)
+{
+        list_each_safe (pos, &d->models)
+                desired_model_free(desired_model_of(pos));
+        state_file_deinit(&d->restored);
+}
+
+/* ---- queries ---- */
+
+const struct desired_model *desired_find(const struct desired *d, const char *name)
+{
+        list_each_item (const struct desired_model, m, &d->models, link)
+                if (is_pending(m, name))
+                        return m;
+        return NULL;
+}
+
+bool desired_pending(const struct desired *d, enum desired_origin origin)
+{
+        list_each_item (const struct desired_model, m, &d->models, link)
+                if (m->origin == origin && m->state != DESIRED_READY)
+                        return true;
+        return false;
+}
+
+bool desired_failed(const struct desired_model *m)
+{
+        return m->state == DESIRED_GIVEN_UP || (m->state == DESIRED_WAITING && m->error.code != 0);
+}
+
+const char *desired_state_name(const struct desired_model *m)
+{
+        return desired_failed(m)             ? "failed"
+               : m->state == DESIRED_READY   ? "ready"
+               : m->state == DESIRED_WAITING ? "waiting"
+                                             : "loading";
+}
+
+void desired_title(char out[REDACTED_SOURCE], const struct desired_model *m)
+{
+        if (m->named)
+                snprintf(out, REDACTED_SOURCE, "%s", m->spec->name);
+        else
+                redact_source(out, m->spec->source);
+}
+
+/* ---- requests of clients ---- */
+
+/* A configured model in progress is left to its load: `cancel` ends that. */
+static bool forget_put(struct desired_model *m)
+{
+        if (m->origin == DESIRED_CONFIGURED && is_in_progress(m))
+                return false;
+        settle_put(m, false);
+        return true;
+}
+
+/* Ranks are useful only together. */
+static bool forget_on_put(struct desired_model *m, const struct device *device)
+{
+        bool *pin = find_pin(m, device);
+        if (pin == NULL)
+                return false;
+        *pin = false;
+        if (m->spec->ranks)
+                desired_set_pins(m->spec, false);
+        bool left = false;
+        for (size_t i = 0; i < m->spec->n_devices; i++)
+                left = left || m->spec->devices[i].pinned;
+        if (left)
+                desired_notify(m->desired);
+        else if (m->origin == DESIRED_RESTORED || !is_in_progress(m))
+                settle_put(m, m->served);
+        return true;
+}
+
+bool desired_forget(struct desired *d, const char *name, const char *device_name)
+{
+        const struct device *device =
+                device_name != NULL ? resident_device(d->loads->resident, device_name, NULL) : NULL;
+        bool found = false;
+        if (device_name != NULL && device == NULL)
+                return false;
+        list_each_item_safe (struct desired_model, m, &d->models, link)
+                if (is_pending(m, name))
+                        found |= device != NULL ? forget_on_put(m, device) : forget_put(m);
+        return found;
+}
+
+bool desired_pin(struct desired *d, const char *name, bool pin)
+{
+        bool found = false;
+        list_each_item_safe (struct desired_model, m, &d->models, link) {
+                if (!is_pending(m, name))
+                        continue;
+                m->spec->settings.pinned = pin;
+                if (m->origin == DESIRED_RESTORED && !pin)
+                        settle_put(m, false);
+                found = true;
+        }
+        return found;
+}
+
+bool desired_set_priority(struct desired *d, const char *name, unsigned priority)
+{
+        bool found = false;
+        list_each_item_safe (struct desired_model, m, &d->models, link) {
+                if (!is_pending(m, name))
+                        continue;
+                found = true;
+                if (m->spec->settings.priority == priority)
+                        continue;
+                m->spec->settings.priority = priority;
+                list_remove(&m->link);
+                desired_insert(m);
+        }
+        if (found)
+                desired_notify(d);
+        return found;
+}

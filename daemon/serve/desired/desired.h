@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Desired models: the models that the daemon loads without a request, and the reconciler that loads them.
+ *
+ * A model is desired because the configuration lists it (`preload`), or because it was pinned when the daemon last
+ * ended and is not in the fd store, or is damaged there. Clients see it by its name, wait for it and change it before
+ * anything of it is loaded.
+ *
+ *   WAITING > [RESOLVING a Hub id, on a worker] > LOADING > READY    on all of its devices
+ *      ^                                             |
+ *      +---- the attempt failed, or not everywhere --+
+ *      |                                             |
+ *      +---- a reload ------------- GIVEN_UP < ------+               a permanent error, or cancelled
+ *
+ *   RESOLVING > REMOVED from the configuration: freed when the worker returns
+ *
+ * A tick starts the attempts that are due: of configured models a few at a time, of restored ones as many as the
+ * limits allow; restored ones before configured ones, then by priority. One retry policy applies to both: storage
+ * recovers and memory is freed, so an attempt that fails is repeated after a pause that doubles up to five minutes. An
+ * invalid or unsupported request is not repeated before the next reload. An attempt that a limit on concurrent loads
+ * refuses does not count.
+ *
+ * Replicas that fail alone are retried alone. A configured model that was READY is not loaded again when it is
+ * unloaded, and it evicts nothing. A restored model leaves the list instead of becoming READY, or when a client
+ * unpins, unloads or cancels it; as long as it is in the list, the state file contains it.
+ */
+#ifndef DAEMON_SERVE_DESIRED_DESIRED_H
+#define DAEMON_SERVE_DESIRED_DESIRED_H
+
+#include "daemon/base/text/redact.h"
+#include "daemon/load/load.h"
+#include "daemon/resident/persist/state_file.h"
+#include "daemon/serve/desired/preload_entry.h"
+
+enum desired_state {
+        DESIRED_WAITING, /* for its next attempt; with an error, the last one failed */
+        DESIRED_RESOLVING,
+        DESIRED_LOADING,
+        DESIRED_READY,
+        DESIRED_GIVEN_UP,
+        DESIRED_REMOVED,
+};
+#define DESIRED_STATES (DESIRED_REMOVED + 1)
+
+enum desired_origin { DESIRED_RESTORED, DESIRED_CONFIGURED };
+
+/* Read-only for other modules. */
+struct desired_model {
+        struct list link; /* in desired->models, by origin, priority and place */
+        uint64_t place;   /* ascending */
+        struct desired *desired;
+        enum desired_origin origin;
+        enum desired_state state;
+        /* The load, and where it is still desired (`pinned`). A restored one is that of the state file. */
+        struct model_record *spec;
+        bool named;  /* the name is given, not derived from the source */
+        bool served; /* an attempt reached some of its devices */
+        unsigned attempts;
+        uint64_t retry_at_ns; /* WAITING: the next attempt, 0: now; else 0 */
+        struct error error;   /* of the last attempt; a worker's while RESOLVING */
+        struct load_watch watch;
+        /* restored */
+        size_t index; /* in desired->restored */
+        /* configured */
+        struct model_record request;
+        struct preload_entry entry;
+        struct work work;
+        char *path; /* of the resolved Hub id */
+};
+
+struct desired_opts {
+        unsigned at_once;  /* attempts of configured models */
+        uint64_t retry_ns; /* the first pause */
+};
+
+struct desired {
+        struct loads *loads;
+        struct work_pool *pool;
+        struct desired_opts opts;
+        struct list models;
+        size_t n; /* at the last tick */
+        uint64_t last_place;
+        struct state_file restored; /* models of earlier runs; those not in the list are not pinned */
+        bool closing;
+        /* Sets the roots and the limits of a restored model's request, or fails: its user may not load it any more.
+         * NULL: no restrictions. */
+        int (*allow)(struct desired *desired, struct load_request *request, struct quota_limits *limits,
+                     struct error *error);
+        /* A change without an event of a generation. May be NULL. */
+        void (*changed)(struct desired *desired);
+};
+
+void desired_init(struct desired *desired, struct loads *loads, struct work_pool *pool);
+void desired_deinit(struct desired *desired);
+
+/* Sets the configured models. Entries that were in the list continue; models of other entries stay resident. Takes
+ * the entries over. STREAMER_ENOMEM. */
+int desired_configure_consume(struct desired *desired, struct preload_list *list, const struct desired_opts *opts,
+                              struct error *error);
+/* Adds the pinned models of the state file in `folder` (NULL: none) that are not resident. Before the loop runs, after
+ * models were restored from the fd store; may block. */
+void desired_restore(struct desired *desired, const char *folder);
+/* A restored generation of this name is damaged and about to be unloaded: the name is desired again on its device. */
+void desired_add(struct desired *desired, const struct generation *generation, const char *name);
+
+/* A few times a second. */
+void desired_tick(struct desired *desired, uint64_t now);
+/* The daemon ends: no further attempts. Those in progress have no effect. */
+void desired_close(struct desired *desired);
+
+/* ---- queries ---- */
+
+static inline struct desired_model *desired_model_of(const struct list *link)
+{
+        return container_of(link, struct desired_model, link);
+}
+
+/* The first of this name that is not READY; NULL: none. */
+const struct desired_model *desired_find(const struct desired *desired, const char *name);
+/* Whether any of this origin is not READY. */
+bool desired_pending(const struct desired *desired, enum desired_origin origin);
+bool desired_failed(const struct desired_model *model);
+/* "waiting", "loading", "ready" or "failed". */
+const char *desired_state_name(const struct desired_model *model);
+/* For logs: the name if it was given, else the redacted source. */
+void desired_title(char out[REDACTED_SOURCE], const struct desired_model *model);
+
+/* ---- requests of clients, for all models of this name that are not READY; false: none ---- */
+
+/* Gives the model up on this device (NULL: on all), a configured one until the next reload. A load in progress
+ * continues. */
+bool desired_forget(struct desired *desired, const char *name, const char *device);
+bool desired_pin(struct desired *desired, const char *name, bool pin);
+bool desired_set_priority(struct desired *desired, const char *name, unsigned priority);
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/desired/scrub.h"
+
+#include "daemon/base/log/log.h"
+
+#include <inttypes.h>
+
+static void scrub_set_state(struct scrub *scrub, enum scrub_state state)
+{
+#define TO(state) (1u << SCRUB_##state)
+        static const unsigned allowed[SCRUB_STATES] = {
+                [SCRUB_DUE] = TO(CHECKING) | TO(DONE) | TO(STOPPED),
+                [SCRUB_CHECKING] = TO(DUE) | TO(STOPPED),
+                [SCRUB_DONE] = TO(STOPPED),
+        };
+#undef TO
+        require(allowed[scrub->state] & 1u << state);
+        scrub->state = state;
+}
+
+/* Puts a failed model in the place of each name. */
+static void take_down(struct scrub *scrub, struct generation *g, const struct error *error)
+{
+        log_error("%s: generation %" PRIu64 " was restored and is damaged: %s", generation_name(g), g->number,
+                  error->text);
+        while (!list_empty(&g->names)) {
+                if (g->settings.pinned && scrub->desired != NULL)
+                        desired_add(scrub->desired, g, generation_name(g));
+                struct generation *failed =
+                        generation_new(g->resident, generation_name(g), g->source, g->device, generation_owner(g));
+                generation_drop_name(g, generation_name(g));
+                if (failed == NULL)
+                        continue;
+                failed->caller = g->caller;
+                generation_assign_number(failed);
+                generation_fail(failed, error);
+                generation_put(failed);
+        }
+}
+
+/* The verify drops its reference after this, so the next one begins at a later tick. */
+static void verified(struct verify *verify)
+{
+        struct scrub *scrub = container_of(verify, struct scrub, verify);
+        struct generation *g = verify->generation;
+        g->unchecked = false;
+        if (scrub->state == SCRUB_STOPPED)
+                return;
+        scrub_set_state(scrub, SCRUB_DUE);
+        if (verify->error.code != 0)
+                take_down(scrub, g, &verify->error);
+        else
+                log_info("%s: generation %" PRIu64 " was restored and is whole", generation_name(g), g->number);
+}
+
+/* A generation that drains without a lease may be freed at any time. */
+static bool is_due(const struct generation *g)
+{
+        return g->unchecked && (g->state == GENERATION_READY || (g->state == GENERATION_DRAINING && g->n_leases > 0));
+}
+
+void scrub_init(struct scrub *scrub, struct resident *resident, struct reader *reader, struct work_pool *pool)
+{
+        *scrub = (struct scrub){.resident = resident, .reader = reader, .pool = pool};
+}
+
+void scrub_tick(struct scrub *scrub)
+{
+        if (scrub->state != SCRUB_DUE)
+                return;
+        list_each_item (struct generation, g, &scrub->resident->generations, link) {
+                if (!is_due(g))
+                        continue;
+                scrub_set_state(scrub, SCRUB_CHECKING);
+                verify_start(&scrub->verify, scrub->pool, scrub->reader, g, verified);
+                return;
+        }
+        scrub_set_state(scrub, SCRUB_DONE);
+}
+
+void scrub_stop(struct scrub *scrub)
+{
+        if (scrub->state == SCRUB_CHECKING)
+                verify_stop(&scrub->verify);
+        scrub_set_state(scrub, SCRUB_STOPPED);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Compares the bytes of restored models with their digests in the background, one model after the other, while they
+ * serve. A damaged one stops serving: its names become failed models with the reason, and its memory is freed with its
+ * last lease. One that was pinned is loaded again.
+ *
+ *   due > checking one model > due ... > done: none is left
+ *     \-------\-----------------------------\-> stopped
+ */
+#ifndef DAEMON_SERVE_DESIRED_SCRUB_H
+#define DAEMON_SERVE_DESIRED_SCRUB_H
+
+#include "daemon/load/content/verify.h"
+#include "daemon/serve/desired/desired.h"
+
+enum scrub_state { SCRUB_DUE, SCRUB_CHECKING, SCRUB_DONE, SCRUB_STOPPED };
+#define SCRUB_STATES (SCRUB_STOPPED + 1)
+
+struct scrub {
+        struct resident *resident;
+        struct reader *reader;
+        struct work_pool *pool;
+        struct verify verify;
+        enum scrub_state state;
+        struct desired *desired; /* to which damaged models are added that were pinned; NULL: none */
+};
+
+void scrub_init(struct scrub *scrub, struct resident *resident, struct reader *reader, struct work_pool *pool);
+/* A few times a second: starts to check the next model. */
+void scrub_tick(struct scrub *scrub);
+void scrub_stop(struct scrub *scrub);
+
+#endif

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One task of the loop notifies of everything but the daemon's end. Each step notifies one lease, one subscriber, one
+ * watcher of a load and one watcher of a load that has ended, so none of these groups waits for another. The daemon's
+ * end has its own task and is the last event: once it begins, no connection is read or sent anything else.
+ */
+#include "daemon/serve/events/events.h"
+
+#include "daemon/resident/unload/expiry.h"
+#include "daemon/serve/deferred.h"
+#include "daemon/serve/events/lease_events.h"
+#include "daemon/serve/events/op.h"
+
+#include <string.h>
+
+/* Of events that some subscribers have not received. */
+#define EVENT_LOG_BYTES (1 * MiB)
+
+/* ---- ends of loads ---- */
+
+/* The earliest end of one of its loads, and the number of the last that counts. 0: none of them has ended. */
+static uint64_t first_end(const struct session *session, uint64_t last)
+{
+        uint64_t first = 0;
+        list_each (pos, &session->ops) {
+                uint64_t end = container_of(pos, struct op, link)->watch.load->end_number;
+                if (end != 0 && end <= last && (first == 0 || end < first))
+                        first = end;
+        }
+        return first;
+}
+
+/* Up to `last`. The ops are examined once for each load that ends, whatever the session is sent meanwhile. */
+static void notify_ends(struct session *session, uint64_t last)
+{
+        if (session->ends_told >= last)
+                return;
+        for (uint64_t end; (end = first_end(session, last)) != 0;)
+                list_each_item_safe (struct op, op, &session->ops, link)
+                        if (op->watch.load->end_number == end)
+                                op_send_end(op);
+        session->ends_told = last;
+}
+
+/* ---- subscribers ---- */
+
+static void notify_lost(struct session *session)
+{
+        struct writer w;
+        if (session->events_lost == 0 || !conn_writable(session->conn))
+                return;
+        conn_writer(&w);
+        writer_map(&w, 2);
+        writer_kstr(&w, "event", "lost");
+        writer_ku64(&w, "count", session->events_lost);
+        session->events_lost = 0;
+        conn_send(session->conn, &w, NULL, 0);
+}
+
+static void notify_item(struct session *session, const struct model_event *item)
+{
+        notify_ends(session, item->ends);
+        if (!model_event_concerns(item, session->subject))
+                return;
+        if (!conn_writable(session->conn)) {
+                session->events_lost++;
+                return;
+        }
+        notify_lost(session);
+        struct writer w;
+        conn_writer(&w);
+        writer_map(&w, item->code != 0 ? 9 : 7);
+        writer_kstr(&w, "event", "model");
+        writer_kstr(&w, "model", session->subject != NULL ? session->subject : item->names);
+        writer_ku64(&w, "generation", item->number);
+        writer_kstr(&w, "device", item->device);
+        writer_kstr(&w, "state", item->state);
+        writer_ku64(&w, "bytes", item->bytes);
+        writer_ku64(&w, "tensors", item->tensors);
+        if (item->code != 0) {
+                writer_kstr(&w, "code", code_wire(item->code));
+                writer_kstr(&w, "text", item->text);
+        }
+        conn_send(session->conn, &w, NULL, 0);
+}
+
+void events_notify(struct session *session)
+{
+        const struct model_event *item;
+        if (conn_awaits_shutdown(session->conn))
+                return;
+        while ((item = event_log_next(&session->server->event_log, &session->subscriber)) != NULL)
+                notify_item(session, item);
+        notify_ends(session, session->server->loads->n_ended);
+        notify_lost(session);
+}
+
+static bool notify_subscriber(struct server *server)
+{
+        struct subscriber *subscriber = event_log_next_subscriber(&server->event_log);
+        if (subscriber == NULL)
+                return false;
+        notify_item(container_of(subscriber, struct session, subscriber),
+                    event_log_next(&server->event_log, subscriber));
+        return true;
+}
+
+/* The first subscriber of an ended load, with all events before that end. */
+static bool notify_end(struct server *server)
+{
+        const struct load_watch *watch = loads_subscriber(server->loads);
+        if (watch == NULL)
+                return false;
+        struct session *session = container_of(watch, struct op, watch)->session;
+        uint64_t end = watch->load->end_number;
+        const struct model_event *item;
+        while ((item = event_log_peek(&server->event_log, &session->subscriber)) != NULL && item->ends < end)
+                notify_item(session, event_log_next(&server->event_log, &session->subscriber));
+        notify_ends(session, end);
+        return true;
+}
+
+/* Without memory for the event, subscribers are notified that one was lost. */
+static void lose_event(struct server *server)
+{
+        list_each (pos, &server->conns) {
+                struct session *session = container_of(pos, struct conn, link)->context;
+                if (session->subscriber.at == NULL)
+                        continue;
+                events_notify(session);
+                session->events_lost++;
+                notify_lost(session);
+        }
+}
+
+/* Sends events now if they arise faster than the task sends them: none is lost, and their memory is bounded. */
+static void add_event(struct server *server, const struct generation *generation)
+{
+        if (server->turn.parting)
+                return;
+        server->event_log.ends = server->loads->n_ended;
+        if (event_log_add(&server->event_log, generation) < 0)
+                lose_event(server);
+        while (server->event_log.bytes > EVENT_LOG_BYTES && notify_subscriber(server))
+                ;
+}
+
+/* ---- leases ---- */
+
+static void leases_changed(struct server *server, struct generation *generation)
+{
+        generation->changes++;
+        list_remove(&generation->unnotified);
+        list_append(&server->unnotified, &generation->unnotified);
+        loop_task_begin(&server->tell);
+}
+
+/* A lease that was examined moves to the end of the list, and so does its generation. */
+static bool notify_lease(struct server *server)
+{
+        if (list_empty(&server->unnotified))
+                return false;
+        struct generation *g = container_of(server->unnotified.next, struct generation, unnotified);
+        struct lease *lease = container_of(g->leases.next, struct lease, in_generation);
+        list_remove(&g->unnotified);
+        if (list_empty(&g->leases) || lease->looked == g->changes)
+                return true;
+        lease->looked = g->changes;
+        list_remove(&lease->in_generation);
+        list_append(&g->leases, &lease->in_generation);
+        list_append(&server->unnotified, &g->unnotified);
+        if (lease->owner != NULL)
+                lease_events_send(lease->owner, lease);
+        return true;
+}
+
+/* ---- progress ---- */
+
+static bool notify_watcher(struct server *server)
+{
+        struct round_robin_member *member = round_robin_next(&server->progress_round);
+        if (member == NULL)
+                return false;
+        struct op *op = container_of(member, struct op, round_robin);
+        if (op->watch.load->end_number == 0 && conn_writable(op->session->conn))
+                op_send_progress(op);
+        return true;
+}
+
+/* ---- changes ---- */
+
+bool events_send_next(struct loop_task *loop_task)
+{
+        struct server *server = container_of(loop_task, struct server, tell);
+        if (server->turn.parting)
+                return false;
+        bool lease = notify_lease(server), subscriber = notify_subscriber(server), watcher = notify_watcher(server),
+             end = notify_end(server);
+        return lease || subscriber || watcher || end;
+}
+
+void events_changed(struct server *server, struct generation *generation)
+{
+        add_event(server, generation);
+        leases_changed(server, generation);
+        deferred_recheck(server);
+}
+
+void events_arrived(struct server *server, struct generation *generation)
+{
+        leases_changed(server, generation);
+        deferred_recheck(server);
+}
+
+/* ---- at times ---- */
+
+void events_progress(struct server *server)
+{
+        resident_expire(server->resident, now_ns());
+        if (round_robin_begin(&server->progress_round))
+                loop_task_begin(&server->tell);
+}
+
+/* ---- the end ---- */
+
+bool events_send_shutdown(struct loop_task *loop_task)
+{
+        struct server *server = container_of(loop_task, struct server, part);
+        if (list_empty(&server->conns))
+                return false;
+        struct conn *conn = container_of(server->conns.next, struct conn, link);
+        list_remove(&conn->link);
+        list_append(&server->parted, &conn->link);
+        if (conn_begin_shutdown(conn)) {
+                struct writer w;
+                conn_writer(&w);
+                writer_map(&w, 1);
+                writer_kstr(&w, "event", "shutdown");
+                session_send(conn->context, &w);
+        }
+        conn_close(conn, true);
+        return true;
+}
+
+/* From here on a connection is sent the daemon's end, and nothing that happens until then. */
+void events_shutdown(struct server *server)
+{
+        conn_turn_shutdown(&server->turn);
+        loop_task_begin(&server->part);
+}

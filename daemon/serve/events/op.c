@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/events/op.h"
+
+#include "daemon/serve/reply/reply.h"
+
+#include <string.h>
+
+/* ---- devices that failed ---- */
+
+static void write_failed(struct writer *w, const struct load *load, size_t n)
+{
+        writer_karray(w, "failed", n);
+        load_each_target (t, load) {
+                if (t->state != TARGET_FAILED)
+                        continue;
+                writer_map(w, 3);
+                writer_kstr(w, "device", t->device->name);
+                writer_kstr(w, "code", code_wire(t->error.code));
+                writer_kstr(w, "text", t->error.text);
+        }
+}
+
+/* ---- the event ---- */
+
+/* It became a name for generations that served already: nothing was read. */
+static bool was_resident(const struct load *load)
+{
+        load_each_target (t, load)
+                if (load->state != LOAD_READY || t->state != TARGET_SERVES)
+                        return false;
+        return true;
+}
+
+static void write_op(struct writer *w, struct op *op)
+{
+        struct load *load = op->watch.load;
+        struct load_progress p;
+        load_progress(load, &p);
+        bool bad = p.state == LOAD_FAILED || p.state == LOAD_CANCELLED;
+        size_t n_failed = 0;
+        load_each_target (t, load)
+                n_failed += load_ended(p.state) && t->state == TARGET_FAILED;
+        conn_writer(w);
+        writer_map(w, 11u + 2 * bad + (n_failed > 0) + (op->request != 0));
+        writer_kstr(w, "event", "op");
+        writer_ku64(w, "op", op->id);
+        if (op->request != 0)
+                writer_ku64(w, "request", op->request);
+        writer_kstr(w, "name", op->model);
+        reply_progress(w, &p);
+        writer_kbool(w, "resident", was_resident(load));
+        if (bad) {
+                writer_kstr(w, "code", code_wire(load->error.code));
+                writer_kstr(w, "text", load->error.text);
+        }
+        if (n_failed > 0)
+                write_failed(w, load, n_failed);
+}
+
+/* ---- life ---- */
+
+struct op *op_new(struct session *session, struct load *load, uint64_t id)
+{
+        struct op *op = calloc(1, sizeof(*op));
+        char *model = strdup(load->name);
+        if (op == NULL || model == NULL) {
+                free(op);
+                free(model);
+                conn_close(session->conn, false);
+                return NULL;
+        }
+        op->session = session;
+        op->id = id;
+        op->model = model;
+        list_append(&session->ops, &op->link);
+        round_robin_add(&session->server->progress_round, &op->round_robin);
+        load_subscribe(load, &op->watch);
+        return op;
+}
+
+void op_send_progress(struct op *op)
+{
+        struct writer w;
+        write_op(&w, op);
+        session_send(op->session, &w);
+}
+
+void op_free(struct op *op)
+{
+        list_remove(&op->link);
+        list_remove(&op->round_robin.link);
+        load_unwatch(&op->watch);
+        free(op->model);
+        free(op);
+}
+
+void op_send_end(struct op *op)
+{
+        struct writer w;
+        write_op(&w, op);
+        conn_send(op->session->conn, &w, NULL, 0);
+        op_free(op);
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * libmicrohttpd without threads of its own: its epoll descriptor is polled by the loop, and its
+ * timeouts are a timer's.
+ */
+#include "daemon/serve/monitor/metrics_http.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/base/sys/listen.h"
+#include "daemon/serve/monitor/metrics.h"
+
+#include <errno.h>
+#include <microhttpd.h>
+#include <string.h>
+
+#define CONNECTIONS 16u
+#define MEMORY ((size_t)16 * 1024) /* of a connection: its request's line and headers */
+#define LIFE_NS (UINT64_C(5) * 1000000000)
+#define TICK_MS 1000
+
+struct metrics_http {
+        struct server *server;
+        struct MHD_Daemon *http;
+        uv_poll_t poll;
+        uv_timer_t timer;
+        struct list visits;
+        char *unix_path; /* to be removed at the end; NULL if none */
+};
+
+/* One connection. */
+struct visit {
+        struct list link;
+        struct MHD_Connection *connection;
+        uint64_t since_ns;
+};
+
+/* ---- answers ---- */
+
+static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status, char *body, size_t len,
+                              enum MHD_ResponseMemoryMode mode, const char *type)
+{
+        struct MHD_Response *response = MHD_create_response_from_buffer(len, body, mode);
+        if (response == NULL) {
+                if (mode == MHD_RESPMEM_MUST_FREE)
+                        free(body);
+                return MHD_NO;
+        }
+        /* Without these headers a client would wait for the end of the connection. */
+        bool whole = MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type) == MHD_YES &&
+                     MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close") == MHD_YES;
+        if (whole && status == MHD_HTTP_METHOD_NOT_ALLOWED)
+                whole = MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD") == MHD_YES;
+        enum MHD_Result r = whole ? MHD_queue_response(connection, status, response) : MHD_NO;
+        MHD_destroy_response(response);
+        return r;
+}
+
+/* A line of text that outlives the answer. */
+static enum MHD_Result say(struct MHD_Connection *connection, unsigned status, const char *text)
+{
+        return answer(connection, status, (char *)(uintptr_t)text, strlen(text), MHD_RESPMEM_PERSISTENT,
+                      "text/plain; charset=utf-8");
+}
+
+static enum MHD_Result on_metrics(struct metrics_http *metrics_http, struct MHD_Connection *connection)
+{
+        struct metric_text text = {0};
+        metrics_write(&text, metrics_http->server);
+        if (text.failed) {
+                metric_text_deinit(&text);
+                return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory\n");
+        }
+        return answer(connection, MHD_HTTP_OK, text.data, text.len, MHD_RESPMEM_MUST_FREE,
+                      "text/plain; version=0.0.4; charset=utf-8");
+}
+
+static enum MHD_Result on_ready(struct metrics_http *metrics_http, struct MHD_Connection *connection)
+{
+        const struct server *server = metrics_http->server;
+        const char *model = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "model");
+        if (server->closing)
+                return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "ending\n");
+        if (model == NULL && desired_pending(&server->desired, DESIRED_RESTORED))
+                return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "restoring\n");
+        if (model == NULL && desired_pending(&server->desired, DESIRED_CONFIGURED))
+                return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "preloading\n");
+        if (model == NULL || resident_ready(server->resident, model) != NULL)
+                return say(connection, MHD_HTTP_OK, "ready\n");
+        const struct generation *g = resident_any(server->resident, model);
+        const struct desired_model *desired = desired_find(&server->desired, model);
+        if (g == NULL && desired != NULL)
+                return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE,
+                           desired_failed(desired) ? "not ready\n" : "queued\n");
+        if (g == NULL)
+                return say(connection, MHD_HTTP_NOT_FOUND, "no such model\n");
+        return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE,
+                   g->state == GENERATION_LOADING ? "loading\n" : "not ready\n");
+}
+
+static enum MHD_Result on_request(void *context, struct MHD_Connection *connection, const char *path,
+                                  const char *method, const char *version, const char *upload, size_t *upload_size,
+                                  void **request)
+{
+        static char seen;
+        (void)version;
+        (void)upload;
+        /* Called first with the headers alone; answered once the request is complete. */
+        if (*request == NULL) {
+                *request = &seen;
+                return MHD_YES;
+        }
+        if (*upload_size != 0) {
+                *upload_size = 0;
+                return MHD_YES;
+        }
+        if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
+                return say(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET and HEAD only\n");
+        if (strcmp(path, "/metrics") == 0)
+                return on_metrics(context, connection);
+        if (strcmp(path, "/healthz") == 0)
+                return say(connection, MHD_HTTP_OK, "ok\n");
+        if (strcmp(path, "/readyz") == 0)
+                return on_ready(context, connection);
+        return say(connection, MHD_HTTP_NOT_FOUND, "/metrics, /healthz, /readyz, /readyz?model=NAME\n");
+}
+
+/* ---- visits ---- */
+
+static void on_connection(void *context, struct MHD_Connection *connection, void **socket_context,
+                          enum MHD_ConnectionNotificationCode code)
+{
+        struct metrics_http *metrics_http = context;
+        struct visit *visit = *socket_context;
+        if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+                visit = calloc(1, sizeof(*visit));
+                *socket_context = visit;
+                if (visit == NULL)
+                        return; /* libmicrohttpd's own timeout ends it */
+                visit->connection = connection;
+                visit->since_ns = now_ns();
+                list_append(&metrics_http->visits, &visit->link);
+        } else if (visit != NULL) {
+                list_remove(&visit->link);
+                free(visit);
+        }
+}
+
+/* Limits the whole life of a connection: a client that sends a byte now and then is never idle. */
+static void cut_slow(struct metrics_http *metrics_http)
+{
+        uint64_t now = now_ns();
+        list_each_item (struct visit, visit, &metrics_http->visits, link) {
+                const union MHD_ConnectionInfo *info =
+                        MHD_get_connection_info(visit->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+                if (now - visit->since_ns > LIFE_NS && info != NULL)
+                        shutdown(info->connect_fd, SHUT_RDWR);
+        }
+}
+
+/* ---- the loop ---- */
+
+static void on_timer(uv_timer_t *timer);
+
+static void turn(struct metrics_http *metrics_http)
+{
+        MHD_UNSIGNED_LONG_LONG wait = TICK_MS;
+        cut_slow(metrics_http); /* at each turn: each byte that a client sends postpones the timer */
+        MHD_run(metrics_http->http);
+        if (MHD_get_timeout(metrics_http->http, &wait) != MHD_YES || wait > TICK_MS)
+                wait = TICK_MS;
+        uv_timer_start(&metrics_http->timer, on_timer, wait, 0);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+        turn(timer->data);
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events)
+{
+        (void)status;
+        (void)events;
+        turn(poll->data);
+}
+
+/* ---- life ---- */
+
+/* Discards the messages of libmicrohttpd about its clients. */
+static void say_nothing(void *context, const char *format, va_list args)
+{
+        (void)context;
+        (void)format;
+        (void)args;
+}
+
+static int start_http(struct metrics_http *metrics_http, int fd, struct error *error)
+{
+        metrics_http->http =
+                MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, metrics_http,
+                                 MHD_OPTION_EXTERNAL_LOGGER, say_nothing, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
+                                 MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, MEMORY,
+                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(LIFE_NS / 1000000000),
+                                 MHD_OPTION_NOTIFY_CONNECTION, on_connection, metrics_http, MHD_OPTION_END);
+        if (metrics_http->http == NULL) {
+                close(fd);
+                return error_set(error, STREAMER_EOS, "the HTTP server could not be started");
+        }
+        const union MHD_DaemonInfo *info = MHD_get_daemon_info(metrics_http->http, MHD_DAEMON_INFO_EPOLL_FD);
+        if (info == NULL || uv_poll_init(metrics_http->server->loop, &metrics_http->poll, info->epoll_fd) != 0)
+                return error_set(error, STREAMER_EOS, "the HTTP server cannot be polled");
+        uv_timer_init(metrics_http->server->loop, &metrics_http->timer);
+        metrics_http->poll.data = metrics_http->timer.data = metrics_http;
+        uv_poll_start(&metrics_http->poll, UV_READABLE, on_readable);
+        turn(metrics_http);
+        return 0;
+}
+
+int metrics_http_new(struct metrics_http **out, struct server *server, const char *address, struct error *error)
+{
+        struct listen_address where;
+        struct error cause = {0};
+        char why[LISTEN_WHY], text[LISTEN_TEXT];
+        int fd;
+        if (listen_parse(address, &where, why) < 0)
+                return error_set(error, STREAMER_EINVAL, "metrics: %s", why);
+        if (listen_open(&where, &fd, &cause) < 0)
+                return error_set(error, cause.code, "metrics: %s (%s)", cause.text, address);
+        listen_text(fd, text);
+        struct metrics_http *metrics_http = calloc(1, sizeof(*metrics_http));
+        if (metrics_http == NULL) {
+                close(fd);
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        }
+        metrics_http->server = server;
+        list_init(&metrics_http->visits);
+        metrics_http->unix_path = where.any.sa_family == AF_UNIX ? strdup(where.un.sun_path) : NULL;
+        *out = metrics_http;
+        if (start_http(metrics_http, fd, &cause) < 0)
+                return error_set(error, cause.code, "metrics: %s", cause.text);
+        log_info("metrics: served at %s", text);
+        return 0;
+}
+
+void metrics_http_unlink(struct metrics_http *metrics_http)
+{
+        if (metrics_http != NULL && metrics_http->unix_path != NULL)
+                unlink(metrics_http->unix_path);
+}
+
+struct metrics_http *metrics_http_free(struct metrics_http *metrics_http)
+{
+        if (metrics_http == NULL)
+                return NULL;
+        if (metrics_http->http != NULL)
+                MHD_stop_daemon(metrics_http->http);
+        free(metrics_http->unix_path);
+        free(metrics_http);
+        return NULL;
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/monitor/sd_status.h"
+
+#include "daemon/base/systemd/notify.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+#define LOADS_NAMED 3u
+
+struct text_line {
+        char *at;
+        size_t left;
+};
+
+static void add(struct text_line *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(struct text_line *line, const char *format, ...)
+{
+        va_list args;
+        va_start(args, format);
+        int n = vsnprintf(line->at, line->left, format, args);
+        va_end(args);
+        size_t used = n < 0 ? 0 : (size_t)n < line->left ? (size_t)n : line->left - 1;
+        line->at += used;
+        line->left -= used;
+}
+
+static void add_load(struct text_line *line, struct load *load, bool first)
+{
+        struct load_progress p;
+        load_progress(load, &p);
+        add(line, "%s%s", first ? "loading " : ", ", load->name);
+        if (p.total > 0)
+                add(line, " %" PRIu64 "%%", (uint64_t)(100.0 * (double)p.bytes / (double)p.total));
+        if (p.stalled)
+                add(line, " (stalled)");
+}
+
+static size_t add_loads(struct text_line *line, const struct loads *loads)
+{
+        size_t n = 0;
+        list_each_item (struct load, load, &loads->all, link) {
+                if (load_ended(load->state) || load->dry_run)
+                        continue;
+                if (n++ < LOADS_NAMED)
+                        add_load(line, load, n == 1);
+        }
+        if (n > LOADS_NAMED)
+                add(line, " and %zu more", n - LOADS_NAMED);
+        return n;
+}
+
+/* A model that is retried counts as failed until it is ready. */
+static void add_preload(struct text_line *line, const struct desired *desired)
+{
+        char first[REDACTED_SOURCE];
+        size_t n = 0, n_ready = 0, n_failed = 0;
+        list_each_item (const struct desired_model, m, &desired->models, link) {
+                if (m->origin != DESIRED_CONFIGURED)
+                        continue;
+                n++;
+                if (m->state == DESIRED_READY)
+                        n_ready++;
+                else if ((desired_failed(m) || m->attempts > 1) && n_failed++ == 0)
+                        desired_title(first, m);
+        }
+        if (n_ready == n)
+                return;
+        add(line, "; preload: %zu of %zu ready", n_ready, n);
+        if (n_failed > 0)
+                add(line, ", %zu failed (%.250s)", n_failed, first);
+}
+
+static void sd_status_line(const struct server *server, char *text, size_t size)
+{
+        struct text_line line = {text, size};
+        size_t ready = 0, leases = server->leases.n;
+        list_each_item (const struct generation, g, &server->resident->generations, link)
+                ready += g->state == GENERATION_READY;
+        if (add_loads(&line, server->loads) > 0)
+                add(&line, "; ");
+        add(&line, "%zu model%s resident, %zu lease%s", ready, ready == 1 ? "" : "s", leases, leases == 1 ? "" : "s");
+        add_preload(&line, &server->desired);
+}
+
+void sd_status_send(struct server *server)
+{
+        char line[sizeof(server->last_status)];
+        if (!notify_manager())
+                return;
+        sd_status_line(server, line, sizeof(line));
+        if (strcmp(line, server->last_status) == 0)
+                return;
+        if (notify_status("%s", line))
+                strcpy(server->last_status, line);
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/reply/reply.h"
+
+#include "daemon/resident/unload/expiry.h"
+
+#include <string.h>
+
+void reply_source(struct writer *w, const char *source)
+{
+        bool url = strncmp(source, "http://", 7) == 0 || strncmp(source, "https://", 8) == 0;
+        writer_key(w, "source");
+        writer_strn(w, source, url ? strcspn(source, "?") : strlen(source));
+}
+
+void reply_digest(struct writer *writer, const char *key, const struct generation *generation)
+{
+        writer_key(writer, key);
+        bool known = generation->state == GENERATION_READY || generation->state == GENERATION_DRAINING ||
+                     generation->state == GENERATION_CACHED;
+        if (known)
+                writer_hex(writer, generation->digest, DIGEST_SIZE);
+        else
+                writer_str(writer, "");
+}
+
+void reply_progress(struct writer *w, const struct load_progress *p)
+{
+        writer_ku64(w, "generation", p->generation);
+        writer_kstr(w, "state", load_state_name(p->state));
+        writer_ku64(w, "bytes", p->bytes);
+        writer_ku64(w, "total", p->total);
+        writer_ku64(w, "tensors", p->tensors);
+        writer_ku64(w, "tensors_total", p->tensors_total);
+        writer_ku64(w, "load_ns", p->load_ns);
+}
+
+static void write_on_device(struct writer *w, const struct generation *g)
+{
+        bool failed = g->state == GENERATION_FAILED, ranks = g->n_ranks > 0;
+        bool allocated = (g->state == GENERATION_READY || g->state == GENERATION_DRAINING) && g->n_segments > 0;
+        uint64_t small = generation_small_page_bytes(g);
+        writer_map(w, 7u + failed + ranks + (small > 0));
+        writer_kstr(w, "device", g->device->name);
+        writer_ku64(w, "bytes", g->charged);
+        writer_kstr(w, "page_kind",
+                    page_kind_name(allocated && !g->releasing ? g->segments[0].pages : g->device->pages));
+        if (small > 0)
+                writer_ku64(w, "small_page_bytes", small);
+        writer_kstr(w, "state", generation_state_name(g->state));
+        reply_digest(w, "digest", g);
+        writer_ku64(w, "leases", g->n_leases);
+        writer_kbool(w, "pinned", model_set_member_pinned(g));
+        if (ranks)
+                writer_ku64(w, "rank", g->rank);
+        if (failed)
+                writer_kstr(w, "error", g->error.text);
+}
+
+void reply_group_digest(struct writer *w, const struct model_set *group)
+{
+        const unsigned char *digest = model_set_digest(group);
+        writer_key(w, "digest");
+        if (digest != NULL)
+                writer_hex(w, digest, DIGEST_SIZE);
+        else
+                writer_str(w, "");
+}
+
+static const struct generation *representative(const struct model_set *group)
+{
+        for (size_t i = 0; i < group->n; i++)
+                if (group->members[i]->state == model_set_state(group))
+                        return group->members[i];
+        return group->members[0];
+}
+
+static uint64_t count_leases(const struct model_set *group)
+{
+        uint64_t n = 0;
+        for (size_t i = 0; i < group->n; i++)
+                n += group->members[i]->n_leases;
+        return n;
+}
+
+/* Since the last lease of any of its devices ended. */
+static uint64_t idle_ns(const struct model_set *group, uint64_t now)
+{
+        uint64_t last = 0;
+        for (size_t i = 0; i < group->n; i++)
+                if (group->members[i]->last_used_ns > last)
+                        last = group->members[i]->last_used_ns;
+        return now > last ? now - last : 0;
+}
+
+/* Whether unpin would change something: on any of its devices, or for a desired load. */
+static bool is_pinned(const struct model_set *group, const struct desired_model *desired)
+{
+        bool drains = model_set_state(group) == GENERATION_DRAINING; /* what is wanted is another model */
+        return model_set_pinned(group) || (desired != NULL && desired->spec->settings.pinned && !drains);
+}
+
+static void write_tries(struct writer *w, const struct desired_model *desired, uint64_t now)
+{
+        writer_ku64(w, "tries", desired->attempts);
+        if (desired->retry_at_ns > 0)
+                writer_ku64(w, "retry_in_ns", desired->retry_at_ns > now ? desired->retry_at_ns - now : 1);
+}
+
+static uint32_t count_tries(const struct desired_model *desired)
+{
+        return desired->retry_at_ns > 0 ? 2 : 1;
+}
+
+void reply_desired(struct writer *w, const struct desired_model *desired)
+{
+        uint64_t now = now_ns();
+        bool failed = desired_failed(desired);
+        writer_map(w, 16u + failed + (failed ? count_tries(desired) : 0));
+        writer_kstr(w, "name", desired->spec->name);
+        writer_ku64(w, "generation", 0);
+        writer_kstr(w, "digest", "");
+        reply_source(w, desired->spec->source);
+        writer_kstr(w, "state", failed ? "failed" : "queued");
+        writer_ku64(w, "bytes", 0);
+        writer_ku64(w, "tensors", 0);
+        writer_karray(w, "devices", 0);
+        writer_ku64(w, "leases", 0);
+        writer_kbool(w, "pinned", desired->spec->settings.pinned);
+        writer_kstr(w, "tier", "device");
+        writer_ku64(w, "idle_ns", 0);
+        writer_ku64(w, "keep_alive_ns", 0);
+        writer_ku64(w, "expires_in_ns", 0);
+        writer_ku64(w, "priority", desired->spec->settings.priority);
+        writer_ku64(w, "load_ns", 0);
+        if (failed) {
+                writer_kstr(w, "error", desired->error.text);
+                write_tries(w, desired, now);
+        }
+}
+
+static void write_stages(struct writer *w, const struct stages *stages)
+{
+        writer_kmap(w, "stages", STAGE_COUNT);
+        for (enum stage stage = 0; stage < STAGE_COUNT; stage++) {
+                char key[32];
+                snprintf(key, sizeof(key), "%s_ns", stage_name(stage));
+                writer_ku64(w, key, stages->ns[stage]);
+        }
+}
+
+void reply_model(struct writer *w, const struct model_set *group, const struct desired_model *desired)
+{
+        uint64_t now = now_ns();
+        const struct generation *g = representative(group);
+        bool failed = g->state == GENERATION_FAILED, tried = desired != NULL && desired_failed(desired);
+        bool read = g->state != GENERATION_LOADING && g->stages.ns[STAGE_begin] > 0; /* in this run */
+        writer_map(w, 16u + read + failed + (tried ? count_tries(desired) : 0));
+        writer_kstr(w, "name", group->name);
+        writer_ku64(w, "generation", g->number);
+        reply_group_digest(w, group);
+        reply_source(w, g->source);
+        writer_kstr(w, "state", generation_state_name(g->state));
+        writer_ku64(w, "bytes", model_set_bytes(group));
+        writer_ku64(w, "tensors", model_set_tensors(group));
+        writer_karray(w, "devices", group->n);
+        for (size_t i = 0; i < group->n; i++)
+                write_on_device(w, group->members[i]);
+        writer_ku64(w, "leases", count_leases(group));
+        writer_kbool(w, "pinned", is_pinned(group, desired));
+        writer_kstr(w, "tier", g->state == GENERATION_CACHED ? "host" : "device");
+        writer_ku64(w, "idle_ns", count_leases(group) > 0 ? 0 : idle_ns(group, now));
+        writer_ku64(w, "keep_alive_ns", g->settings.keep_alive_ns);
+        writer_ku64(w, "expires_in_ns", generation_expires_in(g, now));
+        writer_ku64(w, "priority", g->settings.priority);
+        writer_ku64(w, "load_ns", g->state == GENERATION_LOADING ? 0 : g->load_ns);
+        if (read)
+                write_stages(w, &g->stages);
+        if (failed)
+                writer_kstr(w, "error", g->error.text);
+        if (tried)
+                write_tries(w, desired, now);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The parts of replies that describe models and loads: the shapes of docs/protocol.md.
+ */
+#ifndef DAEMON_SERVE_REPLY_REPLY_H
+#define DAEMON_SERVE_REPLY_REPLY_H
+
+#include "daemon/resident/model_set.h"
+#include "daemon/serve/server_state.h"
+
+/* A model under one of its names; `desired`: of this name, or NULL. */
+void reply_model(struct writer *writer, const struct model_set *group, const struct desired_model *desired);
+
+/* A desired model of which nothing is resident. */
+void reply_desired(struct writer *writer, const struct desired_model *desired);
+
+/* A key and its value. A digest is empty where none is known yet; a URL loses its query, which may be
+ * a signature. */
+void reply_source(struct writer *writer, const char *source);
+void reply_digest(struct writer *writer, const char *key, const struct generation *generation);
+void reply_group_digest(struct writer *writer, const struct model_set *group);
+/* Seven keys: the progress of a load, for its watchers and for `status`. */
+void reply_progress(struct writer *writer, const struct load_progress *progress);
+
+/* ---- whole replies ---- */
+
+void reply_list(struct writer *writer, const struct server *server, const struct request *request);
+/* STREAMER_EUNSUPPORTED where one record exceeds a frame. */
+int reply_show(struct writer *writer, const struct server *server, const struct model_set *group,
+               const struct generation *generation, const struct request *request, struct error *error);
+void reply_estimate(struct writer *writer, const struct load *load, uint64_t id);
+
+#endif

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/reply/status.h"
+
+#include "daemon/device/cuda/cuda.h"
+#include "daemon/resident/hostcache/host_cache.h"
+#include "daemon/serve/reply/reply.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <string.h>
+
+/* ---- what it holds and does ---- */
+
+static void write_device(struct writer *w, const struct device *d)
+{
+        writer_map(w, 8);
+        writer_kstr(w, "device", d->name);
+        writer_kstr(w, "uuid", d->uuid);
+        writer_ku64(w, "budget", d->budget);
+        writer_ku64(w, "used", d->used);
+        writer_ku64(w, "quarantined", d->quarantined);
+        writer_ku64(w, "free", device_unused(d));
+        writer_ku64(w, "prefaulted", device_prefaulted(d));
+        writer_kstr(w, "page_kind", page_kind_name(d->pages));
+}
+
+void status_ring(struct writer *w, struct reader *reader)
+{
+        static const char *const pinned[] = {
+                [RING_NOT_PINNED] = "no", [RING_PINNED] = "yes", [RING_PIN_REFUSED] = "refused"};
+        char numa[256];
+        writer_key(w, "ring");
+        struct reader_usage usage;
+        reader_usage(reader, &usage);
+        writer_map(w, 6);
+        writer_ku64(w, "bytes", reader->staging.bytes);
+        writer_kstr(w, "page_kind", page_kind_name(reader->staging.pages));
+        writer_kstr(w, "pinned", pinned[__atomic_load_n(&reader->staging.pinned, __ATOMIC_RELAXED)]);
+        writer_ku64(w, "threads", reader->engines[READ_PREAD].base);
+        writer_ku64(w, "stuck", usage.stuck_threads);
+        writer_kstr(w, "numa", numa_text(&reader->opts.numa, numa, sizeof(numa)));
+}
+
+/* Ranks, and replicas, are one. */
+static bool is_first_cached(const struct resident *resident, const struct generation *of)
+{
+        list_each_item (const struct generation, g, &resident->generations, link)
+                if (g->state == GENERATION_CACHED && g->number == of->number)
+                        return g == of;
+        return false;
+}
+
+static void write_host_cache(struct writer *w, const struct resident *resident)
+{
+        const struct host_cache *cache = resident->cache;
+        uint64_t models = 0;
+        list_each_item (const struct generation, g, &resident->generations, link)
+                models += g->state == GENERATION_CACHED && is_first_cached(resident, g);
+        writer_kmap(w, "host_cache", 3);
+        writer_ku64(w, "budget", cache != NULL ? cache->budget : 0);
+        writer_ku64(w, "used", cache != NULL ? cache->used : 0);
+        writer_ku64(w, "models", models);
+}
+
+/* ---- how it is ---- */
+
+static void write_loop(struct writer *w, const struct loop_cpu *loop_cpu)
+{
+        writer_kmap(w, "loop", 3);
+        writer_ku64(w, "iterations", loop_cpu->iterations);
+        writer_ku64(w, "longest_cpu_ns", loop_cpu->longest_ns);
+        writer_karray(w, "histogram", LOOP_CPU_BUCKETS);
+        for (unsigned i = 0; i < LOOP_CPU_BUCKETS; i++) {
+                bool last = loop_cpu_bound_ns(i) == UINT64_MAX;
+                writer_map(w, last ? 1 : 2);
+                if (!last)
+                        writer_ku64(w, "below_ns", loop_cpu_bound_ns(i));
+                writer_ku64(w, "iterations", loop_cpu->counts[i]);
+        }
+}
+
+/* ---- rows: a page of loads, then configured models, then restored ones ----
+ *
+ * The last row of a page says where the next one begins: a load's id, or a desired model's priority and place. So
+ * rows that are added or removed between two pages shift nothing. */
+
+enum status_list { STATUS_LOADS, STATUS_PRELOAD, STATUS_RESTORING, STATUS_LISTS };
+
+struct status_rows {
+        struct {
+                struct writer rows;
+                size_t n;
+        } lists[STATUS_LISTS];
+        uint64_t left; /* rows that the page may still have */
+        /* The position behind which the page begins, and in the end the next page. */
+        enum status_list list;
+        unsigned priority; /* of a desired model */
+        uint64_t place;    /* of a desired model, or a load's id */
+        bool more;
+};
+
+/* Of rows in one page. The rest of the frame is large enough for one more row and all other fields. */
+#define PAGE_BYTES (FRAME_MAX / 2)
+
+static const char *const names[] = {
+        [STATUS_LOADS] = "loads", [STATUS_PRELOAD] = "preload", [STATUS_RESTORING] = "restoring"};
+
+/* ---- where it begins ---- */
+
+static void begin_list(struct status_rows *rows, enum status_list list)
+{
+        rows->list = list;
+        rows->priority = UINT_MAX;
+        rows->place = 0;
+}
+
+static bool parse(struct status_rows *rows, const char *after)
+{
+        int end = -1;
+        char name[16];
+        if (sscanf(after, "%15[a-z]:%u:%" SCNu64 "%n", name, &rows->priority, &rows->place, &end) < 3 ||
+            after[end] != '\0')
+                return false;
+        for (unsigned i = 0; i < STATUS_LISTS; i++) {
+                if (strcmp(name, names[i]) != 0)
+                        continue;
+                rows->list = (enum status_list)i;
+                return true;
+        }
+        return false;
+}
+
+/* `after`: the page before's "next", or NULL; `limit`: rows, 0: as many as fit. */
+static int status_rows_init(struct status_rows *rows, const char *after, uint64_t limit, struct error *error)
+{
+        *rows = (struct status_rows){.left = limit > 0 ? limit : UINT64_MAX};
+        begin_list(rows, STATUS_LOADS);
+        if (after != NULL && !parse(rows, after))
+                return error_set(error, STREAMER_EINVAL, "status: after: not the 'next' of a reply");
+        for (size_t i = 0; i < STATUS_LISTS; i++)
+                writer_init(&rows->lists[i].rows);
+        return 0;
+}
+
+/* ---- loads ---- */
+
+static void write_targets(struct writer *w, const struct load *load)
+{
+        uint64_t now = now_ns();
+        writer_karray(w, "targets", load->n_targets);
+        for (size_t i = 0; i < load->n_targets; i++) {
+                const struct load_target *t = &load->targets[i];
+                uint64_t waits_ns;
+                const char *state = load_target_state(t, now, &waits_ns);
+                bool failed = t->state == TARGET_FAILED;
+                writer_map(w, 4u + failed);
+                writer_kstr(w, "device", t->device->name);
+                writer_kstr(w, "state", state);
+                writer_ku64(w, "bytes", load->demands[i].bytes);
+                writer_ku64(w, "waiting_ns", waits_ns);
+                if (failed)
+                        writer_kstr(w, "error", t->error.text);
+        }
+}
+
+static void write_load(struct writer *w, struct load *load)
+{
+        struct load_progress p;
+        load_progress(load, &p);
+        writer_map(w, 11);
+        writer_kstr(w, "name", load->name);
+        writer_karray(w, "devices", load->n_targets);
+        load_each_target (t, load)
+                writer_str(w, t->device->name);
+        write_targets(w, load);
+        reply_progress(w, &p);
+        writer_kbool(w, "stalled", p.stalled);
+}
+
+/* ---- desired models ---- */
+
+static void write_desired(struct writer *w, const struct desired_model *m, uint64_t now)
+{
+        bool failed = desired_failed(m), retried = failed && m->retry_at_ns > 0;
+        writer_map(w, 3u + m->named + failed + retried);
+        if (m->named)
+                writer_kstr(w, "name", m->spec->name);
+        reply_source(w, m->spec->source);
+        writer_kstr(w, "state", desired_state_name(m));
+        writer_ku64(w, "tries", m->attempts);
+        if (failed)
+                writer_kstr(w, "error", m->error.text);
+        if (retried)
+                writer_ku64(w, "retry_in_ns", m->retry_at_ns > now ? m->retry_at_ns - now : 0);
+}
+
+/* ---- rows ---- */
+
+/* A row more, if there is room for it; else there are more of them. */
+static struct writer *begin_row(struct status_rows *rows)
+{
+        size_t bytes = 0;
+        for (size_t i = 0; i < STATUS_LISTS; i++)
+                bytes += rows->lists[i].rows.buf.size;
+        rows->more = rows->left == 0 || bytes >= PAGE_BYTES;
+        if (rows->more)
+                return NULL;
+        rows->left--;
+        rows->lists[rows->list].n++;
+        return &rows->lists[rows->list].rows;
+}
+
+static void fill_loads(struct status_rows *rows, const struct loads *loads)
+{
+        list_each_item (struct load, load, &loads->all, link) {
+                struct writer *w;
+                if (load_ended(load->state) || load->id <= rows->place)
+                        continue;
+                if ((w = begin_row(rows)) == NULL)
+                        return;
+                write_load(w, load);
+                rows->place = load->id;
+        }
+}
+
+static bool is_behind(const struct desired_model *m, const struct status_rows *rows)
+{
+        return m->spec->settings.priority < rows->priority ||
+               (m->spec->settings.priority == rows->priority && m->place > rows->place);
+}
+
+static void fill_desired(struct status_rows *rows, const struct desired *desired, enum desired_origin origin)
+{
+        uint64_t now = now_ns();
+        list_each_item (const struct desired_model, m, &desired->models, link) {
+                struct writer *w;
+                if (m->origin != origin || !is_behind(m, rows))
+                        continue;
+                if ((w = begin_row(rows)) == NULL)
+                        return;
+                write_desired(w, m, now);
+                rows->priority = m->spec->settings.priority;
+                rows->place = m->place;
+        }
+}
+
+static void status_rows_fill(struct status_rows *rows, const struct server *server)
+{
+        for (;; begin_list(rows, rows->list + 1)) {
+                if (rows->list == STATUS_LOADS)
+                        fill_loads(rows, server->loads);
+                else
+                        fill_desired(rows, &server->desired,
+                                     rows->list == STATUS_PRELOAD ? DESIRED_CONFIGURED : DESIRED_RESTORED);
+                if (rows->more || rows->list + 1 == STATUS_LISTS)
+                        return;
+        }
+}
+
+static void status_rows_write(struct status_rows *rows, struct writer *w)
+{
+        char next[PROTO_CURSOR_MAX + 1];
+        for (size_t i = 0; i < STATUS_LISTS; i++) {
+                writer_karray(w, names[i], rows->lists[i].n);
+                writer_append(w, &rows->lists[i].rows);
+                writer_deinit(&rows->lists[i].rows);
+        }
+        if (!rows->more)
+                return;
+        snprintf(next, sizeof(next), "%s:%u:%" PRIu64, names[rows->list], rows->priority, rows->place);
+        writer_kstr(w, "next", next);
+}
+
+/* ---- the whole ---- */
+
+static void write_state(struct writer *w, const struct server *server)
+{
+        unsigned threads, hung;
+        writer_kstr(w, "version", STREAMERD_VERSION);
+        writer_ku64(w, "protocol", PROTOCOL_MAX);
+        writer_ku64(w, "uptime_ns", now_ns() - server->started_ns);
+        writer_karray(w, "devices", server->resident->n_devices);
+        for (size_t i = 0; i < server->resident->n_devices; i++)
+                write_device(w, server->resident->devices[i]);
+        write_host_cache(w, server->resident);
+        status_ring(w, server->reader);
+        work_pool_count(server->pool, &threads, &hung);
+        writer_kmap(w, "workers", 2);
+        writer_ku64(w, "threads", threads);
+        writer_ku64(w, "stuck", hung);
+        write_loop(w, server->loop_cpu);
+}
+
+/* Further pages are of rows alone. */
+int status_write(struct writer *w, const struct server *server, const struct request *request, struct error *error)
+{
+        const struct req_status *req = &request->u.status;
+        struct status_rows rows;
+        int r = status_rows_init(&rows, req->after, req->limit, error);
+        if (r < 0)
+                return r;
+        status_rows_fill(&rows, server);
+        writer_reply(w, request->id, (req->after == NULL ? 8u : 0u) + STATUS_LISTS + rows.more);
+        if (req->after == NULL)
+                write_state(w, server);
+        status_rows_write(&rows, w);
+        return 0;
+}

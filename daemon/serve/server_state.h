@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state that the modules of daemon/serve share: the daemon's parts that sessions act on, the connections, and the
+ * queues and tasks of the loop. Everything here belongs to the loop thread.
+ */
+#ifndef DAEMON_SERVE_SERVER_STATE_H
+#define DAEMON_SERVE_SERVER_STATE_H
+
+#include "daemon/load/content/verify.h"
+#include "daemon/load/load.h"
+#include "daemon/resident/persist/persist.h"
+#include "daemon/resident/persist/state_file.h"
+#include "daemon/serve/access/role.h"
+#include "daemon/serve/conn/conn.h"
+#include "daemon/serve/conn/loop_cpu.h"
+#include "daemon/serve/conn/loop_task.h"
+#include "daemon/serve/conn/timer_heap.h"
+#include "daemon/serve/desired/desired.h"
+#include "daemon/serve/desired/scrub.h"
+#include "daemon/serve/events/event_log.h"
+#include "daemon/serve/events/round_robin.h"
+#include "daemon/serve/idle.h"
+
+struct server_limits {
+        uint64_t connections, leases_per_client, requests_per_client;
+        uint64_t fds_in_flight, fds_per_client;
+        uint64_t per_uid[QUOTA_SLOT_COUNT]; /* 0: any amount */
+        struct conn_limits conn;
+};
+
+struct cuda;
+struct session_ops;
+
+/* A key of the running configuration, or an entry of a list; strings of the caller. */
+struct config_row {
+        const char *key, *value;
+        const char *origin; /* "flag", "environment", "file" or "default" */
+        const char *from;   /* the flag, the variable or the file; "" for a default */
+};
+typedef void config_row_fn(void *arg, const struct config_row *row);
+
+struct server {
+        uv_loop_t *loop;
+        struct server_limits limits;
+        const struct session_ops *session_ops; /* what sessions do */
+        const struct roles *roles;
+        const struct loop_cpu *loop_cpu;
+        struct desired desired;
+        void (*reload)(struct server *server); /* asks for it; verbs_reloaded() answers */
+        void *reload_context;
+        void (*describe_config)(const struct server *server, config_row_fn *row, void *arg); /* calls row for each */
+        struct idle idle;
+        void (*idle_exit)(struct server *server); /* begins the end: nothing has happened for idle.limit_ns */
+        struct list reloads;                      /* of struct deferred: requests for a reload */
+        bool share_across_uids;                   /* writable handles may go to processes of several users */
+        bool trust_detach; /* a detach ends a lease of writable handles; else the process's exit does */
+        struct resident *resident;
+        struct loads *loads;
+        struct leases leases;
+        struct persist persist;           /* what survives this process */
+        struct state_writer state_writer; /* and what is written of it */
+        struct scrub scrub;
+        struct reader *reader;
+        struct work_pool *pool;
+        uint64_t started_ns;
+        uint64_t last_op, last_probe;
+        uint64_t fds_out,
+                fds_counted_ns;   /* descriptors on their way to clients at the most, and when they were counted */
+        const struct cuda *cuda;  /* NULL: no GPU is configured; then doctor opens the runtime for a look */
+        const char *cuda_library; /* NULL: the usual names */
+
+        int listener;
+        bool activated; /* the listener came from the service manager, and its path stays the manager's */
+        char *path;
+        dev_t socket_dev;
+        ino_t socket_ino;
+        gid_t socket_gid;
+        uv_poll_t accept_poll;
+        struct conn_turn turn;
+        uv_timer_t second, progress, deadline; /* housekeeping; progress of watched loads; the first of deadlines */
+        bool listening, timers, closing, full; /* full: accepting is paused */
+        bool refusing;                         /* that connections are refused was logged */
+
+        struct list conns, parted;   /* of struct conn; parted: notified of the daemon's end */
+        struct list waiting;         /* of struct deferred: requests that a change may answer */
+        uint64_t changes;            /* that may answer a deferred request */
+        struct loop_task answer;     /* looks through `waiting` */
+        struct timer_heap deadlines; /* of those that wait */
+        struct loop_task late;       /* answers requests whose deadline has passed */
+        struct event_log event_log;
+        struct list unnotified; /* of struct generation: some leases have not been examined since it changed */
+        struct loop_task tell;
+        struct loop_task part;             /* notifies all of the daemon's end */
+        struct round_robin progress_round; /* of struct op, through `tell` */
+        struct list fetches;               /* of struct fetch: files that wait for memory */
+        uint64_t fetch_bytes;              /* of files that are read for clients */
+        struct quotas users;
+        uint64_t n_conns;
+        char last_status[256]; /* the last STATUS= */
+};
+
+#endif

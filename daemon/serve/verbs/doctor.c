@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * doctor: the daemon's limits and capabilities, which streamerctl compares with its own; or how files below one of the
+ * roots can be read.
+ *
+ * A worker collects the facts. A root is examined in the lane of its file system, so that one that hangs delays only
+ * its own reply.
+ */
+#include "daemon/serve/verbs/verbs_private.h"
+
+#include "daemon/base/sys/machine.h"
+#include "daemon/device/cuda/cuda.h"
+#include "daemon/serve/reply/status.h"
+#include "daemon/serve/session.h"
+#include "daemon/source/roots/root_facts.h"
+
+#include <string.h>
+
+struct doctor {
+        struct work work;
+        struct deferred *deferred;
+        struct server *server;
+        struct machine machine;
+        struct cuda_facts cuda;
+        struct device_facts *devices;
+        struct root_facts root;
+        uint64_t lane;
+        struct error error;
+};
+
+static void doctor_free(struct doctor *doctor)
+{
+        deferred_free(doctor->deferred);
+        free(doctor->devices);
+        free(doctor);
+}
+
+/* ---- the reply ---- */
+
+static void write_limit(struct writer *w, const char *key, uint64_t limit)
+{
+        if (limit != MACHINE_UNLIMITED)
+                writer_ku64(w, key, limit);
+}
+
+static void write_machine(struct writer *w, const struct machine *m)
+{
+        size_t known = (size_t)(m->memlock != MACHINE_UNLIMITED) + (m->files != MACHINE_UNLIMITED) +
+                       (m->cgroup_memory != MACHINE_UNLIMITED) + (m->cgroup_huge_pages != MACHINE_UNLIMITED) +
+                       (m->hugepages >= 0) + (m->hugepages_overcommit >= 0);
+        writer_kmap(w, "machine", 8 + known);
+        writer_kstr(w, "kernel", m->kernel);
+        writer_ku64(w, "pid_namespace", m->pid_namespace);
+        writer_ku64(w, "net_namespace", m->net_namespace);
+        writer_kstr(w, "shmem_enabled", m->shmem_enabled);
+        writer_kbool(w, "openat2", m->openat2);
+        writer_kbool(w, "pidfd", m->pidfd);
+        writer_kbool(w, "peerpidfd", m->peerpidfd);
+        writer_kbool(w, "cachestat", m->cachestat);
+        write_limit(w, "memlock", m->memlock);
+        write_limit(w, "files", m->files);
+        write_limit(w, "cgroup_memory", m->cgroup_memory);
+        write_limit(w, "cgroup_huge_pages", m->cgroup_huge_pages);
+        if (m->hugepages >= 0)
+                writer_ku64(w, "hugepages", (uint64_t)m->hugepages);
+        if (m->hugepages_overcommit >= 0)
+                writer_ku64(w, "hugepages_overcommit", (uint64_t)m->hugepages_overcommit);
+}
+
+static void write_version(struct writer *w, const char *key, int version)
+{
+        char text[32];
+        snprintf(text, sizeof(text), "%d.%d", version / 1000, version % 1000 / 10);
+        writer_kstr(w, key, text);
+}
+
+static void write_cuda(struct writer *w, const struct cuda_facts *cuda)
+{
+        writer_kmap(w, "cuda", cuda->on ? 5 : 2);
+        writer_kbool(w, "on", cuda->on);
+        if (!cuda->on) {
+                writer_kstr(w, "why", cuda->why);
+                return;
+        }
+        writer_kstr(w, "library", cuda->library);
+        write_version(w, "runtime", cuda->runtime);
+        write_version(w, "driver", cuda->driver);
+        writer_ku64(w, "gpus", (uint64_t)cuda->gpus);
+}
+
+static void write_device(struct writer *w, const struct device *d, const struct device_facts *facts)
+{
+        writer_map(w, d->numa_node >= 0 ? 14 : 13);
+        writer_kstr(w, "device", d->name);
+        writer_kstr(w, "kind", d->ops->kind);
+        writer_kstr(w, "uuid", d->uuid);
+        writer_ku64(w, "budget", d->budget);
+        writer_ku64(w, "used", d->used);
+        writer_kstr(w, "page_kind", page_kind_name(d->pages));
+        writer_kstr(w, "handles", facts->handles);
+        writer_kbool(w, "in_service", facts->in_service);
+        writer_kstr(w, "gpu", facts->model);
+        writer_kstr(w, "mig", facts->mig);
+        writer_kstr(w, "pci", facts->pci);
+        writer_kbool(w, "integrated", facts->integrated);
+        writer_kbool(w, "vmm", facts->vmm);
+        if (d->numa_node >= 0)
+                writer_ku64(w, "numa_node", (uint64_t)d->numa_node);
+}
+
+static void write_roots(struct writer *w, const struct source_roots *roots)
+{
+        size_t n = 0;
+        while (source_root(roots, n) != NULL)
+                n++;
+        writer_karray(w, "roots", n);
+        for (size_t i = 0; i < n; i++)
+                writer_str(w, source_root(roots, i));
+}
+
+static void write_facts(struct writer *w, const struct doctor *doctor)
+{
+        const struct server *server = doctor->server;
+        const struct resident *resident = server->resident;
+        writer_reply(w, doctor->deferred->request.id, 11);
+        writer_kstr(w, "version", STREAMERD_VERSION);
+        writer_ku64(w, "pid", (uint64_t)getpid());
+        writer_ku64(w, "uid", geteuid());
+        writer_ku64(w, "socket_gid", server->socket_gid);
+        writer_ku64(w, "connections", server->limits.connections);
+        writer_kbool(w, "across_uids", server->share_across_uids);
+        write_machine(w, &doctor->machine);
+        write_cuda(w, &doctor->cuda);
+        status_ring(w, server->reader);
+        write_roots(w, server->loads->sources->roots);
+        writer_karray(w, "devices", resident->n_devices);
+        for (size_t i = 0; i < resident->n_devices; i++)
+                write_device(w, resident->devices[i], &doctor->devices[i]);
+}
+
+/* ---- the machine ---- */
+
+static void facts_run(struct work *work)
+{
+        struct doctor *doctor = container_of(work, struct doctor, work);
+        const struct resident *resident = doctor->server->resident;
+        machine_read(&doctor->machine);
+        cuda_facts_read(doctor->server->cuda, doctor->server->cuda_library, &doctor->cuda);
+        for (size_t i = 0; i < resident->n_devices; i++)
+                resident->devices[i]->ops->describe(resident->devices[i], &doctor->devices[i]);
+}
+
+static void facts_done(struct work *work)
+{
+        struct doctor *doctor = container_of(work, struct doctor, work);
+        struct session *session = doctor->deferred->session;
+        if (session != NULL) {
+                struct writer w;
+                conn_writer(&w);
+                write_facts(&w, doctor);
+                session_send(session, &w);
+        }
+        doctor_free(doctor);
+}
+
+/* ---- a root ---- */
+
+static void root_run(struct work *work)
+{
+        struct doctor *doctor = container_of(work, struct doctor, work);
+        const char *path = doctor->deferred->request.u.doctor.root;
+        root_facts_read(doctor->server->loads->sources->roots, path, &doctor->root, &doctor->error);
+}
+
+static void root_done(struct work *work)
+{
+        struct doctor *doctor = container_of(work, struct doctor, work);
+        struct deferred *d = doctor->deferred;
+        if (d->session != NULL && doctor->error.code != 0) {
+                session_error(d->session, d->request.id, &doctor->error);
+        } else if (d->session != NULL) {
+                char file[4 * sizeof(doctor->root.file)];
+                struct writer w;
+                error_escape(file, sizeof(file), doctor->root.file);
+                session_reply(&w, d->request.id, 4);
+                writer_kstr(&w, "root", d->request.u.doctor.root);
+                writer_kstr(&w, "file", file);
+                writer_ku64(&w, "direct_align", doctor->root.direct_align);
+                writer_kbool(&w, "cachestat", doctor->root.cachestat);
+                session_send(d->session, &w);
+        }
+        doctor_free(doctor);
+}
+
+static void lane_run(struct work *work)
+{
+        struct doctor *doctor = container_of(work, struct doctor, work);
+        doctor->lane = source_lane(doctor->deferred->request.u.doctor.root);
+}
+
+static void lane_done(struct work *work)
+{
+        struct doctor *doctor = container_of(work, struct doctor, work);
+        if (doctor->deferred->session != NULL)
+                work_submit(doctor->server->pool, doctor->lane, &doctor->work, root_run, root_done);
+        else
+                doctor_free(doctor);
+}
+
+/* ---- the verb ---- */
+
+static bool is_root(const struct source_roots *roots, const char *path)
+{
+        const char *root;
+        for (size_t i = 0; (root = source_root(roots, i)) != NULL; i++)
+                if (strcmp(root, path) == 0)
+                        return true;
+        return false;
+}
+
+static struct doctor *doctor_new(struct session *session)
+{
+        struct doctor *doctor = calloc(1, sizeof(*doctor));
+        if (doctor == NULL)
+                return NULL;
+        doctor->server = session->server;
+        doctor->devices = calloc(session->server->resident->n_devices, sizeof(*doctor->devices));
+        if (doctor->devices != NULL)
+                return doctor;
+        free(doctor);
+        return NULL;
+}
+
+void verb_doctor(struct session *session, struct request *request)
+{
+        const char *root = request->u.doctor.root;
+        if (root != NULL && !is_root(session->server->loads->sources->roots, root)) {
+                session_fail(session, request->id, STREAMER_ENOENT, "doctor: not one of the roots (%s)", root);
+                return;
+        }
+        struct doctor *doctor = doctor_new(session);
+        if (doctor == NULL) {
+                session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
+                return;
+        }
+        doctor->deferred = deferred_new(session, request);
+        if (doctor->deferred == NULL) {
+                free(doctor->devices);
+                free(doctor);
+                return;
+        }
+        doctor->deferred->has_worker = true;
+        struct work_pool *pool = session->server->pool;
+        if (root != NULL)
+                work_submit(pool, WORK_LANE_INSPECT, &doctor->work, lane_run, lane_done);
+        else
+                work_submit(pool, WORK_LANE_INSPECT, &doctor->work, facts_run, facts_done);
+}

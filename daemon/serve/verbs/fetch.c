@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fetch: a small file beside the weights of a source, or the list of such files.
+ *
+ *   list:  opened > replied
+ *   file:  opened > (waits for memory) > read > replied
+ *
+ * Workers open and read, in the lane of the source's file system or store; the loop replies. A file is read into a
+ * sealed memfd, which is the client's from the reply on. Files that are being read share FETCH_BYTES_MAX, those of one
+ * client FETCH_CLIENT_MAX; the others wait in the order in which they were opened.
+ */
+#include "daemon/base/log/log.h"
+#include "daemon/base/text/redact.h"
+#include "daemon/io/http/http.h"
+#include "daemon/serve/access/access.h"
+#include "daemon/serve/verbs/lease/fd_limits.h"
+#include "daemon/serve/verbs/verbs_private.h"
+#include "daemon/source/roots/caller.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define FETCH_FILE_MAX (64 * MiB)
+#define FETCH_CLIENT_MAX (64 * MiB)
+#define FETCH_BYTES_MAX (256 * MiB)
+
+struct fetch {
+        struct work work;
+        struct deferred *deferred;
+        struct server *server;
+        struct list waiting; /* in server->fetches */
+        struct caller caller;
+        struct source_roots *roots; /* a reference; NULL: the daemon's own */
+        char *source;               /* canonical */
+        uint64_t lane;
+        struct sidecar_list list;
+        struct object object;
+        int fd; /* of the contents; -1 */
+        struct error error;
+};
+
+static const char *file_of(const struct fetch *fetch)
+{
+        return fetch->deferred->request.u.fetch.file;
+}
+
+static void fetch_free(struct fetch *fetch)
+{
+        list_remove(&fetch->waiting);
+        if (fetch->deferred != NULL)
+                deferred_free(fetch->deferred);
+        source_roots_free(fetch->roots);
+        sidecar_list_deinit(&fetch->list);
+        object_deinit(&fetch->object);
+        close_p(&fetch->fd);
+        free(fetch->source);
+        free(fetch);
+}
+
+/* ---- replies ---- */
+
+static void reply_list(struct fetch *fetch)
+{
+        struct session *session = fetch->deferred->session;
+        struct writer w;
+        session_reply(&w, fetch->deferred->request.id, 1);
+        writer_karray(&w, "files", fetch->list.n);
+        for (size_t i = 0; i < fetch->list.n; i++) {
+                const struct sidecar *file = &fetch->list.v[i];
+                bool known = file->bytes != UINT64_MAX;
+                writer_map(&w, 1u + known);
+                writer_kstr(&w, "name", file->name);
+                if (known)
+                        writer_ku64(&w, "bytes", file->bytes);
+        }
+        session_send(session, &w);
+}
+
+static void reply_file(struct fetch *fetch)
+{
+        struct session *session = fetch->deferred->session;
+        struct writer w;
+        if (fd_limits_check(session, 1, "fetch", &fetch->error) < 0) {
+                session_error(session, fetch->deferred->request.id, &fetch->error);
+                return;
+        }
+        session_reply(&w, fetch->deferred->request.id, 2);
+        writer_kstr(&w, "file", file_of(fetch));
+        writer_kmap(&w, "contents", 2);
+        writer_ku64(&w, "fd", 0);
+        writer_ku64(&w, "size", fetch->object.version.size);
+        fd_limits_send(session, &w, &fetch->fd, 1);
+}
+
+static void fetch_reply(struct fetch *fetch)
+{
+        struct session *session = fetch->deferred->session;
+        if (session == NULL)
+                return;
+        if (fetch->error.code != 0)
+                session_error(session, fetch->deferred->request.id, &fetch->error);
+        else if (file_of(fetch) == NULL)
+                reply_list(fetch);
+        else
+                reply_file(fetch);
+}
+
+/* ---- reading ---- */
+
+/* What came with the opening of a remote file is not asked for again. */
+static int read_into(const struct object *object, unsigned char *to, struct error *error)
+{
+        uint64_t size = object->version.size, first = object->ops->first_read(object);
+        if (first > size)
+                first = size;
+        const struct object_range ranges[] = {{object, 0, first, to}, {object, first, size - first, to + first}};
+        return object_read_ranges(ranges, first < size ? 2 : 1, error);
+}
+
+static void read_run(struct work *work)
+{
+        struct fetch *fetch = container_of(work, struct fetch, work);
+        const struct object *object = &fetch->object;
+        void *map = NULL;
+        uint64_t size = fetch->object.version.size;
+        size = size > 0 ? size : 1;
+        int r = host_table_new("streamerd-file", size, &fetch->fd, &map, &fetch->error);
+        if (r < 0)
+                return;
+        http_reuse_begin(&fetch->deferred->given_up);
+        r = read_into(object, map, &fetch->error);
+        if (r == 0 && source_is_local(fetch->source))
+                object_check_versions(&object, 1, &fetch->error);
+        http_reuse_end();
+        munmap(map, size);
+}
+
+static void start_waiting(struct server *server);
+
+static void read_done(struct work *work)
+{
+        struct fetch *fetch = container_of(work, struct fetch, work);
+        struct server *server = fetch->server;
+        uint64_t size = fetch->object.version.size;
+        server->fetch_bytes -= size;
+        if (fetch->deferred->session != NULL)
+                fetch->deferred->session->fetch_bytes -= size;
+        log_debug("fetch: %s, %" PRIu64 " bytes%s", fetch->object.path, size, fetch->error.code != 0 ? ": failed" : "");
+        fetch_reply(fetch);
+        fetch_free(fetch);
+        start_waiting(server);
+}
+
+/* ---- waiting for memory ---- */
+
+static void start_waiting(struct server *server)
+{
+        list_each_item_safe (struct fetch, fetch, &server->fetches, waiting) {
+                struct session *session = fetch->deferred->session;
+                uint64_t size = fetch->object.version.size;
+                if (session == NULL) {
+                        fetch_free(fetch);
+                } else if (server->fetch_bytes + size > FETCH_BYTES_MAX) {
+                        return;
+                } else if (session->fetch_bytes + size <= FETCH_CLIENT_MAX) {
+                        server->fetch_bytes += size;
+                        session->fetch_bytes += size;
+                        list_remove(&fetch->waiting);
+                        work_submit(server->pool, fetch->lane, &fetch->work, read_run, read_done);
+                }
+        }
+}
+
+/* ---- opening ---- */
+
+static int open_source(struct fetch *fetch)
+{
+        struct sources sources = *fetch->server->loads->sources;
+        const char *file = file_of(fetch);
+        if (fetch->roots != NULL)
+                sources.roots = fetch->roots;
+        return file == NULL ? source_list_sidecars(&sources, fetch->source, &fetch->list, &fetch->error)
+                            : source_open_sidecar(&sources, fetch->source, file, &fetch->object, &fetch->error);
+}
+
+static void open_run(struct work *work)
+{
+        struct fetch *fetch = container_of(work, struct fetch, work);
+        if (!source_is_local(fetch->source)) {
+                http_reuse_begin(&fetch->deferred->given_up);
+                open_source(fetch);
+                http_reuse_end();
+                return;
+        }
+        enum assumed assumed;
+        if (caller_assume(&fetch->caller, &assumed, &fetch->error) == 0)
+                open_source(fetch);
+        caller_drop(assumed);
+}
+
+static void open_done(struct work *work)
+{
+        struct fetch *fetch = container_of(work, struct fetch, work);
+        uint64_t size = fetch->object.version.size;
+        if (fetch->error.code == 0 && size > FETCH_FILE_MAX)
+                error_set(&fetch->error, STREAMER_ELIMIT, "%" PRIu64 " bytes: files of up to %u MiB are fetched (%s)",
+                          size, (unsigned)(FETCH_FILE_MAX / MiB), fetch->object.path);
+        if (fetch->error.code != 0 || file_of(fetch) == NULL || fetch->deferred->session == NULL) {
+                fetch_reply(fetch);
+                fetch_free(fetch);
+                return;
+        }
+        list_append(&fetch->server->fetches, &fetch->waiting);
+        start_waiting(fetch->server);
+}
+
+/* Of a local source the file system is found in a worker, too. */
+static void lane_run(struct work *work)
+{
+        struct fetch *fetch = container_of(work, struct fetch, work);
+        fetch->lane = source_lane(fetch->source);
+}
+
+static void lane_done(struct work *work)
+{
+        struct fetch *fetch = container_of(work, struct fetch, work);
+        if (fetch->deferred->session == NULL)
+                fetch_free(fetch);
+        else
+                work_submit(fetch->server->pool, fetch->lane, &fetch->work, open_run, open_done);
+}
+
+/* ---- the verb ---- */
+
+static int fetch_new(struct session *session, const struct req_fetch *req, struct fetch **out, struct error *error)
+{
+        struct source_roots *roots = NULL;
+        cleanup_free char *source = NULL;
+        int r = req->file != NULL ? sidecar_check_name(req->file, error) : 0;
+        if (r == 0)
+                r = access_check_fetch(session->server, session->conn, req->source, req->file, &source, &roots, error);
+        if (r < 0)
+                return r;
+        struct fetch *fetch = calloc(1, sizeof(*fetch));
+        if (fetch == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        list_init(&fetch->waiting);
+        fetch->server = session->server;
+        fetch->caller = session->conn->caller;
+        fetch->roots = source_roots_ref(roots);
+        fetch->source = source;
+        source = NULL;
+        fetch->fd = -1;
+        *out = fetch;
+        return 0;
+}
+
+void verb_fetch(struct session *session, struct request *request)
+{
+        struct fetch *fetch = NULL;
+        struct error error = {0};
+        if (fetch_new(session, &request->u.fetch, &fetch, &error) < 0) {
+                session_error(session, request->id, &error);
+                return;
+        }
+        fetch->deferred = deferred_new(session, request);
+        if (fetch->deferred == NULL) {
+                fetch_free(fetch);
+                return;
+        }
+        fetch->deferred->has_worker = true;
+        work_submit(session->server->pool, WORK_LANE_INSPECT, &fetch->work, lane_run, lane_done);
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attach and detach.
+ *
+ * An attach is answered once its generation (attach_select.h) has tables and segments.
+ */
+#include "daemon/base/process/pidfd.h"
+#include "daemon/serve/access/access.h"
+#include "daemon/serve/reply/reply.h"
+#include "daemon/serve/verbs/lease/attach_select.h"
+#include "daemon/serve/verbs/lease/fd_limits.h"
+#include "daemon/serve/verbs/verbs_private.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- the client's process ---- */
+
+struct process *attach_process(struct session *session, struct error *error)
+{
+        const struct conn *conn = session->conn;
+        uint64_t began;
+        int fd = pidfd_of_client(conn->fd, conn->pid, conn->since_boot_ns, &began);
+        if (fd < 0) {
+                error_errno(error, STREAMER_EUNSUPPORTED, errno, "the client's process cannot be watched");
+                return NULL;
+        }
+        struct process *process =
+                leases_process_consume_fd(&session->server->leases, conn->pid, conn->caller.uid, fd, began);
+        if (process == NULL)
+                error_set(error, STREAMER_ENOMEM, "no memory");
+        return process;
+}
+
+/* ---- limits ---- */
+
+/* Legacy handles open in the daemon's PID namespace only, and are writable in the client. Only the exit of its process
+ * proves that the client no longer maps the memory. */
+static int check_trust(const struct session *session, const struct generation *g, struct error *error)
+{
+        const struct conn *conn = session->conn;
+        if (!(g->device->caps & DEVICE_SHARED_WRITABLE))
+                return 0;
+        if (conn->pid <= 0)
+                return error_set(error, STREAMER_EUNSUPPORTED,
+                                 "attach: cuda-ipc does not reach another PID namespace; run both in one, or let the "
+                                 "device hand out cuda-vmm-fd (handles, in the daemon's settings)");
+        if (g->was_shared && g->shared_by != conn->caller.uid && !session->server->share_across_uids)
+                return error_set(error, STREAMER_EPERM,
+                                 "attach: processes of uid %u have had this memory, and could write to it "
+                                 "(cuda.across_uids allows it to others; cuda-vmm-fd is mapped for reading)",
+                                 (unsigned)g->shared_by);
+        return 0;
+}
+
+/* ---- the reply ---- */
+
+static void write_fd(struct writer *w, const char *key, size_t fd, uint64_t size)
+{
+        writer_kmap(w, key, 2);
+        writer_ku64(w, "fd", fd);
+        writer_ku64(w, "size", size);
+}
+
+static void write_segments(struct writer *w, const struct generation *g, size_t first_fd, int *fds, size_t *n_fds)
+{
+        writer_karray(w, "segments", g->n_segments);
+        for (unsigned i = 0; i < g->n_segments; i++) {
+                struct handle handle;
+                g->device->ops->handle(&g->segments[i], &handle);
+                writer_map(w, 7);
+                writer_kstr(w, "kind", handle.kind);
+                if (handle.fd >= 0) {
+                        writer_ku64(w, "fd", first_fd + i);
+                        fds[(*n_fds)++] = handle.fd;
+                } else {
+                        writer_key(w, "handle");
+                        writer_bin(w, handle.bytes, handle.n_bytes);
+                }
+                writer_ku64(w, "size", g->segments[i].size);
+                writer_ku64(w, "offset", 0);
+                writer_kstr(w, "uuid", g->device->uuid);
+                writer_ku64(w, "generation", g->number);
+                reply_digest(w, "digest", g);
+        }
+}
+
+static void send_attach(struct session *session, uint64_t id, const struct lease *lease, const char *model)
+{
+        const struct generation *g = lease->generation;
+        int fds[FRAME_FDS_MAX];
+        size_t n = 0;
+        struct writer w;
+        session_reply(&w, id, lease->state == LEASE_LOADING ? 14 : 13);
+        writer_ku64(&w, "lease", lease->id);
+        writer_key(&w, "token");
+        writer_hex(&w, lease->token, sizeof(lease->token));
+        writer_kstr(&w, "model", model);
+        writer_ku64(&w, "generation", g->number);
+        reply_digest(&w, "digest", g);
+        writer_kstr(&w, "state", generation_state_name(g->state));
+        writer_kstr(&w, "device", g->device->name);
+        writer_kstr(&w, "device_kind", g->device->ops->kind);
+        writer_kstr(&w, "device_uuid", g->device->uuid);
+        writer_ku64(&w, "bytes", g->data_bytes);
+        write_fd(&w, "manifest", n, g->manifest.size);
+        fds[n++] = g->manifest.fd;
+        if (lease->state == LEASE_LOADING) {
+                write_fd(&w, "arrival", n, g->arrival.size);
+                fds[n++] = g->arrival.fd;
+        }
+        writer_ku64(&w, "arrived", lease->told);
+        write_segments(&w, g, n, fds, &n);
+        fd_limits_send(session, &w, fds, n);
+}
+
+static int lease_begin(struct session *session, struct generation *g, uint64_t id, const char *model,
+                       struct error *error)
+{
+        if (session->n_leases >= session->server->limits.leases_per_client)
+                return error_set(error, STREAMER_ELIMIT,
+                                 "attach: this connection holds %" PRIu64 " leases (limits.leases_per_client)",
+                                 session->n_leases);
+        int r = fd_limits_check(session, g->n_segments + 2, "attach", error);
+        if (r == 0)
+                r = check_trust(session, g, error);
+        if (r < 0)
+                return r;
+        struct quota_charge charge = {.user = NULL};
+        r = access_charge(session->server, session->conn, &charge, QUOTA_LEASES, 1, error);
+        struct process *process = r == 0 ? attach_process(session, error) : NULL;
+        if (process == NULL) {
+                quota_discharge(&charge);
+                return error->code;
+        }
+        struct lease *lease = lease_new(&session->server->leases, process, g, session);
+        if (lease == NULL) {
+                quota_discharge(&charge);
+                process_reap(process);
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        }
+        lease->charge = charge;
+        g->was_shared = (g->device->caps & DEVICE_SHARED_WRITABLE) != 0;
+        g->shared_by = session->conn->caller.uid;
+        if (process->client == NULL && session->client != NULL)
+                process->client = strdup(session->client);
+        list_append(&session->leases, &lease->in_owner);
+        session->n_leases++;
+        lease->told = lease->state == LEASE_LOADING ? generation_arrived(g) : g->n_tensors;
+        send_attach(session, id, lease, model);
+        return 0;
+}
+
+/* The model is not resident, and the daemon will load it. */
+static bool is_desired(const struct server *server, const struct req_attach *req)
+{
+        if (req->model == NULL || req->generation != 0 || resident_any(server->resident, req->model) != NULL)
+                return false;
+        const struct desired_model *desired = desired_find(&server->desired, req->model);
+        return desired != NULL && !desired_failed(desired);
+}
+
+static bool try_attach(struct session *session, const struct request *request, const struct deferred *deferred)
+{
+        (void)deferred;
+        const struct req_attach *req = &request->u.attach;
+        struct error error = {0};
+        struct generation *g = NULL;
+        enum choice choice = attach_select(session->server->resident, req, &g, &error);
+        if (choice == CHOICE_WAIT || (choice == CHOICE_ERROR && is_desired(session->server, req)))
+                return false;
+        if (choice == CHOICE_ERROR)
+                session_error(session, request->id, &error);
+        else
+                attach_reply_lease(session, request->id, g, req->model != NULL ? req->model : generation_name(g));
+        return true;
+}
+
+void verb_attach(struct session *session, struct request *request)
+{
+        deferred_wait(session, request, try_attach, request->u.attach.model, request->u.attach.timeout_ms);
+}
+
+void attach_reply_lease(struct session *session, uint64_t id, struct generation *generation, const char *model)
+{
+        struct error error = {0};
+        if (lease_begin(session, generation, id, model, &error) < 0)
+                session_error(session, id, &error);
+}
+
+/* ---- afterwards ---- */
+
+void verb_detach(struct session *session, struct request *request)
+{
+        list_each_item (struct lease, lease, &session->leases, in_owner) {
+                if (lease->id != request->u.detach.lease)
+                        continue;
+                session->n_leases--;
+                if (session->server->trust_detach || !(lease->generation->device->caps & DEVICE_SHARED_WRITABLE))
+                        lease_end(&session->server->leases, lease);
+                else
+                        lease_abandon(&session->server->leases, lease);
+                session_ok(session, request->id);
+                return;
+        }
+        session_fail(session, request->id, STREAMER_ENOENT, "lease %" PRIu64 ": not held by this connection",
+                     request->u.detach.lease);
+}
+
+void attach_abandon_leases(struct session *session)
+{
+        while (!list_empty(&session->leases))
+                lease_abandon(&session->server->leases, container_of(session->leases.next, struct lease, in_owner));
+        session->n_leases = 0;
+}

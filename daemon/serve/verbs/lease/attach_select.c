@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/verbs/lease/attach_select.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static bool digest_is(const struct generation *g, const char *hex)
+{
+        char text[2 * DIGEST_SIZE + 1];
+        for (size_t i = 0; i < DIGEST_SIZE; i++)
+                snprintf(text + 2 * i, 3, "%02x", g->digest[i]);
+        return strcasecmp(text, hex) == 0;
+}
+
+static struct generation *by_number(struct resident *resident, const char *name, uint64_t number,
+                                    const struct device *device)
+{
+        list_each_item (struct generation, g, &resident->generations, link)
+                if (g->number == number && (device == NULL || g->device == device) && generation_has_name(g, name))
+                        return g;
+        return NULL;
+}
+
+static bool may_be(const struct generation *g, const struct req_attach *req, enum generation_state state)
+{
+        return g->state == state && generation_has_name(g, req->model) &&
+               (req->generation == 0 || g->number == req->generation);
+}
+
+/* Devices that have it in this state, each once; "cuda:0, cuda:1". */
+static size_t devices_of(struct resident *resident, const struct req_attach *req, enum generation_state state,
+                         const struct device **first, char *names, size_t size)
+{
+        size_t n = 0, used = 0;
+        names[0] = '\0';
+        for (size_t i = 0; i < resident->n_devices; i++) {
+                const struct device *device = resident->devices[i];
+                bool has = false;
+                list_each_item (const struct generation, g, &resident->generations, link)
+                        has = has || (g->device == device && may_be(g, req, state));
+                if (!has)
+                        continue;
+                *first = n++ == 0 ? device : *first;
+                if (used < size)
+                        used += (size_t)snprintf(names + used, size - used, "%s%s", n > 1 ? ", " : "", device->name);
+        }
+        return n;
+}
+
+/* The only device where it serves, else where it loads; NULL: none. */
+static int choose_device(struct resident *resident, const struct req_attach *req, const struct device **device,
+                         struct error *error)
+{
+        char names[400];
+        *device = NULL;
+        size_t n = devices_of(resident, req, GENERATION_READY, device, names, sizeof(names));
+        if (n == 0)
+                n = devices_of(resident, req, GENERATION_LOADING, device, names, sizeof(names));
+        if (req->device == NULL && n > 1)
+                return error_set(error, STREAMER_EINVAL, "%s: is on several devices, one must be named: %s", req->model,
+                                 names);
+        if (req->device == NULL)
+                return 0;
+        *device = resident_device(resident, req->device, NULL);
+        if (*device == NULL || (resident_on(resident, req->model, GENERATION_READY, *device) == NULL &&
+                                resident_on(resident, req->model, GENERATION_LOADING, *device) == NULL &&
+                                resident_on(resident, req->model, GENERATION_FAILED, *device) == NULL && n > 0))
+                return error_set(error, STREAMER_ENOENT, "%s: not on device %s (it is on: %s)", req->model, req->device,
+                                 n > 0 ? names : "none");
+        return 0;
+}
+
+static enum choice not_there(struct resident *resident, const struct req_attach *req, const struct device *device,
+                             struct error *error)
+{
+        struct generation *failed = resident_on(resident, req->model, GENERATION_FAILED, device);
+        if (failed != NULL)
+                error_set(error, failed->error.code, "%s: %s", req->model, failed->error.text);
+        else if (resident_on(resident, req->model, GENERATION_CACHED, device) != NULL)
+                error_set(error, STREAMER_ENOENT, "%s: is in the host cache: load brings it back", req->model);
+        else
+                error_set(error, STREAMER_ENOENT, "%s: no such model", req->model);
+        return CHOICE_ERROR;
+}
+
+/* What the name leads to in this state, if it is the generation that was asked for. */
+static struct generation *asked_for(struct resident *resident, const struct req_attach *req,
+                                    enum generation_state state, const struct device *device)
+{
+        struct generation *g = resident_on(resident, req->model, state, device);
+        return g != NULL && may_be(g, req, state) ? g : NULL;
+}
+
+static enum choice choose_digest(struct resident *resident, const struct req_attach *req, const struct device *device,
+                                 struct generation **out, struct error *error)
+{
+        struct generation *ready = asked_for(resident, req, GENERATION_READY, device);
+        if (ready != NULL && digest_is(ready, req->digest)) {
+                *out = ready;
+                return CHOICE_NOW;
+        }
+        if (asked_for(resident, req, GENERATION_LOADING, device) != NULL)
+                return CHOICE_WAIT;
+        if (ready == NULL)
+                return not_there(resident, req, device, error);
+        error_set(error, STREAMER_EDIGEST, "%s: its digest is not %s", req->model, req->digest);
+        return CHOICE_ERROR;
+}
+
+/* A load from the host cache has a manifest before all bytes are copied, and no arrival log. */
+bool attach_can_follow(const struct generation *g)
+{
+        return g->manifest.fd >= 0 && g->arrival.fd >= 0;
+}
+
+/* Any model that is ready: of one that loads the digest is not known. */
+static enum choice by_digest(struct resident *resident, const struct req_attach *req, struct generation **out,
+                             struct error *error)
+{
+        const struct device *device = NULL;
+        if (req->digest == NULL) {
+                error_set(error, STREAMER_EINVAL, "attach: a model or a digest is required");
+                return CHOICE_ERROR;
+        }
+        if (req->device != NULL && (device = resident_device(resident, req->device, error)) == NULL)
+                return CHOICE_ERROR;
+        list_each_item (struct generation, g, &resident->generations, link)
+                if (g->state == GENERATION_READY && (device == NULL || g->device == device) &&
+                    (req->generation == 0 || g->number == req->generation) && digest_is(g, req->digest)) {
+                        *out = g;
+                        return CHOICE_NOW;
+                }
+        error_set(error, STREAMER_ENOENT, "attach: no model that is ready has the digest %s", req->digest);
+        return CHOICE_ERROR;
+}
+
+enum choice attach_select(struct resident *resident, const struct req_attach *req, struct generation **out,
+                          struct error *error)
+{
+        const struct device *device;
+        struct generation *g;
+        if (req->model == NULL)
+                return by_digest(resident, req, out, error);
+        if (choose_device(resident, req, &device, error) < 0)
+                return CHOICE_ERROR;
+        g = by_number(resident, req->model, req->generation, device);
+        if (req->generation != 0 && g == NULL) {
+                error_set(error, STREAMER_ENOENT, "%s: no generation %" PRIu64, req->model, req->generation);
+                return CHOICE_ERROR;
+        }
+        if (req->digest != NULL)
+                return choose_digest(resident, req, device, out, error);
+        if (req->generation == 0) {
+                g = resident_on(resident, req->model, GENERATION_READY, device);
+                if (g == NULL)
+                        g = resident_on(resident, req->model, GENERATION_LOADING, device);
+        }
+        if (g == NULL || (g->state != GENERATION_READY && g->state != GENERATION_LOADING))
+                return not_there(resident, req, device, error);
+        *out = g;
+        if (g->state == GENERATION_READY)
+                return CHOICE_NOW;
+        return attach_can_follow(g) && !req->ready ? CHOICE_NOW : CHOICE_WAIT;
+}

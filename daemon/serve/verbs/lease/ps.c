@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ps: who holds what. The loop takes a snapshot, a worker adds each process's command name from
+ * /proc, the loop answers.
+ */
+#include "daemon/serve/verbs/verbs_private.h"
+
+#include <string.h>
+
+#define PS_PAGE 200
+
+struct ps_row {
+        uint64_t id, generation, bytes, since_ns;
+        pid_t pid;
+        uid_t uid;
+        bool orphan, quarantined;
+        char *client;
+        const char *device; /* devices stay as long as the daemon */
+        char comm[32];
+        char *model;
+};
+
+struct ps {
+        struct work work;
+        struct deferred *deferred;
+        struct ps_row *rows;
+        size_t n;
+        bool more;
+};
+
+static void ps_free(struct ps *ps)
+{
+        for (size_t i = 0; i < ps->n; i++) {
+                free(ps->rows[i].model);
+                free(ps->rows[i].client);
+        }
+        free(ps->rows);
+        free(ps);
+}
+
+static int by_id(const void *a, const void *b)
+{
+        const struct ps_row *x = a, *y = b;
+        return ORDER(x->id, y->id);
+}
+
+/* The first leases behind the page before: all are looked at, and no more than a page is sorted. */
+struct first {
+        uint64_t ids[PS_PAGE]; /* ascending */
+        size_t n, most;
+        bool more;
+};
+
+static void note_id(struct first *first, uint64_t id)
+{
+        size_t i = first->n;
+        if (i == first->most) {
+                first->more = true;
+                if (id > first->ids[i - 1])
+                        return;
+                i--;
+        } else {
+                first->n++;
+        }
+        for (; i > 0 && first->ids[i - 1] > id; i--)
+                first->ids[i] = first->ids[i - 1];
+        first->ids[i] = id;
+}
+
+static struct ps_row row_of(const struct lease *lease, uint64_t now)
+{
+        const struct generation *g = lease->generation;
+        return (struct ps_row){.id = lease->id,
+                               .generation = g->number,
+                               .bytes = g->data_bytes,
+                               .since_ns = lease->since_ns,
+                               .pid = lease->process->pid,
+                               .uid = lease->process->uid,
+                               .orphan = lease_is_orphan(lease, now),
+                               .device = g->device->name,
+                               .quarantined = g->quarantined,
+                               .client = lease->process->client,
+                               .model = (char *)generation_name(g)};
+}
+
+/* The leases after `after` up to `last`, as many as there are rows. */
+static size_t collect(const struct server *server, uint64_t after, uint64_t last, struct ps_row *rows)
+{
+        uint64_t now = now_ns();
+        size_t n = 0;
+        list_each_item (const struct generation, g, &server->resident->generations, link)
+                list_each_item (const struct lease, lease, &g->leases, in_generation)
+                        if (lease->id > after && lease->id <= last)
+                                rows[n++] = row_of(lease, now);
+        return n;
+}
+
+static struct ps *ps_new(const struct server *server, const struct req_ps *req)
+{
+        struct ps *ps = calloc(1, sizeof(*ps));
+        if (ps == NULL)
+                return NULL;
+        struct first first = {.most = req->limit > 0 && req->limit < PS_PAGE ? (size_t)req->limit : PS_PAGE};
+        list_each_item (const struct generation, g, &server->resident->generations, link)
+                list_each_item (const struct lease, lease, &g->leases, in_generation)
+                        if (lease->id > req->after)
+                                note_id(&first, lease->id);
+        ps->rows = calloc(first.n + 1, sizeof(*ps->rows));
+        if (ps->rows == NULL) {
+                free(ps);
+                return NULL;
+        }
+        if (first.n > 0)
+                ps->n = collect(server, req->after, first.ids[first.n - 1], ps->rows);
+        ps->more = first.more;
+        qsort(ps->rows, ps->n, sizeof(*ps->rows), by_id);
+        for (struct ps_row *row = ps->rows; row < ps->rows + ps->n; row++) { /* what is borrowed becomes its own */
+                row->model = strdup(row->model);
+                row->client = row->client != NULL ? strdup(row->client) : NULL;
+        }
+        return ps;
+}
+
+static void read_comm(struct ps_row *row)
+{
+        char path[64];
+        snprintf(path, sizeof(path), "/proc/%d/comm", (int)row->pid);
+        FILE *f = fopen(path, "re");
+        if (f == NULL)
+                return;
+        if (fgets(row->comm, sizeof(row->comm), f) == NULL)
+                row->comm[0] = '\0';
+        row->comm[strcspn(row->comm, "\n")] = '\0';
+        /* A process names itself as it likes; replies are UTF-8. */
+        for (char *p = row->comm; *p != '\0'; p++)
+                if (*p < ' ' || *p > '~')
+                        *p = '?';
+        fclose(f);
+}
+
+static void ps_run(struct work *work)
+{
+        struct ps *ps = container_of(work, struct ps, work);
+        for (size_t i = 0; i < ps->n; i++)
+                read_comm(&ps->rows[i]);
+}
+
+static void write_row(struct writer *w, const struct ps_row *row, uint64_t now)
+{
+        writer_map(w, 12);
+        writer_ku64(w, "id", row->id);
+        writer_kstr(w, "model", row->model != NULL ? row->model : "");
+        writer_ku64(w, "generation", row->generation);
+        writer_kstr(w, "device", row->device);
+        writer_ku64(w, "pid", (uint64_t)row->pid);
+        writer_ku64(w, "uid", row->uid);
+        writer_kstr(w, "comm", row->comm);
+        writer_ku64(w, "bytes", row->bytes);
+        writer_ku64(w, "age_ns", now - row->since_ns);
+        writer_kbool(w, "orphan", row->orphan);
+        writer_kbool(w, "quarantined", row->quarantined);
+        writer_kstr(w, "client", row->client != NULL ? row->client : "");
+}
+
+static void ps_done(struct work *work)
+{
+        struct ps *ps = container_of(work, struct ps, work);
+        struct deferred *deferred = ps->deferred;
+        if (deferred->session != NULL) {
+                struct writer w;
+                session_reply(&w, deferred->request.id, ps->more ? 2 : 1);
+                writer_karray(&w, "leases", ps->n);
+                uint64_t now = now_ns();
+                for (size_t i = 0; i < ps->n; i++)
+                        write_row(&w, &ps->rows[i], now);
+                if (ps->more)
+                        writer_ku64(&w, "next", ps->rows[ps->n - 1].id);
+                session_send(deferred->session, &w);
+        }
+        ps_free(ps);
+        deferred_free(deferred);
+}
+
+void verb_ps(struct session *session, struct request *request)
+{
+        struct ps *ps = ps_new(session->server, &request->u.ps);
+        struct deferred *deferred = deferred_new(session, request);
+        if (ps == NULL || deferred == NULL) {
+                if (deferred != NULL) {
+                        session_fail(session, deferred->request.id, STREAMER_ENOMEM, "no memory");
+                        deferred_free(deferred);
+                }
+                if (ps != NULL)
+                        ps_free(ps);
+                return;
+        }
+        ps->deferred = deferred;
+        deferred->has_worker = true;
+        work_submit(session->server->pool, WORK_LANE_CPU, &ps->work, ps_run, ps_done);
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * reclaim: a client claims a lease again after its connection, or the daemon, was lost.
+ *
+ *   of this run          the lease is found by its token, and moves to the new connection
+ *   of an earlier run    the same, if its process's pidfd was restored; else a row of the journal has the token, and
+ * the lease is made from it
+ *
+ * Only the process that got the token may use it. A lease that has ended, or whose model has changed, is "lost".
+ */
+#include "daemon/serve/events/lease_events.h"
+#include "daemon/serve/verbs/verbs_private.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static int parse_token(const char *text, unsigned char token[LEASE_TOKEN])
+{
+        if (strlen(text) != 2 * LEASE_TOKEN || strspn(text, "0123456789abcdef") != 2 * LEASE_TOKEN)
+                return -1;
+        for (size_t i = 0; i < LEASE_TOKEN; i++)
+                sscanf(text + 2 * i, "%2hhx", &token[i]);
+        return 0;
+}
+
+/* Across PID namespaces one end sees no process id: then the token alone decides. */
+static bool same_process(const struct conn *conn, pid_t pid, uid_t uid)
+{
+        return conn->caller.uid == uid && (conn->pid <= 0 || pid <= 0 || conn->pid == pid);
+}
+
+/* When the client attached: it has no digest. */
+static bool was_loading(const struct req_reclaim *req)
+{
+        return req->digest[0] == '\0';
+}
+
+static bool same_model(const struct generation *g, const struct req_reclaim *req)
+{
+        char digest[2 * DIGEST_SIZE + 1];
+        if (was_loading(req))
+                return g->number == req->generation;
+        for (size_t i = 0; i < DIGEST_SIZE; i++)
+                snprintf(digest + 2 * i, 3, "%02x", g->digest[i]);
+        return g->number == req->generation && strcmp(digest, req->digest) == 0 &&
+               (g->state == GENERATION_READY || g->state == GENERATION_DRAINING);
+}
+
+static int lost(struct error *error)
+{
+        return error_set(error, STREAMER_ELOST, "reclaim: the daemon does not hold this lease any more");
+}
+
+static int foreign(const struct session *session, struct error *error)
+{
+        return error_set(error, STREAMER_EPERM, "reclaim: the lease is another process's (uid %u, pid %d)",
+                         (unsigned)session->conn->caller.uid, (int)session->conn->pid);
+}
+
+/* The process of the row was not restored: the client is that process. */
+static int restore(struct session *session, const unsigned char token[LEASE_TOKEN], const struct req_reclaim *req,
+                   struct lease **lease, struct error *error)
+{
+        struct server *server = session->server;
+        struct journal_lease *row = persist_lease_row(&server->persist, token);
+        struct generation *g = row != NULL ? persist_generation(&server->persist, row->model) : NULL;
+        if (g == NULL || !same_model(g, req))
+                return lost(error);
+        if (!same_process(session->conn, (pid_t)row->pid, row->uid))
+                return foreign(session, error);
+        struct process *process = attach_process(session, error);
+        if (process == NULL)
+                return error->code;
+        *lease = persist_lease_restore(&server->persist, process, g, row);
+        if (*lease == NULL) {
+                process_reap(process);
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        }
+        persist_adopt(&server->persist, *lease);
+        return 0;
+}
+
+static int reclaim(struct session *session, const struct req_reclaim *req, struct lease **lease, struct error *error)
+{
+        unsigned char token[LEASE_TOKEN];
+        *lease = NULL;
+        if (parse_token(req->token, token) < 0)
+                return error_set(error, STREAMER_EINVAL, "reclaim: token: 32 hexadecimal digits are needed");
+        if (session->n_leases >= session->server->limits.leases_per_client)
+                return error_set(error, STREAMER_ELIMIT,
+                                 "reclaim: this connection holds %" PRIu64 " leases (limits.leases_per_client)",
+                                 session->n_leases);
+        *lease = leases_by_token(&session->server->leases, token);
+        if (*lease == NULL)
+                return restore(session, token, req, lease, error);
+        const struct process *process = (*lease)->process;
+        if (!same_process(session->conn, process->pid, process->uid))
+                return foreign(session, error);
+        return same_model((*lease)->generation, req) ? 0 : lost(error);
+}
+
+/* The old connection may not have been seen to close yet. */
+static void claim(struct session *session, struct lease *lease, enum lease_state state)
+{
+        struct session *before = lease->owner;
+        if (before != NULL)
+                before->n_leases--;
+        lease_claim(lease, session, state);
+        lease->dirty = false;
+        list_append(&session->leases, &lease->in_owner);
+        session->n_leases++;
+}
+
+void verb_reclaim(struct session *session, struct request *request)
+{
+        struct error error = {0};
+        struct lease *lease = NULL;
+        if (reclaim(session, &request->u.reclaim, &lease, &error) < 0) {
+                session_error(session, request->id, &error);
+                return;
+        }
+        const struct generation *g = lease->generation;
+        bool loading = was_loading(&request->u.reclaim);
+        /* An event may have got lost with the old connection: the reply says that the lease is revoked. */
+        claim(session, lease, loading ? LEASE_LOADING : g->quarantined ? LEASE_REVOKED : LEASE_HELD);
+        struct writer w;
+        session_reply(&w, request->id, 3);
+        writer_ku64(&w, "lease", lease->id);
+        writer_ku64(&w, "generation", g->number);
+        writer_kstr(&w, "state", g->quarantined ? "revoked" : generation_state_name(g->state));
+        session_send(session, &w);
+        if (!loading)
+                return;
+        lease->told = 0;
+        lease_events_send(session, lease);
+}

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The verbs load and cancel, and those that change settings: set_priority, pin, unpin and keep_alive.
+ */
+#include "daemon/serve/verbs/verbs_private.h"
+
+#include "daemon/model/ranks.h"
+#include "daemon/serve/access/access.h"
+#include "daemon/serve/events/op.h"
+#include "daemon/serve/reply/reply.h"
+#include "daemon/serve/verbs/lease/attach_select.h"
+
+#include <string.h>
+
+static void dry_run_ended(struct load_watch *watch, struct load *load)
+{
+        struct deferred *d = container_of(watch, struct deferred, watch);
+        struct writer w;
+        if (load->state != LOAD_READY) {
+                session_error(d->session, d->request.id, &load->error);
+        } else {
+                conn_writer(&w);
+                reply_estimate(&w, load, d->request.id);
+                session_send(d->session, &w);
+        }
+        deferred_free(d);
+}
+
+static void reply_load(struct session *session, const struct request *request, struct load *load)
+{
+        uint64_t op = ++session->server->last_op;
+        struct writer w;
+        session_reply(&w, request->id, 2);
+        writer_ku64(&w, "op", op);
+        writer_kstr(&w, "name", load->name);
+        session_send(session, &w);
+        if (request->u.load.watch)
+                op_new(session, load, op);
+}
+
+/* ---- a load that attaches ---- */
+
+/* The request must identify one device of the load. */
+static int check_open(struct resident *resident, const struct req_load *req, struct error *error)
+{
+        if (req->dry_run || !req->watch)
+                return error_set(error, STREAMER_EINVAL, "load: attach goes with watch, and not with dry_run");
+        if (req->device == NULL && req->devices.n > 1)
+                return error_set(error, STREAMER_EINVAL, "load: device: one of the devices must be named to attach to");
+        if (req->device == NULL)
+                return 0;
+        const struct device *named = resident_device(resident, req->device, error);
+        if (named == NULL)
+                return error->code;
+        for (size_t i = 0; i < req->devices.n; i++)
+                if (resident_device(resident, req->devices.v[i], NULL) == named)
+                        return 0;
+        if (req->devices.n == 0 && resident->n_devices == 1)
+                return 0;
+        return error_set(error, STREAMER_EINVAL, "load: device: the model is not loaded to %s", req->device);
+}
+
+static const struct load_target *target_of(const struct load *load, const char *device)
+{
+        const struct device *named = resident_device(load->loads->resident, device, NULL);
+        for (size_t i = 0; device != NULL && i < load->n_targets; i++)
+                if (load->targets[i].device == named)
+                        return &load->targets[i];
+        return &load->targets[0];
+}
+
+/* To the generation that the load produces, whatever else serves the name. The load references it until it ends. */
+static bool can_attach(const struct load_target *target)
+{
+        const struct generation *g = target->generation;
+        return g != NULL && (g->state == GENERATION_READY || (g->state == GENERATION_LOADING && attach_can_follow(g)));
+}
+
+/* Answers now, or returns false. */
+static bool open_target(struct session *session, const struct request *request, const struct load *load)
+{
+        const struct load_target *target = target_of(load, request->u.load.device);
+        if (target->state == TARGET_FAILED) {
+                session_error(session, request->id, &target->error);
+                return true;
+        }
+        if (!can_attach(target))
+                return false;
+        attach_reply_lease(session, request->id, target->generation, load->name);
+        return true;
+}
+
+static bool try_open(struct session *session, const struct request *request, const struct deferred *deferred)
+{
+        return open_target(session, request, deferred->watch.load);
+}
+
+/* In the turn in which the load ends, before anything can unload the model. */
+static void open_ended(struct load_watch *watch, struct load *load)
+{
+        struct deferred *d = container_of(watch, struct deferred, watch);
+        if (load->state != LOAD_READY)
+                session_error(d->session, d->request.id, &load->error);
+        else if (!open_target(d->session, &d->request, load))
+                session_fail_state(d->session, d->request.id, load->name, "ready");
+        deferred_free(d);
+}
+
+/* The first event reports that the load was accepted; the reply brings the lease. A load that
+ * this request joined may have all that an attach needs, and no change to come that would wake a deferred request. */
+static void open_load(struct session *session, struct request *request, struct load *load)
+{
+        struct op *op = op_new(session, load, ++session->server->last_op);
+        if (op == NULL)
+                return;
+        op->request = request->id;
+        op_send_progress(op);
+        if (open_target(session, request, load))
+                return;
+        struct deferred *d = deferred_new(session, request);
+        if (d == NULL)
+                return;
+        load_watch(load, &d->watch, open_ended);
+        deferred_await_change(d, try_open);
+}
+
+static int parse_load(const struct req_load *req, struct load_request *out, struct error *error)
+{
+        *out = (struct load_request){.source = req->source, .name = req->name, .dry_run = req->dry_run};
+        if (req->verify != NULL && strcmp(req->verify, "sha256") == 0)
+                out->sha256 = true;
+        else if (req->verify != NULL && strcmp(req->verify, "none") != 0)
+                return error_set(error, STREAMER_EINVAL, "load: verify: '%s' is neither none nor sha256", req->verify);
+        out->priority = (unsigned)req->priority;
+        out->wait = req->wait;
+        out->no_evict = req->no_evict;
+        out->pin = req->pin;
+        out->keep_alive_ns = req->keep_alive_ms * MS;
+        out->drain_timeout_ns = req->drain_timeout_ms * MS;
+        out->devices = req->devices.v;
+        out->n_devices = req->devices.n;
+        bool ranks = req->layout != NULL && strcmp(req->layout, "rank") == 0;
+        if (req->layout != NULL && !ranks && strcmp(req->layout, "replica") != 0)
+                return error_set(error, STREAMER_EINVAL, "load: layout: '%s' is neither replica nor rank", req->layout);
+        if (req->pattern != NULL && !ranks)
+                return error_set(error, STREAMER_EINVAL, "load: pattern: only the layout 'rank' has one");
+        if (ranks)
+                out->pattern = req->pattern != NULL ? req->pattern : RANKS_PATTERN;
+        return 0;
+}
+
+void verb_load(struct session *session, struct request *request)
+{
+        struct load_request load_request;
+        struct quota_limits limits;
+        struct error error = {0};
+        struct load *load;
+        int r = parse_load(&request->u.load, &load_request, &error);
+        if (r == 0 && request->u.load.attach)
+                r = check_open(session->server->resident, &request->u.load, &error);
+        if (r == 0)
+                r = access_check_load(session->server, session->conn, &load_request, &error);
+        if (r == 0) {
+                access_limits(session->server, session->conn, &limits);
+                load_request.limits = &limits;
+                load_request.users = &session->server->users;
+                load_request.caller = &session->conn->caller;
+                r = loads_begin(session->server->loads, &load_request, &load, &error);
+        }
+        if (r < 0) {
+                session_error(session, request->id, &error);
+        } else if (request->u.load.attach) {
+                open_load(session, request, load);
+        } else if (load_request.dry_run) {
+                struct deferred *d = deferred_new(session, request);
+                if (d != NULL)
+                        load_watch(load, &d->watch, dry_run_ended);
+        } else {
+                reply_load(session, request, load);
+        }
+}
+
+void verb_cancel(struct session *session, struct request *request)
+{
+        const char *model = request->u.cancel.model;
+        struct load *load = loads_find(session->server->loads, model);
+        if (load != NULL) {
+                load_cancel(load);
+        } else if (!desired_forget(&session->server->desired, model, NULL)) {
+                session_fail_state(session, request->id, model, "loading");
+                return;
+        }
+        struct writer w;
+        session_reply(&w, request->id, 1);
+        writer_kstr(&w, "name", model);
+        session_send(session, &w);
+}
+
+/* ---- settings of what the name reaches: resident, loading or desired ---- */
+
+/* Begins the reply, which the new value completes; false: there is no such model. */
+static bool reply_setting(struct session *session, uint64_t id, const char *model, bool found, struct writer *w)
+{
+        if (!found) {
+                session_no_model(session, id, model);
+                return false;
+        }
+        session_reply(w, id, 2);
+        writer_kstr(w, "name", model);
+        return true;
+}
+
+void verb_set_priority(struct session *session, struct request *request)
+{
+        const char *model = request->u.set_priority.model;
+        unsigned priority = (unsigned)request->u.set_priority.priority;
+        struct server *server = session->server;
+        struct load *load = loads_find(server->loads, model);
+        struct writer w;
+        if (priority == 0) {
+                session_fail(session, request->id, STREAMER_EINVAL, "set_priority: it is within 1 to %d",
+                             PROTO_PRIORITY_MAX);
+                return;
+        }
+        bool found = false;
+        list_each_item (struct generation, g, &server->resident->generations, link)
+                if (generation_matches_name(g, model)) {
+                        g->settings.priority = priority;
+                        state_writer_changed(&server->state_writer);
+                        found = true;
+                }
+        if (load != NULL)
+                load_set_priority(load, priority);
+        found |= desired_set_priority(&server->desired, model, priority);
+        if (!reply_setting(session, request->id, model, found, &w))
+                return;
+        writer_ku64(&w, "priority", priority);
+        session_send(session, &w);
+}
+
+void verb_pin(struct session *session, struct request *request)
+{
+        const char *model = request->u.pin.model; /* unpin has the same field at the same place */
+        struct server *server = session->server;
+        struct writer w;
+        bool pin = request->verb == VERB_pin, found = false;
+        list_each_item (struct generation, g, &server->resident->generations, link)
+                if (generation_matches_name(g, model) && g->state != GENERATION_FAILED) {
+                        g->settings.pinned = pin;
+                        generation_changed(g);
+                        found = true;
+                }
+        found |= desired_pin(&server->desired, model, pin);
+        if (!reply_setting(session, request->id, model, found, &w))
+                return;
+        writer_kbool(&w, "pinned", pin);
+        session_send(session, &w);
+}
+
+void verb_unpin(struct session *session, struct request *request)
+{
+        verb_pin(session, request);
+}
+
+/* The time without a lease begins anew. */
+void verb_keep_alive(struct session *session, struct request *request)
+{
+        const char *model = request->u.keep_alive.model;
+        const struct server *server = session->server;
+        uint64_t ms = request->u.keep_alive.keep_alive_ms;
+        uint64_t ns = ms > 0 ? ms * MS : server->loads->keep_alive_ns;
+        struct writer w;
+        bool found = false;
+        list_each_item (struct generation, g, &server->resident->generations, link)
+                if (generation_matches_name(g, model) && g->state != GENERATION_FAILED) {
+                        g->settings.keep_alive_ns = ns;
+                        generation_used(g);
+                        generation_changed(g);
+                        found = true;
+                }
+        if (!reply_setting(session, request->id, model, found, &w))
+                return;
+        writer_ku64(&w, "keep_alive_ns", ns);
+        session_send(session, &w);
+}

@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The verbs list, show, status, verify and unload.
+ */
+#include "daemon/serve/verbs/verbs_private.h"
+
+#include "daemon/serve/access/access.h"
+#include "daemon/serve/reply/reply.h"
+#include "daemon/serve/reply/status.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- looking ---- */
+
+void verb_list(struct session *session, struct request *request)
+{
+        struct writer w;
+        conn_writer(&w);
+        reply_list(&w, session->server, request);
+        session_send(session, &w);
+}
+
+void verb_show(struct session *session, struct request *request)
+{
+        const struct req_show *req = &request->u.show;
+        struct resident *resident = session->server->resident;
+        struct generation *g = resident_any(resident, req->model);
+        const struct desired_model *desired = desired_find(&session->server->desired, req->model);
+        struct writer w;
+        if (g == NULL && req->device == NULL && !req->tensors && desired != NULL) {
+                session_reply(&w, request->id, 1);
+                writer_karray(&w, "models", 1);
+                reply_desired(&w, desired);
+                session_send(session, &w);
+                return;
+        }
+        if (g == NULL) {
+                session_no_model(session, request->id, req->model);
+                return;
+        }
+        struct model_set group;
+        struct error error = {0};
+        model_set_find(&group, resident, req->model, g);
+        const struct device *device = req->device != NULL ? resident_device(resident, req->device, NULL) : NULL;
+        g = req->device == NULL || device != NULL ? model_set_on(&group, device) : NULL;
+        if (g == NULL) {
+                session_fail(session, request->id, STREAMER_ENOENT, "%s: not on device %s", req->model, req->device);
+                return;
+        }
+        conn_writer(&w);
+        if (reply_show(&w, session->server, &group, g, request, &error) < 0) {
+                writer_deinit(&w);
+                session_error(session, request->id, &error);
+                return;
+        }
+        session_send(session, &w);
+}
+
+void verb_status(struct session *session, struct request *request)
+{
+        struct writer w;
+        struct error error = {0};
+        conn_writer(&w);
+        if (status_write(&w, session->server, request, &error) == 0) {
+                session_send(session, &w);
+                return;
+        }
+        writer_deinit(&w);
+        session_error(session, request->id, &error);
+}
+
+/* ---- verify ---- */
+
+/* The order of a group, also for a generation that lost its name while it was verified. */
+static bool comes_after(const struct generation *g, const struct generation *last)
+{
+        return g->rank != last->rank ? g->rank > last->rank : g->device->number > last->device->number;
+}
+
+/* The next device's copy of what is verified, the first where `last` is NULL; NULL after the last. */
+static struct generation *verify_next(const struct deferred *d, struct resident *resident,
+                                      const struct generation *last)
+{
+        struct generation *ready = resident_ready(resident, d->request.u.verify.model);
+        struct model_set group;
+        if (ready == NULL || ready->number != d->generation)
+                return NULL;
+        model_set_find(&group, resident, d->request.u.verify.model, ready);
+        for (size_t i = 0; i < group.n; i++)
+                if (group.members[i]->state == GENERATION_READY &&
+                    (last == NULL || comes_after(group.members[i], last)))
+                        return group.members[i];
+        return NULL;
+}
+
+static void reply_verified(struct deferred *d)
+{
+        struct model_set group;
+        struct writer w;
+        model_set_find(&group, d->session->server->resident, d->request.u.verify.model, d->verify.generation);
+        session_reply(&w, d->request.id, 6);
+        writer_kstr(&w, "name", d->request.u.verify.model);
+        writer_ku64(&w, "generation", d->verify.generation->number);
+        reply_group_digest(&w, &group);
+        writer_ku64(&w, "tensors", d->verified_tensors);
+        writer_ku64(&w, "bytes", d->verified_bytes);
+        writer_ku64(&w, "devices", d->n_verified);
+        session_send(d->session, &w);
+}
+
+/* One device after another. */
+static void verify_ended(struct verify *verify)
+{
+        struct deferred *d = container_of(verify, struct deferred, verify);
+        const struct generation *g = verify->generation;
+        d->n_verified++;
+        d->verified_tensors += verify->tensors;
+        d->verified_bytes += verify->bytes;
+        if (d->session != NULL && verify->error.code != 0) {
+                session_fail(d->session, d->request.id, verify->error.code, "%s: %s: %s", d->request.u.verify.model,
+                             g->device->name, verify->error.text);
+        } else if (d->session != NULL) {
+                struct generation *next = verify_next(d, d->session->server->resident, g);
+                if (next != NULL) {
+                        verify_start(verify, d->session->server->pool, d->session->server->reader, next, verify_ended);
+                        return;
+                }
+                reply_verified(d);
+        }
+        deferred_free(d);
+}
+
+void verb_verify(struct session *session, struct request *request)
+{
+        const char *model = request->u.verify.model;
+        struct resident *resident = session->server->resident;
+        struct generation *ready = resident_ready(resident, model);
+        if (ready == NULL) {
+                session_fail_state(session, request->id, model, "ready");
+                return;
+        }
+        struct deferred *d = deferred_new(session, request);
+        if (d == NULL)
+                return;
+        d->generation = ready->number;
+        d->has_worker = true;
+        verify_start(&d->verify, session->server->pool, session->server->reader, verify_next(d, resident, NULL),
+                     verify_ended);
+}
+
+/* ---- unload ---- */
+
+static bool last_name(const struct generation *g)
+{
+        return g->names.next == g->names.prev;
+}
+
+/* The generations of the name in this state, on one device or (NULL) on all; at most one on each. */
+static void unload_find(struct model_set *group, struct resident *resident, enum generation_state state,
+                        const struct device *device)
+{
+        for (size_t i = 0; i < resident->n_devices && group->n < MODEL_SET_MAX; i++) {
+                struct device *d = resident->devices[i];
+                struct generation *g =
+                        device == NULL || device == d ? resident_on(resident, group->name, state, d) : NULL;
+                if (g != NULL)
+                        group->members[group->n++] = g;
+        }
+}
+
+/* If a load reached only some of its devices, the failures on the others are unloaded, too. */
+static void add_failed_replicas(struct model_set *group, struct resident *resident, const struct device *device)
+{
+        struct model_set failed = {.name = group->name};
+        size_t ready = group->n;
+        unload_find(&failed, resident, GENERATION_FAILED, device);
+        for (size_t i = 0; i < failed.n; i++)
+                for (size_t k = 0; k < ready && group->n < MODEL_SET_MAX; k++)
+                        if (failed.members[i]->number == group->members[k]->number) {
+                                group->members[group->n++] = failed.members[i];
+                                break;
+                        }
+}
+
+/* All or nothing: if one is in use, none is unloaded. */
+static int unload_check(struct resident *resident, const struct req_unload *req, struct model_set *group,
+                        struct error *error)
+{
+        const struct device *device = NULL;
+        *group = (struct model_set){.name = req->model};
+        if (req->device != NULL && (device = resident_device(resident, req->device, NULL)) == NULL)
+                return error_set(error, STREAMER_ENOENT, "%s: not on device %s", req->model, req->device);
+        unload_find(group, resident, GENERATION_READY, device);
+        if (group->n == 0 && resident_on(resident, req->model, GENERATION_LOADING, device) != NULL)
+                return error_set(error, STREAMER_EBUSY, "%s: is loading (cancel ends that)", req->model);
+        unload_find(group, resident, GENERATION_CACHED, device);
+        if (group->n == 0)
+                unload_find(group, resident, GENERATION_FAILED, device);
+        else
+                add_failed_replicas(group, resident, device);
+        if (group->n == 0 && device != NULL && resident_any(resident, req->model) != NULL)
+                return error_set(error, STREAMER_ENOENT, "%s: not on device %s", req->model, req->device);
+        if (group->n == 0)
+                return error_set(error, STREAMER_ENOENT, "%s: no such model", req->model);
+        uint64_t leases = 0;
+        for (size_t i = 0; i < group->n; i++)
+                if (last_name(group->members[i]))
+                        leases += group->members[i]->n_leases;
+        if (leases == 0 || req->drain || req->force)
+                return 0;
+        return error_set(error, STREAMER_EBUSY,
+                         "%s: in use by %" PRIu64 " lease%s (--drain refuses new leases, --force revokes them)",
+                         req->model, leases, leases == 1 ? "" : "s");
+}
+
+static bool is_on(const struct generation *g, const char *device)
+{
+        return device == NULL || strcmp(g->device->name, device) == 0 || strcmp(g->device->uuid, device) == 0;
+}
+
+/* Whether the unloaded memory is free, except what leases hold. */
+static bool is_unloaded(const struct resident *resident, const struct req_unload *req, uint64_t number)
+{
+        list_each_item (const struct generation, g, &resident->generations, link)
+                if (list_empty(&g->names) && g->number <= number && g->n_leases == 0 &&
+                    strcmp(g->last_name, req->model) == 0 && is_on(g, req->device))
+                        return false;
+        return true;
+}
+
+static bool try_unloaded(struct session *session, const struct request *request, const struct deferred *deferred)
+{
+        const struct req_unload *req = &request->u.unload;
+        if (!is_unloaded(session->server->resident, req, deferred->generation))
+                return false;
+        session_reply_state(session, request->id, req->model, "unloaded", deferred->generation);
+        return true;
+}
+
+/* Applies --force or a drain timeout to generations that lost the name earlier and are still leased, if they belong to
+ * the caller or it is an admin. The newest one's number; 0: none. */
+static uint64_t unload_draining(struct session *session, const struct req_unload *req)
+{
+        struct role_grant grant;
+        uint64_t number = 0;
+        access_grant(session->server, session->conn, &grant);
+        list_each_item (struct generation, g, &session->server->resident->generations, link) {
+                bool mine = grant.role >= ROLE_ADMIN || generation_owner(g) == session->conn->caller.uid;
+                if (g->state != GENERATION_DRAINING || g->n_leases == 0 || g->quarantined || !mine ||
+                    strcmp(g->last_name, req->model) != 0 || !is_on(g, req->device))
+                        continue;
+                number = g->number;
+                if (req->force)
+                        generation_revoke(g);
+                else
+                        g->drained_by_ns = ns_after(now_ns(), req->drain_timeout_ms * MS);
+        }
+        return number;
+}
+
+static void unload_one(struct session *session, struct generation *g, const struct req_unload *req)
+{
+        uint64_t timeout_ns = req->drain_timeout_ms * MS;
+        bool leased = g->n_leases > 0 && last_name(g) && g->state == GENERATION_READY;
+        if (timeout_ns == 0)
+                timeout_ns = session->server->loads->drain_timeout_ns;
+        if (leased && timeout_ns > 0)
+                g->drained_by_ns = ns_after(now_ns(), timeout_ns);
+        generation_drop_name(g, req->model);
+        if (leased && req->force)
+                generation_revoke(g);
+}
+
+/* Replies once the memory is free, so that the next load finds the capacity; at once where leases hold it. */
+static void unload_all(struct session *session, struct request *request, const struct model_set *group)
+{
+        const struct req_unload *req = &request->u.unload;
+        bool held = false;
+        uint64_t number = 0;
+        for (size_t i = 0; i < group->n; i++) {
+                struct generation *g = group->members[i];
+                held = held || g->n_leases > 0;
+                number = g->number > number ? g->number : number;
+                unload_one(session, g, req);
+        }
+        if (held || req->drain || is_unloaded(session->server->resident, req, number)) {
+                session_reply_state(session, request->id, req->model, held ? "draining" : "unloaded", number);
+                return;
+        }
+        struct deferred *d = deferred_new(session, request);
+        if (d == NULL)
+                return;
+        d->generation = number;
+        deferred_await_change(d, try_unloaded);
+}
+
+void verb_unload(struct session *session, struct request *request)
+{
+        const struct req_unload *req = &request->u.unload;
+        struct model_set group;
+        struct error error = {0};
+        int r = unload_check(session->server->resident, req, &group, &error);
+        bool accepted = r == 0 || r == STREAMER_ENOENT;
+        bool revokes = accepted && (req->force || req->drain_timeout_ms > 0);
+        uint64_t draining = revokes ? unload_draining(session, req) : 0;
+        bool desired = accepted && desired_forget(&session->server->desired, req->model, req->device);
+        if (r == 0)
+                unload_all(session, request, &group);
+        else if (desired)
+                session_reply_state(session, request->id, req->model, "unloaded", 0);
+        else if (draining > 0)
+                session_reply_state(session, request->id, req->model, "draining", draining);
+        else
+                session_error(session, request->id, &error);
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * probe: loads a small built-in model to a device, for a client that attaches to it and compares the bytes.
+ *
+ *   loading > ready (answered) > the session ends > freed with its last lease
+ *       \-> failed (answered)
+ *
+ * It is loaded like any model, within the budget and by the device's thread. A session has one at a time, which is
+ * unloaded when the session ends.
+ */
+#include "daemon/serve/reply/reply.h"
+#include "daemon/serve/verbs/verbs_private.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sys/random.h>
+
+struct probe {
+        char name[32], source[32]; /* "probe:N" among the names, "probe:SEED" */
+        uint64_t seed;
+};
+
+void probe_end(struct session *session)
+{
+        struct probe *probe = session->probe;
+        struct server *server = session->server;
+        if (probe == NULL)
+                return;
+        session->probe = NULL;
+        struct load *load = loads_find(server->loads, probe->name);
+        if (load != NULL)
+                load_cancel(load);
+        struct generation *g = resident_any(server->resident, probe->name);
+        if (g != NULL && g->state != GENERATION_DRAINING)
+                generation_drop_name(g, probe->name);
+        free(probe);
+}
+
+static void reply_probe(struct deferred *d, const struct load *load)
+{
+        const struct probe *probe = d->session->probe;
+        const struct generation *g = load->targets[0].generation;
+        struct writer w;
+        session_reply(&w, d->request.id, 6);
+        writer_kstr(&w, "name", probe->name);
+        writer_kstr(&w, "device", g->device->name);
+        writer_ku64(&w, "generation", g->number);
+        reply_digest(&w, "digest", g);
+        writer_ku64(&w, "seed", probe->seed);
+        writer_ku64(&w, "load_ns", g->load_ns);
+        session_send(d->session, &w);
+}
+
+static void probe_ended(struct load_watch *watch, struct load *load)
+{
+        struct deferred *d = container_of(watch, struct deferred, watch);
+        if (load->state == LOAD_READY) {
+                reply_probe(d, load);
+        } else {
+                session_error(d->session, d->request.id, &load->error);
+                probe_end(d->session);
+        }
+        deferred_free(d);
+}
+
+static int probe_begin(struct session *session, const char *device, struct load **load, struct error *error)
+{
+        struct server *server = session->server;
+        if (session->probe != NULL)
+                return error_set(error, STREAMER_EBUSY, "probe: this connection has one already");
+        struct probe *probe = calloc(1, sizeof(*probe));
+        if (probe == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        /* New bytes each time: bytes that an earlier probe left in memory must not match. */
+        if (getrandom(&probe->seed, sizeof(probe->seed), GRND_NONBLOCK) != (ssize_t)sizeof(probe->seed))
+                probe->seed = now_ns();
+        snprintf(probe->name, sizeof(probe->name), "probe:%" PRIu64, ++server->last_probe);
+        snprintf(probe->source, sizeof(probe->source), "probe:%" PRIu64, probe->seed);
+        struct load_request request = {.name = probe->name,
+                                       .source = probe->source,
+                                       .devices = &device,
+                                       .n_devices = device != NULL,
+                                       .probe = true,
+                                       .caller = &session->conn->caller};
+        int r = loads_begin(server->loads, &request, load, error);
+        if (r < 0)
+                free(probe);
+        else
+                session->probe = probe;
+        return r;
+}
+
+void verb_probe(struct session *session, struct request *request)
+{
+        struct error error = {0};
+        struct load *load;
+        if (probe_begin(session, request->u.probe.device, &load, &error) < 0) {
+                session_error(session, request->id, &error);
+                return;
+        }
+        struct deferred *d = deferred_new(session, request);
+        if (d != NULL)
+                load_watch(load, &d->watch, probe_ended);
+        else
+                probe_end(session);
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The verbs hello, ping, version, subscribe, whoami and metrics.
+ */
+#include "daemon/serve/verbs/verbs_private.h"
+
+#include "daemon/serve/access/access.h"
+#include "daemon/serve/events/events.h"
+#include "daemon/serve/monitor/metrics.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- hello, ping, version ---- */
+
+void verb_hello(struct session *session, struct request *request)
+{
+        const struct req_hello *req = &request->u.hello;
+        struct server *server = session->server;
+        if (req->min > PROTOCOL_MAX || req->max < PROTOCOL_MIN || req->min > req->max) {
+                session_fail(session, request->id, STREAMER_EPROTO,
+                             "hello: this daemon (" STREAMERD_VERSION ") speaks protocol %u to %u, the client %" PRIu64
+                             " to %" PRIu64 ": the %s is older",
+                             PROTOCOL_MIN, PROTOCOL_MAX, req->min, req->max,
+                             req->min > PROTOCOL_MAX ? "daemon" : "client");
+                conn_close(session->conn, true);
+                return;
+        }
+        session->greeted = true;
+        session->client = req->client != NULL ? strdup(req->client) : NULL;
+        struct writer w, features;
+        session_reply(&w, request->id, 5);
+        writer_ku64(&w, "protocol", req->max < PROTOCOL_MAX ? req->max : PROTOCOL_MAX);
+        writer_kstr(&w, "version", STREAMERD_VERSION);
+        writer_ku64(&w, "pid", (uint64_t)getpid());
+        writer_karray(&w, "devices", server->resident->n_devices);
+        for (size_t i = 0; i < server->resident->n_devices; i++) {
+                const struct device *d = server->resident->devices[i];
+                writer_map(&w, 3);
+                writer_kstr(&w, "device", d->name);
+                writer_kstr(&w, "kind", d->ops->kind);
+                writer_kstr(&w, "uuid", d->uuid);
+        }
+        writer_init(&features);
+        writer_karray(&w, "features", writer_features(&features, NULL));
+        writer_append(&w, &features);
+        writer_deinit(&features);
+        session_send(session, &w);
+}
+
+void verb_ping(struct session *session, struct request *request)
+{
+        session_ok(session, request->id);
+}
+
+void verb_version(struct session *session, struct request *request)
+{
+        struct writer w;
+        session_reply(&w, request->id, 2);
+        writer_kstr(&w, "version", STREAMERD_VERSION);
+        writer_ku64(&w, "protocol", PROTOCOL_MAX);
+        session_send(session, &w);
+}
+
+/* ---- subscribe ---- */
+
+/* A second request replaces the first: another model, or all. */
+void verb_subscribe(struct session *session, struct request *request)
+{
+        const char *model = request->u.subscribe.model;
+        char *subject = model != NULL ? strdup(model) : NULL;
+        if (model != NULL && subject == NULL) {
+                session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
+                return;
+        }
+        events_notify(session); /* of what it subscribed to before */
+        free(session->subject);
+        session->subject = subject;
+        event_log_subscribe(&session->server->event_log, &session->subscriber);
+        session_ok(session, request->id);
+}
+
+/* ---- whoami ---- */
+
+static void write_list(struct writer *w, const char *key, const struct role_list *list)
+{
+        writer_karray(w, key, list->n);
+        for (size_t i = 0; i < list->n; i++)
+                writer_str(w, list->v[i]);
+}
+
+static void write_limits(struct writer *w, const struct quota_limits *limits)
+{
+        size_t n = 0;
+        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
+                n += limits->max[i] != UINT64_MAX;
+        writer_kmap(w, "limits", n);
+        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
+                if (limits->max[i] != UINT64_MAX)
+                        writer_ku64(w, quota_slot_name((enum quota_slot)i), limits->max[i]);
+}
+
+void verb_whoami(struct session *session, struct request *request)
+{
+        const struct conn *conn = session->conn;
+        const struct server *server = session->server;
+        struct role_grant grant;
+        struct quota_limits limits;
+        struct writer w;
+        access_grant(server, conn, &grant);
+        access_limits(server, conn, &limits);
+        bool roots = grant.rule != NULL && grant.rule->roots.given;
+        bool buckets = grant.rule != NULL && grant.rule->buckets.given;
+        session_reply(&w, request->id, 6u + roots + buckets);
+        writer_ku64(&w, "uid", conn->caller.uid);
+        writer_ku64(&w, "gid", conn->caller.gid);
+        writer_kstr(&w, "role", role_name(grant.role));
+        writer_kstr(&w, "rule", grant.text);
+        if (roots)
+                write_list(&w, "roots", &grant.rule->roots);
+        if (buckets)
+                write_list(&w, "buckets", &grant.rule->buckets);
+        write_limits(&w, &limits);
+        const struct quota_user *user = quotas_find(&server->users, conn->caller.uid);
+        writer_kmap(&w, "holds", QUOTA_SLOT_COUNT);
+        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
+                writer_ku64(&w, quota_slot_name((enum quota_slot)i), user != NULL ? user->held[i] : 0);
+        session_send(session, &w);
+}
+
+/* ---- metrics ---- */
+
+void verb_metrics(struct session *session, struct request *request)
+{
+        struct metric_text text = {0};
+        metrics_write(&text, session->server);
+        if (text.failed) {
+                session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
+        } else {
+                struct writer w;
+                session_reply(&w, request->id, 1);
+                writer_kstr(&w, "text", text.data);
+                session_send(session, &w);
+        }
+        metric_text_deinit(&text);
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shared by the files of the verbs alone: the handlers, and what verbs use of each other.
+ */
+#ifndef DAEMON_SERVE_VERBS_VERBS_PRIVATE_H
+#define DAEMON_SERVE_VERBS_VERBS_PRIVATE_H
+
+#include "daemon/serve/deferred.h"
+#include "daemon/serve/verbs/verbs.h"
+
+#define V(name) session_verb verb_##name;
+VERBS(V)
+#undef V
+
+/* Replies with a lease of this generation, or with an error. */
+void attach_reply_lease(struct session *session, uint64_t id, struct generation *generation, const char *model);
+/* The client's process, watched; it is freed with its last lease (process_reap() where it gets none). NULL with
+ * *error. */
+struct process *attach_process(struct session *session, struct error *error);
+/* The connection is closed. */
+void attach_abandon_leases(struct session *session);
+/* Whatever became of the load: the model is unloaded when its leases have ended. */
+void probe_end(struct session *session);
+
+#endif

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lines of "[section]", "key = value" and, indented below a key without a value, the keys nested in it. Section names
+ * lose quotes and superfluous blanks; keys are lower case; the last of duplicates counts. Comments are lines that begin
+ * with '#' or ';', and what follows a blank and one of these in a value.
+ */
+#include "daemon/source/aws/aws_config.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/base/util.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define FILE_MAX MiB
+#define BLANK " \t"
+
+struct parser {
+        struct aws_ini *ini;
+        const char *name;
+        unsigned line;
+        const char *section; /* NULL before the first */
+        const char *parent;  /* a key that had no value: what is indented below belongs to it */
+};
+
+/* ---- lines ---- */
+
+static int bad_line(const struct parser *p, const char *why, struct error *error)
+{
+        return error_set(error, STREAMER_EFAILED, "%s (%s:%u)", why, p->name, p->line);
+}
+
+static char *trim(char *text)
+{
+        text += strspn(text, BLANK);
+        for (size_t len = strlen(text); len > 0 && strchr(BLANK "\r", text[len - 1]) != NULL;)
+                text[--len] = '\0';
+        return text;
+}
+
+static void cut_comment(char *value)
+{
+        for (char *at = value; *at != '\0'; at++)
+                if ((*at == '#' || *at == ';') && at > value && strchr(BLANK, at[-1]) != NULL) {
+                        *at = '\0';
+                        return;
+                }
+}
+
+static int take_section(struct parser *p, char *line, struct error *error)
+{
+        char *end = strchr(line, ']');
+        if (end == NULL)
+                return bad_line(p, "a section without its ']'", error);
+        *end = '\0';
+        char *name = trim(line + 1);
+        /* In place: one blank between words, no quotes. */
+        char *to = name;
+        for (const char *from = name; *from != '\0'; from++) {
+                bool blank = strchr(BLANK, *from) != NULL;
+                if (*from != '"' && *from != '\'' && !(blank && (to == name || to[-1] == ' ')))
+                        *to++ = blank ? ' ' : *from;
+        }
+        *to = '\0';
+        p->section = name;
+        p->parent = NULL;
+        return 0;
+}
+
+static int add_entry(struct parser *p, const char *key, const char *value, const char *parent, struct error *error)
+{
+        struct aws_ini *ini = p->ini;
+        struct aws_ini_entry *entries = array_grow(ini->entries, ini->n, sizeof(*entries));
+        if (entries == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        ini->entries = entries;
+        ini->entries[ini->n++] = (struct aws_ini_entry){p->section, key, value, parent};
+        return 0;
+}
+
+static void lower(char *text)
+{
+        for (; *text != '\0'; text++)
+                *text = (char)tolower((unsigned char)*text);
+}
+
+/* An indented line below no open key is an ordinary one: some people indent whole sections. */
+static int take_entry(struct parser *p, char *line, bool indented, struct error *error)
+{
+        char *equals = strchr(line, '=');
+        if (p->section == NULL)
+                return bad_line(p, "a setting before the first section", error);
+        if (equals == NULL)
+                return bad_line(p, "neither a section nor 'key = value'", error);
+        *equals = '\0';
+        cut_comment(equals + 1);
+        char *key = trim(line), *value = trim(equals + 1);
+        if (key[0] == '\0')
+                return bad_line(p, "a value without a key", error);
+        lower(key);
+        if (!indented || p->parent == NULL) {
+                p->parent = value[0] == '\0' ? key : NULL;
+                return add_entry(p, key, value, NULL, error);
+        }
+        return add_entry(p, key, value, p->parent, error);
+}
+
+/* ---- one file ---- */
+
+int aws_ini_init_consume(struct aws_ini *ini, char *text, size_t size, const char *name, struct error *error)
+{
+        static const char bom[] = "\xef\xbb\xbf";
+        struct parser p = {.ini = ini, .name = name};
+        *ini = (struct aws_ini){.text = text, .size = size};
+        text[size] = '\0';
+        int r = strlen(text) == size ? 0 : error_set(error, STREAMER_EFAILED, "a NUL byte (%s)", name);
+        char *line = strncmp(text, bom, 3) == 0 ? text + 3 : text;
+        while (r == 0 && line != NULL) {
+                char *end = strchr(line, '\n');
+                if (end != NULL)
+                        *end++ = '\0';
+                p.line++;
+                size_t indent = strspn(line, BLANK);
+                if (line[indent] == '[' && indent == 0)
+                        r = take_section(&p, line, error);
+                else if (line[indent] != '\0' && strchr("\r#;", line[indent]) == NULL)
+                        r = take_entry(&p, line, indent > 0, error);
+                line = end;
+        }
+        if (r < 0)
+                aws_ini_deinit(ini);
+        return r;
+}
+
+int aws_ini_read(struct aws_ini *ini, const char *path, struct error *error)
+{
+        struct stat st;
+        cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        *ini = (struct aws_ini){.text = NULL};
+        if (fd < 0)
+                return errno == ENOENT || errno == ENOTDIR
+                               ? 0
+                               : error_errno(error, errno == EACCES ? STREAMER_EPERM : STREAMER_EFAILED, errno, "%s",
+                                             path);
+        if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+                return error_set(error, STREAMER_EFAILED, "not a regular file (%s)", path);
+        if ((uint64_t)st.st_size > FILE_MAX)
+                return error_set(error, STREAMER_EFAILED, "larger than 1 MiB (%s)", path);
+        size_t size = (size_t)st.st_size, have = 0;
+        char *text = malloc(size + 1);
+        if (text == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        for (ssize_t n; have < size && (n = read(fd, text + have, size - have)) > 0;)
+                have += (size_t)n;
+        return aws_ini_init_consume(ini, text, have, path, error);
+}
+
+void aws_ini_deinit(struct aws_ini *ini)
+{
+        if (ini->text != NULL)
+                OPENSSL_cleanse(ini->text, ini->size);
+        free(ini->text);
+        free(ini->entries);
+        *ini = (struct aws_ini){.text = NULL};
+}
+
+static bool entry_is(const struct aws_ini_entry *entry, const char *key)
+{
+        const char *dot = strchr(key, '.');
+        if (dot == NULL)
+                return entry->parent == NULL && strcmp(entry->key, key) == 0;
+        size_t len = (size_t)(dot - key);
+        return entry->parent != NULL && strncmp(entry->parent, key, len) == 0 && entry->parent[len] == '\0' &&
+               strcmp(entry->key, dot + 1) == 0;
+}
+
+const char *aws_ini_get(const struct aws_ini *ini, const char *section, const char *key)
+{
+        for (size_t i = ini->n; i-- > 0;)
+                if (strcmp(ini->entries[i].section, section) == 0 && entry_is(&ini->entries[i], key))
+                        return ini->entries[i].value;
+        return NULL;
+}
+
+bool aws_ini_has(const struct aws_ini *ini, const char *section)
+{
+        for (size_t i = 0; i < ini->n; i++)
+                if (strcmp(ini->entries[i].section, section) == 0)
+                        return true;
+        return false;
+}
+
+/* ---- both, for one profile ---- */
+
+const char *aws_env(const char *name)
+{
+        return filled(getenv(name));
+}
+
+/* "~/" is $HOME; without it, and without a name, no file is read. An unnamed file that may not be read counts as
+ * absent: in many containers HOME is root's, whatever user the daemon runs as. */
+static int read_file(struct aws_ini *ini, const char *variable, const char *below_home, struct error *error)
+{
+        const char *named = aws_env(variable), *home = aws_env("HOME");
+        *ini = (struct aws_ini){.text = NULL};
+        bool tilde = named == NULL || strncmp(named, "~/", 2) == 0;
+        if (tilde && home == NULL)
+                return 0;
+        const char *below = named == NULL ? below_home : tilde ? named + 2 : named;
+        cleanup_free char *path = format_new("%s%s%s", tilde ? home : "", tilde ? "/" : "", below);
+        if (path == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        int r = aws_ini_read(ini, path, error);
+        if (r != STREAMER_EPERM || named != NULL)
+                return r;
+        log_debug("%s: taken for absent", error->text);
+        return 0;
+}
+
+int aws_config_init(struct aws_config *config, const char *profile, struct error *error)
+{
+        const char *name = profile ?: aws_env("AWS_PROFILE");
+        *config = (struct aws_config){.named = name != NULL, .profile = strdup(name ?: "default")};
+        int r = config->profile != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        if (r == 0)
+                r = read_file(&config->config, "AWS_CONFIG_FILE", ".aws/config", error);
+        if (r == 0)
+                r = read_file(&config->credentials, "AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials", error);
+        if (r < 0)
+                aws_config_deinit(config);
+        return r;
+}
+
+void aws_config_deinit(struct aws_config *config)
+{
+        aws_ini_deinit(&config->config);
+        aws_ini_deinit(&config->credentials);
+        free(config->profile);
+        *config = (struct aws_config){.profile = NULL};
+}
+
+struct aws_config aws_config_other(const struct aws_config *config, const char *profile)
+{
+        return (struct aws_config){.config = config->config,
+                                   .credentials = config->credentials,
+                                   .profile = (char *)(uintptr_t)profile,
+                                   .named = true};
+}
+
+/* In the config file the default profile has two names, the longer of which counts. */
+static const char *config_get(const struct aws_config *config, const char *kind, const char *name, const char *key)
+{
+        cleanup_free char *section = format_new("%s %s", kind, name);
+        if (section == NULL)
+                return NULL;
+        const char *value = aws_ini_get(&config->config, section, key);
+        bool is_default = strcmp(kind, "profile") == 0 && strcmp(name, "default") == 0;
+        if (value == NULL && is_default)
+                value = aws_ini_get(&config->config, "default", key);
+        return value;
+}
+
+const char *aws_config_get(const struct aws_config *config, const char *key)
+{
+        const char *value = filled(aws_ini_get(&config->credentials, config->profile, key));
+        return value ?: filled(config_get(config, "profile", config->profile, key));
+}
+
+const char *aws_config_endpoint(const struct aws_config *config, const char *service)
+{
+        char key[64];
+        const char *services = aws_config_get(config, "services"), *value = NULL;
+        snprintf(key, sizeof(key), "%s.endpoint_url", service);
+        if (services != NULL)
+                value = filled(config_get(config, "services", services, key));
+        return value ?: aws_config_get(config, "endpoint_url");
+}
+
+bool aws_config_has_profile(const struct aws_config *config)
+{
+        cleanup_free char *section = format_new("profile %s", config->profile);
+        if (section == NULL)
+                return false;
+        return aws_ini_has(&config->credentials, config->profile) || aws_ini_has(&config->config, section) ||
+               (strcmp(config->profile, "default") == 0 && aws_ini_has(&config->config, "default"));
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One fetch at a time for all callers:
+ *
+ *   none > fetching > fresh > (due) fetching, the old keys still in use > fresh
+ *             |                        |
+ *          failed: returned for a   failed: retried after a pause; returned once the
+ *          second, then retried     old keys have been expired for PATIENCE
+ *
+ * Keys are due after half of their life, or DUE seconds before its end, whichever is later. A store's clock may be
+ * ahead of ours: if it says that keys have expired they are due at once, and not used until others arrive, or the same
+ * again, or the fetch has failed for PATIENCE.
+ */
+#include "daemon/source/aws/credentials.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/base/text/secret.h"
+#include "daemon/base/thread/threads.h"
+#include "daemon/base/util.h"
+#include "daemon/source/aws/providers.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#define SECOND UINT64_C(1000000000)
+#define DUE 300
+#define PATIENCE (30 * SECOND)
+#define PAUSE_MIN SECOND
+#define PAUSE_MAX (30 * SECOND)
+
+struct aws_credentials {
+        struct aws_credentials_opts opts; /* NULL instead of an empty text */
+        struct aws_metadata services;
+        pthread_mutex_t mutex;
+        pthread_t thread;
+        bool started, fetching, stop;
+
+        struct aws_keys keys;         /* access NULL: none yet */
+        time_t due;                   /* 0: never */
+        uint64_t refused, refused_at; /* number of those that the store refused; 0: none yet */
+        struct error error;           /* of the last fetch */
+        uint64_t retry_at, since;     /* since: fetching began */
+        unsigned failures;            /* in a row */
+};
+
+/* ---- the daemon's own settings ---- */
+
+static int from_settings(struct aws_credentials *c, struct aws_keys *keys, struct error *error)
+{
+        char *access = NULL, *secret = NULL, *token = NULL;
+        int r = secret_read(c->opts.access, &access, error);
+        if (r == 0)
+                r = secret_read(c->opts.secret, &secret, error);
+        if (r == 0 && c->opts.token != NULL)
+                r = secret_read(c->opts.token, &token, error);
+        if (r == 0)
+                r = aws_keys_init(keys, access, secret, token, "settings", error);
+        secret_free(access);
+        secret_free(secret);
+        secret_free(token);
+        return r < 0 ? r : 1;
+}
+
+/* ---- the chain ---- */
+
+/* A profile that the settings name has precedence over the environment's keys and web identity, which may be another
+ * program's. */
+static int find_along_chain(struct aws_credentials *c, struct aws_keys *keys, const struct aws_config *config,
+                            struct error *error)
+{
+        struct error why = {.text = "disabled"};
+        bool named = c->opts.profile != NULL;
+        int r = named ? 0 : aws_environment(keys, error);
+        if (r == 0)
+                r = aws_profile(&c->services, keys, config, error);
+        if (r == 0)
+                r = (named ? aws_web_identity_of_profile : aws_web_identity)(&c->services, keys, config, error);
+        if (r == 0)
+                r = aws_container(&c->services, keys, error);
+        if (r == 0)
+                r = aws_instance(&c->services, keys, &why, error);
+        if (r == 0)
+                r = error_set(
+                        error, STREAMER_EPERM,
+                        "no credentials: none in the settings, the environment or profile '%s', no web identity, "
+                        "no container endpoint, and instance metadata: %s. A public store is read with s3.unsigned",
+                        config->profile, why.text);
+        return r;
+}
+
+static int find(struct aws_credentials *c, struct aws_keys *keys, struct error *error)
+{
+        struct aws_config config;
+        if (c->opts.access != NULL)
+                return from_settings(c, keys, error);
+        int r = aws_config_init(&config, c->opts.profile, error);
+        if (r < 0)
+                return r;
+        r = find_along_chain(c, keys, &config, error);
+        aws_config_deinit(&config);
+        return r;
+}
+
+/* ---- fetching ---- */
+
+static bool same_keys(const struct aws_keys *a, const struct aws_keys *b)
+{
+        return a->access != NULL && strcmp(a->access, b->access) == 0 && strcmp(a->secret, b->secret) == 0 &&
+               strcmp(a->token ?: "", b->token ?: "") == 0;
+}
+
+/* With the lock held: what the fetch brought. */
+static void take_fetched(struct aws_credentials *c, struct aws_keys *keys, const struct error *error)
+{
+        if (keys->access == NULL) {
+                c->error = *error;
+                c->failures++;
+                c->retry_at =
+                        now_ns() + (c->keys.access != NULL ? backoff(PAUSE_MIN, c->failures, PAUSE_MAX) : PAUSE_MIN);
+                log_warn("credentials: %s", error->text);
+                return;
+        }
+        /* The same ones again keep their number: they cannot help where the store would not have them. */
+        keys->number = c->keys.number + (same_keys(&c->keys, keys) ? 0 : 1);
+        aws_keys_deinit(&c->keys);
+        c->keys = *keys;
+        *keys = (struct aws_keys){.access = NULL};
+        c->error = (struct error){.code = 0};
+        c->failures = 0;
+        c->retry_at = 0;
+        time_t half = (c->keys.expires - time(NULL)) / 2;
+        c->due = c->keys.expires != 0 ? c->keys.expires - (half < DUE ? half : DUE) : 0;
+        log_info("credentials: from %s, access key %.4s...%s", c->keys.from, c->keys.access,
+                 c->keys.expires != 0 ? ", of a session" : "");
+}
+
+static void *fetch_thread(void *arg)
+{
+        struct aws_credentials *c = arg;
+        struct aws_keys keys = {.access = NULL};
+        struct error error = {.code = 0};
+        thread_begin("credentials");
+        find(c, &keys, &error);
+        if (keys.access != NULL && keys.expires != 0 && time(NULL) >= keys.expires) {
+                /* Fetching them again at once would bring the same. */
+                error_set(&error, STREAMER_EFAILED,
+                          "credentials had expired when they came: is this machine's clock right? (%s)", keys.from);
+                aws_keys_deinit(&keys);
+        }
+        pthread_mutex_lock(&c->mutex);
+        take_fetched(c, &keys, &error);
+        c->fetching = false;
+        pthread_mutex_unlock(&c->mutex);
+        aws_keys_deinit(&keys);
+        return NULL;
+}
+
+/* With the lock held. */
+static void fetch(struct aws_credentials *c)
+{
+        if (c->fetching || c->stop || now_ns() < c->retry_at)
+                return;
+        if (c->started)
+                pthread_join(c->thread, NULL); /* it has given the lock back for good */
+        c->started = thread_start(&c->thread, NULL, fetch_thread, c) == 0;
+        c->fetching = c->started;
+        c->since = now_ns();
+        if (!c->started)
+                error_set(&c->error, STREAMER_EOS, "credentials: no thread could be started");
+}
+
+/* ---- asking ---- */
+
+/* The store has refused the present keys, and others may be provided. */
+static bool awaits_others(const struct aws_credentials *c)
+{
+        bool failed = c->error.code != 0 && now_ns() - c->refused_at < PATIENCE;
+        return c->keys.access != NULL && c->refused == c->keys.number && (c->fetching || failed);
+}
+
+/* There is nothing to give out: wait, or give up? */
+static int not_yet(struct aws_credentials *c, time_t now, struct error *error)
+{
+        bool waited = c->fetching && now_ns() - c->since > PATIENCE;
+        bool had = c->keys.access != NULL && now - c->keys.expires < (time_t)(PATIENCE / SECOND);
+        if (waited)
+                return error_set(error, STREAMER_EFAILED, "credentials: the provider does not answer");
+        if (c->stop)
+                return error_set(error, STREAMER_ECANCELED, "the daemon ends");
+        if (c->fetching || had || awaits_others(c))
+                return 1;
+        return error_set(error, c->error.code, "%s%s", c->keys.access != NULL ? "credentials have expired, and " : "",
+                         c->error.text);
+}
+
+int aws_credentials_get(struct aws_credentials *c, struct aws_keys *keys, struct error *error)
+{
+        pthread_mutex_lock(&c->mutex);
+        time_t now = time(NULL);
+        bool have = c->keys.access != NULL && (c->keys.expires == 0 || now < c->keys.expires);
+        if (awaits_others(c))
+                have = false;
+        if (!have || (c->due != 0 && now >= c->due))
+                fetch(c);
+        int r = have ? aws_keys_copy(keys, &c->keys, error) : not_yet(c, now, error);
+        pthread_mutex_unlock(&c->mutex);
+        return r;
+}
+
+/* Requests that were under way with older keys are refused later than the first. */
+bool aws_credentials_refused(struct aws_credentials *c, uint64_t number)
+{
+        pthread_mutex_lock(&c->mutex);
+        bool again = number != c->keys.number || awaits_others(c);
+        if (number == c->keys.number && c->refused != number) {
+                c->refused = number;
+                c->refused_at = now_ns();
+                c->due = 1;
+                c->retry_at = c->failures = 0;
+                again = true;
+                fetch(c);
+        }
+        pthread_mutex_unlock(&c->mutex);
+        return again;
+}
+
+/* ---- lifecycle ---- */
+
+int aws_credentials_new(struct aws_credentials **credentials, const struct aws_credentials_opts *opts,
+                        struct error *error)
+{
+        const struct aws_credentials_opts own = {.profile = filled(opts->profile),
+                                                 .access = filled(opts->access),
+                                                 .secret = filled(opts->secret),
+                                                 .token = filled(opts->token)};
+        if ((own.access == NULL) != (own.secret == NULL) || (own.token != NULL && own.access == NULL))
+                return error_set(error, STREAMER_EINVAL, "an access key without its secret key, or the reverse");
+        struct aws_credentials *c = calloc(1, sizeof(*c));
+        if (c == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        int r = aws_metadata_init(&c->services, opts->http, error);
+        if (r < 0) {
+                free(c);
+                return r;
+        }
+        c->opts = own;
+        pthread_mutex_init(&c->mutex, NULL);
+        *credentials = c;
+        return 0;
+}
+
+struct aws_credentials *aws_credentials_free(struct aws_credentials *c)
+{
+        if (c == NULL)
+                return NULL;
+        pthread_mutex_lock(&c->mutex);
+        c->stop = true;
+        pthread_mutex_unlock(&c->mutex);
+        aws_metadata_stop(&c->services);
+        if (c->started)
+                pthread_join(c->thread, NULL);
+        aws_metadata_deinit(&c->services);
+        aws_keys_deinit(&c->keys);
+        pthread_mutex_destroy(&c->mutex);
+        free(c);
+        return NULL;
+}

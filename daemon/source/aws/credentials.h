@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Credentials of a store: found along AWS's chain, cached, and renewed before they expire, on a thread of their own.
+ * Callers never wait: they get an error that asks them to retry.
+ *
+ *   settings of the daemon, if they name keys      (then nothing else is tried)
+ *   AWS_ACCESS_KEY_ID, ...                         environment, unless the settings name a profile
+ *   AWS_PROFILE in the shared files                profile, and roles it may assume
+ *   AWS_WEB_IDENTITY_TOKEN_FILE, or a profile's    web identity, from STS; the first as the environment
+ *   AWS_CONTAINER_CREDENTIALS_*                    container endpoint
+ *   instance metadata (IMDSv2)                     instance role
+ *
+ * The first that is configured decides, also by failing: another one's keys would have another one's rights.
+ */
+#ifndef DAEMON_SOURCE_AWS_CREDENTIALS_H
+#define DAEMON_SOURCE_AWS_CREDENTIALS_H
+
+#include "daemon/io/http/http.h"
+#include "daemon/source/aws/keys.h"
+
+/* Borrowed until aws_credentials_free(); NULL and "": not set. Each of the keys is a value, "file:PATH", or
+ * "credential:NAME" in $CREDENTIALS_DIRECTORY; without keys: the chain. */
+struct aws_credentials_opts {
+        const char *profile; /* else AWS_PROFILE */
+        const char *access, *secret, *token;
+        const struct http_opts *http; /* for STS, as providers.h has it */
+};
+
+struct aws_credentials; /* shared by threads */
+
+int aws_credentials_new(struct aws_credentials **credentials, const struct aws_credentials_opts *opts,
+                        struct error *error);
+/* Cancels a running fetch and waits for its end. */
+struct aws_credentials *aws_credentials_free(struct aws_credentials *credentials);
+
+/* 0 with a copy of the keys; 1: they are being fetched, ask again soon; STREAMER_EPERM where there are
+ * none to be had, and other errors. */
+int aws_credentials_get(struct aws_credentials *credentials, struct aws_keys *keys, struct error *error);
+
+/* The store says that the keys of this number have expired. True if there are others, or may be soon. */
+bool aws_credentials_refused(struct aws_credentials *credentials, uint64_t number);
+
+#endif

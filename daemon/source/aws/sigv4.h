@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * AWS Signature Version 4 in headers, for S3 requests without a body and forms of STS. Pure: the same request at the
+ * same time has the same signature.
+ *
+ * Signed are the host, the time, the digest of the body, its type, the session token and other x-amz-* headers. Range
+ * and If-Match are not: a cache between client and store may split ranges.
+ */
+#ifndef DAEMON_SOURCE_AWS_SIGV4_H
+#define DAEMON_SOURCE_AWS_SIGV4_H
+
+#include "daemon/io/http/http.h"
+#include "daemon/source/aws/keys.h"
+
+/* ---- the parts of a URL ---- */
+
+struct aws_param {
+        const char *name, *value;
+};
+/* "a=1&b=2": encoded, and sorted as the signature has it (in place). malloc'd. */
+char *aws_query(struct aws_param *params, size_t n);
+
+/* The Host header of a request for this URL: as it is sent, without the scheme's own port. malloc'd. */
+char *aws_host(const char *url);
+
+/* ---- signing ---- */
+
+struct sigv4_sign_request {
+        const char *method;
+        const char *url; /* encoded; its query as aws_query() makes it */
+        const char *region;
+        time_t when;
+        bool checksum; /* sent with "x-amz-checksum-mode: ENABLED" */
+        /* Of another service than S3. */
+        const char *service;     /* "sts"; NULL: S3 */
+        const char *type, *body; /* Content-Type and body; NULL: none */
+};
+
+/* Values of headers; to be wiped and freed with aws_signed_deinit(). */
+struct aws_signed {
+        char *authorization;
+        char date[32];      /* x-amz-date */
+        const char *digest; /* x-amz-content-sha256; NULL: another service than S3 */
+        const char *token;  /* x-amz-security-token: the keys' own, or NULL */
+};
+
+/* 0, or -1: no memory. */
+int aws_sign(struct aws_signed *out, const struct sigv4_sign_request *request, const struct aws_keys *keys);
+void aws_signed_deinit(struct aws_signed *out); /* accepts a zeroed one */
+/* Signs, and adds the headers of the signature. */
+int aws_sign_headers(struct http_headers *headers, const struct sigv4_sign_request *request,
+                     const struct aws_keys *keys, struct error *error);
+
+#endif

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hf://org/name[@rev]: a model of the Hugging Face Hub, or of an endpoint with the same protocol.
+ */
+#ifndef DAEMON_SOURCE_HF_HF_H
+#define DAEMON_SOURCE_HF_HF_H
+
+#include "daemon/source/source.h"
+
+struct hf; /* shared by threads */
+
+/* `endpoint` NULL or "": https://huggingface.co. `token`: a value, "file:PATH" or "credential:NAME"; NULL or "": the
+ * one that huggingface-cli has stored. */
+int hf_new(struct hf **hub, const char *endpoint, const char *token, struct error *error);
+struct hf *hf_free(struct hf *hub);
+
+extern const struct source_ops source_hub;
+
+#endif

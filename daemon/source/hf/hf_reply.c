@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ *   {"sha": "COMMIT", "siblings": [{"rfilename": "NAME", "size": N, "lfs": {"sha256": "HEX"}}, ...]}
+ *
+ * and much else, which is skipped.
+ */
+#include "daemon/source/hf/hf_reply.h"
+
+#include "daemon/base/json/json.h"
+#include "daemon/base/util.h"
+
+#include <string.h>
+
+#define FILES_MAX 65536u
+
+struct parser {
+        struct json json;
+        struct hf_info *info;
+        bool too_many, no_memory;
+};
+
+static bool take_text(struct json *j, const char **out)
+{
+        struct json_string value;
+        if (json_peek(j) != '"')
+                return json_skip(j);
+        if (!json_take_string(j, &value))
+                return false;
+        *out = j->text + value.at;
+        return true;
+}
+
+static bool parse_lfs(struct json *j, struct hf_file *file)
+{
+        struct json_string key;
+        if (json_peek(j) != '{')
+                return json_skip(j);
+        json_open(j, '{');
+        for (size_t n = 0; json_member(j, &n, &key);)
+                if (!(JSON_IS(j, key, "sha256") ? take_text(j, &file->sha256) : json_skip(j)))
+                        return false;
+        return j->fault == JSON_OK;
+}
+
+static bool parse_file(struct json *j, struct hf_file *file)
+{
+        struct json_string key;
+        *file = (struct hf_file){.sha256 = "", .size = UINT64_MAX};
+        if (!json_open(j, '{'))
+                return json_unexpected(j, "'{'");
+        for (size_t n = 0; json_member(j, &n, &key);) {
+                bool digit = json_peek(j) >= '0' && json_peek(j) <= '9';
+                bool ok = JSON_IS(j, key, "rfilename")       ? take_text(j, &file->name)
+                          : JSON_IS(j, key, "lfs")           ? parse_lfs(j, file)
+                          : JSON_IS(j, key, "size") && digit ? json_whole(j, JSON_SYNTAX, &file->size)
+                                                             : json_skip(j);
+                if (!ok)
+                        return false;
+        }
+        return j->fault == JSON_OK;
+}
+
+static bool add_file(struct parser *p, const struct hf_file *file)
+{
+        struct hf_info *info = p->info;
+        if (file->name == NULL)
+                return true;
+        p->too_many = info->n == FILES_MAX;
+        if (p->too_many)
+                return false;
+        struct hf_file *files = array_grow(info->files, info->n, sizeof(*files));
+        p->no_memory = files == NULL;
+        if (p->no_memory)
+                return false;
+        info->files = files;
+        info->files[info->n++] = *file;
+        return true;
+}
+
+static bool parse_files(struct parser *p)
+{
+        struct json *j = &p->json;
+        struct hf_file file;
+        if (!json_open(j, '['))
+                return json_unexpected(j, "'['");
+        for (size_t n = 0; json_more(j, ']', n); n++)
+                if (!parse_file(j, &file) || !add_file(p, &file))
+                        return false;
+        return j->fault == JSON_OK;
+}
+
+static bool parse_info(struct parser *p, const char **commit)
+{
+        struct json *j = &p->json;
+        struct json_string key;
+        if (!json_open(j, '{'))
+                return json_unexpected(j, "'{'");
+        for (size_t n = 0; json_member(j, &n, &key);) {
+                bool ok = JSON_IS(j, key, "sha")        ? take_text(j, commit)
+                          : JSON_IS(j, key, "siblings") ? parse_files(p)
+                                                        : json_skip(j);
+                if (!ok)
+                        return false;
+        }
+        return json_end(j);
+}
+
+static int compare_name(const void *a, const void *b)
+{
+        const struct hf_file *x = a, *y = b;
+        return strcmp(x->name, y->name);
+}
+
+const struct hf_file *hf_info_find(const struct hf_info *info, const char *name)
+{
+        const struct hf_file wanted = {.name = name};
+        return info->n > 0 ? bsearch(&wanted, info->files, info->n, sizeof(wanted), compare_name) : NULL;
+}
+
+/* It becomes part of a URL. */
+static bool is_commit(const char *text)
+{
+        size_t len = text != NULL ? strlen(text) : 0;
+        return len >= 7 && len <= 64 && strspn(text, "0123456789abcdef") == len;
+}
+
+int hf_info_parse(struct hf_info *info, char *text, size_t size, const char *shown, struct error *error)
+{
+        struct parser p = {.info = info};
+        const char *commit = NULL;
+        *info = (struct hf_info){.n = 0};
+        text[size] = '\0';
+        json_init(&p.json, text, size);
+        bool ok = parse_info(&p, &commit);
+        int r = 0;
+        if (p.no_memory)
+                r = error_set(error, STREAMER_ENOMEM, "no memory");
+        else if (p.too_many)
+                r = error_set(error, STREAMER_EFAILED, "more than %u files (%s)", FILES_MAX, shown);
+        else if (!ok)
+                r = error_set(error, STREAMER_EFAILED, "the answer is not as the Hub's: %s (%s)", p.json.detail, shown);
+        else if (!is_commit(commit))
+                r = error_set(error, STREAMER_EFAILED, "the answer names no commit (%s)", shown);
+        else
+                snprintf(info->commit, sizeof(info->commit), "%s", commit);
+        if (r == 0 && info->n > 0)
+                qsort(info->files, info->n, sizeof(*info->files), compare_name);
+        json_deinit(&p.json);
+        if (r < 0)
+                hf_info_deinit(info);
+        return r;
+}
+
+void hf_info_deinit(struct hf_info *info)
+{
+        free(info->files);
+        *info = (struct hf_info){.n = 0};
+}

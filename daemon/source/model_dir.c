@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One pass over the folder's names, then the choice. An index or model file that is listed and cannot be opened is an
+ * error later: falling back to other files would load another model than the folder holds.
+ */
+#include "daemon/source/model_dir.h"
+
+#include "daemon/base/util.h"
+#include "daemon/source/source.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <string.h>
+
+#define SUFFIX ".safetensors"
+
+/* Names with a dot in front are not data: "._model.safetensors" is macOS's resource fork. */
+static bool is_candidate(const char *name)
+{
+        size_t len = strlen(name), suffix = strlen(SUFFIX);
+        return name[0] != '.' && len > suffix && strcmp(name + len - suffix, SUFFIX) == 0;
+}
+
+int model_dir_offer(struct model_dir *folder, const char *name, const char *shown, struct error *error)
+{
+        if (strcmp(name, MODEL_DIR_INDEX) == 0)
+                folder->has_index = true;
+        if (!is_candidate(name))
+                return 0;
+        if (folder->n == SOURCE_FILES_MAX)
+                return error_set(error, STREAMER_EFAILED, "more than %d safetensors files (%s)", SOURCE_FILES_MAX,
+                                 shown);
+        char **names = array_grow(folder->names, folder->n, sizeof(*names));
+        if (names == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        folder->names = names;
+        folder->names[folder->n] = strdup(name);
+        if (folder->names[folder->n] == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        folder->n++;
+        return 0;
+}
+
+static int list(struct model_dir *folder, DIR *dir, const char *shown, struct error *error)
+{
+        for (;;) {
+                errno = 0;
+                const struct dirent *entry = readdir(dir);
+                if (entry == NULL)
+                        return errno == 0 ? 0 : error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno), shown);
+                int r = model_dir_offer(folder, entry->d_name, shown, error);
+                if (r < 0)
+                        return r;
+        }
+}
+
+/* ---- choice ---- */
+
+/* The files of lowest rank are the model: original weights in another layout (consolidated) and
+ * adapters are one only where there is nothing else. */
+static int rank(const char *name)
+{
+        if (strcmp(name, MODEL_DIR_MODEL) == 0)
+                return 0;
+        if (strncmp(name, "consolidated", strlen("consolidated")) == 0)
+                return 2;
+        if (strncmp(name, "adapter_model", strlen("adapter_model")) == 0)
+                return 3;
+        return 1;
+}
+
+static int compare(const void *a, const void *b)
+{
+        return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+void model_dir_choose(struct model_dir *folder)
+{
+        int best = 3;
+        size_t kept = 0;
+        for (size_t i = 0; i < folder->n; i++)
+                best = rank(folder->names[i]) < best ? rank(folder->names[i]) : best;
+        for (size_t i = 0; i < folder->n; i++) {
+                if (rank(folder->names[i]) == best)
+                        folder->names[kept++] = folder->names[i];
+                else
+                        free(folder->names[i]);
+        }
+        folder->n = kept;
+        if (kept > 0)
+                qsort(folder->names, kept, sizeof(*folder->names), compare);
+}
+
+int model_dir_init_consume_fd(struct model_dir *folder, int fd, const char *shown, struct error *error)
+{
+        *folder = (struct model_dir){0};
+        DIR *dir = fdopendir(fd);
+        if (dir == NULL) {
+                close(fd);
+                return error_set(error, STREAMER_ENOMEM, "%s (%s)", strerror(errno), shown);
+        }
+        int r = list(folder, dir, shown, error);
+        closedir(dir);
+        if (r == 0 && folder->n == 0 && !folder->has_index)
+                r = error_set(error, STREAMER_ENOENT, "no safetensors files in this folder (%s)", shown);
+        if (r < 0) {
+                model_dir_deinit(folder);
+                return r;
+        }
+        model_dir_choose(folder);
+        return 0;
+}
+
+void model_dir_deinit(struct model_dir *folder)
+{
+        for (size_t i = 0; i < folder->n; i++)
+                free(folder->names[i]);
+        free(folder->names);
+        *folder = (struct model_dir){0};
+}

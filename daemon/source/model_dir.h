@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Chooses the files of a folder that make a model: a pure function of its file names.
+ */
+#ifndef DAEMON_SOURCE_MODEL_DIR_H
+#define DAEMON_SOURCE_MODEL_DIR_H
+
+#include "daemon/base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define MODEL_DIR_INDEX "model.safetensors.index.json"
+#define MODEL_DIR_MODEL "model.safetensors"
+
+struct model_dir {
+        char **names; /* *.safetensors, in byte order */
+        size_t n;
+        bool has_index; /* then the index decides and names are not to be used */
+};
+
+/* Lists the folder that fd is (consumed) and chooses. STREAMER_ENOENT where there is nothing. */
+int model_dir_init_consume_fd(struct model_dir *folder, int fd, const char *shown, struct error *error);
+void model_dir_deinit(struct model_dir *folder); /* accepts a zeroed one */
+
+/* A name that a listing holds; kept if it is of a file that may belong to a model. */
+int model_dir_offer(struct model_dir *folder, const char *name, const char *shown, struct error *error);
+
+/* Leaves in names what makes the model; the rest is freed. */
+void model_dir_choose(struct model_dir *folder);
+
+#endif

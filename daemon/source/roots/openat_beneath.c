@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The walk holds a descriptor of each folder from the root to the present one, and the text that is left:
+ *
+ *   component > folder: pushed
+ *             > link:   its text is put before the rest
+ *             > "..":   popped; nothing to pop: EXDEV
+ *             > else:   found, if nothing is left
+ *
+ * Each component is opened with O_NOFOLLOW and examined by its descriptor, and a link is read by its own. So concurrent
+ * renames change what is found, but no step leads elsewhere than into the folder that is held. ".." is not resolved by
+ * the file system: a folder that was moved has another parent.
+ *
+ * Unlike the kernel the walk ignores fs.protected_symlinks: another user's link in a sticky folder is followed, below
+ * the root like any other.
+ */
+#include "daemon/source/roots/openat_beneath.h"
+
+#include "daemon/base/util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <linux/openat2.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+
+#define LINKS_MAX 40         /* as the kernel */
+#define NO_LINKS_HERE 0x2000 /* ST_NOSYMFOLLOW, of a mount (5.10) */
+
+/* ---- by the kernel ---- */
+
+int openat_beneath_by_kernel(int root, const char *name)
+{
+        struct open_how how = {
+                .flags = O_PATH | O_CLOEXEC,
+                .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS,
+        };
+        return (int)syscall(SYS_openat2, root, name, &how, sizeof(how));
+}
+
+openat_beneath_fn *openat_beneath_choose(int root)
+{
+        int before = errno;
+        cleanup_close int fd = openat_beneath_by_kernel(root, ".");
+        bool refused = fd < 0 && (errno == ENOSYS || errno == EPERM);
+        errno = before;
+        return refused ? openat_beneath_by_walk : openat_beneath_by_kernel;
+}
+
+/* ---- by walking ---- */
+
+struct walk {
+        int folders[1 + OPENAT_BENEATH_DEPTH]; /* the first is the root, which is borrowed */
+        unsigned depth;
+        unsigned links;
+        char *text; /* with what is left at its end */
+        char *left;
+        int found; /* the end of the name, which is no folder; -1: not reached */
+};
+
+static int failed(int errno_value)
+{
+        errno = errno_value;
+        return -1;
+}
+
+static int top(const struct walk *walk)
+{
+        return walk->folders[walk->depth];
+}
+
+/* The kernel's own links lead to an object that their text only describes: a path, "pipe:[7]", or
+ * "(unreachable)/x". The other links of /proc are relative ("self", "net"). */
+static bool is_magic(const struct statfs *fs, const char *text)
+{
+        return fs->f_type == PROC_SUPER_MAGIC && (text[0] == '/' || text[0] == '(' || strchr(text, ':') != NULL);
+}
+
+/* The text of a link, which is then to be followed. */
+static int read_link(int link, char text[PATH_MAX])
+{
+        struct statfs fs;
+        ssize_t n = readlinkat(link, "", text, PATH_MAX);
+        if (n <= 0 || n == PATH_MAX)
+                return n < 0 ? -1 : failed(n == 0 ? ENOENT : ENAMETOOLONG);
+        text[n] = '\0';
+        if (fstatfs(link, &fs) < 0)
+                return -1;
+        if (is_magic(&fs, text) || (fs.f_flags & NO_LINKS_HERE) != 0)
+                return failed(ELOOP);
+        return text[0] == '/' ? failed(EXDEV) : 0;
+}
+
+static int follow(struct walk *walk, int link)
+{
+        char text[PATH_MAX];
+        if (walk->links++ == LINKS_MAX)
+                return failed(ELOOP);
+        if (read_link(link, text) < 0)
+                return -1;
+        size_t len = strlen(text), left = strlen(walk->left);
+        char *joined = malloc(len + left + 1);
+        if (joined == NULL)
+                return failed(ENOMEM);
+        memcpy(joined, text, len);
+        memcpy(joined + len, walk->left, left + 1);
+        free(walk->text);
+        walk->text = walk->left = joined;
+        return 0;
+}
+
+/* What must be a folder is asked for as one: that mounts what is mounted when it is entered (autofs). It may
+ * be a link to one all the same. */
+static int open_component(int folder, const char *name, bool more)
+{
+        static const int flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
+        int fd = more ? openat(folder, name, flags | O_DIRECTORY) : -1;
+        if (fd < 0 && (!more || errno == ENOTDIR || errno == ELOOP))
+                fd = openat(folder, name, flags);
+        return fd;
+}
+
+static int enter(struct walk *walk, const char *name, bool more)
+{
+        struct stat st;
+        cleanup_close int fd = open_component(top(walk), name, more);
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return -1;
+        if (S_ISLNK(st.st_mode))
+                return follow(walk, fd);
+        if (!S_ISDIR(st.st_mode)) {
+                walk->found = more ? -1 : take_fd(&fd);
+                return more ? failed(ENOTDIR) : 0;
+        }
+        if (walk->depth == OPENAT_BENEATH_DEPTH)
+                return failed(ENAMETOOLONG);
+        walk->folders[++walk->depth] = take_fd(&fd);
+        return 0;
+}
+
+/* "." or "..": whether one may search here is asked as for any name. */
+static int turn(struct walk *walk, bool up)
+{
+        cleanup_close int fd = openat(top(walk), ".", O_PATH | O_CLOEXEC);
+        if (fd < 0)
+                return -1;
+        if (!up)
+                return 0;
+        if (walk->depth == 0)
+                return failed(EXDEV);
+        return close(walk->folders[walk->depth--]);
+}
+
+static int step(struct walk *walk)
+{
+        char component[NAME_MAX + 2]; /* what is too long stays so */
+        size_t len = strcspn(walk->left, "/");
+        snprintf(component, sizeof(component), "%.*s", (int)len, walk->left);
+        walk->left += len;
+        bool up = strcmp(component, "..") == 0;
+        if (up || strcmp(component, ".") == 0)
+                return turn(walk, up);
+        return enter(walk, component, walk->left[0] == '/');
+}
+
+static int walk_init(struct walk *walk, int root, const char *name)
+{
+        walk->folders[0] = root;
+        walk->depth = walk->links = 0;
+        walk->found = -1;
+        walk->text = walk->left = NULL;
+        if (name[0] == '\0' || strlen(name) >= PATH_MAX)
+                return failed(name[0] == '\0' ? ENOENT : ENAMETOOLONG);
+        if (name[0] == '/')
+                return failed(EXDEV);
+        walk->text = walk->left = strdup(name);
+        return walk->text != NULL ? 0 : failed(ENOMEM);
+}
+
+int openat_beneath_by_walk(int root, const char *name)
+{
+        struct walk walk;
+        int r = walk_init(&walk, root, name);
+        while (r == 0 && walk.left[0] != '\0') {
+                walk.left += strspn(walk.left, "/");
+                if (walk.left[0] != '\0')
+                        r = step(&walk);
+        }
+        int fd = -1;
+        if (r == 0 && walk.found >= 0)
+                fd = take_fd(&walk.found);
+        else if (r == 0)
+                fd = walk.depth > 0 ? walk.folders[walk.depth--] : fcntl(root, F_DUPFD_CLOEXEC, 3);
+        int error = errno;
+        close_p(&walk.found);
+        while (walk.depth > 0)
+                close(walk.folders[walk.depth--]);
+        free(walk.text);
+        errno = error;
+        return fd;
+}

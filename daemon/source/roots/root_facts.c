@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Looks for one regular file, a few folders deep and for a limited time, and tries it. Nothing is written: a root may
+ * be read-only.
+ */
+#include "daemon/source/roots/root_facts.h"
+
+#include "daemon/base/sys/machine.h"
+#include "daemon/base/util.h"
+#include "daemon/io/file/file_object.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define DEPTH_MAX 4
+#define ENTRIES_MAX 512 /* looked at, in all */
+
+struct walk {
+        char *path; /* of the folder that is searched, below the root */
+        size_t size;
+        unsigned entries;
+        int fd; /* what was found; -1: nothing */
+};
+
+static int search_folder(struct walk *walk, int folder_consumed, unsigned depth);
+
+/* True: the search ends. Links are not followed: where they lead is not this root. */
+static bool search_entry(struct walk *walk, int folder, const char *name, unsigned depth)
+{
+        struct stat st;
+        size_t len = strlen(walk->path);
+        if (name[0] == '.' || fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+                return false;
+        bool is_folder = S_ISDIR(st.st_mode);
+        if ((!is_folder && (!S_ISREG(st.st_mode) || st.st_size == 0)) || len + strlen(name) + 2 > walk->size)
+                return false;
+        int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | (is_folder ? O_DIRECTORY : 0));
+        if (fd < 0)
+                return false;
+        snprintf(walk->path + len, walk->size - len, "%s%s", len > 0 ? "/" : "", name);
+        if (!is_folder)
+                walk->fd = fd;
+        else if (depth < DEPTH_MAX)
+                search_folder(walk, fd, depth + 1);
+        else
+                close(fd);
+        if (walk->fd < 0)
+                walk->path[len] = '\0';
+        return walk->fd >= 0;
+}
+
+static int search_folder(struct walk *walk, int folder_consumed, unsigned depth)
+{
+        DIR *folder = fdopendir(folder_consumed);
+        if (folder == NULL) {
+                close(folder_consumed);
+                return -1;
+        }
+        for (struct dirent *e; walk->entries < ENTRIES_MAX && (e = readdir(folder)) != NULL; walk->entries++)
+                if (search_entry(walk, dirfd(folder), e->d_name, depth))
+                        break;
+        closedir(folder);
+        return 0;
+}
+
+static int inspect_file(int fd, struct root_facts *facts, struct error *error)
+{
+        struct object object;
+        uint64_t range[2] = {0, 4096}, stat[5];
+        facts->cachestat = syscall(SYS_CACHESTAT, fd, range, stat, 0) == 0;
+        int r = object_init_consume_fd(&object, fd, facts->file, error);
+        if (r < 0)
+                return r;
+        facts->direct_align = object.direct >= 0 ? object.direct_align : 0;
+        object_deinit(&object);
+        return 0;
+}
+
+int root_facts_read(const struct source_roots *roots, const char *path, struct root_facts *facts, struct error *error)
+{
+        struct place place;
+        struct walk walk = {.path = facts->file, .size = sizeof(facts->file), .fd = -1};
+        *facts = (struct root_facts){.direct_align = 0};
+        int r = place_init(&place, roots, path, error);
+        if (r < 0)
+                return r;
+        int folder = openat(place.root, place.below, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (folder < 0 || search_folder(&walk, folder, 0) < 0)
+                r = error_errno(error, STREAMER_EFAILED, errno, "root %s", path);
+        place_deinit(&place);
+        return r == 0 && walk.fd >= 0 ? inspect_file(walk.fd, facts, error) : r;
+}

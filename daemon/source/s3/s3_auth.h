@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Signs each request to a store, and turns its refusals into messages.
+ */
+#ifndef DAEMON_SOURCE_S3_S3_AUTH_H
+#define DAEMON_SOURCE_S3_S3_AUTH_H
+
+#include "daemon/io/http/http.h"
+#include "daemon/source/s3/endpoint.h"
+
+/* For one bucket in a region. The site must outlive it. NULL: no memory. */
+struct http_access *s3_auth_new(const struct s3_endpoint *site, const char *region);
+
+/* The region in which the store says that the bucket is; "": it has not said so. */
+void s3_auth_get_region(struct http_access *access, char region[S3_REGION]);
+
+#endif

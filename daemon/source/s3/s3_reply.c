@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A page is accepted as a whole or not at all: missing or duplicate entries would be missing shards of a model. The
+ * body of an error is parsed leniently: it is read after a failure and must not fail itself.
+ */
+#include "daemon/source/s3/s3_reply.h"
+
+#include "daemon/base/text/percent.h"
+#include "daemon/base/util.h"
+#include "daemon/source/s3/xml.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* ---- errors ---- */
+
+static void keep(char *to, size_t size, const char *text)
+{
+        if (to[0] == '\0')
+                error_escape(to, size, text);
+}
+
+static int fault_field(void *context, enum xml_event event, const struct xml *xml)
+{
+        struct s3_fault *fault = context;
+        if (event == XML_OPEN)
+                return 0;
+        if (xml_is(xml, "Code"))
+                keep(fault->code, sizeof(fault->code), xml->text);
+        else if (xml_is(xml, "Message"))
+                keep(fault->message, sizeof(fault->message), xml->text);
+        else if (xml_is(xml, "RequestId"))
+                keep(fault->request_id, sizeof(fault->request_id), xml->text);
+        else if (xml_is(xml, "Region"))
+                keep(fault->region, sizeof(fault->region), xml->text);
+        return 0;
+}
+
+void s3_fault_parse(struct s3_fault *fault, const char *text, size_t size)
+{
+        const char *why;
+        *fault = (struct s3_fault){.code = ""};
+        xml_parse(text, size, fault_field, fault, &why);
+}
+
+/* ---- lists ---- */
+
+struct parser {
+        struct s3_page *page;
+        struct error *error;
+        struct s3_entry entry; /* being read */
+        bool in_entry, has_size, truncated, encoded;
+        s3_entry_fn fn;
+        void *context;
+};
+
+static int bad_list(const char *why, struct error *error)
+{
+        return error_set(error, STREAMER_EFAILED, "the store's list of keys is not valid: %s", why);
+}
+
+static int entry_field(struct parser *p, const struct xml *xml)
+{
+        if (xml->depth == 1 && xml_is(xml, "Contents")) {
+                p->in_entry = false;
+                p->page->n++;
+                if (p->entry.key == NULL || !p->has_size)
+                        return bad_list("a key or its size is missing", p->error);
+                return p->fn(p->context, &p->entry, p->error);
+        }
+        if (xml->depth != 2)
+                return 0;
+        if (xml_is(xml, "Size")) {
+                char *end;
+                errno = 0;
+                p->entry.size = strtoull(xml->text, &end, 10);
+                p->has_size = xml->text[0] >= '0' && xml->text[0] <= '9' && *end == '\0' && errno == 0;
+                return p->has_size ? 0 : bad_list("a size is not a number", p->error);
+        }
+        if (xml_is(xml, "ETag"))
+                p->entry.etag = xml->text;
+        if (!xml_is(xml, "Key"))
+                return 0;
+        p->entry.key = xml->text;
+        return !p->encoded || percent_decode(xml->text, ' ')
+                       ? 0
+                       : bad_list("a key is not percent-encoded as it should be", p->error);
+}
+
+static int list_field(struct parser *p, const struct xml *xml)
+{
+        if (xml->depth != 1)
+                return 0;
+        if (xml_is(xml, "IsTruncated"))
+                p->truncated = strcmp(xml->text, "true") == 0;
+        if (!xml_is(xml, "NextContinuationToken") || p->page->next != NULL)
+                return 0;
+        p->page->next = strdup(xml->text);
+        return p->page->next != NULL ? 0 : error_set(p->error, STREAMER_ENOMEM, "no memory");
+}
+
+static int opened(struct parser *p, const struct xml *xml)
+{
+        if (xml->depth == 1)
+                return xml_is(xml, "ListBucketResult") ? 0 : bad_list("it is something else", p->error);
+        if (xml->depth == 2 && xml_is(xml, "Contents")) {
+                p->in_entry = true;
+                p->has_size = false;
+                p->entry = (struct s3_entry){.etag = ""};
+        }
+        return 0;
+}
+
+static int on_element(void *context, enum xml_event event, const struct xml *xml)
+{
+        struct parser *p = context;
+        return event == XML_OPEN ? opened(p, xml) : p->in_entry ? entry_field(p, xml) : list_field(p, xml);
+}
+
+int s3_page_parse(struct s3_page *page, const char *text, size_t size, s3_entry_fn fn, void *context,
+                  struct error *error)
+{
+        static const char encoding[] = "<EncodingType>url<";
+        struct parser p = {.page = page, .error = error, .fn = fn, .context = context};
+        const char *why;
+        *page = (struct s3_page){.next = NULL};
+        /* It may follow the keys. A store that does not know the encoding does not say so. */
+        p.encoded = memmem(text, size, encoding, sizeof(encoding) - 1) != NULL;
+        int r = xml_parse(text, size, on_element, &p, &why);
+        if (why != NULL)
+                r = bad_list(why, error);
+        if (r == 0 && p.truncated && page->next == NULL)
+                r = bad_list("it is cut and does not tell how to go on", error);
+        if (r < 0 || !p.truncated) {
+                free(page->next);
+                page->next = NULL;
+        }
+        return r;
+}

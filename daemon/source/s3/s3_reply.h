@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Parses an S3 store's XML: a page of ListObjectsV2, and errors. Pure.
+ */
+#ifndef DAEMON_SOURCE_S3_S3_REPLY_H
+#define DAEMON_SOURCE_S3_S3_REPLY_H
+
+#include "daemon/base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ---- errors ---- */
+
+struct s3_fault {
+        char code[80], message[240], request_id[120];
+        char region[48]; /* where the bucket is, if the error names it */
+};
+
+/* From an error's body; what it does not name is "". A body that is no XML, as
+ * proxies answer, tells nothing. */
+void s3_fault_parse(struct s3_fault *fault, const char *text, size_t size);
+
+/* ---- lists ---- */
+
+struct s3_entry {
+        const char *key;
+        const char *etag; /* with its quotes; "" if it is not given */
+        uint64_t size;
+};
+
+/* Called for each key; an error of its ends the parsing. */
+typedef int (*s3_entry_fn)(void *context, const struct s3_entry *entry, struct error *error);
+
+struct s3_page {
+        char *next; /* the token of the page behind this; NULL if this is the last. malloc'd */
+        size_t n;   /* keys in it */
+};
+
+/* A page, in encoding-type=url where it says so. */
+int s3_page_parse(struct s3_page *page, const char *text, size_t size, s3_entry_fn fn, void *context,
+                  struct error *error);
+
+#endif

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files by name on a remote server: what web servers, S3 and the Hub have in common, given a function from a name to
+ * its URL.
+ */
+#ifndef DAEMON_SOURCE_WEB_REMOTE_DIR_H
+#define DAEMON_SOURCE_WEB_REMOTE_DIR_H
+
+#include "daemon/io/remote/http_object.h"
+#include "daemon/source/source.h"
+
+/* Embedded in what knows the place; its functions know it by container_of(). */
+struct remote_dir {
+        struct http *http;
+        struct http_access *access; /* NULL: no credentials */
+        bool atomic;                /* as object_url.atomic */
+        const char *listed;         /* what else than an index promises files: "listed in ..."; NULL: nothing */
+        /* malloc'd; false: no memory. The name "" is the source itself. */
+        bool (*locate)(const struct remote_dir *store, const char *name, char **url, char **shown);
+        /* Its ETag in a listing; NULL, also as the function: it is not known. */
+        const char *(*etag)(const struct remote_dir *store, const char *name);
+};
+
+/* What a file of this name is asked for by. To be freed with remote_dir_url_deinit(), also on failure. */
+int remote_dir_url_init(const struct remote_dir *store, const char *name, struct object_url *url, struct error *error);
+void remote_dir_url_deinit(struct object_url *url);
+
+/* A file that is no safetensors file: see object_url.text. */
+int remote_dir_open_text(const struct remote_dir *store, const char *name, struct object *object, struct error *error);
+
+/* The model's files, in this order. */
+int remote_dir_open_files(const struct remote_dir *store, const char *const *names, size_t n, struct source_set *set,
+                          struct error *error);
+/* The set's index_object is open: it is read, and the files that it names are opened. */
+int remote_dir_open_indexed(const struct remote_dir *store, struct source_set *set, struct error *error);
+
+#endif

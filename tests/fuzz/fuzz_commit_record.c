@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The commit record of a persisted model, sealed and with a valid checksum: two bytes are the manifest's size, then
+ * follow the manifest and the details. An accepted record can be read within its bounds.
+ */
+#include "daemon/base/text/text.h"
+#include "daemon/resident/persist/commit_record.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static int sealed(const char *bytes, size_t size)
+{
+        int fd = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        holds(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
+        holds(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) == 0);
+        return fd;
+}
+
+static int record_of_bytes(const uint8_t *data, size_t size, size_t manifest_size)
+{
+        msgpack_sbuffer details, file;
+        msgpack_sbuffer_init(&details);
+        msgpack_sbuffer_init(&file);
+        holds(msgpack_sbuffer_write(&details, (const char *)data + manifest_size, size - manifest_size) == 0);
+        holds(record_seal(&details, data, manifest_size, "strmrec2") == 0);
+        holds(msgpack_sbuffer_write(&file, (const char *)data, manifest_size) == 0);
+        holds(msgpack_sbuffer_write(&file, details.data, details.size) == 0);
+        int fd = sealed(file.data, file.size);
+        msgpack_sbuffer_destroy(&details);
+        msgpack_sbuffer_destroy(&file);
+        return fd;
+}
+
+static void check(const struct model_record *record, const struct table *table, uint64_t manifest_size)
+{
+        uint64_t sum = 0;
+        const char *why = NULL;
+        struct manifest_view manifest = table_manifest(table);
+        holds(record->name != NULL && record->source != NULL && record->device != NULL);
+        holds(strlen(record->name) <= PROTO_NAME_MAX && strlen(record->device) < 64);
+        holds(record->n_segments <= GENERATION_SEGMENTS && table->size == manifest_size);
+        for (unsigned i = 0; i < record->n_segments; i++)
+                sum += record->segments[i].size;
+        holds(sum <= record->charged);
+        for (uint64_t i = 0; i < manifest.header->n_records; i++)
+                holds(manifest_check(&manifest, i, &why) == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+        struct model_record record;
+        struct table table = {.fd = -1};
+        struct error error = {0};
+        if (size < 2)
+                return 0;
+        uint64_t manifest_size = (uint64_t)data[0] | (uint64_t)data[1] << 8;
+        if (manifest_size > size - 2)
+                manifest_size = size - 2;
+        int fd = record_of_bytes(data + 2, size - 2, manifest_size);
+        if (commit_record_read_consume_fd(&record, fd, &table, &error) == 0) {
+                check(&record, &table, manifest_size);
+                model_record_deinit(&record);
+                table_drop(&table);
+        } else {
+                holds(error.code != 0 && error.text[0] != '\0');
+                holds(record.name == NULL && table.fd == -1);
+        }
+        return 0;
+}

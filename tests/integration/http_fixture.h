@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Fixture of the HTTP tests: nginx with a model of BLOCKS blocks, a daemon that trusts it, and for each test a proxy
+ * in front of nginx and a client.
+ */
+#ifndef TESTS_INTEGRATION_HTTP_FIXTURE_H
+#define TESTS_INTEGRATION_HTTP_FIXTURE_H
+
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/nginx.h"
+#include "tests/lib/proxy.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/kernel_counters.h"
+#include "tests/lib/suite.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#define BLOCKS 12 /* of 1 MiB, as the configuration has it */
+#define CONCURRENCY 8
+
+static struct nginx web;
+static struct proxy proxy;
+static struct model *model;
+
+static inline const char *write_config(unsigned concurrency)
+{
+        const char *text = format_text("io: {block_size: 1MiB, concurrency: %u}\n"
+                                       "http:\n"
+                                       "  ca: %s\n  stall: %s\n  backoff: 5ms\n  retry_after: 300ms\n  tries: 4\n  "
+                                       "patience: 0s\n  allow_plain: [basic.localhost]\n"
+                                       "  connect_timeout: 2s\n  redirects: 3\n  threads: 2\n"
+                                       "  hosts:\n"
+                                       "    - {host: localhost, token: the-token-of-localhost}\n"
+                                       "    - {host: basic.localhost, user: me, password: the-password}\n",
+                                       concurrency, web.ca, suite_short() ? "3s" : "1500ms");
+        return suite_file(format_text("http-%u.yaml", concurrency), text);
+}
+
+static inline void begin(void)
+{
+        char *root = suite_path("www");
+        must(mkdir(root, 0755));
+        nginx_start(&web, suite_path("nginx"), root);
+        const char *const flags[] = {"--device", "host=256MiB", "--config", write_config(CONCURRENCY), NULL};
+        fixture_begin(flags);
+        model = model_mixed(77, BLOCKS << 20);
+        model_write(model, suite_path("www/m.safetensors"));
+}
+
+static inline void end(void)
+{
+        fixture_end();
+        nginx_stop(&web);
+}
+
+static inline void before(void)
+{
+        proxy_start(&proxy, web.http);
+        client = client_open(&test_daemon);
+}
+
+static inline void after(void)
+{
+        fixture_still_serves();
+        streamer_close(client);
+        proxy_stop(&proxy);
+}
+
+static inline const char *url(unsigned port, const char *path)
+{
+        return format_text("http://127.0.0.1:%u%s", port, path);
+}
+
+static inline const char *secure(const char *path)
+{
+        return format_text("https://localhost:%u%s", web.https, path);
+}
+
+static inline const char *through(const char *path)
+{
+        return proxy_url(&proxy, path);
+}
+
+static inline void serves(const char *source)
+{
+        client_load(client, source, "m");
+        client_equals(client, "m", model);
+        client_unload(client, "m");
+}
+
+static inline void refuses(const char *source, int code, const char *text)
+{
+        client_load_fails(client, source, "bad", code, text);
+        if (code == STREAMER_EPERM) /* refused before anything was loaded: not listed */
+                streamer_unload(client, "bad", 0);
+        else
+                client_unload(client, "bad");
+}
+
+/* Marks the end of the log; later checks read from here. */
+static inline char *log_text(void)
+{
+        static unsigned n;
+        const char *next = format_text("said-so-far-%u", ++n);
+        client_load_fails(client, url(web.http, "/nothing.safetensors"), next, STREAMER_ENOENT, NULL);
+        client_unload(client, next);
+        ck_assert(log_wait_for(test_daemon.log, next));
+        return file_read(test_daemon.log, NULL);
+}
+
+static inline bool has_begun(void *arg)
+{
+        return proxy_seen(arg, PROXY_BLOCKS) > 0;
+}
+
+#endif

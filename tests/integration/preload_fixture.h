@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Fixture of the preload and reload tests: one daemon per test, configured by a file.
+ */
+#ifndef TESTS_INTEGRATION_PRELOAD_FIXTURE_H
+#define TESTS_INTEGRATION_PRELOAD_FIXTURE_H
+
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/run_as.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/suite.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define WAIT_MS 20000
+/* A small ring: daemons that live for a moment must not be touching it when they end. */
+#define COMMON                                                                                                         \
+        "devices:\n  - host=64MiB\nio: {concurrency: 2, block_size: 1MiB}\nlimits:\n  preload_retry: 20ms\n  "         \
+        "connections_per_uid: 40\n"
+
+static struct daemon d;
+static char root[PATH_SIZE], *config;
+static struct model *model;
+
+static void configure(const char *rest)
+{
+        char *text = format_text("roots: [%s]\n" COMMON "%s\n", root, rest);
+
+        file_write(config, text, strlen(text));
+        free(text);
+}
+
+/* A daemon for each test, in its process. */
+static void begin(const char *rest)
+{
+        static unsigned n;
+
+        snprintf(root, sizeof(root), "%s", suite_path("root-%d", (int)getpid()));
+        mkdir(root, 0755);
+        must(chmod(suite_folder(), 0755));
+        config = suite_path("config-%d-%u.yaml", (int)getpid(), n);
+        configure(rest);
+        daemon_init(&d, suite_path("d-%d-%u", (int)getpid(), n++));
+        daemon_start(&d, (const char *const[]){"--config", config, NULL});
+        model = model_mixed(5, 1 << 18);
+}
+
+static void end(void)
+{
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+static char *write_model(const char *name)
+{
+        char *path = format_text("%s/%s", root, name);
+
+        model_write(model, path);
+        return path;
+}
+
+/* ---- requests ---- */
+
+static json_t *preload_row(streamer_client *c, size_t i)
+{
+        json_t *reply = client_call(c, "status", NULL);
+        json_t *row = json_incref(json_array_get(json_object_get(reply, "preload"), i));
+
+        json_decref(reply);
+        return row;
+}
+
+struct question {
+        size_t i;
+        const char *state;
+        int tries;
+};
+
+static bool row_is(void *arg)
+{
+        struct question *q = arg;
+        streamer_client *c = client_open(&d);
+        json_t *row = preload_row(c, q->i);
+        const char *state = json_string_value(json_object_get(row, "state"));
+        bool is =
+                state && strcmp(state, q->state) == 0 && json_integer_value(json_object_get(row, "tries")) >= q->tries;
+
+        json_decref(row);
+        streamer_close(c);
+        return is;
+}
+
+static void await_row(size_t i, const char *state, int tries)
+{
+        struct question q = {i, state, tries};
+
+        ck_assert_msg(eventually(row_is, &q, WAIT_MS), "preload[%zu] does not become %s", i, state);
+}
+
+static void await_log(const char *text)
+{
+        if (!log_wait_for(d.log, text))
+                die("the log does not say \"%s\":\n%s", text, file_read(d.log, NULL));
+}
+
+/* The next message to the service manager that has this word. */
+static void await_notify(const char *word)
+{
+        char text[4096];
+
+        do {
+                struct pollfd fd = {.fd = d.notify, .events = POLLIN};
+                ck_assert_msg(must(poll(&fd, 1, WAIT_MS)) == 1, "no %s", word);
+                ssize_t n = must(recv(d.notify, text, sizeof(text) - 1, 0));
+                text[n] = '\0';
+        } while (!strstr(text, word));
+}
+
+static void hangup(void)
+{
+        must(kill(d.pid, SIGHUP));
+}
+
+static int reload_code(const char *expected)
+{
+        struct ctl result;
+
+        ctl(&result, d.socket, "reload", NULL);
+        if (expected && !strstr(result.code == 0 ? result.out : result.err, expected))
+                die("\"%s%s\" does not say \"%s\"", result.out, result.err, expected);
+        int code = result.code;
+        ctl_free(&result);
+        return code;
+}
+
+static void is_served(const char *name)
+{
+        streamer_client *c = client_open(&d);
+
+        client_equals(c, name, model);
+        streamer_close(c);
+}
+
+#endif

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Fixture of test_systemd and test_systemd_lifecycle: a container with systemd and the installed files. Both are
+ * skipped if it cannot be booted.
+ */
+#ifndef TESTS_INTEGRATION_SYSTEMD_FIXTURE_H
+#define TESTS_INTEGRATION_SYSTEMD_FIXTURE_H
+
+#include "tests/lib/base.h"
+#include "tests/lib/container.h"
+#include "tests/lib/model.h"
+#include "tests/lib/suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct container boot;
+static struct model *model;
+
+/* Fails with the script's output unless its exit status is this. */
+#define SHELL(expected, ...)                                                                                           \
+        __extension__({                                                                                                \
+                char *shell_out;                                                                                       \
+                int shell_code = container_shell(&boot, &shell_out, __VA_ARGS__);                                      \
+                ck_assert_msg(shell_code == (expected), "exit status %d\n%s", shell_code, shell_out);                  \
+                shell_out;                                                                                             \
+        })
+
+static inline void make_stage(const char *stage)
+{
+        const char *build = getenv("STREAMERD_BUILD");
+        char *command = format_text("env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -s install DEPS=0 BUILD='%s' "
+                                    "DESTDIR='%s' PREFIX=/usr >&2",
+                                    build != NULL ? build : "build", stage);
+        ck_assert_int_eq(system(command), 0); /* NOLINT: a command of our own */
+        free(command);
+}
+
+static inline void begin(void)
+{
+        if (suite_short() || getuid() != 0)
+                return;
+        char *stage = suite_path("stage"), *file = suite_path("tiny.safetensors");
+        model = model_mixed(1, 1 << 20);
+        model_write(model, file);
+        make_stage(stage);
+        if (!container_start(&boot, suite_folder()))
+                return;
+        free(SHELL(0,
+                   "set -e; cp -a '%s'/. /; systemctl daemon-reload; systemd-sysusers; systemd-tmpfiles --create;"
+                   "cp '%s' /srv/models/tiny.safetensors; chmod 644 /srv/models/tiny.safetensors",
+                   stage, file));
+}
+
+static inline void end(void)
+{
+        container_stop(&boot);
+}
+
+#define BOOTED()                                                                                                       \
+        do {                                                                                                           \
+                if (boot.init == 0 && !suite_short()) /* sanitizers find nothing in a unit */                          \
+                        skip("systemd", "it cannot be booted in a container here");                                    \
+                if (boot.init == 0)                                                                                    \
+                        return;                                                                                        \
+        } while (0)
+
+/* Each test begins with nothing started and the settings as installed. */
+static inline void afresh(void)
+{
+        free(SHELL(0, "systemctl stop streamerd.socket streamerd.service; "
+                      "systemctl reset-failed streamerd.service streamerd.socket 2>/dev/null; "
+                      "rm -rf /run/systemd/system/streamerd.service.d /etc/streamerd/streamerd.yaml; "
+                      "systemctl daemon-reload; systemd-tmpfiles --create streamerd.conf"));
+}
+
+static inline void drop_in(const char *lines)
+{
+        free(SHELL(0,
+                   "d=/run/systemd/system/streamerd.service.d; mkdir -p $d; printf '[Service]\\n%s\\n' >$d/test.conf; "
+                   "systemctl daemon-reload",
+                   lines));
+}
+
+/* Replaces the installed settings. */
+static inline void settings(const char *lines)
+{
+        free(SHELL(0, "printf 'roots: [/srv/models]\\ndevices: [host=256MiB]\\n%s\\n' >/etc/streamerd/streamerd.yaml",
+                   lines));
+}
+
+/* Runs a script whose output must contain this text. */
+#define SAYS(text, ...)                                                                                                \
+        do {                                                                                                           \
+                char *saying = SHELL(0, __VA_ARGS__);                                                                  \
+                ck_assert_msg(strstr(saying, text) != NULL, "no \"%s\" in\n%s", text, saying);                         \
+                free(saying);                                                                                          \
+        } while (0)
+
+static inline char *property(const char *name)
+{
+        char *out = SHELL(0, "systemctl show streamerd.service -p %s --value", name);
+        out[strcspn(out, "\n")] = '\0';
+        return out;
+}
+
+static inline bool has_property(const char *name, const char *value)
+{
+        char *text = property(name);
+        bool same = strcmp(text, value) == 0;
+        free(text);
+        return same;
+}
+
+#endif

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * streamerctl during a load: --timeout, Ctrl-C, cancel and events.
+ */
+#include "tests/integration/cli_fixture.h"
+
+/* ---- a held load ---- */
+
+static struct fuse_file hang;
+
+static const char *begin_held(void)
+{
+        const char *why = fuse_file_unavailable();
+        struct model *m = model_mixed(8, 4 << 20);
+
+        if (why)
+                return why;
+        model_write(m, suite_path("backing"));
+        fuse_file_start(&hang, suite_path("hang"), "m.safetensors", suite_path("backing"));
+        daemon_init(&test_daemon, suite_path("d-held"));
+        daemon_start(&test_daemon, (const char *const[]){"--device", "host=64MiB", "--root", hang.folder, NULL});
+        fuse_file_hold(&hang, 2 << 20);
+        return NULL;
+}
+
+START_TEST(timeout_exits_with_5_and_the_load_continues)
+{
+        const char *why = begin_held();
+
+        if (why)
+                SKIP(why);
+        RUN(0, "load", hang.path, "--name", "slow", "--detach");
+        fuse_file_wait_held(&hang);
+        RUN(5, "wait", "slow", "--timeout", "0.1");
+        fuse_file_release(&hang);
+        RUN(0, "wait", "slow");
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        fuse_file_stop(&hang);
+}
+END_TEST
+
+START_TEST(load_ends_its_wait_with_exit_5_and_the_load_continues)
+{
+        const char *why = begin_held();
+
+        if (why)
+                SKIP(why);
+        struct ctl r = RUN(5, "load", hang.path, "--name", "slow", "--timeout", "0.1");
+        ck_assert_ptr_nonnull(strstr(r.err, "slow: not ready after 0.1 s; the load continues"));
+        r = RUN(5, "load", hang.path, "--name", "slow", "--timeout", "0", "--json");
+        ck_assert_str_eq(json_text(error_object(&r), "code"), "timeout");
+        fuse_file_release(&hang);
+        RUN(0, "load", hang.path, "--name", "slow", "--timeout", "60");
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        fuse_file_stop(&hang);
+}
+END_TEST
+
+START_TEST(ctrl_c_does_not_cancel_the_load_and_cancel_does)
+{
+        struct ctl_running running;
+        const char *why = begin_held();
+        struct ctl r;
+
+        if (why)
+                SKIP(why);
+        ctl_start(&running, test_daemon.socket, (const char *const[]){"load", hang.path, "--name", "slow", NULL});
+        fuse_file_wait_held(&hang);
+        kill(running.pid, SIGINT);
+        ctl_finish(&running, &r);
+        ck_assert_int_eq(r.code, 130);
+        json_t *loads = json_object_get(JSON("status", "--json"), "loads");
+        ck_assert_uint_eq(json_array_size(loads), 1);
+        RUN(0, "cancel", "slow");
+        RUN(1, "wait", "slow");
+        fuse_file_release(&hang);
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        fuse_file_stop(&hang);
+}
+END_TEST
+
+START_TEST(events_are_one_object_per_line)
+{
+        struct ctl_running running;
+        streamer_client *c = client_open(&test_daemon);
+        struct model *m = model_mixed(9, 1 << 16);
+        const char *path = fixture_write(m, "events.safetensors");
+        char text[4096];
+
+        ctl_start(&running, test_daemon.socket, (const char *const[]){"events", NULL});
+        /* It prints nothing when it has subscribed, so models are loaded until it receives an event. */
+        struct pollfd fd = {.fd = running.out, .events = POLLIN};
+        do {
+                client_load(c, path, "e");
+                client_unload(c, "e");
+        } while (must(poll(&fd, 1, 20)) == 0);
+        ssize_t n = must(read(running.out, text, sizeof(text) - 1));
+        text[n] = '\0';
+        ck_assert_ptr_nonnull(strchr(text, '\n'));
+        *strchr(text, '\n') = '\0';
+        json_t *event = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        ck_assert_str_eq(json_string_value(json_object_get(event, "event")), "model");
+        ck_assert_str_eq(json_string_value(json_object_get(event, "model")), "e");
+        kill(running.pid, SIGTERM);
+        waitpid(running.pid, NULL, 0);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("cli during load");
+        TCase *shapes = suite_group("shapes", begin, fixture_end, 60);
+        tcase_add_test(shapes, events_are_one_object_per_line);
+        TCase *held = suite_group("held load", NULL, NULL, 60);
+        tcase_add_test(held, timeout_exits_with_5_and_the_load_continues);
+        tcase_add_test(held, load_ends_its_wait_with_exit_5_and_the_load_continues);
+        tcase_add_test(held, ctrl_c_does_not_cancel_the_load_and_cancel_does);
+        return suite_run();
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * streamer_open(): the lease is of the generation that the load produces, it exists while the model loads, and
+ * nothing is unloaded in between. Attach by digest; wait, cancel and keep_alive by name.
+ */
+#include "tests/lib/paused_load.h"
+#include "tests/lib/kernel_counters.h"
+#include "tests/lib/suite.h"
+#include "tests/lib/wire.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void begin(void)
+{
+        fixture_begin((const char *const[]){"--device", "host=256MiB", NULL});
+}
+
+static streamer_lease *open_model(const char *source, const char *name, unsigned flags)
+{
+        streamer_lease *lease = NULL;
+        streamer_load_opts load = STREAMER_LOAD_OPTS_INIT;
+        streamer_attach_opts attach = STREAMER_ATTACH_OPTS_INIT;
+        streamer_open_opts opts = STREAMER_OPEN_OPTS_INIT;
+        load.name = name;
+        attach.flags = flags;
+        opts.load = &load;
+        opts.attach = &attach;
+        client_ok(client, streamer_open(client, source, &opts, &lease), "open");
+        return lease;
+}
+
+START_TEST(a_file_is_loaded_and_attached_to)
+{
+        struct model *m = model_mixed(80, 4 << 20);
+        streamer_lease *lease =
+                open_model(fixture_write(m, "opened.safetensors"), NULL, _i ? STREAMER_ATTACH_READY : 0);
+        ck_assert_str_eq(streamer_lease_model(lease), "opened");
+        if (_i == 0)
+                client_ok(client, streamer_wait(client, "opened", -1), "wait");
+        lease_equals(lease, m);
+        ck_assert_int_eq(streamer_unload(client, "opened", 0), STREAMER_EBUSY);
+        streamer_detach(lease);
+        client_unload(client, "opened");
+}
+END_TEST
+
+START_TEST(the_lease_is_of_the_new_generation_while_the_old_one_serves)
+{
+        struct model *old = model_mixed(81, 2 << 20), *new = model_mixed(82, 2 << 20);
+        client_load(client, fixture_write(old, "old.safetensors"), "both");
+        streamer_lease *first = client_attach(client, "both");
+        streamer_lease *second = open_model(fixture_write(new, "new.safetensors"), "both", STREAMER_ATTACH_READY);
+        ck_assert_uint_gt(streamer_generation(second), streamer_generation(first));
+        lease_equals(first, old);
+        lease_equals(second, new);
+        streamer_detach(first);
+        streamer_detach(second);
+        client_unload(client, "both");
+}
+END_TEST
+
+START_TEST(open_attaches_to_a_resident_model_by_source_or_name)
+{
+        struct model *m = model_mixed(83, 2 << 20);
+        const char *path = fixture_write(m, "there.safetensors");
+        client_load(client, path, "there");
+        streamer_lease *by_source = open_model(path, "there", 0), *by_name = open_model("there", NULL, 0);
+        ck_assert_uint_eq(streamer_generation(by_source), streamer_generation(by_name));
+        lease_equals(by_source, m);
+        lease_equals(by_name, m);
+        streamer_detach(by_source);
+        streamer_detach(by_name);
+        client_unload(client, "there");
+}
+END_TEST
+
+START_TEST(open_of_an_invalid_source_fails)
+{
+        streamer_lease *lease;
+        ck_assert_int_eq(streamer_open(client, "nobody", NULL, &lease), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_open(client, fixture_path("missing.safetensors"), NULL, &lease), STREAMER_ENOENT);
+        file_write(fixture_path("bad.safetensors"), "no safetensors", 14);
+        ck_assert_int_eq(streamer_open(client, fixture_path("bad.safetensors"), NULL, &lease), STREAMER_EFAILED);
+        ck_assert_str_ne(streamer_last_error(client), "");
+        ck_assert_uint_eq(client_leases(client), 0);
+        streamer_call(client, "unload", "{\"model\":\"bad\"}", NULL);
+}
+END_TEST
+
+START_TEST(a_digest_alone_names_a_model)
+{
+        struct model *m = model_mixed(84, 2 << 20);
+        client_load(client, fixture_write(m, "digest.safetensors"), "digest");
+        streamer_lease *lease = client_attach(client, "digest"), *same = NULL;
+        streamer_attach_opts opts = STREAMER_ATTACH_OPTS_INIT;
+        opts.digest = streamer_digest(lease);
+        client_ok(client, streamer_attach(client, NULL, &opts, &same), "attach by digest");
+        ck_assert_str_eq(streamer_lease_model(same), "digest");
+        lease_equals(same, m);
+        opts.digest = "00000000000000000000000000000000";
+        streamer_lease *none;
+        ck_assert_int_eq(streamer_attach(client, NULL, &opts, &none), STREAMER_ENOENT);
+        streamer_detach(lease);
+        streamer_detach(same);
+        client_unload(client, "digest");
+}
+END_TEST
+
+START_TEST(keep_alive_is_changed_by_name)
+{
+        struct model *m = model_mixed(85, 2 << 20);
+        client_load(client, fixture_write(m, "short.safetensors"), "short");
+        client_ok(client, streamer_keep_alive(client, "short", 3600000), "keep_alive");
+        json_t *reply = client_call(client, "show", "{\"model\":\"short\"}");
+        json_t *row = json_array_get(json_object_get(reply, "models"), 0);
+        ck_assert_uint_eq(json_number(row, "keep_alive_ns"), UINT64_C(3600000000000));
+        ck_assert_uint_gt(json_number(row, "expires_in_ns"), 0);
+        json_decref(reply);
+        ck_assert_int_eq(streamer_keep_alive(client, "nobody", 1), STREAMER_ENOENT);
+        client_unload(client, "short");
+}
+END_TEST
+
+/* ---- while it loads ---- */
+
+static streamer_op *open_held(unsigned flags)
+{
+        streamer_op *op = NULL;
+        streamer_load_opts load = STREAMER_LOAD_OPTS_INIT;
+        streamer_attach_opts attach = STREAMER_ATTACH_OPTS_INIT;
+        streamer_open_opts opts = STREAMER_OPEN_OPTS_INIT;
+        load.name = "m";
+        attach.flags = flags;
+        opts.load = &load;
+        opts.attach = &attach;
+        int r = streamer_open_start(paused.client, paused.hang.path, &opts, &op);
+        client_ok(paused.client, r, "open_start");
+        return op;
+}
+
+START_TEST(open_returns_a_lease_before_the_model_is_ready)
+{
+        bool seen[PAUSED_N] = {false};
+        streamer_lease *lease = NULL;
+        streamer_progress p = STREAMER_PROGRESS_INIT;
+        streamer_op *load = paused_load_start("m"), *op = open_held(0);
+        ck_assert_str_eq(streamer_op_model(op), "m");
+        client_ok(paused.client, streamer_op_lease(op, 20000, &lease), "op_lease");
+        paused_load_take(lease, PAUSED_HALF, seen);
+        ck_assert_int_eq(streamer_op_wait(op, 0, &p), STREAMER_ETIMEOUT);
+        ck_assert_str_eq(p.state, "loading");
+        ck_assert_int_eq(streamer_op_lease(op, 0, &lease), STREAMER_EINVAL);
+        ck_assert_int_eq(streamer_wait(paused.client, "m", 1), STREAMER_ETIMEOUT);
+        fuse_file_release(&paused.hang);
+        client_ok(paused.client, streamer_op_wait(op, -1, &p), "op_wait");
+        ck_assert_uint_eq(p.generation, streamer_generation(lease));
+        lease_equals(lease, paused.model);
+        streamer_detach(lease);
+        streamer_op_free(op);
+        streamer_op_free(load);
+}
+END_TEST
+
+START_TEST(a_lease_of_the_ready_model_is_waited_for)
+{
+        streamer_lease *lease = NULL;
+        streamer_op *load = paused_load_start("m"), *op = open_held(STREAMER_ATTACH_READY);
+        ck_assert_int_eq(streamer_op_lease(op, 10, &lease), STREAMER_ETIMEOUT);
+        fuse_file_release(&paused.hang);
+        client_ok(paused.client, streamer_op_lease(op, -1, &lease), "op_lease");
+        lease_equals(lease, paused.model);
+        streamer_detach(lease);
+        streamer_op_free(op);
+        streamer_op_free(load);
+}
+END_TEST
+
+START_TEST(an_unused_lease_ends_with_the_operation)
+{
+        streamer_op *load = paused_load_start("m"), *op = open_held(0);
+        streamer_op_free(op);
+        fuse_file_release(&paused.hang);
+        client_ok(paused.client, streamer_op_wait(load, -1, NULL), "op_wait");
+        client_wait_leases(paused.client, 0);
+        streamer_op_free(load);
+}
+END_TEST
+
+START_TEST(a_load_that_is_cancelled_ends_the_open)
+{
+        streamer_lease *lease = NULL;
+        streamer_op *load = paused_load_start("m"), *op = open_held(STREAMER_ATTACH_READY);
+        client_ok(paused.client, streamer_cancel(paused.client, "m"), "cancel");
+        ck_assert_int_eq(streamer_op_lease(op, 20000, &lease), STREAMER_ECANCELED);
+        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_ECANCELED);
+        fuse_file_release(&paused.hang);
+        streamer_op_free(op);
+        streamer_op_free(load);
+}
+END_TEST
+
+/* ---- a client of protocol 1 ---- */
+
+START_TEST(a_client_of_protocol_1_is_reported_as_older)
+{
+        struct wire wire = {.fd = -1};
+        struct request hello = {.verb = VERB_hello, .id = 1, .u.hello = {.min = 1, .max = 1, .client = "old"}};
+        wire_open(&wire, &test_daemon);
+        wire_request(&wire, &hello);
+        ck_assert(wire_read_code(&wire, "protocol"));
+        ck_assert(wire_ends(&wire));
+        wire_close(&wire);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("library open");
+        TCase *open = suite_group("open", begin, fixture_end, 60);
+        tcase_add_checked_fixture(open, fixture_connect, fixture_disconnect);
+        tcase_add_loop_test(open, a_file_is_loaded_and_attached_to, 0, 2);
+        tcase_add_test(open, the_lease_is_of_the_new_generation_while_the_old_one_serves);
+        tcase_add_test(open, open_attaches_to_a_resident_model_by_source_or_name);
+        tcase_add_test(open, open_of_an_invalid_source_fails);
+        tcase_add_test(open, a_digest_alone_names_a_model);
+        tcase_add_test(open, keep_alive_is_changed_by_name);
+        tcase_add_test(open, a_client_of_protocol_1_is_reported_as_older);
+        TCase *loading = suite_group("loading", NULL, NULL, 60);
+        tcase_add_checked_fixture(loading, paused_load_begin, paused_load_end);
+        tcase_add_test(loading, open_returns_a_lease_before_the_model_is_ready);
+        tcase_add_test(loading, a_lease_of_the_ready_model_is_waited_for);
+        tcase_add_test(loading, an_unused_lease_ends_with_the_operation);
+        tcase_add_test(loading, a_load_that_is_cancelled_ends_the_open);
+        return suite_run();
+}

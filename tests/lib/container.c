@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Boots the container: unshare creates a mount namespace in which this machine's root can be bound to a directory,
+ * and nspawn makes an overlay of it. PID 1 of the container is nspawn's child; commands enter its namespaces with
+ * nsenter, so no message bus is needed.
+ */
+#include "tests/lib/container.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#define BOOT_MS 60000
+#define RTMIN_POWEROFF (SIGRTMIN + 4) /* systemd(1), signals */
+
+static _Noreturn void exec_nspawn(const struct container *boot)
+{
+        char *script =
+                format_text("mkdir -p '%s/root' && mount --bind / '%s/root' && exec systemd-nspawn -q -D '%s/root' "
+                            "--volatile=overlay --register=no --keep-unit --link-journal=no "
+                            "--machine=streamerd-test-%d --console=pipe --boot systemd.unit=basic.target",
+                            boot->folder, boot->folder, boot->folder, (int)getpid());
+        char *log = format_text("%s/nspawn.log", boot->folder);
+        int null = must(open("/dev/null", O_RDONLY)), out = must(open(log, O_WRONLY | O_CREAT | O_TRUNC, 0600));
+        must(dup2(null, STDIN_FILENO));
+        must(dup2(out, STDOUT_FILENO));
+        must(dup2(out, STDERR_FILENO));
+        prctl(PR_SET_PDEATHSIG, SIGTERM); /* the first signal makes nspawn power off */
+        unsetenv("NOTIFY_SOCKET");
+        setenv("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "1", 1);
+        execlp("unshare", "unshare", "-m", "bash", "-c", script, NULL);
+        _exit(127);
+}
+
+/* nspawn's child of that name; 0 if it does not run yet. */
+static pid_t find_init(pid_t nspawn)
+{
+        char *path = format_text("/proc/%d/task/%d/children", (int)nspawn, (int)nspawn), comm[64] = "";
+        FILE *f = fopen(path, "re");
+        int pid = 0, found = 0;
+        free(path);
+        while (f != NULL && found == 0 && fscanf(f, "%d", &pid) == 1) {
+                path = format_text("/proc/%d/comm", pid);
+                FILE *c = fopen(path, "re");
+                free(path);
+                if (c != NULL && fgets(comm, sizeof(comm), c) != NULL && strcmp(comm, "systemd\n") == 0)
+                        found = pid;
+                if (c != NULL)
+                        fclose(c);
+        }
+        if (f != NULL)
+                fclose(f);
+        return found;
+}
+
+static bool is_up(void *arg)
+{
+        struct container *boot = arg;
+        if (boot->init == 0)
+                boot->init = find_init(boot->nspawn);
+        if (waitpid(boot->nspawn, NULL, WNOHANG) == boot->nspawn) {
+                boot->nspawn = 0;
+                return true;
+        }
+        if (boot->init == 0)
+                return false;
+        char *out;
+        int r = container_shell(boot, &out, "systemctl is-system-running");
+        bool up = r == 0 || strstr(out, "degraded") != NULL;
+        free(out);
+        return up;
+}
+
+static bool command_exists(const char *name)
+{
+        char *script = format_text("command -v %s >/dev/null", name);
+        int status = system(script); /* NOLINT: a name of our own */
+        free(script);
+        return status == 0;
+}
+
+/* Held until this program exits. Containers started from one cgroup share it, and each PID 1 takes over all cgroups and
+ * processes below it. */
+static void be_the_only_one(void)
+{
+        int fd = open("/sys/fs/cgroup", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        while (fd >= 0 && flock(fd, LOCK_EX) < 0)
+                if (errno != EINTR)
+                        die_errno("flock of /sys/fs/cgroup");
+}
+
+bool container_start(struct container *boot, const char *folder)
+{
+        *boot = (struct container){0};
+        snprintf(boot->folder, sizeof(boot->folder), "%s", folder);
+        if (getuid() != 0 || !command_exists("systemd-nspawn") || !command_exists("nsenter"))
+                return false;
+        be_the_only_one();
+        boot->nspawn = must(fork());
+        if (boot->nspawn == 0)
+                exec_nspawn(boot);
+        if (!eventually(is_up, boot, BOOT_MS))
+                container_stop(boot);
+        return boot->nspawn > 0;
+}
+
+static bool has_ended(void *arg)
+{
+        return waitpid(*(pid_t *)arg, NULL, WNOHANG) != 0;
+}
+
+void container_stop(struct container *boot)
+{
+        if (boot->nspawn == 0)
+                return;
+        if (boot->init > 0)
+                kill(boot->init, RTMIN_POWEROFF);
+        if (!eventually(has_ended, &boot->nspawn, 10000)) {
+                kill(boot->nspawn, SIGKILL);
+                waitpid(boot->nspawn, NULL, 0);
+        }
+        *boot = (struct container){0};
+}
+
+/* ---- commands ---- */
+
+static _Noreturn void exec_shell(const struct container *boot, const char *script, int out)
+{
+        char *target = format_text("%d", (int)boot->init);
+        int null = must(open("/dev/null", O_RDONLY));
+        must(dup2(null, STDIN_FILENO));
+        must(dup2(out, STDOUT_FILENO));
+        must(dup2(out, STDERR_FILENO));
+        unsetenv("STREAMERD_SOCKET");
+        execlp("nsenter", "nsenter", "-t", target, "-a", "sh", "-c", script, NULL);
+        _exit(127);
+}
+
+static char *read_all(int fd)
+{
+        size_t used = 0, size = 4096;
+        char *text = must_alloc(size);
+        ssize_t n;
+        while ((n = must(read(fd, text + used, size - used - 1))) > 0) {
+                used += (size_t)n;
+                if (size - used < 2048)
+                        text = must_realloc(text, size *= 2);
+        }
+        text[used] = '\0';
+        return text;
+}
+
+int container_shell(const struct container *boot, char **out, const char *format, ...)
+{
+        char *script = NULL;
+        int fds[2], status;
+        va_list args;
+        va_start(args, format);
+        must(vasprintf(&script, format, args));
+        va_end(args);
+        must(pipe2(fds, O_CLOEXEC));
+        pid_t pid = must(fork());
+        if (pid == 0)
+                exec_shell(boot, script, fds[1]);
+        close(fds[1]);
+        *out = read_all(fds[0]);
+        close(fds[0]);
+        free(script);
+        must(waitpid(pid, &status, 0));
+        return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}

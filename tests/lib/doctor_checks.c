@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The findings of doctor: see doctor_checks.h.
+ */
+#include "tests/lib/doctor_checks.h"
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/fake_cuda/state.h"
+#include "tests/lib/suite.h"
+
+#include <string.h>
+#include <unistd.h>
+
+json_t *doctor_said;
+int doctor_code;
+
+void doctor_ask(void)
+{
+        struct ctl result;
+        json_error_t error;
+
+        ctl(&result, test_daemon.socket, "doctor", "--json", NULL);
+        doctor_said = json_loads(result.out, 0, &error);
+        ck_assert_msg(doctor_said != NULL, "%s: %s%s", error.text, result.out, result.err);
+        doctor_code = result.code;
+        ctl_free(&result);
+}
+
+void doctor_found(const char *result, const char *check, const char *part)
+{
+        size_t i;
+        const json_t *row;
+
+        json_array_foreach(json_object_get(doctor_said, "checks"), i, row)
+        {
+                if (strcmp(json_text(row, "check"), check) != 0 || !strstr(json_text(row, "text"), part))
+                        continue;
+                ck_assert_str_eq(json_text(row, "result"), result);
+                ck_assert_int_eq(json_object_get(row, "advice") == NULL, strcmp(result, "ok") == 0);
+                return;
+        }
+        ck_abort_msg("no %s with '%s' in %s", check, part, json_dumps(doctor_said, 0));
+}
+
+static bool no_probe_listed(void *arg)
+{
+        json_t *list = client_call(arg, "list", NULL);
+        size_t i, n = 0;
+        const json_t *model;
+
+        json_array_foreach(json_object_get(list, "models"), i, model)
+        {
+                n += strncmp(json_text(model, "name"), "probe:", 6) == 0;
+        }
+        json_decref(list);
+        return n == 0;
+}
+
+void doctor_check_no_leak(streamer_client *c, uint64_t used)
+{
+        client_wait_leases(c, 0);
+        client_wait_used(c, used);
+        ck_assert(eventually(no_probe_listed, c, 20000));
+}
+
+const char *doctor_driver(void)
+{
+        static char driver[PATH_SIZE];
+
+        fake_library("libcuda.so.1", driver, sizeof(driver));
+        return driver;
+}
+
+streamer_client *doctor_begin(const char *const *flags)
+{
+        daemon_init(&test_daemon, suite_path("d-%d", (int)getpid()));
+        daemon_start(&test_daemon, flags);
+        return client_open(&test_daemon);
+}
+
+void doctor_end(streamer_client *c)
+{
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+}

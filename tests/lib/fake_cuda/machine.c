@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Settings, failures on demand, GPUs and contexts, and the report at the end of a process.
+ *
+ * A process's first call reads the environment, so that a test can set it before. As with CUDA, a
+ * child of fork() cannot use it.
+ */
+#include "tests/lib/fake_cuda/machine.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define RULES 32
+
+struct rule {
+        char call[48];
+        unsigned nth, seen;
+        int error, gpu;
+        bool sticky;
+};
+
+pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pid_t owner;
+static struct fake_settings settings;
+static struct fake_state *state, own_state;
+static struct fake_resources resources;
+static int visible[FAKE_GPUS], n_visible;
+static struct rule rules[RULES];
+static unsigned n_rules;
+static int broken[FAKE_GPUS];
+static struct CUctx_st primary[FAKE_GPUS];
+static FAKE_THREAD struct CUctx_st *current;
+
+/* ---- the environment ---- */
+
+static long number(const char *name, long otherwise)
+{
+        const char *text = getenv(name);
+        return text && *text ? strtol(text, NULL, 0) : otherwise;
+}
+
+static int gpu_named(const char *name)
+{
+        char uuid[41], *end;
+        if (strncmp(name, "GPU-", 4) == 0) {
+                for (int i = 0; i < settings.gpus; i++) {
+                        fake_gpu_uuid(i, uuid);
+                        if (strncmp(uuid, name, strlen(name)) == 0)
+                                return i;
+                }
+                return -1;
+        }
+        long i = strtol(name, &end, 10);
+        return end != name && *end == '\0' && i >= 0 && i < settings.gpus ? (int)i : -1;
+}
+
+/* As in CUDA, the first unknown name ends the list. */
+static void read_visible(void)
+{
+        char text[1024], *rest = text;
+        const char *list = getenv("CUDA_VISIBLE_DEVICES");
+        if (!list) {
+                for (n_visible = 0; n_visible < settings.gpus; n_visible++)
+                        visible[n_visible] = n_visible;
+                return;
+        }
+        snprintf(text, sizeof(text), "%s", list);
+        for (char *name; (name = strsep(&rest, ",")) && n_visible < FAKE_GPUS;) {
+                int gpu = gpu_named(name);
+                if (gpu < 0)
+                        return;
+                visible[n_visible++] = gpu;
+        }
+}
+
+static void read_rules(const char *name, bool sticky)
+{
+        char text[2048], *rest = text;
+        snprintf(text, sizeof(text), "%s", getenv(name) ? getenv(name) : "");
+        for (char *one; (one = strsep(&rest, ",")) && n_rules < RULES;) {
+                struct rule *r = &rules[n_rules];
+                *r = (struct rule){.gpu = -1, .sticky = sticky};
+                if (sscanf(one, "%47[^:]:%u:%d:%d", r->call, &r->nth, &r->error, &r->gpu) >= 3)
+                        n_rules++;
+        }
+}
+
+static void begin(void)
+{
+        const char *name = getenv("FAKECUDA_NAME"), *file = getenv("FAKECUDA_STATE");
+        long gpus = number("FAKECUDA_DEVICES", 1);
+        owner = getpid();
+        settings = (struct fake_settings){
+                .gpus = gpus < 0           ? 0
+                        : gpus > FAKE_GPUS ? FAKE_GPUS
+                                           : (int)gpus,
+                .version = (int)number("FAKECUDA_VERSION", 13000),
+                .memory = (uint64_t)number("FAKECUDA_MEM_MIB", 1024) << 20,
+                .others = (uint64_t)number("FAKECUDA_OTHERS_MIB", 0) << 20,
+                .largest = (uint64_t)number("FAKECUDA_LARGEST_MIB", 1 << 20) << 20,
+                .event_ns = (uint64_t)number("FAKECUDA_EVENT_MS", 0) * 1000000,
+                .integrated = number("FAKECUDA_INTEGRATED", 0) != 0,
+                .vmm = number("FAKECUDA_VMM", 1) != 0,
+                .read_only = (int)number("FAKECUDA_READ_ONLY", 0),
+                .damage = number("FAKECUDA_DAMAGE", 0) != 0,
+                .host_pointers = number("FAKECUDA_HOST_POINTERS", 1) != 0,
+        };
+        snprintf(settings.name, sizeof(settings.name), "%s", name ? name : "Fake GPU");
+        state = file ? fake_state_map(file) : NULL;
+        if (!state)
+                state = &own_state;
+        for (int i = 0; i < FAKE_GPUS; i++)
+                primary[i] = (struct CUctx_st){.gpu = i};
+        read_visible();
+        read_rules("FAKECUDA_FAIL", false);
+        read_rules("FAKECUDA_STICKY", true);
+}
+
+const struct fake_settings *fake_settings(void)
+{
+        pthread_once(&once, begin);
+        return &settings;
+}
+
+struct fake_state *fake_state(void)
+{
+        pthread_once(&once, begin);
+        return state;
+}
+
+struct fake_resources *fake_resources(void)
+{
+        return &resources;
+}
+
+uint64_t fake_now(void)
+{
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- failures ---- */
+
+static int armed_failure(const char *call)
+{
+        if (state->fail_nth == 0 || strcmp(call, state->fail_call) != 0)
+                return 0;
+        return ++state->fail_seen == state->fail_nth ? (int)state->fail_error : 0;
+}
+
+static int failure(const char *call, int gpu)
+{
+        int error = armed_failure(call);
+        for (unsigned i = 0; i < n_rules; i++) {
+                struct rule *r = &rules[i];
+                if (strcmp(r->call, call) != 0 || (r->gpu >= 0 && r->gpu != gpu))
+                        continue;
+                r->seen++;
+                if (r->nth != 0 && r->seen != r->nth)
+                        continue;
+                error = r->error;
+                if (r->sticky && gpu >= 0)
+                        broken[gpu] = r->error;
+        }
+        if (error == 0 && gpu >= 0)
+                error = broken[gpu] ? broken[gpu] : (int)state->broken[gpu];
+        return error;
+}
+
+int fake_enter(const char *call, int gpu)
+{
+        pthread_once(&once, begin);
+        if (getpid() != owner) {
+                if (strcmp(call, "cuInit") != 0)
+                        state->after_fork++;
+                return E_UNINITIALISED;
+        }
+        pthread_mutex_lock(&fake_lock);
+        int error = failure(call, gpu);
+        pthread_mutex_unlock(&fake_lock);
+        return error;
+}
+
+static const struct {
+        int error;
+        const char *name, *text;
+} errors[] = {
+        {E_OK, "SUCCESS", "no error"},
+        {E_VALUE, "INVALID_VALUE", "invalid argument"},
+        {E_MEMORY, "OUT_OF_MEMORY", "out of memory"},
+        {E_UNINITIALISED, "NOT_INITIALIZED", "initialization error"},
+        {E_DRIVER, "INSUFFICIENT_DRIVER", "CUDA driver version is insufficient for CUDA runtime version"},
+        {E_NO_DEVICE, "NO_DEVICE", "no CUDA-capable device is detected"},
+        {E_DEVICE, "INVALID_DEVICE", "invalid device ordinal"},
+        {E_CONTEXT, "INVALID_CONTEXT", "invalid device context"},
+        {E_MAP, "MAP_FAILED", "mapping of buffer object failed"},
+        {E_PEER, "PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
+        {E_HANDLE, "INVALID_HANDLE", "invalid resource handle"},
+        {E_NOT_READY, "NOT_READY", "device not ready"},
+        {E_ILLEGAL, "ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+        {E_DESTROYED, "CONTEXT_IS_DESTROYED", "context is destroyed"},
+        {E_REGISTERED, "HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
+        {E_NOT_REGISTERED, "HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
+        {E_NOT_SUPPORTED, "NOT_SUPPORTED", "operation not supported"},
+};
+
+const char *fake_error_name(int error)
+{
+        for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+                if (errors[i].error == error)
+                        return errors[i].name;
+        return "UNKNOWN";
+}
+
+const char *fake_error_text(int error)
+{
+        for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+                if (errors[i].error == error)
+                        return errors[i].text;
+        return "unknown error";
+}
+
+/* ---- GPUs and contexts ---- */
+
+int fake_count(void)
+{
+        pthread_once(&once, begin);
+        return n_visible;
+}
+
+int fake_gpu(int ordinal)
+{
+        return ordinal >= 0 && ordinal < fake_count() ? visible[ordinal] : -1;
+}
+
+int fake_ordinal_of(int gpu)
+{
+        for (int i = 0; i < fake_count(); i++)
+                if (visible[i] == gpu)
+                        return i;
+        return -1;
+}
+
+struct CUctx_st *fake_primary(int gpu, bool runtime)
+{
+        pthread_mutex_lock(&fake_lock);
+        struct CUctx_st *c = &primary[gpu];
+        if (!c->alive)
+                state->contexts[gpu]++;
+        c->alive = true;
+        c->runtime |= runtime;
+        pthread_mutex_unlock(&fake_lock);
+        return c;
+}
+
+struct CUctx_st *fake_primary_or_null(int gpu)
+{
+        pthread_mutex_lock(&fake_lock);
+        struct CUctx_st *c = primary[gpu].alive ? &primary[gpu] : NULL;
+        pthread_mutex_unlock(&fake_lock);
+        return c;
+}
+
+struct CUctx_st *fake_current(void)
+{
+        return current;
+}
+
+void fake_set_current(struct CUctx_st *context)
+{
+        current = context;
+}
+
+/* ---- the end ---- */
+
+__attribute__((destructor)) static void report(void)
+{
+        const char *path = getenv("FAKECUDA_REPORT");
+        if (!path || owner != getpid())
+                return;
+        int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+        if (fd < 0)
+                return;
+        dprintf(fd,
+                "pid=%d allocations=%d opened=%d handles=%d reserved=%d mapped=%d streams=%d events=%d "
+                "registered=%d retained=%d\n",
+                (int)owner, resources.allocations, resources.opened, resources.handles, resources.reserved,
+                resources.mapped, resources.streams, resources.events, resources.registered, resources.retained);
+        close(fd);
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A FUSE file system with one file whose reads the test holds and releases, so that "while it loads" is a fixed moment.
+ *
+ *   fuse_file_start(&h, folder, name, backing);   FOLDER/NAME shows the file `backing`
+ *   fuse_file_hold(&h, 4096);                     reads that touch byte 4096 or later wait
+ *   ... start a load ...
+ *   fuse_file_wait_held(&h);                      one is held now
+ *   ... change the backing file ...
+ *   fuse_file_release(&h);                        all complete, with the current contents of the backing file
+ *
+ * Spoken straight to /dev/fuse by a child process. The mount is in a mount namespace of the calling process. A daemon
+ * must be started afterwards; the mount ends with the last process of the namespace.
+ */
+#ifndef TESTS_LIB_FUSE_FILE_H
+#define TESTS_LIB_FUSE_FILE_H
+
+#include "tests/lib/base.h"
+
+#include <sys/types.h>
+
+struct fuse_file {
+        char path[PATH_SIZE]; /* of the file to load */
+        char folder[PATH_SIZE], name[256];
+        pid_t pid;
+        int commands, reports;
+};
+
+/* NULL if FUSE works here, else the reason for a skip. */
+const char *fuse_file_unavailable(void);
+
+void fuse_file_start(struct fuse_file *h, const char *folder, const char *name, const char *backing);
+void fuse_file_stop(struct fuse_file *h); /* held reads fail; unmounts */
+
+void fuse_file_hold(struct fuse_file *h, uint64_t from);
+void fuse_file_wait_held(struct fuse_file *h); /* waits waits until a read is held; fails after 20 s */
+void fuse_file_release(struct fuse_file *h);
+void fuse_file_fail(struct fuse_file *h); /* held reads fail with EIO, as do later ones that would be held */
+
+#endif

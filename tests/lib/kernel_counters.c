@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Counters and settings of the kernel: see kernel_counters.h.
+ */
+#include "tests/lib/kernel_counters.h"
+#include "tests/lib/at_exit.h"
+#include "tests/lib/base.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 /* Linux 5.14 */
+#endif
+
+#define HUGE_PAGE (UINT64_C(2) << 20)
+#define OVERCOMMIT "/proc/sys/vm/nr_overcommit_hugepages"
+#define SET_ASIDE "/proc/sys/vm/nr_hugepages"
+#define DROP_MS 200
+#define OTHERS_MOST (UINT64_C(4) << 30) /* huge pages that daemons of other test programs may take */
+#define SHMEM_ENABLED "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+
+/* The number after `key` at the start of a line of /proc/PID/file; 0 if there is none. */
+static uint64_t proc_number(pid_t pid, const char *file, const char *key)
+{
+        char *path = format_text("/proc/%d/%s", (int)pid, file);
+        char *text = file_read(path, NULL);
+        uint64_t value = 0;
+
+        for (char *line = text; line && *line;) {
+                if (strncmp(line, key, strlen(key)) == 0)
+                        value = strtoull(line + strlen(key), NULL, 10);
+                line = strchr(line, '\n');
+                if (line)
+                        line++;
+        }
+        free(text);
+        free(path);
+        return value;
+}
+
+/* ---- storage ---- */
+
+uint64_t process_read_bytes(pid_t pid)
+{
+        return proc_number(pid, "io", "read_bytes:");
+}
+
+bool process_read_no_model(pid_t pid, uint64_t before)
+{
+        return process_read_bytes(pid) - before < UINT64_C(1) << 20;
+}
+
+uint64_t file_cached_bytes(const char *path)
+{
+        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
+        uint64_t size = file_size(path), page = (uint64_t)sysconf(_SC_PAGESIZE), cached = 0;
+        size_t pages = (size_t)((size + page - 1) / page);
+        unsigned char *in_core = must_alloc(pages);
+        void *map = size ? mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
+
+        if (map == MAP_FAILED || (map && mincore(map, size, in_core)))
+                die_errno("mincore %s", path);
+        for (size_t i = 0; i < pages; i++)
+                cached += in_core[i] & 1 ? page : 0;
+        if (map)
+                munmap(map, size);
+        free(in_core);
+        close(fd);
+        return cached;
+}
+
+struct dropped {
+        const char *path;
+        int fd;
+};
+
+static bool is_dropped(void *arg)
+{
+        const struct dropped *d = arg;
+
+        must(-posix_fadvise(d->fd, 0, 0, POSIX_FADV_DONTNEED));
+        return file_cached_bytes(d->path) == 0;
+}
+
+void file_uncache(const char *path)
+{
+        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
+
+        must(fsync(fd));
+        eventually(is_dropped, &(struct dropped){path, fd}, DROP_MS);
+        close(fd);
+}
+
+void file_cache(const char *path)
+{
+        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
+        size_t size = (size_t)8 << 20;
+        void *buf = must_alloc(size);
+
+        while (must(read(fd, buf, size)) > 0)
+                ;
+        free(buf);
+        close(fd);
+}
+
+void file_map_cached(struct held_file *held, const char *path)
+{
+        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
+
+        file_cache(path);
+        held->size = file_size(path);
+        held->map = mmap(NULL, held->size, PROT_READ, MAP_SHARED, fd, 0);
+        if (held->map == MAP_FAILED || madvise(held->map, held->size, MADV_POPULATE_READ))
+                die_errno("%s: cannot be held in memory", path);
+        close(fd);
+}
+
+void file_release(struct held_file *held)
+{
+        munmap(held->map, held->size);
+}
+
+/* ---- processes ---- */
+
+uint64_t process_memory(pid_t pid)
+{
+        return (proc_number(pid, "smaps_rollup", "Pss_Anon:") + proc_number(pid, "smaps_rollup", "Pss_File:")) * 1024;
+}
+
+struct mapping {
+        uint64_t size, resident, anonymous;
+        bool of_file; /* on disk, not named memory */
+};
+
+static bool is_of_file(const char *path)
+{
+        static const char *const memory[] = {"/memfd:", "/dev/zero", "/SYSV", "/anon_hugepage"};
+
+        for (size_t i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
+                if (strncmp(path, memory[i], strlen(memory[i])) == 0)
+                        return false;
+        return path[0] == '/';
+}
+
+static void each_mapping(pid_t pid, void (*see)(const struct mapping *m, void *arg), void *arg)
+{
+        char *path = format_text("/proc/%d/smaps", (int)pid), line[PATH_SIZE + 128];
+        FILE *f = fopen(path, "re");
+        struct mapping m = {0};
+        unsigned long long a, b;
+        int name;
+
+        if (!f)
+                die_errno("%s", path);
+        while (fgets(line, sizeof(line), f)) {
+                if (sscanf(line, "%llx-%llx %*s %*s %*s %*s %n", &a, &b, &name) == 2)
+                        m = (struct mapping){.size = b - a, .of_file = is_of_file(line + name)};
+                else if (sscanf(line, "Rss: %llu", &a) == 1)
+                        m.resident = a * 1024;
+                else if (sscanf(line, "Anonymous: %llu", &a) == 1)
+                        m.anonymous = a * 1024;
+                else if (strncmp(line, "VmFlags:", 8) == 0) /* its last line */
+                        see(&m, arg);
+        }
+        fclose(f);
+        free(path);
+}
+
+static void add_own(const struct mapping *m, void *sum)
+{
+        *(uint64_t *)sum += m->of_file ? m->resident : m->anonymous;
+}
+
+uint64_t process_own_memory(pid_t pid)
+{
+        uint64_t sum = 0;
+
+        each_mapping(pid, add_own, &sum);
+        return sum;
+}
+
+struct sized {
+        uint64_t size, sum;
+};
+
+static void add_sized(const struct mapping *m, void *arg)
+{
+        struct sized *sized = arg;
+
+        sized->sum += m->size == sized->size ? m->anonymous : 0;
+}
+
+uint64_t process_mapping_memory(pid_t pid, uint64_t size)
+{
+        struct sized sized = {.size = size};
+
+        each_mapping(pid, add_sized, &sized);
+        return sized.sum;
+}
+
+uint64_t process_cpu_ns(pid_t pid)
+{
+        clockid_t clock;
+        struct timespec ts;
+
+        if (clock_getcpuclockid(pid, &clock) || clock_gettime(clock, &ts))
+                die("no processor time of process %d", (int)pid);
+        return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
+}
+
+unsigned process_fds(pid_t pid)
+{
+        char *path = format_text("/proc/%d/fd", (int)pid);
+        DIR *dir = opendir(path);
+        unsigned n = 0;
+
+        if (!dir)
+                die_errno("%s", path);
+        for (struct dirent *e; (e = readdir(dir));)
+                n += e->d_name[0] != '.';
+        closedir(dir);
+        free(path);
+        return n;
+}
+
+struct fd_limit {
+        pid_t pid;
+        unsigned max;
+};
+
+static bool has_few_fds(void *arg)
+{
+        const struct fd_limit *limit = arg;
+        return process_fds(limit->pid) <= limit->max;
+}
+
+bool process_wait_fds(pid_t pid, unsigned max)
+{
+        return eventually(has_few_fds, &(struct fd_limit){pid, max}, 20000);
+}
+
+unsigned process_threads(pid_t pid)
+{
+        return (unsigned)proc_number(pid, "status", "Threads:");
+}
+
+unsigned process_threads_named(pid_t pid, const char *name, unsigned *asleep)
+{
+        char *folder = format_text("/proc/%d/task", (int)pid);
+        DIR *dir = opendir(folder);
+        unsigned n = 0;
+
+        if (!dir)
+                die_errno("%s", folder);
+        *asleep = 0;
+        for (struct dirent *e; (e = readdir(dir));) {
+                char *path = format_text("%s/%s/stat", folder, e->d_name), comm[32], state = '?';
+                FILE *f = e->d_name[0] != '.' ? fopen(path, "re") : NULL;
+                if (f && fscanf(f, "%*d (%31[^)]) %c", comm, &state) == 2 && strcmp(comm, name) == 0) {
+                        n++;
+                        *asleep += state == 'S';
+                }
+                if (f)
+                        fclose(f);
+                free(path);
+        }
+        closedir(dir);
+        free(folder);
+        return n;
+}
+
+struct sleepers {
+        pid_t pid;
+        const char *name;
+        unsigned n;
+};
+
+static bool all_asleep(void *arg)
+{
+        const struct sleepers *s = arg;
+        unsigned asleep;
+
+        return process_threads_named(s->pid, s->name, &asleep) == s->n && asleep == s->n;
+}
+
+void process_threads_await_asleep(pid_t pid, const char *name, unsigned n)
+{
+        struct sleepers s = {pid, name, n};
+
+        if (!eventually(all_asleep, &s, 20000))
+                die("not %u threads '%s' of process %d asleep", n, name, (int)pid);
+}
+
+/* ---- huge pages ---- */
+
+static uint64_t number_in(const char *path)
+{
+        char *text = file_read(path, NULL);
+        uint64_t n = strtoull(text, NULL, 10);
+
+        free(text);
+        return n;
+}
+
+/* Restores the current value at exit. */
+static bool set_number(const char *path, uint64_t n)
+{
+        char *before = file_read(path, NULL), *now = format_text("%llu", (unsigned long long)n);
+        int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+        if (fd >= 0)
+                at_exit_restore(path, before);
+        bool ok = fd >= 0 && write(fd, now, strlen(now)) == (ssize_t)strlen(now);
+        if (fd >= 0)
+                close(fd);
+        free(now);
+        free(before);
+        return ok;
+}
+
+void machine_settings_lock(void)
+{
+        int fd = open(OVERCOMMIT,
+                      O_RDONLY | O_CLOEXEC); /* not closed, so that the process that restores it has it too */
+        if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0)
+                return;
+        fprintf(stderr, "waits for another program that sets %s\n", OVERCOMMIT);
+        while (flock(fd, LOCK_EX) < 0)
+                if (errno != EINTR)
+                        die_errno("flock of %s", OVERCOMMIT);
+}
+
+bool hugepages_allow(uint64_t bytes)
+{
+        uint64_t pages = (bytes + HUGE_PAGE - 1) / HUGE_PAGE + OTHERS_MOST / HUGE_PAGE;
+
+        /* Never below what other programs rely on. */
+        if (number_in(OVERCOMMIT) >= pages)
+                return access(OVERCOMMIT, W_OK) == 0;
+        return set_number(OVERCOMMIT, pages);
+}
+
+bool hugepages_reserve(uint64_t bytes)
+{
+        static uint64_t others = UINT64_MAX;
+        uint64_t pages = (bytes + HUGE_PAGE - 1) / HUGE_PAGE;
+
+        if (others == UINT64_MAX)
+                others = number_in(SET_ASIDE);
+        if (number_in(SET_ASIDE) == others + pages)
+                return true;
+        if (!set_number(SET_ASIDE, others + pages))
+                return false;
+        /* The kernel accepts any number, and reserves the pages that it finds. */
+        if (number_in(SET_ASIDE) == others + pages)
+                return true;
+        set_number(SET_ASIDE, others);
+        return false;
+}
+
+/* The kernel shows the current value in brackets. */
+/* ---- a limit of huge pages ---- */
+
+#define GROUPS "/sys/fs/cgroup"
+
+static char *limited_group; /* its folder, below `limited_mount` */
+static char *limited_mount;
+
+static bool write_to(const char *folder, const char *file, const char *text)
+{
+        char *path = format_text("%s/%s", folder, file);
+        int fd = open(path, O_WRONLY | O_CLOEXEC);
+        bool ok = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+        if (fd >= 0)
+                close(fd);
+        free(path);
+        return ok;
+}
+
+/* Mounts the hugetlb controller of cgroup version 1, which works unless the machine uses that of version 2. */
+bool hugepages_limit(uint64_t bytes, const char *elsewhere)
+{
+        char *text = format_text("%llu", (unsigned long long)bytes);
+        limited_mount = elsewhere != NULL ? format_text("%s", elsewhere) : format_text("%s/hugetlb", GROUPS);
+        if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+            mount("none", GROUPS, "tmpfs", 0, NULL) != 0 || mkdir(limited_mount, 0755) != 0 ||
+            mount("none", limited_mount, "cgroup", 0, "hugetlb") != 0)
+                return false;
+        limited_group = format_text("%s/streamerd-test-%d", limited_mount, (int)getpid());
+        bool ok = mkdir(limited_group, 0755) == 0 && write_to(limited_group, "hugetlb.2MB.limit_in_bytes", text) &&
+                  write_to(limited_group, "tasks", "0");
+        free(text);
+        return ok;
+}
+
+void hugepages_unlimit(void)
+{
+        if (!write_to(limited_mount, "tasks", "0") || rmdir(limited_group) < 0)
+                die_errno("%s", limited_group);
+}
+
+void shmem_thp_allow(void)
+{
+        char *text = file_read(SHMEM_ENABLED, NULL), *word = strchr(text, '[');
+        int fd = open(SHMEM_ENABLED, O_WRONLY | O_CLOEXEC);
+        if (word != NULL && strncmp(word, "[never]", 7) == 0 && fd >= 0) {
+                at_exit_restore(SHMEM_ENABLED, "never");
+                must(write(fd, "advise", 6));
+        }
+        if (fd >= 0)
+                close(fd);
+        free(text);
+}

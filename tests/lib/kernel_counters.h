@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Counters of the kernel: bytes read from storage, cached pages of a file, a process's memory, descriptors, threads
+ * and processor time; and the pool of huge pages.
+ */
+#ifndef TESTS_LIB_KERNEL_COUNTERS_H
+#define TESTS_LIB_KERNEL_COUNTERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Bytes that the process made the storage layer read (/proc/PID/io read_bytes). */
+uint64_t process_read_bytes(pid_t pid);
+/* Whether it has read no model since the count was `before`. The count also includes pages of programs and directories
+ * that the kernel dropped and read again; a model is larger than these, several MiB. */
+bool process_read_no_model(pid_t pid, uint64_t before);
+
+uint64_t file_cached_bytes(const char *path);
+/* Writes the file back and drops its cached pages; pages in use at that moment stay. */
+void file_uncache(const char *path);
+void file_cache(const char *path); /* reads the file through the page cache */
+
+/* As file_cache(), and maps the file so that its pages stay: the kernel drops pages of mapped files last. */
+struct held_file {
+        void *map;
+        uint64_t size;
+};
+void file_map_cached(struct held_file *held, const char *path);
+void file_release(struct held_file *held);
+
+/* Pss of anonymous and file pages, without shared memory (memfds). */
+uint64_t process_memory(pid_t pid);
+/* Rss of anonymous and file pages. Unlike Pss it does not change when another process maps or unmaps the same page. */
+uint64_t process_own_memory(pid_t pid);
+/* Rss of anonymous mappings of exactly this size, for instance the ring. None of these figures includes hugetlb pages.
+ */
+uint64_t process_mapping_memory(pid_t pid, uint64_t size);
+uint64_t process_cpu_ns(pid_t pid); /* user and system */
+unsigned process_fds(pid_t pid);
+/* Waits until the process has at most `max` descriptors; false after 20 s. */
+bool process_wait_fds(pid_t pid, unsigned max);
+unsigned process_threads(pid_t pid);
+/* The number of its threads of this name, and how many of them sleep. */
+unsigned process_threads_named(pid_t pid, const char *name, unsigned *asleep);
+/* Waits until it has `n` threads of this name and all of them sleep. */
+void process_threads_await_asleep(pid_t pid, const char *name, unsigned n);
+
+/* Takes a lock on the machine-wide settings below, until this program has exited and the settings are restored. A
+ * program that changes them or relies on them calls this first. */
+void machine_settings_lock(void);
+
+/* Permits `bytes` of 2 MiB pages on demand, beside those of other programs; false if not permitted. The previous value
+ * is restored at exit (at_exit.h). */
+bool hugepages_allow(uint64_t bytes);
+
+/* Reserves `bytes` of them (vm.nr_hugepages), beside those reserved before the first call; replaces the previous call.
+ * False if not permitted or not available. Restored likewise. */
+bool hugepages_reserve(uint64_t bytes);
+
+/* Moves this process and its future children into a new cgroup with this limit of huge pages, and into a new mount
+ * namespace with the cgroup's files at their usual place, or at `elsewhere` (a new path) if not NULL. False if not
+ * permitted. Once per process; call hugepages_unlimit() when all children have exited. */
+bool hugepages_limit(uint64_t bytes, const char *elsewhere);
+void hugepages_unlimit(void);
+
+/* Permits transparent huge pages for shared memory on request, if this may be set. Restored likewise. */
+void shmem_thp_allow(void);
+
+#endif

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The changes of the kill test. Each first records the states that are possible from now on, and removes those that the
+ * reply excludes.
+ */
+#include "tests/lib/kills_model.h"
+
+#include "proto/messages.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+const char *kills_name(unsigned name)
+{
+        static const char *const names[NAMES] = {"n0", "n1", "n2", "second-n0", "second-n1", "second-n2"};
+        return names[name];
+}
+
+unsigned kills_priority(unsigned number)
+{
+        static const unsigned priorities[PRIORITIES] = {PROTO_PRIORITY_DEFAULT, 1, 50, 150};
+        return priorities[number];
+}
+
+struct model *kills_model_of(uint64_t version)
+{
+        struct model *m = model_mixed(version, (32 + version * 89 % 1024) << 10);
+        char *json = format_text("{\"version\":\"%llu\"}", (unsigned long long)version);
+
+        model_set_metadata(m, json);
+        free(json);
+        return m;
+}
+
+void may_be(struct history *name, uint64_t version)
+{
+        if (name->n > 0 && name->versions[name->n - 1] == version)
+                return;
+        if (name->n == HISTORY)
+                die("a history is full");
+        name->versions[name->n++] = version;
+}
+
+void is_only(struct history *name, uint64_t version)
+{
+        name->versions[0] = version;
+        name->n = 1;
+}
+
+static void check(streamer_client *c, const char *verb, int r)
+{
+        if (r == STREAMER_EUNREACHABLE || r == STREAMER_ELOST)
+                _exit(0);
+        if (r != 0)
+                die("%s: %s (%s)", verb, streamer_strerror(r), streamer_last_error(c));
+}
+
+/* For a name that may be absent. */
+static void check_named(streamer_client *c, const char *verb, int r)
+{
+        if (r != STREAMER_ENOENT)
+                check(c, verb, r);
+}
+
+/* ---- one change each ---- */
+
+static char *path_of(const struct kills *k, unsigned file)
+{
+        return format_text("%s/n%u.safetensors", k->root, file);
+}
+
+static void rewrite(struct kills *k, unsigned file)
+{
+        uint64_t version = ++k->shared->next_version;
+        struct model *m = kills_model_of(version);
+        char *path = path_of(k, file), *aside = format_text("%s/aside", k->root);
+
+        model_write(m, aside);
+        k->shared->writing[file] = version;
+        must(rename(aside, path));
+        k->shared->written[file] = version;
+        model_free(m);
+        free(path);
+        free(aside);
+}
+
+/* A pin belongs to the name and passes to the next generation; a resident model is shared, with its pin and priority.
+ */
+static void do_load(struct kills *k, streamer_client *c, unsigned i)
+{
+        unsigned file = i % FILES;
+        struct history *name = &k->shared->names[i], *other = &k->shared->names[other_name(i)];
+        char *path = path_of(k, file);
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = path, .name = kills_name(i)};
+        streamer_op *op = NULL;
+
+        /* The previous client may have been killed while it wrote. */
+        bool unknown = k->shared->written[file] != k->shared->writing[file];
+        if (k->shared->written[file] == 0 || unknown || kills_below(k, 2) == 0)
+                rewrite(k, file);
+        may_be(name, k->shared->written[file]);
+        name->pins |= other->pins;
+        other->pins |= name->pins & MAY_BE_PINNED;
+        name->priorities |= 1 | other->priorities;
+        int r = streamer_load(c, &opts, &op);
+        if (r == 0)
+                r = streamer_op_wait(op, 20000, NULL);
+        check(c, "load", r);
+        streamer_op_free(op);
+        free(path);
+}
+
+/* The state file may still have the pin. */
+static void do_unload(struct kills *k, streamer_client *c, unsigned i)
+{
+        struct history *name = &k->shared->names[i];
+
+        may_be(name, ABSENT);
+        name->pins |= MAY_BE_LOOSE;
+        check_named(c, "unload", streamer_unload(c, kills_name(i), 0));
+        if (k->stored && !(name->pins & MAY_BE_PINNED))
+                is_only(name, ABSENT);
+}
+
+static void do_pin(struct kills *k, streamer_client *c, unsigned i)
+{
+        bool pin = kills_below(k, 2) == 0;
+        unsigned bit = pin ? MAY_BE_PINNED : MAY_BE_LOOSE;
+
+        k->shared->names[i].pins |= bit;
+        k->shared->names[other_name(i)].pins |= bit;
+        check_named(c, "pin", streamer_pin(c, kills_name(i), pin));
+}
+
+static void do_priority(struct kills *k, streamer_client *c, unsigned i)
+{
+        unsigned number = (unsigned)kills_below(k, PRIORITIES);
+        char *args = format_text("{\"model\":\"%s\",\"priority\":%u}", kills_name(i), kills_priority(number));
+
+        k->shared->names[i].priorities |= 1u << number;
+        k->shared->names[other_name(i)].priorities |= 1u << number;
+        check_named(c, "set_priority", streamer_call(c, "set_priority", args, NULL));
+        free(args);
+}
+
+static void do_attach(streamer_client *c, unsigned i)
+{
+        streamer_lease *lease = NULL;
+        int r = streamer_attach(c, kills_name(i), NULL, &lease);
+
+        check_named(c, "attach", r);
+        if (r == 0)
+                streamer_detach(lease);
+}
+
+/* The loop times must be read before the daemon is killed. */
+static void do_status(struct kills *k, streamer_client *c)
+{
+        char *reply = NULL;
+
+        check(c, "status", streamer_call(c, "status", NULL, &reply));
+        json_t *status = json_loads(reply, 0, NULL);
+        loop_time_note(&k->shared->loop_time, status);
+        json_decref(status);
+        free(reply);
+}
+
+/* ---- all clients ---- */
+
+static void change(struct kills *k, streamer_client *c)
+{
+        unsigned i = (unsigned)kills_below(k, NAMES);
+        uint64_t dice = kills_below(k, 20);
+
+        if (dice < 9)
+                do_load(k, c, i);
+        else if (dice < 12)
+                do_unload(k, c, i);
+        else if (dice < 15)
+                do_pin(k, c, i);
+        else if (dice < 17)
+                do_priority(k, c, i);
+        else if (dice < 19)
+                do_attach(c, i);
+        else
+                do_status(k, c);
+}
+
+void kills_change(struct kills *k)
+{
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = k->m.d.socket};
+        streamer_client *c = NULL;
+
+        k->chance = splitmix(k->seed + k->round); /* random numbers of this process, which is a copy of its parent */
+        check(NULL, "connect", streamer_connect(&opts, &c));
+        for (;;)
+                change(k, c);
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Fixture of the load tests: see load_fixture.h.
+ */
+#include "tests/lib/load_fixture.h"
+
+#include "daemon/base/util.h"
+#include "daemon/io/file/pread_engine.h"
+#include "daemon/io/remote/http_engine.h"
+#include "tests/lib/kernel_counters.h"
+
+#include <string.h>
+
+#define SECOND UINT64_C(1000000000)
+
+struct fake_device fake;
+struct fake_device others[OTHERS];
+static unsigned n_others;
+struct device *devices[1 + OTHERS];
+static struct reader reader;
+static struct work_pool *pool;
+struct resident resident;
+struct loads loads;
+struct gate lane_gate;
+static struct held_work lane_work[2];
+unsigned arrivals;
+static unsigned fds_before;
+
+static struct admission admission;
+static uint64_t reserved; /* of the budget, not charged to any load */
+
+static void on_arrived(struct loads *l, struct generation *g)
+{
+        ck_assert_ptr_eq(l, &loads);
+        ck_assert_int_ge(g->manifest.fd, 0);
+        ck_assert_int_ge(g->arrival.fd, 0);
+        arrivals++;
+}
+
+static void begin_with(unsigned n)
+{
+        static const char *const names[OTHERS] = {"one", "two", "three"};
+        struct error error = {0};
+        struct reader_opts opts = {.concurrency = 2,
+                                   .block_size = BLOCK,
+                                   .memory_limit = 2 * BLOCK,
+                                   .engines = {[READ_PREAD] = &pread_engine_ops, [READ_HTTP] = &http_engine_ops}};
+        const struct sources *sources = core_sources();
+        fds_before = process_fds(getpid());
+        gate_init(&lane_gate, false);
+        fake_device_init(&fake, "fake", BUDGET, false);
+        devices[0] = &fake.device;
+        n_others = n;
+        for (unsigned i = 0; i < n; i++) {
+                fake_device_init(&others[i], names[i], BUDGET, true);
+                others[i].device.number = 1 + i;
+                devices[1 + i] = &others[i].device;
+        }
+        resident_init(&resident, devices, 1 + n, 4);
+        ck_assert_int_eq(admission_init(&admission, &resident, core_wake, 4), 0);
+        ck_assert_int_eq(reader_init(&reader, &opts, core_wake, &error), 0);
+        pool = work_pool_new(core_wake, "pool", 4, 1);
+        loads = (struct loads){.max_running = 8,
+                               .resident = &resident,
+                               .sources = sources,
+                               .reader = &reader,
+                               .pool = pool,
+                               .block_size = BLOCK,
+                               .arrived = on_arrived};
+        loads_init(&loads);
+}
+
+void load_fixture_begin(void)
+{
+        begin_with(0);
+}
+
+void load_fixture_begin_multi(void)
+{
+        begin_with(OTHERS);
+}
+
+/* Removes a name of a generation that is not loading; false if none exists. */
+bool load_fixture_drop_name(void)
+{
+        list_each (pos, &resident.generations) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->state == GENERATION_LOADING || list_empty(&g->names))
+                        continue;
+                char *name = format_text("%s", generation_name(g));
+                generation_drop_name(g, name);
+                free(name);
+                return true;
+        }
+        return false;
+}
+
+/* A joined thread may be listed for a moment. */
+static bool no_threads(void *arg)
+{
+        (void)arg;
+        return threads_named("reader") + threads_named("pool") + threads_named("fake-device") == 0;
+}
+
+void load_fixture_end(void)
+{
+        loads_cancel_all(&loads);
+        gate_open(&lane_gate);
+        while (load_fixture_drop_name())
+                ;
+        core_until(loads_empty(&loads) && resident_empty(&resident));
+        ck_assert_uint_eq(loads.n_running, 0);
+        ck_assert_uint_eq(fake.device.used, 0);
+        ck_assert(reader_deinit(&reader, now_ns() + 20 * SECOND));
+        ck_assert(work_pool_stop(pool, now_ns() + 20 * SECOND));
+        work_pool_free(pool);
+        core_settle();
+        admission_deinit(&admission);
+        fake_device_deinit(&fake);
+        for (unsigned i = 0; i < n_others; i++) {
+                ck_assert_uint_eq(others[i].device.used, 0);
+                fake_device_deinit(&others[i]);
+        }
+        ck_assert_uint_eq(process_fds(getpid()), fds_before);
+        ck_assert(eventually(no_threads, NULL, 10000));
+}
+
+/* ---- loads, watched ---- */
+
+static void on_ended(struct load_watch *watch, struct load *load)
+{
+        struct watched *w = container_of(watch, struct watched, watch);
+        ck_assert_msg(!w->ended, "told twice");
+        w->ended = true;
+        w->state = load->state;
+        w->error = load->error;
+        w->estimate = load->targets[0].estimate;
+        w->generation = load->targets[0].generation;
+        load_progress(load, &w->progress);
+}
+
+int load_request(struct watched *w, const struct load_request *what)
+{
+        *w = (struct watched){0};
+        int r = loads_begin(&loads, what, &w->load, &w->error);
+        if (r == 0)
+                load_watch(w->load, &w->watch, on_ended);
+        return r;
+}
+
+void load_start(struct watched *w, const char *source, const char *name)
+{
+        int r = load_request(w, &(struct load_request){.source = source, .name = name, .caller = &core_caller});
+        ck_assert_msg(r == 0, "%s", w->error.text);
+        ck_assert(!load_ended(w->load->state)); /* never inside the call that began the load */
+        ck_assert(!w->ended);
+}
+
+void load_start_sha256(struct watched *w, const char *source, const char *name)
+{
+        int r = load_request(
+                w, &(struct load_request){.source = source, .name = name, .sha256 = true, .caller = &core_caller});
+        ck_assert_msg(r == 0, "%s", w->error.text);
+}
+
+struct generation *load_ready(const char *source, const char *name)
+{
+        struct watched w;
+        load_start(&w, source, name);
+        core_until(w.ended);
+        ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
+        return w.generation;
+}
+
+void load_fails(const char *source, const char *name, int code, const char *text)
+{
+        struct watched w;
+        load_start(&w, source, name);
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ck_assert_msg(w.error.code == code && strstr(w.error.text, text) != NULL, "%d %s", w.error.code, w.error.text);
+}
+
+/* ---- models ---- */
+
+struct model *small_model(uint64_t seed)
+{
+        struct model *m = model_new(seed);
+        model_set_metadata(m, "{\"format\":\"pt\"}");
+        model_add(m, "w", "U8", (uint64_t[]){3 * MiB + 5}, 1);
+        model_add(m, "b", "BF16", (uint64_t[]){3, 7}, 2);
+        model_add(m, "none", "F32", (uint64_t[]){0}, 1);
+        model_add_many(m, "x", 50, 333);
+        return m;
+}
+
+char *small_file(const char *name, uint64_t seed)
+{
+        struct model *m = small_model(seed);
+        return core_write_consume(m, name);
+}
+
+/* One tensor per block; one segment per tensor on devices with small segments. */
+char *blocks_file(const char *name, size_t n)
+{
+        struct model *m = model_new(n);
+        model_place_data(m, 4096, 0);
+        model_add_many(m, "t", n, BLOCK);
+        return core_write_consume(m, name);
+}
+
+static void record_equals(const struct generation *g, const struct manifest_view *view, uint64_t i,
+                          const struct model *m)
+{
+        const char *why = "";
+        unsigned char digest[DIGEST_SIZE];
+        const struct manifest_record *r = manifest_record(view, i);
+        ck_assert_msg(manifest_check(view, i, &why) == 0, "%s", why);
+        size_t t = model_index(m, view->strings + r->name_off);
+        ck_assert_uint_lt(t, m->n);
+        model_tensor_digest(m, t, digest);
+        ck_assert_mem_eq(r->digest, digest, DIGEST_SIZE);
+        const unsigned char *memory = g->segments[r->segment].base;
+        if (memory == NULL && r->bytes > 0)
+                memory = fake_memory(&g->segments[r->segment]);
+        ck_assert(r->bytes == 0 || model_check(m, t, memory + r->offset));
+}
+
+/* Checks that the generation is ready and equal to the model: manifest, bytes, arrival log, digests. */
+void serves(const struct generation *g, const struct model *m)
+{
+        struct manifest_view view;
+        const char *why = "";
+        char got[33], want[33];
+        ck_assert_int_eq((int)g->state, (int)GENERATION_READY);
+        ck_assert_msg(manifest_open(&view, g->manifest.map, g->manifest.size, &why) == 0, "%s", why);
+        ck_assert_uint_eq(view.header->n_records, m->n);
+        ck_assert_uint_eq(((const struct arrival_header *)g->arrival.map)->count, m->n);
+        for (uint64_t i = 0; i < m->n; i++)
+                record_equals(g, &view, i, m);
+        for (size_t i = 0; i < DIGEST_SIZE; i++)
+                snprintf(got + 2 * i, 3, "%02x", g->digest[i]);
+        model_digest(m, want);
+        ck_assert_str_eq(got, want);
+        ck_assert_mem_eq(view.header->digest, g->digest, DIGEST_SIZE);
+}
+
+void serves_small(const struct generation *g, uint64_t seed)
+{
+        struct model *m = small_model(seed);
+        serves(g, m);
+        model_free(m);
+}
+
+/* ---- holding a load ---- */
+
+void load_hold_lane(const char *path)
+{
+        held_work_submit(&lane_work[0], pool, source_lane(path), &lane_gate);
+}
+
+/* A load that is queued in its lane, with work behind it that holds its next step. */
+static void start_held_planning(struct watched *w, const char *path)
+{
+        load_hold_lane(path);
+        load_start(w, path, "m");
+        core_until(w->load->expect != NULL); /* it is queued in its lane */
+        held_work_submit(&lane_work[1], pool, source_lane(path), &lane_gate);
+        gate_pass_more(&lane_gate, 1);
+}
+
+static void start_held_reading(struct watched *w, const char *path)
+{
+        gate_init(&fake.prepare, false);
+        load_start(w, path, "m");
+        core_until(w->load->state == LOAD_READING);
+        gate_await(&fake.prepare, 1);
+}
+
+void load_start_held(struct watched *w, const char *path, enum load_state state)
+{
+        switch (state) {
+        case LOAD_OPENING:
+                load_hold_lane(path);
+                load_start(w, path, "m");
+                break;
+        case LOAD_PLANNING:
+                start_held_planning(w, path);
+                break;
+        case LOAD_QUEUED: /* another load has all of the device */
+                reserved = BUDGET;
+                fake.device.used += reserved;
+                load_start(w, path, "m");
+                w->load->wait = true;
+                break;
+        case LOAD_ALLOCATING:
+                gate_init(&fake.alloc, false);
+                load_start(w, path, "m");
+                break;
+        default:
+                start_held_reading(w, path);
+        }
+        if (state == LOAD_CHECKING) {
+                load_hold_lane(path);
+                gate_await(&lane_gate, 1);
+                gate_open(&fake.prepare);
+        }
+        core_until(w->load->state == state);
+        if (state == LOAD_ALLOCATING)
+                gate_await(&fake.alloc, 1);
+}
+
+void load_release_held(void)
+{
+        fake.device.used -= reserved;
+        reserved = 0;
+        admission_recheck(&admission);
+        gate_open(&lane_gate);
+        gate_open(&fake.alloc);
+        gate_open(&fake.prepare);
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loads without a server: the daemon's loop, reader, pool and files, and a fake device.
+ *
+ * A load is held in a state by work that blocks the lane of its file system (opening, planning, checking) or by a
+ * gate of the device (allocating, reading). The end checks for leaked bytes of the budget, descriptors and threads.
+ */
+#ifndef TESTS_LIB_LOAD_FIXTURE_H
+#define TESTS_LIB_LOAD_FIXTURE_H
+
+#include "daemon/load/load.h"
+#include "tests/lib/core.h"
+
+#define BLOCK (2 * MiB)
+#define BUDGET (64 * MiB)
+
+#define OTHERS 3
+
+extern struct fake_device fake; /* devices[0]; blocks are read in place */
+extern struct fake_device
+        others[OTHERS]; /* "one", "two", "three", the next devices: of one layout, filled through slots */
+extern struct device *devices[1 + OTHERS];
+extern struct resident resident;
+extern struct loads loads;
+extern struct gate lane_gate;
+extern unsigned arrivals; /* calls of loads.arrived */
+
+void load_fixture_begin(void);
+void load_fixture_begin_multi(void); /* with the other devices */
+void load_fixture_end(void);
+/* Removes a name of a generation that is not loading; false if none exists. */
+bool load_fixture_drop_name(void);
+
+/* ---- a load and its events ---- */
+
+struct watched {
+        struct load_watch watch;
+        struct load *load;
+        bool ended;
+        enum load_state state;
+        struct error error;
+        struct load_progress progress;
+        struct load_estimate estimate;
+        struct generation *generation;
+};
+
+int load_request(struct watched *w, const struct load_request *what);
+void load_start(struct watched *w, const char *source, const char *name);
+void load_start_sha256(struct watched *w, const char *source, const char *name);
+/* Runs the loop until the load ends, which must be in this state. */
+struct generation *load_ready(const char *source, const char *name);
+void load_fails(const char *source, const char *name, int code, const char *text);
+
+/* Begins a load of `path` as "m" and holds it in this state. */
+void load_start_held(struct watched *w, const char *path, enum load_state state);
+/* Holds the next step in the lane of this path. */
+void load_hold_lane(const char *path);
+void load_release_held(void);
+
+/* ---- models ---- */
+
+#define SMALL_TENSORS 53
+#define SMALL_BYTES (3 * MiB + 5 + 42 + 50 * 333)
+
+struct model *small_model(uint64_t seed);
+char *small_file(const char *name, uint64_t seed);
+/* One tensor per block; one segment per tensor on devices with small segments. */
+char *blocks_file(const char *name, size_t n);
+
+/* Checks that the generation is ready and equal to the model: manifest, bytes, arrival log, digests. */
+void serves(const struct generation *g, const struct model *m);
+void serves_small(const struct generation *g, uint64_t seed);
+
+#endif

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loads on several GPUs and their status: see multi_gpu.h.
+ */
+#include "tests/lib/multi_gpu.h"
+
+#include "tests/lib/suite.h"
+
+#include <string.h>
+
+struct fake_state *gpus;
+const char *const names[GPUS] = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
+
+void multi_gpu_begin(void)
+{
+        static const struct gpu_daemon four = {.n = GPUS,
+                                               .mib = 64,
+                                               .cuda = "segment_size: 8MiB",
+                                               .devices = {"'cuda:0', budget: 64MiB",
+                                                           "'cuda:1', budget: 64MiB, handles: cuda-vmm-fd",
+                                                           "'cuda:2', budget: 64MiB", "'cuda:3', budget: 8MiB"}};
+        gpus = gpu_daemon_start(&four);
+        client = client_open(&test_daemon);
+}
+
+void multi_gpu_end(void)
+{
+        streamer_close(client);
+        int status = daemon_stop(&test_daemon);
+        if (status != 0)
+                daemon_die(&test_daemon, "the daemon ended with %d", status);
+}
+
+/* ---- loads ---- */
+
+char *write_model(const struct model *m, const char *name)
+{
+        char *path = suite_path("%s", name);
+        model_write(m, path);
+        return path;
+}
+
+streamer_op *load_begin(const char *source, const char *const *devices, size_t n, const char *layout)
+{
+        return client_load_begin_with(
+                client, (streamer_load_opts){
+                                .source = source, .name = "m", .devices = devices, .n_devices = n, .layout = layout});
+}
+
+int load_on(const char *source, const char *const *devices, size_t n, const char *layout)
+{
+        return client_load_end(load_begin(source, devices, n, layout));
+}
+
+int attach_code(const char *device)
+{
+        streamer_lease *lease = NULL;
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .device = device};
+        int r = streamer_attach(client, "m", &opts, &lease);
+        streamer_detach(lease);
+        return r;
+}
+
+/* ---- replies of the daemon ---- */
+
+json_t *list_entry(void)
+{
+        json_t *reply = client_call(client, "show", "{\"model\":\"m\"}");
+        json_t *model = json_incref(json_array_get(json_object_get(reply, "models"), 0));
+        json_decref(reply);
+        return model;
+}
+
+uint64_t used_on(const char *device)
+{
+        size_t i;
+        const json_t *d;
+        uint64_t used = UINT64_MAX;
+        json_t *reply = client_call(client, "status", NULL);
+        json_array_foreach(json_object_get(reply, "devices"), i, d)
+        {
+                if (strcmp(json_text(d, "device"), device) == 0)
+                        used = json_number(d, "used");
+        }
+        json_decref(reply);
+        return used;
+}
+
+static bool is_unused(void *device)
+{
+        return used_on(device) == 0;
+}
+
+void wait_until_freed(const char *device)
+{
+        ck_assert_msg(eventually(is_unused, (void *)(uintptr_t)device, WAIT_MS), "%s: %llu bytes are in use", device,
+                      (unsigned long long)used_on(device));
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A load paused after half of its bytes: see paused_load.h.
+ */
+#include "tests/lib/paused_load.h"
+#include "tests/lib/suite.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct paused_load paused;
+
+void paused_load_begin_named(const char *file)
+{
+        uint64_t bytes = MIB;
+
+        paused.model = model_new(77);
+        for (int i = 0; i < PAUSED_N; i++)
+                model_add(paused.model, format_text("t%02d", i), "U8", &bytes, 1);
+        paused.backing = suite_path("backing");
+        model_write(paused.model, paused.backing);
+        mkdir(suite_path("root"), 0755);
+        fuse_file_start(&paused.hang, suite_path("root/mnt"), file, paused.backing);
+        daemon_init(&paused.d, suite_path("d"));
+        daemon_start(&paused.d, (const char *const[]){"--device", "host=64MiB", "--root", suite_path("root"),
+                                                      "--block-size", "1MiB", NULL});
+        /* Direct reads cover whole pages, so the last block of the first half may touch one page more. */
+        fuse_file_hold(&paused.hang, model_data_offset(paused.model) + PAUSED_HALF * MIB + 4096);
+        paused.client = client_open(&paused.d);
+        paused.empty = client_used(paused.client);
+}
+
+void paused_load_begin(void)
+{
+        paused_load_begin_named("m.safetensors");
+}
+
+void paused_load_end(void)
+{
+        client_wait_leases(paused.client, 0);
+        streamer_close(paused.client);
+        ck_assert_int_eq(daemon_stop(&paused.d), 0);
+        fuse_file_stop(&paused.hang);
+        folder_remove(suite_path("d"));
+        unlink(paused.backing);
+        model_free(paused.model);
+}
+
+streamer_op *paused_load_start(const char *name)
+{
+        streamer_op *op = client_load_begin(paused.client, paused.hang.path, name);
+
+        fuse_file_wait_held(&paused.hang);
+        return op;
+}
+
+void paused_load_fails(streamer_op *op, const char *text)
+{
+        int r = streamer_op_wait(op, 20000, NULL);
+
+        ck_assert_msg(r == STREAMER_EFAILED, "%s", streamer_strerror(r));
+        ck_assert_msg(!text || strstr(streamer_last_error(paused.client), text), "\"%s\" does not say \"%s\"",
+                      streamer_last_error(paused.client), text);
+        ck_assert_str_eq(client_state(paused.client, "m"), "failed");
+        streamer_op_free(op);
+}
+
+void paused_load_rewrite(off_t at, size_t size)
+{
+        int fd = must(open(paused.backing, O_WRONLY | O_CLOEXEC));
+        unsigned char *data = must_alloc(size);
+
+        ck_assert_int_eq(pwrite(fd, data, size, at), (ssize_t)size);
+        close(fd);
+        free(data);
+}
+
+void paused_load_take(streamer_lease *lease, size_t n, bool seen[PAUSED_N])
+{
+        for (size_t k = 0; k < n; k++) {
+                streamer_tensor t = STREAMER_TENSOR_INIT;
+                int r = streamer_tensor_next(lease, 20000, &t);
+                ck_assert_msg(r == 0, "tensor %zu: %s", k, streamer_strerror(r));
+                size_t i = model_index(paused.model, t.name);
+                unsigned char digest[16];
+                ck_assert_uint_lt(i, PAUSED_N);
+                ck_assert(!seen[i]);
+                seen[i] = true;
+                ck_assert(model_check(paused.model, i, t.data));
+                model_tensor_digest(paused.model, i, digest);
+                ck_assert_mem_eq(t.digest, digest, 16);
+        }
+}

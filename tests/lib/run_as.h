@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs a function as another user. Needs root.
+ */
+#ifndef TESTS_LIB_RUN_AS_H
+#define TESTS_LIB_RUN_AS_H
+
+#include "tests/lib/suite.h"
+
+#include <sys/types.h>
+
+/* The result of fn in a process of this user and group, without other groups or privileges: 0 or a STREAMER_E*. */
+int run_as(uid_t uid, gid_t gid, int (*fn)(void));
+
+#define ROOT_ONLY()                                                                                                    \
+        do {                                                                                                           \
+                if (getuid() != 0)                                                                                     \
+                        SKIP("only root can change its user");                                                         \
+        } while (0)
+
+#endif

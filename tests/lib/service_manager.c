@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The manager's thread and its store: see service_manager.h.
+ */
+#include "tests/lib/service_manager.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define START_MS 20000
+#define MESSAGE_FDS 16
+
+/* Check bounds the length of a message. */
+static const char *tail_of(const char *path)
+{
+        size_t size;
+        const char *text = file_read(path, &size);
+
+        return size > 3000 ? text + size - 3000 : text;
+}
+
+/* ---- the store; mutex held ---- */
+
+static void store_drop(struct manager *m, size_t i)
+{
+        close(m->store[i].fd);
+        m->store[i] = m->store[--m->n];
+}
+
+static void store_add(struct manager *m, const char *name, int fd)
+{
+        if (m->n >= m->max) {
+                m->dropped++;
+                close(fd);
+                return;
+        }
+        snprintf(m->store[m->n].name, sizeof(m->store[0].name), "%s", name);
+        m->store[m->n++].fd = fd;
+}
+
+static void store_remove(struct manager *m, const char *name)
+{
+        for (size_t i = m->n; i-- > 0;)
+                if (strcmp(m->store[i].name, name) == 0)
+                        store_drop(m, i);
+}
+
+/* ---- messages ---- */
+
+struct message_in {
+        char text[4096];
+        int fds[MESSAGE_FDS];
+        size_t n_fds;
+};
+
+/* The value of KEY=; "" if missing. */
+static void value_of(const struct message_in *in, const char *key, char value[128])
+{
+        const char *at = in->text;
+        size_t len = strlen(key);
+        value[0] = '\0';
+        while (at != NULL && *at != '\0') {
+                if (strncmp(at, key, len) == 0 && at[len] == '=')
+                        snprintf(value, 128, "%.*s", (int)strcspn(at + len + 1, "\n"), at + len + 1);
+                at = strchr(at, '\n');
+                at = at != NULL ? at + 1 : NULL;
+        }
+}
+
+static bool value_is(const struct message_in *in, const char *key)
+{
+        char value[128];
+        value_of(in, key, value);
+        return strcmp(value, "1") == 0;
+}
+
+static void take(struct manager *m, struct message_in *in)
+{
+        char name[128];
+        value_of(in, "FDNAME", name);
+        m->messages++;
+        m->ready |= value_is(in, "READY");
+        m->stopping |= value_is(in, "STOPPING");
+        if (value_is(in, "FDSTOREREMOVE"))
+                store_remove(m, name);
+        for (size_t i = 0; i < in->n_fds; i++) {
+                if (value_is(in, "FDSTORE") && strcmp(name, "") != 0)
+                        store_add(m, name, in->fds[i]);
+                else
+                        close(in->fds[i]); /* the barrier waits for this close */
+        }
+}
+
+static bool receive(int fd, struct message_in *in)
+{
+        union {
+                struct cmsghdr align;
+                char space[CMSG_SPACE(sizeof(int) * MESSAGE_FDS)];
+        } control;
+        struct iovec iov = {in->text, sizeof(in->text) - 1};
+        struct msghdr msg = {
+                .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+        ssize_t n = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+        in->n_fds = 0;
+        if (n < 0)
+                return false;
+        in->text[n] = '\0';
+        for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
+                if (c->cmsg_type != SCM_RIGHTS)
+                        continue;
+                in->n_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+                memcpy(in->fds, CMSG_DATA(c), in->n_fds * sizeof(int));
+        }
+        return true;
+}
+
+/* Reads all messages that were sent; under the mutex. */
+static void drain(struct manager *m)
+{
+        struct message_in in;
+
+        while (receive(m->socket, &in))
+                take(m, &in);
+}
+
+static void *run(void *arg)
+{
+        struct manager *m = arg;
+        struct pollfd fds[] = {{.fd = m->socket, .events = POLLIN}, {.fd = m->stop, .events = POLLIN}};
+
+        for (;;) {
+                poll(fds, 2, -1);
+                if (fds[1].revents)
+                        return NULL;
+                pthread_mutex_lock(&m->mutex);
+                drain(m);
+                pthread_mutex_unlock(&m->mutex);
+        }
+}
+
+/* ---- the daemon ---- */
+
+/* Moves the descriptors to 3 and up, as the protocol requires; first to higher numbers, so that none is overwritten. */
+static void pass_fds(const struct manager *m, char *names, size_t size)
+{
+        int first = 3 + (int)m->n, moved[MANAGER_FDS];
+        size_t used = 0;
+
+        for (size_t i = 0; i < m->n; i++)
+                moved[i] = must(fcntl(m->store[i].fd, F_DUPFD_CLOEXEC, first));
+        for (size_t i = 0; i < m->n; i++) {
+                must(dup2(moved[i], 3 + (int)i));
+                used += (size_t)snprintf(names + used, size - used, "%s%s", i ? ":" : "", m->store[i].name);
+        }
+}
+
+static _Noreturn void exec_daemon(const struct manager *m)
+{
+        static char names[MANAGER_FDS * 128];
+        const char *argv[40] = {build_path("streamerd"), "--socket", m->d.socket};
+        char text[32];
+        size_t n = 3;
+
+        for (size_t i = 0; m->flags[i]; i++)
+                argv[n++] = m->flags[i];
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        signal(SIGPIPE, SIG_DFL);
+        int log = must(open(m->d.log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+        must(dup2(log, STDOUT_FILENO));
+        must(dup2(log, STDERR_FILENO));
+        pass_fds(m, names, sizeof(names));
+        snprintf(text, sizeof(text), "%zu", m->max);
+        setenv("FDSTORE", text, 1);
+        setenv("NOTIFY_SOCKET", m->notify, 1);
+        unsetenv("STREAMERD_SOCKET");
+        if (m->n > 0) {
+                snprintf(text, sizeof(text), "%zu", m->n);
+                setenv("LISTEN_FDS", text, 1);
+                setenv("LISTEN_FDNAMES", names, 1);
+                snprintf(text, sizeof(text), "%d", (int)getpid());
+                setenv("LISTEN_PID", text, 1);
+        }
+        if (daemon_before)
+                daemon_before();
+        execv(argv[0], (char *const *)(uintptr_t)argv);
+        _exit(127);
+}
+
+void manager_spawn(struct manager *m)
+{
+        pthread_mutex_lock(&m->mutex);
+        drain(m);
+        m->ready = m->stopping = false;
+        m->d.pid = must(fork());
+        if (m->d.pid == 0)
+                exec_daemon(m);
+        pthread_mutex_unlock(&m->mutex);
+        m->d.pidfd = must((int)syscall(SYS_pidfd_open, m->d.pid, 0));
+}
+
+static bool has_sent_ready(struct manager *m)
+{
+        pthread_mutex_lock(&m->mutex);
+        bool ready = m->ready;
+        pthread_mutex_unlock(&m->mutex);
+        return ready;
+}
+
+static bool is_ready(void *arg)
+{
+        struct manager *m = arg;
+        struct pollfd exited = {.fd = m->d.pidfd, .events = POLLIN};
+        return has_sent_ready(m) || poll(&exited, 1, 0) > 0;
+}
+
+static void manager_ready(struct manager *m)
+{
+        if (!eventually(is_ready, m, START_MS) || !has_sent_ready(m))
+                daemon_die(&m->d, "did not become ready");
+}
+
+void manager_start(struct manager *m)
+{
+        manager_spawn(m);
+        manager_ready(m);
+}
+
+void manager_kill(struct manager *m)
+{
+        daemon_kill(&m->d);
+}
+
+void manager_stop(struct manager *m)
+{
+        int status = daemon_stop(&m->d);
+
+        if (status)
+                daemon_die(&m->d, "ended with %d", status);
+}
+
+/* ---- queries ---- */
+
+static int by_name(const void *a, const void *b)
+{
+        return strcmp(((const struct stored *)a)->name, ((const struct stored *)b)->name);
+}
+
+struct stored *manager_find(struct manager *m, const char *prefix, size_t n)
+{
+        struct stored *found = NULL;
+
+        pthread_mutex_lock(&m->mutex);
+        drain(m);
+        qsort(m->store, m->n, sizeof(m->store[0]), by_name);
+        for (size_t i = 0; i < m->n && !found; i++)
+                if (strncmp(m->store[i].name, prefix, strlen(prefix)) == 0 && n-- == 0)
+                        found = &m->store[i];
+        pthread_mutex_unlock(&m->mutex);
+        return found;
+}
+
+size_t manager_count(struct manager *m, const char *prefix)
+{
+        size_t n = 0;
+
+        while (manager_find(m, prefix, n))
+                n++;
+        return n;
+}
+
+struct desired {
+        struct manager *m;
+        const char *prefix;
+        size_t n, have;
+};
+
+static bool has_count(void *arg)
+{
+        struct desired *w = arg;
+
+        w->have = manager_count(w->m, w->prefix);
+        return w->have == w->n;
+}
+
+void manager_wait(struct manager *m, const char *prefix, size_t n)
+{
+        struct desired w = {.m = m, .prefix = prefix, .n = n};
+
+        if (!eventually(has_count, &w, START_MS))
+                die("%zu descriptors '%s...' are stored instead of %zu; the log:\n%s", w.have, prefix, n,
+                    tail_of(m->d.log));
+}
+
+void manager_drop(struct manager *m, struct stored *stored)
+{
+        pthread_mutex_lock(&m->mutex);
+        store_drop(m, (size_t)(stored - m->store));
+        pthread_mutex_unlock(&m->mutex);
+}
+
+void manager_add_consume_fd(struct manager *m, const char *name, int fd)
+{
+        pthread_mutex_lock(&m->mutex);
+        store_add(m, name, fd);
+        pthread_mutex_unlock(&m->mutex);
+}
+
+/* ---- life ---- */
+
+void manager_init(struct manager *m, const char *folder, size_t max, const char *const *flags)
+{
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        static unsigned number;
+
+        *m = (struct manager){.max = max, .stop = must(eventfd(0, EFD_CLOEXEC))};
+        for (size_t i = 0; flags[i] && i < 31; i++)
+                m->flags[i] = flags[i];
+        daemon_init(&m->d, folder);
+        int n = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "streamerd-manager/%d/%u", (int)getpid(),
+                         number++);
+        snprintf(m->notify, sizeof(m->notify), "@%s", address.sun_path + 1);
+        m->socket = must(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+        must(bind(m->socket, (struct sockaddr *)&address,
+                  (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)));
+        pthread_mutex_init(&m->mutex, NULL);
+        if (pthread_create(&m->thread, NULL, run, m))
+                die("no thread");
+}
+
+void manager_deinit(struct manager *m)
+{
+        daemon_kill(&m->d);
+        must(eventfd_write(m->stop, 1));
+        pthread_join(m->thread, NULL);
+        while (m->n > 0)
+                store_drop(m, 0);
+        close(m->socket);
+        close(m->stop);
+}

@@ -1,0 +1,57 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# python.sh BUILD: checks the Python package as its users get it: the wheel in BUILD/wheel, installed into virtual
+# environments below BUILD.
+#
+#   types      mypy --strict, as each Python version
+#   tests      client/python/tests with torch and the packages that ours replaces; those of engines need the engines
+#   versions   the tests that need only numpy, in every other Python that is installed
+#   user       the commands of docs/python.md, by a user who is not root
+set -eu
+build=$(realpath "$1")
+cd "$(dirname "$0")/.."
+wheel=$(ls "$build"/wheel/streamerd-*.whl)
+packages='numpy ml_dtypes torch==2.13.0 safetensors runai-model-streamer transformers tqdm mypy pytest'
+
+# Installed once; the wheel each time. $3 says what else is in it.
+environment() { # PATH PYTHON PACKAGES
+        if [ "$(cat "$1/complete" 2>/dev/null)" != "$3" ]; then
+                rm -rf "$1"
+                "$2" -m venv "$1"
+                # shellcheck disable=SC2086 # one word for each package
+                "$1/bin/pip" install --quiet --disable-pip-version-check $3
+                echo "$3" >"$1/complete"
+        fi
+        "$1/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel"
+}
+
+pytest() { # ENVIRONMENT TESTS
+        local python=$1/bin/python
+        shift
+        "$python" -m pytest -q -p no:cacheprovider -o faulthandler_timeout=120 --rootdir client/python/tests "$@"
+}
+
+echo '--- types'
+main=$build/venv-python
+environment "$main" "${PYTHON:-python3}" "$packages"
+for version in 3.10 3.11 3.12 3.13; do
+        (cd client/python && "$main/bin/python" -m mypy --python-version "$version" --cache-dir "$build/mypy")
+done
+
+echo '--- tests'
+pytest "$main" --ignore client/python/tests/vllm client/python/tests
+
+echo '--- versions'
+tested=$("$main/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+for python in python3.{10,11,12,13} ~/.pyenv/versions/3.1[0-3].*/bin/python3; do
+        version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
+        case " $tested " in *" $version "*) continue ;; esac
+        tested="$tested $version"
+        environment "$build/venv-python$version" "$python" 'numpy pytest'
+        pytest "$build/venv-python$version" client/python/tests/test_{autostart,numpy}.py
+done
+echo "Python $tested"
+
+echo '--- user'
+tests/python_user.sh "$wheel"

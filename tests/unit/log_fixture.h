@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Fixture of the log tests: standard error is a file.
+ */
+#ifndef TESTS_UNIT_LOG_FIXTURE_H
+#define TESTS_UNIT_LOG_FIXTURE_H
+
+#include "tests/lib/suite.h"
+
+#include "daemon/base/log/line.h"
+#include "daemon/base/log/log.h"
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static void set_output(enum log_format format)
+{
+        log_init(LOG_LEVEL_DEBUG);
+        log_set_output(&(struct log_output){.format = format});
+}
+
+#endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The facts of a model that outlive a run: a commit record restores those of a generation, and a record of one store is
+ * refused by another.
+ */
+#include "daemon/resident/persist/commit_record.h"
+#include "tests/unit/resident_fixture.h"
+
+#define SEGMENT (4 * MiB)
+#define SMALL (2 * MiB)
+
+static struct device_ops ops;
+
+static uint64_t some_small(const struct segment *segment)
+{
+        return segment->size - SMALL;
+}
+
+static struct generation *full(const char *name)
+{
+        snprintf(fake.device.uuid, sizeof(fake.device.uuid), "uuid-0");
+        struct generation *g = loading_with(name, SEGMENT);
+        g->segments[0].pages = PAGES_THP;
+        g->verified = g->has_identity = g->settings.pinned = true;
+        g->caller = (struct caller){.uid = 1000, .gid = 1001, .groups = {7, 8}, .n_groups = 2};
+        g->pattern = strdup("rank-{rank}");
+        memset(g->identity.digest, 3, sizeof(g->identity.digest));
+        memset(g->digest, 4, sizeof(g->digest));
+        g->data_bytes = UINT64_C(1) << 40;
+        g->n_tensors = 6;
+        g->load_ns = 7;
+        return g;
+}
+
+/* The contents of its commit record. */
+static struct model_record record_of(const struct generation *g)
+{
+        struct model_record record;
+        msgpack_sbuffer details;
+        struct message map;
+        ck_assert_int_eq(commit_record_pack(&details, g, 9), 0);
+        ck_assert_int_eq(message_decode(&map, details.data, details.size), 0);
+        ck_assert_ptr_null(model_record_read(&record, &map.unpacked.data, STORE_COMMIT));
+        message_deinit(&map);
+        msgpack_sbuffer_destroy(&details);
+        return record;
+}
+
+START_TEST(a_commit_record_restores_all_fields_of_a_generation)
+{
+        struct generation *was = full("m"), *is = loading("n");
+        struct model_record record = record_of(was);
+        ck_assert_uint_eq(record.id, 9);
+        ck_assert_str_eq(record.name, "m");
+        ck_assert_str_eq(record.device, fake.device.uuid);
+        ck_assert_uint_eq(record.charged, SEGMENT);
+        ck_assert_uint_eq(record.n_segments, 1);
+        ck_assert_uint_eq(record.segments[0].size, SEGMENT);
+        ck_assert_int_eq((int)record.segments[0].pages, (int)PAGES_THP);
+        model_record_move(&record, is);
+        model_record_deinit(&record);
+        ck_assert_str_eq(is->source, was->source);
+        ck_assert_str_eq(is->pattern, "rank-{rank}");
+        ck_assert_int_eq(memcmp(&is->caller, &was->caller, sizeof(is->caller)), 0);
+        ck_assert_int_eq(memcmp(&is->identity, &was->identity, sizeof(is->identity)), 0);
+        ck_assert_int_eq(memcmp(is->digest, was->digest, sizeof(is->digest)), 0);
+        ck_assert(is->verified && is->has_identity && !is->settings.pinned);
+        ck_assert_uint_eq(is->number, was->number);
+        ck_assert_uint_eq(is->data_bytes, was->data_bytes);
+        ck_assert_uint_eq(is->n_tensors, was->n_tensors);
+        ck_assert_uint_eq(is->load_ns, was->load_ns);
+        ready(was);
+        failed(is, "of no use");
+}
+END_TEST
+
+/* They are not counted for a restored segment. */
+START_TEST(small_pages_are_restored)
+{
+        struct generation *g = full("m");
+        ops = *fake.device.ops;
+        ops.small_page_bytes = some_small;
+        const struct device_ops *own = fake.device.ops;
+        fake.device.ops = &ops;
+        ck_assert_uint_eq(segment_small_bytes(&g->segments[0]), SMALL);
+        struct model_record record = record_of(g);
+        ck_assert_uint_eq(record.segments[0].small_bytes, SMALL);
+        ops.small_page_bytes = NULL;
+        g->segments[0].small_bytes = record.segments[0].small_bytes;
+        ck_assert_uint_eq(segment_small_bytes(&g->segments[0]), SMALL);
+        model_record_deinit(&record);
+        record = record_of(g); /* and so they are after the next restart */
+        ck_assert_uint_eq(record.segments[0].small_bytes, SMALL);
+        model_record_deinit(&record);
+        fake.device.ops = own;
+        ready(g);
+}
+END_TEST
+
+START_TEST(a_record_of_another_store_is_refused)
+{
+        struct generation *g = full("m");
+        struct model_record record = model_record_of(g), read;
+        struct writer w;
+        struct message map;
+        writer_init(&w);
+        model_record_write(&w, &record, STORE_STATE);
+        ck_assert_int_eq(message_decode(&map, w.buf.data, w.buf.size), 0);
+        ck_assert_str_eq(model_record_read(&read, &map.unpacked.data, STORE_COMMIT), "id");
+        ck_assert_ptr_null(read.name);
+        ck_assert_str_eq(model_record_read(&read, &map.unpacked.data, STORE_STATE),
+                         "devices"); /* no record is stored */
+        message_deinit(&map);
+        writer_deinit(&w);
+        ready(g);
+}
+END_TEST
+
+int main(void)
+{
+        suite_begin("model record");
+        TCase *tests = suite_group("fields", begin, end, 30);
+        tcase_add_test(tests, a_commit_record_restores_all_fields_of_a_generation);
+        tcase_add_test(tests, small_pages_are_restored);
+        tcase_add_test(tests, a_record_of_another_store_is_refused);
+        return suite_run();
+}
