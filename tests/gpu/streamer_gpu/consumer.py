@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumer: this script once more, in a process of its own. It reads one JSON request a line
-and answers each with one line; what it attached to stays attached between requests, so the one who
-asks can kill it, or the daemon, at any moment."""
+"""The consumer: this script in a process of its own. It reads one JSON request a line and answers each with one
+line. A lease lasts from request to request, so the script can kill the consumer, or the daemon, at any moment."""
 
 import ctypes
 import faulthandler
@@ -10,24 +9,24 @@ import mmap
 import os
 import select
 import sys
-import threading
 import time
 import traceback
+from ctypes import byref, c_int, c_size_t, c_uint, c_void_p
 
-from . import calls, cuda, model, wire
+from . import calls, cuda, frameworks, model, wire
+from .frameworks import Skip
 from .library import Library
 
 CHUNK = 64 << 20
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-
-
-class Skip(Exception):
-    """Not possible here, and no failure."""
+EXPORTED = bytes(range(256))
+NAMESPACES = {"pid": 0x20000000, "net": 0x40000000}  # CLONE_NEWPID, CLONE_NEWNET
+MOUNTS = 0x00020000  # CLONE_NEWNS
 
 
 def map_memory(size):
-    """Anonymous memory in huge pages where the system has them, all of it there."""
+    """Anonymous memory, all of it present, in huge pages where the system has them."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -42,17 +41,17 @@ class Consumer:
     def __init__(self, library, cudart):
         self.paths = {"library": library, "cudart": cudart}
         self.library = self.driver = self.runtime = None
-        self.client = self.lease = self.raw = self.held = None
-        self.buffers, self.copies = {}, None
+        self.client = self.lease = self.raw = self.held = self.loader = None
+        self.buffers, self.segments, self.registered, self.on_host = {}, [], [], False
 
     def op_become(self, uid):
-        """Another user from here on; what that one may not read is opened before."""
+        """Changes to another user, after opening the libraries that this user may not be allowed to read."""
         self.library = Library(self.paths["library"])
         cuda.open_driver()
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-        die_with_parent()  # the kernel forgets it with the old user
+        die_with_parent()  # a change of user resets it
         return {}
 
     # ---- the GPU
@@ -90,64 +89,77 @@ class Consumer:
         raw.close()
         return {"answers": questions.answers}
 
-    # ---- ceilings
+    # ---- memory of the host, as an engine copies it to its GPU
 
-    def op_copies(self, ordinal, size, count):
-        """Pinned host memory to the GPU, GiB/s of each copy; the memory is kept for the next time."""
-        if self.copies is None:
-            self.runtime = cuda.Runtime(self.paths["cudart"], ordinal)
-            self.copies = (map_memory(size), ctypes.c_void_p(), ctypes.c_void_p())
-            (_, host), device, stream = self.copies
-            self.runtime.cudaMalloc(ctypes.byref(device), ctypes.c_size_t(size))
-            self.runtime.cudaHostRegister(ctypes.c_void_p(host), ctypes.c_size_t(size), ctypes.c_uint(0))
-            self.runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), ctypes.c_uint(cuda.NON_BLOCKING))
-        (_, host), device, stream = self.copies
-        rates = []
-        for _ in range(count):
-            begin = time.monotonic()
-            self.runtime.cudaMemcpyAsync(
-                device, ctypes.c_void_p(host), ctypes.c_size_t(size), ctypes.c_int(cuda.HOST_TO_DEVICE), stream
-            )
-            self.runtime.cudaStreamSynchronize(stream)
-            rates.append(size / (time.monotonic() - begin) / (1 << 30))
-        return {"rates": rates}
-
-    def op_preads(self, path, threads, block, direct, limit):
-        """Reads the file by as many threads as the daemon has, each into a slot of its own."""
-        if (threads, block) not in self.buffers:
-            self.buffers[threads, block] = map_memory(threads * block)
-        memory = memoryview(self.buffers[threads, block][0])
-        fd = os.open(path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
-        size = min(os.fstat(fd).st_size, limit)
-        if direct:
-            size -= size % block
-        offsets, lock, failures = iter(range(0, size, block)), threading.Lock(), []
-
-        def work(slot):
-            try:
-                while True:
-                    with lock:
-                        at = next(offsets, None)
-                    if at is None:
-                        return
-                    if os.preadv(fd, [slot], at) != min(block, size - at):
-                        raise OSError(f"short read at {at}")
-            except OSError as e:
-                failures.append(str(e))
-
-        workers = [threading.Thread(target=work, args=(memory[i * block : (i + 1) * block],)) for i in range(threads)]
+    def op_attach_host(self, socket, name):
+        """Maps a model of a host device and touches all of it; a GPU is needed only by op_host_copies."""
+        self.client = self.connect(socket)
+        self.lease = self.client.attach(name)
+        self.segments = [(self.lease.segment(i)) for i in range(self.lease.segments())]
         begin = time.monotonic()
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        seconds = time.monotonic() - begin
-        os.close(fd)
-        if failures:
-            raise OSError(failures[0])
-        if size == 0:
-            raise Skip("the file is smaller than a block")
-        return {"rate": size / seconds / (1 << 30)}
+        for address, size in self.segments:
+            _touch(address, size)
+        return {"bytes": sum(size for _, size in self.segments), "touch_ms": (time.monotonic() - begin) * 1e3}
+
+    def op_host_copies(self, ordinal, registered):
+        """Copies the mapped segments to the GPU, whole; `registered`: after cudaHostRegister for reading, which is
+        timed."""
+        if self.runtime is None:
+            self.runtime = cuda.Runtime(self.paths["cudart"], ordinal)
+        runtime, register_seconds = self.runtime, None
+        device = c_void_p()
+        runtime.cudaMalloc(byref(device), c_size_t(max(size for _, size in self.segments)))
+        try:
+            if registered:
+                register_seconds = self._timed(self._register_all)
+            rates = [self._copy_all(device) for _ in range(3)]
+        finally:
+            for address in self.registered:
+                runtime.cudaHostUnregister(c_void_p(address))
+            self.registered = []
+            runtime.cudaFree(device)
+        return {"register_seconds": register_seconds, "rates": rates}
+
+    @staticmethod
+    def _timed(function):
+        begin = time.monotonic()
+        function()
+        return time.monotonic() - begin
+
+    def _register_all(self):
+        flags = c_uint(cuda.HOST_REGISTER_PORTABLE | cuda.HOST_REGISTER_READ_ONLY)
+        for address, size in self.segments:
+            self.runtime.cudaHostRegister(c_void_p(address), c_size_t(size), flags)
+            self.registered.append(address)
+
+    def _copy_all(self, device):
+        """GiB/s, until the last byte is on the GPU: a copy from pageable memory may return before, and the read that
+        follows waits for it."""
+        begin = time.monotonic()
+        for address, size in self.segments:
+            self.runtime.cudaMemcpy(device, c_void_p(address), c_size_t(size), c_int(cuda.HOST_TO_DEVICE))
+        self.driver.read(ctypes.addressof(ctypes.c_char()), device.value, 1)
+        return sum(size for _, size in self.segments) / (time.monotonic() - begin) / (1 << 30)
+
+    # ---- memory of this process, for another one
+
+    def op_export(self, ordinal):
+        """2 MiB of the GPU with a known content, as a cuda-ipc handle."""
+        if self.runtime is None:
+            self.runtime = cuda.Runtime(self.paths["cudart"], ordinal)
+        pointer, handle, content = c_void_p(), cuda.IpcHandle(), ctypes.create_string_buffer(EXPORTED, len(EXPORTED))
+        self.runtime.cudaMalloc(byref(pointer), c_size_t(2 << 20))
+        self.driver.write(pointer.value, ctypes.addressof(content), len(EXPORTED))
+        self.runtime.cudaIpcGetMemHandle(byref(handle), pointer)
+        return {"handle": bytes(handle).hex()}
+
+    def op_open(self, handle):
+        """Whether another process's handle opens here, and shows its content."""
+        pointer = self.driver.ipc_open(bytes.fromhex(handle))
+        content = ctypes.create_string_buffer(len(EXPORTED))
+        self.driver.read(ctypes.addressof(content), pointer, len(EXPORTED))
+        self.driver.ipc_close(pointer)
+        return {"same": content.raw == EXPORTED}
 
     # ---- the daemon
 
@@ -175,7 +187,8 @@ class Consumer:
         self.client = self.connect(socket)
         self.lease = self.client.attach(name)
         self.first_byte(self.last_tensor(self.lease))
-        return {"ms": (time.monotonic() - begin) * 1e3, "segments": self.lease.segments()}
+        ms = (time.monotonic() - begin) * 1e3
+        return {"ms": ms, "segments": self.lease.segments(), "writable": self.lease.writable()}
 
     def op_detach(self):
         self.lease.detach()
@@ -184,7 +197,7 @@ class Consumer:
         return {}
 
     def op_hangup(self, timeout):
-        """Does the connection's descriptor tell that the daemon is gone?"""
+        """Whether the connection's descriptor shows that the daemon has ended."""
         poll = select.poll()
         poll.register(self.client.fd(), select.POLLIN)
         events = [e for _, e in poll.poll(timeout * 1000)]
@@ -192,12 +205,20 @@ class Consumer:
 
     # ---- reading back
 
+    def read(self, to, pointer, size):
+        """From the memory of the lease."""
+        if self.on_host:
+            ctypes.memmove(to, pointer, size)
+        else:
+            self.driver.read(to, pointer, size)
+
     def first_byte(self, tensor):
         byte = ctypes.c_char()
-        self.driver.read(ctypes.addressof(byte), tensor.data, 1)
+        self.on_host = tensor.device_kind != b"cuda"
+        self.read(ctypes.addressof(byte), tensor.data, 1)
 
     def op_write(self):
-        """Puts a tensor's first byte back where it is: does the mapping let it, and if not, how?"""
+        """Writes a tensor's first byte to where it was read: None, or how it is refused."""
         tensor, byte = self.last_tensor(self.lease), ctypes.c_char()
         self.driver.read(ctypes.addressof(byte), tensor.data, 1)
         try:
@@ -207,7 +228,7 @@ class Consumer:
         return {"refused": None}
 
     def op_write_bare(self, socket, name):
-        """Maps a descriptor for writing, as the library never does, and puts the first byte back where it is."""
+        """Maps a descriptor for writing, as the library does not, and writes the first byte to where it was read."""
         raw = wire.Connection(socket)
         reply = raw.attach(name)
         segment, byte = reply["segments"][0], ctypes.c_char()
@@ -256,7 +277,7 @@ class Consumer:
             if os.preadv(fd, [view[:n]], offset + at) != n:
                 raise OSError("the model's file is shorter than its header says")
             ctypes.memset(actual_at, 0xA5, n)
-            self.driver.read(actual_at, pointer + at, n)
+            self.read(actual_at, pointer + at, n)
             if _memcmp(expected_at, actual_at, n) != 0:
                 return False
         return True
@@ -312,7 +333,7 @@ class Consumer:
         return times
 
     def op_hold(self, socket, name):
-        """Keeps the descriptors of an attach and maps nothing; notes where the tensors are."""
+        """Keeps the descriptors of an attach, maps nothing, and stores where the tensors are."""
         client = self.connect(socket)
         lease = client.attach(name)
         self.held = {t.name.decode(): (t.segment, t.offset) for t in (lease.get(i) for i in range(lease.count()))}
@@ -333,28 +354,24 @@ class Consumer:
         self.close_bare(opened)
         return result
 
-    # ---- torch
+    # ---- torch, and other loaders: frameworks.py
 
-    def op_dlpack(self, path):
-        try:
-            import torch
-        except ImportError:
-            raise Skip("torch is not installed") from None
-        if not torch.cuda.is_available():
-            raise Skip(f"torch {torch.__version__} sees no GPU")
-        new = ctypes.pythonapi.PyCapsule_New
-        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        name, at, size = model.tensors_of(path)[-1]
-        tensor = self.lease.find(name)
-        whole = torch.from_dlpack(new(self.lease.dlpack(tensor.segment), b"dltensor", None))
-        back = whole[tensor.offset : tensor.offset + size].cpu()
-        with open(path, "rb") as f:
-            f.seek(at)
-            expected = f.read(size)
-        same = ctypes.string_at(back.data_ptr(), size) == expected
-        in_place = whole.data_ptr() + tensor.offset == tensor.data
-        del whole
-        return {"torch": torch.__version__, "tensor": name, "bytes": size, "same": same, "in_place": in_place}
+    def op_torch(self, path, device):
+        return frameworks.compare_model(self.lease, path, device)
+
+    def op_loader_import(self, name, site, device):
+        self.loader = frameworks.Loader(name, site, device)
+        return {"version": self.loader.version}
+
+    def op_loader_load(self, path):
+        return self.loader.load(path)
+
+
+def _touch(address, size):
+    """Reads a byte of each page: a page that is absent from the page table would else be part of what is timed."""
+    view = (ctypes.c_ubyte * size).from_address(address)
+    for at in range(0, size, 4096):
+        view[at]
 
 
 def host_memory(pid):
@@ -373,20 +390,44 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
 
 
-def main(library, cudart):
-    """Answers go to a copy of standard output, which libraries may print to."""
-    faulthandler.enable()
+def enter_namespaces(names):
+    """Namespaces of its own for this process. A PID namespace is entered by a child, which continues in its place."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    flags = sum(NAMESPACES[name] for name in names) | (MOUNTS if "pid" in names else 0)
+    if libc.unshare(flags) != 0:
+        raise OSError(ctypes.get_errno(), f"unshare: {os.strerror(ctypes.get_errno())}")
+    if "pid" not in names:
+        return
+    pid = os.fork()
+    if pid != 0:
+        _, status = os.waitpid(pid, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
     die_with_parent()
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    private = c_uint(1 << 18 | 1 << 14)  # MS_PRIVATE | MS_REC: the mount stays in this namespace
+    libc.mount(b"none", b"/", None, private, None)
+    libc.mount(b"proc", b"/proc", b"proc", c_uint(0), None)
+
+
+def answer_requests(library, cudart, requests, answers):
     consumer = Consumer(library, cudart)
-    for line in sys.stdin:
+    for line in requests:
         request = json.loads(line)
         try:
             answer = {"ok": getattr(consumer, "op_" + request.pop("op"))(**request)}
         except Skip as e:
             answer = {"skip": str(e)}
-        except Exception as e:  # whatever it was, the one who asked decides what it means
+        except Exception as e:  # the script decides what it means
             traceback.print_exc()
             answer = {"error": f"{type(e).__name__}: {e}" if str(e) else type(e).__name__}
         print(json.dumps(answer), file=answers, flush=True)
+
+
+def main(library, cudart, *namespaces):
+    """Answers go to a copy of standard output, which libraries may print to."""
+    faulthandler.enable()
+    die_with_parent()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    if namespaces:
+        enter_namespaces(namespaces)
+    answer_requests(library, cudart, sys.stdin, answers)

@@ -12,7 +12,7 @@ POSIX_FD = 1
 LOCATION_DEVICE = 1
 ACCESS_READ, ACCESS_READ_WRITE = 1, 3
 HOST_TO_DEVICE = 1
-NON_BLOCKING = 1
+HOST_REGISTER_PORTABLE, HOST_REGISTER_READ_ONLY = 1, 8
 
 
 class CudaError(Exception):
@@ -146,7 +146,7 @@ class Runtime(_Library):
         return {"runtime_cuda": _version(version.value), "pci": bus.value.decode().lower()}
 
     def memory(self):
-        """Free and total bytes of the GPU, whoever uses the rest."""
+        """Free and total bytes of the GPU, of all processes."""
         free, total = c_size_t(), c_size_t()
         self.cudaMemGetInfo(byref(free), byref(total))
         return free.value, total.value

@@ -6,6 +6,7 @@ import os
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint32, c_uint64, c_void_p
 
 ATTACH_READY = 1
+DLPACK_UNVERSIONED = 1  # the ABI of DLPack 0.8, which every torch takes
 
 
 class ConnectOpts(Structure):
@@ -37,22 +38,33 @@ class AttachOpts(Structure):
 
 class Tensor(Structure):
     _fields_ = [
+        ("struct_size", c_size_t),
         ("name", c_char_p),
-        ("dtype", c_char_p),
+        ("dtype_name", c_char_p),
+        ("dtype", c_int),
         ("rank", c_uint32),
         ("shape", POINTER(c_uint64)),
         ("bytes", c_uint64),
-        ("segment", c_uint32),
         ("offset", c_uint64),
+        ("segment", c_uint32),
+        ("device_index", c_int),
         ("data", c_void_p),
         ("device_kind", c_char_p),
-        ("device_index", c_int),
         ("digest", c_ubyte * 16),
     ]
 
 
+class Segment(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("data", c_void_p),
+        ("size", c_uint64),
+        ("device_kind", c_char_p),
+        ("device_index", c_int),
+    ]
+
+
 _PROTOTYPES = {
-    "streamer_abi_version": (c_uint32, []),
     "streamer_strerror": (c_char_p, [c_int]),
     "streamer_last_error": (c_char_p, [c_void_p]),
     "streamer_connect": (c_int, [POINTER(ConnectOpts), POINTER(c_void_p)]),
@@ -67,8 +79,10 @@ _PROTOTYPES = {
     "streamer_tensor_count": (c_int, [c_void_p, POINTER(c_size_t)]),
     "streamer_tensor_get": (c_int, [c_void_p, c_size_t, POINTER(Tensor)]),
     "streamer_tensor_find": (c_int, [c_void_p, c_char_p, POINTER(Tensor)]),
+    "streamer_lease_writable": (c_int, [c_void_p]),
     "streamer_segment_count": (c_size_t, [c_void_p]),
-    "streamer_segment_dlpack": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
+    "streamer_segment_get": (c_int, [c_void_p, c_size_t, POINTER(Segment)]),
+    "streamer_segment_dlpack": (c_int, [c_void_p, c_size_t, c_uint, POINTER(c_void_p)]),
 }
 
 
@@ -85,8 +99,8 @@ class Library:
 
     def check(self, code, client):
         if code != 0:
-            story = self.lib.streamer_last_error(client) or self.lib.streamer_strerror(code)
-            raise StreamerError(story.decode(errors="replace"))
+            text = self.lib.streamer_last_error(client) or self.lib.streamer_strerror(code)
+            raise StreamerError(text.decode(errors="replace"))
 
     def connect(self, socket, timeout_ms=20000):
         return Client(self, socket, timeout_ms)
@@ -105,6 +119,7 @@ class Client:
         return self.lib.streamer_fd(self.handle)
 
     def load(self, path, name, timeout_ms):
+        """Until the model is ready."""
         opts, op = LoadOpts(ctypes.sizeof(LoadOpts), os.fsencode(path), name.encode()), c_void_p()
         self.library.check(self.lib.streamer_load(self.handle, byref(opts), byref(op)), self.handle)
         code = self.lib.streamer_op_wait(op, timeout_ms, None)
@@ -139,17 +154,26 @@ class Lease:
     def segments(self):
         return self.lib.streamer_segment_count(self.handle)
 
+    def writable(self):
+        return self.lib.streamer_lease_writable(self.handle) != 0
+
+    def segment(self, i):
+        """(address, bytes)"""
+        segment = Segment(ctypes.sizeof(Segment))
+        self._check(self.lib.streamer_segment_get(self.handle, i, byref(segment)))
+        return segment.data, segment.size
+
     def get(self, i):
-        tensor = Tensor()
+        tensor = Tensor(ctypes.sizeof(Tensor))
         self._check(self.lib.streamer_tensor_get(self.handle, i, byref(tensor)))
         return tensor
 
     def find(self, name):
-        tensor = Tensor()
+        tensor = Tensor(ctypes.sizeof(Tensor))
         self._check(self.lib.streamer_tensor_find(self.handle, name.encode(), byref(tensor)))
         return tensor
 
     def dlpack(self, segment):
         managed = c_void_p()
-        self._check(self.lib.streamer_segment_dlpack(self.handle, segment, byref(managed)))
+        self._check(self.lib.streamer_segment_dlpack(self.handle, segment, DLPACK_UNVERSIONED, byref(managed)))
         return managed.value

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the run is on, as far as files tell, and where its libraries are."""
+"""The machine, as far as files describe it, and where its libraries are."""
 
+import ctypes
 import glob
 import os
 import platform
@@ -9,8 +10,9 @@ import shutil
 import site
 import subprocess
 import sys
+import tempfile
 
-# The first two are where ldconfig does not look.
+# ldconfig does not search the first two.
 DRIVER_FOLDERS = (
     "/usr/local/nvidia/lib64",
     "/usr/local/nvidia/lib",
@@ -35,15 +37,19 @@ def meminfo(key):
     return 0
 
 
+def meminfo_count(key):
+    return meminfo(key) // 1024
+
+
 def memory_limit():
-    """Of the control groups that this process is in, version 2 or 1; None: none."""
+    """Bytes, of the control groups that this process is in, version 2 or 1; None: no limit."""
     limits, paths = [], []
     for line in read("/proc/self/cgroup").splitlines():
         number, controllers, group = line.split(":", 2)
         if number != "0" and "memory" not in controllers.split(","):
             continue
         base, name = ("", "memory.max") if number == "0" else ("/memory", "memory.limit_in_bytes")
-        while True:  # a limit of any group above holds, too; where its path is the host's, only the last is there
+        while True:  # a parent's limit applies too; where the path is the host's, only the last exists
             paths.append(os.path.join("/sys/fs/cgroup" + base + group, name))
             if group in ("", "/"):
                 break
@@ -55,8 +61,8 @@ def memory_limit():
     return min(limits, default=None)
 
 
-def memory_room():
-    """What pages of files may take."""
+def available_memory():
+    """Bytes that pages of files may take."""
     available, limit = meminfo("MemAvailable"), memory_limit()
     return available if limit is None else min(available, limit)
 
@@ -67,7 +73,7 @@ def _cpu():
 
 
 def _output(command, seconds=20, lines=80, env=None):
-    """What a program says, as lines; or why it says nothing."""
+    """A program's output as lines, or why there is none."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=seconds, text=True, errors="replace", env=env)
     except (OSError, subprocess.TimeoutExpired) as e:
@@ -95,7 +101,7 @@ def _files(pattern):
 
 
 def surroundings(cudarts, binaries, environment):
-    """What explains why there is no CUDA, or why a program does not start; asked before either is tried."""
+    """What explains why CUDA is missing, or why a program does not start; collected before either is tried."""
     wanted = ("CUDA", "NVIDIA", "LD_", "PATH", "TMPDIR", "OUT")
     drivers = [path for folder in DRIVER_FOLDERS for path in glob.glob(folder + "/libcuda.so*")]
     limits = ("RLIMIT_MEMLOCK", "RLIMIT_NOFILE", "RLIMIT_NPROC", "RLIMIT_AS")
@@ -110,7 +116,7 @@ def surroundings(cudarts, binaries, environment):
         "nvidia_smi": _nvidia_smi(),
         "kernel_module": read("/proc/driver/nvidia/version", "unknown").splitlines(),
         "missing_libraries": missing_libraries(binaries, environment),
-        "versions": [_version(path, environment) for path in binaries if not path.endswith(".so.0")],
+        "versions": [_version(path, environment) for path in binaries if "streamer" in os.path.basename(path) and not path.endswith(".so.0")],
         "cgroup_memory": memory_limit(),
         "limits": {name: resource.getrlimit(getattr(resource, name)) for name in limits},
         "shm": shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else None,
@@ -118,12 +124,12 @@ def surroundings(cudarts, binaries, environment):
 
 
 def _version(path, environment):
-    """A library of another system may be found, and yet not be one for this one's C library."""
-    return " ".join(_output([path, "--version"], env=environment)) or f"{path} says nothing"
+    """A library of another system may be found and yet need another C library."""
+    return " ".join(_output([path, "--version"], env=environment)) or f"{path} prints nothing"
 
 
 def missing_libraries(binaries, environment):
-    """What the dynamic loader does not find, or finds too old."""
+    """Libraries that the dynamic loader does not find, or finds too old."""
     lines = []
     for path in binaries:
         said = _output(["ldd", path], lines=500, env=environment)
@@ -132,17 +138,25 @@ def missing_libraries(binaries, environment):
 
 
 def faults():
-    """What the kernel's log has of the driver (an Xid says which engine met which fault), and of processes that it
-    ended for want of memory."""
+    """The kernel log's lines about the driver (an Xid names the engine and the fault), and about processes that were
+    killed for lack of memory."""
     words = ("NVRM", "Xid", "Out of memory", "out of memory", "segfault")
     return [line for line in _output(["dmesg"], lines=100000) if any(word in line for word in words)][-20:]
 
 
 def _link(bus):
-    """PCIe: what the link runs at, and what it could; an idle GPU may have turned it down."""
+    """PCIe: the link's current and greatest speed and width; an idle GPU may have lowered them."""
     folder = f"/sys/bus/pci/devices/{bus}/"
     keys = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width", "numa_node")
     return {key: read(folder + key, "unknown") for key in keys}
+
+
+def sandbox():
+    """"gVisor", or None: a kernel of its own, whose figures are not those of Linux."""
+    version = read("/proc/version")
+    if "gVisor" in version or version.startswith("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016"):
+        return "gVisor"
+    return "gVisor" if any("gVisor" in line for line in _output(["dmesg"], lines=1000)) else None
 
 
 def describe(gpu, folder):
@@ -157,12 +171,64 @@ def describe(gpu, folder):
         "memory_available": meminfo("MemAvailable"),
         "disk_free": disk.free,
         "kernel": platform.release(),
+        "sandbox": sandbox(),
         "thp": read("/sys/kernel/mm/transparent_hugepage/enabled", "unknown"),
         "thp_shmem": read("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "unknown"),
         "hugepages": read("/proc/sys/vm/nr_hugepages", "unknown"),
         "hugepages_overcommit": read("/proc/sys/vm/nr_overcommit_hugepages", "unknown"),
         "python": platform.python_version(),
     }
+
+
+# ---- file systems
+
+
+class Tmpfs:
+    """A tmpfs of this script's own below `folder`, where root may mount one: /dev/shm may be small, and an ordinary
+    user has no other."""
+
+    def __init__(self, folder, size):
+        self.path, self.mounted = os.path.join(folder, "tmpfs"), False
+        os.mkdir(self.path)
+        options = f"size={size},mode=755,huge=never".encode()
+        if os.geteuid() == 0:
+            self.mounted = ctypes.CDLL(None).mount(b"tmpfs", self.path.encode(), b"tmpfs", ctypes.c_ulong(0), options) == 0
+        if not self.mounted:
+            os.rmdir(self.path)
+            self.path = tempfile.mkdtemp(prefix="streamer-gpu-", dir="/dev/shm")
+
+    def remove(self):
+        if self.mounted:
+            ctypes.CDLL(None).umount2(self.path.encode(), 2)  # MNT_DETACH
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+# ---- huge pages
+
+
+class Pool:
+    """So many bytes of huge pages set aside (vm.nr_hugepages) for as long as this lasts, where root may do that."""
+
+    NAME = "/proc/sys/vm/nr_hugepages"
+
+    def __init__(self, size):
+        self.before = read(self.NAME)
+        self.pages = size // (2 << 20)
+        try:
+            with open(self.NAME, "w") as f:
+                f.write(str(int(self.before) + self.pages))
+        except (OSError, ValueError):
+            pass
+
+    def complete(self):
+        return meminfo_count("HugePages_Free") >= self.pages
+
+    def restore(self):
+        try:
+            with open(self.NAME, "w") as f:
+                f.write(self.before)
+        except OSError:
+            pass
 
 
 # ---- libraries
@@ -186,7 +252,7 @@ def find_client(bin_folder):
 
 
 def find_cudarts():
-    """Where toolkits and Python packages have put it; the daemon is told the path of one."""
+    """Paths of libcudart, from toolkits and Python packages; the daemon gets one of them (cuda.library)."""
     packages = dict.fromkeys(site.getsitepackages() + [p for p in sys.path if p.endswith("-packages")])
     wheels = [os.path.join(folder, "nvidia") for folder in packages]
     folders = _search_path() + list(DRIVER_FOLDERS[2:4])
@@ -197,5 +263,6 @@ def find_cudarts():
 
 
 def library_path():
-    """LD_LIBRARY_PATH for all children: containers put the driver where ldconfig does not look."""
+    """LD_LIBRARY_PATH for all children: containers put the driver where ldconfig does not search. Programs find their
+    own libraries by run path, so that Python never loads them in place of its own."""
     return ":".join(_search_path() + [d for d in DRIVER_FOLDERS[:2] if os.path.exists(d + "/libcuda.so.1")])

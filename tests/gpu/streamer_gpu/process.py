@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a run: daemons, and consumers that do as they are told. Whatever is started here
-dies with its parent, and nothing waits without a limit."""
+"""The processes of a run: daemons, consumers that carry out requests, and gpu-rates. Each process started here
+dies with its parent, and every wait has a limit."""
 
 import ctypes
 import json
@@ -20,11 +20,11 @@ FUTEX = "202"  # its number on x86-64
 
 
 class Failure(Exception):
-    """Something answered with an error, or not at all."""
+    """A process answered with an error, or not at all."""
 
 
 class NoAnswer(Failure):
-    """Not at all: it is asked what it is doing instead."""
+    """It did not answer in time: the step logs what its threads do."""
 
 
 def _die_with_parent():
@@ -54,7 +54,8 @@ def _tail(path, lines=3):
 
 
 def _threads(pid):
-    """What each thread of a process is in, as far as the kernel tells; those that wait for others of it are counted."""
+    """The state, system call and kernel stack of each thread, where the kernel shows them; threads that wait for a
+    futex are counted."""
     waiting = 0
     for task in sorted(os.listdir(f"/proc/{pid}/task"), key=int):
         base = f"/proc/{pid}/task/{task}/"
@@ -65,11 +66,11 @@ def _threads(pid):
         state = machine.read(base + "stat").rpartition(")")[2].split()[:1]
         stack = machine.read(base + "stack").replace("\n", " ")[:500]
         yield f"thread {task} {machine.read(base + 'comm')}: {''.join(state)} call {call} {stack}"
-    yield f"{waiting} more threads wait for others of the process"
+    yield f"{waiting} more threads wait for a futex"
 
 
 class _Process:
-    """Its log is what a failure brings along."""
+    """Its log is part of the report of a failure."""
 
     process, log = None, None
 
@@ -80,7 +81,7 @@ class _Process:
     def last_lines(self):
         return _last_lines(self.log, 100)
 
-    def note_threads(self):
+    def log_threads(self):
         if self.process is None or self.process.poll() is not None:
             return
         try:
@@ -90,10 +91,33 @@ class _Process:
             pass  # it has just ended
 
 
+    def read_line(self, deadline):
+        out, line = self.process.stdout, b""
+        while not line.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([out], [], [], left)[0]:
+                raise NoAnswer("no answer in time")
+            data = os.read(out.fileno(), 1 << 16)
+            if not data:
+                self.process.wait(5)
+                raise Failure(f"{self.name}: the process ended ({self.process.returncode}): {_tail(self.log)}")
+            line += data
+        return line
+
+    def write_line(self, line):
+        try:
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError:
+            pass  # it has ended, and read_line() tells how
+
+
 class Consumer(_Process):
-    def __init__(self, bench, number):
+    """`namespaces`: "pid" and "net", if the consumer has its own (root only)."""
+
+    def __init__(self, bench, number, namespaces=()):
         self.log, self.lost = os.path.join(bench.folder, f"consumer-{number}.log"), False
-        command = [sys.executable, bench.script, "--consumer", bench.library, bench.cudart]
+        command = [sys.executable, bench.script, "--consumer", bench.library, bench.cudart, *namespaces]
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=bench.environment
@@ -103,29 +127,14 @@ class Consumer(_Process):
     def pid(self):
         return self.process.pid
 
-    def _line(self, deadline):
-        out, line = self.process.stdout, b""
-        while not line.endswith(b"\n"):
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([out], [], [], left)[0]:
-                raise NoAnswer("no answer in time")
-            data = os.read(out.fileno(), 1 << 16)
-            if not data:
-                self.process.wait(5)
-                raise Failure(f"the consumer ended ({self.process.returncode}): {_tail(self.log)}")
-            line += data
-        return line
-
-    def ask(self, op, timeout=30, /, **arguments):
-        """The answer. Whoever did not wait for one cannot ask again: the next would be the last one's."""
+    def send(self, op, /, **arguments):
+        """Until receive() has returned the answer the consumer counts as lost: the next answer would be this one's."""
         self.lost = True
+        self.write_line(json.dumps({"op": op, **arguments}))
+
+    def receive(self, op, timeout=30):
         try:
-            self.process.stdin.write(json.dumps({"op": op, **arguments}).encode() + b"\n")
-            self.process.stdin.flush()
-        except OSError:
-            pass  # it has ended, and _line() tells how
-        try:
-            answer = json.loads(self._line(time.monotonic() + timeout))
+            answer = json.loads(self.read_line(time.monotonic() + timeout))
         except NoAnswer:
             raise NoAnswer(f"{op}: no answer in {timeout} s") from None
         self.lost = False
@@ -135,8 +144,12 @@ class Consumer(_Process):
             raise Failure(f"{op}: {answer['error']}")
         return answer["ok"]
 
+    def ask(self, op, timeout=30, /, **arguments):
+        self.send(op, **arguments)
+        return self.receive(op, timeout)
+
     def kill(self):
-        """One that does not answer writes down where it is, on its way out."""
+        """A consumer that does not answer is made to log where it is."""
         if self.lost and self.process.poll() is None:
             self.process.send_signal(signal.SIGABRT)
             try:
@@ -146,23 +159,66 @@ class Consumer(_Process):
         _end(self.process)
 
 
-class Daemon(_Process):
-    """streamerd with one GPU, as its clients get to know it."""
+class RatesProgram(_Process):
+    """gpu-rates: one case a line; see tests/gpu/rates.c. The file is what its readers read."""
 
     number = 0
 
-    def __init__(self, bench, handles="cuda-ipc", segment_size=None):
+    def __init__(self, bench, path):
+        RatesProgram.number += 1
+        self.log = os.path.join(bench.folder, f"rates-{RatesProgram.number}.log")
+        command = [bench.binary("gpu-rates"), bench.cudart, str(bench.ordinal), path]
+        if not os.access(command[0], os.X_OK):
+            raise Failure(f"{command[0]} does not exist (make {os.path.basename(bench.bin)}/gpu-rates)")
+        self.ms = 50 if bench.small else 500
+        with open(self.log, "a") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=bench.environment,
+                preexec_fn=_die_with_parent,
+            )
+
+    def measure(self, timeout=30, **case):
+        """{"read", "copied": GiB/s, "cpu": seconds per GiB}"""
+        self.write_line(" ".join(f"{key}={value}" for key, value in {"ms": self.ms, **case}.items()))
+        answer = json.loads(self.read_line(time.monotonic() + timeout))
+        if "error" in answer:
+            raise Failure(f"gpu-rates: {answer['error']}")
+        return answer
+
+    def kill(self):
+        _end(self.process)
+
+
+def _yaml(settings):
+    """{"section.key": value} as YAML."""
+    sections = {}
+    for name, value in settings.items():
+        section, key = name.split(".")
+        sections.setdefault(section, []).append(f"  {key}: {value}\n")
+    return "".join(f"{section}:\n{''.join(lines)}" for section, lines in sections.items())
+
+
+class Daemon(_Process):
+    """streamerd with one device, as its clients see it. `device`: its YAML, the GPU where none is given; `settings`:
+    further ones, {"io.block_size": "2MiB"}."""
+
+    number = 0
+
+    def __init__(self, bench, handles="cuda-ipc", device=None, settings=None):
         Daemon.number += 1
         self.bench, self.process = bench, None
         base = os.path.join(bench.folder, f"daemon-{Daemon.number}")
         self.socket, self.log, self.config, self.notify = (base + s for s in (".sock", ".log", ".yaml", ".notify"))
         text = f'access:\n  roles:\n    - {{ role: admin, users: [{os.geteuid()}] }}\n    - {{ role: attach, users: ["*"] }}\n'
-        text += f'roots:\n  - "{bench.folder}"\ndevices:\n  - device: cuda:{bench.ordinal}\n    budget: 95%\n'
-        text += f'    handles: {handles}\ncuda:\n  library: "{bench.cudart}"\n'
-        if segment_size:
-            text += f"  segment_size: {segment_size}\n"
-        if bench.small:
-            text += "io:\n  block_size: 1MiB\n  memory_limit: 64MiB\n"
+        text += "roots:\n" + "".join(f'  - "{root}"\n' for root in bench.roots)
+        gpu = f"device: cuda:{bench.ordinal}\n    budget: 95%\n    handles: {handles}"
+        text += f"devices:\n  - {device or gpu}\n"
+        small = {"io.block_size": "1MiB", "io.memory_limit": "64MiB"} if bench.small else {}
+        text += _yaml({"cuda.library": f'"{bench.cudart}"', **small, **(settings or {})})
         with open(self.config, "w") as f:
             f.write(text)
 
@@ -200,13 +256,13 @@ class Daemon(_Process):
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
-            self.bench.report.warnings.append(f"{self.name}: it did not end in 10 s")
-            self.note_threads()
+            self.bench.report.warnings.append(f"{self.name}: it did not end within 10 s")
+            self.log_threads()
         _end(self.process)
-        self._keep_warnings()
+        self._collect_warnings()
 
-    def _keep_warnings(self):
-        """What nobody was answered with: a ring that could not be pinned, say."""
+    def _collect_warnings(self):
+        """What no reply contains: a ring that could not be pinned, for example."""
         warnings = self.bench.report.warnings
         with open(self.log, errors="replace") as f:
             for line in f:

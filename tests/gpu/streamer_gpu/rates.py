@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps about speed and memory of one daemon: contexts, loads beside their ceilings, verify."""
+"""Steps about speed and memory of one daemon: contexts, loads beside their ceilings, the settings that determine
+them."""
 
 import threading
 import time
 
 from . import machine, model
-from .bench import GIB, MIB, median
+from .bench import GIB, MIB, for_each, median
 from .consumer import Skip
 from .process import Failure
+from .report import BLOCKS, CONCURRENCIES
 
-DISK_SAMPLE = 4 * GIB
+DISK_SAMPLE_MS = 2000
 
 
 def first_that_works(bench):
@@ -24,146 +26,237 @@ def first_that_works(bench):
 
 
 def machine_step(bench, _stack):
-    gpu = first_that_works(bench)
-    bench.report.hardware.update(machine.describe(gpu, bench.folder))
-    bench.report.hardware["stand_in"] = "Stand-in" in gpu["name"]
-    bench.report.hardware["scale"] = bench.scale
+    gpu, hardware = first_that_works(bench), bench.report.hardware
+    hardware.update(machine.describe(gpu, bench.folder))
+    hardware["fake"] = gpu["name"].startswith(("Fake", "Fake"))
+    hardware["scale"] = bench.scale
 
 
-def models_step(*labels):
-    def step(bench, _stack):
-        for label in labels:
-            bench.make(label)
-
-    return step
+# ---- contexts
 
 
 def contexts_step(bench, stack):
-    before = bench.free()
-    daemon = bench.daemon(stack)
+    """What a context costs, and what a load costs with and without one."""
+    before, report = bench.free(), bench.report
+    daemon = bench.daemon(stack, settings={"cuda.context_retention": "0s"})
     idle = bench.free()
-    seconds = bench.load(daemon, "tiny")
+    report.row("context_first_load", bench.load(daemon, "tiny") * 1e3)
     segments = sum(d["bytes"] for d in daemon.ctl("show", "tiny")["models"][0]["devices"])
     segments += -segments % (2 * MIB)
     loaded = bench.free()
     bench.unload(daemon, "tiny")
-    unloaded = bench.free()
-    report = bench.report
-    report.row("start_context", seconds * 1e3)
     report.row("context_daemon", (idle - loaded - segments) / MIB)
-    report.row("context_daemon_unloaded", (before - unloaded) / MIB)
-    bench.report.hardware["ring"] = daemon.ring()
+    report.observe("GPU memory after the last model, without retention", bench.await_free(before))
+    report.row("context_daemon_unloaded", (before - bench.free()) / MIB)
+    report.hardware["ring"] = daemon.ring()
     report.observe("GPU memory of a daemon that has loaded nothing", f"{(before - idle) / MIB:.0f} MiB")
-    seconds = bench.load(daemon, "tiny")
-    report.observe("a load after the daemon gave its context back", f"{seconds * 1e3:.0f} ms")
-    consumer = bench.consumer(stack, enter=False)
-    free = bench.free()
-    consumer.ask("enter", ordinal=bench.ordinal)
+    consumer, free = bench.consumer(stack, enter=False), bench.free()
+    report.row("context_seconds", consumer.ask("enter", ordinal=bench.ordinal)["seconds"])
     report.row("context_consumer", (free - bench.free()) / MIB)
+
+
+def context_again_step(bench, stack):
+    """A first load after the daemon has destroyed its context, after it has retained it, and in a daemon that
+    created it when it started."""
+
+    def load_and_unload(daemon):
+        seconds = bench.load(daemon, "tiny")
+        bench.unload(daemon, "tiny")
+        return seconds * 1e3
+
+    def measure(row, rounds, settings):
+        daemon = bench.daemon(stack, settings=settings)
+        if rounds > 1:
+            load_and_unload(daemon)
+        bench.report.row(row, median([load_and_unload(daemon) for _ in range(rounds)]))
+        daemon.stop()
+
+    cases = [
+        ("load_context_destroyed", 3, {"cuda.context_retention": "0s"}),
+        ("load_context_retained", 3, {"cuda.context_retention": "60s"}),
+        ("load_context_at_start", 1, {"cuda.context_at_start": "true"}),
+    ]
+    for_each(bench, cases, measure)
 
 
 # ---- loads
 
 
 class Rates:
-    """One size: ceilings and loads in turn, so that a slow moment of the machine falls on both.
-    The tiny model stays loaded, and the daemon's context with it."""
+    """One model: ceilings and loads in turn, so that a slow moment of the machine affects both. The tiny model stays
+    loaded, and the daemon's context with it."""
 
     def __init__(self, bench, stack, label, **options):
         self.bench, self.label, self.path = bench, label, bench.file(label)
         self.daemon = bench.daemon(stack, **options)
         bench.load(self.daemon, "tiny")
         self.ring = bench.report.hardware["ring"] = self.daemon.ring()
-        self.reader = bench.consumer(stack, enter=False)
-        self.copier = bench.consumer(stack, enter=False)
         self.bytes = sum(size for _, _, size in model.tensors_of(self.path))
+        self.program, self.why = None, None
+        try:
+            self.program = bench.rates_program(stack, self.path)
+        except (Failure, OSError) as e:
+            self._no_ceilings(e)
+
+    def _no_ceilings(self, error):
+        self.program, self.why = None, f"no ceilings: {error}"
+        self.bench.report.warnings.append(self.why)
+
+    def _ceiling(self, what, **case):
+        """GiB/s; None where gpu-rates does not work here: the loads are measured all the same."""
+        if self.program is None:
+            return None
+        try:
+            return self.program.measure(**case)[what]
+        except Failure as e:
+            self._no_ceilings(e)
+            return None
 
     def load(self):
         seconds = self.bench.load(self.daemon, self.label, 120)
         self.bench.unload(self.daemon, self.label)
         return self.bytes / seconds / GIB
 
-    def preads(self, direct=False, limit=1 << 62):
+    def reads(self, **case):
         block = MIB if self.bench.small else 8 * MIB
-        arguments = {"threads": self.ring["threads"], "block": block, "direct": direct, "limit": limit}
-        return self.reader.ask("preads", 120, path=self.path, **arguments)["rate"]
+        return self._ceiling("read", readers=self.ring["threads"], block=block, **case)
 
     def copies(self):
-        size = max(16 * MIB, int(GIB * self.bench.scale))
-        return max(self.copier.ask("copies", 60, ordinal=self.bench.ordinal, size=size, count=3)["rates"])
+        block = MIB if self.bench.small else 16 * MIB
+        return self._ceiling("copied", copiers=4, block=block)
 
     def cold_round(self):
-        """O_DIRECT's rate, the load's, and how much of the file was left in the cache (None: nobody knows)."""
+        """The rate of O_DIRECT, the load's, and the share of the file that was left in the cache (None: unknown)."""
         model.drop_cache(self.path)
         share = model.cached_share(self.path)
         if share is not None and share > 0.05:
-            raise Skip(f"{share:.0%} of the file stay in the page cache when it is told to drop them")
-        disk = self.preads(direct=True, limit=DISK_SAMPLE)
+            raise Skip(f"{share:.0%} of the file stay in the page cache after POSIX_FADV_DONTNEED")
+        disk = self.reads(direct=1, ms=100 if self.bench.small else DISK_SAMPLE_MS)
         return disk, self.load(), share
 
     def cold(self, rounds):
         figures = [self.cold_round() for _ in range(rounds)]
-        disk, rate = (median([f[i] for f in figures]) for i in (0, 1))
+        disk, rate = (_median([f[i] for f in figures]) for i in (0, 1))
         unknown = any(share is None for _, _, share in figures)
         note = "whether the page cache was empty cannot be asked here" if unknown else None
-        self.bench.report.row("disk_ceiling", disk)
+        if disk is not None:
+            self.bench.report.row("disk_ceiling", disk)
         self.bench.report.row(f"cold_{self.label}", rate, disk, figures, note)
 
-    def warm(self, rounds):
-        """Returns the rate, the smaller ceiling, and [(copies, preads, load)] behind them."""
-        for _ in range(3):  # a page that is busy when it is asked for counts as missing
-            self.preads()
-            share = model.cached_share(self.path)
-            if share is None or share >= 0.99:
-                break
-        else:
+    def cache(self):
+        """Reads the file into the page cache. False if the kernel does not say whether it is cached."""
+        share = model.ensure_cached(self.path)
+        if share is not None and share < 0.99:
             raise Skip(f"only {share:.0%} of the file stay in the page cache")
-        figures = [(self.copies(), self.preads(), self.load()) for _ in range(rounds)]
-        copies, preads, rate = (median(column) for column in zip(*figures))
-        self.bench.report.row("h2d_ceiling", copies)
-        self.bench.report.row("page_cache_ceiling", preads)
-        return rate, min(copies, preads), figures
+        return share is not None
+
+    def warm(self, row, rounds):
+        """Loads beside both ceilings; returns the rate."""
+        known, report = self.cache(), self.bench.report
+        note = None if known else "the kernel does not say whether the file is in the page cache: no warm load"
+        figures = [(self.copies(), self.reads(), self.load()) for _ in range(rounds)]
+        copies, reads, rate = (_median(column) for column in zip(*figures))
+        ceiling = None if copies is None or reads is None else min(copies, reads)
+        if ceiling is not None:
+            report.row("h2d_ceiling", copies)
+            report.row("page_cache_ceiling", reads)
+            report.row(f"{row}_vs_ceiling", rate / ceiling, ceiling, note=note)
+        else:
+            report.why_not([f"{row}_vs_ceiling"], self.why)
+        report.row(row, rate, ceiling, figures, note)
+        return rate
 
 
-def warm(bench, stack, label, rounds):
-    r = Rates(bench, stack, label)
-    rate, ceiling, figures = r.warm(rounds)
-    bench.report.row(f"warm_{label}", rate, ceiling, figures)
-    bench.report.row(f"warm_{label}_vs_ceiling", rate / ceiling, ceiling)
-    return r
+def _median(values):
+    return None if any(v is None for v in values) else median(values)
 
 
-def warm_1gib_step(bench, stack):
-    warm(bench, stack, "1gib", 5)
+def warm_step(label, rounds):
+    def step(bench, stack):
+        Rates(bench, stack, label).warm(f"warm_{label}", rounds)
+
+    return step
 
 
 def warm_8gib_step(bench, stack):
-    r = warm(bench, stack, "8gib", 3)
+    r = Rates(bench, stack, "8gib")
+    r.warm("warm_8gib", 3)
     bench.load(r.daemon, "8gib")
     begin = time.monotonic()
     r.daemon.ctl("verify", "8gib", timeout=60)
     bench.report.row("verify_8gib", r.bytes / (time.monotonic() - begin) / GIB)
 
 
-# What a slow disk costs is known after everything that does not need one.
+def warm_vmm_step(bench, stack):
+    Rates(bench, stack, "8gib", handles="cuda-vmm-fd").warm("warm_vmm_8gib", 3)
 
 
-def cold_1gib_step(bench, stack):
-    Rates(bench, stack, "1gib").cold(2)
+def cold_step(label, rounds):
+    """What a slow disk costs is measured after everything that needs none."""
+
+    def step(bench, stack):
+        Rates(bench, stack, label).cold(rounds)
+
+    return step
 
 
-def cold_8gib_step(bench, stack):
-    Rates(bench, stack, "8gib").cold(2)
+# ---- settings that only hardware can decide
 
 
-def cold_30gib_step(bench, stack):
-    Rates(bench, stack, "30gib").cold(1)
+def _load_rate(bench, stack, label, rounds, settings):
+    r = Rates(bench, stack, label, settings=settings)
+    r.cache()
+    figures = [r.load() for _ in range(rounds)]
+    r.daemon.stop()
+    return median(figures), figures
 
 
-def rates_vmm_step(bench, stack):
-    r = Rates(bench, stack, "8gib", handles="cuda-vmm-fd")
-    rate, ceiling, figures = r.warm(3)
-    bench.report.row("warm_vmm_8gib_vs_ceiling", rate / ceiling, ceiling, figures)
+def copy_modes_step(bench, stack):
+    """Each way to issue copies, and to wait for them, that the daemon has a setting for."""
+
+    def measure(row, settings):
+        rate, figures = _load_rate(bench, stack, "8gib", 3, settings)
+        bench.report.row(row, rate, rounds=figures)
+
+    cases = [
+        ("copies_default", {}),
+        ("copies_poll", {"cuda.poll_copies": "true"}),
+        ("copies_batch", {"cuda.batch_single_copies": "true"}),
+        ("copies_poll_batch", {"cuda.poll_copies": "true", "cuda.batch_single_copies": "true"}),
+    ]
+    for_each(bench, cases, measure)
+
+
+CLOSE = 0.97  # of the best rate counts as equal to it
+
+
+def advise_blocks(rates):
+    """{(MiB, concurrency): GiB/s}: the least memory (block x concurrency) whose rate is as good as the best."""
+    best = max(rates.values())
+    good = [case for case, rate in rates.items() if rate >= best * CLOSE]
+    block, concurrency = min(good, key=lambda case: (case[0] * case[1], case[0]))
+    return f"io.block_size {block}MiB, io.concurrency {concurrency} ({rates[block, concurrency]:.2f} of {best:.2f} GiB/s)"
+
+
+def block_sizes_step(bench, stack):
+    rates = {}
+
+    def measure(row, block, concurrency):
+        settings = {"io.block_size": f"{block}MiB", "io.concurrency": concurrency, "io.memory_limit": 0}
+        if bench.small:  # the ring must fit the fake GPU's host
+            settings = {"io.block_size": "1MiB", "io.concurrency": min(concurrency, 8)}
+        rates[block, concurrency], figures = _load_rate(bench, stack, "8gib", 2, settings)
+        bench.report.row(row, rates[block, concurrency], rounds=figures)
+
+    try:
+        cases = [(f"blocks_{b}mib_by_{c}", b, c) for b in BLOCKS for c in CONCURRENCIES]
+        for_each(bench, cases, measure)
+    finally:
+        if len(rates) > 1:
+            bench.report.observe("advice: block size and concurrency", advise_blocks(rates))
+
+
+# ---- host memory of the daemon
 
 
 def host_memory_step(bench, stack):

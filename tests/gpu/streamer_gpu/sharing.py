@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps with consumers: bytes read back, attach times, and what is left when somebody is killed."""
+"""Steps with consumers: bytes read back, attach times, and the state after a process is killed."""
 
 import os
 import signal
 import time
 
 from . import wire
-from .bench import MIB, median
+from .bench import MIB, for_each, median
 from .consumer import Skip
 from .process import Failure
-from .rates import warm
 from .report import DEFAULT_SEGMENT, SEGMENTS
 
 SAMPLE = {"every": 8, "limit": MIB}
 WHOLE = {"every": 1, "limit": 0}
 KINDS = {"ipc": "cuda-ipc", "vmm": "cuda-vmm-fd"}
 NOBODY = 65534
+ATTACH_SIZES = tuple(f"attach_{kind}_{size}" for kind in KINDS for size in ("1gib", "8gib"))
+ATTACH_SEGMENTS = tuple(f"attach_{kind}_16gib" for kind in KINDS)
 
 
 def _observe_compared(bench, name, result):
@@ -37,7 +38,7 @@ def attached(bench, stack, daemon, label):
     return consumer
 
 
-# ---- does it work at all
+# ---- basic function
 
 
 def calls_step(bench, stack):
@@ -59,7 +60,7 @@ def calls_step(bench, stack):
 
 
 def doctor_step(bench, stack):
-    """What the product says of the machine by itself: either kind, with a model of its own, read back."""
+    """streamerctl doctor, with both kinds of handle: it loads a model of its own and reads it back."""
     failed = []
     for kind in KINDS.values():
         daemon = bench.daemon(stack, handles=kind)
@@ -72,10 +73,10 @@ def doctor_step(bench, stack):
 
 
 def small_tensors_step(bench, stack):
-    """Tensors that do not lie next to each other on the GPU go in batches, and each must arrive."""
+    """Tensors that are not adjacent on the GPU are copied in batches, and each must be complete."""
 
     def measure(_row, kind):
-        daemon = bench.daemon(stack, handles=kind)
+        daemon = bench.daemon(stack, handles=kind, settings={"cuda.context_retention": "0s"})
         for attempt in ("first", "once more, in a new context"):
             bench.load(daemon, "small")
             consumer = attached(bench, stack, daemon, "small")
@@ -95,15 +96,18 @@ def small_tensors_step(bench, stack):
 
 def rights_step(bench, stack):
     """cuda-vmm-fd must be readable alone as the library maps it; cuda-ipc is known to be writable, and so is a
-    descriptor that somebody maps by other means."""
+    descriptor that a process maps without the library."""
     for kind in KINDS.values():
         daemon = bench.daemon(stack, handles=kind)
         bench.load(daemon, "tiny")
+        consumer = bench.consumer(stack)
+        writable = consumer.ask("attach", socket=daemon.socket, name="tiny")["writable"]
         try:
-            refused = attached(bench, stack, daemon, "tiny").ask("write")["refused"]
-            text = f"refused ({refused})" if refused else "it goes through"
+            refused = consumer.ask("write")["refused"]
+            text = f"refused ({refused})" if refused else "it succeeds"
         except Failure as e:  # a fault may end the process, which is an answer, too
             refused = text = f"the consumer ends ({e})"
+        text += f"; the lease is {'writable' if writable else 'for reading alone'}"
         bench.report.observe(f"a write by a consumer, {kind}", text)
         if kind == KINDS["vmm"]:
             _observe_bare_write(bench, stack, daemon)
@@ -111,38 +115,79 @@ def rights_step(bench, stack):
         if other["differing"]:
             raise Failure(f"{kind}: after it another consumer reads other bytes")
         daemon.stop()
-        if kind == KINDS["vmm"] and not refused:
-            raise Failure("memory of cuda-vmm-fd can be written by a consumer")
+        if not writable and not refused:
+            raise Failure(f"{kind}: memory that is mapped for reading alone can be written")
 
 
 def _observe_bare_write(bench, stack, daemon):
     try:
         refused = bench.consumer(stack).ask("write_bare", socket=daemon.socket, name="tiny")["refused"]
-        text = f"refused ({refused})" if refused else "it goes through"
+        text = f"refused ({refused})" if refused else "it succeeds"
     except Failure as e:
         text = f"the consumer ends ({e})"
-    bench.report.observe("a write by one who maps the descriptor without the library, cuda-vmm-fd", text)
+    bench.report.observe("a write by a process that maps the descriptor without the library, cuda-vmm-fd", text)
 
 
-def another_user_step(bench, stack):
-    """Whether handles open in a process of another user than the daemon's: by itself that is no failure."""
+# ---- other users and namespaces
+
+# What the consumer does not share with the daemon: its user, namespaces of its own.
+FOREIGN_CLIENTS = {
+    "another user": (NOBODY, ()),
+    "another network namespace": (None, ("net",)),
+    "a PID namespace below": (None, ("pid",)),
+    "a PID and a network namespace": (None, ("pid", "net")),
+    "another user in namespaces": (NOBODY, ("pid", "net")),
+}
+
+
+def _enter(bench, stack, uid, namespaces):
+    consumer = bench.consumer(stack, enter=False, namespaces=namespaces)
+    if uid is not None:
+        consumer.ask("become", uid=uid)
+    consumer.ask("enter", ordinal=bench.ordinal)
+    return consumer
+
+
+def _require_root(bench):
     if os.geteuid() != 0:
-        raise Skip("only root can have a process of another user")
+        raise Skip("only root can have a process of another user or in another namespace")
     os.chmod(bench.folder, 0o711)
+
+
+def foreign_clients_step(bench, stack):
+    """Whether a model is attached by a process of another user, or in other namespaces; no is an answer, too."""
+    _require_root(bench)
     for kind in KINDS.values():
-        daemon = bench.daemon(stack, handles=kind)
-        bench.load(daemon, "tiny")
-        os.chmod(daemon.socket, 0o666)
-        consumer = bench.consumer(stack, enter=False)
-        consumer.ask("become", uid=NOBODY)
-        consumer.ask("enter", ordinal=bench.ordinal)
+        for which, (uid, namespaces) in FOREIGN_CLIENTS.items():
+            daemon = bench.daemon(stack, handles=kind)
+            bench.load(daemon, "tiny")
+            os.chmod(daemon.socket, 0o666)
+            try:
+                consumer = _enter(bench, stack, uid, namespaces)
+                consumer.ask("attach", socket=daemon.socket, name="tiny")
+                text = _reading(lambda: consumer.ask("compare", 60, path=bench.file("tiny"), **WHOLE))
+            except Failure as e:
+                text = f"it is not attached ({e})"
+            bench.report.observe(f"a consumer: {which}, {kind}", text)
+            daemon.stop()
+
+
+def bare_ipc_step(bench, stack):
+    """cuda-ipc without the daemon, which refuses what it cannot watch: whether the driver opens a handle there."""
+    _require_root(bench)
+    for at, exporter_namespaces in (("here", ()), ("in a PID namespace", ("pid",)), ("in both", ("pid", "net"))):
         try:
-            consumer.ask("attach", socket=daemon.socket, name="tiny")
-            text = _reading(lambda: consumer.ask("compare", 60, path=bench.file("tiny"), **WHOLE))
+            handle = _enter(bench, stack, None, exporter_namespaces).ask("export", ordinal=bench.ordinal)["handle"]
         except Failure as e:
-            text = f"it is not attached ({e})"
-        bench.report.observe(f"a consumer of another user, {kind}", text)
-        daemon.stop()
+            bench.report.observe(f"bare cuda-ipc, exported {at}", f"no: {e}")
+            continue
+        for which, (uid, namespaces) in {"the same user": (None, ()), **FOREIGN_CLIENTS}.items():
+            try:
+                same = _enter(bench, stack, uid, namespaces).ask("open", handle=handle)["same"]
+                text = "it opens" if same else "it opens, with other bytes"
+            except Failure as e:
+                text = f"no: {e}"
+            bench.report.observe(f"bare cuda-ipc, exported {at}, opened by {which}", text)
 
 
 # ---- two consumers
@@ -174,7 +219,10 @@ def sharing_8gib_step(bench, stack):
 def sharing_vmm_step(bench, stack):
     daemon = bench.daemon(stack, handles=KINDS["vmm"])
     bench.load(daemon, "1gib")
-    compare(bench, attached(bench, stack, daemon, "1gib"), "1gib", "1gib_vmm", WHOLE)
+    consumer = bench.consumer(stack)
+    if consumer.ask("attach", socket=daemon.socket, name="1gib")["writable"]:
+        bench.report.observe("cuda-vmm-fd", "the driver refuses to map it for reading alone: it is writable")
+    compare(bench, consumer, "1gib", "1gib_vmm", WHOLE)
     daemon.ctl("verify", "1gib")
 
 
@@ -183,7 +231,7 @@ def sharing_vmm_step(bench, stack):
 
 def attach_times(bench, stack, daemon, label):
     """Medians, in ms: the first attach of a fresh process that has a context, and the first bare
-    opens of another; half of the processes begin with the one, half with the other."""
+    opens of another: three processes begin with the one, three with the other, in turn."""
     first, again = {"library": [], "bare": []}, {"library": [], "bare": []}
     for i in range(2 if bench.small else 6):
         consumer = bench.consumer(stack)
@@ -212,20 +260,6 @@ def times_of(bench, stack, row, label, **options):
     return times
 
 
-def for_each(bench, cases, measure):
-    """Where one case fails (this machine may know only one kind of handle), the others are measured.
-    A case is its row and the arguments."""
-    failures = []
-    for row, *arguments in cases:
-        try:
-            measure(row, *arguments)
-        except Failure as e:
-            bench.report.why_not([row], str(e))
-            failures.append(e)
-    if failures:
-        raise failures[0]
-
-
 def times_by_size(bench, stack, *labels):
     def measure(row, label, kind):
         times_of(bench, stack, row, label, handles=kind)
@@ -238,12 +272,16 @@ def attach_sizes_step(bench, stack):
     times_by_size(bench, stack, "1gib", "8gib")
 
 
+def attach_30gib_step(bench, stack):
+    times_by_size(bench, stack, "30gib")
+
+
 def _segment_size(bench, label):
     nominal = {"512mib": 512, "2gib": 2048, "4gib": 4096, "16gib": 16384}[label] * MIB
     return max(2 * MIB, int(nominal * bench.scale) // (2 * MIB) * (2 * MIB))
 
 
-CLOSE = 1.1  # figures this near to the best are taken for as good
+CLOSE = 1.1  # times the best counts as equal to it
 
 
 def advise_segments(times, default=DEFAULT_SEGMENT):
@@ -256,13 +294,12 @@ def advise_segments(times, default=DEFAULT_SEGMENT):
 
 
 def attach_segments_step(bench, stack):
-    """A GPU with 16 GiB of weights, cut into few allocations or many."""
-    bench.make("16gib", cached=False)
-    stack.callback(bench.remove, "16gib")
+    """16 GiB of weights in few allocations or many."""
     by_kind = {kind: {} for kind in KINDS.values()}
 
     def measure(row, segment, kind):
-        times = times_of(bench, stack, row, "16gib", handles=kind, segment_size=_segment_size(bench, segment))
+        settings = {"cuda.segment_size": _segment_size(bench, segment)}
+        times = times_of(bench, stack, row, "16gib", handles=kind, settings=settings)
         by_kind[kind][segment] = times[0]
         if kind == "cuda-ipc":
             bench.report.row(row + "_vs_bare", times[0] / times[1], times[1])
@@ -280,11 +317,11 @@ def attach_segments_step(bench, stack):
 
 
 def _until_no_lease(connection, seconds=10):
-    """From now, in ms; asked by one connection, so that no start of a program is in it."""
+    """From now, in ms; asked by one connection, so that no start of a program is timed."""
     begin = time.monotonic()
     while connection.ask("ps")["leases"]:
         if time.monotonic() - begin > seconds:
-            raise Failure(f"the lease of a process that was killed is there after {seconds} s")
+            raise Failure(f"the lease of a killed process still exists after {seconds} s")
     return (time.monotonic() - begin) * 1e3
 
 
@@ -301,11 +338,11 @@ def consumer_killed_step(bench, stack):
     bench.report.row("lease_ends_after_kill", _until_no_lease(connection))
     consumer.kill()
     bench.unload(daemon, "1gib")
-    bench.report.observe("GPU memory after a consumer was killed and the model unloaded", bench.comes_back(before))
+    bench.report.observe("GPU memory after a consumer was killed and the model unloaded", bench.await_free(before))
 
 
 def _reading(ask):
-    """What a consumer gets when it reads; a crash or an error of CUDA is an answer here."""
+    """What a consumer reads; a crash or an error of CUDA is an answer here."""
     try:
         result = ask()
     except Failure as e:
@@ -329,9 +366,9 @@ def daemon_killed(bench, stack, kind):
     bench.load(daemon, "1gib")
     consumer = attached(bench, stack, daemon, "1gib")
     daemon.kill()
-    told = consumer.ask("hangup", 15, timeout=5)
+    seen = consumer.ask("hangup", 15, timeout=5)
     path, observe = bench.file("1gib"), bench.report.observe
-    how = "POLLHUP" if told["hup"] else "readable, no POLLHUP" if told["readable"] else "nothing within 5 s"
+    how = "POLLHUP" if seen["hup"] else "readable, no POLLHUP" if seen["readable"] else "nothing within 5 s"
     observe(f"daemon killed, {kind}: streamer_fd()", how)
     text = _reading(lambda: consumer.ask("compare", 60, path=path, **WHOLE))
     observe(f"daemon killed, {kind}: what is mapped", text)
@@ -339,9 +376,9 @@ def daemon_killed(bench, stack, kind):
     observe(f"daemon killed, {kind}: GPU memory while the consumer lives", f"{held:.0f} MiB, its own context included")
     observe(f"daemon killed, {kind}: afterwards", _detaching(consumer))
     consumer.kill()
-    observe(f"daemon killed, {kind}: GPU memory when the consumer has ended", bench.comes_back(before))
-    if not told["hup"] and not told["readable"]:  # gVisor knows no POLLHUP here
-        raise Failure("the consumer is not told that the daemon is gone")
+    observe(f"daemon killed, {kind}: GPU memory when the consumer has ended", bench.await_free(before))
+    if not seen["hup"] and not seen["readable"]:  # gVisor has no POLLHUP here
+        raise Failure("the consumer is not notified of the daemon's end")
 
 
 def daemon_killed_ipc_step(bench, stack):
@@ -353,7 +390,7 @@ def daemon_killed_vmm_step(bench, stack):
 
 
 def descriptors_step(bench, stack):
-    """Does memory outlive its exporter where nobody has it mapped, and only descriptors are left?"""
+    """Whether memory that is mapped nowhere outlives its exporter by its descriptors alone."""
     before = bench.free()
     daemon = bench.daemon(stack, handles=KINDS["vmm"])
     bench.load(daemon, "1gib")
@@ -363,37 +400,47 @@ def descriptors_step(bench, stack):
     daemon.kill()
     freed = (bench.free() - loaded) / MIB
     observe = bench.report.observe
-    observe("descriptors alone: GPU memory that comes free with the daemon", f"{freed:.0f} MiB, its context included")
+    observe("descriptors alone: GPU memory freed by the daemon's end", f"{freed:.0f} MiB, its context included")
     path = bench.file("1gib")
     text = _reading(lambda: consumer.ask("compare_held", 60, path=path, **WHOLE))
-    observe("descriptors alone: mapped after the daemon's death", text)
+    observe("descriptors alone: mapped after the daemon's end", text)
     consumer.kill()
-    observe("descriptors alone: GPU memory when they are closed", bench.comes_back(before))
+    observe("descriptors alone: GPU memory when they are closed", bench.await_free(before))
 
 
-# ---- the rest
+# ---- torch
+
+
+def _torch_compare(bench, stack, row, label, kind):
+    """Every tensor through DLPack, and one matrix product. torch does not see fake GPUs: there the host's memory takes
+    their place."""
+    device, place = f"cuda:{bench.ordinal}", None
+    if bench.fake():
+        device, place = "cpu", f"device: host\n    budget: {bench.size(label) + 256 * MIB}"
+    daemon = bench.daemon(stack, handles=kind, device=place)
+    bench.load(daemon, label, 120)
+    result = attached(bench, stack, daemon, label).ask("torch", 150, path=bench.file(label), device=device)
+    daemon.stop()
+    bench.report.row(row, result["differing"])
+    text = f"{result['tensors']} tensors, {result['bytes'] / MIB:.0f} MiB, viewed in {result['views_ms']:.1f} ms, "
+    text += f"product {'equal' if result['product'] else 'DIFFERENT'} (torch {result['torch']})"
+    bench.report.observe(f"torch through DLPack: {row}", text)
+    if result["differing"] or not result["product"]:
+        raise Failure(f"{row}: {text}; differing: {', '.join(result['names'])}")
 
 
 def torch_step(bench, stack):
-    def measure(_row, kind):
-        daemon = bench.daemon(stack, handles=kind)
-        bench.load(daemon, "1gib")
-        consumer = attached(bench, stack, daemon, "1gib")
-        result = consumer.ask("dlpack", 90, path=bench.file("1gib"))
-        daemon.stop()
-        if not result["same"] or not result["in_place"]:
-            raise Failure(f"{kind}: {result}")
-        what = f"{result['tensor']}, {result['bytes'] / MIB:.1f} MiB"
-        bench.report.observe(f"DLPack, {kind}", f"{what}: the same bytes, in place (torch {result['torch']})")
+    def measure(row, kind):
+        _torch_compare(bench, stack, row, "1gib", kind)
 
-    for_each(bench, [("dlpack", kind) for kind in KINDS.values()], measure)
+    for_each(bench, [(f"tensors_differ_1gib_torch_{short}", kind) for short, kind in KINDS.items()], measure)
 
 
-def large_step(bench, stack):
-    bench.remove("8gib")
-    bench.make("30gib")
-    r = warm(bench, stack, "30gib", 3)
-    bench.load(r.daemon, "30gib")
-    compare(bench, attached(bench, stack, r.daemon, "30gib"), "30gib", "30gib_ipc", SAMPLE)
-    r.daemon.stop()
-    times_by_size(bench, stack, "30gib")
+def torch_30gib_step(bench, stack):
+    _torch_compare(bench, stack, "tensors_differ_30gib_torch", "30gib", KINDS["vmm"])
+
+
+def sharing_30gib_step(bench, stack):
+    daemon = bench.daemon(stack)
+    bench.load(daemon, "30gib", 120)
+    compare(bench, attached(bench, stack, daemon, "30gib"), "30gib", "30gib_ipc", SAMPLE)

@@ -73,14 +73,14 @@ def unpack(data):
 
 
 class Connection:
-    """One connection; descriptors of replies are kept in `fds` until they are taken."""
+    """One connection; descriptors of replies are stored in `fds`, for attach()."""
 
     def __init__(self, path, timeout=10):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(timeout)
         self.socket.connect(path)
         self.pending, self.fds, self.last_id = b"", [], 0
-        self.ask("hello", min=1, max=1, client="gpu-test")
+        self.ask("hello", min=2, max=2, client="gpu-test")
 
     def close(self):
         self.socket.close()

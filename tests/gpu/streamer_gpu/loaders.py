@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other loaders beside streamerd: the same file, in interleaved rounds, each in a process of its own that has
+imported its modules and has a context. streamerd's time ends when a client has attached."""
+
+import glob
+import os
+import shutil
+import time
+import zipfile
+
+from . import machine, model
+from .bench import GIB, MIB, median
+from .consumer import Skip
+from .frameworks import LOADERS
+from .process import Failure
+
+OURS = "streamerd"
+LABEL = "8gib"
+
+
+def wheels(bench):
+    folder = bench.options.wheels or os.path.join(bench.bin, "..", "whl")
+    return sorted(glob.glob(os.path.join(folder, "*.whl")))
+
+
+def site(bench):
+    """A folder with the wheels' packages, without an installer: a wheel is a zip archive. None where there is none."""
+    path = os.path.join(bench.folder, "site")
+    if os.path.isdir(path):
+        return path
+    for wheel in wheels(bench):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(path)
+    for data in glob.glob(os.path.join(path, "*.data", "*lib")):  # purelib, platlib
+        shutil.copytree(data, path, dirs_exist_ok=True)
+    return path if os.path.isdir(path) else None
+
+
+class _Ours:
+    def __init__(self, bench, stack, device):
+        host = None
+        if device == "cpu":
+            host = f"device: host\n    budget: {bench.size(LABEL) + 256 * MIB}"
+        self.bench, self.daemon = bench, bench.daemon(stack, device=host)
+        self.consumer = bench.consumer(stack)
+        bench.load(self.daemon, "tiny")  # its context exists, as those of the others do
+
+    def load(self, path):
+        asked = {"socket": self.daemon.socket, "name": LABEL}
+        seconds = self.consumer.ask("load", 120, path=path, timeout=100, **asked)["seconds"]
+        begin = time.monotonic()
+        self.consumer.ask("attach", 60, **asked)
+        seconds += time.monotonic() - begin
+        same = self.consumer.ask("compare", 60, path=path, every=8, limit=MIB)["differing"] == 0
+        self.consumer.ask("detach")
+        self.bench.unload(self.daemon, LABEL)
+        return {"seconds": seconds, "same": same}
+
+
+class _Theirs:
+    def __init__(self, consumer, name):
+        self.consumer, self.name = consumer, name
+
+    def load(self, path):
+        return self.consumer.ask("loader_load", 120, path=path)
+
+
+def _start(bench, stack, device, prefix):
+    """{name: loader}, of those that can be imported here. All import at the same time."""
+    folder = site(bench)
+    consumers = {name: bench.consumer(stack, enter=False) for name in LOADERS}
+    for name, consumer in consumers.items():
+        consumer.send("loader_import", name=name, site=folder, device=device)
+    loaders = {}
+    for name, consumer in consumers.items():
+        try:
+            version = consumer.receive("loader_import", 60)["version"]
+            bench.report.observe(f"loader {name}", f"version {version}")
+            loaders[name] = _Theirs(consumer, name)
+        except (Failure, Skip) as e:
+            bench.report.why_not([f"{prefix}_{name}"], str(e))
+    return loaders
+
+
+def _rounds(bench, loaders, path, prefix, rounds, prepare):
+    """{name: GiB/s}, medians; a loader that fails once is left out from then on. `prepare`: before each load."""
+    size = sum(n for _, _, n in model.tensors_of(path))
+    rates = {name: [] for name in loaders}
+    for _ in range(rounds):
+        for name in [name for name in rates if name in loaders]:
+            prepare(path)
+            try:
+                result = loaders[name].load(path)
+                if not result["same"]:
+                    raise Failure(f"{name}: the tensors differ from the file")
+                rates[name].append(size / result["seconds"] / GIB)
+            except (Failure, Skip) as e:
+                bench.report.why_not([f"{prefix}_{name}"], str(e))
+                if name == OURS:
+                    raise
+                del loaders[name]
+                continue
+            bench.report.row(f"{prefix}_{name}", median(rates[name]), rounds=list(rates[name]))
+    return {name: median(figures) for name, figures in rates.items() if figures and name in loaders}
+
+
+def _compare(bench, stack, path, prefix, prepare=lambda path: None):
+    device = "cpu" if bench.fake() else f"cuda:{bench.ordinal}"
+    loaders = {OURS: _Ours(bench, stack, device), **_start(bench, stack, device, prefix)}
+    rates = _rounds(bench, loaders, path, prefix, 3, prepare)
+    others = {name: rate for name, rate in rates.items() if name != OURS}
+    if not others:
+        raise Skip("no other loader works here")
+    best = max(others, key=others.get)
+    bench.report.row(f"{prefix}_vs_best", rates[OURS] / others[best], others[best], note=f"the best is {best}")
+
+
+def warm_loaders_step(bench, stack):
+    _compare(bench, stack, bench.file(LABEL), "loader_warm", model.ensure_cached)
+
+
+def tmpfs_loaders_step(bench, stack):
+    size = os.path.getsize(bench.file(LABEL))
+    bench.check_capacity(LABEL, ("of host memory for a copy in tmpfs", bench.memory()))
+    tmpfs = machine.Tmpfs(bench.folder, size + 64 * MIB)
+    stack.callback(tmpfs.remove)
+    path = os.path.join(tmpfs.path, LABEL + ".safetensors")
+    if shutil.disk_usage(tmpfs.path).free < size:
+        raise Skip(f"{tmpfs.path} has no {size / GIB:.1f} GiB free")
+    shutil.copyfile(bench.file(LABEL), path)
+    bench.roots.append(tmpfs.path)
+    stack.callback(bench.roots.remove, tmpfs.path)
+    _compare(bench, stack, path, "loader_tmpfs")
