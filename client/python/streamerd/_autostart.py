@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon of the user's own, started where none answers.
+
+It listens below $XDG_RUNTIME_DIR/streamerd, else /tmp/streamerd-UID: a folder that only its user can enter. One
+process at a time holds the folder's lock, looks again whether a daemon answers, and starts one. The daemon is the
+child of no process that asked for it, has a session of its own, writes its log into the folder, and exits after a
+time without use (--exit-idle).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import stat
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from ._programs import find_program
+from .errors import DeniedError, UnreachableError, UnsupportedError
+
+START_SECONDS = 20.0
+POLL_SECONDS = 0.01
+DEFAULT_EXIT_IDLE = "30m"
+
+logger = logging.getLogger("streamerd")
+
+_T = TypeVar("_T")
+
+
+def is_allowed(autostart: bool | None) -> bool:
+    """The argument, else $STREAMERD_AUTOSTART, else yes."""
+    if autostart is not None:
+        return autostart
+    return os.environ.get("STREAMERD_AUTOSTART", "1") not in ("0", "false", "no")
+
+
+def user_folder() -> Path:
+    """Where the user's daemon has its socket, lock and log. It need not exist."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.path.isdir(runtime):
+        return Path(runtime, "streamerd")
+    return Path(f"/tmp/streamerd-{os.getuid()}")
+
+
+def user_socket() -> str:
+    return str(user_folder() / "streamerd.sock")
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        pass
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise DeniedError(
+            f"{folder}: not a folder of this user alone (uid {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}): "
+            "remove it, or set XDG_RUNTIME_DIR to a folder of yours"
+        )
+
+
+def _command(program: str, socket: str) -> list[str]:
+    command = [program, "--socket", socket, "--root", "/", "--device", "host"]
+    if os.path.exists("/dev/nvidiactl"):
+        command += ["--device", "cuda:all"]
+    return command + ["--exit-idle", os.environ.get("STREAMERD_EXIT_IDLE", DEFAULT_EXIT_IDLE)]
+
+
+def _spawn(command: list[str], log: Path) -> int:
+    """Starts a process that is not a child of this one, and returns its pid: a shell starts it and exits."""
+    with open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
+        shell = subprocess.run(
+            ["/bin/sh", "-c", '"$@" >&2 & echo $!', "sh", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            start_new_session=True,
+            cwd="/",
+            check=True,
+        )
+    return int(shell.stdout)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _last_lines(log: Path, begin: int) -> str:
+    with open(log, "rb") as f:
+        f.seek(begin)
+        lines = f.read()[-4096:].decode(errors="replace").strip().splitlines()
+    return "; ".join(lines[-3:]) or "no message"
+
+
+def _wait_until(connect: Callable[[], _T], pid: int, log: Path, begin: int) -> _T:
+    """connect()'s result once the daemon answers; UnreachableError if it exits or does not answer in time."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        running = _exists(pid) and time.monotonic() < deadline
+        try:
+            return connect()
+        except UnreachableError:
+            if not running:
+                raise UnreachableError(f"cannot start the daemon: {_last_lines(log, begin)} ({log})") from None
+        time.sleep(POLL_SECONDS)
+
+
+def start(connect: Callable[[], _T]) -> _T:
+    """Starts the user's daemon unless another process just has, and returns what connect() returns.
+
+    `connect` connects to user_socket() and raises UnreachableError while no daemon answers there.
+    """
+    program = find_program("streamerd")
+    if program is None:
+        raise UnsupportedError("no daemon runs, and none can be started: there is no streamerd program on PATH")
+    folder = user_folder()
+    _make_folder(folder)
+    with open(folder / "lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            return connect()
+        except UnreachableError:
+            pass
+        log = folder / "streamerd.log"
+        begin = log.stat().st_size if log.exists() else 0
+        command = _command(program, user_socket())
+        pid = _spawn(command, log)
+        connected = _wait_until(connect, pid, log, begin)
+    logger.warning(
+        "started %s (pid %d, log %s); it exits when unused for %s; STREAMERD_AUTOSTART=0 disables this",
+        " ".join(command[:-2]),
+        pid,
+        log,
+        command[-1],
+    )
+    return connected

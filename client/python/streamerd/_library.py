@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libstreamer-client through ctypes: the structs and functions of streamer/client.h that the package uses.
+
+The library is loaded when it is first needed: $STREAMERD_CLIENT_LIB, else the library that the wheel brings, else
+the system's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_ubyte, c_uint, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .errors import Error, UnsupportedError, error_of
+
+SONAME = "libstreamer-client.so.0"
+
+E_NOENT = -3
+E_UNREACHABLE = -4
+E_TIMEOUT = -5
+E_BUSY = -6
+E_END = -9
+E_UNSUPPORTED = -16
+
+LOAD_WAIT = 2
+LOAD_NO_EVICT = 4
+LOAD_PIN = 8
+ATTACH_READY = 1
+ATTACH_PRIVATE = 2
+DLPACK_UNVERSIONED = 1
+
+
+class ConnectOpts(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("socket", c_char_p), ("timeout_ms", c_int)]
+
+
+class LoadOpts(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("source", c_char_p),
+        ("name", c_char_p),
+        ("devices", POINTER(c_char_p)),
+        ("n_devices", c_size_t),
+        ("verify", c_char_p),
+        ("flags", c_uint),
+        ("priority", c_uint),
+        ("layout", c_char_p),
+        ("pattern", c_char_p),
+        ("keep_alive_ms", c_uint64),
+        ("drain_timeout_ms", c_uint64),
+    ]
+
+
+class AttachOpts(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("flags", c_uint),
+        ("device", c_char_p),
+        ("digest", c_char_p),
+        ("generation", c_uint64),
+        ("timeout_ms", c_int),
+    ]
+
+
+class OpenOpts(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("load", POINTER(LoadOpts)),
+        ("attach", POINTER(AttachOpts)),
+        ("timeout_ms", c_int),
+    ]
+
+
+class Progress(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("bytes", c_uint64),
+        ("total", c_uint64),
+        ("tensors", c_uint64),
+        ("tensors_total", c_uint64),
+        ("load_ns", c_uint64),
+        ("generation", c_uint64),
+        ("state", c_char_p),
+        ("name", c_char_p),
+        ("resident", c_int),
+    ]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("dtype_name", c_char_p),
+        ("dtype", c_int),
+        ("rank", c_uint32),
+        ("shape", POINTER(c_uint64)),
+        ("bytes", c_uint64),
+        ("offset", c_uint64),
+        ("segment", c_uint32),
+        ("device_index", c_int),
+        ("data", c_void_p),
+        ("device_kind", c_char_p),
+        ("digest", c_ubyte * 16),
+    ]
+
+
+class DLDataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype", DLDataType),
+        ("shape", POINTER(c_int64)),
+        ("strides", POINTER(c_int64)),
+        ("byte_offset", c_uint64),
+    ]
+
+
+DLDeleter = ctypes.CFUNCTYPE(None, c_void_p)
+
+
+class DLManagedTensor(ctypes.Structure):
+    _fields_ = [("tensor", DLTensor), ("manager_ctx", c_void_p), ("deleter", DLDeleter)]
+
+
+class DLManagedTensorVersioned(ctypes.Structure):
+    _fields_ = [
+        ("major", c_uint32),
+        ("minor", c_uint32),
+        ("manager_ctx", c_void_p),
+        ("deleter", DLDeleter),
+        ("flags", c_uint64),
+        ("tensor", DLTensor),
+    ]
+
+
+_S = TypeVar("_S", bound=ctypes.Structure)
+
+
+def sized(struct: type[_S], **members: Any) -> _S:
+    """A struct with its struct_size set; members that are not given are 0."""
+    return struct(struct_size=ctypes.sizeof(struct), **members)
+
+
+# name: (result, arguments)
+_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "streamer_version": (c_char_p, []),
+    "streamer_strerror": (c_char_p, [c_int]),
+    "streamer_last_error": (c_char_p, [c_void_p]),
+    "streamer_free": (None, [c_void_p]),
+    "streamer_connect": (c_int, [POINTER(ConnectOpts), POINTER(c_void_p)]),
+    "streamer_close": (None, [c_void_p]),
+    "streamer_fd": (c_int, [c_void_p]),
+    "streamer_process": (c_int, [c_void_p]),
+    "streamer_call": (c_int, [c_void_p, c_char_p, c_char_p, POINTER(c_void_p)]),
+    "streamer_open_start": (c_int, [c_void_p, c_char_p, POINTER(OpenOpts), POINTER(c_void_p)]),
+    "streamer_op_lease": (c_int, [c_void_p, c_int, POINTER(c_void_p)]),
+    "streamer_op_wait": (c_int, [c_void_p, c_int, POINTER(Progress)]),
+    "streamer_op_model": (c_char_p, [c_void_p]),
+    "streamer_op_free": (None, [c_void_p]),
+    "streamer_detach": (None, [c_void_p]),
+    "streamer_lease_check": (c_int, [c_void_p]),
+    "streamer_lease_model": (c_char_p, [c_void_p]),
+    "streamer_generation": (c_uint64, [c_void_p]),
+    "streamer_digest": (c_char_p, [c_void_p]),
+    "streamer_metadata_count": (c_size_t, [c_void_p]),
+    "streamer_metadata_get": (c_int, [c_void_p, c_size_t, POINTER(c_char_p), POINTER(c_char_p)]),
+    "streamer_tensor_count": (c_int, [c_void_p, POINTER(c_size_t)]),
+    "streamer_tensor_get": (c_int, [c_void_p, c_size_t, POINTER(Tensor)]),
+    "streamer_tensor_find": (c_int, [c_void_p, c_char_p, POINTER(Tensor)]),
+    "streamer_tensor_next": (c_int, [c_void_p, c_int, POINTER(Tensor)]),
+    "streamer_tensor_dlpack": (c_int, [c_void_p, POINTER(Tensor), c_uint, POINTER(c_void_p)]),
+    "streamer_segment_dlpack": (c_int, [c_void_p, c_size_t, c_uint, POINTER(c_void_p)]),
+    "streamer_fetch": (c_int, [c_void_p, c_char_p, c_char_p, POINTER(c_void_p), POINTER(c_uint64)]),
+    "streamer_fetch_list": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
+}
+
+
+def bundled(folder: str, name: str) -> Path | None:
+    """A file that the wheel brings, or None."""
+    path = Path(__file__).parent / folder / name
+    return path if path.exists() else None
+
+
+def _path() -> str:
+    chosen = os.environ.get("STREAMERD_CLIENT_LIB")
+    return chosen or str(bundled("lib", SONAME) or SONAME)
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The loaded library with its prototypes; UnsupportedError if it is not found or is another release's."""
+    path = _path()
+    try:
+        lib = ctypes.CDLL(path)
+    except OSError as e:
+        raise UnsupportedError(
+            f"cannot load {path}: {e}: install the streamerd wheel or libstreamer-client, or set STREAMERD_CLIENT_LIB"
+        ) from None
+    for name, (result, arguments) in _PROTOTYPES.items():
+        try:
+            function = getattr(lib, name)
+        except AttributeError:
+            raise UnsupportedError(
+                f"{path} has no {name}: the library is older than the package: update it, or unset STREAMERD_CLIENT_LIB"
+            ) from None
+        function.restype = result
+        function.argtypes = arguments
+    return lib
+
+
+def failure(code: int, client: c_void_p | None) -> Error:
+    """The exception for a call that returned `code` in this thread."""
+    lib = library()
+    text = lib.streamer_last_error(client) or lib.streamer_strerror(code)
+    return error_of(code, text.decode(errors="replace"))

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that this process is attached to."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from ctypes import byref, c_char_p, c_size_t, c_void_p
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from ._client import Client
+from ._library import E_BUSY, E_END, E_NOENT, E_TIMEOUT, Tensor, failure, library, sized
+from ._progress import ProgressBar
+from ._views import Views
+from .errors import Error, ForkedError, InvalidError, TensorNotFoundError, TimedOutError
+
+T = TypeVar("T")
+
+# A call waits this long at most, so that Python can act on a signal.
+SLICE_MS = 100
+
+# Views that iteration makes at once.
+_BATCH = 256
+
+_REPR_ROWS = 20
+
+
+class TensorInfo(NamedTuple):
+    """A tensor's description. `dtype` is the name in safetensors files, such as "BF16"; `nbytes` is in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    digest: str
+
+
+class Handle:
+    """A handle of the library. It is released with the last reference, so a call that has one keeps it valid."""
+
+    __slots__ = ("pointer", "_release")
+
+    def __init__(self, pointer: c_void_p, release: Any) -> None:
+        self.pointer = pointer
+        self._release = release
+
+    def __del__(self) -> None:
+        self._release(self.pointer)
+
+
+class Slice(Generic[T]):
+    """A tensor that is indexed before it is made: [0:10] gives a view of these rows."""
+
+    def __init__(self, model: Model[T], info: TensorInfo) -> None:
+        self._model = model
+        self._info = info
+
+    def get_shape(self) -> list[int]:
+        return list(self._info.shape)
+
+    def get_dtype(self) -> str:
+        return self._info.dtype
+
+    def __getitem__(self, index: Any) -> T:
+        tensor: Any = self._model[self._info.name]
+        return tensor[index]  # type: ignore[no-any-return]
+
+
+class Model(Generic[T]):
+    """The tensors of a model, as views of memory that the daemon holds; made by open() and aopen().
+
+    Iteration gives (name, tensor) in order of arrival, also while the model loads; it ends when the daemon has
+    confirmed that the source did not change, and raises if the load fails. model[name] waits until that tensor has
+    arrived. A tensor stays valid as long as it is referenced, also after close(). All methods may be called from any
+    thread. In a forked child tensors stay readable, and methods raise ForkedError.
+    """
+
+    def __init__(self, client: Client, lease: Handle, op: Handle | None, views: Views[T], bar: ProgressBar) -> None:
+        self._library = library()
+        self._client = client
+        self._lease: Handle | None = lease
+        self._pid = os.getpid()
+        self._op = op
+        self._views = views
+        self._bar = bar
+        self._arrived: list[Tensor] = []
+        self._ended = False
+        self._lock = threading.Lock()
+        self.name: str = self._library.streamer_lease_model(lease.pointer).decode()
+        self.generation: int = self._library.streamer_generation(lease.pointer)
+
+    # ---- the lease ----
+
+    def _held(self) -> Handle:
+        lease = self._lease
+        if lease is None:
+            raise InvalidError(f"{self.name}: the model is closed")
+        if self._pid != os.getpid():
+            raise ForkedError(
+                f"{self.name}: opened by the parent process; open it again here (its tensors stay readable)"
+            )
+        return lease
+
+    def close(self) -> None:
+        """Ends the lease, once no tensor of the model is referenced any more. May be called again."""
+        self._lease = self._op = None
+        self._bar.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._lease is None
+
+    def __enter__(self) -> Model[T]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def check(self) -> None:
+        """Raises LostError or RevokedError if the daemon no longer holds the lease for this process."""
+        lease = self._held()
+        self._client.check(self._library.streamer_lease_check(lease.pointer))
+
+    # ---- arrival ----
+
+    def _show_progress(self) -> None:
+        if self._bar.visible and (op := self._op) is not None:
+            self._bar.show_operation(op.pointer)
+
+    def _next(self, lease: Handle, slice_ms: int) -> bool:
+        """Waits for the next tensor, or for the end; False if there is neither yet. The lock is held."""
+        tensor = sized(Tensor)
+        code = self._library.streamer_tensor_next(lease.pointer, slice_ms, byref(tensor))
+        if code == 0:
+            self._arrived.append(tensor)
+            self._show_progress()
+            return True
+        if code == E_TIMEOUT:
+            self._show_progress()
+            return False
+        self._bar.close()
+        if code != E_END:
+            raise failure(code, self._client.pointer)
+        self._ended = True
+        self._op = None
+        return True
+
+    def _look(self, i: int, slice_ms: int) -> bool | None:
+        """Whether there is a tensor i in order of arrival; None if that is not known yet."""
+        lease = self._held()
+        with self._lock:
+            while i >= len(self._arrived):
+                if self._ended:
+                    return False
+                if not self._next(lease, slice_ms):
+                    return None
+        return True
+
+    def _arrives(self, i: int, deadline: float | None = None) -> bool:
+        """As _look(), once it is known."""
+        while (arrives := self._look(i, SLICE_MS)) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimedOutError(f"{self.name}: not loaded in the given time; the load continues")
+        return arrives
+
+    def _pair(self, i: int) -> tuple[str, T]:
+        lease = self._held()
+        tensor = self._arrived[i]
+        return tensor.name.decode(), self._views.view(lease.pointer, tensor)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Returns when all tensors are in memory and the source did not change meanwhile. `timeout` in seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._arrives(len(self._arrived), deadline):
+            pass
+
+    def _find(self, name: str) -> tuple[Handle, Tensor]:
+        """Waits for a tensor by name."""
+        while True:
+            lease = self._held()
+            seen = len(self._arrived)
+            tensor = sized(Tensor)
+            code = self._library.streamer_tensor_find(lease.pointer, name.encode(), byref(tensor))
+            if code == 0:
+                return lease, tensor
+            if code == E_NOENT:
+                raise TensorNotFoundError(f"{self.name}: there is no tensor {name!r}")
+            if code != E_BUSY:
+                raise failure(code, self._client.pointer)
+            self._arrives(seen)
+
+    # ---- tensors ----
+
+    def __iter__(self) -> Iterator[tuple[str, T]]:
+        i = 0
+        while self._arrives(i):
+            batch = self._batch(i)
+            i += len(batch)
+            batch.reverse()
+            while batch:
+                self._held()
+                yield batch.pop()
+
+    def _batch(self, first: int) -> list[tuple[str, T]]:
+        """Tensor `first` and the tensors that have arrived after it.
+
+        A consumer that copies each tensor evicts this code and its data from the processor's caches: made one by one,
+        views would take twenty times as long.
+        """
+        try:
+            self._look(first + _BATCH, 0)
+        except Error:
+            pass  # a failed load is reported in its turn
+        batch = [self._pair(first)]
+        for i in range(first + 1, min(len(self._arrived), first + _BATCH)):
+            try:
+                batch.append(self._pair(i))
+            except Error:
+                break  # reported in its turn
+        return batch
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        return iter(self)
+
+    def __getitem__(self, name: str) -> T:
+        lease, tensor = self._find(name)
+        return self._views.view(lease.pointer, tensor)
+
+    def get_tensor(self, name: str) -> T:
+        return self[name]
+
+    def get_slice(self, name: str) -> Slice[T]:
+        """The tensor, to be indexed; nothing is copied."""
+        return Slice(self, self.info(name))
+
+    def raw(self, name: str) -> T:
+        """A tensor's bytes in one dimension of uint8: for dtypes that the framework does not have."""
+        lease, tensor = self._find(name)
+        return self._views.raw(lease.pointer, tensor)
+
+    def info(self, name: str) -> TensorInfo:
+        lease, tensor = self._find(name)
+        return _info(tensor)
+
+    def infos(self) -> list[TensorInfo]:
+        """Of all tensors, in byte order of their names. Waits until the model is loaded."""
+        self.wait()
+        lease = self._held()
+        infos = [_info(tensor) for tensor in self._arrived]
+        del lease  # until here: the strings are the lease's
+        return sorted(infos, key=lambda info: info.name.encode())
+
+    def keys(self) -> list[str]:
+        """The names, in byte order. Waits until the model is loaded."""
+        return [info.name for info in self.infos()]
+
+    def keys_by_offset(self) -> list[str]:
+        """The names in the order of the tensors' places in memory. Waits until the model is loaded."""
+        self.wait()
+        lease = self._held()
+        names = [tensor.name.decode() for tensor in sorted(self._arrived, key=_place)]
+        del lease  # until here: the strings are the lease's
+        return names
+
+    def __len__(self) -> int:
+        count = c_size_t()
+        lease = self._held()
+        self._client.check(self._library.streamer_tensor_count(lease.pointer, byref(count)))
+        return count.value
+
+    def __contains__(self, name: object) -> bool:
+        lease = self._held()
+        if not isinstance(name, str):
+            return False
+        code = self._library.streamer_tensor_find(lease.pointer, name.encode(), byref(sized(Tensor)))
+        return code in (0, E_BUSY)
+
+    def state_dict(self) -> dict[str, T]:
+        """All tensors by name. Waits until the model is loaded."""
+        return {name: tensor for name, tensor in self}  # dict(self) would look each name up
+
+    # ---- the model ----
+
+    @property
+    def digest(self) -> str:
+        """The model's digest: 32 hexadecimal digits. Waits until the model is loaded."""
+        self.wait()
+        lease = self._held()
+        digest: bytes = self._library.streamer_digest(lease.pointer)
+        return digest.decode()
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The checkpoint's own metadata (`__metadata__`)."""
+        lease = self._held()
+        key, value = c_char_p(), c_char_p()
+        pairs = {}
+        for i in range(self._library.streamer_metadata_count(lease.pointer)):
+            self._client.check(self._library.streamer_metadata_get(lease.pointer, i, byref(key), byref(value)))
+            pairs[(key.value or b"").decode()] = (value.value or b"").decode()
+        return pairs
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of tensor data. Waits until the model is loaded."""
+        return sum(info.nbytes for info in self.infos())
+
+    def __repr__(self) -> str:
+        lease = self._lease  # the strings are the lease's
+        if lease is None:
+            return f"<streamerd.Model {self.name!r}, closed>"
+        count = len(self)
+        try:
+            self._look(count, 0)
+        except Error:
+            pass  # a failed load is reported to who waits for a tensor
+        rows = [
+            (i.name, i.dtype, str(list(i.shape)), size_text(i.nbytes)) for i in map(_info, self._arrived[:_REPR_ROWS])
+        ]
+        state = f"{count} tensors" if self._ended else f"{len(self._arrived)} of {count} tensors have arrived"
+        head = f"streamerd.Model {self.name!r}, generation {self.generation}, {state}"
+        if len(self._arrived) > len(rows):
+            rows.append((f"... and {len(self._arrived) - len(rows)} more", "", "", ""))
+        return "\n".join([head, *_table(("TENSOR", "DTYPE", "SHAPE", "SIZE"), rows)])
+
+
+def _info(tensor: Tensor) -> TensorInfo:
+    """Copies what is borrowed from the lease."""
+    return TensorInfo(
+        tensor.name.decode(),
+        tensor.dtype_name.decode(),
+        tuple(tensor.shape[: tensor.rank]),
+        tensor.bytes,
+        bytes(tensor.digest).hex(),
+    )
+
+
+def _place(tensor: Tensor) -> tuple[int, int, int]:
+    return tensor.segment, tensor.offset, tensor.bytes
+
+
+def size_text(size: int) -> str:
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    last = len(head) - 1
+    lines = []
+    for row in [head, *rows] if rows else []:
+        cells = [row[i].rjust(widths[i]) if i == last else row[i].ljust(widths[i]) for i in range(len(head))]
+        lines.append("  ".join(cells))
+    return lines

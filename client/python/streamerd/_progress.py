@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A progress bar while a model loads: tqdm's, if it is installed and standard error is a terminal."""
+
+from __future__ import annotations
+
+import sys
+from ctypes import byref, c_void_p
+from typing import Any
+
+from ._library import Progress, library, sized
+
+
+class ProgressBar:
+    """Appears with the first progress that is neither nothing nor everything. `wanted` None: on a terminal."""
+
+    def __init__(self, title: str, wanted: bool | None = None) -> None:
+        self._title = title
+        self._bar: Any = None
+        self.visible = sys.stderr.isatty() if wanted is None else wanted
+
+    def show(self, done: int, total: int) -> None:
+        if self._bar is None and (not self.visible or done >= total):
+            return
+        if self._bar is None:
+            try:
+                from tqdm.auto import tqdm
+            except ImportError:
+                self.visible = False
+                return
+            self._bar = tqdm(total=total, desc=self._title, unit="B", unit_scale=True, unit_divisor=1024, leave=False)
+        self._bar.update(done - self._bar.n)
+
+    def show_operation(self, op: c_void_p) -> None:
+        """The progress of a load, at most."""
+        if self.visible:
+            progress = sized(Progress)
+            library().streamer_op_wait(op, 0, byref(progress))
+            self.show(progress.bytes, progress.total)
+
+    def close(self) -> None:
+        self.visible = False
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None

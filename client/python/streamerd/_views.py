@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views of resident memory as tensors of a framework, without a copy.
+
+The library exports a tensor as a DLPack capsule, which keeps the memory mapped and the lease alive. An element type
+that the framework does not take by DLPack is handed over as unsigned integers of its size, and viewed as the type.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_void_p
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ._library import (
+    DLPACK_UNVERSIONED,
+    DLDeleter,
+    DLManagedTensor,
+    DLManagedTensorVersioned,
+    Tensor,
+    failure,
+    library,
+)
+from .errors import InvalidError, UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+
+T = TypeVar("T")
+
+_DL_UINT = 1
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [c_void_p, ctypes.c_char_p, c_void_p]
+
+# A capsule points to its name.
+_VERSIONED = b"dltensor_versioned"
+_UNVERSIONED = b"dltensor"
+
+
+class Views(Generic[T]):
+    """Makes views for one framework. The lease of a call must not be released before the call returns."""
+
+    framework: str
+    _take: Any  # makes a tensor of a capsule
+
+    def __init__(self, versioned: bool) -> None:
+        lib = library()
+        self._tensor_dlpack = lib.streamer_tensor_dlpack
+        self._segment_dlpack = lib.streamer_segment_dlpack
+        self._struct: type[DLManagedTensor] | type[DLManagedTensorVersioned]
+        self._struct = DLManagedTensorVersioned if versioned else DLManagedTensor
+        self._capsule_name = _VERSIONED if versioned else _UNVERSIONED
+        self._flags = 0 if versioned else DLPACK_UNVERSIONED
+
+    def view(self, lease: c_void_p, tensor: Tensor) -> T:
+        """The tensor, with its dtype and shape."""
+        managed = c_void_p()
+        code = self._tensor_dlpack(lease, byref(tensor), self._flags, byref(managed))
+        if code != 0:
+            raise failure(code, None)
+        capsule = _new_capsule(managed, self._capsule_name, None)
+        try:
+            return self._take(capsule)  # type: ignore[no-any-return]
+        except (BufferError, RuntimeError, TypeError, ValueError) as e:
+            refused = e
+        # A capsule that was refused is still ours.
+        name = tensor.dtype_name.decode()
+        try:
+            dtype = self._dtype(name)
+            self._as_integers(managed)
+            return self._view_as(self._take(capsule), dtype)
+        except BaseException:
+            self._delete(managed)
+            raise UnsupportedError(
+                f"{tensor.name.decode()}: {self.framework} cannot represent {name} ({refused}); raw() gives its bytes"
+            ) from None
+
+    def raw(self, lease: c_void_p, tensor: Tensor) -> T:
+        """The tensor's bytes, in one dimension of uint8."""
+        managed = c_void_p()
+        code = self._segment_dlpack(lease, tensor.segment, self._flags, byref(managed))
+        if code != 0:
+            raise failure(code, None)
+        segment: Any = self._take(_new_capsule(managed, self._capsule_name, None))
+        return segment[tensor.offset : tensor.offset + tensor.bytes]  # type: ignore[no-any-return]
+
+    def _as_integers(self, managed: c_void_p) -> None:
+        dtype = self._struct.from_address(managed.value or 0).tensor.dtype
+        dtype.code, dtype.bits, dtype.lanes = _DL_UINT, dtype.bits * dtype.lanes, 1
+
+    def _delete(self, managed: c_void_p) -> None:
+        DLDeleter(ctypes.cast(self._struct.from_address(managed.value or 0).deleter, c_void_p).value or 0)(managed)
+
+    def _dtype(self, name: str) -> Any:
+        """The framework's type of a safetensors dtype; raises if it has none."""
+        raise NotImplementedError
+
+    def _view_as(self, tensor: Any, dtype: Any) -> T:
+        return tensor.view(dtype)  # type: ignore[no-any-return]
+
+
+_TORCH_DTYPES = {
+    "BF16": "bfloat16",
+    "U16": "uint16",
+    "U32": "uint32",
+    "U64": "uint64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F4": "float4_e2m1fn_x2",
+}
+
+
+class TorchViews(Views["torch.Tensor"]):
+    framework = "torch"
+
+    def __init__(self) -> None:
+        import torch
+
+        version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+        super().__init__(versioned=version >= (2, 8))
+        self._torch = torch
+        self._take = torch.utils.dlpack.from_dlpack
+
+    def _dtype(self, name: str) -> torch.dtype:
+        return getattr(self._torch, _TORCH_DTYPES[name])  # type: ignore[no-any-return]
+
+
+class _Exporter:
+    """The protocol's object for a capsule of host memory: numpy takes no capsule itself."""
+
+    __slots__ = ("_capsule",)
+
+    def __init__(self, capsule: object) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **options: object) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+class NumpyViews(Views["numpy.ndarray[Any, Any]"]):
+    """Arrays of the host device, flagged read-only. dtypes that numpy lacks come from ml_dtypes if it is installed."""
+
+    framework = "numpy"
+
+    def __init__(self) -> None:
+        import numpy
+
+        version = tuple(int(part) for part in numpy.__version__.split(".")[:2])
+        super().__init__(versioned=version >= (2, 1))
+        self._from_dlpack = numpy.from_dlpack
+        self._take = self._take_array
+
+    def _take_array(self, capsule: object) -> numpy.ndarray[Any, Any]:
+        array = self._from_dlpack(_Exporter(capsule))
+        array.flags.writeable = False
+        return array
+
+    def _dtype(self, name: str) -> Any:
+        import ml_dtypes
+
+        if name == "F4":  # ml_dtypes has no packed pairs
+            raise KeyError(name)
+        return getattr(ml_dtypes, _TORCH_DTYPES[name])
+
+
+_FRAMEWORKS: dict[str, type[TorchViews] | type[NumpyViews]] = {
+    "torch": TorchViews,
+    "pt": TorchViews,
+    "numpy": NumpyViews,
+    "np": NumpyViews,
+}
+
+
+def views_of(framework: str) -> TorchViews | NumpyViews:
+    """Imports the framework."""
+    try:
+        make = _FRAMEWORKS[framework]
+    except KeyError:
+        raise InvalidError(f"framework {framework!r} is not known: use 'torch' or 'numpy'") from None
+    try:
+        return make()
+    except ImportError as e:
+        raise UnsupportedError(f"{e}: install {make.framework}, or choose another framework=") from None

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that loads while it is used, and the errors of one that cannot be loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from checkpoints import small, write
+from conftest import Daemon, eventually, in_child
+from slow_server import SlowServer
+
+import streamerd
+
+MEBIBYTE = [("a", "U8", [1 << 20]), ("b", "U8", [1 << 20]), ("c", "U8", [1 << 20])]
+
+
+def test_tensors_come_in_order_of_arrival(daemon: Daemon, slow_server: SlowServer) -> None:
+    url = slow_server.serve("m.safetensors", MEBIBYTE, first=1)
+    with streamerd.open(url) as model:
+        tensors = iter(model)
+        slow_server.wait_until_held()
+        assert len(model) == 3 and "c" in model
+        with pytest.raises(streamerd.TimedOutError, match="the load continues"):
+            model.wait(timeout=0.2)
+        slow_server.release()
+        assert {name for name, _ in tensors} == {"a", "b", "c"}
+        assert [name for name, _ in model] == [name for name, _ in model]
+
+
+def test_a_tensor_by_name_waits_for_its_arrival(daemon: Daemon, slow_server: SlowServer) -> None:
+    url = slow_server.serve("m.safetensors", MEBIBYTE, first=1)
+    with streamerd.open(url) as model:
+        slow_server.wait_until_held()
+        threading.Thread(target=slow_server.release).start()
+        assert model["c"].shape == (1 << 20,)
+
+
+def test_a_timeout_leaves_the_load_to_the_daemon(daemon: Daemon, slow_server: SlowServer) -> None:
+    url = slow_server.serve("m.safetensors", MEBIBYTE, first=1)
+    with pytest.raises(TimeoutError, match="not loaded in the given time"):
+        streamerd.open(url, timeout=0.3, ready=True)
+    assert not daemon.leases()
+    slow_server.release()
+    with streamerd.open("m", ready=True) as model:
+        assert len(dict(model)) == 3
+
+
+def test_the_event_loop_runs_while_a_model_loads(daemon: Daemon, slow_server: SlowServer) -> None:
+    url = slow_server.serve("m.safetensors", MEBIBYTE, first=1)
+
+    async def use() -> list[str]:
+        async with await streamerd.aopen(url) as model:
+            await asyncio.to_thread(slow_server.wait_until_held)
+            waiting = asyncio.ensure_future(model.wait_async())
+            done, _ = await asyncio.wait([waiting], timeout=0.1)
+            assert not done
+            slow_server.release()
+            await waiting
+            return sorted([name async for name, _ in model])
+
+    assert asyncio.run(use()) == ["a", "b", "c"]
+    eventually(lambda: not daemon.leases())
+
+
+def test_many_tasks_open_at_once(folder: Path, daemon: Daemon) -> None:
+    write(folder / "m.safetensors", small())
+
+    async def use() -> int:
+        async with await streamerd.aopen(folder / "m.safetensors", framework="numpy") as model:
+            return len([name async for name, _ in model])
+
+    async def use_all() -> list[int]:
+        return await asyncio.gather(*(use() for _ in range(20)))
+
+    for _ in range(3):
+        assert asyncio.run(use_all()) == [4] * 20
+    eventually(lambda: not daemon.leases())
+
+
+def test_a_cancelled_task_leaves_no_lease(daemon: Daemon, slow_server: SlowServer) -> None:
+    url = slow_server.serve("m.safetensors", MEBIBYTE, first=1)
+
+    async def use() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(streamerd.aopen(url, ready=True), 0.3)
+
+    asyncio.run(use())
+    assert not daemon.leases()
+
+
+def test_a_progress_bar_shows_the_bytes(
+    daemon: Daemon, slow_server: SlowServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tqdm")
+    url = slow_server.serve("m.safetensors", MEBIBYTE, first=1)
+    with streamerd.open(url, progress=True) as model:
+        slow_server.wait_until_held()
+        with pytest.raises(streamerd.TimedOutError):
+            model.wait(timeout=0.3)
+        slow_server.release()
+        model.wait()
+    assert "/3.00M" in capsys.readouterr().err
+
+
+# ---- errors say what to do ----
+
+
+def test_no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConnectionError, match="start streamerd, set STREAMERD_SOCKET, or leave autostart on"):
+        streamerd.open("m", autostart=False)
+    monkeypatch.setenv("STREAMERD_AUTOSTART", "0")
+    with pytest.raises(streamerd.UnreachableError):
+        streamerd.open("m")
+    with pytest.raises(streamerd.UnreachableError, match="no/such/socket"):
+        streamerd.open("m", socket="/no/such/socket")
+
+
+def test_no_permission_for_the_socket(daemon: Daemon) -> None:
+    os.chmod(daemon.socket, 0)
+
+    def child() -> None:
+        if os.geteuid() == 0:
+            os.seteuid(65534)
+        with pytest.raises(PermissionError, match="ask to be added to the socket's group"):
+            streamerd.open("m")
+
+    assert in_child(child) == 0
+
+
+def test_wrong_digest(folder: Path, daemon: Daemon) -> None:
+    write(folder / "m.safetensors", small())
+    with pytest.raises(streamerd.DigestError, match="digest"):
+        streamerd.open(folder / "m.safetensors", digest="0" * 32)
+
+
+def test_wrong_format(folder: Path, daemon: Daemon) -> None:
+    (folder / "m.safetensors").write_bytes(b"PK\x03\x04 this is not a safetensors file" * 10)
+    with pytest.raises(streamerd.FailedError, match="m.safetensors"):
+        streamerd.open(folder / "m.safetensors", ready=True)
+
+
+def test_outside_the_roots(daemon: Daemon) -> None:
+    with pytest.raises(streamerd.Error, match="roots"):
+        streamerd.open("/etc/passwd", ready=True)
+
+
+def test_no_such_things(folder: Path, daemon: Daemon) -> None:
+    with pytest.raises(FileNotFoundError, match="nosuch"):
+        streamerd.open(folder / "nosuch.safetensors", ready=True)
+    with pytest.raises(FileNotFoundError, match="nosuchmodel"):
+        streamerd.open("nosuchmodel")
+    write(folder / "m.safetensors", small())
+    with streamerd.open(folder / "m.safetensors") as model, pytest.raises(KeyError, match="no tensor 'x'"):
+        model["x"]
+
+
+def test_wrong_arguments(folder: Path, daemon: Daemon) -> None:
+    with pytest.raises(TypeError, match="no option devise"):
+        streamerd.open("m", devise="cpu")  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="use 'torch' or 'numpy'"):
+        streamerd.open("m", framework="jax")
+
+
+def test_insufficient_memory(folder: Path, daemon: Daemon) -> None:
+    path = folder / "large.safetensors"
+    size = 2 << 30
+    text = b'{"a":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}' % (size, size)
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    os.truncate(path, 8 + len(text) + size)
+    with pytest.raises(MemoryError):
+        streamerd.open(path, ready=True)
+
+
+def test_a_failed_load_is_reported_to_the_iterator(daemon: Daemon, slow_server: SlowServer) -> None:
+    url = slow_server.serve("m.safetensors", MEBIBYTE, first=1)
+    with streamerd.open(url) as model:
+        slow_server.wait_until_held()
+        daemon.ctl("cancel", "m")
+        with pytest.raises(streamerd.CancelledError):
+            list(model)
+
+
+def test_the_types_of_errors_are_the_table_in_the_docs() -> None:
+    page = Path(__file__).parents[3] / "docs" / "errors.md"
+    rows = [line.split("|") for line in page.read_text().splitlines() if "`STREAMER_E" in line and line.startswith("|")]
+    codes = {int(row[3]) for row in rows} - {-9}
+    kinds = [kind for kind in vars(streamerd).values() if isinstance(kind, type) and issubclass(kind, streamerd.Error)]
+    assert {kind.code for kind in kinds} - {0} == codes

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls of safetensors and of Run:ai's streamer: the same code on the real packages and on ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import BITS, UNREPRESENTED, every_dtype, small, write
+from conftest import Daemon
+
+import streamerd
+
+pytestmark = pytest.mark.usefixtures("daemon")
+
+
+@pytest.fixture
+def file(folder: Path) -> Path:
+    path = folder / "model.safetensors"
+    tensors = [tensor for tensor in every_dtype([4, 8]) if tensor[1] not in UNREPRESENTED]
+    write(path, [*tensors, ("scalar", "F32", []), ("empty", "F16", [0, 3])], {"format": "pt", "by": "a test"})
+    return path
+
+
+def bits(value: Any) -> tuple[str, tuple[int, ...], bytes]:
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype), tuple(value.shape), value.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+    return str(value.dtype), tuple(value.shape), value.tobytes()
+
+
+def real(name: str) -> Any:
+    import safetensors.numpy
+    import safetensors.torch
+    from runai_model_streamer import SafetensorsStreamer
+
+    return {
+        "safe_open": safetensors.safe_open,
+        "load_file": safetensors.torch.load_file,
+        "load_file_np": safetensors.numpy.load_file,
+        "SafetensorsStreamer": SafetensorsStreamer,
+    }[name]
+
+
+def ours(name: str) -> Any:
+    if name == "load_file_np":
+        return lambda filename: streamerd.load_file(filename, framework="np")
+    return getattr(streamerd, name)
+
+
+# ---- safetensors ----
+
+
+def use_safe_open(safe_open: Any, file: Path) -> dict[str, Any]:
+    """Everything that safe_open() tells of a file."""
+    with safe_open(file, framework="pt", device="cpu") as f:
+        part = f.get_slice("tensor.F32")
+        return {
+            "keys": f.keys(),
+            "metadata": f.metadata(),
+            "tensors": {name: bits(f.get_tensor(name)) for name in f.keys()},
+            "get_tensors": {name: bits(tensor) for name, tensor in f.get_tensors().items()},
+            "shape": part.get_shape(),
+            "dtype": part.get_dtype(),
+            "parts": [bits(part[i]) for i in (0, slice(1, 3), (slice(None), slice(2, 4)), (1, slice(0, 8, 2)), ...)],
+            "offsets": sorted(f.offset_keys()),
+        }
+
+
+def test_safe_open_is_that_of_safetensors(file: Path) -> None:
+    assert use_safe_open(ours("safe_open"), file) == use_safe_open(real("safe_open"), file)
+
+
+def use_numpy(safe_open: Any, file: Path) -> dict[str, Any]:
+    with safe_open(str(file), "np") as f:
+        names = [name for name in f.keys() if name.split(".")[-1] in ("F32", "U8", "I64", "BOOL", "C64")]
+        return {name: bits(f.get_tensor(name)) for name in names} | {"part": bits(f.get_slice("tensor.F32")[1:3])}
+
+
+def test_safe_open_with_numpy_is_that_of_safetensors(file: Path) -> None:
+    assert use_numpy(ours("safe_open"), file) == use_numpy(real("safe_open"), file)
+
+
+def test_offset_keys_are_in_the_order_of_the_file(folder: Path) -> None:
+    path = folder / "m.safetensors"
+    write(path, [("z", "F32", [4]), ("a", "F32", [8]), ("m", "BF16", [16]), ("b", "U8", [3])])
+    for kind in (ours, real):
+        with kind("safe_open")(path, "pt") as f:
+            assert f.offset_keys() == ["z", "a", "m", "b"]
+
+
+@pytest.mark.parametrize("kind", [real, ours])
+def test_errors_of_safe_open(kind: Any, file: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        kind("safe_open")("nosuch.safetensors", "pt")
+    with pytest.raises(Exception, match="invalid|not known"):
+        kind("safe_open")(file, "nosuch")
+    with kind("safe_open")(file, "pt") as f, pytest.raises(Exception, match="nosuch"):
+        f.get_tensor("nosuch")
+    with pytest.raises(Exception, match="closed"):
+        f.get_tensor("scalar")
+
+
+def test_load_file_is_that_of_safetensors(file: Path, folder: Path) -> None:
+    results = [{n: bits(t) for n, t in kind("load_file")(file, device="cpu").items()} for kind in (ours, real)]
+    assert results[0] == results[1]
+    plain = folder / "plain.safetensors"
+    write(plain, small())
+    results = [{n: bits(t) for n, t in kind("load_file_np")(plain).items()} for kind in (ours, real)]
+    assert results[0] == results[1]
+
+
+def test_files_of_the_same_name_do_not_replace_each_other(folder: Path, daemon: Daemon) -> None:
+    for name, count in (("a", 1), ("b", 2)):
+        (folder / name).mkdir()
+        write(folder / name / "model.safetensors", small(count))
+    assert [len(streamerd.load_file(folder / name / "model.safetensors")) for name in "ab"] == [1, 2]
+    models = json.loads(daemon.ctl("list", "--json").stdout)["models"]
+    assert [model["name"] for model in models] == [str(folder / name / "model.safetensors") for name in "ab"]
+
+
+# ---- Run:ai Model Streamer ----
+
+
+@pytest.fixture
+def files(folder: Path) -> list[str]:
+    paths = []
+    for i in range(3):
+        path = folder / f"model-{i}.safetensors"
+        write(path, [(f"{i}.{name}", dtype, shape) for name, dtype, shape in every_dtype([4, 8]) if is_common(dtype)])
+        paths.append(str(path))
+    return paths
+
+
+def is_common(dtype: str) -> bool:
+    """Run:ai's class has no FNUZ types, and takes F4's logical shape for torch's."""
+    return dtype not in UNREPRESENTED and "FNUZ" not in dtype and dtype != "F4"
+
+
+def test_stream_files_is_that_of_runai(files: list[str]) -> None:
+    results = []
+    for kind in (ours, real):
+        with kind("SafetensorsStreamer")() as streamer:
+            streamer.stream_files(files, device="cpu")
+            total = sum(len(tensors) for tensors in streamer.files_to_tensors_metadata.values())
+            results.append((total, {name: bits(tensor) for name, tensor in streamer.get_tensors()}))
+    assert results[0] == results[1]
+    assert results[0][0] == 3 * len([dtype for dtype in BITS if is_common(dtype)])
+
+
+def test_stream_file_keeps_tensors_and_may_be_repeated(files: list[str]) -> None:
+    results = []
+    for kind in (ours, real):
+        kept = {}
+        with kind("SafetensorsStreamer")() as streamer:
+            for path in files:
+                streamer.stream_file(path)
+                kept.update(streamer.get_tensors())
+        results.append({name: bits(tensor) for name, tensor in kept.items()})
+    assert results[0] == results[1]
+
+
+def test_tensor_names_are_those_of_runai(files: list[str]) -> None:
+    results = []
+    names = {"0.tensor.F32", "2.tensor.BF16"}
+    for kind in (ours, real):
+        with kind("SafetensorsStreamer")() as streamer:
+            streamer.stream_files(files, tensor_names=names)
+            results.append({name: bits(tensor) for name, tensor in streamer.get_tensors()})
+            for wrong, text in (("0.tensor.F32", "str"), ([], "empty"), (["nosuch"], "nosuch")):
+                with pytest.raises(ValueError, match=text):
+                    streamer.stream_files(files, tensor_names=wrong)
+            with pytest.raises(ValueError, match="0.tensor.F32"):
+                streamer.stream_files([files[0], files[0]], tensor_names=["0.tensor.F32"])
+    assert results[0] == results[1]
+    assert results[0].keys() == names
+
+
+def test_credentials_of_a_call_are_refused(files: list[str]) -> None:
+    with pytest.raises(streamerd.UnsupportedError, match="set AWS_"):
+        streamerd.SafetensorsStreamer().stream_file(files[0], s3_credentials=object())

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views with numpy and no other package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy
+import pytest
+from checkpoints import every_dtype, small, write
+from conftest import Daemon
+
+import streamerd
+
+TYPES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "F16": "float16", "U32": "uint32",
+    "I32": "int32", "F32": "float32", "U64": "uint64", "I64": "int64", "F64": "float64", "C64": "complex64",
+}  # fmt: skip
+
+
+def test_arrays_have_the_bytes_and_types_of_the_file(folder: Path, daemon: Daemon) -> None:
+    contents = write(folder / "m.safetensors", [*every_dtype([4, 8]), ("scalar", "F32", []), ("empty", "I64", [0, 2])])
+    with streamerd.open(folder / "m.safetensors", framework="numpy") as model:
+        for dtype, name in TYPES.items():
+            array = model[f"tensor.{dtype}"]
+            assert (array.dtype, array.shape) == (numpy.dtype(name), (4, 8))
+            assert array.tobytes() == contents[f"tensor.{dtype}"]
+        assert model["scalar"].tobytes() == contents["scalar"]
+        assert model["empty"].shape == (0, 2)
+
+
+def test_raw_bytes_are_those_of_the_file(folder: Path, daemon: Daemon) -> None:
+    contents = write(folder / "m.safetensors", every_dtype([4, 8]))
+    with streamerd.open(folder / "m.safetensors", framework="numpy") as model:
+        assert {name: model.raw(name).tobytes() for name in model.keys()} == contents
+
+
+def test_arrays_are_read_only_and_outlive_the_model(folder: Path, daemon: Daemon) -> None:
+    contents = write(folder / "m.safetensors", small())
+    with streamerd.open(folder / "m.safetensors", framework="numpy") as model:
+        array = model["layer.0.weight"]
+    assert not array.flags.writeable
+    with pytest.raises(ValueError):
+        array[0] = 1
+    daemon.kill()
+    assert array.tobytes() == contents["layer.0.weight"]
