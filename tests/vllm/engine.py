@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process that runs vLLM engines, one at a time, as it is told on standard input; see `Engine` in processes.py.
+
+A request is a line of JSON, [method, arguments]; so is the reply, {"result": ...} or {"error": text}. What vLLM
+prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import mmap
+import os
+import sys
+import time
+from typing import Any
+
+replies = os.fdopen(os.dup(1), "w", buffering=1)
+os.dup2(2, 1)
+
+os.environ.update(
+    HF_HUB_OFFLINE="1",
+    VLLM_CPU_KVCACHE_SPACE="1",
+    VLLM_ENABLE_V1_MULTIPROCESSING="0",  # the engine in this process, where its loader and its memory can be looked at
+    VLLM_NO_USAGE_STATS="1",
+)
+
+MADV_POPULATE_WRITE = 23
+
+
+def hold_memory(size: int) -> mmap.mmap | None:
+    """Memory that is freed when a timed load begins.
+
+    A virtual machine gives free memory back to its host within seconds, and the next load would wait for the host. The
+    engine's process that ended before this one has just freed what is held here.
+    """
+    if size == 0:
+        return None
+    memory = mmap.mmap(-1, size)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    memory.madvise(MADV_POPULATE_WRITE)
+    return memory
+
+
+held = hold_memory(int(os.environ.get("ENGINE_HOLDS", "0")))
+
+import vllm  # noqa: E402
+import vllm.model_executor.model_loader as model_loader  # noqa: E402
+from vllm.distributed import cleanup_dist_env_and_memory  # noqa: E402
+
+
+class Loads:
+    """Time that load_weights() of any loader takes, and what this package's loader logs."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.timed = False
+        self.loader: Any = None  # None where workers of their own load
+        self.lines: list[str] = []
+        self._get = model_loader.get_model_loader
+        model_loader.get_model_loader = self._timed
+        self.handler = logging.Handler()
+        self.handler.emit = lambda record: self.lines.append(record.getMessage())  # type: ignore[method-assign]
+
+    def _timed(self, config: Any) -> Any:
+        logging.getLogger("vllm.streamerd").addHandler(self.handler)  # again: vLLM's configuration removes handlers
+        loader = self._get(config)
+        load = loader.load_weights
+        self.loader = loader
+
+        def load_weights(*arguments: Any) -> None:
+            if self.timed and held is not None:
+                held.close()
+            began = time.perf_counter()
+            load(*arguments)
+            self.seconds = time.perf_counter() - began
+
+        loader.load_weights = load_weights
+        return loader
+
+
+loads = Loads()
+engine: vllm.LLM | None = None
+
+
+def start(model: str, load_format: str, extra: dict[str, Any], tensor_parallel: int = 1, timed: bool = False) -> dict[str, Any]:
+    global engine
+    loads.lines.clear()
+    loads.timed = timed
+    engine = vllm.LLM(
+        model=model,
+        load_format=load_format,
+        model_loader_extra_config=extra,
+        tensor_parallel_size=tensor_parallel,
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        max_model_len=128,
+        dtype="bfloat16",
+        disable_log_stats=True,
+    )
+    own = getattr(loads.loader, "_own_seconds", None)
+    return {"seconds": loads.seconds, "own_seconds": own, "log": loads.lines}
+
+
+def tokens(count: int = 8) -> list[int]:
+    assert engine is not None
+    sampling = vllm.SamplingParams(max_tokens=count, temperature=0, detokenize=False)
+    [output] = engine.generate([{"prompt_token_ids": [1, 5, 9]}], sampling, use_tqdm=False)
+    return list(output.outputs[0].token_ids)
+
+
+def stop() -> None:
+    global engine
+    engine = None
+    gc.collect()
+    cleanup_dist_env_and_memory()
+
+
+def become(user: int) -> None:
+    """Has the rights of this user from now on; 0 goes back."""
+    if user != 0:
+        os.setegid(user)
+    os.seteuid(user)
+    if user == 0:
+        os.setegid(0)
+
+
+def memory() -> dict[str, int]:
+    """Bytes of this process, as smaps_rollup has them."""
+    with open("/proc/self/smaps_rollup") as f:
+        rows = [line.split() for line in list(f)[1:]]
+    return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows}
+
+
+def read_bytes() -> int:
+    """Bytes that this process has had read from storage."""
+    with open("/proc/self/io") as f:
+        return int(dict(line.split(": ") for line in f)["read_bytes"])
+
+
+METHODS = {f.__name__: f for f in (start, tokens, stop, become, memory, read_bytes)}
+
+if __name__ == "__main__":
+    for request in sys.stdin:
+        method, arguments = json.loads(request)
+        try:
+            reply = {"result": METHODS[method](**arguments)}
+        except Exception as e:
+            reply = {"error": f"{type(e).__name__}: {e}"}
+        replies.write(json.dumps(reply) + "\n")

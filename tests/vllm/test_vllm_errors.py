@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user reads when a model cannot be loaded: the cause, and what to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from processes import Daemon, Engine, EngineError
+
+import streamerd
+import streamerd.vllm
+from streamerd.engine_options import Options
+
+
+def refused(engine: Engine, model: Path, extra: dict[str, object], load_format: str = "streamerd") -> str:
+    with pytest.raises(EngineError) as caught:
+        engine.start(model, load_format, extra)
+    engine.call("stop")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"digets": "0" * 32}, r"unknown key 'digets'; did you mean 'digest'\? \(known: name, .*fallback\)"),
+        ({"distributed": True}, r"unknown key 'distributed' \(known"),
+        ({"alias": 1}, "alias must be true or false, not 1"),
+        ({"concurrency": 0}, "concurrency must be a positive integer, not 0"),
+        ({"name": ["a"]}, r"name must be a string, not \['a'\]"),
+        ({"digest": "abc"}, "digest must be 32 hex digits, not 'abc'"),
+        ([], "must be a JSON object, not list"),
+    ],
+)
+def test_invalid_options_are_named(config, message):
+    with pytest.raises(ValueError, match=message):
+        Options.parse(config, "streamerd")
+
+
+def test_options_are_checked_before_anything_is_loaded(engine, models):
+    assert "unknown key 'nmae'; did you mean 'name'?" in refused(engine, models / "checkpoint", {"nmae": "x"})
+    assert "pattern belongs to load format streamerd_sharded" in refused(engine, models / "checkpoint", {"pattern": "x"})
+
+
+def test_another_digest_is_refused(engine, models, daemon):
+    message = refused(engine, models / "checkpoint", {"socket": daemon.socket, "digest": "0" * 32})
+    assert "DigestError" in message
+    assert re.search("the model's digest is [0-9a-f]{32}", message)
+
+
+def test_a_file_that_is_no_safetensors_is_named(engine, models, daemon):
+    folder = models / "broken"
+    shutil.copytree(models / "checkpoint", folder, dirs_exist_ok=True)
+    (folder / "model.safetensors").write_bytes(b"not a safetensors file" * 100)
+    assert "model.safetensors" in refused(engine, folder, {"socket": daemon.socket})
+
+
+def test_a_folder_without_safetensors_is_named(engine, models, daemon):
+    folder = models / "other"
+    folder.mkdir(exist_ok=True)
+    shutil.copy(models / "checkpoint" / "config.json", folder)
+    (folder / "pytorch_model.bin").touch()
+    assert "safetensors" in refused(engine, folder, {"socket": daemon.socket})
+
+
+def test_a_checkpoint_without_saved_state_is_named(engine, models, daemon):
+    message = refused(engine, models / "checkpoint", {"socket": daemon.socket}, "streamerd_sharded")
+    assert "model-rank-0-part-*.safetensors" in message
+    assert "save_sharded_state" in message
+
+
+def test_without_a_daemon_the_socket_is_named(engine, models, tmp_path):
+    socket = str(tmp_path / "none")
+    message = refused(engine, models / "checkpoint", {"socket": socket})
+    assert "UnreachableError" in message
+    assert socket in message
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give up its rights")
+def test_without_permission_the_group_of_the_socket_is_named(engine, models):
+    with Daemon(models / "daemon", models) as daemon:
+        engine.call("become", user=65534)
+        try:
+            message = refused(engine, models / "checkpoint", {"socket": daemon.socket})
+        finally:
+            engine.call("become", user=0)
+    assert "DeniedError" in message
+    assert "group" in message
+
+
+def test_an_unknown_version_is_refused_with_the_tested_ones(monkeypatch):
+    import vllm
+    from vllm.config.load import LoadConfig
+    from vllm.model_executor import model_loader
+
+    from streamerd import vllm_engine
+
+    formats = dict(model_loader._LOAD_FORMAT_TO_MODEL_LOADER)
+    monkeypatch.setattr(model_loader, "_LOAD_FORMAT_TO_MODEL_LOADER", formats)
+    monkeypatch.setattr(streamerd.vllm, "_registered", False)
+    monkeypatch.setattr(vllm, "__version__", "9.1.0")
+    monkeypatch.delitem(sys.modules, "streamerd.vllm_engine")
+    streamerd.vllm.register()
+    for load_format in streamerd.vllm.FORMATS:
+        with pytest.raises(RuntimeError, match=re.escape("vLLM 9.1.0 is not supported")) as caught:
+            model_loader.get_model_loader(LoadConfig(load_format=load_format))
+        assert vllm_engine.TESTED[0] in str(caught.value)
+    monkeypatch.setenv(vllm_engine.FORCE, "1")
+    assert vllm_engine.unsupported("9.1.0") is None
+
+
+def test_a_patch_release_of_a_tested_version_is_taken():
+    from streamerd import vllm_engine
+
+    assert vllm_engine.unsupported("0.32.7+cpu") is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("quantization", "quantization fp8"),
+        ("lora", "LoRA"),
+        ("sleep", "sleep mode"),
+        ("offload", "offloading"),
+    ],
+)
+def test_alias_is_refused_where_the_engine_rewrites_parameters(monkeypatch, reason, message):
+    from streamerd import vllm_engine
+
+    offload = SimpleNamespace(
+        uva=SimpleNamespace(cpu_offload_gb=int(reason == "offload")), prefetch=SimpleNamespace(offload_group_size=0)
+    )
+    config = SimpleNamespace(lora_config={} if reason == "lora" else None, offload_config=offload)
+    monkeypatch.setattr(vllm_engine, "get_current_vllm_config", lambda: config)
+    model = SimpleNamespace(
+        quantization="fp8" if reason == "quantization" else None, enable_sleep_mode=reason == "sleep"
+    )
+    assert message in vllm_engine._why_no_alias(model)
+
+
+def test_memory_of_the_daemon_on_the_engines_own_gpu_is_counted(monkeypatch):
+    import torch
+    from vllm.config.load import LoadConfig
+
+    from streamerd import vllm_engine
+
+    loader = vllm_engine.StreamerdLoader(LoadConfig(model_loader_extra_config={"device": "cuda:0"}))
+    monkeypatch.setattr(loader, "download_model", lambda model_config: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="1234"))
+    devices = [
+        {"device": "host", "uuid": "", "used": 5},
+        {"device": "cuda:0", "uuid": "GPU-9999", "used": 7},
+        {"device": "cuda:1", "uuid": "GPU-1234", "used": 11},
+    ]
+    monkeypatch.setattr(streamerd, "status", lambda **options: {"devices": devices}, raising=False)
+    assert loader.get_external_weight_memory(SimpleNamespace(model_config=None)) == 11
+    loader = vllm_engine.StreamerdLoader(LoadConfig(model_loader_extra_config={}))
+    assert loader.get_external_weight_memory(SimpleNamespace(model_config=None)) == 0

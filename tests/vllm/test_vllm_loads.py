@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both load formats give the engine the weights that vLLM's own loaders give it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from processes import BUILD, Daemon, Engine
+
+
+def run(engine: Engine, model: Path | str, load_format: str, extra: dict[str, object] | None = None) -> tuple[list[int], str]:
+    """Greedy tokens, and what the loader logged."""
+    try:
+        log = engine.start(model, load_format, extra)["log"]
+        return engine.call("tokens"), "\n".join(log)
+    finally:
+        engine.call("stop")
+
+
+@pytest.fixture(scope="module")
+def expected(engine: Engine, models: Path) -> list[int]:
+    tokens, _ = run(engine, models / "checkpoint", "auto")
+    assert len(set(tokens)) > 1
+    return tokens
+
+
+def test_a_checkpoint_gives_the_tokens_of_format_auto(engine, models, daemon, expected):
+    tokens, log = run(engine, models / "checkpoint", "streamerd", {"socket": daemon.socket})
+    assert tokens == expected
+    assert "39 tensors" in log
+
+
+def test_a_saved_state_gives_the_tokens_of_format_sharded_state(engine, models, daemon, expected):
+    assert run(engine, models / "state", "sharded_state")[0] == expected
+    assert run(engine, models / "state", "streamerd_sharded", {"socket": daemon.socket})[0] == expected
+
+
+def test_a_saved_state_is_not_copied_with_alias(engine, models, daemon, expected):
+    tokens, log = run(engine, models / "state", "streamerd_sharded", {"socket": daemon.socket, "alias": True})
+    assert tokens == expected
+    assert "nothing was copied" in log
+
+
+def test_what_the_engine_merges_is_copied_with_alias_and_that_is_reported_once(engine, models, daemon, expected):
+    tokens, log = run(engine, models / "checkpoint", "streamerd", {"socket": daemon.socket, "alias": True})
+    assert tokens == expected
+    assert log.count("alias:") == 1
+    assert "which were copied" in log
+
+
+def test_a_pattern_names_the_files_of_a_saved_state(engine, models, daemon, expected, tmp_path_factory):
+    folder = models / "renamed"
+    shutil.copytree(models / "state", folder)
+    (folder / "model-rank-0-part-0.safetensors").rename(folder / "r0.p0.safetensors")
+    options = {"socket": daemon.socket, "pattern": "r{rank}.p{part}.safetensors"}
+    assert run(engine, folder, "streamerd_sharded", options)[0] == expected
+
+
+def test_a_resident_model_is_opened_by_its_name_and_digest(engine, models, daemon, expected):
+    daemon.ctl("load", str(models / "checkpoint"), "--name", "chat")
+    [model] = [m for m in daemon.ctl("list")["models"] if m["name"] == "chat"]
+    options = {"socket": daemon.socket, "name": "chat", "digest": model["digest"]}
+    assert run(engine, models / "checkpoint", "streamerd", options)[0] == expected
+
+
+@pytest.mark.parametrize("architecture", ["GPTNeoX", "Phi3", "Qwen2"])
+def test_alias_does_not_change_what_an_architecture_computes(engine, models, daemon, architecture):
+    """GPT-NeoX reorders a weight that keeps its name and shape, Phi 3 has merged weights, Qwen 2 ties embeddings."""
+    folder = models / architecture
+    if not folder.exists():
+        write_random(folder, architecture)
+    expected, _ = run(engine, folder, "auto")
+    for alias in (False, True):
+        tokens, _ = run(engine, folder, "streamerd", {"socket": daemon.socket, "alias": alias})
+        assert tokens == expected
+
+
+def write_random(folder: Path, architecture: str) -> None:
+    import torch
+    import transformers
+
+    torch.manual_seed(2)
+    more = {"tie_word_embeddings": True} if architecture == "Qwen2" else {}
+    if architecture != "GPTNeoX":
+        more["num_key_value_heads"] = 4
+    config = getattr(transformers, architecture + "Config")(
+        hidden_size=256, intermediate_size=704, num_hidden_layers=2, num_attention_heads=8, vocab_size=1024,
+        max_position_embeddings=512, initializer_range=0.05, bos_token_id=1, eos_token_id=2, pad_token_id=0, **more,
+    )  # fmt: skip
+    model = getattr(transformers, architecture + "ForCausalLM")(config).to(torch.bfloat16)
+    model.save_pretrained(folder)
+
+
+def test_a_name_in_the_hub_cache_is_found(models, daemon, expected, logs):
+    cache = models / "hub"
+    repository = cache / "models--some--llama"
+    snapshot = repository / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (repository / "blobs").mkdir()
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(snapshot.name)
+    for file in (models / "checkpoint").iterdir():
+        shutil.copy(file, repository / "blobs")
+        (snapshot / file.name).symlink_to(Path("../../blobs") / file.name)
+    with Engine(logs / "hub", {"HF_HUB_CACHE": str(cache)}) as engine:
+        assert run(engine, "some/llama", "streamerd", {"socket": daemon.socket})[0] == expected
+    assert "some/llama" in [m["name"] for m in daemon.ctl("list")["models"]]
+
+
+def test_without_a_daemon_one_is_started(models, expected, tmp_path, logs):
+    environment = {"XDG_RUNTIME_DIR": str(tmp_path), "PATH": f"{BUILD}:/usr/bin:/bin", "STREAMERD_EXIT_IDLE": "1s"}
+    with Engine(logs / "autostart", environment) as engine:
+        assert run(engine, models / "checkpoint", "streamerd")[0] == expected
+    assert "started" in (logs / "autostart").read_text()
+
+
+def test_with_fallback_an_engine_starts_without_a_daemon(engine, models, expected, tmp_path):
+    options = {"socket": str(tmp_path / "none"), "fallback": True}
+    tokens, log = run(engine, models / "checkpoint", "streamerd", options)
+    assert tokens == expected
+    assert "Falling back to load format auto" in log
+
+
+def test_a_rank_has_the_weights_of_its_slices(models, daemon, expected, logs):
+    with Engine(logs / "ranks", {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}) as engine:
+        engine.start(models / "checkpoint", "streamerd", {"socket": daemon.socket}, tensor_parallel=2)
+        assert engine.call("tokens") == expected
+
+
+def test_json_of_the_command_line_is_taken(models, daemon):
+    """The extra configuration reaches the loader as JSON."""
+    from vllm.config.load import LoadConfig
+    from vllm.model_executor.model_loader import get_model_loader
+
+    import streamerd.vllm
+
+    streamerd.vllm.register()
+    config = LoadConfig(load_format="streamerd", model_loader_extra_config=json.loads('{"alias": true, "concurrency": 4}'))
+    assert get_model_loader(config).options.concurrency == 4
