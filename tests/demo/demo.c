@@ -10,7 +10,7 @@
  */
 #include "tests/lib/base.h"
 #include "tests/lib/model.h"
-#include "tests/lib/storage.h"
+#include "tests/lib/kernel_counters.h"
 
 #include "streamer/client.h"
 
@@ -100,9 +100,9 @@ static size_t compare(const streamer_lease *lease, const char *path)
         size_t equal = 0;
 
         for (size_t i = 0; i < m->n; at += m->tensors[i++].bytes) {
-                streamer_tensor t;
+                streamer_tensor t = STREAMER_TENSOR_INIT;
                 if (streamer_tensor_find(lease, m->tensors[i].name, &t) || t.bytes != m->tensors[i].bytes)
-                        die("tensor %s is not there", m->tensors[i].name);
+                        die("tensor %s is missing", m->tensors[i].name);
                 equal += equals_file(fd, at, t.data, t.bytes, buf);
         }
         if (equal != m->n)
@@ -118,7 +118,7 @@ static int attach(const char *socket, const char *model, const char *path)
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = socket};
         streamer_client *client = NULL;
         streamer_lease *lease;
-        streamer_tensor t;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
         size_t n;
 
         uint64_t begin = clock_ns();
