@@ -46,11 +46,7 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
         process = calloc(1, sizeof(*process));
         if (process == NULL)
                 return NULL;
-        process->leases = leases;
-        process->pid = pid;
-        process->uid = uid;
-        process->pidfd = take_fd(&fd);
-        process->began = began;
+        *process = (struct process){.leases = leases, .pid = pid, .uid = uid, .pidfd = take_fd(&fd), .began = began};
         list_init(&process->held);
         list_append(&leases->processes, &process->link);
         list_append(among(leases, pid), &process->by_pid);
@@ -154,24 +150,22 @@ struct lease *lease_new(struct leases *leases, struct process *process, struct g
         return lease;
 }
 
-struct lease *lease_restore(struct leases *leases, struct process *process, struct generation *generation,
-                            const struct restored_lease *past)
+struct lease *lease_restore(struct leases *leases, struct process *process, struct generation *generation, uint64_t id,
+                            const unsigned char token[LEASE_TOKEN])
 {
         struct quota_charge charge = {.user = NULL};
         if (leases->users != NULL && quota_charge_restored(leases->users, process->uid, &charge, QUOTA_LEASES, 1) < 0)
                 return NULL;
-        struct lease *lease = lease_make(leases, process, generation, past->token);
+        struct lease *lease = lease_make(leases, process, generation, token);
         if (lease == NULL) {
                 quota_discharge(&charge);
                 return NULL;
         }
         lease->charge = charge;
-        lease->id = past->id;
+        lease->id = id;
         lease->state = LEASE_UNCLAIMED;
-        if (leases->last_id < past->id)
-                leases->last_id = past->id;
-        lease->since_ns = past->since_ns;
-        lease->row = past->row;
+        if (leases->last_id < id)
+                leases->last_id = id;
         log_lease(lease, "restored");
         return lease;
 }
@@ -213,12 +207,11 @@ void lease_end(struct leases *leases, struct lease *lease)
 unsigned leases_count_processes(const struct generation *generation)
 {
         unsigned n = 0;
-        list_each (pos, &generation->leases)
-                container_of(pos, struct lease, in_generation)->process->counted = false;
-        list_each (pos, &generation->leases) {
-                struct process *process = container_of(pos, struct lease, in_generation)->process;
-                n += !process->counted;
-                process->counted = true;
+        list_each_item (const struct lease, lease, &generation->leases, in_generation)
+                lease->process->counted = false;
+        list_each_item (const struct lease, lease, &generation->leases, in_generation) {
+                n += !lease->process->counted;
+                lease->process->counted = true;
         }
         return n;
 }
@@ -249,15 +242,8 @@ void process_exited(struct process *process)
 {
         struct leases *leases = process->leases;
         process->exited = true;
-        /* The last lease_end() frees the process: the walk uses a count taken before. */
-        size_t n = 0;
-        list_each (pos, &process->held)
-                n++;
-        struct list *pos = process->held.next;
-        while (n-- > 0) {
-                struct lease *lease = container_of(pos, struct lease, in_process);
-                pos = pos->next;
+        /* The last lease_end() frees the process, and with it the head of the list: it is not touched after that. */
+        list_each_item_safe (struct lease, lease, &process->held, in_process)
                 if (!is_owned(lease))
                         lease_end(leases, lease);
-        }
 }

@@ -106,15 +106,10 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
 void lease_set_state(struct lease *lease, enum lease_state state);
 /* NULL on ENOMEM. `process` may have no lease yet; it is freed with its last one. */
 struct lease *lease_new(struct leases *leases, struct process *process, struct generation *generation, void *owner);
-/* A lease of an earlier run. */
-struct restored_lease {
-        uint64_t id, since_ns;
-        const unsigned char *token;
-        struct journal_lease *row;
-};
-/* As lease_new(), unclaimed, with its old number and token; its user is charged even beyond today's limits. */
-struct lease *lease_restore(struct leases *leases, struct process *process, struct generation *generation,
-                            const struct restored_lease *past);
+/* As lease_new(), of an earlier run: unclaimed, with its old number and token; its user is charged even beyond today's
+ * limits. */
+struct lease *lease_restore(struct leases *leases, struct process *process, struct generation *generation, uint64_t id,
+                            const unsigned char token[LEASE_TOKEN]);
 /* Ends and frees it. */
 void lease_end(struct leases *leases, struct lease *lease);
 /* Passes it to another owner, which links in_owner into its list: an orphan, an unclaimed lease, or one whose

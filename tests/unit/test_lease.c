@@ -235,8 +235,7 @@ END_TEST
 START_TEST(a_restored_lease_is_an_orphan_when_the_time_to_reclaim_is_over)
 {
         static const unsigned char token[LEASE_TOKEN] = {1};
-        const struct restored_lease past = {.id = 7, .since_ns = 1, .token = token};
-        struct lease *lease = lease_restore(&leases, process_of(100), model, &past);
+        struct lease *lease = lease_restore(&leases, process_of(100), model, 7, token);
         ck_assert_int_eq(lease->state, LEASE_UNCLAIMED);
         lease->claim_until_ns = 1000;
         ck_assert(!lease_is_orphan(lease, 999));

@@ -11,9 +11,9 @@
 #ifndef DAEMON_RESIDENT_PERSIST_JOURNAL_H
 #define DAEMON_RESIDENT_PERSIST_JOURNAL_H
 
+#include "daemon/resident/lease.h"
 #include "daemon/resident/persist/model_record.h"
 
-#define JOURNAL_TOKEN 16
 #define JOURNAL_NAMES 65536u
 #define JOURNAL_LEASES 262144u
 
@@ -31,7 +31,7 @@ struct journal_lease {
         uint64_t process; /* 0: its pidfd is not in the store yet */
         uint64_t since_ns;
         uint32_t pid, uid;
-        unsigned char token[JOURNAL_TOKEN];
+        unsigned char token[LEASE_TOKEN];
         uint64_t revoked_ns; /* when its lease is or was revoked (CLOCK_MONOTONIC); 0: never; atomic */
 };
 

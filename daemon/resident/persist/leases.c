@@ -16,8 +16,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-_Static_assert(JOURNAL_TOKEN == LEASE_TOKEN, "a row holds a token");
-
 #define JOBS_MAX 4096
 
 /* ---- rows ---- */
@@ -57,20 +55,10 @@ void persisted_write_leases(struct persisted *persisted)
         const struct generation *g = persisted->generation;
         if (g->state != GENERATION_DRAINING)
                 return;
-        list_each (pos, &g->leases) {
-                struct journal_lease *row = container_of(pos, struct lease, in_generation)->row;
-                if (row != NULL)
-                        __atomic_store_n(&row->revoked_ns, g->quarantined ? 1 : g->drained_by_ns, __ATOMIC_RELEASE);
-        }
-}
-
-void persisted_read_lease(struct lease *lease)
-{
-        struct generation *g = lease->generation;
-        if (g->state == GENERATION_DRAINING)
-                g->drained_by_ns = lease->row->revoked_ns;
-        else
-                __atomic_store_n(&lease->row->revoked_ns, 0, __ATOMIC_RELEASE); /* it was restored with its name */
+        list_each_item (const struct lease, lease, &g->leases, in_generation)
+                if (lease->row != NULL)
+                        __atomic_store_n(&lease->row->revoked_ns, g->quarantined ? 1 : g->drained_by_ns,
+                                         __ATOMIC_RELEASE);
 }
 
 /* ---- processes ---- */
@@ -119,8 +107,8 @@ static bool is_due(const struct process *process)
 {
         if (process->stored || process->exited || process->began != 0 || process->persisted_id == 0)
                 return false;
-        list_each (pos, &process->held)
-                if (container_of(pos, struct lease, in_process)->row != NULL)
+        list_each_item (const struct lease, lease, &process->held, in_process)
+                if (lease->row != NULL)
                         return true;
         return false;
 }
@@ -140,46 +128,17 @@ static void store_process(struct persist *persist, struct process *process)
         persist->used++;
 }
 
-static int by_place(const void *a, const void *b)
-{
-        struct journal_lease *const *x = a, *const *y = b;
-        return ORDER(*x, *y);
-}
-
-static size_t collect_rows(const struct leases *leases, struct journal_lease **rows)
-{
-        size_t n = 0;
-        list_each (pos, &leases->processes)
-                list_each (held, &container_of(pos, struct process, link)->held) {
-                        struct journal_lease *row = container_of(held, struct lease, in_process)->row;
-                        if (row != NULL)
-                                rows[n++] = row;
-                }
-        return n;
-}
-
-/* Drops rows of processes that did not reclaim their leases and have no pidfd in the store. Both lists may be long:
- * sorted, they are walked side by side. False: no memory. */
-static bool forget_unclaimed(struct persist *persist)
-{
-        cleanup_free struct journal_lease **held = calloc(persist->leases->n + 1, sizeof(struct journal_lease *));
-        if (held == NULL)
-                return false;
-        size_t n = collect_rows(persist->leases, held), i = 0;
-        qsort(held, n, sizeof(held[0]), by_place);
-        for (struct journal_lease *row = NULL; (row = journal_each_lease(persist->journal, row)) != NULL;) {
-                if (i < n && held[i] == row)
-                        i++;
-                else
-                        journal_drop_lease(persist->journal, row);
-        }
-        return true;
-}
-
 void persist_leases_tick(struct persist *persist, uint64_t now)
 {
-        if (persist->claim_until_ns != 0 && now >= persist->claim_until_ns && forget_unclaimed(persist))
+        if (persist->claim_until_ns != 0 && now >= persist->claim_until_ns) {
                 persist->claim_until_ns = 0;
+                /* Rows of processes that did not reclaim their leases and have no pidfd in the store. */
+                for (struct journal_lease *row = NULL; (row = journal_each_lease(persist->journal, row)) != NULL;) {
+                        const struct lease *lease = leases_by_token(persist->leases, row->token);
+                        if (lease == NULL || lease->row != row)
+                                journal_drop_lease(persist->journal, row);
+                }
+        }
         if (!persist->processes_due)
                 return;
         persist->processes_due = false;
@@ -210,26 +169,25 @@ void persist_leases_init(struct persist *persist)
 struct lease *persist_lease_restore(struct persist *persist, struct process *process, struct generation *generation,
                                     struct journal_lease *row)
 {
-        const struct restored_lease past = {.id = row->id, .since_ns = row->since_ns, .token = row->token, .row = row};
-        return lease_restore(persist->leases, process, generation, &past);
+        struct lease *lease = lease_restore(persist->leases, process, generation, row->id, row->token);
+        if (lease == NULL)
+                return NULL;
+        lease->since_ns = row->since_ns;
+        lease->row = row;
+        if (process->persisted_id == 0)
+                process->persisted_id = row->process;
+        else
+                row->process = process->persisted_id;
+        persist->processes_due |= !process->stored;
+        return lease;
 }
 
-struct journal_lease *persist_lease_row(struct persist *persist, const unsigned char token[JOURNAL_TOKEN])
+struct journal_lease *persist_lease_row(struct persist *persist, const unsigned char token[LEASE_TOKEN])
 {
         if (!persist_is_on(persist) || persist->claim_until_ns == 0)
                 return NULL;
         for (struct journal_lease *row = NULL; (row = journal_each_lease(persist->journal, row)) != NULL;)
-                if (memcmp(row->token, token, JOURNAL_TOKEN) == 0)
+                if (memcmp(row->token, token, LEASE_TOKEN) == 0)
                         return row;
         return NULL;
-}
-
-void persist_adopt(struct persist *persist, struct lease *lease)
-{
-        struct process *process = lease->process;
-        if (process->persisted_id == 0)
-                process->persisted_id = lease->row->process;
-        else
-                lease->row->process = process->persisted_id;
-        persist->processes_due |= !process->stored;
 }

@@ -20,14 +20,9 @@
 /* The journal, one model of most segments, and some dozens of processes. */
 #define MAX_SMALL 128
 
-struct persisted_name {
-        struct list link;
-        struct journal_name *row;
-};
-
 bool persist_is_on(const struct persist *persist)
 {
-        return persist != NULL && persist->journal != NULL && !persist->frozen;
+        return persist->journal != NULL && !persist->frozen;
 }
 
 static void persist_segment_name(char name[PERSIST_NAME_MAX], uint64_t id, unsigned segment)
@@ -49,29 +44,19 @@ void persist_process_name(char name[PERSIST_NAME_MAX], uint64_t id)
 
 int persisted_add_name(struct persisted *persisted, struct journal_name *row)
 {
-        struct persisted_name *name = malloc(sizeof(*name));
-        if (name == NULL)
+        struct journal_name **names = array_grow(persisted->names, persisted->n_names, sizeof(struct journal_name *));
+        if (names == NULL)
                 return STREAMER_ENOMEM;
-        name->row = row;
-        list_append(&persisted->names, &name->link);
+        persisted->names = names;
+        names[persisted->n_names++] = row;
         return 0;
 }
 
-static void drop_name(struct persisted *persisted, struct persisted_name *name)
+/* The last one takes its place. */
+static void drop_name(struct persisted *persisted, size_t i)
 {
-        list_remove(&name->link);
-        journal_drop_name(persisted->persist->journal, name->row);
-        free(name);
-}
-
-static struct journal_name *row_of(const struct persisted *persisted, const char *text)
-{
-        list_each (pos, &persisted->names) {
-                struct journal_name *row = container_of(pos, struct persisted_name, link)->row;
-                if (strcmp(row->text, text) == 0)
-                        return row;
-        }
-        return NULL;
+        journal_drop_name(persisted->persist->journal, persisted->names[i]);
+        persisted->names[i] = persisted->names[--persisted->n_names];
 }
 
 /* The name has switched to a generation that is being stored. */
@@ -89,38 +74,41 @@ void persist_full(struct persist *persist, const char *what)
         persist->full_logged = true;
 }
 
-static bool journal_name_of(struct persisted *persisted, const struct model_name *name)
+static bool write_name(struct persisted *persisted, const struct model_name *name)
 {
         struct journal_name row = {.model = persisted->id,
                                    .settings = persisted->generation->settings,
                                    .owner = name->owner,
                                    .charged = name->charge.user != NULL ? name->charge.user->uid + 1 : 0};
-        struct journal_name *there = row_of(persisted, name->text);
-        if (there != NULL) { /* it was removed and added again since */
-                there->settings = row.settings;
-                there->owner = row.owner;
-                there->charged = row.charged;
-                return true;
+        for (size_t i = 0; i < persisted->n_names; i++) {
+                struct journal_name *old = persisted->names[i];
+                if (strcmp(old->text, name->text) == 0) { /* it was removed and added again since */
+                        old->settings = row.settings;
+                        old->owner = row.owner;
+                        old->charged = row.charged;
+                        return true;
+                }
         }
         snprintf(row.text, sizeof(row.text), "%s", name->text);
-        there = journal_add_name(persisted->persist->journal, &row);
-        if (there == NULL)
+        struct journal_name *new = journal_add_name(persisted->persist->journal, &row);
+        if (new == NULL) {
                 persist_full(persisted->persist, "names");
-        else if (persisted_add_name(persisted, there) == 0)
-                return true;
-        else
-                journal_drop_name(persisted->persist->journal, there);
-        return false;
+                return false;
+        }
+        int r = persisted_add_name(persisted, new);
+        if (r < 0)
+                journal_drop_name(persisted->persist->journal, new);
+        return r == 0;
 }
 
 /* A few times a second, and at each change: names that have their row are skipped. */
 static void write_names(struct persisted *persisted)
 {
-        list_each (pos, &persisted->names)
-                container_of(pos, struct persisted_name, link)->row->settings = persisted->generation->settings;
+        for (size_t i = 0; i < persisted->n_names; i++)
+                persisted->names[i]->settings = persisted->generation->settings;
         list_each_item (struct model_name, name, &persisted->generation->names, link)
                 if (persisted->generation->state == GENERATION_READY && !name->journaled)
-                        name->journaled = journal_name_of(persisted, name);
+                        name->journaled = write_name(persisted, name);
 }
 
 static void clear_names(struct persisted *persisted)
@@ -131,13 +119,14 @@ static void clear_names(struct persisted *persisted)
                 return;
         persisted->names_lost = g->names_lost;
         persisted->awaits = false;
-        list_each_item_safe (struct persisted_name, name, &persisted->names, link) {
-                if (ready && generation_has_name(g, name->row->text))
+        for (size_t i = persisted->n_names; i-- > 0;) {
+                const char *text = persisted->names[i]->text;
+                if (ready && generation_has_name(g, text))
                         continue;
-                if (awaited(persisted, name->row->text))
+                if (awaited(persisted, text))
                         persisted->awaits = true;
                 else
-                        drop_name(persisted, name);
+                        drop_name(persisted, i);
         }
 }
 
@@ -154,7 +143,7 @@ static void sync_rows(struct persist *persist)
                 if (persisted->state == PERSIST_REMOVING)
                         continue;
                 clear_names(persisted);
-                if (persisted->state == PERSIST_STORED && persisted->unused && list_empty(&persisted->names))
+                if (persisted->state == PERSIST_STORED && persisted->unused && persisted->n_names == 0)
                         persisted_remove(persisted);
         }
 }
@@ -166,11 +155,7 @@ struct persisted *persisted_new(struct persist *persist, struct generation *gene
         struct persisted *persisted = calloc(1, sizeof(*persisted));
         if (persisted == NULL)
                 return NULL;
-        persisted->persist = persist;
-        persisted->generation = generation;
-        persisted->id = id;
-        persisted->n_fds = n_fds;
-        list_init(&persisted->names);
+        *persisted = (struct persisted){.persist = persist, .generation = generation, .id = id, .n_fds = n_fds};
         list_append(&persist->models, &persisted->link);
         persist->used += n_fds;
         if (generation != NULL)
@@ -180,16 +165,12 @@ struct persisted *persisted_new(struct persist *persist, struct generation *gene
 
 static void persisted_free(struct persisted *persisted)
 {
-        while (!list_empty(&persisted->names)) {
-                struct persisted_name *name = container_of(persisted->names.next, struct persisted_name, link);
-                list_remove(&name->link);
-                free(name);
-        }
         persisted->persist->used -= persisted->n_fds;
         list_remove(&persisted->link);
         msgpack_sbuffer_destroy(&persisted->details);
         if (persisted->generation != NULL)
                 persisted->generation->persisted = NULL;
+        free(persisted->names);
         free(persisted);
 }
 
@@ -202,8 +183,9 @@ static void persisted_end(struct persisted *persisted)
                 generation_reap(generation);
 }
 
-static int remove_all(const struct persisted *persisted)
+static void remove_run(struct work *work)
 {
+        struct persisted *persisted = container_of(work, struct persisted, work);
         char name[PERSIST_NAME_MAX];
         persist_record_name(name, persisted->id);
         int r = fdstore_remove(name);
@@ -211,18 +193,13 @@ static int remove_all(const struct persisted *persisted)
                 persist_segment_name(name, persisted->id, i);
                 r = fdstore_remove(name);
         }
-        return r == 0 ? fdstore_sync(SYNC_NS) : r;
-}
-
-static void leave_run(struct work *work)
-{
-        struct persisted *persisted = container_of(work, struct persisted, work);
-        int r = remove_all(persisted);
+        if (r == 0)
+                r = fdstore_sync(SYNC_NS);
         if (r < 0)
                 error_errno(&persisted->error, STREAMER_EOS, -r, "the service manager does not answer");
 }
 
-static void leave_done(struct work *work)
+static void remove_done(struct work *work)
 {
         struct persisted *persisted = container_of(work, struct persisted, work);
         if (persisted->error.code != 0)
@@ -233,11 +210,11 @@ static void leave_done(struct work *work)
 
 void persisted_remove(struct persisted *persisted)
 {
-        list_each_safe (pos, &persisted->names)
-                drop_name(persisted, container_of(pos, struct persisted_name, link));
+        while (persisted->n_names > 0)
+                drop_name(persisted, persisted->n_names - 1);
         persisted->state = PERSIST_REMOVING;
         persisted->error = (struct error){0};
-        work_submit(persisted->persist->thread, WORK_LANE_CPU, &persisted->work, leave_run, leave_done);
+        work_submit(persisted->persist->thread, WORK_LANE_CPU, &persisted->work, remove_run, remove_done);
 }
 
 /* resident->remove_stored. */
@@ -249,7 +226,7 @@ static bool remove_stored(struct generation *generation)
                 persisted_free(persisted);
                 return true;
         }
-        if (persisted->state == PERSIST_STORED && list_empty(&persisted->names))
+        if (persisted->state == PERSIST_STORED && persisted->n_names == 0)
                 persisted_remove(persisted);
         return false;
 }
@@ -333,8 +310,8 @@ static void store(struct persist *persist, struct generation *g)
         }
         persisted->details = details;
         write_names(persisted);
-        list_each (pos, &g->leases)
-                persist_lease(persist, container_of(pos, struct lease, in_generation));
+        list_each_item (struct lease, lease, &g->leases, in_generation)
+                persist_lease(persist, lease);
         work_submit(persist->thread, WORK_LANE_CPU, &persisted->work, store_run, store_done);
 }
 
@@ -371,14 +348,6 @@ struct generation *persist_generation(struct persist *persist, uint64_t id)
 
 /* ---- life ---- */
 
-static bool any_persistent(const struct resident *resident)
-{
-        for (size_t i = 0; i < resident->n_devices; i++)
-                if (resident->devices[i]->caps & DEVICE_PERSISTENT)
-                        return true;
-        return false;
-}
-
 int persist_init(struct persist *persist, struct resident *resident, struct leases *leases, struct wake *wake,
                  uint64_t max, struct error *error)
 {
@@ -387,7 +356,10 @@ int persist_init(struct persist *persist, struct resident *resident, struct leas
         resident->remove_stored = remove_stored;
         persist_leases_init(persist);
         if (max == 0) {
-                if (fdstore_possible() && any_persistent(resident))
+                bool any = false;
+                for (size_t i = 0; i < resident->n_devices; i++)
+                        any |= (resident->devices[i]->caps & DEVICE_PERSISTENT) != 0;
+                if (fdstore_possible() && any)
                         log_warn("fd store: none, or its size is not known: models in host memory do not survive a "
                                  "restart (FileDescriptorStoreMax= is 0, unless the unit sets it)");
                 return 0;

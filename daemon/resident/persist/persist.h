@@ -36,10 +36,11 @@ struct persisted {
         struct generation *generation; /* NULL: an earlier run's, being removed */
         uint64_t id;
         enum persisted_state state;
-        bool unused;         /* the generation waits for its removal */
-        bool awaits;         /* a row of it waits for the one that replaces it */
-        uint64_t names_lost; /* generation->names_lost when its rows were last compared */
-        struct list names;
+        bool unused;                 /* the generation waits for its removal */
+        bool awaits;                 /* a row of it waits for the one that replaces it */
+        uint64_t names_lost;         /* generation->names_lost when its rows were last compared */
+        struct journal_name **names; /* its rows in the journal */
+        size_t n_names;
         msgpack_sbuffer details; /* of its commit record, while it is stored */
         unsigned n_fds;
         struct work work;
@@ -50,14 +51,14 @@ struct persist {
         struct resident *resident;
         struct leases *leases;
         struct work_pool *thread;
-        struct journal *journal; /* NULL: nothing is persisted */
-        uint64_t max, used;      /* descriptors in the store */
-        struct list models;      /* of struct persisted */
-        bool full_logged;        /* the lack of capacity was logged */
-        uint64_t jobs;           /* messages about processes in flight */
-        bool frozen;             /* the daemon ends: the store is not changed any more */
-        bool processes_due;      /* a process with a lease in the journal is not stored yet */
-        uint64_t claim_until_ns;
+        struct journal *journal;         /* NULL: nothing is persisted */
+        uint64_t max, used;              /* descriptors in the store */
+        struct list models;              /* of struct persisted */
+        bool full_logged;                /* the lack of capacity was logged */
+        uint64_t jobs;                   /* messages about processes in flight */
+        bool frozen;                     /* the daemon ends: the store is not changed any more */
+        bool processes_due;              /* a process with a lease in the journal is not stored yet */
+        uint64_t claim_until_ns;         /* leases of an earlier run may be reclaimed; 0: not any more */
         const struct journal_rows *rows; /* of the journal, during the recovery; else NULL */
         /* Counts of the recovery. */
         struct {
@@ -85,22 +86,19 @@ void persist_changed(struct persist *persist);
 void persist_tick(struct persist *persist, uint64_t now);
 
 /* The row of a lease of an earlier run whose process was not restored; NULL if none has this token. */
-struct journal_lease *persist_lease_row(struct persist *persist, const unsigned char token[JOURNAL_TOKEN]);
+struct journal_lease *persist_lease_row(struct persist *persist, const unsigned char token[LEASE_TOKEN]);
 struct generation *persist_generation(struct persist *persist, uint64_t id); /* NULL: it was not restored */
 
-/* A lease made from such a row; NULL: no memory. */
+/* A lease made from such a row, of a process of this run; NULL: no memory. */
 struct lease *persist_lease_restore(struct persist *persist, struct process *process, struct generation *generation,
                                     struct journal_lease *row);
-/* Then: its process is one of this run. */
-void persist_adopt(struct persist *persist, struct lease *lease);
 
 /* ---- between persist.c, leases.c and recover.c ---- */
 
-bool persist_is_on(const struct persist *persist);
+bool persist_is_on(const struct persist *persist);            /* there is a store, and it may be changed */
 void persist_full(struct persist *persist, const char *what); /* logs it, once */
-/* When its leases are revoked: into their rows, and back. */
+/* When its leases are revoked, into their rows. */
 void persisted_write_leases(struct persisted *persisted);
-void persisted_read_lease(struct lease *lease);
 void persist_leases_init(struct persist *persist);
 /* A lease of a model that is stored gets its row. */
 void persist_lease(struct persist *persist, struct lease *lease);

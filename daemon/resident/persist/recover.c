@@ -186,66 +186,51 @@ static int adopt_segments(struct generation *g, struct inherited_set *set, const
         return 0;
 }
 
-/* The provisional name is one of its own. */
-static void own_name(struct generation *g, const struct journal_name *row, struct quota_charge *charge)
-{
-        list_each_item (struct model_name, name, &g->names, link) {
-                if (strcmp(name->text, row->text) != 0)
-                        continue;
-                name->owner = row->owner;
-                name->charge = *charge;
-                *charge = (struct quota_charge){.user = NULL};
-        }
-}
-
 /* A name, with its charge. */
 static bool restore_name(struct quotas *users, struct generation *g, const struct journal_name *row)
 {
         struct quota_charge charge = {.user = NULL};
-        bool taken = true;
         if (users != NULL && row->charged != 0 &&
             quota_charge_restored(users, row->charged - 1, &charge, QUOTA_MODELS, 1) < 0)
                 return false;
-        if (generation_has_name(g, row->text))
-                own_name(g, row, &charge);
-        else
-                taken = generation_add_name(g, row->text, row->owner, &charge) == 0;
+        list_each_item (struct model_name, name, &g->names, link) {
+                if (strcmp(name->text, row->text) != 0)
+                        continue;
+                name->owner = row->owner; /* the provisional name is one of its own */
+                name->charge = charge;
+                return true;
+        }
+        bool added = generation_add_name(g, row->text, row->owner, &charge) == 0;
         quota_discharge(&charge);
-        return taken;
+        return added;
 }
 
-/* Its names from the journal, without those that a newer model has. */
-static void restore_names(struct persisted *persisted)
+/* Its names from the journal, without those that a newer model has.
+ *
+ * A new generation has a provisional name until its own are known. If it is none of them it is removed before the
+ * generation serves: it may belong to another one, with a lower number but stored later, which would lose it. */
+static void restore_names(struct persisted *persisted, const char *provisional)
 {
         struct generation *g = persisted->generation;
+        bool is_own = false;
         size_t at = 0;
         for (struct journal_name *row;
              (row = journal_rows_next(&persisted->persist->rows->names, persisted->id, &at)) != NULL;) {
-                const struct generation *other = resident_on(g->resident, row->text, GENERATION_READY, g->device);
-                bool mine = other == NULL && restore_name(persisted->persist->leases->users, g, row);
+                bool mine = resident_on(g->resident, row->text, GENERATION_READY, g->device) == NULL &&
+                            restore_name(persisted->persist->leases->users, g, row);
                 if (mine) {
                         bool pinned = g->settings.pinned || row->settings.pinned;
                         g->settings = row->settings;
                         g->settings.pinned = pinned;
                         generation_used(g);
                 }
-                if (!mine || persisted_add_name(persisted, row) < 0)
+                if (mine && persisted_add_name(persisted, row) == 0)
+                        is_own |= strcmp(row->text, provisional) == 0;
+                else
                         journal_drop_name(persisted->persist->journal, row);
         }
-}
-
-/* A new generation has a provisional name until its own are known. If it is none of them it is removed before the
- * generation serves: it may belong to another one, with a lower number but stored later, which would lose it. */
-static void settle_names(struct persisted *persisted, const char *called)
-{
-        struct generation *g = persisted->generation;
-        bool real = false;
-        size_t at = 0;
-        for (struct journal_name *row;
-             (row = journal_rows_next(&persisted->persist->rows->names, persisted->id, &at)) != NULL;)
-                real |= strcmp(row->text, called) == 0;
-        if (!real)
-                generation_drop_name(g, called);
+        if (!is_own)
+                generation_drop_name(g, provisional);
         generation_ready(g);
 }
 
@@ -300,8 +285,7 @@ static int restore(struct persist *persist, struct inherited_set *set, struct mo
                 return r;
         }
         persisted->state = PERSIST_STORED;
-        restore_names(persisted);
-        settle_names(persisted, record->name);
+        restore_names(persisted, record->name);
         return 0; /* its reference stays until leases are restored */
 }
 
@@ -358,42 +342,35 @@ static void restore_models(struct persist *persist, struct inherited_fds *sets)
 
 /* ---- processes and their leases ---- */
 
-static bool has_exited(int pidfd)
-{
-        struct pollfd p = {.fd = pidfd, .events = POLLIN};
-        return poll(&p, 1, 0) > 0;
-}
-
-static struct process *make_process(struct persist *persist, struct inherited_set *set, const struct journal_lease *row)
-{
-        struct process *process =
-                leases_process_consume_fd(persist->leases, (pid_t)row->pid, row->uid, take_fd(&set->record), 0);
-        if (process == NULL)
-                return NULL;
-        process->persisted_id = set->id;
-        process->stored = true;
-        persist->used++;
-        return process;
-}
-
 static void restore_process(struct persist *persist, struct inherited_set *set)
 {
+        struct pollfd pidfd = {.fd = set->record, .events = POLLIN};
+        bool alive = !set->duplicate && poll(&pidfd, 1, 0) <= 0;
         struct process *process = NULL;
-        bool alive = !set->duplicate && !has_exited(set->record);
         size_t at = 0;
         for (struct journal_lease *row; (row = journal_rows_next(&persist->rows->held, set->id, &at)) != NULL;) {
-                struct generation *g = persist_generation(persist, row->model);
-                if (alive && g != NULL && process == NULL)
-                        process = make_process(persist, set, row);
+                struct generation *g = alive ? persist_generation(persist, row->model) : NULL;
                 struct lease *lease = NULL;
-                if (alive && g != NULL && process != NULL)
+                if (g != NULL && process == NULL) {
+                        process = leases_process_consume_fd(persist->leases, (pid_t)row->pid, row->uid,
+                                                            take_fd(&set->record), 0);
+                        if (process != NULL) {
+                                process->persisted_id = set->id;
+                                process->stored = true;
+                                persist->used++;
+                        }
+                }
+                if (g != NULL && process != NULL)
                         lease = persist_lease_restore(persist, process, g, row);
                 if (lease == NULL) {
                         journal_drop_lease(persist->journal, row);
                         continue;
                 }
                 lease->claim_until_ns = persist->claim_until_ns;
-                persisted_read_lease(lease);
+                if (g->state == GENERATION_DRAINING)
+                        g->drained_by_ns = row->revoked_ns;
+                else
+                        __atomic_store_n(&row->revoked_ns, 0, __ATOMIC_RELEASE); /* it was restored with its name */
                 persist->recovered.leases++;
         }
         if (process == NULL) {

@@ -76,7 +76,6 @@ static int restore(struct session *session, const unsigned char token[LEASE_TOKE
                 process_reap(process);
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         }
-        persist_adopt(&server->persist, *lease);
         return 0;
 }
 
