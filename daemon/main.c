@@ -229,12 +229,11 @@ static int make_storage(struct daemon *d, struct error *error)
                                            "no memory, or no more threads are allowed (ulimit -u, pids.max)");
 }
 
-static int make_models(struct daemon *d, struct error *error)
+static void make_models(struct daemon *d)
 {
         const struct config *c = &d->config;
         resident_init(&d->resident, d->devices.v, d->devices.n, c->limits.failed_kept);
-        if (admission_init(&d->admission, &d->resident, d->wake, c->limits.queued) < 0)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+        admission_init(&d->admission, &d->resident, d->wake, c->limits.queued);
         set_host_cache(d);
         loads_init(&d->loads);
         d->loads.resident = &d->resident;
@@ -244,7 +243,6 @@ static int make_models(struct daemon *d, struct error *error)
         d->loads.block_size = c->io.block_size;
         d->loads.keep_alive_ns = c->residency.keep_alive_ns;
         d->loads.drain_timeout_ns = c->residency.drain_timeout_ns;
-        return 0;
 }
 
 static int make_server(struct daemon *d, struct error *error)
@@ -277,10 +275,10 @@ static int make_parts(struct daemon *d, struct error *error)
         int r = roles_open(&d->config.access, error);
         if (r == 0)
                 r = make_storage(d, error);
-        if (r == 0)
-                r = make_models(d, error);
-        if (r == 0)
-                r = make_server(d, error);
+        if (r < 0)
+                return r;
+        make_models(d);
+        r = make_server(d, error);
         if (r < 0)
                 return r;
         apply_config(d, error);
@@ -370,8 +368,8 @@ static void take_apart(struct daemon *d)
         close_p(&d->signalfd);
         pidwatch_stop();
         metrics_http_free(d->metrics_http);
-        resident_deinit(&d->resident);
-        admission_deinit(&d->admission);
+        require(resident_empty(&d->resident));
+        require(list_empty(&d->admission.queue));
         work_pool_free(d->pool);
         devices_deinit(&d->devices);
         source_roots_free(d->sources.roots);

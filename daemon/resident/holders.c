@@ -21,49 +21,59 @@ struct text_out {
 };
 
 /* Appends all of the text or nothing. */
-static bool out_add(struct text_out *out, const char *text)
+__attribute__((format(printf, 2, 3))) static bool out_add(struct text_out *out, const char *format, ...)
 {
-        size_t len = strlen(text);
-        if (len >= out->size - out->used)
-                return false;
-        memcpy(out->text + out->used, text, len + 1);
-        out->used += len;
-        return true;
+        size_t left = out->size - out->used;
+        va_list args;
+        va_start(args, format);
+        int n = vsnprintf(out->text + out->used, left, format, args);
+        va_end(args);
+        bool fits = n >= 0 && (size_t)n < left;
+        out->used += fits ? (size_t)n : 0;
+        out->text[out->used] = '\0';
+        return fits;
 }
-
-/* ---- processes ---- */
 
 /* Reads /proc, which does not block. */
-static void name_process(struct text_out *out, const struct process *process, const char *before)
+static bool add_process(struct text_out *out, const struct process *process, const char *before)
 {
-        char text[96], comm[32] = "";
-        if (process->pid > 0 && !process->exited)
+        char comm[32] = "";
+        if (process->pid <= 0)
+                return out_add(out, "%s uid %u in another PID namespace", before, (unsigned)process->uid);
+        if (!process->exited)
                 sysfile_line(comm, sizeof(comm), "/proc/%d/comm", (int)process->pid);
-        if (process->pid > 0)
-                snprintf(text, sizeof(text), "%s pid %d uid %u%s%s", before, (int)process->pid, (unsigned)process->uid,
-                         comm[0] != '\0' ? " " : "", comm);
-        else
-                snprintf(text, sizeof(text), "%s uid %u in another PID namespace", before, (unsigned)process->uid);
-        out_add(out, text);
+        return out_add(out, "%s pid %d uid %u%s%s", before, (int)process->pid, (unsigned)process->uid,
+                       comm[0] != '\0' ? " " : "", comm);
 }
 
-static void name_processes(struct text_out *out, const struct generation *g)
+static bool add_processes(struct text_out *out, const struct generation *g)
 {
-        unsigned named = 0;
-        list_each (pos, &g->leases)
-                container_of(pos, struct lease, in_generation)->process->counted = false;
-        list_each (pos, &g->leases) {
-                struct process *process = container_of(pos, struct lease, in_generation)->process;
-                if (process->counted || named == PROCESSES_NAMED)
+        unsigned n = leases_count_processes(g), named = 0;
+        bool fits = out_add(out, ", %u lease%s by %u process%s", g->n_leases, g->n_leases == 1 ? "" : "s", n,
+                            n == 1 ? "" : "es");
+        list_each_item (const struct lease, lease, &g->leases, in_generation)
+                lease->process->counted = false;
+        list_each_item (const struct lease, lease, &g->leases, in_generation) {
+                if (lease->process->counted || named == PROCESSES_NAMED)
                         continue;
-                process->counted = true;
-                name_process(out, process, named++ == 0 ? ":" : ",");
+                lease->process->counted = true;
+                fits = fits && add_process(out, lease->process, named++ == 0 ? ":" : ",");
         }
-        if (leases_count_processes(g) > PROCESSES_NAMED)
-                out_add(out, ", ...");
+        return fits && (n <= PROCESSES_NAMED || out_add(out, ", ..."));
 }
 
-/* ---- models ---- */
+static bool add_model(struct text_out *out, const struct generation *g)
+{
+        size_t start = out->used;
+        bool fits = out_add(out, "%s%.200s %" PRIu64 " (%s", start > 0 ? ", " : "", generation_name(g), g->charged,
+                            generation_state_name(g->state));
+        if (g->n_leases > 0)
+                fits = fits && add_processes(out, g);
+        fits = fits && out_add(out, g->settings.pinned ? ", pinned)" : ")");
+        if (!fits)
+                out->text[out->used = start] = '\0';
+        return fits;
+}
 
 static int weight(const struct generation *g)
 {
@@ -93,30 +103,19 @@ static const struct generation *next_holder(const struct resident *resident, con
         return next;
 }
 
-static bool name_holder(struct text_out *out, const struct generation *g)
+int resident_full_error(const struct resident *resident, const struct device *device, uint64_t needed, uint64_t unused,
+                        struct error *error)
 {
-        char text[600], figures[320];
-        struct text_out model = {.text = text, .size = sizeof(text)};
-        unsigned processes = leases_count_processes(g);
-        snprintf(figures, sizeof(figures), "%s%.200s %" PRIu64 " (%s", out->used > 0 ? ", " : "", generation_name(g),
-                 g->charged, generation_state_name(g->state));
-        bool fits = out_add(&model, figures);
-        if (fits && g->n_leases > 0) {
-                snprintf(figures, sizeof(figures), ", %u lease%s by %u process%s", g->n_leases,
-                         g->n_leases == 1 ? "" : "s", processes, processes == 1 ? "" : "es");
-                fits = out_add(&model, figures);
-                name_processes(&model, g);
-        }
-        return fits && out_add(&model, g->settings.pinned ? ", pinned)" : ")") && out_add(out, text);
-}
-
-void resident_holders(const struct resident *resident, const struct device *device, char *text, size_t size)
-{
-        struct text_out out = {.text = text, .size = size};
+        char text[600] = "nothing resident";
+        struct text_out out = {.text = text, .size = sizeof(text)};
         const struct generation *g = next_holder(resident, device, NULL);
-        snprintf(text, size, g == NULL ? "nothing resident" : "");
-        while (g != NULL && name_holder(&out, g))
+        while (g != NULL && add_model(&out, g))
                 g = next_holder(resident, device, g);
         if (g != NULL)
                 out_add(&out, out.used > 0 ? ", ..." : "...");
+        uint64_t budget = device_budget(device);
+        return error_set(error, STREAMER_ENOMEM,
+                         "does not fit: %" PRIu64 " bytes needed, %" PRIu64 " of %" PRIu64 " free%s (%s: %s)", needed,
+                         unused, budget, budget < device->budget ? ", others use the device too" : "", device->name,
+                         text);
 }

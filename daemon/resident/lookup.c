@@ -133,13 +133,18 @@ struct generation *resident_any(struct resident *resident, const char *name)
         return NULL;
 }
 
+/* Ready or loading, from exactly these files. */
+static bool provides(const struct generation *g, const struct source_identity *identity)
+{
+        return g->has_identity && (g->state == GENERATION_READY || g->state == GENERATION_LOADING) &&
+               memcmp(&g->identity, identity, sizeof(*identity)) == 0;
+}
+
 struct generation *resident_same(struct resident *resident, const struct source_identity *identity,
                                  const struct device *device, const struct generation *except)
 {
         list_each_item (struct generation, g, &resident->generations, link)
-                if (g != except && g->has_identity && g->device == device &&
-                    (g->state == GENERATION_READY || g->state == GENERATION_LOADING) &&
-                    memcmp(&g->identity, identity, sizeof(*identity)) == 0)
+                if (g != except && g->device == device && provides(g, identity))
                         return g;
         return NULL;
 }
@@ -147,9 +152,7 @@ struct generation *resident_same(struct resident *resident, const struct source_
 uint64_t resident_shared_number(struct resident *resident, const struct source_identity *identity, const char *name)
 {
         list_each_item (struct generation, g, &resident->generations, link)
-                if (g->number != 0 && g->has_identity && generation_has_name(g, name) &&
-                    (g->state == GENERATION_READY || g->state == GENERATION_LOADING) &&
-                    memcmp(&g->identity, identity, sizeof(*identity)) == 0)
+                if (g->number != 0 && provides(g, identity) && generation_has_name(g, name))
                         return g->number;
         return 0;
 }
@@ -179,14 +182,7 @@ bool generation_matches_name(const struct generation *generation, const char *na
         return false;
 }
 
-/* Of the generation and its ranks; one that drains counts alone. Called for each model in turn, so a model without
- * ranks looks at no other. */
-struct use {
-        uint64_t last_used_ns, holders;
-        bool pinned;
-};
-
-static void add_use(struct use *use, const struct generation *g)
+static void add_use(struct generation_use *use, const struct generation *g)
 {
         if (g->last_used_ns > use->last_used_ns)
                 use->last_used_ns = g->last_used_ns;
@@ -194,9 +190,10 @@ static void add_use(struct use *use, const struct generation *g)
         use->pinned = use->pinned || g->settings.pinned;
 }
 
-static struct use use_of(const struct generation *generation)
+/* One that drains counts alone. Called for each model in turn, so a model without ranks looks at no other. */
+struct generation_use generation_use(const struct generation *generation)
 {
-        struct use use = {0};
+        struct generation_use use = {0};
         if (generation->n_ranks < 2 || list_empty(&generation->names)) {
                 add_use(&use, generation);
                 return use;
@@ -205,21 +202,6 @@ static struct use use_of(const struct generation *generation)
                 if (generation_is_rank_of(generation, g) && !list_empty(&g->names))
                         add_use(&use, g);
         return use;
-}
-
-uint64_t generation_last_used(const struct generation *generation)
-{
-        return use_of(generation).last_used_ns;
-}
-
-uint64_t generation_holders(const struct generation *generation)
-{
-        return use_of(generation).holders;
-}
-
-bool generation_pinned(const struct generation *generation)
-{
-        return use_of(generation).pinned;
 }
 
 uint64_t generation_arrived(const struct generation *g)

@@ -60,11 +60,6 @@ void resident_init(struct resident *resident, struct device **devices, size_t n_
         buckets_init(&resident->by_name);
 }
 
-void resident_deinit(struct resident *resident)
-{
-        require(resident_empty(resident));
-}
-
 bool resident_empty(const struct resident *resident)
 {
         return list_empty(&resident->generations);
@@ -115,8 +110,8 @@ static void name_free(struct model_name *name)
 
 static struct generation *generation_free(struct generation *generation)
 {
-        list_each_safe (pos, &generation->names)
-                name_free(container_of(pos, struct model_name, link));
+        list_each_item_safe (struct model_name, name, &generation->names, link)
+                name_free(name);
         list_remove(&generation->link);
         list_remove(&generation->unnotified);
         quota_discharge(&generation->quota_charge);
@@ -161,13 +156,8 @@ int generation_charge(struct generation *generation, uint64_t bytes, struct erro
 {
         struct device *device = generation->device;
         uint64_t unused = device_unused(device);
-        if (bytes > unused) {
-                char who[600];
-                resident_holders(generation->resident, device, who, sizeof(who));
-                return error_set(error, STREAMER_ENOMEM,
-                                 "does not fit: %" PRIu64 " bytes needed, %" PRIu64 " of %" PRIu64 " free (%s: %s)",
-                                 bytes, unused, device_budget(device), device->name, who);
-        }
+        if (bytes > unused)
+                return resident_full_error(generation->resident, device, bytes, unused, error);
         device->used += bytes;
         generation->charged += bytes;
         generation_changed(generation);
@@ -225,9 +215,8 @@ static bool holds_memory(const struct generation *g)
 
 bool generation_is_freeing(const struct generation *generation, uint64_t now)
 {
-        if (generation->state == GENERATION_LOADING || generation->state == GENERATION_READY)
-                return false;
-        if (generation->n_leases > 0)
+        if (generation->state == GENERATION_LOADING || generation->state == GENERATION_READY ||
+            generation->n_leases > 0)
                 return false;
         if (generation->state == GENERATION_CACHED)
                 return generation->charged > 0;
@@ -353,27 +342,21 @@ void generation_take_over(struct generation *generation, const char *name)
         }
 }
 
-/* A name that a newer generation serves already stays with that one. */
-static void yield_to_newer(struct generation *generation)
-{
-        list_each_safe (pos, &generation->names) {
-                const char *name = container_of(pos, struct model_name, link)->text;
-                struct generation *other =
-                        resident_on(generation->resident, name, GENERATION_READY, generation->device);
-                if (other != NULL && other->number > generation->number)
-                        remove_name(generation, name);
-        }
-}
-
 void generation_ready(struct generation *generation)
 {
         require(generation->state == GENERATION_LOADING);
-        yield_to_newer(generation);
+        /* A name that a newer generation serves already stays with that one. */
+        list_each_item_safe (const struct model_name, n, &generation->names, link) {
+                const struct generation *other =
+                        resident_on(generation->resident, n->text, GENERATION_READY, generation->device);
+                if (other != NULL && other->number > generation->number)
+                        remove_name(generation, n->text);
+        }
         generation_set_state(generation, list_empty(&generation->names) ? GENERATION_DRAINING : GENERATION_READY);
         generation->dropped_ns = generation->last_used_ns = now_ns();
         quota_commit(&generation->model_charge);
-        list_each (pos, &generation->names)
-                generation_take_over(generation, container_of(pos, struct model_name, link)->text);
+        list_each_item (const struct model_name, n, &generation->names, link)
+                generation_take_over(generation, n->text);
         generation_changed(generation);
         generation_reap(generation);
 }
@@ -389,15 +372,13 @@ static void forget(struct generation *generation)
 static void forget_failures(struct resident *resident)
 {
         uint64_t n = 0;
-        list_each (pos, &resident->generations)
-                n += container_of(pos, struct generation, link)->state == GENERATION_FAILED;
+        list_each_item (const struct generation, g, &resident->generations, link)
+                n += g->state == GENERATION_FAILED;
         list_each_item_safe (struct generation, g, &resident->generations, link) {
-                if (n <= resident->failed_kept)
-                        return;
-                if (g->state != GENERATION_FAILED)
-                        continue;
-                n--;
-                forget(g);
+                if (n > resident->failed_kept && g->state == GENERATION_FAILED) {
+                        n--;
+                        forget(g);
+                }
         }
 }
 
@@ -405,11 +386,10 @@ void generation_fail(struct generation *generation, const struct error *error)
 {
         require(generation->state == GENERATION_LOADING);
         struct resident *resident = generation->resident;
-        list_each (pos, &generation->names) {
-                const char *name = container_of(pos, struct model_name, link)->text;
-                struct generation *before = resident_on(resident, name, GENERATION_FAILED, generation->device);
+        list_each_item (const struct model_name, n, &generation->names, link) {
+                struct generation *before = resident_on(resident, n->text, GENERATION_FAILED, generation->device);
                 if (before != NULL)
-                        generation_drop_name(before, name);
+                        generation_drop_name(before, n->text);
         }
         bool refused = error->outside || (error->code == STREAMER_EPERM && generation->charged == 0);
         generation_set_state(generation, GENERATION_FAILED);

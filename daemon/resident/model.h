@@ -156,11 +156,11 @@ struct resident {
 };
 
 void resident_init(struct resident *resident, struct device **devices, size_t n_devices, uint64_t failed_kept);
-void resident_deinit(struct resident *resident); /* every generation must have been freed */
 bool resident_empty(const struct resident *resident);
 
-/* What holds the memory of a device, for messages. */
-void resident_holders(const struct resident *resident, const struct device *device, char *text, size_t size);
+/* STREAMER_ENOMEM, with the figures of the device and what holds its memory. */
+int resident_full_error(const struct resident *resident, const struct device *device, uint64_t needed, uint64_t unused,
+                        struct error *error);
 
 /* NULL name: the only device. NULL with *error (may be NULL) if there is none, or more than one. */
 struct device *resident_device(struct resident *resident, const char *name, struct error *error);
@@ -214,10 +214,13 @@ void generation_uncharge(struct generation *generation);
 bool generation_is_rank_of(const struct generation *generation, const struct generation *other); /* or the same */
 /* Under this name; where ranks have lost it, one rank that has it counts for all that have any name. */
 bool generation_matches_name(const struct generation *generation, const char *name);
-/* Leases and references, of all ranks: they prevent an eviction. */
-uint64_t generation_holders(const struct generation *generation);
-bool generation_pinned(const struct generation *generation);
-uint64_t generation_last_used(const struct generation *generation);
+/* Of all ranks. */
+struct generation_use {
+        uint64_t last_used_ns;
+        uint64_t holders; /* leases and references: they prevent an eviction */
+        bool pinned;
+};
+struct generation_use generation_use(const struct generation *generation);
 /* Removes all its names; may free it. */
 void generation_drop_all(struct generation *generation);
 /* Of one that drains: its leases are revoked. What their clients may have mapped stays allocated, in

@@ -78,7 +78,7 @@ enum generation_state model_set_state(const struct model_set *group)
 
 bool model_set_member_pinned(const struct generation *g)
 {
-        return !drains(g) && g->state != GENERATION_FAILED && generation_pinned(g);
+        return !drains(g) && g->state != GENERATION_FAILED && generation_use(g).pinned;
 }
 
 bool model_set_pinned(const struct model_set *group)
@@ -89,28 +89,17 @@ bool model_set_pinned(const struct model_set *group)
         return false;
 }
 
-static void add(uint64_t *sum, const struct generation *g, uint64_t figure)
+struct model_size model_set_size(const struct model_set *group)
 {
-        if (g->n_ranks > 0)
-                *sum += figure;
-        else if (figure > *sum)
-                *sum = figure;
-}
-
-uint64_t model_set_bytes(const struct model_set *group)
-{
-        uint64_t sum = 0;
-        for (size_t i = 0; i < group->n; i++)
-                add(&sum, group->members[i], group->members[i]->data_bytes);
-        return sum;
-}
-
-uint64_t model_set_tensors(const struct model_set *group)
-{
-        uint64_t sum = 0;
-        for (size_t i = 0; i < group->n; i++)
-                add(&sum, group->members[i], group->members[i]->n_tensors);
-        return sum;
+        struct model_size size = {0};
+        for (size_t i = 0; i < group->n; i++) {
+                const struct generation *g = group->members[i];
+                if (g->n_ranks > 0 || g->data_bytes > size.bytes)
+                        size.bytes = g->data_bytes + (g->n_ranks > 0 ? size.bytes : 0);
+                if (g->n_ranks > 0 || g->n_tensors > size.tensors)
+                        size.tensors = g->n_tensors + (g->n_ranks > 0 ? size.tensors : 0);
+        }
+        return size;
 }
 
 const unsigned char *model_set_digest(const struct model_set *group)

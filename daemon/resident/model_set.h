@@ -38,8 +38,10 @@ enum generation_state model_set_state(const struct model_set *group);
 bool model_set_member_pinned(const struct generation *generation);
 bool model_set_pinned(const struct model_set *group); /* any of them */
 /* Of the model: one replica, or the sum of all ranks. */
-uint64_t model_set_bytes(const struct model_set *group);
-uint64_t model_set_tensors(const struct model_set *group);
+struct model_size {
+        uint64_t bytes, tensors;
+};
+struct model_size model_set_size(const struct model_set *group);
 /* NULL where it is not known yet, or differs between ranks. */
 const unsigned char *model_set_digest(const struct model_set *group);
 

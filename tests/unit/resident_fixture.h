@@ -56,7 +56,7 @@ static void end(void)
                 ;
         core_until(resident_empty(&resident));
         ck_assert_uint_eq(fake.device.used, 0);
-        resident_deinit(&resident);
+        ck_assert(resident_empty(&resident));
         fake_device_deinit(&fake);
 }
 

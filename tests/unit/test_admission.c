@@ -309,7 +309,7 @@ START_TEST(a_keep_alive_beyond_the_clock_never_expires)
 {
         struct generation *g = resident_model("m", 0, MiB);
         g->settings.keep_alive_ns = UINT64_MAX - 1;
-        uint64_t used = generation_last_used(g);
+        uint64_t used = generation_use(g).last_used_ns;
         ck_assert_uint_gt(used, 1);
         ck_assert_uint_eq(generation_expires_in(g, used), UINT64_MAX - used);
         resident_expire(&resident, used + 1);

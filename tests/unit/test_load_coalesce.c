@@ -160,7 +160,7 @@ START_TEST(ranks_are_on_their_devices_and_become_ready_together)
         ck_assert_uint_eq(group.n, 3);
         for (unsigned i = 0; i < 3; i++)
                 ck_assert_uint_eq(group.members[i]->rank, i);
-        ck_assert_uint_eq(model_set_bytes(&group), 3 * SMALL_BYTES);
+        ck_assert_uint_eq(model_set_size(&group).bytes, 3 * SMALL_BYTES);
         ck_assert_ptr_null(model_set_digest(&group));
         ck_assert_uint_eq(w.progress.tensors, 3 * SMALL_TENSORS);
 }

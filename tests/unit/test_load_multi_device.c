@@ -48,8 +48,8 @@ START_TEST(replicas_share_a_number_and_are_a_group)
         for (size_t i = 0; i < 3; i++)
                 ck_assert_ptr_eq(group.members[i]->device, devices[i]);
         ck_assert_int_eq((int)model_set_state(&group), (int)GENERATION_READY);
-        ck_assert_uint_eq(model_set_bytes(&group), SMALL_BYTES);
-        ck_assert_uint_eq(model_set_tensors(&group), SMALL_TENSORS);
+        ck_assert_uint_eq(model_set_size(&group).bytes, SMALL_BYTES);
+        ck_assert_uint_eq(model_set_size(&group).tensors, SMALL_TENSORS);
         ck_assert_mem_eq(model_set_digest(&group), w.generation->digest, DIGEST_SIZE);
         ck_assert_ptr_eq(model_set_on(&group, devices[2]), on("two", GENERATION_READY));
         ck_assert_ptr_null(model_set_on(&group, devices[3]));

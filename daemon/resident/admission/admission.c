@@ -19,14 +19,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* A device that other software uses, too. */
-struct admission_device {
-        struct work ask;
-        struct device *device;
-        struct admission *admission;
-        uint64_t ceiling; /* the answer */
-};
-
 /* ---- requests ---- */
 
 static void add_demand(struct admission_query *query, struct device *device, uint64_t bytes)
@@ -56,53 +48,16 @@ static void answer(struct admission_request *request)
 {
         list_remove(&request->link);
         request->blocked = false;
-        request->settled = true;
+        request->decided = true;
         list_append(&request->admission->answered, &request->link);
 }
 
-static struct admission_request *next_answered(const struct admission *admission)
+static struct admission_request *next_unnotified(const struct admission *admission)
 {
         list_each_item (struct admission_request, request, &admission->queue, link)
-                if (request->blocked && !request->told && request->waits != NULL)
+                if (request->blocked && !request->notified && request->waits != NULL)
                         return request;
         return NULL;
-}
-
-static void notify_blocked(struct admission *admission)
-{
-        struct admission_request *request;
-        while ((request = next_answered(admission)) != NULL) {
-                request->told = true;
-                request->waits(request);
-        }
-}
-
-/* The device for which evicting, where allowed, is not enough. */
-static const struct demand *missing_demand(const struct admission_query *query, const struct ledger *ledger)
-{
-        for (size_t i = 0; i < query->n_demands; i++) {
-                const struct demand *d = &query->demands[i];
-                uint64_t there = ledger->unused[d->device->number] + ledger->freeing[d->device->number];
-                struct admission_outlook outlook = {0};
-                bool helps = d->bytes <= there ||
-                             (query->evict && ledger_victims(query, d->device, d->bytes - there, &outlook));
-                admission_outlook_deinit(&outlook);
-                if (!helps)
-                        return d;
-        }
-        return &query->demands[0];
-}
-
-static void report_missing(const struct admission_query *query, const struct ledger *ledger, struct error *error)
-{
-        const struct demand *d = missing_demand(query, ledger);
-        const struct device *device = d->device;
-        char who[600];
-        resident_holders(query->resident, device, who, sizeof(who));
-        error_set(error, STREAMER_ENOMEM,
-                  "does not fit: %" PRIu64 " bytes needed, %" PRIu64 " of %" PRIu64 " free%s (%s: %s)", d->bytes,
-                  ledger->unused[device->number], device_budget(device),
-                  device_budget(device) < device->budget ? ", others use the device too" : "", device->name, who);
 }
 
 /* Waiting helps only where the empty device could hold it. */
@@ -137,38 +92,28 @@ static uint64_t count_blocked(const struct admission *admission, const struct ad
         return n;
 }
 
-static int check_blocked_limit(const struct admission *admission, const struct admission_request *request,
-                               struct error *error)
+static void block(struct admission_request *request, const struct admission_query *query, const struct ledger *ledger,
+                  const struct admission_outlook *outlook)
 {
+        const struct admission *admission = request->admission;
+        const struct demand *d = outlook->missing;
         uint64_t half = (admission->max_blocked + 1) / 2;
-        if (request->blocked)
-                return 0;
-        if (count_blocked(admission, request, false) >= admission->max_blocked)
-                return error_set(error, STREAMER_ELIMIT, "%" PRIu64 " loads wait for memory: the limit (limits.queued)",
-                                 admission->max_blocked);
-        if (request->shares && count_blocked(admission, request, true) >= half)
-                return error_set(error, STREAMER_ELIMIT,
-                                 "uid %u has %" PRIu64 " loads that wait for memory, half of all that may "
-                                 "(limits.queued)",
-                                 (unsigned)request->uid, half);
-        return 0;
-}
-
-static void block(struct admission_request *request, const struct admission_query *query, const struct ledger *ledger)
-{
-        struct admission *admission = request->admission;
-        const struct device *lost = query_lost_device(query);
-        if (lost != NULL) {
-                device_lost_error(lost, &request->error);
-                answer(request);
-        } else if (!request->wait || !could_ever_fit(query)) {
-                report_missing(query, ledger, &request->error);
-                answer(request);
-        } else if (check_blocked_limit(admission, request, &request->error) < 0) {
-                answer(request);
-        } else {
+        if (outlook->lost != NULL)
+                device_lost_error(outlook->lost, &request->error);
+        else if (!request->wait || !could_ever_fit(query))
+                resident_full_error(query->resident, d->device, d->bytes, ledger->unused[d->device->number],
+                                    &request->error);
+        else if (!request->blocked && count_blocked(admission, request, false) >= admission->max_blocked)
+                error_set(&request->error, STREAMER_ELIMIT,
+                          "%" PRIu64 " loads wait for memory: the limit (limits.queued)", admission->max_blocked);
+        else if (!request->blocked && request->shares && count_blocked(admission, request, true) >= half)
+                error_set(&request->error, STREAMER_ELIMIT,
+                          "uid %u has %" PRIu64 " loads that wait for memory, half of all that may (limits.queued)",
+                          (unsigned)request->uid, half);
+        else
                 request->blocked = true;
-        }
+        if (request->error.code != 0)
+                answer(request);
 }
 
 /* ---- devices that other software uses, too ---- */
@@ -212,7 +157,7 @@ static void evict(const struct admission_outlook *outlook, struct ledger *ledger
 static void grant_or_reserve(struct admission_request *request, const struct admission_query *query,
                              struct ledger *ledger, const struct admission_outlook *outlook)
 {
-        request->blocked = request->told = false;
+        request->blocked = request->notified = false;
         if (outlook->outcome == ADMISSION_EVICTS)
                 evict(outlook, ledger, generation_name(request->parts[0].generation));
         if (outlook->outcome == ADMISSION_FITS) {
@@ -240,7 +185,7 @@ static void serve(struct admission_request *request, struct ledger *ledger)
                 add_demand(&query, request->parts[i].generation->device, request->parts[i].bytes);
         ledger_assess(&query, ledger, &outlook);
         if (outlook.outcome == ADMISSION_BLOCKED)
-                block(request, &query, ledger);
+                block(request, &query, ledger, &outlook);
         else
                 grant_or_reserve(request, &query, ledger, &outlook);
         admission_outlook_deinit(&outlook);
@@ -250,15 +195,18 @@ static void pass(struct admission *admission)
 {
         struct ledger ledger;
         ledger_make(&ledger, admission->resident);
-        list_each_safe (pos, &admission->queue)
-                serve(container_of(pos, struct admission_request, link), &ledger);
+        list_each_item_safe (struct admission_request, request, &admission->queue, link)
+                serve(request, &ledger);
         while (!list_empty(&admission->answered)) {
                 struct admission_request *request =
                         container_of(admission->answered.next, struct admission_request, link);
                 list_remove(&request->link);
                 request->answered(request, &request->error);
         }
-        notify_blocked(admission);
+        for (struct admission_request *request; (request = next_unnotified(admission)) != NULL;) {
+                request->notified = true;
+                request->waits(request);
+        }
 }
 
 static void ask_done(struct work *work)
@@ -285,11 +233,12 @@ static void on_recheck(struct callback *item)
                 return;
         }
         for (size_t i = 0; i < admission->resident->n_devices; i++) {
-                struct admission_device *d = &admission->devices[i];
-                if (d->device->ops->ceiling == NULL || !asks_for_device(admission, d->device))
+                struct device *device = admission->resident->devices[i];
+                if (device->ops->ceiling == NULL || !asks_for_device(admission, device))
                         continue;
+                admission->devices[i] = (struct admission_device){.device = device, .admission = admission};
                 admission->asking++;
-                work_submit(d->device->thread, WORK_LANE_CPU, &d->ask, ask_run, ask_done);
+                work_submit(device->thread, WORK_LANE_CPU, &admission->devices[i].ask, ask_run, ask_done);
         }
         if (admission->asking == 0)
                 pass(admission);
@@ -302,47 +251,26 @@ static void on_capacity_changed(struct resident *resident)
         admission_recheck(resident->admission);
 }
 
-int admission_init(struct admission *admission, struct resident *resident, struct wake *wake, uint64_t max_blocked)
+void admission_init(struct admission *admission, struct resident *resident, struct wake *wake, uint64_t max_blocked)
 {
         *admission = (struct admission){.resident = resident, .wake = wake, .max_blocked = max_blocked};
         require(resident->n_devices <= ADMISSION_DEVICES);
         list_init(&admission->queue);
         list_init(&admission->answered);
         admission->item.run = on_recheck;
-        admission->devices = calloc(resident->n_devices + 1, sizeof(*admission->devices));
-        if (admission->devices == NULL)
-                return STREAMER_ENOMEM;
-        for (size_t i = 0; i < resident->n_devices; i++) {
-                admission->devices[i].device = resident->devices[i];
-                admission->devices[i].admission = admission;
-        }
         resident->admission = admission;
         resident->capacity_changed = on_capacity_changed;
-        return 0;
-}
-
-void admission_deinit(struct admission *admission)
-{
-        if (admission->devices == NULL)
-                return;
-        require(list_empty(&admission->queue));
-        free(admission->devices);
-        admission->devices = NULL;
-}
-
-static bool precedes(const struct admission_request *a, const struct admission_request *b)
-{
-        return a->priority != b->priority ? a->priority > b->priority : a->since_ns < b->since_ns;
 }
 
 static void enqueue(struct admission *admission, struct admission_request *request)
 {
-        struct list *before = &admission->queue;
-        list_each (pos, &admission->queue)
-                if (precedes(request, container_of(pos, struct admission_request, link))) {
-                        before = pos;
+        struct list *before = admission->queue.next;
+        for (; before != &admission->queue; before = before->next) {
+                const struct admission_request *other = container_of(before, struct admission_request, link);
+                if (request->priority > other->priority ||
+                    (request->priority == other->priority && request->since_ns < other->since_ns))
                         break;
-                }
+        }
         list_append(before, &request->link);
         admission_recheck(admission);
 }
@@ -350,7 +278,7 @@ static void enqueue(struct admission *admission, struct admission_request *reque
 void admission_submit(struct admission *admission, struct admission_request *request)
 {
         request->admission = admission;
-        request->blocked = request->told = request->settled = false;
+        request->blocked = request->notified = request->decided = false;
         request->error = (struct error){0};
         request->since_ns = now_ns();
         enqueue(admission, request);
@@ -359,7 +287,7 @@ void admission_submit(struct admission *admission, struct admission_request *req
 void admission_set_priority(struct admission_request *request, uint64_t priority)
 {
         request->priority = priority;
-        if (request->admission == NULL || list_empty(&request->link) || request->settled)
+        if (request->admission == NULL || list_empty(&request->link) || request->decided)
                 return;
         list_remove(&request->link);
         enqueue(request->admission, request);

@@ -33,8 +33,8 @@ struct admission_request {
         size_t n_parts;
         uint64_t priority, since_ns;
         bool evict, wait; /* it may evict; it may be queued while blocked */
-        bool blocked, told;
-        bool settled;       /* a pass has decided; answered() is due */
+        bool blocked, notified;
+        bool decided;       /* by a pass; answered() is due */
         bool shares;        /* of a user with limits, who may have half of the blocked requests at most */
         uid_t uid;          /* that user */
         const void *owner;  /* requests of one owner count as one blocked request; NULL: counts alone */
@@ -45,7 +45,13 @@ struct admission_request {
         void (*answered)(struct admission_request *request, const struct error *error);
 };
 
-struct admission_device;
+/* A device that other software uses, too. */
+struct admission_device {
+        struct work ask;
+        struct device *device;
+        struct admission *admission;
+        uint64_t ceiling; /* the answer */
+};
 
 struct admission {
         struct resident *resident;
@@ -54,14 +60,12 @@ struct admission {
         uint64_t max_blocked;
         struct wake *wake;
         struct callback item;
-        struct admission_device *devices; /* by number */
-        unsigned asking;                  /* devices whose ceiling is being asked for */
+        struct admission_device devices[ADMISSION_DEVICES]; /* by number */
+        unsigned asking;                                    /* devices whose ceiling is being asked for */
         bool posted, again;
 };
 
-/* STREAMER_ENOMEM. */
-int admission_init(struct admission *admission, struct resident *resident, struct wake *wake, uint64_t max_blocked);
-void admission_deinit(struct admission *admission); /* accepts a zeroed one; the queue must be empty */
+void admission_init(struct admission *admission, struct resident *resident, struct wake *wake, uint64_t max_blocked);
 
 void admission_submit(struct admission *admission, struct admission_request *request);
 /* Moves a request that is queued to its place among those of this priority, by age. */

@@ -15,14 +15,6 @@ void ledger_make(struct ledger *ledger, const struct resident *resident)
                         ledger->freeing[g->device->number] += g->charged;
 }
 
-const struct device *query_lost_device(const struct admission_query *query)
-{
-        for (size_t i = 0; i < query->n_demands; i++)
-                if (!device_in_service(query->demands[i].device))
-                        return query->demands[i].device;
-        return NULL;
-}
-
 /* Unused bytes may satisfy a smaller request at once. */
 void ledger_reserve(struct ledger *ledger, const struct demand *demand)
 {
@@ -30,16 +22,6 @@ void ledger_reserve(struct ledger *ledger, const struct demand *demand)
         uint64_t freeing = demand->bytes < ledger->freeing[d] ? demand->bytes : ledger->freeing[d];
         ledger->freeing[d] -= freeing;
         ledger->unused[d] -= demand->bytes - freeing;
-}
-
-static bool ledger_has(const struct ledger *ledger, const struct admission_query *query, bool with_coming)
-{
-        for (size_t i = 0; i < query->n_demands; i++) {
-                unsigned d = query->demands[i].device->number;
-                if (query->demands[i].bytes > ledger->unused[d] + (with_coming ? ledger->freeing[d] : 0))
-                        return false;
-        }
-        return true;
 }
 
 /* ---- victims ---- */
@@ -50,8 +32,8 @@ static bool is_replaced(const struct admission_query *query, const struct genera
         if (query->name != NULL && generation_has_name(g, query->name))
                 return true;
         for (size_t i = 0; i < query->n_parts; i++)
-                list_each (pos, &query->parts[i].generation->names)
-                        if (generation_has_name(g, container_of(pos, struct model_name, link)->text))
+                list_each_item (const struct model_name, name, &query->parts[i].generation->names, link)
+                        if (generation_has_name(g, name->text))
                                 return true;
         return false;
 }
@@ -69,39 +51,32 @@ static bool ranks_replaced(const struct admission_query *query, struct generatio
 
 static struct evict_candidate candidate_of(const struct admission_query *query, struct generation *g)
 {
-        uint64_t last_used = generation_last_used(g);
+        struct generation_use use = generation_use(g);
         return (struct evict_candidate){
                 .bytes = g->charged,
-                .last_used = last_used,
-                .expires = g->settings.keep_alive_ns > 0 ? ns_after(last_used, g->settings.keep_alive_ns) : 0,
+                .last_used = use.last_used_ns,
+                .expires = g->settings.keep_alive_ns > 0 ? ns_after(use.last_used_ns, g->settings.keep_alive_ns) : 0,
                 .priority = g->settings.priority,
-                .held = generation_holders(g),
-                .pinned = generation_pinned(g) || ranks_replaced(query, g),
+                .held = use.holders,
+                .pinned = use.pinned || ranks_replaced(query, g),
                 .ready = g->state == GENERATION_READY,
                 .owner = g,
         };
 }
 
-static size_t candidates_of(const struct admission_query *query, const struct device *device,
-                            struct evict_candidate *to)
+/* Adds victims on one device that free `needed` bytes to the outlook; false where there are none. */
+static bool add_victims(const struct admission_query *query, const struct device *device, uint64_t needed,
+                        struct admission_outlook *outlook)
 {
-        size_t n = 0;
-        list_each_item (struct generation, g, &query->resident->generations, link) {
-                if (g->device == device && to != NULL)
-                        to[n] = candidate_of(query, g);
-                n += g->device == device;
-        }
-        return n;
-}
-
-bool ledger_victims(const struct admission_query *query, const struct device *device, uint64_t needed,
-                    struct admission_outlook *outlook)
-{
-        size_t n = candidates_of(query, device, NULL);
-        cleanup_free struct evict_candidate *candidates = calloc(n + 1, sizeof(*candidates));
+        size_t max = 1, n = 0;
+        list_each_item (const struct generation, g, &query->resident->generations, link)
+                max += g->device == device;
+        cleanup_free struct evict_candidate *candidates = calloc(max, sizeof(*candidates));
         if (candidates == NULL)
                 return false;
-        candidates_of(query, device, candidates);
+        list_each_item (struct generation, g, &query->resident->generations, link)
+                if (g->device == device)
+                        candidates[n++] = candidate_of(query, g);
         if (!evict_choose(candidates, n, needed))
                 return false;
         struct generation **victims = reallocarray(outlook->victims, outlook->n_victims + n + 1, sizeof(*victims));
@@ -120,31 +95,30 @@ void admission_outlook_deinit(struct admission_outlook *outlook)
         *outlook = (struct admission_outlook){.outcome = ADMISSION_FITS};
 }
 
-static bool choose_all(const struct admission_query *query, const struct ledger *ledger,
-                       struct admission_outlook *outlook)
-{
-        for (size_t i = 0; i < query->n_demands; i++) {
-                const struct demand *d = &query->demands[i];
-                uint64_t there = ledger->unused[d->device->number] + ledger->freeing[d->device->number];
-                if (d->bytes > there && !ledger_victims(query, d->device, d->bytes - there, outlook))
-                        return false;
-        }
-        return true;
-}
-
 void ledger_assess(const struct admission_query *query, const struct ledger *ledger, struct admission_outlook *outlook)
 {
+        enum admission_outcome outcome = ADMISSION_FITS;
         *outlook = (struct admission_outlook){.outcome = ADMISSION_BLOCKED};
-        if (query_lost_device(query) != NULL)
-                return;
-        if (ledger_has(ledger, query, false)) {
-                outlook->outcome = ADMISSION_FITS;
-        } else if (ledger_has(ledger, query, true)) {
-                outlook->outcome = ADMISSION_PENDING;
-        } else if (query->evict && choose_all(query, ledger, outlook)) {
-                outlook->outcome = ADMISSION_EVICTS;
-        } else {
-                outlook->outcome = ADMISSION_BLOCKED;
-                outlook->n_victims = 0;
+        for (size_t i = 0; i < query->n_demands; i++)
+                if (!device_in_service(query->demands[i].device)) {
+                        outlook->lost = query->demands[i].device;
+                        return;
+                }
+        for (size_t i = 0; i < query->n_demands; i++) {
+                const struct demand *d = &query->demands[i];
+                uint64_t unused = ledger->unused[d->device->number];
+                uint64_t available = unused + ledger->freeing[d->device->number];
+                if (d->bytes <= unused)
+                        continue;
+                if (d->bytes <= available) {
+                        outcome = outcome == ADMISSION_FITS ? ADMISSION_PENDING : outcome;
+                } else if (query->evict && add_victims(query, d->device, d->bytes - available, outlook)) {
+                        outcome = ADMISSION_EVICTS;
+                } else {
+                        outlook->missing = d;
+                        outlook->n_victims = 0;
+                        return;
+                }
         }
+        outlook->outcome = outcome;
 }

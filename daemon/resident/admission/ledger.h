@@ -17,21 +17,24 @@ struct admission_part {
 
 enum admission_outcome { ADMISSION_FITS, ADMISSION_PENDING, ADMISSION_EVICTS, ADMISSION_BLOCKED };
 
+/* Bytes of one device; a request has one for each device. */
+struct demand {
+        struct device *device;
+        uint64_t bytes;
+};
+
 struct admission_outlook {
         enum admission_outcome outcome;
         struct generation **victims; /* to be evicted */
         size_t n_victims;
+        /* Blocked: by a device that is out of service, where no eviction helps, or else by what cannot be freed. */
+        const struct device *lost;
+        const struct demand *missing; /* of the query */
 };
 void admission_outlook_deinit(struct admission_outlook *outlook); /* accepts a zeroed one */
 
 struct ledger {
         uint64_t unused[ADMISSION_DEVICES], freeing[ADMISSION_DEVICES]; /* by device number, less what is reserved */
-};
-
-/* Bytes of one device; a request has one for each device. */
-struct demand {
-        struct device *device;
-        uint64_t bytes;
 };
 
 /* A request, or an estimate of one. */
@@ -46,13 +49,8 @@ struct admission_query {
 };
 
 void ledger_make(struct ledger *ledger, const struct resident *resident);
-/* One of its devices that is out of service, where no eviction helps; NULL if there is none. */
-const struct device *query_lost_device(const struct admission_query *query);
 /* Reserves bytes: those being freed first. */
 void ledger_reserve(struct ledger *ledger, const struct demand *demand);
-/* Adds victims on one device that free `needed` bytes to the outlook; false where there are none. */
-bool ledger_victims(const struct admission_query *query, const struct device *device, uint64_t needed,
-                    struct admission_outlook *outlook);
 /* Fills in the outlook and changes nothing else. Victims are chosen only where they suffice, with the unused bytes, on
  * every device. */
 void ledger_assess(const struct admission_query *query, const struct ledger *ledger, struct admission_outlook *outlook);

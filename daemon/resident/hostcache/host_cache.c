@@ -7,7 +7,6 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/resident/digest_check.h"
-#include "daemon/resident/hostcache/victims.h"
 #include "daemon/resident/model_set.h"
 
 #include <inttypes.h>
@@ -58,29 +57,24 @@ static void free_memory(struct host_copy *copy)
         table_drop(&copy->manifest);
 }
 
-static void copy_free(struct host_copy *copy)
-{
-        list_remove(&copy->link);
-        free(copy);
-}
-
-static void leave_run(struct work *work)
+static void free_run(struct work *work)
 {
         free_memory(container_of(work, struct host_copy, work));
 }
 
-static void leave_done(struct work *work)
+static void free_done(struct work *work)
 {
         struct host_copy *copy = container_of(work, struct host_copy, work);
         struct host_cache *cache = copy->cache;
         cache->used -= copy->bytes;
-        copy_free(copy);
+        list_remove(&copy->link);
+        free(copy);
         start_waiting(cache);
 }
 
 /* A copy that waits is handled when another is freed, or by the tick: its generation may be in the middle of a
  * change. */
-static void settle(struct host_copy *copy)
+static void free_if_unused(struct host_copy *copy)
 {
         if (copy->holders > 0 || copy->users > 0)
                 return;
@@ -88,7 +82,7 @@ static void settle(struct host_copy *copy)
         if (copy->state != HOST_COPY_COMPLETE)
                 return;
         copy->state = HOST_COPY_FREEING;
-        work_submit(copy->device->thread, WORK_LANE_CPU, &copy->work, leave_run, leave_done);
+        work_submit(copy->device->thread, WORK_LANE_CPU, &copy->work, free_run, free_done);
 }
 
 /* resident->drop_copy: frees no generation. */
@@ -98,7 +92,7 @@ static void host_copy_drop(struct generation *generation)
         copy->cache->lost_rank = copy->cache->lost_rank || generation->n_ranks > 1;
         generation->copy = NULL;
         copy->holders--;
-        settle(copy);
+        free_if_unused(copy);
 }
 
 void host_cache_init(struct host_cache *cache, struct resident *resident, uint64_t budget)
@@ -118,21 +112,16 @@ void host_copy_use(struct host_copy *copy)
 void host_copy_unuse(struct host_copy *copy)
 {
         copy->users--;
-        settle(copy);
+        free_if_unused(copy);
 }
 
 /* ---- incomplete ranks ---- */
 
-static bool lacks_ranks(struct generation *g)
+static struct generation *find_partial_rank(const struct resident *resident)
 {
         struct generation *ranks[MODEL_SET_MAX];
-        return g->state == GENERATION_CACHED && g->n_ranks > 1 && model_set_ranks(g, g->state, ranks) < g->n_ranks;
-}
-
-static struct generation *find_rest(const struct resident *resident)
-{
         list_each_item (struct generation, g, &resident->generations, link)
-                if (lacks_ranks(g))
+                if (g->state == GENERATION_CACHED && g->n_ranks > 1 && model_set_ranks(g, g->state, ranks) < g->n_ranks)
                         return g;
         return NULL;
 }
@@ -142,7 +131,7 @@ void host_cache_drop_partial_ranks(struct host_cache *cache)
         struct generation *g;
         if (cache == NULL || !cache->lost_rank)
                 return;
-        while ((g = find_rest(cache->resident)) != NULL) {
+        while ((g = find_partial_rank(cache->resident)) != NULL) {
                 log_info("%s: leaves the host cache (generation %" PRIu64 "): not all of its ranks are left",
                          generation_name(g), g->number);
                 model_set_drop_ranks(g, GENERATION_CACHED);
@@ -244,7 +233,8 @@ static void copy_drop(struct host_copy *copy)
         if (copy->holders > 0)
                 log_warn("%s: not copied to the host cache: %s", generation_name(from), copy->error.text);
         drop_holders(copy);
-        copy_free(copy);
+        list_remove(&copy->link);
+        free(copy);
         generation_put(from);
 }
 
@@ -261,7 +251,7 @@ static void fill_done(struct work *work)
                 copy->state = HOST_COPY_COMPLETE;
                 if (from->copy == copy)
                         vacate(from);
-                settle(copy);
+                free_if_unused(copy);
                 generation_put(from);
         }
         start_waiting(cache);
@@ -287,93 +277,77 @@ static void start_waiting(struct host_cache *cache)
 
 /* ---- taking and finding ---- */
 
-static bool can_be_cached(const struct generation *g)
-{
-        return g->device->ops->host_alloc != NULL && !source_is_test(g->source) && g->has_identity && g->n_segments > 0;
-}
-
-static bool is_copy_of(const struct host_copy *copy, const struct generation *g)
-{
-        return copy->state != HOST_COPY_FREEING && copy->error.code == 0 && (copy->verified || !g->verified) &&
-               memcmp(&copy->identity, &g->identity, sizeof(g->identity)) == 0 &&
-               memcmp(copy->digest, g->digest, DIGEST_SIZE) == 0;
-}
-
-static struct host_copy *copy_of(const struct host_cache *cache, const struct generation *g)
+static struct host_copy *find_copy(const struct host_cache *cache, const struct generation *g)
 {
         list_each_item (struct host_copy, copy, &cache->copies, link)
-                if (copy->holders > 0 && is_copy_of(copy, g))
+                if (copy->holders > 0 && copy->state != HOST_COPY_FREEING && copy->error.code == 0 &&
+                    (copy->verified || !g->verified) &&
+                    memcmp(&copy->identity, &g->identity, sizeof(g->identity)) == 0 &&
+                    memcmp(copy->digest, g->digest, DIGEST_SIZE) == 0)
                         return copy;
         return NULL;
 }
 
-/* In state waits, without a holder. */
+/* Waiting, without a holder, and not in the cache's list yet. */
 static struct host_copy *copy_new(struct host_cache *cache, struct generation *g)
 {
         struct host_copy *copy = calloc(1, sizeof(*copy));
         if (copy == NULL)
                 return NULL;
-        copy->cache = cache;
-        copy->device = g->device;
-        copy->from = g;
-        copy->since_ns = now_ns();
-        copy->identity = g->identity;
-        copy->verified = g->verified;
-        copy->data_bytes = g->data_bytes;
-        copy->n_tensors = g->n_tensors;
-        copy->manifest.fd = -1;
+        *copy = (struct host_copy){.cache = cache,
+                                   .device = g->device,
+                                   .from = g,
+                                   .since_ns = now_ns(),
+                                   .identity = g->identity,
+                                   .verified = g->verified,
+                                   .data_bytes = g->data_bytes,
+                                   .n_tensors = g->n_tensors,
+                                   .manifest.fd = -1,
+                                   .n_segments = g->n_segments,
+                                   .bytes = g->charged};
         memcpy(copy->digest, g->digest, DIGEST_SIZE);
-        copy->n_segments = g->n_segments;
         for (unsigned i = 0; i < g->n_segments; i++)
                 copy->sizes[i] = g->segments[i].size;
-        copy->bytes = g->charged;
         list_init(&copy->link);
         return copy;
 }
 
-/* One eviction: `copies` exist already, or are made for it. */
-struct taking {
-        struct generation *ranks[MODEL_SET_MAX];
-        struct host_copy *copies[MODEL_SET_MAX];
-        bool made[MODEL_SET_MAX];
-        size_t n;
-};
-
-/* An existing copy counts as used until it is held, so that it is not dropped for capacity. */
-static bool prepare(struct taking *taking, struct host_cache *cache)
+/* A copy for each rank, an existing one where possible; those count as used until they are held, so that they are not
+ * dropped for capacity. False: not all of them; those made or used so far are in `copies`. */
+static bool find_or_make_copies(struct host_cache *cache, struct generation *const *ranks, size_t n,
+                                struct host_copy **copies)
 {
         uint64_t bytes = 0;
-        bool all = true;
-        for (size_t i = 0; i < taking->n && all; i++) {
-                struct generation *g = taking->ranks[i];
-                all = can_be_cached(g);
-                taking->copies[i] = all ? copy_of(cache, g) : NULL;
-                if (taking->copies[i] != NULL)
-                        taking->copies[i]->users++;
-                else if (all)
+        for (size_t i = 0; i < n; i++) {
+                struct generation *g = ranks[i];
+                if (g->device->ops->host_alloc == NULL || source_is_test(g->source) || !g->has_identity ||
+                    g->n_segments == 0)
+                        return false;
+                copies[i] = find_copy(cache, g);
+                if (copies[i] != NULL)
+                        copies[i]->users++;
+                else
                         bytes += g->charged;
         }
-        if (!all || bytes > cache->budget || !make_space(cache, bytes))
+        if (bytes > cache->budget || !make_space(cache, bytes))
                 return false;
-        for (size_t i = 0; i < taking->n && all; i++) {
-                taking->made[i] = taking->copies[i] == NULL;
-                if (taking->made[i])
-                        all = (taking->copies[i] = copy_new(cache, taking->ranks[i])) != NULL;
-        }
-        return all;
+        for (size_t i = 0; i < n; i++)
+                if (copies[i] == NULL && (copies[i] = copy_new(cache, ranks[i])) == NULL)
+                        return false;
+        return true;
 }
 
-static void take(struct host_cache *cache, struct generation *g, struct host_copy *copy, bool made)
+static void hold(struct generation *g, struct host_copy *copy)
 {
-        uint64_t last_used = generation_last_used(g);
+        uint64_t last_used = generation_use(g).last_used_ns;
         g->copy = copy;
         copy->holders++;
         if (last_used > copy->last_used_ns)
                 copy->last_used_ns = last_used;
         generation_set_state(g, GENERATION_CACHED);
-        if (made) {
+        if (list_empty(&copy->link)) {
                 generation_get(g);
-                list_append(&cache->copies, &copy->link);
+                list_append(&copy->cache->copies, &copy->link);
         } else {
                 host_copy_unuse(copy);
                 vacate(g);
@@ -383,24 +357,24 @@ static void take(struct host_cache *cache, struct generation *g, struct host_cop
 
 bool host_cache_add(struct host_cache *cache, struct generation *generation)
 {
-        struct taking taking = {.n = 0};
+        struct generation *ranks[MODEL_SET_MAX];
+        struct host_copy *copies[MODEL_SET_MAX] = {NULL};
         if (cache == NULL || cache->budget == 0)
                 return false;
-        taking.n = model_set_ranks(generation, GENERATION_READY, taking.ranks);
-        if (taking.n < generation->n_ranks)
+        size_t n = model_set_ranks(generation, GENERATION_READY, ranks);
+        if (n < generation->n_ranks)
                 return false; /* incomplete */
-        bool prepared = prepare(&taking, cache);
-        for (size_t i = 0; !prepared && i < taking.n; i++)
-                if (taking.made[i])
-                        free(taking.copies[i]);
-                else if (taking.copies[i] != NULL)
-                        host_copy_unuse(taking.copies[i]);
-        if (!prepared)
-                return false;
-        for (size_t i = 0; i < taking.n; i++)
-                take(cache, taking.ranks[i], taking.copies[i], taking.made[i]);
-        start_waiting(cache);
-        return true;
+        bool complete = find_or_make_copies(cache, ranks, n, copies);
+        for (size_t i = 0; i < n; i++)
+                if (complete)
+                        hold(ranks[i], copies[i]);
+                else if (copies[i] != NULL && list_empty(&copies[i]->link))
+                        free(copies[i]);
+                else if (copies[i] != NULL)
+                        host_copy_unuse(copies[i]);
+        if (complete)
+                start_waiting(cache);
+        return complete;
 }
 
 void host_cache_tick(struct host_cache *cache, uint64_t now)
@@ -417,20 +391,15 @@ void host_cache_tick(struct host_cache *cache, uint64_t now)
         start_waiting(cache);
 }
 
-/* Memory that a context has pinned is lost with it: a lost GPU must not fail loads of others. */
-static bool can_be_copied_from(const struct host_copy *copy)
-{
-        return copy->state == HOST_COPY_COMPLETE && device_in_service(copy->device);
-}
-
 struct host_copy *host_cache_find(const struct host_cache *cache, const struct source_identity *identity,
                                   const struct device *device, bool verified)
 {
         if (cache == NULL || device->ops->host_alloc == NULL)
                 return NULL;
         list_each_item (struct host_copy, copy, &cache->copies, link)
-                if (can_be_copied_from(copy) && (copy->verified || !verified) &&
-                    memcmp(&copy->identity, identity, sizeof(*identity)) == 0 &&
+                /* Memory that a context has pinned is lost with it: a lost GPU must not fail loads of others. */
+                if (copy->state == HOST_COPY_COMPLETE && device_in_service(copy->device) &&
+                    (copy->verified || !verified) && memcmp(&copy->identity, identity, sizeof(*identity)) == 0 &&
                     memcmp(&copy->device->layout, &device->layout, sizeof(device->layout)) == 0)
                         return copy;
         return NULL;

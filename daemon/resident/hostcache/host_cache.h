@@ -17,7 +17,7 @@
  *        \----------------\-> dropped: it took too long, or failed
  *
  * The budget counts allocated memory, from before the first byte is pinned until the last is freed, and is never
- * exceeded. Capacity for another copy is made by dropping others (victims.h), and only if that suffices. They are freed
+ * exceeded. Capacity for another copy is made by dropping others (victims.c), and only if that suffices. They are freed
  * on their devices' threads while the new copy waits, with a limit, so that a stalled device does not block the others.
  *
  * The ranks of one load are cached, dropped and loaded together: all or none.

@@ -42,4 +42,8 @@ struct host_cache {
         bool lost_rank;        /* a rank was dropped since host_cache_drop_partial_ranks() */
 };
 
+/* Chooses the copies that leave the cache for another (victims.c). Changes only marks of the copies. A malloc'd array
+ * of those to drop, in order; NULL where all candidates do not free `needed` bytes, or without memory. */
+struct host_copy **host_cache_choose(const struct host_cache *cache, uint64_t needed, size_t *n);
+
 #endif

@@ -1,18 +1,15 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/resident/hostcache/victims.h"
-
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Chooses the copies that leave the host cache for another: first those of models that also serve on a GPU, then
+ * the least recently used, and none that is superfluous (evict.h). Copies that are in use, are not complete or have a
+ * pinned holder stay, and so do the copies of its other ranks.
+ *
+ * It looks at each generation and each copy a constant number of times, and sorts.
+ */
+#include "daemon/resident/hostcache/host_copy.h"
 #include "daemon/resident/unload/evict.h"
 
 #include <string.h>
-
-/* The result of one walk over all generations. */
-struct survey {
-        uint64_t *must_stay; /* numbers of models with several ranks, one of which has to stay */
-        struct source_identity *served;
-        size_t n_must_stay, n_served;
-};
-
-/* ---- the walk ---- */
 
 /* It is being copied, or pinned; draining generations do not count. */
 static bool has_to_stay(const struct generation *g)
@@ -32,89 +29,65 @@ static int by_identity(const void *a, const void *b)
         return memcmp(a, b, sizeof(struct source_identity));
 }
 
-static bool survey_make(struct survey *survey, const struct resident *resident)
+/* Sets `stays` of each copy. False: no memory. */
+static bool mark_stays(const struct host_cache *cache, size_t n_generations)
 {
-        size_t n = 1; /* calloc(0) may return NULL */
-        list_each (pos, &resident->generations)
-                n++;
-        *survey = (struct survey){.must_stay = calloc(n, sizeof(*survey->must_stay)),
-                                  .served = calloc(n, sizeof(*survey->served))};
-        if (survey->must_stay == NULL || survey->served == NULL)
+        const struct list *generations = &cache->resident->generations;
+        /* The numbers of models with several ranks, one of which has to stay. */
+        cleanup_free uint64_t *numbers = calloc(n_generations + 1, sizeof(*numbers));
+        size_t n = 0;
+        if (numbers == NULL)
                 return false;
-        list_each_item (const struct generation, g, &resident->generations, link) {
+        list_each_item (const struct generation, g, generations, link)
                 if (g->n_ranks > 1 && has_to_stay(g))
-                        survey->must_stay[survey->n_must_stay++] = g->number;
-                if (g->state == GENERATION_READY && g->has_identity)
-                        survey->served[survey->n_served++] = g->identity;
-        }
-        qsort(survey->must_stay, survey->n_must_stay, sizeof(*survey->must_stay), by_number);
-        qsort(survey->served, survey->n_served, sizeof(*survey->served), by_identity);
-        return true;
-}
-
-/* ---- candidates ---- */
-
-static void mark(const struct survey *survey, const struct host_cache *cache)
-{
-        list_each (pos, &cache->copies)
-                container_of(pos, struct host_copy, link)->stays = false;
-        list_each_item (const struct generation, g, &cache->resident->generations, link) {
-                bool ranks_stay = g->n_ranks > 1 && bsearch(&g->number, survey->must_stay, survey->n_must_stay,
-                                                            sizeof(*survey->must_stay), by_number) != NULL;
-                if (g->copy != NULL && (ranks_stay || has_to_stay(g)))
+                        numbers[n++] = g->number;
+        qsort(numbers, n, sizeof(*numbers), by_number);
+        list_each_item (struct host_copy, copy, &cache->copies, link)
+                copy->stays = false;
+        list_each_item (const struct generation, g, generations, link) {
+                bool rank_stays =
+                        g->n_ranks > 1 && bsearch(&g->number, numbers, n, sizeof(*numbers), by_number) != NULL;
+                if (g->copy != NULL && (rank_stays || has_to_stay(g)))
                         g->copy->stays = true;
         }
-}
-
-static struct evict_candidate candidate_of(const struct survey *survey, struct host_copy *copy)
-{
-        bool serves = bsearch(&copy->identity, survey->served, survey->n_served, sizeof(*survey->served),
-                              by_identity) != NULL;
-        return (struct evict_candidate){
-                .bytes = copy->bytes,
-                .last_used = copy->last_used_ns,
-                .priority = serves ? 0 : 1,
-                .held = copy->users,
-                .pinned = copy->stays,
-                .ready = copy->state == HOST_COPY_COMPLETE && copy->holders > 0,
-                .owner = copy,
-        };
-}
-
-/* ---- the choice ---- */
-
-static struct host_copy **choose(const struct survey *survey, const struct host_cache *cache, uint64_t needed,
-                                 size_t *n)
-{
-        size_t max = 1, all = 0;
-        list_each (pos, &cache->copies)
-                max++;
-        cleanup_free struct evict_candidate *candidates = calloc(max, sizeof(*candidates));
-        struct host_copy **chosen = calloc(max, sizeof(struct host_copy *));
-        bool ok = candidates != NULL && chosen != NULL;
-        list_each_item (struct host_copy, copy, &cache->copies, link)
-                if (ok)
-                        candidates[all++] = candidate_of(survey, copy);
-        ok = ok && evict_choose(candidates, all, needed);
-        for (size_t i = 0; ok && i < all; i++)
-                if (candidates[i].chosen)
-                        chosen[(*n)++] = candidates[i].owner;
-        if (ok)
-                return chosen;
-        free(chosen);
-        return NULL;
+        return true;
 }
 
 struct host_copy **host_cache_choose(const struct host_cache *cache, uint64_t needed, size_t *n)
 {
-        struct survey survey;
-        struct host_copy **chosen = NULL;
+        size_t n_generations = 0, n_copies = 0, n_served = 0, n_candidates = 0;
+        list_each (pos, &cache->resident->generations)
+                n_generations++;
+        list_each (pos, &cache->copies)
+                n_copies++;
+        cleanup_free struct source_identity *served = calloc(n_generations + 1, sizeof(*served));
+        cleanup_free struct evict_candidate *candidates = calloc(n_copies + 1, sizeof(*candidates));
         *n = 0;
-        if (survey_make(&survey, cache->resident)) {
-                mark(&survey, cache);
-                chosen = choose(&survey, cache, needed, n);
+        if (served == NULL || candidates == NULL || !mark_stays(cache, n_generations))
+                return NULL;
+        list_each_item (const struct generation, g, &cache->resident->generations, link)
+                if (g->state == GENERATION_READY && g->has_identity)
+                        served[n_served++] = g->identity;
+        qsort(served, n_served, sizeof(*served), by_identity);
+        list_each_item (struct host_copy, copy, &cache->copies, link) {
+                bool serves = bsearch(&copy->identity, served, n_served, sizeof(*served), by_identity) != NULL;
+                candidates[n_candidates++] = (struct evict_candidate){
+                        .bytes = copy->bytes,
+                        .last_used = copy->last_used_ns,
+                        .priority = serves ? 0 : 1,
+                        .held = copy->users,
+                        .pinned = copy->stays,
+                        .ready = copy->state == HOST_COPY_COMPLETE && copy->holders > 0,
+                        .owner = copy,
+                };
         }
-        free(survey.must_stay);
-        free(survey.served);
+        struct host_copy **chosen = calloc(n_copies + 1, sizeof(struct host_copy *));
+        if (chosen == NULL || !evict_choose(candidates, n_candidates, needed)) {
+                free(chosen);
+                return NULL;
+        }
+        for (size_t i = 0; i < n_candidates; i++)
+                if (candidates[i].chosen)
+                        chosen[(*n)++] = candidates[i].owner;
         return chosen;
 }

@@ -20,18 +20,11 @@ static int by_worth(const void *a, const void *b)
         return r != 0 ? r : ORDER(x->expires - 1, y->expires - 1);
 }
 
-uint64_t evict_possible(const struct evict_candidate *candidates, size_t n)
-{
-        uint64_t sum = 0;
-        for (size_t i = 0; i < n; i++)
-                if (may_go(&candidates[i]))
-                        sum += candidates[i].bytes;
-        return sum;
-}
-
 bool evict_choose(struct evict_candidate *candidates, size_t n, uint64_t needed)
 {
-        uint64_t left = evict_possible(candidates, n);
+        uint64_t left = 0;
+        for (size_t i = 0; i < n; i++)
+                left += may_go(&candidates[i]) ? candidates[i].bytes : 0;
         bool enough = left >= needed;
         if (n > 0) /* the list may be NULL */
                 qsort(candidates, n, sizeof(*candidates), by_worth);

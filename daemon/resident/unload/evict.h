@@ -34,7 +34,4 @@ struct evict_candidate {
  * together do not free `needed` bytes. */
 bool evict_choose(struct evict_candidate *candidates, size_t n, uint64_t needed);
 
-/* The bytes of all candidates. */
-uint64_t evict_possible(const struct evict_candidate *candidates, size_t n);
-
 #endif

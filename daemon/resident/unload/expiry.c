@@ -8,23 +8,21 @@
 
 #define TURN 64 /* handled in one turn of the loop; the others in the next */
 
-static bool may_expire(const struct generation *g)
+/* 0: never, or it is in use. */
+static uint64_t expires_at(const struct generation *g)
 {
-        return g->state == GENERATION_READY && g->settings.keep_alive_ns > 0 && !generation_pinned(g) &&
-               generation_holders(g) == 0;
+        struct generation_use use = generation_use(g);
+        if (g->state != GENERATION_READY || g->settings.keep_alive_ns == 0 || use.pinned || use.holders > 0)
+                return 0;
+        return ns_after(use.last_used_ns, g->settings.keep_alive_ns);
 }
 
 uint64_t generation_expires_in(const struct generation *g, uint64_t now)
 {
-        uint64_t at = ns_after(generation_last_used(g), g->settings.keep_alive_ns);
-        if (!may_expire(g))
+        uint64_t at = expires_at(g);
+        if (at == 0)
                 return 0;
         return at > now ? at - now : 1;
-}
-
-static bool has_expired(const struct generation *g, uint64_t now)
-{
-        return may_expire(g) && now - generation_last_used(g) >= g->settings.keep_alive_ns;
 }
 
 static bool is_overdue(const struct generation *g, uint64_t now)
@@ -36,9 +34,11 @@ static bool is_overdue(const struct generation *g, uint64_t now)
 /* One at a time: unloading one may free others of the list. */
 static struct generation *next_due(const struct resident *resident, uint64_t now)
 {
-        list_each_item (struct generation, g, &resident->generations, link)
-                if (has_expired(g, now) || is_overdue(g, now))
+        list_each_item (struct generation, g, &resident->generations, link) {
+                uint64_t at = expires_at(g);
+                if ((at != 0 && now >= at) || is_overdue(g, now))
                         return g;
+        }
         return NULL;
 }
 
@@ -51,7 +51,7 @@ void resident_expire(struct resident *resident, uint64_t now)
                         continue;
                 }
                 log_info("%s: generation %" PRIu64 " expired: no lease for %" PRIu64 " ms", generation_name(g),
-                         g->number, (now - generation_last_used(g)) / 1000000);
+                         g->number, (now - generation_use(g).last_used_ns) / 1000000);
                 model_set_drop_ranks(g, GENERATION_READY);
         }
 }

@@ -152,6 +152,7 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
 {
         uint64_t now = now_ns();
         const struct generation *g = representative(group);
+        struct model_size size = model_set_size(group);
         bool failed = g->state == GENERATION_FAILED, tried = desired != NULL && desired_failed(desired);
         bool read = g->state != GENERATION_LOADING && g->stages.ns[STAGE_begin] > 0; /* in this run */
         writer_map(w, 16u + read + failed + (tried ? count_tries(desired) : 0));
@@ -160,8 +161,8 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
         reply_group_digest(w, group);
         reply_source(w, g->source);
         writer_kstr(w, "state", generation_state_name(g->state));
-        writer_ku64(w, "bytes", model_set_bytes(group));
-        writer_ku64(w, "tensors", model_set_tensors(group));
+        writer_ku64(w, "bytes", size.bytes);
+        writer_ku64(w, "tensors", size.tensors);
         writer_karray(w, "devices", group->n);
         for (size_t i = 0; i < group->n; i++)
                 write_on_device(w, group->members[i]);
