@@ -4,7 +4,6 @@
  * repeated names also serves st_index_find(). Neighbouring entries mostly name the same file, so a file is looked up
  * only where the name changes.
  */
-#include "daemon/base/json/json.h"
 #include "daemon/model/safetensors.h"
 
 #include <string.h>
@@ -84,18 +83,6 @@ static bool file_number(struct parser *p, struct json_string file, uint32_t *num
 
 /* ---- weight_map ---- */
 
-static bool append_entry(struct parser *p, struct json_string name, uint32_t file)
-{
-        size_t n = p->n_entries;
-        if (n == ENTRIES_MAX)
-                return json_fail(&p->json, ST_TOO_MANY, name.at - 1, "more than %zu tensors", ENTRIES_MAX);
-        if (!pages_reserve(&p->entries, (n + 1) * sizeof(struct st_index_entry)))
-                return json_fail(&p->json, ST_NO_MEMORY, name.at - 1, "no memory for %zu tensors", n + 1);
-        ((struct st_index_entry *)p->entries.p)[n] = (struct st_index_entry){name.at, name.len, file};
-        p->n_entries++;
-        return true;
-}
-
 static bool parse_entry(struct parser *p)
 {
         struct json *j = &p->json;
@@ -108,8 +95,15 @@ static bool parse_entry(struct parser *p)
                 return json_fail(j, ST_NUL_IN_NAME, p->name.at - 1, "a tensor's name holds a NUL");
         if (json_peek(j) != '"')
                 return json_fail(j, ST_BAD_ENTRY, j->at, "the file name is not a string");
-        if (!json_take_string(j, &file) || !file_number(p, file, &number) || !append_entry(p, p->name, number))
+        if (!json_take_string(j, &file) || !file_number(p, file, &number))
                 return false;
+        size_t n = p->n_entries;
+        if (n == ENTRIES_MAX)
+                return json_fail(j, ST_TOO_MANY, p->name.at - 1, "more than %zu tensors", ENTRIES_MAX);
+        if (!pages_reserve(&p->entries, (n + 1) * sizeof(struct st_index_entry)))
+                return json_fail(j, ST_NO_MEMORY, p->name.at - 1, "no memory for %zu tensors", n + 1);
+        ((struct st_index_entry *)p->entries.p)[n] = (struct st_index_entry){p->name.at, p->name.len, number};
+        p->n_entries++;
         p->in_entry = false;
         return true;
 }
@@ -196,10 +190,8 @@ static bool order_files(struct parser *p, struct st_index *index)
 int st_index_parse(struct st_index *index, char *text, size_t n, struct st_error *error)
 {
         *index = (struct st_index){0};
-        if (n > ST_HEADER_MAX) {
-                rule_refuse(error, ST_HEADER_TOO_LARGE, "the index is longer than 100,000,000 bytes");
-                return -1;
-        }
+        if (n > ST_HEADER_MAX)
+                return rule_refuse(error, ST_HEADER_TOO_LARGE, "the index is longer than 100,000,000 bytes");
         struct parser p = {0};
         json_init(&p.json, text, n);
         bool ok = parse_object(&p);

@@ -1,39 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes a plan: lists the tensors of all files, checks that no name occurs twice, places each tensor (plan_place.c),
- * and cuts their bytes into blocks (plan_blocks.c). A failure leaves an empty plan.
+ * Makes a plan: lists the tensors of all files, checks that no name occurs twice, places each tensor in a segment, and
+ * cuts their bytes into blocks. A failure leaves an empty plan.
+ *
+ * Placement is one walk over the tensors, with a position in the current segment. A tensor joins the extent before it
+ * if the file's own distance keeps it aligned; else it begins another one. On a layout with pages extents begin
+ * congruent to the file where that allows them to be read in place. Such an extent may share a page with its neighbour:
+ * readers bounce the partial pages at the edges of blocks anyway, so segments stay as dense as alignment allows.
+ *
+ * A block takes tensors, and whole leaves of tensors, while the file's bytes are contiguous; a block that is read in
+ * place also ends with its extent. The pieces of a block, one for each leaf, follow from the table of tensors and are
+ * not stored.
  */
-#include "daemon/model/plan_private.h"
+#include "daemon/base/json/pages.h"
+#include "daemon/model/plan.h"
+#include "proto/manifest.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Going from a copied extent back to one in place costs up to a page of padding. From this size on
+ * that is cheaper than the copy, and at most half a percent of the segment. */
+#define WORTH_A_PAGE PLAN_LEAF
+
 /* ---- the tensors ---- */
 
 static bool skipped(const struct plan_file *file, size_t i)
 {
         return file->skip != NULL && (file->skip[i / 8] >> (i % 8) & 1) != 0;
-}
-
-static void list_file(struct plan *plan, const struct plan_file *files, uint32_t f)
-{
-        const struct st_header *header = files[f].header;
-        for (uint32_t i = 0; i < header->n_tensors; i++) {
-                const struct st_tensor *t = &header->tensors[i];
-                if (skipped(&files[f], i))
-                        continue;
-                plan->tensors[plan->n_tensors++] = (struct plan_tensor){
-                        .file = f,
-                        .index = i,
-                        .file_off = header->data_start + t->begin,
-                        .bytes = t->end - t->begin,
-                        .leaf = plan->n_leaves,
-                };
-                plan->bytes += t->end - t->begin;
-                plan->n_leaves += (t->end - t->begin + PLAN_LEAF - 1) / PLAN_LEAF;
-        }
 }
 
 static int fail(struct plan_error *error, const char *text)
@@ -69,8 +65,23 @@ static int list_tensors(struct plan *plan, const struct plan_file *files, size_t
         if (!pages_reserve(&memory, n * sizeof(*plan->tensors)))
                 return fail(error, "no memory for the plan");
         plan->tensors = pages_take(&memory, n * sizeof(*plan->tensors));
-        for (uint32_t f = 0; f < n_files; f++)
-                list_file(plan, files, f);
+        for (uint32_t f = 0; f < n_files; f++) {
+                const struct st_header *header = files[f].header;
+                for (uint32_t i = 0; i < header->n_tensors; i++) {
+                        const struct st_tensor *t = &header->tensors[i];
+                        if (skipped(&files[f], i))
+                                continue;
+                        plan->tensors[plan->n_tensors++] = (struct plan_tensor){
+                                .file = f,
+                                .index = i,
+                                .file_off = header->data_start + t->begin,
+                                .bytes = t->end - t->begin,
+                                .leaf = plan->n_leaves,
+                        };
+                        plan->bytes += t->end - t->begin;
+                        plan->n_leaves += (t->end - t->begin + PLAN_LEAF - 1) / PLAN_LEAF;
+                }
+        }
         return 0;
 }
 
@@ -90,17 +101,6 @@ static struct name tensor_name(const void *owner, uint32_t i)
         return (struct name){st_name(header, in_file), in_file->name_len};
 }
 
-static int fail_twice(const struct named *named, uint32_t a, uint32_t b, struct plan_error *error)
-{
-        char quoted[NAME_QUOTE];
-        name_quote(quoted, tensor_name(named, a));
-        error->two_files = true;
-        error->files[0] = named->plan->tensors[a].file;
-        error->files[1] = named->plan->tensors[b].file;
-        snprintf(error->text, sizeof(error->text), "tensor '%s' is in two files", quoted);
-        return -1;
-}
-
 /* One file's names are distinct already. */
 static int check_names(const struct plan *plan, const struct plan_file *files, size_t n_files, struct plan_error *error)
 {
@@ -113,8 +113,15 @@ static int check_names(const struct plan *plan, const struct plan_file *files, s
                 return fail(error, "no memory to compare names");
         for (uint32_t i = 0; r == 0 && i < plan->n_tensors; i++) {
                 uint32_t other = nameset_add(&set, tensor_name, &named, i);
-                if (other != NAMES_NONE)
-                        r = fail_twice(&named, other, i, error);
+                if (other == NAMES_NONE)
+                        continue;
+                char quoted[NAME_QUOTE];
+                name_quote(quoted, tensor_name(&named, i));
+                error->two_files = true;
+                error->files[0] = plan->tensors[other].file;
+                error->files[1] = plan->tensors[i].file;
+                snprintf(error->text, sizeof(error->text), "tensor '%s' is in two files", quoted);
+                r = -1;
         }
         nameset_deinit(&set);
         return r;
@@ -131,6 +138,220 @@ uint32_t *plan_sort_names(const struct plan *plan, const struct plan_file *files
         return order;
 }
 
+/* ---- placement ---- */
+
+/* Whether file bytes at file_off may be read straight to `offset` of a segment. */
+static bool is_congruent(const struct plan_layout *layout, uint64_t file_off, uint64_t offset)
+{
+        return layout->page != 0 && file_off % layout->page == offset % layout->page;
+}
+
+struct placer {
+        struct plan *plan;
+        const struct plan_file *files;
+        const struct plan_layout *layout;
+        uint64_t max_segment;
+        uint64_t pos;                   /* in the current segment */
+        const struct plan_tensor *last; /* the last that has bytes */
+        bool in_place;                  /* how the current extent is read */
+        size_t too_short_until;         /* runs that begin before this tensor are not worth a page */
+};
+
+static uint64_t alignment(const struct placer *p, const struct plan_tensor *t)
+{
+        uint64_t element = dtype_align(p->files[t->file].header->tensors[t->index].dtype);
+        return element > p->layout->align ? element : p->layout->align;
+}
+
+static uint64_t round_up(uint64_t n, uint64_t to)
+{
+        return (n + to - 1) / to * to;
+}
+
+static bool aligned_in_file(const struct placer *p, const struct plan_tensor *t)
+{
+        return p->layout->page != 0 && t->file_off % alignment(p, t) == 0;
+}
+
+/* Whether the run of tensors from i that could be read in place is long enough. Each tensor is looked
+ * at once: where a run is too short, so are those that begin later in it. */
+static bool worth_a_page(struct placer *p, size_t i)
+{
+        const struct plan *plan = p->plan;
+        const struct plan_tensor *first = &plan->tensors[i];
+        uint64_t len = 0;
+        size_t k = i;
+        if (i < p->too_short_until)
+                return false;
+        for (; k < plan->n_tensors && len < WORTH_A_PAGE; k++) {
+                const struct plan_tensor *t = &plan->tensors[k];
+                if (t->bytes == 0)
+                        continue;
+                if (t->file != first->file || t->file_off != first->file_off + len || !aligned_in_file(p, t))
+                        break;
+                len += t->bytes;
+        }
+        if (len >= WORTH_A_PAGE)
+                return true;
+        p->too_short_until = k;
+        return false;
+}
+
+/* The place of tensor i if it stays in the current segment; *joins: in the current extent. */
+static uint64_t next_offset(struct placer *p, size_t i, bool *joins)
+{
+        const struct plan_tensor *t = &p->plan->tensors[i], *last = p->last;
+        uint64_t align = alignment(p, t), page = p->layout->page;
+        bool follows = p->pos > 0 && last->file == t->file && last->file_off + last->bytes == t->file_off;
+        *joins = follows && p->pos % align == 0;
+        if (*joins && p->in_place)
+                return p->pos;
+        bool fresh = p->pos == 0 || last->file != t->file;
+        if (aligned_in_file(p, t) && (fresh || worth_a_page(p, i))) {
+                *joins = false;
+                return p->pos + (t->file_off % page + page - p->pos % page) % page;
+        }
+        return *joins ? p->pos : round_up(p->pos, align);
+}
+
+/* False: it would be one too many. */
+static bool close_segment(struct placer *p)
+{
+        struct plan *plan = p->plan;
+        if (p->pos == 0)
+                return true;
+        if (plan->n_segments == PLAN_MAX_SEGMENTS)
+                return false;
+        plan->segments[plan->n_segments++] = round_up(p->pos, p->layout->granularity);
+        p->pos = 0;
+        return true;
+}
+
+static bool place(struct placer *p, size_t i)
+{
+        struct plan *plan = p->plan;
+        struct plan_tensor *t = &plan->tensors[i];
+        if (t->bytes == 0) {
+                /* No bytes, but an address that is fit for its elements. */
+                t->segment = (uint32_t)p->plan->n_segments;
+                t->extent = p->plan->n_extents > 0 ? (uint32_t)p->plan->n_extents - 1 : 0;
+                t->offset = round_up(p->pos, alignment(p, t));
+                return true;
+        }
+        bool joins;
+        uint64_t offset = next_offset(p, i, &joins);
+        if (p->max_segment > 0 && p->pos > 0 && offset + t->bytes > p->max_segment) {
+                if (!close_segment(p))
+                        return false;
+                offset = next_offset(p, i, &joins);
+        }
+        plan->n_extents += !joins;
+        t->extent = (uint32_t)plan->n_extents - 1;
+        t->segment = (uint32_t)plan->n_segments;
+        t->offset = offset;
+        p->in_place = is_congruent(p->layout, t->file_off, offset);
+        plan->copied_bytes += p->in_place ? 0 : t->bytes;
+        p->pos = offset + t->bytes;
+        p->last = t;
+        return true;
+}
+
+static bool try_place_all(struct plan *plan, const struct plan_file *files, const struct plan_layout *layout,
+                          uint64_t max_segment)
+{
+        struct placer p = {.plan = plan, .files = files, .layout = layout, .max_segment = max_segment};
+        plan->n_segments = plan->n_extents = 0;
+        plan->copied_bytes = 0;
+        for (size_t i = 0; i < plan->n_tensors; i++)
+                if (!place(&p, i))
+                        return false;
+        return close_segment(&p);
+}
+
+/* Two neighbouring segments hold more than max_segment together, so a few doublings suffice. */
+static void place_all(struct plan *plan, const struct plan_file *files, const struct plan_layout *layout)
+{
+        uint64_t max = layout->max_segment;
+        if (max > 0 && max < plan->bytes / PLAN_MAX_SEGMENTS)
+                max = plan->bytes / PLAN_MAX_SEGMENTS;
+        while (!try_place_all(plan, files, layout, max))
+                max *= 2;
+}
+
+/* ---- blocks ---- */
+
+struct cutter {
+        struct plan *plan;
+        const struct plan_layout *layout;
+        uint64_t block_size;
+        struct pages blocks;
+        struct plan_block open; /* len 0: none */
+        uint32_t extent;        /* of the open block's last tensor */
+};
+
+static bool flush(struct cutter *c)
+{
+        size_t n = c->plan->n_blocks;
+        if (c->open.len == 0)
+                return true;
+        if (!pages_reserve(&c->blocks, (n + 1) * sizeof(c->open)))
+                return false;
+        ((struct plan_block *)c->blocks.p)[n] = c->open;
+        c->plan->n_blocks++;
+        c->open.len = 0;
+        return true;
+}
+
+static bool runs_on(const struct cutter *c, const struct plan_tensor *t, bool in_place)
+{
+        const struct plan_block *open = &c->open;
+        return open->len > 0 && open->file == t->file && open->file_off + open->len == t->file_off &&
+               open->in_place == in_place && (!in_place || c->extent == t->extent);
+}
+
+static bool cut_tensor(struct cutter *c, uint32_t i)
+{
+        const struct plan_tensor *t = &c->plan->tensors[i];
+        bool in_place = is_congruent(c->layout, t->file_off, t->offset);
+        if (!runs_on(c, t, in_place) && !flush(c))
+                return false;
+        c->extent = t->extent;
+        for (uint64_t skip = 0, take; skip < t->bytes; skip += take) {
+                uint64_t room = c->block_size - c->open.len, left = t->bytes - skip;
+                take = left <= room ? left : room / PLAN_LEAF * PLAN_LEAF;
+                if (take == 0 && !flush(c))
+                        return false;
+                if (c->open.len == 0)
+                        c->open = (struct plan_block){
+                                .file_off = t->file_off + skip,
+                                .file = t->file,
+                                .tensor = i,
+                                .in_place = in_place,
+                                .skip = skip,
+                                .offset = t->offset + skip,
+                                .segment = t->segment,
+                        };
+                c->open.len += (uint32_t)take;
+        }
+        return true;
+}
+
+static bool cut(struct plan *plan, const struct plan_layout *layout, uint64_t block_size)
+{
+        struct cutter c = {.plan = plan, .layout = layout, .block_size = block_size};
+        bool ok = true;
+        for (uint32_t i = 0; ok && i < plan->n_tensors; i++)
+                if (plan->tensors[i].bytes > 0)
+                        ok = cut_tensor(&c, i);
+        ok = ok && flush(&c);
+        if (ok)
+                plan->blocks = pages_take(&c.blocks, plan->n_blocks * sizeof(*plan->blocks));
+        else
+                plan->n_blocks = 0;
+        pages_deinit(&c.blocks);
+        return ok;
+}
+
 /* ---- the plan ---- */
 
 int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, const struct plan_layout *layout,
@@ -143,8 +364,8 @@ int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, 
         if (r == 0)
                 r = check_names(plan, files, n_files, error);
         if (r == 0)
-                plan_place(plan, files, layout);
-        if (r == 0 && !plan_cut(plan, layout, block_size))
+                place_all(plan, files, layout);
+        if (r == 0 && !cut(plan, layout, block_size))
                 r = fail(error, "no memory for the plan's blocks");
         if (r < 0)
                 plan_deinit(plan);
@@ -156,4 +377,33 @@ void plan_deinit(struct plan *plan)
         pages_drop(plan->tensors, plan->n_tensors * sizeof(*plan->tensors));
         pages_drop(plan->blocks, plan->n_blocks * sizeof(*plan->blocks));
         *plan = (struct plan){0};
+}
+
+/* ---- pieces ---- */
+
+void plan_pieces_begin(const struct plan_block *block, struct plan_cursor *cursor)
+{
+        *cursor = (struct plan_cursor){block->tensor, block->skip, 0};
+}
+
+bool plan_pieces_next(const struct plan *plan, const struct plan_block *block, struct plan_cursor *cursor,
+                      struct plan_piece *piece)
+{
+        if (cursor->done == block->len)
+                return false;
+        while (cursor->skip == plan->tensors[cursor->tensor].bytes)
+                *cursor = (struct plan_cursor){cursor->tensor + 1, 0, cursor->done};
+        const struct plan_tensor *t = &plan->tensors[cursor->tensor];
+        uint64_t left = t->bytes - cursor->skip;
+        *piece = (struct plan_piece){
+                .tensor = cursor->tensor,
+                .segment = t->segment,
+                .leaf = t->leaf + cursor->skip / PLAN_LEAF,
+                .in_block = cursor->done,
+                .offset = t->offset + cursor->skip,
+                .len = left < PLAN_LEAF ? left : PLAN_LEAF,
+        };
+        cursor->skip += piece->len;
+        cursor->done += piece->len;
+        return true;
 }

@@ -124,24 +124,19 @@ static int check_step(const struct match *before, const struct match *m, const c
         return 0;
 }
 
-static int check(const struct match *matches, size_t n, const char *const *names, size_t n_devices,
-                 struct ranks_error *error)
+/* ---- all files ---- */
+
+/* Fills `ranks` from at least one match, in order. */
+static int fill(struct ranks *ranks, const struct match *matches, size_t n, const char *const *names, size_t n_devices,
+                struct ranks_error *error)
 {
         for (size_t i = 0; i < n; i++)
                 if (check_step(i > 0 ? &matches[i - 1] : NULL, &matches[i], names, error) < 0)
                         return -1;
-        size_t n_ranks = (size_t)matches[n - 1].rank + 1;
-        if (n_ranks != n_devices)
-                return fail(error, "%zu rank%s for %zu device%s: each rank goes to a device of its own", n_ranks,
-                            n_ranks == 1 ? "" : "s", n_devices, n_devices == 1 ? "" : "s");
-        return 0;
-}
-
-/* ---- */
-
-static int keep(struct ranks *ranks, const struct match *matches, size_t n, struct ranks_error *error)
-{
         ranks->n = (size_t)matches[n - 1].rank + 1;
+        if (ranks->n != n_devices)
+                return fail(error, "%zu rank%s for %zu device%s: each rank goes to a device of its own", ranks->n,
+                            ranks->n == 1 ? "" : "s", n_devices, n_devices == 1 ? "" : "s");
         ranks->files = malloc(n * sizeof(*ranks->files));
         ranks->first = malloc((ranks->n + 1) * sizeof(*ranks->first));
         if (ranks->files == NULL || ranks->first == NULL) {
@@ -173,10 +168,8 @@ int ranks_make(struct ranks *ranks, const char *const *names, size_t n_names, co
                 n += matches(pattern, names[i], &found[n]);
         }
         qsort(found, n, sizeof(*found), by_rank_and_part);
-        int r = n > 0 ? check(found, n, names, n_devices, error)
+        int r = n > 0 ? fill(ranks, found, n, names, n_devices, error)
                       : fail(error, "no file's name is like '%s'", quoted(q, pattern));
-        if (r == 0)
-                r = keep(ranks, found, n, error);
         free(found);
         return r;
 }

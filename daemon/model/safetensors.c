@@ -7,12 +7,12 @@
  * The first broken rule ends the parse. Text positions are kept in 32 bits: a header is at most
  * 100 MB.
  */
-#include "daemon/base/json/json.h"
 #include "daemon/model/safetensors.h"
 #include "proto/manifest.h"
 
 #include <endian.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* A file cannot hold more: an entry takes 50 bytes at least. */
@@ -37,6 +37,39 @@ struct entry {
         uint64_t elements;
         size_t offsets_at;
 };
+
+/* ---- rules: one line of printable text, whatever bytes the header held ---- */
+
+const char *st_rule_name(enum st_rule rule)
+{
+        static const char *const names[] = {[ST_OK] = "ok",
+#define X(name, text) [ST_##name] = (text),
+                                            ST_JSON_RULES(X) ST_RULES(X)
+#undef X
+        };
+        return names[rule];
+}
+
+int rule_refuse(struct st_error *error, enum st_rule rule, const char *detail)
+{
+        error->rule = rule;
+        error->offset = 0;
+        snprintf(error->text, sizeof(error->text), "%s: %s", st_rule_name(rule), detail);
+        return -1;
+}
+
+void rule_report(struct st_error *error, const struct json *j, uint64_t start, const char *what, struct name name)
+{
+        char quoted[NAME_QUOTE] = "", subject[NAME_QUOTE + 32] = "";
+        if (name.s != NULL) {
+                name_quote(quoted, name);
+                snprintf(subject, sizeof(subject), "%s '%s': ", what, quoted);
+        }
+        error->rule = (enum st_rule)j->fault;
+        error->offset = start + j->fault_at;
+        snprintf(error->text, sizeof(error->text), "%s: %s%s (%s %zu)", st_rule_name(error->rule), subject, j->detail,
+                 start > 0 ? "header offset" : "offset", j->fault_at);
+}
 
 /* ---- fields of an entry ---- */
 
@@ -104,23 +137,17 @@ static bool parse_offsets(struct json *j, struct entry *e)
         return e->has_offsets = true;
 }
 
-static bool parse_field(struct json *j, struct json_string key, struct entry *e)
-{
-        if (JSON_IS(j, key, "dtype"))
-                return parse_dtype(j, e);
-        if (JSON_IS(j, key, "shape"))
-                return parse_shape(j, e);
-        if (JSON_IS(j, key, "data_offsets"))
-                return parse_offsets(j, e);
-        return json_skip(j);
-}
-
 /* ---- an entry ---- */
 
-/* The shape makes up the bytes that the offsets span. */
-static bool check_size(struct json *j, const struct entry *e)
+/* All fields are given, and the shape makes up the bytes that the offsets span. */
+static bool check_fields(struct json *j, size_t at, const struct entry *e)
 {
         uint64_t bits, span = e->tensor.end - e->tensor.begin;
+        if (!e->has_dtype || !e->has_shape || !e->has_offsets)
+                return json_fail(j, ST_BAD_ENTRY, at, "%s is missing",
+                                 !e->has_dtype   ? "dtype"
+                                 : !e->has_shape ? "shape"
+                                                 : "data_offsets");
         if (__builtin_mul_overflow(e->elements, dtype_bits(e->tensor.dtype), &bits))
                 return json_fail(j, ST_BAD_SHAPE, e->tensor.shape, "the number of bits overflows");
         if (bits % 8 != 0)
@@ -130,16 +157,6 @@ static bool check_size(struct json *j, const struct entry *e)
                                  "the data_offsets span %" PRIu64 " bytes, dtype and shape make %" PRIu64, span,
                                  bits / 8);
         return true;
-}
-
-static bool check_fields(struct json *j, size_t at, const struct entry *e)
-{
-        if (!e->has_dtype || !e->has_shape || !e->has_offsets)
-                return json_fail(j, ST_BAD_ENTRY, at, "%s is missing",
-                                 !e->has_dtype   ? "dtype"
-                                 : !e->has_shape ? "shape"
-                                                 : "data_offsets");
-        return check_size(j, e);
 }
 
 static bool append_tensor(struct parser *p, const struct st_tensor *tensor)
@@ -164,37 +181,40 @@ static bool parse_entry(struct parser *p, struct json_string name)
                 return json_fail(j, ST_BAD_ENTRY, j->at, "the entry is not an object");
         size_t keys = json_keys_begin(j);
         struct json_string key;
-        for (size_t n = 0; json_more(j, '}', n); n++)
-                if (!json_key(j, &key) || !json_keys_add(j, keys, key) || !parse_field(j, key, &e))
+        for (size_t n = 0; json_more(j, '}', n); n++) {
+                if (!json_key(j, &key) || !json_keys_add(j, keys, key))
                         break;
+                if (!(JSON_IS(j, key, "dtype")          ? parse_dtype(j, &e)
+                      : JSON_IS(j, key, "shape")        ? parse_shape(j, &e)
+                      : JSON_IS(j, key, "data_offsets") ? parse_offsets(j, &e)
+                                                        : json_skip(j)))
+                        break;
+        }
         return json_keys_end(j, keys) && check_fields(j, j->at - 1, &e) && append_tensor(p, &e.tensor);
 }
 
 /* ---- __metadata__ ---- */
 
-static bool append_pair(struct parser *p, struct json_string key, struct json_string value)
-{
-        size_t n = p->n_metadata;
-        if (n == METADATA_MAX)
-                return json_fail(&p->json, ST_TOO_MANY, key.at - 1, "more than %zu keys of metadata", METADATA_MAX);
-        if (!pages_reserve(&p->metadata, (n + 1) * sizeof(struct st_pair)))
-                return json_fail(&p->json, ST_NO_MEMORY, key.at - 1, "no memory for %zu keys of metadata", n + 1);
-        ((struct st_pair *)p->metadata.p)[n] = (struct st_pair){key.at, key.len, value.at, value.len};
-        p->n_metadata++;
-        return true;
-}
-
 static bool parse_pair(struct parser *p)
 {
         struct json *j = &p->json;
         struct json_string key, value;
+        size_t n = p->n_metadata;
         if (!json_key(j, &key))
                 return false;
         if (memchr(j->text + key.at, 0, key.len) != NULL)
                 return json_fail(j, ST_NUL_IN_NAME, key.at - 1, "a key of the metadata holds a NUL");
         if (json_peek(j) != '"')
                 return json_fail(j, ST_BAD_METADATA, j->at, "a value of the metadata is not a string");
-        return json_take_string(j, &value) && append_pair(p, key, value);
+        if (!json_take_string(j, &value))
+                return false;
+        if (n == METADATA_MAX)
+                return json_fail(j, ST_TOO_MANY, key.at - 1, "more than %zu keys of metadata", METADATA_MAX);
+        if (!pages_reserve(&p->metadata, (n + 1) * sizeof(struct st_pair)))
+                return json_fail(j, ST_NO_MEMORY, key.at - 1, "no memory for %zu keys of metadata", n + 1);
+        ((struct st_pair *)p->metadata.p)[n] = (struct st_pair){key.at, key.len, value.at, value.len};
+        p->n_metadata++;
+        return true;
 }
 
 static bool parse_metadata(struct parser *p, struct json_string name)
@@ -215,29 +235,22 @@ static bool parse_metadata(struct parser *p, struct json_string name)
 
 /* ---- the header ---- */
 
-static bool parse_member(struct parser *p)
-{
-        struct json_string key;
-        if (!json_key(&p->json, &key))
-                return false;
-        if (JSON_IS(&p->json, key, "__metadata__"))
-                return parse_metadata(p, key);
-        p->entry = key;
-        p->in_entry = true; /* and stays so where it fails */
-        if (!parse_entry(p, key))
-                return false;
-        p->in_entry = false;
-        return true;
-}
-
 static bool parse_object(struct parser *p)
 {
         struct json *j = &p->json;
         if (!json_open(j, '{'))
                 return json_fail(j, ST_NOT_JSON, j->at, "the header does not begin with '{'");
-        for (size_t n = 0; json_more(j, '}', n); n++)
-                if (!parse_member(p))
+        for (size_t n = 0; json_more(j, '}', n); n++) {
+                struct json_string key;
+                if (!json_key(j, &key))
                         return false;
+                bool metadata = JSON_IS(j, key, "__metadata__");
+                p->entry = key;
+                p->in_entry = !metadata; /* and stays so where it fails */
+                if (!(metadata ? parse_metadata(p, key) : parse_entry(p, key)))
+                        return false;
+                p->in_entry = false;
+        }
         return json_end(j) && json_distinct(j, p->tensors.p, sizeof(struct st_tensor), p->n_tensors);
 }
 
@@ -319,27 +332,21 @@ static bool check_cover(struct parser *p, uint64_t data_bytes)
                          data_bytes);
 }
 
-/* ---- doors ---- */
-
-static int refuse(struct st_error *error, enum st_rule rule, const char *detail)
-{
-        rule_refuse(error, rule, detail);
-        return -1;
-}
+/* ---- the whole header ---- */
 
 static int check_prefix(uint64_t n, uint64_t file_size, struct st_error *error)
 {
         if (n > ST_HEADER_MAX)
-                return refuse(error, ST_HEADER_TOO_LARGE, "the header is longer than 100,000,000 bytes");
+                return rule_refuse(error, ST_HEADER_TOO_LARGE, "the header is longer than 100,000,000 bytes");
         if (file_size < ST_PREFIX || n > file_size - ST_PREFIX)
-                return refuse(error, ST_HEADER_BEYOND_FILE, "the header is longer than the file");
+                return rule_refuse(error, ST_HEADER_BEYOND_FILE, "the header is longer than the file");
         return 0;
 }
 
 int st_parse_prefix(const unsigned char prefix[8], uint64_t file_size, uint64_t *n, struct st_error *error)
 {
         if (file_size < ST_PREFIX)
-                return refuse(error, ST_FILE_TOO_SMALL, "the file has fewer than 8 bytes");
+                return rule_refuse(error, ST_FILE_TOO_SMALL, "the file has fewer than 8 bytes");
         uint64_t raw;
         memcpy(&raw, prefix, sizeof(raw));
         *n = le64toh(raw);
