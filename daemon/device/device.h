@@ -15,20 +15,12 @@
 
 #include "daemon/base/error.h"
 #include "daemon/base/thread/work.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "daemon/model/plan.h"
 
 struct device;
 
 enum page_kind { PAGES_HUGETLB, PAGES_THP, PAGES_4K, PAGES_DEVICE };
 const char *page_kind_name(enum page_kind kind);
-
-/* How tensors are laid out on this device (see daemon/model/plan.h). */
-struct device_layout {
-        uint64_t page, align, granularity, max_segment;
-};
 
 struct segment {
         struct device *device;
@@ -135,12 +127,12 @@ enum device_caps {
 struct device {
         const struct device_ops *ops;
         unsigned caps;
-        char name[64]; /* "host" */
-        char uuid[64]; /* of the device; for the host its machine's boot */
-        int numa_node; /* nearest; -1: unknown, or none */
-        struct device_layout layout;
-        enum page_kind pages; /* what a new segment is expected to get */
-        unsigned number;      /* among the daemon's devices */
+        char name[64];             /* "host" */
+        char uuid[64];             /* of the device; for the host its machine's boot */
+        int numa_node;             /* nearest; -1: unknown, or none */
+        struct plan_layout layout; /* of tensors */
+        enum page_kind pages;      /* what a new segment is expected to get */
+        unsigned number;           /* among the daemon's devices */
         struct work_pool *thread;
         uint64_t budget, used; /* bytes; used counts what is being allocated and freed, too */
         uint64_t ceiling;      /* bytes, of the last ceiling(); 0: never called */
@@ -182,11 +174,20 @@ struct host_opts {
  * pages if the kernel makes them for shared memory, else 4 KiB pages; a named kind is taken or fails. */
 int host_device_new(struct device **device, const struct host_opts *opts, struct wake *wake, struct error *error);
 
-/* A memfd for tables: sealed against growing and shrinking, and against writing except through the
- * map that is returned. */
-int host_table_new(const char *name, uint64_t size, int *fd, void **map, struct error *error);
+/* A memfd and a map of it. */
+struct table {
+        int fd; /* -1: none */
+        void *map;
+        uint64_t size;
+};
+
+/* The memfd is sealed against growing and shrinking, and against writing except through this map. A failure leaves
+ * *table as it was. */
+int host_table_new(struct table *table, const char *name, uint64_t size, struct error *error);
 
 /* A further descriptor and read-only map of one. */
-int host_table_share(int table_fd, uint64_t size, int *fd, void **map, struct error *error);
+int host_table_share(const struct table *table, struct table *shared, struct error *error);
+
+void table_drop(struct table *table); /* accepts one without */
 
 #endif

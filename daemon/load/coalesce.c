@@ -56,20 +56,16 @@ static struct generation *find_rank(const struct load_target *target, uint64_t n
         return NULL;
 }
 
-static bool has_all_ranks(const struct load *load, uint64_t number)
-{
-        load_each_target (t, load)
-                if (find_rank(t, number) == NULL)
-                        return false;
-        return true;
-}
-
 /* The number under which all ranks are resident; other numbers may lack some. 0: none. */
 static uint64_t number_of_ranks(const struct load *load)
 {
-        list_each_item (const struct generation, g, &load->loads->resident->generations, link)
-                if (g->number != 0 && is_rank_of(&load->targets[0], g) && has_all_ranks(load, g->number))
+        list_each_item (const struct generation, g, &load->loads->resident->generations, link) {
+                bool all = g->number != 0 && is_rank_of(&load->targets[0], g);
+                for (size_t i = 1; all && i < load->n_targets; i++)
+                        all = find_rank(&load->targets[i], g->number) != NULL;
+                if (all)
                         return g->number;
+        }
         return 0;
 }
 
@@ -152,25 +148,9 @@ static void join(struct load *load, struct generation *same, struct load *other)
         load_end(load, LOAD_READY, NULL);
 }
 
-/* A failure of the same number on this device is replaced by the new try. */
-static void forget_failure(struct load_target *target, uint64_t number)
-{
-        const struct load *load = target->load;
-        struct generation *failed = resident_on(load->loads->resident, load->name, GENERATION_FAILED, target->device);
-        if (number != 0 && target->generation != NULL && failed != NULL && failed->number == number)
-                generation_drop_name(failed, load->name);
-}
-
-/* A generation of this number is on the device, or the name serves a later one there, which has precedence. */
-static bool is_taken_on(const struct load_target *target, uint64_t number)
-{
-        const struct load *load = target->load;
-        struct resident *resident = load->loads->resident;
-        const struct generation *ready = resident_on(resident, load->name, GENERATION_READY, target->device);
-        return resident_holds(resident, number, target->device) || (ready != NULL && ready->number > number);
-}
-
-/* A replica shares the number of the resident generation, unless that is in use on one of the devices. */
+/* A replica shares the number of the resident generation, unless that is in use on one of the devices: by a generation
+ * there, or since the name serves a later one there, which has precedence. A failure of that number on the device is
+ * replaced by the new try. */
 static void set_numbers(struct load *load)
 {
         struct resident *resident = load->loads->resident;
@@ -180,8 +160,11 @@ static void set_numbers(struct load *load)
         load_each_target (t, load) {
                 if (!target_lives(t))
                         continue;
-                forget_failure(t, number);
-                if (is_taken_on(t, number))
+                struct generation *failed = resident_on(resident, load->name, GENERATION_FAILED, t->device);
+                if (number != 0 && t->generation != NULL && failed != NULL && failed->number == number)
+                        generation_drop_name(failed, load->name);
+                const struct generation *ready = resident_on(resident, load->name, GENERATION_READY, t->device);
+                if (resident_holds(resident, number, t->device) || (ready != NULL && ready->number > number))
                         number = 0;
         }
         load_each_target (t, load) {

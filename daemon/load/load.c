@@ -37,12 +37,62 @@ void load_set_state(struct load *load, enum load_state state)
 
 /* ---- steps in flight ---- */
 
-void load_step_start(struct load *load, struct work_pool *pool, uint64_t lane, void (*run)(struct work *),
-                     void (*done)(struct work *))
+static void step_run(struct work *work)
+{
+        struct load *load = container_of(work, struct load, step);
+        http_reuse_begin(&load->abandoned);
+        load->step_run(load);
+        http_reuse_end();
+}
+
+static void step_done(struct work *work)
+{
+        struct load *load = container_of(work, struct load, step);
+        if (load_step_done(load))
+                load->step_done(load);
+}
+
+void load_step_start(struct load *load, uint64_t lane, void (*run)(struct load *), void (*done)(struct load *))
 {
         load->pending++;
         load->step_error = (struct error){0};
-        work_submit(pool, lane, &load->step, run, done);
+        load->step_run = run;
+        load->step_done = done;
+        work_submit(load->loads->pool, lane, &load->step, step_run, step_done);
+}
+
+static void target_step_run(struct work *work)
+{
+        struct load_target *target = container_of(work, struct load_target, step);
+        target->load->target_run(target);
+}
+
+static void target_step_done(struct work *work)
+{
+        struct load_target *target = container_of(work, struct load_target, step);
+        struct load *load = target->load;
+        if (!load_step_done(load))
+                return;
+        load->n_steps--;
+        if (load->target_done != NULL)
+                load->target_done(target);
+        if (load->n_steps == 0 && !load_ended(load->state))
+                load->targets_done(load);
+}
+
+void load_start_targets(struct load *load, void (*run)(struct load_target *), void (*done)(struct load_target *),
+                        void (*all_done)(struct load *))
+{
+        load->target_run = run;
+        load->target_done = done;
+        load->targets_done = all_done;
+        load_each_target (t, load) {
+                if (!target_lives(t))
+                        continue;
+                load->pending++;
+                load->n_steps++;
+                work_submit(t->device->thread, WORK_LANE_CPU, &t->step, target_step_run, target_step_done);
+        }
 }
 
 static void teardown_done(struct work *work)
@@ -87,7 +137,7 @@ bool load_step_failed(struct load *load, const struct error *error)
         if (error->code == 0)
                 return false;
         if (load->served)
-                load_fail_targets(load, error);
+                load_fail_targets(load, NULL, error);
         else
                 load_end(load, LOAD_FAILED, error);
         return true;
@@ -95,30 +145,19 @@ bool load_step_failed(struct load *load, const struct error *error)
 
 /* ---- opening ---- */
 
-static void open_run(struct work *work)
+static void open_run(struct load *load)
 {
-        struct load *load = container_of(work, struct load, step);
         struct error *error = &load->step_error;
         struct sources sources = *load->loads->sources;
         if (load->roots != NULL)
                 sources.roots = load->roots;
-        http_reuse_begin(&load->abandoned);
-        int r = resolve_open(&load->opened, &sources, load->source, &load->caller, load->sha256, error);
-        http_reuse_end();
-        if (r == 0 && load->pattern != NULL)
-                r = load_split_ranks(load, error);
-        for (size_t i = 0; r == 0 && load->pattern == NULL && i < load->n_parts; i++)
-                r = resolve_view(&load->parts[i].resolved, &load->opened.set, NULL, 0, error);
-        for (size_t i = 0; r == 0 && i < load->n_parts; i++)
-                r = source_identity(&load->parts[i].resolved.set, &load->parts[i].identity, error);
-        if (r == 0 && load->pattern != NULL)
-                load_identify_ranks(load);
+        if (resolve_open(&load->opened, &sources, load->source, &load->caller, load->sha256, error) == 0)
+                load_open_parts(load, error);
 }
 
-static void open_done(struct work *work)
+static void open_done(struct load *load)
 {
-        struct load *load = container_of(work, struct load, step);
-        if (!load_step_done(load) || load_step_failed(load, &load->step_error))
+        if (load_step_failed(load, &load->step_error))
                 return;
         load_each_target (t, load) {
                 struct generation *g = t->generation;
@@ -130,84 +169,76 @@ static void open_done(struct work *work)
         load_coalesce(load);
 }
 
-static void place_run(struct work *work)
+static void find_lane_run(struct load *load)
 {
-        struct load *load = container_of(work, struct load, step);
         load->lane = source_lane(load->source);
 }
 
-static void place_done(struct work *work)
+static void find_lane_done(struct load *load)
 {
-        struct load *load = container_of(work, struct load, step);
-        if (!load_step_done(load))
-                return;
         if (source_is_local(load->source) && !load->dry_run && load->expect == NULL)
                 load->expect = reader_expect(load->loads->reader, load->lane);
-        load_step_start(load, load->loads->pool, load->lane, open_run, open_done);
+        load_step_start(load, load->lane, open_run, open_done);
 }
 
 /* The file system of the source is looked up in the mount table first, which is a file as well. */
 void load_open(struct load *load)
 {
-        loads_stop_prefault(load->loads);
-        load_step_start(load, load->loads->pool, WORK_LANE_CPU, place_run, place_done);
+        loads_check_prefault(load->loads);
+        load_step_start(load, WORK_LANE_CPU, find_lane_run, find_lane_done);
 }
 
 /* ---- planning ---- */
 
-static void plan_run(struct work *work)
+static void plan_run(struct load *load)
 {
-        struct load *load = container_of(work, struct load, step);
-        http_reuse_begin(&load->abandoned);
         for (size_t i = 0; i < load->n_parts && load->step_error.code == 0; i++)
                 if (part_lives(&load->parts[i]))
                         part_plan(&load->parts[i], &load->step_error);
-        http_reuse_end();
 }
 
 static void estimate(struct load_target *target)
 {
         const struct plan *plan = &target->part->resolved.plan;
-        const struct device *device = target->device;
-        struct load_estimate *e = &target->estimate;
-        e->files = target->part->resolved.set.n_objects;
-        e->tensors = plan->n_tensors;
-        e->bytes = plan->bytes;
-        e->segments = plan->n_segments;
-        e->blocks = plan->n_blocks;
-        e->copied = plan->copied_bytes;
-        e->needed = target_needs(target);
-        e->budget = device_budget(device);
-        e->unused = device_unused(device);
-        e->fits = e->resident || e->needed <= e->unused;
+        bool resident = target->estimate.resident;
+        uint64_t needed = target_needs(target), unused = device_unused(target->device);
+        target->estimate = (struct load_estimate){.files = target->part->resolved.set.n_objects,
+                                                  .tensors = plan->n_tensors,
+                                                  .bytes = plan->bytes,
+                                                  .segments = plan->n_segments,
+                                                  .blocks = plan->n_blocks,
+                                                  .copied = plan->copied_bytes,
+                                                  .needed = needed,
+                                                  .budget = device_budget(target->device),
+                                                  .unused = unused,
+                                                  .resident = resident,
+                                                  .fits = resident || needed <= unused};
 }
 
-static void plan_done(struct work *work)
+static void plan_done(struct load *load)
 {
-        struct load *load = container_of(work, struct load, step);
-        if (!load_step_done(load) || load_step_failed(load, &load->step_error))
+        if (load_step_failed(load, &load->step_error))
                 return;
-        if (load->dry_run) {
-                load_each_target (t, load)
-                        estimate(t);
-                load_end(load, LOAD_READY, NULL);
+        if (!load->dry_run) {
+                load_reserve(load);
                 return;
         }
-        load_reserve(load);
+        load_each_target (t, load)
+                estimate(t);
+        load_end(load, LOAD_READY, NULL);
 }
 
 void load_plan(struct load *load)
 {
         load_set_state(load, LOAD_PLANNING);
         load_log_stage(load, "opened");
-        load_step_start(load, load->loads->pool, load->lane, plan_run, plan_done);
+        load_step_start(load, load->lane, plan_run, plan_done);
 }
 
 /* ---- allocating ---- */
 
-static void alloc_run(struct work *work)
+static void alloc_run(struct load_target *target)
 {
-        struct load_target *target = container_of(work, struct load_target, step);
         struct generation *g = target->generation;
         const uint64_t *sizes;
         size_t n = target_segments(target, &sizes);
@@ -220,9 +251,18 @@ static void alloc_run(struct work *work)
                 target->ceiling = g->device->ops->ceiling(g->device);
 }
 
-/* Every device has answered. */
-static void allocated(struct load *load)
+static void alloc_done(struct load_target *target)
 {
+        if (target_may_retry(target))
+                target_set_state(target, TARGET_OUT_OF_MEMORY);
+        else if (target->step_error.code != 0)
+                target_fail(target, &target->step_error);
+}
+
+static void all_allocated(struct load *load)
+{
+        if (load->state != LOAD_ALLOCATING)
+                return;
         load_each_target (t, load)
                 if (t->state == TARGET_OUT_OF_MEMORY) {
                         load_retry(load);
@@ -240,54 +280,33 @@ static void allocated(struct load *load)
         load->expect = reader_expect_over(load->loads->reader, load->expect);
 }
 
-static void alloc_done(struct work *work)
-{
-        struct load_target *target = container_of(work, struct load_target, step);
-        struct load *load = target->load;
-        if (!load_step_done(load))
-                return;
-        load->allocating--;
-        if (target_may_retry(target))
-                target_set_state(target, TARGET_OUT_OF_MEMORY);
-        else if (target->step_error.code != 0)
-                target_fail(target, &target->step_error);
-        if (load->allocating == 0 && load->state == LOAD_ALLOCATING)
-                allocated(load);
-}
-
 void load_allocate(struct load *load)
 {
         load_set_state(load, LOAD_ALLOCATING);
-        loads_stop_prefault(load->loads);
+        loads_check_prefault(load->loads);
         load_log_stage(load, "admitted");
         load_each_target (t, load) {
                 if (!target_lives(t))
                         continue;
                 t->copy.segments = t->generation->segments;
                 t->step_error = (struct error){0};
-                load->pending++;
-                load->allocating++;
-                work_submit(t->device->thread, WORK_LANE_CPU, &t->step, alloc_run, alloc_done);
         }
+        load_start_targets(load, alloc_run, alloc_done, all_allocated);
 }
 
 /* ---- checking ---- */
 
-static void check_run(struct work *work)
+static void check_run(struct load *load)
 {
-        struct load *load = container_of(work, struct load, step);
-        http_reuse_begin(&load->abandoned);
         int r = source_check(&load->opened.set, &load->step_error);
-        http_reuse_end();
         for (size_t i = 0; r == 0 && i < load->n_parts; i++)
                 if (load->parts[i].checking)
                         r = publish_finish(&load->parts[i].publish, load->parts[i].digest, &load->step_error);
 }
 
-static void check_done(struct work *work)
+static void check_done(struct load *load)
 {
-        struct load *load = container_of(work, struct load, step);
-        if (!load_step_done(load) || load_step_failed(load, &load->step_error))
+        if (load_step_failed(load, &load->step_error))
                 return;
         load_each_target (t, load) {
                 if (!target_lives(t))
@@ -298,24 +317,20 @@ static void check_done(struct work *work)
         load_serve_round(load);
 }
 
-static bool part_complete(const struct load_part *part)
-{
-        size_t files = part->load->sha256 ? part->resolved.set.n_objects : 0;
-        return part->state == PART_READ && part->built && part->files_checked >= files;
-}
-
 void load_maybe_check(struct load *load)
 {
         if (load->state != LOAD_READING)
                 return;
         load_each_part (part, load) {
+                size_t files = load->sha256 ? part->resolved.set.n_objects : 0;
+                bool complete = part->state == PART_READ && part->built && part->files_checked >= files;
                 part->checking = part_lives(part);
-                if (part->checking && !part_complete(part))
+                if (part->checking && !complete)
                         return;
         }
         load_set_state(load, LOAD_CHECKING);
         load_log_stage(load, "read");
-        load_step_start(load, load->loads->pool, load->lane, check_run, check_done);
+        load_step_start(load, load->lane, check_run, check_done);
 }
 
 /* ---- the end ---- */

@@ -144,7 +144,7 @@ struct load_target {
         uint64_t ceiling; /* of the device, when it was out of memory */
         struct read_target copy;
         struct table manifest, arrival; /* until they are the generation's */
-        struct work step;               /* allocating */
+        struct work step;               /* on the device's thread */
         struct error step_error;
 };
 
@@ -223,7 +223,12 @@ struct load {
         struct callback resume;    /* on a later turn of the loop */
         struct work step;          /* in flight; `pending` counts it and those of parts and targets */
         struct error step_error;
-        unsigned pending, queued, allocating, retries, rounds;
+        void (*step_run)(struct load *load);
+        void (*step_done)(struct load *load);
+        void (*target_run)(struct load_target *target); /* of the targets' steps */
+        void (*target_done)(struct load_target *target);
+        void (*targets_done)(struct load *load);
+        unsigned pending, queued, n_steps /* of targets */, retries, rounds;
 };
 
 #define load_each_target(t, load)                                                                                      \
@@ -255,9 +260,8 @@ void loads_init(struct loads *loads);
 bool loads_empty(const struct loads *loads);
 void loads_cancel_all(struct loads *loads); /* and no load begins any more */
 
-/* Stops prefaulting memory for later loads; and, about once a second, allows it if no load is in progress. */
-void loads_stop_prefault(struct loads *loads);
-void loads_allow_prefault(struct loads *loads);
+/* When a load begins or ends, and about once a second: devices prefault memory only while no load is in progress. */
+void loads_check_prefault(struct loads *loads);
 
 /* Begins a load, or returns the one in progress for the same name and source. *out is borrowed and has not ended
  * when this returns. STREAMER_EINVAL, _ELIMIT, _ENOMEM, _ECANCELED. */

@@ -20,9 +20,12 @@ void load_open(struct load *load);
 void load_plan(struct load *load);
 /* The outcome is known. Called when a step is done (`pending` may be zero) or by a cancel. May free the load later. */
 void load_end(struct load *load, enum load_state state, const struct error *error);
-/* A step on a worker; `pending` counts it. */
-void load_step_start(struct load *load, struct work_pool *pool, uint64_t lane, void (*run)(struct work *),
-                     void (*done)(struct work *));
+/* A step: run() on a worker, then done() on the loop, unless the load has ended meanwhile. `pending` counts it. */
+void load_step_start(struct load *load, uint64_t lane, void (*run)(struct load *), void (*done)(struct load *));
+/* The same for each target that lives, on its device's thread. done(), if any, also if the target's step failed;
+ * all_done() after the last one, whatever state they left the load in, unless it has ended. */
+void load_start_targets(struct load *load, void (*run)(struct load_target *), void (*done)(struct load_target *),
+                        void (*all_done)(struct load *));
 /* Something that `pending` counts is done. False if the load has ended meanwhile: the caller returns. */
 bool load_step_done(struct load *load);
 /* With an error all targets that are left fail, and the load ends; as ready if some serve. True: it did. */
@@ -50,8 +53,8 @@ static inline bool target_lives(const struct load_target *target)
 bool load_has(const struct load *load, unsigned states);
 /* A target fails. The others continue; the load ends if there are none, or for ranks. */
 void target_fail(struct load_target *target, const struct error *error);
-/* All that live fail; the load ends, as ready if some serve. */
-void load_fail_targets(struct load *load, const struct error *error);
+/* All that live, of this part or (NULL) of the load, fail; the load ends if none is left, as ready if some serve. */
+void load_fail_targets(struct load *load, const struct load_part *part, const struct error *error);
 /* A failed target to which no copy is in flight frees its memory before the load ends. */
 void target_release(struct load_target *target);
 /* The same; nothing of the load is in flight. */
@@ -106,12 +109,6 @@ bool target_may_retry(const struct load_target *target);
 /* Frees what was allocated, plans and asks again. */
 void load_retry(struct load *load);
 
-/* ---- rank.c ---- */
-
-int load_split_ranks(struct load *load, struct error *error);
-/* Makes a rank's identity differ from that of its files as a model of their own. */
-void load_identify_ranks(struct load *load);
-
 /* ---- coalesce.c ---- */
 
 /* The source is open: uses generations that are resident, waits for those being loaded, and loads the rest. */
@@ -121,10 +118,12 @@ void load_coalesce(struct load *load);
 
 /* Has a target that lives. */
 bool part_lives(const struct load_part *part);
+/* On a worker: each part's files, from the open source, and their identity. */
+int load_open_parts(struct load *load, struct error *error);
 /* On a worker: headers, plan, publishing. */
 int part_plan(struct load_part *part, struct error *error);
 /* Again, for segments of another size. */
-int part_replan(struct load_part *part, const struct device_layout *layout, struct error *error);
+int part_replan(struct load_part *part, const struct plan_layout *layout, struct error *error);
 /* From its open files, for another round. */
 int part_reopen(struct load_part *part, struct error *error);
 void part_read(struct load_part *part);

@@ -137,7 +137,7 @@ void load_free(struct load *load)
 static struct load_part *part_for(struct load *load, const struct device *device)
 {
         for (size_t i = 0; load->pattern == NULL && i < load->n_parts; i++) {
-                const struct device_layout *layout = &load->parts[i].targets[0]->device->layout;
+                const struct plan_layout *layout = &load->parts[i].targets[0]->device->layout;
                 if (layout->page == 0 && memcmp(layout, &device->layout, sizeof(*layout)) == 0)
                         return &load->parts[i];
         }
@@ -185,29 +185,6 @@ static int add_targets(struct load *load, const struct order *order)
         return r;
 }
 
-static void load_undo(struct load *load)
-{
-        load_each_target (t, load) {
-                struct generation *g = t->generation;
-                if (g == NULL)
-                        continue;
-                generation_discard(g);
-                generation_put(g);
-        }
-        load_free(load);
-}
-
-/* The generation that a target produces or has produced; a load that waits for more does not reference those that
- * serve. */
-static struct generation *brought_to(const struct load_target *target)
-{
-        const struct load *load = target->load;
-        if (target->generation != NULL || target->state != TARGET_SERVES)
-                return target->generation;
-        struct generation *g = resident_on(load->loads->resident, load->name, GENERATION_READY, target->device);
-        return g != NULL && g->number == load->number ? g : NULL;
-}
-
 /* Sets the retention of its generations; a repeated request adds to the earlier ones. */
 static void load_set_retention(struct load *load, const struct load_request *request)
 {
@@ -222,8 +199,11 @@ static void load_set_retention(struct load *load, const struct load_request *req
                 load_set_priority(load, request->priority);
         }
         load_each_target (t, load) {
-                struct generation *g = brought_to(t);
-                if (g != NULL)
+                struct generation *g = t->generation;
+                bool released = g == NULL && t->state == TARGET_SERVES; /* a load that waits holds no reference */
+                if (released)
+                        g = resident_on(load->loads->resident, load->name, GENERATION_READY, t->device);
+                if (g != NULL && (!released || g->number == load->number))
                         load_apply_retention(load, g);
         }
 }
@@ -284,7 +264,12 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
         load->started_ns = now_ns();
         bool ok = load->name != NULL && load->source != NULL && !load->pattern == !request->pattern;
         if (!ok || add_targets(load, order) < 0) {
-                load_undo(load);
+                load_each_target (t, load)
+                        if (t->generation != NULL) {
+                                generation_discard(t->generation);
+                                target_put_generation(t);
+                        }
+                load_free(load);
                 return NULL;
         }
         load_set_retention(load, request);
@@ -362,24 +347,14 @@ void load_set_priority(struct load *load, unsigned priority)
  * load stops it at once; about a second after the last one it resumes, so that consecutive loads are not disturbed. A
  * load that waits for memory does not stop it. */
 
-static void may_fill(const struct loads *loads, bool fill)
+void loads_check_prefault(struct loads *loads)
 {
+        bool fill = !loads->over;
+        list_each_item (const struct load, load, &loads->all, link)
+                fill = fill && (load_ended(load->state) || load->state == LOAD_QUEUED);
         for (size_t i = 0; i < loads->resident->n_devices; i++) {
                 struct device *device = loads->resident->devices[i];
                 if (device->ops->prefault_fill != NULL)
                         device->ops->prefault_fill(device, fill);
         }
-}
-
-void loads_stop_prefault(struct loads *loads)
-{
-        may_fill(loads, false);
-}
-
-void loads_allow_prefault(struct loads *loads)
-{
-        bool under_way = false;
-        list_each_item (const struct load, load, &loads->all, link)
-                under_way |= !load_ended(load->state) && load->state != LOAD_QUEUED;
-        may_fill(loads, !under_way);
 }

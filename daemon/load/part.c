@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A part: what is planned and read once for one target or several. Plan, reading with its arrivals, the manifest that
- * is built meanwhile, and SHA-256 of each file that is complete.
+ * A part: what is planned and read once for one target or several. Its files, plan, reading with its arrivals, the
+ * manifest that is built meanwhile, and SHA-256 of each file that is complete.
  *
  * How it fails: a failed plan, read or manifest fails every target; a failed copy, or bytes that differ on a device,
  * fail that target alone.
  */
 #include "daemon/load/load_private.h"
+
+#include "daemon/base/text/redact.h"
+#include "daemon/model/ranks.h"
 
 #include <string.h>
 
@@ -32,11 +35,54 @@ bool part_lives(const struct load_part *part)
         return false;
 }
 
-static void part_failed(struct load_part *part, const struct error *error)
+/* ---- opening, on a worker ---- */
+
+/* The files of each rank, selected by their names. */
+static int split_ranks(struct load *load, struct error *error)
 {
-        for (size_t i = 0; i < part->n_targets && !load_ended(part->load->state); i++)
-                if (target_lives(part->targets[i]))
-                        target_fail(part->targets[i], error);
+        const struct source_set *set = &load->opened.set;
+        cleanup_free const char **names = calloc(set->n_objects + 1, sizeof(*names));
+        struct ranks ranks;
+        struct ranks_error why;
+        char shown[REDACTED_SOURCE];
+        if (names == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        for (size_t i = 0; i < set->n_objects; i++) {
+                const char *slash = strrchr(set->objects[i].path, '/');
+                names[i] = slash != NULL ? slash + 1 : set->objects[i].path;
+        }
+        redact_source(shown, load->source);
+        if (ranks_make(&ranks, names, set->n_objects, load->pattern, load->n_targets, &why) < 0)
+                return error_set(error, STREAMER_EFAILED, "%s (%s)", why.text, shown);
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < load->n_parts; i++)
+                r = resolve_view(&load->parts[i].resolved, set, ranks.files + ranks.first[i],
+                                 ranks.first[i + 1] - ranks.first[i], error);
+        ranks_deinit(&ranks);
+        return r;
+}
+
+int load_open_parts(struct load *load, struct error *error)
+{
+        struct {
+                struct source_identity files;
+                uint64_t rank, n_ranks;
+        } ranked = {.n_ranks = load->n_parts};
+        int r = load->pattern != NULL ? split_ranks(load, error) : 0;
+        for (size_t i = 0; r == 0 && i < load->n_parts; i++) {
+                struct load_part *part = &load->parts[i];
+                if (load->pattern == NULL)
+                        r = resolve_view(&part->resolved, &load->opened.set, NULL, 0, error);
+                if (r == 0)
+                        r = source_identity(&part->resolved.set, &part->identity, error);
+                if (r < 0 || load->pattern == NULL)
+                        continue;
+                /* A rank's identity differs from that of its files as a model of their own. */
+                ranked.files = part->identity;
+                ranked.rank = i;
+                hash_bytes(&ranked, sizeof(ranked), part->identity.digest);
+        }
+        return r;
 }
 
 /* ---- arrivals ---- */
@@ -58,7 +104,7 @@ static void on_arrived(struct callback *item)
 
 /* ---- SHA-256: a file, one target after another ---- */
 
-static void sha_submit(struct sha_step *step);
+static void sha_next(struct sha_step *step);
 
 static void sha_run(struct work *work)
 {
@@ -71,16 +117,6 @@ static void sha_run(struct work *work)
         const struct load_target *target = part->targets[step->target];
         sha_check_file(part->sha, part->load->loads->reader, &part->resolved, target->device, target->copy.segments,
                        step->file, &step->error);
-}
-
-/* For the next live target. */
-static void sha_next(struct sha_step *step)
-{
-        const struct load_part *part = step->part;
-        while (step->target < part->n_targets && !target_lives(part->targets[step->target]))
-                step->target++;
-        if (part_lives(part))
-                sha_submit(step);
 }
 
 static void sha_done(struct work *work)
@@ -106,11 +142,16 @@ static void sha_done(struct work *work)
                 sha_next(step);
 }
 
-static void sha_submit(struct sha_step *step)
+/* For the next live target. */
+static void sha_next(struct sha_step *step)
 {
         const struct load_part *part = step->part;
         struct load *load = part->load;
         uint64_t lane = WORK_LANE_CPU;
+        while (step->target < part->n_targets && !target_lives(part->targets[step->target]))
+                step->target++;
+        if (!part_lives(part))
+                return;
         if (step->target < part->n_targets)
                 lane = WORK_LANE_DEVICE(part->targets[step->target]->device->number);
         load->pending++;
@@ -152,7 +193,7 @@ int part_plan(struct load_part *part, struct error *error)
         const struct load *load = part->load;
         bool sha256 = load->sha256 && !load->dry_run;
         int r = sha256 ? sha_init(part, error) : 0;
-        struct device_layout layout = part->targets[0]->device->layout;
+        struct plan_layout layout = part->targets[0]->device->layout;
         if (part->max_segment > 0)
                 layout.max_segment = part->max_segment;
         if (r == 0)
@@ -161,7 +202,7 @@ int part_plan(struct load_part *part, struct error *error)
         return r < 0 || load->dry_run ? r : begin_publishing(part, error);
 }
 
-int part_replan(struct load_part *part, const struct device_layout *layout, struct error *error)
+int part_replan(struct load_part *part, const struct plan_layout *layout, struct error *error)
 {
         publish_deinit(&part->publish);
         part->has_publish = false;
@@ -211,7 +252,7 @@ static void build_done(struct work *work)
         if (!load_step_done(load))
                 return;
         if (part->build_error.code != 0) {
-                part_failed(part, &part->build_error);
+                load_fail_targets(load, part, &part->build_error);
                 return;
         }
         for (size_t i = 0; i < part->n_targets; i++) {
@@ -265,7 +306,7 @@ static void read_ended(struct read_job *job)
         if (!load_step_done(part->load))
                 return;
         if (job->failed)
-                part_failed(part, &job->error);
+                load_fail_targets(part->load, part, &job->error);
         else
                 load_maybe_check(part->load);
 }

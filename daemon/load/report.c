@@ -33,14 +33,6 @@ struct brought {
         struct stages stages;
 };
 
-static const struct load_target *first_target(const struct load_part *part)
-{
-        size_t i = 0;
-        while (!target_lives(part->targets[i]))
-                i++;
-        return part->targets[i];
-}
-
 static struct brought brought_by(const struct load *load)
 {
         struct brought sum = {0};
@@ -48,7 +40,10 @@ static struct brought brought_by(const struct load *load)
                 uint64_t took, room;
                 if (!part_lives(part))
                         continue;
-                const struct load_target *first = first_target(part);
+                size_t i = 0;
+                while (!target_lives(part->targets[i]))
+                        i++;
+                const struct load_target *first = part->targets[i];
                 sum.bytes += first->generation->data_bytes;
                 sum.tensors += first->generation->n_tensors;
                 sum.read_bytes += part->resolved.plan.bytes;

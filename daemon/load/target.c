@@ -36,18 +36,6 @@ bool load_has(const struct load *load, unsigned states)
         return false;
 }
 
-/* With the device, or the rank, that failed. */
-static void describe_failure(const struct load_target *target, const struct error *error, struct error *told)
-{
-        const struct load *load = target->load;
-        size_t rank = (size_t)(target - load->targets);
-        if (load->pattern != NULL)
-                error_set(told, error->code, "rank %zu: %s: %s", rank, target->device->name, error->text);
-        else
-                error_set(told, error->code, "%s: %s", target->device->name, error->text);
-        told->outside = error->outside;
-}
-
 void target_put_generation(struct load_target *target)
 {
         struct generation *g = target->generation;
@@ -83,10 +71,19 @@ static void target_fail_alone(struct load_target *target, const struct error *er
 void target_fail(struct load_target *target, const struct error *error)
 {
         struct load *load = target->load;
-        struct error told;
-        describe_failure(target, error, &told);
-        if (load->n_targets == 1 || load->pattern != NULL) {
-                load_end(load, LOAD_FAILED, load->n_targets == 1 ? error : &told);
+        if (load->n_targets == 1) {
+                load_end(load, LOAD_FAILED, error);
+                return;
+        }
+        struct error named;
+        if (load->pattern != NULL)
+                error_set(&named, error->code, "rank %zu: %s: %s", (size_t)(target - load->targets),
+                          target->device->name, error->text);
+        else
+                error_set(&named, error->code, "%s: %s", target->device->name, error->text);
+        named.outside = error->outside;
+        if (load->pattern != NULL) {
+                load_end(load, LOAD_FAILED, &named);
                 return;
         }
         target_fail_alone(target, error);
@@ -97,15 +94,17 @@ void target_fail(struct load_target *target, const struct error *error)
         else if (load_has(load, TARGETS_SERVING))
                 load_end(load, LOAD_READY, NULL);
         else
-                load_end(load, LOAD_FAILED, &told);
+                load_end(load, LOAD_FAILED, &named);
 }
 
-void load_fail_targets(struct load *load, const struct error *error)
+void load_fail_targets(struct load *load, const struct load_part *part, const struct error *error)
 {
         struct error why = *error;
-        for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++)
-                if (target_lives(&load->targets[i]))
-                        target_fail(&load->targets[i], &why);
+        for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++) {
+                struct load_target *t = &load->targets[i];
+                if (target_lives(t) && (part == NULL || t->part == part))
+                        target_fail(t, &why);
+        }
 }
 
 void target_stages(const struct load_target *target, struct stages *stages)

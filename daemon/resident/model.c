@@ -42,15 +42,6 @@ struct manifest_view table_manifest(const struct table *table)
         return view;
 }
 
-void table_drop(struct table *table)
-{
-        if (table->fd < 0)
-                return;
-        munmap(table->map, table->size);
-        close(table->fd);
-        *table = (struct table){.fd = -1};
-}
-
 /* ---- resident ---- */
 
 void resident_init(struct resident *resident, struct device **devices, size_t n_devices, uint64_t failed_kept)

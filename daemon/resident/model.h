@@ -59,15 +59,6 @@ struct model_name {
         char text[];
 };
 
-/* A memfd and a map of it. */
-struct table {
-        int fd; /* -1: none */
-        void *map;
-        uint64_t size;
-};
-
-void table_drop(struct table *table); /* accepts one without */
-
 /* The manifest as a reader sees it; `table` holds one. */
 struct manifest_view table_manifest(const struct table *table);
 

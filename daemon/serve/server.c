@@ -209,7 +209,7 @@ static void on_second(uv_timer_t *timer)
         work_pool_watch(server->pool, now_ns(), server->reader->opts.stall_ns);
         admission_tick(server->resident->admission);
         host_cache_tick(server->resident->cache, now_ns());
-        loads_allow_prefault(server->loads);
+        loads_check_prefault(server->loads);
         list_each_item_safe (struct conn, conn, &server->conns, link)
                 conn_tick(conn, now_ns());
         log_tick();
@@ -393,7 +393,7 @@ void server_close(struct server *server)
                 uv_close((uv_handle_t *)&server->deadline, NULL);
         }
         loads_cancel_all(server->loads);
-        loads_stop_prefault(server->loads);
+        loads_check_prefault(server->loads);
         events_shutdown(server);
 }
 

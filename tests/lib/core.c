@@ -281,8 +281,8 @@ void fake_device_init(struct fake_device *fake, const char *name, uint64_t budge
         snprintf(d->name, sizeof(d->name), "%s", name);
         snprintf(d->uuid, sizeof(d->uuid), "uuid-of-%s", name);
         d->pages = PAGES_DEVICE;
-        d->layout = hidden ? (struct device_layout){.page = 0, .align = 256, .granularity = 2 * MiB}
-                           : (struct device_layout){.page = 4096, .align = 1, .granularity = 2 * MiB};
+        d->layout = hidden ? (struct plan_layout){.page = 0, .align = 256, .granularity = 2 * MiB}
+                           : (struct plan_layout){.page = 4096, .align = 1, .granularity = 2 * MiB};
         d->thread = work_pool_new(core_wake, "fake-device", 1, 1);
         ck_assert_ptr_nonnull(d->thread);
 }
@@ -320,7 +320,7 @@ char *core_write_consume(struct model *model, const char *name)
         return path;
 }
 
-void core_resolve(struct resolved *resolved, const char *path, const struct device_layout *layout, uint64_t block_size)
+void core_resolve(struct resolved *resolved, const char *path, const struct plan_layout *layout, uint64_t block_size)
 {
         struct error error = {0};
         int r = resolve_open(resolved, core_sources(), path, &core_caller, false, &error);

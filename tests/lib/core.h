@@ -107,7 +107,7 @@ extern const struct caller core_caller; /* root, which may open every file */
 char *core_write(const struct model *model, const char *name);
 char *core_write_consume(struct model *model, const char *name); /* frees the model */
 /* Opens and plans a source, or fails with the text of the error. */
-void core_resolve(struct resolved *resolved, const char *path, const struct device_layout *layout, uint64_t block_size);
+void core_resolve(struct resolved *resolved, const char *path, const struct plan_layout *layout, uint64_t block_size);
 
 /* The index in the model's table of tensor i of the plan. */
 size_t core_tensor(const struct resolved *resolved, const struct model *model, size_t i);

@@ -15,7 +15,7 @@
 
 #define BLOCK (2 * MiB)
 
-static const struct device_layout layout = {.page = 4096, .align = 1, .granularity = 2 * MiB};
+static const struct plan_layout layout = {.page = 4096, .align = 1, .granularity = 2 * MiB};
 
 static struct model *model;
 static struct resolved resolved;

@@ -79,8 +79,8 @@ static struct generation *loading_with(const char *name, uint64_t bytes)
         ck_assert_int_eq(fake.device.ops->alloc(&fake.device, bytes, &g->segments[0], &error), 0);
         g->n_segments = 1;
         g->manifest.size = g->arrival.size = 4096;
-        ck_assert_int_eq(host_table_new("m", 4096, &g->manifest.fd, &g->manifest.map, &error), 0);
-        ck_assert_int_eq(host_table_new("a", 4096, &g->arrival.fd, &g->arrival.map, &error), 0);
+        ck_assert_int_eq(host_table_new(&g->manifest, "m", 4096, &error), 0);
+        ck_assert_int_eq(host_table_new(&g->arrival, "a", 4096, &error), 0);
         return g;
 }
 

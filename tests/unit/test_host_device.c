@@ -352,10 +352,11 @@ END_TEST
 START_TEST(a_table_is_readable_in_another_process)
 {
         struct error error = {0};
-        int fd;
-        void *map;
-        ck_assert_int_eq(host_table_new("table", 5000, &fd, &map, &error), 0);
-        memcpy(map, "digests", 7);
+        struct table table;
+        ck_assert_int_eq(host_table_new(&table, "table", 5000, &error), 0);
+        ck_assert_uint_eq(table.size, 5000);
+        int fd = table.fd;
+        memcpy(table.map, "digests", 7);
         char *theirs = mmap(NULL, 5000, PROT_READ, MAP_SHARED, fd, 0);
         ck_assert_ptr_ne(theirs, MAP_FAILED);
         ck_assert_mem_eq(theirs, "digests", 7);
@@ -367,18 +368,17 @@ START_TEST(a_table_is_readable_in_another_process)
         must(fstat(fd, &st));
         ck_assert_int_eq(st.st_blocks * 512, 8192); /* no page is allocated later */
         munmap(theirs, 5000);
-        munmap(map, 5000);
-        close(fd);
+        table_drop(&table);
 }
 END_TEST
 
 START_TEST(a_table_that_is_too_large_is_an_error)
 {
         struct error error = {0};
-        int fd = -1;
-        void *map;
+        struct table table = {.fd = -1};
         unsigned before = process_fds(getpid());
-        ck_assert_int_eq(host_table_new("table", UINT64_C(1) << 60, &fd, &map, &error), STREAMER_ENOMEM);
+        ck_assert_int_eq(host_table_new(&table, "table", UINT64_C(1) << 60, &error), STREAMER_ENOMEM);
+        ck_assert_int_eq(table.fd, -1);
         ck_assert_ptr_nonnull(strstr(error.text, "table of"));
         ck_assert_uint_eq(process_fds(getpid()), before);
 }

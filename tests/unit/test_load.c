@@ -21,7 +21,7 @@ START_TEST(a_load_becomes_a_ready_model)
         char *path = small_file("small.safetensors", 1);
         fake.hidden = _i == 1;
         if (fake.hidden)
-                fake.device.layout = (struct device_layout){.page = 0, .align = 256, .granularity = 2 * MiB};
+                fake.device.layout = (struct plan_layout){.page = 0, .align = 256, .granularity = 2 * MiB};
         file_uncache(path);
         load_start(&w, path, "m");
         core_until(w.ended);

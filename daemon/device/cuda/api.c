@@ -62,25 +62,6 @@ static unsigned inaccessible_files(const char *dev, char *name, size_t size)
         return n;
 }
 
-static void version_text(int version, char text[16])
-{
-        snprintf(text, 16, "%d.%d", version / 1000, version % 1000 / 10);
-}
-
-static void explain_driver(const struct cuda_api *api, char *why, size_t size)
-{
-        char driver[16], runtime[16];
-        version_text(api->driver_version, driver);
-        version_text(api->runtime_version, runtime);
-        if (api->driver_version == 0)
-                add(why, size,
-                    "no NVIDIA driver: libcuda.so.1 is missing or the kernel module is not loaded "
-                    "(in a container: start it with the NVIDIA runtime)");
-        else
-                add(why, size, "the NVIDIA driver is too old: it is made for CUDA %s, %s needs %s", driver,
-                    api->library, runtime);
-}
-
 /* What an operator checks first for an error whose text names no cause; "": nothing to add. */
 static const char *advice(enum cuda_error error)
 {
@@ -103,6 +84,7 @@ static const char *advice(enum cuda_error error)
 void cuda_api_explain(const struct cuda_api *api, enum cuda_error error, const char *dev, char *why, size_t size)
 {
         char name[256];
+        const char *visible = getenv("CUDA_VISIBLE_DEVICES");
         why[0] = '\0';
         /* Without access to the files the driver finds no device, or its error names another cause. */
         unsigned closed = inaccessible_files(dev, name, sizeof(name));
@@ -115,15 +97,21 @@ void cuda_api_explain(const struct cuda_api *api, enum cuda_error error, const c
         }
         switch (error) {
         case CUDA_INSUFFICIENT_DRIVER:
-                explain_driver(api, why, size);
+                if (api->driver_version == 0)
+                        add(why, size,
+                            "no NVIDIA driver: libcuda.so.1 is missing or the kernel module is not loaded "
+                            "(in a container: start it with the NVIDIA runtime)");
+                else
+                        add(why, size, "the NVIDIA driver is too old: it is made for CUDA %d.%d, %s needs %d.%d",
+                            api->driver_version / 1000, api->driver_version % 1000 / 10, api->library,
+                            api->runtime_version / 1000, api->runtime_version % 1000 / 10);
                 return;
         case CUDA_STUB_LIBRARY:
                 add(why, size, "libcuda.so.1 is the toolkit's stub, not the driver's (look at LD_LIBRARY_PATH)");
                 return;
         case CUDA_NO_DEVICE:
                 add(why, size, "no GPU is visible (CUDA_VISIBLE_DEVICES%s%s; see nvidia-smi -L)",
-                    getenv("CUDA_VISIBLE_DEVICES") ? "=" : " is not set",
-                    getenv("CUDA_VISIBLE_DEVICES") ? getenv("CUDA_VISIBLE_DEVICES") : "");
+                    visible != NULL ? "=" : " is not set", visible != NULL ? visible : "");
                 return;
         default:
                 add(why, size, "cudaGetDeviceCount: %s (%d): %s%s", api->cudaGetErrorName(error), (int)error,

@@ -30,7 +30,6 @@ enum cuda_error {
         CUDA_STUB_LIBRARY = 34,
         CUDA_INSUFFICIENT_DRIVER = 35,
         CUDA_NO_DEVICE = 100,
-        CUDA_INVALID_DEVICE = 101,
         CUDA_INVALID_CONTEXT = 201, /* also: a handle opened in the process that exported it */
         CUDA_NOT_READY = 600,       /* an event that has not fired: no error */
         CUDA_ILLEGAL_ADDRESS = 700, /* sticky, as are its neighbours: the context is lost */
@@ -147,16 +146,6 @@ struct cuda_api *cuda_api_close(struct cuda_api *api); /* accepts NULL, returns 
 
 /* Describes `error` of cudaGetDeviceCount() in `why`, using the device files in `dev` ("/dev"). */
 void cuda_api_explain(const struct cuda_api *api, enum cuda_error error, const char *dev, char *why, size_t size);
-
-/* ---- descriptions of GPUs (facts.c) ---- */
-
-struct device_facts;
-
-/* All facts but `handles` and `in_service`. Needs no context. */
-void cuda_describe(const struct cuda_api *api, int ordinal, struct device_facts *facts);
-
-/* Why the GPU refuses this kind of handle (legacy, or not), and which kind would work. */
-const char *cuda_suggest_handles(const struct cuda_api *api, int ordinal, bool legacy);
 
 /* ---- batched copies ---- */
 

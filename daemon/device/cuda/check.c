@@ -23,7 +23,6 @@ VALUE(CUDA_NOT_INITIALIZED, cudaErrorInitializationError);
 VALUE(CUDA_STUB_LIBRARY, cudaErrorStubLibrary);
 VALUE(CUDA_INSUFFICIENT_DRIVER, cudaErrorInsufficientDriver);
 VALUE(CUDA_NO_DEVICE, cudaErrorNoDevice);
-VALUE(CUDA_INVALID_DEVICE, cudaErrorInvalidDevice);
 VALUE(CUDA_INVALID_CONTEXT, cudaErrorDeviceUninitialized);
 VALUE(CUDA_NOT_READY, cudaErrorNotReady);
 VALUE(CUDA_ILLEGAL_ADDRESS, cudaErrorIllegalAddress);

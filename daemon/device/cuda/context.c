@@ -137,12 +137,6 @@ int cuda_make_current(struct cuda_device *d, struct error *error)
         return e == CUDA_OK ? 0 : cuda_failed(d, call, e, error);
 }
 
-static bool is_idle(const struct cuda_device *d)
-{
-        bool pins_for_others = d->cuda->pinned_by == d && d->cuda->contexts > 1;
-        return d->context == CONTEXT_IDLE && d->holders == 0 && !pins_for_others;
-}
-
 /* Destroys the idle contexts whose retention is over. Returns when the next one's is; UINT64_MAX: none is idle. */
 static uint64_t destroy_idle(struct cuda *cuda)
 {
@@ -154,7 +148,8 @@ static uint64_t destroy_idle(struct cuda *cuda)
                 again = false;
                 next = UINT64_MAX;
                 for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next) {
-                        if (!is_idle(d))
+                        bool pins_for_others = cuda->pinned_by == d && cuda->contexts > 1;
+                        if (d->context != CONTEXT_IDLE || d->holders > 0 || pins_for_others)
                                 continue;
                         if (d->idle_until > now) {
                                 next = d->idle_until < next ? d->idle_until : next;

@@ -31,11 +31,6 @@ struct cuda_copier {
         unsigned n_events;
 };
 
-static struct cuda_copier *copier_of(struct copier *copier)
-{
-        return container_of(copier, struct cuda_copier, copier);
-}
-
 struct copier *cuda_copier_new(struct device *device, struct error *error)
 {
         struct cuda_copier *copier = calloc(1, sizeof(*copier));
@@ -50,7 +45,7 @@ struct copier *cuda_copier_new(struct device *device, struct error *error)
 
 void cuda_copier_free(struct copier *base)
 {
-        struct cuda_copier *copier = copier_of(base);
+        struct cuda_copier *copier = container_of(base, struct cuda_copier, copier);
         struct cuda_device *d = copier->device;
         const struct cuda_api *api = d->cuda->api;
         /* A destroyed context has destroyed its streams and events; under the mutex no context is destroyed. */
@@ -110,12 +105,6 @@ static void event_put(struct cuda_copier *copier, struct CUevent_st *event)
                 copier->device->cuda->api->cudaEventDestroy(event);
 }
 
-static bool may_batch(const struct cuda_device *d)
-{
-        return __atomic_load_n(&d->batches, __ATOMIC_RELAXED) && d->cuda->ring != NULL &&
-               __atomic_load_n(d->cuda->ring_pinned, __ATOMIC_RELAXED) == RING_PINNED;
-}
-
 /* A driver that refuses a batch gets single copies. It may have started some of the batch: these are repeated. */
 static bool batch_is_refused(struct cuda_device *d, enum cuda_error e)
 {
@@ -137,6 +126,7 @@ static enum cuda_error start_copies(const struct cuda_copier *copier, const stru
         const void *from[BATCH];
         size_t sizes[BATCH];
         enum cuda_error e = CUDA_OK;
+        bool pinned = d->cuda->ring != NULL && load_relaxed(d->cuda->ring_pinned) == RING_PINNED;
         for (size_t i = 0; i < n && e == CUDA_OK;) {
                 size_t m = 0;
                 for (; i < n && m < BATCH; i++, m++) {
@@ -144,7 +134,7 @@ static enum cuda_error start_copies(const struct cuda_copier *copier, const stru
                         from[m] = spans[i].from;
                         sizes[m] = spans[i].len;
                 }
-                if ((m > 1 || d->cuda->settings.batch_single_copies) && may_batch(d)) {
+                if ((m > 1 || d->cuda->settings.batch_single_copies) && pinned && load_relaxed(&d->batches)) {
                         *call = "cudaMemcpyBatchAsync";
                         e = cuda_copy_batch(api, to, from, sizes, m, copier->stream);
                         if (!batch_is_refused(d, e))
@@ -188,7 +178,7 @@ static int copy_record(struct cuda_copier *copier, struct CUevent_st *event, con
 
 int cuda_copy(struct copier *base, const struct device_span *spans, size_t n, void **out, struct error *error)
 {
-        struct cuda_copier *copier = copier_of(base);
+        struct cuda_copier *copier = container_of(base, struct cuda_copier, copier);
         struct CUevent_st *event;
         int r = copy_begin(copier, &event, error);
         if (r < 0)
@@ -201,7 +191,7 @@ int cuda_copy(struct copier *base, const struct device_span *spans, size_t n, vo
 int cuda_fetch(struct copier *base, const struct segment *segment, uint64_t offset, void *to, uint64_t len, void **out,
                struct error *error)
 {
-        struct cuda_copier *copier = copier_of(base);
+        struct cuda_copier *copier = container_of(base, struct cuda_copier, copier);
         struct CUevent_st *event;
         require(offset <= segment->size && len <= segment->size - offset);
         int r = copy_begin(copier, &event, error);
@@ -215,7 +205,7 @@ int cuda_fetch(struct copier *base, const struct segment *segment, uint64_t offs
 
 int cuda_copied(struct copier *base, void *event, bool wait, struct error *error)
 {
-        struct cuda_copier *copier = copier_of(base);
+        struct cuda_copier *copier = container_of(base, struct cuda_copier, copier);
         const struct cuda_api *api = copier->device->cuda->api;
         enum cuda_error e = api->cudaSetDevice(copier->device->ordinal);
         if (e != CUDA_OK)

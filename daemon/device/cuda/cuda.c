@@ -17,6 +17,37 @@
 
 /* ---- facts ---- */
 
+static bool has_attribute(const struct cuda_api *api, enum cu_attribute which, cu_device device)
+{
+        int value = 0;
+        return api->cuDeviceGetAttribute(&value, which, device) == CU_OK && value != 0;
+}
+
+/* From driver calls that need no context. What the driver does not know stays empty. */
+void cuda_describe(const struct cuda_api *api, int ordinal, struct device_facts *facts)
+{
+        cu_device device;
+        *facts = (struct device_facts){.in_service = true};
+        if (api->cudaDeviceGetPCIBusId(facts->pci, sizeof(facts->pci), ordinal) != CUDA_OK) {
+                facts->pci[0] = '\0';
+                api->cudaGetLastError();
+        }
+        if (api->cuDeviceGet(&device, ordinal) != CU_OK)
+                return;
+        if (api->cuDeviceGetName(facts->model, sizeof(facts->model), device) != CU_OK)
+                facts->model[0] = '\0';
+        static const char mig[] = " MIG "; /* "NVIDIA A100-SXM4-40GB MIG 1g.5gb" */
+        char *at = strstr(facts->model, mig);
+        if (at != NULL) {
+                snprintf(facts->mig, sizeof(facts->mig), "%s", at + strlen(mig));
+                *at = '\0';
+        }
+        facts->host_pointers = has_attribute(api, CU_ATTR_HOST_POINTERS, device);
+        facts->integrated = has_attribute(api, CU_ATTR_INTEGRATED, device);
+        facts->vmm = has_attribute(api, CU_ATTR_VMM_SUPPORTED, device) &&
+                     has_attribute(api, CU_ATTR_POSIX_FD_SUPPORTED, device);
+}
+
 static bool in_service(struct device *device)
 {
         return !cuda_is_lost(cuda_of(device));
@@ -134,23 +165,19 @@ static int uuid_of(const struct cuda *cuda, int ordinal, char text[CUDA_UUID_TEX
         return 0;
 }
 
-/* nvidia-smi names a MIG instance by "MIG-" and its UUID; CUDA lists it as a GPU. */
-static bool is_named(const char *which, const char *uuid)
-{
-        const size_t prefix = strlen("GPU-");
-        bool by_uuid = strncasecmp(which, "GPU-", prefix) == 0 || strncasecmp(which, "MIG-", prefix) == 0;
-        return by_uuid && uuid[0] != '\0' && strcasecmp(which + prefix, uuid + prefix) == 0;
-}
-
 int cuda_find(const struct cuda *cuda, const char *name, int *ordinals, int n, struct error *error)
 {
         const char *which = name + strlen("cuda:");
+        const size_t prefix = strlen("GPU-");
+        /* nvidia-smi names a MIG instance by "MIG-" and its UUID; CUDA lists it as a GPU. */
+        bool by_uuid = strncasecmp(which, "GPU-", prefix) == 0 || strncasecmp(which, "MIG-", prefix) == 0;
         int found = 0;
         for (int i = 0; i < cuda->api->n_devices && found < n; i++) {
                 char uuid[CUDA_UUID_TEXT] = "", number[16];
                 uuid_of(cuda, i, uuid);
                 snprintf(number, sizeof(number), "%d", i);
-                if (strcmp(which, "all") == 0 || strcmp(which, number) == 0 || is_named(which, uuid))
+                if (strcmp(which, "all") == 0 || strcmp(which, number) == 0 ||
+                    (by_uuid && uuid[0] != '\0' && strcasecmp(which + prefix, uuid + prefix) == 0))
                         ordinals[found++] = i;
         }
         if (found == 0)
@@ -174,7 +201,7 @@ int cuda_device_new(struct device **out, struct cuda *cuda, int ordinal, const s
         device->ops = &cuda_ops;
         device->caps = d->memory->caps;
         device->pages = PAGES_DEVICE;
-        device->layout = (struct device_layout){
+        device->layout = (struct plan_layout){
                 .page = 0, .align = 256, .granularity = CUDA_GRANULARITY, .max_segment = opts->max_segment};
         snprintf(device->name, sizeof(device->name), "cuda:%d", ordinal);
         if (uuid_of(cuda, ordinal, device->uuid) < 0 || cuda->api->cuDeviceGet(&gpu, ordinal) != CU_OK ||

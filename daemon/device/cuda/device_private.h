@@ -4,8 +4,7 @@
  *
  *   cuda.c      the runtime, the GPUs, a device and its vtable
  *   context.c   when a GPU has a context; what an error means
- *   memory.c    segments, by kind of handle
- *   pinned.c    host memory that is registered with CUDA
+ *   memory.c    segments, by kind of handle; host memory that is registered with CUDA
  *   copier.c    copies from the ring, by events
  */
 #ifndef DAEMON_DEVICE_CUDA_DEVICE_PRIVATE_H
@@ -64,6 +63,9 @@ static inline struct cuda_device *cuda_of(struct device *device)
         return container_of(device, struct cuda_device, device);
 }
 
+/* All facts but `handles` and `in_service`. Needs no context. */
+void cuda_describe(const struct cuda_api *api, int ordinal, struct device_facts *facts);
+
 /* ---- errors (context.c) ---- */
 
 /* Answers with what failed; an error that the context does not survive takes the device out of service. */
@@ -94,7 +96,7 @@ void cuda_context_release(struct cuda_device *d);
 
 uint64_t cuda_ceiling(struct device *device); /* device_ops: see device.h */
 
-/* ---- host memory (pinned.c) ---- */
+/* ---- host memory (memory.c) ---- */
 
 /* For all GPUs. `unit` (bytes): no copy crosses a multiple of it, counted from base. Nothing stays registered if it
  * fails. */
@@ -114,7 +116,7 @@ struct cuda_memory {
         /* Fills in the segment's address and handle; nothing of it is left where it fails. */
         int (*alloc)(struct cuda_device *d, struct segment *segment, struct error *error);
         void (*release)(struct cuda_device *d, struct segment *segment);
-        void (*handle)(const struct segment *segment, struct handle *handle);
+        size_t handle_bytes; /* of segment->ipc; 0: the handle is segment->fd */
 };
 
 const struct cuda_memory *cuda_memory_of(enum cuda_handles handles);

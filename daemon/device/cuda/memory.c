@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Segments on a GPU, by kind of handle:
+ * Segments on a GPU, and host memory that GPUs copy from and to, which is registered with CUDA. Segments by kind of
+ * handle:
  *
  *   cuda-ipc      cudaMalloc; a handle of 64 bytes opens the whole allocation for writing
  *   cuda-vmm-fd   cuMemCreate, mapped at a reserved address; a descriptor, mapped with the access that the importer
@@ -13,8 +14,10 @@
  */
 #include "daemon/device/cuda/device_private.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static int out_of_memory(struct cuda_device *d, uint64_t size, struct error *error)
 {
@@ -25,6 +28,21 @@ static int out_of_memory(struct cuda_device *d, uint64_t size, struct error *err
                          d->device.name, size, available, total);
 }
 
+/* Why the GPU refuses this kind of handle (legacy, or not), and which kind would work. */
+static const char *suggest_handles(const struct cuda_api *api, int ordinal, bool legacy)
+{
+        struct device_facts facts;
+        cuda_describe(api, ordinal, &facts);
+        if (access("/dev/dxg", F_OK) == 0)
+                return "WSL does not share GPU memory between processes, only the host device would work";
+        if (!legacy)
+                return facts.integrated ? "only the host device would work" : "handles: cuda-ipc may work";
+        if (facts.integrated)
+                return facts.vmm ? "integrated GPUs (Tegra) have no cuda-ipc, handles: cuda-vmm-fd would work"
+                                 : "integrated GPUs (Tegra) have no cuda-ipc, only the host device would work";
+        return facts.vmm ? "handles: cuda-vmm-fd would work" : "only the host device would work";
+}
+
 /* A kind of handle that this GPU does not have is the operator's to change. */
 static int no_handle(struct cuda_device *d, const char *call, enum cuda_error e, bool legacy, struct error *error)
 {
@@ -33,7 +51,7 @@ static int no_handle(struct cuda_device *d, const char *call, enum cuda_error e,
         if (e != CUDA_NOT_SUPPORTED && e != CUDA_NOT_PERMITTED)
                 return error_set(error, why.code, "%s", why.text);
         return error_set(error, STREAMER_EUNSUPPORTED, "%s; %s", why.text,
-                         cuda_suggest_handles(d->cuda->api, d->ordinal, legacy));
+                         suggest_handles(d->cuda->api, d->ordinal, legacy));
 }
 
 /* ---- cuda-ipc ---- */
@@ -64,18 +82,12 @@ static void release_ipc(struct cuda_device *d, struct segment *segment)
         CUDA_RELEASE(d, cudaFree, (void *)(uintptr_t)segment->address);
 }
 
-static void handle_ipc(const struct segment *segment, struct handle *handle)
-{
-        *handle = (struct handle){.kind = "cuda-ipc", .fd = -1, .n_bytes = sizeof(segment->ipc)};
-        memcpy(handle->bytes, segment->ipc, sizeof(segment->ipc));
-}
-
 static const struct cuda_memory memory_ipc = {
         .kind = "cuda-ipc",
         .caps = DEVICE_SHARED_WRITABLE,
         .alloc = alloc_ipc,
         .release = release_ipc,
-        .handle = handle_ipc,
+        .handle_bytes = sizeof(struct cuda_ipc_handle),
 };
 
 /* ---- cuda-vmm-fd ---- */
@@ -140,16 +152,10 @@ static void release_vmm(struct cuda_device *d, struct segment *segment)
         undo_vmm(d, segment, true);
 }
 
-static void handle_vmm(const struct segment *segment, struct handle *handle)
-{
-        *handle = (struct handle){.kind = "cuda-vmm-fd", .fd = segment->fd};
-}
-
 static const struct cuda_memory memory_vmm = {
         .kind = "cuda-vmm-fd",
         .alloc = alloc_vmm,
         .release = release_vmm,
-        .handle = handle_vmm,
 };
 
 /* ---- segments ---- */
@@ -186,7 +192,9 @@ void cuda_release(struct segment *segment)
 
 void cuda_handle(const struct segment *segment, struct handle *handle)
 {
-        cuda_of(segment->device)->memory->handle(segment, handle);
+        const struct cuda_memory *memory = cuda_of(segment->device)->memory;
+        *handle = (struct handle){.kind = memory->kind, .fd = segment->fd, .n_bytes = memory->handle_bytes};
+        memcpy(handle->bytes, segment->ipc, memory->handle_bytes);
 }
 
 /* ---- contents ---- */
@@ -221,4 +229,72 @@ int cuda_read(const struct segment *segment, uint64_t offset, void *to, uint64_t
         require(offset <= segment->size && len <= segment->size - offset);
         return transfer(cuda_of(segment->device), to, (const void *)(uintptr_t)(segment->address + offset), len,
                         CUDA_COPY_DEVICE_TO_HOST, error);
+}
+
+/* ---- host memory, registered in pieces ---- */
+
+/* Drivers from 580 on refuse to register more than 512 GiB in one call. */
+#define PIECE_MAX (256 * GiB)
+
+/* No copy crosses two pieces: a piece ends at a multiple of `unit`. */
+static uint64_t piece_size(uint64_t unit)
+{
+        require(unit > 0 && unit <= PIECE_MAX);
+        return round_down(PIECE_MAX, unit);
+}
+
+enum cuda_error cuda_host_register(const struct cuda_api *api, void *base, uint64_t size, uint64_t unit)
+{
+        const uint64_t piece = piece_size(unit);
+        for (uint64_t at = 0; at < size; at += piece) {
+                uint64_t n = size - at < piece ? size - at : piece;
+                enum cuda_error e = api->cudaHostRegister((unsigned char *)base + at, n, CUDA_HOST_REGISTER_PORTABLE);
+                if (e == CUDA_OK)
+                        continue;
+                while (at > 0) {
+                        at -= piece;
+                        api->cudaHostUnregister((unsigned char *)base + at);
+                }
+                return e;
+        }
+        return CUDA_OK;
+}
+
+void cuda_host_unregister(struct cuda_device *d, void *base, uint64_t size, uint64_t unit)
+{
+        const uint64_t piece = piece_size(unit);
+        for (uint64_t at = 0; at < size; at += piece)
+                CUDA_RELEASE(d, cudaHostUnregister, (unsigned char *)base + at);
+}
+
+int cuda_host_alloc(struct device *device, uint64_t size, void **base, struct error *error)
+{
+        struct cuda_device *d = cuda_of(device);
+        int r = cuda_context_hold(d, error);
+        if (r < 0)
+                return r;
+        void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (map == MAP_FAILED) {
+                r = error_errno(error, STREAMER_ENOMEM, errno, "%" PRIu64 " bytes of host memory", size);
+        } else {
+                madvise(map, size, MADV_HUGEPAGE);
+                enum cuda_error e = cuda_host_register(d->cuda->api, map, size, CUDA_GRANULARITY);
+                if (e == CUDA_OK) {
+                        *base = map;
+                        return 0;
+                }
+                r = cuda_failed(d, "cudaHostRegister", e, error);
+                munmap(map, size);
+        }
+        cuda_context_release(d);
+        return r;
+}
+
+void cuda_host_free(struct device *device, void *base, uint64_t size)
+{
+        struct cuda_device *d = cuda_of(device);
+        d->cuda->api->cudaSetDevice(d->ordinal);
+        cuda_host_unregister(d, base, size, CUDA_GRANULARITY);
+        munmap(base, size);
+        cuda_context_release(d);
 }

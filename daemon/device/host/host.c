@@ -120,14 +120,6 @@ static int try_hugetlb(struct host_device *host, struct segment *segment)
         return -1;
 }
 
-static bool ask_huge(struct host_device *host, struct segment *segment, uint64_t ready)
-{
-        if (!host->kernel.supported)
-                return madvise(segment->base, segment->size, MADV_HUGEPAGE) == 0;
-        segment->collapse = collapse_new(&host->kernel, segment->base, segment->fd, segment->size, ready);
-        return segment->collapse != NULL;
-}
-
 /* The first `ready` bytes of the memfd are populated. Other pages are allocated as they are touched, and a machine that
  * runs out of memory then kills a process: so what is available is checked first. */
 static int shmem_consume_fd(struct host_device *host, int memfd, uint64_t ready, bool thp, struct segment *segment,
@@ -146,7 +138,9 @@ static int shmem_consume_fd(struct host_device *host, int memfd, uint64_t ready,
                 return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", size);
         segment->fd = fd;
         segment->base = base;
-        if (thp && !ask_huge(host, segment, ready)) {
+        if (thp && host->kernel.supported)
+                segment->collapse = collapse_new(&host->kernel, base, fd, size, ready);
+        if (thp && segment->collapse == NULL && (host->kernel.supported || madvise(base, size, MADV_HUGEPAGE) < 0)) {
                 int e = errno;
                 munmap(base, size);
                 segment->base = NULL;
@@ -195,9 +189,8 @@ static int alloc_fresh(struct host_device *host, struct segment *segment, struct
 {
         uint64_t size = segment->size;
         if (host->want == HOST_PAGES_AUTO || host->want == HOST_PAGES_HUGETLB) {
-                if (try_hugetlb(host, segment) == 0)
-                        return 0;
-                if (prefault_drop(host->prefault) && try_hugetlb(host, segment) == 0)
+                if (try_hugetlb(host, segment) == 0 ||
+                    (prefault_drop(host->prefault) && try_hugetlb(host, segment) == 0))
                         return 0;
                 if (host->want == HOST_PAGES_HUGETLB)
                         return error_errno(error, STREAMER_ENOMEM, errno,
@@ -208,9 +201,10 @@ static int alloc_fresh(struct host_device *host, struct segment *segment, struct
                 log_fallback(host, errno);
         }
         bool thp = wants_thp(host);
-        int r = shmem_consume_fd(host, host_memfd_new(thp ? PAGES_THP : PAGES_4K), 0, thp, segment, error);
-        if (r < 0 && prefault_drop(host->prefault))
+        int r;
+        do
                 r = shmem_consume_fd(host, host_memfd_new(thp ? PAGES_THP : PAGES_4K), 0, thp, segment, error);
+        while (r < 0 && prefault_drop(host->prefault));
         return r;
 }
 
@@ -380,34 +374,31 @@ static void make_prefault(struct host_device *host, uint64_t bytes)
 
 int host_device_new(struct device **device, const struct host_opts *opts, struct wake *wake, struct error *error)
 {
-        struct host_device *host = calloc(1, sizeof(*host));
+        cleanup_free struct host_device *host = calloc(1, sizeof(*host));
         if (host == NULL)
                 return error_set(error, STREAMER_ENOMEM, "host: no memory");
         host->want = opts->pages;
         collapse_probe(&host->kernel, opts->collapse != NULL ? opts->collapse : &collapse_calls);
         host->thp_allowed = host->kernel.supported || thp_on_advice();
-        if (opts->pages == HOST_PAGES_THP && !host->thp_allowed) {
-                free(host);
+        if (opts->pages == HOST_PAGES_THP && !host->thp_allowed)
                 return error_set(error, STREAMER_EUNSUPPORTED,
                                  "host: no transparent huge pages for shared memory: the kernel refuses to collapse "
                                  "pages, and /sys/kernel/mm/transparent_hugepage/shmem_enabled does not allow them");
-        }
         struct device *d = &host->device;
         d->ops = &host_ops;
         d->caps = DEVICE_PERSISTENT;
         snprintf(d->name, sizeof(d->name), "host");
         if (!sysfile_line(d->uuid, sizeof(d->uuid), "/proc/sys/kernel/random/boot_id"))
                 snprintf(d->uuid, sizeof(d->uuid), "host");
-        d->layout = (struct device_layout){.page = 4096, .align = 1, .granularity = HOST_HUGE_PAGE, .max_segment = 0};
+        d->layout = (struct plan_layout){.page = 4096, .align = 1, .granularity = HOST_HUGE_PAGE, .max_segment = 0};
         d->numa_node = -1;
         d->budget = opts->budget;
         d->pages = expected_pages(host);
         d->thread = work_pool_new(wake, "device-host", 1, 1);
-        if (d->thread == NULL) {
-                free(host);
+        if (d->thread == NULL)
                 return error_set(error, STREAMER_ENOMEM, "host: no memory");
-        }
         make_prefault(host, opts->prefault);
+        host = NULL;
         *device = d;
         return 0;
 }

@@ -83,29 +83,37 @@ bool host_memfd_sealed(int fd)
         return seals >= 0 && (seals & SEALS) == SEALS;
 }
 
-int host_table_new(const char *name, uint64_t size, int *fd, void **map, struct error *error)
+int host_table_new(struct table *table, const char *name, uint64_t size, struct error *error)
 {
-        cleanup_close int memfd = host_memfd_seal_consume_fd(memfd_new(name, 0), size, map);
-        if (memfd < 0)
+        void *map;
+        cleanup_close int fd = host_memfd_seal_consume_fd(memfd_new(name, 0), size, &map);
+        if (fd < 0)
                 return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", size);
         /* Its pages now, so that a machine without memory says so here. */
-        if (fallocate(memfd, 0, 0, (off_t)size) < 0) {
+        if (fallocate(fd, 0, 0, (off_t)size) < 0) {
                 int e = errno;
-                munmap(*map, size);
+                munmap(map, size);
                 return error_errno(error, STREAMER_ENOMEM, e, "table of %" PRIu64 " bytes", size);
         }
-        *fd = take_fd(&memfd);
+        *table = (struct table){take_fd(&fd), map, size};
         return 0;
 }
 
-int host_table_share(int table_fd, uint64_t size, int *fd, void **map, struct error *error)
+int host_table_share(const struct table *table, struct table *shared, struct error *error)
 {
-        cleanup_close int shared = fcntl(table_fd, F_DUPFD_CLOEXEC, 0);
-        if (shared < 0)
-                return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", size);
-        *map = mmap(NULL, size, PROT_READ, MAP_SHARED, shared, 0);
-        if (*map == MAP_FAILED)
-                return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", size);
-        *fd = take_fd(&shared);
+        cleanup_close int fd = fcntl(table->fd, F_DUPFD_CLOEXEC, 0);
+        void *map = fd < 0 ? MAP_FAILED : mmap(NULL, table->size, PROT_READ, MAP_SHARED, fd, 0);
+        if (map == MAP_FAILED)
+                return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", table->size);
+        *shared = (struct table){take_fd(&fd), map, table->size};
         return 0;
+}
+
+void table_drop(struct table *table)
+{
+        if (table->fd < 0)
+                return;
+        munmap(table->map, table->size);
+        close(table->fd);
+        *table = (struct table){.fd = -1};
 }

@@ -116,15 +116,13 @@ struct whole {
 
 static void whole_flush(struct publish *publish, struct whole *whole)
 {
-        if (whole->n == 0 || publish->by_file) {
-                whole->n = 0;
-                return;
+        if (whole->n > 0 && !publish->by_file) {
+                pthread_mutex_lock(&publish->mutex);
+                memcpy(publish->arrived + publish->n_arrived, whole->tensors, whole->n * sizeof(whole->tensors[0]));
+                publish->n_arrived += whole->n;
+                publish_pending(publish);
+                pthread_mutex_unlock(&publish->mutex);
         }
-        pthread_mutex_lock(&publish->mutex);
-        memcpy(publish->arrived + publish->n_arrived, whole->tensors, whole->n * sizeof(whole->tensors[0]));
-        publish->n_arrived += whole->n;
-        publish_pending(publish);
-        pthread_mutex_unlock(&publish->mutex);
         whole->n = 0;
 }
 
@@ -254,51 +252,35 @@ static void fill_records(struct publish *publish, const uint32_t *order, uint32_
         }
 }
 
-static int make_table(const char *name, uint64_t size, struct table *table, struct error *error)
-{
-        table->size = size;
-        return host_table_new(name, size, &table->fd, &table->map, error);
-}
-
-static int make_log(struct table *table, uint64_t n_records, struct error *error)
-{
-        int r = make_table("streamerd-arrival", sizeof(struct arrival_header) + n_records * sizeof(uint32_t), table,
-                           error);
-        if (r < 0)
-                return r;
-        struct arrival_header *header = table->map;
-        memcpy(header->magic, ARRIVAL_MAGIC, sizeof(header->magic));
-        header->header_size = sizeof(*header);
-        header->capacity = n_records;
-        return 0;
-}
-
 static int make_tables(struct publish *publish, const struct manifest_counts *counts, struct error *error)
 {
         uint64_t size = manifest_size(counts);
         if (size == 0)
                 return error_set(error, STREAMER_EFAILED, "the table of tensors would exceed %" PRIu64 " bytes",
                                  MANIFEST_MAX_SIZE);
-        int r = make_table("streamerd-manifest", size, &publish->manifest, error);
+        int r = host_table_new(&publish->manifest, "streamerd-manifest", size, error);
         if (r == 0)
                 manifest_init(publish->manifest.map, counts);
-        for (size_t i = 0; r == 0 && i < publish->n_targets; i++)
-                if (!is_dead(publish, i))
-                        r = make_log(&publish->logs[i], counts->n_records, error);
+        uint64_t log_size = sizeof(struct arrival_header) + counts->n_records * sizeof(uint32_t);
+        for (size_t i = 0; r == 0 && i < publish->n_targets; i++) {
+                if (is_dead(publish, i))
+                        continue;
+                r = host_table_new(&publish->logs[i], "streamerd-arrival", log_size, error);
+                if (r < 0)
+                        return r;
+                struct arrival_header *header = publish->logs[i].map;
+                memcpy(header->magic, ARRIVAL_MAGIC, sizeof(header->magic));
+                header->header_size = sizeof(*header);
+                header->capacity = counts->n_records;
+        }
         return r;
-}
-
-static int share_table(const struct table *table, struct table *shared, struct error *error)
-{
-        *shared = (struct table){.fd = -1, .size = table->size};
-        return host_table_share(table->fd, table->size, &shared->fd, &shared->map, error);
 }
 
 int publish_share(const struct publish *publish, size_t target, struct table *manifest, struct table *arrival,
                   struct error *error)
 {
-        int r = share_table(&publish->manifest, manifest, error);
-        return r < 0 ? r : share_table(&publish->logs[target], arrival, error);
+        int r = host_table_share(&publish->manifest, manifest, error);
+        return r < 0 ? r : host_table_share(&publish->logs[target], arrival, error);
 }
 
 int publish_build(struct publish *publish, uint64_t generation, const uint64_t *segment_sizes, struct error *error)

@@ -149,18 +149,6 @@ static int missing_tensor(const struct resolved *resolved, struct error *error)
 
 /* ---- all of it ---- */
 
-static int allocate(struct resolved *resolved, struct error *error)
-{
-        size_t n = resolved->set.n_objects;
-        resolved->texts = calloc(n, sizeof(*resolved->texts));
-        resolved->headers = calloc(n, sizeof(*resolved->headers));
-        resolved->skips = calloc(n, sizeof(*resolved->skips));
-        resolved->files = calloc(n, sizeof(*resolved->files));
-        if (resolved->texts == NULL || resolved->headers == NULL || resolved->skips == NULL || resolved->files == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        return 0;
-}
-
 static int parse_file(struct resolved *resolved, size_t i, resolve_header_fn header, void *context, struct error *error)
 {
         const struct object *object = &resolved->set.objects[i];
@@ -174,13 +162,12 @@ static int parse_file(struct resolved *resolved, size_t i, resolve_header_fn hea
         return 0;
 }
 
-static int make_plan(struct resolved *resolved, const struct device_layout *layout, uint64_t block_size,
+static int make_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size,
                      struct error *error)
 {
         const struct source_set *set = &resolved->set;
-        struct plan_layout rules = {layout->page, layout->align, layout->granularity, layout->max_segment};
         struct plan_error why = {.two_files = false};
-        if (plan_make(&resolved->plan, resolved->files, set->n_objects, &rules, block_size, &why) < 0)
+        if (plan_make(&resolved->plan, resolved->files, set->n_objects, layout, block_size, &why) < 0)
                 return why.two_files ? error_set(error, STREAMER_EFAILED, "%s (%s, %s)", why.text,
                                                  set->objects[why.files[0]].path, set->objects[why.files[1]].path)
                                      : error_set(error, STREAMER_EFAILED, "%s", why.text);
@@ -188,14 +175,20 @@ static int make_plan(struct resolved *resolved, const struct device_layout *layo
         return 0;
 }
 
-int resolve_plan(struct resolved *resolved, const struct device_layout *layout, uint64_t block_size,
+int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size,
                  resolve_header_fn header, void *context, struct error *error)
 {
         struct source_set *set = &resolved->set;
-        size_t taken = 0;
-        int r = allocate(resolved, error);
-        for (size_t i = 0; r == 0 && i < set->n_objects; i++) {
-                size_t left = set->n_objects - i;
+        size_t n = set->n_objects, taken = 0;
+        resolved->texts = calloc(n, sizeof(*resolved->texts));
+        resolved->headers = calloc(n, sizeof(*resolved->headers));
+        resolved->skips = calloc(n, sizeof(*resolved->skips));
+        resolved->files = calloc(n, sizeof(*resolved->files));
+        if (resolved->texts == NULL || resolved->headers == NULL || resolved->skips == NULL || resolved->files == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < n; i++) {
+                size_t left = n - i;
                 if (i % HEADERS_AT_ONCE == 0)
                         r = read_headers(resolved, i, i + (left < HEADERS_AT_ONCE ? left : HEADERS_AT_ONCE), error);
                 if (r == 0)
@@ -211,7 +204,7 @@ int resolve_plan(struct resolved *resolved, const struct device_layout *layout, 
         return make_plan(resolved, layout, block_size, error);
 }
 
-int resolve_replan(struct resolved *resolved, const struct device_layout *layout, uint64_t block_size,
+int resolve_replan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size,
                    struct error *error)
 {
         plan_deinit(&resolved->plan);

@@ -40,11 +40,11 @@ int resolve_view(struct resolved *resolved, const struct source_set *set, const 
 /* Called with each header's raw bytes (8 + n of them) before they are parsed, which changes them. */
 typedef int (*resolve_header_fn)(void *context, size_t file, const void *data, size_t len, struct error *error);
 
-int resolve_plan(struct resolved *resolved, const struct device_layout *layout, uint64_t block_size,
+int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size,
                  resolve_header_fn header, void *context, struct error *error);
 
 /* Another plan of what was planned before. */
-int resolve_replan(struct resolved *resolved, const struct device_layout *layout, uint64_t block_size,
+int resolve_replan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size,
                    struct error *error);
 
 void resolve_deinit(struct resolved *resolved); /* accepts a zeroed one */

@@ -78,61 +78,46 @@ static int put_segment(struct load_target *target, struct segment *segment, cons
         return r;
 }
 
-static int copy_table(struct load_target *target, const struct table *from)
+static void copy_run(struct load_target *target)
 {
-        struct table *to = &target->manifest;
-        void *map;
-        int r = host_table_new("streamerd-manifest", from->size, &to->fd, &map, &target->step_error);
-        if (r < 0)
-                return r;
-        to->map = map;
-        to->size = from->size;
-        memcpy(map, from->map, from->size);
-        ((struct manifest_header *)map)->generation = target->generation->number;
-        return 0;
-}
-
-static void copy_run(struct work *work)
-{
-        struct load_target *target = container_of(work, struct load_target, step);
         struct generation *g = target->generation;
         const struct host_copy *cached = target->cached;
-        int r = copy_table(target, &cached->manifest);
+        int r = host_table_new(&target->manifest, "streamerd-manifest", cached->manifest.size, &target->step_error);
+        if (r == 0) {
+                struct manifest_header *header = target->manifest.map;
+                memcpy(header, cached->manifest.map, cached->manifest.size);
+                header->generation = g->number;
+        }
         for (unsigned i = 0; r == 0 && i < g->n_segments; i++)
                 r = put_segment(target, &g->segments[i], cached->bases[i]);
 }
 
-static void copy_done(struct work *work)
+static void copy_done(struct load_target *target)
 {
-        struct load_target *target = container_of(work, struct load_target, step);
         struct generation *g = target->generation;
-        struct load *load = target->load;
-        if (!load_step_done(load))
-                return;
-        load->allocating--;
         if (target->step_error.code != 0) {
                 target_fail(target, &target->step_error);
-        } else {
-                g->manifest = target->manifest;
-                target->manifest.fd = -1;
-                g->verified = target->cached->verified;
-                memcpy(g->digest, target->cached->digest, DIGEST_SIZE);
+                return;
         }
-        if (load->allocating == 0 && load->state == LOAD_READING)
-                load_serve_round(load); /* all live targets are copied */
+        g->manifest = target->manifest;
+        target->manifest.fd = -1;
+        g->verified = target->cached->verified;
+        memcpy(g->digest, target->cached->digest, DIGEST_SIZE);
+}
+
+static void all_copied(struct load *load)
+{
+        if (load->state == LOAD_READING)
+                load_serve_round(load);
 }
 
 void load_copy_cached(struct load *load)
 {
         load_set_state(load, LOAD_READING);
         load_log_stage(load, "allocated");
-        load_each_target (target, load) {
-                if (!target_lives(target))
-                        continue;
-                log_info("%s: restored to %s from the host cache, without reading files", load->name,
-                         target->device->name);
-                load->pending++;
-                load->allocating++;
-                work_submit(target->device->thread, WORK_LANE_CPU, &target->step, copy_run, copy_done);
-        }
+        load_each_target (t, load)
+                if (target_lives(t))
+                        log_info("%s: restored to %s from the host cache, without reading files", load->name,
+                                 t->device->name);
+        load_start_targets(load, copy_run, copy_done, all_copied);
 }

@@ -88,13 +88,9 @@ static void ask(struct load_target *target, const struct admission_part *parts, 
 /* A load that waits does not reference generations that serve: other loads may evict them. */
 static void put_served(struct load *load)
 {
-        for (size_t i = 0; load->wait && i < load->n_targets; i++) {
-                struct generation *g = load->targets[i].generation;
-                if (load->targets[i].state != TARGET_SERVES || g == NULL)
-                        continue;
-                load->targets[i].generation = NULL;
-                generation_put(g);
-        }
+        for (size_t i = 0; load->wait && i < load->n_targets; i++)
+                if (load->targets[i].state == TARGET_SERVES)
+                        target_put_generation(&load->targets[i]);
 }
 
 /* Charges the caller; nothing without quotas. STREAMER_ELIMIT, STREAMER_ENOMEM. */

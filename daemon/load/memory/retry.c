@@ -37,31 +37,25 @@ static uint64_t largest_segment(const struct plan *plan)
         return largest;
 }
 
-/* On a worker. */
-static int cut_smaller(struct load_part *part, struct error *error)
+static void replan_run(struct load *load)
 {
-        struct device_layout layout = part->targets[0]->device->layout;
-        uint64_t before = largest_segment(&part->resolved.plan);
-        layout.max_segment = round_up(before / 2, layout.granularity);
-        int r = part_replan(part, &layout, error);
-        part->cut = r == 0 && largest_segment(&part->resolved.plan) < before;
-        part->max_segment = layout.max_segment;
-        return r;
-}
-
-static void replan_run(struct work *work)
-{
-        struct load *load = container_of(work, struct load, step);
-        for (size_t i = 0; i < load->n_parts && load->step_error.code == 0; i++)
-                if (load->parts[i].in_pieces && part_lives(&load->parts[i]))
-                        cut_smaller(&load->parts[i], &load->step_error);
+        for (size_t i = 0; i < load->n_parts && load->step_error.code == 0; i++) {
+                struct load_part *part = &load->parts[i];
+                if (!part->in_pieces || !part_lives(part))
+                        continue;
+                struct plan_layout layout = part->targets[0]->device->layout;
+                uint64_t before = largest_segment(&part->resolved.plan);
+                layout.max_segment = round_up(before / 2, layout.granularity);
+                int r = part_replan(part, &layout, &load->step_error);
+                part->cut = r == 0 && largest_segment(&part->resolved.plan) < before;
+                part->max_segment = layout.max_segment;
+        }
 }
 
 /* Targets whose segments cannot be smaller fail; the others ask again. */
-static void replan_done(struct work *work)
+static void replan_done(struct load *load)
 {
-        struct load *load = container_of(work, struct load, step);
-        if (!load_step_done(load) || load_step_failed(load, &load->step_error))
+        if (load_step_failed(load, &load->step_error))
                 return;
         for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++) {
                 struct load_target *t = &load->targets[i];
@@ -72,14 +66,12 @@ static void replan_done(struct work *work)
                 load_reserve(load);
 }
 
-/* ---- giving back ---- */
+/* ---- releasing ---- */
 
-static void release_run(struct work *work)
+static void release_run(struct load_target *target)
 {
-        struct load_target *target = container_of(work, struct load_target, step);
-        struct generation *g = target->generation;
-        generation_release_segments(g);
-        g->n_segments = 0;
+        generation_release_segments(target->generation);
+        target->generation->n_segments = 0;
 }
 
 static void all_released(struct load *load)
@@ -100,19 +92,7 @@ static void all_released(struct load *load)
                 load_plan(load);
                 return;
         }
-        load->pending++;
-        load->step_error = (struct error){0};
-        work_submit(load->loads->pool, WORK_LANE_CPU, &load->step, replan_run, replan_done);
-}
-
-static void release_done(struct work *work)
-{
-        struct load_target *target = container_of(work, struct load_target, step);
-        struct load *load = target->load;
-        if (!load_step_done(load))
-                return;
-        if (--load->allocating == 0)
-                all_released(load);
+        load_step_start(load, WORK_LANE_CPU, replan_run, replan_done);
 }
 
 void load_retry(struct load *load)
@@ -122,14 +102,9 @@ void load_retry(struct load *load)
         load_restart_rounds(load);
         load_each_part (part, load)
                 part->in_pieces = part->cut = false;
-        load_each_target (t, load) {
-                if (!target_lives(t))
-                        continue;
+        load_each_target (t, load)
                 if (t->state == TARGET_OUT_OF_MEMORY)
                         log_info("%s: %s: refused %" PRIu64 " bytes that fit its budget: retrying", load->name,
                                  t->device->name, t->generation->charged);
-                load->pending++;
-                load->allocating++;
-                work_submit(t->device->thread, WORK_LANE_CPU, &t->step, release_run, release_done);
-        }
+        load_start_targets(load, release_run, NULL, all_released);
 }

@@ -45,27 +45,23 @@ void load_restart_rounds(struct load *load)
 
 /* ---- a further round ---- */
 
-static void restore_run(struct work *work)
+static void restore_run(struct load *load)
 {
-        struct load *load = container_of(work, struct load, step);
         for (size_t i = 0; i < load->n_parts && load->step_error.code == 0; i++)
                 if (part_lives(&load->parts[i]))
                         part_reopen(&load->parts[i], &load->step_error);
 }
 
-static void restore_done(struct work *work)
+static void restore_done(struct load *load)
 {
-        struct load *load = container_of(work, struct load, step);
         char shown[REDACTED_SOURCE];
-        if (!load_step_done(load))
-                return;
         redact_source(shown, load->source);
         for (size_t i = 0; i < load->n_targets && load->step_error.code == 0; i++)
                 if (target_lives(&load->targets[i]) &&
                     target_needs(&load->targets[i]) != load->targets[i].generation->charged)
                         error_set(&load->step_error, STREAMER_EFAILED, "changed while it waited (%s)", shown);
         if (load->step_error.code != 0) {
-                load_fail_targets(load, &load->step_error);
+                load_fail_targets(load, NULL, &load->step_error);
                 return;
         }
         load_each_part (part, load)
@@ -99,7 +95,7 @@ void load_try_round(struct load *load)
                 part->built = part->checking = false;
                 part->files_checked = 0;
         }
-        load_step_start(load, load->loads->pool, load->lane, restore_run, restore_done);
+        load_step_start(load, load->lane, restore_run, restore_done);
 }
 
 /* ---- the end of one ---- */
@@ -140,18 +136,6 @@ void load_end_round(struct load *load)
         load_finish_round(load);
 }
 
-static void serve(struct load_target *target)
-{
-        struct generation *g = target->generation;
-        g->load_ns = now_ns() - target->load->started_ns;
-        target_stages(target, &g->stages);
-        target->generation = NULL;
-        target_set_state(target, TARGET_SERVES);
-        target->copy.dead = true;
-        generation_ready(g);
-        generation_put(g);
-}
-
 void load_serve_round(struct load *load)
 {
         if (!load_has(load, TARGETS_DEFERRED)) {
@@ -160,8 +144,17 @@ void load_serve_round(struct load *load)
         }
         load_report_round(load);
         load->served = true;
-        load_each_target (t, load)
-                if (target_lives(t))
-                        serve(t);
+        load_each_target (t, load) {
+                struct generation *g = t->generation;
+                if (!target_lives(t))
+                        continue;
+                g->load_ns = now_ns() - load->started_ns;
+                target_stages(t, &g->stages);
+                t->generation = NULL;
+                target_set_state(t, TARGET_SERVES);
+                t->copy.dead = true;
+                generation_ready(g);
+                generation_put(g);
+        }
         load_end_round(load);
 }

@@ -194,9 +194,7 @@ static void vacate(struct generation *g)
 
 static int allocate(struct host_copy *copy)
 {
-        const struct table *table = &copy->from->manifest;
-        copy->manifest.size = table->size;
-        int r = host_table_share(table->fd, table->size, &copy->manifest.fd, &copy->manifest.map, &copy->error);
+        int r = host_table_share(&copy->from->manifest, &copy->manifest, &copy->error);
         for (unsigned i = 0; r == 0 && i < copy->n_segments; i++) {
                 void *base;
                 r = copy->device->ops->host_alloc(copy->device, copy->sizes[i], &base, &copy->error);

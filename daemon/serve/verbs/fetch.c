@@ -122,18 +122,18 @@ static void read_run(struct work *work)
 {
         struct fetch *fetch = container_of(work, struct fetch, work);
         const struct object *object = &fetch->object;
-        void *map = NULL;
         uint64_t size = fetch->object.version.size;
-        size = size > 0 ? size : 1;
-        int r = host_table_new("streamerd-file", size, &fetch->fd, &map, &fetch->error);
+        struct table table;
+        int r = host_table_new(&table, "streamerd-file", size > 0 ? size : 1, &fetch->error);
         if (r < 0)
                 return;
+        fetch->fd = table.fd;
         http_reuse_begin(&fetch->deferred->given_up);
-        r = read_into(object, map, &fetch->error);
+        r = read_into(object, table.map, &fetch->error);
         if (r == 0 && source_is_local(fetch->source))
                 object_check_versions(&object, 1, &fetch->error);
         http_reuse_end();
-        munmap(map, size);
+        munmap(table.map, table.size);
 }
 
 static void start_waiting(struct server *server);
