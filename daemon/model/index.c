@@ -43,16 +43,6 @@ static bool check_file(struct json *j, struct json_string file)
         return true;
 }
 
-/* Doubles the set's capacity for files and inserts the present ones again. */
-static bool grow_file_set(struct parser *p)
-{
-        if (!nameset_begin(&p->file_set, 2 * p->n_files + 8))
-                return false;
-        for (uint32_t i = 0; i < p->n_files; i++)
-                nameset_add(&p->file_set, file_at, p, i);
-        return true;
-}
-
 static bool add_file(struct parser *p, struct json_string file, uint32_t *number)
 {
         struct json *j = &p->json;
@@ -61,9 +51,13 @@ static bool add_file(struct parser *p, struct json_string file, uint32_t *number
                 return true;
         if (p->n_files == FILES_MAX)
                 return json_fail(j, ST_TOO_MANY, file.at - 1, "more than %u files", FILES_MAX);
+        /* At powers of two the set doubles, and the present files are inserted again. */
         bool grow = (p->n_files & (p->n_files - 1)) == 0;
-        if (!pages_reserve(&p->files, (p->n_files + 1) * sizeof(file)) || (grow && !grow_file_set(p)))
+        if (!pages_reserve(&p->files, (p->n_files + 1) * sizeof(file)) ||
+            (grow && !nameset_begin(&p->file_set, 2 * p->n_files + 8)))
                 return json_fail(j, ST_NO_MEMORY, file.at - 1, "no memory for %zu files", p->n_files + 1);
+        for (uint32_t i = 0; grow && i < p->n_files; i++)
+                nameset_add(&p->file_set, file_at, p, i);
         *number = (uint32_t)p->n_files++;
         ((struct json_string *)p->files.p)[*number] = file;
         nameset_add(&p->file_set, file_at, p, *number);

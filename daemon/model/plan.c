@@ -17,7 +17,6 @@
 #include "proto/manifest.h"
 
 #include <assert.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -38,27 +37,19 @@ static int fail(struct plan_error *error, const char *text)
         return -1;
 }
 
-/* Files are as large as they say, but a few that claim 2^63 bytes would wrap every sum below. */
-static bool sum_fits(const struct plan_file *files, size_t n_files)
+static int list_tensors(struct plan *plan, const struct plan_file *files, size_t n_files, struct plan_error *error)
 {
         uint64_t sum = 0;
+        size_t n = 0;
         for (size_t f = 0; f < n_files; f++) {
                 const struct st_header *h = files[f].header;
                 uint64_t end = h->n_tensors > 0 ? h->tensors[h->n_tensors - 1].end : 0;
+                /* Files are as large as they say, but a few that claim 2^63 bytes would wrap every sum below. */
                 if (__builtin_add_overflow(sum, end, &sum) || sum > UINT64_MAX / 4)
-                        return false;
-        }
-        return true;
-}
-
-static int list_tensors(struct plan *plan, const struct plan_file *files, size_t n_files, struct plan_error *error)
-{
-        if (!sum_fits(files, n_files))
-                return fail(error, "the files' sizes overflow");
-        size_t n = 0;
-        for (size_t f = 0; f < n_files; f++)
-                for (size_t i = 0; i < files[f].header->n_tensors; i++)
+                        return fail(error, "the files' sizes overflow");
+                for (size_t i = 0; i < h->n_tensors; i++)
                         n += !skipped(&files[f], i);
+        }
         if (n >= NAMES_NONE)
                 return fail(error, "too many tensors");
         struct pages memory = {0};
@@ -256,26 +247,21 @@ static bool place(struct placer *p, size_t i)
         return true;
 }
 
-static bool try_place_all(struct plan *plan, const struct plan_file *files, const struct plan_layout *layout,
-                          uint64_t max_segment)
-{
-        struct placer p = {.plan = plan, .files = files, .layout = layout, .max_segment = max_segment};
-        plan->n_segments = plan->n_extents = 0;
-        plan->copied_bytes = 0;
-        for (size_t i = 0; i < plan->n_tensors; i++)
-                if (!place(&p, i))
-                        return false;
-        return close_segment(&p);
-}
-
 /* Two neighbouring segments hold more than max_segment together, so a few doublings suffice. */
 static void place_all(struct plan *plan, const struct plan_file *files, const struct plan_layout *layout)
 {
         uint64_t max = layout->max_segment;
         if (max > 0 && max < plan->bytes / PLAN_MAX_SEGMENTS)
                 max = plan->bytes / PLAN_MAX_SEGMENTS;
-        while (!try_place_all(plan, files, layout, max))
-                max *= 2;
+        for (bool placed = false; !placed; max *= 2) {
+                struct placer p = {.plan = plan, .files = files, .layout = layout, .max_segment = max};
+                plan->n_segments = plan->n_extents = 0;
+                plan->copied_bytes = 0;
+                placed = true;
+                for (size_t i = 0; placed && i < plan->n_tensors; i++)
+                        placed = place(&p, i);
+                placed = placed && close_segment(&p);
+        }
 }
 
 /* ---- blocks ---- */
@@ -302,18 +288,14 @@ static bool flush(struct cutter *c)
         return true;
 }
 
-static bool runs_on(const struct cutter *c, const struct plan_tensor *t, bool in_place)
-{
-        const struct plan_block *open = &c->open;
-        return open->len > 0 && open->file == t->file && open->file_off + open->len == t->file_off &&
-               open->in_place == in_place && (!in_place || c->extent == t->extent);
-}
-
 static bool cut_tensor(struct cutter *c, uint32_t i)
 {
         const struct plan_tensor *t = &c->plan->tensors[i];
+        const struct plan_block *open = &c->open;
         bool in_place = is_congruent(c->layout, t->file_off, t->offset);
-        if (!runs_on(c, t, in_place) && !flush(c))
+        bool follows = open->len > 0 && open->file == t->file && open->file_off + open->len == t->file_off;
+        bool fits = open->in_place == in_place && (!in_place || c->extent == t->extent);
+        if (!(follows && fits) && !flush(c))
                 return false;
         c->extent = t->extent;
         for (uint64_t skip = 0, take; skip < t->bytes; skip += take) {

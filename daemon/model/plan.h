@@ -34,7 +34,7 @@ struct plan_layout {
 
 struct plan_file {
         const struct st_header *header;
-        const unsigned char *skip; /* bitmap over header->tensors: 1 = not part of the model; NULL: none */
+        unsigned char *skip; /* bitmap over header->tensors: 1 = not part of the model; NULL: none */
 };
 
 struct plan_tensor {

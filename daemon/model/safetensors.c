@@ -159,18 +159,6 @@ static bool check_fields(struct json *j, size_t at, const struct entry *e)
         return true;
 }
 
-static bool append_tensor(struct parser *p, const struct st_tensor *tensor)
-{
-        size_t n = p->n_tensors;
-        if (n == TENSORS_MAX)
-                return json_fail(&p->json, ST_TOO_MANY, tensor->name - 1, "more than %zu tensors", TENSORS_MAX);
-        if (!pages_reserve(&p->tensors, (n + 1) * sizeof(*tensor)))
-                return json_fail(&p->json, ST_NO_MEMORY, tensor->name - 1, "no memory for %zu tensors", n + 1);
-        ((struct st_tensor *)p->tensors.p)[n] = *tensor;
-        p->n_tensors++;
-        return true;
-}
-
 static bool parse_entry(struct parser *p, struct json_string name)
 {
         struct json *j = &p->json;
@@ -190,7 +178,16 @@ static bool parse_entry(struct parser *p, struct json_string name)
                                                         : json_skip(j)))
                         break;
         }
-        return json_keys_end(j, keys) && check_fields(j, j->at - 1, &e) && append_tensor(p, &e.tensor);
+        if (!json_keys_end(j, keys) || !check_fields(j, j->at - 1, &e))
+                return false;
+        size_t n = p->n_tensors;
+        if (n == TENSORS_MAX)
+                return json_fail(j, ST_TOO_MANY, name.at - 1, "more than %zu tensors", TENSORS_MAX);
+        if (!pages_reserve(&p->tensors, (n + 1) * sizeof(e.tensor)))
+                return json_fail(j, ST_NO_MEMORY, name.at - 1, "no memory for %zu tensors", n + 1);
+        ((struct st_tensor *)p->tensors.p)[n] = e.tensor;
+        p->n_tensors++;
+        return true;
 }
 
 /* ---- __metadata__ ---- */

@@ -215,7 +215,8 @@ START_TEST(a_wrong_byte_in_a_stale_tensor_does_not_match)
         const struct st_header *header = &resolved.headers[1]; /* its stale copy has bytes */
         uint64_t at = 0;
         for (size_t t = 0; t < header->n_tensors; t++)
-                if ((resolved.skips[1][t / 8] >> (t % 8) & 1) != 0 && header->tensors[t].end > header->tensors[t].begin)
+                if ((resolved.files[1].skip[t / 8] >> (t % 8) & 1) != 0 &&
+                    header->tensors[t].end > header->tensors[t].begin)
                         at = header->data_start + header->tensors[t].begin;
         ck_assert_uint_gt(at, 0);
         int fd = must(open(resolved.set.objects[1].path, O_RDWR | O_CLOEXEC));

@@ -112,7 +112,7 @@ static int apply_index(struct resolved *resolved, size_t i, size_t *taken, struc
         unsigned char *skip = calloc(1, header->n_tensors / 8 + 1);
         if (skip == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        resolved->skips[i] = skip;
+        resolved->files[i].skip = skip;
         for (size_t t = 0; t < header->n_tensors; t++) {
                 const struct st_tensor *tensor = &header->tensors[t];
                 const struct st_index_entry *entry = st_index_find(index, st_name(header, tensor), tensor->name_len);
@@ -149,19 +149,6 @@ static int missing_tensor(const struct resolved *resolved, struct error *error)
 
 /* ---- all of it ---- */
 
-static int parse_file(struct resolved *resolved, size_t i, resolve_header_fn header, void *context, struct error *error)
-{
-        const struct object *object = &resolved->set.objects[i];
-        struct header_text *text = &resolved->texts[i];
-        struct st_error st;
-        int r = header != NULL ? header(context, i, text->map, ST_PREFIX + text->n, error) : 0;
-        if (r < 0)
-                return r;
-        if (st_parse(&resolved->headers[i], (char *)text->map + ST_PREFIX, text->n, object->version.size, &st) < 0)
-                return bad_file(object, &st, error);
-        return 0;
-}
-
 static int make_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size,
                      struct error *error)
 {
@@ -182,20 +169,25 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
         size_t n = set->n_objects, taken = 0;
         resolved->texts = calloc(n, sizeof(*resolved->texts));
         resolved->headers = calloc(n, sizeof(*resolved->headers));
-        resolved->skips = calloc(n, sizeof(*resolved->skips));
         resolved->files = calloc(n, sizeof(*resolved->files));
-        if (resolved->texts == NULL || resolved->headers == NULL || resolved->skips == NULL || resolved->files == NULL)
+        if (resolved->texts == NULL || resolved->headers == NULL || resolved->files == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         int r = 0;
         for (size_t i = 0; r == 0 && i < n; i++) {
                 size_t left = n - i;
                 if (i % HEADERS_AT_ONCE == 0)
                         r = read_headers(resolved, i, i + (left < HEADERS_AT_ONCE ? left : HEADERS_AT_ONCE), error);
-                if (r == 0)
-                        r = parse_file(resolved, i, header, context, error);
+                const struct object *object = &set->objects[i];
+                const struct header_text *text = &resolved->texts[i];
+                struct st_error st;
+                if (r == 0 && header != NULL)
+                        r = header(context, i, text->map, ST_PREFIX + text->n, error);
+                if (r == 0 && st_parse(&resolved->headers[i], (char *)text->map + ST_PREFIX, text->n,
+                                       object->version.size, &st) < 0)
+                        r = bad_file(object, &st, error);
                 if (r == 0 && set->has_index)
                         r = apply_index(resolved, i, &taken, error);
-                resolved->files[i] = (struct plan_file){&resolved->headers[i], resolved->skips[i]};
+                resolved->files[i].header = &resolved->headers[i];
         }
         if (r < 0)
                 return r;
@@ -221,12 +213,11 @@ void resolve_deinit(struct resolved *resolved)
                         st_header_deinit(&resolved->headers[i]);
                 if (resolved->texts != NULL && resolved->texts[i].map != NULL)
                         munmap(resolved->texts[i].map, resolved->texts[i].size);
-                if (resolved->skips != NULL)
-                        free(resolved->skips[i]);
+                if (resolved->files != NULL)
+                        free(resolved->files[i].skip);
         }
         free(resolved->texts);
         free(resolved->headers);
-        free(resolved->skips);
         free(resolved->files);
         if (resolved->view)
                 free(resolved->set.objects);

@@ -22,8 +22,7 @@ struct resolved {
         bool view; /* of another set: owns the array of objects, not the objects */
         struct header_text *texts;
         struct st_header *headers;
-        unsigned char **skips;   /* bitmaps of tensors that the index does not take from a file */
-        struct plan_file *files; /* headers and skips, for the planner */
+        struct plan_file *files; /* for the planner; `skip`: tensors that the index does not take from the file */
         struct plan plan;
         bool planned;
 };
