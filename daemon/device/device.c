@@ -14,13 +14,6 @@ const char *page_kind_name(enum page_kind kind)
         return names[kind];
 }
 
-uint64_t segment_small_bytes(const struct segment *segment)
-{
-        const struct device_ops *ops = segment->device->ops;
-        bool counted = ops->small_page_bytes != NULL && segment->small_bytes == 0;
-        return counted ? ops->small_page_bytes(segment) : segment->small_bytes;
-}
-
 uint64_t device_budget(const struct device *device)
 {
         return device->ceiling != 0 && device->ceiling < device->budget ? device->ceiling : device->budget;
@@ -30,11 +23,6 @@ uint64_t device_unused(const struct device *device)
 {
         uint64_t budget = device_budget(device);
         return budget > device->used ? budget - device->used : 0;
-}
-
-uint64_t device_prefaulted(const struct device *device)
-{
-        return device->ops->prefaulted != NULL ? device->ops->prefaulted(device) : 0;
 }
 
 bool device_in_service(struct device *device)

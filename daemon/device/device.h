@@ -95,9 +95,6 @@ struct device_ops {
         /* The same, complete on return. */
         int (*read)(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error);
         void (*handle)(const struct segment *segment, struct handle *handle);
-        /* From any thread, without waiting: bytes for which no huge page was found, in a segment that has huge pages.
-         * NULL: none has any. Not of restored segments. */
-        uint64_t (*small_page_bytes)(const struct segment *segment);
         /* On any worker; may call the driver, creates no context. */
         void (*describe)(struct device *device, struct device_facts *facts);
         /* On the device's thread: bytes that models can hold here in all, since other processes use the device too;
@@ -108,10 +105,6 @@ struct device_ops {
         /* Both or none (NULL), on the device's thread: pinned host memory for copies of the device, zeroed. */
         int (*host_alloc)(struct device *device, uint64_t size, void **base, struct error *error);
         void (*host_free)(struct device *device, void *base, uint64_t size);
-        /* Both or none (NULL), from any thread, without waiting. prefault_fill() allows or forbids prefaulting until
-         * the next call; prefaulted(): bytes. */
-        void (*prefault_fill)(struct device *device, bool fill);
-        uint64_t (*prefaulted)(const struct device *device);
         void (*free)(struct device *device);
 };
 
@@ -134,19 +127,15 @@ struct device {
         enum page_kind pages;      /* what a new segment is expected to get */
         unsigned number;           /* among the daemon's devices */
         struct work_pool *thread;
-        uint64_t budget, used; /* bytes; used counts what is being allocated and freed, too */
-        uint64_t ceiling;      /* bytes, of the last ceiling(); 0: never called */
-        uint64_t quarantined;  /* of the used: models that were revoked from clients that still map them */
+        struct prefault *prefault; /* of the host; NULL: none is configured */
+        uint64_t budget, used;     /* bytes; used counts what is being allocated and freed, too */
+        uint64_t ceiling;          /* bytes, of the last ceiling(); 0: never called */
+        uint64_t quarantined;      /* of the used: models that were revoked from clients that still map them */
 };
-
-/* Bytes of it that have small pages because no huge page was found. */
-uint64_t segment_small_bytes(const struct segment *segment);
 
 /* The budget, or what other processes leave of the device if that is less. */
 uint64_t device_budget(const struct device *device);
 uint64_t device_unused(const struct device *device);
-/* Prefaulted bytes, which belong to no model: not among the used ones, and not charged to the budget. */
-uint64_t device_prefaulted(const struct device *device);
 /* From any thread, without waiting: its memory is not lost. */
 bool device_in_service(struct device *device);
 /* The error of calls on a lost device. */
@@ -173,6 +162,15 @@ struct host_opts {
 /* Memory of this machine in sealed memfds. AUTO takes hugetlb pages if the pool has enough, else transparent huge
  * pages if the kernel makes them for shared memory, else 4 KiB pages; a named kind is taken or fails. */
 int host_device_new(struct device **device, const struct host_opts *opts, struct wake *wake, struct error *error);
+
+/* From any thread, without waiting: bytes that have small pages because no huge page was found. */
+uint64_t segment_small_bytes(const struct segment *segment);
+
+/* From any thread, without waiting; accept NULL. Allows or forbids prefaulting until the next call; false takes effect
+ * within one huge page. Prefaulted bytes belong to no model: they are not among the used ones, and not charged to the
+ * budget. */
+void prefault_fill(struct prefault *prefault, bool fill);
+uint64_t prefault_bytes(const struct prefault *prefault);
 
 /* A memfd and a map of it. */
 struct table {

@@ -146,7 +146,7 @@ static struct load_part *part_for(struct load *load, const struct device *device
         return part;
 }
 
-static int add_target(struct load *load, struct device *device)
+static int add_target(struct load *load, struct device *device, size_t n_devices)
 {
         struct load_target *t = &load->targets[load->n_targets++];
         t->load = load;
@@ -157,15 +157,20 @@ static int add_target(struct load *load, struct device *device)
         t->part->copies[t->part->n_targets++] = &t->copy;
         if (load->dry_run)
                 return 0;
-        t->generation = generation_new(load->loads->resident, load->name, load->source, device, load->owner);
-        if (t->generation == NULL)
+        struct generation *g = generation_new(load->loads->resident, load->name, load->source, device, load->owner);
+        t->generation = g;
+        if (g == NULL)
                 return STREAMER_ENOMEM;
-        t->generation->settings.priority = load->priority;
-        t->generation->settings.keep_alive_ns = load->loads->keep_alive_ns;
-        t->generation->settings.drain_timeout_ns = load->loads->drain_timeout_ns;
-        t->generation->caller = load->caller;
-        t->generation->pattern = load->pattern != NULL ? strdup(load->pattern) : NULL;
-        return load->pattern == NULL || t->generation->pattern != NULL ? 0 : STREAMER_ENOMEM;
+        g->settings.priority = load->priority;
+        g->settings.keep_alive_ns = load->loads->keep_alive_ns;
+        g->settings.drain_timeout_ns = load->loads->drain_timeout_ns;
+        g->caller = load->caller;
+        if (load->pattern == NULL)
+                return 0;
+        g->rank = (unsigned)load->n_targets - 1;
+        g->n_ranks = (unsigned)n_devices;
+        g->pattern = strdup(load->pattern);
+        return g->pattern != NULL ? 0 : STREAMER_ENOMEM;
 }
 
 static int add_targets(struct load *load, const struct order *order)
@@ -177,11 +182,7 @@ static int add_targets(struct load *load, const struct order *order)
                 return STREAMER_ENOMEM;
         int r = 0;
         for (size_t i = 0; r == 0 && i < order->n_devices; i++)
-                r = add_target(load, order->devices[i]);
-        for (size_t i = 0; r == 0 && load->pattern != NULL && !load->dry_run && i < load->n_targets; i++) {
-                load->targets[i].generation->rank = (unsigned)i;
-                load->targets[i].generation->n_ranks = (unsigned)load->n_targets;
-        }
+                r = add_target(load, order->devices[i], order->n_devices);
         return r;
 }
 
@@ -352,9 +353,6 @@ void loads_check_prefault(struct loads *loads)
         bool fill = !loads->over;
         list_each_item (const struct load, load, &loads->all, link)
                 fill = fill && (load_ended(load->state) || load->state == LOAD_QUEUED);
-        for (size_t i = 0; i < loads->resident->n_devices; i++) {
-                struct device *device = loads->resident->devices[i];
-                if (device->ops->prefault_fill != NULL)
-                        device->ops->prefault_fill(device, fill);
-        }
+        for (size_t i = 0; i < loads->resident->n_devices; i++)
+                prefault_fill(loads->resident->devices[i]->prefault, fill);
 }

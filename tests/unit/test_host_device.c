@@ -313,7 +313,7 @@ START_TEST(auto_takes_4k_pages_without_huge_pages)
                 0);
         ck_assert_int_eq(device->ops->alloc(device, hugetlb_limit() + 2 * MiB, &segment, &error), 0);
         ck_assert_int_eq((int)segment.pages, (int)PAGES_4K);
-        ck_assert_uint_eq(device->ops->small_page_bytes(&segment), 0);
+        ck_assert_uint_eq(segment_small_bytes(&segment), 0);
 }
 END_TEST
 

@@ -3,18 +3,33 @@
  * The facts of a model that outlive a run: a commit record restores those of a generation, and a record of one store is
  * refused by another.
  */
+#include "daemon/device/host/collapse.h"
 #include "daemon/resident/persist/commit_record.h"
 #include "tests/unit/resident_fixture.h"
+
+#include <sys/mman.h>
 
 #define SEGMENT (4 * MiB)
 #define SMALL (2 * MiB)
 
-static struct device_ops ops;
+/* ---- a kernel that has no huge page ---- */
 
-static uint64_t some_small(const struct segment *segment)
+static int collapse_refused(void *base, uint64_t len)
 {
-        return segment->size - SMALL;
+        (void)base;
+        (void)len;
+        return -1;
 }
+
+static uint64_t nothing(void)
+{
+        return 0;
+}
+
+static const struct collapse_kernel no_huge_pages = {
+        .calls = {.collapse = collapse_refused, .clock = nothing, .compactions = nothing}, .supported = true};
+
+/* ---- a model ---- */
 
 static struct generation *full(const char *name)
 {
@@ -78,21 +93,20 @@ END_TEST
 START_TEST(small_pages_are_restored)
 {
         struct generation *g = full("m");
-        ops = *fake.device.ops;
-        ops.small_page_bytes = some_small;
-        const struct device_ops *own = fake.device.ops;
-        fake.device.ops = &ops;
+        cleanup_close int fd = memfd_create("segment", MFD_CLOEXEC);
+        struct collapse *collapse = collapse_new(&no_huge_pages, NULL, fd, SEGMENT, 0);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, SMALL), 0);
+        g->segments[0].collapse = collapse;
         ck_assert_uint_eq(segment_small_bytes(&g->segments[0]), SMALL);
         struct model_record record = record_of(g);
         ck_assert_uint_eq(record.segments[0].small_bytes, SMALL);
-        ops.small_page_bytes = NULL;
+        g->segments[0].collapse = collapse_free(collapse);
         g->segments[0].small_bytes = record.segments[0].small_bytes;
         ck_assert_uint_eq(segment_small_bytes(&g->segments[0]), SMALL);
         model_record_deinit(&record);
         record = record_of(g); /* and so they are after the next restart */
         ck_assert_uint_eq(record.segments[0].small_bytes, SMALL);
         model_record_deinit(&record);
-        fake.device.ops = own;
         ready(g);
 }
 END_TEST

@@ -58,28 +58,29 @@ static void device_end(void)
 
 static bool has_ready(void *bytes)
 {
-        return device_prefaulted(device) == *(const uint64_t *)bytes;
+        return prefault_bytes(device->prefault) == *(const uint64_t *)bytes;
 }
 
 static bool has_begun(void *unused)
 {
         (void)unused;
-        return device_prefaulted(device) > 0;
+        return prefault_bytes(device->prefault) > 0;
 }
 
 /* Repeats the permission, as the daemon does. */
 static bool fills_to(void *bytes)
 {
-        device->ops->prefault_fill(device, true);
+        prefault_fill(device->prefault, true);
         return has_ready(bytes);
 }
 
 static void fill(uint64_t bytes)
 {
-        ck_assert_msg(eventually(fills_to, &bytes, 20000), "%ju bytes are ready", (uintmax_t)device_prefaulted(device));
+        ck_assert_msg(eventually(fills_to, &bytes, 20000), "%ju bytes are ready",
+                      (uintmax_t)prefault_bytes(device->prefault));
         threads_await_asleep(THREAD, 1);
-        ck_assert_uint_eq(device_prefaulted(device), bytes); /* and no more */
-        device->ops->prefault_fill(device, false);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), bytes); /* and no more */
+        prefault_fill(device->prefault, false);
 }
 
 static void alloc(struct segment *to, uint64_t size)
@@ -112,7 +113,7 @@ START_TEST(no_segment_is_prefaulted_by_default)
         uint64_t none = 0;
         BEGIN(HOST_PAGES_4K, 0);
         ck_assert_uint_eq(threads_named(THREAD), 0);
-        device->ops->prefault_fill(device, true);
+        prefault_fill(device->prefault, true);
         ck_assert(has_ready(&none));
         alloc(&segment, SPARE);
         ck_assert_uint_eq(bytes_in_memory(&segment), 0);
@@ -123,7 +124,7 @@ START_TEST(nothing_is_filled_before_it_is_permitted)
 {
         BEGIN(HOST_PAGES_4K, SPARE);
         threads_await_asleep(THREAD, 1);
-        ck_assert_uint_eq(device_prefaulted(device), 0);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
 }
 END_TEST
 
@@ -139,11 +140,11 @@ END_TEST
 START_TEST(filling_stops_when_it_is_no_longer_permitted)
 {
         BEGIN(HOST_PAGES_4K, 8 * GiB);
-        device->ops->prefault_fill(device, true);
+        prefault_fill(device->prefault, true);
         ck_assert(eventually(has_begun, NULL, 20000));
-        device->ops->prefault_fill(device, false);
+        prefault_fill(device->prefault, false);
         threads_await_asleep(THREAD, 1);
-        ck_assert_uint_lt(device_prefaulted(device), 4 * GiB);
+        ck_assert_uint_lt(prefault_bytes(device->prefault), 4 * GiB);
 }
 END_TEST
 
@@ -196,7 +197,7 @@ START_TEST(a_segment_is_created_from_prefaulted_memory)
         alloc(&segment, SPARE);
         ck_assert_int_eq((int)segment.pages, (int)expected[_i]);
         ck_assert_uint_eq(bytes_in_memory(&segment), SPARE);
-        ck_assert_uint_eq(device_prefaulted(device), 0);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
         is_zero(&segment);
         ck_assert_uint_eq(bytes_in_memory(&segment), SPARE);
 }
@@ -220,7 +221,7 @@ START_TEST(a_smaller_segment_takes_only_its_size)
         fill(SPARE);
         alloc(&segment, SPARE - 2 * MiB);
         ck_assert_uint_eq(bytes_in_memory(&segment), SPARE - 2 * MiB);
-        ck_assert_uint_eq(device_prefaulted(device), 0);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
         is_zero(&segment);
 }
 END_TEST
@@ -232,7 +233,7 @@ START_TEST(a_much_smaller_segment_does_not_take_it)
         fill(SPARE);
         alloc(&small, 2 * MiB);
         ck_assert_uint_eq(bytes_in_memory(&small), 0);
-        ck_assert_uint_eq(device_prefaulted(device), SPARE);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), SPARE);
         alloc(&segment, SPARE);
         ck_assert_uint_eq(bytes_in_memory(&segment), SPARE);
         device->ops->release(&small);
@@ -246,7 +247,7 @@ START_TEST(a_small_segment_takes_it_if_both_do_not_fit)
         alloc(&segment, BUDGET - SPARE);
         fill(SPARE);
         alloc(&small, 2 * MiB);
-        ck_assert_uint_eq(device_prefaulted(device), 0);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
         ck_assert_uint_eq(bytes_in_memory(&small), 2 * MiB);
         device->ops->release(&small);
 }
@@ -308,11 +309,11 @@ START_TEST(a_segment_may_be_requested_while_it_is_filled)
 {
         BEGIN(kinds[_i], SPARE);
         for (int i = 0; i < 20; i++) {
-                device->ops->prefault_fill(device, true);
+                prefault_fill(device->prefault, true);
                 alloc(&segment, SPARE);
                 ck_assert_uint_le(bytes_in_memory(&segment), SPARE);
                 is_zero(&segment);
-                ck_assert_uint_le(device_prefaulted(device) + SPARE, BUDGET);
+                ck_assert_uint_le(prefault_bytes(device->prefault) + SPARE, BUDGET);
                 device->ops->release(&segment);
         }
 }
@@ -331,9 +332,9 @@ START_TEST(failed_prefaulting_has_no_effect)
 {
         BEGIN(kinds[_i], SPARE);
         allow_files_of(SPARE - 2 * MiB);
-        device->ops->prefault_fill(device, true);
+        prefault_fill(device->prefault, true);
         threads_await_asleep(THREAD, 1);
-        ck_assert_uint_eq(device_prefaulted(device), 0);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
         alloc(&segment, SPARE - 2 * MiB);
         is_zero(&segment);
         allow_files_of(RLIM_INFINITY);
@@ -349,7 +350,7 @@ START_TEST(a_segment_that_does_not_fit_is_newly_allocated)
         unsigned fds = process_fds(getpid());
         allow_files_of(SPARE);
         ck_assert_int_eq(device->ops->alloc(device, 2 * SPARE, &segment, &error), STREAMER_ENOMEM);
-        ck_assert_uint_eq(device_prefaulted(device), 0);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
         ck_assert_uint_eq(process_fds(getpid()), fds - 1);
         alloc(&segment, SPARE);
         ck_assert_uint_eq(bytes_in_memory(&segment), 0);
@@ -370,7 +371,7 @@ START_TEST(stopping_leaks_nothing)
 {
         BEGIN(kinds[_i], 64 * MiB);
         unsigned fds = process_fds(getpid()), others = process_threads(getpid()) - 2;
-        device->ops->prefault_fill(device, true); /* while it fills the segment */
+        prefault_fill(device->prefault, true); /* while it fills the segment */
         ck_assert(work_pool_stop(device->thread, now_ns() + UINT64_C(20000000000)));
         device = device_free(device);
         ck_assert_uint_le(process_fds(getpid()), fds);

@@ -164,8 +164,8 @@ START_TEST(memory_of_other_page_sizes_is_not_prefaulted)
         if (host_device_new(&device, &opts, core_wake, &error) < 0)
                 SKIP("no transparent huge pages for shared memory");
         ck_assert_uint_eq(threads_named(THREAD), 0);
-        device->ops->prefault_fill(device, true);
-        ck_assert_uint_eq(device_prefaulted(device), 0);
+        prefault_fill(device->prefault, true);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
         ck_assert(work_pool_stop(device->thread, now_ns() + UINT64_C(20000000000)));
         device_free(device);
 }

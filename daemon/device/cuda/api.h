@@ -21,26 +21,33 @@
 
 /* ---- values ---- */
 
-/* cudaError_t; other numbers occur, too */
+/* cudaError_t; other numbers occur, too: X(our name, number, CUDA's name) */
+// clang-format off
+#define CUDA_ERRORS(X) \
+        X(CUDA_OK, 0, cudaSuccess) \
+        X(CUDA_INVALID_VALUE, 1, cudaErrorInvalidValue) \
+        X(CUDA_OUT_OF_MEMORY, 2, cudaErrorMemoryAllocation) \
+        X(CUDA_NOT_INITIALIZED, 3, cudaErrorInitializationError) \
+        X(CUDA_STUB_LIBRARY, 34, cudaErrorStubLibrary) \
+        X(CUDA_INSUFFICIENT_DRIVER, 35, cudaErrorInsufficientDriver) \
+        X(CUDA_NO_DEVICE, 100, cudaErrorNoDevice) \
+        X(CUDA_INVALID_CONTEXT, 201, cudaErrorDeviceUninitialized) /* also: a handle opened in the process that exported it */ \
+        X(CUDA_NOT_READY, 600, cudaErrorNotReady) /* an event that has not fired: no error */ \
+        X(CUDA_ILLEGAL_ADDRESS, 700, cudaErrorIllegalAddress) /* sticky, as are its neighbours: the context is lost */ \
+        X(CUDA_ALREADY_REGISTERED, 712, cudaErrorHostMemoryAlreadyRegistered) \
+        X(CUDA_NOT_PERMITTED, 800, cudaErrorNotPermitted) \
+        X(CUDA_NOT_SUPPORTED, 801, cudaErrorNotSupported) \
+        X(CUDA_SYSTEM_NOT_READY, 802, cudaErrorSystemNotReady) \
+        X(CUDA_DRIVER_MISMATCH, 803, cudaErrorSystemDriverMismatch) \
+        X(CUDA_COMPAT_UNSUPPORTED, 804, cudaErrorCompatNotSupportedOnDevice) \
+        X(CUDA_MPS_CONNECTION_FAILED, 805, cudaErrorMpsConnectionFailed) \
+        X(CUDA_UNKNOWN, 999, cudaErrorUnknown)
+// clang-format on
+
 enum cuda_error {
-        CUDA_OK = 0,
-        CUDA_INVALID_VALUE = 1,
-        CUDA_OUT_OF_MEMORY = 2,
-        CUDA_NOT_INITIALIZED = 3,
-        CUDA_STUB_LIBRARY = 34,
-        CUDA_INSUFFICIENT_DRIVER = 35,
-        CUDA_NO_DEVICE = 100,
-        CUDA_INVALID_CONTEXT = 201, /* also: a handle opened in the process that exported it */
-        CUDA_NOT_READY = 600,       /* an event that has not fired: no error */
-        CUDA_ILLEGAL_ADDRESS = 700, /* sticky, as are its neighbours: the context is lost */
-        CUDA_ALREADY_REGISTERED = 712,
-        CUDA_NOT_PERMITTED = 800,
-        CUDA_NOT_SUPPORTED = 801,
-        CUDA_SYSTEM_NOT_READY = 802,
-        CUDA_DRIVER_MISMATCH = 803,
-        CUDA_COMPAT_UNSUPPORTED = 804,
-        CUDA_MPS_CONNECTION_FAILED = 805,
-        CUDA_UNKNOWN = 999,
+#define X(ours, number, theirs) ours = (number),
+        CUDA_ERRORS(X)
+#undef X
 };
 
 enum cuda_copy_kind { CUDA_COPY_HOST_TO_DEVICE = 1, CUDA_COPY_DEVICE_TO_HOST = 2 };

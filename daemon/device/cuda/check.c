@@ -16,24 +16,9 @@
 /* ---- values ---- */
 
 #define VALUE(ours, theirs) _Static_assert((long long)(ours) == (long long)(theirs), #ours)
-VALUE(CUDA_OK, cudaSuccess);
-VALUE(CUDA_INVALID_VALUE, cudaErrorInvalidValue);
-VALUE(CUDA_OUT_OF_MEMORY, cudaErrorMemoryAllocation);
-VALUE(CUDA_NOT_INITIALIZED, cudaErrorInitializationError);
-VALUE(CUDA_STUB_LIBRARY, cudaErrorStubLibrary);
-VALUE(CUDA_INSUFFICIENT_DRIVER, cudaErrorInsufficientDriver);
-VALUE(CUDA_NO_DEVICE, cudaErrorNoDevice);
-VALUE(CUDA_INVALID_CONTEXT, cudaErrorDeviceUninitialized);
-VALUE(CUDA_NOT_READY, cudaErrorNotReady);
-VALUE(CUDA_ILLEGAL_ADDRESS, cudaErrorIllegalAddress);
-VALUE(CUDA_ALREADY_REGISTERED, cudaErrorHostMemoryAlreadyRegistered);
-VALUE(CUDA_NOT_PERMITTED, cudaErrorNotPermitted);
-VALUE(CUDA_NOT_SUPPORTED, cudaErrorNotSupported);
-VALUE(CUDA_SYSTEM_NOT_READY, cudaErrorSystemNotReady);
-VALUE(CUDA_DRIVER_MISMATCH, cudaErrorSystemDriverMismatch);
-VALUE(CUDA_COMPAT_UNSUPPORTED, cudaErrorCompatNotSupportedOnDevice);
-VALUE(CUDA_MPS_CONNECTION_FAILED, cudaErrorMpsConnectionFailed);
-VALUE(CUDA_UNKNOWN, cudaErrorUnknown);
+#define X(ours, number, theirs) VALUE(ours, theirs);
+CUDA_ERRORS(X)
+#undef X
 VALUE(CU_OK, CUDA_SUCCESS);
 VALUE(CU_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE);
 VALUE(CU_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);

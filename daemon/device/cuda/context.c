@@ -22,8 +22,6 @@
 
 #include "daemon/base/thread/threads.h"
 
-#include <errno.h>
-
 /* After a question that a load asks before it allocates: its context is about to be held again. */
 #define LINGER_NS UINT64_C(1000000000)
 

@@ -13,8 +13,6 @@
  */
 #include "daemon/device/cuda/device_private.h"
 
-#include <string.h>
-
 /* Copies in flight for one reader thread. */
 #define EVENTS 4
 /* Copies in one call. */
@@ -85,8 +83,12 @@ static int copier_open(struct cuda_copier *copier, struct error *error)
         return e == CUDA_OK ? 0 : cuda_failed(d, "cudaStreamCreateWithFlags", e, error);
 }
 
-static int event_get(struct cuda_copier *copier, struct CUevent_st **event, struct error *error)
+/* With an event that is not in use. */
+static int copy_begin(struct cuda_copier *copier, struct CUevent_st **event, struct error *error)
 {
+        int r = copier_open(copier, error);
+        if (r < 0)
+                return r;
         if (copier->n_events > 0) {
                 *event = copier->events[--copier->n_events];
                 return 0;
@@ -155,12 +157,6 @@ static int copy_abort(struct cuda_copier *copier, struct CUevent_st *event, cons
         copier->device->cuda->api->cudaStreamSynchronize(copier->stream);
         event_put(copier, event);
         return cuda_failed(copier->device, call, e, error);
-}
-
-static int copy_begin(struct cuda_copier *copier, struct CUevent_st **event, struct error *error)
-{
-        int r = copier_open(copier, error);
-        return r < 0 ? r : event_get(copier, event, error);
 }
 
 /* Records the event behind the copies, or returns the error of starting them. */

@@ -115,22 +115,20 @@ static const struct device_ops cuda_ops = {
 
 int cuda_new(struct cuda **out, const char *library, const struct cuda_settings *settings, struct error *error)
 {
-        struct cuda *cuda = calloc(1, sizeof(*cuda));
+        cleanup_free struct cuda *cuda = calloc(1, sizeof(*cuda));
         char why[400];
         if (cuda == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        if (cuda_api_open(library, &cuda->api, why, sizeof(why)) < 0) {
-                free(cuda);
+        if (cuda_api_open(library, &cuda->api, why, sizeof(why)) < 0)
                 return error_set(error, STREAMER_EUNSUPPORTED, "CUDA is unavailable: %s", why);
-        }
         cuda->settings = *settings;
         int r = cuda_contexts_init(cuda);
         if (r != 0) {
                 cuda_api_close(cuda->api);
-                free(cuda);
                 return error_errno(error, STREAMER_ENOMEM, r, "the thread for idle contexts cannot be started");
         }
         *out = cuda;
+        cuda = NULL;
         return 0;
 }
 
@@ -189,7 +187,7 @@ int cuda_find(const struct cuda *cuda, const char *name, int *ordinals, int n, s
 int cuda_device_new(struct device **out, struct cuda *cuda, int ordinal, const struct cuda_opts *opts,
                     struct wake *wake, struct error *error)
 {
-        struct cuda_device *d = calloc(1, sizeof(*d));
+        cleanup_free struct cuda_device *d = calloc(1, sizeof(*d));
         cu_device gpu;
         size_t total = 0;
         if (d == NULL)
@@ -205,24 +203,21 @@ int cuda_device_new(struct device **out, struct cuda *cuda, int ordinal, const s
                 .page = 0, .align = 256, .granularity = CUDA_GRANULARITY, .max_segment = opts->max_segment};
         snprintf(device->name, sizeof(device->name), "cuda:%d", ordinal);
         if (uuid_of(cuda, ordinal, device->uuid) < 0 || cuda->api->cuDeviceGet(&gpu, ordinal) != CU_OK ||
-            cuda->api->cuDeviceTotalMem_v2(&total, gpu) != CU_OK) {
-                free(d);
+            cuda->api->cuDeviceTotalMem_v2(&total, gpu) != CU_OK)
                 return error_set(error, STREAMER_EUNSUPPORTED, "cuda:%d: the driver does not describe it", ordinal);
-        }
         struct device_facts facts;
         cuda_describe(cuda->api, ordinal, &facts);
         device->numa_node = numa_of_pci(facts.pci);
         d->batches = cuda_has_batch(cuda->api) && facts.host_pointers;
         device->budget = opts->budget > 0 ? opts->budget : total / 100 * opts->budget_percent;
         device->thread = work_pool_new(wake, "device-cuda", 1, 1);
-        if (device->thread == NULL) {
-                free(d);
+        if (device->thread == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        }
         pthread_mutex_lock(&cuda->mutex);
         d->next = cuda->devices;
         cuda->devices = d;
         pthread_mutex_unlock(&cuda->mutex);
+        d = NULL;
         *out = device;
         return 0;
 }

@@ -27,8 +27,8 @@ struct collapse {
         const struct collapse_kernel *kernel;
         unsigned char *base;
         int fd;
-        pthread_mutex_t mutex; /* for what follows */
-        pthread_cond_t settled;
+        pthread_mutex_t mutex;    /* for what follows */
+        pthread_cond_t done;      /* a range is no longer busy */
         uint64_t spent_ns, tried; /* processor time of ranges that were tried */
         uint64_t compactions;     /* of the kernel, before they were */
         bool stopped;             /* atomic, as the next */
@@ -108,7 +108,7 @@ struct collapse *collapse_new(const struct collapse_kernel *kernel, unsigned cha
         collapse->fd = fd;
         collapse->compactions = kernel->calls.compactions();
         pthread_mutex_init(&collapse->mutex, NULL);
-        pthread_cond_init(&collapse->settled, NULL);
+        pthread_cond_init(&collapse->done, NULL);
         memset(collapse->ranges, RANGE_HUGE, ready < size ? ready / COLLAPSE_RANGE : n);
         return collapse;
 }
@@ -117,7 +117,7 @@ struct collapse *collapse_free(struct collapse *collapse)
 {
         if (collapse == NULL)
                 return NULL;
-        pthread_cond_destroy(&collapse->settled);
+        pthread_cond_destroy(&collapse->done);
         pthread_mutex_destroy(&collapse->mutex);
         free(collapse);
         return NULL;
@@ -167,29 +167,24 @@ static int collapse_locked(struct collapse *collapse, uint64_t range)
         collapse->ranges[range] = result == COLLAPSE_HUGE    ? RANGE_HUGE
                                   : result == COLLAPSE_SMALL ? RANGE_SMALL
                                                              : RANGE_NEW;
-        pthread_cond_broadcast(&collapse->settled);
+        pthread_cond_broadcast(&collapse->done);
         errno = e;
         return result == COLLAPSE_FAILED ? -1 : 0;
 }
 
-/* 0 when the range is settled. */
-static int settle_locked(struct collapse *collapse, uint64_t range)
-{
-        while (collapse->ranges[range] == RANGE_BUSY)
-                pthread_cond_wait(&collapse->settled, &collapse->mutex);
-        if (collapse->ranges[range] != RANGE_NEW)
-                return 0;
-        if (!load_relaxed(&collapse->stopped))
-                return collapse_locked(collapse, range);
-        collapse->ranges[range] = RANGE_SMALL;
-        add_relaxed(&collapse->small, COLLAPSE_RANGE);
-        return 0;
-}
-
 static int prepare_range(struct collapse *collapse, uint64_t range, uint64_t from, uint64_t to)
 {
+        int r = 0;
         pthread_mutex_lock(&collapse->mutex);
-        int r = settle_locked(collapse, range), e = errno;
+        while (collapse->ranges[range] == RANGE_BUSY)
+                pthread_cond_wait(&collapse->done, &collapse->mutex);
+        if (collapse->ranges[range] == RANGE_NEW && load_relaxed(&collapse->stopped)) {
+                collapse->ranges[range] = RANGE_SMALL;
+                add_relaxed(&collapse->small, COLLAPSE_RANGE);
+        } else if (collapse->ranges[range] == RANGE_NEW) {
+                r = collapse_locked(collapse, range);
+        }
+        int e = errno;
         bool huge = collapse->ranges[range] == RANGE_HUGE;
         pthread_mutex_unlock(&collapse->mutex);
         errno = e;

@@ -41,7 +41,6 @@ struct host_device {
         bool fallback_logged;      /* AUTO got something less than hugetlb */
         uint64_t huge;             /* atomic: bytes of segments of huge pages, touched or not */
         bool limited;              /* atomic: the control group limits huge pages, or may */
-        struct prefault *prefault; /* NULL: none is configured */
 };
 
 /* ---- release ---- */
@@ -57,7 +56,7 @@ static void host_release(struct segment *segment)
         }
         if (segment->fd >= 0) {
                 close(segment->fd);
-                prefault_release(host->prefault, segment->size);
+                prefault_release(host->device.prefault, segment->size);
                 if (segment->pages == PAGES_HUGETLB)
                         sub_relaxed(&host->huge, segment->size);
         }
@@ -67,14 +66,6 @@ static void host_release(struct segment *segment)
 }
 
 /* ---- pages ---- */
-
-/* Does the kernel give huge pages to shared memory that asks for them by MADV_HUGEPAGE? */
-static bool thp_on_advice(void)
-{
-        char chosen[16];
-        return sysfile_chosen(chosen, sizeof(chosen), "/sys/kernel/mm/transparent_hugepage/shmem_enabled") &&
-               strcmp(chosen, "never") != 0 && strcmp(chosen, "deny") != 0;
-}
 
 static bool wants_thp(const struct host_device *host)
 {
@@ -177,7 +168,7 @@ static int try_prefaulted(struct host_device *host, struct segment *segment)
         struct error error = {0};
         enum page_kind pages;
         uint64_t ready;
-        int fd = prefault_take(host->prefault, segment->size, &ready, &pages);
+        int fd = prefault_take(host->device.prefault, segment->size, &ready, &pages);
         if (fd < 0)
                 return -1;
         if (pages == PAGES_HUGETLB)
@@ -190,7 +181,7 @@ static int alloc_fresh(struct host_device *host, struct segment *segment, struct
         uint64_t size = segment->size;
         if (host->want == HOST_PAGES_AUTO || host->want == HOST_PAGES_HUGETLB) {
                 if (try_hugetlb(host, segment) == 0 ||
-                    (prefault_drop(host->prefault) && try_hugetlb(host, segment) == 0))
+                    (prefault_drop(host->device.prefault) && try_hugetlb(host, segment) == 0))
                         return 0;
                 if (host->want == HOST_PAGES_HUGETLB)
                         return error_errno(error, STREAMER_ENOMEM, errno,
@@ -204,7 +195,7 @@ static int alloc_fresh(struct host_device *host, struct segment *segment, struct
         int r;
         do
                 r = shmem_consume_fd(host, host_memfd_new(thp ? PAGES_THP : PAGES_4K), 0, thp, segment, error);
-        while (r < 0 && prefault_drop(host->prefault));
+        while (r < 0 && prefault_drop(host->device.prefault));
         return r;
 }
 
@@ -213,12 +204,12 @@ static int host_alloc(struct device *device, uint64_t size, struct segment *segm
         struct host_device *host = container_of(device, struct host_device, device);
         *segment = (struct segment){.device = device, .size = size, .fd = -1};
         require(size > 0 && size % HOST_HUGE_PAGE == 0);
-        prefault_hold(host->prefault, size);
+        prefault_hold(host->device.prefault, size);
         if (try_prefaulted(host, segment) == 0)
                 return 0;
         int r = alloc_fresh(host, segment, error);
         if (r < 0)
-                prefault_release(host->prefault, size);
+                prefault_release(host->device.prefault, size);
         return r;
 }
 
@@ -237,21 +228,10 @@ static int host_adopt_consume_fd(struct device *device, int fd, uint64_t size, e
         segment->base = base;
         segment->fd = take_fd(&own);
         struct host_device *host = container_of(device, struct host_device, device);
-        prefault_hold(host->prefault, size);
+        prefault_hold(host->device.prefault, size);
         if (pages == PAGES_HUGETLB)
                 add_relaxed(&host->huge, size);
         return 0;
-}
-
-/* Small pages are no error: fragmented memory makes loads slower, and that is said once. */
-static int collapse_before(struct host_device *host, struct segment *segment, uint64_t offset, uint64_t len)
-{
-        int r = collapse_prepare(segment->collapse, offset, len);
-        if (collapse_stopped(segment->collapse) &&
-            !__atomic_exchange_n(&host->fragmentation_logged, true, __ATOMIC_RELAXED))
-                log_warn("host: memory is fragmented: compacting it takes longer than small pages would, the rest of a "
-                         "segment gets 4 KiB pages");
-        return r;
 }
 
 static int host_prepare(struct segment *segment, uint64_t offset, uint64_t len, struct error *error)
@@ -263,16 +243,22 @@ static int host_prepare(struct segment *segment, uint64_t offset, uint64_t len, 
                 if (segment->pages == PAGES_HUGETLB && load_relaxed(&host->limited))
                         r = make_huge_pages(segment, offset, len);
                 else if (segment->collapse != NULL)
-                        r = collapse_before(host, segment, offset, len);
+                        r = collapse_prepare(segment->collapse, offset, len);
                 else if (segment->pages == PAGES_4K)
                         r = fallocate(segment->fd, 0, (off_t)from, (off_t)(round_up(offset + len, 4096) - from));
         } while (r < 0 && errno == EINTR);
-        if (r < 0 && errno == EFAULT)
+        int e = errno;
+        /* Small pages are no error: fragmented memory makes loads slower, which is logged once. */
+        if (collapse_stopped(segment->collapse) &&
+            !__atomic_exchange_n(&host->fragmentation_logged, true, __ATOMIC_RELAXED))
+                log_warn("host: memory is fragmented: compacting it takes longer than small pages would, the rest of a "
+                         "segment gets 4 KiB pages");
+        if (r < 0 && e == EFAULT)
                 return error_set(error, STREAMER_ENOMEM,
                                  "host: no huge page for %" PRIu64 " bytes: a limit of the control group is reached",
                                  len);
         if (r < 0)
-                return error_errno(error, STREAMER_ENOMEM, errno, "host: memory for %" PRIu64 " bytes", len);
+                return error_errno(error, STREAMER_ENOMEM, e, "host: memory for %" PRIu64 " bytes", len);
         return 0;
 }
 
@@ -298,26 +284,15 @@ static void host_handle(const struct segment *segment, struct handle *handle)
         *handle = (struct handle){.kind = "memfd", .fd = segment->fd};
 }
 
-static uint64_t host_small_page_bytes(const struct segment *segment)
+uint64_t segment_small_bytes(const struct segment *segment)
 {
-        return collapse_small_bytes(segment->collapse);
-}
-
-static void prefault_may_fill(struct device *device, bool fill)
-{
-        prefault_fill(container_of(device, struct host_device, device)->prefault, fill);
-}
-
-static uint64_t prefault_ready(const struct device *device)
-{
-        return prefault_bytes(container_of(device, const struct host_device, device)->prefault);
+        return segment->small_bytes != 0 ? segment->small_bytes : collapse_small_bytes(segment->collapse);
 }
 
 static void host_free(struct device *device)
 {
-        struct host_device *host = container_of(device, struct host_device, device);
-        prefault_free(host->prefault);
-        free(host);
+        prefault_free(device->prefault);
+        free(container_of(device, struct host_device, device));
 }
 
 static void host_describe(struct device *device, struct device_facts *facts)
@@ -335,10 +310,7 @@ static const struct device_ops host_ops = {
         .put = host_put,
         .read = host_read,
         .handle = host_handle,
-        .small_page_bytes = host_small_page_bytes,
         .describe = host_describe,
-        .prefault_fill = prefault_may_fill,
-        .prefaulted = prefault_ready,
         .free = host_free,
 };
 
@@ -367,8 +339,8 @@ static void make_prefault(struct host_device *host, uint64_t bytes)
                 opts.kinds[opts.n_kinds++] = wants_thp(host) ? PAGES_THP : PAGES_4K;
         if (opts.n_kinds == 0 || opts.most < HOST_HUGE_PAGE)
                 return;
-        host->prefault = prefault_new(&opts);
-        if (host->prefault == NULL)
+        host->device.prefault = prefault_new(&opts);
+        if (host->device.prefault == NULL)
                 log_warn("host: no memory is prefaulted: its thread could not be started");
 }
 
@@ -379,7 +351,10 @@ int host_device_new(struct device **device, const struct host_opts *opts, struct
                 return error_set(error, STREAMER_ENOMEM, "host: no memory");
         host->want = opts->pages;
         collapse_probe(&host->kernel, opts->collapse != NULL ? opts->collapse : &collapse_calls);
-        host->thp_allowed = host->kernel.supported || thp_on_advice();
+        char chosen[16];
+        bool on_advice = sysfile_chosen(chosen, sizeof(chosen), "/sys/kernel/mm/transparent_hugepage/shmem_enabled") &&
+                         strcmp(chosen, "never") != 0 && strcmp(chosen, "deny") != 0;
+        host->thp_allowed = host->kernel.supported || on_advice;
         if (opts->pages == HOST_PAGES_THP && !host->thp_allowed)
                 return error_set(error, STREAMER_EUNSUPPORTED,
                                  "host: no transparent huge pages for shared memory: the kernel refuses to collapse "

@@ -37,7 +37,7 @@
 #include <sys/resource.h>
 
 #define PIECE HOST_HUGE_PAGE
-#define LOOK (64 * MiB) /* how often the machine is asked for what it has left */
+#define CHECK_INTERVAL (64 * MiB) /* of prefaulted bytes between two checks of the machine's memory */
 #define NICE_MOST 19
 
 struct prefault {
@@ -45,7 +45,7 @@ struct prefault {
         pthread_t thread;
         /* Atomic, all of these: */
         bool fill, ending;
-        bool wanted; /* the device's thread requests `mutex` */
+        bool requested; /* the device's thread requests `mutex` */
         uint64_t held, bytes;
         uint64_t recent[PREFAULT_RECENT]; /* sizes of segments */
         unsigned n_recent;
@@ -117,7 +117,7 @@ static bool memory_begin(struct prefault *prefault)
 /* ---- how far ---- */
 
 /* The assumed size of the next segment. */
-static uint64_t made_for(const struct prefault *prefault)
+static uint64_t target_size(const struct prefault *prefault)
 {
         uint64_t largest = 0;
         for (unsigned i = 0; prefault->opts.modest && i < PREFAULT_RECENT; i++)
@@ -130,25 +130,21 @@ static bool machine_has(const struct prefault *prefault, uint64_t pool_left)
 {
         enum page_kind pages = prefault->fd >= 0 ? prefault->pages : prefault->opts.kinds[0];
         if (prefault->opts.modest)
-                return pool_left > load_relaxed(&prefault->bytes) + LOOK;
-        if (load_relaxed(&prefault->bytes) % LOOK != 0 || (pages == PAGES_HUGETLB && machine_pool_left() >= LOOK))
+                return pool_left > load_relaxed(&prefault->bytes) + CHECK_INTERVAL;
+        if (load_relaxed(&prefault->bytes) % CHECK_INTERVAL != 0 ||
+            (pages == PAGES_HUGETLB && machine_pool_left() >= CHECK_INTERVAL))
                 return true;
-        return machine_available_memory() >= load_relaxed(&prefault->bytes) + LOOK;
-}
-
-static bool too_much(const struct prefault *prefault, uint64_t pool_left)
-{
-        uint64_t bytes = load_relaxed(&prefault->bytes);
-        return bytes > made_for(prefault) || load_relaxed(&prefault->held) + bytes > prefault->opts.budget ||
-               pool_left < bytes / 4;
+        return machine_available_memory() >= load_relaxed(&prefault->bytes) + CHECK_INTERVAL;
 }
 
 /* Frees the last page. False: it stays. */
 static bool shed_piece(struct prefault *prefault, uint64_t pool_left)
 {
-        if (!prefault->opts.modest || load_relaxed(&prefault->bytes) == 0 || !too_much(prefault, pool_left))
+        uint64_t bytes = load_relaxed(&prefault->bytes), left = bytes - PIECE;
+        bool too_much = bytes > target_size(prefault) ||
+                        load_relaxed(&prefault->held) + bytes > prefault->opts.budget || pool_left < bytes / 4;
+        if (!prefault->opts.modest || bytes == 0 || !too_much)
                 return false;
-        uint64_t left = load_relaxed(&prefault->bytes) - PIECE;
         if (fallocate(prefault->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)left, PIECE) < 0)
                 return false;
         store_relaxed(&prefault->bytes, left);
@@ -167,7 +163,8 @@ static void log_short(struct prefault *prefault, const char *why)
 static bool add_piece(struct prefault *prefault, uint64_t pool_left)
 {
         uint64_t bytes = load_relaxed(&prefault->bytes);
-        if (bytes + PIECE > made_for(prefault) || load_relaxed(&prefault->held) + bytes + PIECE > prefault->opts.budget)
+        if (bytes + PIECE > target_size(prefault) ||
+            load_relaxed(&prefault->held) + bytes + PIECE > prefault->opts.budget)
                 return false;
         if (!machine_has(prefault, pool_left)) {
                 if (!prefault->opts.modest)
@@ -186,7 +183,7 @@ static bool add_piece(struct prefault *prefault, uint64_t pool_left)
 
 static bool may_fill(const struct prefault *prefault)
 {
-        return load_relaxed(&prefault->fill) && !load_relaxed(&prefault->wanted) && !load_relaxed(&prefault->ending);
+        return load_relaxed(&prefault->fill) && !load_relaxed(&prefault->requested) && !load_relaxed(&prefault->ending);
 }
 
 static void *prefault_thread(void *arg)
@@ -296,15 +293,15 @@ void prefault_release(struct prefault *prefault, uint64_t bytes)
 /* Without the flag the filling thread might lock again before this thread has woken. */
 static void prefault_lock(struct prefault *prefault)
 {
-        store_relaxed(&prefault->wanted, true);
+        store_relaxed(&prefault->requested, true);
         pthread_mutex_lock(&prefault->mutex);
-        store_relaxed(&prefault->wanted, false);
+        store_relaxed(&prefault->requested, false);
 }
 
 /* A file that is far larger than the segment stays for a larger one, if the budget holds both. */
 static bool stays_beside(const struct prefault *prefault, uint64_t size)
 {
-        uint64_t bytes = load_relaxed(&prefault->bytes), next = made_for(prefault);
+        uint64_t bytes = load_relaxed(&prefault->bytes), next = target_size(prefault);
         return size < (bytes < next ? bytes : next) / 2 &&
                load_relaxed(&prefault->held) + bytes <= prefault->opts.budget;
 }

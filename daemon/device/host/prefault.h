@@ -15,11 +15,8 @@
 #ifndef DAEMON_DEVICE_HOST_PREFAULT_H
 #define DAEMON_DEVICE_HOST_PREFAULT_H
 
-#include "daemon/base/util.h"
 #include "daemon/device/device.h"
 #include "daemon/device/host/collapse.h"
-
-struct prefault;
 
 #define PREFAULT_RECENT 8u /* segments, whose largest a modest one is made for */
 
@@ -37,11 +34,7 @@ struct prefault *prefault_new(const struct prefault_opts *opts);
 /* Waits for the end of the thread and frees the memory. NULL. */
 struct prefault *prefault_free(struct prefault *prefault);
 
-/* ---- from any thread, without waiting ---- */
-
-/* Allows or forbids filling until the next call; false takes effect within one huge page. */
-void prefault_fill(struct prefault *prefault, bool fill);
-uint64_t prefault_bytes(const struct prefault *prefault);
+/* ---- from any thread, without waiting: these, prefault_fill() and prefault_bytes() (device.h) ---- */
 
 /* Segments hold this many bytes more, or fewer. */
 void prefault_hold(struct prefault *prefault, uint64_t bytes);

@@ -49,7 +49,7 @@ static void write_device(struct metric_text *t, enum metric metric, const struct
                 else if (metric == METRIC_DEVICE_QUARANTINED)
                         value = d->quarantined;
                 else if (metric == METRIC_DEVICE_PREFAULTED)
-                        value = device_prefaulted(d);
+                        value = prefault_bytes(d->prefault);
                 else if (metric == METRIC_DEVICE_SMALL_PAGES)
                         value = small_page_bytes(resident, d);
                 metric_sample(t, metric, d->name, (double)value);

@@ -20,7 +20,7 @@ static void write_device(struct writer *w, const struct device *d)
         writer_ku64(w, "used", d->used);
         writer_ku64(w, "quarantined", d->quarantined);
         writer_ku64(w, "free", device_unused(d));
-        writer_ku64(w, "prefaulted", device_prefaulted(d));
+        writer_ku64(w, "prefaulted", prefault_bytes(d->prefault));
         writer_kstr(w, "page_kind", page_kind_name(d->pages));
 }
 
