@@ -96,30 +96,22 @@ static bool ranks_agree(const struct load *load, struct generation *const *same)
         return true;
 }
 
-static int add_name(const struct load *load, struct generation *same, struct error *error)
-{
-        struct quota_charge charge = {.user = NULL};
-        if (generation_has_name(same, load->name))
-                return 0;
-        int r = load_charge_model(load, same->device, &charge, error);
-        quota_commit(&charge);
-        if (r == 0 && generation_add_name(same, load->name, load->owner, &charge) < 0)
-                r = error_set(error, STREAMER_ENOMEM, "no memory");
-        quota_discharge(&charge);
-        return r;
-}
-
 static void share(struct load_target *target, struct generation *same, bool serves)
 {
         struct load *load = target->load;
         struct generation *mine = target->generation;
         struct error error = {0};
         int r = load_may_retain(load, same, &error);
-        if (r == 0)
-                r = add_name(load, same, &error);
-        target->generation = NULL;
+        if (r == 0 && !generation_has_name(same, load->name)) {
+                struct quota_charge charge = {.user = NULL};
+                r = load_charge_model(load, same->device, &charge, &error);
+                quota_commit(&charge);
+                if (r == 0 && generation_add_name(same, load->name, load->owner, &charge) < 0)
+                        r = error_set(&error, STREAMER_ENOMEM, "no memory");
+                quota_discharge(&charge);
+        }
         generation_discard(mine);
-        generation_put(mine);
+        target_put_generation(target);
         if (r < 0) {
                 load_end(load, LOAD_FAILED, &error);
                 return;

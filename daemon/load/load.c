@@ -11,8 +11,10 @@
 #include "daemon/base/log/log.h"
 #include "daemon/io/http/http.h"
 
-#include <inttypes.h>
 #include <string.h>
+
+/* How often devices may refuse memory that was granted (retry.c). */
+#define RETRIES_MAX 12
 
 /* ---- states ---- */
 
@@ -253,7 +255,8 @@ static void alloc_run(struct load_target *target)
 
 static void alloc_done(struct load_target *target)
 {
-        if (target_may_retry(target))
+        bool may_retry = target->device->ops->ceiling != NULL && target->load->retries < RETRIES_MAX;
+        if (target->step_error.code == STREAMER_ENOMEM && may_retry)
                 target_set_state(target, TARGET_OUT_OF_MEMORY);
         else if (target->step_error.code != 0)
                 target_fail(target, &target->step_error);
@@ -344,12 +347,22 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
         load->loads->n_running--;
         load->expect = reader_expect_over(load->loads->reader, load->expect);
         load_unwatch(&load->awaited);
-        load_withdraw(load);
+        load_each_target (t, load)
+                target_withdraw(t);
         quota_discharge(&load->charge);
         if (error != NULL)
                 load->error = *error;
-        load_each_target (t, load)
-                target_end(t);
+        load_each_target (t, load) {
+                struct generation *g = t->generation;
+                if (g == NULL || !target_is(t, TARGETS_OPEN))
+                        continue;
+                g->load_ns = load->ended_ns - load->started_ns;
+                target_stages(t, &g->stages);
+                if (state == LOAD_READY)
+                        generation_ready(g);
+                else
+                        generation_fail(g, &load->error);
+        }
         load->pending++; /* a watcher that is freed meanwhile counts down */
         load_report(load);
         load_notify_watchers(load);

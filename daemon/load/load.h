@@ -34,7 +34,6 @@
 
 #include "daemon/io/reader/reader.h"
 #include "daemon/load/content/publish.h"
-#include "daemon/load/content/sha.h"
 #include "daemon/resident/admission/admission.h"
 #include "daemon/resident/model.h"
 
@@ -272,9 +271,8 @@ struct load *loads_find(struct loads *loads, const char *name);
 void load_cancel(struct load *load);
 void load_set_priority(struct load *load, unsigned priority);
 
+/* With ended NULL as one of many subscribers: the end does not call it; it stays until load_unwatch(). */
 void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struct load_watch *, struct load *));
-/* As one of many subscribers: the end does not call it; it stays until load_unwatch(). */
-void load_subscribe(struct load *load, struct load_watch *watch);
 void load_unwatch(struct load_watch *watch);
 /* A subscriber of the load that ended first; NULL: none is left. */
 struct load_watch *loads_subscriber(struct loads *loads);

@@ -59,8 +59,6 @@ void load_fail_targets(struct load *load, const struct load_part *part, const st
 void target_release(struct load_target *target);
 /* The same; nothing of the load is in flight. */
 void target_put_generation(struct load_target *target);
-/* With the load, which has ended. */
-void target_end(struct load_target *target);
 /* Where the time of its load went, up to now or to the load's end. */
 void target_stages(const struct load_target *target, struct stages *stages);
 
@@ -90,8 +88,8 @@ void load_relax(struct load *load, bool wait, bool no_evict);
  * on. */
 int load_charge_model(const struct load *load, const struct device *device, struct quota_charge *charge,
                       struct error *error);
-/* It has ended: withdraws its requests. */
-void load_withdraw(struct load *load);
+/* Withdraws its request, if one is pending. */
+void target_withdraw(struct load_target *target);
 
 /* ---- from_cache.c ---- */
 
@@ -104,8 +102,6 @@ void load_copy_cached(struct load *load);
 
 /* ---- retry.c ---- */
 
-/* A device refused memory that was granted; it may be asked again. */
-bool target_may_retry(const struct load_target *target);
 /* Frees what was allocated, plans and asks again. */
 void load_retry(struct load *load);
 

@@ -9,6 +9,7 @@
 #include "daemon/load/load_private.h"
 
 #include "daemon/base/text/redact.h"
+#include "daemon/load/content/sha.h"
 #include "daemon/model/ranks.h"
 
 #include <string.h>
@@ -167,18 +168,6 @@ static void on_file_whole(struct callback *item)
 
 /* ---- plan and publishing, on a worker ---- */
 
-static int sha_init(struct load_part *part, struct error *error)
-{
-        size_t n = part->resolved.set.n_objects;
-        part->sha = sha_new(n);
-        part->sha_steps = calloc(n + 1, sizeof(*part->sha_steps));
-        if (part->sha == NULL || part->sha_steps == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        for (size_t i = 0; i < n; i++)
-                part->sha_steps[i] = (struct sha_step){.part = part, .file = i, .item = {.run = on_file_whole}};
-        return 0;
-}
-
 static int begin_publishing(struct load_part *part, struct error *error)
 {
         part->has_publish = true;
@@ -192,13 +181,20 @@ int part_plan(struct load_part *part, struct error *error)
 {
         const struct load *load = part->load;
         bool sha256 = load->sha256 && !load->dry_run;
-        int r = sha256 ? sha_init(part, error) : 0;
+        size_t n = part->resolved.set.n_objects;
+        if (sha256) {
+                part->sha = sha_new(n);
+                part->sha_steps = calloc(n + 1, sizeof(*part->sha_steps));
+                if (part->sha == NULL || part->sha_steps == NULL)
+                        return error_set(error, STREAMER_ENOMEM, "no memory");
+        }
+        for (size_t i = 0; sha256 && i < n; i++)
+                part->sha_steps[i] = (struct sha_step){.part = part, .file = i, .item = {.run = on_file_whole}};
         struct plan_layout layout = part->targets[0]->device->layout;
         if (part->max_segment > 0)
                 layout.max_segment = part->max_segment;
-        if (r == 0)
-                r = resolve_plan(&part->resolved, &layout, load->loads->block_size, sha256 ? sha_header : NULL,
-                                 part->sha, error);
+        int r = resolve_plan(&part->resolved, &layout, load->loads->block_size, sha256 ? sha_header : NULL, part->sha,
+                             error);
         return r < 0 || load->dry_run ? r : begin_publishing(part, error);
 }
 

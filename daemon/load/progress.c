@@ -10,14 +10,7 @@ void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struc
 {
         watch->load = load;
         watch->ended = ended;
-        list_append(&load->watchers, &watch->link);
-}
-
-void load_subscribe(struct load *load, struct load_watch *watch)
-{
-        watch->load = load;
-        watch->ended = NULL;
-        list_append(&load->subscribers, &watch->link);
+        list_append(ended != NULL ? &load->watchers : &load->subscribers, &watch->link);
 }
 
 void load_unwatch(struct load_watch *watch)

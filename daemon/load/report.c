@@ -10,7 +10,6 @@
 #include "daemon/base/text/redact.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 #define SHOWN REDACTED_SOURCE
 
@@ -26,16 +25,16 @@ static void device_names(char out[SHOWN], const struct load *load, unsigned stat
 }
 
 /* Counted once for all devices. */
-struct brought {
+struct figures {
         uint64_t bytes, tensors;
         uint64_t read_bytes;       /* without bytes from the host cache */
         uint64_t read_ns, room_ns; /* reader_job_reads() */
         struct stages stages;
 };
 
-static struct brought brought_by(const struct load *load)
+static struct figures figures_of(const struct load *load)
 {
-        struct brought sum = {0};
+        struct figures sum = {0};
         load_each_part (part, load) {
                 uint64_t took, room;
                 if (!part_lives(part))
@@ -70,9 +69,9 @@ static void report_shared(const struct load *load, const char *source)
 }
 
 /* Of one round. */
-static void report_brought(const struct load *load, const char *source, uint64_t ns)
+static void report_loaded(const struct load *load, const char *source, uint64_t ns)
 {
-        const struct brought b = brought_by(load);
+        const struct figures b = figures_of(load);
         double seconds = (double)ns / 1e9;
         unsigned busy = b.room_ns > 0 ? (unsigned)(100.0 * (double)b.read_ns / (double)b.room_ns) : 0;
         const char *kind = metric_source_name(metric_source_of(load->source));
@@ -101,11 +100,11 @@ static void report_brought(const struct load *load, const char *source, uint64_t
 
 void load_report_round(const struct load *load)
 {
-        char source[SHOWN], late[SHOWN];
+        char source[SHOWN], deferred[SHOWN];
         redact_source(source, load->source);
-        report_brought(load, source, now_ns() - load->started_ns);
-        device_names(late, load, TARGETS_DEFERRED);
-        log_info("%s: waits for memory on %s", load->name, late);
+        report_loaded(load, source, now_ns() - load->started_ns);
+        device_names(deferred, load, TARGETS_DEFERRED);
+        log_info("%s: waits for memory on %s", load->name, deferred);
 }
 
 /* Without the time, so that repeated requests log the same line. */
@@ -137,5 +136,5 @@ void load_report(const struct load *load)
         else
                 metric_add_label(METRIC_LOADS, RESULT_READY, 1);
         if (load->state == LOAD_READY && load_has(load, TARGETS_OPEN))
-                report_brought(load, source, load->ended_ns - load->started_ns);
+                report_loaded(load, source, load->ended_ns - load->started_ns);
 }

@@ -51,26 +51,10 @@ void target_release(struct load_target *target)
                 target_put_generation(target);
 }
 
-/* Without the other targets. */
-static void target_fail_alone(struct load_target *target, const struct error *error)
-{
-        struct load *load = target->load;
-        struct load_part *part = target->part;
-        target_set_state(target, TARGET_FAILED);
-        target->error = *error;
-        if (part->state == PART_READING)
-                reader_drop_target(load->loads->reader, &part->job, &target->copy, error);
-        else
-                __atomic_store_n(&target->copy.dead, true, __ATOMIC_RELEASE);
-        log_warn("%s: %s: %s", load->name, target->device->name, error->text);
-        generation_fail(target->generation, error);
-        if (part->state != PART_READING)
-                target_release(target);
-}
-
 void target_fail(struct load_target *target, const struct error *error)
 {
         struct load *load = target->load;
+        struct load_part *part = target->part;
         if (load->n_targets == 1) {
                 load_end(load, LOAD_FAILED, error);
                 return;
@@ -86,7 +70,16 @@ void target_fail(struct load_target *target, const struct error *error)
                 load_end(load, LOAD_FAILED, &named);
                 return;
         }
-        target_fail_alone(target, error);
+        target_set_state(target, TARGET_FAILED);
+        target->error = *error;
+        if (part->state == PART_READING)
+                reader_drop_target(load->loads->reader, &part->job, &target->copy, error);
+        else
+                __atomic_store_n(&target->copy.dead, true, __ATOMIC_RELEASE);
+        log_warn("%s: %s: %s", load->name, target->device->name, error->text);
+        generation_fail(target->generation, error);
+        if (part->state != PART_READING)
+                target_release(target);
         if (load_has(load, TARGETS_LIVE))
                 load_maybe_check(load);
         else if (load_has(load, TARGETS_DEFERRED))
@@ -119,18 +112,4 @@ void target_stages(const struct load_target *target, struct stages *stages)
                 stages->ns[of] = stages_get(&job->stages, of);
         stages->ns[STAGE_begin] = job->begun_ns - load->started_ns;
         stages->ns[STAGE_end] = (load_ended(load->state) ? load->ended_ns : now_ns()) - over_ns;
-}
-
-void target_end(struct load_target *target)
-{
-        const struct load *load = target->load;
-        struct generation *g = target->generation;
-        if (g == NULL || !target_is(target, TARGETS_OPEN))
-                return;
-        g->load_ns = load->ended_ns - load->started_ns;
-        target_stages(target, &g->stages);
-        if (load->state == LOAD_READY)
-                generation_ready(g);
-        else
-                generation_fail(g, &load->error);
 }

@@ -124,9 +124,9 @@ START_TEST(an_ended_load_lives_until_its_followers_release_it)
         struct load_watch a, b, c;
         load_start_held(&first, small_file("m", 1), LOAD_READING);
         load_start(&second, small_file("n", 2), "n");
-        load_subscribe(second.load, &c);
-        load_subscribe(first.load, &a);
-        load_subscribe(first.load, &b);
+        load_watch(second.load, &c, NULL);
+        load_watch(first.load, &a, NULL);
+        load_watch(first.load, &b, NULL);
         ck_assert_ptr_null(loads_subscriber(&loads));
         load_cancel(first.load);
         load_cancel(second.load);
@@ -164,7 +164,7 @@ START_TEST(a_load_whose_last_subscriber_is_notified_while_it_ends_is_freed_once)
         struct generation *resident_one = load_ready(path, "m");
         core_until(loads_empty(&loads));
         load_start(&w, path, "m");
-        load_subscribe(w.load, &subscription);
+        load_watch(w.load, &subscription, NULL);
         loads.ended = notify_subscribers;
         core_until(w.ended);
         ck_assert_int_eq((int)w.state, (int)LOAD_READY);

@@ -83,19 +83,6 @@ static bool next_run(void *context, struct readback_run *run)
         return false;
 }
 
-static int hash_tensor(struct walk *walk, const struct plan_tensor *t, struct error *error)
-{
-        for (uint64_t done = 0, len; done < t->bytes; done += len) {
-                const unsigned char *data;
-                int r = readback_take(&walk->readback, &data, &len, error);
-                if (r < 0)
-                        return r;
-                EVP_DigestUpdate(walk->md, data, len);
-        }
-        walk->at += t->bytes;
-        return 0;
-}
-
 static int hash_file(struct walk *walk, uint64_t data_start, struct error *error)
 {
         walk->at = data_start;
@@ -105,24 +92,16 @@ static int hash_file(struct walk *walk, uint64_t data_start, struct error *error
                 if (t->file != walk->file || t->bytes == 0)
                         continue;
                 r = hash_gap(walk, t->file_off, error);
-                if (r == 0)
-                        r = hash_tensor(walk, t, error);
+                for (uint64_t done = 0, len; r == 0 && done < t->bytes; done += len) {
+                        const unsigned char *data;
+                        r = readback_take(&walk->readback, &data, &len, error);
+                        if (r < 0)
+                                return r;
+                        EVP_DigestUpdate(walk->md, data, len);
+                }
+                walk->at += t->bytes;
         }
         return r < 0 ? r : hash_gap(walk, walk->object->version.size, error);
-}
-
-/* The header's digest is where each target begins. */
-static int walk_init(struct walk *walk, const struct sha *sha, struct reader *reader, struct device *device,
-                     struct error *error)
-{
-        int r = readback_init(&walk->readback, reader, device, error);
-        walk->md = EVP_MD_CTX_new();
-        walk->buffer = aligned_alloc(4096, PIECE + 4096);
-        if (r < 0)
-                return r;
-        if (walk->buffer == NULL || walk->md == NULL || EVP_MD_CTX_copy_ex(walk->md, sha->contexts[walk->file]) != 1)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        return 0;
 }
 
 static void hex(char *out, const unsigned char *digest)
@@ -134,10 +113,17 @@ static void hex(char *out, const unsigned char *digest)
 int sha_check_file(struct sha *sha, struct reader *reader, const struct resolved *resolved, struct device *device,
                    const struct segment *segments, size_t file, struct error *error)
 {
-        struct walk walk = {
-                .object = &resolved->set.objects[file], .plan = &resolved->plan, .segments = segments, .file = file};
+        struct walk walk = {.md = EVP_MD_CTX_new(),
+                            .object = &resolved->set.objects[file],
+                            .plan = &resolved->plan,
+                            .segments = segments,
+                            .file = file,
+                            .buffer = aligned_alloc(4096, PIECE + 4096)};
         unsigned char digest[32];
-        int r = walk_init(&walk, sha, reader, device, error);
+        int r = readback_init(&walk.readback, reader, device, error);
+        /* The header's digest is where each target begins. */
+        if (r == 0 && (walk.buffer == NULL || walk.md == NULL || EVP_MD_CTX_copy_ex(walk.md, sha->contexts[file]) != 1))
+                r = error_set(error, STREAMER_ENOMEM, "no memory");
         if (r == 0)
                 r = hash_file(&walk, resolved->headers[file].data_start, error);
         if (r == 0)

@@ -9,7 +9,7 @@
  */
 #include "daemon/load/load_private.h"
 
-#include "daemon/resident/hostcache/host_cache.h"
+#include "daemon/resident/hostcache/host_copy.h"
 
 static bool asks_together(const struct load *load)
 {
@@ -125,19 +125,6 @@ int load_charge_model(const struct load *load, const struct device *device, stru
         return charge_caller(load, charge, QUOTA_MODELS, 1, error);
 }
 
-/* The caller is charged for a model until it is freed, and for its device memory until that is freed; for the next
- * generation of its own model from when it serves. A load that asks again has been charged for the model. */
-static int charge_user(struct load_target *target, struct error *error)
-{
-        struct generation *g = target->generation;
-        int r = 0;
-        if (g->model_charge.user == NULL)
-                r = load_charge_model(target->load, target->device, &g->model_charge, error);
-        if (r == 0)
-                r = charge_caller(target->load, &g->quota_charge, QUOTA_BYTES, target_needs(target), error);
-        return r;
-}
-
 void load_reserve(struct load *load)
 {
         struct load_target *first = NULL;
@@ -152,18 +139,27 @@ void load_reserve(struct load *load)
         for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++) {
                 struct load_target *t = &load->targets[i];
                 const struct plan *plan = &t->part->resolved.plan;
+                struct generation *g = t->generation;
                 struct error error = {0};
+                int r = 0;
                 if (!target_lives(t))
                         continue;
-                if (charge_user(t, &error) < 0) {
+                /* The caller is charged for a model until it is freed, and for its device memory until that is freed;
+                 * for the next generation of its own model from when it serves. A load that asks again has been charged
+                 * for the model. */
+                if (g->model_charge.user == NULL)
+                        r = load_charge_model(load, t->device, &g->model_charge, &error);
+                if (r == 0)
+                        r = charge_caller(load, &g->quota_charge, QUOTA_BYTES, target_needs(t), &error);
+                if (r < 0) {
                         refuse(t, &error);
                         continue;
                 }
                 if (!load_is_cached(load)) {
-                        t->generation->data_bytes = plan->bytes;
-                        t->generation->n_tensors = plan->n_tensors;
+                        g->data_bytes = plan->bytes;
+                        g->n_tensors = plan->n_tensors;
                 }
-                load->demands[i] = (struct admission_part){t->generation, target_needs(t)};
+                load->demands[i] = (struct admission_part){g, target_needs(t)};
                 first = first != NULL ? first : t;
                 target_set_state(t, TARGET_OPEN);
                 n++;
@@ -184,11 +180,10 @@ void load_relax(struct load *load, bool wait, bool no_evict)
                 admission_relax(&t->admission, !load->no_evict && !source_is_test(load->source), load->wait);
 }
 
-void load_withdraw(struct load *load)
+void target_withdraw(struct load_target *target)
 {
-        for (size_t i = 0; i < load->n_targets && load->queued > 0; i++)
-                if (admission_withdraw(&load->targets[i].admission)) {
-                        load->queued--;
-                        load->pending--;
-                }
+        if (target->load->queued == 0 || !admission_withdraw(&target->admission))
+                return;
+        target->load->queued--;
+        target->load->pending--;
 }

@@ -9,22 +9,14 @@
  * and no plan has more than PLAN_MAX_SEGMENTS. If other software has taken the memory, admission knows the new ceiling:
  * it may evict, queue, or refuse.
  *
- * How it fails: if no smaller segments can be planned, or after ROUNDS rounds, with the device's own message. A failed
- * planning fails all targets that do not serve yet.
+ * How it fails: if no smaller segments can be planned, or after RETRIES_MAX retries (load.c), with the device's own
+ * message. A failed planning fails all targets that do not serve yet.
  */
 #include "daemon/load/load_private.h"
 
 #include "daemon/base/log/log.h"
 
 #include <inttypes.h>
-
-#define ROUNDS 12
-
-bool target_may_retry(const struct load_target *target)
-{
-        return target->step_error.code == STREAMER_ENOMEM && target->device->ops->ceiling != NULL &&
-               target->load->retries < ROUNDS;
-}
 
 /* ---- planning again ---- */
 

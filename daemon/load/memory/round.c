@@ -15,12 +15,9 @@
  * with its last target. Nothing of a round may be in flight when the next begins, since that frees the parts; so a
  * round that is over lasts until only requests for memory are pending.
  */
-#include "daemon/base/text/redact.h"
 #include "daemon/load/load_private.h"
 
-#include "daemon/base/log/log.h"
-
-#include <inttypes.h>
+#include "daemon/base/text/redact.h"
 
 /* An open target is left to a later round, or belongs to the one that begins. */
 static void set_deferred(struct load_target *target, bool deferred)
@@ -32,15 +29,11 @@ static void set_deferred(struct load_target *target, bool deferred)
 
 void load_restart_rounds(struct load *load)
 {
-        load_each_target (t, load) {
-                if (!target_is(t, TARGETS_DEFERRED))
-                        continue;
-                set_deferred(t, false);
-                if (!admission_withdraw(&t->admission))
-                        continue;
-                load->queued--;
-                load->pending--;
-        }
+        load_each_target (t, load)
+                if (target_is(t, TARGETS_DEFERRED)) {
+                        set_deferred(t, false);
+                        target_withdraw(t);
+                }
 }
 
 /* ---- a further round ---- */
@@ -100,7 +93,7 @@ void load_try_round(struct load *load)
 
 /* ---- the end of one ---- */
 
-static void on_settled(struct callback *item)
+static void on_round_done(struct callback *item)
 {
         struct load *load = container_of(item, struct load, resume);
         if (!load_step_done(load))
@@ -120,7 +113,7 @@ void load_finish_round(struct load *load)
                 return;
         load_set_state(load, LOAD_ROUND_DONE);
         load->pending++;
-        load->resume.run = on_settled;
+        load->resume.run = on_round_done;
         wake_post(load->loads->reader->wake, &load->resume);
 }
 

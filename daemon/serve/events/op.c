@@ -74,7 +74,7 @@ struct op *op_new(struct session *session, struct load *load, uint64_t id)
         op->model = model;
         list_append(&session->ops, &op->link);
         round_robin_add(&session->server->progress_round, &op->round_robin);
-        load_subscribe(load, &op->watch);
+        load_watch(load, &op->watch, NULL);
         return op;
 }
 
