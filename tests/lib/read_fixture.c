@@ -5,8 +5,8 @@
 #include "tests/lib/read_fixture.h"
 
 #include "daemon/base/util.h"
-#include "daemon/io/file/pread_engine.h"
-#include "daemon/io/remote/http_engine.h"
+#include "daemon/io/file/file_object.h"
+#include "daemon/io/remote/http_object.h"
 #include "tests/lib/kernel_counters.h"
 
 #include <string.h>

@@ -3,7 +3,7 @@
  * Two responses for one block that end in the same loop iteration of a network thread, and the choice of the block to
  * hedge. Without a network or a thread, so that the test controls the order.
  */
-#include "daemon/io/remote/range.h"
+#include "daemon/io/remote/remote.h"
 #include "tests/lib/read_fixture.h"
 #include "tests/lib/suite.h"
 
@@ -24,8 +24,8 @@ static void begin(void)
         thread->base.reader = &bare;
         range = must_alloc(sizeof(*range));
         *range = (struct range){.thread = thread, .hedge = {.range = range, .busy = true}};
-        range->hedge_to = reader_slot_get(&bare);
-        ck_assert_ptr_nonnull(range->hedge_to);
+        range->hedge_slot = reader_slot_get(&bare);
+        ck_assert_ptr_nonnull(range->hedge_slot);
         ck_assert_uint_eq(bare.staging.n_free, SLOTS - 1);
 }
 
@@ -39,26 +39,26 @@ static void end(void)
 static void assert_no_leak(void)
 {
         ck_assert(!range->hedge.busy);
-        ck_assert_ptr_null(range->hedge_to);
+        ck_assert_ptr_null(range->hedge_slot);
         ck_assert_uint_eq(bare.staging.n_free, SLOTS);
 }
 
 /* Its block was given back when it landed, and may be another's by now. */
 START_TEST(a_hedge_that_completes_second_is_discarded)
 {
-        range->held = false;
+        range->has_block = false;
         hedge_done(&range->hedge.transfer, HTTP_OK);
         assert_no_leak();
-        ck_assert(!range->held);
+        ck_assert(!range->has_block);
 }
 END_TEST
 
 START_TEST(a_failed_hedge_leaves_the_block_to_the_first_request)
 {
-        range->held = true;
+        range->has_block = true;
         hedge_done(&range->hedge.transfer, HTTP_RETRY);
         assert_no_leak();
-        ck_assert(range->held);
+        ck_assert(range->has_block);
 }
 END_TEST
 
@@ -86,12 +86,12 @@ static void begin_late(void)
         read_fixture_bare_begin(&bare, SLOTS, SLOTS, SLOTS);
         thread = must_alloc(sizeof(*thread));
         *thread = (struct http_thread){.base.reader = &bare};
-        own = (struct http_job){.came = 1};
-        job = (struct read_job){.plan = &plan, .pace = &own, .next = plan.n_blocks};
+        own = (struct http_job){.received = 1};
+        job = (struct read_job){.plan = &plan, .engine_data = &own, .next = plan.n_blocks};
         now = SECOND;
-        concurrency_init(&own.pace, SLOTS, now);
-        concurrency_add_block(&own.pace, MiB, SECOND / 10, now);
-        concurrency_add_bytes(&own.pace, own.came, now);
+        concurrency_init(&own.concurrency, SLOTS, now);
+        concurrency_add_block(&own.concurrency, MiB, SECOND / 10, now);
+        concurrency_add_bytes(&own.concurrency, own.received, now);
 }
 
 static void end_late(void)
@@ -130,12 +130,12 @@ END_TEST
 START_TEST(a_thread_checks_again_with_each_sample)
 {
         late_after(10 * MiB);
-        ck_assert(thread->look);
-        thread->look = false;
+        ck_assert(thread->recheck);
+        thread->recheck = false;
         http_block_late_locked(thread, &job, SECOND, now);
-        ck_assert(!thread->look);
+        ck_assert(!thread->recheck);
         late_after(10 * MiB);
-        ck_assert(thread->look);
+        ck_assert(thread->recheck);
         ck_assert_uint_eq(job.split_from, SIZE_MAX);
         late_after(0);
         late_after(0);
@@ -149,15 +149,15 @@ START_TEST(bytes_that_find_no_block_do_not_count_yet)
 {
         static const unsigned char data[100];
         struct http_transfer *t = &range->first.transfer;
-        own = (struct http_job){.came = 1};
-        job = (struct read_job){.plan = &plan, .pace = &own};
+        own = (struct http_job){.received = 1};
+        job = (struct read_job){.plan = &plan, .engine_data = &own};
         range->first.range = range;
         range->run = (struct read_run){.job = &job, .end = 1};
         bare.stopping = true; /* and grants no block */
         ck_assert_int_eq(range_bytes(t, data, sizeof(data)), HTTP_PAUSE);
         ck_assert_int_eq(range_bytes(t, data, sizeof(data)), HTTP_PAUSE);
         ck_assert_uint_eq(t->taken, 0);
-        ck_assert_uint_eq(own.came, 1);
+        ck_assert_uint_eq(own.received, 1);
 }
 END_TEST
 

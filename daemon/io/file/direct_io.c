@@ -13,18 +13,6 @@
 #include <string.h>
 #include <time.h>
 
-/* ---- system calls, with their retries ---- */
-
-static bool try_again(int errno_value)
-{
-        if (errno_value == EINTR)
-                return true;
-        if (errno_value != EAGAIN)
-                return false;
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-        return true;
-}
-
 static void advance(struct pread_target *t, size_t n)
 {
         t->offset += n;
@@ -47,8 +35,11 @@ int pread_target(const struct object *object, int fd, struct pread_target *t, st
         uint64_t since = now_ns();
         while (t->want > 0) {
                 ssize_t n = preadv(fd, t->iov, t->n, (off_t)t->offset);
-                if (n < 0 && try_again(errno))
+                if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
+                        if (errno == EAGAIN)
+                                nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
                         continue;
+                }
                 if (n < 0 && direct && errno == EINVAL)
                         return -1;
                 if (n < 0)
@@ -58,7 +49,7 @@ int pread_target(const struct object *object, int fd, struct pread_target *t, st
                         uint64_t now = now_ns();
                         *(direct ? &clock->direct_ns : &clock->cached_ns) += now - since;
                         since = now;
-                        __atomic_store_n(&clock->moved_ns, now, __ATOMIC_RELAXED);
+                        store_relaxed(&clock->moved_ns, now);
                 }
                 /* O_DIRECT stops off its alignment only where the file ends. */
                 if (n == 0 || (direct && (uint64_t)n < t->want && (uint64_t)n % object->direct_align != 0))
@@ -70,7 +61,7 @@ int pread_target(const struct object *object, int fd, struct pread_target *t, st
         return 0;
 }
 
-/* A page that is not there makes the kernel fetch it: so a probe changes what it looks at. */
+/* The kernel fetches a page that is not cached, so the probe itself changes the answer of the next one. */
 static bool page_cached(const struct object *object, uint64_t page)
 {
         char bytes[PREAD_PAGE];
@@ -78,14 +69,6 @@ static bool page_cached(const struct object *object, uint64_t page)
         uint64_t len = object->version.size - at < PREAD_PAGE ? object->version.size - at : PREAD_PAGE;
         struct iovec iov = {bytes, len};
         return preadv2(object->fd, &iov, 1, (off_t)at, RWF_NOWAIT) == (ssize_t)len;
-}
-
-/* Two pages represent the range. They are drawn at random each time: the ones that the last load of this file
- * examined are cached since then, and would be no sample. */
-static bool probe_pages(const struct object *object, uint64_t first, uint64_t n)
-{
-        uint64_t draw = now_ns() * UINT64_C(0x9e3779b97f4a7c15);
-        return page_cached(object, first + (draw >> 33) % n) && page_cached(object, first + (draw & 0xffffffff) % n);
 }
 
 bool pread_cached(const struct object *object, uint64_t offset, uint64_t len)
@@ -100,10 +83,11 @@ bool pread_cached(const struct object *object, uint64_t offset, uint64_t len)
         /* The kernel counts from 6.5 on, if this process owns the file or may write to it. */
         if (syscall(SYS_CACHESTAT, object->fd, range, &stat, 0) == 0)
                 return stat.cached >= n;
-        return probe_pages(object, first, n);
+        /* Two pages represent the range. They are drawn at random each time: the ones that the last load of this file
+         * examined are cached since then, and would be no sample. */
+        uint64_t draw = now_ns() * UINT64_C(0x9e3779b97f4a7c15);
+        return page_cached(object, first + (draw >> 33) % n) && page_cached(object, first + (draw & 0xffffffff) % n);
 }
-
-/* ---- other uses ---- */
 
 int pread_range(const struct object *object, uint64_t offset, uint64_t len, unsigned char *to, struct error *error)
 {

@@ -26,15 +26,14 @@ struct pread_target {
 
 /* Of a reading thread. */
 struct pread_clock {
-        uint64_t moved_ns; /* atomic: when a byte was last moved */
-        uint64_t direct_ns,
-                cached_ns; /* spent in reads of the block at hand: by O_DIRECT, and through the page cache */
+        uint64_t moved_ns;             /* atomic: when a byte was last moved */
+        uint64_t direct_ns, cached_ns; /* in reads of the current block: by O_DIRECT, and through the page cache */
 };
 
-/* Whole: nothing is left to be fetched from storage. */
+/* All of it is in the page cache. */
 bool pread_cached(const struct object *object, uint64_t offset, uint64_t len);
-/* All that is wanted, by one of the object's descriptors. -1 without an error, errno EINVAL: the file system
- * does not do this by O_DIRECT after all. `clock` may be NULL. */
+/* Reads all wanted bytes, by one of the object's descriptors. -1 without an error: the file system refuses O_DIRECT for
+ * them after all. `clock` may be NULL. */
 int pread_target(const struct object *object, int fd, struct pread_target *t, struct pread_clock *clock,
                  struct error *error);
 

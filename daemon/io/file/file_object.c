@@ -28,7 +28,7 @@ static uint64_t ns_of(struct timespec ts)
         return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
 }
 
-int object_version_read(int fd, const char *path, struct object_version *version, struct error *error)
+static int object_version_read(int fd, const char *path, struct object_version *version, struct error *error)
 {
         struct stat st;
         if (fstat(fd, &st) < 0)
@@ -138,8 +138,8 @@ const struct object_ops object_file_ops = {
         .deinit = file_deinit,
 };
 
-/* 0 where O_DIRECT is refused, or asks for more than readers give. The kernel's answer is raised to
- * a sector: some file systems say that any memory address will do, and their devices disagree. */
+/* 0 if O_DIRECT is refused, or requires more than readers provide. The kernel's answer is raised to a sector: some file
+ * systems claim that any memory address will do, and their devices disagree. */
 static uint32_t direct_alignment(int fd)
 {
 #ifdef STATX_DIOALIGN
@@ -174,17 +174,13 @@ static int open_direct(struct object *object, struct error *error)
 int object_init_consume_fd(struct object *object, int fd, const char *path, struct error *error)
 {
         *object = (struct object){.ops = &object_file_ops, .path = strdup(path), .fd = fd, .direct = -1};
-        if (object->path == NULL) {
-                object_deinit(object);
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        }
-        int r = object_version_read(fd, path, &object->version, error);
+        int r = object->path != NULL ? object_version_read(fd, path, &object->version, error)
+                                     : error_set(error, STREAMER_ENOMEM, "no memory");
         if (r == 0)
                 r = open_direct(object, error);
-        if (r < 0) {
+        if (r == 0)
+                posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+        else
                 object_deinit(object);
-                return r;
-        }
-        posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
-        return 0;
+        return r;
 }

@@ -1,16 +1,24 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/io/file/pread_engine.h"
-
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The engine for files: a thread takes a block and fills it by pread.
+ *
+ * Each block asks the page cache first (direct_io.h). A cached block is read buffered, in pieces small enough to be
+ * hashed while they are in the CPU's cache; any other with O_DIRECT, so that a cold load leaves no page behind.
+ *
+ * A block in place is read by one preadv: whole pages to their destination, the partial pages at its edges through the
+ * thread's bounce pages, so that no byte of a neighbour changes.
+ */
 #include "daemon/base/log/log.h"
 #include "daemon/base/thread/threads.h"
 #include "daemon/io/file/direct_io.h"
+#include "daemon/io/file/file_object.h"
 #include "daemon/io/reader/copy_queue.h"
 #include "daemon/io/reader/leaf_hash.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-#define FLIGHTS 2u /* slots of one thread: one filled, one copied */
+#define COPIES 2u /* slots of one thread: one filled, one copied */
 /* Buffered reads are hashed after each piece of this size, while it is in the L2 cache. */
 #define BUFFERED_PIECE (512 * KiB)
 /* Memory is prepared in pieces of the size of a huge page. */
@@ -34,12 +42,11 @@ static void target_in_place(struct pread_target *t, const struct plan_block *blo
         uint64_t from = block->file_off, end = from + block->len;
         uint64_t head = from % PREAD_PAGE, tail = end % PREAD_PAGE;
         *t = (struct pread_target){.offset = from - head, .want = head + block->len};
-        if (from / PREAD_PAGE == end / PREAD_PAGE) { /* inside one page */
+        bool one_page = from / PREAD_PAGE == end / PREAD_PAGE;
+        if (head > 0 || one_page)
                 t->iov[t->n++] = (struct iovec){bounce, PREAD_PAGE};
+        if (one_page)
                 return;
-        }
-        if (head > 0)
-                t->iov[t->n++] = (struct iovec){bounce, PREAD_PAGE};
         uint64_t first = round_up(from, PREAD_PAGE), last = round_down(end, PREAD_PAGE);
         if (last > first)
                 t->iov[t->n++] = (struct iovec){to + (first - from), last - first};
@@ -61,20 +68,7 @@ static void copy_edges(const struct plan_block *block, unsigned char *to, const 
                 memcpy(to + block->len - tail, bounce + PREAD_PAGE, tail);
 }
 
-/* Memory for the next `len` bytes, or what is left, of a block of which `done` bytes are read. */
-static int prepare(const struct ticket *ticket, uint64_t done, uint64_t len, struct error *error)
-{
-        const struct plan_block *block = ticket->block;
-        if (ticket->slot != NULL)
-                return 0;
-        struct segment *segment = &ticket->job->targets[0]->segments[block->segment];
-        uint64_t left = block->len - done, since = now_ns();
-        int r = segment->device->ops->prepare(segment, block->offset + done, len < left ? len : left, error);
-        stages_add(&ticket->job->stages, STAGE_memory, now_ns() - since);
-        return r;
-}
-
-/* Pages are made piece by piece, so that they are still in the cache when they are filled. */
+/* Pages are prepared piece by piece, so that they are still in the cache when they are filled. */
 static int fill_buffered(struct pread_thread *self, const struct ticket *ticket, unsigned char *to, struct error *error)
 {
         const struct plan_block *block = ticket->block;
@@ -84,7 +78,7 @@ static int fill_buffered(struct pread_thread *self, const struct ticket *ticket,
         for (uint64_t done = 0; done < block->len;) {
                 uint64_t n = block->len - done < BUFFERED_PIECE ? block->len - done : BUFFERED_PIECE;
                 struct pread_target t = {.iov = {{to + done, n}}, .n = 1, .offset = block->file_off + done, .want = n};
-                int r = done % PREPARED_PIECE == 0 ? prepare(ticket, done, PREPARED_PIECE, error) : 0;
+                int r = done % PREPARED_PIECE == 0 ? reader_block_prepare(ticket, done, PREPARED_PIECE, error) : 0;
                 if (r == 0)
                         r = pread_target(object, object->fd, &t, &self->clock, error);
                 if (r < 0)
@@ -95,62 +89,50 @@ static int fill_buffered(struct pread_thread *self, const struct ticket *ticket,
         return 0;
 }
 
-static int hash_whole(const struct ticket *ticket, const unsigned char *data)
-{
-        struct hash_cursor hash;
-        reader_hash_begin(ticket, &hash);
-        reader_hash(ticket, &hash, data, ticket->block->len);
-        return 0;
-}
-
-static int fill_in_place(struct pread_thread *self, const struct ticket *ticket, struct error *error)
-{
-        const struct plan_block *block = ticket->block;
-        const struct object *object = &ticket->job->objects[block->file];
-        struct segment *segment = &ticket->job->targets[0]->segments[block->segment];
-        unsigned char *to = segment->base + block->offset;
-        if (!pread_cached(object, block->file_off, block->len)) {
-                struct pread_target t;
-                int r = prepare(ticket, 0, block->len, error);
-                if (r < 0)
-                        return r;
-                target_in_place(&t, block, to, self->bounce);
-                r = pread_target(object, object->direct, &t, &self->clock, error);
-                if (r == 0) {
-                        copy_edges(block, to, self->bounce);
-                        return hash_whole(ticket, to);
-                }
-                if (error->code != 0)
-                        return r;
-                log_debug("%s: O_DIRECT refused at offset %" PRIu64 ", read buffered", object->path, block->file_off);
-        }
-        return fill_buffered(self, ticket, to, error);
-}
-
-/* As copy_queue_start() answers, or a failure to read. */
-static int fill_slot(struct pread_thread *self, const struct ticket *ticket, struct error *error)
+/* 0 and where the block begins, hashed. -1 without an error: O_DIRECT is refused. */
+static int fill_direct(struct pread_thread *self, const struct ticket *ticket, unsigned char **data,
+                       struct error *error)
 {
         const struct plan_block *block = ticket->block;
         const struct object *object = &ticket->job->objects[block->file];
         uint64_t head = block->file_off % PREAD_PAGE;
-        unsigned char *data = ticket->slot + head; /* O_DIRECT: as in the file */
-        int r = -1;
-        if (!pread_cached(object, block->file_off, block->len)) {
-                struct pread_target t = {.iov = {{ticket->slot, round_up(head + block->len, PREAD_PAGE)}},
-                                         .n = 1,
-                                         .offset = block->file_off - head,
-                                         .want = head + block->len};
-                r = pread_target(object, object->direct, &t, &self->clock, error);
-                if (r < 0 && error->code != 0)
-                        return r;
-                if (r == 0)
-                        hash_whole(ticket, data);
-        }
-        if (r < 0) {
-                data = reader_slot_data(ticket);
-                r = fill_buffered(self, ticket, data, error);
-        }
+        struct pread_target t = {.iov = {{ticket->slot, round_up(head + block->len, PREAD_PAGE)}},
+                                 .n = 1,
+                                 .offset = block->file_off - head,
+                                 .want = head + block->len};
+        int r = reader_block_prepare(ticket, 0, block->len, error);
         if (r < 0)
+                return r;
+        if (ticket->slot == NULL)
+                target_in_place(&t, block, *data, self->bounce);
+        r = pread_target(object, object->direct, &t, &self->clock, error);
+        if (r < 0) {
+                if (error->code == 0)
+                        log_debug("%s: O_DIRECT refused at offset %" PRIu64 ", read buffered", object->path,
+                                  block->file_off);
+                return r;
+        }
+        if (ticket->slot == NULL)
+                copy_edges(block, *data, self->bounce);
+        else
+                *data = ticket->slot + head; /* aligned as in the file */
+        struct hash_cursor hash;
+        reader_hash_begin(ticket, &hash);
+        reader_hash(ticket, &hash, *data, block->len);
+        return 0;
+}
+
+/* As copy_queue_start() answers, or a failure to read. */
+static int fill(struct pread_thread *self, const struct ticket *ticket, struct error *error)
+{
+        const struct plan_block *block = ticket->block;
+        unsigned char *data = reader_block_data(ticket);
+        int r = -1;
+        if (!pread_cached(&ticket->job->objects[block->file], block->file_off, block->len))
+                r = fill_direct(self, ticket, &data, error);
+        if (r < 0 && error->code == 0)
+                r = fill_buffered(self, ticket, data, error);
+        if (r < 0 || ticket->slot == NULL)
                 return r;
         uint64_t since = now_ns();
         r = copy_queue_start(&self->copy_queue, ticket, data);
@@ -163,9 +145,9 @@ static int fill_slot(struct pread_thread *self, const struct ticket *ticket, str
 static void set_job_locked(struct pread_thread *self, struct read_job *job)
 {
         struct reader *reader = self->base.reader;
-        if (self->stuck) { /* it came back */
+        if (self->stuck) { /* its read has returned */
                 self->stuck = false;
-                __atomic_sub_fetch(&self->job->stalled, 1, __ATOMIC_RELAXED);
+                sub_relaxed(&self->job->stalled, 1);
                 reader->engines[READ_PREAD].stuck--;
                 reader_add_busy(reader, self->job);
                 reader_wake_locked(reader, true); /* jobs that had yielded while it hung */
@@ -183,10 +165,10 @@ static void set_job(struct pread_thread *self, struct read_job *job)
 static void do_block(struct pread_thread *self, struct ticket *ticket)
 {
         struct error error = {0};
-        __atomic_store_n(&self->clock.moved_ns, now_ns(), __ATOMIC_RELAXED);
+        store_relaxed(&self->clock.moved_ns, now_ns());
         set_job(self, ticket->job);
         self->clock.direct_ns = self->clock.cached_ns = 0;
-        int r = ticket->slot == NULL ? fill_in_place(self, ticket, &error) : fill_slot(self, ticket, &error);
+        int r = fill(self, ticket, &error);
         stages_add(&ticket->job->stages, STAGE_storage, self->clock.direct_ns);
         stages_add(&ticket->job->stages, STAGE_read, self->clock.cached_ns);
         if (r == 0)
@@ -203,7 +185,7 @@ static void wait_for_copy(struct pread_thread *self)
 {
         struct reader *reader = self->base.reader;
         struct read_job *job = self->copy_queue.oldest_first[0].ticket.job;
-        __atomic_store_n(&self->clock.moved_ns, now_ns(), __ATOMIC_RELAXED);
+        store_relaxed(&self->clock.moved_ns, now_ns());
         reader_lock(reader);
         set_job_locked(self, job);
         reader_add_busy(reader, job);
@@ -218,8 +200,8 @@ static void wait_for_copy(struct pread_thread *self)
         copy_queue_reap(&self->copy_queue);
 }
 
-/* Takes more of the same load while its copies fly; waits for work only when none of them does. Another load's
- * block would wait with these for a device that stalls, and these with that one for storage that hangs. */
+/* Takes more of the same load while its copies are in flight; waits for work only when none is. Another load's block
+ * would wait with these for a device that stalls, and these with that one for storage that hangs. */
 static bool next_block(struct pread_thread *self, struct ticket *ticket)
 {
         struct copy_queue *copy_queue = &self->copy_queue;
@@ -269,7 +251,7 @@ static bool pread_start(struct reader *reader)
         if (self == NULL)
                 return false;
         self->bounce = aligned_alloc(PREAD_PAGE, 2 * PREAD_PAGE);
-        if (copy_queue_init(&self->copy_queue, reader, FLIGHTS) == 0 && self->bounce != NULL &&
+        if (copy_queue_init(&self->copy_queue, reader, COPIES) == 0 && self->bounce != NULL &&
             reader_thread_start(reader, READ_PREAD, &self->base, pread_main) == 0)
                 return true;
         copy_queue_deinit(&self->copy_queue);
@@ -280,13 +262,12 @@ static bool pread_start(struct reader *reader)
 static void pread_watch(struct reader *reader, uint64_t now)
 {
         struct engine *engine = &reader->engines[READ_PREAD];
-        list_each (pos, &engine->threads) {
-                struct pread_thread *t = container_of(pos, struct pread_thread, base.link);
-                uint64_t moved = __atomic_load_n(&t->clock.moved_ns, __ATOMIC_RELAXED);
+        list_each_item (struct pread_thread, t, &engine->threads, base.link) {
+                uint64_t moved = load_relaxed(&t->clock.moved_ns);
                 if (t->job == NULL || t->stuck || now < moved || now - moved < reader->opts.stall_ns)
                         continue;
                 t->stuck = true;
-                __atomic_add_fetch(&t->job->stalled, 1, __ATOMIC_RELAXED);
+                add_relaxed(&t->job->stalled, 1);
                 engine->stuck++;
                 reader_remove_busy(reader, t->job);
         }

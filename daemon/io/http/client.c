@@ -16,7 +16,7 @@
 #define BUFFER (64u * 1024)
 #define BODY_FIRST (4 * KiB)
 
-/* ---- the work of a thread ---- */
+/* ---- the loop that a thread's fetches share ---- */
 
 static __thread struct {
         const bool *given_up; /* NULL: it is never abandoned */
@@ -41,21 +41,22 @@ void http_reuse_end(void)
 
 static bool given_up(const struct http *http)
 {
-        return http_stopping(http) || (work.given_up != NULL && __atomic_load_n(work.given_up, __ATOMIC_RELAXED));
+        return http_stopping(http) || (work.given_up != NULL && load_relaxed(work.given_up));
 }
 
+/* One call of http_fetch(). */
 struct run {
         struct http *http;
         struct http_loop *loop;
         size_t left;
         bool failed;
-        unsigned asking, most; /* under way; at most */
-        uint64_t slowed_ns;    /* when that became less; 0: never */
+        unsigned under_way, limit; /* transfers */
+        uint64_t slowed_ns;        /* when the limit was last halved; 0: never */
 };
 
 /* A fetch that is under way. */
 struct part {
-        struct http_transfer transfer; /* first: freed with it */
+        struct http_transfer transfer;
         struct run *run;
         struct http_fetch *fetch;
         struct http_retry retry;
@@ -71,7 +72,7 @@ static int grow(struct part *p, size_t need)
         size_t cap = p->cap > 0 ? p->cap : BODY_FIRST;
         while (cap < need + 1)
                 cap *= 2;
-        /* What grows leaves copies behind. */
+        /* A buffer that grows leaves copies in freed memory. */
         if (p->fetch->secret)
                 cap = p->fetch->max_body + 1;
         if (cap == p->cap)
@@ -105,32 +106,7 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
         return HTTP_MORE;
 }
 
-/* A new try begins with an empty body. */
-static enum http_outcome on_accept(struct http_transfer *t)
-{
-        container_of(t, struct part, transfer)->cap = 0;
-        return HTTP_OK;
-}
-
 /* ---- one fetch ---- */
-
-static void settle(struct part *p, bool ok)
-{
-        struct http_transfer *t = &p->transfer;
-        p->busy = false;
-        p->run->left--;
-        if (!ok) {
-                p->fetch->error = t->error;
-                p->run->failed = true;
-        } else {
-                p->fetch->error = (struct error){0};
-        }
-        p->fetch->answer = t->answer;
-        p->fetch->got = ok && t->answer.status < 300 ? t->received : 0;
-        t->answer = (struct http_answer){0};
-        if (ok && p->fetch->done != NULL)
-                p->fetch->done(p->fetch);
-}
 
 /* A status that the fetch accepts, such as that of a missing or an empty object. */
 static bool is_fine(const struct part *p)
@@ -148,32 +124,41 @@ static bool is_fine(const struct part *p)
 static void on_done(struct http_transfer *t, enum http_outcome outcome)
 {
         struct part *p = container_of(t, struct part, transfer);
-        p->run->asking--;
+        struct http_fetch *fetch = p->fetch;
+        p->run->under_way--;
         if (http_status_slow_down(t->answer.status))
-                http_halve_concurrency(&p->run->most, &p->run->slowed_ns, now_ns());
-        if (outcome == HTTP_RETRY && http_retry(t, &p->retry, p->fetch->tries)) {
+                http_halve_concurrency(&p->run->limit, &p->run->slowed_ns, now_ns());
+        if (outcome == HTTP_RETRY && http_retry(t, &p->retry, fetch->tries)) {
                 p->waiting = true;
                 return;
         }
-        bool any = p->fetch->any_status && t->answer.status >= 300;
-        settle(p, outcome == HTTP_OK || any || is_fine(p));
+        bool ok = outcome == HTTP_OK || (fetch->any_status && t->answer.status >= 300) || is_fine(p);
+        p->busy = false;
+        p->run->left--;
+        p->run->failed = p->run->failed || !ok;
+        fetch->error = ok ? (struct error){0} : t->error;
+        fetch->got = ok && t->answer.status < 300 ? t->received : 0;
+        fetch->answer = t->answer;
+        t->answer = (struct http_answer){0};
+        if (ok && fetch->done != NULL)
+                fetch->done(fetch);
 }
 
 static void start(struct part *p)
 {
         struct http_transfer *t = &p->transfer;
         p->waiting = false;
-        p->run->asking++;
+        p->cap = 0; /* a new try begins with an empty body */
+        p->run->under_way++;
         t->http = p->run->http;
         t->request = p->fetch->request;
         t->buffer_size = BUFFER;
-        t->accept = on_accept;
         t->bytes = on_bytes;
         t->done = on_done;
         http_loop_add(p->run->loop, t);
 }
 
-/* ---- all of them ---- */
+/* ---- all fetches of a call ---- */
 
 /* Starts the parts whose pause is over. Returns the milliseconds until the next one. */
 static unsigned start_waiting(struct part *parts, size_t n)
@@ -182,7 +167,7 @@ static unsigned start_waiting(struct part *parts, size_t n)
         for (size_t i = 0; i < n; i++) {
                 if (!parts[i].busy || !parts[i].waiting)
                         continue;
-                if (parts[i].retry.at_ns <= now && parts[i].run->asking < parts[i].run->most)
+                if (parts[i].retry.at_ns <= now && parts[i].run->under_way < parts[i].run->limit)
                         start(&parts[i]);
                 else if (parts[i].retry.at_ns > now && parts[i].retry.at_ns < soonest)
                         soonest = parts[i].retry.at_ns;
@@ -194,10 +179,10 @@ static void run_all(struct run *run, struct part *parts, size_t n_parts, struct 
 {
         size_t next = 0;
         run->left = n;
-        run->most = (unsigned)n_parts;
+        run->limit = (unsigned)n_parts;
         while (run->left > 0 && !run->failed && !given_up(run->http)) {
                 for (size_t i = 0; i < n_parts; i++)
-                        if (!parts[i].busy && next < n && run->asking < run->most) {
+                        if (!parts[i].busy && next < n && run->under_way < run->limit) {
                                 parts[i].fetch = &fetches[next++];
                                 parts[i].retry = (struct http_retry){0};
                                 parts[i].busy = true;

@@ -159,7 +159,7 @@ void http_answer_deinit(struct http_answer *answer)
         if (answer->body != NULL)
                 explicit_bzero(answer->body, answer->body_len);
         free(answer->body);
-        free(answer->led);
+        free(answer->redirect_url);
         *answer = (struct http_answer){0};
 }
 

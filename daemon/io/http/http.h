@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * HTTP(S). This directory is the only user of libcurl, and knows nothing of stores: an http_access provides the
+ * HTTP(S). This directory is the only user of libcurl and is independent of stores: an http_access provides the
  * credentials of each try.
  *
  *   http_fetch()  for workers: several requests at once, each retried on its own, until all are done
@@ -11,8 +11,8 @@
  * before also until `patience` is over. Other failures (other statuses, certificates, refused redirects, a replaced
  * object) are final. A body is accepted only if it is exactly what was requested.
  *
- * Redirects are followed here, not by libcurl: never from https to http, and no credentials are sent
- * to another origin. Plain http is allowed for loopback and for the hosts that the settings name.
+ * Redirects are followed here, not by libcurl: never from https to http, and no credentials are sent to another origin.
+ * Plain http is allowed for loopback and for the hosts that the settings name.
  */
 #ifndef DAEMON_IO_HTTP_HTTP_H
 #define DAEMON_IO_HTTP_HTTP_H
@@ -29,9 +29,9 @@ struct http_opts {
         uint64_t stall_ns;           /* without a byte */
         uint64_t backoff_ns;         /* pause before the second try, at most; doubled for each further one */
         uint64_t retry_after_ns;     /* the longest pause that a server may ask for, and of all pauses */
-        uint64_t patience_ns;        /* with a server that has too much to do or is being started, beyond `tries` */
+        uint64_t patience_ns;        /* with a server that is overloaded or being started, beyond `tries` */
         unsigned tries, redirects, threads;
-        uint64_t request_max;           /* bytes that one request of a load asks for; at least a block */
+        uint64_t request_max;           /* bytes of one request of a load; at least a block */
         const char *ca;                 /* certificates in PEM, instead of the system's; NULL */
         const char *const *allow_plain; /* hosts, or host:port */
         size_t n_allow_plain;
@@ -56,7 +56,7 @@ struct http_headers {
         uint64_t by; /* whose they are, as authorize() numbers them */
 };
 
-/* Refuses (STREAMER_EINVAL) control characters, and more than there may be. */
+/* Refuses line breaks (STREAMER_EINVAL), and more than HTTP_HEADERS_MAX. */
 int http_headers_add(struct http_headers *headers, const char *name, const char *value, struct error *error);
 const char *http_headers_find(const struct http_headers *headers, const char *name); /* NULL: none */
 void http_headers_deinit(struct http_headers *headers);                              /* accepts a zeroed one */
@@ -76,18 +76,18 @@ struct http_request {
         const void *body;
         size_t body_len;
         struct http_access *access; /* NULL: no credentials */
-        bool plain_ok;              /* plain http to this host is what it speaks (metadata services) */
+        bool plain_ok;              /* plain http is permitted (metadata services) */
 };
 
 struct http_answer {
-        int status; /* 0: none came */
+        int status; /* 0: none was received */
         struct http_headers headers;
-        bool ranged;    /* it is the range that was asked for, not the whole */
+        bool ranged;    /* it is the requested range, not the whole */
         uint64_t total; /* size of the whole object, UINT64_MAX where it is unknown */
         char *body;     /* NUL-terminated */
         size_t body_len;
-        char *led;   /* URL that redirects led to, NULL if there were none */
-        uint64_t by; /* for refused(): of the headers that authorize() added */
+        char *redirect_url; /* target of the last redirect; NULL if there was none */
+        uint64_t by;        /* for refused(): of the headers that authorize() added */
 };
 void http_answer_deinit(struct http_answer *answer); /* accepts a zeroed one */
 
@@ -110,19 +110,19 @@ struct http_access {
         const struct http_access_ops *ops;
         unsigned refs;     /* atomic; 1 when made */
         const char *ca;    /* instead of that of the settings; NULL */
-        bool no_redirects; /* they are answers like others */
+        bool no_redirects; /* they are treated like other answers */
 };
 struct http_access *http_access_ref(struct http_access *access);   /* accepts NULL */
 struct http_access *http_access_unref(struct http_access *access); /* the same; NULL */
 
 /* ---- fetching ---- */
 
-/* In flight at a time: the shards of the largest models that are in use (some 160) are three rounds. */
+/* In flight at a time: the shards of the largest models in use (some 160) are three rounds. */
 #define HTTP_PARALLEL 64u
 
 struct http_fetch {
         struct http_request request;
-        uint64_t max_body; /* STREAMER_EFAILED where there is more; with a Range: its length will do */
+        uint64_t max_body; /* STREAMER_EFAILED if there is more; with a Range: its length */
         unsigned char *to; /* destination of the body, max_body bytes; NULL: answer.body */
         unsigned tries;    /* 0: as the settings say */
         bool empty_ok;     /* 416 for an object of no bytes is a success */
@@ -137,12 +137,12 @@ struct http_fetch {
         struct error error; /* of this one */
 };
 
-/* Some at a time until all are done; on a worker. 0, or the first failure. With a Range, a server that
- * does not know ranges is read up to the end of it: see answer.ranged. */
+/* Until all are done; on a worker. 0, or the first failure. With a Range, a server that does not support ranges is read
+ * up to the range's end: see answer.ranged. */
 int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct error *error);
 void http_fetch_deinit(struct http_fetch *fetch); /* the answer */
-/* Fetches of this thread have one thing to do, and share their connections, which are closed at its end.
- * They end soon (STREAMER_ECANCELED) where *given_up, which is atomic, has become true. */
+/* Until http_reuse_end() the fetches of this thread share their connections. They end soon (STREAMER_ECANCELED) once
+ * *given_up, which is atomic, has become true. */
 void http_reuse_begin(const bool *given_up);
 void http_reuse_end(void);
 

@@ -19,8 +19,8 @@
 
 #define MS UINT64_C(1000000)
 #define EVENTS 64
-#define RECORDS 16u /* of one session, before others have their turn */
-#define ROUNDS 4u   /* of all sessions, before the thread looks at what else there is */
+#define RECORDS 16u /* of one session, before the next session's */
+#define ROUNDS 4u   /* of all sessions, before other work of the thread */
 #define NEVER UINT64_MAX
 
 /* ---- what libcurl waits for ---- */
@@ -47,7 +47,7 @@ static int on_socket(CURL *easy, curl_socket_t s, int what, void *context, void 
         (void)unused;
         curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&t);
         if (t == NULL)
-                return 0; /* a connection that no transfer has is being closed */
+                return 0; /* a connection without a transfer is being closed */
         if ((what & CURL_POLL_IN) != 0)
                 t->socket = s;
         else if (t->socket == s)
@@ -131,37 +131,22 @@ void http_transfer_resume(struct http_transfer *t)
                 return;
         t->paused = false;
         t->moved_ns = now_ns();
-        /* What was kept comes at once. A verdict on it is libcurl's answer here, and is reported nowhere else: the
-         * next turn ends it. */
+        /* libcurl passes the stored bytes on at once. A verdict on them is its return value here, and is reported
+         * nowhere else: the next turn ends the transfer. */
         curl_easy_pause(t->easy, CURLPAUSE_CONT);
 }
 
 /* ---- a turn ---- */
-
-static void read_messages(struct http_loop *loop)
-{
-        int left;
-        for (CURLMsg *m; (m = curl_multi_info_read(loop->multi, &left)) != NULL;) {
-                struct http_transfer *t;
-                CURLcode code = m->data.result;
-                if (m->msg != CURLMSG_DONE)
-                        continue;
-                curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&t);
-                http_transfer_finish(loop, t, (int)code);
-        }
-}
 
 static bool stalled(const struct http_transfer *t, uint64_t now)
 {
         return !t->paused && now > t->moved_ns && now - t->moved_ns > http_opts(t->http)->stall_ns;
 }
 
-/* The first that has something to be done without the network; the others are looked at again, since
- * done() may change the list. */
-static bool tend_one(struct http_loop *loop, uint64_t now)
+/* Starts or ends the first transfer that needs no network for it. Only one, since done() may change the list. */
+static bool advance_one(struct http_loop *loop, uint64_t now)
 {
-        list_each (pos, &loop->transfers) {
-                struct http_transfer *t = container_of(pos, struct http_transfer, link);
+        list_each_item (struct http_transfer, t, &loop->transfers, link) {
                 if (!t->in_multi && !t->judged && t->start_ns > 0 && t->start_ns <= now && !stalled(t, now)) {
                         uint64_t since = t->moved_ns;
                         http_transfer_begin(loop, t);
@@ -207,24 +192,20 @@ static void on_event(struct http_loop *loop, const struct epoll_event *event)
         act(loop, event->data.fd, what);
 }
 
-/* While a transfer connects its session has not begun, or waits for the other side; one that is paused gets
- * a socket again when it goes on. */
-static bool may_have_more(const struct http_transfer *t)
-{
-        return t->in_multi && !t->paused && t->socket >= 0 && http_tls_may_have_more(t->easy);
-}
-
-/* False: libcurl has asked for all that sessions have read. */
-static bool read_on(struct http_loop *loop)
+/* Of a transfer that connects, the session has not begun, or waits for the server; a paused one gets a socket again
+ * when it is resumed. False: libcurl has read all that sessions have read ahead. */
+static bool read_sessions(struct http_loop *loop)
 {
         bool more = true;
         for (unsigned round = 0; more && round < ROUNDS; round++) {
                 more = false;
-                list_each (pos, &loop->transfers) {
-                        struct http_transfer *t = container_of(pos, struct http_transfer, link);
+                list_each_item (struct http_transfer, t, &loop->transfers, link) {
                         unsigned n = 0;
-                        for (; n < RECORDS && may_have_more(t); n++)
+                        for (; n < RECORDS && t->in_multi && !t->paused && t->socket >= 0; n++) {
+                                if (!http_tls_may_have_more(t->easy))
+                                        break;
                                 act(loop, t->socket, CURL_CSELECT_IN);
+                        }
                         more = more || n > 0;
                 }
         }
@@ -252,21 +233,29 @@ static void serve(struct http_loop *loop, int wait_ms)
                 if (curl_multi_socket_action(loop->multi, CURL_SOCKET_TIMEOUT, 0, &running) != CURLM_OK)
                         loop->timer_ns = now_ns() + MS;
         }
-        loop->behind = read_on(loop);
-        read_messages(loop);
+        loop->behind = read_sessions(loop);
+        int left;
+        for (CURLMsg *m; (m = curl_multi_info_read(loop->multi, &left)) != NULL;) {
+                struct http_transfer *t;
+                CURLcode code = m->data.result;
+                if (m->msg != CURLMSG_DONE)
+                        continue;
+                curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&t);
+                http_transfer_finish(loop, t, (int)code);
+        }
 }
 
 void http_loop_run(struct http_loop *loop, unsigned timeout_ms)
 {
-        /* What waits for this thread, which may have been kept from it for long, has not stalled. */
+        /* Bytes may have waited long for this thread: such a transfer has not stalled. */
         uint64_t since = now_ns();
         loop->woken = false;
         serve(loop, 0);
-        bool tended = false;
-        while (tend_one(loop, since))
-                tended = true;
+        bool advanced = false;
+        while (advance_one(loop, since))
+                advanced = true;
         /* A transfer that ended here may be the last one its caller waits for; a thread that was woken has other
          * work. Neither may sleep. */
         if (!loop->woken)
-                serve(loop, tended ? 0 : time_to_wait(loop, timeout_ms));
+                serve(loop, advanced ? 0 : time_to_wait(loop, timeout_ms));
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is sent with a try: headers, of which credentials stay with the origin that was
- * asked first, and libcurl's options. Nothing of the try before is left in a handle, except its
- * connection: handles go from one load to another, which may have other certificates.
+ * The headers and libcurl's options of a try. Credentials are sent to the first origin only. A handle keeps nothing of
+ * the try before, except its connection: handles are reused by other loads, which may have other certificates.
  */
 #include "daemon/io/http/transfer.h"
 
@@ -18,18 +17,20 @@
 
 /* ---- headers ---- */
 
-static void add_line(struct http_transfer *t, const char *line, bool *ok)
+static bool add_line(struct http_transfer *t, const char *line)
 {
         struct curl_slist *lines = curl_slist_append(t->lines, line);
-        *ok = *ok && lines != NULL;
         if (lines != NULL)
                 t->lines = lines;
+        return lines != NULL;
 }
 
-static void add_lines(struct http_transfer *t, const struct http_headers *headers, bool *ok)
+static bool add_lines(struct http_transfer *t, const struct http_headers *headers)
 {
+        bool ok = true;
         for (size_t i = 0; headers != NULL && i < headers->n; i++)
-                add_line(t, headers->lines[i], ok);
+                ok = ok && add_line(t, headers->lines[i]);
+        return ok;
 }
 
 void http_options_free_headers(struct http_transfer *t)
@@ -40,44 +41,33 @@ void http_options_free_headers(struct http_transfer *t)
         t->lines = NULL;
 }
 
-/* Credentials; none where a redirect led to another origin. */
-static int add_access(struct http_transfer *t, bool *ok)
+int http_options_add_headers(struct http_transfer *t)
 {
         const struct http_request *r = &t->request;
         struct http_headers more = {.n = 0};
         int e = 0;
-        if (!http_transfer_same_origin(t))
-                return 0;
-        add_lines(t, r->headers, ok);
-        if (r->access != NULL && r->access->ops->authorize != NULL)
-                e = r->access->ops->authorize(r->access, r, &more, &t->error);
-        add_lines(t, &more, ok);
-        t->by = more.by;
-        http_headers_deinit(&more);
-        return e;
-}
-
-int http_options_add_headers(struct http_transfer *t)
-{
-        const struct http_request *r = &t->request;
-        bool ok = true;
         http_options_free_headers(t);
-        add_line(t, "Accept:", &ok);
-        add_line(t, "Expect:", &ok);
-        /* Without it, any encoding is welcome. */
-        add_line(t, "Accept-Encoding: identity", &ok);
+        /* Without Accept-Encoding, the server may choose any encoding. */
+        bool ok = add_line(t, "Accept:") && add_line(t, "Expect:") && add_line(t, "Accept-Encoding: identity");
         if (r->if_match != NULL) {
                 char line[HTTP_ETAG_MAX + 16];
                 snprintf(line, sizeof(line), "If-Match: %s", r->if_match);
-                add_line(t, line, &ok);
+                ok = ok && add_line(t, line);
         }
-        int e = add_access(t, &ok);
+        if (http_transfer_same_origin(t)) {
+                ok = ok && add_lines(t, r->headers);
+                if (r->access != NULL && r->access->ops->authorize != NULL)
+                        e = r->access->ops->authorize(r->access, r, &more, &t->error);
+                ok = ok && add_lines(t, &more);
+                t->by = more.by;
+                http_headers_deinit(&more);
+        }
         return ok || e < 0 ? e : error_set(&t->error, STREAMER_ENOMEM, "no memory");
 }
 
 /* ---- options ---- */
 
-/* What was not set would go out as something else: a range that is not asked for, another's body. */
+/* A request without one of its options would be another request: without its range, or with another body. */
 #define SET(option, value) (ok = curl_easy_setopt(easy, option, value) == CURLE_OK && ok)
 
 /* False: no memory. */
@@ -111,10 +101,10 @@ static bool set_common(struct http_transfer *t, CURL *easy)
         SET(CURLOPT_SHARE, http_share(t->http));
         SET(CURLOPT_PATH_AS_IS, 1L);
         SET(CURLOPT_NOSIGNAL, 1L);
-        /* A proxy that says "200" to CONNECT says nothing of the object. */
+        /* A proxy's answer to CONNECT is not the object's. */
         SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
 #if LIBCURL_VERSION_NUM >= 0x075700
-        /* Else giving a request up waits for its host's name, which may take as long as it likes. */
+        /* Else the end of a request waits for its host's name to be resolved, without a limit. */
         SET(CURLOPT_QUICK_EXIT, 1L);
 #endif
         SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
@@ -133,7 +123,7 @@ static bool set_common(struct http_transfer *t, CURL *easy)
                 SET(CURLOPT_CAINFO, ca);
                 SET(CURLOPT_CAPATH, NULL);
         }
-        /* A proxy of the environment is for what lies outside. */
+        /* The environment's proxy is for hosts outside. */
         if (http_url_parse(&url, t->url) == 0 && (http_url_loopback(&url) || t->request.plain_ok))
                 SET(CURLOPT_NOPROXY, "*");
         SET(CURLOPT_HTTPHEADER, t->lines);

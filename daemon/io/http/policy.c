@@ -13,8 +13,6 @@
 #define BROKEN_PAUSE (SECOND / 20)
 #define ONE_SLOWING (SECOND / 2)
 
-/* ---- which URLs ---- */
-
 int http_url_allowed(const struct http_opts *opts, const struct http_request *request, const char *text,
                      struct error *error)
 {
@@ -108,11 +106,10 @@ void http_excerpt(char *out, size_t size, const char *body)
         size_t len = title != NULL ? strcspn(from, "<") : strlen(from), n = 0;
         bool space = false;
         for (size_t i = 0; i < len && n + 2 < size; i++) {
-                bool blank = isspace((unsigned char)from[i]) != 0;
-                if (blank && n > 0)
-                        space = true;
-                if (blank)
+                if (isspace((unsigned char)from[i])) {
+                        space = n > 0;
                         continue;
+                }
                 if (space)
                         out[n++] = ' ';
                 space = false;
@@ -152,10 +149,10 @@ uint64_t http_pause(const struct http_opts *opts, unsigned tries, const char *re
 
 uint64_t http_pause_broken(const struct http_opts *opts, unsigned tries, uint64_t draw)
 {
-        struct http_opts brief = *opts;
-        if (brief.backoff_ns > BROKEN_PAUSE)
-                brief.backoff_ns = BROKEN_PAUSE;
-        return http_pause(&brief, tries, NULL, draw);
+        struct http_opts short_pause = *opts;
+        if (short_pause.backoff_ns > BROKEN_PAUSE)
+                short_pause.backoff_ns = BROKEN_PAUSE;
+        return http_pause(&short_pause, tries, NULL, draw);
 }
 
 bool http_halve_concurrency(unsigned *n, uint64_t *slowed_ns, uint64_t now)

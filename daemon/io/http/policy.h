@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is decided about requests and answers, as functions of values: which URLs may be asked, which
- * redirects followed, whether a failure is worth another try and when.
+ * Decisions about requests and answers, as functions of values: which URLs may be requested, which redirects are
+ * followed, whether and when a failure is retried.
  */
 #ifndef DAEMON_IO_HTTP_POLICY_H
 #define DAEMON_IO_HTTP_POLICY_H
@@ -39,20 +39,20 @@ bool http_status_slow_down(int status); /* 429, 503 */
 bool http_status_redirect(int status);
 int http_status_code(int status); /* STREAMER_E* */
 
-/* One line of what a server said: the title of a page, or the text's beginning. */
+/* One line of an answer's body: the title of a page, or the text's beginning. */
 void http_excerpt(char *out, size_t size, const char *body);
 
 /* ---- another try ---- */
 
-/* Full jitter: anything from 0 to backoff x 2^(tries made - 1), or what the server asked for and a
- * little more; at most retry_after_ns. `draw` is a random number. */
+/* Full jitter: anything from 0 to backoff x 2^(tries made - 1), or the server's Retry-After and a little more; at most
+ * retry_after_ns. `draw` is a random number. */
 uint64_t http_pause(const struct http_opts *opts, unsigned tries, const char *retry_after, uint64_t draw);
-/* A connection that brought bytes and broke says nothing about the server, which may have ended a process or lost
- * a route: it is asked again almost at once, 50 ms later at most, and twice that each time that it breaks again. */
+/* A connection that broke after it sent bytes says little about the server, which may have ended a process or lost a
+ * route: it is retried almost at once, 50 ms later at most, and twice that each time that it breaks again. */
 uint64_t http_pause_broken(const struct http_opts *opts, unsigned tries, uint64_t draw);
 
-/* The server asks for less: half of *n from now on, and one at the least. It answers all that is in flight so, of
- * which one counts: false where that was halved a moment ago, at *slowed_ns (0: never). */
+/* The server asks to slow down: halves *n, at least one remains. It may answer all requests in flight so, of which one
+ * counts: false if *n was halved a moment ago, at *slowed_ns (0: never). */
 bool http_halve_concurrency(unsigned *n, uint64_t *slowed_ns, uint64_t now);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sessions of TLS that read ahead. libcurl asks its TLS library for one record of 16 KiB after the other, and OpenSSL
- * asks the socket twice for each: for the five bytes of its header, then for the rest. A session that reads ahead asks
- * for as much as there is.
+ * TLS sessions that read ahead. libcurl reads one record of 16 KiB after the other from its TLS library, and for each
+ * OpenSSL reads the socket twice: the five bytes of its header, then the rest. A session that reads ahead reads all
+ * that the socket has.
  *
- * libcurl does not know what a session has read ahead, and no socket reports it. So before the loop waits it asks
+ * libcurl does not know what a session has read ahead, and no socket reports it. So before the loop waits it calls
  * http_tls_may_have_more().
  */
 #include "daemon/io/http/transfer.h"
@@ -17,16 +17,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a session reads ahead, which spares calls: this was quicker than half as much (docs/performance.md), and of
- * more nothing is known. It is deciphered in place and then copied, so that it must stay in the cache between. */
+/* Faster than half as much (docs/performance.md); more was not measured. It is decrypted in place and then copied, so
+ * it must fit in the cache. */
 #define AHEAD (128 * KiB)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool ours;
+static bool ours; /* libcurl uses the OpenSSL that this program is linked with, so it may be passed its objects */
 
-/* Whether the TLS of libcurl is the library that this program calls, whose objects it may be handed. A libcurl
- * that knows several puts those that it does not use in brackets. */
-static void look(void)
+/* A libcurl with several TLS libraries names those that it does not use in brackets. */
+static void compare_libraries(void)
 {
         const char *used = curl_version_info(CURLVERSION_NOW)->ssl_version;
         char name[64];
@@ -44,14 +43,14 @@ static CURLcode on_context(CURL *easy, void *context, void *unused)
         (void)easy, (void)unused;
         SSL_CTX_set_read_ahead(tls, 1);
         SSL_CTX_set_default_read_buffer_len(tls, AHEAD);
-        /* Else the buffer is given back each time that it is empty, some thousand times a second. */
+        /* Else the buffer is freed each time that it is empty, some thousand times a second. */
         SSL_CTX_clear_mode(tls, SSL_MODE_RELEASE_BUFFERS);
         return CURLE_OK;
 }
 
 bool http_tls_set(void *easy)
 {
-        pthread_once(&once, look);
+        pthread_once(&once, compare_libraries);
         return !ours || curl_easy_setopt(easy, CURLOPT_SSL_CTX_FUNCTION, on_context) == CURLE_OK;
 }
 

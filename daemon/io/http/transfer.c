@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A try: the request that is sent, and the verdict on its answer. transfer.h has an overview.
+ * One try of a request: what is sent, the verdict on its answer, and the decision on another try. transfer.h has an
+ * overview.
  *
- * A verdict reached inside a callback of libcurl's (a wrong range, a sink that breaks) ends the transfer
- * by refusing its bytes, and is kept until libcurl reports the end.
+ * A verdict reached inside a callback of libcurl (a wrong range, a sink that fails) ends the transfer by refusing its
+ * bytes, and is stored until libcurl reports the end.
+ *
+ * Between two tries there is a pause that doubles, with full jitter, or the server's Retry-After; after each of the
+ * first three broken connections a shorter one that doubles. An overloaded or starting server is retried beyond the
+ * number of tries, at the last pause, until `patience` is over. After the last try the http_access words the error.
  */
 #include "daemon/io/http/transfer.h"
 
+#include "daemon/base/log/log.h"
 #include "daemon/base/metric/metric.h"
 #include "daemon/base/text/redact.h"
 #include "daemon/base/util.h"
@@ -16,11 +22,13 @@
 #include <inttypes.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/random.h>
 
 #define MS UINT64_C(1000000)
 #define BODY_KEPT (8 * KiB) /* of an answer that is no success */
-#define BODY_READ MiB       /* of it, before the connection is given up for it */
+#define BODY_READ MiB       /* of it, before the connection is closed */
 #define HEADER_LINE_MAX 8192u
+#define BROKEN_TRIES 3 /* with the shorter pause */
 
 /* ---- verdicts ---- */
 
@@ -29,11 +37,6 @@ void http_transfer_set_verdict(struct http_transfer *t, enum http_outcome verdic
         if (!t->judged)
                 t->verdict = verdict;
         t->judged = true;
-}
-
-static bool is_success(const struct http_transfer *t)
-{
-        return t->answer.status >= 200 && t->answer.status < 300;
 }
 
 static const char *header(const struct http_transfer *t, const char *name)
@@ -98,7 +101,7 @@ static void check_whole(struct http_transfer *t)
                 t->expect = 0;
         if (r->len == 0)
                 return;
-        /* The server does not know ranges, and sends all of it: what was asked for is cut out. */
+        /* The server does not support ranges, and sends the whole: the range is cut out. */
         t->skip = r->offset;
         t->expect = r->len;
         if (t->answer.total != UINT64_MAX && t->answer.total < r->offset + r->len)
@@ -113,7 +116,7 @@ static void headers_complete(struct http_transfer *t)
                 t->redirected = true;
                 return;
         }
-        if (!is_success(t))
+        if (t->answer.status < 200 || t->answer.status >= 300)
                 return;
         if (t->answer.status == 206 && t->request.len > 0)
                 check_range(t);
@@ -147,9 +150,9 @@ static void header_line(struct http_transfer *t, const char *line, size_t len)
         const char *value = colon + 1, *end = line + len;
         while (value < end && (*value == ' ' || *value == '\t'))
                 value++;
-        char *kept;
-        if (asprintf(&kept, "%.*s: %.*s", (int)(colon - line), line, (int)(end - value), value) >= 0)
-                headers->lines[headers->n++] = kept;
+        char *copy;
+        if (asprintf(&copy, "%.*s: %.*s", (int)(colon - line), line, (int)(end - value), value) >= 0)
+                headers->lines[headers->n++] = copy;
 }
 
 static size_t on_header(char *line, size_t size, size_t n, void *context)
@@ -198,7 +201,7 @@ static size_t pass_on(struct http_transfer *t, const unsigned char *data, size_t
         t->taken = 0;
         switch (wanted > 0 ? t->bytes(t, data + skipped, wanted) : HTTP_MORE) {
         case HTTP_PAUSE:
-                /* libcurl brings all of them again. */
+                /* libcurl passes all of them again. */
                 t->skip += skipped + t->taken;
                 t->received += t->taken;
                 t->paused = true;
@@ -277,12 +280,12 @@ void http_loop_add(struct http_loop *loop, struct http_transfer *t)
 {
         t->hops = 0;
         free(t->url);
-        t->url = strdup(t->from ?: t->request.url);
+        t->url = strdup(t->redirect_url ?: t->request.url);
         list_append(&loop->transfers, &t->link);
         http_transfer_begin(loop, t);
 }
 
-static void leave_multi(struct http_loop *loop, struct http_transfer *t)
+static void remove_from_multi(struct http_loop *loop, struct http_transfer *t)
 {
         if (t->in_multi)
                 require(curl_multi_remove_handle(loop->multi, t->easy) == CURLM_OK);
@@ -292,7 +295,7 @@ static void leave_multi(struct http_loop *loop, struct http_transfer *t)
 
 void http_loop_remove(struct http_loop *loop, struct http_transfer *t)
 {
-        leave_multi(loop, t);
+        remove_from_multi(loop, t);
         list_remove(&t->link);
 }
 
@@ -309,7 +312,8 @@ void http_transfer_deinit(struct http_transfer *t)
 
 /* ---- a try ends ---- */
 
-int http_transfer_refused(struct http_transfer *t)
+/* As http_access_ops.refused answers. */
+static int report_refusal(struct http_transfer *t)
 {
         struct http_access *access = t->request.access;
         if (access == NULL || access->ops->refused == NULL || !http_transfer_same_origin(t))
@@ -318,29 +322,23 @@ int http_transfer_refused(struct http_transfer *t)
         return access->ops->refused(access, &t->request, &t->answer, &t->error);
 }
 
-static void status_error(struct http_transfer *t)
-{
-        char said[256] = "";
-        const char *body = t->answer.body;
-        if (body != NULL)
-                http_excerpt(said, sizeof(said), body);
-        bool more = said[0] != '\0' && strcasecmp(said, t->reason) != 0;
-        error_set(&t->error, http_status_code(t->answer.status), "the server answers %s%s%s (%s)", t->reason,
-                  more ? ": " : "", more ? said : "", t->request.shown);
-}
-
 static enum http_outcome status_outcome(struct http_transfer *t)
 {
         int status = t->answer.status;
+        char excerpt[256] = "";
         if (status == 412 && t->request.if_match != NULL) {
                 error_set(&t->error, STREAMER_EFAILED, "the object was replaced while it was read (%s)",
                           t->request.shown);
                 return HTTP_FAILED;
         }
-        status_error(t);
+        if (t->answer.body != NULL)
+                http_excerpt(excerpt, sizeof(excerpt), t->answer.body);
+        bool more = excerpt[0] != '\0' && strcasecmp(excerpt, t->reason) != 0;
+        error_set(&t->error, http_status_code(status), "the server answers %s%s%s (%s)", t->reason, more ? ": " : "",
+                  more ? excerpt : "", t->request.shown);
         if (http_status_retry(status))
                 return HTTP_RETRY;
-        return http_transfer_refused(t) == 1 ? HTTP_RETRY : HTTP_FAILED;
+        return report_refusal(t) == 1 ? HTTP_RETRY : HTTP_FAILED;
 }
 
 /* A retry does not change certificates and settings. */
@@ -394,7 +392,7 @@ static enum http_outcome outcome_of(struct http_transfer *t, CURLcode code)
         return HTTP_OK;
 }
 
-/* Where a redirect may lead: not from https to http, and not for ever. True if it is under way. */
+/* Refuses redirects from https to http, and too many of them. True: the next hop is under way. */
 static bool follow(struct http_loop *loop, struct http_transfer *t)
 {
         struct http_url from, to;
@@ -424,12 +422,50 @@ static bool follow(struct http_loop *loop, struct http_transfer *t)
 
 void http_transfer_finish(struct http_loop *loop, struct http_transfer *t, int code)
 {
-        leave_multi(loop, t);
+        remove_from_multi(loop, t);
         if (t->redirected && !t->judged && follow(loop, t))
                 return;
         enum http_outcome outcome = outcome_of(t, (CURLcode)code);
         if (outcome == HTTP_OK && t->hops > 0)
-                t->answer.led = strdup(t->url);
+                t->answer.redirect_url = strdup(t->url);
         list_remove(&t->link);
         t->done(t, outcome);
+}
+
+/* ---- another try ---- */
+
+static enum metric_cause cause_of(const struct http_transfer *t)
+{
+        if (t->stalled)
+                return CAUSE_STALLED;
+        if (http_status_slow_down(t->answer.status))
+                return CAUSE_SLOW_DOWN;
+        return t->answer.status >= 300 ? CAUSE_STATUS : CAUSE_BROKEN;
+}
+
+bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned tries)
+{
+        const struct http_opts *opts = http_opts(t->http);
+        unsigned most = tries > 0 ? tries : opts->tries;
+        uint64_t draw = 0;
+        if (retry->made++ == 0)
+                retry->since_ns = now_ns();
+        bool temporary = http_status_slow_down(t->answer.status) || (t->unreached && retry->known);
+        bool patient = tries == 0 && temporary && now_ns() - retry->since_ns < opts->patience_ns;
+        if (retry->made < most || patient) {
+                if (getrandom(&draw, sizeof(draw), GRND_NONBLOCK) < 0)
+                        draw = now_ns();
+                unsigned made = retry->made < most ? retry->made : most;
+                bool broken = made <= BROKEN_TRIES && t->received > 0 && cause_of(t) == CAUSE_BROKEN;
+                const char *asked = http_headers_find(&t->answer.headers, "Retry-After");
+                uint64_t pause = broken ? http_pause_broken(opts, made, draw) : http_pause(opts, made, asked, draw);
+                retry->at_ns = now_ns() + pause;
+                metric_add_label(METRIC_RETRIES, cause_of(t), 1);
+                log_debug("try %u: %s; the next in %" PRIu64 " ms", retry->made, t->error.text, pause / MS);
+                return true;
+        }
+        if (t->answer.status >= 300)
+                report_refusal(t);
+        error_set(&t->error, t->error.code, "given up after %u tries: %s", retry->made, t->error.text);
+        return false;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One request on its way, and a loop that drives many of them on one thread.
+ * One request in flight, and a loop that drives many of them on one thread.
  *
  *   added > [authorized later] > connected > headers > accepted > bytes ... > done
  *      \________ redirected: the same again, elsewhere _/
  *
- * The headers of a success are checked before a byte of it is passed on: a range must be the requested one,
- * and accept() may refuse it. A transfer is one try; http_retry() decides on more.
+ * The headers of a success are checked before its first byte is passed on: a range must be the requested one, and
+ * accept() may refuse it. A transfer is one try; http_retry() decides on more.
  */
 #ifndef DAEMON_IO_HTTP_TRANSFER_H
 #define DAEMON_IO_HTTP_TRANSFER_H
@@ -16,20 +16,20 @@
 
 enum http_outcome { HTTP_OK, HTTP_RETRY, HTTP_FAILED };
 
-/* What bytes() answers. ENOUGH: the rest is not wanted, and the transfer is a success. PAUSE: of these bytes
- * `taken` were; the others come again after http_transfer_resume(). */
+/* What bytes() answers. ENOUGH: the rest is not needed, and the transfer is a success. PAUSE: `taken` of these bytes
+ * were taken; the others are passed again after http_transfer_resume(). */
 enum http_sink { HTTP_MORE, HTTP_PAUSE, HTTP_ENOUGH, HTTP_BROKEN };
 
 struct http_transfer {
         /* The caller's, before it is added. */
         struct http *http;
         struct http_request request;
-        const char *from;     /* where redirects of this request led before; NULL */
-        bool fresh;           /* over a connection of its own */
-        unsigned buffer_size; /* of libcurl's, for each transfer */
-        /* The headers of a success are there. Not HTTP_OK: `error` is set, and it ends so. May be NULL. */
+        const char *redirect_url; /* stored target of the URL's redirects, requested instead; NULL */
+        bool fresh;               /* over a connection of its own */
+        unsigned buffer_size;     /* of libcurl's, for each transfer */
+        /* The headers of a success are complete. Not HTTP_OK: `error` is set, and it ends so. May be NULL. */
         enum http_outcome (*accept)(struct http_transfer *t);
-        /* Bytes of the body, in order; of a range those that were asked for. HTTP_BROKEN: `error` is set. */
+        /* Bytes of the body, in order; of a range the requested ones. HTTP_BROKEN: `error` is set. */
         enum http_sink (*bytes)(struct http_transfer *t, const unsigned char *data, size_t n);
         /* Once, never inside a call of the caller's own. The transfer is out of the loop. */
         void (*done)(struct http_transfer *t, enum http_outcome outcome);
@@ -38,7 +38,7 @@ struct http_transfer {
         struct error error;
         size_t taken;      /* set by bytes() that pauses */
         uint64_t received; /* bytes that were passed on */
-        uint64_t moved_ns; /* when a byte came last */
+        uint64_t moved_ns; /* when a byte was last received */
         unsigned hops;     /* redirects followed */
 
         /* private */
@@ -46,8 +46,8 @@ struct http_transfer {
         void *easy; /* CURL */
         int socket; /* that it waits to read from; -1 */
         struct curl_slist *lines;
-        uint64_t by; /* whose lines */
-        char *url;   /* asked at present */
+        uint64_t by; /* http_headers.by of the credentials */
+        char *url;   /* of the present hop */
         char reason[256];
         uint64_t start_ns, skip, expect;
         bool in_multi, accepted, redirected, paused, enough, judged, stalled, unreached;
@@ -72,7 +72,7 @@ struct http_loop {
         void *multi; /* CURLM */
         int event, epoll;
         uint64_t timer_ns; /* when libcurl wants to be asked again; UINT64_MAX: not by time */
-        bool behind;       /* a session may have read what libcurl did not ask for yet */
+        bool behind;       /* a session may have read ahead of libcurl */
         bool woken;        /* in this turn, by http_loop_wake() */
         struct list transfers;
 };
@@ -92,31 +92,29 @@ void http_loop_wake(struct http_loop *loop);
 /* Closes connections that are kept alive. None may be in it. */
 void http_loop_close_idle(struct http_loop *loop);
 
-/* ---- between the files: transfer.c, options.c, http_retry.c, loop.c ---- */
+/* ---- between transfer.c, options.c and loop.c ---- */
 
 void http_transfer_set_verdict(struct http_transfer *t, enum http_outcome verdict);
 /* One hop. Verdicts that need no network are left for the loop's next turn. */
 void http_transfer_begin(struct http_loop *loop, struct http_transfer *t);
 /* `code` is libcurl's. */
 void http_transfer_finish(struct http_loop *loop, struct http_transfer *t, int code);
-/* As http_access.refused answers. */
-int http_transfer_refused(struct http_transfer *t);
-/* What is asked at present is where the request went first. */
+/* The present hop is at the origin of the request's URL. */
 bool http_transfer_same_origin(const struct http_transfer *t);
 
 /* The headers of a try; as http_access.authorize answers. */
 int http_options_add_headers(struct http_transfer *t);
-void http_options_free_headers(struct http_transfer *t); /* the headers */
+void http_options_free_headers(struct http_transfer *t);
 /* False: no memory. */
 bool http_options_set(struct http_transfer *t);
 
-/* ---- tls.c: sessions of TLS that read ahead ---- */
+/* ---- tls.c: TLS sessions that read ahead ---- */
 
-/* For the connections that a handle (CURL) makes; where libcurl's TLS is another library, nothing. False: no
+/* Applies to the connections that a handle (CURL) makes; no effect if libcurl uses another TLS library. False: no
  * memory. */
 bool http_tls_set(void *easy);
-/* False: the session of its connection, if there is one, found too few bytes for a record when it was read
- * last. So no record is whole in it, and the socket reports what it waits for. */
+/* False: the session of its connection, if there is one, has no complete record, so the socket reports the next bytes.
+ */
 bool http_tls_may_have_more(void *easy);
 
 #endif

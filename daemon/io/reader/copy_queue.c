@@ -24,21 +24,7 @@ void copy_queue_deinit(struct copy_queue *copy_queue)
         *copy_queue = (struct copy_queue){0};
 }
 
-/* Space for one span more. */
-static int make_room(struct copy_queue *copy_queue, size_t n)
-{
-        if (n < copy_queue->room)
-                return 0;
-        size_t room = copy_queue->room > 0 ? 2 * copy_queue->room : SPANS;
-        struct device_span *spans = reallocarray(copy_queue->spans, room, sizeof(*spans));
-        if (spans == NULL)
-                return -1;
-        copy_queue->spans = spans;
-        copy_queue->room = room;
-        return 0;
-}
-
-/* All of the block's spans, neighbours in one. */
+/* All of the block's spans, adjacent ones merged. */
 static int gather(struct copy_queue *copy_queue, const struct ticket *ticket, const struct read_target *target,
                   const unsigned char *data, size_t *n, struct error *error)
 {
@@ -55,51 +41,44 @@ static int gather(struct copy_queue *copy_queue, const struct ticket *ticket, co
                         last->len += piece.len;
                         continue;
                 }
-                if (make_room(copy_queue, *n) < 0)
-                        return error_set(error, STREAMER_ENOMEM, "no memory");
+                if (*n == copy_queue->spans_max) {
+                        size_t max = *n > 0 ? 2 * *n : SPANS;
+                        struct device_span *spans = reallocarray(copy_queue->spans, max, sizeof(*spans));
+                        if (spans == NULL)
+                                return error_set(error, STREAMER_ENOMEM, "no memory");
+                        copy_queue->spans = spans;
+                        copy_queue->spans_max = max;
+                }
                 copy_queue->spans[(*n)++] = (struct device_span){segment, piece.offset, from, piece.len};
         }
         return 0;
 }
 
-/* A device without copiers: complete on return. */
-static int put(const struct device_span *spans, size_t n, struct error *error)
-{
-        for (size_t i = 0; i < n; i++) {
-                const struct device_span *s = &spans[i];
-                int r = s->segment->device->ops->put(s->segment, s->offset, s->from, s->len, error);
-                if (r < 0)
-                        return r;
-        }
-        return 0;
-}
-
-/* One event follows them all: the thread does not wait here for a device that may stall. */
-static int copy(struct copy_queue *copy_queue, struct read_target *target, size_t n, struct device_copy *copy,
-                struct error *error)
+/* One event follows all spans: the thread does not wait here for a device that may stall. The copy to a device without
+ * copiers is complete on return. */
+static int start_copy(struct copy_queue *copy_queue, struct block_copy *block_copy, struct read_target *target,
+                      const unsigned char *data, struct error *error)
 {
         struct device *device = target->segments[0].device;
+        size_t n;
+        int r = gather(copy_queue, &block_copy->ticket, target, data, &n, error);
+        if (device->ops->copy == NULL) {
+                for (size_t i = 0; r == 0 && i < n; i++) {
+                        const struct device_span *s = &copy_queue->spans[i];
+                        r = device->ops->put(s->segment, s->offset, s->from, s->len, error);
+                }
+                return r;
+        }
+        if (r < 0)
+                return r;
         struct copier **copier = &copy_queue->copiers[device->number];
         if (*copier == NULL && (*copier = device->ops->copier_new(device, error)) == NULL)
                 return error->code;
+        struct device_copy *copy = &block_copy->copies[block_copy->n];
         *copy = (struct device_copy){.target = target, .copier = *copier};
-        return device->ops->copy(*copier, copy_queue->spans, n, &copy->event, error);
-}
-
-static void start_one(struct copy_queue *copy_queue, struct block_copy *block_copy, struct read_target *target,
-                      const unsigned char *data)
-{
-        struct error error = {0};
-        bool copies = target->segments[0].device->ops->copy != NULL;
-        size_t n;
-        int r = gather(copy_queue, &block_copy->ticket, target, data, &n, &error);
-        if (r == 0)
-                r = copies ? copy(copy_queue, target, n, &block_copy->copies[block_copy->n], &error)
-                           : put(copy_queue->spans, n, &error);
-        if (r < 0)
-                reader_fail_target(copy_queue->reader, block_copy->ticket.job, target, &error);
-        else
-                block_copy->n += copies;
+        r = device->ops->copy(*copier, copy_queue->spans, n, &copy->event, error);
+        block_copy->n += r == 0;
+        return r;
 }
 
 int copy_queue_start(struct copy_queue *copy_queue, const struct ticket *ticket, const unsigned char *data)
@@ -109,9 +88,13 @@ int copy_queue_start(struct copy_queue *copy_queue, const struct ticket *ticket,
         struct block_copy *block_copy = &copy_queue->oldest_first[copy_queue->n];
         block_copy->ticket = *ticket;
         block_copy->n = 0;
-        for (size_t i = 0; i < job->n_targets; i++)
-                if ((ticket->targets >> i & 1) != 0 && !read_target_dead(job->targets[i]))
-                        start_one(copy_queue, block_copy, job->targets[i], data);
+        for (size_t i = 0; i < job->n_targets; i++) {
+                struct error error = {0};
+                struct read_target *target = job->targets[i];
+                if ((ticket->targets >> i & 1) != 0 && !read_target_dead(target) &&
+                    start_copy(copy_queue, block_copy, target, data, &error) < 0)
+                        reader_fail_target(copy_queue->reader, ticket->job, target, &error);
+        }
         if (block_copy->n == 0)
                 return 0;
         copy_queue->n++;
@@ -124,8 +107,8 @@ void copy_queue_mark_copying(struct copy_queue *copy_queue)
         reader_mark_copying(copy_queue->reader, &copy_queue->oldest_first[copy_queue->n - 1].ticket);
 }
 
-/* Crosses off the copies that are done, or have failed. */
-static void ask(struct copy_queue *copy_queue, struct block_copy *block_copy, bool wait)
+/* Removes the copies that are done, or have failed. */
+static void check_copies(struct copy_queue *copy_queue, struct block_copy *block_copy, bool wait)
 {
         size_t left = 0;
         for (size_t i = 0; i < block_copy->n; i++) {
@@ -142,14 +125,14 @@ static void ask(struct copy_queue *copy_queue, struct block_copy *block_copy, bo
 
 void copy_queue_wait(struct copy_queue *copy_queue)
 {
-        ask(copy_queue, &copy_queue->oldest_first[0], true);
+        check_copies(copy_queue, &copy_queue->oldest_first[0], true);
 }
 
 void copy_queue_reap(struct copy_queue *copy_queue)
 {
         for (unsigned i = 0; i < copy_queue->n;) {
                 struct block_copy *block_copy = &copy_queue->oldest_first[i];
-                ask(copy_queue, block_copy, false);
+                check_copies(copy_queue, block_copy, false);
                 if (block_copy->n > 0) {
                         i++;
                         continue;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies in flight of one reader thread: blocks that are filled and hashed and on their way from
- * their slot to a device, or to several. While one is copied the thread fills the next, so that
- * storage and bus work at the same time. A block has landed when the event of each of its copies has
- * fired; no thread waits for a whole stream. A copy that fails costs its target, not the block.
+ * Copies in flight of one reader thread: filled and hashed blocks that are copied from their slot to one or several
+ * devices. While a block is copied the thread fills the next, so that storage and bus work at the same time. A block
+ * has landed when the event of each of its copies has fired; no thread waits for a whole stream. A failed copy fails
+ * its target, not the block.
  */
 #ifndef DAEMON_IO_READER_COPY_QUEUE_H
 #define DAEMON_IO_READER_COPY_QUEUE_H
@@ -30,7 +30,7 @@ struct copy_queue {
         struct block_copy *oldest_first;
         unsigned n, most;
         struct device_span *spans; /* of the block whose copies are started */
-        size_t room;
+        size_t spans_max;
 };
 
 /* 0, or -1: no memory. */
@@ -43,16 +43,16 @@ static inline bool copy_queue_full(const struct copy_queue *copy_queue)
         return copy_queue->n == copy_queue->most;
 }
 
-/* Starts the copies of a slot's block, whose bytes begin at `data`. 1: in flight, and the ticket is
- * taken over; 0: nothing of it is (copied at once, or failed). */
+/* Starts the copies of a slot's block, whose bytes begin at `data`. 1: in flight, and the ticket is taken over; 0: not
+ * in flight (copied at once, or failed). */
 int copy_queue_start(struct copy_queue *copy_queue, const struct ticket *ticket, const unsigned char *data);
 
-/* The youngest takes no place any more: its thread has done with it. */
+/* The last one started: its block occupies its slot only, and no thread. */
 void copy_queue_mark_copying(struct copy_queue *copy_queue);
 
-/* Until the oldest has arrived everywhere, or failed; then reap. At least one is in flight. */
+/* Until every copy of the oldest is done, or has failed; then reap. At least one is in flight. */
 void copy_queue_wait(struct copy_queue *copy_queue);
-/* Completes copies that have arrived, and returns their slots. */
+/* Completes blocks whose copies are done, and returns their slots. */
 void copy_queue_reap(struct copy_queue *copy_queue);
 
 #endif

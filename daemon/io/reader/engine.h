@@ -62,14 +62,19 @@ static inline void reader_lock(struct reader *reader)
 }
 void reader_unlock(struct reader *reader);
 
-/* With the lock held. */
+/* ---- with the lock held ---- */
 
+/* What reader_usage() reads without the lock. reader_unlock() does it, too; needed before a wait. */
+void reader_publish_usage_locked(struct reader *reader);
 void reader_wake_locked(struct reader *reader, bool all);
 /* A place of the job's engine. */
 void reader_add_busy(struct reader *reader, struct read_job *job);
 void reader_remove_busy(struct reader *reader, struct read_job *job);
 
-/* Without the lock, unless the name says it. */
+/* ---- without the lock, unless the name says it ---- */
+
+/* Before a thread runs. */
+void reader_bind_numa(struct reader *reader);
 
 /* The first thing of each thread: touches slots of the ring as long as there are any untouched, so
  * that the daemon serves before its whole ring is in memory. */
@@ -101,9 +106,11 @@ bool reader_run_over_locked(const struct read_run *run);
 void reader_run_move_locked(struct read_run *run, struct read_run *to);
 /* With an error: the whole job's. */
 void reader_run_end(struct reader *reader, struct read_run *run, const struct error *error);
-/* Where a block's bytes begin in its slot: at the same offset modulo 4 KiB as at their destination, so that copies are
- * aligned as well as it allows. */
-unsigned char *reader_slot_data(const struct ticket *ticket);
+/* Where a block's bytes begin: in its segment; or in its slot at the same offset modulo 4 KiB as at their destination,
+ * so that copies are aligned as well as it allows. */
+unsigned char *reader_block_data(const struct ticket *ticket);
+/* Provides memory for a block that is read in place: for `len` bytes from `from` on, or what is left of it. */
+int reader_block_prepare(const struct ticket *ticket, uint64_t from, uint64_t len, struct error *error);
 /* A slot beyond what tickets hold, if there is one: NULL else. */
 unsigned char *reader_slot_get(struct reader *reader);
 void reader_slot_put(struct reader *reader, unsigned char *slot);

@@ -3,7 +3,6 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/io/reader/engine.h"
-#include "daemon/io/reader/reader_private.h"
 
 #include <errno.h>
 #include <string.h>
@@ -14,8 +13,6 @@
 #define HEAD_START 2u
 #define EXPECT_NS (UINT64_C(1) * 1000000000)
 
-/* ---- engines ---- */
-
 void reader_wake_locked(struct reader *reader, bool all)
 {
         for (size_t i = 0; i < READ_ENGINES; i++)
@@ -24,47 +21,27 @@ void reader_wake_locked(struct reader *reader, bool all)
 
 /* ---- the lock ---- */
 
-/* With the lock held. */
-static void show(struct reader *reader)
+void reader_publish_usage_locked(struct reader *reader)
 {
         for (size_t i = 0; i < READ_ENGINES; i++) {
-                __atomic_store_n(&reader->seen.threads[i], reader->engines[i].alive, __ATOMIC_RELAXED);
-                __atomic_store_n(&reader->seen.stuck[i], reader->engines[i].stuck, __ATOMIC_RELAXED);
+                store_relaxed(&reader->seen.threads[i], reader->engines[i].alive);
+                store_relaxed(&reader->seen.stuck[i], reader->engines[i].stuck);
         }
-        __atomic_store_n(&reader->seen.free_slots, reader->staging.n_free, __ATOMIC_RELAXED);
-        __atomic_store_n(&reader->seen.untouched, reader->untouched, __ATOMIC_RELAXED);
-        __atomic_store_n(&reader->seen.blocks, reader->blocks, __ATOMIC_RELAXED);
+        store_relaxed(&reader->seen.free_slots, reader->staging.n_free);
+        store_relaxed(&reader->seen.untouched, reader->untouched);
+        store_relaxed(&reader->seen.blocks, reader->blocks);
 }
 
 void reader_unlock(struct reader *reader)
 {
-        show(reader);
+        reader_publish_usage_locked(reader);
         pthread_mutex_unlock(&reader->mutex);
 }
 
-void reader_wait(struct reader *reader)
-{
-        show(reader);
-        pthread_cond_wait(&reader->work, &reader->mutex);
-}
-
-/* ---- giving back ---- */
-
-/* The last ticket that was copied to a dead target reports it. */
-static void give_targets(struct reader *reader, const struct ticket *ticket)
-{
-        for (size_t i = 0; i < ticket->job->n_targets; i++) {
-                struct read_target *target = ticket->job->targets[i];
-                if ((ticket->targets >> i & 1) == 0)
-                        continue;
-                target->in_flight--;
-                if (target->in_flight == 0 && read_target_dead(target))
-                        wake_post(reader->wake, &target->idle_item);
-        }
-}
+/* ---- the end of blocks, targets and jobs ---- */
 
 /* The last ticket to complete ends the job, on the loop. */
-static void job_settle(struct reader *reader, struct read_job *job)
+static void job_try_end(struct reader *reader, struct read_job *job)
 {
         bool done = job->stopped || job->next == job->plan->n_blocks;
         if (!done || job->in_flight > 0 || job->held > 0 || job->over)
@@ -75,7 +52,7 @@ static void job_settle(struct reader *reader, struct read_job *job)
         list_remove(&job->link);
         if (engine->ops->end != NULL)
                 engine->ops->end(reader, job);
-        show(reader); /* the notified thread reads it at once */
+        reader_publish_usage_locked(reader); /* the notified thread reads it at once */
         wake_post(reader->wake, &job->item);
         engine->jobs--;
         reader_wake_locked(reader, true); /* the others' shares have grown */
@@ -97,14 +74,14 @@ void reader_run_end(struct reader *reader, struct read_run *run, const struct er
                 job_failed(run->job, error);
         require(run->next == run->end || run->job->stopped);
         run->job->held--;
-        job_settle(reader, run->job);
+        job_try_end(reader, run->job);
         if (error != NULL)
                 reader_wake_locked(reader, true);
         reader_unlock(reader);
 }
 
-/* With the lock held. */
-static void lose(struct reader *reader, struct read_job *job, struct read_target *target, const struct error *error)
+static void fail_target_locked(struct reader *reader, struct read_job *job, struct read_target *target,
+                               const struct error *error)
 {
         bool lives = false;
         if (!read_target_dead(target)) {
@@ -118,7 +95,7 @@ static void lose(struct reader *reader, struct read_job *job, struct read_target
                 lives = lives || !read_target_dead(job->targets[i]);
         if (!lives) {
                 job_failed(job, error);
-                job_settle(reader, job); /* perhaps no ticket is in flight */
+                job_try_end(reader, job); /* perhaps no ticket is in flight */
         }
 }
 
@@ -126,7 +103,7 @@ void reader_fail_target(struct reader *reader, struct read_job *job, struct read
                         const struct error *error)
 {
         reader_lock(reader);
-        lose(reader, job, target, error);
+        fail_target_locked(reader, job, target, error);
         reader_unlock(reader);
 }
 
@@ -146,7 +123,14 @@ void reader_return_ticket(struct reader *reader, struct ticket *ticket, const st
         reader_lock(reader);
         if (error != NULL)
                 job_failed(job, error);
-        give_targets(reader, ticket);
+        for (size_t i = 0; i < job->n_targets; i++) {
+                struct read_target *target = job->targets[i];
+                if ((ticket->targets >> i & 1) == 0)
+                        continue;
+                target->in_flight--;
+                if (target->in_flight == 0 && read_target_dead(target))
+                        wake_post(reader->wake, &target->idle_item);
+        }
         if (ticket->slot != NULL) {
                 staging_put(&reader->staging, ticket->slot);
                 job->slots--;
@@ -158,7 +142,7 @@ void reader_return_ticket(struct reader *reader, struct ticket *ticket, const st
         else
                 reader_remove_busy(reader, job);
         bool others = job->link.next != job->link.prev || ticket->slot != NULL;
-        job_settle(reader, job);
+        job_try_end(reader, job);
         /* This thread takes the next block itself; what it freed may let another one in. */
         if (others || error != NULL)
                 reader_wake_locked(reader, error != NULL);
@@ -195,22 +179,14 @@ static void job_ended(struct callback *item)
         job->ended(job);
 }
 
-static void expect_forget(struct reader *reader, struct read_expect *expect)
-{
-        expect->storage = 0;
-        list_remove(&expect->link);
-        reader_wake_locked(reader, true);
-}
-
 struct read_expect *reader_expect(struct reader *reader, uint64_t storage)
 {
-        struct read_expect *expect = calloc(1, sizeof(*expect));
+        struct read_expect *expect = storage != 0 ? calloc(1, sizeof(*expect)) : NULL;
         if (expect == NULL)
                 return NULL;
         *expect = (struct read_expect){.storage = storage, .since_ns = now_ns()};
         reader_lock(reader);
-        if (storage != 0)
-                list_append(&reader->expected, &expect->link);
+        list_append(&reader->expected, &expect->link);
         reader_unlock(reader);
         return expect;
 }
@@ -220,11 +196,29 @@ struct read_expect *reader_expect_over(struct reader *reader, struct read_expect
         if (expect == NULL)
                 return NULL;
         reader_lock(reader);
-        if (expect->storage != 0)
-                expect_forget(reader, expect);
+        list_remove(&expect->link);
+        reader_wake_locked(reader, true);
         reader_unlock(reader);
         free(expect);
         return NULL;
+}
+
+/* A slot near one of several nodes is no nearer to the others. A dead target has no memory. */
+static int node_of(const struct read_job *job)
+{
+        int node = NUMA_ANYWHERE;
+        bool first = true;
+        for (size_t i = 0; i < job->n_targets && job->plan->n_blocks > 0; i++) {
+                const struct read_target *target = job->targets[i];
+                if (read_target_dead(target))
+                        continue;
+                int its = target->segments[0].device->numa_node;
+                if (!first && its != node)
+                        return NUMA_ANYWHERE;
+                node = its;
+                first = false;
+        }
+        return node;
 }
 
 void reader_start(struct reader *reader, struct read_job *job)
@@ -247,9 +241,9 @@ void reader_start(struct reader *reader, struct read_job *job)
                 job->targets[i]->died_item.run = target_died;
                 job->targets[i]->idle_item.run = target_idle;
         }
-        job->node = reader_job_node(job);
+        job->node = node_of(job);
         job->limit = reader->opts.concurrency;
-        job->pace = NULL;
+        job->engine_data = NULL;
         struct engine *engine = &reader->engines[job->engine];
         reader_lock(reader);
         fair_share_init(&job->share, job->weight > 0 ? job->weight : READER_WEIGHT, reader->virtual_time);
@@ -259,7 +253,7 @@ void reader_start(struct reader *reader, struct read_job *job)
         engine->jobs++;
         if (engine->ops->begin != NULL && engine->ops->begin(reader, job, &job->error) < 0)
                 job->failed = job->stopped = true;
-        job_settle(reader, job); /* a model without bytes */
+        job_try_end(reader, job); /* a model without bytes */
         reader_wake_locked(reader, true);
         reader_unlock(reader);
 }
@@ -270,7 +264,7 @@ void reader_stop(struct reader *reader, struct read_job *job)
         if (!job->over) {
                 job->stopped = true;
                 reader->engines[job->engine].ops->wake(reader, true);
-                job_settle(reader, job);
+                job_try_end(reader, job);
         }
         reader_unlock(reader);
 }
@@ -288,7 +282,7 @@ void reader_drop_target(struct reader *reader, struct read_job *job, struct read
 {
         reader_lock(reader);
         if (!job->over) {
-                lose(reader, job, target, error);
+                fail_target_locked(reader, job, target, error);
         } else if (!target->dropped) {
                 target->dropped = true;
                 target->why = *error;
@@ -298,14 +292,12 @@ void reader_drop_target(struct reader *reader, struct read_job *job, struct read
 
 /* ---- threads ---- */
 
-static void grow(struct reader *reader, struct engine *engine)
+static void start_threads(struct reader *reader, struct engine *engine)
 {
         unsigned cap = engine->base * THREADS_CAP;
-        while (!reader->stopping && engine->alive - engine->stuck < engine->base && engine->alive < cap) {
-                if (!engine->ops->start(reader))
-                        break;
+        while (!reader->stopping && engine->alive - engine->stuck < engine->base && engine->alive < cap &&
+               engine->ops->start(reader))
                 engine->alive++;
-        }
 }
 
 void reader_watch(struct reader *reader)
@@ -315,12 +307,13 @@ void reader_watch(struct reader *reader)
         unsigned before = files->stuck;
         for (size_t i = 0; i < READ_ENGINES; i++)
                 reader->engines[i].ops->watch(reader, now_ns());
-        grow(reader, files);
+        start_threads(reader, files);
         /* A load that takes longer to read its headers waits for something else than this storage. */
-        list_each_safe (pos, &reader->expected) {
-                struct read_expect *expect = container_of(pos, struct read_expect, link);
-                if (now_ns() - expect->since_ns > EXPECT_NS)
-                        expect_forget(reader, expect);
+        list_each_item_safe (struct read_expect, expect, &reader->expected, link) {
+                if (now_ns() - expect->since_ns <= EXPECT_NS)
+                        continue;
+                list_remove(&expect->link);
+                reader_wake_locked(reader, true);
         }
         if (files->stuck != before)
                 pthread_cond_broadcast(&reader->work);
@@ -333,7 +326,7 @@ void reader_watch(struct reader *reader)
 
 bool reader_job_stalled(const struct read_job *job)
 {
-        return __atomic_load_n(&job->stalled, __ATOMIC_RELAXED) > 0 || __atomic_load_n(&job->quiet, __ATOMIC_RELAXED);
+        return load_relaxed(&job->stalled) > 0 || load_relaxed(&job->quiet);
 }
 
 void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *room_ns)
@@ -347,17 +340,15 @@ void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *r
 
 void reader_usage(const struct reader *reader, struct reader_usage *usage)
 {
-        unsigned n_free = __atomic_load_n(&reader->seen.free_slots, __ATOMIC_RELAXED);
-        unsigned untouched = __atomic_load_n(&reader->seen.untouched, __ATOMIC_RELAXED);
-        unsigned used = reader->staging.n_slots - n_free;
+        unsigned taken = reader->staging.n_slots - load_relaxed(&reader->seen.free_slots);
+        unsigned untouched = load_relaxed(&reader->seen.untouched);
         *usage = (struct reader_usage){.slots = reader->staging.n_slots,
-                                       /* Slots that are still to be touched are not used. */
-                                       .used_slots = used > untouched ? used - untouched : 0,
-                                       .blocks = __atomic_load_n(&reader->seen.blocks, __ATOMIC_RELAXED),
+                                       .used_slots = taken > untouched ? taken - untouched : 0,
+                                       .blocks = load_relaxed(&reader->seen.blocks),
                                        .ring_bytes = reader->staging.bytes};
         for (size_t i = 0; i < READ_ENGINES; i++) {
-                usage->threads += __atomic_load_n(&reader->seen.threads[i], __ATOMIC_RELAXED);
-                usage->stuck_threads += __atomic_load_n(&reader->seen.stuck[i], __ATOMIC_RELAXED);
+                usage->threads += load_relaxed(&reader->seen.threads[i]);
+                usage->stuck_threads += load_relaxed(&reader->seen.stuck[i]);
         }
 }
 
@@ -381,7 +372,7 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
         while (staging_get(&reader->staging, NUMA_ANYWHERE) != NULL)
                 reader->untouched++;
         reader_lock(reader);
-        grow(reader, &reader->engines[READ_PREAD]);
+        start_threads(reader, &reader->engines[READ_PREAD]);
         unsigned alive = reader->engines[READ_PREAD].alive;
         reader_unlock(reader);
         if (alive == 0)
@@ -409,14 +400,13 @@ bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
                 ;
         bool all = alive_threads(reader) == 0;
         for (size_t i = 0; !all && i < READ_ENGINES; i++)
-                list_each (pos, &reader->engines[i].threads)
-                        pthread_detach(container_of(pos, struct reader_thread, link)->thread);
+                list_each_item (struct reader_thread, thread, &reader->engines[i].threads, link)
+                        pthread_detach(thread->thread);
         reader_unlock(reader);
         if (!all)
                 return false;
         for (size_t i = 0; i < READ_ENGINES; i++)
-                list_each_safe (pos, &reader->engines[i].threads) {
-                        struct reader_thread *thread = container_of(pos, struct reader_thread, link);
+                list_each_item_safe (struct reader_thread, thread, &reader->engines[i].threads, link) {
                         list_remove(&thread->link);
                         pthread_join(thread->thread, NULL);
                         reader->engines[i].ops->free(thread);

@@ -103,9 +103,9 @@ struct read_job {
         size_t split_from;  /* runs of so many blocks are worth splitting, likewise */
         unsigned held;      /* what keeps it from ending beside its tickets */
         bool stopped, over;
-        int node;   /* of its devices; NUMA_ANYWHERE where they have none, or several */
-        bool quiet; /* atomic as well: no byte for too long, and no thread that hangs */
-        void *pace; /* the engine's own, freed before ended() */
+        int node;          /* of its devices; NUMA_ANYWHERE where they have none, or several */
+        bool quiet;        /* atomic as well: no byte for too long, and no thread that hangs */
+        void *engine_data; /* freed before ended() */
         uint64_t begun_ns;
         uint64_t over_ns;          /* atomic: when its last ticket was returned; 0: not yet */
         uint64_t no_slot_since_ns; /* a block is due, and waits for a slot; 0: none does */
@@ -114,8 +114,8 @@ struct read_job {
 
 /* A load that is going to read. */
 struct read_expect {
-        struct list link;
-        uint64_t storage, since_ns; /* 0: no load waits for it any more */
+        struct list link; /* in the reader's expected, until EXPECT_NS are over */
+        uint64_t storage, since_ns;
 };
 
 struct reader_opts {

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reader's ring, and where it and the threads sit: its slots are placed before anything touches them,
- * touched by the threads as they start, and handed out near the devices that their blocks go to. Where
- * the kernel does not let memory be placed, that is logged and it lies anywhere.
+ * NUMA placement of the reader's ring and threads. Slots are placed before they are first touched, touched by the
+ * threads as they start, and handed out near the devices of their blocks. If the kernel refuses to place memory, that
+ * is logged, and the memory is on any node.
  */
-#include "daemon/io/reader/reader_private.h"
-
 #include "daemon/base/log/log.h"
 #include "daemon/base/thread/threads.h"
 #include "daemon/io/reader/engine.h"
@@ -13,9 +11,6 @@
 #include <errno.h>
 #include <string.h>
 
-/* ---- places ---- */
-
-/* Before anything of the ring is touched, which is when memory gets its node. */
 void reader_bind_numa(struct reader *reader)
 {
         const struct numa_choice *numa = &reader->opts.numa;
@@ -53,24 +48,6 @@ int reader_thread_start(struct reader *reader, enum read_engine engine, struct r
         return r;
 }
 
-/* Slots near one of several nodes are no nearer to the others'. Of a dead target there is no memory. */
-int reader_job_node(const struct read_job *job)
-{
-        int node = NUMA_ANYWHERE;
-        bool first = true;
-        for (size_t i = 0; i < job->n_targets && job->plan->n_blocks > 0; i++) {
-                const struct read_target *target = job->targets[i];
-                if (read_target_dead(target))
-                        continue;
-                int its = target->segments[0].device->numa_node;
-                if (!first && its != node)
-                        return NUMA_ANYWHERE;
-                node = its;
-                first = false;
-        }
-        return node;
-}
-
 /* ---- slots ---- */
 
 void reader_prefault_ring(struct reader *reader)
@@ -87,14 +64,29 @@ void reader_prefault_ring(struct reader *reader)
         reader_unlock(reader);
 }
 
-unsigned char *reader_slot_data(const struct ticket *ticket)
+unsigned char *reader_block_data(const struct ticket *ticket)
 {
+        const struct plan_block *block = ticket->block;
         struct plan_cursor cursor;
         struct plan_piece piece;
-        plan_pieces_begin(ticket->block, &cursor);
-        if (!plan_pieces_next(ticket->job->plan, ticket->block, &cursor, &piece))
+        if (ticket->slot == NULL)
+                return ticket->job->targets[0]->segments[block->segment].base + block->offset;
+        plan_pieces_begin(block, &cursor);
+        if (!plan_pieces_next(ticket->job->plan, block, &cursor, &piece))
                 return ticket->slot;
         return ticket->slot + (piece.offset - piece.in_block) % STAGING_EDGE;
+}
+
+int reader_block_prepare(const struct ticket *ticket, uint64_t from, uint64_t len, struct error *error)
+{
+        const struct plan_block *block = ticket->block;
+        if (ticket->slot != NULL)
+                return 0;
+        struct segment *segment = &ticket->job->targets[0]->segments[block->segment];
+        uint64_t left = block->len - from, since = now_ns();
+        int r = segment->device->ops->prepare(segment, block->offset + from, len < left ? len : left, error);
+        stages_add(&ticket->job->stages, STAGE_memory, now_ns() - since);
+        return r;
 }
 
 unsigned char *reader_slot_get(struct reader *reader)

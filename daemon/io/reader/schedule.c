@@ -4,8 +4,6 @@
  * slot if it needs one), the one that is due first by its weight. The choice is made under the reader's lock, from the
  * state of that moment; a thread that gets no block waits until a place or a slot is returned.
  */
-#include "daemon/io/reader/reader_private.h"
-
 #include "daemon/io/reader/engine.h"
 
 /* ---- places ---- */
@@ -38,11 +36,9 @@ void reader_mark_copying(struct reader *reader, struct ticket *ticket)
 static struct read_run *longest_run(const struct read_job *job)
 {
         struct read_run *longest = NULL;
-        list_each (pos, &job->runs) {
-                struct read_run *run = container_of(pos, struct read_run, link);
+        list_each_item (struct read_run, run, &job->runs, link)
                 if (longest == NULL || run->end - run->next > longest->end - longest->next)
                         longest = run;
-        }
         return longest;
 }
 
@@ -63,16 +59,13 @@ static bool has_blocks(const struct read_job *job)
         return next_block(job) < job->plan->n_blocks;
 }
 
-/* Of those that want a share. One whose storage hangs wants none, and must not make the others'
- * smaller. */
+/* The largest weight of the jobs that compete with `self`. A job whose storage hangs does not. */
 static unsigned heaviest(const struct reader *reader, const struct read_job *self)
 {
         unsigned weight = self->share.weight;
-        list_each (pos, &reader->jobs) {
-                const struct read_job *job = container_of(pos, struct read_job, link);
+        list_each_item (const struct read_job, job, &reader->jobs, link)
                 if (has_blocks(job) && job->stalled == 0 && !job->quiet && job->share.weight > weight)
                         weight = job->share.weight;
-        }
         return weight;
 }
 
@@ -80,8 +73,8 @@ static unsigned heaviest(const struct reader *reader, const struct read_job *sel
 
 static bool is_expected(const struct reader *reader, uint64_t storage)
 {
-        list_each (pos, &reader->expected)
-                if (container_of(pos, struct read_expect, link)->storage == storage)
+        list_each_item (const struct read_expect, expect, &reader->expected, link)
+                if (expect->storage == storage)
                         return true;
         return false;
 }
@@ -99,8 +92,7 @@ static bool storage_has_room(const struct reader *reader, const struct read_job 
         if (self->storage == 0 || self->busy == 0)
                 return true;
         bool steps_back = !has_head_start(self) && is_expected(reader, self->storage);
-        list_each (pos, &reader->jobs) {
-                const struct read_job *job = container_of(pos, struct read_job, link);
+        list_each_item (const struct read_job, job, &reader->jobs, link) {
                 if (job == self || job->storage != self->storage)
                         continue;
                 busy += job->busy;
@@ -144,41 +136,26 @@ static bool may_take(const struct reader *reader, struct read_job *job)
         return storage_has_room(reader, job) && slot_for(reader, job, next_block(job), most);
 }
 
-static bool is_far(const struct read_job *job, int node)
+static bool on_other_node(const struct read_job *job, int node)
 {
         return node != NUMA_ANYWHERE && job->node != NUMA_ANYWHERE && job->node != node;
 }
 
-static bool goes_first(const struct read_job *a, const struct read_job *b, int node)
+static bool precedes(const struct read_job *a, const struct read_job *b, int node)
 {
-        bool far = is_far(a, node);
-        return far != is_far(b, node) ? !far : fair_share_before(&a->share, &b->share);
+        bool remote = on_other_node(a, node);
+        return remote != on_other_node(b, node) ? !remote : fair_share_before(&a->share, &b->share);
 }
 
-/* Of those near the node, else of all, the one whose next block is due first; of equals the one that has
+/* Of the jobs on the node, else of all, the one whose next block is first by virtual time; of equals the one that has
  * waited longest. No job takes all places, so the threads of either node also serve the other's. */
 static struct read_job *choose(const struct reader *reader, enum read_engine engine, int node)
 {
         struct read_job *first = NULL;
-        list_each (pos, &reader->jobs) {
-                struct read_job *job = container_of(pos, struct read_job, link);
-                if (job->engine == engine && (first == NULL || goes_first(job, first, node)) && may_take(reader, job))
+        list_each_item (struct read_job, job, &reader->jobs, link)
+                if (job->engine == engine && (first == NULL || precedes(job, first, node)) && may_take(reader, job))
                         first = job;
-        }
         return first;
-}
-
-/* Those that live, each with one more copy in flight. */
-static uint64_t take_targets(struct read_job *job)
-{
-        uint64_t taken = 0;
-        for (size_t i = 0; i < job->n_targets; i++) {
-                if (read_target_dead(job->targets[i]))
-                        continue;
-                job->targets[i]->in_flight++;
-                taken |= UINT64_C(1) << i;
-        }
-        return taken;
 }
 
 static void take_block(struct reader *reader, struct read_job *job, size_t block, struct ticket *ticket)
@@ -189,8 +166,13 @@ static void take_block(struct reader *reader, struct read_job *job, size_t block
                 stages_add(&job->stages, STAGE_slot, now_ns() - job->no_slot_since_ns);
         job->no_slot_since_ns = 0;
         ticket->slot = ticket->block->in_place ? NULL : staging_get(&reader->staging, job->node);
-        ticket->targets = take_targets(job);
         ticket->copied = false;
+        ticket->targets = 0;
+        for (size_t i = 0; i < job->n_targets; i++)
+                if (!read_target_dead(job->targets[i])) {
+                        job->targets[i]->in_flight++;
+                        ticket->targets |= UINT64_C(1) << i;
+                }
         job->slots += ticket->slot != NULL;
         job->in_flight++;
         reader->blocks++;
@@ -219,8 +201,10 @@ bool reader_take_ticket(struct reader *reader, enum read_engine kind, int node, 
         bool taken = false;
         /* More threads than the base are left from a time when some hung. */
         while (!reader->stopping && engine->alive - engine->stuck <= engine->base &&
-               !(taken = try_take(reader, kind, node, NULL, ticket)))
-                reader_wait(reader);
+               !(taken = try_take(reader, kind, node, NULL, ticket))) {
+                reader_publish_usage_locked(reader);
+                pthread_cond_wait(&reader->work, &reader->mutex);
+        }
         if (!taken)
                 reader_end_thread_locked(reader, kind);
         reader_unlock(reader);
@@ -251,10 +235,8 @@ bool reader_try_take_ticket(struct reader *reader, enum read_engine kind, int no
 static size_t unfinished(const struct read_job *job)
 {
         size_t n = job->plan->n_blocks - job->next + job->in_flight;
-        list_each (pos, &job->runs) {
-                const struct read_run *run = container_of(pos, struct read_run, link);
+        list_each_item (const struct read_run, run, &job->runs, link)
                 n += run->end - run->next;
-        }
         return n;
 }
 

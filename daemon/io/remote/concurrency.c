@@ -5,63 +5,56 @@
 
 #define SECOND UINT64_C(1000000000)
 /* Within a building answers take a few milliseconds at most, between buildings ten and more. */
-#define FAR (SECOND / 50)
-/* A gateway that reads ahead for each request pays for each: radosgw gave 4 curls 1.42 GiB/s and 16 of them 0.91. */
+#define DISTANT (SECOND / 50)
+/* Each request costs a gateway that reads ahead for it: radosgw sent 1.42 GiB/s to 4 curls and 0.91 to 16. */
 #define FEW_LEAST 4u
 #define WINDOW_LEAST (SECOND / 10)
 #define SAMPLE (SECOND / 10)
-/* Half of what was too much is where TCP's slow start would end, too; from there it grows by ones for so many
- * windows. A store that has served them without complaint has scaled, or its load has fallen: to continue by
- * ones would mean that one answer in a load's first second slows it to its end. Where that was too soon it costs one
- * more halving, back to the former number. */
+/* After a halving the number grows by ones for so many windows, as TCP does. A store that has served these windows
+ * without asking to slow down has scaled, or its load has fallen: if the number continued to grow by ones, a single
+ * answer in a load's first second would slow the load to its end. If doubling is too soon it costs one more halving. */
 #define CALM 8u
 #define PROBE_AGAIN 8u /* windows at the best, before more is tried again */
 #define STRAGGLER_TIMES 3u
 #define STRAGGLER_LEAST (SECOND / 2)
-/* Cutting a request short costs a connection and another request, which a store that is short of processors
- * pays for with what it sends meanwhile: halves of what would be there soon made loads from Swift slower by a
- * third. */
+/* Cutting a request short costs a connection and another request, and so throughput of a store that is short of
+ * processors: splitting what would have arrived soon slowed loads from Swift by a third. */
 #define WORTH_A_REQUEST SECOND
 
-/* Of the whole where that is not much. */
-static unsigned few(unsigned most)
+void concurrency_init(struct concurrency *c, unsigned most, uint64_t now)
 {
         unsigned n = most / 4 > FEW_LEAST ? most / 4 : FEW_LEAST;
-        return n < most ? n : most;
+        if (n > most)
+                n = most;
+        *c = (struct concurrency){.limit = n, .best = n, .most = most, .window_ns = now};
 }
 
-void concurrency_init(struct concurrency *pace, unsigned most, uint64_t now)
+static void window_begin(struct concurrency *c, uint64_t now)
 {
-        unsigned n = few(most);
-        *pace = (struct concurrency){.limit = n, .best = n, .most = most, .window_ns = now};
+        c->landed = 0;
+        c->bytes = 0;
+        c->window_ns = now;
 }
 
-static void window_begin(struct concurrency *pace, uint64_t now)
+static void set_limit(struct concurrency *c, unsigned limit)
 {
-        pace->landed = 0;
-        pace->bytes = 0;
-        pace->window_ns = now;
+        c->limit = limit < c->most ? limit : c->most;
+        c->stable = false;
+        c->held = 0;
 }
 
-static void set(struct concurrency *pace, unsigned limit)
+static void grow(struct concurrency *c)
 {
-        pace->limit = limit < pace->most ? limit : pace->most;
-        pace->settled = false;
-        pace->held = 0;
+        set_limit(c, c->calm > 0 ? c->limit + 1 : c->limit * 2);
 }
 
-static void grow(struct concurrency *pace)
+void concurrency_answered(struct concurrency *c, uint64_t after_ns)
 {
-        set(pace, pace->calm > 0 ? pace->limit + 1 : pace->limit * 2);
-}
-
-void concurrency_answered(struct concurrency *pace, uint64_t after_ns)
-{
-        if (!pace->answered && after_ns >= FAR && pace->slowed_ns == 0) {
-                set(pace, pace->most);
-                pace->best = pace->most;
+        if (!c->answered && after_ns >= DISTANT && c->slowed_ns == 0) {
+                set_limit(c, c->most);
+                c->best = c->most;
         }
-        pace->answered = true;
+        c->answered = true;
 }
 
 static uint64_t rate_of(uint64_t bytes, uint64_t ns)
@@ -69,78 +62,78 @@ static uint64_t rate_of(uint64_t bytes, uint64_t ns)
         return (uint64_t)((double)bytes * (double)SECOND / (double)ns);
 }
 
-static void window_end(struct concurrency *pace, uint64_t now)
+static void window_end(struct concurrency *c, uint64_t now)
 {
-        uint64_t rate = rate_of(pace->bytes, now - pace->window_ns);
-        window_begin(pace, now);
-        pace->calm -= pace->calm > 0;
-        if (!pace->settled) {
-                pace->settled = true;
-        } else if (rate > pace->rate + pace->rate / 20) {
-                pace->rate = rate;
-                pace->best = pace->limit;
-                grow(pace);
-        } else if (pace->limit > pace->best) {
-                set(pace, pace->best);
-        } else if (++pace->held >= PROBE_AGAIN) {
-                pace->rate = rate;
-                grow(pace);
+        uint64_t rate = rate_of(c->bytes, now - c->window_ns);
+        window_begin(c, now);
+        c->calm -= c->calm > 0;
+        if (!c->stable) {
+                c->stable = true;
+        } else if (rate > c->rate + c->rate / 20) {
+                c->rate = rate;
+                c->best = c->limit;
+                grow(c);
+        } else if (c->limit > c->best) {
+                set_limit(c, c->best);
+        } else if (++c->held >= PROBE_AGAIN) {
+                c->rate = rate;
+                grow(c);
         }
 }
 
-void concurrency_add_block(struct concurrency *pace, uint64_t bytes, uint64_t took_ns, uint64_t now)
+void concurrency_add_block(struct concurrency *c, uint64_t bytes, uint64_t took_ns, uint64_t now)
 {
-        pace->block_ns = pace->block_ns == 0 ? took_ns : pace->block_ns - pace->block_ns / 8 + took_ns / 8;
-        pace->bytes += bytes;
-        if (++pace->landed >= pace->limit && now >= pace->window_ns + WINDOW_LEAST)
-                window_end(pace, now);
+        c->block_ns = c->block_ns == 0 ? took_ns : c->block_ns - c->block_ns / 8 + took_ns / 8;
+        c->bytes += bytes;
+        if (++c->landed >= c->limit && now >= c->window_ns + WINDOW_LEAST)
+                window_end(c, now);
 }
 
-void concurrency_slow_down(struct concurrency *pace, uint64_t now)
+void concurrency_slow_down(struct concurrency *c, uint64_t now)
 {
-        unsigned limit = pace->limit;
-        if (!http_halve_concurrency(&limit, &pace->slowed_ns, now))
+        unsigned limit = c->limit;
+        if (!http_halve_concurrency(&limit, &c->slowed_ns, now))
                 return;
-        set(pace, limit);
-        pace->best = pace->limit;
-        pace->rate = 0;
-        pace->calm = CALM;
-        window_begin(pace, now);
+        set_limit(c, limit);
+        c->best = c->limit;
+        c->rate = 0;
+        c->calm = CALM;
+        window_begin(c, now);
 }
 
-bool concurrency_add_bytes(struct concurrency *pace, uint64_t bytes, uint64_t now)
+bool concurrency_add_bytes(struct concurrency *c, uint64_t bytes, uint64_t now)
 {
-        if (pace->first_ns == 0 && bytes > 0) {
-                pace->first_ns = pace->sample_ns = now;
-                pace->first_bytes = pace->sample_bytes = bytes;
+        if (c->first_ns == 0 && bytes > 0) {
+                c->first_ns = c->sample_ns = now;
+                c->first_bytes = c->sample_bytes = bytes;
         }
-        if (pace->first_ns == 0 || now < pace->sample_ns + SAMPLE)
+        if (c->first_ns == 0 || now < c->sample_ns + SAMPLE)
                 return false;
-        uint64_t flow = rate_of(bytes - pace->sample_bytes, now - pace->sample_ns);
-        pace->flow = pace->average > 0 ? pace->flow / 2 + flow / 2 : flow;
-        pace->average = rate_of(bytes - pace->first_bytes, now - pace->first_ns);
-        pace->sample_ns = now;
-        pace->sample_bytes = bytes;
+        uint64_t flow = rate_of(bytes - c->sample_bytes, now - c->sample_ns);
+        c->flow = c->average > 0 ? c->flow / 2 + flow / 2 : flow;
+        c->average = rate_of(bytes - c->first_bytes, now - c->first_ns);
+        c->sample_ns = now;
+        c->sample_bytes = bytes;
         return true;
 }
 
-bool concurrency_is_saturated(const struct concurrency *pace)
+bool concurrency_is_saturated(const struct concurrency *c)
 {
-        return pace->flow >= pace->average / 3 * 2;
+        return c->flow >= c->average / 3 * 2;
 }
 
-size_t concurrency_split(const struct concurrency *pace)
+size_t concurrency_split(const struct concurrency *c)
 {
-        if (pace->block_ns == 0 || concurrency_is_saturated(pace))
+        if (c->block_ns == 0 || concurrency_is_saturated(c))
                 return SIZE_MAX;
-        size_t blocks = (size_t)(WORTH_A_REQUEST / pace->block_ns) + 1;
+        size_t blocks = (size_t)(WORTH_A_REQUEST / c->block_ns) + 1;
         return blocks > 2 ? blocks : 2;
 }
 
-uint64_t concurrency_straggler(const struct concurrency *pace)
+uint64_t concurrency_straggler(const struct concurrency *c)
 {
-        uint64_t after = pace->block_ns * STRAGGLER_TIMES;
-        if (pace->block_ns == 0)
+        uint64_t after = c->block_ns * STRAGGLER_TIMES;
+        if (c->block_ns == 0)
                 return 0;
         return after > STRAGGLER_LEAST ? after : STRAGGLER_LEAST;
 }

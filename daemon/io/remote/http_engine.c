@@ -1,147 +1,123 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
+ * The engine for objects over HTTP(S): network threads, each with a loop and kept-alive connections of its own, on
+ * which blocks are fetched as ranges straight to their destination. They are started with the first job.
+ *
  * A network thread takes as many runs of blocks as its load may have in flight, evenly with the other
  * threads so that TLS and hashing use more than one core, and makes a range of each (range.c). This file completes
  * blocks and runs the threads:
  *
- *   asleep > woken: takes runs, gives up stopped jobs > serves what is in flight > asleep ...
+ *   asleep > woken: takes runs, ends those of stopped jobs > serves what is in flight > asleep ...
  *               \
  *                \ nothing for IDLE_MS: closes connections, frees handles; the daemon ends: the thread ends
  */
-#include "daemon/io/remote/http_engine.h"
-
 #include "daemon/base/log/log.h"
 #include "daemon/base/thread/threads.h"
-#include "daemon/io/remote/thread.h"
-
-#include <string.h>
+#include "daemon/io/remote/remote.h"
 
 #define MS UINT64_C(1000000)
 #define PLACES 32u /* ranges of one thread, at least */
 #define COPY_TICK_MS 2u
-#define FLIGHTS 256u   /* slots on their way to devices, of one thread; of more, which are many GiB, it waits for one */
+#define COPIES 256u    /* slots of one thread that are being copied to devices; with more, many GiB, it waits for one */
 #define IDLE_MS 15000u /* then connections are closed, and handles freed */
 
 static void http_wake(struct reader *reader, bool all)
 {
         struct engine *engine = &reader->engines[READ_HTTP];
-        (void)all; /* who has the fewest is to take it, which is theirs to find out */
+        (void)all; /* the thread with the fewest ranges is to take it, which the threads find out themselves */
         if (engine->jobs == 0 && !reader->stopping)
                 return;
-        list_each (pos, &engine->threads) {
-                struct http_thread *t = container_of(pos, struct http_thread, base.link);
-                __atomic_store_n(&t->look, true, __ATOMIC_SEQ_CST);
+        list_each_item (struct http_thread, t, &engine->threads, base.link) {
+                http_thread_recheck(t);
                 http_loop_wake(&t->loop);
         }
 }
 
 /* ---- blocks ---- */
 
-unsigned char *http_block_target(const struct ticket *ticket, struct error *error)
+/* With the lock held. */
+static void apply_concurrency(struct read_job *job)
 {
-        const struct plan_block *block = ticket->block;
-        if (ticket->slot != NULL)
-                return reader_slot_data(ticket);
-        struct segment *segment = &ticket->job->targets[0]->segments[block->segment];
-        uint64_t since = now_ns();
-        int r = segment->device->ops->prepare(segment, block->offset, block->len, error);
-        stages_add(&ticket->job->stages, STAGE_memory, now_ns() - since);
-        if (r < 0)
-                return NULL;
-        return segment->base + block->offset;
-}
-
-void http_thread_remove_range(struct http_thread *self)
-{
-        reader_lock(self->base.reader);
-        self->n--;
-        reader_unlock(self->base.reader);
-        __atomic_store_n(&self->look, true, __ATOMIC_SEQ_CST);
-}
-
-/* With the lock held: what the pace says is what holds from now on. */
-static void pace_applies(struct read_job *job)
-{
-        const struct http_job *own = http_job(job);
-        job->limit = own->pace.limit;
-        job->split_from = concurrency_split(&own->pace);
+        const struct concurrency *concurrency = &http_job(job)->concurrency;
+        job->limit = concurrency->limit;
+        job->split_from = concurrency_split(concurrency);
 }
 
 static bool sample(struct read_job *job, uint64_t now)
 {
         struct http_job *own = http_job(job);
-        return concurrency_add_bytes(&own->pace, __atomic_load_n(&own->came, __ATOMIC_RELAXED), now);
+        return concurrency_add_bytes(&own->concurrency, load_relaxed(&own->received), now);
 }
 
-/* The limit holds for new runs. Where the server has asked to slow down it does for the tries of those that were
- * taken before, too. */
-static bool has_room(const struct http_job *own)
+/* The limit applies to new runs. Once the server has asked to slow down it applies to retries of earlier ones, too. */
+static bool may_request(const struct http_job *own)
 {
-        return own->pace.slowed_ns == 0 || own->asking < own->pace.limit;
+        return own->concurrency.slowed_ns == 0 || own->requests < own->concurrency.limit;
 }
 
 bool http_try_count_request(struct reader *reader, struct read_job *job)
 {
         struct http_job *own = http_job(job);
         reader_lock(reader);
-        bool may = has_room(own);
-        own->asking += may;
+        bool may = may_request(own);
+        own->requests += may;
         reader_unlock(reader);
         return may;
 }
 
-void http_count_request(struct reader *reader, struct read_job *job, bool asks)
+void http_count_request(struct reader *reader, struct read_job *job, bool under_way)
 {
         struct http_job *own = http_job(job);
         reader_lock(reader);
-        own->asking += asks ? 1u : -1u;
-        if (!asks && own->pace.slowed_ns > 0)
-                http_wake(reader, true); /* who waits for it may be another thread's */
+        own->requests += under_way ? 1u : -1u;
+        if (!under_way && own->concurrency.slowed_ns > 0)
+                http_wake(reader, true); /* a range of another thread may wait for it */
         reader_unlock(reader);
 }
 
 bool http_block_late_locked(struct http_thread *self, struct read_job *job, uint64_t since_ns, uint64_t now)
 {
-        const struct concurrency *pace = &http_job(job)->pace;
-        uint64_t after = concurrency_straggler(pace);
+        const struct http_job *own = http_job(job);
+        uint64_t after = concurrency_straggler(&own->concurrency);
         if (sample(job, now)) {
-                pace_applies(job);
-                __atomic_store_n(&self->look, true, __ATOMIC_SEQ_CST); /* there may be runs to split by now */
+                apply_concurrency(job);
+                http_thread_recheck(self); /* there may be runs to split by now */
         }
         bool late = after > 0 && now - since_ns > after;
-        return late && job->next == job->plan->n_blocks && !concurrency_is_saturated(pace) && has_room(http_job(job));
+        return late && job->next == job->plan->n_blocks && !concurrency_is_saturated(&own->concurrency) &&
+               may_request(own);
 }
 
 void http_answered(struct http_thread *self, struct read_job *job, uint64_t after_ns)
 {
         reader_lock(self->base.reader);
-        concurrency_answered(&http_job(job)->pace, after_ns);
-        pace_applies(job);
+        concurrency_answered(&http_job(job)->concurrency, after_ns);
+        apply_concurrency(job);
         reader_unlock(self->base.reader);
-        __atomic_store_n(&self->look, true, __ATOMIC_SEQ_CST); /* there may be more in flight by now */
+        http_thread_recheck(self); /* more may be in flight by now */
 }
 
 void http_slow_down(struct reader *reader, struct read_job *job)
 {
         reader_lock(reader);
-        concurrency_slow_down(&http_job(job)->pace, now_ns());
-        pace_applies(job);
-        unsigned limit = http_job(job)->pace.limit;
+        concurrency_slow_down(&http_job(job)->concurrency, now_ns());
+        apply_concurrency(job);
+        unsigned limit = job->limit;
         reader_unlock(reader);
         log_debug("the server asks to slow down: %u ranges in flight", limit);
 }
 
 void http_block_done(struct http_thread *self, struct ticket *ticket, const unsigned char *data, uint64_t took_ns)
 {
+        struct read_job *job = ticket->job; /* held by this thread's range */
         int r = 0;
-        stages_add(&ticket->job->stages, STAGE_storage, took_ns);
+        stages_add(&job->stages, STAGE_storage, took_ns);
         reader_lock(self->base.reader);
-        concurrency_add_block(&http_job(ticket->job)->pace, ticket->block->len, took_ns, now_ns());
-        sample(ticket->job, now_ns());
-        pace_applies(ticket->job);
+        concurrency_add_block(&http_job(job)->concurrency, ticket->block->len, took_ns, now_ns());
+        sample(job, now_ns());
+        apply_concurrency(job);
         reader_unlock(self->base.reader);
         if (ticket->slot != NULL) {
-                struct read_job *job = ticket->job; /* held by this thread's range */
                 uint64_t since = now_ns();
                 while (copy_queue_full(&self->copy_queue)) {
                         copy_queue_wait(&self->copy_queue);
@@ -150,7 +126,7 @@ void http_block_done(struct http_thread *self, struct ticket *ticket, const unsi
                 r = copy_queue_start(&self->copy_queue, ticket, data);
                 stages_add(&job->stages, STAGE_copy, now_ns() - since);
         }
-        __atomic_store_n(&self->look, true, __ATOMIC_SEQ_CST); /* there may be more in flight by now */
+        http_thread_recheck(self); /* more may be in flight by now */
         if (r == 1) {
                 copy_queue_mark_copying(&self->copy_queue);
                 return;
@@ -161,42 +137,24 @@ void http_block_done(struct http_thread *self, struct ticket *ticket, const unsi
 
 /* ---- a thread ---- */
 
-/* Those with the fewest take first: who has more than another leaves it to that one. */
+/* The thread with the fewest ranges takes first: a thread that has more than another leaves the run to that one. */
 bool http_take_run(struct http_thread *self, struct read_run *run, struct ticket *ticket)
 {
         struct reader *reader = self->base.reader;
         struct http_thread *fewest = self;
         reader_lock(reader);
-        list_each (pos, &reader->engines[READ_HTTP].threads) {
-                struct http_thread *t = container_of(pos, struct http_thread, base.link);
-                if (t->n < fewest->n)
+        list_each_item (struct http_thread, t, &reader->engines[READ_HTTP].threads, base.link)
+                if (t->n_ranges < fewest->n_ranges)
                         fewest = t;
-        }
-        bool taken = fewest == self && self->n < reader->engines[READ_HTTP].places &&
+        bool taken = fewest == self && self->n_ranges < reader->engines[READ_HTTP].places &&
                      reader_run_begin_locked(reader, READ_HTTP, self->base.node, run, ticket);
-        self->n += taken;
+        self->n_ranges += taken;
         if (fewest != self) {
-                __atomic_store_n(&fewest->look, true, __ATOMIC_SEQ_CST);
+                http_thread_recheck(fewest);
                 http_loop_wake(&fewest->loop);
         }
         reader_unlock(reader);
         return taken;
-}
-
-static void look(struct http_thread *self)
-{
-        if (!__atomic_exchange_n(&self->look, false, __ATOMIC_SEQ_CST))
-                return;
-        ranges_end_stopped(self);
-        ranges_resume(self);
-        while (range_take(self))
-                ;
-}
-
-static void forget(struct http_thread *self)
-{
-        ranges_free_unused(self);
-        http_loop_close_idle(&self->loop);
 }
 
 static bool stopping(struct http_thread *self)
@@ -209,12 +167,17 @@ static bool stopping(struct http_thread *self)
 
 static void turn(struct http_thread *self, bool *idle)
 {
-        look(self);
+        if (__atomic_exchange_n(&self->recheck, false, __ATOMIC_SEQ_CST)) {
+                ranges_end_stopped(self);
+                ranges_resume(self);
+                while (range_take(self))
+                        ;
+        }
         copy_queue_reap(&self->copy_queue);
         unsigned wait_ms = ranges_tick(self);
         bool busy = !list_empty(&self->ranges) || self->copy_queue.n > 0;
-        if (!busy && __atomic_load_n(&self->look, __ATOMIC_RELAXED))
-                busy = true; /* for want of memory it could not take what there is */
+        if (!busy && load_relaxed(&self->recheck))
+                busy = true; /* there was no memory for a range */
         else if (!busy && !*idle)
                 wait_ms = IDLE_MS;
         else if (!busy)
@@ -224,8 +187,10 @@ static void turn(struct http_thread *self, bool *idle)
         uint64_t before = now_ns();
         http_loop_run(&self->loop, wait_ms);
         bool rested = !busy && now_ns() - before >= (IDLE_MS - HTTP_TICK_MS) * MS;
-        if (rested && !*idle)
-                forget(self);
+        if (rested && !*idle) {
+                ranges_free_unused(self);
+                http_loop_close_idle(&self->loop);
+        }
         *idle = rested || (*idle && !busy);
 }
 
@@ -237,13 +202,12 @@ static void *http_main(void *arg)
         thread_begin("network");
         while (!stopping(self))
                 turn(self, &idle);
-        __atomic_store_n(&self->look, true, __ATOMIC_SEQ_CST);
         ranges_end_stopped(self);
         while (self->copy_queue.n > 0) {
                 copy_queue_wait(&self->copy_queue);
                 copy_queue_reap(&self->copy_queue);
         }
-        forget(self);
+        ranges_free_unused(self);
         copy_queue_deinit(&self->copy_queue);
         reader_lock(reader);
         reader_end_thread_locked(reader, READ_HTTP);
@@ -264,7 +228,7 @@ static bool http_start(struct reader *reader)
         struct error error = {0};
         struct http_thread *self = calloc(1, sizeof(*self));
         unsigned slots = reader->staging.n_slots;
-        if (self == NULL || copy_queue_init(&self->copy_queue, reader, slots < FLIGHTS ? slots : FLIGHTS) < 0 ||
+        if (self == NULL || copy_queue_init(&self->copy_queue, reader, slots < COPIES ? slots : COPIES) < 0 ||
             http_loop_init(&self->loop, &error) < 0) {
                 if (self != NULL)
                         copy_queue_deinit(&self->copy_queue);
@@ -284,12 +248,11 @@ static bool http_start(struct reader *reader)
 
 static void http_watch(struct reader *reader, uint64_t now)
 {
-        list_each (pos, &reader->jobs) {
-                struct read_job *job = container_of(pos, struct read_job, link);
+        list_each_item (struct read_job, job, &reader->jobs, link) {
                 if (job->engine != READ_HTTP || http_job(job) == NULL)
                         continue;
-                uint64_t moved = __atomic_load_n(&http_job(job)->moved_ns, __ATOMIC_RELAXED);
-                __atomic_store_n(&job->quiet, now > moved && now - moved >= reader->opts.stall_ns, __ATOMIC_RELAXED);
+                uint64_t moved = load_relaxed(&http_job(job)->moved_ns);
+                store_relaxed(&job->quiet, now > moved && now - moved >= reader->opts.stall_ns);
         }
 }
 
@@ -305,21 +268,21 @@ static int http_begin(struct reader *reader, struct read_job *job, struct error 
                 free(own);
                 return error_set(error, STREAMER_ELIMIT, "no network thread could be started");
         }
-        concurrency_init(&own->pace, reader->opts.concurrency, now_ns());
+        concurrency_init(&own->concurrency, reader->opts.concurrency, now_ns());
         own->moved_ns = now_ns();
-        job->limit = own->pace.limit;
-        job->run_parts = own->pace.most;
+        job->limit = own->concurrency.limit;
+        job->run_parts = own->concurrency.most;
         if (http_opts(reader->opts.http)->request_max > reader->opts.block_size)
                 job->run_most = (size_t)(http_opts(reader->opts.http)->request_max / reader->opts.block_size);
-        job->pace = own;
+        job->engine_data = own;
         return 0;
 }
 
 static void http_end(struct reader *reader, struct read_job *job)
 {
         (void)reader;
-        free(job->pace);
-        job->pace = NULL;
+        free(job->engine_data);
+        job->engine_data = NULL;
 }
 
 /* As with the threads for files: a load at full concurrency leaves as many places free as it takes. */

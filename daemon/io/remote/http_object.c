@@ -9,8 +9,6 @@
  */
 #include "daemon/io/remote/http_object.h"
 
-#include "daemon/base/hash.h"
-#include "daemon/base/log/log.h"
 #include "daemon/base/text/text.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http/policy.h"
@@ -18,7 +16,6 @@
 
 #include <endian.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <string.h>
 
 struct remote *remote_of(const struct object *object)
@@ -38,33 +35,28 @@ void remote_request(const struct object *object, uint64_t offset, uint64_t len, 
                 request->if_match = remote->etag;
 }
 
-struct http *remote_http(const struct object *object)
-{
-        return remote_of(object)->http;
-}
-
 char *remote_redirect_url(const struct object *object)
 {
         struct remote *remote = remote_of(object);
         pthread_mutex_lock(&remote->mutex);
-        char *led = remote->led != NULL ? strdup(remote->led) : NULL;
+        char *url = remote->redirect_url != NULL ? strdup(remote->redirect_url) : NULL;
         pthread_mutex_unlock(&remote->mutex);
-        return led;
+        return url;
 }
 
-void remote_set_redirect_url(const struct object *object, const char *led)
+void remote_set_redirect_url(const struct object *object, const char *url)
 {
         struct remote *remote = remote_of(object);
         pthread_mutex_lock(&remote->mutex);
-        free(remote->led);
-        remote->led = led != NULL ? strdup(led) : NULL;
+        free(remote->redirect_url);
+        remote->redirect_url = url != NULL ? strdup(url) : NULL;
         pthread_mutex_unlock(&remote->mutex);
 }
 
 /* ---- versions ---- */
 
-/* Without its quotes, which a store may put around one text of it and not around the other. */
-static const char *bare(const char *etag, size_t *len)
+/* Without its quotes, which a store may send in one place and not in another. */
+static const char *unquoted(const char *etag, size_t *len)
 {
         *len = strlen(etag);
         bool quoted = *len >= 2 && etag[0] == '"' && etag[*len - 1] == '"';
@@ -77,8 +69,8 @@ static bool differs(const char *was, const char *is)
         size_t was_len, is_len;
         if (was == NULL || is == NULL)
                 return false;
-        was = bare(was, &was_len);
-        is = bare(is, &is_len);
+        was = unquoted(was, &was_len);
+        is = unquoted(is, &is_len);
         return was_len != is_len || memcmp(was, is, was_len) != 0;
 }
 
@@ -99,58 +91,64 @@ int remote_check_answer(const struct object *object, const struct http_answer *a
         else if (remote->etag == NULL &&
                  differs(remote->modified, http_headers_find(&answer->headers, "Last-Modified")))
                 what = "Last-Modified";
-        if (what == NULL) {
-                const char *encoding = http_headers_find(&answer->headers, "Content-Encoding");
-                if (encoding == NULL || strcmp(encoding, "identity") == 0)
-                        return 0;
+        if (what != NULL)
+                return error_set(error, STREAMER_EFAILED, "the object was replaced while it was read: another %s (%s)",
+                                 what, object->path);
+        const char *encoding = http_headers_find(&answer->headers, "Content-Encoding");
+        if (encoding != NULL && strcmp(encoding, "identity") != 0)
                 return error_set(error, STREAMER_EFAILED, "the server sends it encoded: %s (%s)", encoding,
                                  object->path);
-        }
-        return error_set(error, STREAMER_EFAILED, "the object was replaced while it was read: another %s (%s)", what,
-                         object->path);
+        return 0;
 }
 
-/* The answers to its ranges were checked already. */
-static bool is_vouched_for(const struct object *object)
-{
-        const struct remote *remote = remote_of(object);
-        return remote->atomic && remote->etag != NULL && http_etag_strong(remote->etag);
-}
+/* ---- reading ---- */
 
-/* One byte, or where ranges are unknown the headers alone: links that are signed for GET do not serve
- * HEAD. */
-static void check_request(const struct object *object, struct http_fetch *fetch, unsigned char *byte)
+static void prepare_fetch(struct http_fetch *fetch, const struct object *object, uint64_t offset, uint64_t len,
+                          unsigned char *to)
 {
-        bool one_byte = object->version.size > 0;
-        remote_request(object, 0, one_byte ? 1 : 0, &fetch->request);
-        if (!one_byte)
-                fetch->request.method = "HEAD";
-        fetch->to = byte;
-        fetch->max_body = 1;
+        remote_request(object, offset, len, &fetch->request);
+        fetch->to = to;
+        fetch->max_body = len;
         fetch->context = (void *)(uintptr_t)object;
+}
+
+/* Of prepared fetches: each answer must be complete, and of the version that was opened. */
+static int fetch_and_check(struct http_fetch *fetches, size_t n, struct error *error)
+{
+        int r = n > 0 ? http_fetch(remote_of(fetches[0].context)->http, fetches, n, error) : 0;
+        for (size_t i = 0; i < n; i++) {
+                struct http_fetch *f = &fetches[i];
+                const struct object *object = f->context;
+                if (r == 0)
+                        r = remote_check_answer(object, &f->answer, error);
+                if (r == 0 && f->got != f->request.len)
+                        r = error_set(error, STREAMER_EFAILED, "short body: %" PRIu64 " of %" PRIu64 " bytes (%s)",
+                                      f->got, f->request.len, object->path);
+                http_fetch_deinit(f);
+        }
+        return r;
 }
 
 static int http_check_versions(const struct object *const *objects, size_t n, struct error *error)
 {
-        struct http_fetch *fetches = calloc(n, sizeof(*fetches));
-        unsigned char *bytes = calloc(n, 1);
-        size_t asked = 0;
-        int r = fetches != NULL && bytes != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
-        for (size_t i = 0; r == 0 && i < n; i++)
-                if (!is_vouched_for(objects[i])) {
-                        check_request(objects[i], &fetches[asked], &bytes[asked]);
-                        asked++;
-                }
-        if (r == 0)
-                r = http_fetch(remote_http(objects[0]), fetches, asked, error);
-        for (size_t i = 0; i < asked; i++) {
-                if (r == 0)
-                        r = remote_check_answer(fetches[i].context, &fetches[i].answer, error);
-                http_fetch_deinit(&fetches[i]);
+        cleanup_free struct http_fetch *fetches = calloc(n, sizeof(*fetches));
+        cleanup_free unsigned char *bytes = calloc(n, 1);
+        size_t n_fetches = 0;
+        if (fetches == NULL || bytes == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        for (size_t i = 0; i < n; i++) {
+                const struct remote *remote = remote_of(objects[i]);
+                /* The answers to its ranges were checked already. */
+                if (remote->atomic && remote->etag != NULL && http_etag_strong(remote->etag))
+                        continue;
+                /* One byte, or of an empty object the headers: links that are signed for GET do not serve HEAD. */
+                bool empty = objects[i]->version.size == 0;
+                struct http_fetch *f = &fetches[n_fetches];
+                prepare_fetch(f, objects[i], 0, empty ? 0 : 1, &bytes[n_fetches++]);
+                if (empty)
+                        f->request.method = "HEAD";
         }
-        free(fetches);
-        free(bytes);
-        return r;
+        return fetch_and_check(fetches, n_fetches, error);
 }
 
 static void http_identify(const struct object *object, struct hash *hash)
@@ -163,46 +161,23 @@ static void http_identify(const struct object *object, struct hash *hash)
                 hash_update(hash, texts[i], strlen(texts[i]) + 1);
 }
 
-/* ---- reading ---- */
-
 static int http_read_ranges(const struct object_range *ranges, size_t n, struct error *error)
 {
-        struct http_fetch *fetches = calloc(n, sizeof(*fetches));
-        const struct object **fetched = calloc(n, sizeof(*fetched));
+        cleanup_free struct http_fetch *fetches = calloc(n, sizeof(*fetches));
         size_t n_fetches = 0;
-        if (fetches == NULL || fetched == NULL) {
-                free(fetches);
-                free(fetched);
+        if (fetches == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        }
         for (size_t i = 0; i < n; i++) {
                 const struct object_range *range = &ranges[i];
                 const struct remote *remote = remote_of(range->object);
                 if (range->len == 0)
                         continue;
-                if (range->offset + range->len <= remote->n_first) { /* received when it was opened */
+                if (range->offset + range->len <= remote->n_first) /* received when it was opened */
                         memcpy(range->to, remote->first + range->offset, range->len);
-                        continue;
-                }
-                fetched[n_fetches] = range->object;
-                struct http_fetch *f = &fetches[n_fetches++];
-                remote_request(range->object, range->offset, range->len, &f->request);
-                f->to = range->to;
-                f->max_body = range->len;
+                else
+                        prepare_fetch(&fetches[n_fetches++], range->object, range->offset, range->len, range->to);
         }
-        int r = n_fetches > 0 ? http_fetch(remote_http(ranges[0].object), fetches, n_fetches, error) : 0;
-        for (size_t i = 0; i < n_fetches; i++) {
-                const struct http_fetch *f = &fetches[i];
-                if (r == 0)
-                        r = remote_check_answer(fetched[i], &f->answer, error);
-                if (r == 0 && f->got != f->request.len)
-                        r = error_set(error, STREAMER_EFAILED, "short body: %" PRIu64 " of %" PRIu64 " bytes (%s)",
-                                      f->got, f->request.len, fetched[i]->path);
-                http_fetch_deinit(&fetches[i]);
-        }
-        free(fetched);
-        free(fetches);
-        return r;
+        return fetch_and_check(fetches, n_fetches, error);
 }
 
 static uint64_t http_first_read(const struct object *object)
@@ -221,7 +196,7 @@ static void http_deinit(struct object *object)
         free(remote->etag);
         free(remote->modified);
         free(remote->first);
-        free(remote->led);
+        free(remote->redirect_url);
         free(remote);
         object->remote = NULL;
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening remote objects: no HEAD precedes. The first answer gives size, version and whether the
- * server knows ranges, and brings the beginning, which for a safetensors file is its header:
+ * Opens remote objects, without a HEAD request. The first answer gives the size, the version and whether the server
+ * supports ranges, and contains the object's beginning, which of a safetensors file is its header:
  *
- *   first bytes of all, side by side > the rest of the headers that are longer > open
+ *   first bytes of all objects, concurrently > the rest of longer headers > open
  *
- * What is kept of them is the header alone, so that 4,096 shards do not cost their speculative bytes in
- * memory.
+ * Of these bytes only the header is stored, so that 4,096 shards do not cost their speculative bytes in memory.
  */
 #include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
@@ -21,12 +20,12 @@
  * less than 128. A longer header costs a second request, which takes the store's time to the first byte; a longer first
  * request costs a link of 200 ms up to 0.2 s for each doubling, since TCP's window is still growing. */
 #define FIRST_BYTES (128 * KiB)
-/* An index or a list is small, or all of it is wanted anyway. */
+/* The first request for an index or a list, which is read whole. */
 #define TEXT_BYTES (16 * MiB)
-/* A longer header is left to the parser, which has bounds of its own. */
+/* A longer header is read by the parser, which has limits of its own. */
 #define HEADER_AHEAD (16 * MiB)
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 static int object_new(struct object *object, struct http *http, const struct object_url *url, struct error *error)
 {
@@ -47,7 +46,7 @@ static int object_new(struct object *object, struct http *http, const struct obj
         return error_set(error, STREAMER_ENOMEM, "no memory");
 }
 
-/* Of a safetensors file the bytes up to its data; `n` where they do not say. */
+/* The end of a safetensors file's header, from its first n bytes; n if they do not contain its length. */
 static uint64_t header_end(const unsigned char *bytes, uint64_t n)
 {
         uint64_t header;
@@ -58,8 +57,8 @@ static uint64_t header_end(const unsigned char *bytes, uint64_t n)
         return header <= UINT64_MAX - LENGTH_BYTES ? header + LENGTH_BYTES : n;
 }
 
-/* At once, while others are still received, so that their bytes are not held. */
-static void keep_first(struct http_fetch *fetch)
+/* Stores the header, and frees the other bytes while other answers are still received. */
+static void store_first(struct http_fetch *fetch)
 {
         struct remote *remote = remote_of(fetch->context);
         unsigned char *bytes = (unsigned char *)fetch->answer.body;
@@ -83,7 +82,7 @@ int object_http_prepare(struct http *http, const struct object_url *url, struct 
         *fetch = (struct http_fetch){.max_body = url->text ? TEXT_BYTES : first,
                                      .empty_ok = true,
                                      .fine = url->optional ? absent : NULL,
-                                     .done = keep_first,
+                                     .done = store_first,
                                      .context = object};
         remote_request(object, 0, fetch->max_body, &fetch->request);
         return 0;
@@ -107,7 +106,7 @@ int object_http_finish(struct object *object, const struct http_fetch *fetch, st
                 object_deinit(object);
                 return 0;
         }
-        /* Of nothing there is no range. */
+        /* An empty object has no range. */
         if (answer->status == 416 && range != NULL)
                 http_unsatisfied_range(range, &total);
         if (total == UINT64_MAX)
@@ -120,13 +119,13 @@ int object_http_finish(struct object *object, const struct http_fetch *fetch, st
         if (remote->etag == NULL)
                 remote->etag = copy_header(answer, "ETag");
         remote->modified = copy_header(answer, "Last-Modified");
-        remote->led = answer->led != NULL ? strdup(answer->led) : NULL;
+        remote->redirect_url = answer->redirect_url != NULL ? strdup(answer->redirect_url) : NULL;
         return remote_check_answer(object, answer, error);
 }
 
 /* ---- longer headers ---- */
 
-/* 0 where all of it is there, or it is none that could be. */
+/* Bytes of the header that are still to be read; 0 if there are none, or the length is implausible. */
 static uint64_t missing_header(const struct object *object)
 {
         const struct remote *remote = object->ops != NULL ? remote_of(object) : NULL;
@@ -137,63 +136,56 @@ static uint64_t missing_header(const struct object *object)
         return sane && end > remote->n_first ? end - remote->n_first : 0;
 }
 
-static int read_rest(struct object_range *range, struct object *object, struct error *error)
-{
-        struct remote *remote = remote_of(object);
-        uint64_t more = missing_header(object);
-        unsigned char *first = realloc(remote->first, remote->n_first + more);
-        if (first == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        remote->first = first;
-        *range = (struct object_range){
-                .object = object, .offset = remote->n_first, .len = more, .to = first + remote->n_first};
-        return 0;
-}
-
 static int read_headers(struct object *objects, size_t n, struct error *error)
 {
-        struct object_range *ranges = calloc(n, sizeof(*ranges));
+        cleanup_free struct object_range *ranges = calloc(n, sizeof(*ranges));
         size_t longer = 0;
-        int r = ranges != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
-        for (size_t i = 0; r == 0 && i < n; i++)
-                if (missing_header(&objects[i]) > 0)
-                        r = read_rest(&ranges[longer++], &objects[i], error);
-        if (r == 0)
-                r = object_read_ranges(ranges, longer, error);
+        if (ranges == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        for (size_t i = 0; i < n; i++) {
+                struct remote *remote = objects[i].remote;
+                uint64_t missing = missing_header(&objects[i]);
+                if (missing == 0)
+                        continue;
+                unsigned char *first = realloc(remote->first, remote->n_first + missing);
+                if (first == NULL)
+                        return error_set(error, STREAMER_ENOMEM, "no memory");
+                remote->first = first;
+                ranges[longer++] =
+                        (struct object_range){&objects[i], remote->n_first, missing, first + remote->n_first};
+        }
+        int r = object_read_ranges(ranges, longer, error);
         for (size_t i = 0; r == 0 && i < longer; i++)
                 ranges[i].object->remote->n_first += ranges[i].len;
-        free(ranges);
         return r;
 }
 
-/* ---- all of them ---- */
+/* ---- opening ---- */
 
 int object_http_open(struct http *http, const struct object_url *urls, size_t n, struct object *objects,
                      struct error *error)
 {
-        struct http_fetch *fetches = calloc(n, sizeof(*fetches));
-        int r = fetches != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        cleanup_free struct http_fetch *fetches = calloc(n, sizeof(*fetches));
+        int r = 0;
         memset(objects, 0, n * sizeof(*objects));
+        if (fetches == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
         for (size_t i = 0; r == 0 && i < n; i++)
                 r = object_http_prepare(http, &urls[i], &objects[i], &fetches[i], error);
         if (r == 0)
                 r = http_fetch(http, fetches, n, error);
-        for (size_t i = 0; fetches != NULL && i < n; i++) {
+        for (size_t i = 0; i < n; i++) {
                 if (r == 0)
                         r = object_http_finish(&objects[i], &fetches[i], error);
                 http_fetch_deinit(&fetches[i]);
         }
-        free(fetches);
         if (r == 0)
                 r = read_headers(objects, n, error);
         for (size_t i = 0; r < 0 && i < n; i++)
                 object_deinit(&objects[i]);
-        if (r == 0 && n > 0 && objects[0].ops != NULL) {
-                const struct remote *remote = objects[0].remote;
-                if (remote->etag == NULL)
-                        log_info("the server sends no ETag: a version is %s (%s)",
-                                 remote->modified != NULL ? "the size and Last-Modified" : "the size alone",
-                                 objects[0].path);
-        }
+        const struct remote *first = r == 0 && n > 0 && objects[0].ops != NULL ? objects[0].remote : NULL;
+        if (first != NULL && first->etag == NULL)
+                log_info("the server sends no ETag: a version is %s (%s)",
+                         first->modified != NULL ? "the size and Last-Modified" : "the size alone", objects[0].path);
         return r;
 }

@@ -1,94 +1,122 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What one request asks for: a run of blocks.
+ * A range: one request for a run of blocks.
  *
- *   asked for > bytes land in the block at hand, hashed leaf by leaf > it is full: landed, the next ... > over
+ *   requested > bytes fill the current block, hashed leaf by leaf > full: landed, the next block ... > ended
  *       \            \                                            \
- *        \            \                                            no slot for the next: paused until there is
- *         \____________\_ failed: pause, and asked for again from the byte that is missing > given up
+ *        \            \                                            no slot for the next: paused until there is one
+ *         \____________\_ failed: pause, then requested from the first missing byte > given up
  *
  * Bytes received before a failure stay: each answer is checked to be of the same version. The reader may shorten a run
  * that is in flight, to give its second half to an idle thread; the connection is then closed at the new end.
+ *
+ * A straggler near the end of a load, when no block is left to take and the throughput has fallen (concurrency.h),
+ * first passes the rest of its run to another request; its last block gets a hedge: a second request over another
+ * connection, into a slot of its own. The request that completes first wins; a hedge's bytes are copied to their
+ * destination and hashed only then, so that the loser's are never used.
  */
-#include "daemon/io/remote/range.h"
-
+#include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http/policy.h"
+#include "daemon/io/remote/remote.h"
+
+#include <string.h>
 
 #define MS UINT64_C(1000000)
 #define BUFFER (256u * 1024)
 
 /* ---- ranges ---- */
 
-struct range *range_new(struct http_thread *self)
+static const struct object *object_of(const struct range *range)
+{
+        return &range->run.job->objects[range->file];
+}
+
+static uint64_t block_end(const struct plan_block *block)
+{
+        return block->file_off + block->len;
+}
+
+/* NULL: no memory. */
+static struct range *range_new(struct http_thread *self)
 {
         struct range *range;
         if (!list_empty(&self->unused)) {
                 range = container_of(self->unused.next, struct range, link);
                 list_remove(&range->link);
         } else {
-                range = calloc(1, sizeof(*range));
-                if (range == NULL)
-                        return NULL;
-                range->fill.hash = hash_new();
-                if (range->fill.hash == NULL) {
-                        free(range);
+                struct hash *hash = hash_new();
+                range = hash != NULL ? calloc(1, sizeof(*range)) : NULL;
+                if (range == NULL) {
+                        hash_free(hash);
                         return NULL;
                 }
                 list_init(&range->link);
+                range->fill.hash = hash;
                 range->thread = self;
                 range->first.range = range->hedge.range = range;
         }
         range->retry = (struct http_retry){.known = true};
-        range->waiting = range->asks = range->held = false;
+        range->waiting = range->counted = range->has_block = false;
         return range;
 }
 
-static void drop_led(struct attempt *a)
+static void drop_redirect(struct attempt *a)
 {
-        free(a->led);
-        a->led = NULL;
+        free(a->redirect_url);
+        a->redirect_url = NULL;
 }
 
-static void set_asks(struct range *range, bool asks)
+static void set_counted(struct range *range, bool counted)
 {
-        if (range->asks != asks)
-                http_count_request(range->thread->base.reader, range->run.job, asks);
-        range->asks = asks;
+        if (range->counted != counted)
+                http_count_request(range->thread->base.reader, range->run.job, counted);
+        range->counted = counted;
 }
 
-void attempt_cancel(struct attempt *a)
+static void attempt_cancel(struct attempt *a)
 {
         if (a->busy)
                 http_loop_remove(&a->range->thread->loop, &a->transfer);
         a->busy = false;
         if (a == &a->range->first)
-                set_asks(a->range, false);
+                set_counted(a->range, false);
 }
 
-void range_end(struct range *range, const struct error *error)
+static void hedge_free_slot(struct range *range)
+{
+        if (range->hedge_slot != NULL)
+                reader_slot_put(range->thread->base.reader, range->hedge_slot);
+        range->hedge_slot = NULL;
+}
+
+/* It has no current block. An error is the whole job's. */
+static void range_end(struct range *range, const struct error *error)
 {
         struct http_thread *self = range->thread;
-        require(!range->held);
+        require(!range->has_block);
         attempt_cancel(&range->first);
         attempt_cancel(&range->hedge);
-        hedge_give_slot(range);
+        hedge_free_slot(range);
         reader_run_end(self->base.reader, &range->run, error);
-        drop_led(&range->first);
-        drop_led(&range->hedge);
+        drop_redirect(&range->first);
+        drop_redirect(&range->hedge);
         list_remove(&range->link);
         list_append(&self->unused, &range->link);
-        http_thread_remove_range(self);
+        reader_lock(self->base.reader);
+        self->n_ranges--;
+        reader_unlock(self->base.reader);
+        http_thread_recheck(self);
 }
 
 /* Error NULL: the job was stopped. */
-static void range_lost(struct range *range, const struct error *error)
+static void range_fail(struct range *range, const struct error *error)
 {
-        attempt_cancel(&range->first); /* before its block's memory is another's */
+        attempt_cancel(&range->first); /* before the block's memory is reused */
         attempt_cancel(&range->hedge);
-        if (range->held)
+        if (range->has_block)
                 reader_return_ticket(range->thread->base.reader, &range->ticket, error);
-        range->held = false;
+        range->has_block = false;
         range_end(range, error);
 }
 
@@ -106,18 +134,18 @@ static bool run_over(struct range *range)
 /* False: there is no memory for it. */
 static bool block_begin(struct range *range, struct error *error)
 {
-        range->held = true;
+        range->has_block = true;
         range->begun_ns = now_ns();
         reader_fill_begin(&range->ticket, &range->fill);
-        range->to = http_block_target(&range->ticket, error);
-        return range->to != NULL;
+        range->to = reader_block_data(&range->ticket);
+        return reader_block_prepare(&range->ticket, 0, range->ticket.block->len, error) == 0;
 }
 
 /* False: `error` is set; or the run is over; or there is no slot just now. */
 static bool have_block(struct range *range, struct error *error)
 {
         struct reader *reader = range->thread->base.reader;
-        if (range->held)
+        if (range->has_block)
                 return true;
         reader_lock(reader);
         bool taken = reader_run_next_locked(reader, &range->run, &range->ticket);
@@ -125,7 +153,8 @@ static bool have_block(struct range *range, struct error *error)
         return taken && block_begin(range, error);
 }
 
-size_t range_feed(struct range *range, const unsigned char *data, size_t n)
+/* Bytes of the current block; returns how many of them it took. */
+static size_t block_fill(struct range *range, const unsigned char *data, size_t n)
 {
         uint64_t left = range->ticket.block->len - range->fill.have;
         size_t taken = left < n ? (size_t)left : n;
@@ -133,10 +162,11 @@ size_t range_feed(struct range *range, const unsigned char *data, size_t n)
         return taken;
 }
 
-void range_land(struct range *range)
+/* The current block is full. */
+static void block_land(struct range *range)
 {
         struct ticket ticket = range->ticket;
-        range->held = false;
+        range->has_block = false;
         range->retry.made = 0; /* it made progress */
         http_block_done(range->thread, &ticket, range->to, now_ns() - range->begun_ns);
 }
@@ -146,7 +176,7 @@ void range_land(struct range *range)
 static enum http_outcome on_accept(struct http_transfer *t)
 {
         struct attempt *a = container_of(t, struct attempt, transfer);
-        const struct object *object = range_object(a->range);
+        const struct object *object = object_of(a->range);
         http_answered(a->range->thread, a->range->run.job, http_transfer_answered_ns(t));
         if (remote_check_answer(object, &t->answer, &t->error) < 0)
                 return HTTP_FAILED;
@@ -168,17 +198,17 @@ enum http_sink range_bytes(struct http_transfer *t, const unsigned char *data, s
                                 return HTTP_BROKEN;
                         if (run_over(range))
                                 return HTTP_ENOUGH;
-                        /* Slots may be with those that wait until it does not ask. */
-                        set_asks(range, false);
+                        /* The slots may be held by ranges that wait for this request to end. */
+                        set_counted(range, false);
                         return HTTP_PAUSE;
                 }
-                size_t taken = range_feed(range, data + done, n - done);
-                http_job_moved(range_job(range), t->moved_ns, taken);
+                size_t taken = block_fill(range, data + done, n - done);
+                http_job_moved(http_job(range->run.job), t->moved_ns, taken);
                 done += taken;
                 if (range->fill.have == range->ticket.block->len)
-                        range_land(range);
+                        block_land(range);
         }
-        bool shorter = !range->held && end < t->request.offset + t->request.len && run_over(range);
+        bool shorter = !range->has_block && end < t->request.offset + t->request.len && run_over(range);
         return shorter ? HTTP_ENOUGH : HTTP_MORE;
 }
 
@@ -187,10 +217,10 @@ static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
         struct attempt *a = container_of(t, struct attempt, transfer);
         struct range *range = a->range;
         a->busy = false;
-        set_asks(range, false);
-        if (t->answer.led != NULL)
-                remote_set_redirect_url(range_object(range), t->answer.led);
-        if (!range->held && run_over(range)) {
+        set_counted(range, false);
+        if (t->answer.redirect_url != NULL)
+                remote_set_redirect_url(object_of(range), t->answer.redirect_url);
+        if (!range->has_block && run_over(range)) {
                 range_end(range, NULL);
                 return;
         }
@@ -201,29 +231,56 @@ static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
         if (http_status_slow_down(t->answer.status))
                 http_slow_down(range->thread->base.reader, range->run.job);
         /* The stored target of a redirect may have expired: the next try starts from the object's own URL. */
-        bool redirected = a->led != NULL;
+        bool redirected = a->redirect_url != NULL;
         if (redirected) {
-                remote_set_redirect_url(range_object(range), NULL);
-                drop_led(a);
+                remote_set_redirect_url(object_of(range), NULL);
+                drop_redirect(a);
         }
         if ((redirected || outcome == HTTP_RETRY) && http_retry(t, &range->retry, 0))
                 range->waiting = true;
         else
-                range_lost(range, &t->error);
+                range_fail(range, &t->error);
 }
 
-/* ---- tries ---- */
+static enum http_sink hedge_bytes(struct http_transfer *t, const unsigned char *data, size_t n)
+{
+        struct range *range = container_of(t, struct attempt, transfer)->range;
+        memcpy(range->hedge_slot + t->received, data, n);
+        http_job_moved(http_job(range->run.job), t->moved_ns, n);
+        return HTTP_MORE;
+}
 
-void range_ask(struct attempt *a, uint64_t from, uint64_t to)
+void hedge_done(struct http_transfer *t, enum http_outcome outcome)
+{
+        struct attempt *a = container_of(t, struct attempt, transfer);
+        struct range *range = a->range;
+        a->busy = false;
+        /* The first continues alone; or it is complete as well and is reported next. */
+        if (outcome != HTTP_OK || !range->has_block) {
+                hedge_free_slot(range);
+                return;
+        }
+        attempt_cancel(&range->first);
+        log_debug("a hedge won (%s)", object_of(range)->path);
+        reader_fill_begin(&range->ticket, &range->fill);
+        block_fill(range, range->hedge_slot, range->ticket.block->len);
+        block_land(range);
+        range_end(range, NULL);
+}
+
+/* ---- requests ---- */
+
+/* Bytes [from, to) of the object. */
+static void attempt_start(struct attempt *a, uint64_t from, uint64_t to)
 {
         struct range *range = a->range;
-        const struct object *object = range_object(range);
+        const struct object *object = object_of(range);
         struct http_transfer *t = &a->transfer;
         bool first = a == &range->first;
-        drop_led(a);
-        a->led = remote_redirect_url(object);
-        t->http = remote_http(object);
-        t->from = a->led;
+        drop_redirect(a);
+        a->redirect_url = remote_redirect_url(object);
+        t->http = remote_of(object)->http;
+        t->redirect_url = a->redirect_url;
         t->fresh = !first;
         t->buffer_size = BUFFER;
         t->accept = on_accept;
@@ -234,36 +291,27 @@ void range_ask(struct attempt *a, uint64_t from, uint64_t to)
         http_loop_add(&range->thread->loop, t);
 }
 
-/* What is left of the run. False: nothing is. */
-static bool what_is_left(struct range *range, uint64_t *from, uint64_t *to)
+/* What is left of its run; ends it if nothing is. */
+static void request_rest(struct range *range)
 {
         struct reader *reader = range->thread->base.reader;
-        const struct plan_block *blocks = range->run.job->plan->blocks;
+        struct read_job *job = range->run.job;
+        range->begun_ns = now_ns();
         reader_lock(reader);
         bool over = reader_run_over_locked(&range->run);
         size_t end = range->run.end;
         reader_unlock(reader);
-        if (over && !range->held)
-                return false;
-        const struct plan_block *block = range->held ? range->ticket.block : &blocks[range->run.next];
-        range->file = block->file;
-        *from = range->held ? block->file_off + range->fill.have : block->file_off;
-        *to = over ? block_end(block) : block_end(&blocks[end - 1]);
-        return true;
-}
-
-void range_request_rest(struct range *range)
-{
-        uint64_t from, to;
-        range->begun_ns = now_ns();
-        if (!what_is_left(range, &from, &to)) {
+        if (over && !range->has_block) {
                 range_end(range, NULL);
                 return;
         }
-        range->asks = http_try_count_request(range->thread->base.reader, range->run.job);
-        range->waiting = !range->asks;
-        if (range->asks)
-                range_ask(&range->first, from, to);
+        const struct plan_block *block = range->has_block ? range->ticket.block : &job->plan->blocks[range->run.next];
+        range->file = block->file;
+        range->counted = http_try_count_request(reader, job);
+        range->waiting = !range->counted;
+        if (range->counted)
+                attempt_start(&range->first, block->file_off + (range->has_block ? range->fill.have : 0),
+                              block_end(over ? block : &job->plan->blocks[end - 1]));
 }
 
 bool range_take(struct http_thread *self)
@@ -271,7 +319,7 @@ bool range_take(struct http_thread *self)
         struct range *range = range_new(self);
         struct error error = {0};
         if (range == NULL) {
-                __atomic_store_n(&self->look, true, __ATOMIC_SEQ_CST);
+                http_thread_recheck(self);
                 return false;
         }
         if (!http_take_run(self, &range->run, &range->ticket)) {
@@ -280,41 +328,75 @@ bool range_take(struct http_thread *self)
         }
         list_append(&self->ranges, &range->link);
         if (block_begin(range, &error))
-                range_request_rest(range);
+                request_rest(range);
         else
-                range_lost(range, &error);
+                range_fail(range, &error);
         return true;
 }
 
-/* ---- all of a thread's ---- */
+/* ---- stragglers ---- */
+
+static void pass_rest_to_other(struct range *range)
+{
+        struct http_thread *self = range->thread;
+        struct range *other = range_new(self);
+        if (other == NULL)
+                return;
+        reader_lock(self->base.reader);
+        reader_run_move_locked(&range->run, &other->run);
+        self->n_ranges++;
+        reader_unlock(self->base.reader);
+        list_append(&self->ranges, &other->link);
+        request_rest(other);
+}
+
+static void hedge_if_late(struct range *range, uint64_t now)
+{
+        struct reader *reader = range->thread->base.reader;
+        if (!range->first.busy || !range->has_block || range->hedge.busy || now - range->begun_ns < HTTP_TICK_MS * MS)
+                return;
+        reader_lock(reader);
+        bool late = http_block_late_locked(range->thread, range->run.job, range->begun_ns, now);
+        bool last = reader_run_over_locked(&range->run);
+        reader_unlock(reader);
+        if (late && !last)
+                pass_rest_to_other(range);
+        if (!late || !last || (range->hedge_slot = reader_slot_get(reader)) == NULL)
+                return;
+        log_debug("a hedge for a range of %.1f s (%s)", (double)(now - range->begun_ns) / 1e9, object_of(range)->path);
+        attempt_start(&range->hedge, range->ticket.block->file_off, block_end(range->ticket.block));
+}
+
+/* ---- all of a thread's ranges ---- */
 
 void ranges_end_stopped(struct http_thread *self)
 {
-        list_each_safe (pos, &self->ranges) {
-                struct range *range = container_of(pos, struct range, link);
-                struct error ending;
-                reader_lock(self->base.reader);
-                bool stopped = range->run.job->stopped, ends = self->base.reader->stopping;
-                reader_unlock(self->base.reader);
-                if (stopped || ends)
-                        error_set(&ending, STREAMER_ECANCELED, "the daemon is ending");
-                if (stopped || ends)
-                        range_lost(range, stopped ? NULL : &ending);
+        struct reader *reader = self->base.reader;
+        list_each_item_safe (struct range, range, &self->ranges, link) {
+                reader_lock(reader);
+                bool stopped = range->run.job->stopped, ends = reader->stopping;
+                reader_unlock(reader);
+                if (stopped) {
+                        range_fail(range, NULL);
+                } else if (ends) {
+                        struct error error;
+                        error_set(&error, STREAMER_ECANCELED, "the daemon is ending");
+                        range_fail(range, &error);
+                }
         }
 }
 
 void ranges_resume(struct http_thread *self)
 {
-        list_each_safe (pos, &self->ranges) {
-                struct range *range = container_of(pos, struct range, link);
+        list_each_item_safe (struct range, range, &self->ranges, link) {
                 struct error error = {0};
                 if (!range->first.busy || !range->first.transfer.paused)
                         continue;
                 if (have_block(range, &error)) {
-                        set_asks(range, true);
+                        set_counted(range, true);
                         http_transfer_resume(&range->first.transfer);
                 } else if (error.code != 0)
-                        range_lost(range, &error);
+                        range_fail(range, &error);
                 else if (run_over(range))
                         range_end(range, NULL);
         }
@@ -323,10 +405,9 @@ void ranges_resume(struct http_thread *self)
 unsigned ranges_tick(struct http_thread *self)
 {
         uint64_t now = now_ns(), next = HTTP_TICK_MS * MS;
-        list_each_safe (pos, &self->ranges) {
-                struct range *range = container_of(pos, struct range, link);
+        list_each_item_safe (struct range, range, &self->ranges, link) {
                 if (range->waiting && range->retry.at_ns <= now)
-                        range_request_rest(range);
+                        request_rest(range);
                 else if (range->waiting && range->retry.at_ns - now < next)
                         next = range->retry.at_ns - now;
                 else
@@ -337,8 +418,7 @@ unsigned ranges_tick(struct http_thread *self)
 
 void ranges_free_unused(struct http_thread *self)
 {
-        list_each_safe (pos, &self->unused) {
-                struct range *range = container_of(pos, struct range, link);
+        list_each_item_safe (struct range, range, &self->unused, link) {
                 list_remove(&range->link);
                 http_transfer_deinit(&range->first.transfer);
                 http_transfer_deinit(&range->hedge.transfer);

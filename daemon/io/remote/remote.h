@@ -1,36 +1,133 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the reader of remote objects knows of them: private to daemon/io.
+ * Private to daemon/io/remote: remote objects (http_object.c, open.c), the network threads (http_engine.c) and the
+ * ranges that they have in flight (range.c).
  */
 #ifndef DAEMON_IO_REMOTE_REMOTE_H
 #define DAEMON_IO_REMOTE_REMOTE_H
 
+#include "daemon/io/http/transfer.h"
+#include "daemon/io/reader/copy_queue.h"
+#include "daemon/io/reader/leaf_hash.h"
+#include "daemon/io/remote/concurrency.h"
 #include "daemon/io/remote/http_object.h"
 
-#include <pthread.h>
+/* ---- objects ---- */
 
 struct remote {
         struct http *http;
         struct http_access *access;
-        char *url, *etag, *modified; /* etag, modified: NULL where there is none */
+        char *url, *etag, *modified; /* etag, modified: NULL if there is none */
         bool atomic, text;           /* as in struct object_url */
         unsigned char *first;        /* the object's beginning */
         uint64_t n_first;
         pthread_mutex_t mutex;
-        char *led; /* where redirects led last; NULL */
+        char *redirect_url; /* under the mutex: see remote_redirect_url() */
 };
 struct remote *remote_of(const struct object *object);
 
-struct http *remote_http(const struct object *object);
-
 /* A request for its bytes; len 0: all of it. What it points to lives as long as the object. */
 void remote_request(const struct object *object, uint64_t offset, uint64_t len, struct http_request *request);
-/* STREAMER_EFAILED where an answer is of another version. */
+/* STREAMER_EFAILED if an answer is of another version. */
 int remote_check_answer(const struct object *object, const struct http_answer *answer, struct error *error);
 
-/* The last target of its URL's redirects, so that not every range is redirected: a copy, or NULL. Links
- * expire; then NULL is set, and the next request starts from the beginning. */
+/* The last target of its URL's redirects, so that not every range is redirected: a copy, or NULL. Links expire; then
+ * NULL is set, and the next request starts from the beginning. */
 char *remote_redirect_url(const struct object *object);
-void remote_set_redirect_url(const struct object *object, const char *led);
+void remote_set_redirect_url(const struct object *object, const char *url);
+
+/* ---- network threads ---- */
+
+#define HTTP_TICK_MS 100u /* between two checks of what is in flight */
+
+struct http_thread {
+        struct reader_thread base;
+        struct http_loop loop;
+        struct copy_queue copy_queue;
+        struct list ranges; /* in flight */
+        struct list unused; /* ranges that keep their handles */
+        unsigned n_ranges;  /* in flight; under the reader's lock */
+        bool recheck;       /* atomic: there may be tickets to take or to give up */
+};
+
+static inline void http_thread_recheck(struct http_thread *self)
+{
+        __atomic_store_n(&self->recheck, true, __ATOMIC_SEQ_CST);
+}
+
+/* What the engine keeps for a job, under the reader's lock. */
+struct http_job {
+        struct concurrency concurrency;
+        uint64_t moved_ns; /* atomic: when a byte was last received */
+        uint64_t received; /* atomic: bytes, those of hedges, too */
+        unsigned requests; /* of ranges: under way, and not paused */
+};
+static inline struct http_job *http_job(const struct read_job *job)
+{
+        return job->engine_data;
+}
+
+/* The block is whole and hashed at `data`: lands it, or starts its copies; consumes the ticket. */
+void http_block_done(struct http_thread *self, struct ticket *ticket, const unsigned char *data, uint64_t took_ns);
+/* For the thread with the fewest ranges: a run, and its first block. */
+bool http_take_run(struct http_thread *self, struct read_run *run, struct ticket *ticket);
+void http_slow_down(struct reader *reader, struct read_job *job);
+/* Counts a range's request: false if the server has asked to slow down, and enough are under way. */
+bool http_try_count_request(struct reader *reader, struct read_job *job);
+/* Counts a request that is resumed; or one that has ended or is paused no more. */
+void http_count_request(struct reader *reader, struct read_job *job, bool under_way);
+/* Bytes of an answer were received and taken: those that a pause puts off are received again. */
+static inline void http_job_moved(struct http_job *job, uint64_t now, size_t n)
+{
+        store_relaxed(&job->moved_ns, now);
+        add_relaxed(&job->received, n);
+}
+/* With the lock held: the block that was requested at `since_ns` is late, no block is left to take, and the server has
+ * capacity for more requests. */
+bool http_block_late_locked(struct http_thread *self, struct read_job *job, uint64_t since_ns, uint64_t now);
+/* A server began to answer, so long after the request. */
+void http_answered(struct http_thread *self, struct read_job *job, uint64_t after_ns);
+
+/* ---- ranges ---- */
+
+struct attempt {
+        struct http_transfer transfer;
+        struct range *range;
+        char *redirect_url; /* requested instead of the object's URL; NULL */
+        bool busy;
+};
+
+struct range {
+        struct list link;
+        struct http_thread *thread;
+        struct read_run run;
+        struct attempt first, hedge;
+        unsigned char *hedge_slot;
+        uint32_t file;
+        struct http_retry retry;
+        bool waiting; /* for its next try */
+        bool counted; /* among its job's requests */
+
+        /* The current block, if has_block: */
+        bool has_block;
+        struct ticket ticket;
+        unsigned char *to;
+        struct fill fill;
+        uint64_t begun_ns; /* it, or the present try for it */
+};
+
+/* Takes one more, if there is one. */
+bool range_take(struct http_thread *self);
+/* Those that waited for a slot. */
+void ranges_resume(struct http_thread *self);
+/* Once for each turn of the loop: starts retries, and hedges for late ranges. Milliseconds that the loop may wait. */
+unsigned ranges_tick(struct http_thread *self);
+/* Those whose jobs were stopped; all if the reader ends. */
+void ranges_end_stopped(struct http_thread *self);
+void ranges_free_unused(struct http_thread *self);
+
+/* Callbacks of the first request and of the hedge. */
+enum http_sink range_bytes(struct http_transfer *t, const unsigned char *data, size_t n);
+void hedge_done(struct http_transfer *t, enum http_outcome outcome);
 
 #endif
