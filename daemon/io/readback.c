@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static void give_slots(struct readback *readback)
+static void put_slots(struct readback *readback)
 {
         for (size_t i = 0; i < 2; i++)
                 if (readback->to[i] != NULL)
@@ -25,7 +25,7 @@ int readback_init(struct readback *readback, struct reader *reader, struct devic
                 readback->copier = device->ops->copier_new(device, error);
                 return readback->copier != NULL ? 0 : error->code;
         }
-        give_slots(readback);
+        put_slots(readback);
         readback->to[0] = malloc(READBACK_PIECE);
         return readback->to[0] != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory to read back");
 }
@@ -38,7 +38,7 @@ void readback_deinit(struct readback *readback)
         if (copier != NULL)
                 copier->ops->copier_free(copier);
         if (readback->to[1] != NULL)
-                give_slots(readback);
+                put_slots(readback);
         else
                 free(readback->to[0]);
         *readback = (struct readback){0};
@@ -46,29 +46,24 @@ void readback_deinit(struct readback *readback)
 
 /* ---- pieces ---- */
 
-static bool next_piece(struct readback *readback, struct readback_run *piece)
+/* Finds the next piece, and starts its copy if it needs one. */
+static int request_next(struct readback *readback, struct error *error)
 {
-        struct readback_run *run = &readback->run;
-        while (readback->asked == run->bytes) {
-                *run = (struct readback_run){.bytes = 0};
-                readback->asked = 0;
-                if (!readback->runs(readback->context, run))
-                        return false;
-        }
-        uint64_t left = run->bytes - readback->asked;
-        *piece = (struct readback_run){.segment = run->segment,
-                                       .offset = run->offset + readback->asked,
-                                       .bytes = left < READBACK_PIECE ? left : READBACK_PIECE,
-                                       .to = run->to != NULL ? run->to + readback->asked : NULL};
-        readback->asked += piece->bytes;
-        return true;
-}
-
-static int ask(struct readback *readback, struct error *error)
-{
-        struct readback_run *piece = &readback->piece;
+        struct readback_run *run = &readback->run, *piece = &readback->piece;
         piece->bytes = 0;
-        if (!next_piece(readback, piece) || readback->copier == NULL || piece->segment->base != NULL)
+        while (readback->requested == run->bytes) {
+                *run = (struct readback_run){.bytes = 0};
+                readback->requested = 0;
+                if (!readback->runs(readback->context, run))
+                        return 0;
+        }
+        uint64_t left = run->bytes - readback->requested;
+        *piece = (struct readback_run){.segment = run->segment,
+                                       .offset = run->offset + readback->requested,
+                                       .bytes = left < READBACK_PIECE ? left : READBACK_PIECE,
+                                       .to = run->to != NULL ? run->to + readback->requested : NULL};
+        readback->requested += piece->bytes;
+        if (readback->copier == NULL || piece->segment->base != NULL)
                 return 0;
         if (piece->to == NULL) {
                 piece->to = readback->to[readback->turn];
@@ -82,12 +77,12 @@ int readback_begin(struct readback *readback, readback_runs_fn *runs, void *cont
 {
         readback->runs = runs;
         readback->context = context;
-        readback->asked = readback->run.bytes = 0;
-        return ask(readback, error);
+        readback->requested = readback->run.bytes = 0;
+        return request_next(readback, error);
 }
 
-/* A piece without a copy. */
-static int look(const struct readback *readback, struct readback_run *piece, struct error *error)
+/* A piece without a copy in flight. */
+static int read_now(const struct readback *readback, struct readback_run *piece, struct error *error)
 {
         const struct segment *segment = piece->segment;
         if (segment->base == NULL) {
@@ -108,7 +103,7 @@ int readback_take(struct readback *readback, const unsigned char **data, uint64_
         void *event = readback->event;
         readback->event = NULL;
         if (event == NULL) {
-                int r = look(readback, &piece, error);
+                int r = read_now(readback, &piece, error);
                 if (r < 0)
                         return r;
         } else if (readback->copier->ops->copied(readback->copier, event, true, error) < 0) {
@@ -116,5 +111,5 @@ int readback_take(struct readback *readback, const unsigned char **data, uint64_
         }
         *data = piece.to;
         *len = piece.bytes;
-        return ask(readback, error);
+        return request_next(readback, error);
 }

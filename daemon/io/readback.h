@@ -19,7 +19,7 @@
 struct readback_run {
         const struct segment *segment;
         uint64_t offset, bytes;
-        unsigned char *to; /* memory that the device copies to; NULL: the bytes are looked at, and not kept */
+        unsigned char *to; /* memory that the device copies to; NULL: the bytes are examined only */
 };
 
 /* The next run, in order; false: no more. Empty ones have no piece. */
@@ -32,19 +32,19 @@ struct readback {
         unsigned turn;         /* which of them is next */
         readback_runs_fn *runs;
         void *context;
-        struct readback_run run; /* asked for as far as `asked` */
-        uint64_t asked;
+        struct readback_run run; /* its first `requested` bytes have become pieces */
+        uint64_t requested;
         struct readback_run piece; /* the next to be taken; bytes 0: none */
         void *event;               /* of its copy; NULL: none is in flight */
 };
 
-/* `reader`: of whose ring it borrows; NULL: of none, and every run of a device that copies names the destination of its
- * bytes. Accepted by readback_deinit() whatever it answers. */
+/* `reader`: whose ring lends slots; NULL: none does, and every run of a device that copies names the destination of its
+ * bytes. To be followed by readback_deinit() after a failure, too. */
 int readback_init(struct readback *readback, struct reader *reader, struct device *device, struct error *error);
 void readback_deinit(struct readback *readback);
 
 int readback_begin(struct readback *readback, readback_runs_fn *runs, void *context, struct error *error);
-/* The next piece, which must be one of the runs'; its bytes stay until the one after it is taken. */
+/* The next piece, which must exist; its bytes are valid until the following one is taken. */
 int readback_take(struct readback *readback, const unsigned char **data, uint64_t *len, struct error *error);
 
 #endif

@@ -27,8 +27,7 @@ struct staging {
 int staging_init(struct staging *staging, uint64_t memory_limit, uint64_t block_size, struct error *error);
 void staging_deinit(struct staging *staging);
 
-/* Splits the slots among these nodes, before any is touched. False where the kernel refused: then they
- * lie anywhere. */
+/* Splits the slots among these nodes, before any is touched. False where the kernel refused: then they lie anywhere. */
 bool staging_place(struct staging *staging, const struct numa_choice *numa);
 
 /* Takes a slot's page faults, which may cost more than all that is read into it first. Any thread,

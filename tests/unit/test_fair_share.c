@@ -12,7 +12,7 @@
 static unsigned part(unsigned weight, unsigned heaviest, unsigned n)
 {
         struct fair_share share;
-        fair_share_init(&share, weight, 0);
+        fair_share_init(&share, weight, 0, 0);
         return fair_share_of(&share, heaviest, n);
 }
 
@@ -88,7 +88,7 @@ static uint64_t now;
 static void begin(unsigned n, unsigned weight)
 {
         for (unsigned i = 0; i < n; i++)
-                fair_share_init(&shares[i], weight, now);
+                fair_share_init(&shares[i], weight, now, 0);
 }
 
 struct served {
@@ -113,7 +113,7 @@ static struct served serve(unsigned turns, unsigned mask)
 START_TEST(turns_follow_the_weights)
 {
         for (unsigned i = 0; i < N; i++)
-                fair_share_init(&shares[i], 100u << i, now);
+                fair_share_init(&shares[i], 100u << i, now, 0);
         struct served served = serve(7000, 7);
         for (unsigned i = 0; i < N; i++) {
                 ck_assert_uint_ge(served.count[i], (1000u << i) - 2);
@@ -126,8 +126,8 @@ START_TEST(small_blocks_are_granted_more_often_than_large_ones)
 {
         struct fair_share small, large;
         unsigned n_small = 0, n_large = 0;
-        fair_share_init(&small, 100, now);
-        fair_share_init(&large, 100, now);
+        fair_share_init(&small, 100, now, 0);
+        fair_share_init(&large, 100, now, 0);
         for (unsigned i = 0; i < 900; i++) {
                 if (fair_share_before(&small, &large))
                         fair_share_take(&small, &now, MiB), n_small++;
@@ -143,7 +143,7 @@ START_TEST(a_later_load_gets_its_share_at_once)
 {
         begin(1, 100);
         serve(1000, 1);
-        fair_share_init(&shares[1], 100, now);
+        fair_share_init(&shares[1], 100, now, 0);
         struct served both = serve(100, 3);
         ck_assert_uint_ge(both.count[0], 49);
         ck_assert_uint_ge(both.count[1], 49);
@@ -154,8 +154,7 @@ START_TEST(a_head_start_is_limited_in_bytes)
 {
         begin(1, 100);
         serve(1000, 1);
-        fair_share_init(&shares[1], 100, now);
-        fair_share_head_start(&shares[1], 16 * 8 * MiB);
+        fair_share_init(&shares[1], 100, now, 16 * 8 * MiB);
         ck_assert_uint_ge(serve(17, 3).count[1], 16);
         struct served both = serve(100, 3);
         ck_assert_uint_ge(both.count[0], 49);

@@ -6,7 +6,6 @@
 #include "tests/lib/read_fixture.h"
 
 #include "daemon/base/util.h"
-#include "daemon/io/file/direct_io.h"
 #include "tests/lib/fuse_file.h"
 #include "tests/lib/kernel_counters.h"
 
@@ -157,7 +156,7 @@ START_TEST(the_header_is_read_at_any_offset)
         for (size_t i = 0; i < ARRAY_SIZE(residues) * 2; i++) {
                 uint64_t at = residues[i / 2], len = r.image_size - at < MiB ? r.image_size - at : MiB - 3;
                 cache_or_not(path, i % 2 == 1);
-                ck_assert_int_eq(pread_range(&r.resolved.set.objects[0], at, len, buffer + at, &error), 0);
+                ck_assert_int_eq(object_read_range(&r.resolved.set.objects[0], at, len, buffer + at, &error), 0);
                 ck_assert_mem_eq(buffer + at, r.image + at, len);
         }
         free(buffer);

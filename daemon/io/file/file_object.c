@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opens a file for reading, twice, and detects changes of it.
+ * Opens files for reading, twice, detects changes of them, and reads them, however many bytes a call returns. An
+ * interrupted read is repeated; a file that ends too soon is an error.
  *
  * The second descriptor is opened through /proc/self/fd, not by path: it is the same file even if the name was moved.
  * A file that is replaced by rename or removed while it is read keeps its inode here, and its ctime changes.
@@ -8,8 +9,8 @@
 #include "daemon/io/file/file_object.h"
 
 #include "daemon/base/hash.h"
+#include "daemon/base/sys/machine.h"
 #include "daemon/base/util.h"
-#include "daemon/io/file/direct_io.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -47,24 +48,16 @@ static int object_version_read(int fd, const char *path, struct object_version *
 
 const char *object_kind(mode_t mode)
 {
-        switch (mode & S_IFMT) {
-        case S_IFREG:
-                return "a regular file";
-        case S_IFDIR:
-                return "a folder";
-        case S_IFIFO:
-                return "a FIFO";
-        case S_IFSOCK:
-                return "a socket";
-        case S_IFCHR:
-                return "a character device";
-        case S_IFBLK:
-                return "a block device";
-        case S_IFLNK:
-                return "a link";
-        default:
-                return "of an unknown kind";
-        }
+        static const struct {
+                mode_t type;
+                const char *name;
+        } kinds[] = {{S_IFREG, "a regular file"}, {S_IFDIR, "a folder"}, {S_IFIFO, "a FIFO"},
+                     {S_IFSOCK, "a socket"},      {S_IFLNK, "a link"},   {S_IFCHR, "a character device"},
+                     {S_IFBLK, "a block device"}};
+        for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+                if ((mode & S_IFMT) == kinds[i].type)
+                        return kinds[i].name;
+        return "of an unknown kind";
 }
 
 bool object_version_equal(const struct object_version *a, const struct object_version *b)
@@ -89,7 +82,105 @@ int object_version_check(int fd, const char *path, const struct object_version *
         return error_set(error, STREAMER_EFAILED, "changed while it was read: another %s (%s)", field, path);
 }
 
-/* ---- files ---- */
+/* ---- reading ---- */
+
+static void advance(struct pread_target *t, size_t n)
+{
+        t->offset += n;
+        t->want -= n < t->want ? n : t->want;
+        int first = 0;
+        while (first < t->n && n >= t->iov[first].iov_len)
+                n -= t->iov[first++].iov_len;
+        t->n -= first;
+        memmove(t->iov, t->iov + first, (size_t)t->n * sizeof(t->iov[0]));
+        if (t->n > 0) {
+                t->iov[0].iov_base = (char *)t->iov[0].iov_base + n;
+                t->iov[0].iov_len -= n;
+        }
+}
+
+int pread_target(const struct object *object, int fd, struct pread_target *t, struct pread_clock *clock,
+                 struct error *error)
+{
+        bool direct = fd == object->direct;
+        uint64_t since = now_ns();
+        while (t->want > 0) {
+                ssize_t n = preadv(fd, t->iov, t->n, (off_t)t->offset);
+                if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
+                        if (errno == EAGAIN)
+                                nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+                        continue;
+                }
+                if (n < 0 && direct && errno == EINVAL)
+                        return -1;
+                if (n < 0)
+                        return error_set(error, STREAMER_EFAILED, "read at offset %" PRIu64 ": %s (%s)", t->offset,
+                                         strerror(errno), object->path);
+                if (clock != NULL) {
+                        uint64_t now = now_ns();
+                        *(direct ? &clock->direct_ns : &clock->cached_ns) += now - since;
+                        since = now;
+                        store_relaxed(&clock->moved_ns, now);
+                }
+                /* O_DIRECT stops off its alignment only where the file ends. */
+                if (n == 0 || (direct && (uint64_t)n < t->want && (uint64_t)n % object->direct_align != 0))
+                        return error_set(error, STREAMER_EFAILED,
+                                         "file cut short: no data at offset %" PRIu64 " of %" PRIu64 " (%s)",
+                                         (t->offset + (uint64_t)n), object->version.size, object->path);
+                advance(t, (size_t)n);
+        }
+        return 0;
+}
+
+/* The kernel fetches a page that is not cached, so the probe itself changes the answer of the next one. */
+static bool page_cached(const struct object *object, uint64_t page)
+{
+        char bytes[PREAD_PAGE];
+        uint64_t at = page * PREAD_PAGE;
+        uint64_t len = object->version.size - at < PREAD_PAGE ? object->version.size - at : PREAD_PAGE;
+        struct iovec iov = {bytes, len};
+        return preadv2(object->fd, &iov, 1, (off_t)at, RWF_NOWAIT) == (ssize_t)len;
+}
+
+bool pread_cached(const struct object *object, uint64_t offset, uint64_t len)
+{
+        if (object->direct < 0 || len == 0 || offset + len > object->version.size)
+                return true;
+        uint64_t first = offset / PREAD_PAGE, n = (offset + len - 1) / PREAD_PAGE - first + 1;
+        uint64_t range[2] = {first * PREAD_PAGE, n * PREAD_PAGE};
+        struct {
+                uint64_t cached, dirty, writeback, evicted, recently_evicted;
+        } stat;
+        /* The kernel counts from 6.5 on, if this process owns the file or may write to it. */
+        if (syscall(SYS_CACHESTAT, object->fd, range, &stat, 0) == 0)
+                return stat.cached >= n;
+        /* Two pages represent the range. They are drawn at random each time: the ones that the last load of this file
+         * examined are cached since then, and would be no sample. */
+        uint64_t draw = now_ns() * UINT64_C(0x9e3779b97f4a7c15);
+        return page_cached(object, first + (draw >> 33) % n) && page_cached(object, first + (draw & 0xffffffff) % n);
+}
+
+/* By the page cache, else by O_DIRECT if that works. */
+static int read_range(const struct object_range *range, struct error *error)
+{
+        const struct object *object = range->object;
+        uint64_t offset = range->offset, len = range->len;
+        if (!pread_cached(object, offset, len)) {
+                uint64_t head = offset % PREAD_PAGE;
+                require(((uintptr_t)range->to - head) % PREAD_PAGE == 0);
+                struct pread_target t = {.iov = {{range->to - head, round_up(head + len, PREAD_PAGE)}},
+                                         .n = 1,
+                                         .offset = offset - head,
+                                         .want = head + len};
+                int r = pread_target(object, object->direct, &t, NULL, error);
+                if (r == 0 || error->code != 0)
+                        return r;
+        }
+        struct pread_target t = {.iov = {{range->to, len}}, .n = 1, .offset = offset, .want = len};
+        return pread_target(object, object->fd, &t, NULL, error);
+}
+
+/* ---- operations ---- */
 
 /* One read brings the whole header of an ordinary checkpoint. */
 #define FIRST_READ (64 * KiB)
@@ -98,7 +189,7 @@ static int file_read_ranges(const struct object_range *ranges, size_t n, struct 
 {
         int r = 0;
         for (size_t i = 0; r == 0 && i < n; i++)
-                r = pread_range(ranges[i].object, ranges[i].offset, ranges[i].len, ranges[i].to, error);
+                r = read_range(&ranges[i], error);
         return r;
 }
 
@@ -137,6 +228,8 @@ const struct object_ops object_file_ops = {
         .identify = file_identify,
         .deinit = file_deinit,
 };
+
+/* ---- opening ---- */
 
 /* 0 if O_DIRECT is refused, or requires more than readers provide. The kernel's answer is raised to a sector: some file
  * systems claim that any memory address will do, and their devices disagree. */

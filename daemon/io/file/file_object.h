@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Files as objects: opened twice, with the version they had then. And the engine that reads them (pread_engine.c).
+ *
+ * Whether bytes are in the page cache is queried by cachestat(2), or if the kernel refuses that, by two 4 KiB
+ * RWF_NOWAIT probes on a descriptor with POSIX_FADV_RANDOM (a larger probe, or one without the advice, starts
+ * read-ahead of the whole file).
  */
 #ifndef DAEMON_IO_FILE_FILE_OBJECT_H
 #define DAEMON_IO_FILE_FILE_OBJECT_H
 
 #include "daemon/io/object.h"
+
+#include <sys/uio.h>
 
 extern const struct object_ops object_file_ops;
 extern const struct engine_ops pread_engine_ops;
@@ -17,5 +23,30 @@ int object_init_consume_fd(struct object *object, int fd, const char *path, stru
 int object_version_check(int fd, const char *path, const struct object_version *opened, struct error *error);
 bool object_version_equal(const struct object_version *a, const struct object_version *b);
 const char *object_kind(mode_t mode); /* "a FIFO" */
+
+/* ---- reading ---- */
+
+#define PREAD_PAGE UINT64_C(4096)
+
+/* The destination of bytes, piece by piece, and how many are wanted: O_DIRECT may deliver a few more. */
+struct pread_target {
+        struct iovec iov[3];
+        int n;
+        uint64_t offset; /* in the file, of iov[0] */
+        uint64_t want;   /* bytes from there */
+};
+
+/* Of a reading thread. */
+struct pread_clock {
+        uint64_t moved_ns;             /* atomic: when a byte was last moved */
+        uint64_t direct_ns, cached_ns; /* in reads of the current block: by O_DIRECT, and through the page cache */
+};
+
+/* All of it is in the page cache. */
+bool pread_cached(const struct object *object, uint64_t offset, uint64_t len);
+/* Reads all wanted bytes, by one of the object's descriptors. -1 without an error: the file system refuses O_DIRECT for
+ * them after all. `clock` may be NULL. */
+int pread_target(const struct object *object, int fd, struct pread_target *t, struct pread_clock *clock,
+                 struct error *error);
 
 #endif

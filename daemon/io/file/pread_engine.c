@@ -2,7 +2,7 @@
  *
  * The engine for files: a thread takes a block and fills it by pread.
  *
- * Each block asks the page cache first (direct_io.h). A cached block is read buffered, in pieces small enough to be
+ * Each block asks the page cache first (file_object.h). A cached block is read buffered, in pieces small enough to be
  * hashed while they are in the CPU's cache; any other with O_DIRECT, so that a cold load leaves no page behind.
  *
  * A block in place is read by one preadv: whole pages to their destination, the partial pages at its edges through the
@@ -10,10 +10,8 @@
  */
 #include "daemon/base/log/log.h"
 #include "daemon/base/thread/threads.h"
-#include "daemon/io/file/direct_io.h"
 #include "daemon/io/file/file_object.h"
 #include "daemon/io/reader/copy_queue.h"
-#include "daemon/io/reader/leaf_hash.h"
 
 #include <inttypes.h>
 #include <string.h>

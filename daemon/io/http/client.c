@@ -12,7 +12,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define TICK_MS 100u /* how soon http_stop() is noticed */
+#define TICK_NS (100 * UINT64_C(1000000)) /* how soon http_stop() is noticed */
 #define BUFFER (64u * 1024)
 #define BODY_FIRST (4 * KiB)
 
@@ -60,30 +60,12 @@ struct part {
         struct run *run;
         struct http_fetch *fetch;
         struct http_retry retry;
-        size_t cap;
-        bool busy, waiting;
+        size_t cap;   /* of the body */
+        bool busy;    /* has a fetch */
+        bool waiting; /* for its first or next try */
 };
 
-/* ---- bodies ---- */
-
-static int grow(struct part *p, size_t need)
-{
-        struct http_answer *a = &p->transfer.answer;
-        size_t cap = p->cap > 0 ? p->cap : BODY_FIRST;
-        while (cap < need + 1)
-                cap *= 2;
-        /* A buffer that grows leaves copies in freed memory. */
-        if (p->fetch->secret)
-                cap = p->fetch->max_body + 1;
-        if (cap == p->cap)
-                return 0;
-        char *body = realloc(a->body, cap);
-        if (body == NULL)
-                return error_set(&p->transfer.error, STREAMER_ENOMEM, "no memory");
-        a->body = body;
-        p->cap = cap;
-        return 0;
-}
+/* ---- one fetch ---- */
 
 static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *data, size_t n)
 {
@@ -98,15 +80,24 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
                 return HTTP_MORE;
         }
         struct http_answer *a = &t->answer;
-        if (grow(p, a->body_len + n) < 0)
-                return HTTP_BROKEN;
+        if (a->body_len + n + 1 > p->cap) {
+                /* A buffer that grows leaves copies in freed memory. */
+                size_t cap = p->fetch->secret ? p->fetch->max_body + 1 : BODY_FIRST;
+                while (cap < a->body_len + n + 1)
+                        cap *= 2;
+                char *body = realloc(a->body, cap);
+                if (body == NULL) {
+                        error_set(&t->error, STREAMER_ENOMEM, "no memory");
+                        return HTTP_BROKEN;
+                }
+                a->body = body;
+                p->cap = cap;
+        }
         memcpy(a->body + a->body_len, data, n);
         a->body_len += n;
         a->body[a->body_len] = '\0';
         return HTTP_MORE;
 }
-
-/* ---- one fetch ---- */
 
 /* A status that the fetch accepts, such as that of a missing or an empty object. */
 static bool is_fine(const struct part *p)
@@ -160,35 +151,28 @@ static void start(struct part *p)
 
 /* ---- all fetches of a call ---- */
 
-/* Starts the parts whose pause is over. Returns the milliseconds until the next one. */
-static unsigned start_waiting(struct part *parts, size_t n)
-{
-        uint64_t now = now_ns(), soonest = now + TICK_MS * UINT64_C(1000000);
-        for (size_t i = 0; i < n; i++) {
-                if (!parts[i].busy || !parts[i].waiting)
-                        continue;
-                if (parts[i].retry.at_ns <= now && parts[i].run->under_way < parts[i].run->limit)
-                        start(&parts[i]);
-                else if (parts[i].retry.at_ns > now && parts[i].retry.at_ns < soonest)
-                        soonest = parts[i].retry.at_ns;
-        }
-        return (unsigned)((soonest - now) / 1000000);
-}
-
 static void run_all(struct run *run, struct part *parts, size_t n_parts, struct http_fetch *fetches, size_t n)
 {
         size_t next = 0;
         run->left = n;
         run->limit = (unsigned)n_parts;
         while (run->left > 0 && !run->failed && !given_up(run->http)) {
-                for (size_t i = 0; i < n_parts; i++)
-                        if (!parts[i].busy && next < n && run->under_way < run->limit) {
-                                parts[i].fetch = &fetches[next++];
-                                parts[i].retry = (struct http_retry){0};
-                                parts[i].busy = true;
-                                start(&parts[i]);
+                uint64_t now = now_ns(), soonest = now + TICK_NS;
+                for (size_t i = 0; i < n_parts; i++) {
+                        struct part *p = &parts[i];
+                        if (!p->busy && next < n) {
+                                p->fetch = &fetches[next++];
+                                p->retry = (struct http_retry){0};
+                                p->busy = p->waiting = true;
                         }
-                http_loop_run(run->loop, start_waiting(parts, n_parts));
+                        if (!p->waiting)
+                                continue;
+                        if (p->retry.at_ns <= now && run->under_way < run->limit)
+                                start(p);
+                        else if (p->retry.at_ns > now && p->retry.at_ns < soonest)
+                                soonest = p->retry.at_ns;
+                }
+                http_loop_run(run->loop, (unsigned)((soonest - now) / 1000000));
         }
 }
 

@@ -23,8 +23,6 @@ struct http {
         pthread_mutex_t locks[CURL_LOCK_DATA_LAST]; /* of the share */
 };
 
-/* ---- settings ---- */
-
 static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
 static bool curl_works;
 
@@ -115,14 +113,10 @@ const struct http_opts *http_opts(const struct http *http)
 
 /* ---- headers ---- */
 
-static bool is_token(const char *name)
-{
-        return name[0] != '\0' && name[strcspn(name, " \t\r\n:()<>@,;\\\"/[]?={}")] == '\0';
-}
-
 int http_headers_add(struct http_headers *headers, const char *name, const char *value, struct error *error)
 {
-        if (!is_token(name) || strpbrk(value, "\r\n") != NULL)
+        bool is_token = name[0] != '\0' && name[strcspn(name, " \t\r\n:()<>@,;\\\"/[]?={}")] == '\0';
+        if (!is_token || strpbrk(value, "\r\n") != NULL)
                 return error_set(error, STREAMER_EINVAL, "a header that cannot be sent: %s", name);
         if (headers->n == HTTP_HEADERS_MAX)
                 return error_set(error, STREAMER_ELIMIT, "more than %d headers", HTTP_HEADERS_MAX);
@@ -155,7 +149,7 @@ void http_headers_deinit(struct http_headers *headers)
 void http_answer_deinit(struct http_answer *answer)
 {
         http_headers_deinit(&answer->headers);
-        /* So may the answer: keys of a session, half of which may have arrived before a reset. */
+        /* So may the answer, even a partial one: keys of a session. */
         if (answer->body != NULL)
                 explicit_bzero(answer->body, answer->body_len);
         free(answer->body);

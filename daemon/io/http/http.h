@@ -156,7 +156,6 @@ struct http_url {
 };
 /* 0, or -1: not http(s)://host[:port][/path], or with user and password in it. */
 int http_url_parse(struct http_url *url, const char *text);
-bool http_url_same_origin(const struct http_url *a, const struct http_url *b);
 /* Percent-encodes all but unreserved characters and those in `keep`. malloc'd. */
 char *http_url_encode(const char *text, const char *keep);
 

@@ -70,33 +70,16 @@ int http_options_add_headers(struct http_transfer *t)
 /* A request without one of its options would be another request: without its range, or with another body. */
 #define SET(option, value) (ok = curl_easy_setopt(easy, option, value) == CURLE_OK && ok)
 
-/* False: no memory. */
-static bool set_method(struct http_transfer *t, CURL *easy)
+bool http_options_set(struct http_transfer *t)
 {
+        CURL *easy = t->easy;
+        const struct http_opts *opts = http_opts(t->http);
         const struct http_request *r = &t->request;
+        const char *ca = r->access != NULL && r->access->ca != NULL ? r->access->ca : opts->ca;
         const char *method = r->method ?: "GET";
         bool head = strcmp(method, "HEAD") == 0, ok = true;
-        SET(CURLOPT_NOBODY, head ? 1L : 0L);
-        if (r->body != NULL) {
-                SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body_len);
-                SET(CURLOPT_POSTFIELDS, r->body);
-        }
-        SET(CURLOPT_CUSTOMREQUEST, head ? NULL : method);
-        if (r->len > 0) {
-                char range[64];
-                snprintf(range, sizeof(range), "%" PRIu64 "-%" PRIu64, r->offset, r->offset + r->len - 1);
-                SET(CURLOPT_RANGE, range);
-        }
-        return ok;
-}
-
-static bool set_common(struct http_transfer *t, CURL *easy)
-{
-        const struct http_opts *opts = http_opts(t->http);
-        const struct http_access *access = t->request.access;
-        const char *ca = access != NULL && access->ca != NULL ? access->ca : opts->ca;
         struct http_url url;
-        bool ok = true;
+        curl_easy_reset(easy);
         SET(CURLOPT_URL, t->url);
         SET(CURLOPT_SHARE, http_share(t->http));
         SET(CURLOPT_PATH_AS_IS, 1L);
@@ -124,16 +107,19 @@ static bool set_common(struct http_transfer *t, CURL *easy)
                 SET(CURLOPT_CAPATH, NULL);
         }
         /* The environment's proxy is for hosts outside. */
-        if (http_url_parse(&url, t->url) == 0 && (http_url_loopback(&url) || t->request.plain_ok))
+        if (http_url_parse(&url, t->url) == 0 && (http_url_loopback(&url) || r->plain_ok))
                 SET(CURLOPT_NOPROXY, "*");
         SET(CURLOPT_HTTPHEADER, t->lines);
-        return ok;
-}
-
-#undef SET
-
-bool http_options_set(struct http_transfer *t)
-{
-        curl_easy_reset(t->easy);
-        return set_common(t, t->easy) && set_method(t, t->easy) && http_tls_set(t->easy);
+        SET(CURLOPT_NOBODY, head ? 1L : 0L);
+        if (r->body != NULL) {
+                SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body_len);
+                SET(CURLOPT_POSTFIELDS, r->body);
+        }
+        SET(CURLOPT_CUSTOMREQUEST, head ? NULL : method);
+        if (r->len > 0) {
+                char range[64];
+                snprintf(range, sizeof(range), "%" PRIu64 "-%" PRIu64, r->offset, r->offset + r->len - 1);
+                SET(CURLOPT_RANGE, range);
+        }
+        return ok && http_tls_set(easy);
 }

@@ -28,6 +28,7 @@
 #define BODY_KEPT (8 * KiB) /* of an answer that is no success */
 #define BODY_READ MiB       /* of it, before the connection is closed */
 #define HEADER_LINE_MAX 8192u
+#define CREDENTIALS_PAUSE (50 * MS)
 #define BROKEN_TRIES 3 /* with the shorter pause */
 
 /* ---- verdicts ---- */
@@ -48,7 +49,7 @@ bool http_transfer_same_origin(const struct http_transfer *t)
 {
         struct http_url first, now;
         return http_url_parse(&first, t->request.url) == 0 && http_url_parse(&now, t->url) == 0 &&
-               http_url_same_origin(&first, &now);
+               first.tls == now.tls && first.port == now.port && strcmp(first.host, now.host) == 0;
 }
 
 uint64_t http_transfer_answered_ns(const struct http_transfer *t)
@@ -234,14 +235,19 @@ static size_t on_bytes(char *data, size_t size, size_t n, void *context)
 
 /* ---- a try begins ---- */
 
-static bool set_callbacks(struct http_transfer *t)
+/* False: no memory. */
+static bool add_to_multi(struct http_loop *loop, struct http_transfer *t)
 {
-        CURL *easy = t->easy;
-        return curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header) == CURLE_OK &&
-               curl_easy_setopt(easy, CURLOPT_HEADERDATA, t) == CURLE_OK &&
-               curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes) == CURLE_OK &&
-               curl_easy_setopt(easy, CURLOPT_WRITEDATA, t) == CURLE_OK &&
-               curl_easy_setopt(easy, CURLOPT_PRIVATE, t) == CURLE_OK;
+        if (t->easy == NULL)
+                t->easy = curl_easy_init();
+        t->in_multi = t->easy != NULL && http_options_set(t) &&
+                      curl_easy_setopt(t->easy, CURLOPT_HEADERFUNCTION, on_header) == CURLE_OK &&
+                      curl_easy_setopt(t->easy, CURLOPT_HEADERDATA, t) == CURLE_OK &&
+                      curl_easy_setopt(t->easy, CURLOPT_WRITEFUNCTION, on_bytes) == CURLE_OK &&
+                      curl_easy_setopt(t->easy, CURLOPT_WRITEDATA, t) == CURLE_OK &&
+                      curl_easy_setopt(t->easy, CURLOPT_PRIVATE, t) == CURLE_OK &&
+                      curl_multi_add_handle(loop->multi, t->easy) == CURLM_OK;
+        return t->in_multi;
 }
 
 void http_transfer_begin(struct http_loop *loop, struct http_transfer *t)
@@ -254,26 +260,17 @@ void http_transfer_begin(struct http_loop *loop, struct http_transfer *t)
         t->socket = -1;
         t->moved_ns = now_ns();
         t->error = (struct error){0};
-        if (t->url == NULL)
-                error_set(&t->error, STREAMER_ENOMEM, "no memory");
-        if (t->url == NULL || http_url_allowed(http_opts(t->http), &t->request, t->url, &t->error) < 0) {
-                http_transfer_set_verdict(t, HTTP_FAILED);
-                return;
-        }
-        int r = http_options_add_headers(t);
+        t->start_ns = 0;
+        int r = t->url != NULL ? http_url_allowed(http_opts(t->http), &t->request, t->url, &t->error)
+                               : error_set(&t->error, STREAMER_ENOMEM, "no memory");
+        if (r == 0)
+                r = http_options_add_headers(t);
+        if (r == 1)
+                t->start_ns = now_ns() + CREDENTIALS_PAUSE;
+        if (r == 0 && !add_to_multi(loop, t))
+                r = error_set(&t->error, STREAMER_ENOMEM, "no memory");
         if (r < 0)
                 http_transfer_set_verdict(t, HTTP_FAILED);
-        t->start_ns = r == 1 ? now_ns() + 50 * MS : 0;
-        if (r != 0)
-                return;
-        if (t->easy == NULL)
-                t->easy = curl_easy_init();
-        t->in_multi = t->easy != NULL && http_options_set(t) && set_callbacks(t) &&
-                      curl_multi_add_handle(loop->multi, t->easy) == CURLM_OK;
-        if (t->in_multi)
-                return;
-        error_set(&t->error, STREAMER_ENOMEM, "no memory");
-        http_transfer_set_verdict(t, HTTP_FAILED);
 }
 
 void http_loop_add(struct http_loop *loop, struct http_transfer *t)

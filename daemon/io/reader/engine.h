@@ -6,6 +6,7 @@
 #ifndef DAEMON_IO_READER_ENGINE_H
 #define DAEMON_IO_READER_ENGINE_H
 
+#include "daemon/base/hash.h"
 #include "daemon/io/reader/reader.h"
 
 struct reader_thread;
@@ -97,8 +98,7 @@ bool reader_try_take_ticket(struct reader *reader, enum read_engine engine, int 
  * from ending until reader_run_end(). */
 bool reader_run_begin_locked(struct reader *reader, enum read_engine engine, int node, struct read_run *run,
                              struct ticket *ticket);
-/* The run's next block, whatever its job's limit: false where the run is over, or where there is no slot
- * just now. */
+/* The run's next block, whatever its job's limit: false where the run is over, or where there is no slot just now. */
 bool reader_run_next_locked(struct reader *reader, struct read_run *run, struct ticket *ticket);
 /* Nothing of it is to be taken any more. */
 bool reader_run_over_locked(const struct read_run *run);
@@ -111,6 +111,27 @@ void reader_run_end(struct reader *reader, struct read_run *run, const struct er
 unsigned char *reader_block_data(const struct ticket *ticket);
 /* Provides memory for a block that is read in place: for `len` bytes from `from` on, or what is left of it. */
 int reader_block_prepare(const struct ticket *ticket, uint64_t from, uint64_t len, struct error *error);
+
+struct hash_cursor {
+        struct plan_cursor pieces;
+        struct plan_piece piece;
+        bool have_piece;
+};
+void reader_hash_begin(const struct ticket *ticket, struct hash_cursor *cursor);
+/* Hashes the pieces that end within the first `have` bytes of the block, which begins at `data`. */
+void reader_hash(const struct ticket *ticket, struct hash_cursor *cursor, const unsigned char *data, uint64_t have);
+
+/* A block whose bytes are received in a buffer: hashed there, in the cache, and then stored past the cache. */
+struct fill {
+        struct hash *hash; /* the caller's, from hash_new() */
+        struct hash_cursor cursor;
+        uint64_t have; /* bytes of the block */
+};
+void reader_fill_begin(const struct ticket *ticket, struct fill *fill);
+/* The block's next n bytes, into the block that begins at `to`. */
+void reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *to, const unsigned char *data,
+                 size_t n);
+
 /* A slot beyond what tickets hold, if there is one: NULL else. */
 unsigned char *reader_slot_get(struct reader *reader);
 void reader_slot_put(struct reader *reader, unsigned char *slot);

@@ -7,15 +7,10 @@
 
 #include "daemon/base/util.h"
 
-void fair_share_init(struct fair_share *share, unsigned weight, uint64_t now)
+void fair_share_init(struct fair_share *share, unsigned weight, uint64_t now, uint64_t head_start)
 {
         require(weight >= 1 && weight <= FAIR_SHARE_WEIGHT_MAX);
-        *share = (struct fair_share){.weight = weight, .due = now};
-}
-
-void fair_share_head_start(struct fair_share *share, uint64_t bytes)
-{
-        share->ahead = bytes;
+        *share = (struct fair_share){.weight = weight, .due = now, .ahead = head_start};
 }
 
 unsigned fair_share_of(const struct fair_share *share, unsigned heaviest, unsigned n)

@@ -21,23 +21,21 @@
 struct fair_share {
         unsigned weight; /* 1 to FAIR_SHARE_WEIGHT_MAX */
         uint64_t due;    /* virtual time at which its next block is due */
-        uint64_t ahead;  /* bytes that cost it nothing: see fair_share_head_start() */
+        uint64_t ahead;  /* bytes that are still free: see fair_share_init() */
 };
 
-/* `now`: the virtual time, which begins at 0 and is moved by fair_share_take(). */
-void fair_share_init(struct fair_share *share, unsigned weight, uint64_t now);
+/* `now`: the virtual time, which begins at 0 and is moved by fair_share_take(). Does not count the first `head_start`
+ * bytes, so that a new load, whose headers have waited behind the blocks of others in the storage's queue, has
+ * precedence meanwhile. */
+void fair_share_init(struct fair_share *share, unsigned weight, uint64_t now, uint64_t head_start);
 
-/* Does not count the next `bytes`, so that the load has precedence meanwhile. For a new load, whose headers have waited
- * behind the blocks of others in the storage's queue. */
-void fair_share_head_start(struct fair_share *share, uint64_t bytes);
-
-/* How many of `n` (what is free and what it holds) it may hold; 1 at least. `heaviest`: the largest
- * weight among those that share, itself included. */
+/* How many of `n` (what is free and what it holds) it may hold; 1 at least. `heaviest`: the largest weight of the loads
+ * that share, itself included. */
 unsigned fair_share_of(const struct fair_share *share, unsigned heaviest, unsigned n);
 
-/* Does a's next block precede b's? */
+/* a's next block precedes b's. */
 bool fair_share_before(const struct fair_share *a, const struct fair_share *b);
-/* It has been given so many bytes. */
+/* It takes a block of so many bytes. */
 void fair_share_take(struct fair_share *share, uint64_t *now, uint64_t bytes);
 
 #endif

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the bytes of a block to the digests of its leaves: a block that is read to its place is hashed there,
- * piece by piece as it gets longer; one whose bytes arrive in a buffer is hashed in the buffer.
+ * Digests of a block's leaves: a block that is read to its destination is hashed there, piece by piece as it grows; one
+ * whose bytes are received in a buffer is hashed in the buffer.
  */
-#include "daemon/io/reader/leaf_hash.h"
-
 #include "daemon/base/copy.h"
+#include "daemon/io/reader/engine.h"
 
 void reader_hash_begin(const struct ticket *ticket, struct hash_cursor *cursor)
 {
@@ -31,27 +30,22 @@ void reader_fill_begin(const struct ticket *ticket, struct fill *fill)
         fill->have = 0;
 }
 
-/* Bytes between pieces belong to no tensor. */
-static void hash_next(const struct ticket *ticket, struct fill *fill, const unsigned char *data, uint64_t end)
+void reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *to, const unsigned char *data, size_t n)
 {
         const struct read_job *job = ticket->job;
         struct hash_cursor *cursor = &fill->cursor;
         const struct plan_piece *piece = &cursor->piece;
-        while (cursor->have_piece && piece->in_block < end) {
+        uint64_t end = fill->have + n;
+        while (cursor->have_piece && piece->in_block < end) { /* bytes between pieces belong to no tensor */
                 uint64_t from = piece->in_block > fill->have ? piece->in_block : fill->have;
-                uint64_t piece_end = piece->in_block + piece->len, to = piece_end < end ? piece_end : end;
-                hash_update(fill->hash, data + (from - fill->have), to - from);
-                if (to < piece_end)
-                        return;
+                uint64_t piece_end = piece->in_block + piece->len, hashed = piece_end < end ? piece_end : end;
+                hash_update(fill->hash, data + (from - fill->have), hashed - from);
+                if (hashed < piece_end)
+                        break;
                 hash_final(fill->hash, job->leaves[piece->leaf]);
                 hash_reset(fill->hash);
                 cursor->have_piece = plan_pieces_next(job->plan, ticket->block, &cursor->pieces, &cursor->piece);
         }
-}
-
-void reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *to, const unsigned char *data, size_t n)
-{
-        hash_next(ticket, fill, data, fill->have + n);
         copy_past_cache(to + fill->have, data, n);
-        fill->have += n;
+        fill->have = end;
 }

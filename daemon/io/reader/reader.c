@@ -171,7 +171,6 @@ static void job_ended(struct callback *item)
                 struct read_target *target = job->targets[i];
                 if (!target->dropped || read_target_dead(target))
                         continue;
-                target->error = target->why;
                 __atomic_store_n(&target->dead, true, __ATOMIC_RELEASE);
                 target->died(target);
                 target->idle(target);
@@ -246,9 +245,9 @@ void reader_start(struct reader *reader, struct read_job *job)
         job->engine_data = NULL;
         struct engine *engine = &reader->engines[job->engine];
         reader_lock(reader);
-        fair_share_init(&job->share, job->weight > 0 ? job->weight : READER_WEIGHT, reader->virtual_time);
-        if (job->storage != 0)
-                fair_share_head_start(&job->share, HEAD_START * reader->opts.concurrency * reader->opts.block_size);
+        uint64_t in_flight_bytes = job->storage != 0 ? reader->opts.concurrency * reader->opts.block_size : 0;
+        fair_share_init(&job->share, job->weight > 0 ? job->weight : READER_WEIGHT, reader->virtual_time,
+                        HEAD_START * in_flight_bytes);
         list_append(&reader->jobs, &job->link);
         engine->jobs++;
         if (engine->ops->begin != NULL && engine->ops->begin(reader, job, &job->error) < 0)
@@ -283,9 +282,9 @@ void reader_drop_target(struct reader *reader, struct read_job *job, struct read
         reader_lock(reader);
         if (!job->over) {
                 fail_target_locked(reader, job, target, error);
-        } else if (!target->dropped) {
+        } else if (!target->dropped && !read_target_dead(target)) {
                 target->dropped = true;
-                target->why = *error;
+                target->error = *error;
         }
         reader_unlock(reader);
 }
@@ -329,13 +328,13 @@ bool reader_job_stalled(const struct read_job *job)
         return load_relaxed(&job->stalled) > 0 || load_relaxed(&job->quiet);
 }
 
-void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *room_ns)
+void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *max_ns)
 {
         size_t n = job->plan != NULL ? job->plan->n_blocks : 0;
         uint64_t depth = n < job->limit ? n : job->limit;
         uint64_t took = job->stages.ns[STAGE_storage] + job->stages.ns[STAGE_read];
-        *room_ns = depth * (job->over_ns - job->begun_ns);
-        *took_ns = took < *room_ns ? took : *room_ns;
+        *max_ns = depth * (job->over_ns - job->begun_ns);
+        *took_ns = took < *max_ns ? took : *max_ns;
 }
 
 void reader_usage(const struct reader *reader, struct reader_usage *usage)

@@ -40,7 +40,9 @@
 
 #include <pthread.h>
 
+struct engine_ops;
 struct http;
+struct reader;
 
 #define READ_TARGETS 64
 #define READER_WEIGHT 100u
@@ -57,13 +59,12 @@ struct read_target {
         void (*died)(struct read_target *target);
         void (*idle)(struct read_target *target);
         bool dead;          /* atomic; never back */
-        struct error error; /* why it died */
+        struct error error; /* why it died, or is to die */
 
         /* private to the reader, under its lock */
         struct callback died_item, idle_item;
         unsigned in_flight;
-        bool dropped; /* after its job was over */
-        struct error why;
+        bool dropped; /* after its job was over: dies in job_ended() */
 };
 
 /* One load's reading; embedded by the load, which owns everything it points to until ended(). */
@@ -78,13 +79,12 @@ struct read_job {
         unsigned weight;  /* of its share, where loads run side by side; 0: READER_WEIGHT */
         uint64_t storage; /* whose queue its reads share with those of other jobs; 0: of none */
 
-        /* On a reader thread: the block's bytes are where they belong, in each target that lives,
-         * and its leaves are hashed. */
+        /* On a reader thread: the block's bytes are in each live target, and its leaves are hashed. */
         void (*landed)(struct read_job *job, const struct plan_block *block);
-        /* On the loop, once: nothing of the job is in flight any more. `failed` says how it went. */
+        /* On the loop, once: nothing of the job is in flight any more. */
         void (*ended)(struct read_job *job);
 
-        bool failed;        /* settled before ended() */
+        bool failed;        /* final before ended() */
         struct error error; /* of the first failure */
 
         /* private to the reader, under its lock */
@@ -94,21 +94,21 @@ struct read_job {
         struct list runs;
         size_t next;                 /* block that no thread has taken or reserved */
         unsigned in_flight, copying; /* tickets; of these, that are read and being copied to devices */
-        unsigned busy;               /* places of the engine that it takes and that do not hang */
+        unsigned busy;               /* places of the engine that it takes, without hanging threads */
         unsigned slots;
         unsigned stalled;   /* atomic, for readers without the lock */
         unsigned limit;     /* of tickets that are not copied; the engine's to change */
         size_t run_most;    /* blocks of one run, likewise; 1 for engines that take single blocks */
         unsigned run_parts; /* the largest limit that there will be */
         size_t split_from;  /* runs of so many blocks are worth splitting, likewise */
-        unsigned held;      /* what keeps it from ending beside its tickets */
+        unsigned held;      /* runs, which keep it from ending as its tickets do */
         bool stopped, over;
         int node;          /* of its devices; NUMA_ANYWHERE where they have none, or several */
         bool quiet;        /* atomic as well: no byte for too long, and no thread that hangs */
         void *engine_data; /* freed before ended() */
         uint64_t begun_ns;
         uint64_t over_ns;          /* atomic: when its last ticket was returned; 0: not yet */
-        uint64_t no_slot_since_ns; /* a block is due, and waits for a slot; 0: none does */
+        uint64_t no_slot_since_ns; /* its next block waits for a slot; 0: it does not */
         struct stages stages;      /* of its threads */
 };
 
@@ -121,21 +121,17 @@ struct read_expect {
 struct reader_opts {
         unsigned concurrency;
         uint64_t block_size, memory_limit, stall_ns;
-        struct numa_choice numa; /* where the ring and the threads sit */
+        struct numa_choice numa; /* of the ring and the threads */
         const struct engine_ops *engines[READ_ENGINES];
         struct http *http; /* NULL: there are no jobs of READ_HTTP */
 };
 
-struct reader;
-
-struct engine_ops;
-
 struct engine {
         const struct engine_ops *ops;
         struct list threads;
-        unsigned base, alive, stuck; /* threads: wanted, there, of these hanging */
+        unsigned base, alive, stuck; /* threads: configured, alive, of these hanging */
         unsigned places;             /* tickets that one thread can hold */
-        unsigned busy;               /* places that are taken, and do not hang */
+        unsigned busy;               /* places that are taken by threads that do not hang */
         unsigned jobs;
 };
 
@@ -150,12 +146,12 @@ struct reader {
         struct staging staging;
         unsigned untouched; /* slots, taken from the ring until a thread has touched them */
         struct engine engines[READ_ENGINES];
-        /* For threads, which take them in turn. */
+        /* Nodes, which threads are bound to in turn. */
         struct reader_place {
                 int node;
                 cpu_set_t processors;
         } places[NUMA_NODES];
-        unsigned n_places, next_place; /* none: they run anywhere */
+        unsigned n_places, next_place; /* none: threads run anywhere */
         bool stopping;
         unsigned blocks; /* in flight, of all jobs */
 
@@ -183,19 +179,17 @@ void reader_stop(struct reader *reader, struct read_job *job);
 /* Between reader_start() and ended(): its share from now on. */
 void reader_set_weight(struct reader *reader, struct read_job *job, unsigned weight);
 
-/* Likewise: a target is not to be read to any more, as if it had failed of this. */
+/* Likewise: the target fails with this error. */
 void reader_drop_target(struct reader *reader, struct read_job *job, struct read_target *target,
                         const struct error *error);
 
-/* About once a second: counts threads that have moved no byte for stall_ns out and replaces them up to
- * a cap. */
+/* About once a second: replaces threads that have moved no byte for stall_ns, up to a cap. */
 void reader_watch(struct reader *reader);
 bool reader_job_stalled(const struct read_job *job);
 
-/* Of a job that is over: the time spent in reads, and the time that could have been, which is its
- * length times its depth (its limit, or its blocks where they are fewer). Equal: storage was asked for
- * all that it could give. */
-void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *room_ns);
+/* Of a job that is over: the time spent in reads, and its maximum, which is the job's duration times its depth (its
+ * limit, or its number of blocks if that is less). Equal: storage was always busy. */
+void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *max_ns);
 
 struct reader_usage {
         unsigned slots, used_slots, threads, stuck_threads;

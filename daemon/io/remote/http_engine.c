@@ -228,16 +228,13 @@ static bool http_start(struct reader *reader)
         struct error error = {0};
         struct http_thread *self = calloc(1, sizeof(*self));
         unsigned slots = reader->staging.n_slots;
-        if (self == NULL || copy_queue_init(&self->copy_queue, reader, slots < COPIES ? slots : COPIES) < 0 ||
-            http_loop_init(&self->loop, &error) < 0) {
-                if (self != NULL)
-                        copy_queue_deinit(&self->copy_queue);
-                free(self);
+        if (self == NULL)
                 return false;
-        }
         list_init(&self->ranges);
         list_init(&self->unused);
-        if (reader_thread_start(reader, READ_HTTP, &self->base, http_main) == 0)
+        if (copy_queue_init(&self->copy_queue, reader, slots < COPIES ? slots : COPIES) == 0 &&
+            http_loop_init(&self->loop, &error) == 0 &&
+            reader_thread_start(reader, READ_HTTP, &self->base, http_main) == 0)
                 return true;
         copy_queue_deinit(&self->copy_queue);
         http_thread_free(&self->base);

@@ -79,6 +79,7 @@ static void attempt_cancel(struct attempt *a)
         if (a->busy)
                 http_loop_remove(&a->range->thread->loop, &a->transfer);
         a->busy = false;
+        drop_redirect(a);
         if (a == &a->range->first)
                 set_counted(a->range, false);
 }
@@ -99,8 +100,6 @@ static void range_end(struct range *range, const struct error *error)
         attempt_cancel(&range->hedge);
         hedge_free_slot(range);
         reader_run_end(self->base.reader, &range->run, error);
-        drop_redirect(&range->first);
-        drop_redirect(&range->hedge);
         list_remove(&range->link);
         list_append(&self->unused, &range->link);
         reader_lock(self->base.reader);

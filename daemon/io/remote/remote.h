@@ -8,7 +8,6 @@
 
 #include "daemon/io/http/transfer.h"
 #include "daemon/io/reader/copy_queue.h"
-#include "daemon/io/reader/leaf_hash.h"
 #include "daemon/io/remote/concurrency.h"
 #include "daemon/io/remote/http_object.h"
 
