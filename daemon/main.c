@@ -155,7 +155,8 @@ static void restore_models(struct daemon *d)
         const char *folder = filled(d->config.state);
         persist_recover(&s->persist, &d->listen_fds);
         scrub_init(&s->scrub, &d->resident, &d->reader, d->pool);
-        server_restore(s, folder);
+        desired_restore(&s->desired, folder);
+        s->scrub.desired = &s->desired;
         state_writer_init(&s->state_writer, &d->resident, d->pool, folder, &s->desired.restored);
 }
 

@@ -55,7 +55,7 @@ void deferred_orphan(struct deferred *d)
 static void on_deadline(uv_timer_t *timer)
 {
         struct server *server = timer->data;
-        loop_task_begin(&server->late);
+        loop_task_begin(&server->expired);
 }
 
 /* The first of the deadlines may be another now. */
@@ -67,17 +67,6 @@ static void await_deadline(struct server *server)
         /* libuv's time is in milliseconds of the same clock; it may be this turn's beginning. */
         uint64_t at = first->at_ns / MS + (first->at_ns % MS != 0), now = uv_now(server->loop);
         uv_timer_start(&server->deadline, on_deadline, at > now ? at - now : 0, 0);
-}
-
-/* STREAMER_ENOMEM. */
-static int set_deadline(struct server *server, struct deferred *d, uint64_t ms)
-{
-        if (ms == 0)
-                return 0;
-        int r = timer_heap_add(&server->deadlines, &d->deadline, ns_after(now_ns(), ms * MS));
-        if (r == 0 && timer_heap_first(&server->deadlines) == &d->deadline)
-                await_deadline(server);
-        return r;
 }
 
 void deferred_await_change(struct deferred *d, deferred_try_fn *try)
@@ -95,11 +84,14 @@ void deferred_wait(struct session *session, struct request *request, deferred_tr
         if (d == NULL)
                 return;
         d->model = model;
-        if (set_deadline(session->server, d, timeout_ms) < 0) {
+        struct timer_heap *deadlines = &session->server->deadlines;
+        if (timeout_ms > 0 && timer_heap_add(deadlines, &d->deadline, ns_after(now_ns(), timeout_ms * MS)) < 0) {
                 session_fail(session, d->request.id, STREAMER_ENOMEM, "no memory");
                 deferred_free(d);
                 return;
         }
+        if (timer_heap_first(deadlines) == &d->deadline)
+                await_deadline(session->server);
         deferred_await_change(d, try);
 }
 
@@ -115,9 +107,9 @@ bool deferred_answer(struct loop_task *loop_task)
 {
         struct server *server = container_of(loop_task, struct server, answer);
         struct deferred *d = container_of(server->waiting.next, struct deferred, in_server);
-        if (server->turn.parting || list_empty(&server->waiting) || d->looked == server->changes)
+        if (server->turn.parting || list_empty(&server->waiting) || d->rechecked == server->changes)
                 return false;
-        d->looked = server->changes;
+        d->rechecked = server->changes;
         list_remove(&d->in_server);
         list_append(&server->waiting, &d->in_server);
         if (d->try(d->session, &d->request, d))
@@ -126,9 +118,9 @@ bool deferred_answer(struct loop_task *loop_task)
 }
 
 /* The earliest deadline first; the timer waits for the next. */
-bool deferred_answer_late(struct loop_task *loop_task)
+bool deferred_answer_expired(struct loop_task *loop_task)
 {
-        struct server *server = container_of(loop_task, struct server, late);
+        struct server *server = container_of(loop_task, struct server, expired);
         struct heap_timer *first = timer_heap_first(&server->deadlines);
         if (server->turn.parting || first == NULL)
                 return false;

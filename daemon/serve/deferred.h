@@ -21,7 +21,7 @@ struct deferred {
         deferred_try_fn *try;       /* when something has changed, if it waits for that */
         const char *model;          /* what it waits for, in the error of its deadline; the request's */
         struct heap_timer deadline; /* in server->deadlines; or none */
-        uint64_t looked;            /* server->changes when it was looked at last */
+        uint64_t rechecked;         /* server->changes when it was rechecked last */
         uint64_t generation;        /* the one that is verified; an unload waits for its end, or older ones' */
         struct load_watch watch;    /* a dry run, a load that attaches */
         struct verify verify;
@@ -52,6 +52,6 @@ void deferred_recheck(struct server *server);
 /* Examines one request that waits for a change. */
 bool deferred_answer(struct loop_task *loop_task);
 /* Answers one whose deadline has passed. */
-bool deferred_answer_late(struct loop_task *loop_task);
+bool deferred_answer_expired(struct loop_task *loop_task);
 
 #endif

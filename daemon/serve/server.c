@@ -3,6 +3,7 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/resident/hostcache/host_cache.h"
+#include "daemon/resident/unload/expiry.h"
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/conn/peer_cred.h"
 #include "daemon/serve/deferred.h"
@@ -114,15 +115,6 @@ static int adopt_socket(struct server *server, int fd, const char *path, struct 
         return 0;
 }
 
-static void remove_own_socket(struct server *server)
-{
-        if (server->activated)
-                return;
-        struct stat st;
-        if (lstat(server->path, &st) == 0 && st.st_dev == server->socket_dev && st.st_ino == server->socket_ino)
-                unlink(server->path);
-}
-
 /* ---- accepting ---- */
 
 static void on_accept(uv_poll_t *poll, int status, int events);
@@ -140,17 +132,12 @@ static void pause_accepting(struct server *server, bool pause)
                 uv_poll_start(&server->accept_poll, UV_READABLE, on_accept);
 }
 
-static bool is_own(int fd)
+/* Root and the daemon's own user can connect beyond the limit, to resolve the situation. */
+static void accept_consume_fd(struct server *server, int fd)
 {
         struct ucred cred;
-        return peer_cred_get(fd, &cred) && (cred.uid == 0 || cred.uid == geteuid());
-}
-
-/* Root and the daemon's own user can connect beyond the limit, to resolve the situation. */
-static void take_in(struct server *server, int fd)
-{
-        bool full = server->n_conns >= server->limits.connections;
-        if (!full || is_own(fd)) {
+        if (server->n_conns < server->limits.connections ||
+            (peer_cred_get(fd, &cred) && (cred.uid == 0 || cred.uid == geteuid()))) {
                 session_new(server, fd);
                 return;
         }
@@ -171,7 +158,7 @@ static void on_accept(uv_poll_t *poll, int status, int events)
                 }
                 int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
                 if (fd >= 0) {
-                        take_in(server, fd);
+                        accept_consume_fd(server, fd);
                         continue;
                 }
                 /* Out of descriptors: resume when some were closed. */
@@ -182,22 +169,9 @@ static void on_accept(uv_poll_t *poll, int status, int events)
         }
 }
 
-/* ---- doing nothing ---- */
-
 static bool is_busy(const struct server *server)
 {
         return server->n_conns > 0 || !list_empty(&server->leases.processes) || !loads_empty(server->loads);
-}
-
-/* A client that has connected by now is served. One that connects before the socket is closed sees its end, and may
- * start the next daemon. */
-static void exit_if_idle(struct server *server)
-{
-        if (!idle_elapsed(&server->idle, is_busy(server), now_ns()))
-                return;
-        on_accept(&server->accept_poll, 0, UV_READABLE);
-        if (!is_busy(server))
-                server->idle_exit(server);
 }
 
 /* ---- timers ---- */
@@ -218,13 +192,21 @@ static void on_second(uv_timer_t *timer)
                 server->refusing = false;
         if (server->n_conns < server->limits.connections + OWN_CONNECTIONS)
                 pause_accepting(server, false);
-        exit_if_idle(server);
+        if (!idle_elapsed(&server->idle, is_busy(server), now_ns()))
+                return;
+        /* A client that has connected by now is served. One that connects before the socket is closed sees its end,
+         * and may start the next daemon. */
+        on_accept(&server->accept_poll, 0, UV_READABLE);
+        if (!is_busy(server))
+                server->idle_exit(server);
 }
 
 static void on_progress(uv_timer_t *timer)
 {
         struct server *server = timer->data;
-        events_progress(server);
+        resident_expire(server->resident, now_ns());
+        if (round_robin_begin(&server->progress_round))
+                loop_task_begin(&server->notify);
         desired_tick(&server->desired, now_ns());
         persist_tick(&server->persist, now_ns());
         state_writer_tick(&server->state_writer);
@@ -290,21 +272,10 @@ static void on_desired_changed(struct desired *desired)
         state_writer_changed(&server->state_writer);
 }
 
-static int on_desired_allow(struct desired *desired, struct load_request *request, struct quota_limits *limits,
-                            struct error *error)
-{
-        return access_check_restored(container_of(desired, struct server, desired), request, limits, error);
-}
-
-static void on_arrived(struct loads *loads, struct generation *generation)
-{
-        events_arrived(loads->context, generation);
-}
-
 static void on_load_ended(struct loads *loads)
 {
         struct server *server = loads->context;
-        loop_task_begin(&server->tell);
+        loop_task_begin(&server->notify);
 }
 
 static int start_handles(struct server *server, struct error *error)
@@ -312,17 +283,15 @@ static int start_handles(struct server *server, struct error *error)
         if (uv_poll_init(server->loop, &server->accept_poll, server->listener) != 0)
                 return error_set(error, STREAMER_EOS, "socket: cannot be polled");
         server->accept_poll.data = server;
-        server->listening = true;
         conn_turn_start(&server->turn, server->loop);
         loop_task_init(&server->answer, server->loop, deferred_answer);
-        loop_task_init(&server->late, server->loop, deferred_answer_late);
-        loop_task_init(&server->tell, server->loop, events_send_next);
-        loop_task_init(&server->part, server->loop, events_send_shutdown);
+        loop_task_init(&server->expired, server->loop, deferred_answer_expired);
+        loop_task_init(&server->notify, server->loop, events_send_next);
+        loop_task_init(&server->shutdown, server->loop, events_send_shutdown);
         uv_timer_init(server->loop, &server->second);
         uv_timer_init(server->loop, &server->progress);
         uv_timer_init(server->loop, &server->deadline);
         server->second.data = server->progress.data = server->deadline.data = server;
-        server->timers = true;
         uv_timer_start(&server->second, on_second, 1000, 1000);
         uv_timer_start(&server->progress, on_progress, PROGRESS_MS, PROGRESS_MS);
         return uv_poll_start(&server->accept_poll, UV_READABLE, on_accept) == 0
@@ -346,7 +315,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->fetches);
         desired_init(&server->desired, server->loads, server->pool);
         server->desired.changed = on_desired_changed;
-        server->desired.allow = on_desired_allow;
+        server->desired.allow = access_check_restored;
         quotas_init(&server->users);
         leases_init(&server->leases);
         server->leases.watch = watch_process;
@@ -354,7 +323,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->leases.users = &server->users;
         server->resident->context = server->loads->context = server;
         server->resident->changed = on_changed;
-        server->loads->arrived = on_arrived;
+        server->loads->arrived = events_arrived;
         server->loads->ended = on_load_ended;
         server->path = strdup(path);
         if (server->path == NULL) {
@@ -365,48 +334,36 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         return r < 0 ? r : start_handles(server, error);
 }
 
-void server_restore(struct server *server, const char *folder)
-{
-        desired_restore(&server->desired, folder);
-        server->scrub.desired = &server->desired;
-}
-
 void server_close(struct server *server)
 {
-        if (server->closing)
-                return;
+        struct stat st;
         server->closing = true;
         /* What is unloaded from now on stays persisted. */
         persist_freeze(&server->persist);
         state_writer_freeze(&server->state_writer);
         scrub_stop(&server->scrub);
         desired_close(&server->desired);
-        if (server->listener >= 0)
-                remove_own_socket(server);
-        if (server->listening)
-                uv_close((uv_handle_t *)&server->accept_poll, NULL);
-        if (server->listener >= 0)
-                close(take_fd(&server->listener));
-        if (server->timers) {
-                uv_close((uv_handle_t *)&server->second, NULL);
-                uv_close((uv_handle_t *)&server->progress, NULL);
-                uv_close((uv_handle_t *)&server->deadline, NULL);
-        }
+        if (!server->activated && lstat(server->path, &st) == 0 && st.st_dev == server->socket_dev &&
+            st.st_ino == server->socket_ino)
+                unlink(server->path);
+        uv_close((uv_handle_t *)&server->accept_poll, NULL);
+        close(take_fd(&server->listener));
+        uv_close((uv_handle_t *)&server->second, NULL);
+        uv_close((uv_handle_t *)&server->progress, NULL);
+        uv_close((uv_handle_t *)&server->deadline, NULL);
         loads_cancel_all(server->loads);
         loads_check_prefault(server->loads);
-        events_shutdown(server);
-}
-
-static void end_all(const struct list *conns)
-{
-        list_each_safe (pos, conns)
-                conn_close(container_of(pos, struct conn, link), false);
+        /* From here on a connection is sent the daemon's end, and nothing that happens until then. */
+        conn_turn_shutdown(&server->turn);
+        loop_task_begin(&server->shutdown);
 }
 
 void server_abort_conns(struct server *server)
 {
-        end_all(&server->conns);
-        end_all(&server->parted);
+        list_each_item_safe (struct conn, conn, &server->conns, link)
+                conn_close(conn, false);
+        list_each_item_safe (struct conn, conn, &server->parted, link)
+                conn_close(conn, false);
 }
 
 bool server_closed(const struct server *server)
@@ -426,8 +383,6 @@ void server_release(struct server *server)
 
 void server_deinit(struct server *server)
 {
-        if (server->listener >= 0)
-                close(server->listener);
         persist_deinit(&server->persist);
         state_writer_deinit(&server->state_writer);
         desired_deinit(&server->desired);

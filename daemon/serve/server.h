@@ -13,9 +13,7 @@
 /* Serves `listener`, a socket that listens already (server->path says where), or where that is -1 binds
  * to path: a socket that another daemon serves is STREAMER_EBUSY, a stale one is replaced. */
 int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *path, int listener, struct error *error);
-/* As desired_restore(). */
-void server_restore(struct server *server, const char *folder);
-/* Begins the end. */
+/* Begins the end; once. */
 void server_close(struct server *server);
 /* Ends connections whose clients do not read what is queued. */
 void server_abort_conns(struct server *server);

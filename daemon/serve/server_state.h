@@ -78,7 +78,7 @@ struct server {
         uv_poll_t accept_poll;
         struct conn_turn turn;
         uv_timer_t second, progress, deadline; /* housekeeping; progress of watched loads; the first of deadlines */
-        bool listening, timers, closing, full; /* full: accepting is paused */
+        bool closing, full;                    /* full: accepting is paused */
         bool refusing;                         /* that connections are refused was logged */
 
         struct list conns, parted;   /* of struct conn; parted: notified of the daemon's end */
@@ -86,12 +86,12 @@ struct server {
         uint64_t changes;            /* that may answer a deferred request */
         struct loop_task answer;     /* looks through `waiting` */
         struct timer_heap deadlines; /* of those that wait */
-        struct loop_task late;       /* answers requests whose deadline has passed */
+        struct loop_task expired;    /* answers requests whose deadline has passed */
         struct event_log event_log;
         struct list unnotified; /* of struct generation: some leases have not been examined since it changed */
-        struct loop_task tell;
-        struct loop_task part;             /* notifies all of the daemon's end */
-        struct round_robin progress_round; /* of struct op, through `tell` */
+        struct loop_task notify;
+        struct loop_task shutdown;         /* notifies all of the daemon's end */
+        struct round_robin progress_round; /* of struct op, through `notify` */
         struct list fetches;               /* of struct fetch: files that wait for memory */
         uint64_t fetch_bytes;              /* of files that are read for clients */
         struct quotas users;

@@ -10,6 +10,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* Between two counts of the descriptors in flight. */
+#define RECOUNT_NS UINT64_C(2000000)
+
 /* ---- simple answers ---- */
 
 void session_reply(struct writer *writer, uint64_t id, size_t n_fields)
@@ -18,8 +21,30 @@ void session_reply(struct writer *writer, uint64_t id, size_t n_fields)
         writer_reply(writer, id, n_fields);
 }
 
+int session_check_fds(struct session *session, unsigned n, const char *verb, struct error *error)
+{
+        struct server *server = session->server;
+        uint64_t now = now_ns();
+        if (session->conn->fds_sent > 0 && conn_fds_in_flight(session->conn) + n > server->limits.fds_per_client)
+                return error_set(error, STREAMER_ELIMIT,
+                                 "%s: this client does not take its descriptors (limits.fds_per_client)", verb);
+        /* All that were sent since the last count may still be in flight. A count asks the kernel about each
+         * connection, so it is made only when that number would exceed the limit. */
+        if (server->fds_out + n > server->limits.fds_in_flight && now >= server->fds_counted_ns + RECOUNT_NS) {
+                server->fds_out = 0;
+                server->fds_counted_ns = now;
+                list_each_item (struct conn, conn, &server->conns, link)
+                        server->fds_out += conn_fds_in_flight(conn);
+        }
+        if (server->fds_out + n > server->limits.fds_in_flight)
+                return error_set(error, STREAMER_ELIMIT,
+                                 "%s: too many descriptors are on their way to clients (limits.fds_in_flight)", verb);
+        return 0;
+}
+
 void session_send_fds(struct session *session, struct writer *writer, const int *fds, size_t n_fds)
 {
+        session->server->fds_out += n_fds;
         session->server->session_ops->notify(session);
         conn_send(session->conn, writer, fds, n_fds);
 }
@@ -133,24 +158,20 @@ static void on_drained(struct conn *conn)
         session->server->session_ops->drained(session);
 }
 
-static void charge_connection(struct session *session)
+/* When it is accepted, and again when its user becomes known. */
+static void charge_connection(struct conn *conn)
 {
+        struct session *session = conn->context;
         struct error error = {0};
         quota_discharge(&session->charge);
-        if (access_charge(session->server, session->conn, &session->charge, QUOTA_CONNECTIONS, 1, &error) == 0)
+        if (access_charge(session->server, conn, &session->charge, QUOTA_CONNECTIONS, 1, &error) == 0)
                 return;
         session_error(session, 0, &error);
-        conn_close(session->conn, true);
-}
-
-/* Its user is known only now. */
-static void on_introduced(struct conn *conn)
-{
-        charge_connection(conn->context);
+        conn_close(conn, true);
 }
 
 static const struct conn_ops conn_ops = {
-        .introduced = on_introduced, .frame = on_frame, .drained = on_drained, .closed = on_closed};
+        .introduced = charge_connection, .frame = on_frame, .drained = on_drained, .closed = on_closed};
 
 void session_new(struct server *server, int fd)
 {
@@ -171,7 +192,7 @@ void session_new(struct server *server, int fd)
         session->conn->context = session;
         list_append(&server->conns, &session->conn->link);
         server->n_conns++;
-        charge_connection(session);
+        charge_connection(session->conn);
 }
 
 void session_refuse_consume_fd(const struct server *server, int fd)

@@ -39,10 +39,10 @@ struct session {
         char *subject;                /* the only model that it subscribes to; NULL: all */
         char *client;                 /* what it calls itself; NULL: nothing */
         uint64_t events_lost;
-        uint64_t ends_told;   /* loads->n_ended when none of its ops was left that had ended */
-        struct list ops;      /* of struct op */
-        struct list leases;   /* of struct lease, by in_owner */
-        struct list deferred; /* of struct deferred, by in_session */
+        uint64_t ends_notified; /* loads->n_ended when none of its ops was left that had ended */
+        struct list ops;        /* of struct op */
+        struct list leases;     /* of struct lease, by in_owner */
+        struct list deferred;   /* of struct deferred, by in_session */
         uint64_t n_leases, n_deferred;
         uint64_t fetch_bytes;       /* of files that are read for it */
         struct probe *probe;        /* at most one; ends with the session */
@@ -56,6 +56,10 @@ struct session {
 /* A reply: begun, and sent once its fields are written. */
 void session_reply(struct writer *writer, uint64_t id, size_t n_fields);
 void session_send(struct session *session, struct writer *writer);
+/* May a reply to this verb bring n descriptors more (limits.fds_per_client, limits.fds_in_flight)? 0, or
+ * STREAMER_ELIMIT. */
+int session_check_fds(struct session *session, unsigned n, const char *verb, struct error *error);
+/* As session_send(), with descriptors, which are counted. */
 void session_send_fds(struct session *session, struct writer *writer, const int *fds, size_t n_fds);
 
 void session_error(struct session *session, uint64_t id, const struct error *error);

@@ -76,7 +76,7 @@ static size_t count(void)
 static const struct desired_model *the_model(void)
 {
         ck_assert_uint_eq(count(), 1);
-        return desired_model_of(desired.models.next);
+        return container_of(desired.models.next, struct desired_model, link);
 }
 
 /* One more try, to its end. */

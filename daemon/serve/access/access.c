@@ -111,9 +111,10 @@ int access_check_fetch(const struct server *server, const struct conn *conn, con
         return 0;
 }
 
-int access_check_restored(struct server *server, struct load_request *request, struct quota_limits *limits,
+int access_check_restored(struct desired *desired, struct load_request *request, struct quota_limits *limits,
                           struct error *error)
 {
+        struct server *server = container_of(desired, struct server, desired);
         cleanup_free char *canonical = NULL;
         const struct role_caller who = role_caller_of(server, request->caller);
         struct role_grant grant;

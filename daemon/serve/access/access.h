@@ -20,9 +20,9 @@ int access_check_load(const struct server *server, const struct conn *conn, stru
  * where a load would be. On success *canonical is malloc'd, and *roots borrowed (NULL: the daemon's own). */
 int access_check_fetch(const struct server *server, const struct conn *conn, const char *source, const char *file,
                        char **canonical, struct source_roots **roots, struct error *error);
-/* As access_check_load, for a model that its user had pinned in an earlier run: today's rules decide on its source, and
- * no limit applies. */
-int access_check_restored(struct server *server, struct load_request *request, struct quota_limits *limits,
+/* As access_check_load, for a model that its user had pinned in an earlier run (desired->allow): today's rules decide
+ * on its source, and no limit applies. */
+int access_check_restored(struct desired *desired, struct load_request *request, struct quota_limits *limits,
                           struct error *error);
 /* STREAMER_EPERM for a request that would change a model of another user, unless the caller is an admin. */
 int access_check_model(const struct server *server, const struct conn *conn, const struct request *request,

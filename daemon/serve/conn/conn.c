@@ -89,8 +89,8 @@ static void conn_finish(struct conn *conn)
 {
         list_remove(&conn->later);
         conn->ops->closed(conn);
-        list_each_safe (pos, &conn->out)
-                out_frame_free(container_of(pos, struct out_frame, link));
+        list_each_item_safe (struct out_frame, frame, &conn->out, link)
+                out_frame_free(frame);
         frame_reader_deinit(&conn->in);
         uv_close((uv_handle_t *)&conn->poll, on_closed);
         close(conn->fd);
@@ -160,19 +160,14 @@ static bool is_closed_error(int errno_value)
 /* The client closed its end. What it sent before that is read first. */
 static void stop_sending(struct conn *conn)
 {
-        list_each_safe (pos, &conn->out)
-                out_frame_free(container_of(pos, struct out_frame, link));
+        list_each_item_safe (struct out_frame, frame, &conn->out, link)
+                out_frame_free(frame);
         conn->out_bytes = 0;
         conn->paused = false;
         if (conn->state == CONN_DRAINING)
                 conn_end(conn);
         else
                 conn_set_state(conn, CONN_PEER_CLOSED);
-}
-
-static void sent_fds(struct conn *conn, size_t n)
-{
-        conn->fds_sent += (unsigned)n;
 }
 
 static void flush(struct conn *conn)
@@ -190,7 +185,7 @@ static void flush(struct conn *conn)
                 }
                 if (n < 0)
                         break;
-                sent_fds(conn, f->n_fds);
+                conn->fds_sent += (unsigned)f->n_fds;
                 for (size_t i = 0; i < f->n_fds; i++)
                         close(f->fds[i]);
                 f->n_fds = 0;
@@ -236,18 +231,13 @@ static bool queue(struct conn *conn, const unsigned char *data, size_t len, cons
 /* Sends at once if the queue is empty; queues the rest. */
 static bool send_bytes(struct conn *conn, const unsigned char *data, size_t len, const int *fds, size_t n_fds)
 {
-        ssize_t n = -1;
-        if (list_empty(&conn->out)) {
-                n = frame_send_fds(conn->fd, data, len, fds, n_fds);
-                if (n < 0 && fatal_send_error(errno))
-                        return false;
-        }
-        if (n >= 0) {
-                sent_fds(conn, n_fds);
-                n_fds = 0;
-        }
-        size_t done = n > 0 ? (size_t)n : 0;
-        return done == len || queue(conn, data + done, len - done, fds, n_fds);
+        if (!list_empty(&conn->out))
+                return queue(conn, data, len, fds, n_fds);
+        ssize_t n = frame_send_fds(conn->fd, data, len, fds, n_fds);
+        if (n < 0)
+                return !fatal_send_error(errno) && queue(conn, data, len, fds, n_fds);
+        conn->fds_sent += (unsigned)n_fds;
+        return (size_t)n == len || queue(conn, data + n, len - (size_t)n, NULL, 0);
 }
 
 void conn_writer(struct writer *writer)
@@ -256,19 +246,6 @@ void conn_writer(struct writer *writer)
         writer_init(writer);
         if (msgpack_sbuffer_write(&writer->buf, room, sizeof(room)) != 0)
                 writer->failed = true;
-}
-
-/* A failure to send to a client that has not closed is the daemon's or the machine's fault. The log says so: the
- * client sees the connection end without a reason. */
-static void fail_to_send(struct conn *conn, size_t len, int errno_value)
-{
-        if (is_closed_error(errno_value)) {
-                stop_sending(conn);
-                return;
-        }
-        log_warn("a frame of %zu bytes could not be sent to process %d, whose connection ends: %s", len, (int)conn->pid,
-                 strerror(errno_value));
-        conn_end(conn);
 }
 
 static bool send_frame(struct conn *conn, const struct writer *writer, const int *fds, size_t n_fds)
@@ -282,13 +259,19 @@ static bool send_frame(struct conn *conn, const struct writer *writer, const int
         return send_bytes(conn, data, len, fds, n_fds);
 }
 
+/* A failure to send to a client that has not closed is the daemon's or the machine's fault. The log says so: the
+ * client sees the connection end without a reason. */
 void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t n_fds)
 {
         if (conn_sends(conn)) {
-                if (!send_frame(conn, writer, fds, n_fds)) {
-                        fail_to_send(conn, writer->buf.size, errno);
-                } else if (conn->out_bytes > conn->limits->output) {
-                        conn->paused = true;
+                if (send_frame(conn, writer, fds, n_fds)) {
+                        conn->paused |= conn->out_bytes > conn->limits->output;
+                } else if (is_closed_error(errno)) {
+                        stop_sending(conn);
+                } else {
+                        log_warn("a frame of %zu bytes could not be sent to process %d, whose connection ends: %s",
+                                 writer->buf.size, (int)conn->pid, strerror(errno));
+                        conn_end(conn);
                 }
                 update_poll(conn);
         }
@@ -373,11 +356,6 @@ static void conn_resume(struct conn *conn)
         conn_process(conn, turn_end(conn));
 }
 
-static bool may_read(const struct conn *conn)
-{
-        return conn_reads(conn) && !conn->more;
-}
-
 /* The kernel passes the sender's credentials with the first bytes. */
 static ssize_t receive_first(struct conn *conn, void *space, size_t size)
 {
@@ -399,14 +377,12 @@ static void on_readable(struct conn *conn)
         uint64_t until = turn_end(conn);
         if (conn->more)
                 conn_process(conn, until);
-        for (size_t got = 0; got < READ_TURN && may_read(conn) && (got == 0 || now_ns() < until);) {
+        for (size_t got = 0; got < READ_TURN && conn_reads(conn) && !conn->more && (got == 0 || now_ns() < until);) {
                 size_t size;
+                ssize_t n = 0;
                 void *space = frame_reader_space(&conn->in, &size);
-                if (space == NULL) {
-                        conn_end(conn);
-                        return;
-                }
-                ssize_t n = conn->caller_unknown ? receive_first(conn, space, size) : recv(conn->fd, space, size, 0);
+                if (space != NULL)
+                        n = conn->caller_unknown ? receive_first(conn, space, size) : recv(conn->fd, space, size, 0);
                 if (n < 0 && errno == EINTR)
                         continue;
                 if (n < 0 && errno == EAGAIN)
@@ -423,22 +399,18 @@ static void on_readable(struct conn *conn)
         }
 }
 
-static void serve_events(struct conn *conn, int events)
-{
-        if (events & UV_WRITABLE)
-                flush(conn);
-        if (((events & UV_READABLE) || conn->more) && !is_closing(conn))
-                on_readable(conn);
-        else if (events & UV_DISCONNECT)
-                conn_end(conn);
-        update_poll(conn);
-}
-
 /* May free the connection. */
 static void serve_or_finish(struct conn *conn, int events)
 {
-        if (conn->state != CONN_ENDED)
-                serve_events(conn, events);
+        if (conn->state != CONN_ENDED) {
+                if (events & UV_WRITABLE)
+                        flush(conn);
+                if (((events & UV_READABLE) || conn->more) && !is_closing(conn))
+                        on_readable(conn);
+                else if (events & UV_DISCONNECT)
+                        conn_end(conn);
+                update_poll(conn);
+        }
         if (conn->state == CONN_ENDED)
                 conn_finish(conn);
 }
@@ -465,10 +437,13 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
 /* ---- turns ---- */
 
-/* Serves each queued connection once. One that needs more time goes to the end of the queue. */
-static void serve_waiting(struct conn_turn *turn)
+/* Serves each queued connection once. One that needs more time goes to the end of the queue. libuv polls several times
+ * within a turn and updates its time each time, so the turn has a clock of its own. */
+static void on_turn(uv_prepare_t *prepare)
 {
+        struct conn_turn *turn = container_of(prepare, struct conn_turn, prepare);
         struct list *last = turn->later.prev;
+        turn->until_ns = 0;
         for (bool more = last != &turn->later; more && !list_empty(&turn->later) && !turn_is_over(turn);) {
                 struct conn *conn = container_of(turn->later.next, struct conn, later);
                 int due = conn->due;
@@ -477,14 +452,6 @@ static void serve_waiting(struct conn_turn *turn)
                 conn->due = 0;
                 serve_or_finish(conn, due);
         }
-}
-
-/* libuv polls several times within a turn and updates its time each time, so the turn has a clock of its own. */
-static void on_turn(uv_prepare_t *prepare)
-{
-        struct conn_turn *turn = container_of(prepare, struct conn_turn, prepare);
-        turn->until_ns = 0;
-        serve_waiting(turn);
         if (list_empty(&turn->later))
                 uv_idle_stop(&turn->idle);
 }
@@ -542,23 +509,6 @@ void conn_await_caller(struct conn *conn)
         peer_cred_enable(conn->fd);
 }
 
-static void read_caller(struct conn *conn)
-{
-        struct ucred cred;
-        conn->since_boot_ns = boot_time_ns();
-        if (!peer_cred_get(conn->fd, &cred)) {
-                conn_await_caller(conn);
-                return;
-        }
-        conn->pid = cred.pid;
-        conn->caller.uid = cred.uid;
-        conn->caller.gid = cred.gid;
-        socklen_t len = sizeof(conn->caller.groups);
-        /* A user in more groups than fit counts as a member of the primary group alone. */
-        if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERGROUPS, conn->caller.groups, &len) == 0)
-                conn->caller.n_groups = len / sizeof(gid_t);
-}
-
 struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits,
                                  struct conn_turn *turn)
 {
@@ -578,7 +528,19 @@ struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops 
         list_init(&conn->link);
         list_init(&conn->out);
         frame_reader_init(&conn->in);
-        read_caller(conn);
+        conn->since_boot_ns = boot_time_ns();
+        struct ucred cred;
+        if (peer_cred_get(fd, &cred)) {
+                conn->pid = cred.pid;
+                conn->caller.uid = cred.uid;
+                conn->caller.gid = cred.gid;
+                socklen_t len = sizeof(conn->caller.groups);
+                /* A user in more groups than fit counts as a member of the primary group alone. */
+                if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, conn->caller.groups, &len) == 0)
+                        conn->caller.n_groups = len / sizeof(gid_t);
+        } else {
+                conn_await_caller(conn);
+        }
         update_poll(conn);
         return conn;
 }

@@ -17,17 +17,14 @@ static struct ucred ask_kernel(int fd)
         return cred;
 }
 
-/* Even for a socket without a peer. */
-static bool reports_asker(void)
-{
-        cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        return fd < 0 || ask_kernel(fd).pid == getpid();
-}
-
 bool peer_cred_get(int fd, struct ucred *cred)
 {
         *cred = ask_kernel(fd);
-        if (cred->pid != getpid() || !reports_asker())
+        if (cred->pid != getpid())
+                return true;
+        /* gVisor reports the asking process even for a socket without a peer. */
+        cleanup_close int alone = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (alone >= 0 && ask_kernel(alone).pid != getpid())
                 return true;
         *cred = nobody;
         return false;
@@ -36,27 +33,6 @@ bool peer_cred_get(int fd, struct ucred *cred)
 void peer_cred_enable(int fd)
 {
         setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &(int){1}, sizeof(int));
-}
-
-/* Descriptors that a client sent. */
-static void close_rights(const struct cmsghdr *rights)
-{
-        int fds[FRAME_FDS_MAX];
-        size_t n = (rights->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        memcpy(fds, CMSG_DATA(rights), n * sizeof(int));
-        while (n > 0)
-                close(fds[--n]);
-}
-
-/* A message sent before SO_PASSCRED was set has no process. gVisor reports the sending thread. */
-static void take_credentials(const struct cmsghdr *credentials, struct ucred *cred)
-{
-        struct ucred sent;
-        memcpy(&sent, CMSG_DATA(credentials), sizeof(sent));
-        if (sent.pid <= 0)
-                return;
-        sent.pid = pid_of_thread(sent.pid);
-        *cred = sent;
 }
 
 ssize_t peer_cred_receive(int fd, void *space, size_t size, struct ucred *cred)
@@ -73,10 +49,22 @@ ssize_t peer_cred_receive(int fd, void *space, size_t size, struct ucred *cred)
         if (n < 0)
                 return n;
         for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c != NULL; c = CMSG_NXTHDR(&message, c)) {
-                if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-                        close_rights(c);
-                if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_CREDENTIALS)
-                        take_credentials(c, cred);
+                if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+                        int fds[FRAME_FDS_MAX]; /* that the client sent */
+                        size_t n_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+                        memcpy(fds, CMSG_DATA(c), n_fds * sizeof(int));
+                        while (n_fds > 0)
+                                close(fds[--n_fds]);
+                } else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_CREDENTIALS) {
+                        struct ucred sent;
+                        memcpy(&sent, CMSG_DATA(c), sizeof(sent));
+                        /* A message sent before SO_PASSCRED was set has no process. gVisor reports the sending thread.
+                         */
+                        if (sent.pid > 0) {
+                                *cred = sent;
+                                cred->pid = pid_of_thread(sent.pid);
+                        }
+                }
         }
         if (n > 0)
                 setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &(int){0}, sizeof(int));

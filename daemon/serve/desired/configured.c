@@ -9,6 +9,44 @@
 
 #include <string.h>
 
+/* ---- entries ---- */
+
+void preload_entry_deinit(struct preload_entry *entry)
+{
+        for (size_t i = 0; i < entry->n_devices; i++)
+                free(entry->devices[i]);
+        free(entry->devices);
+        free(entry->source);
+        free(entry->name);
+        free(entry->pattern);
+}
+
+void preload_list_deinit(struct preload_list *list)
+{
+        for (size_t i = 0; i < list->n; i++)
+                preload_entry_deinit(&list->v[i]);
+        free(list->v);
+        *list = (struct preload_list){0};
+}
+
+static bool same_text(const char *a, const char *b)
+{
+        return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+bool preload_entry_equal(const struct preload_entry *a, const struct preload_entry *b)
+{
+        bool same = same_text(a->source, b->source) && same_text(a->name, b->name) &&
+                    same_text(a->pattern, b->pattern) && a->rank == b->rank && a->sha256 == b->sha256 &&
+                    a->pin == b->pin && a->priority == b->priority && a->keep_alive_ns == b->keep_alive_ns &&
+                    a->n_devices == b->n_devices;
+        for (size_t i = 0; same && i < a->n_devices; i++)
+                same = strcmp(a->devices[i], b->devices[i]) == 0;
+        return same;
+}
+
+/* ---- models ---- */
+
 /* As the load will derive it; of a Hub id without the revision. */
 static char *derive_name(const struct preload_entry *entry)
 {
@@ -65,17 +103,6 @@ static struct desired_model *configured_new_consume(struct desired *d, struct pr
         return NULL;
 }
 
-static struct desired_model *take_equal(struct list *models, const struct preload_entry *entry)
-{
-        list_each_item (struct desired_model, m, models, link) {
-                if (!preload_entry_equal(&m->entry, entry))
-                        continue;
-                list_remove(&m->link);
-                return m;
-        }
-        return NULL;
-}
-
 /* A configured model is desired on all of its devices again. */
 static void rearm(struct desired_model *m)
 {
@@ -97,16 +124,21 @@ int desired_configure_consume(struct desired *d, struct preload_list *list, cons
         int r = 0;
         d->opts = *opts;
         list_init(&before);
-        list_each_safe (pos, &d->models) {
-                rearm(desired_model_of(pos));
-                if (desired_model_of(pos)->origin == DESIRED_RESTORED)
+        list_each_item_safe (struct desired_model, m, &d->models, link) {
+                rearm(m);
+                if (m->origin == DESIRED_RESTORED)
                         continue;
-                list_remove(pos);
-                list_append(&before, pos);
+                list_remove(&m->link);
+                list_append(&before, &m->link);
         }
         for (size_t i = 0; i < list->n; i++) {
-                struct desired_model *m = take_equal(&before, &list->v[i]);
-                if (m == NULL)
+                struct desired_model *m = NULL;
+                list_each_item (struct desired_model, known, &before, link)
+                        if (m == NULL && preload_entry_equal(&known->entry, &list->v[i]))
+                                m = known;
+                if (m != NULL)
+                        list_remove(&m->link);
+                else
                         m = configured_new_consume(d, &list->v[i]);
                 if (m == NULL)
                         r = error_set(error, STREAMER_ENOMEM, "no memory");

@@ -70,7 +70,7 @@ void desired_model_free(struct desired_model *m)
         free(m);
 }
 
-static bool goes_before(const struct desired_model *a, const struct desired_model *b)
+static bool precedes(const struct desired_model *a, const struct desired_model *b)
 {
         return a->origin != b->origin ? a->origin < b->origin : a->spec->settings.priority > b->spec->settings.priority;
 }
@@ -79,7 +79,7 @@ static bool goes_before(const struct desired_model *a, const struct desired_mode
 void desired_insert(struct desired_model *m)
 {
         struct list *models = &m->desired->models, *next = models;
-        while (next->prev != models && goes_before(m, desired_model_of(next->prev)))
+        while (next->prev != models && precedes(m, container_of(next->prev, struct desired_model, link)))
                 next = next->prev;
         list_append(next, &m->link);
         m->place = ++m->desired->last_place;
@@ -164,14 +164,6 @@ static void attempt_failed(struct desired_model *m, const struct error *error)
         desired_notify(m->desired);
 }
 
-/* A pause in which each of the others has its turn. */
-static void postpone(struct desired_model *m)
-{
-        m->attempts--;
-        desired_set_state(m, DESIRED_WAITING);
-        m->retry_at_ns = now_ns() + SECOND + m->desired->n / RESTORED_PER_TICK * (SECOND / 10);
-}
-
 /* From now on the model is desired only on the devices that failed. The first one's error; NULL: none failed. */
 static const struct error *note_targets(struct desired_model *m, const struct load *load)
 {
@@ -234,12 +226,16 @@ static void start_load_put(struct desired_model *m, const char *source)
                 r = d->allow(d, &request, &limits, &error);
         if (r == 0)
                 r = loads_begin(d->loads, &request, &load, &error);
-        if (r == 0)
+        if (r == 0) {
                 load_watch(load, &m->watch, load_done);
-        else if (r == STREAMER_ELIMIT)
-                postpone(m);
-        else
+        } else if (r == STREAMER_ELIMIT) {
+                m->attempts--;
+                desired_set_state(m, DESIRED_WAITING);
+                /* A pause in which each of the others has its turn. */
+                m->retry_at_ns = now_ns() + SECOND + d->n / RESTORED_PER_TICK * (SECOND / 10);
+        } else {
                 attempt_failed(m, &error);
+        }
 }
 
 static void resolve_run(struct work *work)
@@ -310,14 +306,14 @@ void desired_init(struct desired *d, struct loads *loads, struct work_pool *pool
 void desired_close(struct desired *d)
 {
         d->closing = true;
-        list_each (pos, &d->models)
-                load_unwatch(&desired_model_of(pos)->watch);
+        list_each_item (struct desired_model, m, &d->models, link)
+                load_unwatch(&m->watch);
 }
 
 void desired_deinit(struct desired *d)
 {
-        list_each_safe (pos, &d->models)
-                desired_model_free(desired_model_of(pos));
+        list_each_item_safe (struct desired_model, m, &d->models, link)
+                desired_model_free(m);
         state_file_deinit(&d->restored);
 }
 
@@ -344,14 +340,6 @@ bool desired_failed(const struct desired_model *m)
         return m->state == DESIRED_GIVEN_UP || (m->state == DESIRED_WAITING && m->error.code != 0);
 }
 
-const char *desired_state_name(const struct desired_model *m)
-{
-        return desired_failed(m)             ? "failed"
-               : m->state == DESIRED_READY   ? "ready"
-               : m->state == DESIRED_WAITING ? "waiting"
-                                             : "loading";
-}
-
 void desired_title(char out[REDACTED_SOURCE], const struct desired_model *m)
 {
         if (m->named)
@@ -361,15 +349,6 @@ void desired_title(char out[REDACTED_SOURCE], const struct desired_model *m)
 }
 
 /* ---- requests of clients ---- */
-
-/* A configured model in progress is left to its load: `cancel` ends that. */
-static bool forget_put(struct desired_model *m)
-{
-        if (m->origin == DESIRED_CONFIGURED && is_in_progress(m))
-                return false;
-        settle_put(m, false);
-        return true;
-}
 
 /* Ranks are useful only together. */
 static bool forget_on_put(struct desired_model *m, const struct device *device)
@@ -397,9 +376,16 @@ bool desired_forget(struct desired *d, const char *name, const char *device_name
         bool found = false;
         if (device_name != NULL && device == NULL)
                 return false;
-        list_each_item_safe (struct desired_model, m, &d->models, link)
-                if (is_pending(m, name))
-                        found |= device != NULL ? forget_on_put(m, device) : forget_put(m);
+        list_each_item_safe (struct desired_model, m, &d->models, link) {
+                if (!is_pending(m, name))
+                        continue;
+                if (device != NULL) {
+                        found |= forget_on_put(m, device);
+                } else if (m->origin == DESIRED_RESTORED || !is_in_progress(m)) { /* else `cancel` ends its load */
+                        settle_put(m, false);
+                        found = true;
+                }
+        }
         return found;
 }
 

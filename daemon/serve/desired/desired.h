@@ -110,18 +110,11 @@ void desired_close(struct desired *desired);
 
 /* ---- queries ---- */
 
-static inline struct desired_model *desired_model_of(const struct list *link)
-{
-        return container_of(link, struct desired_model, link);
-}
-
 /* The first of this name that is not READY; NULL: none. */
 const struct desired_model *desired_find(const struct desired *desired, const char *name);
 /* Whether any of this origin is not READY. */
 bool desired_pending(const struct desired *desired, enum desired_origin origin);
 bool desired_failed(const struct desired_model *model);
-/* "waiting", "loading", "ready" or "failed". */
-const char *desired_state_name(const struct desired_model *model);
 /* For logs: the name if it was given, else the redacted source. */
 void desired_title(char out[REDACTED_SOURCE], const struct desired_model *model);
 

@@ -32,21 +32,6 @@ static int compare(const void *a, const void *b)
         return r != 0 ? r : ORDER(x, y);
 }
 
-/* False: it is resident, or there is no memory. */
-static bool restore_model(struct desired *d, size_t index)
-{
-        struct desired_model *m = restored_new(d, index);
-        if (m == NULL)
-                return false;
-        if (desired_is_complete(m)) {
-                m->spec->settings.pinned = false;
-                desired_model_free(m);
-                return false;
-        }
-        desired_insert(m);
-        return true;
-}
-
 void desired_restore(struct desired *d, const char *folder)
 {
         struct resident *resident = d->loads->resident;
@@ -66,23 +51,19 @@ void desired_restore(struct desired *d, const char *folder)
         for (size_t i = 0; i < d->restored.n; i++)
                 order[i] = &models[i];
         qsort(order, d->restored.n, sizeof(*order), compare);
-        for (size_t i = 0; i < d->restored.n; i++)
-                n_restored += order[i]->settings.pinned && restore_model(d, (size_t)(order[i] - models));
+        for (size_t i = 0; i < d->restored.n; i++) {
+                struct desired_model *m =
+                        order[i]->settings.pinned ? restored_new(d, (size_t)(order[i] - models)) : NULL;
+                if (m != NULL && desired_is_complete(m)) { /* resident */
+                        m->spec->settings.pinned = false;
+                        desired_model_free(m);
+                } else if (m != NULL) {
+                        desired_insert(m);
+                        n_restored++;
+                }
+        }
         if (n_restored > 0)
                 log_info("restore: %zu pinned models are not resident and will be loaded", n_restored);
-}
-
-static struct desired_model *restored_add(struct desired *d, const struct generation *g, const char *name)
-{
-        const struct model_record *spec = state_file_add_generation(&d->restored, g, name);
-        list_each_item (struct desired_model, m, &d->models, link) { /* the array may have moved */
-                if (m->origin == DESIRED_RESTORED)
-                        m->spec = &d->restored.models[m->index];
-        }
-        struct desired_model *m = spec != NULL ? restored_new(d, d->restored.n - 1) : NULL;
-        if (m != NULL)
-                desired_insert(m);
-        return m;
 }
 
 void desired_add(struct desired *d, const struct generation *generation, const char *name)
@@ -91,8 +72,15 @@ void desired_add(struct desired *d, const struct generation *generation, const c
         list_each_item (struct desired_model, known, &d->models, link)
                 if (m == NULL && known->origin == DESIRED_RESTORED && strcmp(known->spec->name, name) == 0)
                         m = known;
-        if (m == NULL)
-                m = restored_add(d, generation, name);
+        if (m == NULL) {
+                bool added = state_file_add_generation(&d->restored, generation, name) != NULL;
+                list_each_item (struct desired_model, known, &d->models, link) /* the array may have moved */
+                        if (known->origin == DESIRED_RESTORED)
+                                known->spec = &d->restored.models[known->index];
+                m = added ? restored_new(d, d->restored.n - 1) : NULL;
+                if (m != NULL)
+                        desired_insert(m);
+        }
         if (m == NULL || state_file_add_device(m->spec, generation->device->uuid, true) < 0)
                 log_error("%s: was pinned, and is not restored: no memory", name);
 }

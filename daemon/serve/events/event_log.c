@@ -16,11 +16,10 @@ static size_t put_names(char *to, const struct generation *g)
                         memcpy(to, g->last_name, used);
                 return used + 1;
         }
-        list_each (pos, &g->names) {
-                const char *name = container_of(pos, struct model_name, link)->text;
-                size_t len = strlen(name) + 1;
+        list_each_item (const struct model_name, name, &g->names, link) {
+                size_t len = strlen(name->text) + 1;
                 if (to != NULL)
-                        memcpy(to + used, name, len);
+                        memcpy(to + used, name->text, len);
                 used += len;
         }
         return used + 1;
@@ -155,21 +154,16 @@ struct subscriber *event_log_next_subscriber(const struct event_log *event_log)
         return list_empty(&event_log->pending) ? NULL : container_of(event_log->pending.next, struct subscriber, link);
 }
 
-static struct model_event *event_for(const struct event_log *event_log, const struct subscriber *subscriber)
+struct model_event *event_log_peek(const struct event_log *event_log, const struct subscriber *subscriber)
 {
         if (subscriber->at == NULL || subscriber->at == newest(event_log))
                 return NULL;
         return container_of(subscriber->at->link.next, struct model_event, link);
 }
 
-const struct model_event *event_log_peek(const struct event_log *event_log, const struct subscriber *subscriber)
-{
-        return event_for(event_log, subscriber);
-}
-
 const struct model_event *event_log_next(struct event_log *event_log, struct subscriber *subscriber)
 {
-        struct model_event *event = event_for(event_log, subscriber);
+        struct model_event *event = event_log_peek(event_log, subscriber);
         if (event == NULL)
                 return NULL;
         position_leave(subscriber);

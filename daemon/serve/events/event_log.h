@@ -49,7 +49,7 @@ void event_log_unsubscribe(struct event_log *event_log, struct subscriber *subsc
 /* The subscriber that has waited longest for its next event, or NULL. */
 struct subscriber *event_log_next_subscriber(const struct event_log *event_log);
 /* The event that event_log_next() would return. */
-const struct model_event *event_log_peek(const struct event_log *event_log, const struct subscriber *subscriber);
+struct model_event *event_log_peek(const struct event_log *event_log, const struct subscriber *subscriber);
 /* Its next event, valid until its next call; other pending subscribers then precede it. NULL: it has received all, or
  * is not subscribed. */
 const struct model_event *event_log_next(struct event_log *event_log, struct subscriber *subscriber);

@@ -6,10 +6,8 @@
  */
 #include "daemon/serve/events/events.h"
 
-#include "daemon/resident/unload/expiry.h"
 #include "daemon/serve/deferred.h"
-#include "daemon/serve/events/lease_events.h"
-#include "daemon/serve/events/op.h"
+#include "daemon/serve/reply/reply.h"
 
 #include <string.h>
 
@@ -22,8 +20,8 @@
 static uint64_t first_end(const struct session *session, uint64_t last)
 {
         uint64_t first = 0;
-        list_each (pos, &session->ops) {
-                uint64_t end = container_of(pos, struct op, link)->watch.load->end_number;
+        list_each_item (const struct op, op, &session->ops, link) {
+                uint64_t end = op->watch.load->end_number;
                 if (end != 0 && end <= last && (first == 0 || end < first))
                         first = end;
         }
@@ -33,13 +31,13 @@ static uint64_t first_end(const struct session *session, uint64_t last)
 /* Up to `last`. The ops are examined once for each load that ends, whatever the session is sent meanwhile. */
 static void notify_ends(struct session *session, uint64_t last)
 {
-        if (session->ends_told >= last)
+        if (session->ends_notified >= last)
                 return;
         for (uint64_t end; (end = first_end(session, last)) != 0;)
                 list_each_item_safe (struct op, op, &session->ops, link)
                         if (op->watch.load->end_number == end)
                                 op_send_end(op);
-        session->ends_told = last;
+        session->ends_notified = last;
 }
 
 /* ---- subscribers ---- */
@@ -123,8 +121,8 @@ static bool notify_end(struct server *server)
 /* Without memory for the event, subscribers are notified that one was lost. */
 static void lose_event(struct server *server)
 {
-        list_each (pos, &server->conns) {
-                struct session *session = container_of(pos, struct conn, link)->context;
+        list_each_item (const struct conn, conn, &server->conns, link) {
+                struct session *session = conn->context;
                 if (session->subscriber.at == NULL)
                         continue;
                 events_notify(session);
@@ -133,26 +131,63 @@ static void lose_event(struct server *server)
         }
 }
 
-/* Sends events now if they arise faster than the task sends them: none is lost, and their memory is bounded. */
-static void add_event(struct server *server, const struct generation *generation)
-{
-        if (server->turn.parting)
-                return;
-        server->event_log.ends = server->loads->n_ended;
-        if (event_log_add(&server->event_log, generation) < 0)
-                lose_event(server);
-        while (server->event_log.bytes > EVENT_LOG_BYTES && notify_subscriber(server))
-                ;
-}
-
 /* ---- leases ---- */
 
-static void leases_changed(struct server *server, struct generation *generation)
+/* The model was unloaded by force; memory that the client has mapped stays valid. */
+static void notify_revoked(struct session *session, struct lease *lease)
 {
-        generation->changes++;
-        list_remove(&generation->unnotified);
-        list_append(&server->unnotified, &generation->unnotified);
-        loop_task_begin(&server->tell);
+        const struct generation *g = lease->generation;
+        lease->dirty = !conn_writable(session->conn);
+        if (lease->dirty)
+                return;
+        lease_set_state(lease, LEASE_REVOKED);
+        struct writer w;
+        conn_writer(&w);
+        writer_map(&w, 6);
+        writer_kstr(&w, "event", "lease");
+        writer_ku64(&w, "lease", lease->id);
+        writer_ku64(&w, "arrived", generation_arrived(g));
+        writer_kstr(&w, "state", "revoked");
+        writer_kstr(&w, "code", code_wire(STREAMER_EREVOKED));
+        writer_kstr(&w, "text", "the model was unloaded by force; detach to give its memory back");
+        session_send(session, &w);
+}
+
+static void notify_progress(struct session *session, struct lease *lease)
+{
+        const struct generation *g = lease->generation;
+        uint64_t count = generation_arrived(g);
+        bool ended = g->state != GENERATION_LOADING, failed = g->state == GENERATION_FAILED;
+        if (lease->state != LEASE_LOADING || (!ended && count == lease->told))
+                return;
+        lease->dirty = !conn_writable(session->conn);
+        if (lease->dirty)
+                return;
+        lease->told = count;
+        if (ended)
+                lease_set_state(lease, LEASE_HELD);
+        struct writer w;
+        conn_writer(&w);
+        writer_map(&w, failed ? 7 : 5);
+        writer_kstr(&w, "event", "lease");
+        writer_ku64(&w, "lease", lease->id);
+        writer_ku64(&w, "arrived", count);
+        writer_kstr(&w, "state", !ended ? "loading" : failed ? "failed" : "ready");
+        reply_digest(&w, "digest", g);
+        if (failed) {
+                writer_kstr(&w, "code", code_wire(g->error.code));
+                writer_kstr(&w, "text", g->error.text);
+        }
+        session_send(session, &w);
+}
+
+/* The end of the load is notified before the revocation: every tensor has arrived and can be read. */
+void events_notify_lease(struct session *session, struct lease *lease)
+{
+        lease->dirty = false;
+        notify_progress(session, lease);
+        if (lease->state == LEASE_HELD && lease->generation->quarantined)
+                notify_revoked(session, lease);
 }
 
 /* A lease that was examined moves to the end of the list, and so does its generation. */
@@ -170,7 +205,7 @@ static bool notify_lease(struct server *server)
         list_append(&g->leases, &lease->in_generation);
         list_append(&server->unnotified, &g->unnotified);
         if (lease->owner != NULL)
-                lease_events_send(lease->owner, lease);
+                events_notify_lease(lease->owner, lease);
         return true;
 }
 
@@ -191,7 +226,7 @@ static bool notify_watcher(struct server *server)
 
 bool events_send_next(struct loop_task *loop_task)
 {
-        struct server *server = container_of(loop_task, struct server, tell);
+        struct server *server = container_of(loop_task, struct server, notify);
         if (server->turn.parting)
                 return false;
         bool lease = notify_lease(server), subscriber = notify_subscriber(server), watcher = notify_watcher(server),
@@ -199,33 +234,37 @@ bool events_send_next(struct loop_task *loop_task)
         return lease || subscriber || watcher || end;
 }
 
+/* Soon notifies the leases, and rechecks the requests that wait. */
+static void generation_touched(struct server *server, struct generation *generation)
+{
+        generation->changes++;
+        list_remove(&generation->unnotified);
+        list_append(&server->unnotified, &generation->unnotified);
+        loop_task_begin(&server->notify);
+        deferred_recheck(server);
+}
+
+/* Sends events now if they arise faster than the task sends them: none is lost, and their memory is bounded. */
 void events_changed(struct server *server, struct generation *generation)
 {
-        add_event(server, generation);
-        leases_changed(server, generation);
-        deferred_recheck(server);
+        server->event_log.ends = server->loads->n_ended;
+        if (!server->turn.parting && event_log_add(&server->event_log, generation) < 0)
+                lose_event(server);
+        while (!server->turn.parting && server->event_log.bytes > EVENT_LOG_BYTES && notify_subscriber(server))
+                ;
+        generation_touched(server, generation);
 }
 
-void events_arrived(struct server *server, struct generation *generation)
+void events_arrived(struct loads *loads, struct generation *generation)
 {
-        leases_changed(server, generation);
-        deferred_recheck(server);
-}
-
-/* ---- at times ---- */
-
-void events_progress(struct server *server)
-{
-        resident_expire(server->resident, now_ns());
-        if (round_robin_begin(&server->progress_round))
-                loop_task_begin(&server->tell);
+        generation_touched(loads->context, generation);
 }
 
 /* ---- the end ---- */
 
 bool events_send_shutdown(struct loop_task *loop_task)
 {
-        struct server *server = container_of(loop_task, struct server, part);
+        struct server *server = container_of(loop_task, struct server, shutdown);
         if (list_empty(&server->conns))
                 return false;
         struct conn *conn = container_of(server->conns.next, struct conn, link);
@@ -240,11 +279,4 @@ bool events_send_shutdown(struct loop_task *loop_task)
         }
         conn_close(conn, true);
         return true;
-}
-
-/* From here on a connection is sent the daemon's end, and nothing that happens until then. */
-void events_shutdown(struct server *server)
-{
-        conn_turn_shutdown(&server->turn);
-        loop_task_begin(&server->part);
 }

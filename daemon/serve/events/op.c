@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/serve/events/op.h"
+#include "daemon/serve/events/events.h"
 
 #include "daemon/serve/reply/reply.h"
 

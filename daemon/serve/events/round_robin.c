@@ -9,7 +9,7 @@ void round_robin_init(struct round_robin *round_robin)
 
 void round_robin_add(struct round_robin *round_robin, struct round_robin_member *member)
 {
-        member->told = round_robin->number;
+        member->notified = round_robin->number;
         list_append(&round_robin->members, &member->link);
 }
 
@@ -18,7 +18,7 @@ static struct round_robin_member *waiting(const struct round_robin *round_robin)
         if (list_empty(&round_robin->members))
                 return NULL;
         struct round_robin_member *first = container_of(round_robin->members.next, struct round_robin_member, link);
-        return first->told == round_robin->number ? NULL : first;
+        return first->notified == round_robin->number ? NULL : first;
 }
 
 bool round_robin_begin(struct round_robin *round_robin)

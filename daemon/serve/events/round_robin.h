@@ -15,7 +15,7 @@ struct round_robin {
 
 struct round_robin_member {
         struct list link;
-        uint64_t told; /* round_robin->number when it was notified last */
+        uint64_t notified; /* round_robin->number when it was notified last */
 };
 
 void round_robin_init(struct round_robin *round_robin);

@@ -12,15 +12,19 @@ void reply_source(struct writer *w, const char *source)
         writer_strn(w, source, url ? strcspn(source, "?") : strlen(source));
 }
 
-void reply_digest(struct writer *writer, const char *key, const struct generation *generation)
+void reply_digest_bytes(struct writer *w, const char *key, const unsigned char *digest)
 {
-        writer_key(writer, key);
-        bool known = generation->state == GENERATION_READY || generation->state == GENERATION_DRAINING ||
-                     generation->state == GENERATION_CACHED;
-        if (known)
-                writer_hex(writer, generation->digest, DIGEST_SIZE);
+        writer_key(w, key);
+        if (digest != NULL)
+                writer_hex(w, digest, DIGEST_SIZE);
         else
-                writer_str(writer, "");
+                writer_str(w, "");
+}
+
+void reply_digest(struct writer *w, const char *key, const struct generation *g)
+{
+        bool known = g->state == GENERATION_READY || g->state == GENERATION_DRAINING || g->state == GENERATION_CACHED;
+        reply_digest_bytes(w, key, known ? g->digest : NULL);
 }
 
 void reply_progress(struct writer *w, const struct load_progress *p)
@@ -56,16 +60,6 @@ static void write_on_device(struct writer *w, const struct generation *g)
                 writer_kstr(w, "error", g->error.text);
 }
 
-void reply_group_digest(struct writer *w, const struct model_set *group)
-{
-        const unsigned char *digest = model_set_digest(group);
-        writer_key(w, "digest");
-        if (digest != NULL)
-                writer_hex(w, digest, DIGEST_SIZE);
-        else
-                writer_str(w, "");
-}
-
 static const struct generation *representative(const struct model_set *group)
 {
         for (size_t i = 0; i < group->n; i++)
@@ -90,13 +84,6 @@ static uint64_t idle_ns(const struct model_set *group, uint64_t now)
                 if (group->members[i]->last_used_ns > last)
                         last = group->members[i]->last_used_ns;
         return now > last ? now - last : 0;
-}
-
-/* Whether unpin would change something: on any of its devices, or for a desired load. */
-static bool is_pinned(const struct model_set *group, const struct desired_model *desired)
-{
-        bool drains = model_set_state(group) == GENERATION_DRAINING; /* what is wanted is another model */
-        return model_set_pinned(group) || (desired != NULL && desired->spec->settings.pinned && !drains);
 }
 
 static void write_tries(struct writer *w, const struct desired_model *desired, uint64_t now)
@@ -154,11 +141,12 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
         const struct generation *g = representative(group);
         struct model_size size = model_set_size(group);
         bool failed = g->state == GENERATION_FAILED, tried = desired != NULL && desired_failed(desired);
+        bool drains = model_set_state(group) == GENERATION_DRAINING;                 /* then another model is desired */
         bool read = g->state != GENERATION_LOADING && g->stages.ns[STAGE_begin] > 0; /* in this run */
         writer_map(w, 16u + read + failed + (tried ? count_tries(desired) : 0));
         writer_kstr(w, "name", group->name);
         writer_ku64(w, "generation", g->number);
-        reply_group_digest(w, group);
+        reply_digest_bytes(w, "digest", model_set_digest(group));
         reply_source(w, g->source);
         writer_kstr(w, "state", generation_state_name(g->state));
         writer_ku64(w, "bytes", size.bytes);
@@ -167,7 +155,9 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
         for (size_t i = 0; i < group->n; i++)
                 write_on_device(w, group->members[i]);
         writer_ku64(w, "leases", count_leases(group));
-        writer_kbool(w, "pinned", is_pinned(group, desired));
+        /* Whether unpin would change something: on any of its devices, or for a desired load. */
+        writer_kbool(w, "pinned",
+                     model_set_pinned(group) || (desired != NULL && desired->spec->settings.pinned && !drains));
         writer_kstr(w, "tier", g->state == GENERATION_CACHED ? "host" : "device");
         writer_ku64(w, "idle_ns", count_leases(group) > 0 ? 0 : idle_ns(group, now));
         writer_ku64(w, "keep_alive_ns", g->settings.keep_alive_ns);

@@ -18,7 +18,9 @@ void reply_desired(struct writer *writer, const struct desired_model *desired);
  * a signature. */
 void reply_source(struct writer *writer, const char *source);
 void reply_digest(struct writer *writer, const char *key, const struct generation *generation);
-void reply_group_digest(struct writer *writer, const struct model_set *group);
+void reply_digest_bytes(struct writer *writer, const char *key, const unsigned char *digest); /* NULL: unknown */
+/* A key and its value: the staging ring. */
+void reply_ring(struct writer *writer, struct reader *reader);
 /* Seven keys: the progress of a load, for its watchers and for `status`. */
 void reply_progress(struct writer *writer, const struct load_progress *progress);
 
@@ -28,6 +30,9 @@ void reply_list(struct writer *writer, const struct server *server, const struct
 /* STREAMER_EUNSUPPORTED where one record exceeds a frame. */
 int reply_show(struct writer *writer, const struct server *server, const struct model_set *group,
                const struct generation *generation, const struct request *request, struct error *error);
+/* STREAMER_EINVAL, and nothing is written. */
+int reply_status(struct writer *writer, const struct server *server, const struct request *request,
+                 struct error *error);
 void reply_estimate(struct writer *writer, const struct load *load, uint64_t id);
 
 #endif

@@ -23,16 +23,7 @@ static void write_record(struct writer *w, const struct manifest_view *m, const 
         writer_ku64(w, "bytes", r->bytes);
         writer_ku64(w, "segment", r->segment);
         writer_ku64(w, "offset", r->offset);
-        writer_key(w, "digest");
-        if (loading)
-                writer_str(w, "");
-        else
-                writer_hex(w, r->digest, DIGEST_SIZE);
-}
-
-static void write_one(struct writer *w, const struct server *server, const struct model_set *group)
-{
-        reply_model(w, group, desired_find(&server->desired, group->name));
+        reply_digest_bytes(w, "digest", loading ? NULL : r->digest);
 }
 
 static int write_tensors(struct writer *w, const struct server *server, const struct model_set *group,
@@ -54,7 +45,7 @@ static int write_tensors(struct writer *w, const struct server *server, const st
                                  from);
         writer_reply(w, request->id, more ? 3 : 2);
         writer_karray(w, "models", 1);
-        write_one(w, server, group);
+        reply_model(w, group, desired_find(&server->desired, group->name));
         writer_karray(w, "tensor_list", end - from);
         for (uint64_t i = from; i < end; i++)
                 write_record(w, &m, manifest_record(&m, i), g->state == GENERATION_LOADING);
@@ -74,6 +65,6 @@ int reply_show(struct writer *w, const struct server *server, const struct model
         }
         writer_reply(w, request->id, 1);
         writer_karray(w, "models", 1);
-        write_one(w, server, group);
+        reply_model(w, group, desired_find(&server->desired, group->name));
         return 0;
 }

@@ -10,7 +10,7 @@
 
 #include "daemon/base/sys/machine.h"
 #include "daemon/device/cuda/cuda.h"
-#include "daemon/serve/reply/status.h"
+#include "daemon/serve/reply/reply.h"
 #include "daemon/serve/session.h"
 #include "daemon/source/roots/root_facts.h"
 
@@ -131,7 +131,7 @@ static void write_facts(struct writer *w, const struct doctor *doctor)
         writer_kbool(w, "across_uids", server->share_across_uids);
         write_machine(w, &doctor->machine);
         write_cuda(w, &doctor->cuda);
-        status_ring(w, server->reader);
+        reply_ring(w, server->reader);
         write_roots(w, server->loads->sources->roots);
         writer_karray(w, "devices", resident->n_devices);
         for (size_t i = 0; i < resident->n_devices; i++)

@@ -13,7 +13,6 @@
 #include "daemon/base/text/redact.h"
 #include "daemon/io/http/http.h"
 #include "daemon/serve/access/access.h"
-#include "daemon/serve/verbs/lease/fd_limits.h"
 #include "daemon/serve/verbs/verbs_private.h"
 #include "daemon/source/roots/caller.h"
 
@@ -81,7 +80,7 @@ static void reply_file(struct fetch *fetch)
 {
         struct session *session = fetch->deferred->session;
         struct writer w;
-        if (fd_limits_check(session, 1, "fetch", &fetch->error) < 0) {
+        if (session_check_fds(session, 1, "fetch", &fetch->error) < 0) {
                 session_error(session, fetch->deferred->request.id, &fetch->error);
                 return;
         }
@@ -90,7 +89,7 @@ static void reply_file(struct fetch *fetch)
         writer_kmap(&w, "contents", 2);
         writer_ku64(&w, "fd", 0);
         writer_ku64(&w, "size", fetch->object.version.size);
-        fd_limits_send(session, &w, &fetch->fd, 1);
+        session_send_fds(session, &w, &fetch->fd, 1);
 }
 
 static void fetch_reply(struct fetch *fetch)

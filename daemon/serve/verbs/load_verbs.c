@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The verbs load and cancel, and those that change settings: set_priority, pin, unpin and keep_alive.
+ * The verbs load, cancel and wait, and those that change settings: set_priority, pin, unpin and keep_alive.
  */
 #include "daemon/serve/verbs/verbs_private.h"
 
 #include "daemon/model/ranks.h"
 #include "daemon/serve/access/access.h"
-#include "daemon/serve/events/op.h"
+#include "daemon/serve/events/events.h"
 #include "daemon/serve/reply/reply.h"
-#include "daemon/serve/verbs/lease/attach_select.h"
 
 #include <string.h>
 
@@ -24,18 +23,6 @@ static void dry_run_ended(struct load_watch *watch, struct load *load)
                 session_send(d->session, &w);
         }
         deferred_free(d);
-}
-
-static void reply_load(struct session *session, const struct request *request, struct load *load)
-{
-        uint64_t op = ++session->server->last_op;
-        struct writer w;
-        session_reply(&w, request->id, 2);
-        writer_ku64(&w, "op", op);
-        writer_kstr(&w, "name", load->name);
-        session_send(session, &w);
-        if (request->u.load.watch)
-                op_new(session, load, op);
 }
 
 /* ---- a load that attaches ---- */
@@ -60,33 +47,24 @@ static int check_open(struct resident *resident, const struct req_load *req, str
         return error_set(error, STREAMER_EINVAL, "load: device: the model is not loaded to %s", req->device);
 }
 
-static const struct load_target *target_of(const struct load *load, const char *device)
-{
-        const struct device *named = resident_device(load->loads->resident, device, NULL);
-        for (size_t i = 0; device != NULL && i < load->n_targets; i++)
-                if (load->targets[i].device == named)
-                        return &load->targets[i];
-        return &load->targets[0];
-}
-
-/* To the generation that the load produces, whatever else serves the name. The load references it until it ends. */
-static bool can_attach(const struct load_target *target)
-{
-        const struct generation *g = target->generation;
-        return g != NULL && (g->state == GENERATION_READY || (g->state == GENERATION_LOADING && attach_can_follow(g)));
-}
-
-/* Answers now, or returns false. */
+/* Attaches to the generation that the load produces, whatever else serves the name: the load references it until it
+ * ends. Answers now, or returns false. */
 static bool open_target(struct session *session, const struct request *request, const struct load *load)
 {
-        const struct load_target *target = target_of(load, request->u.load.device);
+        const char *name = request->u.load.device;
+        const struct device *device = resident_device(load->loads->resident, name, NULL);
+        const struct load_target *target = &load->targets[0];
+        for (size_t i = 0; name != NULL && i < load->n_targets; i++)
+                if (load->targets[i].device == device)
+                        target = &load->targets[i];
+        struct generation *g = target->generation;
         if (target->state == TARGET_FAILED) {
                 session_error(session, request->id, &target->error);
                 return true;
         }
-        if (!can_attach(target))
+        if (g == NULL || (g->state != GENERATION_READY && (g->state != GENERATION_LOADING || !attach_can_follow(g))))
                 return false;
-        attach_reply_lease(session, request->id, target->generation, load->name);
+        attach_reply_lease(session, request->id, g, load->name);
         return true;
 }
 
@@ -176,7 +154,14 @@ void verb_load(struct session *session, struct request *request)
                 if (d != NULL)
                         load_watch(load, &d->watch, dry_run_ended);
         } else {
-                reply_load(session, request, load);
+                uint64_t op = ++session->server->last_op;
+                struct writer w;
+                session_reply(&w, request->id, 2);
+                writer_ku64(&w, "op", op);
+                writer_kstr(&w, "name", load->name);
+                session_send(session, &w);
+                if (request->u.load.watch)
+                        op_new(session, load, op);
         }
 }
 
@@ -194,6 +179,45 @@ void verb_cancel(struct session *session, struct request *request)
         session_reply(&w, request->id, 1);
         writer_kstr(&w, "name", model);
         session_send(session, &w);
+}
+
+/* ---- wait: answered when the model is ready, or when no load of it is under way or will begin ---- */
+
+static void wait_failed(struct session *session, const struct request *request, int code, const char *why)
+{
+        session_fail(session, request->id, code == STREAMER_ECANCELED ? STREAMER_ECANCELED : STREAMER_EFAILED, "%s: %s",
+                     request->u.wait.model, why);
+}
+
+static bool try_wait(struct session *session, const struct request *request, const struct deferred *deferred)
+{
+        (void)deferred;
+        struct resident *resident = session->server->resident;
+        const char *model = request->u.wait.model;
+        struct generation *g = resident_ready(resident, model);
+        const struct generation *loading = resident_on(resident, model, GENERATION_LOADING, NULL);
+        if (g != NULL && loading != NULL && loading->number == g->number)
+                return false; /* on further devices */
+        if (g != NULL) {
+                session_reply_state(session, request->id, model, "ready", g->number);
+                return true;
+        }
+        const struct desired_model *desired = desired_find(&session->server->desired, model);
+        if (loading != NULL || (desired != NULL && !desired_failed(desired)))
+                return false;
+        g = resident_on(resident, model, GENERATION_FAILED, NULL);
+        if (g != NULL)
+                wait_failed(session, request, g->error.code, g->error.text);
+        else if (desired != NULL)
+                wait_failed(session, request, desired->error.code, desired->error.text);
+        else
+                session_no_model(session, request->id, model);
+        return true;
+}
+
+void verb_wait(struct session *session, struct request *request)
+{
+        deferred_wait(session, request, try_wait, request->u.wait.model, request->u.wait.timeout_ms);
 }
 
 /* ---- settings of what the name reaches: resident, loading or desired ---- */

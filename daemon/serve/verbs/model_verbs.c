@@ -6,7 +6,6 @@
 
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/reply/reply.h"
-#include "daemon/serve/reply/status.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -62,7 +61,7 @@ void verb_status(struct session *session, struct request *request)
         struct writer w;
         struct error error = {0};
         conn_writer(&w);
-        if (status_write(&w, session->server, request, &error) == 0) {
+        if (reply_status(&w, session->server, request, &error) == 0) {
                 session_send(session, &w);
                 return;
         }
@@ -102,7 +101,7 @@ static void reply_verified(struct deferred *d)
         session_reply(&w, d->request.id, 6);
         writer_kstr(&w, "name", d->request.u.verify.model);
         writer_ku64(&w, "generation", d->verify.generation->number);
-        reply_group_digest(&w, &group);
+        reply_digest_bytes(&w, "digest", model_set_digest(&group));
         writer_ku64(&w, "tensors", d->verified_tensors);
         writer_ku64(&w, "bytes", d->verified_bytes);
         writer_ku64(&w, "devices", d->n_verified);

@@ -12,6 +12,12 @@
 VERBS(V)
 #undef V
 
+/* Selects the generation to attach to: 0 with *out; ATTACH_WAIT: to be repeated after a change; or an error. */
+#define ATTACH_WAIT 1
+int attach_select(struct resident *resident, const struct req_attach *req, struct generation **out,
+                  struct error *error);
+/* Clients can attach to it while it loads. */
+bool attach_can_follow(const struct generation *generation);
 /* Replies with a lease of this generation, or with an error. */
 void attach_reply_lease(struct session *session, uint64_t id, struct generation *generation, const char *model);
 /* The client's process, watched; it is freed with its last lease (process_reap() where it gets none). NULL with

@@ -7,8 +7,6 @@
 #include "daemon/base/process/pidfd.h"
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/reply/reply.h"
-#include "daemon/serve/verbs/lease/attach_select.h"
-#include "daemon/serve/verbs/lease/fd_limits.h"
 #include "daemon/serve/verbs/verbs_private.h"
 
 #include <errno.h>
@@ -112,7 +110,7 @@ static void send_attach(struct session *session, uint64_t id, const struct lease
         }
         writer_ku64(&w, "arrived", lease->told);
         write_segments(&w, g, n, fds, &n);
-        fd_limits_send(session, &w, fds, n);
+        session_send_fds(session, &w, fds, n);
 }
 
 static int lease_begin(struct session *session, struct generation *g, uint64_t id, const char *model,
@@ -122,7 +120,7 @@ static int lease_begin(struct session *session, struct generation *g, uint64_t i
                 return error_set(error, STREAMER_ELIMIT,
                                  "attach: this connection holds %" PRIu64 " leases (limits.leases_per_client)",
                                  session->n_leases);
-        int r = fd_limits_check(session, g->n_segments + 2, "attach", error);
+        int r = session_check_fds(session, g->n_segments + 2, "attach", error);
         if (r == 0)
                 r = check_trust(session, g, error);
         if (r < 0)
@@ -167,10 +165,10 @@ static bool try_attach(struct session *session, const struct request *request, c
         const struct req_attach *req = &request->u.attach;
         struct error error = {0};
         struct generation *g = NULL;
-        enum choice choice = attach_select(session->server->resident, req, &g, &error);
-        if (choice == CHOICE_WAIT || (choice == CHOICE_ERROR && is_desired(session->server, req)))
+        int r = attach_select(session->server->resident, req, &g, &error);
+        if (r == ATTACH_WAIT || (r < 0 && is_desired(session->server, req)))
                 return false;
-        if (choice == CHOICE_ERROR)
+        if (r < 0)
                 session_error(session, request->id, &error);
         else
                 attach_reply_lease(session, request->id, g, req->model != NULL ? req->model : generation_name(g));

@@ -1,5 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/serve/verbs/lease/attach_select.h"
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Selects the generation for an attach: the one that serves, else the one that loads; if the request names a
+ * generation or a digest, only that one. For a model on several devices the client names one.
+ */
+#include "daemon/serve/verbs/verbs_private.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -10,15 +14,6 @@ static bool digest_is(const struct generation *g, const char *hex)
         for (size_t i = 0; i < DIGEST_SIZE; i++)
                 snprintf(text + 2 * i, 3, "%02x", g->digest[i]);
         return strcasecmp(text, hex) == 0;
-}
-
-static struct generation *by_number(struct resident *resident, const char *name, uint64_t number,
-                                    const struct device *device)
-{
-        list_each_item (struct generation, g, &resident->generations, link)
-                if (g->number == number && (device == NULL || g->device == device) && generation_has_name(g, name))
-                        return g;
-        return NULL;
 }
 
 static bool may_be(const struct generation *g, const struct req_attach *req, enum generation_state state)
@@ -70,17 +65,15 @@ static int choose_device(struct resident *resident, const struct req_attach *req
         return 0;
 }
 
-static enum choice not_there(struct resident *resident, const struct req_attach *req, const struct device *device,
-                             struct error *error)
+static int not_there(struct resident *resident, const struct req_attach *req, const struct device *device,
+                     struct error *error)
 {
-        struct generation *failed = resident_on(resident, req->model, GENERATION_FAILED, device);
+        const struct generation *failed = resident_on(resident, req->model, GENERATION_FAILED, device);
         if (failed != NULL)
-                error_set(error, failed->error.code, "%s: %s", req->model, failed->error.text);
-        else if (resident_on(resident, req->model, GENERATION_CACHED, device) != NULL)
-                error_set(error, STREAMER_ENOENT, "%s: is in the host cache: load brings it back", req->model);
-        else
-                error_set(error, STREAMER_ENOENT, "%s: no such model", req->model);
-        return CHOICE_ERROR;
+                return error_set(error, failed->error.code, "%s: %s", req->model, failed->error.text);
+        if (resident_on(resident, req->model, GENERATION_CACHED, device) != NULL)
+                return error_set(error, STREAMER_ENOENT, "%s: is in the host cache: load brings it back", req->model);
+        return error_set(error, STREAMER_ENOENT, "%s: no such model", req->model);
 }
 
 /* What the name leads to in this state, if it is the generation that was asked for. */
@@ -91,20 +84,17 @@ static struct generation *asked_for(struct resident *resident, const struct req_
         return g != NULL && may_be(g, req, state) ? g : NULL;
 }
 
-static enum choice choose_digest(struct resident *resident, const struct req_attach *req, const struct device *device,
-                                 struct generation **out, struct error *error)
+static int choose_digest(struct resident *resident, const struct req_attach *req, const struct device *device,
+                         struct generation **out, struct error *error)
 {
-        struct generation *ready = asked_for(resident, req, GENERATION_READY, device);
-        if (ready != NULL && digest_is(ready, req->digest)) {
-                *out = ready;
-                return CHOICE_NOW;
-        }
+        *out = asked_for(resident, req, GENERATION_READY, device);
+        if (*out != NULL && digest_is(*out, req->digest))
+                return 0;
         if (asked_for(resident, req, GENERATION_LOADING, device) != NULL)
-                return CHOICE_WAIT;
-        if (ready == NULL)
+                return ATTACH_WAIT;
+        if (*out == NULL)
                 return not_there(resident, req, device, error);
-        error_set(error, STREAMER_EDIGEST, "%s: its digest is not %s", req->model, req->digest);
-        return CHOICE_ERROR;
+        return error_set(error, STREAMER_EDIGEST, "%s: its digest is not %s", req->model, req->digest);
 }
 
 /* A load from the host cache has a manifest before all bytes are copied, and no arrival log. */
@@ -114,51 +104,50 @@ bool attach_can_follow(const struct generation *g)
 }
 
 /* Any model that is ready: of one that loads the digest is not known. */
-static enum choice by_digest(struct resident *resident, const struct req_attach *req, struct generation **out,
-                             struct error *error)
+static int by_digest(struct resident *resident, const struct req_attach *req, struct generation **out,
+                     struct error *error)
 {
         const struct device *device = NULL;
-        if (req->digest == NULL) {
-                error_set(error, STREAMER_EINVAL, "attach: a model or a digest is required");
-                return CHOICE_ERROR;
-        }
+        if (req->digest == NULL)
+                return error_set(error, STREAMER_EINVAL, "attach: a model or a digest is required");
         if (req->device != NULL && (device = resident_device(resident, req->device, error)) == NULL)
-                return CHOICE_ERROR;
+                return error->code;
         list_each_item (struct generation, g, &resident->generations, link)
                 if (g->state == GENERATION_READY && (device == NULL || g->device == device) &&
                     (req->generation == 0 || g->number == req->generation) && digest_is(g, req->digest)) {
                         *out = g;
-                        return CHOICE_NOW;
+                        return 0;
                 }
-        error_set(error, STREAMER_ENOENT, "attach: no model that is ready has the digest %s", req->digest);
-        return CHOICE_ERROR;
+        return error_set(error, STREAMER_ENOENT, "attach: no model that is ready has the digest %s", req->digest);
 }
 
-enum choice attach_select(struct resident *resident, const struct req_attach *req, struct generation **out,
-                          struct error *error)
+int attach_select(struct resident *resident, const struct req_attach *req, struct generation **out, struct error *error)
 {
         const struct device *device;
-        struct generation *g;
+        struct generation *found = NULL;
         if (req->model == NULL)
                 return by_digest(resident, req, out, error);
-        if (choose_device(resident, req, &device, error) < 0)
-                return CHOICE_ERROR;
-        g = by_number(resident, req->model, req->generation, device);
-        if (req->generation != 0 && g == NULL) {
-                error_set(error, STREAMER_ENOENT, "%s: no generation %" PRIu64, req->model, req->generation);
-                return CHOICE_ERROR;
+        int r = choose_device(resident, req, &device, error);
+        if (r < 0)
+                return r;
+        if (req->generation != 0) {
+                list_each_item (struct generation, g, &resident->generations, link)
+                        if (found == NULL && g->number == req->generation && (device == NULL || g->device == device) &&
+                            generation_has_name(g, req->model))
+                                found = g;
+                if (found == NULL)
+                        return error_set(error, STREAMER_ENOENT, "%s: no generation %" PRIu64, req->model,
+                                         req->generation);
         }
         if (req->digest != NULL)
                 return choose_digest(resident, req, device, out, error);
-        if (req->generation == 0) {
-                g = resident_on(resident, req->model, GENERATION_READY, device);
-                if (g == NULL)
-                        g = resident_on(resident, req->model, GENERATION_LOADING, device);
-        }
-        if (g == NULL || (g->state != GENERATION_READY && g->state != GENERATION_LOADING))
+        if (found == NULL)
+                found = resident_on(resident, req->model, GENERATION_READY, device);
+        if (found == NULL)
+                found = resident_on(resident, req->model, GENERATION_LOADING, device);
+        if (found == NULL || (found->state != GENERATION_READY && found->state != GENERATION_LOADING))
                 return not_there(resident, req, device, error);
-        *out = g;
-        if (g->state == GENERATION_READY)
-                return CHOICE_NOW;
-        return attach_can_follow(g) && !req->ready ? CHOICE_NOW : CHOICE_WAIT;
+        *out = found;
+        bool can_attach = found->state == GENERATION_READY || (attach_can_follow(found) && !req->ready);
+        return can_attach ? 0 : ATTACH_WAIT;
 }

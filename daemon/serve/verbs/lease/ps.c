@@ -23,100 +23,71 @@ struct ps_row {
 struct ps {
         struct work work;
         struct deferred *deferred;
-        struct ps_row *rows;
-        size_t n;
         bool more;
+        size_t n;
+        struct ps_row rows[];
 };
 
+/* Accepts NULL. */
 static void ps_free(struct ps *ps)
 {
-        for (size_t i = 0; i < ps->n; i++) {
+        for (size_t i = 0; ps != NULL && i < ps->n; i++) {
                 free(ps->rows[i].model);
                 free(ps->rows[i].client);
         }
-        free(ps->rows);
         free(ps);
 }
 
-static int by_id(const void *a, const void *b)
-{
-        const struct ps_row *x = a, *y = b;
-        return ORDER(x->id, y->id);
-}
-
-/* The first leases behind the page before: all are looked at, and no more than a page is sorted. */
-struct first {
-        uint64_t ids[PS_PAGE]; /* ascending */
+/* The first leases behind the page before. All leases are examined, and no more than a page is sorted. */
+struct page {
+        const struct lease *leases[PS_PAGE]; /* by ascending id */
         size_t n, most;
         bool more;
 };
 
-static void note_id(struct first *first, uint64_t id)
+static void page_add(struct page *page, const struct lease *lease)
 {
-        size_t i = first->n;
-        if (i == first->most) {
-                first->more = true;
-                if (id > first->ids[i - 1])
+        size_t i = page->n;
+        if (i == page->most) {
+                page->more = true;
+                if (lease->id > page->leases[i - 1]->id)
                         return;
                 i--;
         } else {
-                first->n++;
+                page->n++;
         }
-        for (; i > 0 && first->ids[i - 1] > id; i--)
-                first->ids[i] = first->ids[i - 1];
-        first->ids[i] = id;
-}
-
-static struct ps_row row_of(const struct lease *lease, uint64_t now)
-{
-        const struct generation *g = lease->generation;
-        return (struct ps_row){.id = lease->id,
-                               .generation = g->number,
-                               .bytes = g->data_bytes,
-                               .since_ns = lease->since_ns,
-                               .pid = lease->process->pid,
-                               .uid = lease->process->uid,
-                               .orphan = lease_is_orphan(lease, now),
-                               .device = g->device->name,
-                               .quarantined = g->quarantined,
-                               .client = lease->process->client,
-                               .model = (char *)generation_name(g)};
-}
-
-/* The leases after `after` up to `last`, as many as there are rows. */
-static size_t collect(const struct server *server, uint64_t after, uint64_t last, struct ps_row *rows)
-{
-        uint64_t now = now_ns();
-        size_t n = 0;
-        list_each_item (const struct generation, g, &server->resident->generations, link)
-                list_each_item (const struct lease, lease, &g->leases, in_generation)
-                        if (lease->id > after && lease->id <= last)
-                                rows[n++] = row_of(lease, now);
-        return n;
+        for (; i > 0 && page->leases[i - 1]->id > lease->id; i--)
+                page->leases[i] = page->leases[i - 1];
+        page->leases[i] = lease;
 }
 
 static struct ps *ps_new(const struct server *server, const struct req_ps *req)
 {
-        struct ps *ps = calloc(1, sizeof(*ps));
-        if (ps == NULL)
-                return NULL;
-        struct first first = {.most = req->limit > 0 && req->limit < PS_PAGE ? (size_t)req->limit : PS_PAGE};
+        uint64_t now = now_ns();
+        struct page page = {.most = req->limit > 0 && req->limit < PS_PAGE ? (size_t)req->limit : PS_PAGE};
         list_each_item (const struct generation, g, &server->resident->generations, link)
                 list_each_item (const struct lease, lease, &g->leases, in_generation)
                         if (lease->id > req->after)
-                                note_id(&first, lease->id);
-        ps->rows = calloc(first.n + 1, sizeof(*ps->rows));
-        if (ps->rows == NULL) {
-                free(ps);
+                                page_add(&page, lease);
+        struct ps *ps = calloc(1, sizeof(*ps) + page.n * sizeof(ps->rows[0]));
+        if (ps == NULL)
                 return NULL;
-        }
-        if (first.n > 0)
-                ps->n = collect(server, req->after, first.ids[first.n - 1], ps->rows);
-        ps->more = first.more;
-        qsort(ps->rows, ps->n, sizeof(*ps->rows), by_id);
-        for (struct ps_row *row = ps->rows; row < ps->rows + ps->n; row++) { /* what is borrowed becomes its own */
-                row->model = strdup(row->model);
-                row->client = row->client != NULL ? strdup(row->client) : NULL;
+        ps->more = page.more;
+        for (; ps->n < page.n; ps->n++) {
+                const struct lease *lease = page.leases[ps->n];
+                const struct generation *g = lease->generation;
+                const char *client = lease->process->client;
+                ps->rows[ps->n] = (struct ps_row){.id = lease->id,
+                                                  .generation = g->number,
+                                                  .bytes = g->data_bytes,
+                                                  .since_ns = lease->since_ns,
+                                                  .pid = lease->process->pid,
+                                                  .uid = lease->process->uid,
+                                                  .orphan = lease_is_orphan(lease, now),
+                                                  .device = g->device->name,
+                                                  .quarantined = g->quarantined,
+                                                  .client = client != NULL ? strdup(client) : NULL,
+                                                  .model = strdup(generation_name(g))};
         }
         return ps;
 }
@@ -190,8 +161,7 @@ void verb_ps(struct session *session, struct request *request)
                         session_fail(session, deferred->request.id, STREAMER_ENOMEM, "no memory");
                         deferred_free(deferred);
                 }
-                if (ps != NULL)
-                        ps_free(ps);
+                ps_free(ps);
                 return;
         }
         ps->deferred = deferred;

@@ -8,7 +8,7 @@
  *
  * Only the process that got the token may use it. A lease that has ended, or whose model has changed, is "lost".
  */
-#include "daemon/serve/events/lease_events.h"
+#include "daemon/serve/events/events.h"
 #include "daemon/serve/verbs/verbs_private.h"
 
 #include <inttypes.h>
@@ -131,5 +131,5 @@ void verb_reclaim(struct session *session, struct request *request)
         if (!loading)
                 return;
         lease->told = 0;
-        lease_events_send(session, lease);
+        events_notify_lease(session, lease);
 }

@@ -1,9 +1,12 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/serve/reply/status.h"
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The reply to status: what the daemon holds, what it does just now, and its condition (preloads, threads that hang,
+ * the loop's longest iterations).
+ */
+#include "daemon/serve/reply/reply.h"
 
 #include "daemon/device/cuda/cuda.h"
 #include "daemon/resident/hostcache/host_cache.h"
-#include "daemon/serve/reply/reply.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -24,7 +27,7 @@ static void write_device(struct writer *w, const struct device *d)
         writer_kstr(w, "page_kind", page_kind_name(d->pages));
 }
 
-void status_ring(struct writer *w, struct reader *reader)
+void reply_ring(struct writer *w, struct reader *reader)
 {
         static const char *const pinned[] = {
                 [RING_NOT_PINNED] = "no", [RING_PINNED] = "yes", [RING_PIN_REFUSED] = "refused"};
@@ -105,41 +108,25 @@ struct status_rows {
 static const char *const names[] = {
         [STATUS_LOADS] = "loads", [STATUS_PRELOAD] = "preload", [STATUS_RESTORING] = "restoring"};
 
-/* ---- where it begins ---- */
-
-static void begin_list(struct status_rows *rows, enum status_list list)
-{
-        rows->list = list;
-        rows->priority = UINT_MAX;
-        rows->place = 0;
-}
-
-static bool parse(struct status_rows *rows, const char *after)
-{
-        int end = -1;
-        char name[16];
-        if (sscanf(after, "%15[a-z]:%u:%" SCNu64 "%n", name, &rows->priority, &rows->place, &end) < 3 ||
-            after[end] != '\0')
-                return false;
-        for (unsigned i = 0; i < STATUS_LISTS; i++) {
-                if (strcmp(name, names[i]) != 0)
-                        continue;
-                rows->list = (enum status_list)i;
-                return true;
-        }
-        return false;
-}
-
 /* `after`: the page before's "next", or NULL; `limit`: rows, 0: as many as fit. */
 static int status_rows_init(struct status_rows *rows, const char *after, uint64_t limit, struct error *error)
 {
-        *rows = (struct status_rows){.left = limit > 0 ? limit : UINT64_MAX};
-        begin_list(rows, STATUS_LOADS);
-        if (after != NULL && !parse(rows, after))
-                return error_set(error, STREAMER_EINVAL, "status: after: not the 'next' of a reply");
+        int end = 0;
+        char name[16];
+        *rows = (struct status_rows){
+                .left = limit > 0 ? limit : UINT64_MAX, .list = STATUS_LOADS, .priority = UINT_MAX};
         for (size_t i = 0; i < STATUS_LISTS; i++)
                 writer_init(&rows->lists[i].rows);
-        return 0;
+        if (after == NULL)
+                return 0;
+        bool whole = sscanf(after, "%15[a-z]:%u:%" SCNu64 "%n", name, &rows->priority, &rows->place, &end) == 3 &&
+                     after[end] == '\0';
+        for (unsigned i = 0; whole && i < STATUS_LISTS; i++)
+                if (strcmp(name, names[i]) == 0) {
+                        rows->list = (enum status_list)i;
+                        return 0;
+                }
+        return error_set(error, STREAMER_EINVAL, "status: after: not the 'next' of a reply");
 }
 
 /* ---- loads ---- */
@@ -178,6 +165,14 @@ static void write_load(struct writer *w, struct load *load)
 }
 
 /* ---- desired models ---- */
+
+static const char *desired_state_name(const struct desired_model *m)
+{
+        return desired_failed(m)             ? "failed"
+               : m->state == DESIRED_READY   ? "ready"
+               : m->state == DESIRED_WAITING ? "waiting"
+                                             : "loading";
+}
 
 static void write_desired(struct writer *w, const struct desired_model *m, uint64_t now)
 {
@@ -223,52 +218,21 @@ static void fill_loads(struct status_rows *rows, const struct loads *loads)
         }
 }
 
-static bool is_behind(const struct desired_model *m, const struct status_rows *rows)
-{
-        return m->spec->settings.priority < rows->priority ||
-               (m->spec->settings.priority == rows->priority && m->place > rows->place);
-}
-
 static void fill_desired(struct status_rows *rows, const struct desired *desired, enum desired_origin origin)
 {
         uint64_t now = now_ns();
         list_each_item (const struct desired_model, m, &desired->models, link) {
                 struct writer *w;
-                if (m->origin != origin || !is_behind(m, rows))
+                unsigned priority = m->spec->settings.priority;
+                if (m->origin != origin || priority > rows->priority ||
+                    (priority == rows->priority && m->place <= rows->place))
                         continue;
                 if ((w = begin_row(rows)) == NULL)
                         return;
                 write_desired(w, m, now);
-                rows->priority = m->spec->settings.priority;
+                rows->priority = priority;
                 rows->place = m->place;
         }
-}
-
-static void status_rows_fill(struct status_rows *rows, const struct server *server)
-{
-        for (;; begin_list(rows, rows->list + 1)) {
-                if (rows->list == STATUS_LOADS)
-                        fill_loads(rows, server->loads);
-                else
-                        fill_desired(rows, &server->desired,
-                                     rows->list == STATUS_PRELOAD ? DESIRED_CONFIGURED : DESIRED_RESTORED);
-                if (rows->more || rows->list + 1 == STATUS_LISTS)
-                        return;
-        }
-}
-
-static void status_rows_write(struct status_rows *rows, struct writer *w)
-{
-        char next[PROTO_CURSOR_MAX + 1];
-        for (size_t i = 0; i < STATUS_LISTS; i++) {
-                writer_karray(w, names[i], rows->lists[i].n);
-                writer_append(w, &rows->lists[i].rows);
-                writer_deinit(&rows->lists[i].rows);
-        }
-        if (!rows->more)
-                return;
-        snprintf(next, sizeof(next), "%s:%u:%" PRIu64, names[rows->list], rows->priority, rows->place);
-        writer_kstr(w, "next", next);
 }
 
 /* ---- the whole ---- */
@@ -283,7 +247,7 @@ static void write_state(struct writer *w, const struct server *server)
         for (size_t i = 0; i < server->resident->n_devices; i++)
                 write_device(w, server->resident->devices[i]);
         write_host_cache(w, server->resident);
-        status_ring(w, server->reader);
+        reply_ring(w, server->reader);
         work_pool_count(server->pool, &threads, &hung);
         writer_kmap(w, "workers", 2);
         writer_ku64(w, "threads", threads);
@@ -292,17 +256,34 @@ static void write_state(struct writer *w, const struct server *server)
 }
 
 /* Further pages are of rows alone. */
-int status_write(struct writer *w, const struct server *server, const struct request *request, struct error *error)
+int reply_status(struct writer *w, const struct server *server, const struct request *request, struct error *error)
 {
         const struct req_status *req = &request->u.status;
         struct status_rows rows;
         int r = status_rows_init(&rows, req->after, req->limit, error);
         if (r < 0)
                 return r;
-        status_rows_fill(&rows, server);
+        for (;; rows.list++, rows.priority = UINT_MAX, rows.place = 0) {
+                if (rows.list == STATUS_LOADS)
+                        fill_loads(&rows, server->loads);
+                else
+                        fill_desired(&rows, &server->desired,
+                                     rows.list == STATUS_PRELOAD ? DESIRED_CONFIGURED : DESIRED_RESTORED);
+                if (rows.more || rows.list + 1 == STATUS_LISTS)
+                        break;
+        }
         writer_reply(w, request->id, (req->after == NULL ? 8u : 0u) + STATUS_LISTS + rows.more);
         if (req->after == NULL)
                 write_state(w, server);
-        status_rows_write(&rows, w);
+        for (size_t i = 0; i < STATUS_LISTS; i++) {
+                writer_karray(w, names[i], rows.lists[i].n);
+                writer_append(w, &rows.lists[i].rows);
+                writer_deinit(&rows.lists[i].rows);
+        }
+        if (rows.more) {
+                char next[PROTO_CURSOR_MAX + 1];
+                snprintf(next, sizeof(next), "%s:%u:%" PRIu64, names[rows.list], rows.priority, rows.place);
+                writer_kstr(w, "next", next);
+        }
         return 0;
 }
