@@ -6,7 +6,7 @@
  *
  * It looks at each generation and each copy a constant number of times, and sorts.
  */
-#include "daemon/resident/hostcache/host_copy.h"
+#include "daemon/resident/hostcache/host_cache.h"
 #include "daemon/resident/unload/evict.h"
 
 #include <string.h>
