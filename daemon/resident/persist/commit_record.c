@@ -64,21 +64,18 @@ static int damaged(struct error *error, const char *what)
         return error_set(error, STREAMER_ECORRUPT, "its record is damaged: %s", what);
 }
 
-static int check_segments(const struct model_record *r, struct error *error)
+/* The segments, the details and the manifest agree. */
+static int check(const struct model_record *r, const unsigned char *base, uint64_t size, struct error *error)
 {
+        struct manifest_view m;
+        const char *why;
         uint64_t sum = 0;
         for (size_t i = 0; i < r->n_segments; i++)
                 if (__builtin_add_overflow(sum, r->segments[i].size, &sum) ||
                     r->segments[i].small_bytes > r->segments[i].size)
                         return damaged(error, "wrong sizes of segments");
-        return sum <= r->charged ? 0 : damaged(error, "wrong sizes of segments");
-}
-
-/* The manifest and the details agree. */
-static int check_manifest(const struct model_record *r, const unsigned char *base, uint64_t size, struct error *error)
-{
-        struct manifest_view m;
-        const char *why;
+        if (sum > r->charged)
+                return damaged(error, "wrong sizes of segments");
         if (manifest_open(&m, base, size, &why) < 0)
                 return damaged(error, why);
         if (m.header->size != size || m.header->generation != r->number || m.header->n_records != r->n_tensors ||
@@ -104,8 +101,7 @@ static int read_all(struct model_record *record, const unsigned char *base, uint
         message_deinit(&map);
         if (wrong != NULL)
                 return error_set(error, STREAMER_ECORRUPT, "its record is damaged: '%s' is not valid", wrong);
-        int r = check_segments(record, error);
-        return r == 0 ? check_manifest(record, base, *manifest_size, error) : r;
+        return check(record, base, *manifest_size, error);
 }
 
 int commit_record_read_consume_fd(struct model_record *record, int fd, struct table *out, struct error *error)

@@ -65,15 +65,13 @@ static struct journal *journal_map(int fd, struct error *error)
                 return NULL;
         }
         struct rows *rows = map;
-        *journal = (struct journal){.fd = fd, .rows = rows};
-        journal->names = (struct row_table){.rows = (unsigned char *)rows->names,
-                                            .size = sizeof(rows->names[0]),
-                                            .n = JOURNAL_NAMES,
-                                            .end = &rows->head.names_end};
-        journal->leases = (struct row_table){.rows = (unsigned char *)rows->leases,
-                                             .size = sizeof(rows->leases[0]),
-                                             .n = JOURNAL_LEASES,
-                                             .end = &rows->head.leases_end};
+        *journal = (struct journal){
+                .fd = fd,
+                .rows = rows,
+                .names = {(unsigned char *)rows->names, sizeof(rows->names[0]), JOURNAL_NAMES, &rows->head.names_end},
+                .leases = {(unsigned char *)rows->leases, sizeof(rows->leases[0]), JOURNAL_LEASES,
+                           &rows->head.leases_end},
+        };
         return journal;
 }
 
@@ -93,15 +91,11 @@ struct journal *journal_new(struct error *error)
         return journal;
 }
 
-static void clear_broken(struct journal *journal)
+static bool is_valid(const struct journal_name *row)
 {
-        for (struct journal_name *row = NULL; (row = journal_each_name(journal, row)) != NULL;)
-                if (row->text[0] == '\0' || memchr(row->text, '\0', sizeof(row->text)) == NULL ||
-                    !model_settings_valid(&row->settings))
-                        row->model = 0;
-        for (struct journal_lease *row = NULL; (row = journal_each_lease(journal, row)) != NULL;)
-                if (row->model == 0)
-                        row->id = 0;
+        const unsigned char *pinned = (const unsigned char *)&row->settings.pinned;
+        return row->text[0] != '\0' && memchr(row->text, '\0', sizeof(row->text)) != NULL &&
+               row->settings.priority <= PROTO_PRIORITY_MAX && *pinned <= 1;
 }
 
 struct journal *journal_open_consume_fd(int fd, struct error *error)
@@ -117,13 +111,18 @@ struct journal *journal_open_consume_fd(int fd, struct error *error)
         if (journal == NULL)
                 return NULL;
         take_fd(&journal_fd);
-        if (memcmp(journal->rows->head.magic, MAGIC, sizeof(journal->rows->head.magic)) != 0 ||
-            journal->rows->head.size != sizeof(struct rows) || journal->rows->head.names_end > JOURNAL_NAMES ||
-            journal->rows->head.leases_end > JOURNAL_LEASES) {
+        const struct head *head = &journal->rows->head;
+        if (memcmp(head->magic, MAGIC, sizeof(head->magic)) != 0 || head->size != sizeof(struct rows) ||
+            head->names_end > JOURNAL_NAMES || head->leases_end > JOURNAL_LEASES) {
                 error_set(error, STREAMER_ECORRUPT, "the journal of leases: not one of this version");
                 return journal_free(journal);
         }
-        clear_broken(journal);
+        for (struct journal_name *row = NULL; (row = journal_each_name(journal, row)) != NULL;)
+                if (!is_valid(row))
+                        row->model = 0;
+        for (struct journal_lease *row = NULL; (row = journal_each_lease(journal, row)) != NULL;)
+                if (row->model == 0)
+                        row->id = 0;
         return journal;
 }
 
@@ -238,15 +237,14 @@ static void add_row(struct rows_of *rows, uint64_t of, void *row)
         struct row_of *room = array_grow(rows->rows, rows->n, sizeof(*room));
         require(room != NULL); /* at the start; some megabytes at most */
         rows->rows = room;
-        rows->rows[rows->n] = (struct row_of){of, rows->n, row};
-        rows->n++;
+        rows->rows[rows->n++] = (struct row_of){of, row};
 }
 
 static int by_of(const void *a, const void *b)
 {
         const struct row_of *x = a, *y = b;
         int r = ORDER(x->of, y->of);
-        return r != 0 ? r : ORDER(x->place, y->place);
+        return r != 0 ? r : ORDER(x->row, y->row);
 }
 
 static void sort(struct rows_of *rows)

@@ -63,9 +63,8 @@ struct journal_lease *journal_each_lease(const struct journal *journal, const st
 /* ---- rows by the model or process they belong to ---- */
 
 struct row_of {
-        uint64_t of;  /* the id of a model or process */
-        size_t place; /* in the journal */
-        void *row;    /* it may have been dropped since */
+        uint64_t of; /* the id of a model or process */
+        void *row;   /* it may have been dropped since */
 };
 
 /* In the order of `of`, then of the journal. */

@@ -40,7 +40,6 @@ struct fact {
 #define COMMIT STORE_COMMIT
 #define STATE STORE_STATE
 #define BOTH (STORE_COMMIT | STORE_STATE)
-#define SETTING (STORE_STATE | STORE_JOURNAL)
 
 /* (uid_t)-1 is no user: setresuid() and the like would change nothing. */
 #define ID_MAX (UINT32_MAX - 1)
@@ -75,10 +74,10 @@ static const struct fact model_facts[] = {
         {"gid",              FACT_NUMBER, BOTH,    OWN(caller.gid), .max = ID_MAX},
         {"groups",           FACT_ARRAY,  BOTH,    LIST(caller.groups, caller.n_groups, group_facts), .max = CALLER_GROUPS},
         {"pattern",          FACT_TEXT,   BOTH,    SHARED(pattern)},
-        {"keep_alive_ns",    FACT_NUMBER, SETTING, OWN(settings.keep_alive_ns)},
-        {"drain_timeout_ns", FACT_NUMBER, SETTING, OWN(settings.drain_timeout_ns)},
-        {"priority",         FACT_NUMBER, SETTING, OWN(settings.priority), .max = PROTO_PRIORITY_MAX},
-        {"pinned",           FACT_BOOL,   SETTING, OWN(settings.pinned)},
+        {"keep_alive_ns",    FACT_NUMBER, STATE,   OWN(settings.keep_alive_ns)},
+        {"drain_timeout_ns", FACT_NUMBER, STATE,   OWN(settings.drain_timeout_ns)},
+        {"priority",         FACT_NUMBER, STATE,   OWN(settings.priority), .max = PROTO_PRIORITY_MAX},
+        {"pinned",           FACT_BOOL,   STATE,   OWN(settings.pinned)},
         {"id",               FACT_NUMBER, COMMIT,  OWN(id)},
         {"device",           FACT_TEXT,   COMMIT,  OWN(device), .min = 1, .max = DEVICE_MAX},
         {"identity",         FACT_BYTES,  COMMIT,  SHARED(identity)},
@@ -183,61 +182,42 @@ void model_record_move(struct model_record *record, struct generation *g)
         }
 }
 
-bool model_settings_valid(const struct model_settings *settings)
-{
-        for (const struct fact *f = model_facts; f->key != NULL; f++) {
-                if (!(f->stores & STORE_JOURNAL))
-                        continue;
-                const unsigned char *at =
-                        (const unsigned char *)settings + (f->offset - offsetof(struct model_record, settings));
-                if (f->type == FACT_BOOL ? *at > 1 : !in_range(f, number_at(f, at)))
-                        return false;
-        }
-        return true;
-}
-
 /* ---- writing ---- */
-
-static void write_facts(struct writer *w, const struct fact *facts, const void *base, enum store store);
-
-static void write_fact(struct writer *w, const struct fact *f, const unsigned char *base, enum store store)
-{
-        const unsigned char *at = base + f->offset;
-        switch (f->type) {
-        case FACT_NUMBER:
-                writer_u64(w, number_at(f, at));
-                break;
-        case FACT_BOOL:
-                writer_bool(w, *(const bool *)at);
-                break;
-        case FACT_TEXT:
-                writer_str(w, *(char *const *)at != NULL ? *(char *const *)at : "");
-                break;
-        case FACT_BYTES:
-                writer_bin(w, at, f->size);
-                break;
-        case FACT_ARRAY:
-        case FACT_LIST:
-                writer_array(w, *count_of(f, base));
-                for (size_t i = 0; i < *count_of(f, base); i++)
-                        write_facts(w, f->of, element_of(f, base, i), store);
-                break;
-        }
-}
 
 static void write_facts(struct writer *w, const struct fact *facts, const void *base, enum store store)
 {
+        bool is_map = facts->key[0] != '\0';
         size_t n = 0;
         for (const struct fact *f = facts; f->key != NULL; f++)
                 n += (f->stores & store) != 0;
-        if (facts->key[0] != '\0')
+        if (is_map)
                 writer_map(w, n);
         for (const struct fact *f = facts; f->key != NULL; f++) {
+                const unsigned char *at = (const unsigned char *)base + f->offset;
                 if (!(f->stores & store))
                         continue;
-                if (f->key[0] != '\0')
+                if (is_map)
                         writer_key(w, f->key);
-                write_fact(w, f, base, store);
+                switch (f->type) {
+                case FACT_NUMBER:
+                        writer_u64(w, number_at(f, at));
+                        break;
+                case FACT_BOOL:
+                        writer_bool(w, *(const bool *)at);
+                        break;
+                case FACT_TEXT:
+                        writer_str(w, *(char *const *)at != NULL ? *(char *const *)at : "");
+                        break;
+                case FACT_BYTES:
+                        writer_bin(w, at, f->size);
+                        break;
+                case FACT_ARRAY:
+                case FACT_LIST:
+                        writer_array(w, *count_of(f, base));
+                        for (size_t i = 0; i < *count_of(f, base); i++)
+                                write_facts(w, f->of, element_of(f, base, i), store);
+                        break;
+                }
         }
 }
 

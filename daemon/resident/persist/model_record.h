@@ -6,7 +6,6 @@
  *
  *   STORE_COMMIT   a commit record: what it takes to restore a generation with its memory (commit_record.h)
  *   STORE_STATE    the state file: what it takes to load a model again (state_file.h)
- *   STORE_JOURNAL  a name's row in the journal: settings, which may change at any time (journal.h)
  *
  * Commit records and the state file end with a foot, which says of which version they are and that they are whole:
  *
@@ -20,7 +19,7 @@
 
 #define MODEL_RECORD_DEVICES 64
 
-enum store { STORE_COMMIT = 1, STORE_STATE = 2, STORE_JOURNAL = 4 };
+enum store { STORE_COMMIT = 1, STORE_STATE = 2 };
 
 struct model_segment {
         uint64_t size, small_bytes; /* small_bytes: without the huge pages that `pages` promises */
@@ -63,8 +62,6 @@ void model_record_move(struct model_record *record, struct generation *generatio
 /* With texts of its own, without segments and devices. STREAMER_ENOMEM. */
 int model_record_copy(struct model_record *to, const struct model_record *from);
 void model_record_deinit(struct model_record *record); /* of one that owns its texts; accepts a zeroed one */
-
-bool model_settings_valid(const struct model_settings *settings);
 
 /* Appends what `store` carries, as one msgpack map; and reads it: the key of what is missing, malformed or out of
  * range, or NULL. */

@@ -289,21 +289,6 @@ static int restore(struct persist *persist, struct inherited_set *set, struct mo
         return 0; /* its reference stays until leases are restored */
 }
 
-/* The messages are sent once the threads run. */
-static void drop_set(struct persist *persist, const struct inherited_set *set)
-{
-        struct persisted *persisted =
-                persisted_new(persist, NULL, set->id, (set->n_segments > 0 ? set->n_segments : 0) + 1);
-        if (persisted != NULL)
-                persisted_remove(persisted);
-        size_t at = 0;
-        for (struct journal_name *row; (row = journal_rows_next(&persist->rows->names, set->id, &at)) != NULL;)
-                journal_drop_name(persist->journal, row);
-        at = 0;
-        for (struct journal_lease *row; (row = journal_rows_next(&persist->rows->leases, set->id, &at)) != NULL;)
-                journal_drop_lease(persist->journal, row);
-}
-
 static void restore_model_set(struct persist *persist, struct inherited_set *set)
 {
         struct model_record record = {.name = NULL};
@@ -321,7 +306,10 @@ static void restore_model_set(struct persist *persist, struct inherited_set *set
                 log_warn("fd store: model %" PRIu64 "%s%s is dropped: %s", set->id, record.name != NULL ? ", " : "",
                          record.name != NULL ? record.name : "", error.text);
                 table_drop(&table);
-                drop_set(persist, set);
+                /* The messages are sent once the threads run; clear_rows() drops its rows. */
+                struct persisted *persisted = persisted_new(persist, NULL, set->id, set->n_segments + 1);
+                if (persisted != NULL)
+                        persisted_remove(persisted);
         }
         model_record_deinit(&record);
 }

@@ -56,11 +56,18 @@ struct model_record *state_file_add_generation(struct state_file *state, const s
         return state_file_add(state, &model);
 }
 
-int state_file_add_device(struct model_record *model, const char *uuid, bool pinned)
+/* Its index, or n_devices. */
+static size_t find_device(const struct model_record *model, const char *uuid)
 {
         size_t i = 0;
         while (i < model->n_devices && strcmp(model->devices[i].uuid, uuid) != 0)
                 i++;
+        return i;
+}
+
+int state_file_add_device(struct model_record *model, const char *uuid, bool pinned)
+{
+        size_t i = find_device(model, uuid);
         if (i == MODEL_RECORD_DEVICES)
                 return STREAMER_ENOMEM;
         if (i == model->n_devices) {
@@ -68,9 +75,9 @@ int state_file_add_device(struct model_record *model, const char *uuid, bool pin
                 if (devices == NULL)
                         return STREAMER_ENOMEM;
                 model->devices = devices;
-                if ((devices[i].uuid = strdup(uuid)) == NULL)
+                devices[i] = (struct model_device){.uuid = strdup(uuid)};
+                if (devices[i].uuid == NULL)
                         return STREAMER_ENOMEM;
-                devices[i].pinned = false;
                 model->n_devices++;
         }
         model->devices[i].pinned |= pinned;
@@ -84,13 +91,6 @@ void state_file_deinit(struct state_file *state)
                 model_record_deinit(&state->models[i]);
         free(state->models);
         *state = (struct state_file){0};
-}
-
-/* Generations that serve, and pinned ones that are loading. */
-static bool counts(const struct generation *g)
-{
-        return !source_is_test(g->source) &&
-               (g->state == GENERATION_READY || (g->state == GENERATION_LOADING && g->settings.pinned));
 }
 
 /* The generation of one name on one device. */
@@ -109,48 +109,38 @@ static int by_name_and_rank(const void *a, const void *b)
         return r != 0 ? r : ORDER(x->age, y->age);
 }
 
-static size_t collect(const struct resident *resident, struct named *named)
+/* Generations that serve, and pinned ones that are loading, by name; then ranks by number, replicas by age. */
+int state_file_of(struct state_file *state, const struct resident *resident)
 {
+        cleanup_free struct named *named = NULL;
         size_t n = 0;
+        *state = (struct state_file){.last_number = resident->last_number};
         list_each_item (const struct generation, g, &resident->generations, link) {
-                if (!counts(g))
+                bool counts = g->state == GENERATION_READY || (g->state == GENERATION_LOADING && g->settings.pinned);
+                if (!counts || source_is_test(g->source))
                         continue;
-                list_each (link, &g->names) {
-                        if (named != NULL)
-                                named[n] = (struct named){container_of(link, struct model_name, link)->text, g, n};
+                list_each_item (const struct model_name, name, &g->names, link) {
+                        struct named *grown = array_grow(named, n, sizeof(*named));
+                        if (grown == NULL)
+                                return STREAMER_ENOMEM;
+                        named = grown;
+                        named[n] = (struct named){name->text, g, n};
                         n++;
                 }
         }
-        return n;
-}
-
-/* By name; then ranks by number, replicas by age. */
-static int add_named(struct state_file *state, const struct named *named, size_t n)
-{
+        if (n > 0)
+                qsort(named, n, sizeof(*named), by_name_and_rank);
         struct model_record *model = NULL;
         for (size_t i = 0; i < n; i++) {
                 const struct generation *g = named[i].generation;
                 if (i == 0 || strcmp(named[i].name, named[i - 1].name) != 0)
                         model = state_file_add_generation(state, g, named[i].name);
-                if (model == NULL || state_file_add_device(model, g->device->uuid, g->settings.pinned) < 0)
+                if (model == NULL || state_file_add_device(model, g->device->uuid, g->settings.pinned) < 0) {
+                        state_file_deinit(state);
                         return STREAMER_ENOMEM;
+                }
         }
         return 0;
-}
-
-int state_file_of(struct state_file *state, const struct resident *resident)
-{
-        size_t n = collect(resident, NULL);
-        cleanup_free struct named *named = calloc(n + 1, sizeof(*named));
-        *state = (struct state_file){.last_number = resident->last_number};
-        if (named == NULL)
-                return STREAMER_ENOMEM;
-        collect(resident, named);
-        qsort(named, n, sizeof(*named), by_name_and_rank);
-        int r = add_named(state, named, n);
-        if (r < 0)
-                state_file_deinit(state);
-        return r;
 }
 
 /* ---- bytes ---- */
@@ -255,82 +245,62 @@ int state_file_save(const char *folder, const void *data, size_t size, struct er
 
 /* ---- keeping it in step ---- */
 
-void state_writer_init(struct state_writer *state_writer, struct resident *resident, struct work_pool *pool,
-                       const char *folder, const struct state_file *also)
+void state_writer_init(struct state_writer *writer, struct resident *resident, struct work_pool *pool,
+                       const char *folder, const struct state_file *desired)
 {
-        *state_writer =
-                (struct state_writer){.resident = resident, .pool = pool, .folder = folder, .also = also, .due = true};
+        *writer = (struct state_writer){
+                .resident = resident, .pool = pool, .folder = folder, .desired = desired, .due = true};
 }
 
-void state_writer_deinit(struct state_writer *state_writer)
+void state_writer_deinit(struct state_writer *writer)
 {
-        msgpack_sbuffer_destroy(&state_writer->written);
-        msgpack_sbuffer_destroy(&state_writer->next);
-        msgpack_sbuffer_destroy(&state_writer->last);
+        msgpack_sbuffer_destroy(&writer->written);
+        msgpack_sbuffer_destroy(&writer->next);
+        msgpack_sbuffer_destroy(&writer->last);
 }
 
-void state_writer_changed(struct state_writer *state_writer)
+void state_writer_changed(struct state_writer *writer)
 {
-        state_writer->due = true;
+        writer->due = true;
 }
 
-bool state_writer_idle(const struct state_writer *state_writer)
+bool state_writer_idle(const struct state_writer *writer)
 {
-        return !state_writer->writing;
+        return !writer->writing;
 }
 
-static int copy_model(struct state_file *state, const struct model_record *from)
+/* Models that are to be restored: those that are not resident, and replicas beside those that are; ranks are resident
+ * all or none. Appended to the resident ones; only those are sorted then. */
+static int add_desired(struct state_file *state, const struct state_file *desired)
 {
-        struct model_record *to = state_file_add(state, from);
-        int r = to != NULL ? 0 : STREAMER_ENOMEM;
-        for (size_t i = 0; r == 0 && i < from->n_devices; i++)
-                r = state_file_add_device(to, from->devices[i].uuid, from->devices[i].pinned);
-        return r;
-}
-
-static bool is_on(const struct model_record *model, const char *uuid)
-{
-        for (size_t i = 0; i < model->n_devices; i++)
-                if (strcmp(model->devices[i].uuid, uuid) == 0)
-                        return true;
-        return false;
-}
-
-/* Replicas that are to be restored beside resident ones; ranks are resident all or none. */
-static int add_replicas(struct model_record *to, const struct model_record *from)
-{
-        int r = 0;
-        if (to->ranks || from->ranks || strcmp(to->source, from->source) != 0)
-                return 0;
-        for (size_t i = 0; r == 0 && i < from->n_devices; i++)
-                if (from->devices[i].pinned && !is_on(to, from->devices[i].uuid))
-                        r = state_file_add_device(to, from->devices[i].uuid, true);
-        return r;
-}
-
-/* Appended to the resident ones; only those are sorted then. */
-static int add_wanted(struct state_file *state, const struct state_file *also)
-{
-        size_t n = state->n;
-        int r = 0;
-        for (size_t i = 0; r == 0 && i < also->n; i++) {
-                const struct state_file resident = {.models = state->models, .n = n};
-                const struct model_record *model = &also->models[i];
-                struct model_record *there = state_file_find(&resident, model->name);
-                if (model->settings.pinned && there != NULL)
-                        r = add_replicas(there, model);
-                else if (model->settings.pinned)
-                        r = copy_model(state, model);
+        size_t n_resident = state->n;
+        for (size_t i = 0; i < desired->n; i++) {
+                const struct state_file resident = {.models = state->models, .n = n_resident};
+                const struct model_record *model = &desired->models[i];
+                struct model_record *to = state_file_find(&resident, model->name);
+                bool is_resident = to != NULL;
+                if (!model->settings.pinned ||
+                    (is_resident && (to->ranks || model->ranks || strcmp(to->source, model->source) != 0)))
+                        continue;
+                if (!is_resident && (to = state_file_add(state, model)) == NULL)
+                        return STREAMER_ENOMEM;
+                for (size_t k = 0; k < model->n_devices; k++) {
+                        const struct model_device *d = &model->devices[k];
+                        if (is_resident && (!d->pinned || find_device(to, d->uuid) < to->n_devices))
+                                continue;
+                        if (state_file_add_device(to, d->uuid, d->pinned) < 0)
+                                return STREAMER_ENOMEM;
+                }
         }
-        return r;
+        return 0;
 }
 
-static int pack(const struct state_writer *state_writer, msgpack_sbuffer *out)
+static int pack(const struct state_writer *writer, msgpack_sbuffer *out)
 {
         struct state_file state;
-        int r = state_file_of(&state, state_writer->resident);
-        if (r == 0 && state_writer->also != NULL)
-                r = add_wanted(&state, state_writer->also);
+        int r = state_file_of(&state, writer->resident);
+        if (r == 0 && writer->desired != NULL)
+                r = add_desired(&state, writer->desired);
         if (r == 0)
                 r = state_file_pack(&state, out);
         state_file_deinit(&state);
@@ -339,64 +309,64 @@ static int pack(const struct state_writer *state_writer, msgpack_sbuffer *out)
 
 static void save_run(struct work *work)
 {
-        struct state_writer *state_writer = container_of(work, struct state_writer, work);
-        state_file_save(state_writer->folder, state_writer->next.data, state_writer->next.size, &state_writer->error);
+        struct state_writer *writer = container_of(work, struct state_writer, work);
+        state_file_save(writer->folder, writer->next.data, writer->next.size, &writer->error);
 }
 
 static void save_done(struct work *work);
 
 /* Takes the bytes over. */
-static void save(struct state_writer *state_writer, const msgpack_sbuffer *bytes)
+static void save(struct state_writer *writer, const msgpack_sbuffer *bytes)
 {
-        state_writer->next = *bytes;
-        state_writer->error = (struct error){0};
-        state_writer->writing = true;
-        work_submit(state_writer->pool, LANE_STATE, &state_writer->work, save_run, save_done);
+        writer->next = *bytes;
+        writer->error = (struct error){0};
+        writer->writing = true;
+        work_submit(writer->pool, LANE_STATE, &writer->work, save_run, save_done);
 }
 
 static void save_done(struct work *work)
 {
-        struct state_writer *state_writer = container_of(work, struct state_writer, work);
-        bool failed = state_writer->error.code != 0;
-        state_writer->writing = false;
-        if (failed && !state_writer->told)
-                log_error("%s: what is resident will not be remembered", state_writer->error.text);
-        state_writer->told = failed;
-        state_writer->due |= failed; /* the disk may be full for now */
-        msgpack_sbuffer_destroy(&state_writer->written);
+        struct state_writer *writer = container_of(work, struct state_writer, work);
+        bool failed = writer->error.code != 0;
+        writer->writing = false;
+        if (failed && !writer->error_logged)
+                log_error("%s: what is resident will not be remembered", writer->error.text);
+        writer->error_logged = failed;
+        writer->due |= failed; /* the disk may be full for now */
+        msgpack_sbuffer_destroy(&writer->written);
         if (failed) { /* the file's content is not known */
-                msgpack_sbuffer_destroy(&state_writer->next);
-                msgpack_sbuffer_init(&state_writer->written);
+                msgpack_sbuffer_destroy(&writer->next);
+                msgpack_sbuffer_init(&writer->written);
         } else {
-                state_writer->written = state_writer->next;
+                writer->written = writer->next;
         }
-        msgpack_sbuffer_init(&state_writer->next);
-        if (state_writer->last.size > 0) {
-                msgpack_sbuffer last = state_writer->last;
-                msgpack_sbuffer_init(&state_writer->last);
-                save(state_writer, &last);
+        msgpack_sbuffer_init(&writer->next);
+        if (writer->last.size > 0) {
+                msgpack_sbuffer last = writer->last;
+                msgpack_sbuffer_init(&writer->last);
+                save(writer, &last);
         }
 }
 
-void state_writer_tick(struct state_writer *state_writer)
+void state_writer_tick(struct state_writer *writer)
 {
         msgpack_sbuffer now;
-        if (state_writer->folder == NULL || !state_writer->due || state_writer->writing || state_writer->frozen)
+        if (writer->folder == NULL || !writer->due || writer->writing || writer->frozen)
                 return;
-        if (pack(state_writer, &now) < 0)
+        if (pack(writer, &now) < 0)
                 return; /* tried again at the next tick */
-        state_writer->due = false;
-        if (now.size == state_writer->written.size && memcmp(now.data, state_writer->written.data, now.size) == 0) {
+        writer->due = false;
+        if (now.size == writer->written.size && memcmp(now.data, writer->written.data, now.size) == 0) {
                 msgpack_sbuffer_destroy(&now);
                 return;
         }
-        save(state_writer, &now);
+        save(writer, &now);
 }
 
-void state_writer_freeze(struct state_writer *state_writer)
+void state_writer_freeze(struct state_writer *writer)
 {
-        if (state_writer->writing && state_writer->due && pack(state_writer, &state_writer->last) < 0)
-                msgpack_sbuffer_init(&state_writer->last);
-        state_writer_tick(state_writer);
-        state_writer->frozen = true;
+        if (writer->writing && writer->due && pack(writer, &writer->last) < 0)
+                msgpack_sbuffer_init(&writer->last);
+        state_writer_tick(writer);
+        writer->frozen = true;
 }
