@@ -6,11 +6,9 @@
  *   llama 8388608 (ready, 2 leases by 1 process: pid 4711 uid 1000 python3), base 4194304 (ready, pinned)
  */
 #include "daemon/base/sys/sysfile.h"
-#include "daemon/base/util.h"
 #include "daemon/resident/lease.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 /* Of one model; ps names all. */
 #define PROCESSES_NAMED 3

@@ -23,27 +23,19 @@ static struct list *among(struct leases *leases, pid_t pid)
         return pid > 0 ? bucket(&leases->by_pid, (uint64_t)pid) : &leases->without_pid;
 }
 
-/* A client of another PID namespace has no pid here: only its pidfd identifies it. Where pidfds cannot be compared,
- * each of its leases has a process entry of its own. */
-static struct process *find(struct leases *leases, pid_t pid, int pidfd, uint64_t began)
-{
-        const struct list *all = among(leases, pid);
-        list_each_item (struct process, p, all, by_pid) {
-                /* The kernel does not reuse a pid before its pidfd has reported the exit. A process that is polled has
-                 * no such guarantee: `began` distinguishes it from its successor. */
-                if (!p->exited && p->pid == pid && p->began == began && (pid > 0 || pidfd_same(p->pidfd, pidfd)))
-                        return p;
-        }
-        return NULL;
-}
-
 struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_t uid, int pidfd, uint64_t began)
 {
         cleanup_close int fd = pidfd;
-        struct process *process = find(leases, pid, fd, began);
-        if (process != NULL)
-                return process;
-        process = calloc(1, sizeof(*process));
+        const struct list *all = among(leases, pid);
+        /* A client of another PID namespace has no pid here: only its pidfd identifies it. Where pidfds cannot be
+         * compared, each of its leases has a process entry of its own.
+         *
+         * The kernel does not reuse a pid before its pidfd has reported the exit. A process that is polled has no such
+         * guarantee: `began` distinguishes it from its successor. */
+        list_each_item (struct process, p, all, by_pid)
+                if (!p->exited && p->pid == pid && p->began == began && (pid > 0 || pidfd_same(p->pidfd, fd)))
+                        return p;
+        struct process *process = calloc(1, sizeof(*process));
         if (process == NULL)
                 return NULL;
         *process = (struct process){.leases = leases, .pid = pid, .uid = uid, .pidfd = take_fd(&fd), .began = began};

@@ -29,7 +29,7 @@ static void file_make(void)
         struct error error = {0};
         struct journal *fresh = journal_new(&error);
         holds(fresh != NULL);
-        file.fd = dup(journal_fd(fresh));
+        file.fd = dup(fresh->fd);
         journal_free(fresh);
         file.map = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, 0);
         holds(file.fd >= 0 && file.map != MAP_FAILED);
@@ -60,10 +60,10 @@ static int journal_of_bytes(const uint8_t *data, size_t size)
 static size_t check_rows(struct journal *journal)
 {
         size_t n = 0;
-        for (struct journal_name *row = NULL; (row = journal_each_name(journal, row)) != NULL; n++)
+        for (struct journal_name *row = NULL; (row = journal_each(&journal->names, row)) != NULL; n++)
                 holds(row->model != 0 && row->text[0] != '\0' && memchr(row->text, '\0', sizeof(row->text)) != NULL &&
                       row->settings.priority <= PROTO_PRIORITY_MAX);
-        for (struct journal_lease *row = NULL; (row = journal_each_lease(journal, row)) != NULL; n++)
+        for (struct journal_lease *row = NULL; (row = journal_each(&journal->leases, row)) != NULL; n++)
                 holds(row->id != 0 && row->model != 0);
         return n;
 }
@@ -73,11 +73,11 @@ static void write_into(struct journal *journal)
         const struct journal_name added = {.model = 3, .settings = {.priority = 7}, .text = "name"};
         struct journal_lease lease = {.id = journal_next(journal, JOURNAL_LEASE) | 1, .model = 3};
         size_t n = check_rows(journal);
-        struct journal_name *name = journal_add_name(journal, &added);
-        struct journal_lease *row = journal_add_lease(journal, &lease);
+        struct journal_name *name = journal_add(&journal->names, &added);
+        struct journal_lease *row = journal_add(&journal->leases, &lease);
         holds(name != NULL && row != NULL && check_rows(journal) == n + 2);
-        journal_drop_name(journal, name);
-        journal_drop_lease(journal, row);
+        journal_drop(&journal->names, name);
+        journal_drop(&journal->leases, row);
         holds(check_rows(journal) == n);
         memset(name, 0, sizeof(*name));
         memset(row, 0, sizeof(*row));

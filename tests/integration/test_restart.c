@@ -342,13 +342,13 @@ static struct journal *open_journal(void)
 
 static void fill_names(struct journal *book)
 {
-        while (journal_add_name(book, &(struct journal_name){.model = NO_MODEL, .text = "of nobody"}))
+        while (journal_add(&book->names, &(struct journal_name){.model = NO_MODEL, .text = "of nobody"}))
                 ;
 }
 
 static void fill_leases(struct journal *book)
 {
-        while (journal_add_lease(book, &(struct journal_lease){.id = 1, .model = NO_MODEL, .process = NO_MODEL}))
+        while (journal_add(&book->leases, &(struct journal_lease){.id = 1, .model = NO_MODEL, .process = NO_MODEL}))
                 ;
 }
 
@@ -361,7 +361,7 @@ static bool is_in_journal(void *arg)
 {
         const struct journal_question *q = arg;
 
-        for (struct journal_name *row = NULL; (row = journal_each_name(q->book, row));)
+        for (struct journal_name *row = NULL; (row = journal_each(&q->book->names, row));)
                 if (strcmp(row->text, q->name) == 0)
                         return true;
         return false;

@@ -33,7 +33,7 @@ static void end(void)
 /* As the next run gets it. */
 static void pass_on(void)
 {
-        int fd = must(dup(journal_fd(journal)));
+        int fd = must(dup(journal->fd));
 
         journal_free(journal);
         journal = journal_open_consume_fd(fd, &error);
@@ -45,7 +45,7 @@ static struct journal_name *add_name(uint64_t model, const char *text)
         struct journal_name name = {.model = model, .settings = settings, .owner = 8, .charged = 9};
 
         snprintf(name.text, sizeof(name.text), "%s", text);
-        return journal_add_name(journal, &name);
+        return journal_add(&journal->names, &name);
 }
 
 static struct journal_lease lease_of(uint64_t id)
@@ -60,7 +60,7 @@ static size_t count_names(void)
 {
         size_t n = 0;
 
-        for (struct journal_name *row = NULL; (row = journal_each_name(journal, row)) != NULL;)
+        for (struct journal_name *row = NULL; (row = journal_each(&journal->names, row)) != NULL;)
                 n++;
         return n;
 }
@@ -69,7 +69,7 @@ static size_t count_leases(void)
 {
         size_t n = 0;
 
-        for (struct journal_lease *row = NULL; (row = journal_each_lease(journal, row)) != NULL;)
+        for (struct journal_lease *row = NULL; (row = journal_each(&journal->leases, row)) != NULL;)
                 n++;
         return n;
 }
@@ -79,18 +79,18 @@ START_TEST(written_rows_are_present_in_the_next_run)
         struct journal_lease lease = lease_of(9);
 
         ck_assert_ptr_nonnull(add_name(3, "a name/ \xc3\xa4"));
-        ck_assert_ptr_nonnull(journal_add_lease(journal, &lease));
+        ck_assert_ptr_nonnull(journal_add(&journal->leases, &lease));
         ck_assert_uint_eq(journal_next(journal, JOURNAL_MODEL), 1);
         journal_raise(journal, JOURNAL_GENERATION, 12);
         pass_on();
-        struct journal_name *name = journal_each_name(journal, NULL);
+        struct journal_name *name = journal_each(&journal->names, NULL);
         ck_assert_uint_eq(name->model, 3);
         ck_assert_str_eq(name->text, "a name/ \xc3\xa4");
         ck_assert_int_eq(memcmp(&name->settings, &settings, sizeof(settings)), 0);
         ck_assert_uint_eq(name->owner, 8);
         ck_assert_uint_eq(name->charged, 9);
-        ck_assert_ptr_null(journal_each_name(journal, name));
-        ck_assert_int_eq(memcmp(journal_each_lease(journal, NULL), &lease, sizeof(lease)), 0);
+        ck_assert_ptr_null(journal_each(&journal->names, name));
+        ck_assert_int_eq(memcmp(journal_each(&journal->leases, NULL), &lease, sizeof(lease)), 0);
         ck_assert_uint_eq(journal_next(journal, JOURNAL_MODEL), 2);
         ck_assert_uint_eq(journal_last(journal, JOURNAL_GENERATION), 12);
         journal_raise(journal, JOURNAL_GENERATION, 11);
@@ -101,17 +101,18 @@ END_TEST
 START_TEST(a_dropped_row_is_removed_and_reused)
 {
         struct journal_name *names[3];
-        struct journal_lease lease = lease_of(1), *row = journal_add_lease(journal, &lease);
+        struct journal_lease lease = lease_of(1), *row = journal_add(&journal->leases, &lease);
 
         for (size_t i = 0; i < 3; i++)
                 names[i] = add_name(i + 1, "n");
-        journal_drop_name(journal, names[1]);
-        journal_drop_lease(journal, row);
+        journal_drop(&journal->names, names[1]);
+        journal_drop(&journal->leases, row);
         pass_on();
         ck_assert_uint_eq(count_names(), 2);
         ck_assert_uint_eq(count_leases(), 0);
         ck_assert_ptr_nonnull(add_name(8, "again"));
-        ck_assert_uint_eq(journal_each_name(journal, journal_each_name(journal, NULL))->model, 8); /* in between */
+        const struct journal_name *second = journal_each(&journal->names, journal_each(&journal->names, NULL));
+        ck_assert_uint_eq(second->model, 8); /* in between */
 }
 END_TEST
 
@@ -136,7 +137,7 @@ START_TEST(a_full_journal_accepts_only_after_a_row_is_freed)
                         some = row;
         }
         ck_assert_ptr_null(add_name(1, "n"));
-        journal_drop_name(journal, some);
+        journal_drop(&journal->names, some);
         ck_assert_ptr_eq(add_name(1, "n"), some);
         ck_assert_ptr_null(add_name(1, "n"));
 }
@@ -147,18 +148,18 @@ START_TEST(leases_fill_the_journal_and_a_freed_row_is_reused)
         struct journal_lease *some = NULL, lease = lease_of(1);
 
         for (unsigned i = 0; i < JOURNAL_LEASES; i++) {
-                struct journal_lease *row = journal_add_lease(journal, &lease);
+                struct journal_lease *row = journal_add(&journal->leases, &lease);
                 ck_assert_ptr_nonnull(row);
                 if (i == 1234)
                         some = row;
         }
         for (int i = 0; i < 3; i++) {
-                ck_assert_ptr_null(journal_add_lease(journal, &lease));
-                journal_drop_lease(journal, some);
-                ck_assert_ptr_eq(journal_add_lease(journal, &lease), some);
+                ck_assert_ptr_null(journal_add(&journal->leases, &lease));
+                journal_drop(&journal->leases, some);
+                ck_assert_ptr_eq(journal_add(&journal->leases, &lease), some);
         }
         pass_on();
-        ck_assert_ptr_null(journal_add_lease(journal, &lease));
+        ck_assert_ptr_null(journal_add(&journal->leases, &lease));
         ck_assert_uint_eq(count_leases(), JOURNAL_LEASES);
 }
 END_TEST
@@ -169,11 +170,11 @@ START_TEST(a_journal_uses_only_the_memory_of_its_rows)
         struct journal_lease lease = lease_of(1);
 
         for (int i = 0; i < 10000; i++)
-                journal_drop_lease(journal, journal_add_lease(journal, &lease));
-        journal_drop_name(journal, add_name(1, "n"));
+                journal_drop(&journal->leases, journal_add(&journal->leases, &lease));
+        journal_drop(&journal->names, add_name(1, "n"));
         pass_on();
         ck_assert_uint_eq(count_names() + count_leases(), 0);
-        must(fstat(journal_fd(journal), &st));
+        must(fstat(journal->fd, &st));
         ck_assert_int_le(st.st_blocks * 512, 64 << 10);
 }
 END_TEST
@@ -191,7 +192,7 @@ static void refused(int fd)
 START_TEST(another_size_no_seals_or_no_magic_is_refused)
 {
         struct stat st;
-        must(fstat(journal_fd(journal), &st));
+        must(fstat(journal->fd, &st));
 
         refused(must(memfd_create("x", MFD_ALLOW_SEALING)));
         int fd = must(memfd_create("x", MFD_ALLOW_SEALING));
@@ -216,10 +217,12 @@ START_TEST(inconsistent_rows_are_cleared)
         memset(endless->text, 'x', sizeof(endless->text));
         greedy->settings.priority = PROTO_PRIORITY_MAX + 1;
         memset(&wild->settings.pinned, 7, 1);
-        journal_add_lease(journal, &lease)->model = 0;
+        struct journal_lease *unowned = journal_add(&journal->leases, &lease);
+        unowned->model = 0;
         pass_on();
         ck_assert_uint_eq(count_names(), 1);
-        ck_assert_str_eq(journal_each_name(journal, NULL)->text, "kept");
+        const struct journal_name *left = journal_each(&journal->names, NULL);
+        ck_assert_str_eq(left->text, "kept");
         ck_assert_uint_eq(count_leases(), 0);
 }
 END_TEST
@@ -263,21 +266,21 @@ START_TEST(rows_are_found_by_their_key)
                 struct journal_lease lease = lease_of(i);
                 lease.model = i % 2;
                 lease.process = i % 5;
-                journal_add_lease(journal, &lease);
+                journal_add(&journal->leases, &lease);
         }
         journal_rows_init(&rows, journal);
         ck_assert_str_eq(names_of(&rows, 5), "a c ");
         ck_assert_str_eq(names_of(&rows, 3), "b d ");
         ck_assert_str_eq(names_of(&rows, 4), "");
         ck_assert_str_eq(names_of(&rows, 6), "");
-        journal_drop_name(journal, b);
+        journal_drop(&journal->names, b);
         ck_assert_str_eq(names_of(&rows, 3), "d ");
         ck_assert_uint_eq(count_of(&rows.leases, 0), 5);
         ck_assert_uint_eq(count_of(&rows.held, 4), 2);
         size_t at = 0;
         struct journal_lease *row = journal_rows_next(&rows.held, 4, &at);
         ck_assert_uint_eq(row->id, 4);
-        journal_drop_lease(journal, row);
+        journal_drop(&journal->leases, row);
         ck_assert_uint_eq(count_of(&rows.held, 4), 1);
         ck_assert_uint_eq(count_of(&rows.leases, 0), 4);
         journal_rows_deinit(&rows);

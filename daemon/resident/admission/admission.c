@@ -17,7 +17,6 @@
 #include "daemon/resident/model_set.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 /* ---- requests ---- */
 
@@ -34,9 +33,12 @@ static void add_demand(struct admission_query *query, struct device *device, uin
 void admission_estimate(struct admission *admission, struct device *device, const char *name, uint64_t bytes,
                         bool evict, struct admission_outlook *outlook)
 {
-        struct admission_query query = {.resident = admission->resident, .name = name, .evict = evict};
+        struct admission_query query = {.resident = admission->resident,
+                                        .name = name,
+                                        .demands = {{device, bytes}},
+                                        .n_demands = 1,
+                                        .evict = evict};
         struct ledger ledger;
-        add_demand(&query, device, bytes);
         ledger_make(&ledger, admission->resident);
         ledger_assess(&query, &ledger, outlook);
 }

@@ -27,7 +27,7 @@ struct head {
         uint64_t names_end, leases_end; /* one beyond the last row that was ever marked */
 };
 
-struct rows {
+struct journal_file {
         struct head head;
         unsigned char pad[4096 - sizeof(struct head)];
         struct journal_name names[JOURNAL_NAMES];
@@ -37,40 +37,27 @@ struct rows {
 _Static_assert(sizeof(struct journal_name) == 1072 && sizeof(struct journal_lease) == 64,
                "rows are part of the format");
 
-/* Names or leases. A row begins with its mark: 0 where it is free. */
-struct row_table {
-        unsigned char *rows;
-        size_t size; /* of a row */
-        uint64_t n, *end;
-        uint64_t free; /* no row before it is free */
-};
-
-struct journal {
-        int fd;
-        struct rows *rows;
-        struct row_table names, leases;
-};
-
 /* ---- lifecycle ---- */
 
-static struct journal *journal_map(int fd, struct error *error)
+/* Takes over *fd; on failure it stays the caller's. */
+static struct journal *journal_map(int *fd, struct error *error)
 {
         struct journal *journal = calloc(1, sizeof(*journal));
-        void *map = mmap(NULL, sizeof(struct rows), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        void *map = mmap(NULL, sizeof(struct journal_file), PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
         if (journal == NULL || map == MAP_FAILED) {
                 error_errno(error, STREAMER_ENOMEM, errno, "the journal of leases");
                 free(journal);
                 if (map != MAP_FAILED)
-                        munmap(map, sizeof(struct rows));
+                        munmap(map, sizeof(struct journal_file));
                 return NULL;
         }
-        struct rows *rows = map;
+        struct journal_file *file = map;
         *journal = (struct journal){
-                .fd = fd,
-                .rows = rows,
-                .names = {(unsigned char *)rows->names, sizeof(rows->names[0]), JOURNAL_NAMES, &rows->head.names_end},
-                .leases = {(unsigned char *)rows->leases, sizeof(rows->leases[0]), JOURNAL_LEASES,
-                           &rows->head.leases_end},
+                .fd = take_fd(fd),
+                .file = file,
+                .names = {(unsigned char *)file->names, sizeof(file->names[0]), JOURNAL_NAMES, &file->head.names_end},
+                .leases = {(unsigned char *)file->leases, sizeof(file->leases[0]), JOURNAL_LEASES,
+                           &file->head.leases_end},
         };
         return journal;
 }
@@ -78,16 +65,15 @@ static struct journal *journal_map(int fd, struct error *error)
 struct journal *journal_new(struct error *error)
 {
         cleanup_close int fd = memfd_create("streamerd-book", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        if (fd < 0 || ftruncate(fd, sizeof(struct rows)) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
+        if (fd < 0 || ftruncate(fd, sizeof(struct journal_file)) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
                 error_errno(error, STREAMER_ENOMEM, errno, "the journal of leases");
                 return NULL;
         }
-        struct journal *journal = journal_map(fd, error);
+        struct journal *journal = journal_map(&fd, error);
         if (journal == NULL)
                 return NULL;
-        take_fd(&fd);
-        memcpy(journal->rows->head.magic, MAGIC, sizeof(journal->rows->head.magic));
-        journal->rows->head.size = sizeof(struct rows);
+        memcpy(journal->file->head.magic, MAGIC, sizeof(journal->file->head.magic));
+        journal->file->head.size = sizeof(struct journal_file);
         return journal;
 }
 
@@ -103,24 +89,23 @@ struct journal *journal_open_consume_fd(int fd, struct error *error)
         cleanup_close int journal_fd = fd;
         struct stat st;
         int seals = fcntl(fd, F_GET_SEALS);
-        if (fstat(fd, &st) < 0 || st.st_size != sizeof(struct rows) || seals < 0 || (seals & SEALS) != SEALS) {
+        if (fstat(fd, &st) < 0 || st.st_size != sizeof(struct journal_file) || seals < 0 || (seals & SEALS) != SEALS) {
                 error_set(error, STREAMER_ECORRUPT, "the journal of leases: not one of this version");
                 return NULL;
         }
-        struct journal *journal = journal_map(fd, error);
+        struct journal *journal = journal_map(&journal_fd, error);
         if (journal == NULL)
                 return NULL;
-        take_fd(&journal_fd);
-        const struct head *head = &journal->rows->head;
-        if (memcmp(head->magic, MAGIC, sizeof(head->magic)) != 0 || head->size != sizeof(struct rows) ||
+        const struct head *head = &journal->file->head;
+        if (memcmp(head->magic, MAGIC, sizeof(head->magic)) != 0 || head->size != sizeof(struct journal_file) ||
             head->names_end > JOURNAL_NAMES || head->leases_end > JOURNAL_LEASES) {
                 error_set(error, STREAMER_ECORRUPT, "the journal of leases: not one of this version");
                 return journal_free(journal);
         }
-        for (struct journal_name *row = NULL; (row = journal_each_name(journal, row)) != NULL;)
+        for (struct journal_name *row = NULL; (row = journal_each(&journal->names, row)) != NULL;)
                 if (!is_valid(row))
                         row->model = 0;
-        for (struct journal_lease *row = NULL; (row = journal_each_lease(journal, row)) != NULL;)
+        for (struct journal_lease *row = NULL; (row = journal_each(&journal->leases, row)) != NULL;)
                 if (row->model == 0)
                         row->id = 0;
         return journal;
@@ -130,33 +115,28 @@ struct journal *journal_free(struct journal *journal)
 {
         if (journal == NULL)
                 return NULL;
-        munmap(journal->rows, sizeof(struct rows));
+        munmap(journal->file, sizeof(struct journal_file));
         close(journal->fd);
         free(journal);
         return NULL;
-}
-
-int journal_fd(const struct journal *journal)
-{
-        return journal->fd;
 }
 
 /* ---- counters ---- */
 
 uint64_t journal_next(struct journal *journal, enum journal_counter counter)
 {
-        return ++journal->rows->head.counters[counter];
+        return ++journal->file->head.counters[counter];
 }
 
 uint64_t journal_last(const struct journal *journal, enum journal_counter counter)
 {
-        return journal->rows->head.counters[counter];
+        return journal->file->head.counters[counter];
 }
 
 void journal_raise(struct journal *journal, enum journal_counter counter, uint64_t at_least)
 {
-        if (journal->rows->head.counters[counter] < at_least)
-                journal->rows->head.counters[counter] = at_least;
+        if (journal->file->head.counters[counter] < at_least)
+                journal->file->head.counters[counter] = at_least;
 }
 
 /* ---- rows ---- */
@@ -166,7 +146,7 @@ static bool is_marked(const void *row)
         return *(const uint64_t *)row != 0;
 }
 
-static void *table_add(struct row_table *table, const void *row)
+void *journal_add(struct journal_table *table, const void *row)
 {
         for (uint64_t i = table->free; i < table->n; i++) {
                 unsigned char *to = table->rows + i * table->size;
@@ -183,7 +163,7 @@ static void *table_add(struct row_table *table, const void *row)
         return NULL;
 }
 
-static void table_drop_row(struct row_table *table, void *row)
+void journal_drop(struct journal_table *table, void *row)
 {
         uint64_t i = (uint64_t)((unsigned char *)row - table->rows) / table->size;
         __atomic_store_n((uint64_t *)row, 0, __ATOMIC_RELEASE);
@@ -191,43 +171,13 @@ static void table_drop_row(struct row_table *table, void *row)
                 table->free = i;
 }
 
-static void *table_each(const struct row_table *table, const void *row)
+void *journal_each(const struct journal_table *table, const void *row)
 {
         size_t at = row == NULL ? 0 : (size_t)((const unsigned char *)row - table->rows) + table->size;
         for (; at < *table->end * table->size; at += table->size)
                 if (is_marked(table->rows + at))
                         return table->rows + at;
         return NULL;
-}
-
-struct journal_name *journal_add_name(struct journal *journal, const struct journal_name *name)
-{
-        return table_add(&journal->names, name);
-}
-
-void journal_drop_name(struct journal *journal, struct journal_name *row)
-{
-        table_drop_row(&journal->names, row);
-}
-
-struct journal_name *journal_each_name(const struct journal *journal, const struct journal_name *row)
-{
-        return table_each(&journal->names, row);
-}
-
-struct journal_lease *journal_add_lease(struct journal *journal, const struct journal_lease *lease)
-{
-        return table_add(&journal->leases, lease);
-}
-
-void journal_drop_lease(struct journal *journal, struct journal_lease *row)
-{
-        table_drop_row(&journal->leases, row);
-}
-
-struct journal_lease *journal_each_lease(const struct journal *journal, const struct journal_lease *row)
-{
-        return table_each(&journal->leases, row);
 }
 
 /* ---- rows by the model or process they belong to ---- */
@@ -256,9 +206,9 @@ static void sort(struct rows_of *rows)
 void journal_rows_init(struct journal_rows *rows, const struct journal *journal)
 {
         *rows = (struct journal_rows){.names = {0}};
-        for (struct journal_name *row = NULL; (row = journal_each_name(journal, row)) != NULL;)
+        for (struct journal_name *row = NULL; (row = journal_each(&journal->names, row)) != NULL;)
                 add_row(&rows->names, row->model, row);
-        for (struct journal_lease *row = NULL; (row = journal_each_lease(journal, row)) != NULL;) {
+        for (struct journal_lease *row = NULL; (row = journal_each(&journal->leases, row)) != NULL;) {
                 add_row(&rows->leases, row->model, row);
                 add_row(&rows->held, row->process, row);
         }

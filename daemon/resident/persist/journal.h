@@ -38,27 +38,34 @@ struct journal_lease {
 /* Counters that are never reset, over all runs. */
 enum journal_counter { JOURNAL_MODEL, JOURNAL_PROCESS, JOURNAL_LEASE, JOURNAL_GENERATION, JOURNAL_COUNTERS };
 
-struct journal;
+/* Names or leases. A row begins with its mark: 0 where it is free. */
+struct journal_table {
+        unsigned char *rows;
+        size_t size;      /* of a row */
+        uint64_t n, *end; /* *end: one beyond the last row that was ever marked */
+        uint64_t free;    /* no row before it is free */
+};
+
+struct journal {
+        int fd;
+        struct journal_file *file;
+        struct journal_table names, leases; /* of struct journal_name, journal_lease */
+};
 
 struct journal *journal_new(struct error *error); /* NULL on failure */
 /* One of an earlier run. Takes over fd; NULL where it is invalid or of another version. */
 struct journal *journal_open_consume_fd(int fd, struct error *error);
 struct journal *journal_free(struct journal *journal);
-int journal_fd(const struct journal *journal);
 
 uint64_t journal_next(struct journal *journal, enum journal_counter counter);
 uint64_t journal_last(const struct journal *journal, enum journal_counter counter);
 void journal_raise(struct journal *journal, enum journal_counter counter, uint64_t at_least);
 
 /* A free row, filled and marked; NULL where all are in use. */
-struct journal_name *journal_add_name(struct journal *journal, const struct journal_name *name);
-void journal_drop_name(struct journal *journal, struct journal_name *row);
-struct journal_lease *journal_add_lease(struct journal *journal, const struct journal_lease *lease);
-void journal_drop_lease(struct journal *journal, struct journal_lease *row);
-
+void *journal_add(struct journal_table *table, const void *row);
+void journal_drop(struct journal_table *table, void *row);
 /* Rows that are marked: the next after `row`, NULL for the first; NULL at the end. */
-struct journal_name *journal_each_name(const struct journal *journal, const struct journal_name *row);
-struct journal_lease *journal_each_lease(const struct journal *journal, const struct journal_lease *row);
+void *journal_each(const struct journal_table *table, const void *row);
 
 /* ---- rows by the model or process they belong to ---- */
 

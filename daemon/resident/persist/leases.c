@@ -36,7 +36,7 @@ void persist_lease(struct persist *persist, struct lease *lease)
                                     .uid = process->uid};
         memcpy(row.token, lease->token, sizeof(row.token));
         journal_raise(persist->journal, JOURNAL_LEASE, lease->id);
-        lease->row = journal_add_lease(persist->journal, &row);
+        lease->row = journal_add(&persist->journal->leases, &row);
         if (lease->row == NULL)
                 persist_full(persist, "leases");
         persist->processes_due |= !process->stored;
@@ -45,7 +45,7 @@ void persist_lease(struct persist *persist, struct lease *lease)
 static void lease_ended(struct persist *persist, struct lease *lease)
 {
         if (persist_is_on(persist) && lease->row != NULL)
-                journal_drop_lease(persist->journal, lease->row);
+                journal_drop(&persist->journal->leases, lease->row);
         lease->row = NULL;
 }
 
@@ -133,10 +133,10 @@ void persist_leases_tick(struct persist *persist, uint64_t now)
         if (persist->claim_until_ns != 0 && now >= persist->claim_until_ns) {
                 persist->claim_until_ns = 0;
                 /* Rows of processes that did not reclaim their leases and have no pidfd in the store. */
-                for (struct journal_lease *row = NULL; (row = journal_each_lease(persist->journal, row)) != NULL;) {
+                for (struct journal_lease *row = NULL; (row = journal_each(&persist->journal->leases, row)) != NULL;) {
                         const struct lease *lease = leases_by_token(persist->leases, row->token);
                         if (lease == NULL || lease->row != row)
-                                journal_drop_lease(persist->journal, row);
+                                journal_drop(&persist->journal->leases, row);
                 }
         }
         if (!persist->processes_due)
@@ -186,7 +186,7 @@ struct journal_lease *persist_lease_row(struct persist *persist, const unsigned 
 {
         if (!persist_is_on(persist) || persist->claim_until_ns == 0)
                 return NULL;
-        for (struct journal_lease *row = NULL; (row = journal_each_lease(persist->journal, row)) != NULL;)
+        for (struct journal_lease *row = NULL; (row = journal_each(&persist->journal->leases, row)) != NULL;)
                 if (memcmp(row->token, token, LEASE_TOKEN) == 0)
                         return row;
         return NULL;

@@ -230,17 +230,6 @@ void model_record_write(struct writer *w, const struct model_record *record, enu
 
 static const char *read_facts(const struct fact *f, void *base, enum store store, const msgpack_object *o);
 
-static bool read_number(const struct fact *f, void *at, const msgpack_object *o)
-{
-        if (o->type != MSGPACK_OBJECT_POSITIVE_INTEGER || !in_range(f, o->via.u64))
-                return false;
-        if (f->size == sizeof(uint64_t))
-                *(uint64_t *)at = o->via.u64;
-        else
-                *(uint32_t *)at = (uint32_t)o->via.u64;
-        return true;
-}
-
 static bool read_text(const struct fact *f, char **at, const msgpack_object *o)
 {
         if (o->type != MSGPACK_OBJECT_STR || !in_range(f, o->via.str.size) ||
@@ -272,7 +261,13 @@ static bool read_fact(const struct fact *f, unsigned char *base, enum store stor
                 return false;
         switch (f->type) {
         case FACT_NUMBER:
-                return read_number(f, at, o);
+                if (o->type != MSGPACK_OBJECT_POSITIVE_INTEGER || !in_range(f, o->via.u64))
+                        return false;
+                if (f->size == sizeof(uint64_t))
+                        *(uint64_t *)at = o->via.u64;
+                else
+                        *(uint32_t *)at = (uint32_t)o->via.u64;
+                return true;
         case FACT_BOOL:
                 *(bool *)at = o->type == MSGPACK_OBJECT_BOOLEAN && o->via.boolean;
                 return o->type == MSGPACK_OBJECT_BOOLEAN;

@@ -11,8 +11,6 @@
 #include "daemon/base/log/log.h"
 #include "daemon/base/systemd/fdstore.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -55,7 +53,7 @@ int persisted_add_name(struct persisted *persisted, struct journal_name *row)
 /* The last one takes its place. */
 static void drop_name(struct persisted *persisted, size_t i)
 {
-        journal_drop_name(persisted->persist->journal, persisted->names[i]);
+        journal_drop(&persisted->persist->journal->names, persisted->names[i]);
         persisted->names[i] = persisted->names[--persisted->n_names];
 }
 
@@ -90,14 +88,14 @@ static bool write_name(struct persisted *persisted, const struct model_name *nam
                 }
         }
         snprintf(row.text, sizeof(row.text), "%s", name->text);
-        struct journal_name *new = journal_add_name(persisted->persist->journal, &row);
+        struct journal_name *new = journal_add(&persisted->persist->journal->names, &row);
         if (new == NULL) {
                 persist_full(persisted->persist, "names");
                 return false;
         }
         int r = persisted_add_name(persisted, new);
         if (r < 0)
-                journal_drop_name(persisted->persist->journal, new);
+                journal_drop(&persisted->persist->journal->names, new);
         return r == 0;
 }
 

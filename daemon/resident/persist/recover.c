@@ -137,7 +137,7 @@ static void open_journal(struct persist *persist, struct inherited_fds *sets)
                 log_error("fd store: nothing will be persisted: %s", error.text);
                 return;
         }
-        int r = fdstore_add(PERSIST_JOURNAL, journal_fd(persist->journal));
+        int r = fdstore_add(PERSIST_JOURNAL, persist->journal->fd);
         if (r < 0)
                 log_error("fd store: the service manager does not answer: %s", strerror(-r));
         persist->used++;
@@ -227,23 +227,11 @@ static void restore_names(struct persisted *persisted, const char *provisional)
                 if (mine && persisted_add_name(persisted, row) == 0)
                         is_own |= strcmp(row->text, provisional) == 0;
                 else
-                        journal_drop_name(persisted->persist->journal, row);
+                        journal_drop(&persisted->persist->journal->names, row);
         }
         if (!is_own)
                 generation_drop_name(g, provisional);
         generation_ready(g);
-}
-
-/* At once and without an event: no client has seen it. */
-static void undo(struct generation *g)
-{
-        generation_release_segments(g);
-        g->n_segments = 0;
-        table_drop(&g->manifest);
-        g->device->used -= g->charged;
-        g->charged = 0;
-        generation_discard(g);
-        generation_put(g);
 }
 
 /* Charges the device and the user. */
@@ -280,8 +268,13 @@ static int restore(struct persist *persist, struct inherited_set *set, struct mo
         struct persisted *persisted = r == 0 ? persisted_new(persist, g, set->id, g->n_segments + 1) : NULL;
         if (r == 0 && persisted == NULL)
                 r = error_set(error, STREAMER_ENOMEM, "no memory");
-        if (r < 0) {
-                undo(g);
+        if (r < 0) { /* undone at once and without an event: no client has seen it */
+                generation_release_segments(g);
+                g->n_segments = 0;
+                table_drop(&g->manifest);
+                generation_uncharge(g);
+                generation_discard(g);
+                generation_put(g);
                 return r;
         }
         persisted->state = PERSIST_STORED;
@@ -351,7 +344,7 @@ static void restore_process(struct persist *persist, struct inherited_set *set)
                 if (g != NULL && process != NULL)
                         lease = persist_lease_restore(persist, process, g, row);
                 if (lease == NULL) {
-                        journal_drop_lease(persist->journal, row);
+                        journal_drop(&persist->journal->leases, row);
                         continue;
                 }
                 lease->claim_until_ns = persist->claim_until_ns;
@@ -371,8 +364,7 @@ static void restore_process(struct persist *persist, struct inherited_set *set)
 static void restore_processes(struct persist *persist, struct inherited_fds *sets)
 {
         persist->claim_until_ns = now_ns() + CLAIM_NS;
-        while (!list_empty(&sets->processes)) {
-                struct inherited_set *set = container_of(sets->processes.next, struct inherited_set, link);
+        list_each_item_safe (struct inherited_set, set, &sets->processes, link) {
                 journal_raise(persist->journal, JOURNAL_PROCESS, set->id);
                 restore_process(persist, set);
                 inherited_set_free(set);
@@ -382,12 +374,12 @@ static void restore_processes(struct persist *persist, struct inherited_fds *set
 /* Rows of models that were not restored: their clients get an error when they reclaim. */
 static void clear_rows(struct persist *persist)
 {
-        for (struct journal_name *row = NULL; (row = journal_each_name(persist->journal, row)) != NULL;)
+        for (struct journal_name *row = NULL; (row = journal_each(&persist->journal->names, row)) != NULL;)
                 if (persist_generation(persist, row->model) == NULL)
-                        journal_drop_name(persist->journal, row);
-        for (struct journal_lease *row = NULL; (row = journal_each_lease(persist->journal, row)) != NULL;)
+                        journal_drop(&persist->journal->names, row);
+        for (struct journal_lease *row = NULL; (row = journal_each(&persist->journal->leases, row)) != NULL;)
                 if (persist_generation(persist, row->model) == NULL)
-                        journal_drop_lease(persist->journal, row);
+                        journal_drop(&persist->journal->leases, row);
 }
 
 void persist_recover(struct persist *persist, struct listen_fds *listen_fds)

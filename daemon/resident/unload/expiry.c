@@ -25,18 +25,13 @@ uint64_t generation_expires_in(const struct generation *g, uint64_t now)
         return at > now ? at - now : 1;
 }
 
-static bool is_overdue(const struct generation *g, uint64_t now)
-{
-        return g->state == GENERATION_DRAINING && g->drained_by_ns != 0 && now >= g->drained_by_ns && g->n_leases > 0 &&
-               !g->quarantined;
-}
-
 /* One at a time: unloading one may free others of the list. */
 static struct generation *next_due(const struct resident *resident, uint64_t now)
 {
         list_each_item (struct generation, g, &resident->generations, link) {
-                uint64_t at = expires_at(g);
-                if ((at != 0 && now >= at) || is_overdue(g, now))
+                bool draining = g->state == GENERATION_DRAINING;
+                uint64_t at = draining ? g->drained_by_ns : expires_at(g);
+                if (at != 0 && now >= at && (!draining || (g->n_leases > 0 && !g->quarantined)))
                         return g;
         }
         return NULL;
