@@ -299,7 +299,7 @@ static void on_ending(uv_timer_t *timer)
         if (server_closed(&d->server))
                 server_release(&d->server);
         bool gone = server_closed(&d->server) && loads_empty(&d->loads) && resident_empty(&d->resident) &&
-                    host_cache_empty(d->resident.cache) && state_writer_idle(&d->server.state_writer);
+                    host_cache_empty(d->resident.cache) && !d->server.state_writer.writing;
         if (gone || since > END_NS)
                 uv_stop(&d->loop);
 }

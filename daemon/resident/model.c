@@ -307,29 +307,23 @@ void generation_revoke(struct generation *generation)
         generation_changed(generation);
 }
 
-/* A pin belongs to the name: the next generation that serves it is pinned, with all its ranks. The drain timeout of
- * the old one starts only if it drains, not while it serves under another name. */
-static void hand_on(struct generation *old, struct generation *new)
-{
-        bool last_name = old->names.next == old->names.prev;
-        if (old->state != GENERATION_FAILED && old->settings.pinned)
-                list_each_item (struct generation, g, &new->resident->generations, link)
-                        g->settings.pinned = g->settings.pinned || generation_is_rank_of(new, g);
-        if (new->settings.drain_timeout_ns > 0 && last_name)
-                old->drained_by_ns = ns_after(now_ns(), new->settings.drain_timeout_ns);
-}
-
 void generation_take_over(struct generation *generation, const char *name)
 {
         const struct list *all = resident_bucket(generation->resident, name);
         list_each_item_safe (const struct model_name, n, all, by_name) {
-                struct generation *other = n->generation;
-                if (other != generation && other->device == generation->device && strcmp(n->text, name) == 0 &&
-                    (other->state == GENERATION_READY || other->state == GENERATION_FAILED ||
-                     other->state == GENERATION_CACHED)) {
-                        hand_on(other, generation);
-                        generation_drop_name(other, name);
-                }
+                struct generation *old = n->generation;
+                bool takes = old->state == GENERATION_READY || old->state == GENERATION_FAILED ||
+                             old->state == GENERATION_CACHED;
+                if (!takes || old == generation || old->device != generation->device || strcmp(n->text, name) != 0)
+                        continue;
+                /* A pin belongs to the name: the next generation that serves it is pinned, with all its ranks. */
+                if (old->state != GENERATION_FAILED && old->settings.pinned)
+                        list_each_item (struct generation, g, &generation->resident->generations, link)
+                                g->settings.pinned = g->settings.pinned || generation_is_rank_of(generation, g);
+                /* The drain timeout starts only if it drains, not while it serves under another name. */
+                if (generation->settings.drain_timeout_ns > 0 && old->names.next == old->names.prev)
+                        old->drained_by_ns = ns_after(now_ns(), generation->settings.drain_timeout_ns);
+                generation_drop_name(old, name);
         }
 }
 

@@ -262,14 +262,14 @@ static void on_changed(struct resident *resident, struct generation *generation)
         struct server *server = resident->context;
         events_changed(server, generation);
         persist_changed(&server->persist);
-        state_writer_changed(&server->state_writer);
+        server->state_writer.due = true;
 }
 
 static void on_desired_changed(struct desired *desired)
 {
         struct server *server = container_of(desired, struct server, desired);
         deferred_recheck(server);
-        state_writer_changed(&server->state_writer);
+        server->state_writer.due = true;
 }
 
 static void on_load_ended(struct loads *loads)

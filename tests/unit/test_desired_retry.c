@@ -275,7 +275,7 @@ START_TEST(a_desired_replica_is_stored_beside_a_resident_one)
         ck_assert(is_on(1) && !is_on(2));
         state_writer_init(&state_writer, &resident, loads.pool, folder, &desired.restored);
         state_writer_tick(&state_writer);
-        core_until(state_writer_idle(&state_writer));
+        core_until(!state_writer.writing);
         state_writer_deinit(&state_writer);
         ck_assert_int_eq(state_file_load(&state, folder, &error), 0);
         ck_assert_uint_eq(state.n, 1);

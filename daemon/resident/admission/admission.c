@@ -156,26 +156,6 @@ static void evict(const struct admission_outlook *outlook, struct ledger *ledger
         }
 }
 
-static void grant_or_reserve(struct admission_request *request, const struct admission_query *query,
-                             struct ledger *ledger, const struct admission_outlook *outlook)
-{
-        request->blocked = request->notified = false;
-        if (outlook->outcome == ADMISSION_EVICTS)
-                evict(outlook, ledger, generation_name(request->parts[0].generation));
-        if (outlook->outcome == ADMISSION_FITS) {
-                for (size_t i = 0; i < query->n_demands; i++)
-                        ledger->unused[query->demands[i].device->number] -= query->demands[i].bytes;
-                for (size_t i = 0; i < request->n_parts; i++) {
-                        const struct admission_part *part = &request->parts[i];
-                        require(generation_charge(part->generation, part->bytes, &request->error) == 0);
-                }
-                answer(request);
-                return;
-        }
-        for (size_t i = 0; i < query->n_demands; i++)
-                ledger_reserve(ledger, &query->demands[i]);
-}
-
 static void serve(struct admission_request *request, struct ledger *ledger)
 {
         struct admission_outlook outlook;
@@ -186,10 +166,24 @@ static void serve(struct admission_request *request, struct ledger *ledger)
         for (size_t i = 0; i < request->n_parts; i++)
                 add_demand(&query, request->parts[i].generation->device, request->parts[i].bytes);
         ledger_assess(&query, ledger, &outlook);
-        if (outlook.outcome == ADMISSION_BLOCKED)
+        request->notified = request->notified && outlook.outcome == ADMISSION_BLOCKED;
+        if (outlook.outcome == ADMISSION_BLOCKED) {
                 block(request, &query, ledger, &outlook);
-        else
-                grant_or_reserve(request, &query, ledger, &outlook);
+        } else if (outlook.outcome == ADMISSION_FITS) {
+                for (size_t i = 0; i < query.n_demands; i++)
+                        ledger->unused[query.demands[i].device->number] -= query.demands[i].bytes;
+                for (size_t i = 0; i < request->n_parts; i++) {
+                        const struct admission_part *part = &request->parts[i];
+                        require(generation_charge(part->generation, part->bytes, &request->error) == 0);
+                }
+                answer(request);
+        } else {
+                request->blocked = false;
+                if (outlook.outcome == ADMISSION_EVICTS)
+                        evict(&outlook, ledger, generation_name(request->parts[0].generation));
+                for (size_t i = 0; i < query.n_demands; i++)
+                        ledger_reserve(ledger, &query.demands[i]);
+        }
         admission_outlook_deinit(&outlook);
 }
 

@@ -128,10 +128,9 @@ static struct generation *find_partial_rank(const struct resident *resident)
 
 void host_cache_drop_partial_ranks(struct host_cache *cache)
 {
-        struct generation *g;
         if (cache == NULL || !cache->lost_rank)
                 return;
-        while ((g = find_partial_rank(cache->resident)) != NULL) {
+        for (struct generation *g; (g = find_partial_rank(cache->resident)) != NULL;) {
                 log_info("%s: leaves the host cache (generation %" PRIu64 "): not all of its ranks are left",
                          generation_name(g), g->number);
                 model_set_drop_ranks(g, GENERATION_CACHED);

@@ -182,14 +182,6 @@ void *journal_each(const struct journal_table *table, const void *row)
 
 /* ---- rows by the model or process they belong to ---- */
 
-static void add_row(struct rows_of *rows, uint64_t of, void *row)
-{
-        struct row_of *room = array_grow(rows->rows, rows->n, sizeof(*room));
-        require(room != NULL); /* at the start; some megabytes at most */
-        rows->rows = room;
-        rows->rows[rows->n++] = (struct row_of){of, row};
-}
-
 static int by_of(const void *a, const void *b)
 {
         const struct row_of *x = a, *y = b;
@@ -197,24 +189,25 @@ static int by_of(const void *a, const void *b)
         return r != 0 ? r : ORDER(x->row, y->row);
 }
 
-static void sort(struct rows_of *rows)
+/* `key`: where a row has the id that it belongs to. */
+static void collect(struct rows_of *rows, const struct journal_table *table, size_t key)
 {
+        *rows = (struct rows_of){.n = 0};
+        for (unsigned char *row = NULL; (row = journal_each(table, row)) != NULL;) {
+                struct row_of *grown = array_grow(rows->rows, rows->n, sizeof(*grown));
+                require(grown != NULL); /* at the start; some megabytes at most */
+                rows->rows = grown;
+                rows->rows[rows->n++] = (struct row_of){*(const uint64_t *)(row + key), row};
+        }
         if (rows->n > 0)
                 qsort(rows->rows, rows->n, sizeof(*rows->rows), by_of);
 }
 
 void journal_rows_init(struct journal_rows *rows, const struct journal *journal)
 {
-        *rows = (struct journal_rows){.names = {0}};
-        for (struct journal_name *row = NULL; (row = journal_each(&journal->names, row)) != NULL;)
-                add_row(&rows->names, row->model, row);
-        for (struct journal_lease *row = NULL; (row = journal_each(&journal->leases, row)) != NULL;) {
-                add_row(&rows->leases, row->model, row);
-                add_row(&rows->held, row->process, row);
-        }
-        sort(&rows->names);
-        sort(&rows->leases);
-        sort(&rows->held);
+        collect(&rows->names, &journal->names, offsetof(struct journal_name, model));
+        collect(&rows->leases, &journal->leases, offsetof(struct journal_lease, model));
+        collect(&rows->held, &journal->leases, offsetof(struct journal_lease, process));
 }
 
 void journal_rows_deinit(struct journal_rows *rows)

@@ -387,6 +387,6 @@ bool persist_stop(struct persist *persist, uint64_t deadline_ns)
 
 void persist_deinit(struct persist *persist)
 {
-        persist->thread = persist->thread != NULL ? work_pool_free(persist->thread) : NULL;
+        persist->thread = work_pool_free(persist->thread);
         persist->journal = journal_free(persist->journal);
 }

@@ -258,16 +258,6 @@ void state_writer_deinit(struct state_writer *writer)
         msgpack_sbuffer_destroy(&writer->last);
 }
 
-void state_writer_changed(struct state_writer *writer)
-{
-        writer->due = true;
-}
-
-bool state_writer_idle(const struct state_writer *writer)
-{
-        return !writer->writing;
-}
-
 /* Models that are to be restored: those that are not resident, and replicas beside those that are; ranks are resident
  * all or none. Appended to the resident ones; only those are sorted then. */
 static int add_desired(struct state_file *state, const struct state_file *desired)

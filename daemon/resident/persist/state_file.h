@@ -55,7 +55,8 @@ struct state_writer {
         struct work_pool *pool;
         const char *folder;               /* NULL: no state file */
         const struct state_file *desired; /* models that are still to be restored */
-        bool due, writing, frozen, error_logged;
+        bool due;                         /* set by the owner when what is resident has changed */
+        bool writing, frozen, error_logged;
         /* The file's bytes: as written last, as being written, and as to be left at the end. */
         msgpack_sbuffer written, next, last;
         struct work work;
@@ -66,10 +67,8 @@ struct state_writer {
 void state_writer_init(struct state_writer *writer, struct resident *resident, struct work_pool *pool,
                        const char *folder, const struct state_file *desired);
 void state_writer_deinit(struct state_writer *writer);
-void state_writer_changed(struct state_writer *writer);
 void state_writer_tick(struct state_writer *writer);
 /* The daemon ends: the present state is written, and models that are unloaded from now on stay in it. */
 void state_writer_freeze(struct state_writer *writer);
-bool state_writer_idle(const struct state_writer *writer);
 
 #endif

@@ -250,7 +250,7 @@ void verb_set_priority(struct session *session, struct request *request)
         list_each_item (struct generation, g, &server->resident->generations, link)
                 if (generation_matches_name(g, model)) {
                         g->settings.priority = priority;
-                        state_writer_changed(&server->state_writer);
+                        server->state_writer.due = true;
                         found = true;
                 }
         if (load != NULL)
