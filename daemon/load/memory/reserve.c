@@ -9,7 +9,7 @@
  */
 #include "daemon/load/load_private.h"
 
-#include "daemon/resident/hostcache/host_copy.h"
+#include "daemon/resident/hostcache/host_cache.h"
 
 static bool asks_together(const struct load *load)
 {
