@@ -12,20 +12,13 @@
 #include <errno.h>
 #include <string.h>
 
-#define SUFFIX ".safetensors"
-
 /* Names with a dot in front are not data: "._model.safetensors" is macOS's resource fork. */
-static bool is_candidate(const char *name)
-{
-        size_t len = strlen(name), suffix = strlen(SUFFIX);
-        return name[0] != '.' && len > suffix && strcmp(name + len - suffix, SUFFIX) == 0;
-}
-
 int model_dir_offer(struct model_dir *folder, const char *name, const char *shown, struct error *error)
 {
+        size_t len = strlen(name);
         if (strcmp(name, MODEL_DIR_INDEX) == 0)
                 folder->has_index = true;
-        if (!is_candidate(name))
+        if (name[0] == '.' || source_stem_len(name, len) == len)
                 return 0;
         if (folder->n == SOURCE_FILES_MAX)
                 return error_set(error, STREAMER_EFAILED, "more than %d safetensors files (%s)", SOURCE_FILES_MAX,
@@ -34,24 +27,11 @@ int model_dir_offer(struct model_dir *folder, const char *name, const char *show
         if (names == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         folder->names = names;
-        folder->names[folder->n] = strdup(name);
-        if (folder->names[folder->n] == NULL)
+        names[folder->n] = strdup(name);
+        if (names[folder->n] == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         folder->n++;
         return 0;
-}
-
-static int list(struct model_dir *folder, DIR *dir, const char *shown, struct error *error)
-{
-        for (;;) {
-                errno = 0;
-                const struct dirent *entry = readdir(dir);
-                if (entry == NULL)
-                        return errno == 0 ? 0 : error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno), shown);
-                int r = model_dir_offer(folder, entry->d_name, shown, error);
-                if (r < 0)
-                        return r;
-        }
 }
 
 /* ---- choice ---- */
@@ -74,21 +54,24 @@ static int compare(const void *a, const void *b)
         return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-void model_dir_choose(struct model_dir *folder)
+int model_dir_choose(struct model_dir *folder, const char *where, const char *shown, struct error *error)
 {
         int best = 3;
-        size_t kept = 0;
+        size_t chosen = 0;
+        if (folder->n == 0 && !folder->has_index)
+                return error_set(error, STREAMER_ENOENT, "no safetensors files %s (%s)", where, shown);
         for (size_t i = 0; i < folder->n; i++)
                 best = rank(folder->names[i]) < best ? rank(folder->names[i]) : best;
         for (size_t i = 0; i < folder->n; i++) {
                 if (rank(folder->names[i]) == best)
-                        folder->names[kept++] = folder->names[i];
+                        folder->names[chosen++] = folder->names[i];
                 else
                         free(folder->names[i]);
         }
-        folder->n = kept;
-        if (kept > 0)
-                qsort(folder->names, kept, sizeof(*folder->names), compare);
+        folder->n = chosen;
+        if (chosen > 0)
+                qsort(folder->names, chosen, sizeof(*folder->names), compare);
+        return 0;
 }
 
 int model_dir_init_consume_fd(struct model_dir *folder, int fd, const char *shown, struct error *error)
@@ -99,16 +82,18 @@ int model_dir_init_consume_fd(struct model_dir *folder, int fd, const char *show
                 close(fd);
                 return error_set(error, STREAMER_ENOMEM, "%s (%s)", strerror(errno), shown);
         }
-        int r = list(folder, dir, shown, error);
+        int r = 0;
+        errno = 0;
+        for (const struct dirent *entry; r == 0 && (entry = readdir(dir)) != NULL; errno = 0)
+                r = model_dir_offer(folder, entry->d_name, shown, error);
+        if (r == 0 && errno != 0)
+                r = error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno), shown);
         closedir(dir);
-        if (r == 0 && folder->n == 0 && !folder->has_index)
-                r = error_set(error, STREAMER_ENOENT, "no safetensors files in this folder (%s)", shown);
-        if (r < 0) {
+        if (r == 0)
+                r = model_dir_choose(folder, "in this folder", shown, error);
+        if (r < 0)
                 model_dir_deinit(folder);
-                return r;
-        }
-        model_dir_choose(folder);
-        return 0;
+        return r;
 }
 
 void model_dir_deinit(struct model_dir *folder)

@@ -16,17 +16,17 @@
 struct model_dir {
         char **names; /* *.safetensors, in byte order */
         size_t n;
-        bool has_index; /* then the index decides and names are not to be used */
+        bool has_index; /* the index decides; names are not used */
 };
 
-/* Lists the folder that fd is (consumed) and chooses. STREAMER_ENOENT where there is nothing. */
+/* Lists the folder of fd, which is consumed, and chooses. */
 int model_dir_init_consume_fd(struct model_dir *folder, int fd, const char *shown, struct error *error);
 void model_dir_deinit(struct model_dir *folder); /* accepts a zeroed one */
 
-/* A name that a listing holds; kept if it is of a file that may belong to a model. */
+/* A name of a listing; stored if the file may belong to a model. */
 int model_dir_offer(struct model_dir *folder, const char *name, const char *shown, struct error *error);
 
-/* Leaves in names what makes the model; the rest is freed. */
-void model_dir_choose(struct model_dir *folder);
+/* Reduces names to the files of the model. STREAMER_ENOENT: "no safetensors files WHERE (SHOWN)". */
+int model_dir_choose(struct model_dir *folder, const char *where, const char *shown, struct error *error);
 
 #endif

@@ -100,23 +100,15 @@ static char *probe_default_name(const char *canonical)
         return strdup(canonical);
 }
 
-static uint64_t probe_lane(const char *canonical)
-{
-        (void)canonical;
-        return 1; /* no mount's */
-}
-
-static int probe_open(const struct sources *sources, const char *canonical, const struct source_opts *opts,
-                      struct source_set *set, struct error *error)
+static int probe_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
+                      struct error *error)
 {
         int fd = -1;
-        (void)sources, (void)opts;
-        int r = make_file(strtoull(canonical + strlen(PROBE_SCHEME), NULL, 10), &fd, error);
-        if (r == 0 && (r = source_set_reserve(set, 1, error)) < 0)
-                close(fd);
-        if (r == 0 && (r = object_init_consume_fd(&set->objects[0], fd, PROBE_SCHEME, error)) == 0)
-                set->n_objects = 1;
-        return r;
+        (void)sources, (void)want_sha256;
+        int r = source_set_reserve(set, 1, error);
+        if (r == 0)
+                r = make_file(strtoull(canonical + strlen(PROBE_SCHEME), NULL, 10), &fd, error);
+        return r < 0 ? r : object_init_consume_fd(&set->objects[0], fd, PROBE_SCHEME, error);
 }
 
 static int probe_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
@@ -131,7 +123,7 @@ const struct source_ops source_probe = {
         .test = true,
         .canonical = probe_canonical,
         .default_name = probe_default_name,
-        .lane = probe_lane,
+        .fixed_lane = 1, /* no mount's */
         .open = probe_open,
         .open_sidecar = probe_open_sidecar,
 };

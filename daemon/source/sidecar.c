@@ -40,21 +40,14 @@ static bool holds_weights(const char *name)
         return false;
 }
 
-/* Hidden files, and names that sidecar_check_name() refuses, are not listed. */
-static bool is_listed(const char *name)
-{
-        struct error error;
-        bool hidden = name[0] == '.' || strstr(name, "/.") != NULL;
-        return !hidden && !holds_weights(name) && codec_utf8(name, strlen(name)) &&
-               sidecar_check_name(name, &error) == 0;
-}
-
 /* ---- lists ---- */
 
 int sidecar_list_add(struct sidecar_list *list, const char *name, uint64_t bytes, const char *shown,
                      struct error *error)
 {
-        if (!is_listed(name))
+        struct error ignored;
+        bool hidden = name[0] == '.' || strstr(name, "/.") != NULL;
+        if (hidden || holds_weights(name) || !codec_utf8(name, strlen(name)) || sidecar_check_name(name, &ignored) < 0)
                 return 0;
         if (list->n == SIDECAR_FILES_MAX)
                 return error_set(error, STREAMER_EFAILED, "more than %d files beside the weights (%s)",

@@ -28,7 +28,7 @@ struct sidecar_list {
 /* 0, or STREAMER_EINVAL unless the name is relative and has no empty, "." or ".." component. */
 int sidecar_check_name(const char *name, struct error *error);
 
-/* Adds a copy of a file that is not hidden and does not hold weights; other files are skipped. STREAMER_EFAILED beyond
+/* Adds a file that is not hidden, holds no weights and has a valid name; others are skipped. STREAMER_EFAILED beyond
  * SIDECAR_FILES_MAX; `shown` is the source, for the message. */
 int sidecar_list_add(struct sidecar_list *list, const char *name, uint64_t bytes, const char *shown,
                      struct error *error);

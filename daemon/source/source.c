@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sets: what all sources have in common, namely their objects, an index among these, and the check whether
- * they have changed.
+ * The parts that all kinds of sources share: sets of objects with an index, names, versions.
  */
 #include "daemon/source/source.h"
 
@@ -15,6 +14,7 @@
 int source_set_reserve(struct source_set *set, size_t n, struct error *error)
 {
         set->objects = calloc(n, sizeof(*set->objects));
+        set->n_objects = set->objects != NULL ? n : 0;
         return set->objects != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
 }
 
@@ -46,6 +46,30 @@ void source_set_deinit(struct source_set *set)
         *set = (struct source_set){0};
 }
 
+/* ---- names ---- */
+
+bool source_ends_with(const char *text, size_t len, const char *suffix)
+{
+        size_t n = strlen(suffix);
+        return len >= n && memcmp(text + len - n, suffix, n) == 0;
+}
+
+size_t source_stem_len(const char *name, size_t len)
+{
+        size_t suffix = strlen(SOURCE_SUFFIX);
+        return len > suffix && source_ends_with(name, len, SOURCE_SUFFIX) ? len - suffix : len;
+}
+
+char *source_last_component(const char *path, size_t len)
+{
+        while (len > 0 && path[len - 1] == '/')
+                len--;
+        size_t start = len;
+        while (start > 0 && path[start - 1] != '/')
+                start--;
+        return len > start ? strndup(path + start, source_stem_len(path + start, len - start)) : strdup("model");
+}
+
 /* ---- versions ---- */
 
 int source_identity(const struct source_set *set, struct source_identity *out, struct error *error)
@@ -64,7 +88,7 @@ int source_identity(const struct source_set *set, struct source_identity *out, s
 
 int source_check(const struct source_set *set, struct error *error)
 {
-        const struct object **objects = calloc(set->n_objects + 1, sizeof(*objects));
+        cleanup_free const struct object **objects = calloc(set->n_objects + 1, sizeof(*objects));
         size_t n = 0;
         if (objects == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
@@ -72,7 +96,5 @@ int source_check(const struct source_set *set, struct error *error)
                 objects[n++] = &set->index_object;
         for (size_t i = 0; i < set->n_objects; i++)
                 objects[n++] = &set->objects[i];
-        int r = object_check_versions(objects, n, error);
-        free(objects);
-        return r;
+        return object_check_versions(objects, n, error);
 }

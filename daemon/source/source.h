@@ -37,6 +37,8 @@ int source_roots_set_rule(struct source_roots *roots, const char *rule);
 struct source_roots *source_roots_ref(struct source_roots *roots);
 struct source_roots *source_roots_free(struct source_roots *roots); /* with the last reference */
 
+#define SOURCE_SUFFIX ".safetensors"
+
 /* Canonical text of a source: file:// removed (percent-decoded), "." and "//" and trailing slashes
  * collapsed, ".." refused, relative paths refused (clients make them absolute). malloc'd. */
 int source_canonical(const char *source, char **out, struct error *error);
@@ -47,7 +49,7 @@ int source_canonical(const char *source, char **out, struct error *error);
 char *source_default_name(const char *canonical);
 
 /* A key for base/work's lanes. Of a path: the mount that holds it, found in /proc/self/mountinfo by
- * the longest prefix without touching the file system. Else one for each host. */
+ * the longest prefix without touching the file system. Else one for each host or bucket. */
 uint64_t source_lane(const char *canonical);
 
 struct source_set {
@@ -59,36 +61,32 @@ struct source_set {
         struct object index_object; /* where has_index; of the kind of the others */
 };
 
-struct source_opts {
-        bool want_sha256; /* find the published digests: SHA256SUMS beside the files, or a blob's name;
-                             STREAMER_EFAILED where a file has none, or two that differ */
-};
-
 struct http;
 struct hf;
-struct s3_sites;
+struct s3_endpoints;
 struct web_host;
 
-/* What sources are opened with: made at start, shared by threads. */
+/* Context of all sources: made at start, shared by threads. */
 struct sources {
         struct source_roots *roots;
-        struct http *http;            /* NULL: files alone */
+        struct http *http;            /* NULL: no network sources */
         const struct web_host *hosts; /* credentials by host */
         size_t n_hosts;
-        struct s3_sites *s3;
-        struct hf *hub;
+        struct s3_endpoints *s3;
+        struct hf *hf;
 };
 
-/* A kind of source. What it does is said at the calls of the same names below. */
+/* A kind of source. The functions of the same names describe the contracts. */
 struct source_ops {
-        const char *const *schemes; /* "s3://", ..., NULL; "": whatever has none */
+        const char *const *schemes; /* "s3://", ..., NULL; "": no scheme */
         bool local;                 /* opened as the caller, where the daemon is root */
         bool test;                  /* its models evict nothing, are not cached and are not persisted */
         int (*canonical)(const char *source, char **out, struct error *error);
         char *(*default_name)(const char *canonical);
-        uint64_t (*lane)(const char *canonical);
-        int (*open)(const struct sources *sources, const char *canonical, const struct source_opts *opts,
-                    struct source_set *set, struct error *error);
+        uint64_t (*lane)(const char *canonical); /* NULL: fixed_lane, or if it is 0 one for each host or bucket */
+        uint64_t fixed_lane;
+        int (*open)(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
+                    struct error *error);
         /* NULL: a sidecar is as accessible as its source. */
         char *(*sidecar_uri)(const char *canonical, const char *name);
         /* NULL: cannot be listed, which yields an empty list. */
@@ -97,7 +95,7 @@ struct source_ops {
         int (*open_sidecar)(const struct sources *sources, const char *canonical, const char *name,
                             struct object *object, struct error *error);
 };
-extern const struct source_ops source_local, source_web;
+extern const struct source_ops source_local, source_web, source_s3;
 
 bool source_is_local(const char *canonical);
 bool source_is_test(const char *canonical);
@@ -106,14 +104,26 @@ bool source_is_test(const char *canonical);
 #define SOURCE_FILES_MAX 4096
 
 /* STREAMER_ENOENT (nothing there, no safetensors in the folder), STREAMER_EPERM (not readable),
- * STREAMER_EFAILED (outside the roots, not a regular file, I/O, a bad index, a directory loop). */
-int source_open(const struct sources *sources, const char *canonical, const struct source_opts *opts,
-                struct source_set *set, struct error *error);
+ * STREAMER_EFAILED (outside the roots, not a regular file, I/O, a bad index, a directory loop).
+ * `want_sha256`: also finds the published digests, in a SHA256SUMS beside the files or a blob's name; STREAMER_EFAILED
+ * if a file has none, or two that differ. */
+int source_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
+                struct error *error);
 void source_set_deinit(struct source_set *set); /* accepts a zeroed set */
 
-/* For the kinds: room for n objects; index_text becomes the index, and must name files. */
+/* For the kinds: n zeroed objects; index_text becomes the index, and must name files. */
 int source_set_reserve(struct source_set *set, size_t n, struct error *error);
 int source_set_index(struct source_set *set, struct error *error);
+
+/* ---- names, for the kinds ---- */
+
+bool source_ends_with(const char *text, size_t len, const char *suffix);
+/* The length of a name without ".safetensors", unless it is nothing else. */
+size_t source_stem_len(const char *name, size_t len);
+/* The stem of a path's last component, which is not empty; else "model". malloc'd. */
+char *source_last_component(const char *path, size_t len);
+
+/* ---- versions ---- */
 
 /* The same files in the same versions? (joins, aliases, "already resident") */
 struct source_identity {
@@ -126,7 +136,7 @@ int source_check(const struct source_set *set, struct error *error);
 
 /* ---- sidecars (sidecar.h) ---- */
 
-/* What rules of access decide on, besides the source itself: the URI of this sidecar. malloc'd; NULL: no memory. */
+/* The URI of this sidecar, which access rules check besides the source. malloc'd; NULL: no memory. */
 char *source_sidecar_uri(const char *canonical, const char *name);
 
 /* In byte order of the names; empty for a source that cannot be listed (https://). The source may hold no weights.

@@ -8,7 +8,6 @@
 #include "daemon/base/text/percent.h"
 #include "daemon/base/util.h"
 
-#include <ctype.h>
 #include <limits.h>
 #include <string.h>
 
@@ -23,32 +22,29 @@ struct sums {
 
 /* ---- digests ---- */
 
-static bool is_digest(const char *hex, size_t len)
+static bool is_digest(const char *hex)
 {
-        for (size_t i = 0; i < HEX_LEN; i++)
-                if (i >= len || !isxdigit((unsigned char)hex[i]))
-                        return false;
-        return true;
+        return strspn(hex, "0123456789abcdefABCDEF") >= HEX_LEN;
 }
 
-/* A digest that was found; two publishers, or two lines, must agree. */
-static int publish(struct object *object, const char *hex, const char *by, struct error *error)
+/* Two publishers, or two lines, must agree. */
+static int set_digest(struct object *object, const char *hex, const char *publisher, struct error *error)
 {
         unsigned char digest[32];
         for (size_t i = 0; i < sizeof(digest); i++)
                 digest[i] = (unsigned char)(percent_digit(hex[2 * i]) << 4 | percent_digit(hex[2 * i + 1]));
         if (object->has_sha256 && memcmp(object->sha256, digest, sizeof(digest)) != 0)
-                return error_set(error, STREAMER_EFAILED, "two published digests that differ, one by %s (%s)", by,
-                                 object->path);
+                return error_set(error, STREAMER_EFAILED, "two published digests that differ, one by %s (%s)",
+                                 publisher, object->path);
         memcpy(object->sha256, digest, sizeof(digest));
         object->has_sha256 = true;
         return 0;
 }
 
-int sums_set_digest(struct object *object, const char *hex, const char *by, bool *valid, struct error *error)
+int sums_set_digest(struct object *object, const char *hex, const char *publisher, bool *valid, struct error *error)
 {
-        *valid = strlen(hex) == HEX_LEN && is_digest(hex, HEX_LEN);
-        return *valid ? publish(object, hex, by, error) : 0;
+        *valid = strlen(hex) == HEX_LEN && is_digest(hex);
+        return *valid ? set_digest(object, hex, publisher, error) : 0;
 }
 
 /* ---- SHA256SUMS ---- */
@@ -63,7 +59,7 @@ static int bad_line(const struct sums *sums, const char *what, struct error *err
         return error_set(error, STREAMER_EFAILED, "%s (%s:%u)", what, sums->path, sums->line);
 }
 
-/* "digest  name" or "digest *name"; names of other folders and files are not ours. */
+/* "digest  name" or "digest *name"; other files are ignored. */
 static int parse_line(const struct sums *sums, char *line, size_t len, struct error *error)
 {
         if (len > 0 && line[len - 1] == '\r')
@@ -74,14 +70,14 @@ static int parse_line(const struct sums *sums, char *line, size_t len, struct er
                 return bad_line(sums, "escaped file names are not supported", error);
         if (strlen(line) != len)
                 return bad_line(sums, "a NUL byte", error);
-        if (!is_digest(line, len) || len < HEX_LEN + 3 || line[HEX_LEN] != ' ' ||
+        if (len < HEX_LEN + 3 || !is_digest(line) || line[HEX_LEN] != ' ' ||
             (line[HEX_LEN + 1] != ' ' && line[HEX_LEN + 1] != '*'))
                 return bad_line(sums, "not 'digest  name' as sha256sum writes it", error);
         const char *name = line + HEX_LEN + 2;
         if (strncmp(name, "./", 2) == 0)
                 name += 2;
         struct object *object = bsearch(name, sums->objects, sums->n, sizeof(*object), compare_name);
-        return object != NULL ? publish(object, line, sums->path, error) : 0;
+        return object != NULL ? set_digest(object, line, sums->path, error) : 0;
 }
 
 int sums_apply(struct text *text, const char *shown, struct object *objects, size_t n, struct error *error)
@@ -109,27 +105,27 @@ int sums_require(const struct object *objects, size_t n, const char *where, stru
         return 0;
 }
 
-static int read_sums(const struct place *folder, struct object *objects, size_t n, struct error *error)
+static int read_sums(const struct root_path *folder, struct object *objects, size_t n, struct error *error)
 {
-        struct place place;
+        struct root_path path;
         struct text text = {0};
         cleanup_close int fd = -1;
-        int r = place_init_child(&place, folder, SUMS_NAME, error);
+        int r = root_path_init_child(&path, folder, SUMS_NAME, error);
         if (r < 0)
                 return r;
-        r = place_open_file(&place, &fd, error);
+        r = root_path_open_file(&path, &fd, error);
         if (r == 0)
-                r = text_read_fd(&text, fd, SUMS_MAX, place.shown, error);
+                r = text_read_fd(&text, fd, SUMS_MAX, path.shown, error);
         if (r == 0)
-                r = sums_apply(&text, place.shown, objects, n, error);
+                r = sums_apply(&text, path.shown, objects, n, error);
         text_deinit(&text);
-        place_deinit(&place);
+        root_path_deinit(&path);
         return r;
 }
 
 /* ---- blobs ---- */
 
-/* The kernel knows the name that a chain of links ended in: it is the name of what is open. */
+/* The name of the open file, which the kernel knows: the end of a chain of links. */
 static int blob_digest(struct object *object, struct error *error)
 {
         char link[64], target[PATH_MAX];
@@ -143,9 +139,9 @@ static int blob_digest(struct object *object, struct error *error)
         return sums_set_digest(object, slash != NULL ? slash + 1 : target, "the blob's name", &valid, error);
 }
 
-int sums_find(const struct place *folder, struct object *objects, size_t n, struct error *error)
+int sums_find(const struct root_path *folder, struct object *objects, size_t n, struct error *error)
 {
-        struct error no_list = {0}; /* without the list, the names of blobs may still be digests: not an error */
+        struct error no_list = {0}; /* not an error: names of blobs may still be digests */
         int r = read_sums(folder, objects, n, &no_list);
         if (r < 0 && r != STREAMER_ENOENT) {
                 *error = no_list;

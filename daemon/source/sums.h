@@ -8,14 +8,14 @@
 #include "daemon/source/roots/roots.h"
 
 /* Fills in sha256 of each object, files of one folder in byte order of their names. */
-int sums_find(const struct place *folder, struct object *objects, size_t n, struct error *error);
+int sums_find(const struct root_path *folder, struct object *objects, size_t n, struct error *error);
 
-/* A list that came from elsewhere, as sha256sum writes it; `shown` is for messages. */
+/* A list as sha256sum writes it; `shown` is its name in messages. */
 int sums_apply(struct text *text, const char *shown, struct object *objects, size_t n, struct error *error);
-/* STREAMER_EFAILED where one has none. */
+/* STREAMER_EFAILED: an object has none. */
 int sums_require(const struct object *objects, size_t n, const char *where, struct error *error);
-/* A hexadecimal digest that `by` publishes: two must agree. *valid false where it is no digest. */
-int sums_set_digest(struct object *object, const char *hex, const char *by, bool *valid, struct error *error);
+/* A hexadecimal digest; those of two publishers must agree. *valid false: the text is no digest. */
+int sums_set_digest(struct object *object, const char *hex, const char *publisher, bool *valid, struct error *error);
 
 #define SUMS_NAME "SHA256SUMS"
 #define SUMS_MAX (16 * MiB)

@@ -2,34 +2,26 @@
  *
  * URIs: the table of sources, which are selected by scheme.
  */
+#include "daemon/base/hash.h"
 #include "daemon/base/text/redact.h"
 #include "daemon/base/util.h"
 #include "daemon/source/hf/hf.h"
 #include "daemon/source/probe.h"
-#include "daemon/source/s3/s3.h"
 #include "daemon/source/sidecar.h"
 
 #include <string.h>
 
-/* In this order: a source without a scheme is local. */
+/* In this order. The last one accepts every text: a source without a scheme is local. */
 static const struct source_ops *const sources_known[] = {
-        &source_probe, &source_web, &source_s3, &source_hub, &source_local,
+        &source_probe, &source_web, &source_s3, &source_hf, &source_local,
 };
-
-static bool has_scheme(const struct source_ops *ops, const char *source)
-{
-        for (const char *const *scheme = ops->schemes; *scheme != NULL; scheme++)
-                if (strncmp(source, *scheme, strlen(*scheme)) == 0)
-                        return true;
-        return false;
-}
 
 static const struct source_ops *ops_of(const char *source)
 {
-        size_t i = 0;
-        while (!has_scheme(sources_known[i], source))
-                i++;
-        return sources_known[i];
+        for (size_t i = 0;; i++)
+                for (const char *const *scheme = sources_known[i]->schemes; *scheme != NULL; scheme++)
+                        if (strncmp(source, *scheme, strlen(*scheme)) == 0)
+                                return sources_known[i];
 }
 
 int source_canonical(const char *source, char **out, struct error *error)
@@ -51,7 +43,15 @@ char *source_default_name(const char *canonical)
 
 uint64_t source_lane(const char *canonical)
 {
-        return ops_of(canonical)->lane(canonical);
+        const struct source_ops *ops = ops_of(canonical);
+        if (ops->lane != NULL || ops->fixed_lane != 0)
+                return ops->lane != NULL ? ops->lane(canonical) : ops->fixed_lane;
+        const char *host = strstr(canonical, "://") + 3;
+        unsigned char digest[DIGEST_SIZE];
+        uint64_t lane;
+        hash_bytes(canonical, (size_t)(host - canonical) + strcspn(host, "/"), digest);
+        memcpy(&lane, digest, sizeof(lane));
+        return lane | UINT64_C(1) << 63; /* no file system's */
 }
 
 bool source_is_local(const char *canonical)
@@ -64,11 +64,11 @@ bool source_is_test(const char *canonical)
         return ops_of(canonical)->test;
 }
 
-int source_open(const struct sources *sources, const char *canonical, const struct source_opts *opts,
-                struct source_set *set, struct error *error)
+int source_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
+                struct error *error)
 {
         *set = (struct source_set){0};
-        int r = ops_of(canonical)->open(sources, canonical, opts, set, error);
+        int r = ops_of(canonical)->open(sources, canonical, want_sha256, set, error);
         if (r < 0)
                 source_set_deinit(set);
         return r;

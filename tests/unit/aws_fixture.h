@@ -65,7 +65,7 @@ static inline void assert_keys(const char *access, const char *secret, const cha
         ck_assert_str_eq(keys.access, access);
         ck_assert_str_eq(keys.secret, secret);
         ck_assert_str_eq(keys.token ?: "", token);
-        ck_assert_str_eq(keys.from, from);
+        ck_assert_str_eq(keys.origin, from);
 }
 
 static inline void assert_fails(int code, const char *why)

@@ -65,8 +65,7 @@ static void strike_stage(void)
 
 static inline int open_source(const char *name)
 {
-        static const struct source_opts opts = {0};
-        return source_open(&(struct sources){.roots = roots}, at(name), &opts, &set, &error);
+        return source_open(&(struct sources){.roots = roots}, at(name), false, &set, &error);
 }
 
 static inline void assert_opens(const char *name, size_t n)

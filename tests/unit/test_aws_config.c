@@ -225,7 +225,7 @@ START_TEST(keys_from_json)
         ck_assert_str_eq(keys.access, "A");
         ck_assert_str_eq(keys.secret, "S/");
         ck_assert_str_eq(keys.token, "T");
-        ck_assert_str_eq(keys.from, "TEST");
+        ck_assert_str_eq(keys.origin, "TEST");
         ck_assert_int_eq(keys.expires, 1930046400);
         aws_keys_deinit(&keys);
 }

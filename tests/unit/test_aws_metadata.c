@@ -267,7 +267,7 @@ static void answer_all(struct endpoint *e, const struct endpoint_request *reques
 static void assert_from(const char *from)
 {
         ck_assert_msg(get() == 0, "%s", error.text);
-        ck_assert_str_eq(keys.from, from);
+        ck_assert_str_eq(keys.origin, from);
         credentials = aws_credentials_free(credentials);
 }
 

@@ -41,7 +41,7 @@ static void make(const char *s3)
 
 static bool is_signed(const char *source)
 {
-        return s3_sites_find(sources.s3, source)->credentials != NULL;
+        return s3_endpoints_find(sources.s3, source)->credentials != NULL;
 }
 
 START_TEST(a_source_set_to_sign_is_signed_despite_an_unsigned_default)

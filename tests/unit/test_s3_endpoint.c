@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-static struct s3_sites *sites;
+static struct s3_endpoints *endpoints;
 static struct error error;
 
 static void begin(void)
@@ -23,7 +23,7 @@ static void begin(void)
 
 static void end(void)
 {
-        sites = s3_sites_free(sites);
+        endpoints = s3_endpoints_free(endpoints);
 }
 
 static void write_config(const char *text)
@@ -54,10 +54,9 @@ static const struct {
 
 START_TEST(the_host_of_a_bucket)
 {
-        struct s3_endpoint site = {.endpoint = (char *)(uintptr_t)hosts[_i].endpoint,
-                                   .addressing = hosts[_i].addressing};
+        struct s3_endpoint store = {.url = (char *)(uintptr_t)hosts[_i].endpoint, .addressing = hosts[_i].addressing};
         char *base = NULL;
-        int r = s3_endpoint_base(&site, hosts[_i].bucket, hosts[_i].region, &base, &error);
+        int r = s3_endpoint_base(&store, hosts[_i].bucket, hosts[_i].region, &base, &error);
         ck_assert_int_eq(r, hosts[_i].base != NULL ? 0 : STREAMER_EINVAL);
         if (hosts[_i].base != NULL)
                 ck_assert_str_eq(base, hosts[_i].base);
@@ -71,7 +70,7 @@ END_TEST
 static void make(const struct s3_endpoint_opts *rest, struct s3_endpoint_opts own)
 {
         own.source = "s3://own";
-        ck_assert_msg(s3_sites_new(&sites, rest, &own, 1, NULL, &error) == 0, "%s", error.text);
+        ck_assert_msg(s3_endpoints_new(&endpoints, rest, &own, 1, NULL, &error) == 0, "%s", error.text);
 }
 
 START_TEST(the_longest_source_counts)
@@ -86,9 +85,9 @@ START_TEST(the_longest_source_counts)
                      {"s3://b/llama/", "http://llama"},   {"s3://b/llama-2/", "http://llama"},
                      {"s3://b/llama-3/", "http://three"}, {"s3://b-2/llama/", "http://rest"},
                      {"s3://other/", "http://rest"}};
-        ck_assert_int_eq(s3_sites_new(&sites, &rest, opts, ARRAY_SIZE(opts), NULL, &error), 0);
+        ck_assert_int_eq(s3_endpoints_new(&endpoints, &rest, opts, ARRAY_SIZE(opts), NULL, &error), 0);
         for (size_t i = 0; i < ARRAY_SIZE(finds); i++)
-                ck_assert_str_eq(s3_sites_find(sites, finds[i].source)->endpoint, finds[i].endpoint);
+                ck_assert_str_eq(s3_endpoints_find(endpoints, finds[i].source)->url, finds[i].endpoint);
 }
 END_TEST
 
@@ -99,9 +98,9 @@ END_TEST
 static void assert_endpoint(const struct s3_endpoint_opts *rest, const char *endpoint)
 {
         make(rest, (struct s3_endpoint_opts){.endpoint = "own"});
-        ck_assert_str_eq(s3_sites_find(sites, "s3://x/")->endpoint, endpoint);
-        ck_assert_str_eq(s3_sites_find(sites, "s3://own/")->endpoint, "https://own");
-        sites = s3_sites_free(sites);
+        ck_assert_str_eq(s3_endpoints_find(endpoints, "s3://x/")->url, endpoint);
+        ck_assert_str_eq(s3_endpoints_find(endpoints, "s3://own/")->url, "https://own");
+        endpoints = s3_endpoints_free(endpoints);
 }
 
 START_TEST(endpoints_in_their_order)
@@ -116,14 +115,14 @@ START_TEST(endpoints_in_their_order)
         setenv("AWS_ENDPOINT_URL_S3", "http://s3/", 1);
         assert_endpoint(&rest, "http://s3");
         make(&rest, (struct s3_endpoint_opts){.region = "r"});
-        ck_assert_str_eq(s3_sites_find(sites, "s3://own/")->endpoint, "http://s3");
+        ck_assert_str_eq(s3_endpoints_find(endpoints, "s3://own/")->url, "http://s3");
 }
 END_TEST
 
 static const char *region_of(const char *source)
 {
         static char region[S3_REGION];
-        s3_sites_region(sites, s3_sites_find(sites, source), "bucket", region);
+        s3_endpoints_get_region(endpoints, s3_endpoints_find(endpoints, source), "bucket", region);
         return region;
 }
 
@@ -132,7 +131,7 @@ static void assert_region(const struct s3_endpoint_opts *rest, const char *regio
         make(rest, (struct s3_endpoint_opts){.region = "own"});
         ck_assert_str_eq(region_of("s3://x/"), region);
         ck_assert_str_eq(region_of("s3://own/"), "own");
-        sites = s3_sites_free(sites);
+        endpoints = s3_endpoints_free(endpoints);
 }
 
 START_TEST(regions_in_their_order)
@@ -153,9 +152,9 @@ END_TEST
 static void assert_certificates(const struct s3_endpoint_opts *rest, const char *ca)
 {
         make(rest, (struct s3_endpoint_opts){.ca = "/own"});
-        ck_assert_str_eq(s3_sites_find(sites, "s3://x/")->ca, ca);
-        ck_assert_str_eq(s3_sites_find(sites, "s3://own/")->ca, "/own");
-        sites = s3_sites_free(sites);
+        ck_assert_str_eq(s3_endpoints_find(endpoints, "s3://x/")->ca, ca);
+        ck_assert_str_eq(s3_endpoints_find(endpoints, "s3://own/")->ca, "/own");
+        endpoints = s3_endpoints_free(endpoints);
 }
 
 START_TEST(certificates_in_their_order)
@@ -175,10 +174,10 @@ START_TEST(a_learnt_region_precedes_all_others_for_its_bucket)
         const struct s3_endpoint_opts rest = {.region = "settings"};
         char region[S3_REGION];
         make(&rest, (struct s3_endpoint_opts){.region = "own"});
-        s3_sites_learn(sites, s3_sites_find(sites, "s3://x/"), "bucket", "learnt");
+        s3_endpoints_set_region(endpoints, s3_endpoints_find(endpoints, "s3://x/"), "bucket", "learnt");
         ck_assert_str_eq(region_of("s3://x/"), "learnt");
         ck_assert_str_eq(region_of("s3://own/"), "own");
-        s3_sites_region(sites, s3_sites_find(sites, "s3://x/"), "another", region);
+        s3_endpoints_get_region(endpoints, s3_endpoints_find(endpoints, "s3://x/"), "another", region);
         ck_assert_str_eq(region, "settings");
 }
 END_TEST
@@ -189,18 +188,18 @@ START_TEST(a_source_follows_the_unsigned_default_unless_it_has_keys_or_a_setting
 {
         const struct s3_endpoint_opts rest = {.is_unsigned = true};
         make(&rest, (struct s3_endpoint_opts){.endpoint = "http://own"});
-        ck_assert_ptr_null(s3_sites_find(sites, "s3://own/")->credentials);
-        sites = s3_sites_free(sites);
+        ck_assert_ptr_null(s3_endpoints_find(endpoints, "s3://own/")->credentials);
+        endpoints = s3_endpoints_free(endpoints);
         make(&rest, (struct s3_endpoint_opts){.profile = "team"});
-        ck_assert_ptr_nonnull(s3_sites_find(sites, "s3://own/")->credentials);
-        ck_assert_ptr_null(s3_sites_find(sites, "s3://x/")->credentials);
-        sites = s3_sites_free(sites);
+        ck_assert_ptr_nonnull(s3_endpoints_find(endpoints, "s3://own/")->credentials);
+        ck_assert_ptr_null(s3_endpoints_find(endpoints, "s3://x/")->credentials);
+        endpoints = s3_endpoints_free(endpoints);
         make(&rest, (struct s3_endpoint_opts){.is_signed = true});
-        ck_assert_ptr_nonnull(s3_sites_find(sites, "s3://own/")->credentials);
-        sites = s3_sites_free(sites);
+        ck_assert_ptr_nonnull(s3_endpoints_find(endpoints, "s3://own/")->credentials);
+        endpoints = s3_endpoints_free(endpoints);
         make(&(struct s3_endpoint_opts){.region = "r"}, (struct s3_endpoint_opts){.is_unsigned = true});
-        ck_assert_ptr_null(s3_sites_find(sites, "s3://own/")->credentials);
-        ck_assert_ptr_nonnull(s3_sites_find(sites, "s3://x/")->credentials);
+        ck_assert_ptr_null(s3_endpoints_find(endpoints, "s3://own/")->credentials);
+        ck_assert_ptr_nonnull(s3_endpoints_find(endpoints, "s3://x/")->credentials);
 }
 END_TEST
 
@@ -212,7 +211,7 @@ static const char *const bad_endpoints[] = {"http://", "https:///path", "ftp://s
 START_TEST(an_invalid_endpoint_in_the_settings_is_refused)
 {
         const struct s3_endpoint_opts rest = {.endpoint = (char *)(uintptr_t)bad_endpoints[_i]};
-        ck_assert_int_eq(s3_sites_new(&sites, &rest, NULL, 0, NULL, &error), STREAMER_EINVAL);
+        ck_assert_int_eq(s3_endpoints_new(&endpoints, &rest, NULL, 0, NULL, &error), STREAMER_EINVAL);
         ck_assert_ptr_nonnull(strstr(error.text, "not http(s)://host[:port]"));
 }
 END_TEST
@@ -234,7 +233,7 @@ START_TEST(an_error_outside_the_configuration_fails_loads)
         if (foreign[_i].endpoint != NULL)
                 setenv("AWS_ENDPOINT_URL", foreign[_i].endpoint, 1);
         make(&rest, (struct s3_endpoint_opts){.region = "s"});
-        ck_assert_int_lt(s3_endpoint_base(s3_sites_find(sites, "s3://x/"), "x", "r", &base, &error), 0);
+        ck_assert_int_lt(s3_endpoint_base(s3_endpoints_find(endpoints, "s3://x/"), "x", "r", &base, &error), 0);
         ck_assert_msg(strstr(error.text, foreign[_i].why) != NULL, "%s", error.text);
 }
 END_TEST
@@ -249,7 +248,7 @@ static TCase *group(const char *name)
 int main(void)
 {
         suite_begin("s3 endpoint");
-        TCase *places = group("hosts and sites");
+        TCase *places = group("hosts and endpoints");
         LOOP(places, the_host_of_a_bucket, hosts);
         tcase_add_test(places, the_longest_source_counts);
         TCase *order = group("order");

@@ -147,10 +147,9 @@ END_TEST
 START_TEST(links_of_the_kernels_own_are_refused)
 {
         open_roots("/proc");
-        static const struct source_opts opts = {0};
         ck_assert_int_lt(
-                source_open(&(struct sources){.roots = roots}, "/proc/self/root/etc/passwd", &opts, &set, &error), 0);
-        ck_assert_int_lt(source_open(&(struct sources){.roots = roots}, "/proc/self/exe", &opts, &set, &error), 0);
+                source_open(&(struct sources){.roots = roots}, "/proc/self/root/etc/passwd", false, &set, &error), 0);
+        ck_assert_int_lt(source_open(&(struct sources){.roots = roots}, "/proc/self/exe", false, &set, &error), 0);
 }
 END_TEST
 
@@ -222,9 +221,8 @@ END_TEST
 
 START_TEST(a_device_is_refused)
 {
-        static const struct source_opts opts = {0};
         open_roots("/dev");
-        ck_assert_int_eq(source_open(&(struct sources){.roots = roots}, "/dev/null", &opts, &set, &error),
+        ck_assert_int_eq(source_open(&(struct sources){.roots = roots}, "/dev/null", false, &set, &error),
                          STREAMER_EFAILED);
         ck_assert_str_eq(error.text, "a character device, not a regular file (/dev/null)");
 }

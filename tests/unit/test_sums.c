@@ -41,8 +41,7 @@ END_TEST
 
 static int open_verified(const char *name)
 {
-        static const struct source_opts opts = {.want_sha256 = true};
-        return source_open(&(struct sources){.roots = roots}, at(name), &opts, &set, &error);
+        return source_open(&(struct sources){.roots = roots}, at(name), true, &set, &error);
 }
 
 static void assert_published(const char *name)

@@ -26,16 +26,16 @@ int stores_make(const struct config *config, struct sources *sources, struct err
         sources->n_hosts = config->http.n_hosts;
         int r = make_http(config, sources, error);
         if (r == 0)
-                r = s3_sites_new(&sources->s3, &config->s3, config->s3_sources, config->n_s3_sources,
-                                 http_opts(sources->http), error);
+                r = s3_endpoints_new(&sources->s3, &config->s3, config->s3_sources, config->n_s3_sources,
+                                     http_opts(sources->http), error);
         if (r == 0)
-                r = hf_new(&sources->hub, config->hf.endpoint, config->hf.token, error);
+                r = hf_new(&sources->hf, config->hf.endpoint, config->hf.token, error);
         return r;
 }
 
 void stores_free(struct sources *sources)
 {
-        sources->s3 = s3_sites_free(sources->s3);
-        sources->hub = hf_free(sources->hub);
+        sources->s3 = s3_endpoints_free(sources->s3);
+        sources->hf = hf_free(sources->hf);
         sources->http = http_free(sources->http);
 }

@@ -16,14 +16,13 @@
 int resolve_open(struct resolved *resolved, const struct sources *sources, const char *canonical,
                  const struct caller *caller, bool want_sha256, struct error *error)
 {
-        struct source_opts opts = {.want_sha256 = want_sha256};
         *resolved = (struct resolved){0};
         if (!source_is_local(canonical))
-                return source_open(sources, canonical, &opts, &resolved->set, error);
+                return source_open(sources, canonical, want_sha256, &resolved->set, error);
         enum assumed assumed;
         int r = caller_assume(caller, &assumed, error);
         if (r == 0)
-                r = source_open(sources, canonical, &opts, &resolved->set, error);
+                r = source_open(sources, canonical, want_sha256, &resolved->set, error);
         caller_drop(assumed);
         return r;
 }

@@ -51,7 +51,7 @@ static void cut_comment(char *value)
                 }
 }
 
-static int take_section(struct parser *p, char *line, struct error *error)
+static int parse_section(struct parser *p, char *line, struct error *error)
 {
         char *end = strchr(line, ']');
         if (end == NULL)
@@ -71,25 +71,8 @@ static int take_section(struct parser *p, char *line, struct error *error)
         return 0;
 }
 
-static int add_entry(struct parser *p, const char *key, const char *value, const char *parent, struct error *error)
-{
-        struct aws_ini *ini = p->ini;
-        struct aws_ini_entry *entries = array_grow(ini->entries, ini->n, sizeof(*entries));
-        if (entries == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        ini->entries = entries;
-        ini->entries[ini->n++] = (struct aws_ini_entry){p->section, key, value, parent};
-        return 0;
-}
-
-static void lower(char *text)
-{
-        for (; *text != '\0'; text++)
-                *text = (char)tolower((unsigned char)*text);
-}
-
 /* An indented line below no open key is an ordinary one: some people indent whole sections. */
-static int take_entry(struct parser *p, char *line, bool indented, struct error *error)
+static int parse_entry(struct parser *p, char *line, bool indented, struct error *error)
 {
         char *equals = strchr(line, '=');
         if (p->section == NULL)
@@ -101,12 +84,18 @@ static int take_entry(struct parser *p, char *line, bool indented, struct error 
         char *key = trim(line), *value = trim(equals + 1);
         if (key[0] == '\0')
                 return bad_line(p, "a value without a key", error);
-        lower(key);
-        if (!indented || p->parent == NULL) {
+        for (char *c = key; *c != '\0'; c++)
+                *c = (char)tolower((unsigned char)*c);
+        const char *parent = indented ? p->parent : NULL;
+        if (parent == NULL)
                 p->parent = value[0] == '\0' ? key : NULL;
-                return add_entry(p, key, value, NULL, error);
-        }
-        return add_entry(p, key, value, p->parent, error);
+        struct aws_ini *ini = p->ini;
+        struct aws_ini_entry *entries = array_grow(ini->entries, ini->n, sizeof(*entries));
+        if (entries == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        ini->entries = entries;
+        ini->entries[ini->n++] = (struct aws_ini_entry){p->section, key, value, parent};
+        return 0;
 }
 
 /* ---- one file ---- */
@@ -126,9 +115,9 @@ int aws_ini_init_consume(struct aws_ini *ini, char *text, size_t size, const cha
                 p.line++;
                 size_t indent = strspn(line, BLANK);
                 if (line[indent] == '[' && indent == 0)
-                        r = take_section(&p, line, error);
+                        r = parse_section(&p, line, error);
                 else if (line[indent] != '\0' && strchr("\r#;", line[indent]) == NULL)
-                        r = take_entry(&p, line, indent > 0, error);
+                        r = parse_entry(&p, line, indent > 0, error);
                 line = end;
         }
         if (r < 0)
@@ -141,11 +130,10 @@ int aws_ini_read(struct aws_ini *ini, const char *path, struct error *error)
         struct stat st;
         cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
         *ini = (struct aws_ini){.text = NULL};
+        if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
+                return 0;
         if (fd < 0)
-                return errno == ENOENT || errno == ENOTDIR
-                               ? 0
-                               : error_errno(error, errno == EACCES ? STREAMER_EPERM : STREAMER_EFAILED, errno, "%s",
-                                             path);
+                return error_errno(error, errno == EACCES ? STREAMER_EPERM : STREAMER_EFAILED, errno, "%s", path);
         if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
                 return error_set(error, STREAMER_EFAILED, "not a regular file (%s)", path);
         if ((uint64_t)st.st_size > FILE_MAX)
@@ -168,21 +156,17 @@ void aws_ini_deinit(struct aws_ini *ini)
         *ini = (struct aws_ini){.text = NULL};
 }
 
-static bool entry_is(const struct aws_ini_entry *entry, const char *key)
-{
-        const char *dot = strchr(key, '.');
-        if (dot == NULL)
-                return entry->parent == NULL && strcmp(entry->key, key) == 0;
-        size_t len = (size_t)(dot - key);
-        return entry->parent != NULL && strncmp(entry->parent, key, len) == 0 && entry->parent[len] == '\0' &&
-               strcmp(entry->key, dot + 1) == 0;
-}
-
 const char *aws_ini_get(const struct aws_ini *ini, const char *section, const char *key)
 {
-        for (size_t i = ini->n; i-- > 0;)
-                if (strcmp(ini->entries[i].section, section) == 0 && entry_is(&ini->entries[i], key))
-                        return ini->entries[i].value;
+        const char *dot = strchr(key, '.'), *name = dot != NULL ? dot + 1 : key;
+        size_t parent_len = dot != NULL ? (size_t)(dot - key) : 0;
+        for (size_t i = ini->n; i-- > 0;) {
+                const struct aws_ini_entry *entry = &ini->entries[i];
+                const char *parent = entry->parent ?: "";
+                if (strcmp(entry->section, section) == 0 && strcmp(entry->key, name) == 0 &&
+                    strlen(parent) == parent_len && strncmp(parent, key, parent_len) == 0)
+                        return entry->value;
+        }
         return NULL;
 }
 
@@ -201,8 +185,8 @@ const char *aws_env(const char *name)
         return filled(getenv(name));
 }
 
-/* "~/" is $HOME; without it, and without a name, no file is read. An unnamed file that may not be read counts as
- * absent: in many containers HOME is root's, whatever user the daemon runs as. */
+/* "~/" is $HOME; if neither it nor the file's name is set, no file is read. An unnamed file that may not be read counts
+ * as absent: in many containers HOME is root's, whatever user the daemon runs as. */
 static int read_file(struct aws_ini *ini, const char *variable, const char *below_home, struct error *error)
 {
         const char *named = aws_env(variable), *home = aws_env("HOME");
@@ -243,14 +227,6 @@ void aws_config_deinit(struct aws_config *config)
         *config = (struct aws_config){.profile = NULL};
 }
 
-struct aws_config aws_config_other(const struct aws_config *config, const char *profile)
-{
-        return (struct aws_config){.config = config->config,
-                                   .credentials = config->credentials,
-                                   .profile = (char *)(uintptr_t)profile,
-                                   .named = true};
-}
-
 /* In the config file the default profile has two names, the longer of which counts. */
 static const char *config_get(const struct aws_config *config, const char *kind, const char *name, const char *key)
 {
@@ -258,10 +234,8 @@ static const char *config_get(const struct aws_config *config, const char *kind,
         if (section == NULL)
                 return NULL;
         const char *value = aws_ini_get(&config->config, section, key);
-        bool is_default = strcmp(kind, "profile") == 0 && strcmp(name, "default") == 0;
-        if (value == NULL && is_default)
-                value = aws_ini_get(&config->config, "default", key);
-        return value;
+        bool is_default = strcmp(section, "profile default") == 0;
+        return value != NULL || !is_default ? value : aws_ini_get(&config->config, "default", key);
 }
 
 const char *aws_config_get(const struct aws_config *config, const char *key)
@@ -283,8 +257,7 @@ const char *aws_config_endpoint(const struct aws_config *config, const char *ser
 bool aws_config_has_profile(const struct aws_config *config)
 {
         cleanup_free char *section = format_new("profile %s", config->profile);
-        if (section == NULL)
-                return false;
-        return aws_ini_has(&config->credentials, config->profile) || aws_ini_has(&config->config, section) ||
-               (strcmp(config->profile, "default") == 0 && aws_ini_has(&config->config, "default"));
+        return section != NULL &&
+               (aws_ini_has(&config->credentials, config->profile) || aws_ini_has(&config->config, section) ||
+                (strcmp(config->profile, "default") == 0 && aws_ini_has(&config->config, "default")));
 }

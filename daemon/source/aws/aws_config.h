@@ -26,7 +26,7 @@ struct aws_ini {
 
 /* Takes the text over (malloc'd, with room for a NUL), also on failure. `name` is for messages. */
 int aws_ini_init_consume(struct aws_ini *ini, char *text, size_t size, const char *name, struct error *error);
-/* A file that is not there is as good as an empty one. STREAMER_EPERM where it may not be read. */
+/* A missing file counts as empty. STREAMER_EPERM: it may not be read. */
 int aws_ini_read(struct aws_ini *ini, const char *path, struct error *error);
 void aws_ini_deinit(struct aws_ini *ini); /* accepts a zeroed one */
 
@@ -45,17 +45,14 @@ struct aws_config {
 /* The paths of AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE, else those below $HOME if they may be read.
  * `profile` NULL: AWS_PROFILE, else "default". */
 int aws_config_init(struct aws_config *config, const char *profile, struct error *error);
-void aws_config_deinit(struct aws_config *config);
-/* Another profile of the same files: borrows both, not to be deinited. */
-struct aws_config aws_config_other(const struct aws_config *config, const char *profile);
-
+void aws_config_deinit(struct aws_config *config); /* accepts a zeroed one */
 /* A setting of the profile; the credentials file has precedence. */
 const char *aws_config_get(const struct aws_config *config, const char *key);
 /* The endpoint for a service ("s3", "sts"): its own in [services], else the profile's for all. */
 const char *aws_config_endpoint(const struct aws_config *config, const char *service);
 bool aws_config_has_profile(const struct aws_config *config);
 
-/* An environment variable; empty is as good as unset. */
+/* An environment variable; NULL: unset or empty. */
 const char *aws_env(const char *name);
 
 #endif

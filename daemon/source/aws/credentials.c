@@ -2,14 +2,14 @@
  *
  * One fetch at a time for all callers:
  *
- *   none > fetching > fresh > (due) fetching, the old keys still in use > fresh
+ *   none > fetching > valid > fetching, the old keys still in use > valid
  *             |                        |
  *          failed: returned for a   failed: retried after a pause; returned once the
  *          second, then retried     old keys have been expired for PATIENCE
  *
- * Keys are due after half of their life, or DUE seconds before its end, whichever is later. A store's clock may be
- * ahead of ours: if it says that keys have expired they are due at once, and not used until others arrive, or the same
- * again, or the fetch has failed for PATIENCE.
+ * Keys are renewed after half of their life, or RENEW_BEFORE seconds before its end, whichever is later. A store's
+ * clock may be ahead of ours: if it says that keys have expired they are renewed at once, and not used until others
+ * arrive, or the same again, or the fetch has failed for PATIENCE.
  */
 #include "daemon/source/aws/credentials.h"
 
@@ -23,24 +23,24 @@
 #include <string.h>
 
 #define SECOND UINT64_C(1000000000)
-#define DUE 300
+#define RENEW_BEFORE 300
 #define PATIENCE (30 * SECOND)
 #define PAUSE_MIN SECOND
 #define PAUSE_MAX (30 * SECOND)
 
 struct aws_credentials {
         struct aws_credentials_opts opts; /* NULL instead of an empty text */
-        struct aws_metadata services;
+        struct aws_clients clients;
         pthread_mutex_t mutex;
         pthread_t thread;
         bool started, fetching, stop;
 
         struct aws_keys keys;         /* access NULL: none yet */
-        time_t due;                   /* 0: never */
-        uint64_t refused, refused_at; /* number of those that the store refused; 0: none yet */
+        time_t renew_at;              /* 0: never */
+        uint64_t refused, refused_at; /* number of the keys that the store refused; 0: none yet */
         struct error error;           /* of the last fetch */
-        uint64_t retry_at, since;     /* since: fetching began */
-        unsigned failures;            /* in a row */
+        uint64_t retry_at, fetch_began;
+        unsigned failures; /* in a row */
 };
 
 /* ---- the daemon's own settings ---- */
@@ -58,45 +58,37 @@ static int from_settings(struct aws_credentials *c, struct aws_keys *keys, struc
         secret_free(access);
         secret_free(secret);
         secret_free(token);
-        return r < 0 ? r : 1;
+        return r;
 }
 
 /* ---- the chain ---- */
 
 /* A profile that the settings name has precedence over the environment's keys and web identity, which may be another
  * program's. */
-static int find_along_chain(struct aws_credentials *c, struct aws_keys *keys, const struct aws_config *config,
-                            struct error *error)
+static int find_along_chain(struct aws_credentials *c, struct aws_keys *keys, struct error *error)
 {
+        struct aws_config config;
         struct error why = {.text = "disabled"};
         bool named = c->opts.profile != NULL;
-        int r = named ? 0 : aws_environment(keys, error);
+        int r = aws_config_init(&config, c->opts.profile, error);
+        if (r < 0)
+                return r;
+        if (!named)
+                r = aws_environment(keys, error);
         if (r == 0)
-                r = aws_profile(&c->services, keys, config, error);
+                r = aws_profile(&c->clients, keys, &config, error);
         if (r == 0)
-                r = (named ? aws_web_identity_of_profile : aws_web_identity)(&c->services, keys, config, error);
+                r = aws_web_identity(&c->clients, keys, &config, !named, error);
         if (r == 0)
-                r = aws_container(&c->services, keys, error);
+                r = aws_container(&c->clients, keys, error);
         if (r == 0)
-                r = aws_instance(&c->services, keys, &why, error);
+                r = aws_instance(&c->clients, keys, &why, error);
         if (r == 0)
                 r = error_set(
                         error, STREAMER_EPERM,
                         "no credentials: none in the settings, the environment or profile '%s', no web identity, "
                         "no container endpoint, and instance metadata: %s. A public store is read with s3.unsigned",
-                        config->profile, why.text);
-        return r;
-}
-
-static int find(struct aws_credentials *c, struct aws_keys *keys, struct error *error)
-{
-        struct aws_config config;
-        if (c->opts.access != NULL)
-                return from_settings(c, keys, error);
-        int r = aws_config_init(&config, c->opts.profile, error);
-        if (r < 0)
-                return r;
-        r = find_along_chain(c, keys, &config, error);
+                        config.profile, why.text);
         aws_config_deinit(&config);
         return r;
 }
@@ -109,9 +101,10 @@ static bool same_keys(const struct aws_keys *a, const struct aws_keys *b)
                strcmp(a->token ?: "", b->token ?: "") == 0;
 }
 
-/* With the lock held: what the fetch brought. */
-static void take_fetched(struct aws_credentials *c, struct aws_keys *keys, const struct error *error)
+/* With the lock held: takes the keys over, or stores the error of the fetch. */
+static void fetch_done(struct aws_credentials *c, struct aws_keys *keys, const struct error *error)
 {
+        c->fetching = false;
         if (keys->access == NULL) {
                 c->error = *error;
                 c->failures++;
@@ -120,7 +113,7 @@ static void take_fetched(struct aws_credentials *c, struct aws_keys *keys, const
                 log_warn("credentials: %s", error->text);
                 return;
         }
-        /* The same ones again keep their number: they cannot help where the store would not have them. */
+        /* The same keys keep their number: a request that the store refused with them is not retried. */
         keys->number = c->keys.number + (same_keys(&c->keys, keys) ? 0 : 1);
         aws_keys_deinit(&c->keys);
         c->keys = *keys;
@@ -129,8 +122,8 @@ static void take_fetched(struct aws_credentials *c, struct aws_keys *keys, const
         c->failures = 0;
         c->retry_at = 0;
         time_t half = (c->keys.expires - time(NULL)) / 2;
-        c->due = c->keys.expires != 0 ? c->keys.expires - (half < DUE ? half : DUE) : 0;
-        log_info("credentials: from %s, access key %.4s...%s", c->keys.from, c->keys.access,
+        c->renew_at = c->keys.expires != 0 ? c->keys.expires - (half < RENEW_BEFORE ? half : RENEW_BEFORE) : 0;
+        log_info("credentials: from %s, access key %.4s...%s", c->keys.origin, c->keys.access,
                  c->keys.expires != 0 ? ", of a session" : "");
 }
 
@@ -140,16 +133,17 @@ static void *fetch_thread(void *arg)
         struct aws_keys keys = {.access = NULL};
         struct error error = {.code = 0};
         thread_begin("credentials");
-        find(c, &keys, &error);
+        if (c->opts.access != NULL)
+                from_settings(c, &keys, &error);
+        else
+                find_along_chain(c, &keys, &error);
         if (keys.access != NULL && keys.expires != 0 && time(NULL) >= keys.expires) {
-                /* Fetching them again at once would bring the same. */
                 error_set(&error, STREAMER_EFAILED,
-                          "credentials had expired when they came: is this machine's clock right? (%s)", keys.from);
+                          "credentials had expired when they came: is this machine's clock right? (%s)", keys.origin);
                 aws_keys_deinit(&keys);
         }
         pthread_mutex_lock(&c->mutex);
-        take_fetched(c, &keys, &error);
-        c->fetching = false;
+        fetch_done(c, &keys, &error);
         pthread_mutex_unlock(&c->mutex);
         aws_keys_deinit(&keys);
         return NULL;
@@ -161,33 +155,32 @@ static void fetch(struct aws_credentials *c)
         if (c->fetching || c->stop || now_ns() < c->retry_at)
                 return;
         if (c->started)
-                pthread_join(c->thread, NULL); /* it has given the lock back for good */
+                pthread_join(c->thread, NULL); /* it has ended, or is about to */
         c->started = thread_start(&c->thread, NULL, fetch_thread, c) == 0;
         c->fetching = c->started;
-        c->since = now_ns();
+        c->fetch_began = now_ns();
         if (!c->started)
                 error_set(&c->error, STREAMER_EOS, "credentials: no thread could be started");
 }
 
-/* ---- asking ---- */
+/* ---- use ---- */
 
-/* The store has refused the present keys, and others may be provided. */
-static bool awaits_others(const struct aws_credentials *c)
+/* The store has refused the current keys, and others may be provided. */
+static bool replacement_pending(const struct aws_credentials *c)
 {
         bool failed = c->error.code != 0 && now_ns() - c->refused_at < PATIENCE;
         return c->keys.access != NULL && c->refused == c->keys.number && (c->fetching || failed);
 }
 
-/* There is nothing to give out: wait, or give up? */
-static int not_yet(struct aws_credentials *c, time_t now, struct error *error)
+/* There are no usable keys: 1 if the caller is to wait for them, else an error. */
+static int no_keys(struct aws_credentials *c, time_t now, struct error *error)
 {
-        bool waited = c->fetching && now_ns() - c->since > PATIENCE;
-        bool had = c->keys.access != NULL && now - c->keys.expires < (time_t)(PATIENCE / SECOND);
-        if (waited)
+        bool expired_recently = c->keys.access != NULL && now - c->keys.expires < (time_t)(PATIENCE / SECOND);
+        if (c->fetching && now_ns() - c->fetch_began > PATIENCE)
                 return error_set(error, STREAMER_EFAILED, "credentials: the provider does not answer");
         if (c->stop)
                 return error_set(error, STREAMER_ECANCELED, "the daemon ends");
-        if (c->fetching || had || awaits_others(c))
+        if (c->fetching || expired_recently || replacement_pending(c))
                 return 1;
         return error_set(error, c->error.code, "%s%s", c->keys.access != NULL ? "credentials have expired, and " : "",
                          c->error.text);
@@ -197,25 +190,24 @@ int aws_credentials_get(struct aws_credentials *c, struct aws_keys *keys, struct
 {
         pthread_mutex_lock(&c->mutex);
         time_t now = time(NULL);
-        bool have = c->keys.access != NULL && (c->keys.expires == 0 || now < c->keys.expires);
-        if (awaits_others(c))
-                have = false;
-        if (!have || (c->due != 0 && now >= c->due))
+        bool usable =
+                c->keys.access != NULL && (c->keys.expires == 0 || now < c->keys.expires) && !replacement_pending(c);
+        if (!usable || (c->renew_at != 0 && now >= c->renew_at))
                 fetch(c);
-        int r = have ? aws_keys_copy(keys, &c->keys, error) : not_yet(c, now, error);
+        int r = usable ? aws_keys_copy(keys, &c->keys, error) : no_keys(c, now, error);
         pthread_mutex_unlock(&c->mutex);
         return r;
 }
 
-/* Requests that were under way with older keys are refused later than the first. */
+/* Requests in flight with older keys are refused after the first. */
 bool aws_credentials_refused(struct aws_credentials *c, uint64_t number)
 {
         pthread_mutex_lock(&c->mutex);
-        bool again = number != c->keys.number || awaits_others(c);
+        bool again = number != c->keys.number || replacement_pending(c);
         if (number == c->keys.number && c->refused != number) {
                 c->refused = number;
                 c->refused_at = now_ns();
-                c->due = 1;
+                c->renew_at = 1;
                 c->retry_at = c->failures = 0;
                 again = true;
                 fetch(c);
@@ -229,21 +221,18 @@ bool aws_credentials_refused(struct aws_credentials *c, uint64_t number)
 int aws_credentials_new(struct aws_credentials **credentials, const struct aws_credentials_opts *opts,
                         struct error *error)
 {
-        const struct aws_credentials_opts own = {.profile = filled(opts->profile),
-                                                 .access = filled(opts->access),
-                                                 .secret = filled(opts->secret),
-                                                 .token = filled(opts->token)};
-        if ((own.access == NULL) != (own.secret == NULL) || (own.token != NULL && own.access == NULL))
+        const char *access = filled(opts->access), *secret = filled(opts->secret), *token = filled(opts->token);
+        if ((access == NULL) != (secret == NULL) || (token != NULL && access == NULL))
                 return error_set(error, STREAMER_EINVAL, "an access key without its secret key, or the reverse");
         struct aws_credentials *c = calloc(1, sizeof(*c));
         if (c == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        int r = aws_metadata_init(&c->services, opts->http, error);
+        int r = aws_clients_init(&c->clients, opts->http, error);
         if (r < 0) {
                 free(c);
                 return r;
         }
-        c->opts = own;
+        c->opts = (struct aws_credentials_opts){filled(opts->profile), access, secret, token, NULL};
         pthread_mutex_init(&c->mutex, NULL);
         *credentials = c;
         return 0;
@@ -256,10 +245,10 @@ struct aws_credentials *aws_credentials_free(struct aws_credentials *c)
         pthread_mutex_lock(&c->mutex);
         c->stop = true;
         pthread_mutex_unlock(&c->mutex);
-        aws_metadata_stop(&c->services);
+        aws_clients_stop(&c->clients);
         if (c->started)
                 pthread_join(c->thread, NULL);
-        aws_metadata_deinit(&c->services);
+        aws_clients_deinit(&c->clients);
         aws_keys_deinit(&c->keys);
         pthread_mutex_destroy(&c->mutex);
         free(c);

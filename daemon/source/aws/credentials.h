@@ -33,8 +33,8 @@ int aws_credentials_new(struct aws_credentials **credentials, const struct aws_c
 /* Cancels a running fetch and waits for its end. */
 struct aws_credentials *aws_credentials_free(struct aws_credentials *credentials);
 
-/* 0 with a copy of the keys; 1: they are being fetched, ask again soon; STREAMER_EPERM where there are
- * none to be had, and other errors. */
+/* 0 with a copy of the keys; 1: they are being fetched, retry soon; STREAMER_EPERM: no provider has keys; and other
+ * errors. */
 int aws_credentials_get(struct aws_credentials *credentials, struct aws_keys *keys, struct error *error);
 
 /* The store says that the keys of this number have expired. True if there are others, or may be soon. */

@@ -19,22 +19,20 @@ static bool sendable(const char *text)
         return true;
 }
 
-int aws_keys_init(struct aws_keys *keys, const char *access, const char *secret, const char *token, const char *from,
+int aws_keys_init(struct aws_keys *keys, const char *access, const char *secret, const char *token, const char *origin,
                   struct error *error)
 {
-        bool session = token != NULL && token[0] != '\0';
+        bool session = filled(token) != NULL;
         if (access[0] == '\0' || !sendable(access) || (session && !sendable(token)))
                 return error_set(error, STREAMER_EFAILED,
-                                 "an access key or session token with bytes that no header may "
-                                 "hold (%s)",
-                                 from);
+                                 "an access key or session token with bytes that no header may hold (%s)", origin);
         if (secret[0] == '\0' || strlen(secret) >= AWS_SECRET_MAX)
-                return error_set(error, STREAMER_EFAILED, "an empty or overlong secret key (%s)", from);
+                return error_set(error, STREAMER_EFAILED, "an empty or overlong secret key (%s)", origin);
         *keys = (struct aws_keys){.access = strdup(access),
                                   .secret = strdup(secret),
                                   .token = session ? strdup(token) : NULL,
-                                  .from = strdup(from)};
-        if (keys->access != NULL && keys->secret != NULL && keys->from != NULL && (!session || keys->token != NULL))
+                                  .origin = strdup(origin)};
+        if (keys->access != NULL && keys->secret != NULL && keys->origin != NULL && (!session || keys->token != NULL))
                 return 0;
         aws_keys_deinit(keys);
         return error_set(error, STREAMER_ENOMEM, "no memory");
@@ -42,7 +40,7 @@ int aws_keys_init(struct aws_keys *keys, const char *access, const char *secret,
 
 int aws_keys_copy(struct aws_keys *to, const struct aws_keys *from, struct error *error)
 {
-        int r = aws_keys_init(to, from->access, from->secret, from->token, from->from, error);
+        int r = aws_keys_init(to, from->access, from->secret, from->token, from->origin, error);
         if (r < 0)
                 return r;
         to->expires = from->expires;
@@ -55,11 +53,11 @@ void aws_keys_deinit(struct aws_keys *keys)
         secret_free(keys->access);
         secret_free(keys->secret);
         secret_free(keys->token);
-        free(keys->from);
+        free(keys->origin);
         *keys = (struct aws_keys){.access = NULL};
 }
 
-/* ---- as services answer ---- */
+/* ---- responses of services ---- */
 
 time_t aws_time_parse(const char *text)
 {
@@ -72,35 +70,43 @@ time_t aws_time_parse(const char *text)
         return timegm(&tm);
 }
 
-/* What was found so far; points into the text. */
-struct found {
+/* The fields of a response, in its text. */
+struct response {
         const char *access, *secret, *token, *expires;
 };
 
-static int take_found(struct aws_keys *keys, const struct found *found, const char *from, struct error *error)
+/* NULL: not one of them. The token has another name in each format. */
+static const char **response_field(struct response *response, const char *name, const char *token)
 {
-        time_t expires = 0;
-        if (found->access == NULL || found->secret == NULL || found->access[0] == '\0' || found->secret[0] == '\0')
-                return error_set(error, STREAMER_EFAILED, "the answer holds no credentials (%s)", from);
-        if (found->expires != NULL && found->expires[0] != '\0' && (expires = aws_time_parse(found->expires)) <= 0)
-                return error_set(error, STREAMER_EFAILED, "the answer's Expiration is not a time (%s)", from);
-        int r = aws_keys_init(keys, found->access, found->secret, found->token, from, error);
+        return strcmp(name, "AccessKeyId") == 0       ? &response->access
+               : strcmp(name, "SecretAccessKey") == 0 ? &response->secret
+               : strcmp(name, token) == 0             ? &response->token
+               : strcmp(name, "Expiration") == 0      ? &response->expires
+                                                      : NULL;
+}
+
+static int keys_init_response(struct aws_keys *keys, const struct response *response, const char *origin,
+                              struct error *error)
+{
+        const char *expires = filled(response->expires);
+        time_t when = expires != NULL ? aws_time_parse(expires) : 0;
+        if (filled(response->access) == NULL || filled(response->secret) == NULL)
+                return error_set(error, STREAMER_EFAILED, "the answer holds no credentials (%s)", origin);
+        if (expires != NULL && when <= 0)
+                return error_set(error, STREAMER_EFAILED, "the answer's Expiration is not a time (%s)", origin);
+        int r = aws_keys_init(keys, response->access, response->secret, response->token, origin, error);
         if (r == 0)
-                keys->expires = expires;
+                keys->expires = when;
         return r;
 }
 
-static void json_fields(struct json *j, struct found *found)
+static void json_fields(struct json *j, struct response *response)
 {
         struct json_string key, value;
         if (!json_open(j, '{'))
                 json_unexpected(j, "'{'");
         for (size_t n = 0; json_member(j, &n, &key);) {
-                const char **field = JSON_IS(j, key, "AccessKeyId")       ? &found->access
-                                     : JSON_IS(j, key, "SecretAccessKey") ? &found->secret
-                                     : JSON_IS(j, key, "Token")           ? &found->token
-                                     : JSON_IS(j, key, "Expiration")      ? &found->expires
-                                                                          : NULL;
+                const char **field = response_field(response, j->text + key.at, "Token");
                 if (json_peek(j) != '"')
                         field = NULL;
                 if (!(field != NULL ? json_take_string(j, &value) : json_skip(j)))
@@ -111,53 +117,48 @@ static void json_fields(struct json *j, struct found *found)
         json_end(j);
 }
 
-int aws_keys_parse_json(struct aws_keys *keys, char *text, size_t size, const char *from, struct error *error)
+int aws_keys_parse_json(struct aws_keys *keys, char *text, size_t size, const char *origin, struct error *error)
 {
         struct json j;
-        struct found found = {.access = NULL};
+        struct response response = {.access = NULL};
         text[size] = '\0';
         json_init(&j, text, size);
-        json_fields(&j, &found);
+        json_fields(&j, &response);
         bool valid = j.fault == JSON_OK;
         json_deinit(&j);
         /* The fault's own text may quote what is secret. */
         if (!valid)
-                return error_set(error, STREAMER_EFAILED, "the answer is not valid JSON (%s)", from);
-        return take_found(keys, &found, from, error);
+                return error_set(error, STREAMER_EFAILED, "the answer is not valid JSON (%s)", origin);
+        return keys_init_response(keys, &response, origin, error);
 }
 
-struct session {
+struct xml_response {
         struct aws_keys *keys;
-        struct found found;
-        const char *from;
+        struct response response;
+        const char *origin;
         struct error *error;
 };
 
-/* What was found lives as long as the parse: so it is taken when the root closes. */
-static int session_field(void *context, enum xml_event event, const struct xml *xml)
+/* The texts live as long as the parser, so the keys are copied when the root element closes. */
+static int xml_element(void *context, enum xml_event event, const struct xml *xml)
 {
-        struct session *s = context;
+        struct xml_response *x = context;
         if (event == XML_OPEN)
                 return 0;
-        if (xml_is(xml, "AccessKeyId"))
-                s->found.access = xml->text;
-        else if (xml_is(xml, "SecretAccessKey"))
-                s->found.secret = xml->text;
-        else if (xml_is(xml, "SessionToken"))
-                s->found.token = xml->text;
-        else if (xml_is(xml, "Expiration"))
-                s->found.expires = xml->text;
-        return xml->depth == 0 ? take_found(s->keys, &s->found, s->from, s->error) : 0;
+        const char **field = response_field(&x->response, xml->name, "SessionToken");
+        if (field != NULL)
+                *field = xml->text;
+        return xml->depth == 0 ? keys_init_response(x->keys, &x->response, x->origin, x->error) : 0;
 }
 
-int aws_keys_parse_xml(struct aws_keys *keys, const char *text, size_t size, const char *from, struct error *error)
+int aws_keys_parse_xml(struct aws_keys *keys, const char *text, size_t size, const char *origin, struct error *error)
 {
-        struct session session = {.keys = keys, .from = from, .error = error};
+        struct xml_response x = {.keys = keys, .origin = origin, .error = error};
         const char *why;
         *keys = (struct aws_keys){.access = NULL};
-        int r = xml_parse(text, size, session_field, &session, &why);
+        int r = xml_parse(text, size, xml_element, &x, &why);
         if (why == NULL)
                 return r;
         aws_keys_deinit(keys);
-        return error_set(error, STREAMER_EFAILED, "the answer is not valid XML: %s (%s)", why, from);
+        return error_set(error, STREAMER_EFAILED, "the answer is not valid XML: %s (%s)", why, origin);
 }

@@ -16,22 +16,22 @@
 struct aws_keys {
         char *access, *secret;
         char *token;     /* NULL: of no session */
-        char *from;      /* their origin, for messages; no secret */
+        char *origin;    /* where they are from, for messages; no secret */
         time_t expires;  /* 0: never */
         uint64_t number; /* set by aws_credentials_get(): differs for different keys */
 };
 
 /* Copies; `token` may be NULL or "". STREAMER_ENOMEM. */
-int aws_keys_init(struct aws_keys *keys, const char *access, const char *secret, const char *token, const char *from,
+int aws_keys_init(struct aws_keys *keys, const char *access, const char *secret, const char *token, const char *origin,
                   struct error *error);
 int aws_keys_copy(struct aws_keys *to, const struct aws_keys *from, struct error *error);
 void aws_keys_deinit(struct aws_keys *keys); /* accepts a zeroed one */
 
 /* {"AccessKeyId", "SecretAccessKey", "Token", "Expiration"} of the container and instance endpoints.
  * `text` is changed, with room for one more byte. */
-int aws_keys_parse_json(struct aws_keys *keys, char *text, size_t size, const char *from, struct error *error);
-/* What STS answers, for whatever a role was asked for with. */
-int aws_keys_parse_xml(struct aws_keys *keys, const char *text, size_t size, const char *from, struct error *error);
+int aws_keys_parse_json(struct aws_keys *keys, char *text, size_t size, const char *origin, struct error *error);
+/* The response of STS to any of its actions. */
+int aws_keys_parse_xml(struct aws_keys *keys, const char *text, size_t size, const char *origin, struct error *error);
 
 /* "2031-02-28T12:00:00Z", with a fraction or not; -1 if it is something else. */
 time_t aws_time_parse(const char *text);

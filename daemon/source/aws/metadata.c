@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Credentials from two endpoints:
+ * Credentials from two metadata endpoints:
  *
  *   container     GET from the container's endpoint, with a token    > JSON
  *   instance      PUT for a token, GET the role's name, GET its keys > JSON
@@ -13,7 +13,6 @@
 
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
-#include "daemon/source/aws/aws_config.h"
 
 #include <arpa/inet.h>
 #include <string.h>
@@ -22,71 +21,67 @@
 #define CONTAINER_ENDPOINT "http://169.254.170.2"
 #define INSTANCE_ENDPOINT "http://169.254.169.254"
 #define INSTANCE_ENDPOINT_6 "http://[fd00:ec2::254]"
+#define ROLES_PATH "/latest/meta-data/iam/security-credentials/"
 #define SECOND UINT64_C(1000000000)
 
 /* ---- lifecycle ---- */
 
-/* In the environment as a number; else the default. */
-static unsigned env_number(const char *name, unsigned max, unsigned otherwise)
+/* A number in the environment; else the default. */
+static unsigned env_number(const char *name, unsigned max, unsigned fallback)
 {
         const char *text = aws_env(name);
         unsigned long value = text != NULL ? strtoul(text, NULL, 10) : 0;
-        return value >= 1 && value <= max ? (unsigned)value : otherwise;
+        return value >= 1 && value <= max ? (unsigned)value : fallback;
 }
 
-int aws_metadata_init(struct aws_metadata *services, const struct http_opts *http, struct error *error)
+int aws_clients_init(struct aws_clients *clients, const struct http_opts *http, struct error *error)
 {
-        uint64_t near = env_number("AWS_METADATA_SERVICE_TIMEOUT", 60, 1) * SECOND;
-        const struct http_opts near_opts = {.connect_timeout_ns = near,
-                                            .stall_ns = near,
-                                            .backoff_ns = SECOND / 10,
-                                            .retry_after_ns = SECOND,
-                                            .tries = env_number("AWS_METADATA_SERVICE_NUM_ATTEMPTS", 10, 2),
-                                            .threads = 1};
-        /* All tries end before those who wait lose patience. */
-        const struct http_opts container_opts = {.connect_timeout_ns = 5 * SECOND,
-                                                 .stall_ns = 5 * SECOND,
-                                                 .backoff_ns = SECOND / 2,
-                                                 .retry_after_ns = 2 * SECOND,
-                                                 .tries = 4,
-                                                 .threads = 1};
-        struct http_opts far_opts = {.connect_timeout_ns = 5 * SECOND,
-                                     .stall_ns = 5 * SECOND,
-                                     .backoff_ns = SECOND / 2,
-                                     .retry_after_ns = 2 * SECOND,
-                                     .tries = 3,
-                                     .threads = 1};
-        *services = (struct aws_metadata){.near = NULL};
+        uint64_t timeout = env_number("AWS_METADATA_SERVICE_TIMEOUT", 60, 1) * SECOND;
+        const struct http_opts instance_opts = {.connect_timeout_ns = timeout,
+                                                .stall_ns = timeout,
+                                                .backoff_ns = SECOND / 10,
+                                                .retry_after_ns = SECOND,
+                                                .tries = env_number("AWS_METADATA_SERVICE_NUM_ATTEMPTS", 10, 2),
+                                                .threads = 1};
+        /* All tries end before callers of aws_credentials_get() get an error. */
+        struct http_opts opts = {.connect_timeout_ns = 5 * SECOND,
+                                 .stall_ns = 5 * SECOND,
+                                 .backoff_ns = SECOND / 2,
+                                 .retry_after_ns = 2 * SECOND,
+                                 .tries = 4,
+                                 .threads = 1};
+        *clients = (struct aws_clients){.instance = NULL};
+        int r = http_new(&clients->instance, &instance_opts, error);
+        if (r == 0)
+                r = http_new(&clients->container, &opts, error);
+        opts.tries = 3;
         if (http != NULL) {
-                far_opts.ca = http->ca;
-                far_opts.allow_plain = http->allow_plain;
-                far_opts.n_allow_plain = http->n_allow_plain;
+                opts.ca = http->ca;
+                opts.allow_plain = http->allow_plain;
+                opts.n_allow_plain = http->n_allow_plain;
         }
-        int r = http_new(&services->near, &near_opts, error);
         if (r == 0)
-                r = http_new(&services->container, &container_opts, error);
-        if (r == 0)
-                r = http_new(&services->far, &far_opts, error);
+                r = http_new(&clients->sts, &opts, error);
         if (r < 0)
-                aws_metadata_deinit(services);
+                aws_clients_deinit(clients);
         return r;
 }
 
-void aws_metadata_stop(struct aws_metadata *services)
+void aws_clients_stop(struct aws_clients *clients)
 {
-        http_stop(services->near);
-        http_stop(services->container);
-        http_stop(services->far);
+        http_stop(clients->instance);
+        http_stop(clients->container);
+        http_stop(clients->sts);
 }
 
-void aws_metadata_deinit(struct aws_metadata *services)
+void aws_clients_deinit(struct aws_clients *clients)
 {
-        services->near = http_free(services->near);
-        services->container = http_free(services->container);
-        services->far = http_free(services->far);
+        clients->instance = http_free(clients->instance);
+        clients->container = http_free(clients->container);
+        clients->sts = http_free(clients->sts);
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 int aws_fetch(struct http *http, struct http_fetch *fetch, struct error *error)
 {
@@ -98,8 +93,8 @@ int aws_fetch(struct http *http, struct http_fetch *fetch, struct error *error)
         return r;
 }
 
-/* Link-local addresses, where plain http is what is spoken. */
-static int fetch_near(struct http *http, struct http_fetch *fetch, struct error *error)
+/* Link-local addresses: plain http is allowed. */
+static int fetch_local(struct http *http, struct http_fetch *fetch, struct error *error)
 {
         fetch->request.plain_ok = strncmp(fetch->request.url, "http://", 7) == 0;
         return aws_fetch(http, fetch, error);
@@ -113,7 +108,7 @@ int aws_read_token(const char *path, char **token, struct error *error)
 
 /* ---- container ---- */
 
-/* "localhost" is taken by its name: what it resolves to is this machine's own business. */
+/* "localhost" is trusted by name: this machine determines what it resolves to. */
 static bool trusted_host(const char *host)
 {
         static const char *const hosts[] = {"localhost", "::1", "169.254.170.2", "169.254.170.23", "fd00:ec2::23"};
@@ -146,49 +141,43 @@ int aws_container_uri(char **uri, struct error *error)
         return *uri != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
 }
 
-static int container_headers(struct http_headers *headers, struct error *error)
+int aws_container(struct aws_clients *clients, struct aws_keys *keys, struct error *error)
 {
+        static const char origin[] = "container endpoint";
         const char *file = aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
         const char *given = aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN");
-        char *token = NULL;
-        int r = file != NULL ? aws_read_token(file, &token, error) : 0;
-        if (r == 0 && (token ?: given) != NULL)
-                r = http_headers_add(headers, "Authorization", token ?: given, error);
-        secret_free(token);
-        return r;
-}
-
-int aws_container(struct aws_metadata *services, struct aws_keys *keys, struct error *error)
-{
-        static const char from[] = "container endpoint";
         struct http_headers headers = {.n = 0};
+        char *token = NULL;
         cleanup_free char *uri = NULL;
         int r = aws_container_uri(&uri, error);
         if (r < 0 || uri == NULL)
                 return r;
-        struct http_fetch fetch = {.request = {.url = uri, .shown = from, .headers = &headers}};
-        r = container_headers(&headers, error);
+        struct http_fetch fetch = {.request = {.url = uri, .shown = origin, .headers = &headers}};
+        if (file != NULL)
+                r = aws_read_token(file, &token, error);
+        if (r == 0 && (token ?: given) != NULL)
+                r = http_headers_add(&headers, "Authorization", token ?: given, error);
         if (r == 0)
-                r = fetch_near(services->container, &fetch, error);
+                r = fetch_local(clients->container, &fetch, error);
         if (r == 0)
                 r = fetch.answer.status == 200
-                            ? aws_keys_parse_json(keys, fetch.answer.body, fetch.answer.body_len, from, error)
-                            : error_set(error, STREAMER_EPERM, "the %s answers %d", from, fetch.answer.status);
+                            ? aws_keys_parse_json(keys, fetch.answer.body, fetch.answer.body_len, origin, error)
+                            : error_set(error, STREAMER_EPERM, "the %s answers %d", origin, fetch.answer.status);
         http_fetch_deinit(&fetch);
         http_headers_deinit(&headers);
+        secret_free(token);
         return r < 0 ? r : 1;
 }
 
 /* ---- instance ---- */
 
-static int instance_fetch(struct aws_metadata *services, struct http_fetch *fetch, const char *method, const char *path,
+static int instance_fetch(struct aws_clients *clients, struct http_fetch *fetch, const char *method, const char *path,
                           struct error *error)
 {
         const char *named = aws_env("AWS_EC2_METADATA_SERVICE_ENDPOINT");
         const char *mode = aws_env("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE");
-        const char *endpoint = named
-                                       ?: mode != NULL && strcasecmp(mode, "ipv6") == 0 ? INSTANCE_ENDPOINT_6
-                                                                                        : INSTANCE_ENDPOINT;
+        bool ipv6 = mode != NULL && strcasecmp(mode, "ipv6") == 0;
+        const char *endpoint = named ?: ipv6 ? INSTANCE_ENDPOINT_6 : INSTANCE_ENDPOINT;
         size_t len = strlen(endpoint);
         while (len > 0 && endpoint[len - 1] == '/')
                 len--;
@@ -198,78 +187,78 @@ static int instance_fetch(struct aws_metadata *services, struct http_fetch *fetc
         fetch->request.method = method;
         fetch->request.url = url;
         fetch->request.shown = "instance metadata";
-        int r = fetch_near(services->near, fetch, error);
+        int r = fetch_local(clients->instance, fetch, error);
         fetch->request.url = NULL;
         return r;
 }
 
-/* The session of IMDSv2; there is no way back to the first version, which answers whoever can make
- * this machine ask. */
-static int instance_session(struct aws_metadata *services, struct http_headers *headers, struct error *why,
+/* The session of IMDSv2. The first version is not used: it answers anyone who can make this machine send a request. */
+static int instance_session(struct aws_clients *clients, struct http_headers *session, struct error *why,
                             struct error *error)
 {
         struct http_headers ttl = {.n = 0};
         struct http_fetch fetch = {.request = {.headers = &ttl}};
         int r = http_headers_add(&ttl, "X-aws-ec2-metadata-token-ttl-seconds", "21600", error);
-        int asked = r == 0 ? instance_fetch(services, &fetch, "PUT", "/latest/api/token", why) : r;
-        if (r == 0 && asked == 0 && fetch.answer.status != 200)
-                error_set(why, STREAMER_EFAILED, "instance metadata answers %d to a request for a token (IMDSv2)",
-                          fetch.answer.status);
-        bool have = r == 0 && asked == 0 && fetch.answer.status == 200;
-        if (have)
-                r = http_headers_add(headers, "X-aws-ec2-metadata-token", fetch.answer.body, error);
+        if (r == 0 && instance_fetch(clients, &fetch, "PUT", "/latest/api/token", why) == 0) {
+                if (fetch.answer.status != 200)
+                        error_set(why, STREAMER_EFAILED,
+                                  "instance metadata answers %d to a request for a token (IMDSv2)",
+                                  fetch.answer.status);
+                else
+                        r = http_headers_add(session, "X-aws-ec2-metadata-token", fetch.answer.body, error) ?: 1;
+        }
         http_fetch_deinit(&fetch);
         http_headers_deinit(&ttl);
-        return r < 0 ? r : have;
+        return r;
 }
 
-static int instance_role(struct aws_metadata *services, const struct http_headers *session, char role[128],
+static int instance_role(struct aws_clients *clients, const struct http_headers *session, char role[128],
                          struct error *why, struct error *error)
 {
         struct http_fetch fetch = {.request = {.headers = session}};
-        int r = instance_fetch(services, &fetch, NULL, "/latest/meta-data/iam/security-credentials/", error);
+        int r = instance_fetch(clients, &fetch, NULL, ROLES_PATH, error);
         if (r == 0 && fetch.answer.status != 200) {
                 error_set(why, STREAMER_EFAILED, "this instance has no role (its metadata answer %d)",
                           fetch.answer.status);
         } else if (r == 0) {
                 size_t len = strcspn(fetch.answer.body, "\r\n");
-                bool plain = len > 0 && len < 128 && strcspn(fetch.answer.body, "/?# ") >= len;
-                r = plain ? 1 : error_set(error, STREAMER_EFAILED, "the instance's role has no valid name");
-                snprintf(role, 128, "%.*s", (int)(plain ? len : 0), fetch.answer.body);
+                bool valid = len > 0 && len < 128 && strcspn(fetch.answer.body, "/?# ") >= len;
+                r = valid ? 1 : error_set(error, STREAMER_EFAILED, "the instance's role has no valid name");
+                snprintf(role, 128, "%.*s", (int)(valid ? len : 0), fetch.answer.body);
         }
         http_fetch_deinit(&fetch);
         return r;
 }
 
-static int instance_keys(struct aws_metadata *services, const struct http_headers *session, const char *role,
+static int instance_keys(struct aws_clients *clients, const struct http_headers *session, const char *role,
                          struct aws_keys *keys, struct error *error)
 {
         struct http_fetch fetch = {.request = {.headers = session}};
-        char path[256], from[200];
-        snprintf(path, sizeof(path), "/latest/meta-data/iam/security-credentials/%s", role);
-        snprintf(from, sizeof(from), "instance role %s", role);
-        int r = instance_fetch(services, &fetch, NULL, path, error);
+        char path[256], origin[200];
+        snprintf(path, sizeof(path), ROLES_PATH "%s", role);
+        snprintf(origin, sizeof(origin), "instance role %s", role);
+        int r = instance_fetch(clients, &fetch, NULL, path, error);
         if (r == 0)
                 r = fetch.answer.status == 200
-                            ? aws_keys_parse_json(keys, fetch.answer.body, fetch.answer.body_len, from, error)
+                            ? aws_keys_parse_json(keys, fetch.answer.body, fetch.answer.body_len, origin, error)
                             : error_set(error, STREAMER_EPERM, "instance metadata answer %d for role %s",
                                         fetch.answer.status, role);
         http_fetch_deinit(&fetch);
         return r < 0 ? r : 1;
 }
 
-int aws_instance(struct aws_metadata *services, struct aws_keys *keys, struct error *why, struct error *error)
+int aws_instance(struct aws_clients *clients, struct aws_keys *keys, struct error *why, struct error *error)
 {
         const char *disabled = aws_env("AWS_EC2_METADATA_DISABLED");
         struct http_headers session = {.n = 0};
         char role[128];
         if (disabled != NULL && strcasecmp(disabled, "true") == 0)
                 return 0;
-        int r = instance_session(services, &session, why, error);
+        int r = instance_session(clients, &session, why, error);
         if (r == 1)
-                r = instance_role(services, &session, role, why, error);
+                r = instance_role(clients, &session, role, why, error);
         if (r == 1)
-                r = instance_keys(services, &session, role, keys, error);
+                r = instance_keys(clients, &session, role, keys, error);
         http_headers_deinit(&session);
         return r;
 }

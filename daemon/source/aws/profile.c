@@ -19,7 +19,7 @@
 
 #define LINKS_MAX 8
 
-/* ---- keys that are there ---- */
+/* ---- static keys ---- */
 
 int aws_environment(struct aws_keys *keys, struct error *error)
 {
@@ -28,8 +28,7 @@ int aws_environment(struct aws_keys *keys, struct error *error)
                 return 0;
         if (access == NULL || secret == NULL)
                 return error_set(error, STREAMER_EPERM,
-                                 "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: one is set "
-                                 "without the other");
+                                 "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: one is set without the other");
         int r = aws_keys_init(keys, access, secret, aws_env("AWS_SESSION_TOKEN"), "environment", error);
         return r < 0 ? r : 1;
 }
@@ -38,104 +37,107 @@ static int static_keys(struct aws_keys *keys, const struct aws_config *config, s
 {
         const char *access = aws_config_get(config, "aws_access_key_id");
         const char *secret = aws_config_get(config, "aws_secret_access_key");
-        char from[160];
+        char origin[160];
         if (access == NULL && secret == NULL)
                 return 0;
         if (access == NULL || secret == NULL)
                 return error_set(error, STREAMER_EPERM,
                                  "profile '%s': of aws_access_key_id and aws_secret_access_key one is missing",
                                  config->profile);
-        snprintf(from, sizeof(from), "profile '%.120s'", config->profile);
-        int r = aws_keys_init(keys, access, secret, aws_config_get(config, "aws_session_token"), from, error);
+        snprintf(origin, sizeof(origin), "profile '%.120s'", config->profile);
+        int r = aws_keys_init(keys, access, secret, aws_config_get(config, "aws_session_token"), origin, error);
         return r < 0 ? r : 1;
 }
 
-/* Ways to credentials that take a program or a person. */
-static int unsupported(const struct aws_config *config, struct error *error)
+/* Settings that need a program or a person. */
+static int refuse_unsupported(const struct aws_config *config, struct error *error)
 {
-        static const char *const ways[] = {"credential_process", "sso_session", "sso_start_url"};
-        for (size_t i = 0; i < ARRAY_SIZE(ways); i++)
-                if (aws_config_get(config, ways[i]) != NULL)
+        static const char *const settings[] = {"credential_process", "sso_session", "sso_start_url"};
+        for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
+                if (aws_config_get(config, settings[i]) != NULL)
                         return error_set(error, STREAMER_EUNSUPPORTED,
                                          "profile '%s' has %s, which is not supported: keys, and role_arn with "
                                          "source_profile, credential_source or web_identity_token_file, are",
-                                         config->profile, ways[i]);
+                                         config->profile, settings[i]);
         return 0;
 }
 
 /* ---- links ---- */
 
 struct chain {
-        struct aws_metadata *services;
-        const char *seen[LINKS_MAX];
+        struct aws_clients *clients;
+        const char *profiles[LINKS_MAX]; /* that have been followed */
         size_t n;
 };
 
-/* What the file says instead is not repeated: it may be anything. */
-static int by_source(struct chain *chain, struct aws_keys *keys, const char *source, struct error *error)
+/* An unknown text of the file is not repeated: it may be anything. */
+static int keys_of_source(struct chain *chain, struct aws_keys *keys, const char *source, struct error *error)
 {
         struct error why = {.code = 0};
         int r;
         if (strcmp(source, "Environment") == 0)
                 r = aws_environment(keys, error);
         else if (strcmp(source, "EcsContainer") == 0)
-                r = aws_container(chain->services, keys, error);
+                r = aws_container(chain->clients, keys, error);
         else if (strcmp(source, "Ec2InstanceMetadata") == 0)
-                r = aws_instance(chain->services, keys, &why, error);
+                r = aws_instance(chain->clients, keys, &why, error);
         else
                 return error_set(error, STREAMER_EFAILED,
                                  "credential_source is none of Environment, EcsContainer and Ec2InstanceMetadata");
         return r != 0 ? r
                       : error_set(error, STREAMER_EPERM, "credential_source %s has no credentials%s%s", source,
-                                  why.code != 0 ? ": " : "", why.code != 0 ? why.text : "");
+                                  why.code != 0 ? ": " : "", why.text);
 }
 
-static int enter(struct chain *chain, const struct aws_config *config, struct error *error)
+static int chain_add(struct chain *chain, const struct aws_config *config, struct error *error)
 {
         for (size_t i = 0; i < chain->n; i++)
-                if (strcmp(chain->seen[i], config->profile) == 0)
+                if (strcmp(chain->profiles[i], config->profile) == 0)
                         return error_set(error, STREAMER_EFAILED, "source_profile leads back to profile '%s'",
                                          config->profile);
         if (chain->n == LINKS_MAX)
                 return error_set(error, STREAMER_EFAILED, "more than %d profiles in a chain of source_profile",
                                  LINKS_MAX);
-        chain->seen[chain->n++] = config->profile;
+        chain->profiles[chain->n++] = config->profile;
         return 0;
 }
 
-static int by_role(struct chain *chain, struct aws_keys *keys, const struct aws_config *config, struct error *error);
+static int keys_of_role(struct chain *chain, struct aws_keys *keys, const struct aws_config *config,
+                        struct error *error);
 
-/* One that another names: static keys count first there, so that one may name itself for its own. */
-static int by_profile(struct chain *chain, struct aws_keys *keys, const struct aws_config *named_by, const char *name,
-                      struct error *error)
+/* A profile that another one names. Its static keys have precedence, so that a profile may name itself. */
+static int keys_of_profile(struct chain *chain, struct aws_keys *keys, const struct aws_config *named_by,
+                           const char *name, struct error *error)
 {
-        const struct aws_config config = aws_config_other(named_by, name);
+        struct aws_config config = *named_by; /* the same files */
+        config.profile = (char *)(uintptr_t)name;
         if (!aws_config_has_profile(&config))
                 return error_set(error, STREAMER_EPERM,
                                  "source_profile '%s' of profile '%s' is in none of the shared files", name,
                                  named_by->profile);
         int r = static_keys(keys, &config, error);
         if (r == 0)
-                r = by_role(chain, keys, &config, error);
+                r = keys_of_role(chain, keys, &config, error);
         if (r == 0)
-                r = aws_web_identity_of_profile(chain->services, keys, &config, error);
+                r = aws_web_identity(chain->clients, keys, &config, false, error);
         if (r == 0)
-                r = unsupported(&config, error);
+                r = refuse_unsupported(&config, error);
         return r != 0 ? r : error_set(error, STREAMER_EPERM, "source_profile '%s' has no credentials", name);
 }
 
-static int by_role(struct chain *chain, struct aws_keys *keys, const struct aws_config *config, struct error *error)
+static int keys_of_role(struct chain *chain, struct aws_keys *keys, const struct aws_config *config,
+                        struct error *error)
 {
         const char *profile = aws_config_get(config, "source_profile");
         const char *source = aws_config_get(config, "credential_source");
-        struct aws_keys by = {.access = NULL};
+        struct aws_keys signer = {.access = NULL};
         if (aws_config_get(config, "role_arn") == NULL)
                 return 0;
         if (profile == NULL && source == NULL) {
                 if (aws_config_get(config, "web_identity_token_file") != NULL)
                         return 0;
                 /* Static keys of the profile are not used: it asks for a role. */
-                int r = unsupported(config, error);
+                int r = refuse_unsupported(config, error);
                 return r != 0 ? r
                               : error_set(error, STREAMER_EFAILED,
                                           "profile '%s' has role_arn without source_profile, credential_source or "
@@ -148,24 +150,24 @@ static int by_role(struct chain *chain, struct aws_keys *keys, const struct aws_
         if (aws_config_get(config, "mfa_serial") != NULL)
                 return error_set(error, STREAMER_EUNSUPPORTED, "profile '%s' has mfa_serial, which is not supported",
                                  config->profile);
-        int r = enter(chain, config, error);
+        int r = chain_add(chain, config, error);
         if (r == 0)
-                r = profile != NULL ? by_profile(chain, &by, config, profile, error)
-                                    : by_source(chain, &by, source, error);
+                r = profile != NULL ? keys_of_profile(chain, &signer, config, profile, error)
+                                    : keys_of_source(chain, &signer, source, error);
         if (r == 1)
-                r = aws_assume_role(chain->services, keys, config, &by, error);
-        aws_keys_deinit(&by);
+                r = aws_assume_role(chain->clients, keys, config, &signer, error);
+        aws_keys_deinit(&signer);
         return r;
 }
 
-int aws_profile(struct aws_metadata *services, struct aws_keys *keys, const struct aws_config *config,
+int aws_profile(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
                 struct error *error)
 {
-        struct chain chain = {.services = services};
+        struct chain chain = {.clients = clients};
         if (config->named && !aws_config_has_profile(config))
                 return error_set(error, STREAMER_EPERM, "profile '%s' is in none of the shared files", config->profile);
-        int r = by_role(&chain, keys, config, error);
+        int r = keys_of_role(&chain, keys, config, error);
         if (r == 0)
                 r = static_keys(keys, config, error);
-        return r != 0 ? r : unsupported(config, error);
+        return r != 0 ? r : refuse_unsupported(config, error);
 }

@@ -17,7 +17,7 @@
 struct aws_param {
         const char *name, *value;
 };
-/* "a=1&b=2": encoded, and sorted as the signature has it (in place). malloc'd. */
+/* "a=1&b=2": encoded, and sorted as the signature requires (in place), without those whose value is NULL. malloc'd. */
 char *aws_query(struct aws_param *params, size_t n);
 
 /* The Host header of a request for this URL: as it is sent, without the scheme's own port. malloc'd. */
@@ -25,7 +25,7 @@ char *aws_host(const char *url);
 
 /* ---- signing ---- */
 
-struct sigv4_sign_request {
+struct aws_sign_request {
         const char *method;
         const char *url; /* encoded; its query as aws_query() makes it */
         const char *region;
@@ -36,19 +36,8 @@ struct sigv4_sign_request {
         const char *type, *body; /* Content-Type and body; NULL: none */
 };
 
-/* Values of headers; to be wiped and freed with aws_signed_deinit(). */
-struct aws_signed {
-        char *authorization;
-        char date[32];      /* x-amz-date */
-        const char *digest; /* x-amz-content-sha256; NULL: another service than S3 */
-        const char *token;  /* x-amz-security-token: the keys' own, or NULL */
-};
-
-/* 0, or -1: no memory. */
-int aws_sign(struct aws_signed *out, const struct sigv4_sign_request *request, const struct aws_keys *keys);
-void aws_signed_deinit(struct aws_signed *out); /* accepts a zeroed one */
-/* Signs, and adds the headers of the signature. */
-int aws_sign_headers(struct http_headers *headers, const struct sigv4_sign_request *request,
-                     const struct aws_keys *keys, struct error *error);
+/* Adds the headers of the signature. STREAMER_ENOMEM, also for a secret of AWS_SECRET_MAX bytes. */
+int aws_sign(struct http_headers *headers, const struct aws_sign_request *request, const struct aws_keys *keys,
+             struct error *error);
 
 #endif

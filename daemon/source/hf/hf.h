@@ -11,9 +11,9 @@ struct hf; /* shared by threads */
 
 /* `endpoint` NULL or "": https://huggingface.co. `token`: a value, "file:PATH" or "credential:NAME"; NULL or "": the
  * one that huggingface-cli has stored. */
-int hf_new(struct hf **hub, const char *endpoint, const char *token, struct error *error);
-struct hf *hf_free(struct hf *hub);
+int hf_new(struct hf **hf, const char *endpoint, const char *token, struct error *error);
+struct hf *hf_free(struct hf *hf);
 
-extern const struct source_ops source_hub;
+extern const struct source_ops source_hf;
 
 #endif

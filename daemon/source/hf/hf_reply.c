@@ -13,11 +13,8 @@
 
 #define FILES_MAX 65536u
 
-struct parser {
-        struct json json;
-        struct hf_info *info;
-        bool too_many, no_memory;
-};
+/* Faults besides those of enum json_fault. */
+enum { FAULT_MEMORY = JSON_FAULTS, FAULT_TOO_MANY_FILES };
 
 static bool take_text(struct json *j, const char **out)
 {
@@ -60,44 +57,35 @@ static bool parse_file(struct json *j, struct hf_file *file)
         return j->fault == JSON_OK;
 }
 
-static bool add_file(struct parser *p, const struct hf_file *file)
+static bool parse_files(struct json *j, struct hf_info *info)
 {
-        struct hf_info *info = p->info;
-        if (file->name == NULL)
-                return true;
-        p->too_many = info->n == FILES_MAX;
-        if (p->too_many)
-                return false;
-        struct hf_file *files = array_grow(info->files, info->n, sizeof(*files));
-        p->no_memory = files == NULL;
-        if (p->no_memory)
-                return false;
-        info->files = files;
-        info->files[info->n++] = *file;
-        return true;
-}
-
-static bool parse_files(struct parser *p)
-{
-        struct json *j = &p->json;
         struct hf_file file;
         if (!json_open(j, '['))
                 return json_unexpected(j, "'['");
-        for (size_t n = 0; json_more(j, ']', n); n++)
-                if (!parse_file(j, &file) || !add_file(p, &file))
+        for (size_t n = 0; json_more(j, ']', n); n++) {
+                if (!parse_file(j, &file))
                         return false;
+                if (file.name == NULL)
+                        continue;
+                if (info->n == FILES_MAX)
+                        return json_fail(j, FAULT_TOO_MANY_FILES, j->at, "more than %u files", FILES_MAX);
+                struct hf_file *files = array_grow(info->files, info->n, sizeof(*files));
+                if (files == NULL)
+                        return json_fail(j, FAULT_MEMORY, j->at, "no memory");
+                info->files = files;
+                info->files[info->n++] = file;
+        }
         return j->fault == JSON_OK;
 }
 
-static bool parse_info(struct parser *p, const char **commit)
+static bool parse_info(struct json *j, struct hf_info *info, const char **commit)
 {
-        struct json *j = &p->json;
         struct json_string key;
         if (!json_open(j, '{'))
                 return json_unexpected(j, "'{'");
         for (size_t n = 0; json_member(j, &n, &key);) {
                 bool ok = JSON_IS(j, key, "sha")        ? take_text(j, commit)
-                          : JSON_IS(j, key, "siblings") ? parse_files(p)
+                          : JSON_IS(j, key, "siblings") ? parse_files(j, info)
                                                         : json_skip(j);
                 if (!ok)
                         return false;
@@ -126,26 +114,26 @@ static bool is_commit(const char *text)
 
 int hf_info_parse(struct hf_info *info, char *text, size_t size, const char *shown, struct error *error)
 {
-        struct parser p = {.info = info};
+        struct json json;
         const char *commit = NULL;
         *info = (struct hf_info){.n = 0};
         text[size] = '\0';
-        json_init(&p.json, text, size);
-        bool ok = parse_info(&p, &commit);
+        json_init(&json, text, size);
+        bool ok = parse_info(&json, info, &commit);
         int r = 0;
-        if (p.no_memory)
+        if (json.fault == FAULT_MEMORY)
                 r = error_set(error, STREAMER_ENOMEM, "no memory");
-        else if (p.too_many)
-                r = error_set(error, STREAMER_EFAILED, "more than %u files (%s)", FILES_MAX, shown);
+        else if (json.fault == FAULT_TOO_MANY_FILES)
+                r = error_set(error, STREAMER_EFAILED, "%s (%s)", json.detail, shown);
         else if (!ok)
-                r = error_set(error, STREAMER_EFAILED, "the answer is not as the Hub's: %s (%s)", p.json.detail, shown);
+                r = error_set(error, STREAMER_EFAILED, "the answer is not as the Hub's: %s (%s)", json.detail, shown);
         else if (!is_commit(commit))
                 r = error_set(error, STREAMER_EFAILED, "the answer names no commit (%s)", shown);
         else
                 snprintf(info->commit, sizeof(info->commit), "%s", commit);
         if (r == 0 && info->n > 0)
                 qsort(info->files, info->n, sizeof(*info->files), compare_name);
-        json_deinit(&p.json);
+        json_deinit(&json);
         if (r < 0)
                 hf_info_deinit(info);
         return r;

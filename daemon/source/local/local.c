@@ -7,127 +7,225 @@
  *   a folder without            > the names that model_dir_choose() leaves
  *
  * All are opened before any is read. A missing file fails the load.
+ *
+ * Sidecars are the files below the source's directory. Every name is resolved below its root (roots.h), so a link that
+ * leads out of the root is neither listed nor opened. Linked directories are not entered: a list always ends.
  */
 #include "daemon/source/local/local.h"
+
+#include "daemon/base/util.h"
+#include "daemon/io/file/file_object.h"
 #include "daemon/source/model_dir.h"
 #include "daemon/source/roots/roots.h"
 #include "daemon/source/sums.h"
 
-#include "daemon/base/util.h"
-#include "daemon/io/file/file_object.h"
-
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
 #include <sys/stat.h>
+
+#define DEPTH_MAX 8 /* directories below the source's that are listed for sidecars */
 
 /* ---- files of a folder ---- */
 
-static int open_object(struct object *object, const struct place *place, struct error *error)
+static int open_object(struct object *object, const struct root_path *path, struct error *error)
 {
         int fd = -1;
-        int r = place_open_file(place, &fd, error);
-        return r < 0 ? r : object_init_consume_fd(object, fd, place->shown, error);
+        int r = root_path_open_file(path, &fd, error);
+        return r < 0 ? r : object_init_consume_fd(object, fd, path->shown, error);
 }
 
-static int set_add(struct source_set *set, const struct place *folder, const char *name, struct error *error)
+/* `promise`: why a missing file means that the source is broken and not missing; NULL: it does not. */
+static int open_in_folder(struct object *object, const struct root_path *folder, const char *name, const char *promise,
+                          struct error *error)
 {
-        struct place place;
-        int r = place_init_child(&place, folder, name, error);
+        struct root_path path;
+        int r = root_path_init_child(&path, folder, name, error);
         if (r < 0)
                 return r;
-        r = open_object(&set->objects[set->n_objects], &place, error);
-        /* The folder or its index promises the file, so the source is there, and broken. */
-        if (r == STREAMER_ENOENT)
-                r = error_set(error, STREAMER_EFAILED, "%s, but cannot be found (%s)",
-                              set->has_index ? "named by the index" : "listed in its folder", place.shown);
-        if (r == 0)
-                set->n_objects++;
-        place_deinit(&place);
+        r = open_object(object, &path, error);
+        if (r == STREAMER_ENOENT && promise != NULL)
+                r = error_set(error, STREAMER_EFAILED, "%s, but cannot be found (%s)", promise, path.shown);
+        root_path_deinit(&path);
         return r;
 }
 
-/* ---- the index ---- */
-
-static int add_indexed(struct source_set *set, const struct place *folder, struct error *error)
+static int open_indexed(struct source_set *set, const struct root_path *folder, struct error *error)
 {
-        struct place place;
-        int r = place_init_child(&place, folder, MODEL_DIR_INDEX, error);
-        if (r < 0)
-                return r;
         /* Opening takes the version before the text is read: later changes are detected at the end of the load. */
-        r = open_object(&set->index_object, &place, error);
-        if (r == STREAMER_ENOENT)
-                r = error_set(error, STREAMER_EFAILED, "listed in its folder, but cannot be found (%s)", place.shown);
+        int r = open_in_folder(&set->index_object, folder, MODEL_DIR_INDEX, "listed in its folder", error);
         if (r == 0)
-                r = text_read_fd(&set->index_text, set->index_object.fd, ST_HEADER_MAX, place.shown, error);
-        place_deinit(&place);
+                r = text_read_fd(&set->index_text, set->index_object.fd, ST_HEADER_MAX, set->index_object.path, error);
         if (r == 0)
                 r = source_set_index(set, error);
         if (r == 0)
                 r = source_set_reserve(set, set->index.n_files, error);
         for (size_t i = 0; r == 0 && i < set->index.n_files; i++)
-                r = set_add(set, folder, st_index_file(&set->index, i), error);
+                r = open_in_folder(&set->objects[i], folder, st_index_file(&set->index, i), "named by the index",
+                                   error);
         return r;
 }
 
-/* ---- opening ---- */
+/* ---- weights ---- */
 
-static int open_folder(struct source_set *set, const struct place *place, int path_fd, const struct source_opts *opts,
+static int open_folder(struct source_set *set, const struct root_path *path, int path_fd, bool want_sha256,
                        struct error *error)
 {
         struct model_dir folder;
         int fd = -1;
-        int r = place_open_folder(place, path_fd, &fd, error);
+        int r = root_path_open_folder(path, path_fd, &fd, error);
         if (r == 0)
-                r = model_dir_init_consume_fd(&folder, fd, place->shown, error);
+                r = model_dir_init_consume_fd(&folder, fd, path->shown, error);
         if (r < 0)
                 return r;
-        r = folder.has_index ? add_indexed(set, place, error) : source_set_reserve(set, folder.n, error);
+        r = folder.has_index ? open_indexed(set, path, error) : source_set_reserve(set, folder.n, error);
         for (size_t i = 0; r == 0 && !folder.has_index && i < folder.n; i++)
-                r = set_add(set, place, folder.names[i], error);
+                r = open_in_folder(&set->objects[i], path, folder.names[i], "listed in its folder", error);
         model_dir_deinit(&folder);
-        if (r == 0 && opts->want_sha256)
-                r = sums_find(place, set->objects, set->n_objects, error);
-        return r;
+        return r == 0 && want_sha256 ? sums_find(path, set->objects, set->n_objects, error) : r;
 }
 
-static int open_file(struct source_set *set, const struct place *place, const struct source_opts *opts,
-                     struct error *error)
+static int open_file(struct source_set *set, const struct root_path *path, bool want_sha256, struct error *error)
 {
-        struct place folder;
+        struct root_path folder;
         int r = source_set_reserve(set, 1, error);
         if (r == 0)
-                r = open_object(&set->objects[0], place, error);
-        if (r < 0)
+                r = open_object(&set->objects[0], path, error);
+        if (r < 0 || !want_sha256)
                 return r;
-        set->n_objects = 1;
-        if (!opts->want_sha256)
-                return 0;
-        r = place_init_parent(&folder, place, error);
+        r = root_path_init_parent(&folder, path, error);
         if (r == 0)
                 r = sums_find(&folder, set->objects, 1, error);
-        place_deinit(&folder);
+        root_path_deinit(&folder);
         return r;
 }
 
-static int local_open(const struct sources *sources, const char *canonical, const struct source_opts *opts,
-                      struct source_set *set, struct error *error)
+static int local_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
+                      struct error *error)
 {
-        struct place place;
+        struct root_path path;
         mode_t mode = 0;
         cleanup_close int path_fd = -1;
-        int r = place_init(&place, sources->roots, canonical, error);
+        int r = root_path_init(&path, sources->roots, canonical, error);
         if (r == 0)
-                r = place_find(&place, &path_fd, &mode, error);
+                r = root_path_find(&path, &path_fd, &mode, error);
         if (r == 0)
-                r = S_ISDIR(mode) ? open_folder(set, &place, path_fd, opts, error)
-                                  : open_file(set, &place, opts, error);
-        place_deinit(&place);
+                r = S_ISDIR(mode) ? open_folder(set, &path, path_fd, want_sha256, error)
+                                  : open_file(set, &path, want_sha256, error);
+        root_path_deinit(&path);
         return r;
 }
 
-static const char *const schemes[] = {"file://", "", NULL};
+/* ---- sidecars ---- */
+
+/* The directory of the source: itself, or the one that holds it. */
+static int directory_init(struct root_path *directory, const struct sources *sources, const char *canonical,
+                          struct error *error)
+{
+        struct root_path source;
+        mode_t mode = 0;
+        cleanup_close int path_fd = -1;
+        *directory = (struct root_path){0};
+        int r = root_path_init(&source, sources->roots, canonical, error);
+        if (r == 0)
+                r = root_path_find(&source, &path_fd, &mode, error);
+        if (r == 0 && S_ISDIR(mode)) {
+                *directory = source;
+                return 0;
+        }
+        if (r == 0)
+                r = root_path_init_parent(directory, &source, error);
+        root_path_deinit(&source);
+        return r;
+}
+
+struct listing {
+        struct sidecar_list *list;
+        const char *shown; /* the source */
+        struct error *error;
+};
+
+static int list_directory(const struct listing *listing, const struct root_path *path, const char *prefix,
+                          unsigned depth);
+
+/* A file that cannot be opened by its name is skipped. */
+static int list_entry(const struct listing *listing, const struct root_path *directory, int dir_fd, const char *entry,
+                      const char *prefix, unsigned depth)
+{
+        struct stat st;
+        struct root_path path;
+        struct error ignored;
+        mode_t mode;
+        cleanup_close int path_fd = -1;
+        if (entry[0] == '.' || fstatat(dir_fd, entry, &st, AT_SYMLINK_NOFOLLOW) < 0)
+                return 0;
+        bool is_directory = S_ISDIR(st.st_mode);
+        cleanup_free char *name = format_new("%s%s%s", prefix, entry, is_directory ? "/" : "");
+        if (name == NULL)
+                return error_set(listing->error, STREAMER_ENOMEM, "no memory");
+        int r = root_path_init_child(&path, directory, entry, listing->error);
+        if (r < 0)
+                return r;
+        if (is_directory)
+                r = depth < DEPTH_MAX ? list_directory(listing, &path, name, depth + 1) : 0;
+        else if (root_path_find(&path, &path_fd, &mode, &ignored) == 0 && S_ISREG(mode) && fstat(path_fd, &st) == 0)
+                r = sidecar_list_add(listing->list, name, (uint64_t)st.st_size, listing->shown, listing->error);
+        root_path_deinit(&path);
+        return r;
+}
+
+static int list_directory(const struct listing *listing, const struct root_path *path, const char *prefix,
+                          unsigned depth)
+{
+        mode_t mode;
+        int fd = -1;
+        cleanup_close int path_fd = -1;
+        int r = root_path_find(path, &path_fd, &mode, listing->error);
+        if (r == 0)
+                r = root_path_open_folder(path, path_fd, &fd, listing->error);
+        /* Below the source's own directory, one that may not be read has no files to offer. */
+        if (r < 0)
+                return depth > 0 ? 0 : r;
+        DIR *dir = fdopendir(fd);
+        if (dir == NULL) {
+                close(fd);
+                return error_set(listing->error, STREAMER_ENOMEM, "no memory");
+        }
+        errno = 0;
+        for (const struct dirent *entry; r == 0 && (entry = readdir(dir)) != NULL; errno = 0)
+                r = list_entry(listing, path, dirfd(dir), entry->d_name, prefix, depth);
+        if (r == 0 && errno != 0)
+                r = error_errno(listing->error, STREAMER_EFAILED, errno, "%s", path->shown);
+        closedir(dir);
+        return r;
+}
+
+static int local_list_sidecars(const struct sources *sources, const char *canonical, struct sidecar_list *list,
+                               struct error *error)
+{
+        struct root_path directory;
+        const struct listing listing = {.list = list, .shown = canonical, .error = error};
+        int r = directory_init(&directory, sources, canonical, error);
+        if (r == 0)
+                r = list_directory(&listing, &directory, "", 0);
+        root_path_deinit(&directory);
+        return r;
+}
+
+static int local_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
+                              struct object *object, struct error *error)
+{
+        struct root_path directory;
+        int r = directory_init(&directory, sources, canonical, error);
+        if (r == 0)
+                r = open_in_folder(object, &directory, name, NULL, error);
+        root_path_deinit(&directory);
+        return r;
+}
 
 const struct source_ops source_local = {
-        .schemes = schemes,
+        .schemes = (const char *const[]){"file://", "", NULL},
         .local = true,
         .canonical = local_canonical,
         .default_name = local_default_name,

@@ -13,32 +13,11 @@
 #include <string.h>
 
 #define FILE_SCHEME "file://"
-#define SUFFIX ".safetensors"
 
 /* ---- canonical form ---- */
 
-/* The path that a source names, as written. */
-static int local_path(const char *source, char **path, struct error *error)
-{
-        bool is_uri = strncmp(source, FILE_SCHEME, strlen(FILE_SCHEME)) == 0;
-        const char *rest = is_uri ? source + strlen(FILE_SCHEME) : source;
-        if (is_uri && strncmp(rest, "localhost/", strlen("localhost/")) == 0)
-                rest += strlen("localhost");
-        if (rest[0] != '/')
-                return error_set(error, STREAMER_EINVAL, "'%s': not an absolute path", source);
-        char *copy = strdup(rest);
-        if (copy == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        if (is_uri && !percent_decode(copy, '+')) {
-                free(copy);
-                return error_set(error, STREAMER_EINVAL, "%s: a bad %%-escape", source);
-        }
-        *path = copy;
-        return 0;
-}
-
 /* In place: no empty or "." components, no slash at the end. -1 on "..", which would mean another
- * folder than its text says wherever a link is on the way. */
+ * folder than its text says if the path has a link. */
 static int collapse(char *path)
 {
         char *to = path;
@@ -63,10 +42,17 @@ static int collapse(char *path)
 
 int local_canonical(const char *source, char **out, struct error *error)
 {
-        cleanup_free char *path = NULL;
-        int r = local_path(source, &path, error);
-        if (r < 0)
-                return r;
+        bool is_uri = strncmp(source, FILE_SCHEME, strlen(FILE_SCHEME)) == 0;
+        const char *rest = is_uri ? source + strlen(FILE_SCHEME) : source;
+        if (is_uri && strncmp(rest, "localhost/", strlen("localhost/")) == 0)
+                rest += strlen("localhost");
+        if (rest[0] != '/')
+                return error_set(error, STREAMER_EINVAL, "'%s': not an absolute path", source);
+        cleanup_free char *path = strdup(rest);
+        if (path == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        if (is_uri && !percent_decode(path, '+'))
+                return error_set(error, STREAMER_EINVAL, "%s: a bad %%-escape", source);
         if (strlen(path) >= PATH_MAX)
                 return error_set(error, STREAMER_EINVAL, "%s: longer than a path can be", source);
         if (!codec_utf8(path, strlen(path)))
@@ -80,50 +66,45 @@ int local_canonical(const char *source, char **out, struct error *error)
 
 /* ---- names ---- */
 
-/* In ".../models--org--name/snapshots/REV/rest": *repo is "org--name/...", *rest what follows REV. */
-static bool in_snapshot(const char *path, const char **repo, size_t *repo_len, const char **rest)
+/* Of a path in a snapshot of the HF cache, ".../models--org--name/snapshots/REV/rest": "org/name/rest". *name NULL: the
+ * path is another one. False: no memory. */
+static bool snapshot_name(const char *path, char **name)
 {
         static const char prefix[] = "/models--", snapshots[] = "/snapshots/";
-        for (const char *at = path; (at = strstr(at, prefix)) != NULL; at++) {
-                const char *name = at + strlen(prefix);
-                size_t len = strcspn(name, "/");
-                if (len == 0 || strncmp(name + len, snapshots, strlen(snapshots)) != 0)
-                        continue;
-                const char *revision = name + len + strlen(snapshots);
-                *repo = name;
-                *repo_len = len;
-                *rest = revision + strcspn(revision, "/");
-                return true;
+        const char *repository = NULL, *rest;
+        size_t len = 0;
+        *name = NULL;
+        for (const char *at = path; repository == NULL; at++) {
+                at = strstr(at, prefix);
+                if (at == NULL)
+                        return true;
+                len = strcspn(at + strlen(prefix), "/");
+                if (len > 0 && strncmp(at + strlen(prefix) + len, snapshots, strlen(snapshots)) == 0)
+                        repository = at + strlen(prefix);
         }
-        return false;
-}
-
-static char *snapshot_name(const char *repo, size_t repo_len, const char *rest)
-{
-        cleanup_free char *name = strndup(repo, repo_len);
-        if (name == NULL)
-                return NULL;
+        rest = repository + len + strlen(snapshots);
+        rest += strcspn(rest, "/");
+        cleanup_free char *text = strndup(repository, len);
+        if (text == NULL)
+                return false;
         /* "org--name" is "org/name": the Hub allows no "--" in either part. In place. */
-        for (char *at; (at = strstr(name, "--")) != NULL;) {
+        for (char *at; (at = strstr(text, "--")) != NULL;) {
                 at[0] = '/';
                 memmove(at + 1, at + 2, strlen(at + 2) + 1);
         }
-        return format_new("%s%s", name, rest);
+        *name = format_new("%s%s", text, rest);
+        return *name != NULL;
 }
 
 char *local_default_name(const char *canonical)
 {
-        const char *repo, *rest, *last = strrchr(canonical, '/');
-        size_t repo_len;
-        char *name = in_snapshot(canonical, &repo, &repo_len, &rest) ? snapshot_name(repo, repo_len, rest)
-                                                                     : strdup(last != NULL ? last + 1 : canonical);
-        size_t len = name != NULL ? strlen(name) : 0, cut = strlen(SUFFIX);
-        if (len > cut && strcmp(name + len - cut, SUFFIX) == 0)
-                name[len - cut] = '\0';
-        if (name == NULL || name[0] != '\0')
-                return name;
-        free(name); /* "/" has no last component */
-        return strdup("model");
+        char *name;
+        if (!snapshot_name(canonical, &name))
+                return NULL;
+        if (name == NULL)
+                return source_last_component(canonical, strlen(canonical));
+        name[source_stem_len(name, strlen(name))] = '\0';
+        return name;
 }
 
 /* ---- lanes ---- */

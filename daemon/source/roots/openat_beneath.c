@@ -68,19 +68,9 @@ static int failed(int errno_value)
         return -1;
 }
 
-static int top(const struct walk *walk)
-{
-        return walk->folders[walk->depth];
-}
-
-/* The kernel's own links lead to an object that their text only describes: a path, "pipe:[7]", or
- * "(unreachable)/x". The other links of /proc are relative ("self", "net"). */
-static bool is_magic(const struct statfs *fs, const char *text)
-{
-        return fs->f_type == PROC_SUPER_MAGIC && (text[0] == '/' || text[0] == '(' || strchr(text, ':') != NULL);
-}
-
-/* The text of a link, which is then to be followed. */
+/* The text of a link, which is then to be followed. ELOOP for the kernel's own links: they lead to an object that their
+ * text only describes, by a path, "pipe:[7]", or "(unreachable)/x". The other links of /proc are relative ("self",
+ * "net"). */
 static int read_link(int link, char text[PATH_MAX])
 {
         struct statfs fs;
@@ -90,7 +80,8 @@ static int read_link(int link, char text[PATH_MAX])
         text[n] = '\0';
         if (fstatfs(link, &fs) < 0)
                 return -1;
-        if (is_magic(&fs, text) || (fs.f_flags & NO_LINKS_HERE) != 0)
+        bool kernels = fs.f_type == PROC_SUPER_MAGIC && (text[0] == '/' || text[0] == '(' || strchr(text, ':') != NULL);
+        if (kernels || (fs.f_flags & NO_LINKS_HERE) != 0)
                 return failed(ELOOP);
         return text[0] == '/' ? failed(EXDEV) : 0;
 }
@@ -127,7 +118,7 @@ static int open_component(int folder, const char *name, bool more)
 static int enter(struct walk *walk, const char *name, bool more)
 {
         struct stat st;
-        cleanup_close int fd = open_component(top(walk), name, more);
+        cleanup_close int fd = open_component(walk->folders[walk->depth], name, more);
         if (fd < 0 || fstat(fd, &st) < 0)
                 return -1;
         if (S_ISLNK(st.st_mode))
@@ -145,7 +136,7 @@ static int enter(struct walk *walk, const char *name, bool more)
 /* "." or "..": whether one may search here is asked as for any name. */
 static int turn(struct walk *walk, bool up)
 {
-        cleanup_close int fd = openat(top(walk), ".", O_PATH | O_CLOEXEC);
+        cleanup_close int fd = openat(walk->folders[walk->depth], ".", O_PATH | O_CLOEXEC);
         if (fd < 0)
                 return -1;
         if (!up)
@@ -167,24 +158,17 @@ static int step(struct walk *walk)
         return enter(walk, component, walk->left[0] == '/');
 }
 
-static int walk_init(struct walk *walk, int root, const char *name)
+int openat_beneath_by_walk(int root, const char *name)
 {
-        walk->folders[0] = root;
-        walk->depth = walk->links = 0;
-        walk->found = -1;
-        walk->text = walk->left = NULL;
+        struct walk walk = {.folders = {root}, .found = -1};
         if (name[0] == '\0' || strlen(name) >= PATH_MAX)
                 return failed(name[0] == '\0' ? ENOENT : ENAMETOOLONG);
         if (name[0] == '/')
                 return failed(EXDEV);
-        walk->text = walk->left = strdup(name);
-        return walk->text != NULL ? 0 : failed(ENOMEM);
-}
-
-int openat_beneath_by_walk(int root, const char *name)
-{
-        struct walk walk;
-        int r = walk_init(&walk, root, name);
+        walk.text = walk.left = strdup(name);
+        if (walk.text == NULL)
+                return failed(ENOMEM);
+        int r = 0;
         while (r == 0 && walk.left[0] != '\0') {
                 walk.left += strspn(walk.left, "/");
                 if (walk.left[0] != '\0')

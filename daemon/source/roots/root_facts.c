@@ -66,30 +66,27 @@ static int search_folder(struct walk *walk, int folder_consumed, unsigned depth)
         return 0;
 }
 
-static int inspect_file(int fd, struct root_facts *facts, struct error *error)
+int root_facts_read(const struct source_roots *roots, const char *path, struct root_facts *facts, struct error *error)
 {
+        struct root_path root;
         struct object object;
+        struct walk walk = {.path = facts->file, .size = sizeof(facts->file), .fd = -1};
         uint64_t range[2] = {0, 4096}, stat[5];
-        facts->cachestat = syscall(SYS_CACHESTAT, fd, range, stat, 0) == 0;
-        int r = object_init_consume_fd(&object, fd, facts->file, error);
+        *facts = (struct root_facts){.direct_align = 0};
+        int r = root_path_init(&root, roots, path, error);
+        if (r < 0)
+                return r;
+        int folder = openat(root.root, root.below, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (folder < 0 || search_folder(&walk, folder, 0) < 0)
+                r = error_errno(error, STREAMER_EFAILED, errno, "root %s", path);
+        root_path_deinit(&root);
+        if (r < 0 || walk.fd < 0)
+                return r;
+        facts->cachestat = syscall(SYS_CACHESTAT, walk.fd, range, stat, 0) == 0;
+        r = object_init_consume_fd(&object, walk.fd, facts->file, error);
         if (r < 0)
                 return r;
         facts->direct_align = object.direct >= 0 ? object.direct_align : 0;
         object_deinit(&object);
         return 0;
-}
-
-int root_facts_read(const struct source_roots *roots, const char *path, struct root_facts *facts, struct error *error)
-{
-        struct place place;
-        struct walk walk = {.path = facts->file, .size = sizeof(facts->file), .fd = -1};
-        *facts = (struct root_facts){.direct_align = 0};
-        int r = place_init(&place, roots, path, error);
-        if (r < 0)
-                return r;
-        int folder = openat(place.root, place.below, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (folder < 0 || search_folder(&walk, folder, 0) < 0)
-                r = error_errno(error, STREAMER_EFAILED, errno, "root %s", path);
-        place_deinit(&place);
-        return r == 0 && walk.fd >= 0 ? inspect_file(walk.fd, facts, error) : r;
 }

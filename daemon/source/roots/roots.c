@@ -26,8 +26,8 @@ struct root {
 };
 
 struct source_roots {
-        unsigned holders; /* atomic */
-        char *rule;       /* whose they are; NULL: the daemon's */
+        unsigned refs; /* atomic */
+        char *rule;    /* that they belong to; NULL: the daemon's */
         size_t n;
         struct root roots[];
 };
@@ -36,6 +36,7 @@ struct source_roots {
 
 static int root_init(struct root *root, const char *path, struct error *error)
 {
+        root->fd = -1;
         int r = source_canonical(path, &root->path, error);
         if (r < 0)
                 return r;
@@ -47,24 +48,17 @@ static int root_init(struct root *root, const char *path, struct error *error)
         return 0;
 }
 
-int source_roots_new(struct source_roots **roots, const char *const *paths, size_t n, struct error *error)
+int source_roots_new(struct source_roots **out, const char *const *paths, size_t n, struct error *error)
 {
-        struct source_roots *made = calloc(1, sizeof(*made) + n * sizeof(made->roots[0]));
-        if (made == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        for (size_t i = 0; i < n; i++)
-                made->roots[i].fd = -1;
-        made->n = n;
-        made->holders = 1;
-        for (size_t i = 0; i < n; i++) {
-                int r = root_init(&made->roots[i], paths[i], error);
-                if (r < 0) {
-                        source_roots_free(made);
-                        return r;
-                }
-        }
-        *roots = made;
-        return 0;
+        struct source_roots *roots = calloc(1, sizeof(*roots) + n * sizeof(roots->roots[0]));
+        int r = roots != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        if (r < 0)
+                return r;
+        roots->refs = 1;
+        for (; r == 0 && roots->n < n; roots->n++)
+                r = root_init(&roots->roots[roots->n], paths[roots->n], error);
+        *out = r == 0 ? roots : source_roots_free(roots);
+        return r;
 }
 
 int source_roots_set_rule(struct source_roots *roots, const char *rule)
@@ -76,20 +70,19 @@ int source_roots_set_rule(struct source_roots *roots, const char *rule)
 struct source_roots *source_roots_ref(struct source_roots *roots)
 {
         if (roots != NULL)
-                __atomic_add_fetch(&roots->holders, 1, __ATOMIC_RELAXED);
+                __atomic_add_fetch(&roots->refs, 1, __ATOMIC_RELAXED);
         return roots;
 }
 
 struct source_roots *source_roots_free(struct source_roots *roots)
 {
-        if (roots != NULL && __atomic_sub_fetch(&roots->holders, 1, __ATOMIC_ACQ_REL) > 0)
+        if (roots == NULL || __atomic_sub_fetch(&roots->refs, 1, __ATOMIC_ACQ_REL) > 0)
                 return NULL;
-        for (size_t i = 0; roots != NULL && i < roots->n; i++) {
+        for (size_t i = 0; i < roots->n; i++) {
                 close_p(&roots->roots[i].fd);
                 free(roots->roots[i].path);
         }
-        if (roots != NULL)
-                free(roots->rule);
+        free(roots->rule);
         free(roots);
         return NULL;
 }
@@ -119,39 +112,35 @@ static const struct root *roots_find(const struct source_roots *roots, const cha
         return best;
 }
 
-/* ---- places ---- */
+/* ---- paths ---- */
 
-static int place_check(struct place *place, struct error *error)
+static int root_path_check(struct root_path *path, struct error *error)
 {
-        if (place->below != NULL && place->shown != NULL)
+        if (path->below != NULL && path->shown != NULL)
                 return 0;
-        place_deinit(place);
+        root_path_deinit(path);
         return error_set(error, STREAMER_ENOMEM, "no memory");
 }
 
-#define outside(error, ...)                                                                                            \
-        __extension__({                                                                                                \
-                int outside_code = error_set((error), __VA_ARGS__);                                                    \
-                (error)->outside = true;                                                                               \
-                outside_code;                                                                                          \
-        })
-
-int place_init(struct place *place, const struct source_roots *roots, const char *canonical, struct error *error)
+int root_path_init(struct root_path *path, const struct source_roots *roots, const char *canonical, struct error *error)
 {
         const struct root *root = roots_find(roots, canonical);
-        *place = (struct place){0};
-        if (root == NULL && roots->rule != NULL)
-                return outside(error, STREAMER_EPERM, "outside the roots of %s (%s)", roots->rule, canonical);
-        if (root == NULL)
-                return outside(error, STREAMER_EFAILED,
-                               "outside the roots: the daemon opens files below its configured roots only (%s)",
-                               canonical);
-        const char *rest = canonical + root->len;
-        while (*rest == '/')
-                rest++;
-        *place = (struct place){root->fd, root->find, strdup(*rest != '\0' ? rest : "."), strdup(canonical),
-                                roots->rule};
-        return place_check(place, error);
+        *path = (struct root_path){0};
+        if (root == NULL) {
+                int r = roots->rule != NULL
+                                ? error_set(error, STREAMER_EPERM, "outside the roots of %s (%s)", roots->rule,
+                                            canonical)
+                                : error_set(error, STREAMER_EFAILED,
+                                            "outside the roots: the daemon opens files below its configured roots only "
+                                            "(%s)",
+                                            canonical);
+                error->outside = true;
+                return r;
+        }
+        const char *rest = canonical + root->len + strspn(canonical + root->len, "/");
+        *path = (struct root_path){root->fd, root->find, strdup(*rest != '\0' ? rest : "."), strdup(canonical),
+                                   roots->rule};
+        return root_path_check(path, error);
 }
 
 static char *join(const char *folder, const char *name)
@@ -160,11 +149,11 @@ static char *join(const char *folder, const char *name)
         return format_new("%s%s%s", folder, slash, name);
 }
 
-int place_init_child(struct place *place, const struct place *folder, const char *name, struct error *error)
+int root_path_init_child(struct root_path *path, const struct root_path *folder, const char *name, struct error *error)
 {
         char *below = strcmp(folder->below, ".") == 0 ? strdup(name) : join(folder->below, name);
-        *place = (struct place){folder->root, folder->find, below, join(folder->shown, name), folder->rule};
-        return place_check(place, error);
+        *path = (struct root_path){folder->root, folder->find, below, join(folder->shown, name), folder->rule};
+        return root_path_check(path, error);
 }
 
 static char *parent(const char *path, const char *top)
@@ -173,86 +162,95 @@ static char *parent(const char *path, const char *top)
         return slash == NULL || slash == path ? strdup(top) : strndup(path, (size_t)(slash - path));
 }
 
-int place_init_parent(struct place *place, const struct place *child, struct error *error)
+int root_path_init_parent(struct root_path *path, const struct root_path *child, struct error *error)
 {
-        *place = (struct place){child->root, child->find, parent(child->below, "."), parent(child->shown, "/"),
-                                child->rule};
-        return place_check(place, error);
+        *path = (struct root_path){child->root, child->find, parent(child->below, "."), parent(child->shown, "/"),
+                                   child->rule};
+        return root_path_check(path, error);
 }
 
-void place_deinit(struct place *place)
+void root_path_deinit(struct root_path *path)
 {
-        free(place->below);
-        free(place->shown);
-        *place = (struct place){0};
+        free(path->below);
+        free(path->shown);
+        *path = (struct root_path){0};
 }
 
 /* ---- opening ---- */
 
-static int open_failed(int errno_value, const struct place *place, struct error *error)
+static int open_failed(int errno_value, const struct root_path *path, struct error *error)
 {
-        const char *shown = place->shown;
+        int code = STREAMER_EFAILED;
+        const char *what = strerror(errno_value);
         switch (errno_value) {
         case ENOENT:
         case ENOTDIR:
         case ENAMETOOLONG:
-                return error_set(error, STREAMER_ENOENT, "%s (%s)", strerror(errno_value), shown);
+                code = STREAMER_ENOENT;
+                break;
         case EXDEV:
-                if (place->rule != NULL)
-                        return outside(error, STREAMER_EPERM,
-                                       "outside the roots: a link leads out of a root of %s, or is absolute (%s)",
-                                       place->rule, shown);
-                return outside(error, STREAMER_EFAILED,
-                               "outside the roots: a link leads out of its root, or is absolute, which is refused "
-                               "wherever it leads (%s)",
-                               shown);
+                if (path->rule != NULL)
+                        error_set(error, STREAMER_EPERM,
+                                  "outside the roots: a link leads out of a root of %s, or is absolute (%s)",
+                                  path->rule, path->shown);
+                else
+                        error_set(error, STREAMER_EFAILED,
+                                  "outside the roots: a link leads out of its root, or is absolute, which is refused "
+                                  "wherever it leads (%s)",
+                                  path->shown);
+                error->outside = true;
+                return error->code;
         case ELOOP:
-                return error_set(error, STREAMER_EFAILED, "a loop of links, or too many of them (%s)", shown);
+                what = "a loop of links, or too many of them";
+                break;
         case EAGAIN:
-                return error_set(error, STREAMER_EFAILED,
-                                 "its folders keep being moved, or a process holds a lease on it (%s)", shown);
+                what = "its folders keep being moved, or a process holds a lease on it";
+                break;
         case EACCES:
         case EPERM:
-                return error_set(error, STREAMER_EPERM, "%s (%s)", strerror(errno_value), shown);
+                code = STREAMER_EPERM;
+                break;
         case EMFILE:
         case ENFILE:
-                return error_set(error, STREAMER_ELIMIT, "%s (%s)", strerror(errno_value), shown);
+                code = STREAMER_ELIMIT;
+                break;
         default:
-                return error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno_value), shown);
+                break;
         }
+        return error_set(error, code, "%s (%s)", what, path->shown);
 }
 
-int place_find(const struct place *place, int *path_fd, mode_t *mode, struct error *error)
+int root_path_find(const struct root_path *path, int *path_fd, mode_t *mode, struct error *error)
 {
         struct stat st;
-        cleanup_close int fd = place->find(place->root, place->below);
+        cleanup_close int fd = path->find(path->root, path->below);
         for (int tries = 0; fd < 0 && (errno == EAGAIN || errno == EINTR) && tries < RESOLVE_TRIES; tries++)
-                fd = place->find(place->root, place->below);
+                fd = path->find(path->root, path->below);
         if (fd < 0 || fstat(fd, &st) < 0)
-                return open_failed(errno, place, error);
+                return open_failed(errno, path, error);
         *mode = st.st_mode;
         *path_fd = take_fd(&fd);
         return 0;
 }
 
-int place_open_file(const struct place *place, int *fd, struct error *error)
+int root_path_open_file(const struct root_path *path, int *fd, struct error *error)
 {
         cleanup_close int path_fd = -1;
         mode_t mode;
-        int r = place_find(place, &path_fd, &mode, error);
+        int r = root_path_find(path, &path_fd, &mode, error);
         if (r < 0)
                 return r;
         if (!S_ISREG(mode))
                 return error_set(error, STREAMER_EFAILED, "%s, not a regular file (%s)", object_kind(mode),
-                                 place->shown);
+                                 path->shown);
         char name[64];
         snprintf(name, sizeof(name), "/proc/self/fd/%d", path_fd);
         *fd = open(name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
-        return *fd < 0 ? open_failed(errno, place, error) : 0;
+        return *fd < 0 ? open_failed(errno, path, error) : 0;
 }
 
-int place_open_folder(const struct place *place, int path_fd, int *fd, struct error *error)
+int root_path_open_folder(const struct root_path *path, int path_fd, int *fd, struct error *error)
 {
         *fd = openat(path_fd, ".", O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC);
-        return *fd < 0 ? open_failed(errno, place, error) : 0;
+        return *fd < 0 ? open_failed(errno, path, error) : 0;
 }

@@ -2,7 +2,7 @@
  *
  * Settings are merged once, at start. An error in them keeps the daemon from starting; one in AWS's variables and files
  * is stored and returned to loads from S3, since they may not have been meant for this daemon. Regions of buckets are
- * learnt from responses and cached, few at a time: a forgotten one costs a request.
+ * taken from responses into a small cache: a miss costs a request.
  */
 #include "daemon/source/s3/endpoint.h"
 
@@ -14,152 +14,144 @@
 #include <pthread.h>
 #include <string.h>
 
-#define LEARNT 64
+#define REGIONS_MAX 64
 
-struct learnt {
-        const struct s3_endpoint *site;
+struct bucket_region {
+        const struct s3_endpoint *endpoint;
         char bucket[256], region[S3_REGION];
 };
 
-struct s3_sites {
-        struct s3_endpoint *all; /* the first is for all else */
+struct s3_endpoints {
+        struct s3_endpoint *all; /* the first is for sources that the others do not cover */
         size_t n;
         pthread_mutex_t mutex;
-        struct learnt learnt[LEARNT];
-        size_t n_learnt; /* ever: the oldest is replaced */
+        struct bucket_region regions[REGIONS_MAX];
+        size_t n_regions; /* ever stored: the oldest is replaced */
 };
 
-/* ---- set-up ---- */
+/* ---- configuration ---- */
 
-static int keep(char **field, const char *text, struct error *error)
+static int set_text(char **field, const char *text, struct error *error)
 {
-        free(*field);
         *field = text != NULL ? strdup(text) : NULL;
         return text == NULL || *field != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
 }
 
-static int check_endpoint(const char *endpoint, struct error *error)
+static int set_url(struct s3_endpoint *endpoint, const char *text, struct error *error)
 {
-        const char *rest = strncmp(endpoint, "https://", 8) == 0  ? endpoint + 8
-                           : strncmp(endpoint, "http://", 7) == 0 ? endpoint + 7
-                                                                  : NULL;
         char shown[REDACTED_SOURCE];
-        redact_source(shown, endpoint);
-        if (rest == NULL || rest[0] == '\0' || rest[0] == '/' || strpbrk(rest, "?#@ ") != NULL)
+        if (text == NULL)
+                return 0;
+        /* A host without a scheme: https. */
+        cleanup_free char *url = format_new("%s%s", strstr(text, "://") == NULL ? "https://" : "", text);
+        if (url == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        for (size_t len = strlen(url); len > 0 && url[len - 1] == '/';)
+                url[--len] = '\0';
+        const char *host = strncmp(url, "https://", 8) == 0 ? url + 8 : strncmp(url, "http://", 7) == 0 ? url + 7 : "";
+        if (host[0] == '\0' || host[0] == '/' || strpbrk(host, "?#@ ") != NULL) {
+                redact_source(shown, url);
                 return error_set(error, STREAMER_EINVAL,
                                  "S3 endpoint '%s': not http(s)://host[:port], without user and password", shown);
+        }
+        free(endpoint->url);
+        endpoint->url = url;
+        url = NULL;
         return 0;
 }
 
-static int set_endpoint(struct s3_endpoint *site, const char *endpoint, struct error *error)
-{
-        if (endpoint == NULL)
-                return 0;
-        /* A host without a scheme: https. */
-        bool bare = strstr(endpoint, "://") == NULL;
-        cleanup_free char *whole = format_new("%s%s", bare ? "https://" : "", endpoint);
-        if (whole == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        for (size_t len = strlen(whole); len > 0 && whole[len - 1] == '/';)
-                whole[--len] = '\0';
-        int r = check_endpoint(whole, error);
-        return r < 0 ? r : keep(&site->endpoint, whole, error);
-}
-
 /* A source's own settings override the environment, which overrides the settings for all sources. */
-static const char *choose(const char *own, const char *variable, const char *rest)
+static const char *choose(const char *own, const char *variable, const char *fallback)
 {
-        return (own != rest ? filled(own) : NULL) ?: variable ?: filled(rest);
+        return (own != fallback ? filled(own) : NULL) ?: variable ?: filled(fallback);
 }
 
-/* What a site does not set itself comes from AWS's variables and files. */
-static int complete(struct s3_endpoint *site, const struct s3_endpoint_opts *own, const struct s3_endpoint_opts *rest,
-                    const char *profile, struct error *error)
+/* Settings that the daemon's do not determine come from AWS's variables and files. */
+static int complete(struct s3_endpoint *endpoint, const struct s3_endpoint_opts *own,
+                    const struct s3_endpoint_opts *defaults, const char *profile, struct error *error)
 {
         struct aws_config config;
         int r = aws_config_init(&config, profile, error);
         if (r < 0)
                 return r;
-        const char *endpoint =
-                choose(own->endpoint, aws_env("AWS_ENDPOINT_URL_S3") ?: aws_env("AWS_ENDPOINT_URL"), rest->endpoint);
-        const char *region = choose(own->region, aws_env("AWS_REGION") ?: aws_env("AWS_DEFAULT_REGION"), rest->region);
-        const char *ca = choose(own->ca, aws_env("AWS_CA_BUNDLE"), rest->ca);
-        site->addressing = own->addressing != S3_AUTO ? own->addressing : rest->addressing;
-        r = set_endpoint(site, endpoint ?: aws_config_endpoint(&config, "s3"), error);
+        const char *url = choose(own->endpoint, aws_env("AWS_ENDPOINT_URL_S3") ?: aws_env("AWS_ENDPOINT_URL"),
+                                 defaults->endpoint);
+        const char *region =
+                choose(own->region, aws_env("AWS_REGION") ?: aws_env("AWS_DEFAULT_REGION"), defaults->region);
+        const char *ca = choose(own->ca, aws_env("AWS_CA_BUNDLE"), defaults->ca);
+        endpoint->addressing = own->addressing != S3_AUTO ? own->addressing : defaults->addressing;
+        r = set_url(endpoint, url ?: aws_config_endpoint(&config, "s3"), error);
         if (r == 0)
-                r = keep(&site->region, region ?: aws_config_get(&config, "region"), error);
+                r = set_text(&endpoint->region, region ?: aws_config_get(&config, "region"), error);
         if (r == 0)
-                r = keep(&site->ca, ca ?: aws_config_get(&config, "ca_bundle"), error);
+                r = set_text(&endpoint->ca, ca ?: aws_config_get(&config, "ca_bundle"), error);
         aws_config_deinit(&config);
         return r;
 }
 
-static int site_init(struct s3_endpoint *site, const struct s3_endpoint_opts *own, const struct s3_endpoint_opts *rest,
-                     const struct http_opts *http, struct error *error)
+static int endpoint_init(struct s3_endpoint *endpoint, const struct s3_endpoint_opts *own,
+                         const struct s3_endpoint_opts *defaults, const struct http_opts *http, struct error *error)
 {
-        const char *profile = filled(own->profile) ?: filled(rest->profile);
-        site->source = own->source;
-        int r = set_endpoint(site, filled(own->endpoint), error);
+        const char *profile = filled(own->profile) ?: filled(defaults->profile);
+        endpoint->source = own->source;
+        int r = set_url(endpoint, filled(own->endpoint), error);
         if (r < 0)
                 return r;
-        r = complete(site, own, rest, profile, &site->fault);
+        r = complete(endpoint, own, defaults, profile, &endpoint->fault);
         if (r == STREAMER_ENOMEM)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         if (r < 0)
-                log_warn("stores: %s", site->fault.text);
-        bool keyed = filled(own->access_key) != NULL || filled(own->profile) != NULL;
-        if (own->is_unsigned || (rest->is_unsigned && !keyed && !own->is_signed))
+                log_warn("stores: %s", endpoint->fault.text);
+        bool has_keys = filled(own->access_key) != NULL || filled(own->profile) != NULL;
+        if (own->is_unsigned || (defaults->is_unsigned && !has_keys && !own->is_signed))
                 return 0;
-        const struct s3_endpoint_opts *keys = keyed ? own : rest;
+        const struct s3_endpoint_opts *keys = has_keys ? own : defaults;
         const struct aws_credentials_opts opts = {.profile = profile,
                                                   .access = keys->access_key,
                                                   .secret = keys->secret_key,
                                                   .token = keys->session_token,
                                                   .http = http};
-        return aws_credentials_new(&site->credentials, &opts, error);
+        return aws_credentials_new(&endpoint->credentials, &opts, error);
 }
 
-int s3_sites_new(struct s3_sites **out, const struct s3_endpoint_opts *rest, const struct s3_endpoint_opts *opts,
-                 size_t n, const struct http_opts *http, struct error *error)
+int s3_endpoints_new(struct s3_endpoints **out, const struct s3_endpoint_opts *defaults,
+                     const struct s3_endpoint_opts *opts, size_t n, const struct http_opts *http, struct error *error)
 {
-        struct s3_sites *sites = calloc(1, sizeof(*sites));
-        if (sites == NULL)
+        struct s3_endpoints *endpoints = calloc(1, sizeof(*endpoints));
+        if (endpoints == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        pthread_mutex_init(&sites->mutex, NULL);
-        sites->all = calloc(n + 1, sizeof(*sites->all));
-        int r = sites->all != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
-        for (size_t i = 0; r == 0 && i <= n; i++) {
-                sites->n++;
-                r = site_init(&sites->all[i], i == 0 ? rest : &opts[i - 1], rest, http, error);
-        }
-        if (r < 0) {
-                s3_sites_free(sites);
-                return r;
-        }
-        *out = sites;
-        return 0;
+        pthread_mutex_init(&endpoints->mutex, NULL);
+        endpoints->all = calloc(n + 1, sizeof(*endpoints->all));
+        int r = endpoints->all != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        for (; r == 0 && endpoints->n <= n; endpoints->n++)
+                r = endpoint_init(&endpoints->all[endpoints->n], endpoints->n == 0 ? defaults : &opts[endpoints->n - 1],
+                                  defaults, http, error);
+        if (r < 0)
+                endpoints = s3_endpoints_free(endpoints);
+        *out = endpoints;
+        return r;
 }
 
-struct s3_sites *s3_sites_free(struct s3_sites *sites)
+struct s3_endpoints *s3_endpoints_free(struct s3_endpoints *endpoints)
 {
-        if (sites == NULL)
+        if (endpoints == NULL)
                 return NULL;
-        for (size_t i = 0; i < sites->n; i++) {
-                aws_credentials_free(sites->all[i].credentials);
-                free(sites->all[i].endpoint);
-                free(sites->all[i].region);
-                free(sites->all[i].ca);
+        for (size_t i = 0; i < endpoints->n; i++) {
+                aws_credentials_free(endpoints->all[i].credentials);
+                free(endpoints->all[i].url);
+                free(endpoints->all[i].region);
+                free(endpoints->all[i].ca);
         }
-        free(sites->all);
-        pthread_mutex_destroy(&sites->mutex);
-        free(sites);
+        free(endpoints->all);
+        pthread_mutex_destroy(&endpoints->mutex);
+        free(endpoints);
         return NULL;
 }
 
-/* ---- finding ---- */
+/* ---- the endpoint of a source ---- */
 
-/* "s3://models" is that bucket and not "s3://models-2"; "s3://b/llama" may be meant for both
- * "llama/" and "llama-3/", as prefixes of keys are. */
+/* "s3://models" is that bucket and not "s3://models-2"; "s3://b/llama" covers both
+ * "llama/" and "llama-3/", as a prefix of keys does. */
 static size_t covers(const char *prefix, const char *source)
 {
         size_t len = strlen(prefix);
@@ -169,14 +161,14 @@ static size_t covers(const char *prefix, const char *source)
         return bucket_alone && source[len] != '/' && source[len] != '\0' ? 0 : len;
 }
 
-const struct s3_endpoint *s3_sites_find(const struct s3_sites *sites, const char *source)
+const struct s3_endpoint *s3_endpoints_find(const struct s3_endpoints *endpoints, const char *source)
 {
-        const struct s3_endpoint *best = &sites->all[0];
+        const struct s3_endpoint *best = &endpoints->all[0];
         size_t best_len = 0;
-        for (size_t i = 1; i < sites->n; i++) {
-                size_t len = covers(sites->all[i].source, source);
+        for (size_t i = 1; i < endpoints->n; i++) {
+                size_t len = covers(endpoints->all[i].source, source);
                 if (len > best_len) {
-                        best = &sites->all[i];
+                        best = &endpoints->all[i];
                         best_len = len;
                 }
         }
@@ -185,37 +177,42 @@ const struct s3_endpoint *s3_sites_find(const struct s3_sites *sites, const char
 
 /* ---- regions ---- */
 
-static struct learnt *find_learnt(struct s3_sites *sites, const struct s3_endpoint *site, const char *bucket)
+static struct bucket_region *find_region(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint,
+                                         const char *bucket)
 {
-        size_t n = sites->n_learnt < LEARNT ? sites->n_learnt : LEARNT;
-        for (size_t i = 0; i < n; i++)
-                if (sites->learnt[i].site == site && strcmp(sites->learnt[i].bucket, bucket) == 0)
-                        return &sites->learnt[i];
+        for (size_t i = 0; i < REGIONS_MAX; i++) {
+                struct bucket_region *found = &endpoints->regions[i];
+                if (found->endpoint == endpoint && strcmp(found->bucket, bucket) == 0)
+                        return found;
+        }
         return NULL;
 }
 
-void s3_sites_region(struct s3_sites *sites, const struct s3_endpoint *site, const char *bucket, char region[S3_REGION])
+void s3_endpoints_get_region(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint, const char *bucket,
+                             char region[S3_REGION])
 {
-        pthread_mutex_lock(&sites->mutex);
-        const struct learnt *learnt = find_learnt(sites, site, bucket);
-        snprintf(region, S3_REGION, "%s", learnt != NULL ? learnt->region : site->region ?: "us-east-1");
-        pthread_mutex_unlock(&sites->mutex);
+        pthread_mutex_lock(&endpoints->mutex);
+        const struct bucket_region *found = find_region(endpoints, endpoint, bucket);
+        snprintf(region, S3_REGION, "%s", found != NULL ? found->region : endpoint->region ?: "us-east-1");
+        pthread_mutex_unlock(&endpoints->mutex);
 }
 
-void s3_sites_learn(struct s3_sites *sites, const struct s3_endpoint *site, const char *bucket, const char *region)
+void s3_endpoints_set_region(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint, const char *bucket,
+                             const char *region)
 {
-        pthread_mutex_lock(&sites->mutex);
-        struct learnt *learnt = find_learnt(sites, site, bucket) ?: &sites->learnt[sites->n_learnt++ % LEARNT];
-        learnt->site = site;
-        snprintf(learnt->bucket, sizeof(learnt->bucket), "%s", bucket);
-        snprintf(learnt->region, sizeof(learnt->region), "%s", region);
-        pthread_mutex_unlock(&sites->mutex);
+        pthread_mutex_lock(&endpoints->mutex);
+        struct bucket_region *entry =
+                find_region(endpoints, endpoint, bucket) ?: &endpoints->regions[endpoints->n_regions++ % REGIONS_MAX];
+        entry->endpoint = endpoint;
+        snprintf(entry->bucket, sizeof(entry->bucket), "%s", bucket);
+        snprintf(entry->region, sizeof(entry->region), "%s", region);
+        pthread_mutex_unlock(&endpoints->mutex);
 }
 
 /* ---- hosts ---- */
 
-/* Part of a host's name; a dot in it is fine without TLS alone, since certificates of stores end at it. */
-static bool fits_host(const char *bucket, bool tls)
+/* A dot in a host's part is allowed without TLS only: a store's certificate covers one level of names. */
+static bool valid_in_host(const char *bucket, bool tls)
 {
         size_t len = strlen(bucket);
         return len >= 3 && len <= 63 && strspn(bucket, "abcdefghijklmnopqrstuvwxyz0123456789-.") == len &&
@@ -223,27 +220,25 @@ static bool fits_host(const char *bucket, bool tls)
                (!tls || strchr(bucket, '.') == NULL);
 }
 
-int s3_endpoint_base(const struct s3_endpoint *site, const char *bucket, const char *region, char **base,
+int s3_endpoint_base(const struct s3_endpoint *endpoint, const char *bucket, const char *region, char **base,
                      struct error *error)
 {
         char aws[128];
-        if (site->fault.code != 0) {
-                *error = site->fault;
+        if (endpoint->fault.code != 0) {
+                *error = endpoint->fault;
                 return error->code;
         }
         snprintf(aws, sizeof(aws), "https://s3.%s.amazonaws.com%s", region,
                  strncmp(region, "cn-", 3) == 0 ? ".cn" : "");
-        const char *endpoint = site->endpoint ?: aws;
-        size_t scheme = (size_t)(strstr(endpoint, "://") + 3 - endpoint);
-        bool tls = strncmp(endpoint, "https", 5) == 0;
-        bool wanted = site->addressing == S3_VIRTUAL || (site->addressing == S3_AUTO && site->endpoint == NULL);
-        bool virtual_host = wanted && fits_host(bucket, tls && site->addressing == S3_AUTO);
-        if (site->addressing == S3_VIRTUAL && !virtual_host)
+        const char *url = endpoint->url ?: aws;
+        size_t scheme = (size_t)(strstr(url, "://") + 3 - url);
+        bool tls = strncmp(url, "https", 5) == 0, automatic = endpoint->addressing == S3_AUTO;
+        bool wanted = automatic ? endpoint->url == NULL : endpoint->addressing == S3_VIRTUAL;
+        bool virtual_host = wanted && valid_in_host(bucket, tls && automatic);
+        if (wanted && !automatic && !virtual_host)
                 return error_set(error, STREAMER_EINVAL,
-                                 "bucket '%s' cannot be part of a host's name, as virtual hosts "
-                                 "need it",
-                                 bucket);
-        *base = virtual_host ? format_new("%.*s%s.%s", (int)scheme, endpoint, bucket, endpoint + scheme)
-                             : format_new("%s/%s", endpoint, bucket);
+                                 "bucket '%s' cannot be part of a host's name, as virtual hosts need it", bucket);
+        *base = virtual_host ? format_new("%.*s%s.%s", (int)scheme, url, bucket, url + scheme)
+                             : format_new("%s/%s", url, bucket);
         return *base != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
 }

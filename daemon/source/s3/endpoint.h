@@ -17,41 +17,42 @@ enum s3_addressing { S3_AUTO, S3_PATH, S3_VIRTUAL };
 
 /* The settings of one store; NULL and "": not set. The keys are values, "file:PATH" or "credential:NAME". */
 struct s3_endpoint_opts {
-        char *source; /* "s3://bucket/prefix": for what begins with it; NULL: for all else */
+        char *source; /* "s3://bucket/prefix": for sources that begin with it; NULL: for all others */
         char *endpoint, *region, *ca, *profile;
         char *access_key, *secret_key, *session_token;
         enum s3_addressing addressing; /* auto: path style where an endpoint is named, else virtual host */
         bool is_unsigned;
-        bool is_signed; /* of a source: signed, even if requests for all else are not */
+        bool is_signed; /* of a source: signed, even if requests for other sources are not */
 };
 
 struct s3_endpoint {
         const char *source; /* borrowed */
-        char *endpoint, *region, *ca;
+        char *url, *region, *ca;
         enum s3_addressing addressing;
         struct aws_credentials *credentials; /* NULL: unsigned */
-        struct error fault;                  /* of AWS's variables and files: the endpoint is not usable */
+        struct error fault;                  /* in AWS's variables and files: the endpoint is not usable */
 };
 
-struct s3_sites; /* shared by threads */
+struct s3_endpoints; /* shared by threads */
 
-/* n sites and one for all else, from which they take what they do not set themselves. Borrows the texts of all opts
- * until s3_sites_free(). `http` as in struct aws_credentials_opts. */
-int s3_sites_new(struct s3_sites **sites, const struct s3_endpoint_opts *rest, const struct s3_endpoint_opts *opts,
-                 size_t n, const struct http_opts *http, struct error *error);
-struct s3_sites *s3_sites_free(struct s3_sites *sites);
+/* n endpoints for their sources and one for all others, whose settings are their defaults. Borrows the texts of all
+ * opts until s3_endpoints_free(). `http` as in struct aws_credentials_opts. */
+int s3_endpoints_new(struct s3_endpoints **endpoints, const struct s3_endpoint_opts *defaults,
+                     const struct s3_endpoint_opts *opts, size_t n, const struct http_opts *http, struct error *error);
+struct s3_endpoints *s3_endpoints_free(struct s3_endpoints *endpoints);
 
-/* The one whose source is the longest that this begins with. */
-const struct s3_endpoint *s3_sites_find(const struct s3_sites *sites, const char *source);
+/* The one with the longest source that is a prefix of this one. */
+const struct s3_endpoint *s3_endpoints_find(const struct s3_endpoints *endpoints, const char *source);
 
-/* The region of a bucket: what was learnt of it, else what is set, else us-east-1. */
-void s3_sites_region(struct s3_sites *sites, const struct s3_endpoint *site, const char *bucket,
-                     char region[S3_REGION]);
-void s3_sites_learn(struct s3_sites *sites, const struct s3_endpoint *site, const char *bucket, const char *region);
+/* The region of a bucket: as a response named it, else the configured one, else us-east-1. */
+void s3_endpoints_get_region(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint, const char *bucket,
+                             char region[S3_REGION]);
+void s3_endpoints_set_region(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint, const char *bucket,
+                             const char *region);
 
-/* scheme://host and, in path style, the bucket: what an encoded "/key" or "?query" is put behind.
- * malloc'd; STREAMER_EINVAL where the bucket's name fits no host and one is wanted; the site's fault. */
-int s3_endpoint_base(const struct s3_endpoint *site, const char *bucket, const char *region, char **base,
+/* scheme://host and, in path style, the bucket: an encoded "/key" or "?query" follows it. malloc'd; STREAMER_EINVAL:
+ * the bucket's name is invalid in a host, and virtual hosts are configured; or the endpoint's fault. */
+int s3_endpoint_base(const struct s3_endpoint *endpoint, const char *bucket, const char *region, char **base,
                      struct error *error);
 
 #endif

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
+ * s3://bucket/key and s3://bucket/prefix/, taken literally: no percent-decoding, nothing collapsed. A key ends in
+ * ".safetensors"; anything else is a prefix, in which files are chosen as in a folder.
+ *
  * A prefix becomes objects like a folder:
  *
  *   list (paged), and the index, if there is one > choose > request the first bytes of all at once
@@ -8,8 +11,6 @@
  * later does. The index counts only if the listing has it with this ETag. A bucket in another region than assumed
  * starts all of this again, once.
  */
-#include "daemon/source/s3/s3.h"
-
 #include "daemon/base/log/log.h"
 #include "daemon/base/text/redact.h"
 #include "daemon/base/util.h"
@@ -18,24 +19,23 @@
 #include "daemon/source/s3/s3_auth.h"
 #include "daemon/source/s3/s3_reply.h"
 #include "daemon/source/s3/s3_sums.h"
+#include "daemon/source/source.h"
 #include "daemon/source/web/remote_dir.h"
 #include "proto/codec.h"
 
 #include <string.h>
 
 #define SCHEME "s3://"
-#define SUFFIX ".safetensors"
 #define KEY_MAX 1024
 #define PAGE_BYTES (8 * MiB)
 #define PAGES_MAX 1000       /* of a thousand keys each */
-#define SIDECAR_PAGES_MAX 16 /* where directories below the prefix are listed, too */
+#define SIDECAR_PAGES_MAX 16 /* with the directories below the prefix */
 
-/* ---- the text of a source ---- */
+/* ---- URIs ---- */
 
-static bool ends_with(const char *text, const char *end)
+static bool is_prefix(const char *canonical)
 {
-        size_t len = strlen(text), cut = strlen(end);
-        return len >= cut && strcmp(text + len - cut, end) == 0;
+        return source_ends_with(canonical, strlen(canonical), "/");
 }
 
 static const char *key_of(const char *source)
@@ -51,12 +51,6 @@ static char *directory_of(const char *canonical)
         return strndup(canonical, (size_t)(strrchr(canonical, '/') + 1 - canonical));
 }
 
-static bool is_bucket(const char *bucket, size_t len)
-{
-        return len >= 1 && len <= 255 &&
-               strspn(bucket, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._") >= len;
-}
-
 /* A prefix ends in '/', so that s3://b/llama and s3://b/llama/ are one source. */
 static int s3_canonical(const char *source, char **out, struct error *error)
 {
@@ -64,45 +58,22 @@ static int s3_canonical(const char *source, char **out, struct error *error)
         size_t len = strcspn(bucket, "/");
         char shown[REDACTED_SOURCE];
         redact_source(shown, source);
-        if (!is_bucket(bucket, len))
+        if (len < 1 || len > 255 ||
+            strspn(bucket, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._") < len)
                 return error_set(error, STREAMER_EINVAL, "%s: not the name of a bucket", shown);
         if (strlen(key) > KEY_MAX)
                 return error_set(error, STREAMER_EINVAL, "%s: longer than a key can be", source);
         if (!codec_utf8(source, strlen(source)))
                 return error_set(error, STREAMER_EINVAL, "%s: not UTF-8", source);
-        bool closed = ends_with(source, "/") || (key[0] != '\0' && ends_with(key, SUFFIX));
-        *out = format_new("%s%s", source, closed ? "" : "/");
+        bool complete = is_prefix(source) || source_ends_with(key, strlen(key), SOURCE_SUFFIX);
+        *out = format_new("%s%s", source, complete ? "" : "/");
         return *out != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
 }
 
 static char *s3_default_name(const char *canonical)
 {
-        const char *end = canonical + strlen(canonical);
-        while (end[-1] == '/')
-                end--;
-        const char *begin = end;
-        while (begin[-1] != '/')
-                begin--;
-        size_t len = (size_t)(end - begin), cut = strlen(SUFFIX);
-        if (len > cut && strncmp(end - cut, SUFFIX, cut) == 0)
-                len -= cut;
-        return strndup(begin, len);
+        return source_last_component(canonical, strlen(canonical));
 }
-
-/* One lane for each bucket: its store answers for it, and for no other. */
-static uint64_t s3_lane(const char *canonical)
-{
-        uint64_t hash = UINT64_C(14695981039346656037);
-        for (const char *c = canonical; c < key_of(canonical); c++)
-                hash = (hash ^ (unsigned char)*c) * UINT64_C(1099511628211);
-        return hash | 1;
-}
-
-struct s3_uri {
-        char *bucket;
-        const char *key; /* in the canonical text: a whole key, or a prefix that is empty or ends in '/' */
-        bool prefix;
-};
 
 /* ---- one attempt to open, in one region ---- */
 
@@ -110,31 +81,26 @@ struct etag {
         char *name, *etag;
 };
 
-struct opening;
-
-/* What an attempt does. It runs again if the bucket is in another region. */
-struct job {
+struct opening {
+        /* The task: it runs again if the bucket is in another region. */
         int (*run)(struct opening *o);
         s3_entry_fn on_entry; /* of a listing; NULL: nothing is listed */
         bool flat;            /* the keys of the prefix alone, without those of directories below it */
         unsigned pages_max;
-};
 
-struct opening {
-        struct remote_dir store;
-        const char *canonical;
-        const struct s3_uri *uri;
+        struct remote_dir dir;
+        const char *canonical; /* the key or prefix that is read; NULL in a task: the source's directory */
+        const char *key;       /* in it: a whole key, or a prefix that is empty or ends in '/' */
+        char *bucket;
         char *base; /* URL of the bucket */
         struct error *error;
-        const struct job *job;
 
         /* of the weights */
-        const struct source_opts *opts;
+        bool want_sha256, has_sums;
         struct source_set *set;
         struct model_dir folder;
-        struct etag *etags; /* of all files of the listing that may be of use */
+        struct etag *etags; /* of all files of the listing that may be used */
         size_t n_etags;
-        bool has_sums;
 
         /* of sidecars */
         struct sidecar_list *list;
@@ -150,120 +116,117 @@ static int no_memory(struct opening *o)
 /* ---- listing ---- */
 
 /* If-Match requires quotes, which some stores omit in their lists. */
-static int keep_etag(struct opening *o, const char *name, const char *etag)
+static int add_etag(struct opening *o, const char *name, const char *etag)
 {
         struct etag *etags = array_grow(o->etags, o->n_etags, sizeof(*etags));
         if (etags == NULL)
                 return no_memory(o);
         o->etags = etags;
-        struct etag *kept = &o->etags[o->n_etags++];
+        struct etag *added = &o->etags[o->n_etags++];
         const char *quote = etag[0] != '\0' && strchr(etag, '"') == NULL ? "\"" : "";
-        *kept = (struct etag){strdup(name), format_new("%s%s%s", quote, etag, quote)};
-        return kept->name != NULL && kept->etag != NULL ? 0 : no_memory(o);
+        *added = (struct etag){strdup(name), format_new("%s%s%s", quote, etag, quote)};
+        return added->name != NULL && added->etag != NULL ? 0 : no_memory(o);
 }
 
-/* With the delimiter there are no keys of folders below; a store that does not know it gives them. */
-static int on_entry(void *context, const struct s3_entry *entry, struct error *error)
+/* A store that does not know the delimiter also lists the keys of folders below. */
+static int on_weight(void *context, const struct s3_entry *entry, struct error *error)
 {
         struct opening *o = context;
-        size_t len = strlen(o->uri->key);
-        if (strncmp(entry->key, o->uri->key, len) != 0 || strchr(entry->key + len, '/') != NULL)
+        size_t len = strlen(o->key), before = o->folder.n;
+        if (strncmp(entry->key, o->key, len) != 0 || strchr(entry->key + len, '/') != NULL)
                 return 0;
         const char *name = entry->key + len;
-        size_t before = o->folder.n;
         int r = model_dir_offer(&o->folder, name, o->canonical, error);
         bool sums = strcmp(name, SUMS_NAME) == 0;
         o->has_sums |= sums;
         if (r == 0 && (sums || o->folder.n > before || strcmp(name, MODEL_DIR_INDEX) == 0))
-                r = keep_etag(o, name, entry->etag);
+                r = add_etag(o, name, entry->etag);
         return r;
 }
 
-static char *list_url(struct opening *o, const char *next)
+/* Fetches the page with the token page->next and, in the same round, the other fetches. */
+static int fetch_page(struct opening *o, struct s3_page *page, struct http_fetch *fetches, size_t n)
 {
-        struct aws_param params[5] = {{"list-type", "2"}, {"encoding-type", "url"}, {"prefix", o->uri->key}};
-        size_t n = 3;
-        if (o->job->flat)
-                params[n++] = (struct aws_param){"delimiter", "/"};
-        if (next != NULL)
-                params[n++] = (struct aws_param){"continuation-token", next};
-        cleanup_free char *query = aws_query(params, n);
-        return query != NULL ? format_new("%s/?%s", o->base, query) : NULL;
-}
-
-/* Asked for with the page `page->next`, and beside it what else is wanted. */
-static int fetch_page(struct opening *o, struct s3_page *page, struct http_fetch fetches[2], size_t n)
-{
-        cleanup_free char *url = list_url(o, page->next);
+        struct aws_param params[] = {{"list-type", "2"},
+                                     {"encoding-type", "url"},
+                                     {"prefix", o->key},
+                                     {"delimiter", o->flat ? "/" : NULL},
+                                     {"continuation-token", page->next}};
+        cleanup_free char *query = aws_query(params, ARRAY_SIZE(params));
+        cleanup_free char *url = query != NULL ? format_new("%s/?%s", o->base, query) : NULL;
         free(page->next);
         *page = (struct s3_page){.next = NULL};
         if (url == NULL)
                 return no_memory(o);
-        fetches[0] = (struct http_fetch){.request = {.url = url, .shown = o->canonical, .access = o->store.access},
+        fetches[0] = (struct http_fetch){.request = {.url = url, .shown = o->canonical, .access = o->dir.access},
                                          .max_body = PAGE_BYTES};
-        int r = http_fetch(o->store.http, fetches, n, o->error);
+        int r = http_fetch(o->dir.http, fetches, n, o->error);
         const struct http_answer *answer = &fetches[0].answer;
         if (r == 0 && answer->body == NULL)
                 r = error_set(o->error, STREAMER_EFAILED, "an empty answer to a list (%s)", o->canonical);
         if (r == 0)
-                r = s3_page_parse(page, answer->body, answer->body_len, o->job->on_entry, o, o->error);
+                r = s3_page_parse(page, answer->body, answer->body_len, o->on_entry, o, o->error);
         http_fetch_deinit(&fetches[0]);
         return r;
 }
 
-/* Any answer for the index will do: the listing decides whether it is used. */
-static int first_page(struct opening *o, struct s3_page *page)
+/* All pages; fetches[0] is for them, and the others are fetched together with the first page. */
+static int list_pages(struct opening *o, struct http_fetch *fetches, size_t n)
+{
+        struct s3_page page = {.next = NULL};
+        int r = fetch_page(o, &page, fetches, n);
+        for (unsigned pages = 1; r == 0 && page.next != NULL; pages++)
+                r = pages < o->pages_max ? fetch_page(o, &page, fetches, 1)
+                                         : error_set(o->error, STREAMER_EFAILED, "more than %u pages of keys (%s)",
+                                                     o->pages_max, o->canonical);
+        free(page.next);
+        return r;
+}
+
+static const char *s3_etag(const struct remote_dir *dir, const char *name)
+{
+        const struct opening *o = container_of(dir, struct opening, dir);
+        for (size_t i = 0; i < o->n_etags; i++)
+                if (strcmp(o->etags[i].name, name) == 0)
+                        return o->etags[i].etag[0] != '\0' ? o->etags[i].etag : NULL;
+        return NULL;
+}
+
+/* The index is fetched with the first page. Any answer to its request is accepted: the listing decides whether it is
+ * used. It may be of another moment than the list: then it is closed, and requested again by the list's ETag. */
+static int list_weights(struct opening *o)
 {
         struct object *index = &o->set->index_object;
         struct http_fetch fetches[2] = {{.max_body = 0}};
         struct object_url url;
-        struct error unwanted;
-        int r = remote_dir_url_init(&o->store, MODEL_DIR_INDEX, &url, o->error);
+        struct error ignored;
+        int r = remote_dir_url_init(&o->dir, MODEL_DIR_INDEX, &url, o->error);
         url.text = true;
         if (r == 0)
-                r = object_http_prepare(o->store.http, &url, index, &fetches[1], o->error);
+                r = object_http_prepare(o->dir.http, &url, index, &fetches[1], o->error);
         fetches[1].any_status = true;
         if (r == 0)
-                r = fetch_page(o, page, fetches, 2);
-        if (r == 0 && object_http_finish(index, &fetches[1], &unwanted) < 0)
+                r = list_pages(o, fetches, 2);
+        if (r == 0 && object_http_finish(index, &fetches[1], &ignored) < 0)
                 object_deinit(index);
         http_fetch_deinit(&fetches[1]);
         remote_dir_url_deinit(&url);
-        return r;
+        if (r < 0)
+                return r;
+        const char *etag = s3_etag(&o->dir, MODEL_DIR_INDEX);
+        bool listed = o->folder.has_index && index->ops != NULL && (etag == NULL || object_http_has_etag(index, etag));
+        if (!listed)
+                object_deinit(index);
+        return model_dir_choose(&o->folder, "with this prefix", o->canonical, o->error);
 }
 
-static int other_pages(struct opening *o, struct s3_page *page)
-{
-        struct http_fetch fetches[2];
-        int r = 0;
-        for (unsigned n = 1; r == 0 && page->next != NULL; n++)
-                r = n < o->job->pages_max ? fetch_page(o, page, fetches, 1)
-                                          : error_set(o->error, STREAMER_EFAILED, "more than %u pages of keys (%s)",
-                                                      o->job->pages_max, o->canonical);
-        return r;
-}
+/* ---- weights ---- */
 
-static int list(struct opening *o)
+/* A file of the prefix, or the key itself if `name` is empty. */
+static bool s3_locate(const struct remote_dir *dir, const char *name, char **url, char **shown)
 {
-        struct s3_page page = {.next = NULL};
-        int r = first_page(o, &page);
-        if (r == 0)
-                r = other_pages(o, &page);
-        free(page.next);
-        if (r == 0 && o->folder.n == 0 && !o->folder.has_index)
-                r = error_set(o->error, STREAMER_ENOENT, "no safetensors files with this prefix (%s)", o->canonical);
-        if (r == 0)
-                model_dir_choose(&o->folder);
-        return r;
-}
-
-/* ---- objects ---- */
-
-/* A file of the prefix, or the key itself where `name` is empty. */
-static bool s3_locate(const struct remote_dir *store, const char *name, char **url, char **shown)
-{
-        const struct opening *o = container_of(store, struct opening, store);
-        cleanup_free char *key = http_url_encode(o->uri->key, "/");
+        const struct opening *o = container_of(dir, struct opening, dir);
+        cleanup_free char *key = http_url_encode(o->key, "/");
         cleanup_free char *file = http_url_encode(name, "/");
         if (key != NULL && file != NULL)
                 *url = format_new("%s/%s%s", o->base, key, file);
@@ -271,131 +234,105 @@ static bool s3_locate(const struct remote_dir *store, const char *name, char **u
         return *url != NULL && *shown != NULL;
 }
 
-static const char *s3_etag(const struct remote_dir *store, const char *name)
-{
-        const struct opening *o = container_of(store, struct opening, store);
-        for (size_t i = 0; i < o->n_etags; i++)
-                if (strcmp(o->etags[i].name, name) == 0)
-                        return o->etags[i].etag[0] != '\0' ? o->etags[i].etag : NULL;
-        return NULL;
-}
-
-/* What came beside the list may be of another moment: then it is asked for by the list's ETag. */
-static int open_indexed(struct opening *o)
-{
-        struct object *index = &o->set->index_object;
-        const char *etag = s3_etag(&o->store, MODEL_DIR_INDEX);
-        if (index->ops != NULL && (etag == NULL || object_http_has_etag(index, etag)))
-                return remote_dir_open_indexed(&o->store, o->set, o->error);
-        object_deinit(index);
-        int r = remote_dir_open_text(&o->store, MODEL_DIR_INDEX, index, o->error);
-        return r < 0 ? r : remote_dir_open_indexed(&o->store, o->set, o->error);
-}
-
-/* ---- opening ---- */
-
 static int find_sums(struct opening *o)
 {
         cleanup_free char *folder = directory_of(o->canonical);
         cleanup_free char *key = folder != NULL ? http_url_encode(key_of(folder), "/") : NULL;
-        struct s3_sums_where where = {.http = o->store.http,
-                                      .access = o->store.access,
-                                      .base = o->base,
-                                      .prefix = key,
-                                      .shown = folder,
-                                      .listed = o->uri->prefix,
-                                      .has_sums = o->has_sums};
-        return key != NULL ? s3_sums_find(&where, o->set->objects, o->set->n_objects, o->error) : no_memory(o);
+        const struct s3_sums_request request = {.http = o->dir.http,
+                                                .access = o->dir.access,
+                                                .base = o->base,
+                                                .prefix = key,
+                                                .shown = folder,
+                                                .listed = is_prefix(o->canonical),
+                                                .has_sums = o->has_sums};
+        return key != NULL ? s3_sums_find(&request, o->set->objects, o->set->n_objects, o->error) : no_memory(o);
 }
 
 static int open_weights(struct opening *o)
 {
         static const char *const itself = "";
-        const char *const *names = &itself;
-        size_t n = 1;
-        int r = o->uri->prefix ? list(o) : 0;
-        bool indexed = o->folder.has_index;
-        if (r == 0 && o->uri->prefix && !indexed) {
-                object_deinit(&o->set->index_object);
-                names = (const char *const *)o->folder.names;
-                n = o->folder.n;
+        int r = 0;
+        if (is_prefix(o->canonical)) {
+                r = list_weights(o);
+                if (r == 0)
+                        r = remote_dir_open(&o->dir, &o->folder, o->set, o->error);
+        } else {
+                r = remote_dir_open_files(&o->dir, &itself, 1, o->set, o->error);
         }
-        if (r == 0)
-                r = indexed ? open_indexed(o) : remote_dir_open_files(&o->store, names, n, o->set, o->error);
-        if (r == 0 && o->opts->want_sha256)
-                r = find_sums(o);
-        return r;
+        return r == 0 && o->want_sha256 ? find_sums(o) : r;
 }
 
-static const struct job job_weights = {.run = open_weights, .on_entry = on_entry, .flat = true, .pages_max = PAGES_MAX};
+/* ---- attempts ---- */
 
-static void opening_deinit(struct opening *o)
+/* `region` is where the bucket is looked for; then, where the store says that it is instead, or "". */
+static int attempt(const struct opening *task, const struct s3_endpoint *endpoint, char region[S3_REGION])
 {
-        model_dir_deinit(&o->folder);
-        for (size_t i = 0; i < o->n_etags; i++) {
-                free(o->etags[i].name);
-                free(o->etags[i].etag);
-        }
-        free(o->etags);
-        free(o->base);
-        http_access_unref(o->store.access);
-}
-
-/* In *region where the bucket is to be looked for; then, where the store says that it is elsewhere. */
-static int attempt(const struct opening *what, const struct s3_endpoint *site, char region[S3_REGION])
-{
-        struct opening o = *what;
-        struct http_access *access = o.store.access = s3_auth_new(site, region);
-        int r = access != NULL ? s3_endpoint_base(site, o.uri->bucket, region, &o.base, o.error) : no_memory(&o);
+        struct opening o = *task;
+        struct http_access *access = o.dir.access = s3_auth_new(endpoint, region);
+        int r = access != NULL ? s3_endpoint_base(endpoint, o.bucket, region, &o.base, o.error) : no_memory(&o);
         if (r == 0)
-                r = o.job->run(&o);
+                r = o.run(&o);
         region[0] = '\0';
         if (access != NULL)
                 s3_auth_get_region(access, region);
-        opening_deinit(&o);
-        return r;
-}
-
-/* `source` chooses the endpoint and its credentials; what->canonical is the key or prefix that is read. */
-static int run(const struct sources *sources, const char *source, struct opening *what)
-{
-        const struct s3_endpoint *site = s3_sites_find(sources->s3, source);
-        const char *bucket = what->canonical + strlen(SCHEME);
-        const struct s3_uri uri = {.bucket = strndup(bucket, strcspn(bucket, "/")),
-                                   .key = key_of(what->canonical),
-                                   .prefix = ends_with(what->canonical, "/")};
-        char region[S3_REGION];
-        if (uri.bucket == NULL)
-                return no_memory(what);
-        what->uri = &uri;
-        what->store = (struct remote_dir){.http = sources->http,
-                                          .atomic = true,
-                                          .listed = uri.prefix && what->set != NULL ? "listed with its prefix" : NULL,
-                                          .locate = s3_locate,
-                                          .etag = s3_etag};
-        s3_sites_region(sources->s3, site, uri.bucket, region);
-        int r = attempt(what, site, region);
-        if (r < 0 && region[0] != '\0') {
-                log_info("bucket %s is in region %s", uri.bucket, region);
-                s3_sites_learn(sources->s3, site, uri.bucket, region);
-                if (what->set != NULL)
-                        source_set_deinit(what->set);
-                if (what->list != NULL)
-                        sidecar_list_deinit(what->list);
-                if (what->object != NULL)
-                        object_deinit(what->object);
-                *what->error = (struct error){.code = 0};
-                r = attempt(what, site, region);
+        model_dir_deinit(&o.folder);
+        for (size_t i = 0; i < o.n_etags; i++) {
+                free(o.etags[i].name);
+                free(o.etags[i].etag);
         }
-        free(uri.bucket);
+        free(o.etags);
+        free(o.base);
+        http_access_unref(access);
         return r;
 }
 
-static int s3_open(const struct sources *sources, const char *canonical, const struct source_opts *opts,
-                   struct source_set *set, struct error *error)
+/* `source` chooses the endpoint and its credentials. It is read unless the task reads its directory. */
+static int run(const struct sources *sources, const char *source, struct opening *task)
 {
-        struct opening what = {.job = &job_weights, .canonical = canonical, .opts = opts, .set = set, .error = error};
-        return run(sources, canonical, &what);
+        const struct s3_endpoint *endpoint = s3_endpoints_find(sources->s3, source);
+        const char *bucket = source + strlen(SCHEME);
+        char region[S3_REGION];
+        cleanup_free char *directory = task->canonical == NULL ? directory_of(source) : NULL;
+        cleanup_free char *name = task->bucket = strndup(bucket, strcspn(bucket, "/"));
+        if (task->canonical == NULL)
+                task->canonical = directory;
+        if (task->canonical == NULL || name == NULL)
+                return no_memory(task);
+        bool listed = is_prefix(task->canonical) && task->set != NULL;
+        task->key = key_of(task->canonical);
+        task->dir = (struct remote_dir){.http = sources->http,
+                                        .atomic = true,
+                                        .listed = listed ? "listed with its prefix" : NULL,
+                                        .locate = s3_locate,
+                                        .etag = s3_etag};
+        s3_endpoints_get_region(sources->s3, endpoint, name, region);
+        int r = attempt(task, endpoint, region);
+        if (r == 0 || region[0] == '\0')
+                return r;
+        log_info("bucket %s is in region %s", name, region);
+        s3_endpoints_set_region(sources->s3, endpoint, name, region);
+        if (task->set != NULL)
+                source_set_deinit(task->set);
+        if (task->list != NULL)
+                sidecar_list_deinit(task->list);
+        if (task->object != NULL)
+                object_deinit(task->object);
+        *task->error = (struct error){.code = 0};
+        return attempt(task, endpoint, region);
+}
+
+static int s3_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
+                   struct error *error)
+{
+        struct opening task = {.run = open_weights,
+                               .on_entry = on_weight,
+                               .flat = true,
+                               .pages_max = PAGES_MAX,
+                               .canonical = canonical,
+                               .want_sha256 = want_sha256,
+                               .set = set,
+                               .error = error};
+        return run(sources, canonical, &task);
 }
 
 /* ---- sidecars ---- */
@@ -403,51 +340,39 @@ static int s3_open(const struct sources *sources, const char *canonical, const s
 static int on_sidecar(void *context, const struct s3_entry *entry, struct error *error)
 {
         struct opening *o = context;
-        size_t len = strlen(o->uri->key);
-        if (strncmp(entry->key, o->uri->key, len) != 0)
+        size_t len = strlen(o->key);
+        if (strncmp(entry->key, o->key, len) != 0)
                 return 0;
         return sidecar_list_add(o->list, entry->key + len, entry->size, o->canonical, error);
 }
 
 static int list_sidecars(struct opening *o)
 {
-        struct http_fetch fetches[2];
-        struct s3_page page = {.next = NULL};
-        int r = fetch_page(o, &page, fetches, 1);
-        if (r == 0)
-                r = other_pages(o, &page);
-        free(page.next);
-        return r;
+        struct http_fetch fetch;
+        return list_pages(o, &fetch, 1);
 }
 
 static int open_sidecar(struct opening *o)
 {
-        return remote_dir_open_text(&o->store, o->name, o->object, o->error);
-}
-
-static int run_in_directory(const struct sources *sources, const char *canonical, struct opening *what)
-{
-        cleanup_free char *directory = directory_of(canonical);
-        if (directory == NULL)
-                return no_memory(what);
-        what->canonical = directory;
-        return run(sources, canonical, what);
+        return remote_dir_open_text(&o->dir, o->name, o->object, o->error);
 }
 
 static int s3_list_sidecars(const struct sources *sources, const char *canonical, struct sidecar_list *list,
                             struct error *error)
 {
-        static const struct job job = {.run = list_sidecars, .on_entry = on_sidecar, .pages_max = SIDECAR_PAGES_MAX};
-        struct opening what = {.job = &job, .list = list, .error = error};
-        return run_in_directory(sources, canonical, &what);
+        struct opening task = {.run = list_sidecars,
+                               .on_entry = on_sidecar,
+                               .pages_max = SIDECAR_PAGES_MAX,
+                               .list = list,
+                               .error = error};
+        return run(sources, canonical, &task);
 }
 
 static int s3_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
                            struct object *object, struct error *error)
 {
-        static const struct job job = {.run = open_sidecar};
-        struct opening what = {.job = &job, .name = name, .object = object, .error = error};
-        return run_in_directory(sources, canonical, &what);
+        struct opening task = {.run = open_sidecar, .name = name, .object = object, .error = error};
+        return run(sources, canonical, &task);
 }
 
 static char *s3_sidecar_uri(const char *canonical, const char *name)
@@ -456,13 +381,10 @@ static char *s3_sidecar_uri(const char *canonical, const char *name)
         return directory != NULL ? format_new("%s%s", directory, name) : NULL;
 }
 
-static const char *const schemes[] = {SCHEME, NULL};
-
 const struct source_ops source_s3 = {
-        .schemes = schemes,
+        .schemes = (const char *const[]){SCHEME, NULL},
         .canonical = s3_canonical,
         .default_name = s3_default_name,
-        .lane = s3_lane,
         .open = s3_open,
         .sidecar_uri = s3_sidecar_uri,
         .list_sidecars = s3_list_sidecars,

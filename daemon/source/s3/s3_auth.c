@@ -21,10 +21,10 @@
 
 struct s3_auth {
         struct http_access http;
-        const struct s3_endpoint *site;
+        const struct s3_endpoint *endpoint;
         pthread_mutex_t mutex;
         char region[S3_REGION], moved[S3_REGION];
-        char *from; /* where the keys of the last request came from */
+        char *origin; /* of the keys of the last request */
 };
 
 /* ---- authorize ---- */
@@ -34,24 +34,24 @@ static int authorize(struct http_access *access, const struct http_request *requ
 {
         struct s3_auth *a = container_of(access, struct s3_auth, http);
         struct aws_keys keys;
-        if (a->site->credentials == NULL)
+        if (a->endpoint->credentials == NULL)
                 return 0;
-        int r = aws_credentials_get(a->site->credentials, &keys, error);
+        int r = aws_credentials_get(a->endpoint->credentials, &keys, error);
         if (r != 0)
                 return r;
-        const struct sigv4_sign_request what = {
-                .method = request->method ?: "GET",
-                .url = request->url,
-                .region = a->region,
-                .when = time(NULL),
-                .checksum =
-                        request->headers != NULL && http_headers_find(request->headers, "x-amz-checksum-mode") != NULL};
-        r = aws_sign_headers(more, &what, &keys, error);
+        const struct aws_sign_request what = {.method = request->method ?: "GET",
+                                              .url = request->url,
+                                              .region = a->region,
+                                              .when = time(NULL),
+                                              .checksum = request->headers != NULL &&
+                                                          http_headers_find(request->headers, "x-amz-checksum-mode") !=
+                                                                  NULL};
+        r = aws_sign(more, &what, &keys, error);
         more->by = keys.number;
         pthread_mutex_lock(&a->mutex);
-        if (a->from == NULL || strcmp(a->from, keys.from) != 0) {
-                free(a->from);
-                a->from = strdup(keys.from);
+        if (a->origin == NULL || strcmp(a->origin, keys.origin) != 0) {
+                free(a->origin);
+                a->origin = strdup(keys.origin);
         }
         pthread_mutex_unlock(&a->mutex);
         aws_keys_deinit(&keys);
@@ -64,31 +64,26 @@ static void read_fault(struct s3_fault *fault, const struct http_answer *answer)
 {
         const char *region = http_headers_find(&answer->headers, "x-amz-bucket-region");
         const char *id = http_headers_find(&answer->headers, "x-amz-request-id");
-        cleanup_free char *body = answer->body_len > 0 ? malloc(answer->body_len + 1) : NULL;
         *fault = (struct s3_fault){.code = ""};
-        if (body != NULL) {
-                memcpy(body, answer->body, answer->body_len);
-                s3_fault_parse(fault, body, answer->body_len);
-        }
+        if (answer->body_len > 0)
+                s3_fault_parse(fault, answer->body, answer->body_len);
         if (region != NULL)
                 snprintf(fault->region, sizeof(fault->region), "%.40s", region);
         if (fault->request_id[0] == '\0' && id != NULL)
                 error_escape(fault->request_id, sizeof(fault->request_id), id);
 }
 
-/* A region becomes part of a host's name: it must not change the host otherwise. */
-static bool is_region(const char *text)
-{
-        return text[0] != '\0' && strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-") == strlen(text);
-}
-
+/* The store says that the bucket is in another region. That becomes part of a host's name, which it must not change
+ * otherwise. */
 static bool note_move(struct s3_auth *a, int status, const struct s3_fault *fault)
 {
+        const char *region = fault->region;
         bool may = status == 301 || status == 302 || status == 307 || status == 400 || status == 403;
-        if (!may || !is_region(fault->region) || strcmp(fault->region, a->region) == 0)
+        if (!may || region[0] == '\0' || region[strspn(region, "abcdefghijklmnopqrstuvwxyz0123456789-")] != '\0' ||
+            strcmp(region, a->region) == 0)
                 return false;
         pthread_mutex_lock(&a->mutex);
-        snprintf(a->moved, sizeof(a->moved), "%s", fault->region);
+        snprintf(a->moved, sizeof(a->moved), "%s", region);
         pthread_mutex_unlock(&a->mutex);
         return true;
 }
@@ -100,29 +95,8 @@ static bool keys_expired(struct s3_auth *a, const struct http_answer *answer, co
         bool expired = false;
         for (size_t i = 0; i < ARRAY_SIZE(codes); i++)
                 expired |= strcmp(fault->code, codes[i]) == 0;
-        return expired && a->site->credentials != NULL && aws_credentials_refused(a->site->credentials, answer->by);
-}
-
-static int say(struct s3_auth *a, const struct http_request *request, int status, const struct s3_fault *fault,
-               bool moved, struct error *error)
-{
-        char what[400], id[140] = "", where[2 * S3_REGION + 40] = "";
-        int code = moved ? STREAMER_EFAILED
-                         : (status == 404                    ? STREAMER_ENOENT
-                            : status == 401 || status == 403 ? STREAMER_EPERM
-                                                             : STREAMER_EFAILED);
-        if (moved)
-                snprintf(where, sizeof(where), "the bucket is in region %s, not in %s: ", fault->region, a->region);
-        snprintf(what, sizeof(what), "%d %s%s%s", status, fault->code, fault->message[0] != '\0' ? ": " : "",
-                 fault->message);
-        if (fault->request_id[0] != '\0')
-                snprintf(id, sizeof(id), ", request %s", fault->request_id);
-        pthread_mutex_lock(&a->mutex);
-        bool is_signed = a->site->credentials != NULL;
-        error_set(error, code, "%sthe store answers %s (%s%s, %s%s)", where, what, request->shown, id,
-                  is_signed ? "credentials from " : "unsigned", is_signed ? a->from ?: "nowhere" : "");
-        pthread_mutex_unlock(&a->mutex);
-        return code;
+        return expired && a->endpoint->credentials != NULL &&
+               aws_credentials_refused(a->endpoint->credentials, answer->by);
 }
 
 static int refused(struct http_access *access, const struct http_request *request, const struct http_answer *answer,
@@ -130,11 +104,27 @@ static int refused(struct http_access *access, const struct http_request *reques
 {
         struct s3_auth *a = container_of(access, struct s3_auth, http);
         struct s3_fault fault;
-        if (answer->status == 0)
+        char where[2 * S3_REGION + 40] = "";
+        int status = answer->status, code = STREAMER_EFAILED;
+        if (status == 0)
                 return 0;
         read_fault(&fault, answer);
-        bool moved = note_move(a, answer->status, &fault);
-        return !moved && keys_expired(a, answer, &fault) ? 1 : say(a, request, answer->status, &fault, moved, error);
+        if (note_move(a, status, &fault))
+                snprintf(where, sizeof(where), "the bucket is in region %s, not in %s: ", fault.region, a->region);
+        else if (keys_expired(a, answer, &fault))
+                return 1;
+        else if (status == 404)
+                code = STREAMER_ENOENT;
+        else if (status == 401 || status == 403)
+                code = STREAMER_EPERM;
+        bool is_signed = a->endpoint->credentials != NULL;
+        pthread_mutex_lock(&a->mutex);
+        error_set(error, code, "%sthe store answers %d %s%s%s (%s%s%s, %s%s)", where, status, fault.code,
+                  fault.message[0] != '\0' ? ": " : "", fault.message, request->shown,
+                  fault.request_id[0] != '\0' ? ", request " : "", fault.request_id,
+                  is_signed ? "credentials from " : "unsigned", is_signed ? a->origin ?: "nowhere" : "");
+        pthread_mutex_unlock(&a->mutex);
+        return code;
 }
 
 /* ---- lifecycle ---- */
@@ -143,18 +133,18 @@ static void access_free(struct http_access *access)
 {
         struct s3_auth *a = container_of(access, struct s3_auth, http);
         pthread_mutex_destroy(&a->mutex);
-        free(a->from);
+        free(a->origin);
         free(a);
 }
 
-struct http_access *s3_auth_new(const struct s3_endpoint *site, const char *region)
+struct http_access *s3_auth_new(const struct s3_endpoint *endpoint, const char *region)
 {
         static const struct http_access_ops ops = {.authorize = authorize, .refused = refused, .free = access_free};
         struct s3_auth *a = calloc(1, sizeof(*a));
         if (a == NULL)
                 return NULL;
-        a->http = (struct http_access){.ops = &ops, .refs = 1, .ca = site->ca, .no_redirects = true};
-        a->site = site;
+        a->http = (struct http_access){.ops = &ops, .refs = 1, .ca = endpoint->ca, .no_redirects = true};
+        a->endpoint = endpoint;
         pthread_mutex_init(&a->mutex, NULL);
         snprintf(a->region, sizeof(a->region), "%s", region);
         return &a->http;

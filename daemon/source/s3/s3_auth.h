@@ -8,10 +8,10 @@
 #include "daemon/io/http/http.h"
 #include "daemon/source/s3/endpoint.h"
 
-/* For one bucket in a region. The site must outlive it. NULL: no memory. */
-struct http_access *s3_auth_new(const struct s3_endpoint *site, const char *region);
+/* For one bucket in a region. The endpoint must outlive it. NULL: no memory. */
+struct http_access *s3_auth_new(const struct s3_endpoint *endpoint, const char *region);
 
-/* The region in which the store says that the bucket is; "": it has not said so. */
+/* The region that a response named instead; "": none has. */
 void s3_auth_get_region(struct http_access *access, char region[S3_REGION]);
 
 #endif

@@ -14,25 +14,21 @@
 
 /* ---- errors ---- */
 
-static void keep(char *to, size_t size, const char *text)
-{
-        if (to[0] == '\0')
-                error_escape(to, size, text);
-}
-
-static int fault_field(void *context, enum xml_event event, const struct xml *xml)
+/* The first of several elements with one name counts. */
+static int fault_element(void *context, enum xml_event event, const struct xml *xml)
 {
         struct s3_fault *fault = context;
-        if (event == XML_OPEN)
-                return 0;
-        if (xml_is(xml, "Code"))
-                keep(fault->code, sizeof(fault->code), xml->text);
-        else if (xml_is(xml, "Message"))
-                keep(fault->message, sizeof(fault->message), xml->text);
-        else if (xml_is(xml, "RequestId"))
-                keep(fault->request_id, sizeof(fault->request_id), xml->text);
-        else if (xml_is(xml, "Region"))
-                keep(fault->region, sizeof(fault->region), xml->text);
+        const struct {
+                const char *name;
+                char *to;
+                size_t size;
+        } fields[] = {{"Code", fault->code, sizeof(fault->code)},
+                      {"Message", fault->message, sizeof(fault->message)},
+                      {"RequestId", fault->request_id, sizeof(fault->request_id)},
+                      {"Region", fault->region, sizeof(fault->region)}};
+        for (size_t i = 0; event == XML_CLOSE && i < ARRAY_SIZE(fields); i++)
+                if (xml_is(xml, fields[i].name) && fields[i].to[0] == '\0')
+                        error_escape(fields[i].to, fields[i].size, xml->text);
         return 0;
 }
 
@@ -40,7 +36,7 @@ void s3_fault_parse(struct s3_fault *fault, const char *text, size_t size)
 {
         const char *why;
         *fault = (struct s3_fault){.code = ""};
-        xml_parse(text, size, fault_field, fault, &why);
+        xml_parse(text, size, fault_element, fault, &why);
 }
 
 /* ---- lists ---- */
@@ -99,22 +95,19 @@ static int list_field(struct parser *p, const struct xml *xml)
         return p->page->next != NULL ? 0 : error_set(p->error, STREAMER_ENOMEM, "no memory");
 }
 
-static int opened(struct parser *p, const struct xml *xml)
+static int list_element(void *context, enum xml_event event, const struct xml *xml)
 {
-        if (xml->depth == 1)
-                return xml_is(xml, "ListBucketResult") ? 0 : bad_list("it is something else", p->error);
+        struct parser *p = context;
+        if (event == XML_CLOSE)
+                return p->in_entry ? entry_field(p, xml) : list_field(p, xml);
+        if (xml->depth == 1 && !xml_is(xml, "ListBucketResult"))
+                return bad_list("it is something else", p->error);
         if (xml->depth == 2 && xml_is(xml, "Contents")) {
                 p->in_entry = true;
                 p->has_size = false;
                 p->entry = (struct s3_entry){.etag = ""};
         }
         return 0;
-}
-
-static int on_element(void *context, enum xml_event event, const struct xml *xml)
-{
-        struct parser *p = context;
-        return event == XML_OPEN ? opened(p, xml) : p->in_entry ? entry_field(p, xml) : list_field(p, xml);
 }
 
 int s3_page_parse(struct s3_page *page, const char *text, size_t size, s3_entry_fn fn, void *context,
@@ -124,9 +117,9 @@ int s3_page_parse(struct s3_page *page, const char *text, size_t size, s3_entry_
         struct parser p = {.page = page, .error = error, .fn = fn, .context = context};
         const char *why;
         *page = (struct s3_page){.next = NULL};
-        /* It may follow the keys. A store that does not know the encoding does not say so. */
+        /* The element may follow the keys. A store that does not know the encoding omits it. */
         p.encoded = memmem(text, size, encoding, sizeof(encoding) - 1) != NULL;
-        int r = xml_parse(text, size, on_element, &p, &why);
+        int r = xml_parse(text, size, list_element, &p, &why);
         if (why != NULL)
                 r = bad_list(why, error);
         if (r == 0 && p.truncated && page->next == NULL)

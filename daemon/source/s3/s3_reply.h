@@ -17,8 +17,7 @@ struct s3_fault {
         char region[48]; /* where the bucket is, if the error names it */
 };
 
-/* From an error's body; what it does not name is "". A body that is no XML, as
- * proxies answer, tells nothing. */
+/* From an error's body; missing fields are "", and all of them if it is no XML, as that of a proxy. */
 void s3_fault_parse(struct s3_fault *fault, const char *text, size_t size);
 
 /* ---- lists ---- */
@@ -29,11 +28,11 @@ struct s3_entry {
         uint64_t size;
 };
 
-/* Called for each key; an error of its ends the parsing. */
+/* Called for each key; an error ends the parsing. */
 typedef int (*s3_entry_fn)(void *context, const struct s3_entry *entry, struct error *error);
 
 struct s3_page {
-        char *next; /* the token of the page behind this; NULL if this is the last. malloc'd */
+        char *next; /* the token of the next page; NULL: this is the last. malloc'd */
         size_t n;   /* keys in it */
 };
 

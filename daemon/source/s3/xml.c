@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The texts of all elements are kept behind one another in a buffer of the size of the document: a text with its NUL
- * is no longer than its source with the tag behind it. Answers may hold credentials, so the buffer is wiped.
+ * The texts of all elements are stored one after another in a buffer of the size of the document: a text with its NUL
+ * is no longer than its source with the tag that follows. Responses may hold credentials, so the buffer is wiped.
  */
 #include "daemon/source/s3/xml.h"
 
@@ -33,8 +33,8 @@ static void stop(struct parse *p, int result, const char *why)
         XML_StopParser(p->parser, XML_FALSE);
 }
 
-/* Expat may call for an end tag after it was told to stop in the start tag of the same element. */
-static void tell(struct parse *p, enum xml_event event, const char *name)
+/* After a stop in a start tag, Expat may still report the end tag of the same element. */
+static void emit(struct parse *p, enum xml_event event, const char *name)
 {
         const char *colon = strchr(name, ':');
         p->xml.name = colon != NULL ? colon + 1 : name;
@@ -54,7 +54,7 @@ static void on_open(void *context, const char *name, const char **attributes)
                 return;
         }
         p->xml.depth++;
-        tell(p, XML_OPEN, name);
+        emit(p, XML_OPEN, name);
 }
 
 static void on_close(void *context, const char *name)
@@ -64,7 +64,7 @@ static void on_close(void *context, const char *name)
         p->xml.text = p->begin;
         p->begin = ++p->end;
         p->xml.depth--;
-        tell(p, XML_CLOSE, name);
+        emit(p, XML_CLOSE, name);
 }
 
 static void on_text(void *context, const char *text, int len)
@@ -76,10 +76,7 @@ static void on_text(void *context, const char *text, int len)
 
 static void on_document_type(void *context, const char *name, const char *system, const char *public, int subset)
 {
-        (void)name;
-        (void)system;
-        (void)public;
-        (void)subset;
+        (void)name, (void)system, (void)public, (void)subset;
         stop(context, -1, "a document type");
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * XML that services answer (lists, errors, sessions), element by element, parsed by libexpat. UTF-8 alone, no document
+ * XML responses of services (lists, errors, sessions), element by element, parsed by libexpat. UTF-8 alone, no document
  * type (and so no entities but those of XML), XML_DEPTH levels at most.
  */
 #ifndef DAEMON_SOURCE_S3_XML_H
@@ -15,14 +15,14 @@ enum xml_event { XML_OPEN, XML_CLOSE };
 
 struct xml {
         const char *name; /* of the element that was opened or closed, without its prefix */
-        char *text;       /* at XML_CLOSE: what stood before its end tag, from the tag before on */
-        unsigned depth;   /* of elements that are open: with this one at XML_OPEN, without it at XML_CLOSE */
+        char *text;       /* at XML_CLOSE: between the previous tag and the end tag */
+        unsigned depth;   /* open elements: with this one at XML_OPEN, without it at XML_CLOSE */
 };
 
 /* Negative: ends the parsing. The text may be changed; it lives until xml_parse() returns. */
 typedef int (*xml_fn)(void *context, enum xml_event event, const struct xml *xml);
 
-/* 0, what fn() answered if that was negative, or -1 with *why: the text is not valid. *why is NULL otherwise. */
+/* 0; the negative result of fn(); or -1 with *why: the text is not valid. *why is NULL otherwise. */
 int xml_parse(const char *text, size_t size, xml_fn fn, void *context, const char **why);
 bool xml_is(const struct xml *xml, const char *name);
 

@@ -7,12 +7,15 @@
 #include <openssl/evp.h>
 #include <string.h>
 
-/* Requests that were under way with the old ones are refused later than the first. */
-#define ON_THEIR_WAY_NS UINT64_C(30000000000)
+/* After credentials have been replaced, requests in flight with the old ones are refused for at most this long. */
+#define IN_FLIGHT_NS UINT64_C(30000000000)
 
-static char *basic(const char *user, const char *password)
+/* NULL: no memory. */
+static char *header_value(const char *user, const char *secret)
 {
-        char *pair = format_new("%s:%s", user, password);
+        if (user == NULL)
+                return format_new("Bearer %s", secret);
+        char *pair = format_new("%s:%s", user, secret);
         size_t n = pair != NULL ? strlen(pair) : 0;
         char *value = pair != NULL ? calloc(1, n * 2 + 16) : NULL;
         if (value != NULL) {
@@ -23,65 +26,75 @@ static char *basic(const char *user, const char *password)
         return value;
 }
 
-/* NULL: no memory. */
-static char *header_value(const char *user, const char *secret)
+int http_auth_new(struct http_access **access, const struct http_access_ops *ops, const char *user, const char *secret,
+                  const char *setting, struct error *error)
 {
-        return user != NULL ? basic(user, secret) : format_new("Bearer %s", secret);
-}
-
-int http_auth_init(struct http_auth *http_auth, const char *user, const char *secret, const char *setting,
-                   struct error *error)
-{
-        char *from_setting = NULL;
-        int r = secret == NULL ? secret_read(setting, &from_setting, error) : 0;
+        char *value = NULL;
+        int r = setting != NULL ? secret_read(setting, &value, error) : 0;
         if (r < 0)
                 return r;
-        *http_auth = (struct http_auth){.user = user,
-                                        .setting = secret == NULL ? strdup(setting) : NULL,
-                                        .authorization = header_value(user, secret ?: from_setting)};
-        pthread_mutex_init(&http_auth->mutex, NULL);
-        secret_free(from_setting);
-        if (http_auth->authorization != NULL && (secret != NULL || http_auth->setting != NULL))
+        struct http_auth *auth = calloc(1, sizeof(*auth));
+        if (auth == NULL) {
+                secret_free(value);
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        }
+        *auth = (struct http_auth){.access = {.ops = ops, .refs = 1},
+                                   .user = user,
+                                   .setting = setting != NULL ? strdup(setting) : NULL,
+                                   .empty = setting == NULL && secret == NULL};
+        auth->authorization = auth->empty ? NULL : header_value(user, value ?: secret);
+        pthread_mutex_init(&auth->mutex, NULL);
+        secret_free(value);
+        if ((setting != NULL && auth->setting == NULL) || (!auth->empty && auth->authorization == NULL)) {
+                http_auth_free(&auth->access);
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        }
+        *access = &auth->access;
+        return 0;
+}
+
+void http_auth_free(struct http_access *access)
+{
+        struct http_auth *auth = container_of(access, struct http_auth, access);
+        pthread_mutex_destroy(&auth->mutex);
+        secret_free(auth->authorization);
+        secret_free(auth->setting);
+        free(auth);
+}
+
+int http_auth_authorize(struct http_access *access, const struct http_request *request, struct http_headers *more,
+                        struct error *error)
+{
+        struct http_auth *auth = container_of(access, struct http_auth, access);
+        (void)request;
+        if (auth->empty)
                 return 0;
-        http_auth_deinit(http_auth);
-        return error_set(error, STREAMER_ENOMEM, "no memory");
-}
-
-void http_auth_deinit(struct http_auth *http_auth)
-{
-        pthread_mutex_destroy(&http_auth->mutex);
-        secret_free(http_auth->authorization);
-        secret_free(http_auth->setting);
-}
-
-int http_auth_authorize(struct http_auth *http_auth, struct http_headers *more, struct error *error)
-{
-        pthread_mutex_lock(&http_auth->mutex);
-        int r = http_headers_add(more, "Authorization", http_auth->authorization, error);
-        pthread_mutex_unlock(&http_auth->mutex);
+        pthread_mutex_lock(&auth->mutex);
+        int r = http_headers_add(more, "Authorization", auth->authorization, error);
+        pthread_mutex_unlock(&auth->mutex);
         return r;
 }
 
-bool http_auth_reread(struct http_auth *http_auth)
+bool http_auth_reread(struct http_auth *auth)
 {
         struct error error;
         char *secret = NULL;
-        if (http_auth->setting == NULL)
+        if (auth->setting == NULL)
                 return false;
-        /* It is being replaced, or was removed; tries are limited. */
-        if (secret_read(http_auth->setting, &secret, &error) < 0)
+        /* The file is being replaced, or was removed; tries are limited. */
+        if (secret_read(auth->setting, &secret, &error) < 0)
                 return true;
-        char *value = header_value(http_auth->user, secret);
+        char *value = header_value(auth->user, secret);
         secret_free(secret);
-        pthread_mutex_lock(&http_auth->mutex);
-        if (value != NULL && strcmp(value, http_auth->authorization) != 0) {
-                char *old = http_auth->authorization;
-                http_auth->authorization = value;
-                http_auth->changed_ns = now_ns();
+        pthread_mutex_lock(&auth->mutex);
+        if (value != NULL && strcmp(value, auth->authorization) != 0) {
+                char *old = auth->authorization;
+                auth->authorization = value;
+                auth->changed_ns = now_ns();
                 value = old;
         }
-        bool again = http_auth->changed_ns > 0 && now_ns() - http_auth->changed_ns < ON_THEIR_WAY_NS;
-        pthread_mutex_unlock(&http_auth->mutex);
+        bool retry = auth->changed_ns > 0 && now_ns() - auth->changed_ns < IN_FLIGHT_NS;
+        pthread_mutex_unlock(&auth->mutex);
         secret_free(value);
-        return again;
+        return retry;
 }

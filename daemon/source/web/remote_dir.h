@@ -7,31 +7,35 @@
 #define DAEMON_SOURCE_WEB_REMOTE_DIR_H
 
 #include "daemon/io/remote/http_object.h"
+#include "daemon/source/model_dir.h"
 #include "daemon/source/source.h"
 
-/* Embedded in what knows the place; its functions know it by container_of(). */
+/* Embedded in a source's own struct, which its functions find by container_of(). */
 struct remote_dir {
         struct http *http;
         struct http_access *access; /* NULL: no credentials */
         bool atomic;                /* as object_url.atomic */
-        const char *listed;         /* what else than an index promises files: "listed in ..."; NULL: nothing */
+        const char *listed;         /* what promises the files, besides an index: "listed in ..."; NULL: nothing */
         /* malloc'd; false: no memory. The name "" is the source itself. */
-        bool (*locate)(const struct remote_dir *store, const char *name, char **url, char **shown);
+        bool (*locate)(const struct remote_dir *dir, const char *name, char **url, char **shown);
         /* Its ETag in a listing; NULL, also as the function: it is not known. */
-        const char *(*etag)(const struct remote_dir *store, const char *name);
+        const char *(*etag)(const struct remote_dir *dir, const char *name);
 };
 
-/* What a file of this name is asked for by. To be freed with remote_dir_url_deinit(), also on failure. */
-int remote_dir_url_init(const struct remote_dir *store, const char *name, struct object_url *url, struct error *error);
+/* The URL of a file of this name. Freed with remote_dir_url_deinit(), also on failure. */
+int remote_dir_url_init(const struct remote_dir *dir, const char *name, struct object_url *url, struct error *error);
 void remote_dir_url_deinit(struct object_url *url);
 
 /* A file that is no safetensors file: see object_url.text. */
-int remote_dir_open_text(const struct remote_dir *store, const char *name, struct object *object, struct error *error);
+int remote_dir_open_text(const struct remote_dir *dir, const char *name, struct object *object, struct error *error);
 
 /* The model's files, in this order. */
-int remote_dir_open_files(const struct remote_dir *store, const char *const *names, size_t n, struct source_set *set,
+int remote_dir_open_files(const struct remote_dir *dir, const char *const *names, size_t n, struct source_set *set,
                           struct error *error);
-/* The set's index_object is open: it is read, and the files that it names are opened. */
-int remote_dir_open_indexed(const struct remote_dir *store, struct source_set *set, struct error *error);
+/* Reads the set's index_object, which is open, and opens the files that it names. */
+int remote_dir_open_indexed(const struct remote_dir *dir, struct source_set *set, struct error *error);
+/* The files of a listed folder: those of its index, which may be open already, else the chosen ones. */
+int remote_dir_open(const struct remote_dir *dir, const struct model_dir *folder, struct source_set *set,
+                    struct error *error);
 
 #endif

@@ -10,27 +10,20 @@
  */
 #include "daemon/source/web/web.h"
 
-#include "daemon/base/hash.h"
 #include "daemon/base/text/percent.h"
 #include "daemon/base/text/redact.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http/policy.h"
 #include "daemon/source/sums.h"
+#include "daemon/source/web/http_auth.h"
 #include "daemon/source/web/remote_dir.h"
 #include "proto/codec.h"
 
 #include <string.h>
 
-#define SUFFIX ".safetensors"
 #define INDEX_SUFFIX ".json"
 
 /* ---- URIs ---- */
-
-static bool ends_with(const char *text, size_t len, const char *suffix)
-{
-        size_t n = strlen(suffix);
-        return len >= n && memcmp(text + len - n, suffix, n) == 0;
-}
 
 /* Characters that have no place in a URL are encoded, so that one with a space means what it shows. */
 static int web_canonical(const char *source, char **out, struct error *error)
@@ -76,21 +69,12 @@ static void name_decode(char *text)
 static char *web_default_name(const char *canonical)
 {
         struct http_url url;
-        size_t len = http_url_parse(&url, canonical) == 0 ? strcspn(url.path, "?") : 0;
-        const char *path = len > 0 ? url.path : "/model";
-        if (len == 0)
-                len = strlen(path);
-        if (ends_with(path, len, INDEX_SUFFIX))
+        const char *path = http_url_parse(&url, canonical) == 0 ? url.path : "";
+        size_t len = strcspn(path, "?");
+        if (source_ends_with(path, len, INDEX_SUFFIX))
                 while (len > 1 && path[len - 1] != '/')
                         len--;
-        while (len > 1 && path[len - 1] == '/')
-                len--;
-        size_t from = len;
-        while (from > 0 && path[from - 1] != '/')
-                from--;
-        if (ends_with(path + from, len - from, SUFFIX) && len - from > strlen(SUFFIX))
-                len -= strlen(SUFFIX);
-        char *name = len > from ? strndup(path + from, len - from) : strdup("model");
+        char *name = source_last_component(path, len);
         if (name == NULL)
                 return NULL;
         name_decode(name);
@@ -100,43 +84,68 @@ static char *web_default_name(const char *canonical)
         return strdup("model");
 }
 
-static uint64_t web_lane(const char *canonical)
+/* ---- credentials ---- */
+
+static int refused(struct http_access *access, const struct http_request *request, const struct http_answer *answer,
+                   struct error *error)
 {
+        (void)request, (void)error;
+        return answer->status == 401 && http_auth_reread(container_of(access, struct http_auth, access));
+}
+
+int web_auth(const struct web_host *hosts, size_t n, const char *text, struct http_access **access, struct error *error)
+{
+        static const struct http_access_ops ops = {
+                .authorize = http_auth_authorize, .refused = refused, .free = http_auth_free};
+        const struct web_host *host = NULL;
         struct http_url url;
-        unsigned char digest[DIGEST_SIZE];
-        uint64_t lane = 0;
-        if (http_url_parse(&url, canonical) < 0)
-                return 1;
-        hash_bytes(url.host, strlen(url.host), digest);
-        memcpy(&lane, digest, sizeof(lane));
-        return (lane ^ url.port) | UINT64_C(1) << 63; /* no file system's */
+        *access = NULL;
+        if (http_url_parse(&url, text) < 0)
+                return 0;
+        for (size_t i = 0; i < n && host == NULL; i++)
+                if (http_host_matches(&url, hosts[i].host))
+                        host = &hosts[i];
+        if (host == NULL)
+                return 0;
+        const char *value = host->user != NULL ? host->password : host->token;
+        const char *file = host->user != NULL ? host->password_file : host->token_file;
+        if (value != NULL || file == NULL)
+                return http_auth_new(access, &ops, host->user, value ?: "", NULL, error);
+        cleanup_free char *setting = format_new("%s:%s", strchr(file, '/') != NULL ? "file" : "credential", file);
+        if (setting == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        return http_auth_new(access, &ops, host->user, NULL, setting, error);
 }
 
 /* ---- files ---- */
 
 struct web_files {
-        struct remote_dir store;
+        struct remote_dir dir;
         const char *base; /* URL that others are relative to */
 };
 
-/* What messages and SHA256SUMS call it. */
-static char *shown_beside(const char *base, const char *name)
+/* `shown`: as in messages and SHA256SUMS. */
+static bool web_locate(const struct remote_dir *dir, const char *name, char **url, char **shown)
 {
-        cleanup_free char *folder = redact_source_new(base);
-        if (folder == NULL)
-                return NULL;
-        *(strrchr(folder, '/') + 1) = '\0';
-        return format_new("%s%s", folder, name);
+        const char *base = container_of(dir, struct web_files, dir)->base;
+        *shown = redact_source_new(base);
+        if (name[0] == '\0') {
+                *url = strdup(base);
+                return *url != NULL && *shown != NULL;
+        }
+        cleanup_free char *encoded = http_url_encode(name, "/"), *source = *shown;
+        *url = encoded != NULL ? http_url_join(base, encoded) : NULL;
+        *shown = source != NULL ? format_new("%.*s%s", (int)(strrchr(source, '/') + 1 - source), source, name) : NULL;
+        return *url != NULL && *shown != NULL;
 }
 
-static bool web_locate(const struct remote_dir *store, const char *name, char **url, char **shown)
+static int web_files_init(struct web_files *files, const struct sources *sources, const char *canonical,
+                          struct error *error)
 {
-        const char *base = container_of(store, struct web_files, store)->base;
-        bool itself = name[0] == '\0';
-        cleanup_free char *encoded = http_url_encode(name, "/");
-        *url = itself ? strdup(base) : encoded != NULL ? http_url_join(base, encoded) : NULL;
-        *shown = itself ? redact_source_new(base) : shown_beside(base, name);
-        return *url != NULL && *shown != NULL;
+        *files = (struct web_files){.dir = {.http = sources->http, .locate = web_locate}, .base = canonical};
+        if (sources->http == NULL)
+                return error_set(error, STREAMER_EUNSUPPORTED, "this daemon reads no network sources");
+        return web_auth(sources->hosts, sources->n_hosts, canonical, &files->dir.access, error);
 }
 
 /* ---- opening ---- */
@@ -146,15 +155,14 @@ static int open_first(const struct web_files *files, bool text, struct object *i
                       struct error *error)
 {
         struct object_url urls[2] = {{.url = NULL}};
-        struct object objects[2];
-        size_t n = sums != NULL ? 2 : 1;
-        int r = remote_dir_url_init(&files->store, "", &urls[0], error);
+        struct object objects[2] = {{.ops = NULL}};
+        int r = remote_dir_url_init(&files->dir, "", &urls[0], error);
         if (r == 0 && sums != NULL)
-                r = remote_dir_url_init(&files->store, SUMS_NAME, &urls[1], error);
+                r = remote_dir_url_init(&files->dir, SUMS_NAME, &urls[1], error);
         urls[0].text = text;
         urls[1].text = urls[1].optional = true;
         if (r == 0)
-                r = object_http_open(files->store.http, urls, n, objects, error);
+                r = object_http_open(files->dir.http, urls, sums != NULL ? 2 : 1, objects, error);
         if (r == 0)
                 *itself = objects[0];
         if (r == 0 && sums != NULL)
@@ -164,7 +172,7 @@ static int open_first(const struct web_files *files, bool text, struct object *i
         return r;
 }
 
-static int take_sums(struct object *list, struct source_set *set, struct error *error)
+static int apply_sums(struct object *list, struct source_set *set, struct error *error)
 {
         struct text text = {0};
         if (list->ops == NULL)
@@ -178,28 +186,23 @@ static int take_sums(struct object *list, struct source_set *set, struct error *
         return r;
 }
 
-static int web_open(const struct sources *sources, const char *canonical, const struct source_opts *opts,
-                    struct source_set *set, struct error *error)
+static int web_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
+                    struct error *error)
 {
-        struct web_files files = {.store = {.http = sources->http, .locate = web_locate}, .base = canonical};
-        struct object list = {.ops = NULL}, *sums = opts->want_sha256 ? &list : NULL;
-        if (sources->http == NULL)
-                return error_set(error, STREAMER_EUNSUPPORTED, "this daemon reads no network sources");
-        int r = web_auth(sources->hosts, sources->n_hosts, canonical, &files.store.access, error);
-        if (r < 0)
-                return r;
-        bool index = ends_with(canonical, strcspn(canonical, "?"), INDEX_SUFFIX);
-        r = index ? 0 : source_set_reserve(set, 1, error);
+        struct web_files files;
+        struct object list = {.ops = NULL}, *sums = want_sha256 ? &list : NULL;
+        bool index = source_ends_with(canonical, strcspn(canonical, "?"), INDEX_SUFFIX);
+        int r = web_files_init(&files, sources, canonical, error);
+        if (r == 0 && !index)
+                r = source_set_reserve(set, 1, error);
         if (r == 0)
                 r = open_first(&files, index, index ? &set->index_object : &set->objects[0], sums, error);
         if (r == 0 && index)
-                r = remote_dir_open_indexed(&files.store, set, error);
-        else if (r == 0)
-                set->n_objects = 1;
+                r = remote_dir_open_indexed(&files.dir, set, error);
         if (r == 0 && sums != NULL)
-                r = take_sums(sums, set, error);
+                r = apply_sums(sums, set, error);
         object_deinit(&list);
-        http_access_unref(files.store.access);
+        http_access_unref(files.dir.access);
         return r;
 }
 
@@ -207,33 +210,25 @@ static int web_open(const struct sources *sources, const char *canonical, const 
 
 static char *web_sidecar_uri(const char *canonical, const char *name)
 {
-        const struct web_files files = {.base = canonical};
-        char *url = NULL, *shown = NULL;
-        web_locate(&files.store, name, &url, &shown);
-        free(shown);
-        return url;
+        cleanup_free char *encoded = http_url_encode(name, "/");
+        return encoded != NULL ? http_url_join(canonical, encoded) : NULL;
 }
 
 static int web_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
                             struct object *object, struct error *error)
 {
-        struct web_files files = {.store = {.http = sources->http, .locate = web_locate}, .base = canonical};
-        if (sources->http == NULL)
-                return error_set(error, STREAMER_EUNSUPPORTED, "this daemon reads no network sources");
-        int r = web_auth(sources->hosts, sources->n_hosts, canonical, &files.store.access, error);
+        struct web_files files;
+        int r = web_files_init(&files, sources, canonical, error);
         if (r == 0)
-                r = remote_dir_open_text(&files.store, name, object, error);
-        http_access_unref(files.store.access);
+                r = remote_dir_open_text(&files.dir, name, object, error);
+        http_access_unref(files.dir.access);
         return r;
 }
 
-static const char *const schemes[] = {"https://", "http://", NULL};
-
 const struct source_ops source_web = {
-        .schemes = schemes,
+        .schemes = (const char *const[]){"https://", "http://", NULL},
         .canonical = web_canonical,
         .default_name = web_default_name,
-        .lane = web_lane,
         .open = web_open,
         .sidecar_uri = web_sidecar_uri,
         .open_sidecar = web_open_sidecar,

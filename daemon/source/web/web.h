@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Models on web servers: one file, or an index beside whose URL the shards lie; and the credentials
+ * Models on web servers: one file, or an index and the shards beside it; and the credentials
  * that the settings have for hosts.
  */
 #ifndef DAEMON_SOURCE_WEB_WEB_H
