@@ -5,54 +5,54 @@
 
 static bool next_run(void *context, struct readback_run *run)
 {
-        struct digest_check *compare = context;
-        if (compare->asked == compare->manifest.header->n_records)
+        struct digest_check *check = context;
+        if (check->asked == check->manifest.header->n_records)
                 return false;
-        const struct manifest_record *r = manifest_record(&compare->manifest, compare->asked++);
+        const struct manifest_record *r = manifest_record(&check->manifest, check->asked++);
         *run = (struct readback_run){
-                .segment = &compare->generation->segments[r->segment], .offset = r->offset, .bytes = r->bytes};
-        if (compare->bases != NULL && r->bytes > 0)
-                run->to = compare->bases[r->segment] + r->offset;
+                .segment = &check->generation->segments[r->segment], .offset = r->offset, .bytes = r->bytes};
+        if (check->bases != NULL && r->bytes > 0)
+                run->to = check->bases[r->segment] + r->offset;
         return true;
 }
 
-int digest_check_init(struct digest_check *compare, const struct generation *generation, struct reader *reader,
+int digest_check_init(struct digest_check *check, const struct generation *generation, struct reader *reader,
                       unsigned char *const *bases, struct error *error)
 {
-        *compare = (struct digest_check){
+        *check = (struct digest_check){
                 .generation = generation, .manifest = table_manifest(&generation->manifest), .bases = bases};
-        int r = readback_init(&compare->readback, reader, generation->device, error);
+        int r = readback_init(&check->readback, reader, generation->device, error);
         if (r < 0)
                 return r;
-        compare->hash = hash_new();
-        if (compare->hash == NULL)
+        check->hash = hash_new();
+        if (check->hash == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory to compare");
-        return readback_begin(&compare->readback, next_run, compare, error);
+        return readback_begin(&check->readback, next_run, check, error);
 }
 
-void digest_check_deinit(struct digest_check *compare)
+void digest_check_deinit(struct digest_check *check)
 {
-        readback_deinit(&compare->readback);
-        hash_free(compare->hash);
-        compare->hash = NULL;
+        readback_deinit(&check->readback);
+        hash_free(check->hash);
+        check->hash = NULL;
 }
 
-int digest_check_tensor(struct digest_check *compare, struct error *error)
+int digest_check_tensor(struct digest_check *check, struct error *error)
 {
-        const struct manifest_record *r = manifest_record(&compare->manifest, compare->done++);
+        const struct manifest_record *r = manifest_record(&check->manifest, check->done++);
         unsigned char digest[DIGEST_SIZE];
-        hash_reset(compare->hash);
+        hash_reset(check->hash);
         for (uint64_t done = 0, len; done < r->bytes; done += len) {
                 const unsigned char *data;
-                int e = readback_take(&compare->readback, &data, &len, error);
+                int e = readback_take(&check->readback, &data, &len, error);
                 if (e < 0)
                         return e;
                 hash_bytes(data, len, digest);
-                hash_update(compare->hash, digest, sizeof(digest));
+                hash_update(check->hash, digest, sizeof(digest));
         }
-        hash_final(compare->hash, digest);
+        hash_final(check->hash, digest);
         if (memcmp(digest, r->digest, DIGEST_SIZE) == 0)
                 return 0;
         return error_set(error, STREAMER_EFAILED, "tensor '%s': resident bytes differ from those that were loaded",
-                         compare->manifest.strings + r->name_off);
+                         check->manifest.strings + r->name_off);
 }

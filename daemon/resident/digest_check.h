@@ -19,11 +19,11 @@ struct digest_check {
 };
 
 /* `reader`: lends slots of its ring where bytes are not stored. digest_check_deinit() is due also after a failure. */
-int digest_check_init(struct digest_check *compare, const struct generation *generation, struct reader *reader,
+int digest_check_init(struct digest_check *check, const struct generation *generation, struct reader *reader,
                       unsigned char *const *bases, struct error *error);
-void digest_check_deinit(struct digest_check *compare);
+void digest_check_deinit(struct digest_check *check);
 
 /* Checks the next tensor; there must be one. STREAMER_EFAILED where its bytes differ. */
-int digest_check_tensor(struct digest_check *compare, struct error *error);
+int digest_check_tensor(struct digest_check *check, struct error *error);
 
 #endif

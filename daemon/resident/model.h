@@ -2,7 +2,7 @@
  *
  * Resident models: generations with their names, memory and leases. Owned by the loop thread.
  *
- *   loading > ready > draining > gone
+ *   loading > ready > draining > unloaded
  *      \          \       ^
  *       \          > cached (host_cache.h)
  *        > failed          +-- the last name was removed: by unload, or because a newer generation serves

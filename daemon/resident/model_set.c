@@ -28,15 +28,15 @@ static int compare_members(const void *a, const void *b)
         return model_set_compare(*(struct generation *const *)a, *(struct generation *const *)b);
 }
 
-void model_set_find(struct model_set *group, struct resident *resident, const char *name, const struct generation *of)
+void model_set_find(struct model_set *set, struct resident *resident, const char *name, const struct generation *of)
 {
-        group->name = name;
-        group->n = 0;
+        set->name = name;
+        set->n = 0;
         list_each_item (struct generation, g, &resident->generations, link)
-                if (group->n < MODEL_SET_MAX && model_set_same(g, of) &&
+                if (set->n < MODEL_SET_MAX && model_set_same(g, of) &&
                     (generation_has_name(g, name) || (drains(g) && strcmp(g->last_name, name) == 0)))
-                        group->members[group->n++] = g;
-        qsort(group->members, group->n, sizeof(group->members[0]), compare_members);
+                        set->members[set->n++] = g;
+        qsort(set->members, set->n, sizeof(set->members[0]), compare_members);
 }
 
 size_t model_set_ranks(struct generation *generation, enum generation_state state,
@@ -57,23 +57,23 @@ void model_set_drop_ranks(struct generation *generation, enum generation_state s
                 generation_drop_all(ranks[i]);
 }
 
-struct generation *model_set_on(const struct model_set *group, const struct device *device)
+struct generation *model_set_on(const struct model_set *set, const struct device *device)
 {
-        for (size_t i = 0; i < group->n; i++)
-                if (device == NULL || group->members[i]->device == device)
-                        return group->members[i];
+        for (size_t i = 0; i < set->n; i++)
+                if (device == NULL || set->members[i]->device == device)
+                        return set->members[i];
         return NULL;
 }
 
-enum generation_state model_set_state(const struct model_set *group)
+enum generation_state model_set_state(const struct model_set *set)
 {
         static const enum generation_state order[] = {GENERATION_READY, GENERATION_LOADING, GENERATION_CACHED,
                                                       GENERATION_FAILED};
         for (size_t i = 0; i < ARRAY_SIZE(order); i++)
-                for (size_t k = 0; k < group->n; k++)
-                        if (group->members[k]->state == order[i])
+                for (size_t k = 0; k < set->n; k++)
+                        if (set->members[k]->state == order[i])
                                 return order[i];
-        return group->members[0]->state;
+        return set->members[0]->state;
 }
 
 bool model_set_member_pinned(const struct generation *g)
@@ -81,19 +81,19 @@ bool model_set_member_pinned(const struct generation *g)
         return !drains(g) && g->state != GENERATION_FAILED && generation_use(g).pinned;
 }
 
-bool model_set_pinned(const struct model_set *group)
+bool model_set_pinned(const struct model_set *set)
 {
-        for (size_t i = 0; i < group->n; i++)
-                if (model_set_member_pinned(group->members[i]))
+        for (size_t i = 0; i < set->n; i++)
+                if (model_set_member_pinned(set->members[i]))
                         return true;
         return false;
 }
 
-struct model_size model_set_size(const struct model_set *group)
+struct model_size model_set_size(const struct model_set *set)
 {
         struct model_size size = {0};
-        for (size_t i = 0; i < group->n; i++) {
-                const struct generation *g = group->members[i];
+        for (size_t i = 0; i < set->n; i++) {
+                const struct generation *g = set->members[i];
                 if (g->n_ranks > 0 || g->data_bytes > size.bytes)
                         size.bytes = g->data_bytes + (g->n_ranks > 0 ? size.bytes : 0);
                 if (g->n_ranks > 0 || g->n_tensors > size.tensors)
@@ -102,11 +102,11 @@ struct model_size model_set_size(const struct model_set *group)
         return size;
 }
 
-const unsigned char *model_set_digest(const struct model_set *group)
+const unsigned char *model_set_digest(const struct model_set *set)
 {
         const unsigned char *digest = NULL;
-        for (size_t i = 0; i < group->n; i++) {
-                const struct generation *g = group->members[i];
+        for (size_t i = 0; i < set->n; i++) {
+                const struct generation *g = set->members[i];
                 if (g->state != GENERATION_READY && g->state != GENERATION_DRAINING && g->state != GENERATION_CACHED)
                         continue;
                 if (digest != NULL && memcmp(digest, g->digest, DIGEST_SIZE) != 0)

@@ -21,9 +21,9 @@ int model_set_compare(const struct generation *a, const struct generation *b);
 bool model_set_same(const struct generation *a, const struct generation *b);
 
 /* The set of this generation under this name. */
-void model_set_find(struct model_set *group, struct resident *resident, const char *name, const struct generation *of);
+void model_set_find(struct model_set *set, struct resident *resident, const char *name, const struct generation *of);
 /* The member on a device; NULL: the first. NULL if there is none. */
-struct generation *model_set_on(const struct model_set *group, const struct device *device);
+struct generation *model_set_on(const struct model_set *set, const struct device *device);
 
 /* The generation, or all ranks it belongs to, as far as they are in this state. */
 size_t model_set_ranks(struct generation *generation, enum generation_state state,
@@ -33,16 +33,16 @@ size_t model_set_ranks(struct generation *generation, enum generation_state stat
 void model_set_drop_ranks(struct generation *generation, enum generation_state state);
 
 /* Ready if one of them is, else loading, else failed, else draining. */
-enum generation_state model_set_state(const struct model_set *group);
+enum generation_state model_set_state(const struct model_set *set);
 /* A pin counts while unpin can reach it by a name: not after a failure or while draining. */
 bool model_set_member_pinned(const struct generation *generation);
-bool model_set_pinned(const struct model_set *group); /* any of them */
+bool model_set_pinned(const struct model_set *set); /* any of them */
 /* Of the model: one replica, or the sum of all ranks. */
 struct model_size {
         uint64_t bytes, tensors;
 };
-struct model_size model_set_size(const struct model_set *group);
+struct model_size model_set_size(const struct model_set *set);
 /* NULL where it is not known yet, or differs between ranks. */
-const unsigned char *model_set_digest(const struct model_set *group);
+const unsigned char *model_set_digest(const struct model_set *set);
 
 #endif

@@ -3,7 +3,7 @@
  * The host cache: models that were evicted from a GPU may stay in pinned host memory, and are loaded from there
  * without storage. It has its own budget.
  *
- *   ready > cached (copied out, off the loop) > draining > gone
+ *   ready > cached (copied out, off the loop) > draining > unloaded
  *                 \-> a load of the same files copies it to the GPUs that it names, as a new generation
  *
  * A copy holds the image of each segment, and the manifest. The device's layout alone determines where tensors lie and
@@ -13,8 +13,8 @@
  * A copy belongs to files, not to a device: evicted replicas of one version share it, and only the first is copied
  * out. It is freed when neither a cached generation nor a load holds it.
  *
- *   waits (for capacity) > fills > whole > leaves (not held; being freed)
- *        \----------------\-> dropped: it took too long, or failed
+ *   waiting (for capacity) > filling > complete > freeing (not held)
+ *        \--------------------\-> dropped: it took too long, or failed
  *
  * The budget counts allocated memory, from before the first byte is pinned until the last is freed, and is never
  * exceeded. Capacity for another copy is made by dropping others (victims.c), and only if that suffices. They are freed
@@ -81,7 +81,7 @@ void host_cache_tick(struct host_cache *cache, uint64_t now);
 /* After a change: drops ranks that lack another one. Accepts NULL. */
 void host_cache_drop_partial_ranks(struct host_cache *cache);
 
-/* A whole copy of these files that fits the device, and whose files matched published digests if `verified`.
+/* A complete copy of these files that fits the device, and whose files matched published digests if `verified`.
  * NULL if there is none; accepts NULL. */
 struct host_copy *host_cache_find(const struct host_cache *cache, const struct source_identity *identity,
                                   const struct device *device, bool verified);

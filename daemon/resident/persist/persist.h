@@ -5,7 +5,7 @@
  *
  * One model in the store:
  *
- *   storing ---------------> stored ----------> leaving ------> (removed)
+ *   storing ---------------> stored ----------> removing -----> (removed)
  *      \ names in the journal,                     \ names, the commit record, the segments
  *       \ segments, the commit record
  *        \--> (removed): no capacity, or the manager does not answer

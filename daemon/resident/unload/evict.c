@@ -5,12 +5,12 @@
 
 #include <stdlib.h>
 
-static bool may_go(const struct evict_candidate *c)
+static bool is_candidate(const struct evict_candidate *c)
 {
         return c->ready && !c->pinned && c->held == 0 && c->bytes > 0;
 }
 
-static int by_worth(const void *a, const void *b)
+static int by_value(const void *a, const void *b)
 {
         const struct evict_candidate *x = a, *y = b;
         int r = ORDER(x->priority, y->priority);
@@ -24,14 +24,14 @@ bool evict_choose(struct evict_candidate *candidates, size_t n, uint64_t needed)
 {
         uint64_t left = 0;
         for (size_t i = 0; i < n; i++)
-                left += may_go(&candidates[i]) ? candidates[i].bytes : 0;
+                left += is_candidate(&candidates[i]) ? candidates[i].bytes : 0;
         bool enough = left >= needed;
         if (n > 0) /* the list may be NULL */
-                qsort(candidates, n, sizeof(*candidates), by_worth);
+                qsort(candidates, n, sizeof(*candidates), by_value);
         for (size_t i = n; i-- > 0;) {
                 struct evict_candidate *c = &candidates[i];
-                c->chosen = enough && may_go(c) && left - c->bytes < needed;
-                if (may_go(c) && !c->chosen)
+                c->chosen = enough && is_candidate(c) && left - c->bytes < needed;
+                if (is_candidate(c) && !c->chosen)
                         left -= c->bytes;
         }
         return enough;

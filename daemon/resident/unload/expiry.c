@@ -26,7 +26,7 @@ uint64_t generation_expires_in(const struct generation *g, uint64_t now)
 }
 
 /* One at a time: unloading one may free others of the list. */
-static struct generation *next_due(const struct resident *resident, uint64_t now)
+static struct generation *next_expired(const struct resident *resident, uint64_t now)
 {
         list_each_item (struct generation, g, &resident->generations, link) {
                 bool draining = g->state == GENERATION_DRAINING;
@@ -40,7 +40,7 @@ static struct generation *next_due(const struct resident *resident, uint64_t now
 void resident_expire(struct resident *resident, uint64_t now)
 {
         struct generation *g;
-        for (int i = 0; i < TURN && (g = next_due(resident, now)) != NULL; i++) {
+        for (int i = 0; i < TURN && (g = next_expired(resident, now)) != NULL; i++) {
                 if (g->state == GENERATION_DRAINING) {
                         generation_revoke(g);
                         continue;
