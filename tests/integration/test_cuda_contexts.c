@@ -51,6 +51,24 @@ static bool nothing_is_registered(void *arg)
         return gpus->pinned == 0;
 }
 
+/* So long the daemon holds an unused context between its question before a load and the allocation. */
+#define LINGER_NS UINT64_C(1000000000)
+
+/* The number of contexts that a load on the unused cuda:0 creates. A load that takes longer than that may create a
+ * second one, so it is repeated. */
+static uint32_t contexts_of_load(const char *name)
+{
+        for (;;) {
+                uint32_t before = gpus->contexts[0];
+                uint64_t began = clock_ns();
+                load(name, "cuda:0");
+                if (clock_ns() - began < LINGER_NS)
+                        return gpus->contexts[0] - before;
+                unload(name);
+                ck_assert(eventually(nothing_is_registered, NULL, 20000));
+        }
+}
+
 static bool both_have_contexts(void *arg)
 {
         (void)arg;
@@ -74,11 +92,10 @@ END_TEST
 START_TEST(a_context_is_destroyed_after_its_retention_time)
 {
         begin("context_retention: 50ms");
-        load("m", "cuda:0");
+        ck_assert_uint_eq(contexts_of_load("m"), 1);
         unload("m");
         ck_assert(eventually(nothing_is_registered, NULL, 20000));
-        load("m", "cuda:0");
-        ck_assert_uint_eq(gpus->contexts[0], 2);
+        ck_assert_uint_eq(contexts_of_load("m"), 1);
         ck_assert_uint_eq(gpus->pageable, 0);
         end("m");
 }
@@ -88,8 +105,7 @@ START_TEST(without_retention_the_context_ends_with_the_last_model)
 {
         begin("context_retention: 0s");
         for (unsigned round = 1; round <= 3; round++) {
-                load("m", "cuda:0");
-                ck_assert_uint_eq(gpus->contexts[0], round); /* the question before the load counts as none */
+                ck_assert_uint_eq(contexts_of_load("m"), 1); /* the question before the load counts as none */
                 unload("m");
                 ck_assert(eventually(nothing_is_registered, NULL, 20000));
         }
@@ -105,14 +121,14 @@ START_TEST(the_context_of_the_ring_lives_while_other_contexts_exist)
         begin("context_retention: 0s");
         load("pins", "cuda:0");
         load("other", "cuda:1");
+        uint32_t before = gpus->contexts[0];
         client_unload(client, "pins");
         load("pins", "cuda:0");
-        ck_assert_uint_eq(gpus->contexts[0], 1);
+        ck_assert_uint_eq(gpus->contexts[0], before);
         client_unload(client, "pins");
         unload("other");
         ck_assert(eventually(nothing_is_registered, NULL, 20000));
-        load("pins", "cuda:0");
-        ck_assert_uint_eq(gpus->contexts[0], 2);
+        ck_assert_uint_eq(contexts_of_load("pins"), 1);
         ck_assert_uint_eq(gpus->pageable, 0);
         end("pins");
 }
