@@ -23,17 +23,20 @@ static struct nginx web;
 static struct proxy proxy;
 static struct model *model;
 
-static inline const char *write_config(unsigned concurrency)
+/* Of the daemon whose requests are to stall; others wait for longer than a test. */
+#define STALL (suite_short() ? "3s" : "1500ms")
+
+static inline const char *write_config(unsigned concurrency, const char *stall)
 {
         const char *text = format_text("io: {block_size: 1MiB, concurrency: %u}\n"
                                        "http:\n"
                                        "  ca: %s\n  stall: %s\n  backoff: 5ms\n  retry_after: 300ms\n  tries: 4\n  "
                                        "patience: 0s\n  allow_plain: [basic.localhost]\n"
-                                       "  connect_timeout: 2s\n  redirects: 3\n  threads: 2\n"
+                                       "  redirects: 3\n  threads: 2\n"
                                        "  hosts:\n"
                                        "    - {host: localhost, token: the-token-of-localhost}\n"
                                        "    - {host: basic.localhost, user: me, password: the-password}\n",
-                                       concurrency, web.ca, suite_short() ? "3s" : "1500ms");
+                                       concurrency, web.ca, stall);
         return suite_file(format_text("http-%u.yaml", concurrency), text);
 }
 
@@ -42,7 +45,7 @@ static inline void begin(void)
         char *root = suite_path("www");
         must(mkdir(root, 0755));
         nginx_start(&web, suite_path("nginx"), root);
-        const char *const flags[] = {"--device", "host=256MiB", "--config", write_config(CONCURRENCY), NULL};
+        const char *const flags[] = {"--device", "host=256MiB", "--config", write_config(CONCURRENCY, STALL), NULL};
         fixture_begin(flags);
         model = model_mixed(77, BLOCKS << 20);
         model_write(model, suite_path("www/m.safetensors"));

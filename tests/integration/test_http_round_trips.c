@@ -2,7 +2,8 @@
  *
  * The requests of a load, by round trips. A round is the set of requests that are sent before any of them is
  * answered: the proxy holds every response until all requests of the round have arrived, so that an additional or a
- * dependent request fails the test at any speed.
+ * dependent request fails the test at any speed. Only the hedge for an answer that is late by half a second belongs to
+ * no round; the daemon's log names each of them.
  *
  * Behind the proxy one endpoint is web server, S3 store and Hub.
  */
@@ -155,6 +156,12 @@ static void begin(void)
         write_files();
 }
 
+static void hold_all(void)
+{
+        proxy_clear(&proxy);
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .what = PROXY_ALL});
+}
+
 /* A daemon for each test: it has learnt nothing, and no connection of its is open. */
 static void before(void)
 {
@@ -163,14 +170,14 @@ static void before(void)
         server.answer = answer;
         endpoint_start(&server);
         proxy_start(&proxy, (unsigned)strtoul(strrchr(server.url, ':') + 1, NULL, 10));
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .what = PROXY_ALL});
+        hold_all();
         char *text = format_text("io: {block_size: 1MiB, concurrency: 16}\nhttp: {threads: 2}\n"
                                  "s3: {endpoint: '%s'}\nhf: {endpoint: '%s'}\n",
                                  proxy_url(&proxy, ""), proxy_url(&proxy, ""));
         file_write(config, text, strlen(text));
         daemon_init(&own, suite_path("daemon-%d", (int)getpid()));
         daemon_start(&own, (const char *const[]){"--config", config, "--device", "host=64MiB", "--root", suite_folder(),
-                                                 NULL});
+                                                 "--log-level", "debug", NULL});
         client = client_open(&own);
 }
 
@@ -199,6 +206,18 @@ static void round_is(const char *name, unsigned n, const char *lines)
         proxy_release(&proxy);
 }
 
+static bool hedges_are_logged(void *arg)
+{
+        static const char line[] = "a hedge for a range of ";
+        char *log = file_read(own.log, NULL);
+        unsigned n = 0;
+        (void)arg;
+        for (const char *at = log; (at = strstr(at, line)) != NULL; at += strlen(line))
+                n++;
+        free(log);
+        return n >= proxy_asked_again(&proxy, 0);
+}
+
 static streamer_op *start(const char *source, bool sha256)
 {
         return client_load_begin_with(
@@ -209,6 +228,7 @@ static streamer_op *start(const char *source, bool sha256)
 static void load_takes(const char *name, const char *source, bool sha256, const char *const *rounds,
                        const struct model *m)
 {
+        hold_all();
         streamer_op *op = start(source, sha256);
 
         for (unsigned i = 0; i < ROUNDS && rounds[i]; i++)
@@ -217,6 +237,7 @@ static void load_takes(const char *name, const char *source, bool sha256, const 
         ck_assert_msg(r == 0, "%s: %d: %s, and is asked for\n%s", name, r, streamer_last_error(client),
                       proxy_held(&proxy));
         streamer_op_free(op);
+        ck_assert_msg(eventually(hedges_are_logged, NULL, 20000), "%s: a block is asked for again", name);
         client_equals(client, "m", m);
         client_unload(client, "m");
 }

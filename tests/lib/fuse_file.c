@@ -232,8 +232,9 @@ static _Noreturn void serve(struct server *s)
         for (;;) {
                 if (poll(fds, 2, -1) < 0)
                         continue;
-                /* Commands first: a hold that was sent before a load must apply to its reads. */
-                if (fds[0].revents) {
+                /* Commands first, also those that came after poll() had looked: a hold that was sent before a load must
+                 * apply to its reads. */
+                if (fds[0].revents || poll(fds, 1, 0) > 0) {
                         handle_command(s);
                         continue;
                 }

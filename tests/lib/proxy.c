@@ -114,7 +114,17 @@ unsigned proxy_asked_for(struct proxy *p, uint64_t byte)
         unsigned n = 0;
         pthread_mutex_lock(&p->mutex);
         for (unsigned i = 0; i < p->seen[PROXY_BLOCKS] && i < PROXY_ASKED; i++)
-                n += has_byte(&p->asked[i], byte);
+                n += !p->asked[i].again && has_byte(&p->asked[i], byte);
+        pthread_mutex_unlock(&p->mutex);
+        return n;
+}
+
+unsigned proxy_asked_again(struct proxy *p, uint64_t byte)
+{
+        unsigned n = 0;
+        pthread_mutex_lock(&p->mutex);
+        for (unsigned i = 0; i < p->seen[PROXY_BLOCKS] && i < PROXY_ASKED; i++)
+                n += p->asked[i].again && (byte == 0 || has_byte(&p->asked[i], byte));
         pthread_mutex_unlock(&p->mutex);
         return n;
 }
@@ -139,6 +149,14 @@ unsigned proxy_accepted(struct proxy *p)
 {
         pthread_mutex_lock(&p->mutex);
         unsigned n = p->accepted;
+        pthread_mutex_unlock(&p->mutex);
+        return n;
+}
+
+unsigned proxy_most_open(struct proxy *p)
+{
+        pthread_mutex_lock(&p->mutex);
+        unsigned n = p->most_open;
         pthread_mutex_unlock(&p->mutex);
         return n;
 }

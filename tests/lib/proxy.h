@@ -69,6 +69,9 @@ struct proxy {
         unsigned most_asking[PROXY_ALL];
         struct proxy_asked {
                 uint64_t first, last;
+                uint64_t path;      /* hash */
+                uint64_t until;     /* the rule passes the bytes before this one on */
+                bool again;         /* see proxy_asked_again() */
         } asked[PROXY_ASKED];       /* of requests for blocks, proxy_seen() of them */
         char held[PROXY_HELD][160]; /* the held requests */
         unsigned n_held;
@@ -80,15 +83,21 @@ void proxy_start(struct proxy *p, unsigned upstream);
 void proxy_stop(struct proxy *p);
 void proxy_rule(struct proxy *p, const struct proxy_rule *rule);
 void proxy_clear(struct proxy *p); /* rules and counts */
-/* The number of requests for blocks that have this byte. */
+/* The number of requests for blocks that have this byte, without those of proxy_asked_again(). */
 unsigned proxy_asked_for(struct proxy *p, uint64_t byte);
+/* The number of requests for blocks that have this byte (0: any) and bytes that an earlier request asked for and the
+ * rules pass on. A daemon sends them when an answer is late, so their number depends on the speed of all processes. */
+unsigned proxy_asked_again(struct proxy *p, uint64_t byte);
 unsigned proxy_seen(struct proxy *p, enum proxy_what what);
 unsigned proxy_faults(struct proxy *p);
 unsigned proxy_accepted(struct proxy *p);
-/* The maximum of concurrent requests of this class at the server since the last call. */
+unsigned proxy_most_open(struct proxy *p); /* connections at a time */
+/* The maximum of concurrent requests of this class at the server since the last call, without those of
+ * proxy_asked_again(). */
 unsigned proxy_most_asking(struct proxy *p, enum proxy_what what);
 /* The held requests, sorted, one line for each kind: "GET /path first" (an opening), "check", "range" (a
- * block), "GET /path?list" (with a query); "x3" follows a line that stands for three. Never freed. */
+ * block), "GET /path?list" (with a query); "x3" follows a line that stands for three. Without those of
+ * proxy_asked_again(). Never freed. */
 char *proxy_held(struct proxy *p);
 void proxy_release(struct proxy *p);
 /* Resets all connections, also those with an answer in progress; accepts new ones. */

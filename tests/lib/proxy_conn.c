@@ -258,7 +258,7 @@ static void ask_server(struct conn *c)
 {
         struct sockaddr_in to;
         rule_for_request(c);
-        set_asks(c, true);
+        set_asks(c, !c->repeats);
         uv_ip4_addr("127.0.0.1", (int)c->proxy->upstream, &to);
         uv_tcp_init(c->client.loop, &c->server);
         c->server.data = c;

@@ -37,7 +37,8 @@ struct conn {
         struct proxy_rule rule;
         enum proxy_what what;
         unsigned handles;
-        bool asks; /* a request to the server is in progress and counted */
+        bool asks;    /* a request to the server is in progress and counted */
+        bool repeats; /* as of proxy_asked_again() */
         bool server_open, closing;
 
         /* Bytes of the answer that have been read and not forwarded, at most PROXY_AHEAD. */

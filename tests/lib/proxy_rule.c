@@ -25,7 +25,7 @@ static enum proxy_what request_class(struct conn *c, struct proxy_asked *asked)
         unsigned long long first = 0, last = 0;
         const char *range = find_header(&c->request, "\r\nRange: bytes=");
         bool ranged = range != NULL && sscanf(range + strlen("\r\nRange: bytes="), "%llu-%llu", &first, &last) == 2;
-        *asked = ranged ? (struct proxy_asked){first, last} : (struct proxy_asked){0, UINT64_MAX};
+        *asked = ranged ? (struct proxy_asked){.first = first, .last = last} : (struct proxy_asked){.last = UINT64_MAX};
         if (strncmp(c->request.data, "HEAD", 4) == 0 || (ranged && last == 0))
                 return PROXY_CHECKS;
         return ranged && first == 0 ? PROXY_OPENINGS : PROXY_BLOCKS;
@@ -37,6 +37,49 @@ static bool applies(const struct proxy_rule *r, unsigned number)
         if (r->nth > 0)
                 return number >= r->nth && number < r->nth + count;
         return r->every == 0 || number % r->every == 0;
+}
+
+static uint64_t path_hash(const struct conn *c)
+{
+        const char *at = c->request.data + strcspn(c->request.data, " \r");
+        uint64_t hash = 0;
+        for (at += strspn(at, " "); *at != '\0' && strchr(" \r", *at) == NULL; at++)
+                hash = hash * 31 + (unsigned char)*at;
+        return hash;
+}
+
+/* The end of the bytes that the rule passes on; a client may ask again for all others. */
+static uint64_t passed_until(const struct proxy_rule *rule, const struct proxy_asked *asked)
+{
+        uint64_t all = asked->last + 1, most = asked->first + rule->bytes;
+        switch (rule->fault) {
+        case PROXY_NONE:
+        case PROXY_CORRUPT:
+        case PROXY_DRIP:
+        case PROXY_LATENCY:
+        case PROXY_HOLD:
+        case PROXY_WINDOW:
+                return all;
+        case PROXY_SHORT:
+        case PROXY_STALL:
+                return most < all ? most : all;
+        default:
+                return asked->first;
+        }
+}
+
+static void note_asked(struct conn *c, struct proxy_asked asked)
+{
+        struct proxy *p = c->proxy;
+        unsigned n = p->seen[PROXY_BLOCKS] - 1;
+        asked.path = path_hash(c);
+        asked.until = passed_until(&c->rule, &asked);
+        for (unsigned i = 0; asked.last != UINT64_MAX && i < n && i < PROXY_ASKED; i++)
+                asked.again |= p->asked[i].path == asked.path && p->asked[i].first <= asked.last &&
+                               asked.first < p->asked[i].until;
+        c->repeats = asked.again;
+        if (n < PROXY_ASKED)
+                p->asked[n] = asked;
 }
 
 static void note_authorization(struct conn *c)
@@ -57,8 +100,6 @@ void rule_choose(struct conn *c)
         enum proxy_what what = c->what = request_class(c, &asked);
         c->rule = (struct proxy_rule){.fault = PROXY_NONE};
         pthread_mutex_lock(&p->mutex);
-        if (what == PROXY_BLOCKS && p->seen[what] < PROXY_ASKED)
-                p->asked[p->seen[what]] = asked;
         p->seen[what]++;
         p->seen[PROXY_ALL]++;
         note_authorization(c);
@@ -77,6 +118,9 @@ void rule_choose(struct conn *c)
                 p->faults++;
                 break;
         }
+        c->repeats = false;
+        if (what == PROXY_BLOCKS)
+                note_asked(c, asked);
         pthread_mutex_unlock(&p->mutex);
 }
 
@@ -88,6 +132,8 @@ void rule_log_held(struct conn *c)
         struct proxy_asked asked;
         enum proxy_what what = request_class(c, &asked);
         bool ranged = asked.last != UINT64_MAX;
+        if (c->repeats)
+                return;
         if (p->n_held == PROXY_HELD || sscanf(c->request.data, "%7s %119[^? ]", method, path) != 2)
                 die("the proxy cannot hold: %.200s", c->request.data);
         size_t whole = strcspn(c->request.data + strlen(method) + 1, " ");
