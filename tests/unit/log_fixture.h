@@ -7,7 +7,6 @@
 
 #include "tests/lib/suite.h"
 
-#include "daemon/base/log/line.h"
 #include "daemon/base/log/log.h"
 
 #include <ctype.h>

@@ -17,6 +17,8 @@
 
 #include <stdbool.h>
 
+#define LOG_BATCH_MAX ((size_t)128 << 10) /* bytes of lines that wait for the thread */
+
 struct log_output {
         enum log_format format;
         bool to_stderr;      /* AUTO takes standard error even where that is the journal's stream */
@@ -38,11 +40,6 @@ void log_stop(void);
 void log_tick(void);
 /* Lines that the output did not accept. */
 uint64_t log_lost(void);
-
-int log_level_parse(const char *word);  /* error|warn|warning|info|debug, any case; -1 if none */
-int log_format_parse(const char *word); /* auto|plain|prefix|journal|json; -1 if none */
-const char *log_level_name(enum log_level level);
-const char *log_format_name(enum log_format format);
 
 /* Logs a message; `fields` may be NULL. */
 void log_event(enum log_level level, enum log_message message, const struct log_field *fields, const char *format, ...)

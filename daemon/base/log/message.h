@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a message of the log consists of: a level, an event and its fields.
+ * What a message of the log consists of (a level, an event, its fields and its text), and the four formats of its line.
  */
 #ifndef DAEMON_BASE_LOG_MESSAGE_H
 #define DAEMON_BASE_LOG_MESSAGE_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+#define LOG_LINE_MAX 4096 /* PIPE_BUF */
 
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
 enum log_format { LOG_FORMAT_AUTO, LOG_FORMAT_PLAIN, LOG_FORMAT_PREFIX, LOG_FORMAT_JOURNAL, LOG_FORMAT_JSON };
@@ -40,5 +42,21 @@ struct log_field {
 #define LOG_TEXT(name, text) ((struct log_field){name, text, 0})
 #define LOG_NUMBER(name, number) ((struct log_field){name, NULL, number})
 #define LOG_FIELDS(...) ((const struct log_field[]){__VA_ARGS__, {0}})
+
+struct log_record {
+        enum log_level level;
+        enum log_message message;
+        const struct log_field *fields; /* NULL: none; ends with a row without a name */
+        const char *text;               /* one printable line */
+};
+
+/* Bytes of the line, its end included: at most LOG_LINE_MAX, which a pipe takes whole. Long texts are truncated, and
+ * fields that do not fit are left out. JOURNAL is a datagram of the journal's native protocol. */
+size_t log_line(char out[LOG_LINE_MAX], enum log_format format, const struct log_record *record);
+
+int log_level_parse(const char *word);  /* error|warn|warning|info|debug, any case; -1 if none */
+int log_format_parse(const char *word); /* auto|plain|prefix|journal|json, any case; -1 if none */
+const char *log_level_name(enum log_level level);
+const char *log_format_name(enum log_format format);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/base/log/line.h"
+#include "daemon/base/log/message.h"
 
 #include "daemon/base/error.h"
 #include "daemon/base/util.h"
@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
+#include <strings.h>
 
 #define FIELD_TEXT 1100 /* a model's name fits */
 /* The text's share of a line: the rest is for fields, and quoting may double it. */
@@ -18,21 +19,45 @@ struct line {
         size_t len;
 };
 
-static const struct {
-        const char *word;
-        int priority; /* of syslog */
-} levels[] = {
-        [LOG_LEVEL_ERROR] = {"error", 3},
-        [LOG_LEVEL_WARN] = {"warn", 4},
-        [LOG_LEVEL_INFO] = {"info", 6},
-        [LOG_LEVEL_DEBUG] = {"debug", 7},
-};
+static const char *const levels[] = {"error", "warn", "info", "debug"};
+static const int priorities[] = {3, 4, 6, 7}; /* syslog's, by level */
+static const char *const formats[] = {"auto", "plain", "prefix", "journal", "json"};
 
 static const char *const ids[] = {[LOG_NO_ID] = "",
 #define X(name, id, what) [LOG_##name] = id,
                                   LOG_MESSAGES(X)
 #undef X
 };
+
+/* ---- words ---- */
+
+static int find_word(const char *const *words, size_t n, const char *word)
+{
+        for (size_t i = 0; i < n; i++)
+                if (strcasecmp(word, words[i]) == 0)
+                        return (int)i;
+        return -1;
+}
+
+int log_level_parse(const char *word)
+{
+        return find_word(levels, ARRAY_SIZE(levels), strcasecmp(word, "warning") == 0 ? "warn" : word);
+}
+
+const char *log_level_name(enum log_level level)
+{
+        return levels[level];
+}
+
+int log_format_parse(const char *word)
+{
+        return find_word(formats, ARRAY_SIZE(formats), word);
+}
+
+const char *log_format_name(enum log_format format)
+{
+        return formats[format];
+}
 
 /* ---- pieces ---- */
 
@@ -78,78 +103,62 @@ static void put_json_string(struct line *line, const char *text, size_t most)
         put(line, "\"");
 }
 
-/* ---- fields ---- */
-
-/* `text` is the field's, printable; NULL where it is a number. */
-typedef void put_field_fn(struct line *line, const struct log_field *field, const char *text);
-
-static void put_json_field(struct line *line, const struct log_field *field, const char *text)
-{
-        put(line, ",\"%s\":", field->name);
-        if (text == NULL)
-                put(line, "%" PRIu64, field->number);
-        else
-                put_json_string(line, text, 2 * strlen(text) + sizeof("..."));
-}
-
-static void put_journal_field(struct line *line, const struct log_field *field, const char *text)
-{
-        for (const char *c = field->name; *c != '\0'; c++)
-                put(line, "%c", toupper((unsigned char)*c));
-        if (text == NULL)
-                put(line, "=%" PRIu64 "\n", field->number);
-        else
-                put(line, "=%s\n", text);
-}
-
-static void put_fields(struct line *line, const struct log_field *fields, put_field_fn *put_field)
+/* Fields that do not fit are left out. */
+static void put_fields(struct line *line, const struct log_field *fields, enum log_format format)
 {
         for (const struct log_field *f = fields; f != NULL && f->name != NULL; f++) {
                 char text[FIELD_TEXT] = "";
                 if (f->text != NULL)
                         error_escape(text, sizeof(text), f->text);
                 /* Each byte of the text may be quoted; a number has 20 digits at the most. */
-                size_t room = strlen(f->name) + 2 * strlen(text) + 32;
-                if (line->len + room <= LOG_LINE_MAX)
-                        put_field(line, f, f->text != NULL ? text : NULL);
+                if (line->len + strlen(f->name) + 2 * strlen(text) + 32 > LOG_LINE_MAX)
+                        continue;
+                if (format == LOG_FORMAT_JSON) {
+                        put(line, ",\"%s\":", f->name);
+                        if (f->text != NULL)
+                                put_json_string(line, text, 2 * strlen(text) + sizeof("..."));
+                        else
+                                put(line, "%" PRIu64, f->number);
+                } else {
+                        for (const char *c = f->name; *c != '\0'; c++)
+                                put(line, "%c", toupper((unsigned char)*c));
+                        if (f->text != NULL)
+                                put(line, "=%s\n", text);
+                        else
+                                put(line, "=%" PRIu64 "\n", f->number);
+                }
         }
-}
-
-/* ---- lines ---- */
-
-static void put_json(struct line *line, const struct log_record *r)
-{
-        put(line, "{\"time\":\"");
-        put_time(line);
-        put(line, "\",\"level\":\"%s\",\"message\":", levels[r->level].word);
-        put_json_string(line, r->text, TEXT_SHARE);
-        if (r->message != LOG_NO_ID)
-                put(line, ",\"message_id\":\"%s\"", ids[r->message]);
-        put_fields(line, r->fields, put_json_field);
-        put(line, "}\n");
 }
 
 size_t log_line(char out[LOG_LINE_MAX], enum log_format format, const struct log_record *record)
 {
         struct line line = {.data = out};
+        const char *level = levels[record->level];
+        int priority = priorities[record->level];
         switch (format) {
         case LOG_FORMAT_JSON:
-                put_json(&line, record);
+                put(&line, "{\"time\":\"");
+                put_time(&line);
+                put(&line, "\",\"level\":\"%s\",\"message\":", level);
+                put_json_string(&line, record->text, TEXT_SHARE);
+                if (record->message != LOG_NO_ID)
+                        put(&line, ",\"message_id\":\"%s\"", ids[record->message]);
+                put_fields(&line, record->fields, format);
+                put(&line, "}\n");
                 break;
         case LOG_FORMAT_JOURNAL:
-                put(&line, "MESSAGE=%s\nPRIORITY=%d\nSYSLOG_IDENTIFIER=streamerd\n", record->text,
-                    levels[record->level].priority);
+                put(&line, "MESSAGE=%s\nPRIORITY=%d\nSYSLOG_IDENTIFIER=streamerd\n", record->text, priority);
                 if (record->message != LOG_NO_ID)
                         put(&line, "MESSAGE_ID=%s\n", ids[record->message]);
-                put_fields(&line, record->fields, put_journal_field);
+                put_fields(&line, record->fields, format);
                 break;
         case LOG_FORMAT_PREFIX:
-                put(&line, "<%d>%s\n", levels[record->level].priority, record->text);
+                put(&line, "<%d>%s\n", priority, record->text);
                 break;
         case LOG_FORMAT_AUTO:
         case LOG_FORMAT_PLAIN:
                 put_time(&line);
-                put(&line, " %s: %s\n", levels[record->level].word, record->text);
+                put(&line, " %s: %s\n", level, record->text);
         }
         return line.len;
 }
