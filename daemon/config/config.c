@@ -7,7 +7,7 @@
  */
 #include "daemon/config/config.h"
 
-#include "daemon/config/document/sections.h"
+#include "daemon/config/document/document.h"
 #include "daemon/config/flags.h"
 
 #include "daemon/base/text/text.h"
@@ -25,58 +25,22 @@
 #define ENV_MEMORY_LIMIT "RUNAI_STREAMER_MEMORY_LIMIT"
 #define ENV_TO_STDERR "RUNAI_STREAMER_LOG_TO_STDERR"
 
-/* ---- defaults ---- */
-
 void config_init(struct config *config)
 {
-        *config = (struct config){
-                .io = {.concurrency = 16, .block_size = 8 * MiB, .stall_ns = 30 * UINT64_C(1000000000)},
-                .http.opts = {.connect_timeout_ns = 10 * UINT64_C(1000000000),
-                              .stall_ns = 20 * UINT64_C(1000000000),
-                              .backoff_ns = 200 * UINT64_C(1000000),
-                              .retry_after_ns = 30 * UINT64_C(1000000000),
-                              .tries = 6,
-                              .patience_ns = 60 * UINT64_C(1000000000),
-                              .redirects = 5,
-                              .request_max = 128 * MiB},
-                .cuda = {.segment_size = 4 * GiB,
-                         .trust_detach = true,
-                         .context_retention_ns = UINT64_C(60) * 1000000000},
-                .limits =
-                        {
-                                .connections = 8192,
-                                .connections_per_uid = 4096,
-                                .leases_per_uid = 16384,
-                                .loads_per_uid = 32,
-                                .models_per_uid = 1024,
-                                .leases_per_client = 4096,
-                                .loads = 64,
-                                .queued = 16,
-                                .requests_per_client = 64,
-                                .output_per_client = 4 * MiB,
-                                .fds_in_flight = 4096,
-                                .fds_per_client = 256,
-                                .frame_timeout_ns = 10 * UINT64_C(1000000000),
-                                .preload_loads = 2,
-                                .preload_retry_ns = UINT64_C(1000000000),
-                                .failed_kept = 64,
-                        },
-                .log = {.level = LOG_LEVEL_INFO},
-        };
+        *config = (struct config){0};
+        settings_init(config);
 }
 
 void config_deinit(struct config *config)
 {
+        settings_deinit(config);
         setting_clear_texts(&config->roots, &config->n_roots);
         setting_clear_devices(config);
+        setting_clear_texts(&config->http.allow_plain, &config->http.n_allow_plain);
+        doc_clear_entries(&http_hosts, config);
+        doc_clear_entries(&s3_sources, config);
         roles_deinit(&config->access);
-        setting_clear_http(config);
         preload_list_deinit(&config->preload);
-        free(config->socket);
-        setting_clear_s3(config);
-        free(config->state);
-        free(config->cuda.library);
-        free(config->metrics.listen);
         free(config->path);
         *config = (struct config){0};
 }

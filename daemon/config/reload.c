@@ -5,21 +5,16 @@
 #include "daemon/base/systemd/notify.h"
 #include "daemon/base/util.h"
 #include "daemon/config/describe.h"
-#include "daemon/config/document/sections.h"
+#include "daemon/config/document/document.h"
 #include "daemon/serve/verbs/verbs.h"
 
 #include <string.h>
 
 /* ---- what cannot be applied ---- */
 
-/* A key itself, or the section that it is in. */
 static bool is_applied(const char *key)
 {
-        static const char *const applied[] = {"limits.", "log.level"};
-        for (size_t i = 0; i < ARRAY_SIZE(applied); i++)
-                if (strncmp(key, applied[i], strlen(applied[i])) == 0)
-                        return true;
-        return false;
+        return strncmp(key, "limits.", strlen("limits.")) == 0 || strcmp(key, "log.level") == 0;
 }
 
 static void add_key(char *text, size_t size, const char *key)
@@ -36,16 +31,6 @@ static bool same_texts(char *const *a, size_t n_a, char *const *b, size_t n_b)
         return same;
 }
 
-static bool same_roots(const struct config *a, const struct config *b)
-{
-        return same_texts(a->roots, a->n_roots, b->roots, b->n_roots);
-}
-
-static bool same_allow_plain(const struct config *a, const struct config *b)
-{
-        return same_texts(a->http.allow_plain, a->http.n_allow_plain, b->http.allow_plain, b->http.n_allow_plain);
-}
-
 static bool same_devices(const struct config *a, const struct config *b)
 {
         bool same = a->n_devices == b->n_devices;
@@ -60,17 +45,20 @@ static bool same_devices(const struct config *a, const struct config *b)
 
 void reload_restart_keys(const struct config *running, const struct config *next, char *text, size_t size)
 {
-        static const struct {
+        const struct {
                 const char *key;
-                bool (*same)(const struct config *a, const struct config *b);
-        } lists[] = {{"roots", same_roots},
-                     {"devices", same_devices},
-                     {"http.allow_plain", same_allow_plain},
-                     {"http.hosts", http_same_hosts},
-                     {"s3.sources", s3_same_sources}};
+                bool same;
+        } lists[] = {
+                {"roots", same_texts(running->roots, running->n_roots, next->roots, next->n_roots)},
+                {"devices", same_devices(running, next)},
+                {"http.allow_plain", same_texts(running->http.allow_plain, running->http.n_allow_plain,
+                                                next->http.allow_plain, next->http.n_allow_plain)},
+                {"http.hosts", http_same_hosts(running, next)},
+                {"s3.sources", s3_same_sources(running, next)},
+        };
         text[0] = '\0';
         for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
-                if (!lists[i].same(running, next))
+                if (!lists[i].same)
                         add_key(text, size, lists[i].key);
         for (size_t i = 0; i < n_settings; i++)
                 if (!is_applied(settings[i].key) && !setting_equal(&settings[i], running, next))

@@ -4,7 +4,7 @@
  * neither leaks.
  */
 #include "daemon/config/config.h"
-#include "daemon/config/document/sections.h"
+#include "daemon/config/document/document.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 
 #include "daemon/base/util.h"
 #include "daemon/config/config.h"
-#include "daemon/config/document/sections.h"
+#include "daemon/config/document/document.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * `access` in the configuration: every key of a rule, and every error.
  */
 #include "daemon/config/config.h"
-#include "daemon/config/document/sections.h"
+#include "daemon/config/document/document.h"
 
 #include "daemon/base/util.h"
 #include "tests/lib/suite.h"

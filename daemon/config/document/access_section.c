@@ -3,7 +3,7 @@
  * The rules of `access.roles`. Names of users and groups are resolved here, once: the look-up may ask a directory
  * server, so it must not happen while a client waits.
  */
-#include "daemon/config/document/sections.h"
+#include "daemon/config/document/document.h"
 
 #include "daemon/base/util.h"
 #include "daemon/source/source.h"
@@ -82,21 +82,21 @@ static int set_ids(struct role_ids *ids, const char *value, int (*find)(const ch
         return add_id(ids, id, why);
 }
 
-static int set_users(void *entry, const char *value, char why[SETTING_WHY])
+static int set_users(void *member, const char *value, char why[SETTING_WHY])
 {
-        return set_ids(&((struct role_rule *)entry)->users, value, find_user, "user", why);
+        return set_ids(member, value, find_user, "user", why);
 }
 
-static int set_groups(void *entry, const char *value, char why[SETTING_WHY])
+static int set_groups(void *member, const char *value, char why[SETTING_WHY])
 {
-        return set_ids(&((struct role_rule *)entry)->groups, value, find_group, "group", why);
+        return set_ids(member, value, find_group, "group", why);
 }
 
 /* ---- roots and buckets ---- */
 
-static int set_roots(void *entry, const char *value, char why[SETTING_WHY])
+static int set_roots(void *member, const char *value, char why[SETTING_WHY])
 {
-        struct role_list *list = &((struct role_rule *)entry)->roots;
+        struct role_list *list = member;
         struct error error = {0};
         cleanup_free char *canonical = NULL;
         list->given = true;
@@ -109,9 +109,9 @@ static int set_roots(void *entry, const char *value, char why[SETTING_WHY])
         return setting_append(&list->v, &list->n, SETTING_LIST_MAX, "of them", canonical, why);
 }
 
-static int set_buckets(void *entry, const char *value, char why[SETTING_WHY])
+static int set_buckets(void *member, const char *value, char why[SETTING_WHY])
 {
-        struct role_list *list = &((struct role_rule *)entry)->buckets;
+        struct role_list *list = member;
         list->given = true;
         if (value == NULL)
                 return 0;
@@ -123,41 +123,45 @@ static int set_buckets(void *entry, const char *value, char why[SETTING_WHY])
 
 /* ---- role and limits ---- */
 
-static int set_role(void *entry, const char *value, char why[SETTING_WHY])
+static int set_role(void *member, const char *value, char why[SETTING_WHY])
 {
         enum role role = role_parse(value);
         if (role == ROLE_NONE)
                 return setting_wrong(why, "'%.40s' is not attach, load or admin", value);
-        ((struct role_rule *)entry)->role = role;
+        *(enum role *)member = role;
         return 0;
 }
 
-static int set_max(void *entry, enum quota_slot slot, const char *value, char why[SETTING_WHY])
+static int set_max(uint64_t *max, const char *what, const char *value, char why[SETTING_WHY])
 {
-        uint64_t *max = &((struct role_rule *)entry)->max[slot];
-        if (config_parse_size(value, max) < 0 || *max == 0)
-                return setting_wrong(why, "'%.40s' is not a %s of 1 or more", value,
-                                     slot == QUOTA_BYTES ? "size (bytes, or with KiB, MiB, GiB, TiB)" : "number");
-        return 0;
+        bool valid = config_parse_size(value, max) == 0 && *max > 0;
+        return valid ? 0 : setting_wrong(why, "'%.40s' is not a %s of 1 or more", value, what);
 }
 
-#define X(slot, name, text)                                                                                            \
-        static int set_max_##slot(void *entry, const char *value, char why[SETTING_WHY])                               \
-        {                                                                                                              \
-                return set_max(entry, QUOTA_##slot, value, why);                                                       \
-        }
-QUOTA_SLOTS(X)
-#undef X
+static int set_max_count(void *member, const char *value, char why[SETTING_WHY])
+{
+        return set_max(member, "number", value, why);
+}
 
-static const struct doc_field fields[] = {{"role", set_role, false},
-                                          {"users", set_users, true},
-                                          {"groups", set_groups, true},
-                                          {"roots", set_roots, true},
-                                          {"buckets", set_buckets, true},
-#define X(slot, name, text) {name, set_max_##slot, false},
-                                          QUOTA_SLOTS(X)
-#undef X
+static int set_max_bytes(void *member, const char *value, char why[SETTING_WHY])
+{
+        return set_max(member, "size (bytes, or with KiB, MiB, GiB, TiB)", value, why);
+}
+
+#define FIELD(name) offsetof(struct role_rule, name)
+static const struct doc_field fields[] = {
+        {"role", set_role, FIELD(role), false},
+        {"users", set_users, FIELD(users), true},
+        {"groups", set_groups, FIELD(groups), true},
+        {"roots", set_roots, FIELD(roots), true},
+        {"buckets", set_buckets, FIELD(buckets), true},
+        {"connections", set_max_count, FIELD(max[QUOTA_CONNECTIONS]), false},
+        {"leases", set_max_count, FIELD(max[QUOTA_LEASES]), false},
+        {"loads", set_max_count, FIELD(max[QUOTA_LOADS]), false},
+        {"models", set_max_count, FIELD(max[QUOTA_MODELS]), false},
+        {"bytes", set_max_bytes, FIELD(max[QUOTA_BYTES]), false},
 };
+_Static_assert(ARRAY_SIZE(fields) == 5 + QUOTA_SLOT_COUNT, "a key for each quota");
 
 /* ---- the list ---- */
 

@@ -7,7 +7,7 @@
  * No step of the descent calls itself, so depth is bounded by the grammar. Further documents, unknown keys and keys
  * given twice are refused.
  */
-#include "daemon/config/document/sections.h"
+#include "daemon/config/document/document.h"
 
 #include "daemon/base/util.h"
 
@@ -44,39 +44,23 @@ static int read_setting(struct doc *r, const struct setting *setting)
         return setting_set(setting, r->config, doc_scalar(r), why) < 0 ? doc_fail(r, why) : 0;
 }
 
-/* { device: host, budget: 8GiB, pages: thp }: one value of it. */
-static int read_device_part(struct doc *r, char *parts[DEVICE_PARTS])
-{
-        static const char *const words[] = {"device", "budget", "pages", "prefaulted", "handles", NULL};
-        if (!doc_at(r, YAML_SCALAR_EVENT))
-                return doc_fail(r, "a key must be a word");
-        int i = setting_find_word(words, doc_scalar(r));
-        snprintf(r->key, sizeof(r->key), "devices.%s", doc_scalar(r));
-        if (i < 0)
-                return doc_fail(r, "unknown key");
-        if (parts[i] != NULL)
-                return doc_fail(r, "given twice");
-        int e = doc_next(r);
-        if (e < 0)
-                return e;
-        if (!doc_at(r, YAML_SCALAR_EVENT))
-                return doc_fail(r, "takes a single value");
-        parts[i] = strdup(doc_scalar(r));
-        return parts[i] != NULL ? 0 : error_set(r->error, STREAMER_ENOMEM, "%s: no memory", r->name);
-}
-
+/* { device: host, budget: 8GiB, pages: thp } */
 static int read_device_map(struct doc *r)
 {
-        char *parts[DEVICE_PARTS] = {NULL};
-        char why[SETTING_WHY];
-        int e;
-        while ((e = doc_next(r)) == 0 && !doc_at(r, YAML_MAPPING_END_EVENT) && (e = read_device_part(r, parts)) == 0)
-                ;
-        snprintf(r->key, sizeof(r->key), "devices");
+#define PART(part, name)                                                                                               \
+        {                                                                                                              \
+                name, doc_set_text, part * sizeof(char *), false                                                       \
+        }
+        static const struct doc_field fields[] = {PART(PART_DEVICE, "device"), PART(PART_BUDGET, "budget"),
+                                                  PART(PART_PAGES, "pages"), PART(PART_PREFAULT, "prefaulted"),
+                                                  PART(PART_HANDLES, "handles")};
+        static const struct doc_list map = {.fields = fields, .n_fields = ARRAY_SIZE(fields)};
+#undef PART
+        char *parts[DEVICE_PARTS] = {NULL}, why[SETTING_WHY];
+        int e = doc_read_fields(r, &map, "devices", parts);
         if (e == 0 && setting_add_device_parts(r->config, (const char *const *)parts, why) < 0)
                 e = doc_fail(r, why);
-        for (size_t i = 0; i < DEVICE_PARTS; i++)
-                free(parts[i]);
+        doc_clear_texts(&map, parts);
         return e;
 }
 

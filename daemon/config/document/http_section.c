@@ -3,9 +3,8 @@
  * The lists of the section http: hosts that plain http is allowed to, and credentials by host. No error text repeats a
  * value: it may be a secret given under the wrong key.
  */
-#include "daemon/config/document/sections.h"
+#include "daemon/config/document/document.h"
 
-#include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 
 #include <string.h>
@@ -31,21 +30,9 @@ int http_read_plain_host(struct doc *doc)
 
 /* ---- hosts ---- */
 
-#define HOST_FIELDS(X) X(host) X(token) X(token_file) X(user) X(password) X(password_file)
-
-#define X(name)                                                                                                        \
-        static int set_##name(void *entry, const char *value, char why[SETTING_WHY])                                   \
-        {                                                                                                              \
-                return setting_copy(&((struct web_host *)entry)->name, value, why);                                    \
-        }
-HOST_FIELDS(X)
-#undef X
-
 static const struct doc_field fields[] = {
-#define X(name) {#name, set_##name, false},
-        HOST_FIELDS(X)
-#undef X
-};
+        DOC_TEXT(struct web_host, host), DOC_TEXT(struct web_host, token),    DOC_TEXT(struct web_host, token_file),
+        DOC_TEXT(struct web_host, user), DOC_TEXT(struct web_host, password), DOC_TEXT(struct web_host, password_file)};
 
 static int check_host(struct doc *doc, void *entry)
 {
@@ -74,31 +61,10 @@ const struct doc_list http_hosts = {.key = "http.hosts",
                                     .n = offsetof(struct config, http.n_hosts),
                                     .check = check_host};
 
-/* ---- what a reload finds ---- */
-
 bool http_same_hosts(const struct config *a, const struct config *b)
 {
         bool same = a->http.n_hosts == b->http.n_hosts;
-        for (size_t i = 0; same && i < a->http.n_hosts; i++) {
-                const struct web_host *x = &a->http.hosts[i], *y = &b->http.hosts[i];
-#define X(name) same = same && setting_same_text(x->name, y->name);
-                HOST_FIELDS(X)
-#undef X
-        }
+        for (size_t i = 0; same && i < a->http.n_hosts; i++)
+                same = doc_same_texts(&http_hosts, &a->http.hosts[i], &b->http.hosts[i]);
         return same;
-}
-
-/* ---- the end ---- */
-
-void setting_clear_http(struct config *config)
-{
-        setting_clear_texts(&config->http.allow_plain, &config->http.n_allow_plain);
-        for (size_t i = 0; i < config->http.n_hosts; i++) {
-                struct web_host *h = &config->http.hosts[i];
-#define X(name) secret_free(h->name);
-                HOST_FIELDS(X)
-#undef X
-        }
-        free(config->http.hosts);
-        free(config->http.ca);
 }

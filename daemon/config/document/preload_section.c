@@ -2,7 +2,7 @@
  *
  * The entries of `preload`.
  */
-#include "daemon/config/document/sections.h"
+#include "daemon/config/document/document.h"
 
 #include "daemon/base/util.h"
 #include "daemon/load/load.h"
@@ -14,29 +14,28 @@
 
 /* ---- fields ---- */
 
-static int set_source(void *entry, const char *value, char why[SETTING_WHY])
+static int set_source(void *member, const char *value, char why[SETTING_WHY])
 {
-        struct preload_entry *e = entry;
         cleanup_free char *canonical = NULL;
         struct error error = {0};
         if (strlen(value) > PROTO_TEXT_MAX)
                 return setting_wrong(why, "longer than %d bytes", PROTO_TEXT_MAX);
         if (!hub_is_id(value) && source_canonical(value, &canonical, &error) < 0)
                 return setting_wrong(why, "%.150s", error.text);
-        return setting_copy(&e->source, value, why);
+        return setting_copy(member, value, why);
 }
 
-static int set_name(void *entry, const char *value, char why[SETTING_WHY])
+static int set_name(void *member, const char *value, char why[SETTING_WHY])
 {
-        struct preload_entry *e = entry;
         if (value[0] == '\0' || strlen(value) > PROTO_NAME_MAX)
                 return setting_wrong(why, "a name has 1 to %d bytes", PROTO_NAME_MAX);
-        return setting_copy(&e->name, value, why);
+        return setting_copy(member, value, why);
 }
 
-static int set_devices(void *entry, const char *value, char why[SETTING_WHY])
+/* The member is the entry. */
+static int set_devices(void *member, const char *value, char why[SETTING_WHY])
 {
-        struct preload_entry *e = entry;
+        struct preload_entry *e = member;
         if (value == NULL)
                 return 0;
         return setting_append(&e->devices, &e->n_devices, LOAD_DEVICES, "devices", value, why);
@@ -52,54 +51,59 @@ static int parse_either(bool *is_second, const char *first, const char *second, 
                        : setting_wrong(why, "'%.40s' is neither %s nor %s", value, first, second);
 }
 
-static int set_layout(void *entry, const char *value, char why[SETTING_WHY])
+static int set_layout(void *member, const char *value, char why[SETTING_WHY])
 {
-        return parse_either(&((struct preload_entry *)entry)->rank, "replica", "rank", value, why);
+        return parse_either(member, "replica", "rank", value, why);
 }
 
-static int set_pattern(void *entry, const char *value, char why[SETTING_WHY])
+static int set_pattern(void *member, const char *value, char why[SETTING_WHY])
 {
-        struct preload_entry *e = entry;
         struct ranks_error error;
         if (ranks_check_pattern(value, &error) < 0)
                 return setting_wrong(why, "%.150s", error.text);
-        return setting_copy(&e->pattern, value, why);
+        return setting_copy(member, value, why);
 }
 
-static int set_verify(void *entry, const char *value, char why[SETTING_WHY])
+static int set_verify(void *member, const char *value, char why[SETTING_WHY])
 {
-        return parse_either(&((struct preload_entry *)entry)->sha256, "none", "sha256", value, why);
+        return parse_either(member, "none", "sha256", value, why);
 }
 
-static int set_pin(void *entry, const char *value, char why[SETTING_WHY])
+static int set_pin(void *member, const char *value, char why[SETTING_WHY])
 {
-        return setting_parse_bool(&((struct preload_entry *)entry)->pin, value, why);
+        return setting_parse_bool(member, value, why);
 }
 
-static int set_priority(void *entry, const char *value, char why[SETTING_WHY])
+static int set_priority(void *member, const char *value, char why[SETTING_WHY])
 {
-        struct preload_entry *e = entry;
         uint64_t n;
         if (config_parse_size(value, &n) < 0 || n < 1 || n > PROTO_PRIORITY_MAX)
                 return setting_wrong(why, "'%.40s' is not within 1 to %d", value, PROTO_PRIORITY_MAX);
-        e->priority = (unsigned)n;
+        *(unsigned *)member = (unsigned)n;
         return 0;
 }
 
-static int set_keep_alive(void *entry, const char *value, char why[SETTING_WHY])
+static int set_keep_alive(void *member, const char *value, char why[SETTING_WHY])
 {
-        struct preload_entry *e = entry;
-        if (config_parse_duration(value, &e->keep_alive_ns) < 0)
+        uint64_t *keep_alive_ns = member;
+        if (config_parse_duration(value, keep_alive_ns) < 0)
                 return setting_wrong(why, "'%.40s' is not a duration (with ms, s, m or h)", value);
-        if (e->keep_alive_ns > PROTO_DURATION_MAX * 1000000)
+        if (*keep_alive_ns > PROTO_DURATION_MAX * 1000000)
                 return setting_wrong(why, "%.40s is not within 0 to 8784h", value);
         return 0;
 }
 
+#define FIELD(name) offsetof(struct preload_entry, name)
 static const struct doc_field fields[] = {
-        {"source", set_source, false}, {"name", set_name, false},         {"devices", set_devices, true},
-        {"layout", set_layout, false}, {"pattern", set_pattern, false},   {"verify", set_verify, false},
-        {"pin", set_pin, false},       {"priority", set_priority, false}, {"keep_alive", set_keep_alive, false},
+        {"source", set_source, FIELD(source), false},
+        {"name", set_name, FIELD(name), false},
+        {"devices", set_devices, 0, true},
+        {"layout", set_layout, FIELD(rank), false},
+        {"pattern", set_pattern, FIELD(pattern), false},
+        {"verify", set_verify, FIELD(sha256), false},
+        {"pin", set_pin, FIELD(pin), false},
+        {"priority", set_priority, FIELD(priority), false},
+        {"keep_alive", set_keep_alive, FIELD(keep_alive_ns), false},
 };
 
 /* ---- the list ---- */

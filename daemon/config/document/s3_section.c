@@ -3,42 +3,38 @@
  * The list s3.sources: endpoints and keys for some sources. No error text repeats a value: it may be a secret given
  * under the wrong key.
  */
-#include "daemon/config/document/sections.h"
+#include "daemon/config/document/document.h"
 
-#include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 
 #include <string.h>
 
-#define TEXTS(X) X(source) X(endpoint) X(region) X(ca) X(profile) X(access_key) X(secret_key) X(session_token)
-
-#define X(name)                                                                                                        \
-        static int set_##name(void *entry, const char *value, char why[SETTING_WHY])                                   \
-        {                                                                                                              \
-                return setting_copy(&((struct s3_endpoint_opts *)entry)->name, value, why);                            \
-        }
-TEXTS(X)
-#undef X
-
-static int set_addressing(void *entry, const char *value, char why[SETTING_WHY])
+static int set_addressing(void *member, const char *value, char why[SETTING_WHY])
 {
-        return setting_parse_addressing(&((struct s3_endpoint_opts *)entry)->addressing, value, why);
+        return setting_parse_addressing(member, value, why);
 }
 
-static int set_unsigned(void *entry, const char *value, char why[SETTING_WHY])
+/* The member is the entry. */
+static int set_unsigned(void *member, const char *value, char why[SETTING_WHY])
 {
-        struct s3_endpoint_opts *s3 = entry;
+        struct s3_endpoint_opts *s3 = member;
         s3->is_unsigned = strcmp(value, "true") == 0;
         s3->is_signed = strcmp(value, "false") == 0;
         return s3->is_unsigned || s3->is_signed ? 0 : setting_wrong(why, "neither true nor false");
 }
 
+#define TEXT(name) DOC_TEXT(struct s3_endpoint_opts, name)
 static const struct doc_field fields[] = {
-#define X(name) {#name, set_##name, false},
-        TEXTS(X)
-#undef X
-                {"addressing", set_addressing, false},
-        {"unsigned", set_unsigned, false},
+        TEXT(source),
+        TEXT(endpoint),
+        TEXT(region),
+        TEXT(ca),
+        TEXT(profile),
+        TEXT(access_key),
+        TEXT(secret_key),
+        TEXT(session_token),
+        {"addressing", set_addressing, offsetof(struct s3_endpoint_opts, addressing), false},
+        {"unsigned", set_unsigned, 0, false},
 };
 
 static int check_source(struct doc *doc, void *entry)
@@ -74,33 +70,8 @@ bool s3_same_sources(const struct config *a, const struct config *b)
         bool same = a->n_s3_sources == b->n_s3_sources;
         for (size_t i = 0; same && i < a->n_s3_sources; i++) {
                 const struct s3_endpoint_opts *x = &a->s3_sources[i], *y = &b->s3_sources[i];
-                same = x->addressing == y->addressing && x->is_unsigned == y->is_unsigned &&
-                       x->is_signed == y->is_signed;
-#define X(name) same = same && setting_same_text(x->name, y->name);
-                TEXTS(X)
-#undef X
+                same = doc_same_texts(&s3_sources, x, y) && x->addressing == y->addressing &&
+                       x->is_unsigned == y->is_unsigned && x->is_signed == y->is_signed;
         }
         return same;
-}
-
-/* ---- the end ---- */
-
-static void clear(struct s3_endpoint_opts *s3)
-{
-#define X(name) secret_free(s3->name);
-        TEXTS(X)
-#undef X
-        *s3 = (struct s3_endpoint_opts){.source = NULL};
-}
-
-void setting_clear_s3(struct config *config)
-{
-        for (size_t i = 0; i < config->n_s3_sources; i++)
-                clear(&config->s3_sources[i]);
-        free(config->s3_sources);
-        config->s3_sources = NULL;
-        config->n_s3_sources = 0;
-        clear(&config->s3);
-        secret_free(config->hf.token);
-        free(config->hf.endpoint);
 }

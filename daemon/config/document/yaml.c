@@ -3,8 +3,9 @@
  * Events of YAML, and the lists and small mappings that settings are made of. Anchors, aliases and tags are refused:
  * they let a file mean something else than it shows.
  */
-#include "daemon/config/document/yaml.h"
+#include "daemon/config/document/document.h"
 
+#include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 
 #include <string.h>
@@ -105,18 +106,23 @@ int doc_read_list(struct doc *r, int (*item)(struct doc *))
 
 /* ---- small mappings ---- */
 
+int doc_set_text(void *member, const char *value, char why[SETTING_WHY])
+{
+        return setting_copy(member, value, why);
+}
+
 /* The current event is a field's value: it, or each item of it. */
-static int read_field(struct doc *r, const struct doc_field *field, void *entry)
+static int read_field(struct doc *r, const struct doc_field *field, void *member)
 {
         char why[SETTING_WHY];
         bool list = field->list && doc_at(r, YAML_SEQUENCE_START_EVENT);
         int e = 0;
         if (list)
-                e = field->set(entry, NULL, why) < 0 ? doc_fail(r, why) : doc_next(r);
+                e = field->set(member, NULL, why) < 0 ? doc_fail(r, why) : doc_next(r);
         while (e == 0 && !(list && doc_at(r, YAML_SEQUENCE_END_EVENT))) {
                 if (!doc_at(r, YAML_SCALAR_EVENT))
                         return doc_fail(r, field->list ? "takes a list of single values" : "takes a single value");
-                if (field->set(entry, doc_scalar(r), why) < 0)
+                if (field->set(member, doc_scalar(r), why) < 0)
                         return doc_fail(r, why);
                 if (!list)
                         break;
@@ -125,43 +131,30 @@ static int read_field(struct doc *r, const struct doc_field *field, void *entry)
         return e;
 }
 
-/* The current event is a key of the item that messages call `where`. NULL: the document has failed. */
-static const struct doc_field *take_field(struct doc *r, const struct doc_list *list, const char *where)
-{
-        snprintf(r->key, sizeof(r->key), "%s", where);
-        if (!doc_at(r, YAML_SCALAR_EVENT)) {
-                doc_fail(r, "a key must be a word");
-                return NULL;
-        }
-        snprintf(r->key, sizeof(r->key), "%s.%s", where, doc_scalar(r));
-        for (size_t i = 0; i < list->n_fields; i++)
-                if (strcmp(list->fields[i].name, doc_scalar(r)) == 0)
-                        return &list->fields[i];
-        doc_fail(r, "unknown key");
-        return NULL;
-}
-
-/* Each key of the current item. */
-static int read_fields(struct doc *r, const struct doc_list *list, void *entry, size_t i)
+int doc_read_fields(struct doc *r, const struct doc_list *list, const char *where, void *entry)
 {
         bool seen[DOC_FIELDS_MAX] = {false};
-        char where[DOC_KEY_SIZE / 2];
         int e;
         require(list->n_fields <= DOC_FIELDS_MAX);
-        snprintf(where, sizeof(where), "%s[%zu]", list->key, i);
         snprintf(r->key, sizeof(r->key), "%s", where);
         if (!doc_at(r, YAML_MAPPING_START_EVENT))
                 return doc_fail(r, "takes keys of its own");
         while ((e = doc_next(r)) == 0 && !doc_at(r, YAML_MAPPING_END_EVENT)) {
-                const struct doc_field *field = take_field(r, list, where);
-                if (field == NULL)
-                        return r->error->code;
-                if (seen[field - list->fields])
+                snprintf(r->key, sizeof(r->key), "%s", where);
+                if (!doc_at(r, YAML_SCALAR_EVENT))
+                        return doc_fail(r, "a key must be a word");
+                snprintf(r->key, sizeof(r->key), "%s.%s", where, doc_scalar(r));
+                size_t i = 0;
+                while (i < list->n_fields && strcmp(list->fields[i].name, doc_scalar(r)) != 0)
+                        i++;
+                if (i == list->n_fields)
+                        return doc_fail(r, "unknown key");
+                if (seen[i])
                         return doc_fail(r, "given twice");
-                seen[field - list->fields] = true;
+                seen[i] = true;
                 e = doc_next(r);
                 if (e == 0)
-                        e = read_field(r, field, entry);
+                        e = read_field(r, &list->fields[i], (char *)entry + list->fields[i].offset);
                 if (e < 0)
                         return e;
         }
@@ -169,34 +162,34 @@ static int read_fields(struct doc *r, const struct doc_list *list, void *entry, 
         return e;
 }
 
-/* The array grows by a zeroed entry. */
-static void *append_entry(struct doc *r, const struct doc_list *list)
+/* ---- lists of them ---- */
+
+static size_t *length_of(const struct doc_list *list, struct config *config)
 {
-        char *config = (char *)r->config, *entries;
-        size_t *n = (size_t *)(void *)(config + list->n);
-        memcpy(&entries, config + list->entries, sizeof(entries));
-        if (*n == list->max) {
-                doc_fail(r, list->too_many);
-                return NULL;
-        }
-        entries = reallocarray(entries, *n + 1, list->entry_size);
-        if (entries == NULL) {
-                doc_fail(r, "no memory");
-                return NULL;
-        }
-        memcpy(config + list->entries, &entries, sizeof(entries));
-        return memset(entries + (*n)++ * list->entry_size, 0, list->entry_size);
+        return (size_t *)(void *)((char *)config + list->n);
 }
 
+static char **entries_of(const struct doc_list *list, struct config *config)
+{
+        return (char **)(void *)((char *)config + list->entries);
+}
+
+/* The array grows by a zeroed entry. */
 static int read_entry(struct doc *r)
 {
         const struct doc_list *list = r->list;
-        size_t i = *(size_t *)(void *)((char *)r->config + list->n);
-        void *entry = append_entry(r, list);
-        if (entry == NULL)
-                return r->error->code;
+        char where[DOC_KEY_SIZE / 2], **entries = entries_of(list, r->config);
+        size_t *n = length_of(list, r->config);
+        if (*n == list->max)
+                return doc_fail(r, list->too_many);
+        char *grown = reallocarray(*entries, *n + 1, list->entry_size);
+        if (grown == NULL)
+                return doc_fail(r, "no memory");
+        *entries = grown;
+        void *entry = memset(grown + *n * list->entry_size, 0, list->entry_size);
+        snprintf(where, sizeof(where), "%s[%zu]", list->key, (*n)++);
         r->entry_line = line_of(&r->event.start_mark);
-        int e = read_fields(r, list, entry, i);
+        int e = doc_read_fields(r, list, where, entry);
         return e < 0 ? e : list->check(r, entry);
 }
 
@@ -204,4 +197,32 @@ int doc_read_entries(struct doc *r, const struct doc_list *list)
 {
         r->list = list;
         return doc_read_list(r, read_entry);
+}
+
+bool doc_same_texts(const struct doc_list *list, const void *a, const void *b)
+{
+        bool same = true;
+        for (size_t i = 0; i < list->n_fields; i++) {
+                const struct doc_field *field = &list->fields[i];
+                if (field->set == doc_set_text)
+                        same = same && setting_same_text(*(char *const *)((const char *)a + field->offset),
+                                                         *(char *const *)((const char *)b + field->offset));
+        }
+        return same;
+}
+
+void doc_clear_texts(const struct doc_list *list, void *entry)
+{
+        for (size_t i = 0; i < list->n_fields; i++)
+                if (list->fields[i].set == doc_set_text)
+                        secret_free(*(char **)((char *)entry + list->fields[i].offset));
+}
+
+void doc_clear_entries(const struct doc_list *list, struct config *config)
+{
+        char **entries = entries_of(list, config);
+        for (size_t *n = length_of(list, config); *n > 0;)
+                doc_clear_texts(list, *entries + --*n * list->entry_size);
+        free(*entries);
+        *entries = NULL;
 }

@@ -6,7 +6,6 @@
 #ifndef DAEMON_CONFIG_SETTINGS_SETTING_H
 #define DAEMON_CONFIG_SETTINGS_SETTING_H
 
-#include "daemon/config/settings/units.h"
 #include "daemon/config/settings/values.h"
 
 #define SETTING_LIST_MAX 64
@@ -32,12 +31,16 @@ struct setting {
         const char *flag; /* without "--"; NULL if none */
         const char *env;  /* NULL if none */
         enum setting_kind kind;
-        size_t offset; /* in struct config */
+        size_t offset;    /* in struct config */
+        uint64_t initial; /* the default of a number */
         uint64_t min, max, multiple;
 };
 
 extern const struct setting settings[];
 extern const size_t n_settings;
+
+void settings_init(struct config *config);   /* the defaults, into a zeroed one */
+void settings_deinit(struct config *config); /* frees the texts of the table */
 
 /* 0, or -1 with a phrase in why: what is wrong with the value. */
 int setting_set(const struct setting *setting, struct config *config, const char *text, char why[SETTING_WHY]);
@@ -60,6 +63,10 @@ void setting_clear_texts(char ***list, size_t *n);
 /* The index of the text among the words, which end with NULL; -1: none. */
 int setting_find_word(const char *const *words, const char *text);
 
+/* Sizes ("8GiB", "512MiB", "4096") and durations ("30s", "5m", "250ms"): 0 or -1 (syntax, overflow). */
+int config_parse_size(const char *text, uint64_t *bytes);
+int config_parse_duration(const char *text, uint64_t *ns);
+
 /* ---- lists ---- */
 
 int setting_add_root(struct config *config, const char *path, char why[SETTING_WHY]);
@@ -70,9 +77,6 @@ int setting_add_device(struct config *config, const char *text, char why[SETTING
 enum device_part { PART_DEVICE, PART_BUDGET, PART_PAGES, PART_PREFAULT, PART_HANDLES, DEVICE_PARTS };
 int setting_add_device_parts(struct config *config, const char *const parts[DEVICE_PARTS], char why[SETTING_WHY]);
 void setting_clear_devices(struct config *config);
-
-void setting_clear_http(struct config *config);
-void setting_clear_s3(struct config *config);
 
 int setting_parse_bool(bool *field, const char *text, char why[SETTING_WHY]); /* "true", "false" */
 /* "auto", "path", "virtual". */
