@@ -13,6 +13,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/types.h>
 
 /* Of a file all of it; of a remote object the size, and the rest is its own (http_object.h). */
@@ -64,12 +65,27 @@ struct object {
 };
 
 /* All of one kind; n may be 0. */
-int object_read_ranges(const struct object_range *ranges, size_t n, struct error *error);
-int object_check_versions(const struct object *const *objects, size_t n,
-                          struct error *error); /* names the field that changed */
+static inline int object_read_ranges(const struct object_range *ranges, size_t n, struct error *error)
+{
+        return n > 0 ? ranges[0].object->ops->read_ranges(ranges, n, error) : 0;
+}
+static inline int object_read_range(const struct object *object, uint64_t offset, uint64_t len, unsigned char *to,
+                                    struct error *error)
+{
+        return object->ops->read_ranges(&(struct object_range){object, offset, len, to}, 1, error);
+}
+/* The error names the field that changed. */
+static inline int object_check_versions(const struct object *const *objects, size_t n, struct error *error)
+{
+        return n > 0 ? objects[0]->ops->check_versions(objects, n, error) : 0;
+}
 
-void object_deinit(struct object *object); /* accepts a zeroed object */
-
-int object_read_range(const struct object *object, uint64_t offset, uint64_t len, unsigned char *to,
-                      struct error *error);
+/* Accepts a zeroed object. */
+static inline void object_deinit(struct object *object)
+{
+        if (object->ops != NULL)
+                object->ops->deinit(object);
+        free(object->path);
+        *object = (struct object){.fd = -1, .direct = -1};
+}
 #endif

@@ -39,10 +39,10 @@ int staging_init(struct staging *staging, uint64_t memory_limit, uint64_t block_
         if (staging->free != NULL)
                 staging->base = map_ring(staging->bytes, &staging->pages);
         if (staging->base == NULL) {
-                free(staging->free);
-                staging->free = NULL;
-                return error_set(error, STREAMER_ENOMEM, "staging ring of %" PRIu64 " bytes: %s", staging->bytes,
-                                 strerror(errno));
+                error_set(error, STREAMER_ENOMEM, "staging ring of %" PRIu64 " bytes: %s", staging->bytes,
+                          strerror(errno));
+                staging_deinit(staging);
+                return STREAMER_ENOMEM;
         }
         for (unsigned i = 0; i < n; i++)
                 staging->free[i] = (unsigned)n - 1 - i;

@@ -5,7 +5,7 @@
  *
  *   a socket is ready, or a time is reached > libcurl reads > [TLS has more: reads again ...] > asleep
  *
- * A session of TLS reads ahead of libcurl (tls.c), so the last bytes of an answer may have left the socket before
+ * A session of TLS reads ahead of libcurl (options.c), so the last bytes of an answer may have left the socket before
  * libcurl sees them: the loop does not sleep while a session may have a record that libcurl has not read.
  */
 #include "daemon/io/http/transfer.h"
@@ -169,27 +169,10 @@ static bool advance_one(struct http_loop *loop, uint64_t now)
         return false;
 }
 
-static void act(struct http_loop *loop, int s, int what)
+static CURLMcode socket_action(struct http_loop *loop, int s, int what)
 {
         int running;
-        curl_multi_socket_action(loop->multi, s, what, &running);
-}
-
-static void on_event(struct http_loop *loop, const struct epoll_event *event)
-{
-        int what = 0;
-        eventfd_t n;
-        if (event->data.fd == loop->event) {
-                eventfd_read(loop->event, &n);
-                loop->woken = true;
-                return;
-        }
-        /* Reading a socket reports its error. */
-        if ((event->events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0)
-                what |= CURL_CSELECT_IN;
-        if ((event->events & EPOLLOUT) != 0)
-                what |= CURL_CSELECT_OUT;
-        act(loop, event->data.fd, what);
+        return curl_multi_socket_action(loop->multi, s, what, &running);
 }
 
 /* Of a transfer that connects, the session has not begun, or waits for the server; a paused one gets a socket again
@@ -204,7 +187,7 @@ static bool read_sessions(struct http_loop *loop)
                         for (; n < RECORDS && t->in_multi && !t->paused && t->socket >= 0; n++) {
                                 if (!http_tls_may_have_more(t->easy))
                                         break;
-                                act(loop, t->socket, CURL_CSELECT_IN);
+                                socket_action(loop, t->socket, CURL_CSELECT_IN);
                         }
                         more = more || n > 0;
                 }
@@ -225,12 +208,21 @@ static void serve(struct http_loop *loop, int wait_ms)
 {
         struct epoll_event events[EVENTS];
         int n = epoll_wait(loop->epoll, events, EVENTS, wait_ms);
-        for (int i = 0; i < n; i++)
-                on_event(loop, &events[i]);
+        for (int i = 0; i < n; i++) {
+                uint32_t ready = events[i].events;
+                eventfd_t count;
+                if (events[i].data.fd == loop->event) {
+                        eventfd_read(loop->event, &count);
+                        loop->woken = true;
+                        continue;
+                }
+                /* Reading a socket reports its error. */
+                int in = (ready & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 ? CURL_CSELECT_IN : 0;
+                socket_action(loop, events[i].data.fd, in | ((ready & EPOLLOUT) != 0 ? CURL_CSELECT_OUT : 0));
+        }
         if (loop->timer_ns <= now_ns()) {
-                int running;
                 loop->timer_ns = NEVER; /* libcurl sets it again */
-                if (curl_multi_socket_action(loop->multi, CURL_SOCKET_TIMEOUT, 0, &running) != CURLM_OK)
+                if (socket_action(loop, CURL_SOCKET_TIMEOUT, 0) != CURLM_OK)
                         loop->timer_ns = now_ns() + MS;
         }
         loop->behind = read_sessions(loop);

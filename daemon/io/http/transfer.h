@@ -107,12 +107,6 @@ int http_options_add_headers(struct http_transfer *t);
 void http_options_free_headers(struct http_transfer *t);
 /* False: no memory. */
 bool http_options_set(struct http_transfer *t);
-
-/* ---- tls.c: TLS sessions that read ahead ---- */
-
-/* Applies to the connections that a handle (CURL) makes; no effect if libcurl uses another TLS library. False: no
- * memory. */
-bool http_tls_set(void *easy);
 /* False: the session of its connection, if there is one, has no complete record, so the socket reports the next bytes.
  */
 bool http_tls_may_have_more(void *easy);

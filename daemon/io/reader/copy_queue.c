@@ -103,8 +103,15 @@ int copy_queue_start(struct copy_queue *copy_queue, const struct ticket *ticket,
 
 void copy_queue_mark_copying(struct copy_queue *copy_queue)
 {
+        struct reader *reader = copy_queue->reader;
         require(copy_queue->n > 0);
-        reader_mark_copying(copy_queue->reader, &copy_queue->oldest_first[copy_queue->n - 1].ticket);
+        struct ticket *ticket = &copy_queue->oldest_first[copy_queue->n - 1].ticket;
+        reader_lock(reader);
+        ticket->copied = true;
+        ticket->job->copying++;
+        reader_remove_busy(reader, ticket->job);
+        reader->engines[ticket->job->engine].ops->wake(reader, false);
+        reader_unlock(reader);
 }
 
 /* Removes the copies that are done, or have failed. */

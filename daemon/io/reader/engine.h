@@ -74,11 +74,10 @@ void reader_remove_busy(struct reader *reader, struct read_job *job);
 
 /* ---- without the lock, unless the name says it ---- */
 
-/* Before a thread runs. */
+/* Before anything touches the ring, which is when memory gets its node; and before a thread is started. */
 void reader_bind_numa(struct reader *reader);
-
-/* The first thing of each thread: touches slots of the ring as long as there are any untouched, so
- * that the daemon serves before its whole ring is in memory. */
+/* The first thing of each thread: touches slots of the ring until all are touched, so that the daemon serves before its
+ * whole ring is in memory. */
 void reader_prefault_ring(struct reader *reader);
 
 /* The node of a thread that is about to be started with these attributes, which get its processors. */
@@ -88,23 +87,22 @@ int reader_set_affinity(struct reader *reader, pthread_attr_t *attr);
 int reader_thread_start(struct reader *reader, enum read_engine engine, struct reader_thread *thread,
                         void *(*main)(void *));
 
-/* Waits for a ticket; false when the thread shall end: it does not count any more. */
+/* Waits for a ticket; false when the thread is to end: it is not counted any more. */
 bool reader_take_ticket(struct reader *reader, enum read_engine engine, int node, struct ticket *ticket);
-/* The same without waiting: false where there is none just now, or where it is not the turn of `only`, which
- * may be NULL. */
+/* The same without waiting: false if there is none, or the next one is not of `only`, which may be NULL. */
 bool reader_try_take_ticket(struct reader *reader, enum read_engine engine, int node, const struct read_job *only,
                             struct ticket *ticket);
-/* As reader_try_take_ticket(), with a run of blocks behind the one that is taken, none perhaps. It keeps the job
- * from ending until reader_run_end(). */
+/* As reader_try_take_ticket(), with a run of further blocks, which may be empty. It keeps the job from ending until
+ * reader_run_end(). */
 bool reader_run_begin_locked(struct reader *reader, enum read_engine engine, int node, struct read_run *run,
                              struct ticket *ticket);
-/* The run's next block, whatever its job's limit: false where the run is over, or where there is no slot just now. */
+/* The run's next block, whatever its job's limit: false if the run is over, or no slot is free. */
 bool reader_run_next_locked(struct reader *reader, struct read_run *run, struct ticket *ticket);
-/* Nothing of it is to be taken any more. */
+/* No block of it is left to take. */
 bool reader_run_over_locked(const struct read_run *run);
-/* All that is left of a run becomes another: `run` is over. */
+/* Moves the rest of a run to another: `run` is over. */
 void reader_run_move_locked(struct read_run *run, struct read_run *to);
-/* With an error: the whole job's. */
+/* An error fails the whole job. */
 void reader_run_end(struct reader *reader, struct read_run *run, const struct error *error);
 /* Where a block's bytes begin: in its segment; or in its slot at the same offset modulo 4 KiB as at their destination,
  * so that copies are aligned as well as it allows. */
@@ -132,19 +130,17 @@ void reader_fill_begin(const struct ticket *ticket, struct fill *fill);
 void reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *to, const unsigned char *data,
                  size_t n);
 
-/* A slot beyond what tickets hold, if there is one: NULL else. */
+/* A slot without a ticket; NULL: none is free. */
 unsigned char *reader_slot_get(struct reader *reader);
 void reader_slot_put(struct reader *reader, unsigned char *slot);
-/* The thread ends: it does not count any more. */
+/* The thread ends: it is not counted any more. */
 void reader_end_thread_locked(struct reader *reader, enum read_engine engine);
-/* A target cannot take what is read: it is dead from here on. */
+/* The target cannot take a block: it is dead from now on. */
 void reader_fail_target(struct reader *reader, struct read_job *job, struct read_target *target,
                         const struct error *error);
-/* The block is read and being copied: another may be read. */
-void reader_mark_copying(struct reader *reader, struct ticket *ticket);
-/* Nothing more is to be done for the block: it has landed, unless no target of it lives. */
+/* The block is complete: it has landed, unless none of its targets lives. */
 void reader_notify_block(const struct ticket *ticket);
-/* Gives it back: an error is the whole job's. */
+/* An error fails the whole job. */
 void reader_return_ticket(struct reader *reader, struct ticket *ticket, const struct error *error);
 
 #endif

@@ -20,17 +20,6 @@ void reader_remove_busy(struct reader *reader, struct read_job *job)
         reader->engines[job->engine].busy--;
 }
 
-void reader_mark_copying(struct reader *reader, struct ticket *ticket)
-{
-        struct read_job *job = ticket->job;
-        reader_lock(reader);
-        ticket->copied = true;
-        job->copying++;
-        reader_remove_busy(reader, job);
-        reader->engines[job->engine].ops->wake(reader, false);
-        reader_unlock(reader);
-}
-
 /* ---- whose turn it is ---- */
 
 static struct read_run *longest_run(const struct read_job *job)
@@ -71,14 +60,6 @@ static unsigned heaviest(const struct reader *reader, const struct read_job *sel
 
 /* ---- storage that several read from ---- */
 
-static bool is_expected(const struct reader *reader, uint64_t storage)
-{
-        list_each_item (const struct read_expect, expect, &reader->expected, link)
-                if (expect->storage == storage)
-                        return true;
-        return false;
-}
-
 /* A job that has just been added, and lives. */
 static bool has_head_start(const struct read_job *job)
 {
@@ -91,18 +72,20 @@ static bool storage_has_room(const struct reader *reader, const struct read_job 
         unsigned busy = self->busy, weights = self->share.weight, stalled = 0;
         if (self->storage == 0 || self->busy == 0)
                 return true;
-        bool steps_back = !has_head_start(self) && is_expected(reader, self->storage);
+        bool yields = false; /* to a load that is expected, or has a head start */
+        list_each_item (const struct read_expect, expect, &reader->expected, link)
+                yields = yields || expect->storage == self->storage;
         list_each_item (const struct read_job, job, &reader->jobs, link) {
                 if (job == self || job->storage != self->storage)
                         continue;
                 busy += job->busy;
                 stalled += job->stalled;
                 weights += has_blocks(job) && job->stalled == 0 ? job->share.weight : 0;
-                steps_back = steps_back || (has_head_start(job) && !has_head_start(self));
+                yields = yields || has_head_start(job);
         }
         unsigned limit = reader->opts.concurrency; /* less the reads that hang: each may cost a thread, too */
         limit = stalled < limit ? limit - stalled : 1;
-        if (steps_back)
+        if (yields && !has_head_start(self))
                 return self->busy < limit / 4;
         return busy < limit || self->busy < (uint64_t)limit * self->share.weight / weights;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Private to daemon/io/remote: remote objects (http_object.c, open.c), the network threads (http_engine.c) and the
+ * Private to daemon/io/remote: remote objects (http_object.c), the network threads (http_engine.c) and the
  * ranges that they have in flight (range.c).
  */
 #ifndef DAEMON_IO_REMOTE_REMOTE_H
