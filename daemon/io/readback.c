@@ -81,34 +81,26 @@ int readback_begin(struct readback *readback, readback_runs_fn *runs, void *cont
         return request_next(readback, error);
 }
 
-/* A piece without a copy in flight. */
-static int read_now(const struct readback *readback, struct readback_run *piece, struct error *error)
-{
-        const struct segment *segment = piece->segment;
-        if (segment->base == NULL) {
-                piece->to = piece->to != NULL ? piece->to : readback->to[0];
-                return segment->device->ops->read(segment, piece->offset, piece->to, piece->bytes, error);
-        }
-        if (piece->to != NULL)
-                memcpy(piece->to, segment->base + piece->offset, piece->bytes);
-        else
-                piece->to = segment->base + piece->offset;
-        return 0;
-}
-
 int readback_take(struct readback *readback, const unsigned char **data, uint64_t *len, struct error *error)
 {
         struct readback_run piece = readback->piece;
-        require(piece.bytes > 0);
+        const struct segment *segment = piece.segment;
         void *event = readback->event;
+        int r = 0;
+        require(piece.bytes > 0);
         readback->event = NULL;
-        if (event == NULL) {
-                int r = read_now(readback, &piece, error);
-                if (r < 0)
-                        return r;
-        } else if (readback->copier->ops->copied(readback->copier, event, true, error) < 0) {
-                return error->code;
+        if (event != NULL) {
+                r = readback->copier->ops->copied(readback->copier, event, true, error);
+        } else if (segment->base == NULL) {
+                piece.to = piece.to != NULL ? piece.to : readback->to[0];
+                r = segment->device->ops->read(segment, piece.offset, piece.to, piece.bytes, error);
+        } else if (piece.to != NULL) {
+                memcpy(piece.to, segment->base + piece.offset, piece.bytes);
+        } else {
+                piece.to = segment->base + piece.offset;
         }
+        if (r < 0)
+                return r;
         *data = piece.to;
         *len = piece.bytes;
         return request_next(readback, error);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The staging ring: a fixed set of equal slots in one allocation, on huge pages where the system
- * grants them, touched once before it is used. Its size is the daemon's whole buffer memory, whatever the
- * size of the models. Slots are handed out under the reader's lock.
+ * The staging ring: a fixed set of equal slots in one allocation, on huge pages if the system grants them, touched once
+ * before it is used. It is all of the daemon's buffer memory, whatever the size of the models. Slots are handed out
+ * under the reader's lock.
  */
 #ifndef DAEMON_IO_STAGING_H
 #define DAEMON_IO_STAGING_H
@@ -27,15 +27,13 @@ struct staging {
 int staging_init(struct staging *staging, uint64_t memory_limit, uint64_t block_size, struct error *error);
 void staging_deinit(struct staging *staging);
 
-/* Splits the slots among these nodes, before any is touched. False where the kernel refused: then they lie anywhere. */
+/* Splits the slots among these nodes, before any is touched. False if the kernel refuses: then they are on any node. */
 bool staging_place(struct staging *staging, const struct numa_choice *numa);
 
-/* Takes a slot's page faults, which may cost more than all that is read into it first. Any thread,
- * for a slot that it holds. */
+/* Takes a slot's page faults, which may cost more than the first read into it. Any thread, for a slot that it holds. */
 void staging_touch(struct staging *staging, unsigned char *slot);
 
-/* A slot on this node if one is free there, else any; NULL: none is free. It has block_size + 2 x STAGING_EDGE bytes,
- * page-aligned. */
+/* A free slot, on this node if there is one; or NULL. It has block_size + 2 x STAGING_EDGE bytes, page-aligned. */
 unsigned char *staging_get(struct staging *staging, int node);
 void staging_put(struct staging *staging, unsigned char *slot);
 

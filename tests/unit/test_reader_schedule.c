@@ -230,14 +230,14 @@ static void hang(struct read_job *job, unsigned n)
 {
         job->stalled += n;
         for (unsigned i = 0; i < n; i++)
-                reader_remove_busy(&turns, job);
+                reader_add_busy(&turns, job, -1);
 }
 
 static void answer(struct read_job *job, unsigned n)
 {
         job->stalled -= n;
         for (unsigned i = 0; i < n; i++)
-                reader_add_busy(&turns, job);
+                reader_add_busy(&turns, job, 1);
 }
 
 START_TEST(a_hanging_load_gets_no_more_slots)

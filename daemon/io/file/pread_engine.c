@@ -147,7 +147,7 @@ static void set_job_locked(struct pread_thread *self, struct read_job *job)
                 self->stuck = false;
                 sub_relaxed(&self->job->stalled, 1);
                 reader->engines[READ_PREAD].stuck--;
-                reader_add_busy(reader, self->job);
+                reader_add_busy(reader, self->job, 1);
                 reader_wake_locked(reader, true); /* jobs that had yielded while it hung */
         }
         self->job = job;
@@ -186,14 +186,14 @@ static void wait_for_copy(struct pread_thread *self)
         store_relaxed(&self->clock.moved_ns, now_ns());
         reader_lock(reader);
         set_job_locked(self, job);
-        reader_add_busy(reader, job);
+        reader_add_busy(reader, job, 1);
         reader_unlock(reader);
         uint64_t since = now_ns();
         copy_queue_wait(&self->copy_queue);
         stages_add(&job->stages, STAGE_copy, now_ns() - since);
         reader_lock(reader);
         set_job_locked(self, NULL);
-        reader_remove_busy(reader, job);
+        reader_add_busy(reader, job, -1);
         reader_unlock(reader);
         copy_queue_reap(&self->copy_queue);
 }
@@ -267,7 +267,7 @@ static void pread_watch(struct reader *reader, uint64_t now)
                 t->stuck = true;
                 add_relaxed(&t->job->stalled, 1);
                 engine->stuck++;
-                reader_remove_busy(reader, t->job);
+                reader_add_busy(reader, t->job, -1);
         }
 }
 

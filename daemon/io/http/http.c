@@ -47,17 +47,15 @@ static void unlock(CURL *easy, curl_lock_data data, void *context)
         pthread_mutex_unlock(&http->locks[data]);
 }
 
-static int share_init(struct http *http)
+static bool share_init(struct http *http)
 {
         for (size_t i = 0; i < ARRAY_SIZE(http->locks); i++)
                 pthread_mutex_init(&http->locks[i], NULL);
         http->share = curl_share_init();
         return http->share != NULL && curl_share_setopt(http->share, CURLSHOPT_USERDATA, http) == CURLSHE_OK &&
-                               curl_share_setopt(http->share, CURLSHOPT_LOCKFUNC, lock) == CURLSHE_OK &&
-                               curl_share_setopt(http->share, CURLSHOPT_UNLOCKFUNC, unlock) == CURLSHE_OK &&
-                               curl_share_setopt(http->share, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION) == CURLSHE_OK
-                       ? 0
-                       : -1;
+               curl_share_setopt(http->share, CURLSHOPT_LOCKFUNC, lock) == CURLSHE_OK &&
+               curl_share_setopt(http->share, CURLSHOPT_UNLOCKFUNC, unlock) == CURLSHE_OK &&
+               curl_share_setopt(http->share, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION) == CURLSHE_OK;
 }
 
 void *http_share(const struct http *http)
@@ -75,7 +73,7 @@ int http_new(struct http **out, const struct http_opts *opts, struct error *erro
         if (!curl_works)
                 return error_set(error, STREAMER_EOS, "libcurl cannot be used");
         struct http *http = calloc(1, sizeof(*http));
-        if (http == NULL || share_init(http) < 0) {
+        if (http == NULL || !share_init(http)) {
                 http_free(http);
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         }

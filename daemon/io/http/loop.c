@@ -195,15 +195,6 @@ static bool read_sessions(struct http_loop *loop)
         return more;
 }
 
-static int time_to_wait(const struct http_loop *loop, unsigned most_ms)
-{
-        uint64_t now = now_ns();
-        if (loop->behind || loop->timer_ns <= now)
-                return 0;
-        uint64_t ms = loop->timer_ns == NEVER ? most_ms : (loop->timer_ns - now + MS - 1) / MS;
-        return (int)(ms < most_ms ? ms : most_ms);
-}
-
 static void serve(struct http_loop *loop, int wait_ms)
 {
         struct epoll_event events[EVENTS];
@@ -248,6 +239,12 @@ void http_loop_run(struct http_loop *loop, unsigned timeout_ms)
                 advanced = true;
         /* A transfer that ended here may be the last one its caller waits for; a thread that was woken has other
          * work. Neither may sleep. */
-        if (!loop->woken)
-                serve(loop, advanced ? 0 : time_to_wait(loop, timeout_ms));
+        if (loop->woken)
+                return;
+        uint64_t now = now_ns(), wait_ms = timeout_ms;
+        if (advanced || loop->behind || loop->timer_ns <= now)
+                wait_ms = 0;
+        else if (loop->timer_ns != NEVER && (loop->timer_ns - now + MS - 1) / MS < wait_ms)
+                wait_ms = (loop->timer_ns - now + MS - 1) / MS;
+        serve(loop, (int)wait_ms);
 }

@@ -22,13 +22,6 @@
 
 /* ---- URLs ---- */
 
-/* Whether it looks like one, with or without a zone; connecting to it decides. */
-static bool is_v6(const char *host)
-{
-        size_t len = strspn(host, "0123456789abcdef:.");
-        return memchr(host, ':', len) != NULL && (host[len] == '\0' || host[len] == '%');
-}
-
 /* "host", "host:port", "[v6]:port" up to `end`. */
 static int parse_authority(struct http_url *url, const char *text, const char *end)
 {
@@ -47,7 +40,10 @@ static int parse_authority(struct http_url *url, const char *text, const char *e
         for (size_t i = 0; i < len; i++)
                 url->host[i] = (char)tolower((unsigned char)from[i]);
         url->host[len] = '\0';
-        if (*text == '[' && !is_v6(url->host))
+        /* An IPv6 address, with or without a zone; whether it is valid is found when it is connected to. */
+        size_t v6 = strspn(url->host, "0123456789abcdef:.");
+        bool is_v6 = memchr(url->host, ':', v6) != NULL && (url->host[v6] == '\0' || url->host[v6] == '%');
+        if (*text == '[' && !is_v6)
                 return -1;
         if (rest == end)
                 return 0;
@@ -223,18 +219,6 @@ bool http_status_slow_down(int status)
 bool http_status_retry(int status)
 {
         return status == 408 || status == 429 || (status >= 500 && status <= 599 && status != 501 && status != 505);
-}
-
-bool http_status_redirect(int status)
-{
-        return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
-}
-
-int http_status_code(int status)
-{
-        if (status == 401 || status == 403)
-                return STREAMER_EPERM;
-        return status == 404 || status == 410 ? STREAMER_ENOENT : STREAMER_EFAILED;
 }
 
 void http_excerpt(char *out, size_t size, const char *body)

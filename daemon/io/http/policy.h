@@ -36,8 +36,6 @@ bool http_etag_strong(const char *etag);
 
 bool http_status_retry(int status);     /* 408, 429, 5xx but not 501 and 505 */
 bool http_status_slow_down(int status); /* 429, 503 */
-bool http_status_redirect(int status);
-int http_status_code(int status); /* STREAMER_E* */
 
 /* One line of an answer's body: the title of a page, or the text's beginning. */
 void http_excerpt(char *out, size_t size, const char *body);

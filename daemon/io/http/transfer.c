@@ -112,14 +112,15 @@ static void check_whole(struct http_transfer *t)
 static void headers_complete(struct http_transfer *t)
 {
         const struct http_access *access = t->request.access;
-        if (http_status_redirect(t->answer.status) && header(t, "Location") != NULL &&
-            (access == NULL || !access->no_redirects)) {
+        int status = t->answer.status;
+        bool redirect = (status >= 301 && status <= 303) || status == 307 || status == 308;
+        if (redirect && header(t, "Location") != NULL && (access == NULL || !access->no_redirects)) {
                 t->redirected = true;
                 return;
         }
-        if (t->answer.status < 200 || t->answer.status >= 300)
+        if (status < 200 || status >= 300)
                 return;
-        if (t->answer.status == 206 && t->request.len > 0)
+        if (status == 206 && t->request.len > 0)
                 check_range(t);
         else
                 check_whole(t);
@@ -331,8 +332,13 @@ static enum http_outcome status_outcome(struct http_transfer *t)
         if (t->answer.body != NULL)
                 http_excerpt(excerpt, sizeof(excerpt), t->answer.body);
         bool more = excerpt[0] != '\0' && strcasecmp(excerpt, t->reason) != 0;
-        error_set(&t->error, http_status_code(status), "the server answers %s%s%s (%s)", t->reason, more ? ": " : "",
-                  more ? excerpt : "", t->request.shown);
+        int code = STREAMER_EFAILED;
+        if (status == 401 || status == 403)
+                code = STREAMER_EPERM;
+        else if (status == 404 || status == 410)
+                code = STREAMER_ENOENT;
+        error_set(&t->error, code, "the server answers %s%s%s (%s)", t->reason, more ? ": " : "", more ? excerpt : "",
+                  t->request.shown);
         if (http_status_retry(status))
                 return HTTP_RETRY;
         return report_refusal(t) == 1 ? HTTP_RETRY : HTTP_FAILED;

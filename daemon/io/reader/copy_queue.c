@@ -109,7 +109,7 @@ void copy_queue_mark_copying(struct copy_queue *copy_queue)
         reader_lock(reader);
         ticket->copied = true;
         ticket->job->copying++;
-        reader_remove_busy(reader, ticket->job);
+        reader_add_busy(reader, ticket->job, -1);
         reader->engines[ticket->job->engine].ops->wake(reader, false);
         reader_unlock(reader);
 }

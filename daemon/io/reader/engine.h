@@ -68,9 +68,8 @@ void reader_unlock(struct reader *reader);
 /* What reader_usage() reads without the lock. reader_unlock() does it, too; needed before a wait. */
 void reader_publish_usage_locked(struct reader *reader);
 void reader_wake_locked(struct reader *reader, bool all);
-/* A place of the job's engine. */
-void reader_add_busy(struct reader *reader, struct read_job *job);
-void reader_remove_busy(struct reader *reader, struct read_job *job);
+/* Places of the job's engine; n may be negative. */
+void reader_add_busy(struct reader *reader, struct read_job *job, int n);
 
 /* ---- without the lock, unless the name says it ---- */
 

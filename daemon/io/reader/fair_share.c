@@ -20,14 +20,9 @@ unsigned fair_share_of(const struct fair_share *share, unsigned heaviest, unsign
         return part > 0 ? (unsigned)part : 1;
 }
 
-static bool earlier(uint64_t a, uint64_t b)
-{
-        return (int64_t)(a - b) < 0;
-}
-
 bool fair_share_before(const struct fair_share *a, const struct fair_share *b)
 {
-        return earlier(a->due, b->due);
+        return (int64_t)(a->due - b->due) < 0;
 }
 
 void fair_share_take(struct fair_share *share, uint64_t *now, uint64_t bytes)
@@ -37,7 +32,7 @@ void fair_share_take(struct fair_share *share, uint64_t *now, uint64_t bytes)
                 return;
         }
         share->ahead = 0;
-        if (earlier(*now, share->due))
+        if ((int64_t)(*now - share->due) < 0)
                 *now = share->due;
         share->due = *now + bytes * FAIR_SHARE_WEIGHT_MAX / share->weight;
 }

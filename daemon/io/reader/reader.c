@@ -4,9 +4,6 @@
 #include "daemon/base/log/log.h"
 #include "daemon/io/reader/engine.h"
 
-#include <errno.h>
-#include <string.h>
-
 /* Threads that hang are replaced until there are this many times the base. */
 #define THREADS_CAP 3u
 /* A new job has precedence for so many times what it may have in flight. */
@@ -140,7 +137,7 @@ void reader_return_ticket(struct reader *reader, struct ticket *ticket, const st
         if (ticket->copied)
                 job->copying--;
         else
-                reader_remove_busy(reader, job);
+                reader_add_busy(reader, job, -1);
         bool others = job->link.next != job->link.prev || ticket->slot != NULL;
         job_try_end(reader, job);
         /* This thread takes the next block itself; what it freed may let another one in. */

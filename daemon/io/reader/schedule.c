@@ -6,18 +6,10 @@
  */
 #include "daemon/io/reader/engine.h"
 
-/* ---- places ---- */
-
-void reader_add_busy(struct reader *reader, struct read_job *job)
+void reader_add_busy(struct reader *reader, struct read_job *job, int n)
 {
-        job->busy++;
-        reader->engines[job->engine].busy++;
-}
-
-void reader_remove_busy(struct reader *reader, struct read_job *job)
-{
-        job->busy--;
-        reader->engines[job->engine].busy--;
+        job->busy += (unsigned)n;
+        reader->engines[job->engine].busy += (unsigned)n;
 }
 
 /* ---- whose turn it is ---- */
@@ -159,7 +151,7 @@ static void take_block(struct reader *reader, struct read_job *job, size_t block
         job->slots += ticket->slot != NULL;
         job->in_flight++;
         reader->blocks++;
-        reader_add_busy(reader, job);
+        reader_add_busy(reader, job, 1);
         fair_share_take(&job->share, &reader->virtual_time, ticket->block->len);
         list_remove(&job->link);
         list_append(&reader->jobs, &job->link);

@@ -43,11 +43,6 @@ static void set_limit(struct concurrency *c, unsigned limit)
         c->held = 0;
 }
 
-static void grow(struct concurrency *c)
-{
-        set_limit(c, c->calm > 0 ? c->limit + 1 : c->limit * 2);
-}
-
 void concurrency_answered(struct concurrency *c, uint64_t after_ns)
 {
         if (!c->answered && after_ns >= DISTANT && c->slowed_ns == 0) {
@@ -67,17 +62,16 @@ static void window_end(struct concurrency *c, uint64_t now)
         uint64_t rate = rate_of(c->bytes, now - c->window_ns);
         window_begin(c, now);
         c->calm -= c->calm > 0;
+        bool gain = rate > c->rate + c->rate / 20;
         if (!c->stable) {
                 c->stable = true;
-        } else if (rate > c->rate + c->rate / 20) {
-                c->rate = rate;
-                c->best = c->limit;
-                grow(c);
-        } else if (c->limit > c->best) {
+        } else if (!gain && c->limit > c->best) {
                 set_limit(c, c->best);
-        } else if (++c->held >= PROBE_AGAIN) {
+        } else if (gain || ++c->held >= PROBE_AGAIN) {
                 c->rate = rate;
-                grow(c);
+                if (gain)
+                        c->best = c->limit;
+                set_limit(c, c->calm > 0 ? c->limit + 1 : c->limit * 2);
         }
 }
 

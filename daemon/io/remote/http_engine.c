@@ -3,9 +3,9 @@
  * The engine for objects over HTTP(S): network threads, each with a loop and kept-alive connections of its own, on
  * which blocks are fetched as ranges straight to their destination. They are started with the first job.
  *
- * A network thread takes as many runs of blocks as its load may have in flight, evenly with the other
- * threads so that TLS and hashing use more than one core, and makes a range of each (range.c). This file completes
- * blocks and runs the threads:
+ * A network thread takes as many runs of blocks as its load may have in flight, evenly with the other threads so that
+ * TLS and hashing use more than one core, and makes a range of each (range.c). This file completes blocks and runs the
+ * threads:
  *
  *   asleep > woken: takes runs, ends those of stopped jobs > serves what is in flight > asleep ...
  *               \

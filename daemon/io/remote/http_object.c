@@ -249,25 +249,6 @@ int object_http_text(struct object *object, uint64_t max, struct text *text, str
 
 /* ---- opening ---- */
 
-static int object_new(struct object *object, struct http *http, const struct object_url *url, struct error *error)
-{
-        struct remote *remote = calloc(1, sizeof(*remote));
-        *object = (struct object){.ops = &object_http_ops, .path = strdup(url->shown), .remote = remote};
-        if (remote != NULL) {
-                pthread_mutex_init(&remote->mutex, NULL);
-                remote->http = http;
-                remote->access = http_access_ref(url->access);
-                remote->url = strdup(url->url);
-                remote->etag = url->etag != NULL ? strdup(url->etag) : NULL;
-                remote->atomic = url->atomic;
-                remote->text = url->text;
-        }
-        if (object->path != NULL && remote != NULL && remote->url != NULL &&
-            (url->etag == NULL || remote->etag != NULL))
-                return 0;
-        return error_set(error, STREAMER_ENOMEM, "no memory");
-}
-
 /* The end of a safetensors file's header, from its first n bytes; n if they do not contain its length. */
 static uint64_t header_end(const unsigned char *bytes, uint64_t n)
 {
@@ -297,9 +278,19 @@ int object_http_prepare(struct http *http, const struct object_url *url, struct 
                         struct http_fetch *fetch, struct error *error)
 {
         static const int absent[] = {404, 410, 0};
-        int r = object_new(object, http, url, error);
-        if (r < 0)
-                return r;
+        struct remote *remote = calloc(1, sizeof(*remote));
+        *object = (struct object){.ops = &object_http_ops, .path = strdup(url->shown), .remote = remote};
+        if (remote == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        pthread_mutex_init(&remote->mutex, NULL);
+        remote->http = http;
+        remote->access = http_access_ref(url->access);
+        remote->url = strdup(url->url);
+        remote->etag = url->etag != NULL ? strdup(url->etag) : NULL;
+        remote->atomic = url->atomic;
+        remote->text = url->text;
+        if (object->path == NULL || remote->url == NULL || (url->etag != NULL && remote->etag == NULL))
+                return error_set(error, STREAMER_ENOMEM, "no memory");
         uint64_t first = url->header > 0 && url->header < HEADER_AHEAD ? url->header : FIRST_BYTES;
         *fetch = (struct http_fetch){.max_body = url->text ? TEXT_BYTES : first,
                                      .empty_ok = true,
