@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An intrusive, circular, doubly linked list. An unlinked node points to itself.
+ * An intrusive, circular, doubly linked list, and a hash table of such lists. An unlinked node points to itself.
  */
 #ifndef DAEMON_BASE_LIST_H
 #define DAEMON_BASE_LIST_H
@@ -63,5 +63,25 @@ static inline void list_append_all(struct list *head, struct list *from)
                   *item##_next = item != NULL ? list_item(item->member.next, head, type, member) : NULL;               \
              item != NULL;                                                                                             \
              item = item##_next, item##_next = item != NULL ? list_item(item->member.next, head, type, member) : NULL)
+
+/* ---- a hash table of a fixed number of lists ---- */
+
+/* It never grows, so no operation can fail and no turn of the loop is spent on growing. The daemon's objects of one
+ * kind are limited by descriptors or memory to some tens of thousands, about a dozen in a list. */
+#define BUCKETS 4096
+struct buckets {
+        struct list of[BUCKETS];
+};
+
+static inline void buckets_init(struct buckets *buckets)
+{
+        for (size_t i = 0; i < BUCKETS; i++)
+                list_init(&buckets->of[i]);
+}
+/* The list for this key, shared with other keys. The low bits of `key` must be evenly distributed. */
+static inline struct list *bucket(struct buckets *buckets, uint64_t key)
+{
+        return &buckets->of[key % BUCKETS];
+}
 
 #endif

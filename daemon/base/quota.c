@@ -25,11 +25,9 @@ void quotas_init(struct quotas *users)
 
 struct quota_user *quotas_find(const struct quotas *users, uid_t uid)
 {
-        list_each (pos, &users->all) {
-                struct quota_user *user = container_of(pos, struct quota_user, link);
+        list_each_item (struct quota_user, user, &users->all, link)
                 if (user->uid == uid)
                         return user;
-        }
         return NULL;
 }
 

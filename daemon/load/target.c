@@ -109,7 +109,7 @@ void target_stages(const struct load_target *target, struct stages *stages)
         if (load_is_cached(load) || over_ns == 0)
                 return;
         for (enum stage of = 0; of < STAGE_COUNT; of++)
-                stages->ns[of] = stages_get(&job->stages, of);
+                stages->ns[of] = load_relaxed(&job->stages.ns[of]);
         stages->ns[STAGE_begin] = job->begun_ns - load->started_ns;
         stages->ns[STAGE_end] = (load_ended(load->state) ? load->ended_ns : now_ns()) - over_ns;
 }

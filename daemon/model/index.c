@@ -121,7 +121,7 @@ static bool parse_object(struct parser *p)
         struct json_string key;
         if (!json_open(j, '{'))
                 return json_fail(j, ST_NOT_JSON, j->at, "the index does not begin with '{'");
-        size_t keys = json_keys_begin(j);
+        size_t keys = j->n_keys;
         for (size_t n = 0; json_more(j, '}', n); n++)
                 if (!json_key(j, &key) || !json_keys_add(j, keys, key) ||
                     !(JSON_IS(j, key, "weight_map") ? parse_map(p) : json_skip(j)))

@@ -167,7 +167,7 @@ static bool parse_entry(struct parser *p, struct json_string name)
                 return json_fail(j, ST_NUL_IN_NAME, name.at - 1, "a tensor's name holds a NUL");
         if (!json_open(j, '{'))
                 return json_fail(j, ST_BAD_ENTRY, j->at, "the entry is not an object");
-        size_t keys = json_keys_begin(j);
+        size_t keys = j->n_keys;
         struct json_string key;
         for (size_t n = 0; json_more(j, '}', n); n++) {
                 if (!json_key(j, &key) || !json_keys_add(j, keys, key))

@@ -24,7 +24,7 @@
 #ifndef DAEMON_RESIDENT_LEASE_H
 #define DAEMON_RESIDENT_LEASE_H
 
-#include "daemon/base/buckets.h"
+#include "daemon/base/list.h"
 #include "daemon/base/quota.h"
 #include "daemon/resident/model.h"
 

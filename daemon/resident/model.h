@@ -21,10 +21,9 @@
 #ifndef DAEMON_RESIDENT_MODEL_H
 #define DAEMON_RESIDENT_MODEL_H
 
-#include "daemon/base/buckets.h"
 #include "daemon/base/hash.h"
 #include "daemon/base/list.h"
-#include "daemon/base/metric/stages.h"
+#include "daemon/base/metric/metric.h"
 #include "daemon/base/quota.h"
 #include "daemon/device/device.h"
 #include "daemon/source/roots/caller.h"

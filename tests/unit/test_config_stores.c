@@ -2,7 +2,7 @@
  *
  * The stores that the configuration creates: which entry of `s3.sources` applies to a source.
  */
-#include "daemon/config/build/stores.h"
+#include "daemon/config/build/build.h"
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/util.h"

@@ -2,7 +2,6 @@
  *
  * Polled processes: what counts as an exit, and that a watch leaks nothing.
  */
-#include "daemon/base/process/pidstat.h"
 #include "daemon/base/process/pidwatch.h"
 #include "tests/lib/base.h"
 #include "tests/lib/suite.h"

@@ -81,8 +81,7 @@ bool json_skip(struct json *j);
 /* Nothing but white space is left. */
 bool json_end(struct json *j);
 
-/* Keys of one object, to be checked against each other when it ends. */
-size_t json_keys_begin(const struct json *j);
+/* Keys of one object, to be checked against each other when it ends. `begin`: n_keys when it began. */
 bool json_keys_add(struct json *j, size_t begin, struct json_string key);
 bool json_keys_end(struct json *j, size_t begin);
 /* That n strings, each at the start of an item of `stride` bytes, are distinct. */

@@ -81,11 +81,6 @@ bool json_whole(struct json *j, int fault, uint64_t *value)
 
 /* ---- the keys of an object ---- */
 
-size_t json_keys_begin(const struct json *j)
-{
-        return j->n_keys;
-}
-
 bool json_keys_add(struct json *j, size_t begin, struct json_string key)
 {
         if (j->n_keys - begin == JSON_FIELDS)
@@ -134,7 +129,7 @@ static bool skip_nested(struct json *j, char bracket)
 {
         if (j->depth == JSON_DEPTH)
                 return json_fail(j, JSON_TOO_DEEP, j->at, "a value is nested deeper than %d levels", JSON_DEPTH);
-        size_t begin = json_keys_begin(j), n = 0;
+        size_t begin = j->n_keys, n = 0;
         struct json_string key;
         j->depth++;
         j->at++;

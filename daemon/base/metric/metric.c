@@ -25,12 +25,6 @@ static const struct metric_desc {
 #undef M
 };
 
-static const char *const label_names[] = {
-        [LABEL_NONE] = NULL,       [LABEL_VERSION] = "version", [LABEL_DEVICE] = "device",
-        [LABEL_STATE] = "state",   [LABEL_SOURCE] = "source",   [LABEL_CODE] = "code",
-        [LABEL_RESULT] = "result", [LABEL_CAUSE] = "cause",     [LABEL_STAGE] = "stage",
-};
-
 static const char *const source_names[] = {
         [SOURCE_FILE] = "file", [SOURCE_S3] = "s3", [SOURCE_HTTP] = "http", [SOURCE_HF] = "hf"};
 static const char *const cause_names[] = {[CAUSE_SLOW_DOWN] = "slow-down",
@@ -41,6 +35,34 @@ static const char *const result_names[] = {[RESULT_READY] = "ready",
                                            [RESULT_SHARED] = "shared",
                                            [RESULT_FAILED] = "failed",
                                            [RESULT_CANCELLED] = "cancelled"};
+static const char *const stage_names[] = {
+#define X(name) #name,
+        STAGES(X)
+#undef X
+};
+static const char *const code_names[] = {
+#define X(wire, code, exit, text) wire,
+        CODES(X)
+#undef X
+};
+_Static_assert(ARRAY_SIZE(code_names) <= SLOTS, "a slot for each code");
+
+/* A label of a counter has a value for each slot. */
+static const struct {
+        const char *name;
+        const char *const *values;
+        size_t n;
+} labels[] = {
+        [LABEL_NONE] = {NULL, NULL, 0},
+        [LABEL_VERSION] = {"version", NULL, 0},
+        [LABEL_DEVICE] = {"device", NULL, 0},
+        [LABEL_STATE] = {"state", NULL, 0},
+        [LABEL_SOURCE] = {"source", source_names, ARRAY_SIZE(source_names)},
+        [LABEL_CODE] = {"code", code_names, ARRAY_SIZE(code_names)},
+        [LABEL_RESULT] = {"result", result_names, ARRAY_SIZE(result_names)},
+        [LABEL_CAUSE] = {"cause", cause_names, ARRAY_SIZE(cause_names)},
+        [LABEL_STAGE] = {"stage", stage_names, ARRAY_SIZE(stage_names)},
+};
 
 /* In nanoseconds and bytes; the last bucket, +Inf, is not listed. */
 static const uint64_t second_bounds[] = {
@@ -68,6 +90,11 @@ enum metric_source metric_source_of(const char *source)
         if (strncmp(source, "http://", 7) == 0 || strncmp(source, "https://", 8) == 0)
                 return SOURCE_HTTP;
         return strncmp(source, "hf://", 5) == 0 ? SOURCE_HF : SOURCE_FILE;
+}
+
+const char *stage_name(enum stage stage)
+{
+        return stage_names[stage];
 }
 
 const char *metric_source_name(enum metric_source source)
@@ -167,7 +194,7 @@ void metric_sample(struct metric_text *text, enum metric metric, const char *lab
                 escaped[len++] = *c == '\n' ? 'n' : *c;
         }
         escaped[len] = '\0';
-        put(text, "%s{%s=\"%s\"} %.17g\n", d->name, label_names[d->label], escaped, value);
+        put(text, "%s{%s=\"%s\"} %.17g\n", d->name, labels[d->label].name, escaped, value);
 }
 
 static void put_histogram(struct metric_text *text, enum metric metric)
@@ -188,35 +215,9 @@ static void put_histogram(struct metric_text *text, enum metric metric)
         put(text, "%s_count %" PRIu64 "\n", name, count);
 }
 
-/* The word of a slot, NULL past the last. */
-static const char *slot_name(enum metric_label label, size_t slot)
-{
-        static const char *const codes[] = {
-#define X(wire, code, exit, text) wire,
-                CODES(X)
-#undef X
-        };
-        _Static_assert(ARRAY_SIZE(codes) <= SLOTS, "a slot for each code");
-        switch (label) {
-        case LABEL_SOURCE:
-                return slot < ARRAY_SIZE(source_names) ? source_names[slot] : NULL;
-        case LABEL_RESULT:
-                return slot < ARRAY_SIZE(result_names) ? result_names[slot] : NULL;
-        case LABEL_STAGE:
-                return slot < STAGE_COUNT ? stage_name((enum stage)slot) : NULL;
-        case LABEL_CAUSE:
-                return slot < ARRAY_SIZE(cause_names) ? cause_names[slot] : NULL;
-        case LABEL_CODE:
-                return slot < ARRAY_SIZE(codes) ? codes[slot] : NULL;
-        default:
-                return NULL;
-        }
-}
-
 void metric_counted(struct metric_text *text, enum metric metric)
 {
         const struct metric_desc *d = &metrics[metric];
-        const char *word;
         if (d->kind == METRIC_SECONDS || d->kind == METRIC_BYTES)
                 put_histogram(text, metric);
         else if (d->label == LABEL_NONE)
@@ -224,6 +225,7 @@ void metric_counted(struct metric_text *text, enum metric metric)
                               (double)load_relaxed(&counters[metric][0]) /
                                       (d->kind == METRIC_COUNTER_SECONDS ? 1e9 : 1));
         else
-                for (size_t i = 0; (word = slot_name(d->label, i)) != NULL; i++)
-                        metric_sample(text, metric, word, (double)load_relaxed(&counters[metric][i]));
+                for (size_t i = 0; i < labels[d->label].n; i++)
+                        metric_sample(text, metric, labels[d->label].values[i],
+                                      (double)load_relaxed(&counters[metric][i]));
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/base/process/pidfd.h"
 
-#include "daemon/base/process/pidstat.h"
 #include "daemon/base/process/pidwatch.h"
 #include "daemon/base/sys/machine.h"
 #include "daemon/base/text/text.h"

@@ -61,35 +61,35 @@ struct question {
         uint64_t held; /* by this process, some of it not charged yet */
 };
 
-/* The sum of the lines "name number" or "name: number kB" with these names; *found: how many there were. */
-static uint64_t sum_lines(const char *path, const char *const names[2], unsigned *found)
+/* The sum of the lines "name number" or "name: number kB" with these names. False: there are none. */
+static bool sum_lines(const char *path, const char *const names[2], uint64_t *sum)
 {
         char line[256], name[64];
-        uint64_t value, sum = 0;
+        uint64_t value;
+        bool found = false;
         FILE *f = fopen(path, "re");
-        *found = 0;
+        *sum = 0;
         while (f != NULL && fgets(line, sizeof(line), f) != NULL)
                 for (int i = 0; i < 2 && sscanf(line, "%63s %" SCNu64, name, &value) == 2; i++)
                         if (names[i] != NULL && strcmp(name, names[i]) == 0) {
-                                sum += value;
-                                ++*found;
+                                *sum += value;
+                                found = true;
                         }
         if (f != NULL)
                 fclose(f);
-        return sum;
+        return found;
 }
 
 static uint64_t group_used(const struct question *q, const struct cgroup_files *files, const char *path)
 {
         char stat[1536];
-        unsigned found;
         int64_t used;
         uint64_t droppable = 0;
         if (!sysfile_number(&used, "%s%s/%s", files->mount, path, files->used) || used < 0)
                 return q->held;
         snprintf(stat, sizeof(stat), "%s%s%s/memory.stat", sysfile_root, files->mount, path);
         if (files->droppable[0] != NULL)
-                droppable = sum_lines(stat, files->droppable, &found);
+                sum_lines(stat, files->droppable, &droppable);
         uint64_t kept = (uint64_t)used > droppable ? (uint64_t)used - droppable : 0;
         return kept > q->held ? kept : q->held;
 }
@@ -113,26 +113,6 @@ static uint64_t tightest(const struct question *q, const struct cgroup_files *fi
         }
 }
 
-/* A line of /proc/self/cgroup is "number:controllers:/path"; version 2 has neither number nor names. The path of
- * this process's group, and whose files there are: NULL where the line is about other controllers, or none. */
-static char *group_of(const struct question *q, char *line, const struct cgroup_files **files)
-{
-        char *controllers = strchr(line, ':'), *path = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
-        if (path == NULL)
-                return NULL;
-        *controllers++ = *path++ = '\0';
-        if (strcmp(path, "/") == 0)
-                path[0] = '\0';
-        *files = &q->controller->v2;
-        if (controllers[0] == '\0')
-                return path;
-        *files = &q->controller->v1;
-        for (char *rest = controllers, *name; (name = strsep(&rest, ",")) != NULL;)
-                if (strcmp(name, q->controller->name) == 0)
-                        return path;
-        return NULL;
-}
-
 struct answer {
         uint64_t least;
         bool v1;     /* a group of version 1 has this controller */
@@ -140,27 +120,29 @@ struct answer {
         bool hidden[2];
 };
 
-/* What a mount namespace does not show holds all the same. Of the root of all groups, which has no limits, nothing
- * need be seen. */
-static bool group_hidden(const struct cgroup_files *files, const char *path)
-{
-        char name[1536];
-        if (path[0] == '\0')
-                return false;
-        snprintf(name, sizeof(name), "%s%s%s/cgroup.procs", sysfile_root, files->mount, path);
-        return access(name, F_OK) < 0;
-}
-
+/* A line of /proc/self/cgroup is "number:controllers:/path"; version 2 has neither number nor names. */
 static void add_line(const struct question *q, char *line, struct answer *answer)
 {
-        const struct cgroup_files *files;
-        bool v2 = strncmp(line, "0::", 3) == 0;
-        char *path = group_of(q, line, &files);
+        bool v2 = strncmp(line, "0::", 3) == 0, found = v2;
+        char *controllers = strchr(line, ':'), *path = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
         answer->others = answer->others || !v2;
         if (path == NULL)
                 return;
+        *controllers++ = *path++ = '\0';
+        for (char *rest = controllers, *name; (name = strsep(&rest, ",")) != NULL;)
+                found = found || strcmp(name, q->controller->name) == 0;
+        if (!found)
+                return;
+
+        const struct cgroup_files *files = v2 ? &q->controller->v2 : &q->controller->v1;
+        if (strcmp(path, "/") == 0)
+                path[0] = '\0';
         answer->v1 = answer->v1 || !v2;
-        answer->hidden[v2] = group_hidden(files, path);
+        /* What a mount namespace does not show holds all the same. Of the root of all groups, which has no limits,
+         * nothing need be seen. */
+        char procs[1536];
+        snprintf(procs, sizeof(procs), "%s%s%s/cgroup.procs", sysfile_root, files->mount, path);
+        answer->hidden[v2] = path[0] != '\0' && access(procs, F_OK) < 0;
         uint64_t limit = tightest(q, files, path);
         answer->least = limit < answer->least ? limit : answer->least;
 }
@@ -192,8 +174,7 @@ uint64_t machine_cgroup_huge_pages(void)
 
 uint64_t machine_huge_pages_left(uint64_t held)
 {
-        struct question q = {.controller = &huge_pages, .left = true, .held = held};
-        return ask_groups(q).least;
+        return ask_groups((struct question){.controller = &huge_pages, .left = true, .held = held}).least;
 }
 
 bool machine_huge_pages_limited(void)
@@ -208,12 +189,9 @@ uint64_t machine_available_memory(void)
 {
         static const char *const names[2] = {"MemAvailable:", NULL};
         char path[512];
-        unsigned found;
-        struct question q = {.controller = &memory, .left = true};
-        uint64_t group = ask_groups(q).least;
+        uint64_t group = ask_groups((struct question){.controller = &memory, .left = true}).least, kib;
         snprintf(path, sizeof(path), "%s/proc/meminfo", sysfile_root);
-        uint64_t machine = sum_lines(path, names, &found) * KiB;
-        return found > 0 && machine < group ? machine : group;
+        return sum_lines(path, names, &kib) && kib * KiB < group ? kib * KiB : group;
 }
 
 uint64_t machine_pool_left(void)
@@ -226,20 +204,7 @@ uint64_t machine_pool_left(void)
         return (uint64_t)(unused - promised) * (2 * MiB);
 }
 
-unsigned machine_processors(void)
-{
-        long n = sysconf(_SC_NPROCESSORS_ONLN);
-        return n > 0 ? (unsigned)n : 1;
-}
-
 /* ---- the kernel ---- */
-
-static bool has_openat2(void)
-{
-        struct open_how how = {.flags = O_PATH | O_CLOEXEC};
-        cleanup_close int fd = (int)syscall(SYS_openat2, AT_FDCWD, "/", &how, sizeof(how));
-        return fd >= 0;
-}
 
 static bool has_peerpidfd(void)
 {
@@ -255,19 +220,6 @@ static bool has_peerpidfd(void)
         return has;
 }
 
-static bool has_pidfd(void)
-{
-        cleanup_close int fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
-        return fd >= 0;
-}
-
-/* Asked of no file: only a kernel that has the call looks at the descriptor. */
-static bool has_cachestat(void)
-{
-        uint64_t range[2] = {0}, stat[5];
-        return syscall(SYS_CACHESTAT, -1, range, stat, 0) < 0 && errno == EBADF;
-}
-
 /* A kernel that has none (gVisor of some years) names each process's by another number. */
 static uint64_t namespace_of(const char *kind)
 {
@@ -281,6 +233,8 @@ static uint64_t namespace_of(const char *kind)
 void machine_read(struct machine *m)
 {
         struct utsname uts;
+        struct open_how how = {.flags = O_PATH | O_CLOEXEC};
+        uint64_t range[2] = {0}, stat[5];
         *m = (struct machine){.hugepages = -1, .hugepages_overcommit = -1};
         if (uname(&uts) == 0)
                 snprintf(m->kernel, sizeof(m->kernel), "%.63s", uts.release);
@@ -293,8 +247,11 @@ void machine_read(struct machine *m)
         sysfile_number(&m->hugepages, "/proc/sys/vm/nr_hugepages");
         sysfile_number(&m->hugepages_overcommit, "/proc/sys/vm/nr_overcommit_hugepages");
         sysfile_chosen(m->shmem_enabled, sizeof(m->shmem_enabled), "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-        m->openat2 = has_openat2();
-        m->pidfd = has_pidfd();
         m->peerpidfd = has_peerpidfd();
-        m->cachestat = has_cachestat();
+        cleanup_close int root = (int)syscall(SYS_openat2, AT_FDCWD, "/", &how, sizeof(how));
+        cleanup_close int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+        m->openat2 = root >= 0;
+        m->pidfd = self >= 0;
+        /* Asked of no file: only a kernel that has the call inspects the descriptor. */
+        m->cachestat = syscall(SYS_CACHESTAT, -1, range, stat, 0) < 0 && errno == EBADF;
 }

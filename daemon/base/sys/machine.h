@@ -42,9 +42,6 @@ struct machine {
 /* May block on the kernel's files. Limits and system calls are this process's. */
 void machine_read(struct machine *machine);
 
-/* Processors that are online: 1 at least. */
-unsigned machine_processors(void);
-
 /* The tightest memory limit of this process's cgroup, of either version. */
 uint64_t machine_cgroup_memory(void);
 

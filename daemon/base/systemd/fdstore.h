@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The service manager's fd store: descriptors that outlive this process. A descriptor added under a name is passed to
- * the next run ($LISTEN_FDS, sys/listen_fds), after `systemctl restart` and after a crash.
+ * the next run ($LISTEN_FDS), after `systemctl restart` and after a crash.
  *
  * The store is limited (FileDescriptorStoreMax=), and what exceeds it is dropped silently, so callers count. All calls
  * but the first wait for the manager and belong on a worker.
@@ -12,7 +12,10 @@
 #ifndef DAEMON_BASE_SYSTEMD_FDSTORE_H
 #define DAEMON_BASE_SYSTEMD_FDSTORE_H
 
+#include "daemon/base/error.h"
+
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define FDSTORE_NAME_MAX 16                                /* with what ends it */
@@ -33,5 +36,33 @@ int fdstore_remove(const char *name); /* all of that name */
 
 /* Waits until the manager has read everything that was sent before. 0 or a negative errno. */
 int fdstore_sync(uint64_t timeout_ns);
+
+/* ---- what was passed ---- */
+
+/* Descriptors that the service manager passed at start (sd_listen_fds(3)), by name: the socket of a socket unit, and
+ * what an earlier run has stored. Each module takes its own; the rest is closed at the end of the start. Empty without
+ * a manager. */
+struct listen_fd {
+        int fd; /* close-on-exec; -1: taken */
+        char *name;
+};
+
+struct listen_fds {
+        struct listen_fd *fds;
+        size_t n;
+};
+
+/* Reads $LISTEN_FDS and the related variables, and removes them from the environment. */
+int listen_fds_init(struct listen_fds *listen_fds, struct error *error);
+/* Closes what was not taken; accepts a zeroed one. */
+void listen_fds_deinit(struct listen_fds *listen_fds);
+
+/* The listening Unix stream socket, the caller's from now on; -1 if none was passed. More than one
+ * is STREAMER_EINVAL: the daemon has one door. */
+int listen_fds_take_listener(struct listen_fds *listen_fds, int *fd, struct error *error);
+
+/* Takes the next one whose name begins with `prefix`: the caller owns it; *name is valid until listen_fds_deinit().
+ * -1: no more. */
+int listen_fds_take_named(struct listen_fds *listen_fds, const char *prefix, const char **name);
 
 #endif

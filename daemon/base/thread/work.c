@@ -82,8 +82,7 @@ static bool lane_has_capacity(const struct work_pool *pool, const struct work_la
 /* The next work of a lane that has room, or NULL. The lane moves to the end of the turn. */
 static struct work *pool_take(struct work_pool *pool)
 {
-        list_each (pos, &pool->turn) {
-                struct work_lane *lane = container_of(pos, struct work_lane, link);
+        list_each_item (struct work_lane, lane, &pool->turn, link) {
                 if (lane->head == NULL || !lane_has_capacity(pool, lane))
                         continue;
                 struct work *work = lane->head;
@@ -236,8 +235,7 @@ void work_pool_watch(struct work_pool *pool, uint64_t now, uint64_t hang_ns)
 {
         pthread_mutex_lock(&pool->mutex);
         unsigned before = load_relaxed(&pool->hung);
-        list_each (pos, &pool->running) {
-                struct work *work = container_of(pos, struct work, running);
+        list_each_item (struct work, work, &pool->running, running) {
                 if (!hangs(work, now, hang_ns))
                         continue;
                 work->hung = true;

@@ -29,7 +29,7 @@
 
 #include "daemon/base/hash.h"
 #include "daemon/base/list.h"
-#include "daemon/base/metric/stages.h"
+#include "daemon/base/metric/metric.h"
 #include "daemon/base/sys/numa.h"
 #include "daemon/base/thread/wake.h"
 #include "daemon/device/device.h"

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Builds the devices that the settings name.
+ * Builds from the settings, which are borrowed: the devices, and what remote sources need (the HTTP client, credentials
+ * by host, S3 endpoints, the Hub).
  */
-#ifndef DAEMON_CONFIG_BUILD_DEVICES_H
-#define DAEMON_CONFIG_BUILD_DEVICES_H
+#ifndef DAEMON_CONFIG_BUILD_BUILD_H
+#define DAEMON_CONFIG_BUILD_BUILD_H
 
 #include "daemon/base/sys/numa.h"
 #include "daemon/config/config.h"
 #include "daemon/device/cuda/cuda.h"
+#include "daemon/source/source.h"
 
 #define DEVICES_MAX 64
 
@@ -23,5 +25,9 @@ void devices_deinit(struct devices *devices);
 
 /* Where host memory sits next to all of them. */
 struct numa_choice devices_numa(const struct devices *devices);
+
+/* Sets http, hosts, s3 and hf. What was made before a failure is stores_free()'s. */
+int stores_make(const struct config *config, struct sources *sources, struct error *error);
+void stores_free(struct sources *sources);
 
 #endif

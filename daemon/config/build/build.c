@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One entry of `devices` is one device, or several ("cuda:all"). A GPU can be named in several ways: that two entries
- * are one device is detected by their UUIDs once both exist.
+ * Devices: one entry of `devices` is one device, or several ("cuda:all"). A GPU can be named in several ways: that two
+ * entries are one device is detected by their UUIDs once both exist.
  */
-#include "daemon/config/build/devices.h"
+#include "daemon/config/build/build.h"
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
+#include "daemon/source/hf/hf.h"
+#include "daemon/source/s3/endpoint.h"
 
 #include <inttypes.h>
 #include <string.h>
+
+#define HTTP_THREADS 4 /* at most, by default */
 
 static int add(struct devices *d, struct device *device, struct error *error)
 {
@@ -51,22 +55,23 @@ static int add_cuda(struct devices *d, const struct config *config, const struct
         return n < 0 ? n : 0;
 }
 
-static int add_host(struct devices *d, const struct config_device *c, struct wake *wake, struct error *error)
-{
-        const struct host_opts opts = {.budget = c->budget, .pages = c->pages, .prefault = c->prefault};
-        struct device *device;
-        if (c->prefault != PREFAULT_AUTO && c->prefault > c->budget)
-                log_warn("host: prefaulted: %" PRIu64 " bytes exceed the budget, which limits them", c->prefault);
-        int r = host_device_new(&device, &opts, wake, error);
-        return r < 0 ? r : add(d, device, error);
-}
-
 int devices_init(struct devices *d, const struct config *config, struct wake *wake, struct error *error)
 {
         int r = 0;
         for (size_t i = 0; r == 0 && i < config->n_devices; i++) {
                 const struct config_device *c = &config->devices[i];
-                r = strcmp(c->name, "host") == 0 ? add_host(d, c, wake, error) : add_cuda(d, config, c, wake, error);
+                if (strcmp(c->name, "host") != 0) {
+                        r = add_cuda(d, config, c, wake, error);
+                        continue;
+                }
+                const struct host_opts opts = {.budget = c->budget, .pages = c->pages, .prefault = c->prefault};
+                struct device *device;
+                if (c->prefault != PREFAULT_AUTO && c->prefault > c->budget)
+                        log_warn("host: prefaulted: %" PRIu64 " bytes exceed the budget, which limits them",
+                                 c->prefault);
+                r = host_device_new(&device, &opts, wake, error);
+                if (r == 0)
+                        r = add(d, device, error);
         }
         return r;
 }
@@ -84,4 +89,33 @@ struct numa_choice devices_numa(const struct devices *d)
         for (size_t i = 0; i < d->n; i++)
                 nodes[i] = d->v[i]->numa_node;
         return numa_choose(numa_online(), nodes, d->n);
+}
+
+/* ---- stores ---- */
+
+int stores_make(const struct config *config, struct sources *sources, struct error *error)
+{
+        struct http_opts opts = config->http.opts;
+        long processors = sysconf(_SC_NPROCESSORS_ONLN);
+        if (opts.threads == 0)
+                opts.threads = processors > HTTP_THREADS ? HTTP_THREADS : processors > 0 ? (unsigned)processors : 1;
+        opts.ca = filled(config->http.ca);
+        opts.allow_plain = (const char *const *)config->http.allow_plain;
+        opts.n_allow_plain = config->http.n_allow_plain;
+        sources->hosts = config->http.hosts;
+        sources->n_hosts = config->http.n_hosts;
+        int r = http_new(&sources->http, &opts, error);
+        if (r == 0)
+                r = s3_endpoints_new(&sources->s3, &config->s3, config->s3_sources, config->n_s3_sources,
+                                     http_opts(sources->http), error);
+        if (r == 0)
+                r = hf_new(&sources->hf, config->hf.endpoint, config->hf.token, error);
+        return r;
+}
+
+void stores_free(struct sources *sources)
+{
+        sources->s3 = s3_endpoints_free(sources->s3);
+        sources->hf = hf_free(sources->hf);
+        sources->http = http_free(sources->http);
 }
