@@ -15,14 +15,6 @@
 
 /* ---- escaping ---- */
 
-/* Bytes of the character at s, 0 if it is no UTF-8. */
-static size_t character(const char *s)
-{
-        unsigned char lead = (unsigned char)*s;
-        size_t n = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-        return strnlen(s, n) == n && codec_utf8(s, n) ? n : 0;
-}
-
 /* C0 and DEL; C1 (U+0080 to U+009F), which terminals obey as well; U+2028 and U+2029 break lines;
  * U+202A to U+202E and U+2066 to U+2069 turn the direction of what follows. */
 static bool printable(const char *s, size_t n)
@@ -42,13 +34,14 @@ static bool printable(const char *s, size_t n)
 /* One character of the result; returns the number of bytes read from s. */
 static size_t escape_one(char out[8], const char *s)
 {
-        size_t n = character(s);
-        if (n > 0 && printable(s, n)) {
+        unsigned char lead = (unsigned char)*s;
+        size_t n = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+        if (strnlen(s, n) == n && codec_utf8(s, n) && printable(s, n)) {
                 memcpy(out, s, n);
                 out[n] = '\0';
                 return n;
         }
-        snprintf(out, 8, "\\x%02x", (unsigned)(unsigned char)*s);
+        snprintf(out, 8, "\\x%02x", (unsigned)lead);
         return 1;
 }
 

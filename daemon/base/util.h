@@ -5,7 +5,6 @@
 #ifndef DAEMON_BASE_UTIL_H
 #define DAEMON_BASE_UTIL_H
 
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -60,21 +59,10 @@ static inline uint64_t ns_after(uint64_t from, uint64_t duration)
         return duration > UINT64_MAX - from ? UINT64_MAX : from + duration;
 }
 
-/* A monotonic time for pthread_cond_timedwait(). */
+/* A time of CLOCK_MONOTONIC, for pthread_cond_clockwait(). */
 static inline struct timespec timespec_of(uint64_t ns)
 {
         return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
-}
-
-/* For pthread_cond_timedwait() with such a time; 0, or a number of errno. */
-static inline int cond_init_monotonic(pthread_cond_t *cond)
-{
-        pthread_condattr_t attr;
-        pthread_condattr_init(&attr);
-        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-        int r = pthread_cond_init(cond, &attr);
-        pthread_condattr_destroy(&attr);
-        return r;
 }
 
 /* The pause after the tries-th failure in a row: `first`, twice as long after each further one, at most `cap`. */

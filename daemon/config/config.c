@@ -78,17 +78,6 @@ static const char *variable(const char *name)
         return name != NULL ? filled(getenv(name)) : NULL;
 }
 
-static int apply_to_stderr(struct config *config, struct error *error)
-{
-        const char *value = variable(ENV_TO_STDERR);
-        if (value == NULL)
-                return 0;
-        config->log.to_stderr = strcmp(value, "1") == 0 || strcasecmp(value, "true") == 0;
-        if (!config->log.to_stderr && strcmp(value, "0") != 0 && strcasecmp(value, "false") != 0)
-                return error_set(error, STREAMER_EINVAL, ENV_TO_STDERR ": '%s' is not 0 or 1", value);
-        return 0;
-}
-
 static int apply_environment(struct config *config, char *notes, size_t notes_size, struct error *error)
 {
         for (size_t i = 0; i < n_settings; i++) {
@@ -107,7 +96,13 @@ static int apply_environment(struct config *config, char *notes, size_t notes_si
                 if (value != NULL && setting_set(setting, config, as_word(setting, value, buffer), why) < 0)
                         return error_set(error, STREAMER_EINVAL, "%s: %s", name, why);
         }
-        return apply_to_stderr(config, error);
+        const char *to_stderr = variable(ENV_TO_STDERR);
+        if (to_stderr == NULL)
+                return 0;
+        config->log.to_stderr = strcmp(to_stderr, "1") == 0 || strcasecmp(to_stderr, "true") == 0;
+        if (!config->log.to_stderr && strcmp(to_stderr, "0") != 0 && strcasecmp(to_stderr, "false") != 0)
+                return error_set(error, STREAMER_EINVAL, ENV_TO_STDERR ": '%s' is not 0 or 1", to_stderr);
+        return 0;
 }
 
 /* ---- the file ---- */

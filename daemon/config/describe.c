@@ -31,27 +31,6 @@ static void put(const struct config *config, enum config_origin origin, const ch
         row(arg, &(const struct config_row){key, value, origins[origin], from});
 }
 
-/* ---- single values ---- */
-
-/* A reference to a secret is none. */
-static bool is_secret(const struct setting *setting, const char *value)
-{
-        static const char *const keys[] = {"s3.access_key", "s3.secret_key", "s3.session_token", "hf.token", NULL};
-        return setting_find_word(keys, setting->key) >= 0 && value[0] != '\0' && !secret_is_reference(value);
-}
-
-static void put_setting(const struct config *config, size_t i, config_row_fn *row, void *arg)
-{
-        const struct setting *setting = &settings[i];
-        cleanup_free char *text = setting_text(setting, config);
-        cleanup_free char *shown = text != NULL ? redact_source_new(text) : NULL;
-        if (shown != NULL)
-                put(config, config->origins[i], setting->key, is_secret(setting, text) ? "(redacted)" : shown,
-                    setting->flag, setting->env, row, arg);
-}
-
-/* ---- lists ---- */
-
 static void put_count(const struct config *config, const char *key, size_t n, config_row_fn *row, void *arg)
 {
         char text[32];
@@ -61,6 +40,7 @@ static void put_count(const struct config *config, const char *key, size_t n, co
 
 void config_describe(const struct config *config, config_row_fn *row, void *arg)
 {
+        static const char *const secrets[] = {"s3.access_key", "s3.secret_key", "s3.session_token", "hf.token", NULL};
         char text[256];
         for (size_t i = 0; i < config->n_roots; i++)
                 put(config, config->roots_origin, "roots", config->roots[i], "root", NULL, row, arg);
@@ -72,8 +52,18 @@ void config_describe(const struct config *config, config_row_fn *row, void *arg)
                         snprintf(text, sizeof(text), "%.200s=%" PRIu64, device->name, device->budget);
                 put(config, config->devices_origin, "devices", text, "device", NULL, row, arg);
         }
-        for (size_t i = 0; i < n_settings; i++)
-                put_setting(config, i, row, arg);
+        for (size_t i = 0; i < n_settings; i++) {
+                const struct setting *setting = &settings[i];
+                cleanup_free char *value = setting_text(setting, config);
+                cleanup_free char *redacted = value != NULL ? redact_source_new(value) : NULL;
+                if (redacted == NULL)
+                        continue;
+                /* The name of a secret's location is none. */
+                bool is_secret = setting_find_word(secrets, setting->key) >= 0 && filled(value) != NULL &&
+                                 !secret_is_reference(value);
+                put(config, config->origins[i], setting->key, is_secret ? "(redacted)" : redacted, setting->flag,
+                    setting->env, row, arg);
+        }
         put_count(config, "access.roles", config->access.n, row, arg);
         put_count(config, "preload", config->preload.n, row, arg);
         put_count(config, "http.allow_plain", config->http.n_allow_plain, row, arg);

@@ -111,14 +111,11 @@ static void start(struct reload *reload);
 static void read_done(struct work *work)
 {
         struct reload *r = container_of(work, struct reload, work);
-        if (r->server->closing) {
+        if (r->server->closing || r->again) {
                 config_deinit(&r->next);
                 r->running = false;
-                return;
-        }
-        if (r->again) {
-                config_deinit(&r->next);
-                start(r);
+                if (!r->server->closing)
+                        start(r);
                 return;
         }
         if (r->error.code != 0) {

@@ -12,11 +12,6 @@
 
 /* ---- messages ---- */
 
-static bool is_inside_character(char c)
-{
-        return ((unsigned char)c & 0xc0) == 0x80;
-}
-
 void name_quote(char quoted[NAME_QUOTE], struct name name)
 {
         const size_t room = NAME_QUOTE - sizeof("\\xNN...");
@@ -29,7 +24,7 @@ void name_quote(char quoted[NAME_QUOTE], struct name name)
                         quoted[at++] = (char)c;
         }
         if (i < name.len) /* never half a character */
-                for (; i > 0 && at > 0 && is_inside_character(name.s[i]); i--)
+                for (; i > 0 && at > 0 && ((unsigned char)name.s[i] & 0xc0) == 0x80; i--)
                         at--;
         strcpy(quoted + at, i < name.len ? "..." : "");
 }
@@ -135,32 +130,23 @@ uint32_t nameset_find(const struct nameset *set, name_at at, const void *owner, 
 /* Objects of a few keys are the rule: comparing each with each is cheaper than a set. */
 #define FEW 8
 
-static uint32_t repeated_of_few(const struct names_in_text *names, uint32_t n)
-{
-        struct name seen[FEW];
-        for (uint32_t i = 0; i < n; i++) {
-                seen[i] = names_in_text_at(names, i);
-                for (uint32_t k = 0; k < i; k++)
-                        if (seen[k].len == seen[i].len && memcmp(seen[k].s, seen[i].s, seen[i].len) == 0)
-                                return i;
-        }
-        return NAMES_NONE;
-}
-
 bool names_repeated(struct nameset *set, const struct names_in_text *names, size_t n, uint32_t *repeated)
 {
         *repeated = NAMES_NONE;
         if (n <= FEW) {
-                *repeated = repeated_of_few(names, (uint32_t)n);
+                struct name seen[FEW];
+                for (uint32_t i = 0; i < n; i++) {
+                        seen[i] = names_in_text_at(names, i);
+                        for (uint32_t k = 0; k < i && *repeated == NAMES_NONE; k++)
+                                if (seen[k].len == seen[i].len && memcmp(seen[k].s, seen[i].s, seen[i].len) == 0)
+                                        *repeated = i;
+                }
                 return true;
         }
         if (!nameset_begin(set, n))
                 return false;
-        for (uint32_t i = 0; i < n; i++) {
-                if (nameset_add(set, names_in_text_at, names, i) != NAMES_NONE) {
+        for (uint32_t i = 0; i < n && *repeated == NAMES_NONE; i++)
+                if (nameset_add(set, names_in_text_at, names, i) != NAMES_NONE)
                         *repeated = i;
-                        break;
-                }
-        }
         return true;
 }

@@ -14,25 +14,6 @@
 
 /* ---- items by key ---- */
 
-static bool ordered(const struct sort_item *items, size_t n)
-{
-        for (size_t i = 1; i < n; i++)
-                if (items[i].key < items[i - 1].key)
-                        return false;
-        return true;
-}
-
-static void insert(struct sort_item *items, size_t n)
-{
-        for (size_t i = 1; i < n; i++) {
-                struct sort_item item = items[i];
-                size_t k = i;
-                for (; k > 0 && items[k - 1].key > item.key; k--)
-                        items[k] = items[k - 1];
-                items[k] = item;
-        }
-}
-
 /* Merges items[0, middle) and items[middle, n); the left half goes through scratch. */
 static void merge(struct sort_item *items, struct sort_item *scratch, size_t middle, size_t n)
 {
@@ -52,7 +33,13 @@ static void merge(struct sort_item *items, struct sort_item *scratch, size_t mid
 static void sort(struct sort_item *items, struct sort_item *scratch, size_t n)
 {
         if (n <= SHORT) {
-                insert(items, n);
+                for (size_t i = 1; i < n; i++) {
+                        struct sort_item item = items[i];
+                        size_t k = i;
+                        for (; k > 0 && items[k - 1].key > item.key; k--)
+                                items[k] = items[k - 1];
+                        items[k] = item;
+                }
                 return;
         }
         sort(items, scratch, n / 2);
@@ -62,8 +49,11 @@ static void sort(struct sort_item *items, struct sort_item *scratch, size_t n)
 
 void items_sort(struct sort_item *items, struct sort_item *scratch, size_t n)
 {
-        if (!ordered(items, n))
-                sort(items, scratch, n);
+        for (size_t i = 1; i < n; i++)
+                if (items[i].key < items[i - 1].key) {
+                        sort(items, scratch, n);
+                        return;
+                }
 }
 
 /* ---- names ---- */
@@ -93,25 +83,20 @@ static void insert_names(const struct sorter *s, struct sort_item *items, size_t
         }
 }
 
-/* Eight bytes as a number that sorts as they do. Names hold no NUL, so zeros behind the end put a
- * name before its extensions. */
-static uint64_t key_at(struct name name, size_t from)
-{
-        uint64_t key = 0;
-        if (name.len > from)
-                memcpy(&key, name.s + from, name.len - from < 8 ? name.len - from : 8);
-        return be64toh(key);
-}
-
+/* The key is eight bytes as a number that sorts as they do. Names hold no NUL, so zeros behind the end put a name
+ * before its extensions. False: all are equal. */
 static bool take_keys(const struct sorter *s, struct sort_item *items, size_t n, size_t from)
 {
         uint64_t longest = 0;
         for (size_t i = 0; i < n; i++) {
                 struct name name = s->at(s->owner, items[i].index);
-                items[i].key = key_at(name, from);
+                uint64_t bytes = 0;
+                if (name.len > from)
+                        memcpy(&bytes, name.s + from, name.len - from < 8 ? name.len - from : 8);
+                items[i].key = be64toh(bytes);
                 longest = name.len > longest ? name.len : longest;
         }
-        return longest > from; /* else they are all equal */
+        return longest > from;
 }
 
 /* Of the groups of equal keys the largest is left to the loop: each call within is for half of its
@@ -141,19 +126,14 @@ static void sort_names(const struct sorter *s, struct sort_item *items, size_t n
         insert_names(s, items, n, from);
 }
 
-static bool names_ordered(name_at at, const void *owner, size_t n)
-{
-        for (uint32_t i = 1; i < n; i++)
-                if (compare_tails(at(owner, i - 1), at(owner, i), 0) > 0)
-                        return false;
-        return true;
-}
-
 bool names_sort(uint32_t *order, size_t n, name_at at, const void *owner)
 {
-        for (uint32_t i = 0; i < n; i++)
+        bool ordered = true;
+        for (uint32_t i = 0; i < n; i++) {
                 order[i] = i;
-        if (names_ordered(at, owner, n))
+                ordered = ordered && (i == 0 || compare_tails(at(owner, i - 1), at(owner, i), 0) <= 0);
+        }
+        if (ordered)
                 return true;
 
         struct pages memory = {0};

@@ -23,35 +23,6 @@ __attribute__((format(printf, 2, 3))) static int wrong(char why[LISTEN_WHY], con
 
 /* ---- reading ---- */
 
-static int parse_unix(const char *path, struct listen_address *address, char why[LISTEN_WHY])
-{
-        if (path[0] != '/')
-                return wrong(why, "'%.80s' is not an absolute path", path);
-        if (strlen(path) >= sizeof(address->un.sun_path))
-                return wrong(why, "longer than a socket's path may be (107 bytes)");
-        address->un.sun_family = AF_UNIX;
-        strcpy(address->un.sun_path, path);
-        address->size = sizeof(address->un);
-        return 0;
-}
-
-static int parse_port(const char *text, in_port_t *port)
-{
-        size_t len = strlen(text);
-        unsigned long value = strtoul(text, NULL, 10);
-        if (len == 0 || len > 5 || strspn(text, "0123456789") != len || value > 65535)
-                return -1;
-        *port = htons((uint16_t)value);
-        return 0;
-}
-
-static bool is_loopback(const struct listen_address *address)
-{
-        if (address->any.sa_family == AF_INET)
-                return ntohl(address->in.sin_addr.s_addr) >> 24 == 127;
-        return IN6_IS_ADDR_LOOPBACK(&address->in6.sin6_addr);
-}
-
 /* Splits "host:port" or "[host]:port" and reads the host. */
 static int parse_host(const char *text, struct listen_address *address)
 {
@@ -80,14 +51,34 @@ static int parse_host(const char *text, struct listen_address *address)
 int listen_parse(const char *text, struct listen_address *address, char why[LISTEN_WHY])
 {
         *address = (struct listen_address){0};
-        if (strncmp(text, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0)
-                return parse_unix(text + strlen(UNIX_PREFIX), address, why);
+        if (strncmp(text, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0) {
+                const char *path = text + strlen(UNIX_PREFIX);
+                if (path[0] != '/')
+                        return wrong(why, "'%.80s' is not an absolute path", path);
+                if (strlen(path) >= sizeof(address->un.sun_path))
+                        return wrong(why, "longer than a socket's path may be (107 bytes)");
+                address->un.sun_family = AF_UNIX;
+                strcpy(address->un.sun_path, path);
+                address->size = sizeof(address->un);
+                return 0;
+        }
         if (parse_host(text, address) < 0)
                 return wrong(why, "'%.80s' is neither ADDRESS:PORT nor unix:/path", text);
-        in_port_t *port = address->any.sa_family == AF_INET ? &address->in.sin_port : &address->in6.sin6_port;
-        if (parse_port(strrchr(text, ':') + 1, port) < 0)
+
+        const char *port = strrchr(text, ':') + 1;
+        size_t len = strlen(port);
+        unsigned long number = strtoul(port, NULL, 10);
+        if (len == 0 || len > 5 || strspn(port, "0123456789") != len || number > 65535)
                 return wrong(why, "'%.80s': the port is not within 0 to 65535", text);
-        if (!is_loopback(address))
+        bool is_v4 = address->any.sa_family == AF_INET;
+        if (is_v4)
+                address->in.sin_port = htons((uint16_t)number);
+        else
+                address->in6.sin6_port = htons((uint16_t)number);
+
+        bool is_loopback =
+                is_v4 ? ntohl(address->in.sin_addr.s_addr) >> 24 == 127 : IN6_IS_ADDR_LOOPBACK(&address->in6.sin6_addr);
+        if (!is_loopback)
                 return wrong(why, "'%.80s' can be reached from outside: 127.0.0.1, [::1] or unix:/path only", text);
         return 0;
 }

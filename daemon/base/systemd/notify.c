@@ -20,44 +20,37 @@ bool notify_manager(void)
         return getenv("NOTIFY_SOCKET") != NULL;
 }
 
-static socklen_t manager_address(struct sockaddr_un *address)
+/* False: not sent. */
+static bool notify(const char *text)
 {
         const char *path = getenv("NOTIFY_SOCKET");
-        size_t len = path != NULL ? strlen(path) : 0;
-        *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-        if (len < 2 || len >= sizeof(address->sun_path) || (path[0] != '/' && path[0] != '@'))
-                return 0;
-        memcpy(address->sun_path, path, len);
-        if (path[0] == '@') /* the abstract namespace */
-                address->sun_path[0] = '\0';
-        return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
-}
-
-static bool tell(const char *text)
-{
-        struct sockaddr_un address;
-        socklen_t len = manager_address(&address);
-        if (len == 0)
+        size_t path_len = path != NULL ? strlen(path) : 0;
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        if (path_len < 2 || path_len >= sizeof(address.sun_path) || (path[0] != '/' && path[0] != '@'))
                 return false;
+        memcpy(address.sun_path, path, path_len);
+        if (path[0] == '@') /* the abstract namespace */
+                address.sun_path[0] = '\0';
+        socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + path_len);
         cleanup_close int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         return fd >= 0 && sendto(fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&address, len) >= 0;
 }
 
 bool notify_ready(void)
 {
-        return tell("READY=1") || !notify_manager();
+        return notify("READY=1") || !notify_manager();
 }
 
 void notify_reloading(void)
 {
         char text[64];
         snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, now_ns() / 1000);
-        tell(text);
+        notify(text);
 }
 
 void notify_stopping(void)
 {
-        tell("STOPPING=1");
+        notify("STOPPING=1");
 }
 
 bool notify_status(const char *format, ...)
@@ -70,7 +63,7 @@ bool notify_status(const char *format, ...)
         /* A line break in a name would begin a second assignment. */
         error_escape(line, sizeof(line), text);
         snprintf(message, sizeof(message), "STATUS=%s", line);
-        return tell(message);
+        return notify(message);
 }
 
 uint64_t notify_watchdog_ns(void)
@@ -81,5 +74,5 @@ uint64_t notify_watchdog_ns(void)
 
 void notify_alive(void)
 {
-        tell("WATCHDOG=1");
+        notify("WATCHDOG=1");
 }

@@ -19,22 +19,6 @@ int text_new(struct text *text, uint64_t size, const char *name, struct error *e
         return 0;
 }
 
-static int text_fill(struct text *text, int fd, const char *name, struct error *error)
-{
-        size_t done = 0;
-        while (done < text->size) {
-                ssize_t n = pread(fd, text->data + done, text->size - done, (off_t)done);
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n < 0)
-                        return error_set(error, STREAMER_EFAILED, "read: %s (%s)", strerror(errno), name);
-                if (n == 0)
-                        return error_set(error, STREAMER_EFAILED, "became shorter while it was read (%s)", name);
-                done += (size_t)n;
-        }
-        return 0;
-}
-
 int text_read_fd(struct text *text, int fd, uint64_t max, const char *name, struct error *error)
 {
         struct stat st;
@@ -47,8 +31,15 @@ int text_read_fd(struct text *text, int fd, uint64_t max, const char *name, stru
                 return error_set(error, STREAMER_EFAILED, "%" PRIu64 " bytes, more than the %" PRIu64 " allowed (%s)",
                                  (uint64_t)st.st_size, max, name);
         int r = text_new(text, (uint64_t)st.st_size, name, error);
-        if (r == 0)
-                r = text_fill(text, fd, name, error);
+        for (size_t done = 0; r == 0 && done < text->size;) {
+                ssize_t n = pread(fd, text->data + done, text->size - done, (off_t)done);
+                if (n > 0)
+                        done += (size_t)n;
+                else if (n == 0)
+                        r = error_set(error, STREAMER_EFAILED, "became shorter while it was read (%s)", name);
+                else if (errno != EINTR)
+                        r = error_set(error, STREAMER_EFAILED, "read: %s (%s)", strerror(errno), name);
+        }
         if (r < 0)
                 text_deinit(text);
         return r;
@@ -66,12 +57,10 @@ int text_write_fd(int fd, const void *data, size_t size)
         const char *p = data;
         while (size > 0) {
                 ssize_t n = write(fd, p, size);
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n < 0)
+                if (n < 0 && errno != EINTR)
                         return -1;
-                p += n;
-                size -= (size_t)n;
+                p += n > 0 ? n : 0;
+                size -= n > 0 ? (size_t)n : 0;
         }
         return 0;
 }

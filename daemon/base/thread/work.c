@@ -191,7 +191,7 @@ struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned ma
         pool->per_lane = per_lane;
         pthread_mutex_init(&pool->mutex, NULL);
         pthread_cond_init(&pool->more, NULL);
-        cond_init_monotonic(&pool->ended);
+        pthread_cond_init(&pool->ended, NULL);
         list_init(&pool->turn);
         list_init(&pool->running);
         pthread_mutex_lock(&pool->mutex);
@@ -263,7 +263,7 @@ bool work_pool_stop(struct work_pool *pool, uint64_t deadline_ns)
         pthread_mutex_lock(&pool->mutex);
         store_relaxed(&pool->stopping, true);
         pthread_cond_broadcast(&pool->more);
-        while (pool->alive > 0 && pthread_cond_timedwait(&pool->ended, &pool->mutex, &until) == 0)
+        while (pool->alive > 0 && pthread_cond_clockwait(&pool->ended, &pool->mutex, CLOCK_MONOTONIC, &until) == 0)
                 ;
         bool all = pool->alive == 0;
         pthread_mutex_unlock(&pool->mutex);

@@ -17,30 +17,6 @@
 
 /* ---- users and groups ---- */
 
-static int add_id(struct role_ids *ids, uint32_t id, char why[SETTING_WHY])
-{
-        if (ids->n == IDS_MAX)
-                return setting_wrong(why, "more than %d of them", IDS_MAX);
-        uint32_t *v = array_grow(ids->v, ids->n, sizeof(*v));
-        if (v == NULL)
-                return setting_wrong(why, "no memory");
-        ids->v = v;
-        v[ids->n++] = id;
-        return 0;
-}
-
-/* 1: a number; 0: none; -1: one that is no id. */
-static int parse_id(const char *text, uint32_t *id)
-{
-        uint64_t value;
-        if (text[0] == '\0' || strspn(text, "0123456789") != strlen(text))
-                return 0;
-        if (config_parse_size(text, &value) < 0 || value >= UINT32_MAX) /* the last one is "nobody at all" */
-                return -1;
-        *id = (uint32_t)value;
-        return 1;
-}
-
 static int find_user(const char *name, uint32_t *id)
 {
         char buffer[16384];
@@ -71,15 +47,24 @@ static int set_ids(struct role_ids *ids, const char *value, int (*find)(const ch
                 ids->all = true;
                 return 0;
         }
-        int is_number = parse_id(value, &id);
-        if (is_number < 0)
+        bool is_number = value[0] != '\0' && strspn(value, "0123456789") == strlen(value);
+        uint64_t number = 0;
+        if (is_number && (config_parse_size(value, &number) < 0 || number >= UINT32_MAX)) /* the last is no id */
                 return setting_wrong(why, "'%.60s' is no %s's number", value, what);
-        int r = is_number > 0 ? 0 : find(value, &id);
+        id = (uint32_t)number;
+        int r = is_number ? 0 : find(value, &id);
         if (r == ENOENT)
                 return setting_wrong(why, "there is no %s '%.60s'", what, value);
         if (r != 0)
                 return setting_wrong(why, "%s '%.60s' cannot be looked up: %s", what, value, strerrordesc_np(r));
-        return add_id(ids, id, why);
+        if (ids->n == IDS_MAX)
+                return setting_wrong(why, "more than %d of them", IDS_MAX);
+        uint32_t *v = array_grow(ids->v, ids->n, sizeof(*v));
+        if (v == NULL)
+                return setting_wrong(why, "no memory");
+        ids->v = v;
+        v[ids->n++] = id;
+        return 0;
 }
 
 static int set_users(void *member, const char *value, char why[SETTING_WHY])

@@ -234,7 +234,7 @@ static void *idle_main(void *argument)
                 if (next == UINT64_MAX)
                         pthread_cond_wait(&cuda->idle, &cuda->mutex);
                 else
-                        pthread_cond_timedwait(&cuda->idle, &cuda->mutex, &until);
+                        pthread_cond_clockwait(&cuda->idle, &cuda->mutex, CLOCK_MONOTONIC, &until);
         }
         cuda->stopped = true;
         pthread_cond_signal(&cuda->ended);
@@ -245,8 +245,8 @@ static void *idle_main(void *argument)
 int cuda_contexts_init(struct cuda *cuda)
 {
         pthread_mutex_init(&cuda->mutex, NULL);
-        cond_init_monotonic(&cuda->idle);
-        cond_init_monotonic(&cuda->ended);
+        pthread_cond_init(&cuda->idle, NULL);
+        pthread_cond_init(&cuda->ended, NULL);
         return thread_start(&cuda->thread, NULL, idle_main, cuda);
 }
 
@@ -265,7 +265,7 @@ bool cuda_stop(struct cuda *cuda, uint64_t deadline_ns)
         pthread_cond_signal(&cuda->idle);
         int r = 0;
         while (!cuda->stopped && r == 0)
-                r = pthread_cond_timedwait(&cuda->ended, &cuda->mutex, &until);
+                r = pthread_cond_clockwait(&cuda->ended, &cuda->mutex, CLOCK_MONOTONIC, &until);
         cuda->joined = cuda->stopped;
         pthread_mutex_unlock(&cuda->mutex);
         if (cuda->joined)

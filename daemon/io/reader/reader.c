@@ -357,7 +357,7 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
         reader_bind_numa(reader);
         pthread_mutex_init(&reader->mutex, NULL);
         pthread_cond_init(&reader->work, NULL);
-        cond_init_monotonic(&reader->ended);
+        pthread_cond_init(&reader->ended, NULL);
         list_init(&reader->jobs);
         list_init(&reader->expected);
         for (size_t i = 0; i < READ_ENGINES; i++) {
@@ -392,7 +392,8 @@ bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
         reader_wake_locked(reader, true);
         reader_unlock(reader);
         reader_lock(reader);
-        while (alive_threads(reader) > 0 && pthread_cond_timedwait(&reader->ended, &reader->mutex, &until) == 0)
+        while (alive_threads(reader) > 0 &&
+               pthread_cond_clockwait(&reader->ended, &reader->mutex, CLOCK_MONOTONIC, &until) == 0)
                 ;
         bool all = alive_threads(reader) == 0;
         for (size_t i = 0; !all && i < READ_ENGINES; i++)
