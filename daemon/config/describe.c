@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/config/describe.h"
+#include "daemon/config/reload.h"
 
 #include "daemon/base/text/redact.h"
 #include "daemon/base/text/secret.h"

@@ -4,7 +4,6 @@
 #include "daemon/base/log/log.h"
 #include "daemon/base/systemd/notify.h"
 #include "daemon/base/util.h"
-#include "daemon/config/describe.h"
 #include "daemon/config/document/document.h"
 #include "daemon/serve/verbs/verbs.h"
 

@@ -33,6 +33,10 @@ void reload_init(struct reload *reload, struct server *server, struct config *co
                  void (*apply)(struct reload *), void (*over)(struct reload *));
 void reload_begin(struct reload *reload);
 
+/* The effective configuration, for the verb `config`: calls `row` for each key, and for each entry of a list. Secrets
+ * are redacted. */
+void config_describe(const struct config *config, config_row_fn *row, void *arg);
+
 /* Keys that differ and cannot be applied, as "a, b"; "" if none. Pure. */
 void reload_restart_keys(const struct config *running, const struct config *next, char *text, size_t size);
 

@@ -32,20 +32,10 @@ struct doc {
         unsigned entry_line;
 };
 
-/* On to the next event, which is refused where it is an anchor, an alias or a tag. */
-int doc_next(struct doc *doc);
 bool doc_at(const struct doc *doc, yaml_event_type_t type);
 const char *doc_scalar(const struct doc *doc);
 /* "file:line: key: what"; STREAMER_EINVAL. */
 int doc_fail(struct doc *doc, const char *what);
-
-/* The current event is a key below `section` ("" at the top): it becomes doc->key. Refused where it was seen. */
-int doc_take_key(struct doc *doc, const char *section);
-/* doc->key is a valid key. */
-void doc_mark_seen(struct doc *doc);
-
-/* The current event is a list's key: each item of it. */
-int doc_read_list(struct doc *doc, int (*item)(struct doc *doc));
 
 /* ---- small mappings ---- */
 
@@ -59,10 +49,7 @@ struct doc_field {
 };
 /* A text: the member is a char *, which doc_clear_texts() frees. */
 int doc_set_text(void *member, const char *value, char why[SETTING_WHY]);
-#define DOC_TEXT(type, name)                                                                                           \
-        {                                                                                                              \
-#name, doc_set_text, offsetof(type, name), false                                                       \
-        }
+#define DOC_TEXT(type, name) #name, doc_set_text, offsetof(type, name), false
 
 #define DOC_FIELDS_MAX 32
 
@@ -81,8 +68,6 @@ extern const struct doc_list http_hosts, s3_sources, preload_entries;
 
 /* The current event is the list's key. */
 int doc_read_entries(struct doc *doc, const struct doc_list *list);
-/* The current event is the start of a mapping, which messages call `where`: each of its keys. */
-int doc_read_fields(struct doc *doc, const struct doc_list *list, const char *where, void *entry);
 
 /* Of entries that consist of texts and plain values. */
 bool doc_same_texts(const struct doc_list *list, const void *a, const void *b);

@@ -266,18 +266,6 @@ static const char *written(const struct setting *setting, uint64_t value, char o
         return out;
 }
 
-static int in_range(const struct setting *setting, uint64_t value, const char *text, char why[SETTING_WHY])
-{
-        char from[24], to[24];
-        if (value < setting->min || value > setting->max)
-                return setting_wrong(why, "%.40s is not within %s to %s", text, written(setting, setting->min, from),
-                                     written(setting, setting->max, to));
-        if (value % setting->multiple != 0)
-                return setting_wrong(why, "%.40s is not a multiple of %s", text,
-                                     written(setting, setting->multiple, from));
-        return 0;
-}
-
 static int parse_number(const struct setting *setting, const char *text, uint64_t *value, char why[SETTING_WHY])
 {
         switch (setting->kind) {
@@ -293,7 +281,15 @@ static int parse_number(const struct setting *setting, const char *text, uint64_
                 if (config_parse_size(text, value) < 0 || strspn(text, "0123456789") != strlen(text))
                         return setting_wrong(why, "'%.40s' is not a number", text);
         }
-        return in_range(setting, *value, text, why);
+
+        char from[24], to[24];
+        if (*value < setting->min || *value > setting->max)
+                return setting_wrong(why, "%.40s is not within %s to %s", text, written(setting, setting->min, from),
+                                     written(setting, setting->max, to));
+        if (*value % setting->multiple != 0)
+                return setting_wrong(why, "%.40s is not a multiple of %s", text,
+                                     written(setting, setting->multiple, from));
+        return 0;
 }
 
 _Static_assert(ARRAY_SIZE(settings) <= CONFIG_SETTINGS_MAX, "each has an origin");

@@ -37,31 +37,6 @@ static int parse_budget(struct config_device *device, const char *text, char why
         return 0;
 }
 
-static int parse_pages(struct config_device *device, const char *text, char why[SETTING_WHY])
-{
-        static const char *const words[] = {[HOST_PAGES_AUTO] = "auto",
-                                            [HOST_PAGES_HUGETLB] = "hugetlb",
-                                            [HOST_PAGES_THP] = "thp",
-                                            [HOST_PAGES_4K] = "4k",
-                                            NULL};
-        int pages = setting_find_word(words, text);
-        if (pages < 0)
-                return setting_wrong(why, "pages: '%.40s' is not auto, hugetlb, thp or 4k", text);
-        device->pages = (enum host_pages)pages;
-        return 0;
-}
-
-static int parse_handles(struct config_device *device, const char *text, char why[SETTING_WHY])
-{
-        static const char *const words[] = {
-                [CUDA_HANDLES_IPC] = "cuda-ipc", [CUDA_HANDLES_VMM_FD] = "cuda-vmm-fd", NULL};
-        int handles = setting_find_word(words, text);
-        if (handles < 0)
-                return setting_wrong(why, "handles: '%.40s' is not cuda-ipc or cuda-vmm-fd", text);
-        device->handles = (enum cuda_handles)handles;
-        return 0;
-}
-
 static int append_device(struct config *config, struct config_device *device, char why[SETTING_WHY])
 {
         for (size_t i = 0; i < config->n_devices; i++)
@@ -78,33 +53,41 @@ static int append_device(struct config *config, struct config_device *device, ch
         return 0;
 }
 
-static int parse_prefault(struct config_device *device, const char *text, char why[SETTING_WHY])
-{
-        if (strcmp(text, "auto") == 0)
-                device->prefault = PREFAULT_AUTO;
-        else if (config_parse_size(text, &device->prefault) < 0)
-                return setting_wrong(
-                        why, "prefaulted: '%.40s' is not auto or a size (bytes, or with KiB, MiB, GiB, TiB)", text);
-        return 0;
-}
-
 static int parse_part(struct config_device *device, enum device_part part, const char *text, char why[SETTING_WHY])
 {
-        static const struct {
-                const char *name;
-                int (*parse)(struct config_device *device, const char *text, char why[SETTING_WHY]);
-                bool host, cuda;
-        } parts[DEVICE_PARTS] = {[PART_BUDGET] = {"budget", parse_budget, true, true},
-                                 [PART_PAGES] = {"pages", parse_pages, true, false},
-                                 [PART_PREFAULT] = {"prefaulted", parse_prefault, true, false},
-                                 [PART_HANDLES] = {"handles", parse_handles, false, true}};
+        static const char *const names[] = {
+                [PART_PAGES] = "pages", [PART_PREFAULT] = "prefaulted", [PART_HANDLES] = "handles"};
+        static const char *const pages[] = {[HOST_PAGES_AUTO] = "auto",
+                                            [HOST_PAGES_HUGETLB] = "hugetlb",
+                                            [HOST_PAGES_THP] = "thp",
+                                            [HOST_PAGES_4K] = "4k",
+                                            NULL};
+        static const char *const handles[] = {
+                [CUDA_HANDLES_IPC] = "cuda-ipc", [CUDA_HANDLES_VMM_FD] = "cuda-vmm-fd", NULL};
         bool host = strcmp(device->name, "host") == 0;
-        if (parts[part].parse == NULL || text == NULL)
+        if (part == PART_BUDGET)
+                return parse_budget(device, text, why);
+        if (host == (part == PART_HANDLES))
+                return setting_wrong(why, "%s: of %s only", names[part], host ? "CUDA devices" : "the host device");
+
+        if (part == PART_PREFAULT) {
+                if (strcmp(text, "auto") == 0)
+                        device->prefault = PREFAULT_AUTO;
+                else if (config_parse_size(text, &device->prefault) < 0)
+                        return setting_wrong(
+                                why, "prefaulted: '%.40s' is not auto or a size (bytes, or with KiB, MiB, GiB, TiB)",
+                                text);
                 return 0;
-        if (host ? !parts[part].host : !parts[part].cuda)
-                return setting_wrong(why, "%s: of %s only", parts[part].name,
-                                     host ? "CUDA devices" : "the host device");
-        return parts[part].parse(device, text, why);
+        }
+        int word = setting_find_word(part == PART_PAGES ? pages : handles, text);
+        if (word < 0)
+                return setting_wrong(why, "%s: '%.40s' is not %s", names[part], text,
+                                     part == PART_PAGES ? "auto, hugetlb, thp or 4k" : "cuda-ipc or cuda-vmm-fd");
+        if (part == PART_PAGES)
+                device->pages = (enum host_pages)word;
+        else
+                device->handles = (enum cuda_handles)word;
+        return 0;
 }
 
 int setting_add_device_parts(struct config *config, const char *const parts[DEVICE_PARTS], char why[SETTING_WHY])
@@ -115,8 +98,8 @@ int setting_add_device_parts(struct config *config, const char *const parts[DEVI
         int r = check_device(parts[PART_DEVICE], why);
         if (r == 0)
                 r = setting_copy(&device.name, parts[PART_DEVICE], why);
-        for (enum device_part i = 0; r == 0 && i < DEVICE_PARTS; i++)
-                r = parse_part(&device, i, parts[i], why);
+        for (enum device_part i = PART_BUDGET; r == 0 && i < DEVICE_PARTS; i++)
+                r = parts[i] != NULL ? parse_part(&device, i, parts[i], why) : 0;
         if (r == 0)
                 r = append_device(config, &device, why);
         if (r < 0)
