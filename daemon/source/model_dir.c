@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One pass over the folder's names, then the choice. An index or model file that is listed and cannot be opened is an
- * error later: falling back to other files would load another model than the folder holds.
+ * An index or model file that is listed and cannot be opened is an error later: falling back to other files would load
+ * another model than the folder holds.
  */
 #include "daemon/source/model_dir.h"
 
 #include "daemon/base/util.h"
 #include "daemon/source/source.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <string.h>
 
 /* Names with a dot in front are not data: "._model.safetensors" is macOS's resource fork. */
@@ -72,28 +70,6 @@ int model_dir_choose(struct model_dir *folder, const char *where, const char *sh
         if (chosen > 0)
                 qsort(folder->names, chosen, sizeof(*folder->names), compare);
         return 0;
-}
-
-int model_dir_init_consume_fd(struct model_dir *folder, int fd, const char *shown, struct error *error)
-{
-        *folder = (struct model_dir){0};
-        DIR *dir = fdopendir(fd);
-        if (dir == NULL) {
-                close(fd);
-                return error_set(error, STREAMER_ENOMEM, "%s (%s)", strerror(errno), shown);
-        }
-        int r = 0;
-        errno = 0;
-        for (const struct dirent *entry; r == 0 && (entry = readdir(dir)) != NULL; errno = 0)
-                r = model_dir_offer(folder, entry->d_name, shown, error);
-        if (r == 0 && errno != 0)
-                r = error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno), shown);
-        closedir(dir);
-        if (r == 0)
-                r = model_dir_choose(folder, "in this folder", shown, error);
-        if (r < 0)
-                model_dir_deinit(folder);
-        return r;
 }
 
 void model_dir_deinit(struct model_dir *folder)

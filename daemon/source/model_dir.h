@@ -19,8 +19,6 @@ struct model_dir {
         bool has_index; /* the index decides; names are not used */
 };
 
-/* Lists the folder of fd, which is consumed, and chooses. */
-int model_dir_init_consume_fd(struct model_dir *folder, int fd, const char *shown, struct error *error);
 void model_dir_deinit(struct model_dir *folder); /* accepts a zeroed one */
 
 /* A name of a listing; stored if the file may belong to a model. */

@@ -95,11 +95,6 @@ static int probe_canonical(const char *source, char **out, struct error *error)
         return error_set(error, STREAMER_EINVAL, "%s: only the daemon makes models of this kind", source);
 }
 
-static char *probe_default_name(const char *canonical)
-{
-        return strdup(canonical);
-}
-
 static int probe_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                       struct error *error)
 {
@@ -122,7 +117,7 @@ const struct source_ops source_probe = {
         .schemes = (const char *const[]){PROBE_SCHEME, NULL},
         .test = true,
         .canonical = probe_canonical,
-        .default_name = probe_default_name,
+        .default_name = strdup,
         .fixed_lane = 1, /* no mount's */
         .open = probe_open,
         .open_sidecar = probe_open_sidecar,

@@ -3,7 +3,7 @@
  * Published digests: a SHA256SUMS, and a store's checksum of an object. An accepted digest is in the text, with its
  * file's name.
  */
-#include "daemon/source/s3/s3_sums.h"
+#include "daemon/source/s3/s3_reply.h"
 #include "daemon/source/sums.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -35,7 +35,7 @@ static void fuzz_header(const uint8_t *data, size_t size)
         holds(value != NULL);
         memcpy(value, data, size);
         value[size] = '\0';
-        if (s3_sums_decode(value, hex)) {
+        if (s3_checksum_decode(value, hex)) {
                 holds(strspn(hex, "0123456789abcdef") == 64 && hex[64] == '\0');
                 holds(sums_set_digest(&object, hex, "fuzz", &valid, &error) == 0 && valid && object.has_sha256);
         }

@@ -95,12 +95,6 @@ static int find_along_chain(struct aws_credentials *c, struct aws_keys *keys, st
 
 /* ---- fetching ---- */
 
-static bool same_keys(const struct aws_keys *a, const struct aws_keys *b)
-{
-        return a->access != NULL && strcmp(a->access, b->access) == 0 && strcmp(a->secret, b->secret) == 0 &&
-               strcmp(a->token ?: "", b->token ?: "") == 0;
-}
-
 /* With the lock held: takes the keys over, or stores the error of the fetch. */
 static void fetch_done(struct aws_credentials *c, struct aws_keys *keys, const struct error *error)
 {
@@ -114,7 +108,9 @@ static void fetch_done(struct aws_credentials *c, struct aws_keys *keys, const s
                 return;
         }
         /* The same keys keep their number: a request that the store refused with them is not retried. */
-        keys->number = c->keys.number + (same_keys(&c->keys, keys) ? 0 : 1);
+        bool same = c->keys.access != NULL && strcmp(c->keys.access, keys->access) == 0 &&
+                    strcmp(c->keys.secret, keys->secret) == 0 && strcmp(c->keys.token ?: "", keys->token ?: "") == 0;
+        keys->number = c->keys.number + (same ? 0 : 1);
         aws_keys_deinit(&c->keys);
         c->keys = *keys;
         *keys = (struct aws_keys){.access = NULL};

@@ -100,31 +100,23 @@ static int keys_init_response(struct aws_keys *keys, const struct response *resp
         return r;
 }
 
-static void json_fields(struct json *j, struct response *response)
-{
-        struct json_string key, value;
-        if (!json_open(j, '{'))
-                json_unexpected(j, "'{'");
-        for (size_t n = 0; json_member(j, &n, &key);) {
-                const char **field = response_field(response, j->text + key.at, "Token");
-                if (json_peek(j) != '"')
-                        field = NULL;
-                if (!(field != NULL ? json_take_string(j, &value) : json_skip(j)))
-                        return;
-                if (field != NULL)
-                        *field = j->text + value.at;
-        }
-        json_end(j);
-}
-
 int aws_keys_parse_json(struct aws_keys *keys, char *text, size_t size, const char *origin, struct error *error)
 {
         struct json j;
+        struct json_string key, value;
         struct response response = {.access = NULL};
         text[size] = '\0';
         json_init(&j, text, size);
-        json_fields(&j, &response);
-        bool valid = j.fault == JSON_OK;
+        if (!json_open(&j, '{'))
+                json_unexpected(&j, "'{'");
+        for (size_t n = 0; json_member(&j, &n, &key);) {
+                const char **field = response_field(&response, j.text + key.at, "Token");
+                if (field == NULL || json_peek(&j) != '"')
+                        json_skip(&j);
+                else if (json_take_string(&j, &value))
+                        *field = j.text + value.at;
+        }
+        bool valid = json_end(&j);
         json_deinit(&j);
         /* The fault's own text may quote what is secret. */
         if (!valid)

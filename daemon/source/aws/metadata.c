@@ -93,13 +93,6 @@ int aws_fetch(struct http *http, struct http_fetch *fetch, struct error *error)
         return r;
 }
 
-/* Link-local addresses: plain http is allowed. */
-static int fetch_local(struct http *http, struct http_fetch *fetch, struct error *error)
-{
-        fetch->request.plain_ok = strncmp(fetch->request.url, "http://", 7) == 0;
-        return aws_fetch(http, fetch, error);
-}
-
 int aws_read_token(const char *path, char **token, struct error *error)
 {
         cleanup_free char *setting = format_new("file:%s", path);
@@ -152,13 +145,14 @@ int aws_container(struct aws_clients *clients, struct aws_keys *keys, struct err
         int r = aws_container_uri(&uri, error);
         if (r < 0 || uri == NULL)
                 return r;
-        struct http_fetch fetch = {.request = {.url = uri, .shown = origin, .headers = &headers}};
+        bool plain = strncmp(uri, "http://", 7) == 0;
+        struct http_fetch fetch = {.request = {.url = uri, .shown = origin, .headers = &headers, .plain_ok = plain}};
         if (file != NULL)
                 r = aws_read_token(file, &token, error);
         if (r == 0 && (token ?: given) != NULL)
                 r = http_headers_add(&headers, "Authorization", token ?: given, error);
         if (r == 0)
-                r = fetch_local(clients->container, &fetch, error);
+                r = aws_fetch(clients->container, &fetch, error);
         if (r == 0)
                 r = fetch.answer.status == 200
                             ? aws_keys_parse_json(keys, fetch.answer.body, fetch.answer.body_len, origin, error)
@@ -187,7 +181,8 @@ static int instance_fetch(struct aws_clients *clients, struct http_fetch *fetch,
         fetch->request.method = method;
         fetch->request.url = url;
         fetch->request.shown = "instance metadata";
-        int r = fetch_local(clients->instance, fetch, error);
+        fetch->request.plain_ok = strncmp(url, "http://", 7) == 0;
+        int r = aws_fetch(clients->instance, fetch, error);
         fetch->request.url = NULL;
         return r;
 }

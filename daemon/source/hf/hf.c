@@ -122,20 +122,14 @@ struct opening {
         struct error *error;
 };
 
-static int no_memory(struct opening *o)
-{
-        return error_set(o->error, STREAMER_ENOMEM, "no memory");
-}
-
 static int read_info(struct opening *o)
 {
         cleanup_free char *revision = http_url_encode(revision_of(o->canonical), "");
-        if (revision == NULL)
-                return no_memory(o);
-        cleanup_free char *url =
-                format_new("%s/api/models/%s/revision/%s?blobs=true", o->hf->endpoint, o->repository, revision);
+        cleanup_free char *url = revision == NULL ? NULL
+                                                  : format_new("%s/api/models/%s/revision/%s?blobs=true",
+                                                               o->hf->endpoint, o->repository, revision);
         if (url == NULL)
-                return no_memory(o);
+                return error_set(o->error, STREAMER_ENOMEM, "no memory");
         o->fetch = (struct http_fetch){.request = {.url = url, .shown = o->canonical, .access = o->dir.access},
                                        .max_body = INFO_MAX};
         int r = http_fetch(o->dir.http, &o->fetch, 1, o->error);
@@ -175,21 +169,6 @@ static int check_file(const struct opening *o, struct object *object, bool want_
         return r;
 }
 
-static int open_weights(struct opening *o, bool want_sha256, struct source_set *set)
-{
-        int r = read_info(o);
-        for (size_t i = 0; r == 0 && i < o->info.n; i++)
-                if (strchr(o->info.files[i].name, '/') == NULL)
-                        r = model_dir_offer(&o->folder, o->info.files[i].name, o->canonical, o->error);
-        if (r == 0)
-                r = model_dir_choose(&o->folder, "in this revision", o->canonical, o->error);
-        if (r == 0)
-                r = remote_dir_open(&o->dir, &o->folder, set, o->error);
-        for (size_t i = 0; r == 0 && i < set->n_objects; i++)
-                r = check_file(o, &set->objects[i], want_sha256);
-        return r;
-}
-
 static int opening_init(struct opening *o, const struct sources *sources, const char *canonical, struct error *error)
 {
         const char *name = canonical + strlen(SCHEME);
@@ -201,7 +180,9 @@ static int opening_init(struct opening *o, const struct sources *sources, const 
                               .canonical = canonical,
                               .repository = strndup(name, strcspn(name, "@")),
                               .error = error};
-        return o->repository != NULL ? access_new(o->hf, &o->dir.access, error) : no_memory(o);
+        if (o->repository == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        return access_new(o->hf, &o->dir.access, error);
 }
 
 static void opening_deinit(struct opening *o)
@@ -219,7 +200,16 @@ static int hf_open(const struct sources *sources, const char *canonical, bool wa
         struct opening o;
         int r = opening_init(&o, sources, canonical, error);
         if (r == 0)
-                r = open_weights(&o, want_sha256, set);
+                r = read_info(&o);
+        for (size_t i = 0; r == 0 && i < o.info.n; i++)
+                if (strchr(o.info.files[i].name, '/') == NULL)
+                        r = model_dir_offer(&o.folder, o.info.files[i].name, canonical, error);
+        if (r == 0)
+                r = model_dir_choose(&o.folder, "in this revision", canonical, error);
+        if (r == 0)
+                r = remote_dir_open(&o.dir, &o.folder, set, error);
+        for (size_t i = 0; r == 0 && i < set->n_objects; i++)
+                r = check_file(&o, &set->objects[i], want_sha256);
         opening_deinit(&o);
         return r;
 }

@@ -30,9 +30,8 @@ static bool take_text(struct json *j, const char **out)
 static bool parse_lfs(struct json *j, struct hf_file *file)
 {
         struct json_string key;
-        if (json_peek(j) != '{')
+        if (!json_open(j, '{'))
                 return json_skip(j);
-        json_open(j, '{');
         for (size_t n = 0; json_member(j, &n, &key);)
                 if (!(JSON_IS(j, key, "sha256") ? take_text(j, &file->sha256) : json_skip(j)))
                         return false;

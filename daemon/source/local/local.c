@@ -6,26 +6,166 @@
  *   a folder with an index      > the files that its weight_map names
  *   a folder without            > the names that model_dir_choose() leaves
  *
- * All are opened before any is read. A missing file fails the load.
+ * All are opened before any is read. A missing file fails the load. The functions of the URI do not access the path.
  *
  * Sidecars are the files below the source's directory. Every name is resolved below its root (roots.h), so a link that
  * leads out of the root is neither listed nor opened. Linked directories are not entered: a list always ends.
  */
-#include "daemon/source/local/local.h"
-
+#include "daemon/base/text/percent.h"
 #include "daemon/base/util.h"
 #include "daemon/io/file/file_object.h"
 #include "daemon/source/model_dir.h"
 #include "daemon/source/roots/roots.h"
 #include "daemon/source/sums.h"
+#include "proto/codec.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#define FILE_SCHEME "file://"
 #define DEPTH_MAX 8 /* directories below the source's that are listed for sidecars */
+
+/* ---- URIs ---- */
+
+/* In place: no empty or "." components, no slash at the end. -1 on "..", which would mean another
+ * folder than its text says if the path has a link. */
+static int collapse(char *path)
+{
+        char *to = path;
+        for (const char *from = path; *from != '\0';) {
+                size_t slashes = strspn(from, "/");
+                const char *name = from + slashes;
+                size_t len = strcspn(name, "/");
+                from = name + len;
+                if (len == 0 || (len == 1 && name[0] == '.'))
+                        continue;
+                if (len == 2 && name[0] == '.' && name[1] == '.')
+                        return -1;
+                *to++ = '/';
+                memmove(to, name, len);
+                to += len;
+        }
+        if (to == path)
+                *to++ = '/';
+        *to = '\0';
+        return 0;
+}
+
+static int local_canonical(const char *source, char **out, struct error *error)
+{
+        bool is_uri = strncmp(source, FILE_SCHEME, strlen(FILE_SCHEME)) == 0;
+        const char *rest = is_uri ? source + strlen(FILE_SCHEME) : source;
+        if (is_uri && strncmp(rest, "localhost/", strlen("localhost/")) == 0)
+                rest += strlen("localhost");
+        if (rest[0] != '/')
+                return error_set(error, STREAMER_EINVAL, "'%s': not an absolute path", source);
+        cleanup_free char *path = strdup(rest);
+        if (path == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        if (is_uri && !percent_decode(path, '+'))
+                return error_set(error, STREAMER_EINVAL, "%s: a bad %%-escape", source);
+        if (strlen(path) >= PATH_MAX)
+                return error_set(error, STREAMER_EINVAL, "%s: longer than a path can be", source);
+        if (!codec_utf8(path, strlen(path)))
+                return error_set(error, STREAMER_EINVAL, "%s: not UTF-8", source);
+        if (collapse(path) < 0)
+                return error_set(error, STREAMER_EINVAL, "%s: '..' is not allowed", source);
+        *out = path;
+        path = NULL;
+        return 0;
+}
+
+/* Of a path in a snapshot of the HF cache, ".../models--org--name/snapshots/REV/rest": "org/name/rest". *name NULL: the
+ * path is another one. False: no memory. */
+static bool snapshot_name(const char *path, char **name)
+{
+        static const char prefix[] = "/models--", snapshots[] = "/snapshots/";
+        const char *repository = NULL, *rest;
+        size_t len = 0;
+        *name = NULL;
+        for (const char *at = path; repository == NULL; at++) {
+                at = strstr(at, prefix);
+                if (at == NULL)
+                        return true;
+                len = strcspn(at + strlen(prefix), "/");
+                if (len > 0 && strncmp(at + strlen(prefix) + len, snapshots, strlen(snapshots)) == 0)
+                        repository = at + strlen(prefix);
+        }
+        rest = repository + len + strlen(snapshots);
+        rest += strcspn(rest, "/");
+        cleanup_free char *text = strndup(repository, len);
+        if (text == NULL)
+                return false;
+        /* "org--name" is "org/name": the Hub allows no "--" in either part. In place. */
+        for (char *at; (at = strstr(text, "--")) != NULL;) {
+                at[0] = '/';
+                memmove(at + 1, at + 2, strlen(at + 2) + 1);
+        }
+        *name = format_new("%s%s", text, rest);
+        return *name != NULL;
+}
+
+static char *local_default_name(const char *canonical)
+{
+        char *name;
+        if (!snapshot_name(canonical, &name))
+                return NULL;
+        if (name == NULL)
+                return source_last_component(canonical, strlen(canonical));
+        name[source_stem_len(name, strlen(name))] = '\0';
+        return name;
+}
+
+/* In place: \NNN of a mount point. */
+static void octal_decode(char *text)
+{
+        char *to = text;
+        for (const char *from = text; *from != '\0'; to++) {
+                unsigned c = 0;
+                int n = 0;
+                bool escape = *from == '\\' && sscanf(from, "\\%3o%n", &c, &n) == 1 && n == 4;
+                *to = escape ? (char)c : *from;
+                from += escape ? n : 1;
+        }
+        *to = '\0';
+}
+
+/* Bytes of the path that the mount point covers; 0 if it does not hold the path. */
+static size_t covers(const char *mount, const char *path)
+{
+        size_t len = strlen(mount);
+        if (strcmp(mount, "/") == 0)
+                return 1;
+        return strncmp(path, mount, len) == 0 && (path[len] == '/' || path[len] == '\0') ? len : 0;
+}
+
+static uint64_t local_lane(const char *canonical)
+{
+        uint64_t lane = 0;
+        size_t best = 0, size = 0;
+        cleanup_free char *line = NULL;
+        FILE *f = fopen("/proc/self/mountinfo", "re");
+        while (f != NULL && getline(&line, &size, f) > 0) {
+                unsigned major, minor;
+                int start = 0, end = 0;
+                if (sscanf(line, "%*u %*u %u:%u %*s %n%*s%n", &major, &minor, &start, &end) < 2 || end == 0)
+                        continue;
+                line[end] = '\0';
+                octal_decode(line + start);
+                size_t len = covers(line + start, canonical);
+                /* Of several on one point the last is on top. */
+                if (len > 0 && len >= best) {
+                        best = len;
+                        lane = (uint64_t)major << 32 | minor;
+                }
+        }
+        if (f != NULL)
+                fclose(f);
+        return lane + 1; /* 0 is the lane of work that reads nothing */
+}
 
 /* ---- files of a folder ---- */
 
@@ -72,14 +212,21 @@ static int open_indexed(struct source_set *set, const struct root_path *folder, 
 static int open_folder(struct source_set *set, const struct root_path *path, int path_fd, bool want_sha256,
                        struct error *error)
 {
-        struct model_dir folder;
-        int fd = -1;
-        int r = root_path_open_folder(path, path_fd, &fd, error);
-        if (r == 0)
-                r = model_dir_init_consume_fd(&folder, fd, path->shown, error);
+        struct model_dir folder = {.n = 0};
+        DIR *dir;
+        int r = root_path_open_folder(path, path_fd, &dir, error);
         if (r < 0)
                 return r;
-        r = folder.has_index ? open_indexed(set, path, error) : source_set_reserve(set, folder.n, error);
+        errno = 0;
+        for (const struct dirent *entry; r == 0 && (entry = readdir(dir)) != NULL; errno = 0)
+                r = model_dir_offer(&folder, entry->d_name, path->shown, error);
+        if (r == 0 && errno != 0)
+                r = error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno), path->shown);
+        closedir(dir);
+        if (r == 0)
+                r = model_dir_choose(&folder, "in this folder", path->shown, error);
+        if (r == 0)
+                r = folder.has_index ? open_indexed(set, path, error) : source_set_reserve(set, folder.n, error);
         for (size_t i = 0; r == 0 && !folder.has_index && i < folder.n; i++)
                 r = open_in_folder(&set->objects[i], path, folder.names[i], "listed in its folder", error);
         model_dir_deinit(&folder);
@@ -179,19 +326,14 @@ static int list_directory(const struct listing *listing, const struct root_path 
                           unsigned depth)
 {
         mode_t mode;
-        int fd = -1;
+        DIR *dir;
         cleanup_close int path_fd = -1;
         int r = root_path_find(path, &path_fd, &mode, listing->error);
         if (r == 0)
-                r = root_path_open_folder(path, path_fd, &fd, listing->error);
+                r = root_path_open_folder(path, path_fd, &dir, listing->error);
         /* Below the source's own directory, one that may not be read has no files to offer. */
         if (r < 0)
-                return depth > 0 ? 0 : r;
-        DIR *dir = fdopendir(fd);
-        if (dir == NULL) {
-                close(fd);
-                return error_set(listing->error, STREAMER_ENOMEM, "no memory");
-        }
+                return depth > 0 && r != STREAMER_ENOMEM ? 0 : r;
         errno = 0;
         for (const struct dirent *entry; r == 0 && (entry = readdir(dir)) != NULL; errno = 0)
                 r = list_entry(listing, path, dirfd(dir), entry->d_name, prefix, depth);
@@ -225,7 +367,7 @@ static int local_open_sidecar(const struct sources *sources, const char *canonic
 }
 
 const struct source_ops source_local = {
-        .schemes = (const char *const[]){"file://", "", NULL},
+        .schemes = (const char *const[]){FILE_SCHEME, "", NULL},
         .local = true,
         .canonical = local_canonical,
         .default_name = local_default_name,

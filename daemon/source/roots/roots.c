@@ -249,8 +249,14 @@ int root_path_open_file(const struct root_path *path, int *fd, struct error *err
         return *fd < 0 ? open_failed(errno, path, error) : 0;
 }
 
-int root_path_open_folder(const struct root_path *path, int path_fd, int *fd, struct error *error)
+int root_path_open_folder(const struct root_path *path, int path_fd, DIR **dir, struct error *error)
 {
-        *fd = openat(path_fd, ".", O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC);
-        return *fd < 0 ? open_failed(errno, path, error) : 0;
+        cleanup_close int fd = openat(path_fd, ".", O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC);
+        if (fd < 0)
+                return open_failed(errno, path, error);
+        *dir = fdopendir(fd);
+        if (*dir == NULL)
+                return error_set(error, STREAMER_ENOMEM, "%s (%s)", strerror(errno), path->shown);
+        take_fd(&fd);
+        return 0;
 }

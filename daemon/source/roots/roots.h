@@ -8,6 +8,8 @@
 #include "daemon/source/roots/openat_beneath.h"
 #include "daemon/source/source.h"
 
+#include <dirent.h>
+
 /* In the order of the configuration. NULL after the last. */
 const char *source_root(const struct source_roots *roots, size_t i);
 
@@ -35,7 +37,7 @@ void root_path_deinit(struct root_path *path); /* accepts a zeroed one */
 int root_path_find(const struct root_path *path, int *path_fd, mode_t *mode, struct error *error);
 /* Opens a regular file for reading. */
 int root_path_open_file(const struct root_path *path, int *fd, struct error *error);
-/* Opens the folder that root_path_find() has resolved, for listing. */
-int root_path_open_folder(const struct root_path *path, int path_fd, int *fd, struct error *error);
+/* Opens the folder that root_path_find() has resolved, for listing; closed with closedir(). */
+int root_path_open_folder(const struct root_path *path, int path_fd, DIR **dir, struct error *error);
 
 #endif

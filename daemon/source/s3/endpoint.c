@@ -31,12 +31,6 @@ struct s3_endpoints {
 
 /* ---- configuration ---- */
 
-static int set_text(char **field, const char *text, struct error *error)
-{
-        *field = text != NULL ? strdup(text) : NULL;
-        return text == NULL || *field != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
-}
-
 static int set_url(struct s3_endpoint *endpoint, const char *text, struct error *error)
 {
         char shown[REDACTED_SOURCE];
@@ -80,11 +74,13 @@ static int complete(struct s3_endpoint *endpoint, const struct s3_endpoint_opts 
                 choose(own->region, aws_env("AWS_REGION") ?: aws_env("AWS_DEFAULT_REGION"), defaults->region);
         const char *ca = choose(own->ca, aws_env("AWS_CA_BUNDLE"), defaults->ca);
         endpoint->addressing = own->addressing != S3_AUTO ? own->addressing : defaults->addressing;
+        region = region ?: aws_config_get(&config, "region");
+        ca = ca ?: aws_config_get(&config, "ca_bundle");
+        endpoint->region = region != NULL ? strdup(region) : NULL;
+        endpoint->ca = ca != NULL ? strdup(ca) : NULL;
         r = set_url(endpoint, url ?: aws_config_endpoint(&config, "s3"), error);
-        if (r == 0)
-                r = set_text(&endpoint->region, region ?: aws_config_get(&config, "region"), error);
-        if (r == 0)
-                r = set_text(&endpoint->ca, ca ?: aws_config_get(&config, "ca_bundle"), error);
+        if ((region != NULL && endpoint->region == NULL) || (ca != NULL && endpoint->ca == NULL))
+                r = error_set(error, STREAMER_ENOMEM, "no memory");
         aws_config_deinit(&config);
         return r;
 }

@@ -18,12 +18,13 @@
 #include "daemon/source/model_dir.h"
 #include "daemon/source/s3/s3_auth.h"
 #include "daemon/source/s3/s3_reply.h"
-#include "daemon/source/s3/s3_sums.h"
 #include "daemon/source/source.h"
+#include "daemon/source/sums.h"
 #include "daemon/source/web/remote_dir.h"
 #include "proto/codec.h"
 
 #include <string.h>
+#include <strings.h>
 
 #define SCHEME "s3://"
 #define KEY_MAX 1024
@@ -222,30 +223,85 @@ static int list_weights(struct opening *o)
 
 /* ---- weights ---- */
 
+/* The URL of an object, from its URI. */
+static char *object_url(const struct opening *o, const char *uri)
+{
+        cleanup_free char *key = http_url_encode(key_of(uri), "/");
+        return key != NULL ? format_new("%s/%s", o->base, key) : NULL;
+}
+
 /* A file of the prefix, or the key itself if `name` is empty. */
 static bool s3_locate(const struct remote_dir *dir, const char *name, char **url, char **shown)
 {
         const struct opening *o = container_of(dir, struct opening, dir);
-        cleanup_free char *key = http_url_encode(o->key, "/");
-        cleanup_free char *file = http_url_encode(name, "/");
-        if (key != NULL && file != NULL)
-                *url = format_new("%s/%s%s", o->base, key, file);
         *shown = format_new("%s%s", o->canonical, name);
-        return *url != NULL && *shown != NULL;
+        *url = *shown != NULL ? object_url(o, *shown) : NULL;
+        return *url != NULL;
 }
 
+static int set_checksum(struct object *object, const struct http_fetch *fetch, struct error *error)
+{
+        const char *value = http_headers_find(&fetch->answer.headers, "x-amz-checksum-sha256");
+        const char *type = http_headers_find(&fetch->answer.headers, "x-amz-checksum-type");
+        char hex[65];
+        bool valid;
+        bool whole = type == NULL || strcasecmp(type, "FULL_OBJECT") == 0;
+        if (value == NULL || !whole || !s3_checksum_decode(value, hex))
+                return 0;
+        int r = sums_set_digest(object, hex, "the store's checksum", &valid, error);
+        if (r == 0)
+                log_debug("SHA-256 as the store keeps it (%s)", object->path);
+        return r;
+}
+
+/* The list and the store's checksums are requested at once. The list has precedence, since the publisher of the files
+ * wrote it; the checksums add what it lacks. Where both have a digest they must agree: a difference fails the load. */
 static int find_sums(struct opening *o)
 {
+        /* A client that may not list gets 403 for a key that does not exist. */
+        static const int absent[] = {403, 404, 0};
+        struct object *objects = o->set->objects;
+        size_t n = o->set->n_objects;
+        bool listed = is_prefix(o->canonical), request_list = !listed || o->has_sums;
+        struct http_headers headers = {.n = 0};
+        struct http_fetch *fetches = calloc(n + 1, sizeof(*fetches)), *list = fetches + n;
         cleanup_free char *folder = directory_of(o->canonical);
-        cleanup_free char *key = folder != NULL ? http_url_encode(key_of(folder), "/") : NULL;
-        const struct s3_sums_request request = {.http = o->dir.http,
-                                                .access = o->dir.access,
-                                                .base = o->base,
-                                                .prefix = key,
-                                                .shown = folder,
-                                                .listed = is_prefix(o->canonical),
-                                                .has_sums = o->has_sums};
-        return key != NULL ? s3_sums_find(&request, o->set->objects, o->set->n_objects, o->error) : no_memory(o);
+        cleanup_free char *list_uri = folder != NULL ? format_new("%s" SUMS_NAME, folder) : NULL;
+        if (fetches == NULL || list_uri == NULL) {
+                free(fetches);
+                return no_memory(o);
+        }
+        int r = http_headers_add(&headers, "x-amz-checksum-mode", "ENABLED", o->error);
+        for (size_t i = 0; r == 0 && i <= n; i++) {
+                struct http_request *request = &fetches[i].request;
+                request->shown = i < n ? objects[i].path : list_uri;
+                request->access = o->dir.access;
+                request->url = object_url(o, request->shown);
+                if (i < n) {
+                        request->method = "HEAD";
+                        request->headers = &headers;
+                }
+                if (request->url == NULL)
+                        r = no_memory(o);
+        }
+        list->max_body = SUMS_MAX;
+        list->fine = listed ? NULL : absent;
+        if (r == 0)
+                r = http_fetch(o->dir.http, fetches, request_list ? n + 1 : n, o->error);
+        struct text text = {.data = list->answer.body, .size = list->answer.body_len};
+        if (r == 0 && request_list && list->answer.status < 300 && text.data != NULL)
+                r = sums_apply(&text, list_uri, objects, n, o->error);
+        for (size_t i = 0; r == 0 && i < n; i++)
+                r = set_checksum(&objects[i], &fetches[i], o->error);
+        for (size_t i = 0; i <= n; i++) {
+                free((char *)(uintptr_t)fetches[i].request.url);
+                http_fetch_deinit(&fetches[i]);
+        }
+        free(fetches);
+        http_headers_deinit(&headers);
+        return r < 0 ? r
+                     : sums_require(objects, n, "a " SUMS_NAME " with its prefix, and no checksum of the store's",
+                                    o->error);
 }
 
 static int open_weights(struct opening *o)

@@ -10,6 +10,7 @@
 #include "daemon/source/s3/xml.h"
 
 #include <errno.h>
+#include <openssl/evp.h>
 #include <string.h>
 
 /* ---- errors ---- */
@@ -129,4 +130,18 @@ int s3_page_parse(struct s3_page *page, const char *text, size_t size, s3_entry_
                 page->next = NULL;
         }
         return r;
+}
+
+/* ---- checksums ---- */
+
+bool s3_checksum_decode(const char *value, char hex[65])
+{
+        unsigned char digest[33];
+        /* 32 bytes are 44 characters; "...=-12" is a checksum of checksums of 12 parts. */
+        if (strlen(value) != 44 || value[43] != '=' ||
+            EVP_DecodeBlock(digest, (const unsigned char *)value, 44) != (int)sizeof(digest))
+                return false;
+        for (size_t i = 0; i < 32; i++)
+                snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+        return true;
 }

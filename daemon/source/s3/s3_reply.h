@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parses an S3 store's XML: a page of ListObjectsV2, and errors. Pure.
+ * Parses an S3 store's XML (a page of ListObjectsV2, and errors) and checksums. Pure.
  */
 #ifndef DAEMON_SOURCE_S3_S3_REPLY_H
 #define DAEMON_SOURCE_S3_S3_REPLY_H
@@ -39,5 +39,10 @@ struct s3_page {
 /* A page, in encoding-type=url where it says so. */
 int s3_page_parse(struct s3_page *page, const char *text, size_t size, s3_entry_fn fn, void *context,
                   struct error *error);
+
+/* ---- checksums ---- */
+
+/* From base64, as in a checksum header, to hexadecimal; false: it is of parts, or no SHA-256. */
+bool s3_checksum_decode(const char *value, char hex[65]);
 
 #endif
