@@ -18,8 +18,8 @@
 #include "daemon/io/http/http.h"
 #include "daemon/io/remote/http_object.h"
 #include "daemon/resident/hostcache/host_cache.h"
+#include "daemon/serve/monitor/manager.h"
 #include "daemon/serve/monitor/metrics_http.h"
-#include "daemon/serve/monitor/watchdog.h"
 #include "daemon/serve/server.h"
 #include "daemon/serve/verbs/verbs.h"
 #include "daemon/source/roots/roots.h"
@@ -57,7 +57,7 @@ struct daemon {
         struct loads loads;
         struct server server;
         struct metrics_http *metrics_http; /* NULL: no address to listen at */
-        struct watchdog watchdog;
+        struct manager manager;
         struct loop_cpu loop_cpu;
         struct reload reload;
         uint64_t closing_since;
@@ -129,9 +129,12 @@ static int make_reader(struct daemon *d, struct error *error)
         return 0;
 }
 
-static struct server_limits limits_of(const struct config_limits *l)
+/* What can change while the daemon runs. */
+static void apply_config(struct daemon *d, struct error *error)
 {
-        return (struct server_limits){
+        const struct config_limits *l = &d->config.limits;
+        const struct desired_opts opts = {.at_once = (unsigned)l->preload_loads, .retry_ns = l->preload_retry_ns};
+        d->server.limits = (struct server_limits){
                 .connections = l->connections,
                 .per_uid = {[QUOTA_CONNECTIONS] = l->connections_per_uid,
                             [QUOTA_LEASES] = l->leases_per_uid,
@@ -144,39 +147,6 @@ static struct server_limits limits_of(const struct config_limits *l)
                 .fds_per_client = l->fds_per_client,
                 .conn = {.output = l->output_per_client, .frame_timeout_ns = l->frame_timeout_ns},
         };
-}
-
-/* What an earlier run has left: models at once, the pinned ones among the rest by loading them. */
-static void restore_models(struct daemon *d)
-{
-        struct server *s = &d->server;
-        const char *folder = filled(d->config.state);
-        persist_recover(&s->persist, &d->listen_fds);
-        scrub_init(&s->scrub, &d->resident, &d->reader, d->pool);
-        desired_restore(&s->desired, folder);
-        s->scrub.desired = &s->desired;
-        state_writer_init(&s->state_writer, &d->resident, d->pool, folder, &s->desired.restored);
-}
-
-static void set_host_cache(struct daemon *d)
-{
-        uint64_t want = d->config.host_cache;
-        uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
-        if (want == 0)
-                return;
-        host_cache_init(&d->cache, &d->resident, host_cache_budget(want, machine_cgroup_memory(), memory));
-        log_info("host cache: %" PRIu64 " bytes%s", d->cache.budget,
-                 want > d->cache.budget ? ", half of what the machine or the cgroup allows: less than configured" : "");
-        if (d->devices.cuda == NULL)
-                log_warn("host cache: not used: no GPU is configured");
-}
-
-/* What can change while the daemon runs. */
-static void apply_config(struct daemon *d, struct error *error)
-{
-        const struct config_limits *l = &d->config.limits;
-        const struct desired_opts opts = {.at_once = (unsigned)l->preload_loads, .retry_ns = l->preload_retry_ns};
-        d->server.limits = limits_of(l);
         d->loads.max_running = (unsigned)l->loads;
         d->resident.failed_kept = l->failed_kept;
         d->admission.max_blocked = l->queued;
@@ -195,10 +165,11 @@ static void on_reloaded(struct reload *reload)
 
 static void on_reload_over(struct reload *reload)
 {
-        watchdog_notify_ready(&container_of(reload, struct daemon, reload)->watchdog);
+        manager_notify_ready(&container_of(reload, struct daemon, reload)->manager);
 }
 
-static int make_roots(struct daemon *d, struct error *error)
+/* What reads, and where it lands. */
+static int make_storage(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
         int r = source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, error);
@@ -206,14 +177,6 @@ static int make_roots(struct daemon *d, struct error *error)
                 log_info(
                         "roots: openat2 is refused here, by the kernel or by a filter such as RestrictSUIDSGID=: names "
                         "are resolved one component after the other");
-        return r;
-}
-
-/* What reads, and where it lands. */
-static int make_storage(struct daemon *d, struct error *error)
-{
-        const struct config *c = &d->config;
-        int r = make_roots(d, error);
         if (r == 0)
                 r = devices_init(&d->devices, c, d->wake, error);
         if (r == 0)
@@ -233,7 +196,17 @@ static void make_models(struct daemon *d)
         const struct config *c = &d->config;
         resident_init(&d->resident, d->devices.v, d->devices.n, c->limits.failed_kept);
         admission_init(&d->admission, &d->resident, d->wake, c->limits.queued);
-        set_host_cache(d);
+        uint64_t cache = c->host_cache;
+        uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
+        if (cache > 0) {
+                host_cache_init(&d->cache, &d->resident, host_cache_budget(cache, machine_cgroup_memory(), memory));
+                log_info("host cache: %" PRIu64 " bytes%s", d->cache.budget,
+                         cache > d->cache.budget
+                                 ? ", half of what the machine or the cgroup allows: less than configured"
+                                 : "");
+                if (d->devices.cuda == NULL)
+                        log_warn("host cache: not used: no GPU is configured");
+        }
         loads_init(&d->loads);
         d->loads.resident = &d->resident;
         d->loads.sources = &d->sources;
@@ -271,6 +244,8 @@ static int make_server(struct daemon *d, struct error *error)
 
 static int make_parts(struct daemon *d, struct error *error)
 {
+        struct server *s = &d->server;
+        const char *folder = filled(d->config.state);
         int r = roles_open(&d->config.access, error);
         if (r == 0)
                 r = make_storage(d, error);
@@ -281,9 +256,15 @@ static int make_parts(struct daemon *d, struct error *error)
         if (r < 0)
                 return r;
         apply_config(d, error);
-        if (error->code == 0)
-                restore_models(d);
-        return error->code;
+        if (error->code != 0)
+                return error->code;
+        /* What an earlier run has left: models at once, the pinned ones among the rest by loading them. */
+        persist_recover(&s->persist, &d->listen_fds);
+        scrub_init(&s->scrub, &d->resident, &d->reader, d->pool);
+        s->scrub.desired = &s->desired;
+        desired_restore(&s->desired, folder);
+        state_writer_init(&s->state_writer, &d->resident, d->pool, folder, &s->desired.restored);
+        return 0;
 }
 
 /* ---- the end ---- */
@@ -413,20 +394,14 @@ static int start(struct daemon *d, struct error *error)
                 log_debug("the loop has no better nice value than the rest (RLIMIT_NICE)");
         loop_cpu_start(&d->loop_cpu, &d->loop);
         uv_timer_init(&d->loop, &d->ending);
-        watchdog_start(&d->watchdog, &d->loop);
+        manager_start(&d->manager, &d->loop);
         d->ending.data = d;
         d->server.idle_exit = on_idle_exit;
         if (watch_signals(d) < 0)
                 return error_set(error, STREAMER_EOS, "signals cannot be watched");
         log_event(LOG_LEVEL_INFO, LOG_STARTED, NULL, "streamerd %s serves %s", STREAMERD_VERSION, d->server.path);
-        watchdog_notify_ready(&d->watchdog);
+        manager_notify_ready(&d->manager);
         return 0;
-}
-
-static void log_notes(char *notes)
-{
-        for (char *line = strtok(notes, "\n"); line != NULL; line = strtok(NULL, "\n"))
-                log_info("%s", line);
 }
 
 int main(int argc, char **argv)
@@ -448,7 +423,8 @@ int main(int argc, char **argv)
         log_init(d.config.log.level);
         log_set_output(&(struct log_output){.format = d.config.log.format, .to_stderr = d.config.log.to_stderr});
         log_start();
-        log_notes(notes);
+        for (char *line = strtok(notes, "\n"); line != NULL; line = strtok(NULL, "\n"))
+                log_info("%s", line);
         reload_init(&d.reload, &d.server, &d.config, argc, argv, on_reloaded, on_reload_over);
         if (start(&d, &error) < 0) {
                 log_error("%s", error.text);

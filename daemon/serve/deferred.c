@@ -23,16 +23,22 @@ struct deferred *deferred_new(struct session *session, struct request *request)
         return d;
 }
 
+static void on_deadline_closed(uv_handle_t *deadline)
+{
+        free(deadline->data);
+}
+
 void deferred_free(struct deferred *d)
 {
         struct session *session = d->session;
         list_remove(&d->in_session);
         list_remove(&d->in_server);
-        if (session != NULL)
-                timer_heap_remove(&session->server->deadlines, &d->deadline);
         load_unwatch(&d->watch);
         request_deinit(&d->request);
-        free(d);
+        if (d->deadline.data != NULL)
+                uv_close((uv_handle_t *)&d->deadline, on_deadline_closed);
+        else
+                free(d);
         if (session != NULL) {
                 session->n_deferred--;
                 conn_hold(session->conn, session->n_deferred >= session->server->limits.requests_per_client);
@@ -42,7 +48,6 @@ void deferred_free(struct deferred *d)
 void deferred_orphan(struct deferred *d)
 {
         list_remove(&d->in_session);
-        timer_heap_remove(&d->session->server->deadlines, &d->deadline);
         d->session = NULL;
         __atomic_store_n(&d->given_up, true, __ATOMIC_RELAXED);
         verify_stop(&d->verify);
@@ -54,19 +59,11 @@ void deferred_orphan(struct deferred *d)
 
 static void on_deadline(uv_timer_t *timer)
 {
-        struct server *server = timer->data;
-        loop_task_begin(&server->expired);
-}
-
-/* The first of the deadlines may be another now. */
-static void await_deadline(struct server *server)
-{
-        const struct heap_timer *first = timer_heap_first(&server->deadlines);
-        if (first == NULL)
-                return;
-        /* libuv's time is in milliseconds of the same clock; it may be this turn's beginning. */
-        uint64_t at = first->at_ns / MS + (first->at_ns % MS != 0), now = uv_now(server->loop);
-        uv_timer_start(&server->deadline, on_deadline, at > now ? at - now : 0, 0);
+        struct deferred *d = timer->data;
+        struct server *server = d->session->server;
+        list_remove(&d->in_server);
+        list_append(&server->expired, &d->in_server);
+        loop_task_begin(&server->expire);
 }
 
 void deferred_await_change(struct deferred *d, deferred_try_fn *try)
@@ -84,14 +81,14 @@ void deferred_wait(struct session *session, struct request *request, deferred_tr
         if (d == NULL)
                 return;
         d->model = model;
-        struct timer_heap *deadlines = &session->server->deadlines;
-        if (timeout_ms > 0 && timer_heap_add(deadlines, &d->deadline, ns_after(now_ns(), timeout_ms * MS)) < 0) {
-                session_fail(session, d->request.id, STREAMER_ENOMEM, "no memory");
-                deferred_free(d);
-                return;
+        if (timeout_ms > 0) {
+                uv_loop_t *loop = session->server->loop;
+                /* libuv's time is in milliseconds of the same clock; it may be this turn's beginning. */
+                uint64_t at = ns_after(now_ns(), timeout_ms * MS) / MS + 1;
+                uv_timer_init(loop, &d->deadline);
+                d->deadline.data = d;
+                uv_timer_start(&d->deadline, on_deadline, at - uv_now(loop), 0);
         }
-        if (timer_heap_first(deadlines) == &d->deadline)
-                await_deadline(session->server);
         deferred_await_change(d, try);
 }
 
@@ -117,18 +114,12 @@ bool deferred_answer(struct loop_task *loop_task)
         return true;
 }
 
-/* The earliest deadline first; the timer waits for the next. */
 bool deferred_answer_expired(struct loop_task *loop_task)
 {
-        struct server *server = container_of(loop_task, struct server, expired);
-        struct heap_timer *first = timer_heap_first(&server->deadlines);
-        if (server->turn.parting || first == NULL)
+        struct server *server = container_of(loop_task, struct server, expire);
+        if (server->turn.parting || list_empty(&server->expired))
                 return false;
-        if (now_ns() < first->at_ns) {
-                await_deadline(server);
-                return false;
-        }
-        struct deferred *d = container_of(first, struct deferred, deadline);
+        struct deferred *d = container_of(server->expired.next, struct deferred, in_server);
         session_fail(d->session, d->request.id, STREAMER_ETIMEOUT, "%s: still loading", d->model);
         deferred_free(d);
         return true;

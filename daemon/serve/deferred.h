@@ -15,15 +15,15 @@ typedef bool deferred_try_fn(struct session *session, const struct request *requ
 /* A request that is answered by a change (attach, wait, unload), by the end of a load (a dry run), by either (a load
  * that attaches) or by a worker (verify, ps). One that a worker has outlives its session. */
 struct deferred {
-        struct list in_session, in_server; /* in_server: where a change answers it */
+        struct list in_session, in_server; /* in_server: in waiting, expired or reloads */
         struct session *session;           /* NULL: the client has disconnected */
         struct request request;
-        deferred_try_fn *try;       /* when something has changed, if it waits for that */
-        const char *model;          /* what it waits for, in the error of its deadline; the request's */
-        struct heap_timer deadline; /* in server->deadlines; or none */
-        uint64_t rechecked;         /* server->changes when it was rechecked last */
-        uint64_t generation;        /* the one that is verified; an unload waits for its end, or older ones' */
-        struct load_watch watch;    /* a dry run, a load that attaches */
+        deferred_try_fn *try;    /* when something has changed, if it waits for that */
+        const char *model;       /* what it waits for, in the error of its deadline; the request's */
+        uv_timer_t deadline;     /* `data` NULL: none */
+        uint64_t rechecked;      /* server->changes when it was rechecked last */
+        uint64_t generation;     /* the one that is verified; an unload waits for its end, or older ones' */
+        struct load_watch watch; /* a dry run, a load that attaches */
         struct verify verify;
         bool has_worker; /* which frees it, also after the client has disconnected */
         bool given_up;   /* atomic: the client has disconnected, and a worker may end early */
@@ -32,7 +32,7 @@ struct deferred {
 
 /* Takes the request's memory over. NULL on ENOMEM: the request was answered with that. */
 struct deferred *deferred_new(struct session *session, struct request *request);
-/* It was answered, or cannot be. */
+/* It was answered, or cannot be. Its memory is freed at once, or when the handle of its deadline has closed. */
 void deferred_free(struct deferred *deferred);
 
 /* Answers now, or when a change lets `try`, or after timeout_ms (0: none) with an error about the model. Takes the

@@ -8,7 +8,7 @@
 #include "daemon/serve/conn/peer_cred.h"
 #include "daemon/serve/deferred.h"
 #include "daemon/serve/events/events.h"
-#include "daemon/serve/monitor/sd_status.h"
+#include "daemon/serve/monitor/manager.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -187,7 +187,7 @@ static void on_second(uv_timer_t *timer)
         list_each_item_safe (struct conn, conn, &server->conns, link)
                 conn_tick(conn, now_ns());
         log_tick();
-        sd_status_send(server);
+        manager_send_status(server);
         if (server->n_conns < server->limits.connections)
                 server->refusing = false;
         if (server->n_conns < server->limits.connections + OWN_CONNECTIONS)
@@ -285,13 +285,12 @@ static int start_handles(struct server *server, struct error *error)
         server->accept_poll.data = server;
         conn_turn_start(&server->turn, server->loop);
         loop_task_init(&server->answer, server->loop, deferred_answer);
-        loop_task_init(&server->expired, server->loop, deferred_answer_expired);
+        loop_task_init(&server->expire, server->loop, deferred_answer_expired);
         loop_task_init(&server->notify, server->loop, events_send_next);
         loop_task_init(&server->shutdown, server->loop, events_send_shutdown);
         uv_timer_init(server->loop, &server->second);
         uv_timer_init(server->loop, &server->progress);
-        uv_timer_init(server->loop, &server->deadline);
-        server->second.data = server->progress.data = server->deadline.data = server;
+        server->second.data = server->progress.data = server;
         uv_timer_start(&server->second, on_second, 1000, 1000);
         uv_timer_start(&server->progress, on_progress, PROGRESS_MS, PROGRESS_MS);
         return uv_poll_start(&server->accept_poll, UV_READABLE, on_accept) == 0
@@ -308,6 +307,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->conns);
         list_init(&server->parted);
         list_init(&server->waiting);
+        list_init(&server->expired);
         list_init(&server->unnotified);
         event_log_init(&server->event_log);
         round_robin_init(&server->progress_round);
@@ -350,7 +350,6 @@ void server_close(struct server *server)
         close(take_fd(&server->listener));
         uv_close((uv_handle_t *)&server->second, NULL);
         uv_close((uv_handle_t *)&server->progress, NULL);
-        uv_close((uv_handle_t *)&server->deadline, NULL);
         loads_cancel_all(server->loads);
         loads_check_prefault(server->loads);
         /* From here on a connection is sent the daemon's end, and nothing that happens until then. */
@@ -387,6 +386,5 @@ void server_deinit(struct server *server)
         state_writer_deinit(&server->state_writer);
         desired_deinit(&server->desired);
         event_log_deinit(&server->event_log);
-        timer_heap_deinit(&server->deadlines);
         free(server->path);
 }

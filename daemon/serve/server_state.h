@@ -14,7 +14,6 @@
 #include "daemon/serve/conn/conn.h"
 #include "daemon/serve/conn/loop_cpu.h"
 #include "daemon/serve/conn/loop_task.h"
-#include "daemon/serve/conn/timer_heap.h"
 #include "daemon/serve/desired/desired.h"
 #include "daemon/serve/desired/scrub.h"
 #include "daemon/serve/events/event_log.h"
@@ -77,16 +76,16 @@ struct server {
         gid_t socket_gid;
         uv_poll_t accept_poll;
         struct conn_turn turn;
-        uv_timer_t second, progress, deadline; /* housekeeping; progress of watched loads; the first of deadlines */
-        bool closing, full;                    /* full: accepting is paused */
-        bool refusing;                         /* that connections are refused was logged */
+        uv_timer_t second, progress; /* housekeeping; progress of watched loads */
+        bool closing, full;          /* full: accepting is paused */
+        bool refusing;               /* that connections are refused was logged */
 
-        struct list conns, parted;   /* of struct conn; parted: notified of the daemon's end */
-        struct list waiting;         /* of struct deferred: requests that a change may answer */
-        uint64_t changes;            /* that may answer a deferred request */
-        struct loop_task answer;     /* looks through `waiting` */
-        struct timer_heap deadlines; /* of those that wait */
-        struct loop_task expired;    /* answers requests whose deadline has passed */
+        struct list conns, parted; /* of struct conn; parted: notified of the daemon's end */
+        struct list waiting;       /* of struct deferred: requests that a change may answer */
+        uint64_t changes;          /* that may answer a deferred request */
+        struct loop_task answer;   /* looks through `waiting` */
+        struct list expired;       /* of struct deferred, whose deadline has passed */
+        struct loop_task expire;   /* answers them */
         struct event_log event_log;
         struct list unnotified; /* of struct generation: some leases have not been examined since it changed */
         struct loop_task notify;

@@ -8,7 +8,6 @@
 #include "daemon/serve/access/access.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 /* Between two counts of the descriptors in flight. */
 #define RECOUNT_NS UINT64_C(2000000)
@@ -127,8 +126,7 @@ static void on_frame(struct conn *conn, const void *data, size_t len)
                 session_error(session, request.id, &error);
                 if (!hello)
                         conn_close(conn, true);
-        } else if (access_check(session->server, conn, request.verb, &error) < 0 ||
-                   access_check_model(session->server, conn, &request, &error) < 0) {
+        } else if (access_check(session->server, conn, &request, &error) < 0) {
                 session_error(session, request.id, &error);
         } else {
                 session->server->session_ops->verbs[request.verb](session, &request);

@@ -10,20 +10,15 @@ static struct role_caller role_caller_of(const struct server *server, const stru
                 .caller = caller, .own = caller->uid == 0 || caller->uid == geteuid(), .group = server->socket_gid};
 }
 
-void access_grant(const struct server *server, const struct conn *conn, struct role_grant *grant)
+struct role_grant access_grant(const struct server *server, const struct conn *conn)
 {
         const struct role_caller who = role_caller_of(server, &conn->caller);
-        role_find(server->roles, &who, grant);
+        struct role_grant grant;
+        role_find(server->roles, &who, &grant);
+        return grant;
 }
 
 /* ---- what it may do ---- */
-
-int access_check(const struct server *server, const struct conn *conn, enum verb verb, struct error *error)
-{
-        struct role_grant grant;
-        access_grant(server, conn, &grant);
-        return role_check(&grant, conn->caller.uid, verb, error);
-}
 
 /* Clients attach by name: another user's source under it would give them a model that they did not ask for. */
 static int check_name(const struct server *server, const struct conn *conn, const struct role_grant *grant,
@@ -73,8 +68,7 @@ int access_check_load(const struct server *server, const struct conn *conn, stru
 {
         cleanup_free char *canonical = NULL, *own_name = NULL;
         const char *name = request->name;
-        struct role_grant grant;
-        access_grant(server, conn, &grant);
+        const struct role_grant grant = access_grant(server, conn);
         request->roots = grant.rule != NULL ? grant.rule->opened : NULL;
         request->admin = grant.role >= ROLE_ADMIN;
         if (grant.role >= ROLE_ADMIN && grant.rule == NULL)
@@ -94,8 +88,7 @@ int access_check_fetch(const struct server *server, const struct conn *conn, con
                        char **canonical, struct source_roots **roots, struct error *error)
 {
         cleanup_free char *checked = NULL, *uri = NULL;
-        struct role_grant grant;
-        access_grant(server, conn, &grant);
+        const struct role_grant grant = access_grant(server, conn);
         int r = source_canonical(source, &checked, error);
         if (r == 0)
                 r = role_check_source(&grant, checked, error);
@@ -168,14 +161,14 @@ static bool is_anothers(const struct server *server, const struct generation *g,
         return *owner != uid;
 }
 
-int access_check_model(const struct server *server, const struct conn *conn, const struct request *request,
-                       struct error *error)
+int access_check(const struct server *server, const struct conn *conn, const struct request *request,
+                 struct error *error)
 {
         const char *model = changed_model(request);
-        struct role_grant grant;
-        if (model == NULL)
-                return 0;
-        access_grant(server, conn, &grant);
+        const struct role_grant grant = access_grant(server, conn);
+        int r = role_check(&grant, conn->caller.uid, request->verb, error);
+        if (r < 0 || model == NULL)
+                return r;
         /* The user who requested a load may cancel it, also if the name has another owner. */
         const struct load *load = request->verb == VERB_cancel ? loads_find(server->loads, model) : NULL;
         if (grant.role >= ROLE_ADMIN || (load != NULL && load->caller.uid == conn->caller.uid))
@@ -199,25 +192,25 @@ int access_check_model(const struct server *server, const struct conn *conn, con
 
 /* ---- what it may hold ---- */
 
-void access_limits(const struct server *server, const struct conn *conn, struct quota_limits *limits)
+struct quota_limits access_limits(const struct server *server, const struct conn *conn)
 {
-        struct role_grant grant;
-        access_grant(server, conn, &grant);
+        struct quota_limits limits;
+        const struct role_grant grant = access_grant(server, conn);
         bool own = role_caller_of(server, &conn->caller).own;
-        snprintf(limits->rule, sizeof(limits->rule), "%s", grant.text);
+        snprintf(limits.rule, sizeof(limits.rule), "%s", grant.text);
         for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++) {
                 uint64_t usual = server->limits.per_uid[i], max = grant.rule != NULL ? grant.rule->max[i] : 0;
-                limits->usual[i] = max == 0;
+                limits.usual[i] = max == 0;
                 if (max == 0)
                         max = usual;
-                limits->max[i] = own || max == 0 ? UINT64_MAX : max;
+                limits.max[i] = own || max == 0 ? UINT64_MAX : max;
         }
+        return limits;
 }
 
 int access_charge(struct server *server, const struct conn *conn, struct quota_charge *charge, enum quota_slot slot,
                   uint64_t amount, struct error *error)
 {
-        struct quota_limits limits;
-        access_limits(server, conn, &limits);
+        const struct quota_limits limits = access_limits(server, conn);
         return quota_charge(&server->users, conn->caller.uid, charge, slot, amount, &limits, error);
 }

@@ -8,10 +8,12 @@
 #include "daemon/serve/access/role.h"
 #include "daemon/serve/server_state.h"
 
-void access_grant(const struct server *server, const struct conn *conn, struct role_grant *grant);
+struct role_grant access_grant(const struct server *server, const struct conn *conn);
 
-/* 0, or STREAMER_EPERM naming the rule. */
-int access_check(const struct server *server, const struct conn *conn, enum verb verb, struct error *error);
+/* 0, or STREAMER_EPERM naming the rule: for a verb that the caller's role does not allow, and for a request that would
+ * change a model of another user, unless the caller is an admin. */
+int access_check(const struct server *server, const struct conn *conn, const struct request *request,
+                 struct error *error);
 /* Whether the caller's rule allows this source, and the name (NULL: derived from the source) does not serve another
  * user's source. Sets the request's roots and whether the caller is an admin. */
 int access_check_load(const struct server *server, const struct conn *conn, struct load_request *request,
@@ -24,12 +26,9 @@ int access_check_fetch(const struct server *server, const struct conn *conn, con
  * on its source, and no limit applies. */
 int access_check_restored(struct desired *desired, struct load_request *request, struct quota_limits *limits,
                           struct error *error);
-/* STREAMER_EPERM for a request that would change a model of another user, unless the caller is an admin. */
-int access_check_model(const struct server *server, const struct conn *conn, const struct request *request,
-                       struct error *error);
 
 /* Root and the daemon's own user may hold any amount. */
-void access_limits(const struct server *server, const struct conn *conn, struct quota_limits *limits);
+struct quota_limits access_limits(const struct server *server, const struct conn *conn);
 /* Charges the connection's user. */
 int access_charge(struct server *server, const struct conn *conn, struct quota_charge *charge, enum quota_slot slot,
                   uint64_t amount, struct error *error);

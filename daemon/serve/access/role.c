@@ -165,14 +165,6 @@ static bool below(const char *prefix, const char *source)
         return len == 0 || prefix[len - 1] == '/' || source[len] == '/' || source[len] == '\0';
 }
 
-static bool any_holds(const struct role_list *list, const char *source)
-{
-        for (size_t i = 0; i < list->n; i++)
-                if (below(list->v[i], source))
-                        return true;
-        return false;
-}
-
 /* An HTTP server may resolve "." and "..", also percent-encoded. S3 keys are literal. */
 static bool climbs(const char *source)
 {
@@ -194,7 +186,10 @@ int role_check_source(const struct role_grant *grant, const char *canonical, str
         if (grant->rule == NULL)
                 return 0;
         const struct role_list *list = local ? &grant->rule->roots : &grant->rule->buckets;
-        if (!list->given || (any_holds(list, canonical) && (local || !climbs(canonical))))
+        bool allowed = false;
+        for (size_t i = 0; i < list->n; i++)
+                allowed = allowed || below(list->v[i], canonical);
+        if (!list->given || (allowed && (local || !climbs(canonical))))
                 return 0;
         redact_source(shown, canonical);
         return error_set(error, STREAMER_EPERM, "%s: below none of its %s (%s)", shown, local ? "roots" : "buckets",

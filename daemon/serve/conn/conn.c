@@ -84,18 +84,6 @@ static void on_closed(uv_handle_t *handle)
         free(container_of((uv_poll_t *)handle, struct conn, poll));
 }
 
-/* Does all that is expensive within a turn; on_closed() only frees the connection. */
-static void conn_finish(struct conn *conn)
-{
-        list_remove(&conn->later);
-        conn->ops->closed(conn);
-        list_each_item_safe (struct out_frame, frame, &conn->out, link)
-                out_frame_free(frame);
-        frame_reader_deinit(&conn->in);
-        uv_close((uv_handle_t *)&conn->poll, on_closed);
-        close(conn->fd);
-}
-
 static void on_idle(uv_idle_t *idle)
 {
         (void)idle;
@@ -411,8 +399,16 @@ static void serve_or_finish(struct conn *conn, int events)
                         conn_end(conn);
                 update_poll(conn);
         }
-        if (conn->state == CONN_ENDED)
-                conn_finish(conn);
+        if (conn->state != CONN_ENDED)
+                return;
+        /* All that is expensive is done within the turn; on_closed() only frees the connection. */
+        list_remove(&conn->later);
+        conn->ops->closed(conn);
+        list_each_item_safe (struct out_frame, frame, &conn->out, link)
+                out_frame_free(frame);
+        frame_reader_deinit(&conn->in);
+        uv_close((uv_handle_t *)&conn->poll, on_closed);
+        close(conn->fd);
 }
 
 static void on_poll(uv_poll_t *poll, int status, int events)

@@ -9,15 +9,7 @@
 #include <stdint.h>
 #include <uv.h>
 
-/* Iterations shorter than so many microseconds; the last one counts what no bound holds. */
-#define LOOP_CPU_BOUNDS_US                                                                                             \
-        {                                                                                                              \
-                100, 500, 1000, 2000, 5000, 10000, 50000                                                               \
-        }
 #define LOOP_CPU_BUCKETS 8
-/* The metrics count from here on: most iterations are far shorter. */
-#define LOOP_CPU_OBSERVED_NS UINT64_C(1000000)
-
 struct loop_cpu {
         uint64_t iterations, longest_ns;
         uint64_t counts[LOOP_CPU_BUCKETS];
@@ -25,7 +17,7 @@ struct loop_cpu {
         uv_prepare_t prepare;
 };
 
-/* UINT64_MAX for the last. */
+/* A bucket counts iterations shorter than this; UINT64_MAX for the last. */
 uint64_t loop_cpu_bound_ns(unsigned bucket);
 
 /* The loop is about to wait; `now_ns` is its thread's processor time. Returns that of the iteration. */

@@ -164,26 +164,20 @@ static void attempt_failed(struct desired_model *m, const struct error *error)
         desired_notify(m->desired);
 }
 
-/* From now on the model is desired only on the devices that failed. The first one's error; NULL: none failed. */
-static const struct error *note_targets(struct desired_model *m, const struct load *load)
+static void load_done(struct load_watch *watch, struct load *load)
 {
-        const struct error *error = NULL;
+        struct desired_model *m = container_of(watch, struct desired_model, watch);
+        const struct error *error = load->state == LOAD_READY ? NULL : &load->error;
+        /* From now on the model is desired only on the devices that failed. */
         load_each_target (target, load) {
-                bool *pin = find_pin(m, target->device);
-                if (target->state != TARGET_FAILED)
+                bool *pin = load->state == LOAD_READY ? find_pin(m, target->device) : NULL;
+                if (load->state == LOAD_READY && target->state != TARGET_FAILED)
                         m->served = true;
                 if (pin != NULL && target->state != TARGET_FAILED)
                         *pin = false;
                 else if (pin != NULL && error == NULL)
                         error = &target->error;
         }
-        return error;
-}
-
-static void load_done(struct load_watch *watch, struct load *load)
-{
-        struct desired_model *m = container_of(watch, struct desired_model, watch);
-        const struct error *error = load->state == LOAD_READY ? note_targets(m, load) : &load->error;
         if (load->state == LOAD_CANCELLED || desired_is_complete(m))
                 settle_put(m, load->state != LOAD_CANCELLED && m->served);
         else if (error != NULL)

@@ -53,12 +53,6 @@ static void verified(struct verify *verify)
                 log_info("%s: generation %" PRIu64 " was restored and is whole", generation_name(g), g->number);
 }
 
-/* A generation that drains without a lease may be freed at any time. */
-static bool is_due(const struct generation *g)
-{
-        return g->unchecked && (g->state == GENERATION_READY || (g->state == GENERATION_DRAINING && g->n_leases > 0));
-}
-
 void scrub_init(struct scrub *scrub, struct resident *resident, struct reader *reader, struct work_pool *pool)
 {
         *scrub = (struct scrub){.resident = resident, .reader = reader, .pool = pool};
@@ -69,7 +63,9 @@ void scrub_tick(struct scrub *scrub)
         if (scrub->state != SCRUB_DUE)
                 return;
         list_each_item (struct generation, g, &scrub->resident->generations, link) {
-                if (!is_due(g))
+                /* A generation that drains without a lease may be freed at any time. */
+                if (!g->unchecked ||
+                    (g->state != GENERATION_READY && (g->state != GENERATION_DRAINING || g->n_leases == 0)))
                         continue;
                 scrub_set_state(scrub, SCRUB_CHECKING);
                 verify_start(&scrub->verify, scrub->pool, scrub->reader, g, verified);

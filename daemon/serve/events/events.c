@@ -9,35 +9,35 @@
 #include "daemon/serve/deferred.h"
 #include "daemon/serve/reply/reply.h"
 
-#include <string.h>
-
 /* Of events that some subscribers have not received. */
 #define EVENT_LOG_BYTES (1 * MiB)
 
-/* ---- ends of loads ---- */
-
-/* The earliest end of one of its loads, and the number of the last that counts. 0: none of them has ended. */
-static uint64_t first_end(const struct session *session, uint64_t last)
+void event_writer(struct writer *w, const char *event, size_t n_fields)
 {
-        uint64_t first = 0;
-        list_each_item (const struct op, op, &session->ops, link) {
-                uint64_t end = op->watch.load->end_number;
-                if (end != 0 && end <= last && (first == 0 || end < first))
-                        first = end;
-        }
-        return first;
+        conn_writer(w);
+        writer_map(w, n_fields);
+        writer_kstr(w, "event", event);
 }
 
-/* Up to `last`. The ops are examined once for each load that ends, whatever the session is sent meanwhile. */
+/* ---- ends of loads ---- */
+
+/* Up to `last`, the earliest first. The ops are examined once for each load that ends, whatever the session is sent
+ * meanwhile. */
 static void notify_ends(struct session *session, uint64_t last)
 {
-        if (session->ends_notified >= last)
-                return;
-        for (uint64_t end; (end = first_end(session, last)) != 0;)
+        while (session->ends_notified < last) {
+                uint64_t first = UINT64_MAX;
+                list_each_item (const struct op, op, &session->ops, link) {
+                        uint64_t end = op->watch.load->end_number;
+                        if (end != 0 && end <= last && end < first)
+                                first = end;
+                }
                 list_each_item_safe (struct op, op, &session->ops, link)
-                        if (op->watch.load->end_number == end)
+                        if (op->watch.load->end_number == first)
                                 op_send_end(op);
-        session->ends_notified = last;
+                if (first == UINT64_MAX)
+                        session->ends_notified = last;
+        }
 }
 
 /* ---- subscribers ---- */
@@ -47,9 +47,7 @@ static void notify_lost(struct session *session)
         struct writer w;
         if (session->events_lost == 0 || !conn_writable(session->conn))
                 return;
-        conn_writer(&w);
-        writer_map(&w, 2);
-        writer_kstr(&w, "event", "lost");
+        event_writer(&w, "lost", 2);
         writer_ku64(&w, "count", session->events_lost);
         session->events_lost = 0;
         conn_send(session->conn, &w, NULL, 0);
@@ -66,9 +64,7 @@ static void notify_item(struct session *session, const struct model_event *item)
         }
         notify_lost(session);
         struct writer w;
-        conn_writer(&w);
-        writer_map(&w, item->code != 0 ? 9 : 7);
-        writer_kstr(&w, "event", "model");
+        event_writer(&w, "model", item->code != 0 ? 9 : 7);
         writer_kstr(&w, "model", session->subject != NULL ? session->subject : item->names);
         writer_ku64(&w, "generation", item->number);
         writer_kstr(&w, "device", item->device);
@@ -142,9 +138,7 @@ static void notify_revoked(struct session *session, struct lease *lease)
                 return;
         lease_set_state(lease, LEASE_REVOKED);
         struct writer w;
-        conn_writer(&w);
-        writer_map(&w, 6);
-        writer_kstr(&w, "event", "lease");
+        event_writer(&w, "lease", 6);
         writer_ku64(&w, "lease", lease->id);
         writer_ku64(&w, "arrived", generation_arrived(g));
         writer_kstr(&w, "state", "revoked");
@@ -167,9 +161,7 @@ static void notify_progress(struct session *session, struct lease *lease)
         if (ended)
                 lease_set_state(lease, LEASE_HELD);
         struct writer w;
-        conn_writer(&w);
-        writer_map(&w, failed ? 7 : 5);
-        writer_kstr(&w, "event", "lease");
+        event_writer(&w, "lease", failed ? 7 : 5);
         writer_ku64(&w, "lease", lease->id);
         writer_ku64(&w, "arrived", count);
         writer_kstr(&w, "state", !ended ? "loading" : failed ? "failed" : "ready");
@@ -272,9 +264,7 @@ bool events_send_shutdown(struct loop_task *loop_task)
         list_append(&server->parted, &conn->link);
         if (conn_begin_shutdown(conn)) {
                 struct writer w;
-                conn_writer(&w);
-                writer_map(&w, 1);
-                writer_kstr(&w, "event", "shutdown");
+                event_writer(&w, "shutdown", 1);
                 session_send(conn->context, &w);
         }
         conn_close(conn, true);

@@ -8,6 +8,9 @@
 
 #include "daemon/serve/session.h"
 
+/* Begins an event; n_fields counts `event`, its first one. */
+void event_writer(struct writer *writer, const char *event, size_t n_fields);
+
 /* Notifies a client of the changes and the ends of its loads that it has not been notified of, in their order. */
 void events_notify(struct session *session);
 

@@ -5,23 +5,6 @@
 
 #include <string.h>
 
-/* ---- devices that failed ---- */
-
-static void write_failed(struct writer *w, const struct load *load, size_t n)
-{
-        writer_karray(w, "failed", n);
-        load_each_target (t, load) {
-                if (t->state != TARGET_FAILED)
-                        continue;
-                writer_map(w, 3);
-                writer_kstr(w, "device", t->device->name);
-                writer_kstr(w, "code", code_wire(t->error.code));
-                writer_kstr(w, "text", t->error.text);
-        }
-}
-
-/* ---- the event ---- */
-
 /* It became a name for generations that served already: nothing was read. */
 static bool was_resident(const struct load *load)
 {
@@ -40,9 +23,7 @@ static void write_op(struct writer *w, struct op *op)
         size_t n_failed = 0;
         load_each_target (t, load)
                 n_failed += load_ended(p.state) && t->state == TARGET_FAILED;
-        conn_writer(w);
-        writer_map(w, 11u + 2 * bad + (n_failed > 0) + (op->request != 0));
-        writer_kstr(w, "event", "op");
+        event_writer(w, "op", 11u + 2 * bad + (n_failed > 0) + (op->request != 0));
         writer_ku64(w, "op", op->id);
         if (op->request != 0)
                 writer_ku64(w, "request", op->request);
@@ -53,11 +34,18 @@ static void write_op(struct writer *w, struct op *op)
                 writer_kstr(w, "code", code_wire(load->error.code));
                 writer_kstr(w, "text", load->error.text);
         }
-        if (n_failed > 0)
-                write_failed(w, load, n_failed);
+        if (n_failed == 0)
+                return;
+        writer_karray(w, "failed", n_failed);
+        load_each_target (t, load) {
+                if (t->state != TARGET_FAILED)
+                        continue;
+                writer_map(w, 3);
+                writer_kstr(w, "device", t->device->name);
+                writer_kstr(w, "code", code_wire(t->error.code));
+                writer_kstr(w, "text", t->error.text);
+        }
 }
-
-/* ---- life ---- */
 
 struct op *op_new(struct session *session, struct load *load, uint64_t id)
 {

@@ -10,84 +10,48 @@ static void sample(struct metric_text *t, enum metric metric, uint64_t value)
         metric_sample(t, metric, NULL, (double)value);
 }
 
-static void write_start_time(struct metric_text *t, const struct server *server)
+static uint64_t device_value(enum metric metric, const struct resident *resident, const struct device *d)
 {
-        struct timespec now;
-        clock_gettime(CLOCK_REALTIME, &now);
-        uint64_t up = now_ns() - server->started_ns;
-        metric_sample(t, METRIC_START_TIME, NULL, (double)now.tv_sec + (double)now.tv_nsec / 1e9 - (double)up / 1e9);
-}
-
-static uint64_t draining_bytes(const struct resident *resident, const struct device *device)
-{
-        uint64_t sum = 0;
-        list_each_item (const struct generation, g, &resident->generations, link)
-                if (g->device == device && g->state == GENERATION_DRAINING)
-                        sum += g->charged;
-        return sum;
-}
-
-static uint64_t small_page_bytes(const struct resident *resident, const struct device *device)
-{
-        uint64_t sum = 0;
-        list_each_item (const struct generation, g, &resident->generations, link)
-                sum += g->device == device ? generation_small_page_bytes(g) : 0;
-        return sum;
-}
-
-static void write_device(struct metric_text *t, enum metric metric, const struct resident *resident)
-{
-        for (size_t i = 0; i < resident->n_devices; i++) {
-                const struct device *d = resident->devices[i];
-                uint64_t value = d->budget;
-                if (metric == METRIC_DEVICE_USED)
-                        value = d->used;
-                else if (metric == METRIC_DEVICE_FREE)
-                        value = d->budget > d->used ? d->budget - d->used : 0;
-                else if (metric == METRIC_DEVICE_DRAINING)
-                        value = draining_bytes(resident, d);
-                else if (metric == METRIC_DEVICE_QUARANTINED)
-                        value = d->quarantined;
-                else if (metric == METRIC_DEVICE_PREFAULTED)
-                        value = prefault_bytes(d->prefault);
-                else if (metric == METRIC_DEVICE_SMALL_PAGES)
-                        value = small_page_bytes(resident, d);
-                metric_sample(t, metric, d->name, (double)value);
+        uint64_t draining = 0, small_pages = 0;
+        list_each_item (const struct generation, g, &resident->generations, link) {
+                if (g->device != d)
+                        continue;
+                draining += g->state == GENERATION_DRAINING ? g->charged : 0;
+                small_pages += generation_small_page_bytes(g);
         }
-}
-
-static void write_models(struct metric_text *t, const struct resident *resident)
-{
-        uint64_t n[GENERATION_UNLOADED] = {0};
-        list_each (pos, &resident->generations)
-                n[container_of(pos, struct generation, link)->state]++;
-        for (size_t i = 0; i < GENERATION_UNLOADED; i++)
-                metric_sample(t, METRIC_MODELS, generation_state_name((enum generation_state)i), (double)n[i]);
-}
-
-static void write_reader(struct metric_text *t, enum metric metric, const struct reader_usage *u)
-{
-        if (metric == METRIC_READER_THREADS) {
-                metric_sample(t, metric, "working", u->threads - u->stuck_threads);
-                metric_sample(t, metric, "stuck", u->stuck_threads);
-                return;
+        switch (metric) {
+        case METRIC_DEVICE_USED:
+                return d->used;
+        case METRIC_DEVICE_FREE:
+                return d->budget > d->used ? d->budget - d->used : 0;
+        case METRIC_DEVICE_DRAINING:
+                return draining;
+        case METRIC_DEVICE_QUARANTINED:
+                return d->quarantined;
+        case METRIC_DEVICE_PREFAULTED:
+                return prefault_bytes(d->prefault);
+        case METRIC_DEVICE_SMALL_PAGES:
+                return small_pages;
+        default:
+                return d->budget;
         }
-        sample(t, metric,
-               metric == METRIC_RING_BYTES   ? u->ring_bytes
-               : metric == METRIC_RING_SLOTS ? u->slots
-               : metric == METRIC_RING_USED  ? u->used_slots
-                                             : u->blocks);
 }
 
 static void write_one(struct metric_text *t, enum metric metric, const struct server *server,
                       const struct reader_usage *usage)
 {
+        const struct resident *resident = server->resident;
+        uint64_t n_models[GENERATION_UNLOADED] = {0};
+        struct timespec now;
         switch (metric) {
         case METRIC_BUILD_INFO:
                 metric_sample(t, metric, STREAMERD_VERSION, 1);
                 break;
         case METRIC_START_TIME:
-                write_start_time(t, server);
+                clock_gettime(CLOCK_REALTIME, &now);
+                metric_sample(t, metric, NULL,
+                              (double)now.tv_sec + (double)now.tv_nsec / 1e9 -
+                                      (double)(now_ns() - server->started_ns) / 1e9);
                 break;
         case METRIC_DEVICE_BUDGET:
         case METRIC_DEVICE_USED:
@@ -96,20 +60,34 @@ static void write_one(struct metric_text *t, enum metric metric, const struct se
         case METRIC_DEVICE_QUARANTINED:
         case METRIC_DEVICE_PREFAULTED:
         case METRIC_DEVICE_SMALL_PAGES:
-                write_device(t, metric, server->resident);
+                for (size_t i = 0; i < resident->n_devices; i++)
+                        metric_sample(t, metric, resident->devices[i]->name,
+                                      (double)device_value(metric, resident, resident->devices[i]));
                 break;
         case METRIC_MODELS:
-                write_models(t, server->resident);
+                list_each_item (const struct generation, g, &resident->generations, link)
+                        n_models[g->state]++;
+                for (enum generation_state s = 0; s < GENERATION_UNLOADED; s++)
+                        metric_sample(t, metric, generation_state_name(s), (double)n_models[s]);
                 break;
         case METRIC_LOADS_RUNNING:
                 sample(t, metric, server->loads->n_running);
                 break;
         case METRIC_RING_BYTES:
+                sample(t, metric, usage->ring_bytes);
+                break;
         case METRIC_RING_SLOTS:
+                sample(t, metric, usage->slots);
+                break;
         case METRIC_RING_USED:
+                sample(t, metric, usage->used_slots);
+                break;
         case METRIC_BLOCKS:
+                sample(t, metric, usage->blocks);
+                break;
         case METRIC_READER_THREADS:
-                write_reader(t, metric, usage);
+                metric_sample(t, metric, "working", usage->threads - usage->stuck_threads);
+                metric_sample(t, metric, "stuck", usage->stuck_threads);
                 break;
         case METRIC_CLIENTS:
                 sample(t, metric, server->n_conns);

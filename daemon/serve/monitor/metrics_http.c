@@ -9,7 +9,6 @@
 #include "daemon/base/sys/listen.h"
 #include "daemon/serve/monitor/metrics.h"
 
-#include <errno.h>
 #include <microhttpd.h>
 #include <string.h>
 
@@ -145,18 +144,6 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
         }
 }
 
-/* Limits the whole life of a connection: a client that sends a byte now and then is never idle. */
-static void cut_slow(struct metrics_http *metrics_http)
-{
-        uint64_t now = now_ns();
-        list_each_item (struct visit, visit, &metrics_http->visits, link) {
-                const union MHD_ConnectionInfo *info =
-                        MHD_get_connection_info(visit->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-                if (now - visit->since_ns > LIFE_NS && info != NULL)
-                        shutdown(info->connect_fd, SHUT_RDWR);
-        }
-}
-
 /* ---- the loop ---- */
 
 static void on_timer(uv_timer_t *timer);
@@ -164,7 +151,15 @@ static void on_timer(uv_timer_t *timer);
 static void turn(struct metrics_http *metrics_http)
 {
         MHD_UNSIGNED_LONG_LONG wait = TICK_MS;
-        cut_slow(metrics_http); /* at each turn: each byte that a client sends postpones the timer */
+        uint64_t now = now_ns();
+        /* Limits the whole life of a connection: a client that sends a byte now and then is never idle. At each turn,
+         * since each byte postpones the timer. */
+        list_each_item (struct visit, visit, &metrics_http->visits, link) {
+                const union MHD_ConnectionInfo *info =
+                        MHD_get_connection_info(visit->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+                if (now - visit->since_ns > LIFE_NS && info != NULL)
+                        shutdown(info->connect_fd, SHUT_RDWR);
+        }
         MHD_run(metrics_http->http);
         if (MHD_get_timeout(metrics_http->http, &wait) != MHD_YES || wait > TICK_MS)
                 wait = TICK_MS;

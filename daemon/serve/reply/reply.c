@@ -3,6 +3,7 @@
 
 #include "daemon/resident/unload/expiry.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 void reply_source(struct writer *w, const char *source)
@@ -125,16 +126,6 @@ void reply_desired(struct writer *w, const struct desired_model *desired)
         }
 }
 
-static void write_stages(struct writer *w, const struct stages *stages)
-{
-        writer_kmap(w, "stages", STAGE_COUNT);
-        for (enum stage stage = 0; stage < STAGE_COUNT; stage++) {
-                char key[32];
-                snprintf(key, sizeof(key), "%s_ns", stage_name(stage));
-                writer_ku64(w, key, stages->ns[stage]);
-        }
-}
-
 void reply_model(struct writer *w, const struct model_set *group, const struct desired_model *desired)
 {
         uint64_t now = now_ns();
@@ -164,10 +155,156 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
         writer_ku64(w, "expires_in_ns", generation_expires_in(g, now));
         writer_ku64(w, "priority", g->settings.priority);
         writer_ku64(w, "load_ns", g->state == GENERATION_LOADING ? 0 : g->load_ns);
-        if (read)
-                write_stages(w, &g->stages);
+        if (read) {
+                writer_kmap(w, "stages", STAGE_COUNT);
+                for (enum stage stage = 0; stage < STAGE_COUNT; stage++) {
+                        char key[32];
+                        snprintf(key, sizeof(key), "%s_ns", stage_name(stage));
+                        writer_ku64(w, key, g->stages.ns[stage]);
+                }
+        }
         if (failed)
                 writer_kstr(w, "error", g->error.text);
         if (tried)
                 write_tries(w, desired, now);
+}
+
+/* ---- show ----
+ *
+ * With tensors it is a page, by number: `next` says where the following one begins, and is missing from the last. */
+
+/* Bytes of tensor records in one reply. */
+#define SHOW_PAGE (FRAME_MAX - 64 * 1024)
+
+/* While loading, digests are other threads' to write. */
+static void write_record(struct writer *w, const struct manifest_view *m, const struct manifest_record *r, bool loading)
+{
+        writer_map(w, 7);
+        writer_key(w, "name");
+        writer_strn(w, m->strings + r->name_off, r->name_len);
+        writer_kstr(w, "dtype", dtype_name(r->dtype));
+        writer_karray(w, "shape", r->rank);
+        for (uint32_t i = 0; i < r->rank; i++)
+                writer_u64(w, m->shapes[r->shape_off + i]);
+        writer_ku64(w, "bytes", r->bytes);
+        writer_ku64(w, "segment", r->segment);
+        writer_ku64(w, "offset", r->offset);
+        reply_digest_bytes(w, "digest", loading ? NULL : r->digest);
+}
+
+static int write_tensors(struct writer *w, const struct server *server, const struct model_set *group,
+                         const struct generation *g, const struct request *request, struct error *error)
+{
+        const struct req_show *req = &request->u.show;
+        const struct manifest_view m = table_manifest(&g->manifest);
+        uint64_t n = m.header->n_records, from = req->offset < n ? req->offset : n, end = from, size = 0;
+        while (end < n && (req->limit == 0 || end - from < req->limit)) {
+                const struct manifest_record *r = manifest_record(&m, end);
+                size += r->name_len + UINT64_C(9) * r->rank + 160;
+                if (size > SHOW_PAGE)
+                        break;
+                end++;
+        }
+        bool more = end < n;
+        if (more && end == from)
+                return error_set(error, STREAMER_EUNSUPPORTED, "tensor %" PRIu64 ": its name does not fit a reply",
+                                 from);
+        writer_reply(w, request->id, more ? 3 : 2);
+        writer_karray(w, "models", 1);
+        reply_model(w, group, desired_find(&server->desired, group->name));
+        writer_karray(w, "tensor_list", end - from);
+        for (uint64_t i = from; i < end; i++)
+                write_record(w, &m, manifest_record(&m, i), g->state == GENERATION_LOADING);
+        if (more)
+                writer_ku64(w, "next", end);
+        return 0;
+}
+
+int reply_show(struct writer *w, const struct server *server, const struct model_set *group, const struct generation *g,
+               const struct request *request, struct error *error)
+{
+        if (request->u.show.tensors) {
+                if (g->manifest.fd < 0 || g->releasing)
+                        return error_set(error, STREAMER_EFAILED, "its tensors are not known (%s)",
+                                         generation_state_name(g->state));
+                return write_tensors(w, server, group, g, request, error);
+        }
+        writer_reply(w, request->id, 1);
+        writer_karray(w, "models", 1);
+        reply_model(w, group, desired_find(&server->desired, group->name));
+        return 0;
+}
+
+/* ---- the dry run of a load: what it would need, read and find ---- */
+
+/* Named victims: the list has to fit a reply. */
+#define EVICTS_MAX 256
+
+/* The outcome of admission, and the models that would be evicted. */
+static void write_outlook(struct writer *w, const struct load_target *target)
+{
+        static const char *const names[] = {[ADMISSION_FITS] = "fits",
+                                            [ADMISSION_PENDING] = "waits",
+                                            [ADMISSION_EVICTS] = "evicts",
+                                            [ADMISSION_BLOCKED] = "blocked"};
+        const struct load *load = target->load;
+        struct admission_outlook outlook = {.outcome = ADMISSION_FITS};
+        if (!target->estimate.resident)
+                admission_estimate(load->loads->resident->admission, target->device, load->name,
+                                   target->estimate.needed, !load->no_evict, &outlook);
+        writer_kstr(w, "admission", names[outlook.outcome]);
+        size_t n = outlook.n_victims < EVICTS_MAX ? outlook.n_victims : EVICTS_MAX;
+        writer_karray(w, "evicts", n);
+        for (size_t i = 0; i < n; i++) {
+                const struct generation *g = outlook.victims[i];
+                writer_map(w, 3);
+                writer_kstr(w, "name", generation_name(g));
+                writer_ku64(w, "generation", g->number);
+                writer_ku64(w, "bytes", g->charged);
+        }
+        admission_outlook_deinit(&outlook);
+}
+
+static void write_estimate(struct writer *w, const struct load_target *target)
+{
+        const struct load_estimate *e = &target->estimate;
+        writer_kstr(w, "device", target->device->name);
+        writer_ku64(w, "needed", e->needed);
+        writer_ku64(w, "free", e->unused);
+        writer_ku64(w, "budget", e->budget);
+        writer_kbool(w, "fits", e->fits);
+        writer_ku64(w, "segments", e->segments);
+        writer_ku64(w, "blocks", e->blocks);
+        writer_ku64(w, "copied_bytes", e->copied);
+        writer_kbool(w, "resident", e->resident);
+        write_outlook(w, target);
+}
+
+#define ESTIMATE_FIELDS 11u
+
+void reply_estimate(struct writer *w, const struct load *load, uint64_t id)
+{
+        bool several = load->n_targets > 1;
+        uint64_t files = 0, tensors = 0, bytes = 0;
+        /* Replicas are of the same files, ranks each of their own. */
+        for (size_t i = 0; i < (load->pattern != NULL ? load->n_targets : 1); i++) {
+                files += load->targets[i].estimate.files;
+                tensors += load->targets[i].estimate.tensors;
+                bytes += load->targets[i].estimate.bytes;
+        }
+        writer_reply(w, id, 5 + (several ? 1 : ESTIMATE_FIELDS));
+        writer_kstr(w, "name", load->name);
+        reply_source(w, load->source);
+        writer_ku64(w, "files", files);
+        writer_ku64(w, "tensors", tensors);
+        writer_ku64(w, "bytes", bytes);
+        if (!several) {
+                write_estimate(w, &load->targets[0]);
+                return;
+        }
+        writer_karray(w, "devices", load->n_targets);
+        load_each_target (t, load) {
+                writer_map(w, ESTIMATE_FIELDS);
+                write_estimate(w, t);
+        }
 }

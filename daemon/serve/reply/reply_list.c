@@ -33,16 +33,18 @@ struct page {
 
 /* ---- its names ---- */
 
-static void note_name(struct page *page, const char *name)
+static bool add_name(struct page *page, const char *name, struct generation *g, const struct desired_model *desired)
 {
+        (void)g;
+        (void)desired;
         size_t from = 0, to = page->n_names;
         if (page->after != NULL && strcmp(name, page->after) <= 0)
-                return;
+                return true;
         while (from < to) {
                 size_t middle = (from + to) / 2;
                 int r = strcmp(name, page->names[middle]);
                 if (r == 0)
-                        return;
+                        return true;
                 if (r < 0)
                         to = middle;
                 else
@@ -54,43 +56,40 @@ static void note_name(struct page *page, const char *name)
         }
         if (from > page->n_names) { /* after the last that fits */
                 page->n_names++;
-                return;
+                return true;
         }
         memmove(page->names + from + 1, page->names + from, (page->n_names - from) * sizeof(page->names[0]));
         page->names[from] = name;
         page->n_names++;
+        return true;
 }
 
-/* It drains: it is listed by its last name. A failure that lost its name is not listed. */
-static bool is_nameless(const struct generation *g)
-{
-        return list_empty(&g->names) && g->state != GENERATION_FAILED;
-}
+typedef bool page_add(struct page *page, const char *name, struct generation *g, const struct desired_model *desired);
 
-static void find_names(struct page *page)
+/* Calls `add` for each name of each model, until it returns false. */
+static bool each_name(struct page *page, page_add *add)
 {
+        bool ok = true;
         list_each_item (const struct desired_model, m, &page->server->desired.models, link)
                 if (m->state != DESIRED_READY)
-                        note_name(page, m->spec->name);
-        list_each_item (const struct generation, g, &page->server->resident->generations, link) {
-                if (is_nameless(g))
-                        note_name(page, g->last_name);
-                list_each (name, &g->names)
-                        note_name(page, container_of(name, struct model_name, link)->text);
+                        ok = ok && add(page, m->spec->name, NULL, m);
+        list_each_item (struct generation, g, &page->server->resident->generations, link) {
+                /* One that drains is listed by its last name. A failure that lost its name is not listed. */
+                if (list_empty(&g->names) && g->state != GENERATION_FAILED)
+                        ok = ok && add(page, g->last_name, g, NULL);
+                list_each_item (const struct model_name, name, &g->names, link)
+                        ok = ok && add(page, name->text, g, NULL);
         }
+        return ok;
 }
 
 /* ---- its entries ---- */
 
-static bool is_on_page(const struct page *page, const char *name)
+static bool add_entry(struct page *page, const char *name, struct generation *g, const struct desired_model *desired)
 {
-        return page->n_names > 0 && strcmp(name, page->names[page->n_names - 1]) <= 0 &&
-               (page->after == NULL || strcmp(name, page->after) > 0);
-}
-
-static bool add(struct page *page, const char *name, struct generation *g, const struct desired_model *desired)
-{
-        if (!is_on_page(page, name))
+        bool on_page = page->n_names > 0 && strcmp(name, page->names[page->n_names - 1]) <= 0 &&
+                       (page->after == NULL || strcmp(name, page->after) > 0);
+        if (!on_page || (desired != NULL && desired != desired_find(&page->server->desired, name)))
                 return true;
         struct entry *entries = array_grow(page->entries, page->n, sizeof(*entries));
         if (entries == NULL)
@@ -113,7 +112,7 @@ static int by_name(const void *a, const void *b)
 }
 
 /* Merges a desired model into the resident ones of its name; without those it is an entry of its own. */
-static void settle(struct page *page)
+static void merge_desired(struct page *page)
 {
         struct entry *e = page->entries;
         size_t n = 0;
@@ -128,27 +127,6 @@ static void settle(struct page *page)
                                 e[n++] = (struct entry){name, e[k].generation, desired};
         }
         page->n = n;
-}
-
-static bool collect(struct page *page)
-{
-        bool ok = true;
-        list_each_item (const struct desired_model, m, &page->server->desired.models, link) {
-                const char *name = m->spec->name;
-                if (m->state != DESIRED_READY && is_on_page(page, name) &&
-                    m == desired_find(&page->server->desired, name))
-                        ok = ok && add(page, name, NULL, m);
-        }
-        list_each_item (struct generation, g, &page->server->resident->generations, link) {
-                if (is_nameless(g))
-                        ok = ok && add(page, g->last_name, g, NULL);
-                list_each (name, &g->names)
-                        ok = ok && add(page, container_of(name, struct model_name, link)->text, g, NULL);
-        }
-        if (page->n > 0)
-                qsort(page->entries, page->n, sizeof(*page->entries), by_name);
-        settle(page);
-        return ok;
 }
 
 /* ---- writing ---- */
@@ -167,29 +145,21 @@ static size_t take_group(const struct entry *entries, size_t n, struct model_set
         return group->n;
 }
 
-/* As many models as fit; how many entries that are. */
-static size_t write_models(struct writer *w, const struct page *page, size_t *n_models)
-{
-        size_t i = 0;
-        for (*n_models = 0; i < page->n && w->buf.size < LIST_BYTES; ++*n_models) {
-                const struct entry *first = &page->entries[i];
-                struct model_set group;
-                i += take_group(first, page->n - i, &group);
-                if (group.n > 0)
-                        reply_model(w, &group, first->desired);
-                else
-                        reply_desired(w, first->desired);
-        }
-        return i;
-}
-
 /* The generations of one name stay in one page, since `after` is a name; what does not fit the reply is left out. */
 static void write_page(struct writer *w, const struct page *page, uint64_t id)
 {
         struct writer models;
-        size_t n_models;
+        size_t n_models, end = 0;
         writer_init(&models);
-        size_t end = write_models(&models, page, &n_models);
+        for (n_models = 0; end < page->n && models.buf.size < LIST_BYTES; n_models++) {
+                const struct entry *first = &page->entries[end];
+                struct model_set group;
+                end += take_group(first, page->n - end, &group);
+                if (group.n > 0)
+                        reply_model(&models, &group, first->desired);
+                else
+                        reply_desired(&models, first->desired);
+        }
         while (end > 0 && end < page->n && strcmp(page->entries[end].name, page->entries[end - 1].name) == 0)
                 end++;
         bool more = end < page->n || page->more;
@@ -207,10 +177,14 @@ void reply_list(struct writer *w, const struct server *server, const struct requ
         struct page page = {.server = server,
                             .after = req->after,
                             .most = req->limit > 0 && req->limit < LIST_PAGE ? (size_t)req->limit : LIST_PAGE};
-        find_names(&page);
-        if (collect(&page))
+        each_name(&page, add_name);
+        if (each_name(&page, add_entry)) {
+                if (page.n > 0)
+                        qsort(page.entries, page.n, sizeof(*page.entries), by_name);
+                merge_desired(&page);
                 write_page(w, &page, request->id);
-        else
+        } else {
                 writer_error(w, request->id, STREAMER_ENOMEM, "no memory");
+        }
         free(page.entries);
 }

@@ -44,21 +44,17 @@ void reply_ring(struct writer *w, struct reader *reader)
         writer_kstr(w, "numa", numa_text(&reader->opts.numa, numa, sizeof(numa)));
 }
 
-/* Ranks, and replicas, are one. */
-static bool is_first_cached(const struct resident *resident, const struct generation *of)
-{
-        list_each_item (const struct generation, g, &resident->generations, link)
-                if (g->state == GENERATION_CACHED && g->number == of->number)
-                        return g == of;
-        return false;
-}
-
 static void write_host_cache(struct writer *w, const struct resident *resident)
 {
         const struct host_cache *cache = resident->cache;
         uint64_t models = 0;
-        list_each_item (const struct generation, g, &resident->generations, link)
-                models += g->state == GENERATION_CACHED && is_first_cached(resident, g);
+        list_each_item (const struct generation, g, &resident->generations, link) {
+                const struct generation *first = NULL; /* of this number: ranks, and replicas, are one */
+                list_each_item (const struct generation, other, &resident->generations, link)
+                        if (first == NULL && other->state == GENERATION_CACHED && other->number == g->number)
+                                first = other;
+                models += g == first;
+        }
         writer_kmap(w, "host_cache", 3);
         writer_ku64(w, "budget", cache != NULL ? cache->budget : 0);
         writer_ku64(w, "used", cache != NULL ? cache->used : 0);
@@ -131,9 +127,16 @@ static int status_rows_init(struct status_rows *rows, const char *after, uint64_
 
 /* ---- loads ---- */
 
-static void write_targets(struct writer *w, const struct load *load)
+static void write_load(struct writer *w, struct load *load)
 {
         uint64_t now = now_ns();
+        struct load_progress p;
+        load_progress(load, &p);
+        writer_map(w, 11);
+        writer_kstr(w, "name", load->name);
+        writer_karray(w, "devices", load->n_targets);
+        load_each_target (t, load)
+                writer_str(w, t->device->name);
         writer_karray(w, "targets", load->n_targets);
         for (size_t i = 0; i < load->n_targets; i++) {
                 const struct load_target *t = &load->targets[i];
@@ -148,40 +151,24 @@ static void write_targets(struct writer *w, const struct load *load)
                 if (failed)
                         writer_kstr(w, "error", t->error.text);
         }
-}
-
-static void write_load(struct writer *w, struct load *load)
-{
-        struct load_progress p;
-        load_progress(load, &p);
-        writer_map(w, 11);
-        writer_kstr(w, "name", load->name);
-        writer_karray(w, "devices", load->n_targets);
-        load_each_target (t, load)
-                writer_str(w, t->device->name);
-        write_targets(w, load);
         reply_progress(w, &p);
         writer_kbool(w, "stalled", p.stalled);
 }
 
 /* ---- desired models ---- */
 
-static const char *desired_state_name(const struct desired_model *m)
-{
-        return desired_failed(m)             ? "failed"
-               : m->state == DESIRED_READY   ? "ready"
-               : m->state == DESIRED_WAITING ? "waiting"
-                                             : "loading";
-}
-
 static void write_desired(struct writer *w, const struct desired_model *m, uint64_t now)
 {
         bool failed = desired_failed(m), retried = failed && m->retry_at_ns > 0;
+        const char *state = failed                        ? "failed"
+                            : m->state == DESIRED_READY   ? "ready"
+                            : m->state == DESIRED_WAITING ? "waiting"
+                                                          : "loading";
         writer_map(w, 3u + m->named + failed + retried);
         if (m->named)
                 writer_kstr(w, "name", m->spec->name);
         reply_source(w, m->spec->source);
-        writer_kstr(w, "state", desired_state_name(m));
+        writer_kstr(w, "state", state);
         writer_ku64(w, "tries", m->attempts);
         if (failed)
                 writer_kstr(w, "error", m->error.text);

@@ -22,18 +22,11 @@ struct doctor {
         struct server *server;
         struct machine machine;
         struct cuda_facts cuda;
-        struct device_facts *devices;
         struct root_facts root;
         uint64_t lane;
         struct error error;
+        struct device_facts devices[]; /* of server->resident */
 };
-
-static void doctor_free(struct doctor *doctor)
-{
-        deferred_free(doctor->deferred);
-        free(doctor->devices);
-        free(doctor);
-}
 
 /* ---- the reply ---- */
 
@@ -108,20 +101,14 @@ static void write_device(struct writer *w, const struct device *d, const struct 
                 writer_ku64(w, "numa_node", (uint64_t)d->numa_node);
 }
 
-static void write_roots(struct writer *w, const struct source_roots *roots)
-{
-        size_t n = 0;
-        while (source_root(roots, n) != NULL)
-                n++;
-        writer_karray(w, "roots", n);
-        for (size_t i = 0; i < n; i++)
-                writer_str(w, source_root(roots, i));
-}
-
 static void write_facts(struct writer *w, const struct doctor *doctor)
 {
         const struct server *server = doctor->server;
         const struct resident *resident = server->resident;
+        const struct source_roots *roots = server->loads->sources->roots;
+        size_t n_roots = 0;
+        while (source_root(roots, n_roots) != NULL)
+                n_roots++;
         writer_reply(w, doctor->deferred->request.id, 11);
         writer_kstr(w, "version", STREAMERD_VERSION);
         writer_ku64(w, "pid", (uint64_t)getpid());
@@ -132,10 +119,43 @@ static void write_facts(struct writer *w, const struct doctor *doctor)
         write_machine(w, &doctor->machine);
         write_cuda(w, &doctor->cuda);
         reply_ring(w, server->reader);
-        write_roots(w, server->loads->sources->roots);
+        writer_karray(w, "roots", n_roots);
+        for (size_t i = 0; i < n_roots; i++)
+                writer_str(w, source_root(roots, i));
         writer_karray(w, "devices", resident->n_devices);
         for (size_t i = 0; i < resident->n_devices; i++)
                 write_device(w, resident->devices[i], &doctor->devices[i]);
+}
+
+static void write_root(struct writer *w, const struct doctor *doctor)
+{
+        const struct request *request = &doctor->deferred->request;
+        char file[4 * sizeof(doctor->root.file)];
+        error_escape(file, sizeof(file), doctor->root.file);
+        writer_reply(w, request->id, 4);
+        writer_kstr(w, "root", request->u.doctor.root);
+        writer_kstr(w, "file", file);
+        writer_ku64(w, "direct_align", doctor->root.direct_align);
+        writer_kbool(w, "cachestat", doctor->root.cachestat);
+}
+
+static void doctor_done(struct work *work)
+{
+        struct doctor *doctor = container_of(work, struct doctor, work);
+        struct deferred *d = doctor->deferred;
+        if (d->session != NULL && doctor->error.code != 0) {
+                session_error(d->session, d->request.id, &doctor->error);
+        } else if (d->session != NULL) {
+                struct writer w;
+                conn_writer(&w);
+                if (d->request.u.doctor.root != NULL)
+                        write_root(&w, doctor);
+                else
+                        write_facts(&w, doctor);
+                session_send(d->session, &w);
+        }
+        deferred_free(d);
+        free(doctor);
 }
 
 /* ---- the machine ---- */
@@ -150,19 +170,6 @@ static void facts_run(struct work *work)
                 resident->devices[i]->ops->describe(resident->devices[i], &doctor->devices[i]);
 }
 
-static void facts_done(struct work *work)
-{
-        struct doctor *doctor = container_of(work, struct doctor, work);
-        struct session *session = doctor->deferred->session;
-        if (session != NULL) {
-                struct writer w;
-                conn_writer(&w);
-                write_facts(&w, doctor);
-                session_send(session, &w);
-        }
-        doctor_free(doctor);
-}
-
 /* ---- a root ---- */
 
 static void root_run(struct work *work)
@@ -170,26 +177,6 @@ static void root_run(struct work *work)
         struct doctor *doctor = container_of(work, struct doctor, work);
         const char *path = doctor->deferred->request.u.doctor.root;
         root_facts_read(doctor->server->loads->sources->roots, path, &doctor->root, &doctor->error);
-}
-
-static void root_done(struct work *work)
-{
-        struct doctor *doctor = container_of(work, struct doctor, work);
-        struct deferred *d = doctor->deferred;
-        if (d->session != NULL && doctor->error.code != 0) {
-                session_error(d->session, d->request.id, &doctor->error);
-        } else if (d->session != NULL) {
-                char file[4 * sizeof(doctor->root.file)];
-                struct writer w;
-                error_escape(file, sizeof(file), doctor->root.file);
-                session_reply(&w, d->request.id, 4);
-                writer_kstr(&w, "root", d->request.u.doctor.root);
-                writer_kstr(&w, "file", file);
-                writer_ku64(&w, "direct_align", doctor->root.direct_align);
-                writer_kbool(&w, "cachestat", doctor->root.cachestat);
-                session_send(d->session, &w);
-        }
-        doctor_free(doctor);
 }
 
 static void lane_run(struct work *work)
@@ -202,9 +189,9 @@ static void lane_done(struct work *work)
 {
         struct doctor *doctor = container_of(work, struct doctor, work);
         if (doctor->deferred->session != NULL)
-                work_submit(doctor->server->pool, doctor->lane, &doctor->work, root_run, root_done);
+                work_submit(doctor->server->pool, doctor->lane, &doctor->work, root_run, doctor_done);
         else
-                doctor_free(doctor);
+                doctor_done(work);
 }
 
 /* ---- the verb ---- */
@@ -218,19 +205,6 @@ static bool is_root(const struct source_roots *roots, const char *path)
         return false;
 }
 
-static struct doctor *doctor_new(struct session *session)
-{
-        struct doctor *doctor = calloc(1, sizeof(*doctor));
-        if (doctor == NULL)
-                return NULL;
-        doctor->server = session->server;
-        doctor->devices = calloc(session->server->resident->n_devices, sizeof(*doctor->devices));
-        if (doctor->devices != NULL)
-                return doctor;
-        free(doctor);
-        return NULL;
-}
-
 void verb_doctor(struct session *session, struct request *request)
 {
         const char *root = request->u.doctor.root;
@@ -238,21 +212,21 @@ void verb_doctor(struct session *session, struct request *request)
                 session_fail(session, request->id, STREAMER_ENOENT, "doctor: not one of the roots (%s)", root);
                 return;
         }
-        struct doctor *doctor = doctor_new(session);
+        const struct server *server = session->server;
+        struct doctor *doctor = calloc(1, sizeof(*doctor) + server->resident->n_devices * sizeof(doctor->devices[0]));
         if (doctor == NULL) {
                 session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
                 return;
         }
+        doctor->server = session->server;
         doctor->deferred = deferred_new(session, request);
         if (doctor->deferred == NULL) {
-                free(doctor->devices);
                 free(doctor);
                 return;
         }
         doctor->deferred->has_worker = true;
-        struct work_pool *pool = session->server->pool;
         if (root != NULL)
-                work_submit(pool, WORK_LANE_INSPECT, &doctor->work, lane_run, lane_done);
+                work_submit(server->pool, WORK_LANE_INSPECT, &doctor->work, lane_run, lane_done);
         else
-                work_submit(pool, WORK_LANE_INSPECT, &doctor->work, facts_run, facts_done);
+                work_submit(server->pool, WORK_LANE_INSPECT, &doctor->work, facts_run, doctor_done);
 }

@@ -17,7 +17,6 @@
 #include "daemon/source/roots/caller.h"
 
 #include <inttypes.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #define FETCH_FILE_MAX (64 * MiB)
@@ -92,43 +91,37 @@ static void reply_file(struct fetch *fetch)
         session_send_fds(session, &w, &fetch->fd, 1);
 }
 
-static void fetch_reply(struct fetch *fetch)
+/* Replies, unless the client has disconnected, and frees it. */
+static void fetch_end(struct fetch *fetch)
 {
-        struct session *session = fetch->deferred->session;
-        if (session == NULL)
-                return;
-        if (fetch->error.code != 0)
-                session_error(session, fetch->deferred->request.id, &fetch->error);
-        else if (file_of(fetch) == NULL)
+        const struct deferred *d = fetch->deferred;
+        if (d->session != NULL && fetch->error.code != 0)
+                session_error(d->session, d->request.id, &fetch->error);
+        else if (d->session != NULL && file_of(fetch) == NULL)
                 reply_list(fetch);
-        else
+        else if (d->session != NULL)
                 reply_file(fetch);
+        fetch_free(fetch);
 }
 
 /* ---- reading ---- */
-
-/* What came with the opening of a remote file is not asked for again. */
-static int read_into(const struct object *object, unsigned char *to, struct error *error)
-{
-        uint64_t size = object->version.size, first = object->ops->first_read(object);
-        if (first > size)
-                first = size;
-        const struct object_range ranges[] = {{object, 0, first, to}, {object, first, size - first, to + first}};
-        return object_read_ranges(ranges, first < size ? 2 : 1, error);
-}
 
 static void read_run(struct work *work)
 {
         struct fetch *fetch = container_of(work, struct fetch, work);
         const struct object *object = &fetch->object;
-        uint64_t size = fetch->object.version.size;
+        uint64_t size = object->version.size;
+        uint64_t first = object->ops->first_read(object); /* came with the opening of a remote file */
         struct table table;
-        int r = host_table_new(&table, "streamerd-file", size > 0 ? size : 1, &fetch->error);
-        if (r < 0)
+        if (host_table_new(&table, "streamerd-file", size > 0 ? size : 1, &fetch->error) < 0)
                 return;
         fetch->fd = table.fd;
+        if (first > size)
+                first = size;
+        unsigned char *to = table.map;
+        const struct object_range ranges[] = {{object, 0, first, to}, {object, first, size - first, to + first}};
         http_reuse_begin(&fetch->deferred->given_up);
-        r = read_into(object, table.map, &fetch->error);
+        int r = object_read_ranges(ranges, first < size ? 2 : 1, &fetch->error);
         if (r == 0 && source_is_local(fetch->source))
                 object_check_versions(&object, 1, &fetch->error);
         http_reuse_end();
@@ -146,8 +139,7 @@ static void read_done(struct work *work)
         if (fetch->deferred->session != NULL)
                 fetch->deferred->session->fetch_bytes -= size;
         log_debug("fetch: %s, %" PRIu64 " bytes%s", fetch->object.path, size, fetch->error.code != 0 ? ": failed" : "");
-        fetch_reply(fetch);
-        fetch_free(fetch);
+        fetch_end(fetch);
         start_waiting(server);
 }
 
@@ -206,8 +198,7 @@ static void open_done(struct work *work)
                 error_set(&fetch->error, STREAMER_ELIMIT, "%" PRIu64 " bytes: files of up to %u MiB are fetched (%s)",
                           size, (unsigned)(FETCH_FILE_MAX / MiB), fetch->object.path);
         if (fetch->error.code != 0 || file_of(fetch) == NULL || fetch->deferred->session == NULL) {
-                fetch_reply(fetch);
-                fetch_free(fetch);
+                fetch_end(fetch);
                 return;
         }
         list_append(&fetch->server->fetches, &fetch->waiting);
@@ -232,37 +223,29 @@ static void lane_done(struct work *work)
 
 /* ---- the verb ---- */
 
-static int fetch_new(struct session *session, const struct req_fetch *req, struct fetch **out, struct error *error)
+void verb_fetch(struct session *session, struct request *request)
 {
+        const struct req_fetch *req = &request->u.fetch;
         struct source_roots *roots = NULL;
-        cleanup_free char *source = NULL;
-        int r = req->file != NULL ? sidecar_check_name(req->file, error) : 0;
+        struct fetch *fetch = NULL;
+        char *source = NULL;
+        struct error error = {0};
+        int r = req->file != NULL ? sidecar_check_name(req->file, &error) : 0;
         if (r == 0)
-                r = access_check_fetch(session->server, session->conn, req->source, req->file, &source, &roots, error);
-        if (r < 0)
-                return r;
-        struct fetch *fetch = calloc(1, sizeof(*fetch));
-        if (fetch == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                r = access_check_fetch(session->server, session->conn, req->source, req->file, &source, &roots, &error);
+        if (r == 0 && (fetch = calloc(1, sizeof(*fetch))) == NULL)
+                r = error_set(&error, STREAMER_ENOMEM, "no memory");
+        if (r < 0) {
+                free(source);
+                session_error(session, request->id, &error);
+                return;
+        }
         list_init(&fetch->waiting);
         fetch->server = session->server;
         fetch->caller = session->conn->caller;
         fetch->roots = source_roots_ref(roots);
         fetch->source = source;
-        source = NULL;
         fetch->fd = -1;
-        *out = fetch;
-        return 0;
-}
-
-void verb_fetch(struct session *session, struct request *request)
-{
-        struct fetch *fetch = NULL;
-        struct error error = {0};
-        if (fetch_new(session, &request->u.fetch, &fetch, &error) < 0) {
-                session_error(session, request->id, &error);
-                return;
-        }
         fetch->deferred = deferred_new(session, request);
         if (fetch->deferred == NULL) {
                 fetch_free(fetch);

@@ -139,7 +139,7 @@ void verb_load(struct session *session, struct request *request)
         if (r == 0)
                 r = access_check_load(session->server, session->conn, &load_request, &error);
         if (r == 0) {
-                access_limits(session->server, session->conn, &limits);
+                limits = access_limits(session->server, session->conn);
                 load_request.limits = &limits;
                 load_request.users = &session->server->users;
                 load_request.caller = &session->conn->caller;

@@ -71,12 +71,6 @@ void verb_status(struct session *session, struct request *request)
 
 /* ---- verify ---- */
 
-/* The order of a group, also for a generation that lost its name while it was verified. */
-static bool comes_after(const struct generation *g, const struct generation *last)
-{
-        return g->rank != last->rank ? g->rank > last->rank : g->device->number > last->device->number;
-}
-
 /* The next device's copy of what is verified, the first where `last` is NULL; NULL after the last. */
 static struct generation *verify_next(const struct deferred *d, struct resident *resident,
                                       const struct generation *last)
@@ -86,33 +80,23 @@ static struct generation *verify_next(const struct deferred *d, struct resident 
         if (ready == NULL || ready->number != d->generation)
                 return NULL;
         model_set_find(&group, resident, d->request.u.verify.model, ready);
-        for (size_t i = 0; i < group.n; i++)
-                if (group.members[i]->state == GENERATION_READY &&
-                    (last == NULL || comes_after(group.members[i], last)))
-                        return group.members[i];
+        for (size_t i = 0; i < group.n; i++) {
+                struct generation *g = group.members[i];
+                if (g->state != GENERATION_READY)
+                        continue;
+                /* The order of a group, also for a generation that lost its name while it was verified. */
+                if (last == NULL ||
+                    (g->rank != last->rank ? g->rank > last->rank : g->device->number > last->device->number))
+                        return g;
+        }
         return NULL;
-}
-
-static void reply_verified(struct deferred *d)
-{
-        struct model_set group;
-        struct writer w;
-        model_set_find(&group, d->session->server->resident, d->request.u.verify.model, d->verify.generation);
-        session_reply(&w, d->request.id, 6);
-        writer_kstr(&w, "name", d->request.u.verify.model);
-        writer_ku64(&w, "generation", d->verify.generation->number);
-        reply_digest_bytes(&w, "digest", model_set_digest(&group));
-        writer_ku64(&w, "tensors", d->verified_tensors);
-        writer_ku64(&w, "bytes", d->verified_bytes);
-        writer_ku64(&w, "devices", d->n_verified);
-        session_send(d->session, &w);
 }
 
 /* One device after another. */
 static void verify_ended(struct verify *verify)
 {
         struct deferred *d = container_of(verify, struct deferred, verify);
-        const struct generation *g = verify->generation;
+        struct generation *g = verify->generation;
         d->n_verified++;
         d->verified_tensors += verify->tensors;
         d->verified_bytes += verify->bytes;
@@ -125,7 +109,17 @@ static void verify_ended(struct verify *verify)
                         verify_start(verify, d->session->server->pool, d->session->server->reader, next, verify_ended);
                         return;
                 }
-                reply_verified(d);
+                struct model_set group;
+                struct writer w;
+                model_set_find(&group, d->session->server->resident, d->request.u.verify.model, g);
+                session_reply(&w, d->request.id, 6);
+                writer_kstr(&w, "name", d->request.u.verify.model);
+                writer_ku64(&w, "generation", g->number);
+                reply_digest_bytes(&w, "digest", model_set_digest(&group));
+                writer_ku64(&w, "tensors", d->verified_tensors);
+                writer_ku64(&w, "bytes", d->verified_bytes);
+                writer_ku64(&w, "devices", d->n_verified);
+                session_send(d->session, &w);
         }
         deferred_free(d);
 }
@@ -241,9 +235,8 @@ static bool try_unloaded(struct session *session, const struct request *request,
  * the caller or it is an admin. The newest one's number; 0: none. */
 static uint64_t unload_draining(struct session *session, const struct req_unload *req)
 {
-        struct role_grant grant;
         uint64_t number = 0;
-        access_grant(session->server, session->conn, &grant);
+        const struct role_grant grant = access_grant(session->server, session->conn);
         list_each_item (struct generation, g, &session->server->resident->generations, link) {
                 bool mine = grant.role >= ROLE_ADMIN || generation_owner(g) == session->conn->caller.uid;
                 if (g->state != GENERATION_DRAINING || g->n_leases == 0 || g->quarantined || !mine ||
@@ -258,30 +251,24 @@ static uint64_t unload_draining(struct session *session, const struct req_unload
         return number;
 }
 
-static void unload_one(struct session *session, struct generation *g, const struct req_unload *req)
-{
-        uint64_t timeout_ns = req->drain_timeout_ms * MS;
-        bool leased = g->n_leases > 0 && last_name(g) && g->state == GENERATION_READY;
-        if (timeout_ns == 0)
-                timeout_ns = session->server->loads->drain_timeout_ns;
-        if (leased && timeout_ns > 0)
-                g->drained_by_ns = ns_after(now_ns(), timeout_ns);
-        generation_drop_name(g, req->model);
-        if (leased && req->force)
-                generation_revoke(g);
-}
-
 /* Replies once the memory is free, so that the next load finds the capacity; at once where leases hold it. */
 static void unload_all(struct session *session, struct request *request, const struct model_set *group)
 {
         const struct req_unload *req = &request->u.unload;
+        uint64_t number = 0, timeout_ns = req->drain_timeout_ms * MS;
         bool held = false;
-        uint64_t number = 0;
+        if (timeout_ns == 0)
+                timeout_ns = session->server->loads->drain_timeout_ns;
         for (size_t i = 0; i < group->n; i++) {
                 struct generation *g = group->members[i];
                 held = held || g->n_leases > 0;
                 number = g->number > number ? g->number : number;
-                unload_one(session, g, req);
+                bool revocable = g->n_leases > 0 && last_name(g) && g->state == GENERATION_READY;
+                if (revocable && timeout_ns > 0)
+                        g->drained_by_ns = ns_after(now_ns(), timeout_ns);
+                generation_drop_name(g, req->model);
+                if (revocable && req->force)
+                        generation_revoke(g);
         }
         if (held || req->drain || is_unloaded(session->server->resident, req, number)) {
                 session_reply_state(session, request->id, req->model, held ? "draining" : "unloaded", number);

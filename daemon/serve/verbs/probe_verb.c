@@ -11,7 +11,6 @@
 #include "daemon/serve/reply/reply.h"
 #include "daemon/serve/verbs/verbs_private.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <sys/random.h>
 
@@ -36,26 +35,21 @@ void probe_end(struct session *session)
         free(probe);
 }
 
-static void reply_probe(struct deferred *d, const struct load *load)
-{
-        const struct probe *probe = d->session->probe;
-        const struct generation *g = load->targets[0].generation;
-        struct writer w;
-        session_reply(&w, d->request.id, 6);
-        writer_kstr(&w, "name", probe->name);
-        writer_kstr(&w, "device", g->device->name);
-        writer_ku64(&w, "generation", g->number);
-        reply_digest(&w, "digest", g);
-        writer_ku64(&w, "seed", probe->seed);
-        writer_ku64(&w, "load_ns", g->load_ns);
-        session_send(d->session, &w);
-}
-
 static void probe_ended(struct load_watch *watch, struct load *load)
 {
         struct deferred *d = container_of(watch, struct deferred, watch);
         if (load->state == LOAD_READY) {
-                reply_probe(d, load);
+                const struct probe *probe = d->session->probe;
+                const struct generation *g = load->targets[0].generation;
+                struct writer w;
+                session_reply(&w, d->request.id, 6);
+                writer_kstr(&w, "name", probe->name);
+                writer_kstr(&w, "device", g->device->name);
+                writer_ku64(&w, "generation", g->number);
+                reply_digest(&w, "digest", g);
+                writer_ku64(&w, "seed", probe->seed);
+                writer_ku64(&w, "load_ns", g->load_ns);
+                session_send(d->session, &w);
         } else {
                 session_error(d->session, d->request.id, &load->error);
                 probe_end(d->session);

@@ -90,26 +90,16 @@ static void write_list(struct writer *w, const char *key, const struct role_list
                 writer_str(w, list->v[i]);
 }
 
-static void write_limits(struct writer *w, const struct quota_limits *limits)
-{
-        size_t n = 0;
-        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
-                n += limits->max[i] != UINT64_MAX;
-        writer_kmap(w, "limits", n);
-        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
-                if (limits->max[i] != UINT64_MAX)
-                        writer_ku64(w, quota_slot_name((enum quota_slot)i), limits->max[i]);
-}
-
 void verb_whoami(struct session *session, struct request *request)
 {
         const struct conn *conn = session->conn;
         const struct server *server = session->server;
-        struct role_grant grant;
-        struct quota_limits limits;
         struct writer w;
-        access_grant(server, conn, &grant);
-        access_limits(server, conn, &limits);
+        const struct role_grant grant = access_grant(server, conn);
+        const struct quota_limits limits = access_limits(server, conn);
+        size_t n_limits = 0;
+        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
+                n_limits += limits.max[i] != UINT64_MAX;
         bool roots = grant.rule != NULL && grant.rule->roots.given;
         bool buckets = grant.rule != NULL && grant.rule->buckets.given;
         session_reply(&w, request->id, 6u + roots + buckets);
@@ -121,7 +111,10 @@ void verb_whoami(struct session *session, struct request *request)
                 write_list(&w, "roots", &grant.rule->roots);
         if (buckets)
                 write_list(&w, "buckets", &grant.rule->buckets);
-        write_limits(&w, &limits);
+        writer_kmap(&w, "limits", n_limits);
+        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
+                if (limits.max[i] != UINT64_MAX)
+                        writer_ku64(&w, quota_slot_name((enum quota_slot)i), limits.max[i]);
         const struct quota_user *user = quotas_find(&server->users, conn->caller.uid);
         writer_kmap(&w, "holds", QUOTA_SLOT_COUNT);
         for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
@@ -165,8 +158,8 @@ static void on_drained(struct session *session)
 static void on_closed(struct session *session)
 {
         event_log_unsubscribe(&session->server->event_log, &session->subscriber);
-        list_each_safe (pos, &session->ops)
-                op_free(container_of(pos, struct op, link));
+        list_each_item_safe (struct op, op, &session->ops, link)
+                op_free(op);
         while (!list_empty(&session->deferred))
                 deferred_orphan(container_of(session->deferred.next, struct deferred, in_session));
         probe_end(session);

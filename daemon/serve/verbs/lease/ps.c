@@ -5,6 +5,8 @@
  */
 #include "daemon/serve/verbs/verbs_private.h"
 
+#include "daemon/base/sys/sysfile.h"
+
 #include <string.h>
 
 #define PS_PAGE 200
@@ -27,16 +29,6 @@ struct ps {
         size_t n;
         struct ps_row rows[];
 };
-
-/* Accepts NULL. */
-static void ps_free(struct ps *ps)
-{
-        for (size_t i = 0; ps != NULL && i < ps->n; i++) {
-                free(ps->rows[i].model);
-                free(ps->rows[i].client);
-        }
-        free(ps);
-}
 
 /* The first leases behind the page before. All leases are examined, and no more than a page is sorted. */
 struct page {
@@ -92,28 +84,16 @@ static struct ps *ps_new(const struct server *server, const struct req_ps *req)
         return ps;
 }
 
-static void read_comm(struct ps_row *row)
-{
-        char path[64];
-        snprintf(path, sizeof(path), "/proc/%d/comm", (int)row->pid);
-        FILE *f = fopen(path, "re");
-        if (f == NULL)
-                return;
-        if (fgets(row->comm, sizeof(row->comm), f) == NULL)
-                row->comm[0] = '\0';
-        row->comm[strcspn(row->comm, "\n")] = '\0';
-        /* A process names itself as it likes; replies are UTF-8. */
-        for (char *p = row->comm; *p != '\0'; p++)
-                if (*p < ' ' || *p > '~')
-                        *p = '?';
-        fclose(f);
-}
-
 static void ps_run(struct work *work)
 {
         struct ps *ps = container_of(work, struct ps, work);
-        for (size_t i = 0; i < ps->n; i++)
-                read_comm(&ps->rows[i]);
+        for (struct ps_row *row = ps->rows; row < ps->rows + ps->n; row++) {
+                sysfile_line(row->comm, sizeof(row->comm), "/proc/%d/comm", (int)row->pid);
+                /* A process names itself as it likes; replies are UTF-8. */
+                for (char *p = row->comm; *p != '\0'; p++)
+                        if (*p < ' ' || *p > '~')
+                                *p = '?';
+        }
 }
 
 static void write_row(struct writer *w, const struct ps_row *row, uint64_t now)
@@ -148,20 +128,23 @@ static void ps_done(struct work *work)
                         writer_ku64(&w, "next", ps->rows[ps->n - 1].id);
                 session_send(deferred->session, &w);
         }
-        ps_free(ps);
+        for (struct ps_row *row = ps->rows; row < ps->rows + ps->n; row++) {
+                free(row->model);
+                free(row->client);
+        }
+        free(ps);
         deferred_free(deferred);
 }
 
 void verb_ps(struct session *session, struct request *request)
 {
-        struct ps *ps = ps_new(session->server, &request->u.ps);
         struct deferred *deferred = deferred_new(session, request);
-        if (ps == NULL || deferred == NULL) {
-                if (deferred != NULL) {
-                        session_fail(session, deferred->request.id, STREAMER_ENOMEM, "no memory");
-                        deferred_free(deferred);
-                }
-                ps_free(ps);
+        if (deferred == NULL)
+                return;
+        struct ps *ps = ps_new(session->server, &deferred->request.u.ps);
+        if (ps == NULL) {
+                session_fail(session, deferred->request.id, STREAMER_ENOMEM, "no memory");
+                deferred_free(deferred);
                 return;
         }
         ps->deferred = deferred;

@@ -98,18 +98,6 @@ static int reclaim(struct session *session, const struct req_reclaim *req, struc
         return same_model((*lease)->generation, req) ? 0 : lost(error);
 }
 
-/* The old connection may not have been seen to close yet. */
-static void claim(struct session *session, struct lease *lease, enum lease_state state)
-{
-        struct session *before = lease->owner;
-        if (before != NULL)
-                before->n_leases--;
-        lease_claim(lease, session, state);
-        lease->dirty = false;
-        list_append(&session->leases, &lease->in_owner);
-        session->n_leases++;
-}
-
 void verb_reclaim(struct session *session, struct request *request)
 {
         struct error error = {0};
@@ -119,9 +107,15 @@ void verb_reclaim(struct session *session, struct request *request)
                 return;
         }
         const struct generation *g = lease->generation;
+        struct session *before = lease->owner; /* if the old connection has not been seen to close yet */
         bool loading = was_loading(&request->u.reclaim);
+        if (before != NULL)
+                before->n_leases--;
         /* An event may have got lost with the old connection: the reply says that the lease is revoked. */
-        claim(session, lease, loading ? LEASE_LOADING : g->quarantined ? LEASE_REVOKED : LEASE_HELD);
+        lease_claim(lease, session, loading ? LEASE_LOADING : g->quarantined ? LEASE_REVOKED : LEASE_HELD);
+        lease->dirty = false;
+        list_append(&session->leases, &lease->in_owner);
+        session->n_leases++;
         struct writer w;
         session_reply(&w, request->id, 3);
         writer_ku64(&w, "lease", lease->id);
