@@ -65,19 +65,15 @@ struct daemon {
 
 /* ---- set-up ---- */
 
-/* libuv does not close handles of the standard descriptors, which a closed one would become. */
-static void hold_standard_fds(void)
+static void prepare_process(void)
 {
         int fd;
+        /* libuv does not close handles of the standard descriptors, which a closed one would become. */
         do {
                 fd = open("/dev/null", O_RDWR | O_CLOEXEC);
         } while (fd >= 0 && fd <= STDERR_FILENO);
         if (fd >= 0)
                 close(fd);
-}
-
-static void set_limits(void)
-{
         /* Freed tables go back to the system at once, whatever thread they came from. */
         mallopt(M_MMAP_THRESHOLD, 128 * 1024);
         mallopt(M_TRIM_THRESHOLD, 128 * 1024);
@@ -410,8 +406,7 @@ int main(int argc, char **argv)
         static char notes[4096];
         struct error error = {0};
         enum config_action action;
-        hold_standard_fds();
-        set_limits();
+        prepare_process();
         if (config_load(&d.config, argc, argv, &action, notes, sizeof(notes), &error) < 0) {
                 fprintf(stderr, "streamerd: %s\n", error.text);
                 return code_exit(error.code);

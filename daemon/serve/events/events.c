@@ -114,19 +114,6 @@ static bool notify_end(struct server *server)
         return true;
 }
 
-/* Without memory for the event, subscribers are notified that one was lost. */
-static void lose_event(struct server *server)
-{
-        list_each_item (const struct conn, conn, &server->conns, link) {
-                struct session *session = conn->context;
-                if (session->subscriber.at == NULL)
-                        continue;
-                events_notify(session);
-                session->events_lost++;
-                notify_lost(session);
-        }
-}
-
 /* ---- leases ---- */
 
 /* The model was unloaded by force; memory that the client has mapped stays valid. */
@@ -240,8 +227,17 @@ static void generation_touched(struct server *server, struct generation *generat
 void events_changed(struct server *server, struct generation *generation)
 {
         server->event_log.ends = server->loads->n_ended;
-        if (!server->turn.parting && event_log_add(&server->event_log, generation) < 0)
-                lose_event(server);
+        if (!server->turn.parting && event_log_add(&server->event_log, generation) < 0) {
+                /* Without memory for the event, subscribers are notified that one was lost. */
+                list_each_item (const struct conn, conn, &server->conns, link) {
+                        struct session *session = conn->context;
+                        if (session->subscriber.at == NULL)
+                                continue;
+                        events_notify(session);
+                        session->events_lost++;
+                        notify_lost(session);
+                }
+        }
         while (!server->turn.parting && server->event_log.bytes > EVENT_LOG_BYTES && notify_subscriber(server))
                 ;
         generation_touched(server, generation);

@@ -3,8 +3,6 @@
 
 #include "daemon/base/log/log.h"
 
-/* ---- looked up ---- */
-
 static void sample(struct metric_text *t, enum metric metric, uint64_t value)
 {
         metric_sample(t, metric, NULL, (double)value);

@@ -58,49 +58,40 @@ static void fetch_free(struct fetch *fetch)
 
 /* ---- replies ---- */
 
-static void reply_list(struct fetch *fetch)
-{
-        struct session *session = fetch->deferred->session;
-        struct writer w;
-        session_reply(&w, fetch->deferred->request.id, 1);
-        writer_karray(&w, "files", fetch->list.n);
-        for (size_t i = 0; i < fetch->list.n; i++) {
-                const struct sidecar *file = &fetch->list.v[i];
-                bool known = file->bytes != UINT64_MAX;
-                writer_map(&w, 1u + known);
-                writer_kstr(&w, "name", file->name);
-                if (known)
-                        writer_ku64(&w, "bytes", file->bytes);
-        }
-        session_send(session, &w);
-}
-
-static void reply_file(struct fetch *fetch)
-{
-        struct session *session = fetch->deferred->session;
-        struct writer w;
-        if (session_check_fds(session, 1, "fetch", &fetch->error) < 0) {
-                session_error(session, fetch->deferred->request.id, &fetch->error);
-                return;
-        }
-        session_reply(&w, fetch->deferred->request.id, 2);
-        writer_kstr(&w, "file", file_of(fetch));
-        writer_kmap(&w, "contents", 2);
-        writer_ku64(&w, "fd", 0);
-        writer_ku64(&w, "size", fetch->object.version.size);
-        session_send_fds(session, &w, &fetch->fd, 1);
-}
-
 /* Replies, unless the client has disconnected, and frees it. */
 static void fetch_end(struct fetch *fetch)
 {
-        const struct deferred *d = fetch->deferred;
-        if (d->session != NULL && fetch->error.code != 0)
-                session_error(d->session, d->request.id, &fetch->error);
-        else if (d->session != NULL && file_of(fetch) == NULL)
-                reply_list(fetch);
-        else if (d->session != NULL)
-                reply_file(fetch);
+        struct session *session = fetch->deferred->session;
+        uint64_t id = fetch->deferred->request.id;
+        struct writer w;
+        if (session == NULL) {
+                fetch_free(fetch);
+                return;
+        }
+        if (fetch->error.code == 0 && file_of(fetch) != NULL)
+                session_check_fds(session, 1, "fetch", &fetch->error);
+        if (fetch->error.code != 0) {
+                session_error(session, id, &fetch->error);
+        } else if (file_of(fetch) == NULL) {
+                session_reply(&w, id, 1);
+                writer_karray(&w, "files", fetch->list.n);
+                for (size_t i = 0; i < fetch->list.n; i++) {
+                        const struct sidecar *file = &fetch->list.v[i];
+                        bool known = file->bytes != UINT64_MAX;
+                        writer_map(&w, 1u + known);
+                        writer_kstr(&w, "name", file->name);
+                        if (known)
+                                writer_ku64(&w, "bytes", file->bytes);
+                }
+                session_send(session, &w);
+        } else {
+                session_reply(&w, id, 2);
+                writer_kstr(&w, "file", file_of(fetch));
+                writer_kmap(&w, "contents", 2);
+                writer_ku64(&w, "fd", 0);
+                writer_ku64(&w, "size", fetch->object.version.size);
+                session_send_fds(session, &w, &fetch->fd, 1);
+        }
         fetch_free(fetch);
 }
 

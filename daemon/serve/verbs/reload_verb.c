@@ -35,8 +35,6 @@ void verbs_reloaded(struct server *server, const struct error *error, const char
         }
 }
 
-/* ---- config ---- */
-
 struct rows {
         struct writer w;
         size_t n;

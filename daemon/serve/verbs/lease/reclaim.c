@@ -14,15 +14,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-static int parse_token(const char *text, unsigned char token[LEASE_TOKEN])
-{
-        if (strlen(text) != 2 * LEASE_TOKEN || strspn(text, "0123456789abcdef") != 2 * LEASE_TOKEN)
-                return -1;
-        for (size_t i = 0; i < LEASE_TOKEN; i++)
-                sscanf(text + 2 * i, "%2hhx", &token[i]);
-        return 0;
-}
-
 /* Across PID namespaces one end sees no process id: then the token alone decides. */
 static bool same_process(const struct conn *conn, pid_t pid, uid_t uid)
 {
@@ -83,8 +74,10 @@ static int reclaim(struct session *session, const struct req_reclaim *req, struc
 {
         unsigned char token[LEASE_TOKEN];
         *lease = NULL;
-        if (parse_token(req->token, token) < 0)
+        if (strlen(req->token) != 2 * LEASE_TOKEN || strspn(req->token, "0123456789abcdef") != 2 * LEASE_TOKEN)
                 return error_set(error, STREAMER_EINVAL, "reclaim: token: 32 hexadecimal digits are needed");
+        for (size_t i = 0; i < LEASE_TOKEN; i++)
+                sscanf(req->token + 2 * i, "%2hhx", &token[i]);
         if (session->n_leases >= session->server->limits.leases_per_client)
                 return error_set(error, STREAMER_ELIMIT,
                                  "reclaim: this connection holds %" PRIu64 " leases (limits.leases_per_client)",
