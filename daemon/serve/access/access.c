@@ -87,7 +87,8 @@ int access_check_load(const struct server *server, const struct conn *conn, stru
 int access_check_fetch(const struct server *server, const struct conn *conn, const char *source, const char *file,
                        char **canonical, struct source_roots **roots, struct error *error)
 {
-        cleanup_free char *checked = NULL, *uri = NULL;
+        cleanup_free char *uri = NULL;
+        char *checked = NULL;
         const struct role_grant grant = access_grant(server, conn);
         int r = source_canonical(source, &checked, error);
         if (r == 0)
@@ -96,12 +97,9 @@ int access_check_fetch(const struct server *server, const struct conn *conn, con
                 r = error_set(error, STREAMER_ENOMEM, "no memory");
         if (r == 0)
                 r = role_check_source(&grant, uri, error);
-        if (r < 0)
-                return r;
         *roots = grant.rule != NULL ? grant.rule->opened : NULL;
         *canonical = checked;
-        checked = NULL;
-        return 0;
+        return r;
 }
 
 int access_check_restored(struct desired *desired, struct load_request *request, struct quota_limits *limits,

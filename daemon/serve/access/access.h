@@ -19,7 +19,7 @@ int access_check(const struct server *server, const struct conn *conn, const str
 int access_check_load(const struct server *server, const struct conn *conn, struct load_request *request,
                       struct error *error);
 /* Whether the caller may read this file beside the weights of the source, or (NULL) list such files: a file is refused
- * where a load would be. On success *canonical is malloc'd, and *roots borrowed (NULL: the daemon's own). */
+ * where a load would be. *canonical is malloc'd (or NULL) also on failure, *roots borrowed (NULL: the daemon's own). */
 int access_check_fetch(const struct server *server, const struct conn *conn, const char *source, const char *file,
                        char **canonical, struct source_roots **roots, struct error *error);
 /* As access_check_load, for a model that its user had pinned in an earlier run (desired->allow): today's rules decide

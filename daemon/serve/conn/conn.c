@@ -216,18 +216,6 @@ static bool queue(struct conn *conn, const unsigned char *data, size_t len, cons
         return true;
 }
 
-/* Sends at once if the queue is empty; queues the rest. */
-static bool send_bytes(struct conn *conn, const unsigned char *data, size_t len, const int *fds, size_t n_fds)
-{
-        if (!list_empty(&conn->out))
-                return queue(conn, data, len, fds, n_fds);
-        ssize_t n = frame_send_fds(conn->fd, data, len, fds, n_fds);
-        if (n < 0)
-                return !fatal_send_error(errno) && queue(conn, data, len, fds, n_fds);
-        conn->fds_sent += (unsigned)n_fds;
-        return (size_t)n == len || queue(conn, data + n, len - (size_t)n, NULL, 0);
-}
-
 void conn_writer(struct writer *writer)
 {
         static const char room[FRAME_HEADER];
@@ -236,6 +224,7 @@ void conn_writer(struct writer *writer)
                 writer->failed = true;
 }
 
+/* Sends at once if the queue is empty; queues the rest. False, with errno: the connection cannot continue. */
 static bool send_frame(struct conn *conn, const struct writer *writer, const int *fds, size_t n_fds)
 {
         unsigned char *data = (unsigned char *)writer->buf.data;
@@ -244,7 +233,13 @@ static bool send_frame(struct conn *conn, const struct writer *writer, const int
         if (writer->failed || len <= FRAME_HEADER || len - FRAME_HEADER > FRAME_MAX || n_fds > FRAME_FDS_MAX)
                 return false;
         frame_put_header(data, len - FRAME_HEADER);
-        return send_bytes(conn, data, len, fds, n_fds);
+        if (!list_empty(&conn->out))
+                return queue(conn, data, len, fds, n_fds);
+        ssize_t n = frame_send_fds(conn->fd, data, len, fds, n_fds);
+        if (n < 0)
+                return !fatal_send_error(errno) && queue(conn, data, len, fds, n_fds);
+        conn->fds_sent += (unsigned)n_fds;
+        return (size_t)n == len || queue(conn, data + n, len - (size_t)n, NULL, 0);
 }
 
 /* A failure to send to a client that has not closed is the daemon's or the machine's fault. The log says so: the

@@ -188,28 +188,6 @@ static void say_nothing(void *context, const char *format, va_list args)
         (void)args;
 }
 
-static int start_http(struct metrics_http *metrics_http, int fd, struct error *error)
-{
-        metrics_http->http =
-                MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, metrics_http,
-                                 MHD_OPTION_EXTERNAL_LOGGER, say_nothing, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-                                 MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, MEMORY,
-                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(LIFE_NS / 1000000000),
-                                 MHD_OPTION_NOTIFY_CONNECTION, on_connection, metrics_http, MHD_OPTION_END);
-        if (metrics_http->http == NULL) {
-                close(fd);
-                return error_set(error, STREAMER_EOS, "the HTTP server could not be started");
-        }
-        const union MHD_DaemonInfo *info = MHD_get_daemon_info(metrics_http->http, MHD_DAEMON_INFO_EPOLL_FD);
-        if (info == NULL || uv_poll_init(metrics_http->server->loop, &metrics_http->poll, info->epoll_fd) != 0)
-                return error_set(error, STREAMER_EOS, "the HTTP server cannot be polled");
-        uv_timer_init(metrics_http->server->loop, &metrics_http->timer);
-        metrics_http->poll.data = metrics_http->timer.data = metrics_http;
-        uv_poll_start(&metrics_http->poll, UV_READABLE, on_readable);
-        turn(metrics_http);
-        return 0;
-}
-
 int metrics_http_new(struct metrics_http **out, struct server *server, const char *address, struct error *error)
 {
         struct listen_address where;
@@ -230,8 +208,23 @@ int metrics_http_new(struct metrics_http **out, struct server *server, const cha
         list_init(&metrics_http->visits);
         metrics_http->unix_path = where.any.sa_family == AF_UNIX ? strdup(where.un.sun_path) : NULL;
         *out = metrics_http;
-        if (start_http(metrics_http, fd, &cause) < 0)
-                return error_set(error, cause.code, "metrics: %s", cause.text);
+        metrics_http->http =
+                MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, metrics_http,
+                                 MHD_OPTION_EXTERNAL_LOGGER, say_nothing, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
+                                 MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, MEMORY,
+                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(LIFE_NS / 1000000000),
+                                 MHD_OPTION_NOTIFY_CONNECTION, on_connection, metrics_http, MHD_OPTION_END);
+        if (metrics_http->http == NULL) {
+                close(fd);
+                return error_set(error, STREAMER_EOS, "metrics: the HTTP server could not be started");
+        }
+        const union MHD_DaemonInfo *info = MHD_get_daemon_info(metrics_http->http, MHD_DAEMON_INFO_EPOLL_FD);
+        if (info == NULL || uv_poll_init(server->loop, &metrics_http->poll, info->epoll_fd) != 0)
+                return error_set(error, STREAMER_EOS, "metrics: the HTTP server cannot be polled");
+        uv_timer_init(server->loop, &metrics_http->timer);
+        metrics_http->poll.data = metrics_http->timer.data = metrics_http;
+        uv_poll_start(&metrics_http->poll, UV_READABLE, on_readable);
+        turn(metrics_http);
         log_info("metrics: served at %s", text);
         return 0;
 }

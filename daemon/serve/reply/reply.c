@@ -69,24 +69,6 @@ static const struct generation *representative(const struct model_set *group)
         return group->members[0];
 }
 
-static uint64_t count_leases(const struct model_set *group)
-{
-        uint64_t n = 0;
-        for (size_t i = 0; i < group->n; i++)
-                n += group->members[i]->n_leases;
-        return n;
-}
-
-/* Since the last lease of any of its devices ended. */
-static uint64_t idle_ns(const struct model_set *group, uint64_t now)
-{
-        uint64_t last = 0;
-        for (size_t i = 0; i < group->n; i++)
-                if (group->members[i]->last_used_ns > last)
-                        last = group->members[i]->last_used_ns;
-        return now > last ? now - last : 0;
-}
-
 static void write_tries(struct writer *w, const struct desired_model *desired, uint64_t now)
 {
         writer_ku64(w, "tries", desired->attempts);
@@ -145,12 +127,19 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
         writer_karray(w, "devices", group->n);
         for (size_t i = 0; i < group->n; i++)
                 write_on_device(w, group->members[i]);
-        writer_ku64(w, "leases", count_leases(group));
+        uint64_t leases = 0, last_used_ns = 0;
+        for (size_t i = 0; i < group->n; i++) {
+                const struct generation *member = group->members[i];
+                leases += member->n_leases;
+                if (member->last_used_ns > last_used_ns)
+                        last_used_ns = member->last_used_ns;
+        }
+        writer_ku64(w, "leases", leases);
         /* Whether unpin would change something: on any of its devices, or for a desired load. */
         writer_kbool(w, "pinned",
                      model_set_pinned(group) || (desired != NULL && desired->spec->settings.pinned && !drains));
         writer_kstr(w, "tier", g->state == GENERATION_CACHED ? "host" : "device");
-        writer_ku64(w, "idle_ns", count_leases(group) > 0 ? 0 : idle_ns(group, now));
+        writer_ku64(w, "idle_ns", leases > 0 || now <= last_used_ns ? 0 : now - last_used_ns);
         writer_ku64(w, "keep_alive_ns", g->settings.keep_alive_ns);
         writer_ku64(w, "expires_in_ns", generation_expires_in(g, now));
         writer_ku64(w, "priority", g->settings.priority);

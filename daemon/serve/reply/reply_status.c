@@ -224,24 +224,6 @@ static void fill_desired(struct status_rows *rows, const struct desired *desired
 
 /* ---- the whole ---- */
 
-static void write_state(struct writer *w, const struct server *server)
-{
-        unsigned threads, hung;
-        writer_kstr(w, "version", STREAMERD_VERSION);
-        writer_ku64(w, "protocol", PROTOCOL_MAX);
-        writer_ku64(w, "uptime_ns", now_ns() - server->started_ns);
-        writer_karray(w, "devices", server->resident->n_devices);
-        for (size_t i = 0; i < server->resident->n_devices; i++)
-                write_device(w, server->resident->devices[i]);
-        write_host_cache(w, server->resident);
-        reply_ring(w, server->reader);
-        work_pool_count(server->pool, &threads, &hung);
-        writer_kmap(w, "workers", 2);
-        writer_ku64(w, "threads", threads);
-        writer_ku64(w, "stuck", hung);
-        write_loop(w, server->loop_cpu);
-}
-
 /* Further pages are of rows alone. */
 int reply_status(struct writer *w, const struct server *server, const struct request *request, struct error *error)
 {
@@ -260,8 +242,22 @@ int reply_status(struct writer *w, const struct server *server, const struct req
                         break;
         }
         writer_reply(w, request->id, (req->after == NULL ? 8u : 0u) + STATUS_LISTS + rows.more);
-        if (req->after == NULL)
-                write_state(w, server);
+        if (req->after == NULL) {
+                unsigned threads, hung;
+                writer_kstr(w, "version", STREAMERD_VERSION);
+                writer_ku64(w, "protocol", PROTOCOL_MAX);
+                writer_ku64(w, "uptime_ns", now_ns() - server->started_ns);
+                writer_karray(w, "devices", server->resident->n_devices);
+                for (size_t i = 0; i < server->resident->n_devices; i++)
+                        write_device(w, server->resident->devices[i]);
+                write_host_cache(w, server->resident);
+                reply_ring(w, server->reader);
+                work_pool_count(server->pool, &threads, &hung);
+                writer_kmap(w, "workers", 2);
+                writer_ku64(w, "threads", threads);
+                writer_ku64(w, "stuck", hung);
+                write_loop(w, server->loop_cpu);
+        }
         for (size_t i = 0; i < STATUS_LISTS; i++) {
                 writer_karray(w, names[i], rows.lists[i].n);
                 writer_append(w, &rows.lists[i].rows);

@@ -214,16 +214,15 @@ void verb_doctor(struct session *session, struct request *request)
         }
         const struct server *server = session->server;
         struct doctor *doctor = calloc(1, sizeof(*doctor) + server->resident->n_devices * sizeof(doctor->devices[0]));
-        if (doctor == NULL) {
+        if (doctor == NULL)
                 session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
-                return;
-        }
-        doctor->server = session->server;
-        doctor->deferred = deferred_new(session, request);
-        if (doctor->deferred == NULL) {
+        else
+                doctor->deferred = deferred_new(session, request);
+        if (doctor == NULL || doctor->deferred == NULL) {
                 free(doctor);
                 return;
         }
+        doctor->server = session->server;
         doctor->deferred->has_worker = true;
         if (root != NULL)
                 work_submit(server->pool, WORK_LANE_INSPECT, &doctor->work, lane_run, lane_done);
