@@ -55,9 +55,10 @@ static struct journal *journal_map(int *fd, struct error *error)
         *journal = (struct journal){
                 .fd = take_fd(fd),
                 .file = file,
-                .names = {(unsigned char *)file->names, sizeof(file->names[0]), JOURNAL_NAMES, &file->head.names_end},
+                .names = {(unsigned char *)file->names, sizeof(file->names[0]), JOURNAL_NAMES, &file->head.names_end,
+                          0},
                 .leases = {(unsigned char *)file->leases, sizeof(file->leases[0]), JOURNAL_LEASES,
-                           &file->head.leases_end},
+                           &file->head.leases_end, 0},
         };
         return journal;
 }
