@@ -217,6 +217,15 @@ int daemon_wait(struct daemon *d, int timeout_ms)
         return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+bool daemon_gave_up(const struct daemon *d)
+{
+        char *log = file_read(d->log, NULL);
+        bool gave_up = strstr(log, "ending without them") != NULL;
+
+        free(log);
+        return gave_up;
+}
+
 int daemon_stop(struct daemon *d)
 {
         daemon_terminate(d);

@@ -49,6 +49,9 @@ _Noreturn void daemon_die(const struct daemon *d, const char *format, ...) __att
 
 /* Sends SIGTERM and returns the exit status (128 + signal if killed by one); fails after 15 s. */
 int daemon_stop(struct daemon *d);
+/* Whether the daemon, which has exited, ended without some of its threads. It gives them a second, so one that was
+ * stopped for so long does, and has then neither freed its resources nor written its state. */
+bool daemon_gave_up(const struct daemon *d);
 /* Sends SIGTERM without waiting; daemon_wait() returns the exit status. */
 void daemon_terminate(struct daemon *d);
 int daemon_wait(struct daemon *d, int timeout_ms);
