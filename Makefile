@@ -79,7 +79,7 @@ $(BUILD)/pic/%.o: %.c Makefile | $(BUILD)/deps-build
 	$(call run,CC)$(CC) $(ALL_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
 
 # If a CUDA toolkit is installed, our declarations are compared with its headers. Nothing else needs it.
-$(call obj,daemon/device/cuda/check.c): ALL_CFLAGS += $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include))
+$(call obj,tests/lib/cuda_headers.c): ALL_CFLAGS += $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include))
 
 $(call obj,$(wildcard tests/*/*.c)): | $(BUILD)/deps-test
 check: | $(BUILD)/deps-servers

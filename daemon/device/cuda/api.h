@@ -6,7 +6,7 @@
  *
  * The table has only entry points whose ABI is the same in 12 and 13: attributes instead of
  * cudaDeviceProp, _v2 names where the toolkit's headers mean them. cuda_copy_batch() covers the batched copy, whose
- * ABI differs. Where a toolkit is installed, check.c compares every line below with its headers.
+ * ABI differs. Where a toolkit is installed, tests/lib/cuda_headers.c compares every line below with its headers.
  *
  * Errors of the runtime and of the driver have the same numbers. Names of enum values are CUDA's
  * with our spelling.
