@@ -91,9 +91,12 @@ int load_open_parts(struct load *load, struct error *error)
 static void notify_arrived(struct load_part *part)
 {
         struct load *load = part->load;
-        for (size_t i = 0; part->built && i < part->n_targets && !load_ended(load->state); i++)
-                if (target_lives(part->targets[i]))
-                        load->loads->arrived(load->loads, part->targets[i]->generation);
+        for (size_t i = 0; part->built && i < part->n_targets && !load_ended(load->state); i++) {
+                struct generation *g = part->targets[i]->generation;
+                /* No tables: a copy to the device failed before they were made, and the loop has not handled it yet. */
+                if (target_lives(part->targets[i]) && g->manifest.fd >= 0)
+                        load->loads->arrived(load->loads, g);
+        }
 }
 
 static void on_arrived(struct callback *item)
