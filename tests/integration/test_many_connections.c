@@ -340,35 +340,68 @@ START_TEST(the_last_load_event_follows_the_change_and_precedes_the_reply)
 }
 END_TEST
 
-/* A tenth of a second apart, more than the delay of a request on a busy machine; the longest timeout is requested
- * first. */
+/* Requests that wait for a load, each with its timeout. Its deadline counts from when the daemon takes the request,
+ * which is between the time before it is sent and the time after a later request is answered. */
+#define WAITS 10
+#define APART_NS (100 * UINT64_C(1000000))
+
+struct waits {
+        struct wire w;
+        uint64_t earliest_ns[WAITS + 1], latest_ns[WAITS + 1]; /* deadlines, by id from 1 */
+        uint64_t order[WAITS];                                 /* the ids of the requests that were answered */
+        size_t answered;
+};
+
+/* Reads a reply, and returns its id. */
+static uint64_t read_waits_reply(struct waits *waits)
+{
+        uint64_t id;
+
+        ck_assert(wire_read(&waits->w));
+        ck_assert(object_u64(&waits->w.reply.unpacked.data, "id", &id));
+        if (id > WAITS)
+                return id;
+        ck_assert(object_str_eq(&waits->w.reply.unpacked.data, "code", "timeout"));
+        ck_assert_uint_ge(clock_ns(), waits->earliest_ns[id]);
+        ck_assert_uint_lt(waits->answered, WAITS);
+        waits->order[waits->answered++] = id;
+        return id;
+}
+
+static void send_wait(struct waits *waits, uint64_t id)
+{
+        struct request wait = {
+                .verb = VERB_wait, .id = id, .u.wait = {.model = "slow", .timeout_ms = APART_NS / 1000000 * id}};
+
+        waits->earliest_ns[id] = clock_ns() + APART_NS * id;
+        ck_assert(wire_request(&waits->w, &wait));
+        ck_assert(wire_verb(&waits->w, "ping", WAITS + id, NULL, NULL));
+        while (read_waits_reply(waits) != WAITS + id)
+                ;
+        waits->latest_ns[id] = clock_ns() + APART_NS * id;
+}
+
+/* The longest timeout is requested first. */
 START_TEST(waiting_requests_are_answered_in_the_order_of_their_deadlines)
 {
-        enum { N = 10, APART_MS = 100 };
-        struct wire w, other;
-        uint64_t id;
+        struct waits waits = {.answered = 0};
+        struct wire other;
         streamer_client *c = client_open(&test_daemon);
 
-        wire_open(&w, &test_daemon);
-        wire_hello(&w);
+        wire_open(&waits.w, &test_daemon);
+        wire_hello(&waits.w);
         wire_open(&other, &test_daemon);
         wire_hello(&other);
         load_and_subscribe(&other, write_large(), "slow");
-        uint64_t began = clock_ns();
-        for (id = N; id > 0; id--) {
-                struct request wait = {
-                        .verb = VERB_wait, .id = id, .u.wait = {.model = "slow", .timeout_ms = APART_MS * id}};
-                ck_assert(wire_request(&w, &wait));
-        }
-        for (uint64_t next = 1; next <= N; next++) {
-                ck_assert(wire_read(&w));
-                ck_assert(object_str_eq(&w.reply.unpacked.data, "code", "timeout"));
-                ck_assert(object_u64(&w.reply.unpacked.data, "id", &id));
-                ck_assert_uint_eq(id, next);
-                ck_assert_uint_ge(clock_ns() - began, APART_MS * UINT64_C(1000000) * next);
-        }
+        for (uint64_t id = WAITS; id > 0; id--)
+                send_wait(&waits, id);
+        while (waits.answered < WAITS)
+                read_waits_reply(&waits);
+        for (size_t i = 0; i < WAITS; i++)
+                for (size_t k = i + 1; k < WAITS; k++)
+                        ck_assert_uint_ge(waits.latest_ns[waits.order[k]], waits.earliest_ns[waits.order[i]]);
         json_decref(client_call(c, "cancel", "{\"model\":\"slow\"}"));
-        wire_close(&w);
+        wire_close(&waits.w);
         wire_close(&other);
         streamer_close(c);
 }

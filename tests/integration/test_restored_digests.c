@@ -83,6 +83,7 @@ static void damage_during_restart(bool pinned)
                 client_ok(c, streamer_pin(c, "m", 1), "pin");
         manager_wait(&m, MANAGED_MODELS, 2);
         size_t at = a_byte(c);
+        client_wait_leases(c, 0); /* one that is not detached by then outlives the daemon */
         streamer_close(c);
         manager_kill(&m);
         damage(manager_find(&m, MANAGED_MODELS "1.0", 0), at);

@@ -8,10 +8,11 @@
 
 /* ---- watchdog ---- */
 
-static bool was_restarted(void *arg)
+/* Once or more often: on a busy machine the watchdog may end the next one, too. */
+static bool has_restarted(void *arg)
 {
         (void)arg;
-        return has_property("NRestarts", "1") && has_property("ActiveState", "active");
+        return !has_property("NRestarts", "0") && has_property("ActiveState", "active");
 }
 
 START_TEST(a_daemon_that_hangs_is_restarted)
@@ -20,7 +21,7 @@ START_TEST(a_daemon_that_hangs_is_restarted)
         afresh();
         drop_in("WatchdogSec=1s\\nTimeoutAbortSec=1s");
         free(SHELL(0, "systemctl start streamerd; kill -STOP $(systemctl show streamerd.service -p MainPID --value)"));
-        ck_assert(eventually(was_restarted, NULL, 20000));
+        ck_assert(eventually(has_restarted, NULL, 20000));
         free(SHELL(0, "streamerctl status"));
 }
 END_TEST
@@ -131,12 +132,6 @@ START_TEST(models_and_leases_outlive_a_restart)
         free(SHELL(0, "mv /srv/aside /srv/models/tiny.safetensors"));
 }
 END_TEST
-
-static bool has_restarted(void *arg)
-{
-        (void)arg;
-        return !has_property("NRestarts", "0") && has_property("ActiveState", "active");
-}
 
 START_TEST(models_and_leases_outlive_a_crash)
 {

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define WAIT_MS 10000
+#define WAIT_MS 30000
 
 /* ---- the terminal ---- */
 
