@@ -15,11 +15,11 @@ static bool has_newer(void *old)
 
 START_TEST(keys_are_refreshed_before_they_expire)
 {
-        life = 4;
+        life = 8;
         set_container();
         assert_keys("AK1", "thesecret", "T1", "container endpoint");
         char *old = format_text("%s", keys.access);
-        ck_assert(eventually(has_newer, old, 10000));
+        ck_assert(eventually(has_newer, old, 20000));
         ck_assert_int_gt(keys.expires, time(NULL));
 }
 END_TEST
@@ -110,7 +110,7 @@ START_TEST(a_failed_refresh_keeps_unexpired_keys)
         set_container();
         ck_assert_int_eq(get(), 0);
         status = 500;
-        ck_assert(eventually(has_new_request, &one, 10000));
+        ck_assert(eventually(has_new_request, &one, 20000));
         assert_keys("AK1", "thesecret", "T1", "container endpoint");
 }
 END_TEST
@@ -131,16 +131,20 @@ START_TEST(rejected_keys_wait_for_a_retried_refresh)
 }
 END_TEST
 
+/* An instance's, because the time that a request to it may take can be set: here a minute. */
 START_TEST(exit_does_not_wait_for_a_hanging_service)
 {
-        struct aws_keys none = {.access = NULL};
-        set_container();
+        unsigned none = 0;
+        serve(answer_container);
         hang = true;
+        unsetenv("AWS_EC2_METADATA_DISABLED");
+        setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", service.url, 1);
+        setenv("AWS_METADATA_SERVICE_TIMEOUT", "60", 1);
         open_with(&(struct aws_credentials_opts){.profile = NULL});
-        ck_assert_int_eq(aws_credentials_get(credentials, &none, &error), 1);
+        ck_assert(eventually(has_new_request, &none, 20000));
         uint64_t begun = clock_ns();
         credentials = aws_credentials_free(credentials);
-        ck_assert_uint_lt(clock_ns() - begun, UINT64_C(2) * 1000000000);
+        ck_assert_uint_lt(clock_ns() - begun, UINT64_C(20) * 1000000000);
 }
 END_TEST
 

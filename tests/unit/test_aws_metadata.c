@@ -195,6 +195,7 @@ static void set_instance(void)
         serve(answer_instance);
         unsetenv("AWS_EC2_METADATA_DISABLED");
         setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", format_text("%s/", service.url), 1);
+        setenv("AWS_METADATA_SERVICE_TIMEOUT", "20", 1); /* none is repeated because it was slow */
 }
 
 START_TEST(an_instances_role_by_a_session)
@@ -229,6 +230,7 @@ START_TEST(a_silent_instance_metadata_service_times_out)
 {
         set_instance();
         hang = true;
+        setenv("AWS_METADATA_SERVICE_TIMEOUT", "1", 1);
         setenv("AWS_METADATA_SERVICE_NUM_ATTEMPTS", "1", 1);
         uint64_t begun = clock_ns();
         assert_fails(STREAMER_EPERM, "no credentials");
@@ -278,6 +280,7 @@ START_TEST(web_identity_precedes_container_precedes_instance)
         setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", format_text("%s/v1/credentials", service.url), 1);
         setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "bearer thetoken", 1);
         setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", service.url, 1);
+        setenv("AWS_METADATA_SERVICE_TIMEOUT", "20", 1);
         unsetenv("AWS_EC2_METADATA_DISABLED");
         assert_from("web identity as arn:aws:iam::1:role/r");
         unsetenv("AWS_WEB_IDENTITY_TOKEN_FILE");

@@ -3,6 +3,7 @@
  * The library's connection, against a scripted daemon: connecting, timeouts, threads, forks, invalid replies, and
  * disconnects.
  */
+#include "client/channel.h"
 #include "tests/lib/fake_daemon.h"
 #include "tests/lib/suite.h"
 
@@ -151,8 +152,10 @@ START_TEST(a_late_reply_is_dropped)
 {
         streamer_client *c;
         fake_start(&fake, answer_late);
-        ck_assert_int_eq(open_with(500, &c), 0);
+        ck_assert_int_eq(open_with(20000, &c), 0);
+        c->timeout_ms = 20; /* for the call that has no reply */
         CALL_FAILS(c, "status", NULL, STREAMER_ETIMEOUT, "no reply in time");
+        c->timeout_ms = 20000;
         CALL_GIVES(c, "version", NULL, "{\"version\":\"right\"}");
         fake_disconnect(&fake, c);
 }

@@ -210,12 +210,12 @@ START_TEST(events_right_after_the_subscription_are_queued)
         streamer_client *c = fake_connect(&fake, answer_subscribe);
         ck_assert_int_eq(streamer_event_next(c, 0, &event), STREAMER_EINVAL);
         CALL_GIVES(c, "subscribe", NULL, "{}");
-        ck_assert_int_eq(streamer_event_next(c, 5000, &event), 0);
+        ck_assert_int_eq(streamer_event_next(c, 20000, &event), 0);
         ck_assert_str_eq(event, "{\"event\":\"model\",\"generation\":0}");
         free(event);
-        ck_assert_int_eq(streamer_event_next(c, 5000, &event), 0);
+        ck_assert_int_eq(streamer_event_next(c, 20000, &event), 0);
         free(event);
-        ck_assert_int_eq(streamer_event_next(c, 5000, &event), STREAMER_EUNREACHABLE);
+        ck_assert_int_eq(streamer_event_next(c, 20000, &event), STREAMER_EUNREACHABLE);
         fake_disconnect(&fake, c);
 }
 END_TEST

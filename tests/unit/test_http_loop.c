@@ -7,7 +7,7 @@
 #include "tests/lib/suite.h"
 
 #define LONG_MS 20000u
-#define SOON UINT64_C(5000000000)
+#define SOON UINT64_C(15000000000)
 
 static struct http_loop loop;
 
