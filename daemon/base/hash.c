@@ -2,6 +2,7 @@
 #include "daemon/base/hash.h"
 
 #include <endian.h>
+#include <stdio.h>
 #include <string.h>
 #if defined(__x86_64__)
 #include <xxh_x86dispatch.h> /* the library's own choice of SSE2, AVX2 or AVX-512 at run time */
@@ -16,6 +17,12 @@ static void canonical(XXH128_hash_t hash, unsigned char digest[DIGEST_SIZE])
         XXH128_canonical_t c;
         XXH128_canonicalFromHash(&c, hash);
         memcpy(digest, c.digest, DIGEST_SIZE);
+}
+
+void hex_encode(char *out, const unsigned char *bytes, size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                snprintf(out + 2 * i, 3, "%02x", bytes[i]);
 }
 
 void hash_bytes(const void *data, size_t len, unsigned char digest[DIGEST_SIZE])

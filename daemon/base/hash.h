@@ -17,6 +17,9 @@
 
 #define DIGEST_SIZE 16
 
+/* Lower-case hexadecimal digits of `n` bytes, and NUL. */
+void hex_encode(char *out, const unsigned char *bytes, size_t n);
+
 /* One-shot; uses the widest vectors the CPU has. */
 void hash_bytes(const void *data, size_t len, unsigned char digest[DIGEST_SIZE]);
 

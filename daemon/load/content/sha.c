@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/load/content/sha.h"
 
+#include "daemon/base/hash.h"
 #include "daemon/base/util.h"
 #include "daemon/io/readback.h"
 
@@ -104,12 +105,6 @@ static int hash_file(struct walk *walk, uint64_t data_start, struct error *error
         return r < 0 ? r : hash_gap(walk, walk->object->version.size, error);
 }
 
-static void hex(char *out, const unsigned char *digest)
-{
-        for (size_t i = 0; i < 32; i++)
-                snprintf(out + 2 * i, 3, "%02x", digest[i]);
-}
-
 int sha_check_file(struct sha *sha, struct reader *reader, const struct resolved *resolved, struct device *device,
                    const struct segment *segments, size_t file, struct error *error)
 {
@@ -136,8 +131,8 @@ int sha_check_file(struct sha *sha, struct reader *reader, const struct resolved
         if (memcmp(digest, resolved->set.objects[file].sha256, sizeof(digest)) == 0)
                 return 0;
         char got[65], want[65];
-        hex(got, digest);
-        hex(want, resolved->set.objects[file].sha256);
+        hex_encode(got, digest, 32);
+        hex_encode(want, resolved->set.objects[file].sha256, 32);
         return error_set(error, STREAMER_EFAILED, "SHA-256 differs: %s published, %s read (%s)", want, got,
                          resolved->set.objects[file].path);
 }

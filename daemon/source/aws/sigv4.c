@@ -11,6 +11,7 @@
  */
 #include "daemon/source/aws/sigv4.h"
 
+#include "daemon/base/hash.h"
 #include "daemon/base/text/percent.h"
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
@@ -68,18 +69,12 @@ char *aws_host(const char *url)
 
 /* ---- digests ---- */
 
-static void to_hex(char out[HEX], const unsigned char digest[DIGEST])
-{
-        for (size_t i = 0; i < DIGEST; i++)
-                snprintf(out + 2 * i, 3, "%02x", digest[i]);
-}
-
 static int hex_digest(char out[HEX], const char *text)
 {
         unsigned char digest[DIGEST];
         if (EVP_Digest(text, strlen(text), digest, NULL, EVP_sha256(), NULL) != 1)
                 return -1;
-        to_hex(out, digest);
+        hex_encode(out, digest, DIGEST);
         return 0;
 }
 
@@ -143,7 +138,7 @@ static int signature(char out[HEX], const struct signing *s, const char *canonic
         if (r == 0)
                 r = hmac(key, key, DIGEST, text);
         if (r == 0)
-                to_hex(out, key);
+                hex_encode(out, key, DIGEST);
         OPENSSL_cleanse(first, sizeof(first));
         OPENSSL_cleanse(key, sizeof(key));
         return r;

@@ -5,6 +5,7 @@
  */
 #include "daemon/source/s3/s3_reply.h"
 
+#include "daemon/base/hash.h"
 #include "daemon/base/text/percent.h"
 #include "daemon/base/util.h"
 #include "daemon/source/s3/xml.h"
@@ -141,7 +142,6 @@ bool s3_checksum_decode(const char *value, char hex[65])
         if (strlen(value) != 44 || value[43] != '=' ||
             EVP_DecodeBlock(digest, (const unsigned char *)value, 44) != (int)sizeof(digest))
                 return false;
-        for (size_t i = 0; i < 32; i++)
-                snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+        hex_encode(hex, digest, 32);
         return true;
 }

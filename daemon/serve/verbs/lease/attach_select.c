@@ -11,8 +11,7 @@
 static bool digest_is(const struct generation *g, const char *hex)
 {
         char text[2 * DIGEST_SIZE + 1];
-        for (size_t i = 0; i < DIGEST_SIZE; i++)
-                snprintf(text + 2 * i, 3, "%02x", g->digest[i]);
+        hex_encode(text, g->digest, DIGEST_SIZE);
         return strcasecmp(text, hex) == 0;
 }
 

@@ -31,8 +31,7 @@ static bool same_model(const struct generation *g, const struct req_reclaim *req
         char digest[2 * DIGEST_SIZE + 1];
         if (was_loading(req))
                 return g->number == req->generation;
-        for (size_t i = 0; i < DIGEST_SIZE; i++)
-                snprintf(digest + 2 * i, 3, "%02x", g->digest[i]);
+        hex_encode(digest, g->digest, DIGEST_SIZE);
         return g->number == req->generation && strcmp(digest, req->digest) == 0 &&
                (g->state == GENERATION_READY || g->state == GENERATION_DRAINING);
 }
