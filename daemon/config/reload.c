@@ -2,7 +2,7 @@
 #include "daemon/config/reload.h"
 
 #include "daemon/base/log/log.h"
-#include "daemon/base/systemd/notify.h"
+#include "daemon/base/sys/systemd.h"
 #include "daemon/base/util.h"
 #include "daemon/config/document/document.h"
 #include "daemon/serve/verbs/verbs.h"

@@ -3,7 +3,7 @@
  * The capacity of the service manager's fd store, limited so that the next run can start. test_restart tests its
  * descriptors.
  */
-#include "daemon/base/systemd/fdstore.h"
+#include "daemon/base/sys/systemd.h"
 #include "tests/lib/suite.h"
 
 #include <errno.h>

@@ -22,7 +22,7 @@
 #ifndef DAEMON_RESIDENT_PERSIST_PERSIST_H
 #define DAEMON_RESIDENT_PERSIST_PERSIST_H
 
-#include "daemon/base/systemd/fdstore.h"
+#include "daemon/base/sys/systemd.h"
 #include "daemon/resident/lease.h"
 #include "daemon/resident/persist/commit_record.h"
 #include "daemon/resident/persist/journal.h"

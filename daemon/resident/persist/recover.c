@@ -18,7 +18,7 @@
 #include "daemon/resident/persist/persist.h"
 
 #include "daemon/base/log/log.h"
-#include "daemon/base/systemd/fdstore.h"
+#include "daemon/base/sys/systemd.h"
 
 #include <inttypes.h>
 #include <poll.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/monitor/manager.h"
 
-#include "daemon/base/systemd/notify.h"
+#include "daemon/base/sys/systemd.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -1,22 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The service manager's fd store: descriptors that outlive this process. A descriptor added under a name is passed to
- * the next run ($LISTEN_FDS), after `systemctl restart` and after a crash.
- *
- * The store is limited (FileDescriptorStoreMax=), and what exceeds it is dropped silently, so callers count. All calls
- * but the first wait for the manager and belong on a worker.
- *
- * All names reach the next run in one variable of its environment ($LISTEN_FDNAMES), which the kernel limits to 128 KiB
- * (MAX_ARG_STRLEN); with a longer one no run could be started. So names are short and their number is limited.
+ * The service manager: notifications to it, its fd store, and the descriptors that it passes at start. Nothing is sent
+ * without one ($NOTIFY_SOCKET unset).
  */
-#ifndef DAEMON_BASE_SYSTEMD_FDSTORE_H
-#define DAEMON_BASE_SYSTEMD_FDSTORE_H
+#ifndef DAEMON_BASE_SYS_SYSTEMD_H
+#define DAEMON_BASE_SYS_SYSTEMD_H
 
 #include "daemon/base/error.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* ---- notifications; they never block ---- */
+
+bool notify_manager(void);   /* is there one? */
+bool notify_ready(void);     /* the socket answers; false where it was not sent, though there is a manager */
+void notify_reloading(void); /* the settings are read again; notify_ready() ends it */
+void notify_stopping(void);  /* no new work is taken */
+/* One line for `systemctl status`; false where it was not sent. */
+bool notify_status(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* How often the manager wants a sign of life (WatchdogSec=), in ns; 0: it does not. */
+uint64_t notify_watchdog_ns(void);
+void notify_alive(void);
+
+/* ---- the fd store ----
+ *
+ * Its descriptors outlive this process. A descriptor added under a name is passed to the next run ($LISTEN_FDS), after
+ * `systemctl restart` and after a crash.
+ *
+ * The store is limited (FileDescriptorStoreMax=), and what exceeds it is dropped silently, so callers count. All calls
+ * but the first wait for the manager and belong on a worker.
+ *
+ * All names reach the next run in one variable of its environment ($LISTEN_FDNAMES), which the kernel limits to 128 KiB
+ * (MAX_ARG_STRLEN); with a longer one no run could be started. So names are short and their number is limited. */
 
 #define FDSTORE_NAME_MAX 16                                /* with what ends it */
 #define FDSTORE_NAMES ((131072u - 512) / FDSTORE_NAME_MAX) /* besides the sockets' names */
