@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/config/reload.h"
 
-#include "daemon/base/text/redact.h"
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/config/settings/setting.h"

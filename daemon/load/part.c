@@ -8,7 +8,7 @@
  */
 #include "daemon/load/load_private.h"
 
-#include "daemon/base/text/redact.h"
+#include "daemon/base/text/secret.h"
 #include "daemon/load/content/sha.h"
 #include "daemon/model/ranks.h"
 

@@ -7,7 +7,7 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/metric/metric.h"
-#include "daemon/base/text/redact.h"
+#include "daemon/base/text/secret.h"
 
 #include <inttypes.h>
 

@@ -3,7 +3,7 @@
  * URIs: the table of sources, which are selected by scheme.
  */
 #include "daemon/base/hash.h"
-#include "daemon/base/text/redact.h"
+#include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/source/hf/hf.h"
 #include "daemon/source/probe.h"

@@ -2,7 +2,7 @@
  *
  * Metadata of HTTP responses: ranges, lengths, redirects, pauses, errors. The first byte selects one.
  */
-#include "daemon/base/text/redact.h"
+#include "daemon/base/text/secret.h"
 #include "daemon/io/http/policy.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -3,7 +3,7 @@
  * The source and pattern of a load: the first line is a source, the second a pattern of ranks, and the others are file
  * names for it. A canonical source stays unchanged, and ranks are complete.
  */
-#include "daemon/base/text/redact.h"
+#include "daemon/base/text/secret.h"
 #include "daemon/model/ranks.h"
 #include "daemon/source/source.h"
 #include "proto/codec.h"

@@ -2,7 +2,7 @@
  *
  * Redacted sources contain no secret, and sources without secrets are complete.
  */
-#include "daemon/base/text/redact.h"
+#include "daemon/base/text/secret.h"
 #include "daemon/serve/access/role.h"
 #include "daemon/source/source.h"
 #include "tests/lib/suite.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Secrets: wiped when they are freed, and named in settings by their location.
+ * Secrets: wiped when they are freed, named in settings by their location, and redacted in texts.
  */
 #ifndef DAEMON_BASE_TEXT_SECRET_H
 #define DAEMON_BASE_TEXT_SECRET_H
@@ -17,5 +17,12 @@ void secret_free(char *secret);
 int secret_read(const char *setting, char **secret, struct error *error);
 /* The setting names the secret's location and is not the secret. */
 bool secret_is_reference(const char *setting);
+
+#define REDACTED_SOURCE 512
+
+/* A source or an address for logs, errors and replies: without user, password, query and fragment of a URL. Other text
+ * is unchanged. */
+void redact_source(char out[REDACTED_SOURCE], const char *source); /* cut where it is longer */
+char *redact_source_new(const char *source);                       /* malloc'd; NULL: no memory */
 
 #endif

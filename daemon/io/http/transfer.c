@@ -14,7 +14,7 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/metric/metric.h"
-#include "daemon/base/text/redact.h"
+#include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http/policy.h"
 

@@ -17,7 +17,7 @@
  */
 #include "daemon/load/load_private.h"
 
-#include "daemon/base/text/redact.h"
+#include "daemon/base/text/secret.h"
 
 /* An open target is left to a later round, or belongs to the one that begins. */
 static void set_deferred(struct load_target *target, bool deferred)

@@ -4,7 +4,7 @@
  */
 #include "daemon/serve/access/role.h"
 
-#include "daemon/base/text/redact.h"
+#include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/source/source.h"
 

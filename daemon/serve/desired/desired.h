@@ -27,7 +27,7 @@
 #ifndef DAEMON_SERVE_DESIRED_DESIRED_H
 #define DAEMON_SERVE_DESIRED_DESIRED_H
 
-#include "daemon/base/text/redact.h"
+#include "daemon/base/text/secret.h"
 #include "daemon/load/load.h"
 #include "daemon/resident/persist/state_file.h"
 #include "daemon/serve/desired/preload_entry.h"

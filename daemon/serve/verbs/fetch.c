@@ -10,7 +10,7 @@
  * client FETCH_CLIENT_MAX; the others wait in the order in which they were opened.
  */
 #include "daemon/base/log/log.h"
-#include "daemon/base/text/redact.h"
+#include "daemon/base/text/secret.h"
 #include "daemon/io/http/http.h"
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/verbs/verbs_private.h"

@@ -8,7 +8,6 @@
  */
 #include "daemon/source/hf/hf.h"
 
-#include "daemon/base/text/redact.h"
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/source/hf/hf_reply.h"

@@ -7,7 +7,7 @@
 #include "daemon/source/s3/endpoint.h"
 
 #include "daemon/base/log/log.h"
-#include "daemon/base/text/redact.h"
+#include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/source/aws/aws_config.h"
 

@@ -12,7 +12,7 @@
  * starts all of this again, once.
  */
 #include "daemon/base/log/log.h"
-#include "daemon/base/text/redact.h"
+#include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/source/aws/sigv4.h"
 #include "daemon/source/model_dir.h"

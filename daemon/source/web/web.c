@@ -11,7 +11,7 @@
 #include "daemon/source/web/web.h"
 
 #include "daemon/base/text/percent.h"
-#include "daemon/base/text/redact.h"
+#include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http/policy.h"
 #include "daemon/source/sums.h"
